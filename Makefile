@@ -1,0 +1,56 @@
+# Remuda's developer entry points. `make` alone lists them.
+# Needs Python 3.11 and make; `make kube` also needs Go 1.26. Everything else is set up here.
+
+SHELL := /bin/sh
+BIN := .venv/bin
+STAMP := .venv/.stamp
+
+# Tests are CPU-bound and the suite is sized for two cores; override with `make check JOBS=8`.
+JOBS ?= 2
+PYTEST := $(BIN)/python -m pytest
+
+# A test directory that is not there yet must not fail the run, so only existing ones are passed.
+FAST_TESTS = $(wildcard tests/unit tests/property tests/component)
+E2E_TESTS = $(wildcard tests/e2e)
+
+.DEFAULT_GOAL := help
+.PHONY: help venv format lint check test demo kube bench-recovery clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+venv: $(STAMP) ## make .venv with pinned dependencies and an editable install
+
+$(STAMP): pyproject.toml constraints.txt tools/bootstrap
+	@tools/bootstrap
+	@touch $@
+
+format: $(STAMP) ## rewrite the sources in the project's format and apply safe fixes
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+lint: $(STAMP) ## format, lint, types and layers, without tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy --strict src tests
+	$(BIN)/lint-imports
+
+check: lint ## lint + unit, property and component tests (under two minutes)
+	$(PYTEST) -n $(JOBS) $(FAST_TESTS)
+
+test: check ## check + end-to-end tests + tests against a real Kubernetes API server
+	$(if $(E2E_TESTS),$(PYTEST) $(E2E_TESTS))
+	$(PYTEST) tests/kube
+
+demo: $(STAMP) ## a cluster of simulated GPUs on this machine, a training job, and a failure it survives
+	$(BIN)/remuda demo
+
+kube: ## build the real Kubernetes control plane for `make test` (needs Go >= 1.26; cached outside the repo)
+	@tools/build-kube
+
+bench-recovery: $(STAMP) ## measure recovery times and print PASS or MISS for each bar
+	$(BIN)/python bench/recovery.py
+
+clean: ## remove .venv and every generated file (keeps the Kubernetes cache)
+	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find src tests bench tools -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

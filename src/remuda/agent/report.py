@@ -1,0 +1,116 @@
+"""The agent's half of NodeDevices: `observed`, written as merge patches, one at a time.
+
+Transitions come in bursts: a gang of eight on this node gets ready within milliseconds. Whoever has news marks the part that
+changed; one write is under way at most, and everything marked meanwhile goes into the next one. So the API gets the newest
+state, in order, in as few writes as its own speed allows. A write that fails is tried again with the news of then; only
+`observed` is ever named in a patch, so the manager's half cannot be harmed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+
+from remuda.api.codec import to_wire
+from remuda.api.devices import NodeDevices
+from remuda.api.errors import AlreadyExists, NotFound
+from remuda.api.meta import JsonObject
+from remuda.kube.cluster import Cluster
+
+log = structlog.get_logger(__name__)
+
+MODEL, DEVICES, LAUNCHERS = PARTS = ("model", "devices", "launchers")
+
+RETRY_FIRST_S, RETRY_MAX_S = 0.05, 2.0
+
+Render = Callable[[str], Any]  # part -> its JSON-ready content
+
+
+class Reporter:
+    def __init__(self, cluster: Cluster, node: str, render: Render) -> None:
+        self._cluster = cluster
+        self._node = node
+        self._render = render
+        self._dirty: set[str] = set()
+        self._written: JsonObject = {}
+        self._task: asyncio.Task[None] | None = None
+        self._stopped = False
+        self.writes = 0
+
+    async def load(self) -> NodeDevices | None:
+        """What an earlier agent left behind; waits for an API that does not answer yet."""
+        delay = RETRY_FIRST_S
+        while True:
+            try:
+                found = await self._cluster.get(NodeDevices, self._node)
+            except NotFound:
+                return None
+            except Exception as error:
+                log.warning("report.unreadable", node=self._node, error=str(error))
+                await asyncio.sleep(delay)
+                delay = min(delay * 2, RETRY_MAX_S)
+            else:
+                self._written = to_wire(found.observed)
+                return found
+
+    def mark(self, *parts: str) -> None:
+        """These parts have changed; they will be written."""
+        self._dirty.update(parts)
+        if self._task is None and not self._stopped:
+            self._task = asyncio.get_running_loop().create_task(self._drain(), name=f"report {self._node}")
+
+    async def flush(self) -> None:
+        """Returns once everything marked so far is written."""
+        while self._task is not None:
+            await asyncio.wait([self._task])
+
+    def stop(self) -> None:
+        """Write nothing any more. What was not written is told anew by the next agent."""
+        self._stopped = True
+        if self._task is not None:
+            self._task.cancel()
+
+    async def close(self) -> None:
+        self.stop()
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
+    async def _drain(self) -> None:
+        delay = RETRY_FIRST_S
+        try:
+            while self._dirty:
+                await asyncio.sleep(0)  # the rest of this turn of the loop often has more news
+                parts, self._dirty = self._dirty, set()
+                body = {part: self._render(part) for part in sorted(parts)}
+                body = {part: value for part, value in body.items() if value != self._written.get(part)}
+                if not body:
+                    continue
+                try:
+                    await self._write(body)
+                except Exception as error:  # whatever the transport raises: the news stays news
+                    log.warning("report.retry", node=self._node, error=str(error))
+                    self._dirty |= parts
+                    await asyncio.sleep(delay)
+                    delay = min(delay * 2, RETRY_MAX_S)
+                else:
+                    delay = RETRY_FIRST_S
+                    self._written.update(body)
+        finally:
+            self._task = None
+
+    async def _write(self, body: JsonObject) -> None:
+        self.writes += 1
+        try:
+            await self._cluster.patch(NodeDevices, self._node, {"observed": body})
+        except NotFound:
+            full = {part: self._render(part) for part in PARTS}
+            with contextlib.suppress(AlreadyExists):
+                await self._cluster.create(NodeDevices, {"metadata": {"name": self._node}, "observed": full})
+                self._written = full
+                body.update(full)
+                return
+            await self._cluster.patch(NodeDevices, self._node, {"observed": full})

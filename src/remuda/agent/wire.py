@@ -1,0 +1,65 @@
+"""Messages as plain mappings, for launchers that live in this process (simulated pods).
+
+The socket's codec is `launch.protocol`; a simulated pod is ours and trusted, so its messages are neither turned into text nor
+checked field by field. Hundreds of them share two cores in a benchmark, which is why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from remuda.launch.protocol import (
+    Checkpoint,
+    Exited,
+    Heartbeat,
+    Hello,
+    Ready,
+    Running,
+    Start,
+    Stop,
+    ToAgent,
+    ToLauncher,
+)
+
+
+def as_mapping(message: ToLauncher) -> dict[str, Any]:
+    """The wire form of a message to a launcher."""
+    if isinstance(message, Stop):
+        return {
+            "type": "stop",
+            "attempt": message.attempt,
+            "signal": message.signal,
+            "grace": message.grace,
+            "rank": message.rank,
+            "checkpointDir": message.checkpoint_dir,
+        }
+    if isinstance(message, Start):
+        return {"type": "start", "attempt": message.attempt, "env": message.env}
+    if isinstance(message, Checkpoint):
+        return {"type": "checkpoint", "deadline": message.deadline, "signal": message.signal}
+    return {"type": "fence"}
+
+
+def from_mapping(data: Mapping[str, Any]) -> ToAgent | None:
+    """A launcher's message from its wire form; None for a type not known here. KeyError when a field is missing."""
+    match data["type"]:
+        case "hello":
+            return Hello(data["pod"], data["uid"], data["pid"], data["state"], data["attempt"])
+        case "ready":
+            return Ready(data["attempt"], tuple(data.get("checkpoints", ())))
+        case "running":
+            return Running(data["attempt"], data["pid"], data["time"])
+        case "exited":
+            return Exited(data["attempt"], data["code"], data.get("signal"), data["time"], data.get("message", ""))
+        case "heartbeat":
+            return Heartbeat(
+                data["attempt"],
+                data["step"],
+                data.get("stepTime"),
+                data.get("selfTime"),
+                data.get("checkpoint"),
+                data.get("checkpointTime"),
+                data.get("time", 0.0),
+            )
+    return None

@@ -1,0 +1,169 @@
+"""Projections of the Kubernetes kinds Remuda reads and writes: Pod, Node, Namespace, Lease, Binding.
+
+Only the fields in use are here; whatever else a manifest says is kept by the store and ignored by us.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, ClassVar
+
+import msgspec
+
+from remuda.api.meta import Condition, KObject, ObjectMeta, Resource
+
+
+class EnvVar(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    name: str
+    value: str = ""
+
+
+class ResourceRequirements(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    requests: dict[str, int | str] = {}
+    limits: dict[str, int | str] = {}
+
+
+class Container(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    name: str = "main"
+    image: str = ""
+    command: list[str] = []
+    args: list[str] = []
+    env: list[EnvVar] = []
+    working_dir: str = ""
+    resources: ResourceRequirements = ResourceRequirements()
+
+
+class Toleration(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    key: str = ""
+    operator: str = ""
+    value: str = ""
+    effect: str = ""
+    toleration_seconds: int | None = None
+
+
+class PodSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    containers: list[Container] = []
+    node_name: str = ""
+    node_selector: dict[str, str] = {}
+    restart_policy: str = "Always"
+    scheduler_name: str = ""
+    termination_grace_period_seconds: int = 30
+    tolerations: list[Toleration] = []
+
+
+class ContainerStateTerminated(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    exit_code: int
+    signal: int = 0
+    reason: str = ""
+    message: str = ""
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+
+
+class ContainerStateRunning(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    started_at: datetime | None = None
+
+
+class ContainerStateWaiting(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    reason: str = ""
+    message: str = ""
+
+
+class ContainerState(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    waiting: ContainerStateWaiting | None = None
+    running: ContainerStateRunning | None = None
+    terminated: ContainerStateTerminated | None = None
+
+
+class ContainerStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    name: str
+    ready: bool = False
+    restart_count: int = 0
+    image: str = ""
+    state: ContainerState = ContainerState()
+    last_state: ContainerState = ContainerState()
+
+
+class PodStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    phase: str = "Pending"
+    reason: str = ""
+    message: str = ""
+    pod_ip: str = msgspec.field(name="podIP", default="")
+    start_time: datetime | None = None
+    conditions: list[Condition] = []
+    container_statuses: list[ContainerStatus] = []
+
+
+class Pod(KObject, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
+    resource: ClassVar[Resource] = Resource("", "v1", "Pod", "pods", subresources=("status", "binding"), short=("po",))
+
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
+
+    @property
+    def is_terminal(self) -> bool:
+        return self.status.phase in ("Succeeded", "Failed")
+
+    @property
+    def is_live(self) -> bool:
+        """May still hold devices: neither finished nor gone. A terminating pod is live until its processes are."""
+        return not self.is_terminal
+
+
+class Taint(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    key: str
+    effect: str
+    value: str = ""
+
+
+class NodeSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    unschedulable: bool = False
+    taints: list[Taint] = []
+
+
+class NodeStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    capacity: dict[str, int | str] = {}
+    allocatable: dict[str, int | str] = {}
+    conditions: list[Condition] = []
+    images: list[dict[str, Any]] = []
+
+
+class Node(KObject, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
+    resource: ClassVar[Resource] = Resource(
+        "", "v1", "Node", "nodes", namespaced=False, subresources=("status",), short=("no",)
+    )
+
+    spec: NodeSpec = NodeSpec()
+    status: NodeStatus = NodeStatus()
+
+
+class Namespace(KObject, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
+    resource: ClassVar[Resource] = Resource(
+        "", "v1", "Namespace", "namespaces", namespaced=False, subresources=("status",), short=("ns",)
+    )
+
+
+class LeaseSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    holder_identity: str = ""
+    lease_duration_seconds: int = 0
+    acquire_time: datetime | None = None
+    renew_time: datetime | None = None
+    lease_transitions: int = 0
+
+
+class Lease(KObject, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
+    """`kube-node-lease/<node>`: a node is alive while its lease is fresh."""
+
+    resource: ClassVar[Resource] = Resource("coordination.k8s.io", "v1", "Lease", "leases")
+
+    spec: LeaseSpec = LeaseSpec()
+
+
+class Binding(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """Puts one pod on one node. `metadata.annotations` are copied to the pod: the chosen device ids travel there."""
+
+    target: str
+    metadata: ObjectMeta = ObjectMeta()
+
+
+NODE_LEASE_NAMESPACE = "kube-node-lease"

@@ -1,0 +1,131 @@
+"""NodeDevices: the home of the ledger, one object per node. And Drill: a fault injected on purpose.
+
+NodeDevices has two writers that never touch each other's part: the node's agent writes `observed`, the manager writes
+`verdicts`; `quarantine` takes orders from operators and controllers. All write transitions only, never heartbeats. Counts
+(capacity, free) are derived, never stored.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from typing import ClassVar
+
+import msgspec
+
+from remuda.api.meta import KObject, Resource
+from remuda.api.names import GROUP, VERSION
+
+
+class DeviceState(StrEnum):
+    HEALTHY = "Healthy"
+    DEGRADED = "Degraded"
+    UNHEALTHY = "Unhealthy"
+    UNKNOWN = "Unknown"
+    QUARANTINED = "Quarantined"
+
+
+class Signal(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """One observation from one source, say ("kmsg", "xid-79")."""
+
+    source: str
+    code: str
+    message: str = ""
+    time: datetime | None = None
+
+
+class ObservedDevice(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    id: str
+    type: str
+    index: int = 0
+    memory_bytes: int = 0
+    numa: int = 0
+    signals: list[Signal] = []  # newest last, bounded
+
+
+class LauncherReport(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """What the agent knows of one pod's launcher: its state at the barrier. A transition each, never a heartbeat."""
+
+    pod: str
+    uid: str
+    state: str  # parked | ready | running | stopping | exited | gone
+    attempt: int = 0
+    code: int | None = None
+    message: str = ""
+    checkpoints: list[int] = []
+    hung_since: datetime | None = None
+    time: datetime | None = None
+
+
+class Observed(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    model: str = ""
+    devices: list[ObservedDevice] = []
+    launchers: list[LauncherReport] = []
+
+
+class Verdict(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """What the signals of one device mean, and who holds the device."""
+
+    device: str
+    state: DeviceState = DeviceState.HEALTHY
+    reason: str = ""
+    message: str = ""
+    source: str = ""
+    since: datetime | None = None
+    holder: str = ""  # namespace/pod
+    holder_uid: str = ""
+
+
+class QuarantineOrder(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """Keep this device out of use whatever its signals say, until the order is taken back."""
+
+    reason: str
+    message: str = ""
+    by: str = ""
+    since: datetime | None = None
+
+
+class NodeDevices(KObject, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
+    resource: ClassVar[Resource] = Resource(
+        GROUP, VERSION, "NodeDevices", "nodedevices", namespaced=False, short=("nd",)
+    )
+
+    observed: Observed = Observed()
+    verdicts: list[Verdict] = []
+    quarantine: dict[str, QuarantineOrder] = {}  # by device id; a map, so that orders from several hands merge
+
+
+class DrillKind(StrEnum):
+    DEVICE_FAIL = "device-fail"
+    PROCESS_KILL = "process-kill"
+    PROCESS_HANG = "process-hang"
+    LAUNCHER_KILL = "launcher-kill"
+    POD_DELETE = "pod-delete"
+    NODE_LOST = "node-lost"
+
+
+class DrillSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
+    """`node` says whose embedded node acts; `pod` or `device` what it breaks; `code` which fault, say "xid-79"."""
+
+    type: DrillKind
+    node: str = ""
+    pod: str = ""
+    namespace: str = ""
+    device: str = ""
+    code: str = ""
+
+
+class DrillStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    phase: str = "Pending"  # Pending | Done | Refused
+    reason: str = ""
+    message: str = ""
+    time: datetime | None = None
+
+
+class Drill(KObject, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
+    resource: ClassVar[Resource] = Resource(
+        GROUP, VERSION, "Drill", "drills", namespaced=False, subresources=("status",)
+    )
+
+    spec: DrillSpec
+    status: DrillStatus = DrillStatus()

@@ -1,0 +1,203 @@
+"""TrainingJob: a gang that trains together, its spares, and what may be spent on keeping it alive.
+
+`spec` is the user's; `status` is written by the training controller alone. Two status fields steer every launcher of the
+gang and are therefore small and written first: `attempt` (the gang's restart number, the barrier's epoch, the fencing token:
+it never goes down) and `barrier` (Closed: everyone stops and gets ready for `attempt`; Open: everyone runs it).
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from typing import ClassVar
+
+import msgspec
+
+from remuda.api.meta import Condition, JsonObject, KObject, ObjectMeta, Resource
+from remuda.api.names import GROUP, VERSION
+
+UNLIMITED = -1
+
+
+class Cause(StrEnum):
+    """Why a gang had to be interrupted; each has its own budget."""
+
+    CODE = "code"
+    DEVICE = "device"
+    INFRA = "infra"
+    HANG = "hang"
+    PREEMPTION = "preemption"
+    MAINTENANCE = "maintenance"
+
+
+class Remedy(StrEnum):
+    """The rungs of the workload ladder, cheapest first."""
+
+    RESTART_IN_PLACE = "RestartInPlace"
+    PROMOTE_SPARE = "PromoteSpare"
+    REPLACE_POD = "ReplacePod"
+    REPLACE_GANG = "ReplaceGang"
+    FAIL = "Fail"
+
+
+class PodTemplate(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
+    """`spec` is a Kubernetes PodSpec kept word for word: fields Remuda never reads must reach the pod all the same."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: JsonObject = {}
+
+
+class Role(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
+    """A set of identical pods. `gpus` is the plain way to ask; the template's resource limits work as well."""
+
+    name: str = "worker"
+    replicas: int = 1
+    gpus: int = 0
+    template: PodTemplate = PodTemplate()
+
+
+class Topology(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
+    """`required`: a node label (say `topology.remuda.dev/rack`) whose value all members and spares must share."""
+
+    required: str = ""
+
+
+class Checkpoint(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
+    """Where checkpoints go. `path` is shared by all ranks; empty = a directory of the job's own, when the node has one."""
+
+    path: str = ""
+    typical_seconds: float = 0.0
+
+
+class Budgets(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
+    """Interruptions allowed per cause; -1 = no limit. Refilled when training gets `refillAfterSteps` further."""
+
+    code: int = 3
+    device: int = 10
+    infra: int = 10
+    hang: int = 3
+    preemption: int = UNLIMITED
+    maintenance: int = UNLIMITED
+    refill_after_steps: int = 0
+
+    def limit(self, cause: Cause) -> int:
+        return int(getattr(self, cause.value))
+
+
+class Failure(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
+    budgets: Budgets = Budgets()
+    hang_after_seconds: float = 0.0  # no new step for that long = hung; 0 = off
+    stop_grace_seconds: float = 2.0  # SIGTERM to SIGKILL when the gang stops for a recovery
+    stop_deadline_seconds: float = 10.0  # a member not stopped by then is replaced and its devices quarantined
+    start_deadline_seconds: float = 600.0  # a placed member that never reaches the barrier is replaced
+
+
+class TrainingJobSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
+    roles: list[Role] = []
+    spares: int = 0
+    topology: Topology = Topology()
+    checkpoint: Checkpoint = Checkpoint()
+    failure: Failure = Failure()
+
+
+class Member(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """One rank of the gang and the pod that has it now."""
+
+    rank: int
+    role: str
+    pod: str
+    uid: str
+    node: str = ""
+    devices: list[str] = []
+    address: str = ""
+
+
+class SparePod(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    pod: str
+    uid: str
+    role: str = ""
+    node: str = ""
+    devices: list[str] = []
+    parked: bool = False
+
+
+class Progress(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """How far the gang is: the slowest member's step, and the newest step every member has a checkpoint of."""
+
+    step: int = 0
+    checkpoint_step: int = 0
+    checkpoint_time: datetime | None = None
+    step_seconds: float = 0.0
+    time: datetime | None = None
+
+
+class Recovery(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """One interruption, from the first signal to the first new step. The newest ones stay in the status."""
+
+    attempt: int
+    cause: Cause
+    remedy: Remedy
+    reason: str
+    message: str = ""
+    price_gpu_hours: float = 0.0
+    members: list[str] = []  # pods that failed
+    replaced: list[str] = []  # pods that took over
+    why_not: list[str] = []  # cheaper rungs and why they were not taken
+    signal_at: datetime | None = None
+    detected_at: datetime | None = None
+    stopped_at: datetime | None = None
+    opened_at: datetime | None = None
+    first_step_at: datetime | None = None
+    step_at_fault: int = 0
+    resume_step: int = 0
+    lost_gpu_seconds: float = 0.0
+
+
+class Goodput(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """ETTR = (time since the first start - time lost) / time since the first start."""
+
+    ettr: float = 1.0
+    wall_seconds: float = 0.0
+    lost_seconds: float = 0.0
+    lost_gpu_seconds: dict[str, float] = {}
+
+
+class Placement(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    topology: str = ""
+    domain: str = ""
+
+
+class TrainingJobStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    phase: str = "Pending"
+    reason: str = ""
+    message: str = ""
+    attempt: int = 0
+    barrier: str = "Closed"
+    resume_step: int | None = None
+    members: list[Member] = []
+    spares: list[SparePod] = []
+    pods_created: int = 0
+    placement: Placement = Placement()
+    progress: Progress = Progress()
+    used: dict[str, int] = {}  # interruptions charged per cause since the last refill
+    refill_step: int = 0
+    recoveries: list[Recovery] = []
+    interruptions: int = 0
+    goodput: Goodput = Goodput()
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    attempt_raised_at: datetime | None = None
+    conditions: list[Condition] = []
+
+
+class TrainingJob(KObject, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
+    resource: ClassVar[Resource] = Resource(
+        GROUP, VERSION, "TrainingJob", "trainingjobs", subresources=("status",), short=("tj",)
+    )
+
+    spec: TrainingJobSpec = TrainingJobSpec()
+    status: TrainingJobStatus = TrainingJobStatus()
+
+    @property
+    def is_finished(self) -> bool:
+        return self.status.phase in ("Succeeded", "Failed")

@@ -1,0 +1,194 @@
+"""What a user may ask for: checks of our kinds beyond their types. One Refusal at a time, with the field and the fix.
+
+Runs in the CLI before anything is sent and in admission before anything is stored, so nothing is ever half-created.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+
+import msgspec
+
+from remuda.api.core_v1 import PodSpec
+from remuda.api.devices import Drill, DrillKind
+from remuda.api.errors import Refusal
+from remuda.api.meta import JsonObject, KObject
+from remuda.api.names import RESOURCE_GPU
+from remuda.api.quantity import whole
+from remuda.api.training import UNLIMITED, Cause, Role, TrainingJob
+
+MAX_REPLICAS = 100_000
+MAX_JOB_NAME = 52  # leaves room for "-<role>-<index>" within the 63 characters a pod's host name may have
+
+_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
+
+# PodSpec and Container field names of Kubernetes 1.37. A template is kept word for word, so a misspelt field would be
+# carried along silently; the names are checked instead.
+POD_FIELDS = frozenset(
+    "activeDeadlineSeconds affinity automountServiceAccountToken containers dnsConfig dnsPolicy enableServiceLinks "
+    "ephemeralContainers evictionResponders hostAliases hostIPC hostNetwork hostPID hostUsers hostname hostnameOverride "
+    "imagePullSecrets initContainers nodeName nodeSelector os overhead preemptionPolicy priority priorityClassName "
+    "readinessGates resourceClaims resources restartPolicy runtimeClassName schedulerName schedulingGates "
+    "schedulingGroup securityContext serviceAccount serviceAccountName setHostnameAsFQDN shareProcessNamespace subdomain "
+    "terminationGracePeriodSeconds tolerations topologySpreadConstraints volumes workloadRef".split()
+)
+CONTAINER_FIELDS = frozenset(
+    "args command env envFrom image imagePullPolicy lifecycle livenessProbe name ports readinessProbe resizePolicy "
+    "resources restartPolicy restartPolicyRules securityContext startupProbe stdin stdinOnce terminationMessagePath "
+    "terminationMessagePolicy tty volumeDevices volumeMounts workingDir".split()
+)
+
+
+def validate(obj: KObject) -> None:
+    """Raises Refusal. Kinds without rules pass."""
+    if isinstance(obj, TrainingJob):
+        _training_job(obj)
+    elif isinstance(obj, Drill):
+        _drill(obj)
+
+
+def _training_job(job: TrainingJob) -> None:
+    name = job.metadata.name
+    if name and (len(name) > MAX_JOB_NAME or not _LABEL.fullmatch(name)):
+        raise Refusal(
+            "InvalidName",
+            f"`{name}` cannot name a job.",
+            f"Use at most {MAX_JOB_NAME} lower-case letters, digits and dashes, starting and ending with a letter or digit.",
+            "metadata.name",
+        )
+    spec = job.spec
+    if not spec.roles:
+        raise Refusal(
+            "NoRoles", "The job has no roles.", "Give spec.roles at least one role with a template.", "spec.roles"
+        )
+    seen: set[str] = set()
+    for index, role in enumerate(spec.roles):
+        path = f"spec.roles[{index}]"
+        if not _LABEL.fullmatch(role.name) or role.name in seen:
+            raise Refusal(
+                "InvalidRoleName",
+                f"Role name `{role.name}` is empty, odd or taken.",
+                "Name each role once.",
+                f"{path}.name",
+            )
+        seen.add(role.name)
+        _in_range(role.replicas, 1, MAX_REPLICAS, "InvalidReplicas", f"{path}.replicas")
+        _in_range(role.gpus, 0, 1024, "InvalidGpus", f"{path}.gpus")
+        _template(role, path)
+    _in_range(spec.spares, 0, MAX_REPLICAS, "InvalidSpares", "spec.spares")
+    for cause in Cause:
+        _in_range(
+            spec.failure.budgets.limit(cause), UNLIMITED, 1_000_000, "InvalidBudget", f"spec.failure.budgets.{cause}"
+        )
+    for field in ("hang_after_seconds", "stop_grace_seconds"):
+        _in_range(getattr(spec.failure, field), 0, 86_400, "InvalidSeconds", f"spec.failure.{_camel(field)}")
+    for field in ("stop_deadline_seconds", "start_deadline_seconds"):
+        _in_range(getattr(spec.failure, field), 0.1, 86_400, "InvalidSeconds", f"spec.failure.{_camel(field)}")
+    if spec.failure.stop_deadline_seconds <= spec.failure.stop_grace_seconds:
+        raise Refusal(
+            "InvalidSeconds",
+            "stopDeadlineSeconds must be longer than stopGraceSeconds: a member is killed only after the grace.",
+            f"Set stopDeadlineSeconds above {spec.failure.stop_grace_seconds:g}.",
+            "spec.failure.stopDeadlineSeconds",
+        )
+    if spec.checkpoint.path and not spec.checkpoint.path.startswith("/"):
+        raise Refusal(
+            "RelativeCheckpointPath",
+            f"checkpoint.path `{spec.checkpoint.path}` is relative; ranks on other nodes would look elsewhere.",
+            "Give an absolute path that all ranks share.",
+            "spec.checkpoint.path",
+        )
+
+
+def _template(role: Role, path: str) -> None:
+    body = role.template.spec
+    where = f"{path}.template.spec"
+    _known(body, POD_FIELDS, where)
+    containers = body.get("containers")
+    if not isinstance(containers, list) or not containers:
+        raise Refusal(
+            "NoContainers",
+            f"Role `{role.name}` has no container.",
+            "Give the template one container.",
+            f"{where}.containers",
+        )
+    if len(containers) > 1 or body.get("initContainers"):
+        raise Refusal(
+            "OneContainerOnly",
+            f"Role `{role.name}` has more than one container; the barrier steers exactly one.",
+            "Move the others into the command or into pods of their own.",
+            f"{where}.containers",
+        )
+    if not isinstance(containers[0], dict):
+        raise Refusal(
+            "InvalidField", f"`{where}.containers[0]` is not a mapping.", "Give it a name and a command.", where
+        )
+    _known(containers[0], CONTAINER_FIELDS, f"{where}.containers[0]")
+    try:
+        spec = msgspec.convert(body, PodSpec)
+    except msgspec.ValidationError as error:
+        raise Refusal(
+            "InvalidField", f"{where}: {error}", "Give the field the type Kubernetes documents.", where
+        ) from None
+    if not spec.containers[0].command and not spec.containers[0].args:
+        raise Refusal(
+            "NoCommand",
+            f"Role `{role.name}` has no command; remuda-launch must know what to start and restart.",
+            "Set containers[0].command, or args.",
+            f"{where}.containers[0].command",
+        )
+    asked = spec.containers[0].resources
+    for amounts in (asked.limits, asked.requests):
+        if RESOURCE_GPU in amounts and role.gpus and whole(amounts[RESOURCE_GPU]) != role.gpus:
+            raise Refusal(
+                "GpusSaidTwice",
+                f"Role `{role.name}` says gpus: {role.gpus} and {RESOURCE_GPU}: {amounts[RESOURCE_GPU]}.",
+                "Keep one of the two.",
+                f"{path}.gpus",
+            )
+        if RESOURCE_GPU in amounts:
+            _in_range(whole(amounts[RESOURCE_GPU]), 0, 1024, "InvalidGpus", f"{where}.containers[0].resources")
+
+
+def _known(body: JsonObject, known: frozenset[str], where: str) -> None:
+    for field in body:
+        if field not in known:
+            near = difflib.get_close_matches(field, known, n=1)
+            fix = f"Did you mean `{near[0]}`?" if near else "See the Kubernetes pod reference for the names."
+            raise Refusal("UnknownField", f"`{where}.{field}` is not a field.", fix, f"{where}.{field}")
+
+
+def _in_range(value: float, low: float, high: float, reason: str, field: str) -> None:
+    if not low <= value <= high:
+        raise Refusal(reason, f"{field} is {value:g}.", f"Give a number from {low:g} to {high:g}.", field)
+
+
+def _camel(name: str) -> str:
+    head, *tail = name.split("_")
+    return head + "".join(part.capitalize() for part in tail)
+
+
+def _drill(drill: Drill) -> None:
+    spec = drill.spec
+    needs = {
+        DrillKind.DEVICE_FAIL: ("node", "device", "code"),
+        DrillKind.NODE_LOST: ("node",),
+    }.get(spec.type, ("pod", "namespace"))
+    for field in needs:
+        if not getattr(spec, field):
+            raise Refusal(
+                "IncompleteDrill", f"A {spec.type} drill needs spec.{field}.", f"Set spec.{field}.", f"spec.{field}"
+            )
+
+
+def gpus_of(role: Role) -> int:
+    """Devices each pod of the role gets, whichever way they were asked for."""
+    if role.gpus:
+        return role.gpus
+    containers = role.template.spec.get("containers") or [{}]
+    resources = containers[0].get("resources") or {}
+    for amounts in (resources.get("limits") or {}, resources.get("requests") or {}):
+        if RESOURCE_GPU in amounts:
+            return whole(amounts[RESOURCE_GPU])
+    return 0

@@ -1,0 +1,57 @@
+"""Names objects may have (RFC 1123, as Kubernetes checks them), and names made from `generateName`."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+from remuda.api.errors import Invalid
+from remuda.api.meta import Resource
+
+_SUBDOMAIN = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
+_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
+_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"  # Kubernetes': no vowels, so no words; no 0, 1 and 3 that read like letters
+_SUFFIX = 5
+_MAX_GENERATED_BASE = 63 - _SUFFIX
+
+
+def check_name(resource: Resource, name: str) -> None:
+    if resource.plural == "namespaces" and not resource.group:
+        _check(resource, name, "metadata.name", name, _LABEL, 63)
+    else:
+        _check(resource, name, "metadata.name", name, _SUBDOMAIN, 253)
+
+
+def check_namespace(resource: Resource, name: str, namespace: str) -> None:
+    _check(resource, name, "metadata.namespace", namespace, _LABEL, 63)
+
+
+def _check(resource: Resource, name: str, field: str, value: str, pattern: re.Pattern[str], limit: int) -> None:
+    if not value:
+        raise invalid(resource, name, field, "Required value: name or generateName is required")
+    if len(value) > limit:
+        raise invalid(resource, name, field, f'Invalid value: "{value[:64]}...": must be no more than {limit} bytes')
+    if not pattern.fullmatch(value):
+        dots = "" if pattern is _LABEL else " or '.'"
+        raise invalid(
+            resource,
+            name,
+            field,
+            f"Invalid value: \"{value}\": use lower-case letters, digits, '-'{dots}, "
+            "starting and ending with a letter or digit (RFC 1123)",
+        )
+
+
+def invalid(resource: Resource, name: str, field: str, what: str) -> Invalid:
+    """Kubernetes' wording: the object, then the field, then what is wrong with it."""
+    return Invalid(f'{resource.kind} "{name}" is invalid: {field}: {what}')
+
+
+def generated_name(prefix: str, seed: str) -> str:
+    """The prefix and five characters drawn from the seed, so that the only source of chance is the caller's."""
+    number = int.from_bytes(hashlib.blake2b(seed.encode(), digest_size=8).digest(), "big")
+    suffix = ""
+    for _ in range(_SUFFIX):
+        number, digit = divmod(number, len(_ALPHABET))
+        suffix += _ALPHABET[digit]
+    return prefix[:_MAX_GENERATED_BASE] + suffix

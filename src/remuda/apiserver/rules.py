@@ -1,0 +1,258 @@
+"""What a write does to an object: Kubernetes' rules as pure functions, wire dict in, `Change` (or None: nothing to do) out.
+
+They read no clock and no store. Unchanged parts of the old body are shared with the new one, never copied or mutated.
+
+Copied from Kubernetes: a write through the main resource keeps `status`, a write through `status` keeps everything else
+(for kinds with that subresource); `generation` counts changes outside metadata and status; what the server owns in
+metadata cannot be written; a write that changes nothing is not a write; finalizers hold a deleted object until the last one
+is gone; a pod on a node is only marked for deletion, its node removes it with a second delete of grace 0.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from remuda.api.codec import merge_patch
+from remuda.api.errors import AlreadyExists, BadRequest, Conflict, NotFound
+from remuda.api.meta import JsonObject, Resource
+from remuda.apiserver.naming import check_name, check_namespace, invalid
+
+DEFAULT_GRACE_S = 30
+_SERVER_OWNED = (
+    "name",
+    "generateName",
+    "namespace",
+    "uid",
+    "resourceVersion",
+    "generation",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+    "selfLink",
+)
+_EMPTY: JsonObject = {}
+
+
+class Change(msgspec.Struct, frozen=True):
+    """The body to store, or the last state of an object to remove."""
+
+    body: JsonObject
+    removed: bool = False
+
+
+class Expect(msgspec.Struct, frozen=True):
+    """Preconditions; empty = not asked."""
+
+    uid: str = ""
+    resource_version: str = ""
+
+
+def timestamp(seconds: float) -> str:
+    """The API's time has whole seconds."""
+    return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def has_status(resource: Resource) -> bool:
+    return "status" in resource.subresources
+
+
+def created(resource: Resource, body: JsonObject, *, now: float, uid: str) -> JsonObject:
+    """A new object, ready to store. `body.metadata.name` is set already."""
+    meta: JsonObject = dict(body.get("metadata") or {})
+    name = str(meta.get("name") or "")
+    if meta.get("resourceVersion"):
+        raise BadRequest("resourceVersion should not be set on objects to be created; remove metadata.resourceVersion")
+    check_name(resource, name)
+    if resource.namespaced:
+        check_namespace(resource, name, str(meta.get("namespace") or ""))
+    elif meta.get("namespace"):
+        raise invalid(
+            resource, name, "metadata.namespace", f"Forbidden: {resource.plural} are not namespaced; leave it out"
+        )
+    for field in ("deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"):
+        meta.pop(field, None)
+    meta |= {"uid": uid, "generation": 1, "creationTimestamp": timestamp(now)}
+    new = {"apiVersion": resource.api_version, "kind": resource.kind, **body, "metadata": meta}
+    # Status is not the creator's to write. Nodes are the exception in Kubernetes, too: a kubelet registers with its status.
+    if has_status(resource) and resource.plural != "nodes":
+        new.pop("status", None)
+        if resource.plural == "pods" and not resource.group:
+            new["status"] = {"phase": "Pending"}
+    return new
+
+
+def patched(resource: Resource, old: JsonObject, patch: JsonObject, subresource: str, expect: Expect) -> Change | None:
+    check_subresource(resource, subresource)
+    meta = patch.get("metadata")
+    check_expected(resource, old, expect)
+    if isinstance(meta, dict):
+        check_expected(resource, old, _expected_by(meta))
+    if subresource:
+        if "status" not in patch:
+            return None
+        return _with_status(old, merge_patch(old.get("status"), patch["status"]))
+    return _changed(resource, old, merge_patch(old, patch))
+
+
+def replaced(resource: Resource, old: JsonObject, new: JsonObject, subresource: str) -> Change | None:
+    check_subresource(resource, subresource)
+    check_expected(resource, old, _expected_by(new.get("metadata") or _EMPTY))
+    if subresource:
+        return _with_status(old, new.get("status"))
+    return _changed(resource, old, {"apiVersion": resource.api_version, "kind": resource.kind, **new})
+
+
+def deleted(resource: Resource, old: JsonObject, *, now: float, grace_s: int | None, expect: Expect) -> Change | None:
+    check_expected(resource, old, expect)
+    meta = old["metadata"]
+    grace = _grace(resource, old, grace_s)
+    since = meta.get("deletionTimestamp")
+    if since is None:
+        if grace == 0 and not meta.get("finalizers"):
+            return Change(old, removed=True)
+        return _marked(old, timestamp(now + grace), grace)
+    left = meta.get("deletionGracePeriodSeconds") or 0
+    if grace >= left and left > 0:
+        return None  # a repeated delete may shorten the wait, never lengthen it
+    if grace == 0 and not meta.get("finalizers"):
+        return Change(old, removed=True)
+    if grace == left:
+        return None
+    asked_at = datetime.fromisoformat(since).timestamp() - left
+    return _marked(old, timestamp(asked_at + grace), grace)
+
+
+def bound(old: JsonObject, node: str, annotations: dict[str, str], *, now: float, expect: Expect) -> Change:
+    """The pod on its node, with the Binding's annotations. Not a change of the pod's intent: generation stays."""
+    meta = old["metadata"]
+    name, spec = meta["name"], old.get("spec") or {}
+    if expect.uid and expect.uid != meta["uid"]:
+        raise Conflict(f'cannot bind pod "{name}": uid {expect.uid} is not its uid ({meta["uid"]})')
+    if expect.resource_version and expect.resource_version != meta["resourceVersion"]:
+        raise Conflict(f'cannot bind pod "{name}": it is at version {meta["resourceVersion"]} by now')
+    if "deletionTimestamp" in meta:
+        raise Conflict(f'cannot bind pod "{name}": it is being deleted')
+    if spec.get("nodeName"):
+        raise Conflict(f'cannot bind pod "{name}": it is already assigned to node "{spec["nodeName"]}"')
+    if not node:
+        raise BadRequest(f'cannot bind pod "{name}": the binding names no target node')
+    status = old.get("status") or {}
+    scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": timestamp(now)}
+    others = [c for c in status.get("conditions", ()) if c.get("type") != "PodScheduled"]
+    new_meta = {**meta, "annotations": {**(meta.get("annotations") or {}), **annotations}} if annotations else meta
+    return Change(
+        {
+            **old,
+            "metadata": new_meta,
+            "spec": {**spec, "nodeName": node},
+            "status": {**status, "conditions": [*others, scheduled]},
+        }
+    )
+
+
+def not_found(resource: Resource, name: str) -> NotFound:
+    return NotFound(f'{_plural(resource)} "{name}" not found')
+
+
+def already_exists(resource: Resource, name: str) -> AlreadyExists:
+    return AlreadyExists(f'{_plural(resource)} "{name}" already exists')
+
+
+def check_subresource(resource: Resource, subresource: str) -> None:
+    if subresource and (subresource != "status" or not has_status(resource)):
+        raise NotFound(f"{_plural(resource)} has no subresource `{subresource}` to write")
+
+
+def check_expected(resource: Resource, old: JsonObject, expect: Expect) -> None:
+    meta = old["metadata"]
+    if expect.uid and expect.uid != meta["uid"]:
+        raise _conflict(resource, meta["name"], f"its uid is {meta['uid']}, not {expect.uid}")
+    if expect.resource_version and expect.resource_version != meta["resourceVersion"]:
+        raise _conflict(
+            resource,
+            meta["name"],
+            "the object has been modified; please apply your changes to the latest version and try again",
+        )
+
+
+def _expected_by(meta: JsonObject) -> Expect:
+    return Expect(str(meta.get("uid") or ""), str(meta.get("resourceVersion") or ""))
+
+
+def _conflict(resource: Resource, name: str, why: str) -> Conflict:
+    return Conflict(f'Operation cannot be fulfilled on {_plural(resource)} "{name}": {why}')
+
+
+def _plural(resource: Resource) -> str:
+    return f"{resource.plural}.{resource.group}" if resource.group else resource.plural
+
+
+def _with_status(old: JsonObject, status: Any) -> Change | None:
+    if status == old.get("status"):
+        return None
+    if status is None:
+        return Change({field: value for field, value in old.items() if field != "status"})
+    return Change({**old, "status": status})
+
+
+def _changed(resource: Resource, old: JsonObject, new: JsonObject) -> Change | None:
+    """A write through the main resource: restore what was not the writer's to change, then see what is left of it."""
+    old_meta = old["metadata"]
+    asked: JsonObject = new.get("metadata") or {}
+    for field in ("name", "namespace"):
+        if asked.get(field, old_meta.get(field)) != old_meta.get(field):
+            raise BadRequest(
+                f"metadata.{field} is `{asked[field]}` but the object's is `{old_meta.get(field, '')}`: "
+                "names cannot be changed; delete and create instead"
+            )
+    if asked is not old_meta:
+        meta = {field: value for field, value in asked.items() if field not in _SERVER_OWNED}
+        meta = {**{field: old_meta[field] for field in _SERVER_OWNED if field in old_meta}, **meta}
+        new = {**new, "metadata": meta}
+    else:
+        meta = old_meta
+    if has_status(resource):
+        new = {field: value for field, value in new.items() if field != "status"}
+        if "status" in old:
+            new["status"] = old["status"]
+    if new == old:
+        return None
+    if "deletionTimestamp" in meta:
+        added = set(meta.get("finalizers") or ()) - set(old_meta.get("finalizers") or ())
+        if added:
+            raise invalid(
+                resource,
+                meta["name"],
+                "metadata.finalizers",
+                f"Forbidden: no new finalizers can be added while the object is being deleted, found {sorted(added)}",
+            )
+    if _substance(new) != _substance(old):
+        new["metadata"] = meta = {**meta, "generation": int(meta.get("generation") or 0) + 1}
+    if "deletionTimestamp" in meta and not meta.get("finalizers") and not meta.get("deletionGracePeriodSeconds"):
+        return Change(new, removed=True)
+    return Change(new)
+
+
+def _substance(body: JsonObject) -> JsonObject:
+    """Everything that states intent: all but metadata and status."""
+    return {field: value for field, value in body.items() if field not in ("metadata", "status")}
+
+
+def _grace(resource: Resource, old: JsonObject, asked: int | None) -> int:
+    if resource.plural != "pods" or resource.group:
+        return 0
+    spec, status = old.get("spec") or {}, old.get("status") or {}
+    if not spec.get("nodeName") or status.get("phase") in ("Succeeded", "Failed"):
+        return 0  # nothing runs (any more), so nobody would answer
+    if asked is None:
+        asked = int(spec.get("terminationGracePeriodSeconds", DEFAULT_GRACE_S))
+    return max(0, asked)
+
+
+def _marked(old: JsonObject, when: str, grace: int) -> Change:
+    meta = old["metadata"]
+    marks = {"deletionTimestamp": when, "deletionGracePeriodSeconds": grace, "generation": int(meta["generation"]) + 1}
+    return Change({**old, "metadata": {**meta, **marks}})

@@ -1,0 +1,116 @@
+"""One version of one object (`Record`), and one change of it (`Event`).
+
+A record is immutable to its readers; what it caches are only other forms of the same value: wire bytes, wire dict and the
+decoded object are each made at most once, so that a hundred watchers of one event share one decode and one encode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+from remuda.api.codec import decode_json, encode, from_wire
+from remuda.api.meta import JsonObject, KObject
+
+K = TypeVar("K", bound=KObject)
+
+ADDED = "ADDED"
+MODIFIED = "MODIFIED"
+DELETED = "DELETED"
+
+Matcher = Callable[[JsonObject], bool]
+
+
+class Record:
+    """An object as of revision `rv`. Of a deleted object: its last state, under the revision of the deletion."""
+
+    __slots__ = ("_body", "_kind", "_obj", "_raw", "deleted", "key", "rv")
+
+    def __init__(
+        self, key: str, rv: int, *, body: JsonObject | None = None, raw: bytes | None = None, deleted: bool = False
+    ) -> None:
+        self.key = key
+        self.rv = rv
+        self.deleted = deleted
+        self._body = body
+        self._raw = raw
+        self._kind: type[KObject] | None = None
+        self._obj: KObject | None = None
+
+    @property
+    def body(self) -> JsonObject:
+        """The wire form; shared by everyone, never to be mutated."""
+        body = self._body
+        if body is None:
+            body = self._body = cast(JsonObject, decode_json(cast(bytes, self._raw)))
+        return body
+
+    @property
+    def raw(self) -> bytes:
+        raw = self._raw
+        if raw is None:
+            raw = self._raw = encode(self._body)
+        return raw
+
+    def decode(self, kind: type[K]) -> K:
+        if self._kind is not kind:
+            self._obj = from_wire(kind, self.body)
+            self._kind = kind
+        return cast(K, self._obj)
+
+
+def stamped(body: JsonObject, rv: int) -> JsonObject:
+    """The body with its version written into it; unchanged parts are shared."""
+    return {**body, "metadata": {**body["metadata"], "resourceVersion": str(rv)}}
+
+
+class Event:
+    """One change. `previous` is the version before it; unknown (None) for the oldest events after a restart."""
+
+    __slots__ = ("_left", "_line", "previous", "record", "type")
+
+    def __init__(self, type_: str, record: Record, previous: Record | None) -> None:
+        self.type = type_
+        self.record = record
+        self.previous = previous
+        self._left: Record | None = None
+        self._line: bytes | None = None
+
+    def seen_by(self, matches: Matcher | None) -> tuple[str, Record] | None:
+        """The change as a watcher with that selector sees it: an object may enter or leave its sight by changing."""
+        if matches is None:
+            return self.type, self.record
+        if self.type == DELETED:
+            return (DELETED, self.record) if matches(self.record.body) else None
+        now = matches(self.record.body)
+        if self.type == ADDED:
+            return (ADDED, self.record) if now else None
+        # With an unknown past both answers below are harmless: an update or delete of something the watcher may not have.
+        before = self.previous is None or matches(self.previous.body)
+        if now:
+            return (MODIFIED if before else ADDED), self.record
+        return (DELETED, self._last_seen()) if before else None
+
+    def _last_seen(self) -> Record:
+        """What a watcher knew of an object that left its sight, under the revision at which it left (as Kubernetes does)."""
+        if self.previous is None:
+            return self.record
+        if self._left is None:
+            self._left = Record(self.record.key, self.record.rv, body=stamped(self.previous.body, self.record.rv))
+        return self._left
+
+    def line(self, type_: str, record: Record) -> bytes:
+        """The watch stream's line for what `seen_by` answered; the common form is made once."""
+        if record is self.record and type_ == self.type:
+            if self._line is None:
+                self._line = watch_line(type_, record.raw)
+            return self._line
+        return watch_line(type_, record.raw)
+
+
+def watch_line(type_: str, raw: bytes) -> bytes:
+    return b'{"type":"%b","object":%b}\n' % (type_.encode(), raw)
+
+
+def labels_of(body: JsonObject) -> dict[str, Any]:
+    return body["metadata"].get("labels") or {}

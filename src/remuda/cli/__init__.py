@@ -1,0 +1,1 @@
+"""The command line: one module per command group, pure rendering apart from the talking. `app` is the entry point."""

@@ -1,0 +1,104 @@
+"""`remuda`: the root command, its table of subcommands, and the one place where errors become words and exit codes.
+
+A subcommand's module is imported only when it is called, and the help text of the root comes from the table alone:
+`remuda --help` and shell completion must not wait for libraries they do not use.
+
+Exit codes: 0 done, 1 it failed, 2 refused (bad input), 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from remuda.cli.session import CommandGroup, Session
+
+# name -> (module:attribute, one line). In the order of the help text.
+SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
+    "Cluster": {
+        "up": ("remuda.cli.up:up", "Start a cluster on this machine: nodes with fake GPUs, real processes."),
+        "down": ("remuda.cli.up:down", "Stop it. Its state stays and `up` goes on from there."),
+        "nodes": ("remuda.cli.nodes:nodes", "Nodes: rack, readiness, GPUs free and bad."),
+        "devices": ("remuda.cli.devices:devices", "The ledger: state, reason and holder of every device."),
+    },
+    "Training": {
+        "train": ("remuda.cli.train:train", "Start a training job, from flags or from a file."),
+        "jobs": ("remuda.cli.jobs:jobs", "All jobs, one line each."),
+        "job": ("remuda.cli.jobs:job", "One job: members, spares, recoveries. -w follows it live."),
+        "logs": ("remuda.cli.logs:logs", "What the ranks wrote, also in earlier attempts."),
+        "delete": ("remuda.cli.jobs:delete", "Delete a job and its pods."),
+    },
+    "Faults": {
+        "drill": ("remuda.cli.drill:drill", "Break something on purpose and watch the recovery."),
+        "demo": ("remuda.cli.demo:demo", "A cluster, a training job and three failures it survives, in a minute."),
+    },
+    "Other": {
+        "get": ("remuda.cli.get:get", "Any API object as it is stored."),
+        "version": ("remuda.cli.get:version", "The version of this program."),
+    },
+}
+
+_EPILOG = (
+    "--state and -n may also follow the command. For completion put this into your ~/.bashrc "
+    '(zsh_source and fish_source likewise): eval "$(_REMUDA_COMPLETE=bash_source remuda)"'
+)
+
+
+class _Root(CommandGroup):
+    """Finds subcommands in SECTIONS; imports one when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [name for section in SECTIONS.values() for name in section]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        entry = next((section[cmd_name] for section in SECTIONS.values() if cmd_name in section), None)
+        if entry is None:
+            return None
+        module, _, attribute = entry[0].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        width = max(len(name) for name in self.list_commands(ctx))
+        for title, section in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), line) for name, (_, line) in section.items()])
+
+
+@click.group(cls=_Root, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--state", type=click.Path(path_type=Path), metavar="DIR", help="The cluster's state directory.")
+@click.option("-n", "--namespace", metavar="NAME", help="Namespace of jobs; `default` when not given.")
+@click.pass_context
+def cli(ctx: click.Context, state: Path | None, namespace: str | None) -> None:
+    """Remuda keeps training jobs running on GPUs that fail."""
+    session = ctx.ensure_object(Session)
+    session.choose(state, namespace)
+
+
+def main(argv: Sequence[str] | None = None, session: Session | None = None) -> int:
+    """Runs one command line and returns its exit code. Nothing but REMUDA_DEBUG=1 shows a traceback."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    extra: dict[str, Any] = {} if session is None else {"obj": session}
+    try:
+        result = cli.main(args=arguments, prog_name="remuda", standalone_mode=False, **extra)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader (say `head`) has had enough. Python would complain once more when it closes stdout.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except BaseException as error:
+        if os.environ.get("REMUDA_DEBUG") and not isinstance(error, SystemExit):
+            raise
+        from remuda.cli.errors import explain
+
+        code, line = explain(error)
+        if line:
+            click.echo(line, err=True)
+        return code
+    return result if isinstance(result, int) else 0

@@ -1,0 +1,95 @@
+"""What the demo promises, as checks on what the API and the logs say before and after. A broken promise is a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from remuda.api.training import Cause, Recovery, Remedy, TrainingJob
+
+
+class Before(msgspec.Struct, frozen=True):
+    """The gang as it was when a fault was about to be injected."""
+
+    job: TrainingJob
+    racks: Mapping[str, str]  # node -> rack
+
+    @property
+    def spare_uids(self) -> set[str]:
+        return {s.uid for s in self.job.status.spares if s.parked}
+
+
+class After(msgspec.Struct, frozen=True):
+    """The gang after the recovery; `resumed` is what each rank itself printed about the step it started from."""
+
+    job: TrainingJob
+    racks: Mapping[str, str]
+    resumed: Mapping[int, int]
+
+    @property
+    def recovery(self) -> Recovery:
+        return self.job.status.recoveries[-1]
+
+
+def broken_in_place(before: Before, after: After) -> list[str]:
+    """(a) a process died: everybody restarts in the same pod on the same devices."""
+    problems = _kept(before, after, moved=set()) + _resumed(before, after)
+    if after.recovery.remedy is not Remedy.RESTART_IN_PLACE or after.recovery.cause is not Cause.CODE:
+        problems.append(f"remedy was {after.recovery.remedy} for {after.recovery.cause}, expected RestartInPlace for code")
+    return problems
+
+
+def broken_by_device(before: Before, after: After, rank: int, bad: tuple[str, str], *, by_spare: bool) -> list[str]:
+    """(b), (c) a device died: one rank moves, in the same rack, off the bad device; the others keep pod and devices."""
+    problems = _kept(before, after, moved={rank}) + _resumed(before, after)
+    old = {m.rank: m for m in before.job.status.members}[rank]
+    new = {m.rank: m for m in after.job.status.members}[rank]
+    if new.uid == old.uid:
+        problems.append(f"rank {rank} still has pod {old.pod} on the failed device")
+    if by_spare and new.uid not in before.spare_uids:
+        problems.append(f"rank {rank} went to {new.pod}, which was not the parked spare")
+    if after.racks.get(new.node) != before.racks.get(old.node):
+        problems.append(f"rank {rank} left its rack: {before.racks.get(old.node)} -> {after.racks.get(new.node)}")
+    if any((new.node, device) == bad for device in new.devices):
+        problems.append(f"rank {rank} was given the failed device {bad[0]}/{bad[1]} again")
+    if after.recovery.cause is not Cause.DEVICE:
+        problems.append(f"the recovery was charged to {after.recovery.cause}, not to the device")
+    return problems
+
+
+def broken_spare(before: Before, after: TrainingJob) -> list[str]:
+    """A fresh spare is parked, and it is not the one that was used."""
+    parked = {s.uid for s in after.status.spares if s.parked}
+    if not parked:
+        return ["no fresh spare was parked"]
+    return ["the parked spare is the old one"] if parked & before.spare_uids else []
+
+
+def _kept(before: Before, after: After, moved: set[int]) -> list[str]:
+    problems: list[str] = []
+    now = {m.rank: m for m in after.job.status.members}
+    for old in before.job.status.members:
+        new = now.get(old.rank)
+        if new is None:
+            problems.append(f"rank {old.rank} is gone")
+        elif old.rank not in moved:
+            if new.uid != old.uid:
+                problems.append(f"rank {old.rank} lost its pod: {old.pod} -> {new.pod}")
+            if (new.node, new.devices) != (old.node, old.devices):
+                problems.append(f"rank {old.rank} lost its devices")
+    return problems
+
+
+def _resumed(before: Before, after: After) -> list[str]:
+    problems: list[str] = []
+    wanted = after.recovery.resume_step
+    if after.job.status.attempt <= before.job.status.attempt:
+        problems.append("the attempt was not raised")
+    if wanted <= 0:
+        problems.append("training started over instead of resuming from a checkpoint")
+    for rank in range(len(after.job.status.members)):
+        said = after.resumed.get(rank)
+        if said != wanted:
+            problems.append(f"rank {rank} resumed after step {said}, the gang after step {wanted}")
+    return problems

@@ -1,0 +1,93 @@
+"""From an exception to the one line a user gets: `error: <Reason>: <sentence> <fix>`, and the exit code. Pure.
+
+A refusal (2) means: nothing was done, change what you asked for. A failure (1) means: it was tried and did not work.
+"""
+
+from __future__ import annotations
+
+import difflib
+
+import click
+
+from remuda.api.errors import AlreadyExists, ApiError, BadRequest, Invalid, NotFound, Refusal
+
+REFUSED, FAILED, INTERRUPTED = 2, 1, 130
+
+
+class Failed(Refusal):
+    """Asked for rightly, but it did not come about."""
+
+
+class Quiet(Exception):
+    """Ends the command with a code; everything has been said already."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+def explain(error: BaseException) -> tuple[int, str]:
+    """(exit code, the line or "")."""
+    match error:
+        case click.exceptions.Exit():
+            return error.exit_code, ""
+        case Quiet():
+            return error.code, ""
+        case KeyboardInterrupt() | click.Abort():
+            return INTERRUPTED, ""
+        case click.exceptions.NoArgsIsHelpError():
+            return REFUSED, error.format_message()
+        case click.ClickException():
+            return REFUSED, _usage(error)
+        case Failed():
+            return FAILED, _line(error.reason, error.message, error.fix)
+        case Refusal():
+            return REFUSED, _line(error.reason, error.message, error.fix)
+        case ApiError():
+            bad_input = isinstance(error, NotFound | AlreadyExists | Invalid | BadRequest)
+            # The server puts the fix into the message as well, so that other clients see it.
+            fix = "" if error.fix and error.fix in error.message else error.fix
+            return (REFUSED if bad_input else FAILED), _line(error.reason, _sentence(error.message), fix)
+        case TimeoutError():
+            return FAILED, _line("TimedOut", "The cluster did not answer in time.", "See whether `remuda up` still runs.")
+        case OSError():
+            where = f"{error.filename}: " if error.filename else ""
+            return FAILED, _line(type(error).__name__, _sentence(f"{where}{error.strerror or error}"), "")
+        case _:
+            what = " ".join(f"{type(error).__name__}: {error}".split())
+            fix = "This is a bug in Remuda; REMUDA_DEBUG=1 shows where."
+            return FAILED, _line("InternalError", _sentence(what), fix)
+
+
+def _line(reason: str, message: str, fix: str) -> str:
+    return "error: " + " ".join(part for part in (f"{reason}: {message}", fix) if part)
+
+
+def _sentence(text: str) -> str:
+    text = " ".join(text.split())
+    return text if text.endswith((".", "?", "!")) else f"{text}."
+
+
+def _usage(error: click.ClickException) -> str:
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else "remuda"
+    see = f"See `{path} --help`."
+    match error:
+        case click.NoSuchOption():
+            near = list(error.possibilities or ())[:1]
+            fix = f"Did you mean `{near[0]}`?" if near else see
+            return _line("UnknownOption", f"`{error.option_name}` is not an option of `{path}`.", fix)
+        case click.MissingParameter():
+            what = error.param.get_error_hint(context) if error.param and context else "An argument"
+            return _line("MissingArgument", f"`{path}` needs {what.replace(chr(39), '`')}.", see)
+        case click.BadParameter():
+            hint = error.param.get_error_hint(context) if error.param and context else error.param_hint
+            where = f"{hint}: ".replace("'", "`") if hint else ""
+            return _line("InvalidArgument", _sentence(f"{where}{error.message}".replace("'", "`")), see)
+    return _line("InvalidUsage", _sentence(error.format_message().replace("'", "`")), see)
+
+
+def unknown_command(name: str, path: str, known: list[str]) -> Refusal:
+    near = difflib.get_close_matches(name, known, n=1)
+    fix = f"Did you mean `{path} {near[0]}`?" if near else f"See `{path} --help`."
+    return Refusal("UnknownCommand", f"`{name}` is not a command of `{path}`.", fix)

@@ -1,0 +1,99 @@
+"""How results leave: `-o table|wide` for people, `-o json|yaml` for programs.
+
+json and yaml print exactly one document: an API object as stored; several API objects as a Kubernetes `List`; what is
+derived (the ledger, a version) as an object described in the command's help. Tables go through rich: in a terminal they
+fit its width, into a pipe they are never cut.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.table import Table
+
+    from remuda.api.meta import KObject
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+FORMATS = ("table", "wide", "json", "yaml")
+PIPE_WIDTH = 500
+
+
+def output_option(default: str = "table", formats: Sequence[str] = FORMATS) -> Callable[[F], F]:
+    return click.option(
+        "-o", "--output", "form", type=click.Choice(formats), default=default, show_default=True, help="Output format."
+    )
+
+
+def make_console(*, err: bool = False) -> Console:
+    from rich.console import Console
+
+    stream = sys.stderr if err else sys.stdout
+    width = None if stream.isatty() else max(PIPE_WIDTH, shutil.get_terminal_size((0, 0)).columns)
+    return Console(file=stream, width=width, highlight=False, soft_wrap=False, emoji=False, markup=False)
+
+
+def show(renderable: RenderableType) -> None:
+    """Prints for people. Rich pads lines to the column's width; in a pipe that would be invisible noise."""
+    console = make_console()
+    if sys.stdout.isatty():
+        console.print(renderable)
+        return
+    with console.capture() as capture:
+        console.print(renderable)
+    click.echo("\n".join(line.rstrip() for line in capture.get().rstrip("\n").split("\n")))
+
+
+def plain_table(*columns: str, width: int, right: Iterable[str] = ()) -> Table:
+    """kubectl's look: headings, no lines. In a narrow terminal the gaps shrink first."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2 if width >= 100 else 1, 0, 0), header_style="bold")
+    for column in columns:
+        table.add_column(column, no_wrap=True, justify="right" if column in right else "left")
+    return table
+
+
+def is_document(form: str) -> bool:
+    return form in ("json", "yaml")
+
+
+def print_document(form: str, body: Any) -> None:
+    click.echo(render_document(form, body))
+
+
+def render_document(form: str, body: Any) -> str:
+    if form == "yaml":
+        import yaml
+
+        return yaml.safe_dump(body, sort_keys=False, allow_unicode=True, width=120).rstrip("\n")
+    return json.dumps(body, indent=2, ensure_ascii=False)
+
+
+def object_body(obj: KObject) -> dict[str, Any]:
+    """The object as the API writes it: times as text, empty fields left out."""
+    from remuda.api.codec import decode_json, encode
+
+    body: dict[str, Any] = decode_json(encode(obj))
+    return body
+
+
+def list_body(objects: Iterable[KObject]) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "List", "items": [object_body(o) for o in objects]}
+
+
+def print_commands(title: str, commands: Iterable[tuple[str, str]]) -> None:
+    """What to try next: commands as they can be pasted, with a few words each."""
+    entries = list(commands)
+    width = max(len(command) for command, _ in entries)
+    click.echo(title)
+    for command, words in entries:
+        click.echo(f"  {command.ljust(width)}  {words}".rstrip())

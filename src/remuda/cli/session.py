@@ -1,0 +1,90 @@
+"""What a command is run with: which state directory and namespace, the clock, and the way to the cluster.
+
+Made once per command line and passed through click's context; tests give it another way to a cluster and another clock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from remuda.kube.cluster import Cluster
+    from remuda.runtime.state import StateDir
+
+Connect = Callable[["StateDir"], contextlib.AbstractAsyncContextManager["Cluster"]]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Session:
+    def __init__(
+        self,
+        state: Path | None = None,
+        namespace: str | None = None,
+        *,
+        connect: Connect | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._path = state
+        self.asked_namespace = namespace
+        self._connect = connect
+        self.clock = clock
+
+    def choose(self, state: Path | None, namespace: str | None) -> None:
+        """What the command line says; said twice, the later one (after the command) wins."""
+        self._path = state or self._path
+        self.asked_namespace = namespace or self.asked_namespace
+
+    @property
+    def namespace(self) -> str:
+        return self.asked_namespace or "default"
+
+    @property
+    def state(self) -> StateDir:
+        from remuda.runtime.state import StateDir, default_state
+
+        return StateDir(self._path or default_state())
+
+    def connect(self) -> contextlib.AbstractAsyncContextManager[Cluster]:
+        if self._connect is not None:
+            return self._connect(self.state)
+        from remuda.runtime.client import connect
+
+        return connect(self.state)
+
+
+class CommandGroup(click.Group):
+    """A group that answers an unknown command in our words."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if not ctx.resilient_parsing and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
+            from remuda.cli.errors import unknown_command
+
+            raise unknown_command(args[0], ctx.command_path, self.list_commands(ctx))
+        return super().resolve_command(ctx, args)
+
+
+def _chosen(ctx: click.Context, param: click.Parameter, value: Any) -> None:
+    session = ctx.ensure_object(Session)
+    if param.name == "state":
+        session.choose(value, None)
+    else:
+        session.choose(None, value)
+
+
+def with_session(command: F) -> F:
+    """Passes the Session first and accepts --state and -n after the command as well as before it."""
+    for option in (
+        click.option("-n", "--namespace", expose_value=False, hidden=True, callback=_chosen),
+        click.option("--state", expose_value=False, hidden=True, callback=_chosen, type=click.Path(path_type=Path)),
+    ):
+        command = option(command)
+    return click.make_pass_decorator(Session, ensure=True)(command)

@@ -1,0 +1,207 @@
+"""TrainingJob controller: observe one gang -> `plan_training` -> apply.
+
+Woken by the job, its pods, launcher reports, verdicts, leases and notable progress. Apply writes the status first, guarded by
+the version the plan was made on: raising the attempt *is* the fence, so nothing is deleted or made on a stale look. Deletes
+carry the pod's uid; creates use fixed names. Every step may be repeated after a crash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import structlog
+
+from remuda.api.codec import to_wire
+from remuda.api.core_v1 import Lease, Pod
+from remuda.api.devices import DeviceState, NodeDevices, QuarantineOrder, Verdict
+from remuda.api.errors import AlreadyExists, Conflict, NotFound
+from remuda.api.meta import JsonObject, to_time
+from remuda.api.names import LABEL_GANG
+from remuda.api.training import TrainingJob
+from remuda.controllers.view import ClusterView
+from remuda.core.placement.snapshot import devices_of
+from remuda.core.workload.gang import MemberProgress, PodView
+from remuda.core.workload.training import GangObserved, TrainingPlan, plan_training
+from remuda.kube.cluster import Cluster, Preconditions
+from remuda.kube.workqueue import WorkQueue
+from remuda.link.progress import PodProgress, ProgressBoard
+
+log = structlog.get_logger(__name__)
+
+Key = tuple[str, str]
+
+
+class Observation(msgspec.Struct, frozen=True):
+    gang: GangObserved
+    wake_at: float | None = None  # when a lease under the gang would run out
+
+
+class Planned(msgspec.Struct, frozen=True):
+    job: TrainingJob
+    plan: TrainingPlan
+    wake_s: float | None
+
+
+class TrainingController:
+    """A `Reconciler` keyed by (namespace, name)."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        view: ClusterView,
+        board: ProgressBoard,
+        queue: WorkQueue[Key],
+        clock: Callable[[], float],
+    ) -> None:
+        self._cluster = cluster
+        self._view = view
+        self._board = board
+        self._queue = queue
+        self._clock = clock
+        self._written: dict[Key, tuple[str, TrainingJob]] = {}  # version written over -> what came of it
+        view.jobs.subscribe(self._on_job)
+        view.pods.subscribe(self._on_pod)
+        view.devices.subscribe(self._on_devices)
+        view.leases.subscribe(self._on_lease)
+        board.subscribe(self._on_progress)
+
+    # -- what wakes a gang ------------------------------------------------------------------------------------------
+
+    def _on_job(self, old: TrainingJob | None, new: TrainingJob | None) -> None:
+        job = new or old
+        if job is None:
+            return
+        if new is None:
+            self._written.pop((job.namespace, job.name), None)
+            self._board.forget(job.namespace, job.name)
+        self._queue.add((job.namespace, job.name))
+
+    def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
+        pod = new or old
+        if pod is not None and LABEL_GANG in pod.labels:
+            self._queue.add((pod.namespace, pod.labels[LABEL_GANG]))
+
+    def _on_devices(self, old: NodeDevices | None, new: NodeDevices | None) -> None:
+        node = new or old
+        if node is not None:
+            self._wake_node(node.name)
+
+    def _on_lease(self, old: Lease | None, new: Lease | None) -> None:
+        if new is None and old is not None:
+            self._wake_node(old.name)
+
+    def _wake_node(self, node: str) -> None:
+        for pod in self._view.pods.by_index("node", node):
+            self._on_pod(None, pod)
+
+    def _on_progress(self, namespace: str, gang: str, notable: bool) -> None:
+        if notable:
+            self._queue.add((namespace, gang))
+        else:
+            self._queue.add_after((namespace, gang), 1.0)
+
+    # -- observe, plan, apply ---------------------------------------------------------------------------------------
+
+    async def observe(self, key: Key) -> Observation | None:
+        job = self._newest(key)
+        if job is None:
+            return None
+        now = self._clock()
+        pods = self._view.pods.by_index("gang", f"{key[0]}/{key[1]}")
+        beats = self._board.of_gang(*key)
+        mine = [p for p in pods if (owner := p.owner("TrainingJob")) is not None and owner.uid == job.uid]
+        views = tuple(self._view_of(p, beats.get(p.uid), now) for p in mine)
+        expiries = [
+            e for p in mine if p.spec.node_name and (e := self._view.lease_expiry(p.spec.node_name)) and e > now
+        ]
+        gang = GangObserved(job=job, pods=views, snapshot=lambda: self._view.snapshot(now))
+        return Observation(gang, min(expiries, default=None))
+
+    def plan(self, observed: Observation | None, now: float) -> Planned | None:
+        if observed is None:
+            return None
+        plan = plan_training(observed.gang, now)
+        waits = [plan.look_again_s] if plan.look_again_s is not None else []
+        if observed.wake_at is not None and not observed.gang.job.is_finished:
+            waits.append(max(0.0, observed.wake_at - now) + 0.01)
+        return Planned(observed.gang.job, plan, min(waits, default=None))
+
+    async def apply(self, planned: Planned | None) -> float | None:
+        if planned is None:
+            return None
+        job, plan = planned.job, planned.plan
+        if plan.status != job.status:
+            written = await self._cluster.replace(
+                TrainingJob, msgspec.structs.replace(job, status=plan.status), subresource="status"
+            )
+            self._written[(job.namespace, job.name)] = (job.metadata.resource_version, written)
+            if plan.status.attempt != job.status.attempt:
+                log.info("attempt", job=job.name, attempt=plan.status.attempt, reason=plan.status.reason)
+        for order in plan.quarantine:
+            by = f"job {job.namespace}/{job.name}"
+            entry = QuarantineOrder(order.reason, order.message, by, to_time(self._clock()))
+            patch: JsonObject = {"quarantine": {order.device: to_wire(entry)}}
+            await self._cluster.patch(NodeDevices, order.node, patch)
+        for doomed in plan.delete:
+            try:
+                await self._cluster.delete(
+                    Pod,
+                    doomed.name,
+                    job.namespace,
+                    when=Preconditions(uid=doomed.uid),
+                    grace_s=0 if doomed.force else None,
+                )
+            except (NotFound, Conflict):
+                pass  # gone already, or another pod of that name: not ours to delete
+        await self._create(job, plan)
+        return planned.wake_s
+
+    async def _create(self, job: TrainingJob, plan: TrainingPlan) -> None:
+        for body in plan.create:
+            try:
+                await self._cluster.create(Pod, body)
+            except AlreadyExists:
+                found = await self._cluster.get(Pod, body["metadata"]["name"], job.namespace)
+                owner = found.owner("TrainingJob")
+                if owner is None or owner.uid != job.uid:
+                    log.warning("pod name taken", pod=found.name, job=job.name)
+                    raise
+
+    def _newest(self, key: Key) -> TrainingJob | None:
+        """The informer's job, or the one written last while the informer has not caught up with that write."""
+        job = self._view.jobs.get(key[1], key[0])
+        if job is None:
+            return None
+        over, written = self._written.get(key, ("", job))
+        return written if over == job.metadata.resource_version else job
+
+    def _view_of(self, pod: Pod, beat: PodProgress | None, now: float) -> PodView:
+        node = pod.spec.node_name
+        return PodView(
+            pod=pod,
+            report=self._view.reports.get(pod.uid),
+            progress=_progress(beat),
+            bad_device=self._bad_device(node, devices_of(pod)) if node else None,
+            node_dead=bool(node) and self._view.is_dead(node, now),
+        )
+
+    def _bad_device(self, node: str, held: tuple[str, ...]) -> Verdict | None:
+        ledger = self._view.devices.get(node)
+        bad = (DeviceState.UNHEALTHY, DeviceState.QUARANTINED)
+        found = (v for v in ledger.verdicts if v.device in held and v.state in bad) if ledger and held else iter(())
+        return next(found, None)
+
+
+def _progress(beat: PodProgress | None) -> MemberProgress | None:
+    if beat is None:
+        return None
+    return MemberProgress(
+        attempt=beat.last.attempt,
+        step=beat.last.step,
+        time=beat.last.time,
+        first_step_time=beat.first_step_time,
+        step_seconds=beat.last.step_seconds,
+        checkpoint=beat.checkpoint,
+        checkpoint_time=beat.checkpoint_time,
+    )

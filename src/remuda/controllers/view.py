@@ -1,0 +1,71 @@
+"""The informers that the manager's controllers share, and the joins over them that more than one controller needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from remuda.api.core_v1 import NODE_LEASE_NAMESPACE, Lease, Node, Pod
+from remuda.api.devices import LauncherReport, NodeDevices
+from remuda.api.meta import to_seconds
+from remuda.api.names import LABEL_GANG
+from remuda.api.training import TrainingJob
+from remuda.core.placement.snapshot import Snapshot, build_snapshot
+from remuda.kube.cluster import Cluster
+from remuda.kube.informer import Informer
+
+
+class ClusterView:
+    """What the manager sees: one informer per kind, synced before any controller starts."""
+
+    def __init__(self, cluster: Cluster, *, jitter: Callable[[], float]) -> None:
+        self.jobs = Informer(cluster, TrainingJob, jitter=jitter)
+        self.pods = Informer(cluster, Pod, jitter=jitter)
+        self.nodes = Informer(cluster, Node, jitter=jitter)
+        self.devices = Informer(cluster, NodeDevices, jitter=jitter)
+        self.leases = Informer(cluster, Lease, namespace=NODE_LEASE_NAMESPACE, jitter=jitter)
+        self.pods.add_index("gang", lambda p: [gang_key(p)] if LABEL_GANG in p.labels else [])
+        self.pods.add_index("node", lambda p: [p.spec.node_name] if p.spec.node_name else [])
+        # Launcher reports by pod uid, kept as the agents write them: a look costs its own gang, not the cluster.
+        self.reports: dict[str, LauncherReport] = {}
+        self.devices.subscribe(self._index_reports)
+
+    @property
+    def informers(
+        self,
+    ) -> tuple[Informer[TrainingJob] | Informer[Pod] | Informer[Node] | Informer[NodeDevices] | Informer[Lease], ...]:
+        return (self.jobs, self.pods, self.nodes, self.devices, self.leases)
+
+    def _index_reports(self, old: NodeDevices | None, new: NodeDevices | None) -> None:
+        if old is not None:
+            for report in old.observed.launchers:
+                self.reports.pop(report.uid, None)
+        if new is not None:
+            for report in new.observed.launchers:
+                self.reports[report.uid] = report
+
+    def is_dead(self, node: str, now: float) -> bool:
+        """Its lease ran out: by then its agent has fenced itself, so its ranks may be handed on."""
+        return node in self.dead_nodes(now, only=node)
+
+    def dead_nodes(self, now: float, only: str = "") -> frozenset[str]:
+        leases = [self.leases.get(only, NODE_LEASE_NAMESPACE)] if only else list(self.leases.items())
+        return frozenset(
+            lease.name
+            for lease in leases
+            if lease is not None
+            and lease.spec.renew_time is not None
+            and now - to_seconds(lease.spec.renew_time) > lease.spec.lease_duration_seconds
+        )
+
+    def lease_expiry(self, node: str) -> float | None:
+        lease = self.leases.get(node, NODE_LEASE_NAMESPACE)
+        if lease is None or lease.spec.renew_time is None:
+            return None
+        return to_seconds(lease.spec.renew_time) + lease.spec.lease_duration_seconds
+
+    def snapshot(self, now: float) -> Snapshot:
+        return build_snapshot(self.nodes.items(), self.devices.items(), self.pods.items(), self.dead_nodes(now))
+
+
+def gang_key(pod: Pod) -> str:
+    return f"{pod.namespace}/{pod.labels.get(LABEL_GANG, '')}"

@@ -1,0 +1,176 @@
+"""What a fault code means: its class, what it does to the device's state, and the remedy for the device.
+
+The table is versioned data (`faults.json`), because vendors disagree and their lists change: each row states the vendor's
+facts (class and action bucket) and `policy` turns (class, action) into effect and remedy, first match wins; a row may say
+its own effect and remedy where the vendor left the action blank. A code the table does not know takes the conservative
+class: Unhealthy, reason UnknownFaultCode. Being wrong that way costs a device for a while; being wrong the other way gives a
+broken device to the next job.
+
+Rejected: the vendor plugin's approach (a list of ignored codes in code). It withdraws a device for dozens of codes that the
+vendor itself calls faults of the application.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+from functools import cache
+from importlib import resources
+
+import msgspec
+
+from remuda.api.devices import DeviceState, Signal
+
+
+class DeviceRemedy(StrEnum):
+    """The device's own ladder, cheapest first. RestartApp: the device is fine, the workload is not."""
+
+    NONE = "None"
+    RESTART_APP = "RestartApp"
+    RESET_DEVICE = "ResetDevice"
+    REBOOT_NODE = "RebootNode"
+    REPLACE = "Replace"
+
+
+class FaultClass(msgspec.Struct, frozen=True):
+    """What one code means. `reason` and `message` are ready for a verdict or a refusal."""
+
+    code: str
+    cls: str
+    effect: DeviceState
+    remedy: DeviceRemedy
+    reason: str
+    message: str
+    arch: str = ""  # letters of the generations the vendor lists it for (A100 H100 B100 GB200); "" = any
+    clears: bool = False  # evidence of health: what was known against the device before it no longer counts
+
+
+class FaultTable(msgspec.Struct, frozen=True):
+    """The resolved table: by code, and the code a source's unknown codes stand for."""
+
+    version: str
+    source: str
+    by_code: dict[str, FaultClass]
+    by_source: dict[str, FaultClass]
+
+
+class _Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    classes: list[str] = msgspec.field(name="class")
+    actions: list[str] = msgspec.field(name="action")
+    effect: DeviceState
+    remedy: DeviceRemedy
+
+
+class _Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    code: str
+    what: str
+    cls: str = msgspec.field(name="class")
+    action: str
+    arch: str = ""
+    effect: DeviceState | None = None
+    remedy: DeviceRemedy | None = None
+    clears: bool = False
+
+
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    version: str
+    source: str
+    policy: list[_Rule]
+    codes: list[_Row]
+    sources: dict[str, str]
+
+
+_SENTENCE = {
+    DeviceRemedy.NONE: "",
+    DeviceRemedy.RESTART_APP: "Restarting the workload is enough.",
+    DeviceRemedy.RESET_DEVICE: "The device needs a reset.",
+    DeviceRemedy.REBOOT_NODE: "The node needs a reboot.",
+    DeviceRemedy.REPLACE: "The device needs service or replacement.",
+}
+
+
+def parse_faults(data: bytes) -> FaultTable:
+    """A fault table from its file; ValueError when a row is said twice or no policy rule covers it."""
+    file = msgspec.json.decode(data, type=_File)
+    by_code: dict[str, FaultClass] = {}
+    for row in file.codes:
+        if row.code in by_code:
+            raise ValueError(f"fault table {file.version}: {row.code} is there twice")
+        by_code[row.code] = _resolve(row, file)
+    return FaultTable(file.version, file.source, by_code, {s: by_code[code] for s, code in file.sources.items()})
+
+
+def _resolve(row: _Row, file: _File) -> FaultClass:
+    effect, remedy = row.effect, row.remedy
+    if effect is None or remedy is None:
+        rule = next(
+            (r for r in file.policy if row.action in r.actions and (row.cls in r.classes or "*" in r.classes)), None
+        )
+        if rule is None:
+            raise ValueError(f"fault table {file.version}: no policy for {row.code} ({row.cls}, {row.action!r})")
+        effect, remedy = effect or rule.effect, remedy or rule.remedy
+    message = f"{row.code}: {row.what}."
+    if _SENTENCE[remedy]:
+        message += f" {_SENTENCE[remedy]}"
+    return FaultClass(row.code, row.cls, effect, remedy, _reason(row.code), message, row.arch, row.clears)
+
+
+def _reason(code: str) -> str:
+    """xid-79 -> Xid79, ecc-dbe -> EccDbe: stable as long as the code is."""
+    return "".join(part.capitalize() for part in code.split("-"))
+
+
+@cache
+def fault_table() -> FaultTable:
+    """The table of this build."""
+    return parse_faults(resources.files(__package__).joinpath("faults.json").read_bytes())
+
+
+def classify(source: str, code: str) -> FaultClass:
+    """What `code` from `source` means. The code decides; an unknown one falls back to its source, then to Unhealthy."""
+    table = fault_table()
+    known = table.by_code.get(code) or table.by_source.get(source)
+    if known is not None:
+        return known
+    return FaultClass(
+        code=code,
+        cls="unknown",
+        effect=DeviceState.UNHEALTHY,
+        remedy=DeviceRemedy.NONE,
+        reason="UnknownFaultCode",
+        message=f"{code} from {source} is not in fault table {table.version}; the device stays out until somebody looks.",
+    )
+
+
+def unhealthy(signals: Iterable[Signal]) -> FaultClass | None:
+    """The newest fault among `signals` that takes the device out of use, if any. Degraded still serves."""
+    found = None
+    for signal in signals:
+        fault = classify(signal.source, signal.code)
+        if fault.clears:
+            found = None
+        elif fault.effect is DeviceState.UNHEALTHY:
+            found = fault
+    return found
+
+
+MAX_SIGNALS = 16
+
+
+def add_signal(signals: list[Signal], new: Signal) -> list[Signal]:
+    """The device's signals with `new`, newest last: one per (source, code), at most MAX_SIGNALS.
+
+    A repeat takes the place of the earlier one and evidence of health drops all that came before it. When there are too many,
+    the mildest and oldest goes first: noise from an application must not push out the fault that took the device out.
+    """
+    if classify(new.source, new.code).clears:
+        return [new]
+    kept = [s for s in signals if (s.source, s.code) != (new.source, new.code)]
+    while len(kept) >= MAX_SIGNALS:
+        kept.remove(min(kept, key=_gravity))
+    return [*kept, new]
+
+
+def _gravity(signal: Signal) -> int:
+    effect = classify(signal.source, signal.code).effect
+    return {DeviceState.HEALTHY: 0, DeviceState.DEGRADED: 1}.get(effect, 2)

@@ -1,0 +1,1 @@
+"""Failure: signals -> ledger -> verdict -> remedy, and the budgets that bound it."""

@@ -1,0 +1,116 @@
+"""The ledger: one row per device — state, why, since when, who said so, who holds it. Counts are an output of it.
+
+Rows are derived from two sources of record, NodeDevices (signals, quarantine orders, earlier verdicts) and live pods (who
+holds what); nothing is counted up or down, so nothing can drift. A verdict moves only when its state or reason does, which
+keeps NodeDevices a record of transitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from remuda.api.core_v1 import Pod
+from remuda.api.devices import DeviceState, NodeDevices, ObservedDevice, QuarantineOrder, Signal, Verdict
+from remuda.api.meta import to_time
+from remuda.core.devices.faults import classify
+from remuda.core.placement.snapshot import devices_of
+
+# Worst first: with several signals on one device the gravest decides.
+_GRAVITY = [
+    DeviceState.QUARANTINED,
+    DeviceState.UNHEALTHY,
+    DeviceState.UNKNOWN,
+    DeviceState.DEGRADED,
+    DeviceState.HEALTHY,
+]
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One device as users see it."""
+
+    node: str
+    device: str
+    type: str
+    state: DeviceState
+    reason: str = ""
+    message: str = ""
+    holder: str = ""
+    draining: bool = False  # the holder is terminating; the device is not free before its processes are gone
+
+
+def holders(pods: Iterable[Pod]) -> dict[tuple[str, str], list[Pod]]:
+    """(node, device) -> live pods that name it. More than one is the error this project exists to prevent."""
+    found: dict[tuple[str, str], list[Pod]] = {}
+    for pod in pods:
+        if pod.spec.node_name and pod.is_live:
+            for device in devices_of(pod):
+                found.setdefault((pod.spec.node_name, device), []).append(pod)
+    return found
+
+
+def judge_device(device: ObservedDevice, order: QuarantineOrder | None) -> tuple[DeviceState, str, str, str]:
+    """(state, reason, message, source) that the device's signals and a quarantine order add up to."""
+    if order is not None:
+        return DeviceState.QUARANTINED, order.reason, order.message, order.by or "operator"
+    worst: tuple[int, Signal] | None = None
+    for signal in device.signals:
+        gravity = _GRAVITY.index(classify(signal.source, signal.code).effect)
+        # <=: of two equally grave signals the newer one speaks.
+        if worst is None or gravity <= worst[0]:
+            worst = (gravity, signal)
+    if worst is None or _GRAVITY[worst[0]] is DeviceState.HEALTHY:
+        return DeviceState.HEALTHY, "", "", ""
+    signal = worst[1]
+    fault = classify(signal.source, signal.code)
+    return _GRAVITY[worst[0]], fault.reason, signal.message or fault.message, f"{signal.source}/{signal.code}"
+
+
+def judge_node(node: NodeDevices, pods: Iterable[Pod], now: float) -> list[Verdict]:
+    """The verdicts `node` should carry. Unchanged rows keep their `since`; equal to `node.verdicts` means no write."""
+    held = holders(pods)
+    old = {v.device: v for v in node.verdicts}
+    verdicts: list[Verdict] = []
+    for device in node.observed.devices:
+        state, reason, message, source = judge_device(device, node.quarantine.get(device.id))
+        before = old.get(device.id)
+        same = before is not None and (before.state, before.reason, before.source) == (state, reason, source)
+        holder = next(iter(held.get((node.name, device.id), [])), None)
+        verdicts.append(
+            Verdict(
+                device=device.id,
+                state=state,
+                reason=reason,
+                message=message,
+                source=source,
+                since=before.since if same and before is not None else to_time(now),
+                holder=f"{holder.namespace}/{holder.name}" if holder else "",
+                holder_uid=holder.uid if holder else "",
+            )
+        )
+    return verdicts
+
+
+def rows(nodes: Iterable[NodeDevices], pods: Iterable[Pod]) -> list[Row]:
+    """The whole ledger, for people: verdicts of the manager beside live holders."""
+    held = holders(pods)
+    table: list[Row] = []
+    for node in sorted(nodes, key=lambda n: n.name):
+        verdict_of = {v.device: v for v in node.verdicts}
+        for device in node.observed.devices:
+            verdict = verdict_of.get(device.id, Verdict(device=device.id, state=DeviceState.UNKNOWN))
+            holder = next(iter(held.get((node.name, device.id), [])), None)
+            table.append(
+                Row(
+                    node=node.name,
+                    device=device.id,
+                    type=device.type,
+                    state=verdict.state,
+                    reason=verdict.reason,
+                    message=verdict.message,
+                    holder=f"{holder.namespace}/{holder.name}" if holder else "",
+                    draining=bool(holder and holder.is_deleting),
+                )
+            )
+    return table

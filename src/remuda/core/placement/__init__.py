@@ -1,0 +1,1 @@
+"""Placement: gangs whole, down to the exact device set."""

@@ -1,0 +1,1 @@
+"""Workloads: desired against observed, and the plan that closes the gap."""

@@ -1,0 +1,47 @@
+"""Goodput: how much of the time since the first start was training that counted (ETTR), and what the rest was lost to.
+
+An interruption loses two things: the stand-still from the first signal to the first new step, and the steps after the
+checkpoint that have to be done again. Both are charged to its cause, in GPU-seconds of the whole gang.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+
+from remuda.api.meta import to_seconds
+from remuda.api.training import Goodput, Recovery
+
+
+def lost_seconds(recovery: Recovery, until: float, step_seconds: float) -> float:
+    """Stand-still so far plus the steps to be done again."""
+    began = recovery.signal_at or recovery.detected_at
+    ended = to_seconds(recovery.first_step_at) if recovery.first_step_at else until
+    idle = max(0.0, ended - to_seconds(began)) if began else 0.0
+    again = max(0, recovery.step_at_fault - recovery.resume_step) if recovery.opened_at else 0
+    return idle + again * step_seconds
+
+
+def with_loss(
+    goodput: Goodput, recovery: Recovery, until: float, step_seconds: float, gpus: int
+) -> tuple[Goodput, Recovery]:
+    """Books a recovery once: when its first new step is seen, or at `until` when another fault overtakes it."""
+    seconds = lost_seconds(recovery, until, step_seconds)
+    booked = msgspec.structs.replace(recovery, lost_gpu_seconds=round(seconds * gpus, 3))
+    by_cause = dict(goodput.lost_gpu_seconds)
+    by_cause[recovery.cause.value] = round(by_cause.get(recovery.cause.value, 0.0) + seconds * gpus, 3)
+    after = msgspec.structs.replace(
+        goodput, lost_seconds=round(goodput.lost_seconds + seconds, 3), lost_gpu_seconds=by_cause
+    )
+    return after, booked
+
+
+def at_time(goodput: Goodput, started_at: datetime | None, open_loss: float, now: float) -> Goodput:
+    """The ratio as of `now`; `open_loss` is what the recovery still under way has cost so far."""
+    if started_at is None:
+        return goodput
+    wall = max(0.0, now - to_seconds(started_at))
+    lost = min(wall, goodput.lost_seconds + open_loss)
+    ettr = 1.0 if wall <= 0 else (wall - lost) / wall
+    return msgspec.structs.replace(goodput, wall_seconds=round(wall, 3), ettr=round(ettr, 4))

@@ -1,0 +1,1 @@
+"""The Kubernetes side of Remuda: one `Cluster` port, its transports, informers, work queues, the controller loop."""

@@ -1,0 +1,81 @@
+"""`remuda-launch -- COMMAND [ARG ...]`: the first process of a training container.
+
+With REMUDA_ALLOC_DIR it waits at the barrier for its node's agent. Without it, or when that directory never appears, it
+runs the command once, as attempt 1, and exits with its code: an image stays usable where there is no Remuda.
+"""
+
+import os
+import select
+import sys
+
+from remuda.launch.machine import Identity
+from remuda.launch.shell import MESSAGE_SIGNALS, Shell, SignalPipe, complain, unix_clock
+
+USAGE = "usage: remuda-launch [--] COMMAND [ARG ...]"
+DIRECTORY_WAIT_S = 10.0  # mounts exist before the container starts; this only covers a slow bind mount
+DIRECTORY_POLL_MS = 20
+DEFAULT_GRACE_S = 5.0
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = sys.argv[1:] if argv is None else argv
+    if args[:1] in (["-h"], ["--help"]):
+        print(__doc__)
+        return 0
+    command = args[1:] if args[:1] == ["--"] else args
+    if not command or command[0].startswith("-") or "" in command[:1]:
+        complain(f"NoCommand: there is nothing to run. {USAGE}")
+        return 2
+    signals = SignalPipe()
+    directory = os.environ.get("REMUDA_ALLOC_DIR") or None
+    if directory is None:
+        complain("no Remuda agent here (REMUDA_ALLOC_DIR is not set): running the command once, by itself")
+    else:
+        directory = os.path.abspath(directory)
+        found = _wait_for_directory(directory, signals)
+        if found is None:
+            return 128 + MESSAGE_SIGNALS[0]
+        if not found:
+            complain(f"{directory} (REMUDA_ALLOC_DIR) did not appear: running the command once, by itself")
+            directory = None
+    identity = Identity(
+        pod=os.environ.get("REMUDA_POD_NAME") or os.uname().nodename,
+        uid=os.environ.get("REMUDA_POD_UID", ""),
+        pid=os.getpid(),
+        stop_grace=_grace(),
+        standalone=directory is None,
+    )
+    return Shell(command, signals, identity, directory).run()
+
+
+def _wait_for_directory(directory: str, signals: SignalPipe) -> bool | None:
+    """None = told to terminate while waiting."""
+    poll = select.poll()
+    poll.register(signals.fd, select.POLLIN)
+    until = unix_clock() + _seconds("REMUDA_ALLOC_WAIT", DIRECTORY_WAIT_S)
+    while not os.path.isdir(directory):
+        if poll.poll(DIRECTORY_POLL_MS) and any(number in MESSAGE_SIGNALS for number in signals.read()):
+            return None
+        if unix_clock() >= until:
+            return False
+    return True
+
+
+def _grace() -> float:
+    return _seconds("REMUDA_STOP_GRACE", DEFAULT_GRACE_S)
+
+
+def _seconds(name: str, default: float) -> float:
+    text = os.environ.get(name, "")
+    try:
+        value = float(text) if text else default
+        if not 0 <= value < 1e9:
+            raise ValueError
+    except ValueError:
+        complain(f"{name} must be a number of seconds, not {text!r}: using {default:g}")
+        return default
+    return value
+
+
+if __name__ == "__main__":
+    sys.exit(main())

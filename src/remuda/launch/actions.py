@@ -1,0 +1,59 @@
+"""What the launcher's machine asks its shell to do. Values only; the shell (or a simulated pod) carries them out in order."""
+
+from remuda.launch.protocol import ToAgent
+from remuda.launch.record import Record
+
+
+class Connect(Record):
+    """Dial the agent; answer with `connected` or `disconnected`."""
+
+
+class Send(Record):
+    message: ToAgent
+
+
+class SpawnChild(Record):
+    """Start the user's command; answer with `child_started` or `child_failed`."""
+
+    attempt: int
+    env: dict[str, str]
+
+
+class SignalChild(Record):
+    """Signal the child: its whole process group (and wake stopped processes), or the main process alone."""
+
+    signal: int
+    group: bool
+
+
+class KillChild(Record):
+    """SIGKILL everything below the launcher. Asked again until `tree_gone` comes."""
+
+
+class ScanCheckpoints(Record):
+    """Find the usable checkpoints; answer with `scanned(attempt, steps)`."""
+
+    attempt: int
+    rank: int | None
+    directory: str | None
+
+
+class WriteCheckpointRequest(Record):
+    deadline: float
+
+
+class SetTimer(Record):
+    """Call `timer` at or after `at`; replaces the timer set before. None = no timer."""
+
+    at: float | None
+
+
+class Exit(Record):
+    """The last action of all."""
+
+    code: int
+
+
+Action = (
+    Connect | Send | SpawnChild | SignalChild | KillChild | ScanCheckpoints | WriteCheckpointRequest | SetTimer | Exit
+)

@@ -1,0 +1,303 @@
+"""The launcher protocol: what `remuda-launch` and its node's agent say to each other.
+
+One JSON object a line over a Unix stream socket; the field `type` names the message. Unknown types and unknown fields
+are ignored, so either side may be newer. A known message with a bad field is refused (ProtocolError) and the line is
+dropped: the frame is the line, so the next one is good again. A line over 64 KiB has lost its frame: the connection is
+closed and the launcher dials again.
+
+`attempt`, the gang's restart number, is the fencing token of the whole conversation: a launcher only ever moves to a
+higher one, so a late message of an old agent can never start or stop anything.
+
+This module does no I/O: launcher shell, asyncio agent and simulator all use it.
+"""
+
+from remuda.launch import jsonline
+from remuda.launch.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+VERSION = 1
+MAX_LINE_BYTES = 64 * 1024
+MAX_CHECKPOINTS = 16  # in one `ready`: enough to find a step common to all ranks, and never near the line limit
+MAX_TEXT = 1024  # of a message meant for people
+
+PARKED, READY, RUNNING, STOPPING, EXITED = "parked", "ready", "running", "stopping", "exited"
+STATES = (PARKED, READY, RUNNING, STOPPING, EXITED)
+
+# Linux numbers. The `signal` module would bring `enum` along, and a container's signals are Linux signals.
+SIGNALS = {
+    "HUP": 1, "INT": 2, "QUIT": 3, "ABRT": 6, "KILL": 9, "USR1": 10, "SEGV": 11, "USR2": 12, "PIPE": 13, "ALRM": 14,
+    "TERM": 15, "CONT": 18, "STOP": 19, "WINCH": 28, "BUS": 7, "FPE": 8, "ILL": 4, "TRAP": 5,
+}  # fmt: skip
+SIGNAL_NAMES = {number: name for name, number in SIGNALS.items()}
+
+
+class ProtocolError(Exception):
+    """A line that cannot be understood: a stable reason and a sentence."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(f"{reason}: {message}")
+        self.reason = reason
+        self.message = message
+
+
+# --- launcher -> agent ------------------------------------------------------------------------------------------------
+
+
+class Hello(Record):
+    """First line after every (re)connect. `attempt` is the one it runs or was last made ready for; 0 = none."""
+
+    pod: str
+    uid: str
+    pid: int
+    state: str
+    attempt: int
+    version: int = VERSION
+
+
+class Ready(Record):
+    """Nothing of an older attempt is alive any more; `checkpoints` of the asked rank are usable, newest first."""
+
+    attempt: int
+    checkpoints: tuple[int, ...] = ()
+
+
+class Running(Record):
+    attempt: int
+    pid: int
+    time: float
+
+
+class Exited(Record):
+    """The child ended by itself. `code` is its exit code, or 128 + `signal`."""
+
+    attempt: int
+    code: int
+    signal: int | None
+    time: float
+    message: str = ""
+
+
+class Heartbeat(Record):
+    """Newest progress. Times are durations in seconds, null when the newest report did not say them; `checkpoint` is the
+    newest one of this attempt and stays in every later heartbeat, so no checkpoint report can be lost."""
+
+    attempt: int
+    step: int
+    step_time: float | None = None
+    self_time: float | None = None
+    checkpoint: int | None = None
+    checkpoint_time: float | None = None
+    time: float = 0.0
+
+
+# --- agent -> launcher ------------------------------------------------------------------------------------------------
+
+
+class Stop(Record):
+    """Stop what runs of attempts below `attempt`, look for the rank's checkpoints, answer Ready."""
+
+    attempt: int
+    signal: str = "TERM"
+    grace: float = 2.0
+    rank: int | None = None
+    checkpoint_dir: str | None = None
+
+
+class Start(Record):
+    attempt: int
+    env: dict[str, str]
+
+
+class Checkpoint(Record):
+    """Ask user code for a checkpoint before `deadline` (unix seconds); `signal` wakes it when it does not poll."""
+
+    deadline: float
+    signal: str | None = None
+
+
+class Fence(Record):
+    """Kill at once and start nothing until a higher attempt comes."""
+
+
+ToAgent = Hello | Ready | Running | Exited | Heartbeat
+ToLauncher = Stop | Start | Checkpoint | Fence
+Message = ToAgent | ToLauncher
+
+
+class Progress(Record):
+    """One report of user code, from the helper's datagram or the progress file."""
+
+    step: int | None = None
+    step_time: float | None = None
+    self_time: float | None = None
+    checkpoint: int | None = None
+    checkpoint_time: float | None = None
+    attempt: int | None = None  # whose report it is; None = not said, taken as the current child's
+
+
+# --- field checks: each returns the value to store, or raises ValueError with the rest of a sentence -------------------
+
+
+def _count(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0 or value >= 1 << 63:
+        raise ValueError("must be a whole number of 0 or more")
+    return value
+
+
+def _seconds(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e15:
+        raise ValueError("must be a number of seconds, 0 or more")
+    return float(value)
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError("must be a string")
+    return value
+
+
+def _path(value: object) -> str:
+    text = _text(value)
+    if not text or "\0" in text:
+        raise ValueError("must be a path")
+    return text
+
+
+def _state(value: object) -> str:
+    if value not in STATES:
+        raise ValueError(f"must be one of {', '.join(STATES)}")
+    return str(value)
+
+
+def _signal(value: object) -> str:
+    name = _text(value).removeprefix("SIG")
+    if name not in SIGNALS:
+        raise ValueError(f"must be a signal name such as TERM, not {value!r:.40}")
+    return name
+
+
+def _steps(value: object) -> tuple[int, ...]:
+    if not isinstance(value, list | tuple) or len(value) > MAX_CHECKPOINTS:
+        raise ValueError(f"must be a list of at most {MAX_CHECKPOINTS} steps")
+    return tuple(map(_count, value))
+
+
+def _env(value: object) -> dict[str, str]:
+    if not isinstance(value, dict):
+        raise ValueError("must be an object of strings")
+    for name, text in value.items():
+        if not name or "=" in name or "\0" in name or not isinstance(text, str) or "\0" in text:
+            raise ValueError(f"holds a name or value no process can be given: {name!r:.40}")
+        try:
+            (name + text).encode("utf-8", "surrogateescape")
+        except UnicodeEncodeError:
+            raise ValueError(f"holds text that is not Unicode: {name!r:.40}") from None
+    return value
+
+
+def _maybe(check: "Callable[[object], Any]") -> "Callable[[object], Any]":
+    return lambda value: None if value is None else check(value)
+
+
+# wire field -> (attribute, check). A field may be absent when the class has a default for it.
+_PROGRESS: "dict[str, tuple[str, Callable[[object], Any]]]" = {
+    "step": ("step", _maybe(_count)), "stepTime": ("step_time", _maybe(_seconds)),
+    "selfTime": ("self_time", _maybe(_seconds)), "checkpoint": ("checkpoint", _maybe(_count)),
+    "checkpointTime": ("checkpoint_time", _maybe(_seconds)), "attempt": ("attempt", _maybe(_count)),
+}  # fmt: skip
+_MESSAGES: "dict[str, tuple[type[Record], dict[str, tuple[str, Callable[[object], Any]]]]]" = {
+    "hello": (Hello, {"version": ("version", _count), "pod": ("pod", _text), "uid": ("uid", _text),
+                      "pid": ("pid", _count), "state": ("state", _state), "attempt": ("attempt", _count)}),
+    "ready": (Ready, {"attempt": ("attempt", _count), "checkpoints": ("checkpoints", _steps)}),
+    "running": (Running, {"attempt": ("attempt", _count), "pid": ("pid", _count), "time": ("time", _seconds)}),
+    "exited": (Exited, {"attempt": ("attempt", _count), "code": ("code", _count), "signal": ("signal", _maybe(_count)),
+                        "time": ("time", _seconds), "message": ("message", _text)}),
+    "heartbeat": (Heartbeat, {**_PROGRESS, "step": ("step", _count), "attempt": ("attempt", _count),
+                              "time": ("time", _seconds)}),
+    "stop": (Stop, {"attempt": ("attempt", _count), "signal": ("signal", _signal), "grace": ("grace", _seconds),
+                    "rank": ("rank", _maybe(_count)), "checkpointDir": ("checkpoint_dir", _maybe(_path))}),
+    "start": (Start, {"attempt": ("attempt", _count), "env": ("env", _env)}),
+    "checkpoint": (Checkpoint, {"deadline": ("deadline", _seconds), "signal": ("signal", _maybe(_signal))}),
+    "fence": (Fence, {}),
+}  # fmt: skip
+_NAMES = {cls: name for name, (cls, _) in _MESSAGES.items()}
+
+
+def _fields(
+    what: str, cls: type[Record], spec: "dict[str, tuple[str, Callable[[object], Any]]]", data: "dict[str, Any]"
+) -> "dict[str, Any]":
+    values = {}
+    for wire, (attribute, check) in spec.items():
+        if wire in data:
+            try:
+                values[attribute] = check(data[wire])
+            except ValueError as error:
+                raise ProtocolError("BadField", f"{what}: {wire} {error}.") from None
+        elif not hasattr(cls, attribute):
+            raise ProtocolError("MissingField", f"{what}: {wire} is missing.")
+    return values
+
+
+def _object(what: str, line: bytes) -> "dict[str, Any]":
+    try:
+        data = jsonline.loads(line)
+    except ValueError as error:
+        raise ProtocolError("NotJSON", f"{what} is not one line of JSON: {error}.") from None
+    if not isinstance(data, dict):
+        raise ProtocolError("NotAnObject", f"{what} must be a JSON object.")
+    return data
+
+
+def encode(message: Message) -> bytes:
+    """One line, newline included."""
+    kind = _NAMES[type(message)]
+    values = message.__dict__
+    data: dict[str, object] = {"type": kind}
+    for wire, (attribute, _) in _MESSAGES[kind][1].items():
+        data[wire] = values[attribute]
+    line = jsonline.dumps(data).encode() + b"\n"
+    if len(line) > MAX_LINE_BYTES + 1:
+        raise ProtocolError("LineTooLong", f"{kind} takes {len(line)} bytes; a line holds at most {MAX_LINE_BYTES}.")
+    return line
+
+
+def decode(line: bytes) -> Message | None:
+    """The message of one line; None when its type is not known here. Raises ProtocolError."""
+    data = _object("the message", line)
+    kind = data.get("type")
+    if not isinstance(kind, str):
+        raise ProtocolError("MissingField", "the message: type is missing.")
+    if kind not in _MESSAGES:
+        return None
+    cls, spec = _MESSAGES[kind]
+    message: Message = cls(**_fields(kind, cls, spec, data))  # type: ignore[assignment]
+    return message
+
+
+def decode_progress(data: bytes) -> Progress:
+    """A report of user code (datagram or progress file). Raises ProtocolError."""
+    return Progress(**_fields("the progress report", Progress, _PROGRESS, _object("the progress report", data)))
+
+
+class LineReader:
+    """Cuts a byte stream into lines; yields the complete ones, then raises ProtocolError once a line is too long."""
+
+    def __init__(self, limit: int = MAX_LINE_BYTES) -> None:
+        self._limit = limit
+        self._rest = b""
+
+    def feed(self, data: bytes) -> "Iterator[bytes]":
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            self._check(line)
+            if line.strip():
+                yield line
+        self._check(self._rest)
+
+    def _check(self, line: bytes) -> None:
+        if len(line) > self._limit:
+            raise ProtocolError("LineTooLong", f"a line holds at most {self._limit} bytes; closing the connection.")

@@ -1,0 +1,74 @@
+"""The fast path of progress: heartbeats of launchers, reduced to the newest per pod.
+
+Heartbeats never go through the API (transitions do). Losing the board costs numbers in a status, never a recovery: what
+recovery needs (who is ready, which checkpoints are usable) is in NodeDevices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+
+class Heartbeat(msgspec.Struct, frozen=True):
+    namespace: str
+    gang: str
+    pod: str
+    uid: str
+    attempt: int
+    step: int
+    step_seconds: float | None = None
+    self_seconds: float | None = None
+    checkpoint: int | None = None
+    checkpoint_seconds: float | None = None
+    time: float = 0.0
+
+
+class PodProgress(msgspec.Struct, frozen=True):
+    """Newest heartbeat of a pod and what must not be forgotten between two looks."""
+
+    last: Heartbeat
+    first_step_time: float  # of the attempt the last heartbeat belongs to
+    checkpoint: int | None = None  # newest checkpoint reported
+    checkpoint_time: float = 0.0
+
+
+class ProgressBoard:
+    """Newest progress per gang and pod, in memory. Listeners hear of each gang at most as often as heartbeats come."""
+
+    def __init__(self) -> None:
+        self._gangs: dict[tuple[str, str], dict[str, PodProgress]] = {}
+        self._listeners: list[Callable[[str, str, bool], None]] = []
+
+    def subscribe(self, listener: Callable[[str, str, bool], None]) -> None:
+        """`listener(namespace, gang, notable)`; notable = first step of an attempt, or a new checkpoint."""
+        self._listeners.append(listener)
+
+    def report(self, beat: Heartbeat) -> None:
+        pods = self._gangs.setdefault((beat.namespace, beat.gang), {})
+        old = pods.get(beat.uid)
+        if old is not None and (beat.attempt, beat.time) < (old.last.attempt, old.last.time):
+            return  # late: a newer one has been seen
+        fresh = old is None or old.last.attempt != beat.attempt
+        saved = beat.checkpoint is not None and (old is None or beat.checkpoint != old.checkpoint)
+        pods[beat.uid] = PodProgress(
+            last=beat,
+            first_step_time=beat.time if fresh or old is None else old.first_step_time,
+            checkpoint=beat.checkpoint if beat.checkpoint is not None else (old.checkpoint if old else None),
+            checkpoint_time=beat.time if saved else (old.checkpoint_time if old else 0.0),
+        )
+        for listener in self._listeners:
+            listener(beat.namespace, beat.gang, fresh or saved)
+
+    def of_gang(self, namespace: str, gang: str) -> dict[str, PodProgress]:
+        """By pod uid."""
+        return self._gangs.get((namespace, gang), {})
+
+    def clear(self) -> None:
+        """A new reader: nothing known, nobody listening."""
+        self._gangs.clear()
+        self._listeners.clear()
+
+    def forget(self, namespace: str, gang: str) -> None:
+        self._gangs.pop((namespace, gang), None)

@@ -1,0 +1,196 @@
+"""What a node does next with one pod: a pure function of the pod, what the node remembers of it, and the time.
+
+The life of a pod on a node, as a kubelet lives it:
+
+    admit (the agent hands over the devices)  ->  pull  ->  start  ->  running  ->  exited  ->  start again, or finished
+    over (deleted, finished, refused, gone)   ->  TERM  ->  grace  ->  KILL  ->  release the devices  ->  remove
+
+Invariants:
+- a container is started only for an admitted pod that is not over;
+- devices are released only when no container of the pod is live, and *before* the API can show that the pod is finished or
+  gone: the scheduler may hand them on the moment it sees that;
+- the object is removed only after its last status is written and its devices are released.
+
+`plan_pod` returns the actions to take now, in order, and when to look again. The worker folds what the actions did into the
+record and asks again; nothing here waits, and asking twice gives the same answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container as Membership
+from enum import StrEnum
+
+import msgspec
+
+from remuda.api.core_v1 import Container, Pod
+from remuda.node.containers import ContainerRecord, Phase
+
+
+class Admission(StrEnum):
+    NONE = "none"  # the agent has not been asked
+    ASKED = "asked"
+    GRANTED = "granted"
+    REFUSED = "refused"
+
+
+class PodRecord(msgspec.Struct, frozen=True):
+    """What the node remembers of a pod."""
+
+    containers: tuple[ContainerRecord, ...]
+    admission: Admission = Admission.NONE
+    refusal: str = ""  # of the agent: "Reason: sentence"
+    held: bool = False  # the agent may hold devices for the pod
+    address: str = ""
+    start_time: float = 0.0
+    notice: str = ""  # what the user should know of how the pod runs, say NoLocalCommand
+    pulling: frozenset[str] = frozenset()
+    stopping_since: float | None = None  # TERM was sent
+    killed: bool = False
+    vanished: bool = False  # the object is gone from the API
+
+    @property
+    def is_live(self) -> bool:
+        return any(c.is_live for c in self.containers)
+
+    def container(self, name: str) -> ContainerRecord:
+        return next(c for c in self.containers if c.name == name)
+
+    def with_container(self, new: ContainerRecord) -> PodRecord:
+        containers = tuple(new if c.name == new.name else c for c in self.containers)
+        return msgspec.structs.replace(self, containers=containers)
+
+
+class Admit(msgspec.Struct, frozen=True):
+    """Ask the agent for the pod's devices."""
+
+
+class Pull(msgspec.Struct, frozen=True):
+    image: str
+
+
+class Start(msgspec.Struct, frozen=True):
+    container: str
+    run: int
+
+
+class Stop(msgspec.Struct, frozen=True):
+    """TERM to every live container."""
+
+    grace_s: float
+
+
+class Kill(msgspec.Struct, frozen=True):
+    """KILL to everything every live container started."""
+
+
+class Release(msgspec.Struct, frozen=True):
+    """Tell the agent that the pod's processes are gone."""
+
+
+class Remove(msgspec.Struct, frozen=True):
+    """Delete the object for good."""
+
+
+Action = Admit | Pull | Start | Stop | Kill | Release | Remove
+
+
+class PodPlan(msgspec.Struct, frozen=True):
+    actions: tuple[Action, ...] = ()
+    wake_at: float | None = None
+    settled: bool = True  # False: the status must wait for the actions (devices go back before the end is published)
+    finished: bool = False  # nothing will ever be left to do
+
+
+def plan_pod(pod: Pod, record: PodRecord, images: Membership[str], now: float, *, written: bool = True) -> PodPlan:
+    """`images`: those present on the node. `written`: the API has the status that follows from `record`."""
+    if is_over(pod, record):
+        return _plan_end(pod, record, now, written)
+    if record.admission is Admission.NONE:
+        return PodPlan((Admit(),))
+    if record.admission is Admission.ASKED:
+        return PodPlan()
+    return _plan_run(pod, record, images, now)
+
+
+def is_over(pod: Pod, record: PodRecord) -> bool:
+    return (
+        record.vanished
+        or pod.is_deleting
+        or pod.is_terminal
+        or record.admission is Admission.REFUSED
+        or outcome(pod, record) is not None
+    )
+
+
+def outcome(pod: Pod, record: PodRecord) -> str | None:
+    """`Succeeded` or `Failed` when every container has ended for good, else None."""
+    if not record.containers:
+        return None
+    failed = False
+    for container in record.containers:
+        end = container.exit
+        if end is None or restarts(pod.spec.restart_policy, end.code):
+            return None
+        failed = failed or end.code != 0
+    return "Failed" if failed else "Succeeded"
+
+
+def restarts(policy: str, code: int) -> bool:
+    return policy == "Always" or (policy == "OnFailure" and code != 0)
+
+
+def grace_s(pod: Pod, record: PodRecord) -> float:
+    """TERM to KILL. An object removed by force has no grace left: whoever did it counts the pod as gone already."""
+    if record.vanished:
+        return 0.0
+    given = pod.metadata.deletion_grace_period_seconds if pod.is_deleting else None
+    return float(pod.spec.termination_grace_period_seconds if given is None else given)
+
+
+def _plan_end(pod: Pod, record: PodRecord, now: float, written: bool) -> PodPlan:
+    if record.is_live:
+        grace = grace_s(pod, record)
+        if record.stopping_since is None and grace > 0:
+            return PodPlan((Stop(grace),), now + grace)
+        if record.killed:
+            return PodPlan()
+        kill_at = (now if record.stopping_since is None else record.stopping_since) + grace
+        return PodPlan((Kill(),)) if now >= kill_at else PodPlan((), kill_at)
+    if record.admission is Admission.ASKED:
+        return PodPlan(settled=False)  # the answer is on its way; what it grants is released then
+    if record.held:
+        return PodPlan((Release(),), settled=False)
+    if record.vanished:
+        return PodPlan(finished=True)
+    if pod.is_deleting and written:
+        return PodPlan((Remove(),))
+    return PodPlan()
+
+
+def _plan_run(pod: Pod, record: PodRecord, images: Membership[str], now: float) -> PodPlan:
+    actions: list[Action] = []
+    wakes: list[float] = []
+    pulling = set(record.pulling)
+    for spec in pod.spec.containers:
+        container = record.container(spec.name)
+        if not _wants_start(pod, container):
+            continue
+        if not is_present(spec, images):
+            if spec.image not in pulling:
+                pulling.add(spec.image)
+                actions.append(Pull(spec.image))
+        elif now < container.not_before:
+            wakes.append(container.not_before)
+        else:
+            actions.append(Start(spec.name, container.next_run))
+    return PodPlan(tuple(actions), min(wakes, default=None))
+
+
+def is_present(spec: Container, images: Membership[str]) -> bool:
+    return not spec.image or spec.image in images
+
+
+def _wants_start(pod: Pod, container: ContainerRecord) -> bool:
+    if container.phase is Phase.EXITED and container.exit is not None:
+        return restarts(pod.spec.restart_policy, container.exit.code)
+    return container.phase is Phase.WAITING

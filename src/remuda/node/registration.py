@@ -1,0 +1,149 @@
+"""The node's face in the API: its Node object and its lease.
+
+The lease is renewed four times per length. When it could not be renewed for two thirds of it, `fence` is called once: the
+manager declares the node dead at the full length and hands its ranks on, so by then nothing of them may run here any more.
+
+With every renewal the Node object is looked at and put right when it does not say what is true: the manager may have called
+the node dead meanwhile, somebody may have removed the object, an image may have arrived.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+
+import msgspec
+import structlog
+
+from remuda.api.codec import to_wire
+from remuda.api.conditions import is_true, with_condition
+from remuda.api.core_v1 import NODE_LEASE_NAMESPACE, Lease, LeaseSpec, Node, NodeStatus
+from remuda.api.errors import AlreadyExists, ApiError, NotFound
+from remuda.api.meta import JsonObject, ObjectMeta, to_time
+from remuda.api.names import LABEL_NODE, RESOURCE_GPU
+from remuda.kube.cluster import Cluster
+from remuda.node.images import ImageStore
+
+log = structlog.get_logger(__name__)
+
+
+class NodeConfig(msgspec.Struct, frozen=True):
+    """`lease_s`: the manager calls the node dead when it has not renewed for that long."""
+
+    name: str
+    labels: dict[str, str] = {}
+    devices: tuple[str, ...] = ()
+    lease_s: float = 8.0
+
+
+class Registration:
+    def __init__(
+        self,
+        config: NodeConfig,
+        cluster: Cluster,
+        images: ImageStore,
+        clock: Callable[[], float],
+        fence: Callable[[], None],
+    ) -> None:
+        self._config = config
+        self._cluster = cluster
+        self._images = images
+        self._clock = clock
+        self._fence = fence
+        self._hurry = asyncio.Event()
+
+    def refresh(self) -> None:
+        """Something to tell: do not wait for the next renewal."""
+        self._hurry.set()
+
+    async def register(self) -> None:
+        try:
+            await self._cluster.create(Node, self._node())
+        except AlreadyExists:
+            await self._publish()
+        await self._renew()
+
+    async def keep(self) -> None:
+        """Until cancelled."""
+        loop = asyncio.get_running_loop()
+        period, patience = self._config.lease_s / 4, self._config.lease_s * 2 / 3
+        renewed, fenced = loop.time(), False
+        next_try = renewed + period
+        while True:
+            await self._pause((next_try if fenced else min(next_try, renewed + patience)) - loop.time())
+            begun = loop.time()
+            if begun >= next_try or self._hurry.is_set():
+                self._hurry.clear()
+                next_try = begun + period
+                if await self._try(period):
+                    # Counts from when it was sent: the manager may never have seen a later moment.
+                    renewed, fenced = begun, False
+            if not fenced and loop.time() - renewed >= patience:
+                log.warning("node.fence", node=self._config.name, unreachable_s=patience)
+                self._fence()
+                fenced = True
+
+    async def _try(self, timeout: float) -> bool:
+        try:
+            async with asyncio.timeout(timeout):
+                await self._renew()
+                await self._publish()
+        except (ApiError, TimeoutError) as error:
+            log.warning("node.lease_not_renewed", node=self._config.name, error=str(error) or "no answer in time")
+            return False
+        return True
+
+    async def _pause(self, delay: float) -> None:
+        try:
+            async with asyncio.timeout(max(0.0, delay)):
+                await self._hurry.wait()
+        except TimeoutError:
+            pass
+
+    def _node(self) -> Node:
+        labels = {LABEL_NODE: self._config.name, **self._config.labels}
+        return Node(metadata=ObjectMeta(name=self._config.name, labels=labels), status=self._status(NodeStatus()))
+
+    def _status(self, old: NodeStatus) -> NodeStatus:
+        count = str(len(self._config.devices))
+        conditions = old.conditions
+        if not is_true(conditions, "Ready"):
+            at = to_time(self._clock())
+            conditions = with_condition(conditions, "Ready", True, "KubeletReady", "The embedded node is up.", at)
+        return msgspec.structs.replace(
+            old,
+            capacity={**old.capacity, RESOURCE_GPU: count},
+            allocatable={**old.allocatable, RESOURCE_GPU: count},
+            conditions=conditions,
+            images=[{"names": [image]} for image in sorted(self._images.present)],
+        )
+
+    async def _publish(self) -> None:
+        name = self._config.name
+        try:
+            old = await self._cluster.get(Node, name)
+        except NotFound:
+            await self._cluster.create(Node, self._node())
+            return
+        missing = {k: v for k, v in self._node().labels.items() if old.labels.get(k) != v}
+        if missing:
+            old = await self._cluster.patch(Node, name, {"metadata": {"labels": missing}})
+        new = self._status(old.status)
+        if new != old.status:
+            await self._cluster.patch(Node, name, {"status": to_wire(new)}, subresource="status")
+
+    async def _renew(self) -> None:
+        name, now = self._config.name, to_time(self._clock())
+        patch: JsonObject = {"spec": {"renewTime": now, "holderIdentity": name}}
+        try:
+            await self._cluster.patch(Lease, name, patch, NODE_LEASE_NAMESPACE)
+        except NotFound:
+            spec = LeaseSpec(
+                holder_identity=name,
+                lease_duration_seconds=max(1, math.ceil(self._config.lease_s)),
+                acquire_time=now,
+                renew_time=now,
+            )
+            meta = ObjectMeta(name=name, namespace=NODE_LEASE_NAMESPACE)
+            await self._cluster.create(Lease, Lease(metadata=meta, spec=spec))

@@ -1,0 +1,306 @@
+"""The shim: one small process beside each container process, so that nothing is lost when `remuda up` is killed.
+
+    python -I -S shim.py SPEC.json
+
+SPEC.json: {"id", "argv", "env", "cwd", "log", "status", "pidfile"}. The shim leaves its parent's session, starts argv in
+a process group of its own with its output appended to `log`, writes `pidfile`, waits, and writes `status`:
+
+    pidfile  {"id", "shim": PID, "pid": PID, "startTime": {"shim": TICKS, "pid": TICKS}, "boot": BOOT ID}
+    status   {"code": C, "signal": S|null, "startedAt": T, "finishedAt": T, "message": M}
+
+Invariants:
+- The death of the main process is the death of the container: everything below the shim is killed before `status` is
+  written, so whoever reads `status` may give the devices away. Orphans cannot hide: the shim is a child subreaper.
+- `status` appears whole and once, also when the command could not be started (127 not found, 126 not runnable, 128 the
+  container could not be set up). A shim that is gone without a status was itself killed: the outcome is unknown.
+- A pid alone proves nothing, it may have been given to another process; pid and kernel start time together do.
+
+Signals: SIGTERM is passed on to the main process, SIGUSR1 kills everything at once. Both are only *waited* for (blocked
+and fetched), so none is lost between two instructions. SIGHUP and SIGINT are ignored.
+
+Standard library only and one file. As a script it avoids the slow modules (`json`, `signal`, `ctypes` take longer to
+import than the interpreter to start, and a node starts many shims at once); as a module it offers the node `shim_argv`,
+`is_alive`, `probe`, `kill_container` and `read_status`.
+"""
+
+import os
+import sys
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal
+    from collections.abc import Callable
+    from typing import Any
+else:
+    import _signal as signal
+
+NOT_FOUND, NOT_RUNNABLE, NOT_SET_UP = 127, 126, 128
+REKILL_S = 0.05  # between two passes over processes that fork while they are being killed
+GIVE_UP_S = 10.0  # a process in uninterruptible sleep: report the end rather than hold the status back for ever
+_PR_SET_CHILD_SUBREAPER = 36
+SIGHUP, SIGINT, SIGKILL, SIGUSR1, SIGPIPE, SIGTERM, SIGCHLD, SIGXFSZ = 1, 2, 9, 10, 13, 15, 17, 25
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def _json_codec() -> "tuple[Callable[[str], Any], Callable[[str], str]]":
+    """Parse a document and quote a string, by the C half of `json` alone."""
+    from _json import encode_basestring_ascii, make_scanner
+
+    class Options:
+        strict, object_hook, object_pairs_hook = True, None, None
+        parse_float, parse_int, parse_constant = float, int, float
+
+    scan: Any = make_scanner(Options())  # type: ignore[arg-type]
+    return (lambda text: scan(text.strip(), 0)[0]), encode_basestring_ascii
+
+
+def _write(path: str, text: str, durable: bool) -> None:
+    temporary = f"{path}.tmp-{os.getpid()}"
+    with open(temporary, "w", encoding="utf-8") as file:
+        file.write(text)
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+def _stat(pid: int) -> list[bytes] | None:
+    """The fields of /proc/PID/stat from the state on."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rsplit(b")", 1)[1].split()  # the name in brackets may hold anything
+    except (OSError, IndexError):
+        return None
+
+
+def start_ticks(pid: int) -> int | None:
+    """When the kernel started the process, in clock ticks since boot; None when it does not run (a zombie does not)."""
+    fields = _stat(pid)
+    return None if fields is None or fields[0] in (b"Z", b"X") else int(fields[19])
+
+
+def _boot_id() -> str:
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+# --- for the node -----------------------------------------------------------------------------------------------------
+
+
+def shim_argv(spec_path: str, python: str | None = None) -> list[str]:
+    """The command that runs the shim. The compiled file, where there is one, saves compiling this one at every start."""
+    script = __file__
+    if python is None:
+        from importlib.util import cache_from_source
+
+        compiled = cache_from_source(__file__)
+        script = compiled if os.path.exists(compiled) else __file__
+    return [python or sys.executable, "-I", "-S", "-X", "utf8", script, spec_path]
+
+
+def _read_object(path: str) -> "dict[str, Any] | None":
+    import json
+
+    try:
+        with open(path, encoding="utf-8") as file:
+            found = json.load(file)
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def read_status(path: str) -> "dict[str, Any] | None":
+    """How the container ended; None while it has not (or cannot be known to have)."""
+    return _read_object(path)
+
+
+def probe(pidfile: str) -> tuple[int | None, int | None]:
+    """The pids of the shim and of the main process, each None unless that very process is alive.
+
+    A main process without a shim is an orphan: nobody will record its end, so kill it (`kill_container`).
+    """
+    record = _read_object(pidfile) or {}
+    ticks = record.get("startTime")
+    if not isinstance(ticks, dict) or record.get("boot") != _boot_id():
+        return None, None
+    shim, main = (
+        pid if isinstance(pid, int) and pid > 1 and start_ticks(pid) == ticks.get(name, -1) else None
+        for name, pid in (("shim", record.get("shim")), ("pid", record.get("pid")))
+    )
+    return shim, main
+
+
+def is_alive(pidfile: str) -> bool:
+    """Is anything of the container still running, the shim that is about to record its end included?"""
+    return probe(pidfile) != (None, None)
+
+
+def kill_container(pidfile: str) -> bool:
+    """Kill everything now: through the shim or, where that is gone, the main process and its group."""
+    shim, main = probe(pidfile)
+    try:
+        if shim is not None:
+            os.kill(shim, SIGUSR1)
+        elif main is not None:
+            os.killpg(main, SIGKILL)
+    except ProcessLookupError:
+        return False
+    return (shim, main) != (None, None)
+
+
+# --- the process ------------------------------------------------------------------------------------------------------
+
+
+def _become_subreaper() -> None:
+    try:
+        from _ctypes import call_function, dlopen, dlsym
+
+        call_function(dlsym(dlopen(None, 2), "prctl"), (_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))  # type: ignore[arg-type]
+    except (ImportError, OSError):
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+class Refused(Exception):
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def _detach(log: str) -> None:
+    if os.getsid(0) != os.getpid():
+        os.setsid()
+    signal.signal(SIGHUP, signal.SIG_IGN)
+    signal.signal(SIGINT, signal.SIG_IGN)
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    try:
+        output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        os.dup2(null, 1)
+        os.dup2(null, 2)
+        raise Refused(NOT_SET_UP, f"cannot write the log {log}: {error.strerror}") from None
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+
+
+def _start(spec: "dict[str, Any]") -> int:
+    argv, env, cwd = spec["argv"], spec["env"], spec.get("cwd")
+    if not argv or not argv[0]:
+        raise Refused(NOT_FOUND, "the container has no command")
+    if cwd:
+        try:
+            os.chdir(cwd)
+        except OSError as error:
+            raise Refused(NOT_SET_UP, f"cannot enter the working directory {cwd}: {error.strerror}") from None
+    os.environ["PATH"] = env.get("PATH", os.defpath)  # where posix_spawnp looks
+    try:
+        return os.posix_spawnp(
+            argv[0], argv, env, setpgroup=0, setsigmask=[], setsigdef=[SIGHUP, SIGINT, SIGPIPE, SIGXFSZ]
+        )
+    except FileNotFoundError:
+        raise Refused(NOT_FOUND, f"command not found: {argv[0]}") from None
+    except PermissionError:
+        raise Refused(NOT_RUNNABLE, f"permission denied: {argv[0]} (is it an executable file?)") from None
+    except (OSError, ValueError, TypeError) as error:
+        raise Refused(NOT_RUNNABLE, f"cannot run {argv[0]}: {getattr(error, 'strerror', None) or error}") from None
+    finally:
+        os.chdir("/")
+
+
+def _own_children() -> list[int]:
+    try:
+        with open(f"/proc/self/task/{os.getpid()}/children", "rb") as file:
+            return [int(pid) for pid in file.read().split()]
+    except FileNotFoundError:  # a kernel without CONFIG_PROC_CHILDREN: look at every process
+        pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+        return [pid for pid in pids if (_stat(pid) or [b"", b""])[1] == b"%d" % os.getpid()]
+
+
+def _kill(pid: int, number: int, group: bool = False) -> None:
+    try:
+        (os.killpg if group else os.kill)(pid, number)
+    except ProcessLookupError:
+        pass
+
+
+def _wait(main: int) -> tuple[int, bool]:
+    """Wait until the main process, and then everything else, is gone: its wait status, and whether all of it went."""
+    status: int | None = None
+    deadline: float | None = None
+    is_killing = False
+    wanted = (SIGTERM, SIGUSR1, SIGCHLD)
+    while True:
+        got = signal.sigtimedwait(wanted, REKILL_S) if is_killing else signal.sigwaitinfo(wanted)
+        if got is not None and got.si_signo == SIGTERM and status is None:
+            _kill(main, SIGTERM)
+        elif got is not None and got.si_signo == SIGUSR1:
+            is_killing = True
+        try:
+            while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                if ended.si_pid == main:
+                    is_killing = True
+                    _kill(main, SIGKILL, group=True)  # while the zombie keeps the number, the group is certainly ours
+                _, ended_status = os.waitpid(ended.si_pid, 0)
+                status = ended_status if ended.si_pid == main else status
+        except ChildProcessError:
+            return status or 0, True
+        if is_killing:
+            deadline = deadline or time.monotonic() + GIVE_UP_S
+            if status is None:
+                _kill(main, SIGKILL, group=True)
+            elif time.monotonic() > deadline:
+                return status, False
+            for pid in _own_children():
+                _kill(pid, SIGKILL)
+
+
+def run(spec: "dict[str, Any]", quote: "Callable[[str], str]") -> None:
+    started = time.time()
+    code, number, message = 0, None, ""
+    signal.signal(SIGCHLD, signal.SIG_DFL)  # inherited as ignored, it would make the kernel throw exit codes away
+    signal.pthread_sigmask(signal.SIG_BLOCK, (SIGTERM, SIGUSR1, SIGCHLD))
+    try:
+        _detach(spec["log"])
+        _become_subreaper()
+        main = _start(spec)
+        me = os.getpid()
+        ticks = f'{{"shim":{start_ticks(me)},"pid":{start_ticks(main) or -1}}}'
+        text = f'{{"id":{quote(str(spec.get("id", "")))},"shim":{me},"pid":{main},"startTime":{ticks},"boot":'
+        _write(spec["pidfile"], f"{text}{quote(_boot_id())}}}\n", durable=False)
+        status, is_all_gone = _wait(main)
+        number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
+        code = os.WEXITSTATUS(status) if number is None else 128 + number
+        message = "" if code == 0 else f"exit code {code}" if number is None else f"killed by signal {number}"
+        if not is_all_gone:
+            message += f"; some of its processes did not die within {GIVE_UP_S:g} s"
+    except Refused as refusal:
+        code, message = refusal.code, str(refusal)
+        os.write(2, f"{message}\n".encode("utf-8", "replace"))
+    text = f'{{"code":{code},"signal":{"null" if number is None else number},"startedAt":{started!r},'
+    _write(spec["status"], f'{text}"finishedAt":{time.time()!r},"message":{quote(message)}}}\n', durable=True)
+
+
+def main() -> int:
+    try:
+        parse, quote = _json_codec()
+        with open(sys.argv[1], encoding="utf-8") as file:
+            spec = parse(file.read())
+        spec |= {name: os.path.abspath(spec[name]) for name in ("log", "status", "pidfile")}
+        spec["argv"], spec["env"]
+    except (OSError, ValueError, LookupError, TypeError, StopIteration) as error:
+        os.write(2, f"shim: BadSpec: the specification cannot be used: {type(error).__name__} {error}\n".encode())
+        return 2
+    run(spec, quote)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

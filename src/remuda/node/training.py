@@ -1,0 +1,142 @@
+"""A model of training, for pods without processes: what their program does, and the checkpoints it leaves.
+
+The child takes a step every `step_s`, reports it, and leaves a checkpoint every few steps in a store that all simulated
+nodes share (as a file system would be), so a rank finds its checkpoints wherever it moves. It can be killed, hung, or told to
+fail. It runs on the loop's time alone and takes chance from the generator it is given.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from remuda.launch.protocol import MAX_CHECKPOINTS, Progress
+
+Job = tuple[str, str]  # (namespace, gang)
+_KEPT = 4 * MAX_CHECKPOINTS
+
+
+class Behaviour(msgspec.Struct, frozen=True):
+    """How a simulated pod behaves. Times in seconds."""
+
+    start_s: float = 0.05  # container start to the launcher's first word
+    child_start_s: float = 0.1  # process start to the begin of the first step: imports, loading the checkpoint
+    step_s: float = 1.0
+    jitter: float = 0.0  # of each step, as a fraction of it
+    checkpoint_every: int = 10  # steps; 0 = never
+    steps: int = 0  # done (exit 0) after so many; 0 = goes on for ever
+    stop_s: float = 0.05  # TERM to gone; more than the grace means it has to be killed
+    run_s: float | None = None  # a pod without launcher: exits 0 after that
+
+
+class CheckpointStore:
+    """Usable checkpoints by job and rank. `corrupt` takes one away, as a failed digest would."""
+
+    def __init__(self) -> None:
+        self._steps: dict[tuple[Job, int], list[int]] = {}
+
+    def save(self, job: Job, rank: int, step: int) -> None:
+        steps = self._steps.setdefault((job, rank), [])
+        if step in steps:
+            steps.remove(step)
+        steps.append(step)
+        del steps[:-_KEPT]
+
+    def usable(self, job: Job, rank: int) -> tuple[int, ...]:
+        """Newest first."""
+        return tuple(sorted(self._steps.get((job, rank), ()), reverse=True))
+
+    def corrupt(self, job: Job, rank: int, step: int | None = None) -> int | None:
+        """Break one checkpoint (the newest unless told); returns which, None when there is none."""
+        steps = self._steps.get((job, rank))
+        if not steps:
+            return None
+        victim = max(steps) if step is None else step
+        if victim in steps:
+            steps.remove(victim)
+        return victim
+
+
+class TrainingChild:
+    """One run of the user's program. Calls `report` with progress and `ended(code, signal, message)` exactly once."""
+
+    def __init__(
+        self,
+        behaviour: Behaviour,
+        env: Mapping[str, str],
+        job: Job,
+        store: CheckpointStore,
+        rng: random.Random,
+        report: Callable[[Progress], None],
+        ended: Callable[[int, int | None, str], None],
+    ) -> None:
+        self.step = int(env.get("REMUDA_RESUME_STEP", "0") or 0)
+        self.rank = int(env.get("REMUDA_RANK", env.get("RANK", "0")) or 0)
+        self.is_alive = True
+        self.is_hung = False
+        self._behaviour = behaviour
+        self._job = job
+        self._store = store
+        self._rng = rng
+        self._report = report
+        self._ended = ended
+        self._loop = asyncio.get_running_loop()
+        self._timer = self._loop.call_later(behaviour.child_start_s, self._begin_step)
+        self._ending: asyncio.TimerHandle | None = None
+
+    def terminate(self) -> None:
+        """TERM (and CONT: a stopped process wakes up to die of it)."""
+        if self.is_alive and self._ending is None:
+            self._timer.cancel()
+            self._ending = self._loop.call_later(self._behaviour.stop_s, self._end, 143, 15, "killed by SIGTERM")
+
+    def kill(self) -> None:
+        self._end(137, 9, "killed by SIGKILL")
+
+    def fail(self, code: int, message: str) -> None:
+        self._end(code, None, message)
+
+    def hang(self) -> None:
+        self.is_hung = True
+        self._timer.cancel()
+
+    def save(self) -> None:
+        """A checkpoint of what has been done so far, on request."""
+        if self.is_alive and not self.is_hung:
+            self._store.save(self._job, self.rank, self.step)
+            self._report(Progress(step=self.step, checkpoint=self.step))
+
+    def vanish(self) -> None:
+        """Dead, and nobody is told: the power is gone."""
+        self.is_alive = False
+        self._timer.cancel()
+        if self._ending is not None:
+            self._ending.cancel()
+
+    def _begin_step(self) -> None:
+        behaviour = self._behaviour
+        if behaviour.steps and self.step >= behaviour.steps:
+            self._end(0, None, "")
+            return
+        took = behaviour.step_s
+        if behaviour.jitter:
+            took *= 1.0 + behaviour.jitter * (2.0 * self._rng.random() - 1.0)
+        self._timer = self._loop.call_later(took, self._end_step, took)
+
+    def _end_step(self, took: float) -> None:
+        self.step += 1
+        every = self._behaviour.checkpoint_every
+        saved = self.step if every and self.step % every == 0 else None
+        if saved is not None:
+            self._store.save(self._job, self.rank, self.step)
+        self._report(Progress(step=self.step, step_time=took, self_time=took, checkpoint=saved))
+        if self.is_alive and not self.is_hung and self._ending is None:
+            self._begin_step()
+
+    def _end(self, code: int, signal: int | None, message: str) -> None:
+        if self.is_alive:
+            self.vanish()
+            self._ended(code, signal, message)

@@ -1,0 +1,1 @@
+"""The scheduler's shell: pending pods -> `plan_placement` on a snapshot -> bindings."""

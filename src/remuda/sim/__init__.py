@@ -1,0 +1,1 @@
+"""The simulator: the same control plane in virtual time."""

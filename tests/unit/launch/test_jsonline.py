@@ -1,0 +1,59 @@
+"""Our JSON against the library's."""
+
+import json
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from remuda.launch import jsonline
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(VALUES)
+def test_what_we_write_the_library_reads(value: Any) -> None:
+    assert json.loads(jsonline.dumps(value)) == value
+
+
+@given(VALUES, st.sampled_from([None, 2]), st.booleans())
+def test_what_the_library_writes_we_read(value: Any, indent: int | None, is_ascii: bool) -> None:
+    text = json.dumps(value, indent=indent, ensure_ascii=is_ascii)
+    assert jsonline.loads(f" {text}\r\n") == value
+
+
+@given(st.text(alphabet='{}[]",:0123456789.eE+-truefalsn\\u \t') | st.text())
+def test_both_refuse_the_same_text(text: str) -> None:
+    def verdict(parse: Any) -> Any:
+        try:
+            return ("value", parse(text))
+        except ValueError:
+            return "refused"
+
+    def refuse(constant: str) -> None:
+        raise ValueError(constant)
+
+    assert verdict(jsonline.loads) == verdict(lambda text: json.loads(text, parse_constant=refuse))
+
+
+@pytest.mark.parametrize("text", ["NaN", "[Infinity]", "-Infinity", "", "{", "[1] 2", "[" * 60_000, b'"\xff"'])
+def test_what_is_not_json_is_a_value_error(text: str | bytes) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        jsonline.loads(text)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_numbers_json_cannot_say_are_refused(value: float) -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        jsonline.dumps({"x": value})
+
+
+def test_other_types_are_refused() -> None:
+    with pytest.raises(TypeError):
+        jsonline.dumps({"x": {1, 2}})
