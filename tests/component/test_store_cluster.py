@@ -40,10 +40,17 @@ HISTORY = 32
 DEADLINE_S = 10.0
 
 
+class Clock:
+    now = 1_700_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
 class Rig(msgspec.Struct):
     cluster: Cluster
     store: Store
-    now: float = 1_700_000_000.0
+    clock: Clock
 
 
 @pytest_asyncio.fixture(params=["memory", "sqlite", "http"])
@@ -51,8 +58,9 @@ async def rig(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[R
     journal = SqliteJournal(tmp_path / "state.db") if request.param == "sqlite" else MemoryJournal()
     store = Store(journal, history=HISTORY)
     uids = itertools.count(1)
-    local = LocalCluster(store, clock=lambda: rig.now, new_uid=lambda: f"uid-{next(uids)}")
-    rig = Rig(local, store)
+    clock = Clock()
+    local = LocalCluster(store, clock=clock, new_uid=lambda: f"uid-{next(uids)}")
+    rig = Rig(local, store, clock)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(store.close)
         if request.param == "http":
@@ -169,7 +177,7 @@ async def test_unknown_fields_of_builtin_kinds_are_kept(rig: Rig) -> None:
 
 async def test_a_stale_replace_conflicts_and_a_fresh_one_counts_the_generation(cluster: Cluster) -> None:
     first = await cluster.create(Node, {"metadata": {"name": "n"}})
-    second = await cluster.replace(Node, msgspec.structs.replace(first, spec={"unschedulable": True}))  # type: ignore[arg-type]
+    second = await cluster.replace(Node, msgspec.structs.replace(first, spec={"unschedulable": True}))
     assert second.spec.unschedulable
     assert second.metadata.generation == 2
     assert int(second.metadata.resource_version) > int(first.metadata.resource_version)
@@ -294,15 +302,15 @@ async def test_a_pod_on_a_node_is_only_marked(rig: Rig) -> None:
     await cluster.delete(Pod, "p", "team", grace_s=20)
     pod = await cluster.get(Pod, "p", "team")
     assert pod.metadata.deletion_timestamp is not None
-    assert pod.metadata.deletion_timestamp.timestamp() == rig.now + 20
+    assert pod.metadata.deletion_timestamp.timestamp() == rig.clock.now + 20
     assert pod.metadata.deletion_grace_period_seconds == 20
-    rig.now += 3
+    rig.clock.now += 3
     await cluster.delete(Pod, "p", "team", grace_s=25)  # may not take longer than promised
     assert await cluster.get(Pod, "p", "team") == pod
     await cluster.delete(Pod, "p", "team", grace_s=5)
     shorter = await cluster.get(Pod, "p", "team")
     assert shorter.metadata.deletion_timestamp is not None
-    assert shorter.metadata.deletion_timestamp.timestamp() == rig.now - 3 + 5
+    assert shorter.metadata.deletion_timestamp.timestamp() == rig.clock.now - 3 + 5
     status = {"status": {"phase": "Running"}}
     assert (await cluster.patch(Pod, "p", status, "team", subresource="status")).is_deleting
     await cluster.delete(Pod, "p", "team", grace_s=0)

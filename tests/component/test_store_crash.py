@@ -51,59 +51,60 @@ async def write_forever(path: str) -> None:
     await asyncio.gather(*(writer(number) for number in range(WRITERS)))
 
 
-async def test_no_acknowledged_write_is_lost(tmp_path: Path) -> None:
+def test_no_acknowledged_write_is_lost(tmp_path: Path) -> None:
     seed = random.SystemRandom().randrange(2**32)
     print(f"seed {seed}")
     chance = random.Random(seed)
     path = tmp_path / "state.db"
-    acked = [7] * WRITERS  # the last step known of each writer; 7: a removal, so nothing is there
-    revision = 0
+    known = Known()
     for _ in range(KILLS):
-        command = [sys.executable, __file__, str(path), *map(str, acked)]
+        command = [sys.executable, __file__, str(path), *map(str, known.steps)]
         child = subprocess.Popen(command, stdout=subprocess.PIPE)
         assert child.stdout is not None
         for _ in range(chance.randrange(1, 150)):
             line = child.stdout.readline()
             assert line, "the victim died by itself"
-            _note(line, acked)
+            known.note(line)
         child.send_signal(signal.SIGKILL)
         for line in child.stdout.read().splitlines():  # told before it died, so acknowledged all the same
-            _note(line, acked)
+            known.note(line)
         child.stdout.close()
         assert child.wait() == -signal.SIGKILL
+        asyncio.run(known.check(path))
+    assert known.revision > KILLS
 
+
+class Known:
+    """What the victims were told, and what was found after their deaths."""
+
+    def __init__(self) -> None:
+        self.steps = [7] * WRITERS  # the last step of each writer; 7 is a removal, so nothing is there yet
+        self.revision = 0
+
+    def note(self, line: bytes) -> None:
+        parts = line.split()
+        if len(parts) == 3:  # the last line may have been cut
+            number, step, rv = map(int, parts)
+            assert step == self.steps[number] + 1
+            self.steps[number] = step
+            self.revision = max(self.revision, rv)
+
+    async def check(self, path: Path) -> None:
         store = Store(SqliteJournal(path), history=HISTORY)
-        assert store.revision >= max(revision, _note.newest)
-        revision = store.revision
+        assert store.revision >= self.revision
+        self.revision = store.revision
         log = [record.rv for _, _, record in store.follow(PREFIX, store._floor).read()]
-        assert log == list(range(store._floor + 1, revision + 1))[-len(log) :]
-        assert len(log) >= min(revision - 1, HISTORY)
+        assert log == list(range(self.revision + 1 - len(log), self.revision + 1))
+        assert len(log) >= min(self.revision - 1, HISTORY)
         for number in range(WRITERS):
             record = store.get(key(number))
             found = None if record is None else record.body["step"]
             # The step after the acknowledged one may or may not have made it.
-            allowed = {step: None if is_removal(step) else step for step in (acked[number], acked[number] + 1)}
-            assert found in allowed.values(), f"writer {number}: {found}, acknowledged {acked[number]}"
-            acked[number] = next(step for step, state in reversed(allowed.items()) if state == found)
+            last = self.steps[number]
+            allowed = {step: None if is_removal(step) else step for step in (last, last + 1)}
+            assert found in allowed.values(), f"writer {number}: {found}, acknowledged {last}"
+            self.steps[number] = next(step for step, state in allowed.items() if state == found)
         await store.close()
-
-
-class _Note:
-    """Takes one line of the victim."""
-
-    def __init__(self) -> None:
-        self.newest = 0
-
-    def __call__(self, line: bytes, acked: list[int]) -> None:
-        parts = line.split()
-        if len(parts) == 3:
-            number, step, rv = map(int, parts)
-            assert step == acked[number] + 1
-            acked[number] = step
-            self.newest = max(self.newest, rv)
-
-
-_note = _Note()
 
 
 if __name__ == "__main__":

@@ -183,7 +183,7 @@ def test_a_cluster_in_memory_does_what_the_model_says(steps: list[tuple[str, str
     asyncio.run(play(steps, None))
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(operations, max_size=25))
 def test_a_cluster_on_disk_does_what_the_model_says(steps: list[tuple[str, str, Any]]) -> None:
     with tempfile.TemporaryDirectory() as directory:

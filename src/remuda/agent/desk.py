@@ -143,7 +143,7 @@ class Desk:
         now = self._clock()
         for uid, known in list(self._records.items()):
             if launcher.may_have_child(known):
-                self._keep(launcher.fence(known, now), transition=True)
+                self._keep(launcher.fence(known, now), transition=known.connected)
                 self.links.send(uid, Fence())
 
     # --- what launchers and jobs bring ----------------------------------------------------------------------------------

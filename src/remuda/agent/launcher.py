@@ -233,9 +233,12 @@ def may_have_child(launcher: Launcher) -> bool:
 
 
 def fence(launcher: Launcher, now: float) -> Launcher:
-    """The launcher as it will be once the fence arrives: parked, deaf to every attempt it may have been told of."""
+    """The launcher as it is once the fence arrives: parked, deaf to every attempt it may have been told of."""
     highest = max(launcher.attempt, launcher.asked[0] if launcher.asked else 0)
-    new = changed(launcher, state=PARKED, attempt=highest, since=now, fenced=max(launcher.fenced, highest), step=None)
+    deaf = changed(launcher, fenced=max(launcher.fenced, highest))
+    if not launcher.connected:
+        return deaf  # it is told when it comes back, and until then it is what it was
+    new = changed(deaf, state=PARKED, attempt=highest, since=now, step=None)
     return shown(new, now, message="Fenced: the node could not reach the API for too long.")
 
 

@@ -42,6 +42,11 @@ class Session:
         self.asked_namespace = namespace or self.asked_namespace
 
     @property
+    def is_embedded(self) -> bool:
+        """The cluster is the one of the state directory, so its lock says whether it runs."""
+        return self._connect is None
+
+    @property
     def namespace(self) -> str:
         return self.asked_namespace or "default"
 

@@ -5,6 +5,7 @@ Use it as an async context manager: it holds a connection pool. A server that ca
 
 from __future__ import annotations
 
+import io
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
@@ -39,6 +40,7 @@ K = TypeVar("K", bound=KObject)
 # aiohttp refuses lines longer than twice its buffer, and one watch event is one line; the API's own limit of a body is 3 MiB.
 _READ_BUFFER_BYTES = 2 * 1024 * 1024
 _CONNECT_TIMEOUT_S = 5.0
+_LARGE_BODY_BYTES = 512 * 1024  # above that aiohttp wants a stream, so as not to block the loop
 
 
 class HttpCluster:
@@ -54,7 +56,6 @@ class HttpCluster:
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> HttpCluster:
-        self._open()
         return self
 
     async def __aexit__(
@@ -186,7 +187,7 @@ class HttpCluster:
             async with self._open().request(
                 method,
                 self._base + path,
-                data=body,
+                data=body if body is None or len(body) <= _LARGE_BODY_BYTES else io.BytesIO(body),
                 params=query,
                 headers=headers,
                 timeout=aiohttp.ClientTimeout(total=total, sock_connect=_CONNECT_TIMEOUT_S),

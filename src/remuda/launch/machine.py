@@ -105,7 +105,7 @@ class Launcher:
         """The first input."""
         if self.identity.standalone:
             self.floor = self.attempt = 1
-            self._spawn(1, {"REMUDA_ATTEMPT": "1"})
+            self._spawn(1, {})
         else:
             self._out.append(Connect())
         return self._actions()

@@ -235,7 +235,7 @@ class Shell:
         return f"{self._directory}/checkpoint-request.json"
 
     def _spawn(self, action: SpawnChild) -> None:
-        env = {**os.environ, **action.env}
+        env = {**os.environ, **action.env, "REMUDA_ATTEMPT": str(action.attempt)}
         env["PYTHONPATH"] = ":".join(filter(None, (env.get("PYTHONPATH"), USER_PATH)))
         if self._inbox is not None:
             env["REMUDA_PROGRESS_FILE"] = self._inbox.file_path

@@ -230,8 +230,7 @@ class LaunchedContainer:
         elif isinstance(action, actions.SetTimer):
             self._set_timer(action.at, now)
         elif isinstance(action, actions.Connect):
-            self._to_agent = self._agent.connect(self._uid, self._deliver)
-            self._input(machine.connected(now))
+            self._connect(now)
         elif isinstance(action, actions.SpawnChild):
             self._spawn(action)
         elif isinstance(action, actions.SignalChild):
@@ -250,6 +249,14 @@ class LaunchedContainer:
         elif isinstance(action, actions.Exit):
             self.vanish()
             self._ended(action.code, "")
+
+    def _connect(self, now: float) -> None:
+        try:
+            self._to_agent = self._agent.connect(self._uid, self._deliver)
+        except Refusal:  # the agent does not know the pod (yet): the machine tries again
+            self._input(self._machine.disconnected(now))
+        else:
+            self._input(self._machine.connected(now))
 
     def _spawn(self, action: actions.SpawnChild) -> None:
         attempt = action.attempt

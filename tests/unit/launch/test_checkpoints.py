@@ -89,7 +89,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     "of another step": lambda p: edit_side(p, step=21),
     "no digest": lambda p: edit_side(p, sha256=None),
     "wrong digest": lambda p: edit_side(p, sha256="0" * 64),
-    "wrong size": lambda p: edit_side(p, bytes=10),
+    "wrong size": lambda p: edit_side(p, bytes=11),
     "data is a directory": as_directory,
     "marked bad": lambda p: p.with_suffix(".bad").touch(),
     "renamed with zeros": lambda p: [p.with_suffix(s).rename(p.with_name("step-020" + s)) for s in (".ckpt", ".json")],

@@ -547,7 +547,7 @@ def test_exit_is_final() -> None:
 
 def test_standing_alone_runs_the_command_once() -> None:
     machine = Launcher(Identity("p", "u", 1, standalone=True))
-    assert machine.begin(T) == [SpawnChild(1, {"REMUDA_ATTEMPT": "1"})]
+    assert machine.begin(T) == [SpawnChild(1, {})]
     assert machine.child_started(T, 1, 500) == []
     assert kinds(machine.child_exited(T, 1, 4, None)) == "KillChild"
     assert machine.tree_gone(T) == [Exit(4)]

@@ -5,7 +5,6 @@ import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -87,7 +86,7 @@ def test_reports_reach_the_launcher(listener: Listener) -> None:
 
 def test_step_time_is_measured_between_reports(listener: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr(remuda_train.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
     remuda_train.report(10)
     now[0] += 3
     remuda_train.report(12)
@@ -146,7 +145,5 @@ def test_a_corrupt_checkpoint_raises_and_is_not_offered_again(tmp_path: Path) ->
 
 
 def test_it_keeps_the_last_three_by_default() -> None:
-    for step in range(6):
-        path = Path(remuda_train.save(step, b""))
-    kept: Any = sorted(p.name for p in path.parent.glob("*.ckpt"))
-    assert kept == ["step-3.ckpt", "step-4.ckpt", "step-5.ckpt"]
+    paths = [Path(remuda_train.save(step, b"")) for step in range(6)]
+    assert sorted(path.name for path in paths[0].parent.glob("*.ckpt")) == ["step-3.ckpt", "step-4.ckpt", "step-5.ckpt"]

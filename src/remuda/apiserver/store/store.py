@@ -85,8 +85,9 @@ class Store:
                 if current is not None and current.rv == entry.rv
                 else Record(entry.key, entry.rv, raw=entry.body, deleted=entry.type == DELETED)
             )
-            collection.remember(Event(entry.type, record, last.get(entry.key)))
-            last[entry.key] = record
+            collection.remember(Event(entry.type, record, last.pop(entry.key, None)))
+            if entry.type != DELETED:
+                last[entry.key] = record
             revision = max(revision, entry.rv)
         self._revision = revision
         self._next = revision + 1

@@ -36,7 +36,9 @@ def broken_in_place(before: Before, after: After) -> list[str]:
     """(a) a process died: everybody restarts in the same pod on the same devices."""
     problems = _kept(before, after, moved=set()) + _resumed(before, after)
     if after.recovery.remedy is not Remedy.RESTART_IN_PLACE or after.recovery.cause is not Cause.CODE:
-        problems.append(f"remedy was {after.recovery.remedy} for {after.recovery.cause}, expected RestartInPlace for code")
+        problems.append(
+            f"remedy was {after.recovery.remedy} for {after.recovery.cause}, expected RestartInPlace for code"
+        )
     return problems
 
 

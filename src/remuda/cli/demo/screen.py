@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import msgspec
+from rich.box import SIMPLE
 from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.table import Table
@@ -80,17 +81,17 @@ def compact(devices: Sequence[str]) -> str:
 
 
 def render_recoveries(rows: Sequence[tuple[str, Recovery]]) -> Table:
-    """Measured times of each stage, from the first signal."""
-    table = Table(title="measured, from the first signal", header_style="bold")
-    for column in ("", "cause", "remedy", "detect", "stopped", "barrier", "first step", "steps lost", "price"):
-        table.add_column(column, justify="left" if column in ("", "cause", "remedy") else "right", no_wrap=True)
+    """Measured times of each stage, from the first signal. Fits 80 columns."""
+    title = "Measured, in milliseconds from the first signal"
+    table = Table(title=title, header_style="bold", title_justify="left", box=SIMPLE)
+    for column in ("fault", "remedy", "detect", "stopped", "barrier", "1st step", "steps lost"):
+        table.add_column(column, justify="left" if column in ("fault", "remedy") else "right", no_wrap=True)
     for name, recovery in rows:
         began = to_seconds(recovery.signal_at) if recovery.signal_at else 0.0
         marks = (recovery.detected_at, recovery.stopped_at, recovery.opened_at, recovery.first_step_at)
-        times = [f"{(to_seconds(m) - began) * 1000:.0f} ms" if m else "-" for m in marks]
+        times = [f"{(to_seconds(m) - began) * 1000:.0f}" if m else "-" for m in marks]
         lost = recovery.step_at_fault - recovery.resume_step
-        price = f"{recovery.price_gpu_hours * 60:.1f} GPU-min"
-        table.add_row(name, recovery.cause, recovery.remedy, *times, str(max(lost, 0)), price)
+        table.add_row(name, recovery.remedy, *times, str(max(lost, 0)))
     return table
 
 
@@ -115,5 +116,7 @@ def render_timeline(job: TrainingJob, letters: Mapping[int, str], until: float, 
     text.append("  ")
     for glyph in cells:
         text.append(glyph, style="red" if glyph == "░" else "green")
-    text.append(f"\n  0 s{'':{width - 4 - len(f'{span:.0f} s')}}{span:.0f} s   █ training  ░ recovering", style="dim")
+    text.append(f"\n  0 s{'':{width - 3 - len(f'{span:.0f} s')}}{span:.0f} s\n", style="dim")
+    text.append("  █ training", style="green")
+    text.append("  ░ stopped, from the signal to the first new step", style="red")
     return text

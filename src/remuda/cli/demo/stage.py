@@ -36,7 +36,20 @@ from remuda.runtime.embedded import EmbeddedCluster
 
 NAME, NAMESPACE = "demo", "default"
 RANKS, GPUS, SPARES = 8, 4, 1
+UNSAVED_STEPS, CALM_STEPS = 4, 24  # how far training gets between two faults
 TRAIN = Path(__file__).with_name("train.py")
+
+NEXT = """
+Go on by hand (put .venv/bin on your PATH first):
+  remuda up --detach
+  remuda train my-job --replicas 8 --gpus 4 --spares 1 --topology rack \\
+      --workdir examples/01-hello-gang -- python train.py
+  remuda job my-job -w
+  remuda drill device-fail my-job --rank 5 --code 79
+  remuda devices
+  remuda logs my-job --rank 3 --attempt 1
+  remuda down
+"""
 
 
 class BrokenPromise(Exception):
@@ -72,6 +85,7 @@ class Demo:
         self._live = Live(console=console, refresh_per_second=8, get_renderable=self._scene) if live else None
         for informer in (self._view.jobs, self._view.pods, self._view.devices):
             informer.subscribe(lambda old, new: self._changed.set())
+        cluster.board.subscribe(lambda namespace, gang, notable: self._changed.set())
 
     # -- the play ---------------------------------------------------------------------------------------------------
 
@@ -89,7 +103,9 @@ class Demo:
         self._say("16 nodes x 8 fake H100 in 2 racks; 8 pods x 4 GPUs train, 1 spare is parked")
         await self._cluster.api.create(TrainingJob, demo_job())
         await self._until("the gang to train", self._settled, 30)
-        self._note(f"training since step 1 in {self._rack()}; checkpoint at step {self._job().status.progress.checkpoint_step}")
+        self._note(
+            f"training since step 1 in {self._rack()}; checkpoint at step {self._job().status.progress.checkpoint_step}"
+        )
         await self._process_killed()
         await self._device_failed()
         await self._spare_and_device_failed()
@@ -118,7 +134,7 @@ class Demo:
         spare, victim = before.job.status.spares[0], before.job.status.members[2]
         await self._drill(DrillKind.DEVICE_FAIL, node=spare.node, device=spare.devices[0], code="xid-79")
         await self._drill(DrillKind.DEVICE_FAIL, node=victim.node, device=victim.devices[0], code="xid-48")
-        after = await self._recovered("(c) spare+device", before)
+        after = await self._recovered("(c) spare, device", before)
         bad = (victim.node, victim.devices[0])
         problems = promises.broken_by_device(before, after, 2, bad, by_spare=False)
         await self._until("a fresh spare", lambda: not promises.broken_spare(before, self._job()), 20)
@@ -131,6 +147,12 @@ class Demo:
         if job is None:
             raise BrokenPromise("the job is gone")
         return job
+
+    def _step(self) -> int:
+        """The slowest member's newest step, fresher than the status."""
+        beats = self._cluster.board.of_gang(NAMESPACE, NAME)
+        steps = [beats[m.uid].last.step if m.uid in beats else 0 for m in self._job().status.members]
+        return min(steps, default=0)
 
     def _racks(self) -> dict[str, str]:
         return {n.name: n.labels.get(RACK_LABEL, "") for n in self._view.nodes.items()}
@@ -145,17 +167,24 @@ class Demo:
         """Training, with a checkpoint of this attempt to lose steps against, and a spare at hand."""
         job = self._job()
         status = job.status
-        own = [r.resume_step for r in status.recoveries[-1:]] or [0]
+        resumed = status.recoveries[-1].resume_step if status.recoveries else 0
         done = not status.recoveries or status.recoveries[-1].first_step_at is not None
         parked = any(s.parked for s in status.spares)
-        return status.phase == "Running" and done and parked and status.progress.checkpoint_step > own[0]
+        saved = status.progress.checkpoint_step
+        # Far enough after a checkpoint that a fault costs steps, and long enough after the last fault to be training again.
+        far = self._step() >= saved + UNSAVED_STEPS and self._step() >= resumed + CALM_STEPS
+        return status.phase == "Running" and done and parked and saved > resumed and far
 
     async def _recovered(self, name: str, before: Before) -> After:
         attempt = before.job.status.attempt
 
         def is_over() -> bool:
             status = self._job().status
-            return status.attempt > attempt and status.barrier == "Open" and status.recoveries[-1].first_step_at is not None
+            return (
+                status.attempt > attempt
+                and status.barrier == "Open"
+                and status.recoveries[-1].first_step_at is not None
+            )
 
         await self._until("the gang to recover", is_over, 30)
         job = self._job()
@@ -215,7 +244,9 @@ class Demo:
                     await self._changed.wait()
         except TimeoutError:
             status = self._job().status
-            raise BrokenPromise(f"waited {seconds:g} s for {what}; the job is {status.phase}: {status.message}") from None
+            raise BrokenPromise(
+                f"waited {seconds:g} s for {what}; the job is {status.phase}: {status.message}"
+            ) from None
 
     def _check(self, problems: list[str], promise: str) -> None:
         if problems:
@@ -242,19 +273,16 @@ class Demo:
     def _finale(self) -> None:
         job = self._job()
         self._console.print(render_recoveries(self._rows))
-        self._console.print(render_timeline(job, self._letters, time.time()))
-        lost = ", ".join(f"{cause} {seconds:.0f}" for cause, seconds in sorted(job.status.goodput.lost_gpu_seconds.items()))
+        width = max(40, min(100, self._console.width - 6))
+        self._console.print(render_timeline(job, self._letters, time.time(), width))
+        lost = ", ".join(
+            f"{cause} {seconds:.0f}" for cause, seconds in sorted(job.status.goodput.lost_gpu_seconds.items())
+        )
         self._console.print(
             f"ETTR {job.status.goodput.ettr:.1%} over {job.status.goodput.wall_seconds:.0f} s with "
             f"{job.status.interruptions} interruptions; GPU-seconds lost by cause: {lost}"
         )
-        self._console.print(
-            "\nGo on by hand:\n"
-            "  remuda up --detach\n"
-            f"  remuda train my-job --replicas 8 --gpus 4 --spares 1 --topology rack -- python {TRAIN.name}\n"
-            "  remuda job my-job -w        remuda drill device-fail my-job --rank 5 --code 79\n"
-            "  remuda devices              remuda logs my-job --rank 3 --attempt 1        remuda down"
-        )
+        self._console.print(NEXT, highlight=False)
 
 
 def run_demo(console: Console) -> int:

@@ -21,9 +21,9 @@ try:
 except ImportError:
     sys.exit("remuda_train is missing: start this script with `remuda train ... -- python train.py`")
 
-STEP_S = float(os.environ.get("DEMO_STEP_SECONDS", "0.15"))
+STEP_S = float(os.environ.get("DEMO_STEP_SECONDS", "0.12"))
 STEPS = int(os.environ.get("DEMO_STEPS", "1000000"))
-EVERY = int(os.environ.get("DEMO_CHECKPOINT_EVERY", "5"))
+EVERY = int(os.environ.get("DEMO_CHECKPOINT_EVERY", "10"))
 SIZE = 64
 
 

@@ -1,0 +1,281 @@
+"""A job on the screen: the table of all jobs and the picture of one. Pure: objects in, rich renderables out.
+
+`Picture` joins what the API keeps apart: the job's status (who has which rank), the launchers' reports in NodeDevices
+(what each pod is doing right now), pods (before there is a launcher) and node labels (where that is).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from remuda.api.core_v1 import Node, Pod
+from remuda.api.devices import LauncherReport, NodeDevices
+from remuda.api.meta import to_seconds
+from remuda.api.training import UNLIMITED, Cause, Recovery, TrainingJob
+from remuda.cli.output import plain_table
+from remuda.cli.text import NOTHING, age, amount, between, compact, duration, percent, plural
+from remuda.runtime.config import RACK_LABEL
+
+PHASE_STYLE = {
+    "Running": "green",
+    "Succeeded": "bold green",
+    "Failed": "bold red",
+    "Recovering": "bold yellow",
+    "Starting": "cyan",
+    "Pending": "yellow",
+}
+STATE_STYLE = {"running": "green", "ready": "cyan", "parked": "blue", "stopping": "yellow"}
+
+
+class Picture(msgspec.Struct, frozen=True):
+    """One job and everything the screen says about it. Maps are by pod uid, `racks` by node."""
+
+    job: TrainingJob
+    pods: Mapping[str, Pod]
+    reports: Mapping[str, LauncherReport]
+    racks: Mapping[str, str]
+    now: float
+
+
+def take_picture(
+    job: TrainingJob, pods: Iterable[Pod], devices: Iterable[NodeDevices], nodes: Iterable[Node], now: float
+) -> Picture:
+    uids = {m.uid for m in job.status.members} | {s.uid for s in job.status.spares}
+    return Picture(
+        job=job,
+        pods={p.uid: p for p in pods if p.uid in uids},
+        reports={r.uid: r for d in devices for r in d.observed.launchers if r.uid in uids},
+        racks={n.name: n.labels[RACK_LABEL] for n in nodes if RACK_LABEL in n.labels},
+        now=now,
+    )
+
+
+def render_jobs(jobs: Sequence[TrainingJob], now: float, width: int, *, wide: bool = False) -> RenderableType:
+    if not jobs:
+        return Text("No jobs. Start one: remuda train --replicas 4 --gpus 8 --spares 1 -- python train.py")
+    columns = ["NAME", "PHASE", "ATTEMPT", "RANKS", "STEP", "CKPT", "ETTR", "SPARES", "AGE", "REASON"]
+    if wide:
+        columns = ["NAMESPACE", *columns, "DOMAIN", "MESSAGE"]
+    table = plain_table(*columns, width=width, right=("ATTEMPT", "RANKS", "STEP", "CKPT", "ETTR", "SPARES", "AGE"))
+    table.columns[columns.index("REASON")].no_wrap = False
+    table.columns[columns.index("REASON")].overflow = "fold"
+    for job in sorted(jobs, key=lambda j: (j.namespace, j.name)):
+        status = job.status
+        cells: list[str | Text] = [
+            job.name,
+            _phase(job),
+            str(status.attempt),
+            f"{len(status.members)}/{sum(r.replicas for r in job.spec.roles)}",
+            _step(status.progress.step),
+            _step(status.progress.checkpoint_step),
+            percent(status.goodput.ettr) if status.started_at else NOTHING,
+            f"{sum(1 for s in status.spares if s.parked)}/{job.spec.spares}" if job.spec.spares else NOTHING,
+            age(job.metadata.creation_timestamp, now),
+            # A running job needs no reason; the word would only draw the eye away from those that have one.
+            "" if status.phase == "Running" else status.reason,
+        ]
+        if wide:
+            cells = [job.namespace, *cells, status.placement.domain or NOTHING, status.message]
+        table.add_row(*cells)
+    return table
+
+
+def _phase(job: TrainingJob) -> Text:
+    if job.is_deleting:
+        return Text("Deleting", style="yellow")
+    return Text(job.status.phase, style=PHASE_STYLE.get(job.status.phase, ""))
+
+
+def _step(step: int) -> str:
+    return str(step) if step else NOTHING
+
+
+def render_job(picture: Picture, width: int, *, rows: int | None = None) -> RenderableType:
+    """`rows`: how many members to show at most; those that are not simply running come first then."""
+    job = picture.job
+    parts: list[RenderableType] = [render_header(picture), Text(), _members(picture, width, rows)]
+    if job.status.recoveries:
+        parts += [Text(), *render_recoveries(job.status.recoveries, width)]
+    return Group(*parts)
+
+
+def render_header(picture: Picture) -> RenderableType:
+    job, now = picture.job, picture.now
+    status, progress, goodput = job.status, job.status.progress, job.status.goodput
+    first = Text()
+    first.append(job.name, style="bold").append("  ").append_text(_phase(job))
+    first.append(f"  attempt {status.attempt}")
+    where = [job.namespace, status.placement.domain, f"age {age(job.metadata.creation_timestamp, now)}"]
+    first.append("  " + " · ".join(w for w in where if w), style="dim")
+    lines = [first]
+    if status.message and status.phase != "Running":
+        lines.append(Text(f"{status.reason}: {status.message}", style=PHASE_STYLE.get(status.phase, "")))
+    facts = [f"step {progress.step}"]
+    if progress.checkpoint_time:
+        saved = f"checkpoint {progress.checkpoint_step}"
+        facts.append(saved if job.is_finished else f"{saved} ({age(progress.checkpoint_time, now)} ago)")
+    if progress.step_seconds:
+        facts.append(f"{duration(progress.step_seconds)}/step")
+    if status.started_at:
+        facts.append(f"ETTR {percent(goodput.ettr)}")
+        lost = ", ".join(f"{cause} {amount(s)}" for cause, s in sorted(goodput.lost_gpu_seconds.items()))
+        facts.append(f"lost GPU-seconds: {lost or 'none'}")
+    lines.append(Text(" · ".join(facts)))
+    lines.append(_budgets(job))
+    return Group(*lines)
+
+
+def _budgets(job: TrainingJob) -> Text:
+    line = Text("budgets ", style="dim")
+    for cause in Cause:
+        limit, used = job.spec.failure.budgets.limit(cause), job.status.used.get(cause.value, 0)
+        if limit == UNLIMITED and not used:
+            continue
+        style = "" if not used else ("bold red" if limit != UNLIMITED and used >= limit else "yellow")
+        line.append(f" {cause.value} {used}/{'∞' if limit == UNLIMITED else limit}", style=style)
+    return line
+
+
+def _members(picture: Picture, width: int, rows: int | None) -> RenderableType:
+    status = picture.job.status
+    if not status.members and not status.spares:
+        return Text("No pods placed yet.", style="dim")
+    columns = ["RANK", "POD", "NODE", "RACK", "DEVICES", "STATE"]
+    if not any(m.node in picture.racks for m in (*status.members, *status.spares)):
+        columns.remove("RACK")
+    table = plain_table(*columns, width=width, right=("RANK",))
+    table.columns[-1].no_wrap = False
+    lines = [
+        (str(m.rank), m.pod, m.node, m.devices, member_state(picture, m.uid))
+        for m in sorted(status.members, key=lambda m: m.rank)
+    ]
+    hidden = 0
+    if rows is not None and len(lines) > max(rows, 1):
+        # The eye needs those that stand out; ranks in the common state can be counted instead.
+        standing_out = sorted(lines, key=lambda line: line[4].plain == "running")
+        shown = standing_out[: max(rows, 1)]
+        hidden = len(lines) - len(shown)
+        lines = [line for line in lines if line in shown]
+    spares = [("spare", s.pod, s.node, s.devices, member_state(picture, s.uid)) for s in status.spares]
+    for rank, pod, node, devices, state in [*lines, *spares]:
+        cells: list[str | Text] = [rank, pod, node or NOTHING, picture.racks.get(node, NOTHING), compact(devices), state]
+        if "RACK" not in columns:
+            del cells[3]
+        table.add_row(*cells, style="dim" if rank == "spare" else None)
+    if not hidden:
+        return table
+    return Group(table, Text(f"… and {plural(hidden, 'more rank')}; the whole: remuda job {picture.job.name}", "dim"))
+
+
+def member_state(picture: Picture, uid: str) -> Text:
+    """What the pod is doing, in one or two words; with the attempt when it is not the job's."""
+    report, pod = picture.reports.get(uid), picture.pods.get(uid)
+    if pod is None:
+        return Text("gone", style="red")
+    if pod.is_deleting:
+        return Text("terminating", style="yellow")
+    if report is None or report.state == "gone":
+        return _pod_state(pod)
+    if report.hung_since is not None:
+        return Text(f"hung for {duration(picture.now - to_seconds(report.hung_since))}", style="bold red")
+    if report.state == "exited":
+        code = report.code if report.code is not None else 0
+        words = f"exited {code}" + (f": {report.message}" if code and report.message else "")
+        return Text(words, style="green" if code == 0 else "bold red")
+    behind = f" (attempt {report.attempt})" if report.attempt not in (0, picture.job.status.attempt) else ""
+    return Text(report.state + behind, style=STATE_STYLE.get(report.state, ""))
+
+
+def _pod_state(pod: Pod) -> Text:
+    """Before the launcher has said hello: the pod's own phase, and why it waits."""
+    statuses = pod.status.container_statuses
+    waiting = next((s.state.waiting.reason for s in statuses if s.state.waiting and s.state.waiting.reason), "")
+    word = waiting or pod.status.reason
+    if not word:
+        refused = next((c.reason for c in pod.status.conditions if c.type == "PodScheduled" and c.status == "False"), "")
+        word = refused or ("starting" if pod.status.phase == "Running" or pod.spec.node_name else "waiting for a place")
+    return Text(word, style="red" if pod.is_terminal else "yellow")
+
+
+def render_recoveries(recoveries: Sequence[Recovery], width: int) -> list[RenderableType]:
+    """Newest last. Times count from the first signal of the fault; below each, why the cheaper remedies were not taken."""
+    table = recovery_table(recoveries, width)
+    last = recoveries[-1]
+    notes = Text()
+    if last.message:
+        notes.append(f"\nattempt {last.attempt}: {last.message}")
+    if last.replaced:
+        notes.append(f"\n  {', '.join(last.members)} -> {', '.join(last.replaced)}")
+    for refused in last.why_not:
+        notes.append(f"\n  not {refused}", style="dim")
+    return [table, notes] if notes.plain else [table]
+
+
+def recovery_table(recoveries: Sequence[Recovery], width: int) -> Table:
+    columns = ("ATTEMPT", "CAUSE", "REASON", "REMEDY", "PRICE", "DETECT", "STOP", "BARRIER", "STEP", "LOST")
+    table = plain_table(*columns, width=width, right=("ATTEMPT", "PRICE", "DETECT", "STOP", "BARRIER", "STEP", "LOST"))
+    table.columns[2].overflow = "ellipsis"
+    for r in recoveries:
+        start = r.signal_at or r.detected_at
+        lost = max(0, r.step_at_fault - r.resume_step) if r.opened_at else None
+        table.add_row(
+            str(r.attempt),
+            r.cause.value,
+            r.reason,
+            r.remedy.value,
+            f"{r.price_gpu_hours:.2f}",
+            between(start, r.detected_at),
+            between(start, r.stopped_at),
+            between(start, r.opened_at),
+            between(start, r.first_step_at),
+            NOTHING if lost is None else str(lost),
+        )
+    return table
+
+
+def recovery_words(recovery: Recovery) -> str:
+    """One recovery as a line of text."""
+    start = recovery.signal_at or recovery.detected_at
+    lost = max(0, recovery.step_at_fault - recovery.resume_step)
+    times = (
+        ("detected", recovery.detected_at),
+        ("stopped", recovery.stopped_at),
+        ("barrier open", recovery.opened_at),
+        ("first new step", recovery.first_step_at),
+    )
+    reached = ", ".join(f"{word} {between(start, time)}" for word, time in times if time is not None)
+    tail = f", {plural(lost, 'step')} lost" if recovery.opened_at else ""
+    return f"{recovery.remedy} after {recovery.reason} ({recovery.cause}): {reached}{tail}"
+
+
+def transitions(old: TrainingJob | None, new: TrainingJob) -> list[str]:
+    """What changed between two looks, one line each, for output that cannot be redrawn."""
+    was, status = (old.status if old else None), new.status
+    lines: list[str] = []
+    if was is None or (was.phase, was.attempt) != (status.phase, status.attempt):
+        why = f"{status.reason}: {status.message}" if status.reason else "created"
+        lines.append(f"attempt {status.attempt} {status.phase} - {why}")
+    before = {(r.attempt, r.signal_at): r for r in was.recoveries} if was else {}
+    for recovery in status.recoveries:
+        seen = before.get((recovery.attempt, recovery.signal_at))
+        if recovery.first_step_at is not None and (seen is None or seen.first_step_at is None):
+            lines.append(f"attempt {recovery.attempt} recovered - {recovery_words(recovery)}")
+        elif seen is None:
+            head = f"{recovery.remedy} at {recovery.price_gpu_hours:.2f} GPU-hours"
+            why_not = f" (not {'; not '.join(recovery.why_not)})" if recovery.why_not else ""
+            lines.append(f"attempt {recovery.attempt} remedy - {head}{why_not}")
+    parked = _parked(new)
+    if was is not None and old is not None and parked - _parked(old):
+        lines.append(f"attempt {status.attempt} spare parked - {', '.join(sorted(parked - _parked(old)))}")
+    if was is not None and was.progress.checkpoint_step == 0 < status.progress.checkpoint_step:
+        lines.append(f"attempt {status.attempt} first checkpoint - step {status.progress.checkpoint_step}")
+    return lines
+
+
+def _parked(job: TrainingJob) -> set[str]:
+    return {s.pod for s in job.status.spares if s.parked}

@@ -1,0 +1,55 @@
+"""Finding what a user names. What is not there is refused with what is: the nearest name, or all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from difflib import get_close_matches
+
+from remuda.api.core_v1 import Node, Pod
+from remuda.api.devices import NodeDevices
+from remuda.api.errors import NotFound, Refusal
+from remuda.api.names import LABEL_GANG
+from remuda.api.selectors import where
+from remuda.api.training import TrainingJob
+from remuda.cli.jobview import Picture, take_picture
+from remuda.kube.cluster import Cluster
+
+
+async def find_picture(cluster: Cluster, name: str, namespace: str, clock: Callable[[], float]) -> Picture:
+    job = await find_job(cluster, name, namespace)
+    pods = await cluster.list(Pod, namespace, labels=where({LABEL_GANG: name}))
+    devices = await cluster.list(NodeDevices)
+    nodes = await cluster.list(Node)
+    return take_picture(job, pods.items, devices.items, nodes.items, clock())
+
+
+async def find_job(cluster: Cluster, name: str, namespace: str) -> TrainingJob:
+    try:
+        return await cluster.get(TrainingJob, name, namespace)
+    except NotFound:
+        names = sorted(j.name for j in (await cluster.list(TrainingJob, namespace)).items)
+        raise no_job(name, namespace, names) from None
+
+
+def no_job(name: str, namespace: str, names: list[str]) -> Refusal:
+    none = "Start one with `remuda train`, or name another namespace with -n."
+    return Refusal("JobNotFound", f"There is no job `{name}` in namespace {namespace}.", nearest(name, names, none))
+
+
+async def find_node(cluster: Cluster, name: str) -> NodeDevices:
+    try:
+        return await cluster.get(NodeDevices, name)
+    except NotFound:
+        names = sorted(n.name for n in (await cluster.list(NodeDevices)).items)
+        raise Refusal("NodeNotFound", f"There is no node `{name}`.", nearest(name, names, "There are none.")) from None
+
+
+def nearest(name: str, names: list[str], none: str) -> str:
+    """The fix for a name that is not there."""
+    near = get_close_matches(name, names, n=1)
+    if near:
+        return f"Did you mean `{near[0]}`?"
+    if not names:
+        return none
+    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+    return f"There are: {', '.join(names[:8])}{more}."
