@@ -49,7 +49,7 @@ kube: ## build the real Kubernetes control plane for `make test` (needs Go >= 1.
 	@tools/build-kube
 
 bench-recovery: $(STAMP) ## measure recovery times and print PASS or MISS for each bar
-	$(BIN)/python bench/recovery.py
+	$(BIN)/python -m bench.recovery $(ARGS)
 
 clean: ## remove .venv and every generated file (keeps the Kubernetes cache)
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 import pytest
@@ -224,6 +224,19 @@ async def test_a_write_that_changes_nothing_is_no_write(rig: Rig) -> None:
     assert rig.store.revision == before
 
 
+async def test_an_object_has_to_be_named_in_full(cluster: Cluster) -> None:
+    for attempt in (
+        cluster.get(Pod, "p"),
+        cluster.get(Node, ""),
+        cluster.patch(Pod, "p", {}),
+        cluster.replace(Pod, {"metadata": {"namespace": "team"}}),
+        cluster.delete(Pod, "", "team"),
+        cluster.bind("p", "", Binding("n")),
+    ):
+        with pytest.raises(BadRequest, match="is needed to name one of"):
+            await attempt
+
+
 # Status.
 
 
@@ -279,6 +292,21 @@ async def test_an_unknown_field_is_refused_with_the_right_name(cluster: Cluster)
     job["spec"]["roles"][0]["replicas"] = -1
     with pytest.raises(Invalid, match="replicas"):
         await cluster.replace(TrainingJob, job)
+
+
+async def test_an_object_that_newer_rules_refuse_can_still_be_let_go(rig: Rig) -> None:
+    job = a_job()
+    job["metadata"]["finalizers"] = ["a.b/c"]
+    await rig.cluster.create(TrainingJob, job)
+    key = TrainingJob.resource.key("j", "team")
+    record = rig.store.get(key)
+    assert record is not None
+    await rig.store.put(key, {**record.body, "spec": {**record.body["spec"], "spares": -1}})
+    await rig.cluster.delete(TrainingJob, "j", "team")
+    with pytest.raises(Invalid):
+        await rig.cluster.patch(TrainingJob, "j", {"spec": {"spares": -2}}, "team")
+    await rig.cluster.patch(TrainingJob, "j", {"metadata": {"finalizers": None}}, "team")
+    assert (await rig.cluster.list(TrainingJob)).items == []
 
 
 # Deleting.
@@ -475,6 +503,22 @@ async def test_a_selective_watch_sees_objects_come_and_go(cluster: Cluster) -> N
     left = events[2].obj
     assert left is not None
     assert (left.labels, left.metadata.resource_version) == ({"x": "1"}, gone.metadata.resource_version)
+
+
+async def test_a_watcher_is_told_only_of_what_it_selects(cluster: Cluster) -> None:
+    await cluster.create(Pod, a_pod("a"))
+    await cluster.bind("a", "team", Binding("n1"))
+    stream = cluster.watch(Pod, "", fields=parse_field_selector("spec.nodeName=n1"))
+    async with asyncio.timeout(DEADLINE_S):
+        assert (await anext(stream)).type == "ADDED"
+        coming = asyncio.ensure_future(anext(stream))
+        for number in range(3 * HISTORY):  # more than the history holds: whoever is not concerned does not fall behind
+            await asyncio.sleep(0)
+            await cluster.create(Pod, a_pod(f"x{number}"))
+        await cluster.delete(Pod, "a", "team", grace_s=0)
+        event = await coming
+    assert (event.type, event.obj and event.obj.name) == ("DELETED", "a")
+    await cast(AsyncGenerator[Any, None], stream).aclose()
 
 
 async def test_history_that_is_gone_is_expired(cluster: Cluster) -> None:

@@ -222,9 +222,11 @@ async def test_a_client_that_hangs_up_leaves_nothing_behind(server: Server) -> N
         await cluster.create(Pod, POD)
         stream = cluster.watch(Pod, "")
         await anext(stream)
-        await stream.aclose()
         waiting = server.store._collection(Pod.resource.prefix)._waiting
-        while waiting:  # noqa: ASYNC110 - the server has no event to tell this by
+        while not waiting:  # noqa: ASYNC110 - the server has no event to tell this by
+            await asyncio.sleep(0)
+        await stream.aclose()
+        while waiting:  # noqa: ASYNC110
             await asyncio.sleep(0)
 
 

@@ -148,6 +148,10 @@ class Agent:
         env = environment(self.config.node, owner, path, [self._devices[d] for d in devices])
         return Allocation(tuple(devices), path, env)
 
+    def holders(self) -> dict[str, str]:
+        """Device -> uid of the pod whose processes may use it."""
+        return self._table.holders()
+
     def connect(self, uid: str, deliver: Deliver) -> Deliver:
         if uid not in self.desk:
             raise Refusal("NotAllocated", f"Pod {uid} has no allocation on {self.config.node}.", "Call allocate first.")

@@ -45,6 +45,10 @@ class AllocationTable:
     def owner(self, uid: str) -> Owner | None:
         return self._owners.get(uid)
 
+    def holders(self) -> dict[str, str]:
+        """Device -> uid of the pod that holds it."""
+        return dict(self._holder)
+
     def grant(self, owner: Owner, devices: Mapping[str, ObservedDevice], *, again: bool = False) -> None:
         """Enter `owner` or raise a Refusal and change nothing. `again`: it had these devices before this agent started,
         so a device that failed meanwhile is no reason to refuse; the manager decides what becomes of the pod."""

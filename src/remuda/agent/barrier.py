@@ -139,5 +139,8 @@ def roster(job: TrainingJob) -> dict[str, Member]:
 
 
 def checkpoint_dir(job: TrainingJob, root: str) -> str:
-    """Where the job's checkpoints go: where its spec says, else a directory of its own below `root`."""
-    return job.spec.checkpoint.path or f"{root}/{job.namespace}/{job.name}"
+    """Where the job's checkpoints go: where its spec says, else a directory of its own below `root`.
+
+    Its own by uid: a new job that takes the name of a deleted one must not resume from the other's weights.
+    """
+    return job.spec.checkpoint.path or f"{root}/{job.namespace}/{job.name}-{job.uid[:8]}"

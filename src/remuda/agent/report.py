@@ -54,7 +54,7 @@ class Reporter:
                 await asyncio.sleep(delay)
                 delay = min(delay * 2, RETRY_MAX_S)
             else:
-                self._written = to_wire(found.observed)
+                self._written = {MODEL: "", DEVICES: [], LAUNCHERS: [], **to_wire(found.observed)}
                 return found
 
     def mark(self, *parts: str) -> None:

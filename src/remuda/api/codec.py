@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import difflib
 import re
+from functools import cache
 from typing import Any, TypeVar, cast
 
 import msgspec
 
 from remuda.api.errors import Refusal
-from remuda.api.meta import JsonObject, KObject
+from remuda.api.meta import JsonObject, KObject, ObjectMeta
 
 T = TypeVar("T")
 K = TypeVar("K", bound=KObject)
@@ -21,6 +22,10 @@ K = TypeVar("K", bound=KObject)
 _decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
 _encoder = msgspec.json.Encoder()
 _untyped = msgspec.json.Decoder()
+
+# ObjectMeta is a projection and reads leniently; from a user a misspelt `labels` must not vanish. The two besides ours come
+# with every object that was exported from a cluster.
+_METADATA = sorted({*(f.encode_name for f in msgspec.structs.fields(ObjectMeta)), "managedFields", "selfLink"})
 
 
 def encode(obj: object) -> bytes:
@@ -59,27 +64,69 @@ def decode_strict(kind: type[K], body: Any, where: str = "") -> K:
         raise Refusal(
             "NotAnObject", f"{where or kind.resource.kind} is not a mapping.", "Start with apiVersion and kind."
         )
-    known = {"apiVersion", "kind", *(f.encode_name for f in msgspec.structs.fields(kind))}
-    for name in body:
-        if name not in known:
-            raise _unknown(str(name), "$", sorted(known))
+    _check_names(body, _names(kind), "$")
+    _check_metadata(kind, body, "$")
     try:
         return msgspec.convert(body, kind)
     except msgspec.ValidationError as error:
         raise _explain(kind, str(error)) from None
 
 
+def _check_names(body: JsonObject, known: list[str], path: str) -> None:
+    for name in body:
+        if name not in known:
+            raise _unknown(str(name), path, known)
+
+
+def _check_metadata(struct: Any, body: Any, path: str) -> None:
+    """The names below every ObjectMeta, however deep it sits."""
+    if isinstance(body, list):
+        for index, item in enumerate(body):
+            _check_metadata(struct, item, f"{path}[{index}]")
+    elif struct is ObjectMeta and isinstance(body, dict):
+        _check_names(body, _METADATA, path)
+    elif isinstance(body, dict):
+        for name, inner in _above_metadata(struct):
+            if name in body:
+                _check_metadata(inner, body[name], f"{path}.{name}")
+
+
+# Every write of our kinds is admitted through here, and msgspec works a Struct's fields out anew each time it is asked.
+@cache
+def _names(kind: type[KObject]) -> list[str]:
+    return sorted({"apiVersion", "kind", *(f.encode_name for f in msgspec.structs.fields(kind))})
+
+
+@cache
+def _above_metadata(struct: type[msgspec.Struct]) -> list[tuple[str, type[msgspec.Struct]]]:
+    """Wire name and Struct of the fields that are an ObjectMeta or have one somewhere below them."""
+    inner = [(f.encode_name, _struct_in(f.type)) for f in msgspec.structs.fields(struct)]
+    return [(name, found) for name, found in inner if found and (found is ObjectMeta or _above_metadata(found))]
+
+
+def _struct_in(kind: Any) -> type[msgspec.Struct] | None:
+    """The Struct a field's type stands for: itself, or what a list or an optional holds."""
+    while hasattr(kind, "__args__"):
+        kind = next((a for a in kind.__args__ if isinstance(a, type) and a is not type(None)), None)
+    return kind if isinstance(kind, type) and issubclass(kind, msgspec.Struct) else None
+
+
 _UNKNOWN = re.compile(r"Object contains unknown field `(?P<field>[^`]+)`(?: - at `(?P<path>[^`]+)`)?")
-_AT = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>[^`]+)`)?$", re.DOTALL)
+_AT = re.compile(r"^(?P<what>.*?)(?: - at (?:`key` in )?`(?P<path>[^`]+)`)?$", re.DOTALL)
+_EXPECTED = re.compile(r"[Ee]xpected `([^`]+)`")
 
 
 def _explain(kind: type[KObject], text: str) -> Refusal:
     if match := _UNKNOWN.match(text):
         return _unknown(match["field"], match["path"] or "$", _fields_at(kind, match["path"] or "$"))
-    match = _AT.match(text)
-    path = (match["path"] if match and match["path"] else "$").removeprefix("$.")
-    what = match["what"] if match else text
-    return Refusal("InvalidField", f"`{path}`: {what[:1].lower()}{what[1:]}.", f"Give `{path}` the type it says.", path)
+    found = _AT.match(text)
+    what, path = (found["what"], found["path"] or "$") if found else (text, "$")
+    path = path.removeprefix("$.")
+    if "`key` in" in text:
+        what = f"one of its names is not text ({what[:1].lower()}{what[1:]})"
+    wanted = _EXPECTED.search(what)
+    fix = f"Write a value of type {wanted[1]}." if wanted else "Correct the value."
+    return Refusal("InvalidField", f"`{path}`: {what[:1].lower()}{what[1:]}.", fix, path)
 
 
 def _unknown(field: str, path: str, known: list[str]) -> Refusal:
@@ -91,17 +138,13 @@ def _unknown(field: str, path: str, known: list[str]) -> Refusal:
 
 def _fields_at(kind: type[KObject], path: str) -> list[str]:
     """Wire names of the Struct a msgspec error path points to, for the 'did you mean'."""
-    current: Any = kind
-    for part in path.removeprefix("$").strip(".").replace("[...]", "").replace("]", "").replace("[", ".").split("."):
-        if not part or part.isdigit():
+    current: type[msgspec.Struct] | None = kind
+    for part in re.findall(r"[^.\[\]$]+", path):
+        if part.isdigit() or part == "...":
             continue
-        fields = {f.encode_name: f.type for f in msgspec.structs.fields(current)}
-        current = fields.get(part)
-        while hasattr(current, "__args__"):
-            current = next((a for a in current.__args__ if isinstance(a, type)), None)
-        if not (isinstance(current, type) and issubclass(current, msgspec.Struct)):
-            return []
-    return sorted(f.encode_name for f in msgspec.structs.fields(current))
+        fields = {f.encode_name: f.type for f in msgspec.structs.fields(current)} if current else {}
+        current = _struct_in(fields.get(part))
+    return sorted(f.encode_name for f in msgspec.structs.fields(current)) if current else []
 
 
 def merge_patch(target: Any, patch: Any) -> Any:

@@ -20,7 +20,7 @@ _SUFFIX: dict[str, Fraction] = {
     "E": Fraction(10**18),
     **{f"{unit}i": Fraction(1024**power) for power, unit in enumerate("KMGTPE", start=1)},
 }
-_QUANTITY = re.compile(r"^([+-]?(?:\d+(?:\.\d*)?|\.\d+))(?:[eE]([+-]?\d{1,3})|([numkMGTPE]|[KMGTPE]i))?$")
+_QUANTITY = re.compile(r"^([+-]?(?:\d+(?:\.\d*)?|\.\d+))(?:[eE]([+-]?\d{1,3})|([numkMGTPE]|[KMGTPE]i))?$", re.ASCII)
 
 
 def parse_quantity(text: int | str) -> Fraction:

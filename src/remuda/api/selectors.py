@@ -23,6 +23,11 @@ _TERM = re.compile(
 )
 
 
+def is_label_key(text: str) -> bool:
+    """`name` or `prefix/name`, as Kubernetes spells label keys."""
+    return re.fullmatch(_KEY, text) is not None
+
+
 class Requirement(msgspec.Struct, frozen=True):
     key: str
     op: str  # in | notin | exists | absent
@@ -117,4 +122,6 @@ def parse_field_selector(text: str) -> FieldSelector:
 def _field(body: Any, path: str) -> str:
     for part in path.split("."):
         body = body.get(part) if isinstance(body, Mapping) else None
+    if isinstance(body, bool):
+        return str(body).lower()  # as JSON spells it
     return "" if body is None else str(body)

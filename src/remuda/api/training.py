@@ -121,6 +121,16 @@ class SparePod(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     parked: bool = False
 
 
+class RetiredPod(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """A pod that was taken out of the gang and has to go. Kept until it is seen gone, so that no crash between writing the
+    status and deleting the pod brings it back. `until`: nothing is made in its place before then."""
+
+    pod: str
+    uid: str
+    reason: str = ""
+    until: datetime | None = None
+
+
 class Progress(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """How far the gang is: the slowest member's step, and the newest step every member has a checkpoint of."""
 
@@ -176,6 +186,7 @@ class TrainingJobStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaul
     resume_step: int | None = None
     members: list[Member] = []
     spares: list[SparePod] = []
+    retired: list[RetiredPod] = []
     pods_created: int = 0
     placement: Placement = Placement()
     progress: Progress = Progress()

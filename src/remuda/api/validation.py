@@ -14,12 +14,14 @@ from remuda.api.core_v1 import PodSpec
 from remuda.api.devices import Drill, DrillKind
 from remuda.api.errors import Refusal
 from remuda.api.meta import JsonObject, KObject
-from remuda.api.names import RESOURCE_GPU
+from remuda.api.names import GROUP, RESOURCE_GPU
 from remuda.api.quantity import whole
-from remuda.api.training import UNLIMITED, Cause, Role, TrainingJob
+from remuda.api.selectors import is_label_key
+from remuda.api.training import UNLIMITED, Cause, Checkpoint, Failure, Role, TrainingJob
 
 MAX_REPLICAS = 100_000
 MAX_JOB_NAME = 52  # leaves room for "-<role>-<index>" within the 63 characters a pod's host name may have
+MAX_POD_PREFIX = 58  # of "<job>-<role>": an index of four digits still fits
 
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 
@@ -72,30 +74,54 @@ def _training_job(job: TrainingJob) -> None:
                 "Name each role once.",
                 f"{path}.name",
             )
+        if len(f"{name}-{role.name}") > MAX_POD_PREFIX:
+            raise Refusal(
+                "InvalidRoleName",
+                f"Job and role name `{name}-{role.name}` are too long together for the names of pods.",
+                f"Use at most {MAX_POD_PREFIX} characters for both.",
+                f"{path}.name",
+            )
         seen.add(role.name)
         _in_range(role.replicas, 1, MAX_REPLICAS, "InvalidReplicas", f"{path}.replicas")
         _in_range(role.gpus, 0, 1024, "InvalidGpus", f"{path}.gpus")
         _template(role, path)
     _in_range(spec.spares, 0, MAX_REPLICAS, "InvalidSpares", "spec.spares")
-    for cause in Cause:
-        _in_range(
-            spec.failure.budgets.limit(cause), UNLIMITED, 1_000_000, "InvalidBudget", f"spec.failure.budgets.{cause}"
+    if spec.topology.required and not is_label_key(spec.topology.required):
+        raise Refusal(
+            "InvalidTopology",
+            f"`{spec.topology.required}` cannot be the name of a node label.",
+            "Name the label whose value all pods must share, say topology.remuda.dev/rack.",
+            "spec.topology.required",
         )
+    _failure(spec.failure)
+    _checkpoint(spec.checkpoint)
+
+
+def _failure(failure: Failure) -> None:
+    for cause in Cause:
+        limit = failure.budgets.limit(cause)
+        _in_range(limit, UNLIMITED, 1_000_000, "InvalidBudget", f"spec.failure.budgets.{cause}")
+    refill = failure.budgets.refill_after_steps
+    _in_range(refill, 0, 2**53, "InvalidBudget", "spec.failure.budgets.refillAfterSteps")
     for field in ("hang_after_seconds", "stop_grace_seconds"):
-        _in_range(getattr(spec.failure, field), 0, 86_400, "InvalidSeconds", f"spec.failure.{_camel(field)}")
+        _in_range(getattr(failure, field), 0, 86_400, "InvalidSeconds", f"spec.failure.{_camel(field)}")
     for field in ("stop_deadline_seconds", "start_deadline_seconds"):
-        _in_range(getattr(spec.failure, field), 0.1, 86_400, "InvalidSeconds", f"spec.failure.{_camel(field)}")
-    if spec.failure.stop_deadline_seconds <= spec.failure.stop_grace_seconds:
+        _in_range(getattr(failure, field), 0.1, 86_400, "InvalidSeconds", f"spec.failure.{_camel(field)}")
+    if failure.stop_deadline_seconds <= failure.stop_grace_seconds:
         raise Refusal(
             "InvalidSeconds",
             "stopDeadlineSeconds must be longer than stopGraceSeconds: a member is killed only after the grace.",
-            f"Set stopDeadlineSeconds above {spec.failure.stop_grace_seconds:g}.",
+            f"Set stopDeadlineSeconds above {failure.stop_grace_seconds:g}.",
             "spec.failure.stopDeadlineSeconds",
         )
-    if spec.checkpoint.path and not spec.checkpoint.path.startswith("/"):
+
+
+def _checkpoint(checkpoint: Checkpoint) -> None:
+    _in_range(checkpoint.typical_seconds, 0, 86_400, "InvalidSeconds", "spec.checkpoint.typicalSeconds")
+    if checkpoint.path and not checkpoint.path.startswith("/"):
         raise Refusal(
             "RelativeCheckpointPath",
-            f"checkpoint.path `{spec.checkpoint.path}` is relative; ranks on other nodes would look elsewhere.",
+            f"checkpoint.path `{checkpoint.path}` is relative; ranks on other nodes would look elsewhere.",
             "Give an absolute path that all ranks share.",
             "spec.checkpoint.path",
         )
@@ -104,7 +130,23 @@ def _training_job(job: TrainingJob) -> None:
 def _template(role: Role, path: str) -> None:
     body = role.template.spec
     where = f"{path}.template.spec"
+    for kind in ("labels", "annotations"):
+        for name in getattr(role.template.metadata, kind):
+            if name.startswith(f"{GROUP}/"):
+                raise Refusal(
+                    "ReservedName",
+                    f"`{name}` is Remuda's own: a pod that carries it from the template would be mistaken.",
+                    f"Take it out of the template's {kind}.",
+                    f"{path}.template.metadata.{kind}",
+                )
     _known(body, POD_FIELDS, where)
+    if body.get("nodeName"):
+        raise Refusal(
+            "NodeNameSet",
+            f"Role `{role.name}` names its node; a pod that is not placed gets no devices.",
+            "Use nodeSelector with kubernetes.io/hostname instead.",
+            f"{where}.nodeName",
+        )
     containers = body.get("containers")
     if not isinstance(containers, list) or not containers:
         raise Refusal(
@@ -140,15 +182,23 @@ def _template(role: Role, path: str) -> None:
         )
     asked = spec.containers[0].resources
     for amounts in (asked.limits, asked.requests):
-        if RESOURCE_GPU in amounts and role.gpus and whole(amounts[RESOURCE_GPU]) != role.gpus:
-            raise Refusal(
-                "GpusSaidTwice",
-                f"Role `{role.name}` says gpus: {role.gpus} and {RESOURCE_GPU}: {amounts[RESOURCE_GPU]}.",
-                "Keep one of the two.",
-                f"{path}.gpus",
-            )
         if RESOURCE_GPU in amounts:
-            _in_range(whole(amounts[RESOURCE_GPU]), 0, 1024, "InvalidGpus", f"{where}.containers[0].resources")
+            _gpu_amount(role, amounts[RESOURCE_GPU], path, f"{where}.containers[0].resources")
+
+
+def _gpu_amount(role: Role, amount: int | str, path: str, where: str) -> None:
+    try:
+        count = whole(amount)
+    except Refusal as refusal:
+        raise Refusal(refusal.reason, f"{where}: {refusal.message}", refusal.fix, where) from None
+    if role.gpus and count != role.gpus:
+        raise Refusal(
+            "GpusSaidTwice",
+            f"Role `{role.name}` says gpus: {role.gpus} and {RESOURCE_GPU}: {amount}.",
+            "Keep one of the two.",
+            f"{path}.gpus",
+        )
+    _in_range(count, 0, 1024, "InvalidGpus", where)
 
 
 def _known(body: JsonObject, known: frozenset[str], where: str) -> None:

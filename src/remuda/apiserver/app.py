@@ -209,18 +209,19 @@ class App:
 
         # An empty chunk at once, so that the client knows that the watch stands.
         await write(b"".join(watch_line(ADDED, record.raw) for record in there))
+        was_idle = False
         try:
             while True:
                 if found := cursor.read():
                     await write(b"".join(event.line(type_, record) for event, type_, record in found))
-                    continue
-                caught_up_to = store.revision
-                wait_s = self._bookmark_every_s if query.has_bookmarks else None
+                elif was_idle:
+                    await write(render_bookmark(target.kind, store.revision))
+                was_idle = False
                 try:
-                    async with asyncio.timeout(wait_s):
+                    async with asyncio.timeout(self._bookmark_every_s if query.has_bookmarks else None):
                         if not await cursor.more():
                             return
                 except TimeoutError:
-                    await write(render_bookmark(target.kind, caught_up_to))
+                    was_idle = True
         except ApiError as error:  # fell behind the history
             await write(watch_line("ERROR", render_status(error.as_status())))

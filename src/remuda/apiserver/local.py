@@ -20,10 +20,11 @@ from remuda.api.selectors import EVERYTHING, FieldSelector, Selector
 from remuda.apiserver import rules
 from remuda.apiserver.admission import admit, ill_typed
 from remuda.apiserver.naming import generated_name
+from remuda.apiserver.selection import scope, within
 from remuda.apiserver.store import ADDED, Record, Store
 from remuda.apiserver.store.collection import Cursor
-from remuda.apiserver.store.record import Matcher, labels_of
 from remuda.kube.cluster import ANY, NO_FIELDS, Listing, Preconditions, WatchEvent
+from remuda.kube.rest import check_address
 
 K = TypeVar("K", bound=KObject)
 
@@ -112,7 +113,7 @@ class LocalCluster:
                 raise rules.not_found(resource, name)
             return rules.bound(head.body, binding.target, meta.annotations, now=self._clock(), expect=expect)
 
-        await self._apply(Pod, resource.key(name, namespace), decide)
+        await self._apply(Pod, _key(Pod, name, namespace), decide)
 
     # The same, for the HTTP face: records instead of decoded objects, so that bytes go out as they are.
 
@@ -146,9 +147,9 @@ class LocalCluster:
         def decide(head: Record | None) -> rules.Change | None:
             if head is None:
                 raise rules.not_found(resource, name)
-            return self._admitted(kind, rules.replaced(resource, head.body, wire, subresource), subresource)
+            return self._admitted(kind, head, rules.replaced(resource, head.body, wire, subresource))
 
-        return await self._apply(kind, resource.key(name, meta.get("namespace", "")), decide)
+        return await self._apply(kind, _key(kind, name, str(meta.get("namespace") or "")), decide)
 
     async def patch_record(
         self,
@@ -169,18 +170,18 @@ class LocalCluster:
         def decide(head: Record | None) -> rules.Change | None:
             if head is None:
                 raise rules.not_found(resource, name)
-            return self._admitted(kind, rules.patched(resource, head.body, wire, subresource, expect), subresource)
+            return self._admitted(kind, head, rules.patched(resource, head.body, wire, subresource, expect))
 
-        return await self._apply(kind, resource.key(name, namespace), decide)
+        return await self._apply(kind, _key(kind, name, namespace), decide)
 
     def read(self, kind: type[KObject], name: str, namespace: str = "") -> Record:
-        record = self.store.get(kind.resource.key(name, namespace))
+        record = self.store.get(_key(kind, name, namespace))
         if record is None:
             raise rules.not_found(kind.resource, name)
         return record
 
     def select(self, kind: type[KObject], namespace: str, labels: Selector, fields: FieldSelector) -> Records:
-        prefix, matches = _scope(kind, namespace, labels, fields)
+        prefix, matches = scope(kind, namespace, labels, fields)
         found = self.store.scan(prefix)
         return found if matches is None else [record for record in found if matches(record.body)]
 
@@ -188,9 +189,9 @@ class LocalCluster:
         self, kind: type[KObject], since: str, namespace: str, labels: Selector, fields: FieldSelector
     ) -> tuple[Records, Cursor]:
         """What a watch starts with (nothing, unless it asks from no version on), and the place it goes on from."""
-        prefix, matches = _scope(kind, namespace, labels, fields)
+        prefix, matches = scope(kind, namespace, labels, fields)
         if kind.resource.namespaced and namespace:
-            matches = _within(namespace, matches)
+            matches = within(namespace, matches)  # the store follows whole collections
         if since in ("", "0"):
             return self.select(kind, namespace, labels, fields), self.store.follow(prefix, self.store.revision, matches)
         if not (since.isascii() and since.isdigit()):
@@ -214,7 +215,7 @@ class LocalCluster:
                 raise rules.not_found(resource, name)
             return rules.deleted(resource, head.body, now=self._clock(), grace_s=grace_s, expect=expect)
 
-        return await self._apply(kind, resource.key(name, namespace), decide)
+        return await self._apply(kind, _key(kind, name, namespace), decide)
 
     def _fresh_name(self, kind: type[KObject], prefix: str, namespace: str, uid: str) -> tuple[str, str]:
         name = generated_name(prefix, uid)
@@ -225,8 +226,9 @@ class LocalCluster:
             name = generated_name(prefix, uid)
         return name, uid
 
-    def _admitted(self, kind: type[KObject], change: rules.Change | None, subresource: str) -> rules.Change | None:
-        if change is not None and not subresource and not change.removed:
+    def _admitted(self, kind: type[KObject], head: Record, change: rules.Change | None) -> rules.Change | None:
+        """Only what was written is judged: an old object that new rules would refuse can still be labelled and let go."""
+        if change is not None and rules.states_intent(head.body, change.body):
             admit(kind, change.body)
         return change
 
@@ -261,6 +263,11 @@ class LocalCluster:
             return  # that write failed; ours is judged on what was there before it
 
 
+def _key(kind: type[KObject], name: str, namespace: str) -> str:
+    check_address(kind.resource, namespace, name)
+    return kind.resource.key(name, namespace)
+
+
 def own_copy(kind: type[KObject], body: Any) -> JsonObject:
     """The wire form, sharing nothing with the caller's object."""
     resource = kind.resource
@@ -280,19 +287,3 @@ def own_copy(kind: type[KObject], body: Any) -> JsonObject:
     elif not isinstance(meta, dict):
         raise BadRequest("metadata must be an object")
     return wire
-
-
-def _scope(kind: type[KObject], namespace: str, labels: Selector, fields: FieldSelector) -> tuple[str, Matcher | None]:
-    """The key prefix to look under, and the test of the selectors (None: everything passes)."""
-    resource = kind.resource
-    prefix = f"{resource.prefix}{namespace}/" if resource.namespaced and namespace else resource.prefix
-    if not labels.requirements and not fields.terms:
-        return prefix, None
-    return prefix, lambda body: labels.matches(labels_of(body)) and fields.matches(body)
-
-
-def _within(namespace: str, matches: Matcher | None) -> Matcher:
-    def test(body: JsonObject) -> bool:
-        return bool(body["metadata"].get("namespace") == namespace and (matches is None or matches(body)))
-
-    return test

@@ -153,6 +153,11 @@ def bound(old: JsonObject, node: str, annotations: dict[str, str], *, now: float
     )
 
 
+def states_intent(old: JsonObject, new: JsonObject) -> bool:
+    """The change is of more than metadata and status."""
+    return bool(old["metadata"].get("generation") != new["metadata"].get("generation"))
+
+
 def not_found(resource: Resource, name: str) -> NotFound:
     return NotFound(f'{_plural(resource)} "{name}" not found')
 

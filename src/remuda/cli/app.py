@@ -22,7 +22,7 @@ from remuda.cli.session import CommandGroup, Session
 # name -> (module:attribute, one line). In the order of the help text.
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Cluster": {
-        "up": ("remuda.cli.up:up", "Start a cluster on this machine: nodes with fake GPUs, real processes."),
+        "up": ("remuda.cli.up:up", "Start a cluster on this machine: fake GPUs, real processes."),
         "down": ("remuda.cli.up:down", "Stop it. Its state stays and `up` goes on from there."),
         "nodes": ("remuda.cli.nodes:nodes", "Nodes: rack, readiness, GPUs free and bad."),
         "devices": ("remuda.cli.devices:devices", "The ledger: state, reason and holder of every device."),
@@ -36,7 +36,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Faults": {
         "drill": ("remuda.cli.drill:drill", "Break something on purpose and watch the recovery."),
-        "demo": ("remuda.cli.demo:demo", "A cluster, a training job and three failures it survives, in a minute."),
+        "demo": ("remuda.cli.up:demo", "A cluster, a job and three failures it survives, in a minute."),
     },
     "Other": {
         "get": ("remuda.cli.get:get", "Any API object as it is stored."),
@@ -44,10 +44,11 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     },
 }
 
-_EPILOG = (
-    "--state and -n may also follow the command. For completion put this into your ~/.bashrc "
-    '(zsh_source and fish_source likewise): eval "$(_REMUDA_COMPLETE=bash_source remuda)"'
-)
+_EPILOG = """\b
+--state and -n may also follow the command.
+Shell completion, in ~/.bashrc (likewise zsh_source, fish_source):
+  eval "$(_REMUDA_COMPLETE=bash_source remuda)"
+"""
 
 
 class _Root(CommandGroup):
@@ -71,7 +72,9 @@ class _Root(CommandGroup):
                 formatter.write_dl([(name.ljust(width), line) for name, (_, line) in section.items()])
 
 
-@click.group(cls=_Root, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=_Root, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
 @click.option("--state", type=click.Path(path_type=Path), metavar="DIR", help="The cluster's state directory.")
 @click.option("-n", "--namespace", metavar="NAME", help="Namespace of jobs; `default` when not given.")
 @click.pass_context

@@ -49,7 +49,9 @@ def explain(error: BaseException) -> tuple[int, str]:
             fix = "" if error.fix and error.fix in error.message else error.fix
             return (REFUSED if bad_input else FAILED), _line(error.reason, _sentence(error.message), fix)
         case TimeoutError():
-            return FAILED, _line("TimedOut", "The cluster did not answer in time.", "See whether `remuda up` still runs.")
+            return FAILED, _line(
+                "TimedOut", "The cluster did not answer in time.", "See whether `remuda up` still runs."
+            )
         case OSError():
             where = f"{error.filename}: " if error.filename else ""
             return FAILED, _line(type(error).__name__, _sentence(f"{where}{error.strerror or error}"), "")

@@ -61,9 +61,12 @@ def render_jobs(jobs: Sequence[TrainingJob], now: float, width: int, *, wide: bo
     columns = ["NAME", "PHASE", "ATTEMPT", "RANKS", "STEP", "CKPT", "ETTR", "SPARES", "AGE", "REASON"]
     if wide:
         columns = ["NAMESPACE", *columns, "DOMAIN", "MESSAGE"]
-    table = plain_table(*columns, width=width, right=("ATTEMPT", "RANKS", "STEP", "CKPT", "ETTR", "SPARES", "AGE"))
-    table.columns[columns.index("REASON")].no_wrap = False
-    table.columns[columns.index("REASON")].overflow = "fold"
+    table = plain_table(*columns, tight=width < 100, right=("ATTEMPT", "RANKS", "STEP", "CKPT", "ETTR", "SPARES", "AGE"))
+    words = {"NAME": [j.name for j in jobs], "REASON": [j.status.reason for j in jobs if j.status.phase != "Running"]}
+    for name, texts in words.items():  # these may be broken over lines; numbers never
+        column = table.columns[columns.index(name)]
+        column.no_wrap, column.overflow = False, "fold"
+        column.min_width = min(12, max(map(len, texts), default=0))
     for job in sorted(jobs, key=lambda j: (j.namespace, j.name)):
         status = job.status
         cells: list[str | Text] = [
@@ -98,7 +101,7 @@ def _step(step: int) -> str:
 def render_job(picture: Picture, width: int, *, rows: int | None = None) -> RenderableType:
     """`rows`: how many members to show at most; those that are not simply running come first then."""
     job = picture.job
-    parts: list[RenderableType] = [render_header(picture), Text(), _members(picture, width, rows)]
+    parts: list[RenderableType] = [render_header(picture), Text(), _members(picture, rows)]
     if job.status.recoveries:
         parts += [Text(), *render_recoveries(job.status.recoveries, width)]
     return Group(*parts)
@@ -123,10 +126,9 @@ def render_header(picture: Picture) -> RenderableType:
         facts.append(f"{duration(progress.step_seconds)}/step")
     if status.started_at:
         facts.append(f"ETTR {percent(goodput.ettr)}")
-        lost = ", ".join(f"{cause} {amount(s)}" for cause, s in sorted(goodput.lost_gpu_seconds.items()))
-        facts.append(f"lost GPU-seconds: {lost or 'none'}")
     lines.append(Text(" · ".join(facts)))
-    lines.append(_budgets(job))
+    lost = ", ".join(f"{cause} {amount(s)}" for cause, s in sorted(goodput.lost_gpu_seconds.items()))
+    lines.append(_budgets(job).append(f" · GPU-seconds lost: {lost}" if lost else ""))
     return Group(*lines)
 
 
@@ -141,14 +143,15 @@ def _budgets(job: TrainingJob) -> Text:
     return line
 
 
-def _members(picture: Picture, width: int, rows: int | None) -> RenderableType:
+def _members(picture: Picture, rows: int | None) -> RenderableType:
     status = picture.job.status
     if not status.members and not status.spares:
         return Text("No pods placed yet.", style="dim")
     columns = ["RANK", "POD", "NODE", "RACK", "DEVICES", "STATE"]
-    if not any(m.node in picture.racks for m in (*status.members, *status.spares)):
+    used = [m.node for m in status.members] + [s.node for s in status.spares]
+    if not any(node in picture.racks for node in used):
         columns.remove("RACK")
-    table = plain_table(*columns, width=width, right=("RANK",))
+    table = plain_table(*columns, right=("RANK",))
     table.columns[-1].no_wrap = False
     lines = [
         (str(m.rank), m.pod, m.node, m.devices, member_state(picture, m.uid))
@@ -163,7 +166,14 @@ def _members(picture: Picture, width: int, rows: int | None) -> RenderableType:
         lines = [line for line in lines if line in shown]
     spares = [("spare", s.pod, s.node, s.devices, member_state(picture, s.uid)) for s in status.spares]
     for rank, pod, node, devices, state in [*lines, *spares]:
-        cells: list[str | Text] = [rank, pod, node or NOTHING, picture.racks.get(node, NOTHING), compact(devices), state]
+        cells: list[str | Text] = [
+            rank,
+            pod,
+            node or NOTHING,
+            picture.racks.get(node, NOTHING),
+            compact(devices),
+            state,
+        ]
         if "RACK" not in columns:
             del cells[3]
         table.add_row(*cells, style="dim" if rank == "spare" else None)
@@ -197,7 +207,9 @@ def _pod_state(pod: Pod) -> Text:
     waiting = next((s.state.waiting.reason for s in statuses if s.state.waiting and s.state.waiting.reason), "")
     word = waiting or pod.status.reason
     if not word:
-        refused = next((c.reason for c in pod.status.conditions if c.type == "PodScheduled" and c.status == "False"), "")
+        refused = next(
+            (c.reason for c in pod.status.conditions if c.type == "PodScheduled" and c.status == "False"), ""
+        )
         word = refused or ("starting" if pod.status.phase == "Running" or pod.spec.node_name else "waiting for a place")
     return Text(word, style="red" if pod.is_terminal else "yellow")
 
@@ -218,7 +230,7 @@ def render_recoveries(recoveries: Sequence[Recovery], width: int) -> list[Render
 
 def recovery_table(recoveries: Sequence[Recovery], width: int) -> Table:
     columns = ("ATTEMPT", "CAUSE", "REASON", "REMEDY", "PRICE", "DETECT", "STOP", "BARRIER", "STEP", "LOST")
-    table = plain_table(*columns, width=width, right=("ATTEMPT", "PRICE", "DETECT", "STOP", "BARRIER", "STEP", "LOST"))
+    table = plain_table(*columns, tight=width < 100, right=("ATTEMPT", "PRICE", "DETECT", "STOP", "BARRIER", "STEP", "LOST"))
     table.columns[2].overflow = "ellipsis"
     for r in recoveries:
         start = r.signal_at or r.detected_at

@@ -43,9 +43,7 @@ class Following:
         self.name, self.namespace = name, namespace
         self.changed = asyncio.Event()
         self._cluster, self._clock = cluster, clock
-        self._jobs = Informer(
-            cluster, TrainingJob, namespace, fields=parse_field_selector(f"metadata.name={name}")
-        )
+        self._jobs = Informer(cluster, TrainingJob, namespace, fields=parse_field_selector(f"metadata.name={name}"))
         self._pods = Informer(cluster, Pod, namespace, labels=where({LABEL_GANG: name}))
         self._devices = Informer(cluster, NodeDevices)
         self._nodes: list[Node] = []

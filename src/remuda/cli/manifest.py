@@ -166,7 +166,9 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
     for key_node, _ in node.value:
         if isinstance(key_node, yaml.ScalarNode):
             if key_node.value in seen:
-                raise yaml.MarkedYAMLError(problem=f"`{key_node.value}` is given twice", problem_mark=key_node.start_mark)
+                raise yaml.MarkedYAMLError(
+                    problem=f"`{key_node.value}` is given twice", problem_mark=key_node.start_mark
+                )
             seen.add(key_node.value)
     return loader.construct_mapping(node, deep=True)
 
@@ -194,7 +196,9 @@ def parse_document(text: str, source: str) -> JsonObject:
         )
     if not isinstance(documents[0], dict):
         raise Refusal(
-            "NotAnObject", f"{source} is not a mapping.", "Start with `apiVersion: remuda.dev/v1alpha1`, `kind: TrainingJob`."
+            "NotAnObject",
+            f"{source} is not a mapping.",
+            "Start with `apiVersion: remuda.dev/v1alpha1`, `kind: TrainingJob`.",
         )
     return documents[0]
 
@@ -204,7 +208,11 @@ def _broken(error: yaml.MarkedYAMLError, source: str) -> Refusal:
     where = f" line {mark.line + 1}, column {mark.column + 1}" if mark else ""
     what = error.problem or error.context or "it cannot be read"
     context = f" ({error.context})" if error.context and error.problem else ""
-    fix = "Indent with spaces only, not tabs." if "'\\t'" in what else "Fix that line: look at its indentation, colons and quotes."
+    fix = (
+        "Indent with spaces only, not tabs."
+        if "'\\t'" in what
+        else "Fix that line: look at its indentation, colons and quotes."
+    )
     return Refusal("InvalidYaml", f"{source}{where}: {what}{context}.", fix)
 
 

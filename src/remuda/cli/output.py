@@ -52,11 +52,11 @@ def show(renderable: RenderableType) -> None:
     click.echo("\n".join(line.rstrip() for line in capture.get().rstrip("\n").split("\n")))
 
 
-def plain_table(*columns: str, width: int, right: Iterable[str] = ()) -> Table:
-    """kubectl's look: headings, no lines. In a narrow terminal the gaps shrink first."""
+def plain_table(*columns: str, right: Iterable[str] = (), tight: bool = False) -> Table:
+    """kubectl's look: headings, no lines. `tight` halves the gaps, for tables with many columns in narrow terminals."""
     from rich.table import Table
 
-    table = Table(box=None, pad_edge=False, padding=(0, 2 if width >= 100 else 1, 0, 0), header_style="bold")
+    table = Table(box=None, pad_edge=False, padding=(0, 1 if tight else 2, 0, 0), header_style="bold")
     for column in columns:
         table.add_column(column, no_wrap=True, justify="right" if column in right else "left")
     return table

@@ -12,8 +12,8 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from remuda.api.core_v1 import Node, PodSpec
 from remuda.api.codec import from_wire
+from remuda.api.core_v1 import Node, PodSpec
 from remuda.api.devices import NodeDevices
 from remuda.api.errors import Refusal
 from remuda.api.training import Role, TrainingJob
@@ -111,9 +111,13 @@ def _find(command: str, directory: str, path: str) -> Refusal | None:
     if os.sep in command:
         target = os.path.join(directory, command)
         if not os.path.isfile(target):
-            return Refusal("CommandNotFound", f"{target} does not exist.", "Check the path, or give --workdir.", "command")
+            return Refusal(
+                "CommandNotFound", f"{target} does not exist.", "Check the path, or give --workdir.", "command"
+            )
         if not os.access(target, os.X_OK):
-            return Refusal("CommandNotExecutable", f"{target} may not be run.", f"Make it so: chmod +x {target}", "command")
+            return Refusal(
+                "CommandNotExecutable", f"{target} may not be run.", f"Make it so: chmod +x {target}", "command"
+            )
         return None
     if shutil.which(command, path=path):
         return None

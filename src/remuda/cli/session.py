@@ -9,7 +9,7 @@ import contextlib
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
@@ -92,4 +92,4 @@ def with_session(command: F) -> F:
         click.option("--state", expose_value=False, hidden=True, callback=_chosen, type=click.Path(path_type=Path)),
     ):
         command = option(command)
-    return click.make_pass_decorator(Session, ensure=True)(command)
+    return cast(F, click.make_pass_decorator(Session, ensure=True)(command))

@@ -33,10 +33,15 @@ def path_of(resource: Resource, namespace: str = "", name: str = "", subresource
 
 
 def object_path(resource: Resource, namespace: str, name: str, subresource: str = "") -> str:
+    check_address(resource, namespace, name)
+    return path_of(resource, namespace, name, subresource)
+
+
+def check_address(resource: Resource, namespace: str, name: str) -> None:
+    """One object is meant, so it has to be named in full."""
     if not name or (resource.namespaced and not namespace):
         missing = "namespace" if name else "name"
         raise BadRequest(f"a {missing} is needed to name one of {resource.plural}; set metadata.{missing}")
-    return path_of(resource, namespace, name, subresource)
 
 
 class ListMeta(msgspec.Struct, frozen=True, rename="camel"):

@@ -26,6 +26,7 @@ def main(argv: list[str] | None = None) -> int:
     if not command or command[0].startswith("-") or "" in command[:1]:
         complain(f"NoCommand: there is nothing to run. {USAGE}")
         return 2
+    _undo_locale_coercion()
     signals = SignalPipe()
     directory = os.environ.get("REMUDA_ALLOC_DIR") or None
     if directory is None:
@@ -46,6 +47,14 @@ def main(argv: list[str] | None = None) -> int:
         standalone=directory is None,
     )
     return Shell(command, signals, identity, directory).run()
+
+
+def _undo_locale_coercion() -> None:
+    """In the C locale the interpreter sets LC_CTYPE for itself (PEP 538); the user's command must not inherit that."""
+    if os.environ.get("LC_CTYPE", "").upper().endswith("UTF-8"):
+        with open("/proc/self/environ", "rb") as file:
+            if b"LC_CTYPE" not in (entry.partition(b"=")[0] for entry in file.read().split(b"\0")):
+                del os.environ["LC_CTYPE"]
 
 
 def _wait_for_directory(directory: str, signals: SignalPipe) -> bool | None:

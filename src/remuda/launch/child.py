@@ -128,13 +128,25 @@ def reap(main_pid: int | None) -> tuple[list[Ended], bool]:
         ended.append(Ended(peek.si_pid, os.WEXITSTATUS(status) if signal is None else 128 + signal, signal))
 
 
-def output_size() -> int:
-    """Bytes in the file behind standard error; -1 when it is not a file that could be read again."""
+def output_size(fd: int = 2) -> int:
+    """Bytes in the file behind a standard stream; -1 when it is not a file that could be read again."""
     try:
-        found = os.fstat(2)
+        found = os.fstat(fd)
     except OSError:
         return -1
     return found.st_size if found.st_mode & 0o170000 == 0o100000 else -1
+
+
+def output_is_mid_line() -> bool:
+    """Does the file behind standard output end without a newline? Of a pipe nobody can tell."""
+    try:
+        if output_size(1) <= 0:
+            return False
+        with open("/proc/self/fd/1", "rb", buffering=0) as file:
+            file.seek(-1, 2)
+            return file.read(1) != b"\n"
+    except OSError:
+        return False
 
 
 def describe_end(ended: Ended, output_from: int) -> str:

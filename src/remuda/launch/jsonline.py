@@ -49,6 +49,8 @@ def loads(text: str | bytes) -> "Any":
         value, end = _scan(text, 0)
     except StopIteration as stop:
         raise ValueError(f"no JSON value at character {stop.value}") from None
+    except SystemError:  # CPython 3.11 words its error with `json.decoder`, and gives up where that is not loaded
+        raise ValueError("not well-formed JSON") from None
     except RecursionError:
         raise ValueError("nested too deeply") from None
     if end != len(text):

@@ -79,6 +79,7 @@ class SignalPipe:
 class Shell:
     def __init__(self, argv: list[str], signals: SignalPipe, identity: Identity, directory: str | None) -> None:
         self._argv = argv
+        self._environ = dict(os.environ)
         self._signals = signals
         self._machine = Launcher(identity)
         self._pod = identity.pod
@@ -235,7 +236,7 @@ class Shell:
         return f"{self._directory}/checkpoint-request.json"
 
     def _spawn(self, action: SpawnChild) -> None:
-        env = {**os.environ, **action.env, "REMUDA_ATTEMPT": str(action.attempt)}
+        env = {**self._environ, **action.env, "REMUDA_ATTEMPT": str(action.attempt)}
         env["PYTHONPATH"] = ":".join(filter(None, (env.get("PYTHONPATH"), USER_PATH)))
         if self._inbox is not None:
             env["REMUDA_PROGRESS_FILE"] = self._inbox.file_path
@@ -279,6 +280,8 @@ class Shell:
         """The line that lets one container log be split by attempt."""
         rank = env.get("REMUDA_RANK") or env.get("RANK") or "-"
         line = f"--- remuda attempt={attempt} rank={rank} host={self._pod} time={unix_clock():.3f} ---\n"
+        if child.output_is_mid_line():  # a killed child need not have finished its last line
+            line = "\n" + line
         try:
             os.write(1, line.encode("utf-8", "backslashreplace"))
         except OSError:

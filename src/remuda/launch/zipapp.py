@@ -47,7 +47,8 @@ _UNCHECKED_HASH = (1).to_bytes(4, "little")
 def _compiled(name: str, source: bytes) -> bytes:
     """A .pyc that is valid whatever its source says (PEP 552, unchecked hash)."""
     code = compile(source, name, "exec", dont_inherit=True, optimize=0)
-    return importlib.util.MAGIC_NUMBER + _UNCHECKED_HASH + importlib.util.source_hash(source) + marshal.dumps(code)
+    # Version 2: the later ones store back-references by reference count, which differs from one run to the next.
+    return importlib.util.MAGIC_NUMBER + _UNCHECKED_HASH + importlib.util.source_hash(source) + marshal.dumps(code, 2)
 
 
 def zipapp_bytes() -> bytes:
@@ -82,6 +83,6 @@ def container_argv(
 ) -> list[str]:
     """What to run as the container's first process so that the launcher runs `user_argv`.
 
-    -X utf8 keeps the interpreter from setting LC_CTYPE in the environment that the user's command inherits.
+    -X utf8: environment values from the agent reach the command as UTF-8, whatever locale the image has.
     """
     return [str(python), "-I", "-S", "-X", "utf8", "-c", _RUN, str(pyz_path), "--", *user_argv]

@@ -311,9 +311,9 @@ async def _swept(container_id: str) -> None:
 
 
 def _kill_tagged(ids: set[str]) -> bool:
-    """One pass; True when there was anything to kill."""
+    """One pass; False when nothing is left that could be killed."""
     found = proctree.tagged(CONTAINER_ID, ids)
-    for pid in found:
+    for pid in found.pids:
         try:
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:

@@ -7,7 +7,12 @@ tied them together (shim, launcher, process group) is gone. Reads only; every pr
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
+from typing import NamedTuple
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_KERNEL_THREAD = 0x00200000  # PF_KTHREAD
+_NEWBORN_S = 5.0  # an exec takes microseconds; whoever shows no arguments for longer has none
 
 
 def children(pid: int) -> list[int]:
@@ -26,35 +31,68 @@ def leads_group(pid: int) -> bool:
     return _number(pid, 2) == pid
 
 
-def tagged(name: str, values: Collection[str]) -> list[int]:
+class Found(NamedTuple):
+    """`unsure`: some process is in the middle of its exec and shows nothing of itself yet; look again."""
+
+    pids: list[int]
+    unsure: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.pids) or self.unsure
+
+
+def tagged(name: str, values: Collection[str]) -> Found:
     """Processes with `name=value` in their environment, for any of the values."""
     if not values:
-        return []
-    wanted = {f"{name}={value}".encode() for value in values}
-    mark = f"{name}=".encode()
-    return [pid for pid, data in _each("environ") if mark in data and not wanted.isdisjoint(data.split(b"\0"))]
+        return Found([])
+    return _search("environ", {f"{name}={value}".encode() for value in values})
 
 
-def running(argument: str) -> list[int]:
+def running(argument: str) -> Found:
     """Processes with exactly this argument on their command line."""
-    wanted = argument.encode()
-    return [pid for pid, data in _each("cmdline") if wanted in data.split(b"\0")]
+    return _search("cmdline", {argument.encode()})
 
 
-def _each(file_name: str) -> Iterator[tuple[int, bytes]]:
+def _search(file_name: str, wanted: set[bytes]) -> Found:
+    pids, unsure = [], False
     for entry in os.listdir("/proc"):
-        if entry.isdecimal():
-            try:
-                with open(f"/proc/{entry}/{file_name}", "rb") as file:
-                    yield int(entry), file.read()
-            except OSError:
-                continue  # it ended, or is not ours to look into
+        if not entry.isdecimal():
+            continue
+        data = _read(f"/proc/{entry}/{file_name}")
+        if data is None:
+            continue  # it ended, or is not ours to look into
+        if not data:
+            unsure = unsure or _is_newborn(int(entry))
+        elif not wanted.isdisjoint(data.split(b"\0")):
+            pids.append(int(entry))
+    return Found(pids, unsure)
+
+
+def _is_newborn(pid: int) -> bool:
+    """Between exec and the setting up of its arguments. (Kernel threads and zombies show none either.)"""
+    fields = _stat(pid)
+    if fields is None or fields[0] in (b"Z", b"X") or int(fields[6]) & _KERNEL_THREAD or _read(f"/proc/{pid}/cmdline"):
+        return False
+    uptime = _read("/proc/uptime") or b"0"
+    age_s = float(uptime.split()[0]) - int(fields[19]) / _TICKS_PER_S
+    return age_s < _NEWBORN_S
+
+
+def _read(path: str) -> bytes | None:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return None
+
+
+def _stat(pid: int) -> list[bytes] | None:
+    """The fields of /proc/PID/stat from the state on."""
+    data = _read(f"/proc/{pid}/stat")
+    return data.rsplit(b")", 1)[1].split() if data else None  # the name in brackets may hold anything
 
 
 def _number(pid: int, field: int) -> int:
-    """A field of /proc/PID/stat, counted from the state; -1 when the process is gone."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return int(file.read().rsplit(b")", 1)[1].split()[field])
-    except (OSError, IndexError, ValueError):
-        return -1
+    """-1 when the process is gone."""
+    fields = _stat(pid)
+    return int(fields[field]) if fields is not None else -1

@@ -27,6 +27,8 @@ from remuda.node.images import ImageStore
 
 log = structlog.get_logger(__name__)
 
+_TICK_S = 0.001  # a timer may fire a rounding error early: without a least wait the loop would spin
+
 
 class NodeConfig(msgspec.Struct, frozen=True):
     """`lease_s`: the manager calls the node dead when it has not renewed for that long."""
@@ -96,7 +98,7 @@ class Registration:
 
     async def _pause(self, delay: float) -> None:
         try:
-            async with asyncio.timeout(max(0.0, delay)):
+            async with asyncio.timeout(max(_TICK_S, delay)):
                 await self._hurry.wait()
         except TimeoutError:
             pass

@@ -95,16 +95,13 @@ def _boot_id() -> str:
 
 def shim_argv(spec_path: str, python: str | None = None) -> list[str]:
     """The command that runs the shim. The compiled file, where there is one, saves compiling this one at every start."""
-    script = __file__
-    if python is None:
-        from importlib.util import cache_from_source
-
-        compiled = cache_from_source(__file__)
-        script = compiled if os.path.exists(compiled) else __file__
+    compiled = __spec__.cached if python is None else None
+    script = compiled if compiled is not None and os.path.exists(compiled) else __file__
     return [python or sys.executable, "-I", "-S", "-X", "utf8", script, spec_path]
 
 
-def _read_object(path: str) -> "dict[str, Any] | None":
+def read_status(path: str) -> "dict[str, Any] | None":
+    """How the container ended; None while it has not (or cannot be known to have). Also reads any other JSON object."""
     import json
 
     try:
@@ -115,17 +112,12 @@ def _read_object(path: str) -> "dict[str, Any] | None":
     return found if isinstance(found, dict) else None
 
 
-def read_status(path: str) -> "dict[str, Any] | None":
-    """How the container ended; None while it has not (or cannot be known to have)."""
-    return _read_object(path)
-
-
 def probe(pidfile: str) -> tuple[int | None, int | None]:
     """The pids of the shim and of the main process, each None unless that very process is alive.
 
     A main process without a shim is an orphan: nobody will record its end, so kill it (`kill_container`).
     """
-    record = _read_object(pidfile) or {}
+    record = read_status(pidfile) or {}
     ticks = record.get("startTime")
     if not isinstance(ticks, dict) or record.get("boot") != _boot_id():
         return None, None
@@ -295,7 +287,7 @@ def main() -> int:
             spec = parse(file.read())
         spec |= {name: os.path.abspath(spec[name]) for name in ("log", "status", "pidfile")}
         spec["argv"], spec["env"]
-    except (OSError, ValueError, LookupError, TypeError, StopIteration) as error:
+    except (OSError, ValueError, LookupError, TypeError, StopIteration, SystemError) as error:  # the C scanner's last
         os.write(2, f"shim: BadSpec: the specification cannot be used: {type(error).__name__} {error}\n".encode())
         return 2
     run(spec, quote)

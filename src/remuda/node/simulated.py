@@ -116,6 +116,10 @@ class SimulatedRuntime:
         found = (c.child for key, c in self._running.items() if key.uid == uid)
         return next((c for c in found if c is not None), None)
 
+    def children(self) -> list[tuple[str, TrainingChild]]:
+        """(pod uid, running child) of every pod that has one."""
+        return [(key.uid, c.child) for key, c in self._running.items() if c.child is not None]
+
     def forget(self, uid: str) -> None:
         pass
 

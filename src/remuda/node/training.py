@@ -74,6 +74,8 @@ class TrainingChild:
         ended: Callable[[int, int | None, str], None],
     ) -> None:
         self.step = int(env.get("REMUDA_RESUME_STEP", "0") or 0)
+        self.resumed_at = self.step
+        self.attempt = int(env.get("REMUDA_ATTEMPT", "0") or 0)
         self.rank = int(env.get("REMUDA_RANK", env.get("RANK", "0")) or 0)
         self.is_alive = True
         self.is_hung = False

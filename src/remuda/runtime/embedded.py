@@ -21,8 +21,9 @@ from remuda.apiserver.garbage import GarbageCollector
 from remuda.apiserver.local import LocalCluster
 from remuda.apiserver.store import Store
 from remuda.apiserver.store.journal import Journal
+from remuda.kube.cluster import Cluster
 from remuda.link.progress import ProgressBoard
-from remuda.node.training import Behaviour
+from remuda.node.training import Behaviour, CheckpointStore
 from remuda.runtime.config import ClusterConfig
 from remuda.runtime.controlplane import ControlPlane
 from remuda.runtime.machines import Machines
@@ -41,15 +42,27 @@ class EmbeddedCluster:
         chance: random.Random,
         new_uid: Callable[[], str],
         behaviour: Callable[[Pod], Behaviour] | None = None,
+        checkpoints: CheckpointStore | None = None,
+        manager_api: Callable[[Cluster], Cluster] = lambda api: api,
     ) -> None:
+        """`checkpoints`: what simulated pods find on the shared file system. `manager_api` wraps the port that a control
+        plane is given, each time one is made: there its calls can be watched, or made to fail."""
         self.config = config
         self.store = Store(journal)
         self.api = LocalCluster(self.store, clock=clock, new_uid=new_uid)
         self.board = ProgressBoard()
         self._clock = clock
         self._chance = chance
+        self._manager_api = manager_api
         self.machines = Machines(
-            config, self.api, self.board, root=root, clock=clock, chance=chance, behaviour=behaviour
+            config,
+            self.api,
+            self.board,
+            root=root,
+            clock=clock,
+            chance=chance,
+            behaviour=behaviour,
+            checkpoints=checkpoints,
         )
         self.control = self._control_plane()
         self._control_task: asyncio.Task[None] | None = None
@@ -103,7 +116,7 @@ class EmbeddedCluster:
     def _control_plane(self) -> ControlPlane:
         # The board belongs to the control plane's side of the link: a new manager starts with an empty one.
         self.board.clear()
-        return ControlPlane(self.api, self.board, self._clock, chance=self._chance)
+        return ControlPlane(self._manager_api(self.api), self.board, self._clock, chance=self._chance)
 
     async def halt(self) -> None:
         """End everything, containers included."""

@@ -9,7 +9,8 @@ changes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TypeVar
 
 import structlog
 
@@ -34,9 +35,12 @@ from remuda.core.placement.snapshot import Snapshot, build_snapshot
 from remuda.kube.cluster import Cluster, Preconditions
 from remuda.kube.informer import Informer
 
+T = TypeVar("T")
+
 log = structlog.get_logger(__name__)
 
 SETTLE_S = 0.01  # pods of a gang are made one after another; a cycle a moment later sees them all
+AT_ONCE = 256  # writes under way together
 RECHECK_S = 5.0  # leases run out without an event, so waiting pods are looked at again
 
 
@@ -95,10 +99,9 @@ class Scheduler:
     async def cycle(self) -> PlacementPlan:
         now = self._clock()
         plan = plan_placement(self._snapshot(now), gather_gangs(self._waiting(), self._siblings, self._domain))
-        for assignment in plan.assignments:
-            await self._bind(assignment)
-        for ask, refusal in plan.refused:
-            await self._refuse(ask, refusal, now)
+        # A gang is bound all at once: the store makes it one group commit, and whoever watches pods sees one change, not many.
+        await _together(self._bind, plan.assignments)
+        await _together(lambda refused: self._refuse(*refused, now), plan.refused)
         return plan
 
     def _snapshot(self, now: float) -> Snapshot:
@@ -156,6 +159,15 @@ class Scheduler:
             )
         except (Conflict, NotFound):
             pass  # it went away meanwhile
+
+
+async def _together(write: Callable[[T], Awaitable[None]], items: Sequence[T]) -> None:
+    """All of them, AT_ONCE at a time and each to its end; then the first error counts, and the next cycle does the rest."""
+    for start in range(0, len(items), AT_ONCE):
+        writes = (write(item) for item in items[start : start + AT_ONCE])
+        for result in await asyncio.gather(*writes, return_exceptions=True):
+            if isinstance(result, BaseException):
+                raise result
 
 
 def gather_gangs(

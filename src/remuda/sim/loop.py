@@ -4,6 +4,9 @@ The loop runs whatever is ready; when nothing is, it jumps to the next timer ins
 its time from the loop (`loop.time()`, `asyncio.sleep`) or from an injected clock, so the whole control plane runs on it
 unchanged and, with a seeded random source, the same way each time. Real I/O does not belong here: nothing would wait for it.
 
+What would hang in real time fails here at once: nothing left to wait for (`NothingLeftToDo`), or so much work at one moment
+that time never passes (`TimeStandsStill`).
+
 Rejected: looptime (a test plugin; the simulator is for users too) and simpy (generators instead of coroutines: the shells
 would have to be written twice).
 """
@@ -18,31 +21,47 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 EPOCH = 1_800_000_000.0  # virtual time starts at a fixed moment, so that runs compare byte for byte
+MAX_TURNS = 100_000  # of the loop at one moment; a recovery of a large gang takes a few hundred
 
 
 class NothingLeftToDo(RuntimeError):
     """Every task waits for something that cannot happen any more: in real time this would be a hang."""
 
 
+class TimeStandsStill(RuntimeError):
+    """Tasks keep waking each other without ever waiting: in real time this would be a busy loop."""
+
+
 class _JumpingSelector(selectors.SelectSelector):
     """Asks for ready I/O without waiting, and tells the loop to move its clock by what it would have waited."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_turns: int) -> None:
         super().__init__()
         self.loop: VirtualLoop | None = None
+        self._max_turns = max_turns
+        self._turns = 0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         ready = super().select(0)
-        if not ready and self.loop is not None:
+        if self.loop is None:
+            return ready
+        if not ready:
             if timeout is None:
                 raise NothingLeftToDo("no timer and no task is left, but the main task has not finished")
-            self.loop.advance(timeout)
+            if timeout > 0:
+                self._turns = 0
+                self.loop.advance(timeout)
+                return ready
+        self._turns += 1
+        if self._turns > self._max_turns:
+            self._turns = 0  # whoever cleans up needs turns, too
+            raise TimeStandsStill(f"{self._max_turns} turns of the loop at {self.loop.time():.3f} s of virtual time")
         return ready
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    def __init__(self) -> None:
-        selector = _JumpingSelector()
+    def __init__(self, max_turns: int = MAX_TURNS) -> None:
+        selector = _JumpingSelector(max_turns)
         self._now = 0.0
         super().__init__(selector)
         selector.loop = self

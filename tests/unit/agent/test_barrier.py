@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from remuda.agent.barrier import CANNOT_WRITE, Orders, checkpoint_dir, plan, roster
 from remuda.agent.launcher import Launcher, changed, disconnected, fence, receive
 from remuda.api.training import TrainingJob
-from remuda.launch.protocol import Exited, Fence, Start, Stop, ToLauncher
+from remuda.launch.protocol import Exited, Fence, Start, Stop, ToAgent, ToLauncher
 from tests.unit.agent.scene import NOW, a_job, a_launcher, a_site, heard, hello, ready, running
 
-PARKED = [hello()]
-READY_1 = [hello(), ready(1)]
-RUNNING_1 = [hello(), ready(1), running(1)]
-EXITED_1 = [*RUNNING_1, Exited(1, 1, None, NOW)]
-READY_2 = [hello(), ready(2)]
-RUNNING_2 = [hello(), ready(2), running(2)]
+PARKED: list[ToAgent] = [hello()]
+READY_1: list[ToAgent] = [hello(), ready(1)]
+RUNNING_1: list[ToAgent] = [hello(), ready(1), running(1)]
+EXITED_1: list[ToAgent] = [*RUNNING_1, Exited(1, 1, None, NOW)]
+READY_2: list[ToAgent] = [hello(), ready(2)]
+RUNNING_2: list[ToAgent] = [hello(), ready(2), running(2)]
 
 
 def order(job: TrainingJob | None, launcher: Launcher) -> Orders:
@@ -68,7 +69,7 @@ CLOSED_2, OPEN_2 = a_job(2), a_job(2, "Open")
         pytest.param(a_job(1), [], None, id="never spoke"),
     ],
 )
-def test_orders(job: TrainingJob | None, messages: list, expected: ToLauncher | None) -> None:  # type: ignore[type-arg]
+def test_orders(job: TrainingJob | None, messages: list[ToAgent], expected: ToLauncher | None) -> None:
     assert order(job, heard(*messages)).message == expected
 
 
@@ -184,7 +185,13 @@ def test_many_jobs_do_not_fill_the_memory() -> None:
 
 def test_checkpoints_go_where_the_job_says() -> None:
     assert checkpoint_dir(a_job(path="/shared/ckpt"), "/state/checkpoints") == "/shared/ckpt"
-    assert checkpoint_dir(a_job(), "/state/checkpoints") == "/state/checkpoints/default/job"
+    assert checkpoint_dir(a_job(), "/state/checkpoints") == "/state/checkpoints/default/job-uid-job"
+
+
+def test_a_job_does_not_find_the_checkpoints_of_one_that_had_its_name() -> None:
+    job = a_job()
+    later = msgspec.structs.replace(job, metadata=msgspec.structs.replace(job.metadata, uid="another"))
+    assert checkpoint_dir(job, "/state") != checkpoint_dir(later, "/state")
 
 
 def test_a_launcher_is_a_value() -> None:

@@ -9,7 +9,7 @@ from remuda.agent.launcher import Launcher, disconnected, fence, gone, inherit, 
 from remuda.api.devices import LauncherReport
 from remuda.api.meta import to_time
 from remuda.api.training import Failure
-from remuda.launch.protocol import Exited, Heartbeat
+from remuda.launch.protocol import Exited, Heartbeat, ToAgent
 from tests.unit.agent.scene import NOW, a_launcher, heard, hello, ready, running
 
 REJOIN_S = 5.0
@@ -30,13 +30,14 @@ def test_a_launcher_that_never_spoke_has_no_report() -> None:
 
 def test_the_usual_life() -> None:
     launcher = a_launcher()
-    for message, state in [
+    life: list[tuple[ToAgent, tuple[str, int]]] = [
         (hello(), ("parked", 0)),
         (ready(1, 30, 20), ("ready", 1)),
         (running(1), ("running", 1)),
         (exited(1, 7), ("exited", 1)),
         (ready(2), ("ready", 2)),
-    ]:
+    ]
+    for message, state in life:
         update = receive(launcher, message, NOW)
         assert update.transition
         launcher = update.launcher
@@ -65,7 +66,7 @@ def test_reports_carry_the_details() -> None:
         ([ready(2), running(2)], Heartbeat(1, 5)),
     ],
 )
-def test_what_is_late_changes_nothing(before: list, late) -> None:  # type: ignore[no-untyped-def, type-arg]
+def test_what_is_late_changes_nothing(before: list[ToAgent], late: ToAgent) -> None:
     launcher = heard(hello(), *before)
     update = receive(launcher, late, NOW + 1)
     assert update.launcher == launcher
@@ -223,7 +224,7 @@ def test_before_the_first_step_there_is_the_start_deadline() -> None:
 
 
 @pytest.mark.parametrize("messages", [[], [ready(1)], [ready(1), running(1), exited(1, 0)]])
-def test_only_a_running_one_can_hang(messages: list) -> None:  # type: ignore[type-arg]
+def test_only_a_running_one_can_hang(messages: list[ToAgent]) -> None:
     launcher = heard(hello(), *messages)
     assert look(launcher, HANG, NOW + 1e6, REJOIN_S) == (records.Update(launcher), None)
 
@@ -278,7 +279,7 @@ def test_an_absent_launcher_is_not_called_parked() -> None:
         ([hello(), ready(1), running(1), exited(1)], False),
     ],
 )
-def test_who_may_have_a_child(messages: list, expected: bool) -> None:  # type: ignore[type-arg]
+def test_who_may_have_a_child(messages: list[ToAgent], expected: bool) -> None:
     assert records.may_have_child(heard(*messages)) is expected
 
 

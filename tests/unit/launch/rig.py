@@ -15,6 +15,7 @@ from remuda.launch.protocol import Exited, Heartbeat, Hello, LineReader, Message
 from remuda.launch.zipapp import container_argv
 
 DEADLINE_S = 20.0  # of any single wait: long enough for a busy machine, never reached when all is well
+PYTHON = os.environ.get("REMUDA_TEST_PYTHON") or sys.executable  # runs the launcher under test
 M = TypeVar("M", bound=Message)
 
 
@@ -127,7 +128,7 @@ class Container:
         alloc_env = {} if alloc is None else {"REMUDA_ALLOC_DIR": alloc or str(self.directory)}
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                container_argv(list(command), self.pyz, sys.executable),
+                container_argv(list(command), self.pyz, PYTHON),
                 env={**self.env, **alloc_env, **env},
                 stdin=subprocess.DEVNULL,
                 stdout=log,

@@ -2,6 +2,9 @@
 
 import json
 import math
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -46,6 +49,31 @@ def test_both_refuse_the_same_text(text: str) -> None:
 def test_what_is_not_json_is_a_value_error(text: str | bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
         jsonline.loads(text)
+
+
+BROKEN = [
+    "{", "}", "[", "[1", "[1,", "[1,]", "[,]", '{"a', '{"a"', '{"a":', '{"a":1', '{"a":1,', '{"a":1,}', "{1:2}", '"', '"\\',
+    '"\\u12"', '"\\ud800\\u12"', '"\\x"', '"\n"', "-", "+1", ".5", "1.", "1e", "01", "tru", "nul", "'a'", "1 1", "{}{}",
+    '{"a":1 "b":2}', "[" * 5000, '{"a":' * 5000, "9" * 5000, "NaN", "\\", "é", "",
+]  # fmt: skip
+
+
+def test_without_the_library_loaded_errors_are_still_value_errors() -> None:
+    """In a launcher `json` is not imported, and the C scanner behaves differently then."""
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from remuda.launch import jsonline\n"
+        "assert 'json' not in sys.modules\n"
+        "for text in sys.argv[2:]:\n"
+        "    try: print('read', ascii(text), jsonline.loads(text))\n"
+        "    except ValueError: pass\n"
+        'print(jsonline.dumps(jsonline.loads(\'{"a": [1, 2.5, null, true, "x"]}\')))'
+    )
+    source = str(Path(jsonline.__file__).parents[2])
+    argv = [sys.executable, "-I", "-S", "-c", code, source, *BROKEN]
+    result = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == '{"a":[1,2.5,null,true,"x"]}\n'
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])

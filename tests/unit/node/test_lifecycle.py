@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from remuda.api.codec import from_wire, to_wire
 from remuda.api.core_v1 import Pod
 from remuda.node.containers import ContainerRecord, Exit, Phase
 from remuda.node.lifecycle import (
@@ -148,8 +149,6 @@ def test_a_pod_with_a_zero_grace_is_killed_at_once() -> None:
 def test_two_containers_end_together_only_when_both_are_done() -> None:
     pod = a_pod(policy="Never")
     two = [{"name": "main", "command": ["a"]}, {"name": "side", "command": ["b"]}]
-    from remuda.api.codec import from_wire, to_wire
-
     body = to_wire(pod)
     body["spec"]["containers"] = two
     pod = from_wire(Pod, body)

@@ -25,7 +25,7 @@ class Collection:
         self._floor = floor  # events up to this revision are not in the history (any more)
         self._events: list[Event] = []
         self._dropped = 0  # events that left the history: absolute position = _dropped + index
-        self._waiting: set[asyncio.Future[None]] = set()
+        self._waiting: dict[Cursor, asyncio.Future[None]] = {}
         self._closed = False
 
     def publish(self, event: Event) -> None:
@@ -36,7 +36,7 @@ class Collection:
             self.objects[record.key] = record
         self.remember(event)
         if self._waiting:
-            self._wake()
+            self._wake(event)
 
     def remember(self, event: Event) -> None:
         events = self._events
@@ -50,13 +50,26 @@ class Collection:
 
     def close(self) -> None:
         self._closed = True
-        self._wake()
-
-    def _wake(self) -> None:
-        for waiter in self._waiting:
+        for waiter in self._waiting.values():
             if not waiter.done():
                 waiter.set_result(None)
         self._waiting.clear()
+
+    def _wake(self, event: Event) -> None:
+        """Wakes those who see the event. To wake all would cost every node a turn of the loop for every other node's pods.
+
+        Whoever waits has read everything, so one that does not see the event is past it.
+        """
+        woken = []
+        for cursor, waiter in self._waiting.items():
+            if event.seen_by(cursor.matches) is None:
+                cursor.position += 1
+            else:
+                woken.append(cursor)
+                if not waiter.done():
+                    waiter.set_result(None)
+        for cursor in woken:
+            del self._waiting[cursor]
 
     def check(self, since: int) -> None:
         if since < self._floor:
@@ -73,38 +86,37 @@ class Collection:
             raise Expired(f"too slow: history now starts after {self._floor}; list again")
         return self._events[index:]
 
-    async def beyond(self, position: int) -> bool:
-        """Waits until there is an event at the position; False when there will be none."""
-        while position >= self._dropped + len(self._events):
+    async def beyond(self, cursor: Cursor) -> bool:
+        """Waits until there is an event for the cursor; False when there will be none."""
+        while cursor.position >= self._dropped + len(self._events):
             if self._closed:
                 return False
-            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.add(waiter)
+            waiter = self._waiting[cursor] = asyncio.get_running_loop().create_future()
             try:
                 await waiter
             finally:
-                self._waiting.discard(waiter)
+                self._waiting.pop(cursor, None)
         return True
 
 
 class Cursor:
     """A watcher's place in the history. `read` what is there, then wait for `more`, and so on until that says False."""
 
-    __slots__ = ("_collection", "_matches", "_position")
+    __slots__ = ("_collection", "matches", "position")
 
     def __init__(self, collection: Collection, position: int, matches: Matcher | None) -> None:
         self._collection = collection
-        self._position = position
-        self._matches = matches
+        self.position = position
+        self.matches = matches
 
     def read(self) -> list[Seen]:
         """Every change since the last call, in revision order, as the matcher lets it through. Raises Expired when too slow.
 
         After an empty answer, and until anything is awaited, the watcher has seen all up to the store's revision.
         """
-        events = self._collection.after(self._position)
-        self._position += len(events)
-        matches = self._matches
+        events = self._collection.after(self.position)
+        self.position += len(events)
+        matches = self.matches
         found: list[Seen] = []
         for event in events:
             seen = event.seen_by(matches)
@@ -113,4 +125,4 @@ class Cursor:
         return found
 
     async def more(self) -> bool:
-        return await self._collection.beyond(self._position)
+        return await self._collection.beyond(self)

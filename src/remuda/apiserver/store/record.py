@@ -7,7 +7,7 @@ decoded object are each made at most once, so that a hundred watchers of one eve
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 from remuda.api.codec import decode_json, encode, from_wire
 from remuda.api.meta import JsonObject, KObject
@@ -110,7 +110,3 @@ class Event:
 
 def watch_line(type_: str, raw: bytes) -> bytes:
     return b'{"type":"%b","object":%b}\n' % (type_.encode(), raw)
-
-
-def labels_of(body: JsonObject) -> dict[str, Any]:
-    return body["metadata"].get("labels") or {}

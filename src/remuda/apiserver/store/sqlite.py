@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import queue
 import sqlite3
 import threading
@@ -51,6 +52,11 @@ class SqliteJournal:
         self._thread.start()
 
     def _open(self) -> sqlite3.Connection:
+        try:
+            # Bodies may hold secrets, so the file is its owner's alone; sqlite gives its side files the same mode.
+            os.close(os.open(self.path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+        except OSError as error:
+            raise self._refusal(error) from error
         try:
             # Used by the opening thread until the writer starts and by the writer alone from then on.
             connection = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=0.5)
@@ -99,7 +105,7 @@ class SqliteJournal:
             "Use another state directory, or move the file away.",
         )
 
-    def _refusal(self, error: sqlite3.Error) -> Refusal:
+    def _refusal(self, error: Exception) -> Refusal:
         name = getattr(error, "sqlite_errorname", "")
         if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
             return Refusal(

@@ -8,11 +8,12 @@ keeps NodeDevices a record of transitions.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import datetime
 
 import msgspec
 
 from remuda.api.core_v1 import Pod
-from remuda.api.devices import DeviceState, NodeDevices, ObservedDevice, QuarantineOrder, Signal, Verdict
+from remuda.api.devices import DeviceState, NodeDevices, ObservedDevice, QuarantineOrder, Verdict
 from remuda.api.meta import to_time
 from remuda.core.devices.faults import classify
 from remuda.core.placement.snapshot import devices_of
@@ -50,41 +51,65 @@ def holders(pods: Iterable[Pod]) -> dict[tuple[str, str], list[Pod]]:
     return found
 
 
-def judge_device(device: ObservedDevice, order: QuarantineOrder | None) -> tuple[DeviceState, str, str, str]:
-    """(state, reason, message, source) that the device's signals and a quarantine order add up to."""
+class Judgement(msgspec.Struct, frozen=True):
+    """What is known against a device. `at`: when the deciding signal was seen, None when nobody said."""
+
+    state: DeviceState = DeviceState.HEALTHY
+    reason: str = ""
+    message: str = ""
+    source: str = ""
+    at: datetime | None = None
+
+
+def judge_device(device: ObservedDevice, order: QuarantineOrder | None) -> Judgement:
+    """What the device's signals and a quarantine order add up to."""
     if order is not None:
-        return DeviceState.QUARANTINED, order.reason, order.message, order.by or "operator"
-    worst: tuple[int, Signal] | None = None
+        return Judgement(DeviceState.QUARANTINED, order.reason, order.message, order.by or "operator", order.since)
+    worst, decisive = _GRAVITY.index(DeviceState.HEALTHY), None
     for signal in device.signals:
-        gravity = _GRAVITY.index(classify(signal.source, signal.code).effect)
-        # <=: of two equally grave signals the newer one speaks.
-        if worst is None or gravity <= worst[0]:
-            worst = (gravity, signal)
-    if worst is None or _GRAVITY[worst[0]] is DeviceState.HEALTHY:
-        return DeviceState.HEALTHY, "", "", ""
-    signal = worst[1]
-    fault = classify(signal.source, signal.code)
-    return _GRAVITY[worst[0]], fault.reason, signal.message or fault.message, f"{signal.source}/{signal.code}"
+        fault = classify(signal.source, signal.code)
+        gravity = _GRAVITY.index(fault.effect)
+        # <=: of two equally grave signals the newer one speaks; evidence of health silences what came before it.
+        if fault.clears or gravity <= worst:
+            worst, decisive = gravity, signal
+    if decisive is None or _GRAVITY[worst] is DeviceState.HEALTHY:
+        return Judgement()
+    fault = classify(decisive.source, decisive.code)
+    return Judgement(
+        state=_GRAVITY[worst],
+        reason=fault.reason,
+        message=decisive.message or fault.message,
+        source=f"{decisive.source}/{decisive.code}",
+        at=decisive.time,
+    )
 
 
 def judge_node(node: NodeDevices, pods: Iterable[Pod], now: float) -> list[Verdict]:
-    """The verdicts `node` should carry. Unchanged rows keep their `since`; equal to `node.verdicts` means no write."""
+    """The verdicts `node` should carry; equal to `node.verdicts` means no write.
+
+    `since` is when the deciding signal was seen, not when it was judged: recovery times are counted from it. Unchanged rows
+    keep theirs.
+    """
     held = holders(pods)
     old = {v.device: v for v in node.verdicts}
     verdicts: list[Verdict] = []
     for device in node.observed.devices:
-        state, reason, message, source = judge_device(device, node.quarantine.get(device.id))
+        found = judge_device(device, node.quarantine.get(device.id))
         before = old.get(device.id)
-        same = before is not None and (before.state, before.reason, before.source) == (state, reason, source)
+        same = before is not None and (before.state, before.reason, before.source) == (
+            found.state,
+            found.reason,
+            found.source,
+        )
         holder = next(iter(held.get((node.name, device.id), [])), None)
         verdicts.append(
             Verdict(
                 device=device.id,
-                state=state,
-                reason=reason,
-                message=message,
-                source=source,
-                since=before.since if same and before is not None else to_time(now),
+                state=found.state,
+                reason=found.reason,
+                message=found.message,
+                source=found.source,
+                since=before.since if same and before is not None else min(found.at or to_time(now), to_time(now)),
                 holder=f"{holder.namespace}/{holder.name}" if holder else "",
                 holder_uid=holder.uid if holder else "",
             )

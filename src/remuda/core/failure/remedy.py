@@ -1,7 +1,10 @@
 """Which remedy: the cheapest that cures. Pure: faults, what the cluster offers and what things cost in; one choice out.
 
 price = GPUs x (rollback to the last checkpoint + stop + wait for capacity + image pull + restart)
-        + P(not cured) x price of the next rung,                                        in GPU-hours.
+        + P(not cured) x price of the next rung that is possible,                       in GPU-hours.
+
+Behind the last rung stands waiting for capacity, tried until it cures. That price holds the rollback as often as the rungs
+before it do; were it cheaper, a long way back to the checkpoint would make the drastic rungs look like bargains.
 
 Each rung is first asked whether it *can* cure (a restart in place never cures a broken device), then whether it is possible
 right now (a spare is parked, the domain has room); of those left the cheapest wins. Every rung that lost says why, so that
@@ -21,8 +24,9 @@ from remuda.api.training import Cause, Remedy
 NOT_CURED_IN_PLACE = (0.05, 0.3, 0.6, 0.9)
 NOT_CURED_ELSEWHERE = 0.05
 
-# When one look finds several faults, the one nearer to the hardware explains the others: it names the recovery.
-_ROOT = [Cause.DEVICE, Cause.INFRA, Cause.MAINTENANCE, Cause.PREEMPTION, Cause.HANG, Cause.CODE]
+# When one look finds several faults, the one nearer to the hardware explains the others: it names the recovery. A crash
+# explains a hang beside it: ranks that wait in a collective for the one that died stand still, too.
+_ROOT = [Cause.DEVICE, Cause.INFRA, Cause.MAINTENANCE, Cause.PREEMPTION, Cause.CODE, Cause.HANG]
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -40,8 +44,8 @@ class Fault(msgspec.Struct, frozen=True):
 class Offer(msgspec.Struct, frozen=True):
     """What the cluster can give right now."""
 
-    spares: int = 0  # parked, healthy, in the gang's domain
-    room_in_domain: int = 0  # pods of this shape that fit beside the gang
+    spares: int = 0  # parked and of the right role, for the pods that must be replaced
+    room_in_domain: int = 0  # of those that no spare can replace, how many fit beside the gang
     domain: str = ""
     gang_fits: str | None = None  # a domain that would take the whole gang, its own freed devices included
     why_no_room: str = ""
@@ -51,7 +55,7 @@ class Costs(msgspec.Struct, frozen=True):
     """Seconds, and the GPUs that stand still meanwhile."""
 
     gang_gpus: int
-    pod_gpus: int
+    moved_gpus: int  # of the pods that would be replaced
     rollback_s: float
     stop_s: float = 1.0
     restart_s: float = 5.0
@@ -82,13 +86,21 @@ def root_fault(faults: Sequence[Fault]) -> Fault:
     return min(faults, key=lambda f: (_ROOT.index(f.cause), f.signal_at, f.pod))
 
 
+def causes_of(faults: Sequence[Fault]) -> list[Cause]:
+    """What to charge. Ranks that crash or stand still beside something broken, or taken away, do so because of it; a rank
+    that stands still beside one that crashed waits for it."""
+    causes = {f.cause for f in faults}
+    outside = causes - {Cause.CODE, Cause.HANG}
+    return sorted(outside or {root_fault(faults).cause})
+
+
 def choose_remedy(faults: Sequence[Fault], offer: Offer, costs: Costs) -> Choice:
     """The cheapest rung that cures all `faults` at once."""
     root = root_fault(faults)
     lost = [f for f in faults if f.lost]
-    rungs = _ladder(faults, lost, offer, costs)
+    rungs, waits_for = _ladder(lost, offer, costs)
     prices: dict[Remedy, float] = {}
-    following = costs.gang_gpus * costs.wait_s
+    following = costs.gang_gpus * (costs.rollback_s + costs.stop_s + costs.wait_s) / (1 - NOT_CURED_ELSEWHERE)
     for rung in reversed(rungs):
         base = costs.gang_gpus * (costs.rollback_s + costs.stop_s + rung.seconds) + rung.extra_gpu_s
         prices[rung.remedy] = base + rung.not_cured * following
@@ -107,11 +119,12 @@ def choose_remedy(faults: Sequence[Fault], offer: Offer, costs: Costs) -> Choice
         reason=root.reason,
         message=root.message,
         price_gpu_hours=prices[best.remedy] / 3600,
-        why_not=why_not,
+        why_not=(*why_not, f"{best.remedy} at once: {waits_for}") if waits_for else why_not,
     )
 
 
-def _ladder(faults: Sequence[Fault], lost: Sequence[Fault], offer: Offer, costs: Costs) -> list[_Rung]:
+def _ladder(lost: Sequence[Fault], offer: Offer, costs: Costs) -> tuple[list[_Rung], str]:
+    """The rungs, cheapest first, and what is waited for when none is possible now."""
     moved = max(len(lost), 1)
     where = f"in {offer.domain}" if offer.domain else "in the cluster"
     tries = min(costs.same_pod_failures, len(NOT_CURED_IN_PLACE) - 1)
@@ -121,13 +134,13 @@ def _ladder(faults: Sequence[Fault], lost: Sequence[Fault], offer: Offer, costs:
     no_spare = (
         ""
         if offer.spares >= moved
-        else f"{offer.spares} spare{'s'[: offer.spares != 1]} parked {where}, {moved} needed"
+        else f"{offer.spares} spare{'' if offer.spares == 1 else 's'} parked {where}, {moved} needed"
     )
     short = moved - offer.spares
     no_room = "" if offer.room_in_domain >= short else (offer.why_no_room or f"no room {where}")
     no_gang = "" if offer.gang_fits is not None else "no domain has room for the whole gang"
     # A pod taken from the spares is made up for in the background: it costs its own devices' time, not the gang's.
-    refill = costs.pod_gpus * costs.new_pod_s * moved
+    refill = costs.moved_gpus * costs.new_pod_s
     rungs = [
         _Rung(Remedy.RESTART_IN_PLACE, costs.restart_s, 0.0, NOT_CURED_IN_PLACE[tries], no_place),
         _Rung(Remedy.PROMOTE_SPARE, costs.restart_s, refill, NOT_CURED_ELSEWHERE, no_spare),
@@ -137,4 +150,5 @@ def _ladder(faults: Sequence[Fault], lost: Sequence[Fault], offer: Offer, costs:
     if all(r.blocked for r in rungs):
         # Nothing is possible now, so wait for room: the replacement is asked for and the barrier stays closed.
         rungs[2] = _Rung(Remedy.REPLACE_POD, costs.wait_s, 0.0, NOT_CURED_ELSEWHERE)
-    return rungs
+        return rungs, no_room
+    return rungs, ""

@@ -1,8 +1,8 @@
 """Placing a gang whole: every member gets a node and an exact device set inside one domain, or nobody gets anything.
 
-The solver here is first fit: domains in the order of least room that still fits members and spares, then members only; nodes
-in name order; the lowest free devices of a node. The full scheduler replaces `_fit` and the domain order; the interface
-(`GangAsk` in, assignments or one Refusal out, on an immutable Snapshot) stays.
+The solver here is first fit, largest pods first: domains in the order of least room that still fits members and spares, then
+members only; nodes in name order; the lowest free devices of a node. The full scheduler replaces `_fit` and the domain order;
+the interface (`GangAsk` in, assignments or one Refusal out, on an immutable Snapshot) stays.
 
 Invariants: no device is assigned twice in a plan; members of a gang are assigned all or none; with a required topology every
 pod of a gang, spares included, sits in one domain; spares never take the place of a member.
@@ -14,9 +14,12 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from remuda.api.core_v1 import Toleration
+from remuda.api.core_v1 import Pod, Toleration
 from remuda.api.errors import Refusal
-from remuda.core.placement.snapshot import NodeView, Snapshot, tolerates
+from remuda.api.names import RESOURCE_GPU
+from remuda.api.quantity import whole
+from remuda.core.placement.refusal import no_room
+from remuda.core.placement.snapshot import NodeView, Snapshot, mask_of, tolerates
 
 
 class PodAsk(msgspec.Struct, frozen=True):
@@ -56,6 +59,22 @@ class PlacementPlan(msgspec.Struct, frozen=True):
     refused: tuple[tuple[PodAsk, Refusal], ...]
 
 
+def ask_of(pod: Pod) -> PodAsk:
+    """What a pod needs, from its spec."""
+    gpus = 0
+    for container in pod.spec.containers:
+        amounts = {**container.resources.requests, **container.resources.limits}
+        gpus += whole(amounts.get(RESOURCE_GPU, 0))
+    return PodAsk(
+        namespace=pod.namespace,
+        name=pod.name,
+        uid=pod.uid,
+        gpus=gpus,
+        node_selector=tuple(sorted(pod.spec.node_selector.items())),
+        tolerations=tuple(pod.spec.tolerations),
+    )
+
+
 def plan_placement(snapshot: Snapshot, asks: Iterable[GangAsk]) -> PlacementPlan:
     """Gangs in order: those already running first (freed room goes back to the gang that lost it), spares last of all."""
     gangs = sorted(asks, key=lambda a: not a.is_recovering)
@@ -71,21 +90,17 @@ def plan_placement(snapshot: Snapshot, asks: Iterable[GangAsk]) -> PlacementPlan
         if isinstance(placed, Refusal):
             refused.extend((pod, placed) for pod in ask.members)
             continue
-        domain_of[ask.key] = _domain(snapshot, placed[0].node, ask.topology)
+        domain_of[ask.key] = snapshot.domain_of(placed[0].node, ask.topology)
         _take(snapshot, free, placed)
         done.extend(placed)
     for ask in gangs:
         for spare in ask.spares:
-            pinned = domain_of[ask.key]
-            if pinned is None:
-                refused.append((spare, Refusal("GangNotPlaced", "A spare waits until its gang has a domain.")))
+            placed = _place_spare(snapshot, spare, ask.topology, domain_of[ask.key], free)
+            if isinstance(placed, Refusal):
+                refused.append((spare, placed))
                 continue
-            found = _fit(snapshot, snapshot.domains(ask.topology).get(pinned, []), [spare], free)
-            if found is None:
-                refused.append((spare, _no_room(snapshot, [spare], ask.topology, pinned, free, "NoRoomForSpare")))
-                continue
-            _take(snapshot, free, found)
-            done.extend(found)
+            _take(snapshot, free, placed)
+            done.extend(placed)
     return PlacementPlan(tuple(done), tuple(refused))
 
 
@@ -96,48 +111,83 @@ def place_members(snapshot: Snapshot, ask: GangAsk, free: Sequence[int] | None =
         return Refusal(
             "GangIncomplete", f"{ask.waiting_for} pods of the gang do not exist yet.", "They are being made."
         )
-    most = max((p.gpus for p in ask.members), default=0)
-    if snapshot.nodes and most > snapshot.largest_node:
-        return Refusal(
-            "NoNodeHasThatManyGpus",
-            f"A pod asks for {most} GPUs; the largest node has {snapshot.largest_node}.",
-            f"Ask for at most {snapshot.largest_node} per pod and use more replicas.",
-        )
+    if unfit := _too_large(snapshot, ask.members):
+        return unfit
     domains = snapshot.domains(ask.topology)
     if ask.pinned is not None:
         found = _fit(snapshot, domains.get(ask.pinned, []), ask.members, room)
-        return found or _no_room(snapshot, ask.members, ask.topology, ask.pinned, room, "DomainFull")
+        return found if found is not None else explain(snapshot, ask.members, ask.topology, ask.pinned, room)
     # Tightest domain first keeps the large ones whole; one with room for the spares beats one without.
     order = sorted(domains, key=lambda d: (sum(room[ix].bit_count() for ix in domains[d]), d))
-    for wanted in ([*ask.members, *ask.spares], ask.members) if ask.spares else (ask.members,):
+    for extra in (ask.spares, ()) if ask.spares else ((),):
         for domain in order:
-            if found := _fit(snapshot, domains[domain], wanted, room):
-                return found[: len(ask.members)]
-    return _no_room(snapshot, ask.members, ask.topology, None, room, "InsufficientDevices")
+            found = _fit(snapshot, domains[domain], ask.members, room, extra)
+            if found is not None:
+                return found
+    return explain(snapshot, ask.members, ask.topology, None, room)
+
+
+def _place_spare(
+    snapshot: Snapshot, spare: PodAsk, topology: str, domain: str | None, free: Sequence[int]
+) -> list[Assignment] | Refusal:
+    if domain is None:
+        return Refusal("GangNotPlaced", "A spare waits until its gang has a place.", "It is placed beside the gang.")
+    found = _fit(snapshot, snapshot.domains(topology).get(domain, []), [spare], free)
+    return found if found is not None else explain(snapshot, [spare], topology, domain, free, "NoRoomForSpare")
+
+
+def _too_large(snapshot: Snapshot, members: Sequence[PodAsk]) -> Refusal | None:
+    most, largest = max((p.gpus for p in members), default=0), snapshot.largest_node
+    if not snapshot.nodes or most <= largest:
+        return None
+    if not largest:
+        return Refusal("NoDevices", "No node has reported a device.", "Wait for the nodes, or see `remuda devices`.")
+    return Refusal(
+        "NoNodeHasThatManyGpus",
+        f"A pod asks for {most} GPUs; the largest node has {largest}.",
+        f"Ask for at most {largest} per pod and use more replicas.",
+    )
 
 
 def _fit(
-    snapshot: Snapshot, nodes: Sequence[int], pods: Sequence[PodAsk], free: Sequence[int]
+    snapshot: Snapshot,
+    nodes: Sequence[int],
+    pods: Sequence[PodAsk],
+    free: Sequence[int],
+    extra: Sequence[PodAsk] = (),
 ) -> list[Assignment] | None:
-    """First fit of all pods on those nodes; None when one does not fit."""
-    room = {ix: free[ix] for ix in nodes}
+    """First fit of all `pods` on those nodes; None when one does not fit, or `extra` would not fit beside them."""
+    found, left = _first_fit(snapshot, nodes, pods, free)
+    if len(found) < len(pods) or len(_first_fit(snapshot, nodes, extra, left)[0]) < len(extra):
+        return None
+    return found
+
+
+def count_fit(snapshot: Snapshot, nodes: Sequence[int], pods: Sequence[PodAsk], free: Sequence[int]) -> int:
+    """How many of those pods those nodes could take."""
+    return len(_first_fit(snapshot, nodes, pods, free)[0])
+
+
+def _first_fit(
+    snapshot: Snapshot, nodes: Sequence[int], pods: Sequence[PodAsk], free: Sequence[int]
+) -> tuple[list[Assignment], list[int]]:
+    """(those that fit, what is free after them)."""
+    room = list(free)
     found: list[Assignment] = []
-    for pod in pods:
+    for pod in sorted(pods, key=lambda p: -p.gpus):  # a large pod needs a whole node, a small one the rest of any
         for ix in nodes:
             view = snapshot.nodes[ix]
-            if room[ix].bit_count() >= pod.gpus and _admits(view, pod):
+            if room[ix].bit_count() >= pod.gpus and admits(view, pod):
                 bits = _lowest(room[ix], pod.gpus)
                 room[ix] &= ~bits
                 found.append(Assignment(pod, view.name, _ids(view, bits)))
                 break
-        else:
-            return None
-    return found
+    return found, room
 
 
-def _admits(view: NodeView, pod: PodAsk) -> bool:
+def admits(view: NodeView, pod: PodAsk) -> bool:
     return (
-        view.open
+        not view.closed
         and all(view.labels.get(key) == value for key, value in pod.node_selector)
         and tolerates(pod.tolerations, view.taints)
     )
@@ -158,39 +208,39 @@ def _ids(view: NodeView, bits: int) -> tuple[str, ...]:
 
 def _take(snapshot: Snapshot, free: list[int], assignments: Iterable[Assignment]) -> None:
     at = {node.name: ix for ix, node in enumerate(snapshot.nodes)}
-    for a in assignments:
-        ix = at[a.node]
-        taken = set(a.devices)
-        free[ix] &= ~sum(1 << b for b, d in enumerate(snapshot.nodes[ix].devices) if d in taken)
+    for assignment in assignments:
+        ix = at[assignment.node]
+        free[ix] &= ~mask_of(snapshot.nodes[ix].devices, assignment.devices)
 
 
-def _domain(snapshot: Snapshot, node: str, topology: str) -> str:
-    if not topology:
-        return ""
-    return next(n.labels.get(topology, "") for n in snapshot.nodes if n.name == node)
-
-
-def count_room(snapshot: Snapshot, nodes: Iterable[int], pod: PodAsk, free: Sequence[int]) -> int:
-    """How many pods shaped like `pod` those nodes could take."""
-    each = max(pod.gpus, 1)
-    return sum(free[ix].bit_count() // each if pod.gpus else 1 for ix in nodes if _admits(snapshot.nodes[ix], pod))
-
-
-def _no_room(
-    snapshot: Snapshot, pods: Sequence[PodAsk], topology: str, pinned: str | None, free: Sequence[int], reason: str
+def explain(
+    snapshot: Snapshot,
+    pods: Sequence[PodAsk],
+    topology: str,
+    pinned: str | None,
+    free: Sequence[int],
+    reason: str = "",
 ) -> Refusal:
-    """Why not, and the smallest change that would do: how many would fit where most fit."""
-    level = topology.rsplit("/", 1)[-1] if topology else "cluster"
+    """Why those pods do not fit: the domain that would take most of them, and what it lacks."""
     domains = snapshot.domains(topology)
     names = [pinned] if pinned is not None else sorted(domains)
-    if not names:
-        return Refusal(reason, f"No node has the label {topology}.", "Label the nodes or drop topology.required.")
-    need, gpus = len(pods), pods[0].gpus
-    best = max(names, key=lambda d: count_room(snapshot, domains.get(d, []), pods[0], free))
-    fits = count_room(snapshot, domains.get(best, []), pods[0], free)
-    where = f"{level} {best}" if best else "the cluster"
-    sentence = f"Needs {need} pod{'s'[: need != 1]} of {gpus} GPUs in one {level}; {where} has room for {fits}."
-    fix = f"Free {need - fits} more node-sized sets of {gpus} GPUs in {where}, or ask for {fits} replicas."
-    if fits == 0:
-        fix = f"Free {gpus} GPUs on one node of {where}."
-    return Refusal(reason, sentence, fix)
+    fits = {name: count_fit(snapshot, domains.get(name, []), pods, free) for name in names}
+    best = max(names, key=lambda name: fits[name], default="")
+    nodes = [snapshot.nodes[ix] for ix in domains.get(best, [])]
+    return no_room(
+        reason or ("DomainFull" if pinned is not None else "InsufficientDevices"),
+        gpus=[pod.gpus for pod in pods],
+        fits=fits.get(best, 0),
+        topology=topology,
+        domain=best,
+        is_known=bool(domains),
+        away=[_away(view, pods[0]) for view in nodes if not admits(view, pods[0])],
+        is_all_away=not any(admits(view, pods[0]) for view in nodes),
+    )
+
+
+def _away(view: NodeView, pod: PodAsk) -> str:
+    """Why the node takes no such pod at all, however much of it is free."""
+    if view.closed:
+        return view.closed
+    return "not selected" if tolerates(pod.tolerations, view.taints) else "tainted"

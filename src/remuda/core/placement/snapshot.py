@@ -1,8 +1,9 @@
 """The immutable picture one placement decision is made on: nodes, their domains, and a free-device mask per node.
 
-A device is free when the ledger calls it Healthy and no live pod holds it; a pod holds the devices its annotation names from
-the moment it is bound (or assumed bound) until it is gone. Bit i of a mask is the node's i-th device. Masks are plain ints:
-a trial placement copies one list of ints and throws it away, so trying costs nothing and never needs undoing.
+A device is free when the ledger calls it Healthy (one that was never judged is not) and no live pod holds it; a pod holds the
+devices its annotation names from the moment it is bound (or assumed bound) until it is gone. Bit i of a mask is the node's
+i-th device. Masks are plain ints: a trial placement copies one list of ints and throws it away, so trying costs nothing and
+never needs undoing.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from remuda.api.core_v1 import Node, Pod, Toleration
+from remuda.api.conditions import is_true
+from remuda.api.core_v1 import Node, Pod, Taint, Toleration
 from remuda.api.devices import DeviceState, NodeDevices
 from remuda.api.names import ANNOTATION_DEVICES
 
@@ -23,8 +25,8 @@ class NodeView(msgspec.Struct, frozen=True):
     labels: Mapping[str, str]
     devices: tuple[str, ...]
     usable: int
-    open: bool  # alive, Ready, not cordoned
-    taints: tuple[tuple[str, str], ...] = ()  # (key, value) with effect NoSchedule or NoExecute
+    closed: str = ""  # why nothing may be placed here: dead, not ready, cordoned; "" = open
+    taints: tuple[Taint, ...] = ()  # those that keep pods away: effect NoSchedule or NoExecute
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -46,11 +48,24 @@ class Snapshot(msgspec.Struct, frozen=True):
     def largest_node(self) -> int:
         return max((len(n.devices) for n in self.nodes), default=0)
 
-    def releasing(self, uids_devices: Iterable[tuple[str, Iterable[str]]]) -> Snapshot:
+    def domain_of(self, node: str, key: str) -> str:
+        """The node's value of the label; '' when it has none, is unknown, or there is no key."""
+        return next((n.labels.get(key, "") for n in self.nodes if n.name == node), "") if key else ""
+
+    def is_usable(self, node: str, device: str) -> bool:
+        view = next((n for n in self.nodes if n.name == node), None)
+        return view is not None and bool(mask_of(view.devices, (device,)) & view.usable)
+
+    def outside(self, key: str, domain: str) -> Snapshot:
+        """The picture without one domain."""
+        kept = [ix for ix, node in enumerate(self.nodes) if node.labels.get(key) != domain] if key else []
+        return Snapshot(tuple(self.nodes[ix] for ix in kept), tuple(self.free[ix] for ix in kept))
+
+    def releasing(self, held: Iterable[tuple[str, Iterable[str]]]) -> Snapshot:
         """The picture if those (node, device ids) were given back: what a gang could have if it let go first."""
         at = {node.name: ix for ix, node in enumerate(self.nodes)}
         free = list(self.free)
-        for node, ids in uids_devices:
+        for node, ids in held:
             if node in at:
                 view = self.nodes[at[node]]
                 free[at[node]] |= mask_of(view.devices, ids) & view.usable
@@ -94,24 +109,37 @@ def build_snapshot(
 
 
 def _view(node: Node, devices: NodeDevices | None, alive: bool) -> NodeView:
-    ready = next((c.status for c in node.status.conditions if c.type == "Ready"), "Unknown") == "True"
     ids = tuple(d.id for d in devices.observed.devices) if devices else ()
-    bad = {v.device for v in devices.verdicts if v.state is not DeviceState.HEALTHY} if devices else set()
+    healthy = {v.device for v in devices.verdicts if v.state is DeviceState.HEALTHY} if devices else set()
     if devices:
-        bad |= set(devices.quarantine)
+        healthy -= set(devices.quarantine)
     return NodeView(
         name=node.name,
         labels=node.labels,
         devices=ids,
-        usable=sum(1 << bit for bit, device in enumerate(ids) if device not in bad),
-        open=alive and ready and not node.spec.unschedulable,
-        taints=tuple((t.key, t.value) for t in node.spec.taints if t.effect in ("NoSchedule", "NoExecute")),
+        usable=mask_of(ids, healthy),
+        closed=_closed(node, alive),
+        taints=tuple(t for t in node.spec.taints if t.effect in ("NoSchedule", "NoExecute")),
     )
 
 
-def tolerates(tolerations: Iterable[Toleration], taints: Iterable[tuple[str, str]]) -> bool:
+def _closed(node: Node, alive: bool) -> str:
+    if not alive:
+        return "dead"
+    if not is_true(node.status.conditions, "Ready"):
+        return "not ready"
+    return "cordoned" if node.spec.unschedulable else ""
+
+
+def tolerates(tolerations: Iterable[Toleration], taints: Iterable[Taint]) -> bool:
+    """Kubernetes' rule: every taint needs a toleration that matches its key, its value and its effect."""
     allowed = list(tolerations)
-    return all(
-        any((not t.key or t.key == key) and (t.operator == "Exists" or t.value == value) for t in allowed)
-        for key, value in taints
-    )
+    return all(any(_tolerates(toleration, taint) for toleration in allowed) for taint in taints)
+
+
+def _tolerates(toleration: Toleration, taint: Taint) -> bool:
+    if toleration.effect and toleration.effect != taint.effect:
+        return False
+    if toleration.operator == "Exists":
+        return not toleration.key or toleration.key == taint.key
+    return toleration.key == taint.key and toleration.value == taint.value

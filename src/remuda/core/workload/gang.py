@@ -1,15 +1,13 @@
-"""A gang as one look sees it, and what is wrong with it.
+"""A gang as one look sees it.
 
 `PodView` joins, for one pod, everything that decides about it: the object, what its launcher last reported, how far it got,
-whether a device under it is bad, whether its node is dead. `find_faults` reads only the current attempt: a rank that dies
-because the gang was told to stop reports an older attempt and is not a second fault.
+whether a device under it is bad, whether its node is dead.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Protocol
 
 import msgspec
 
@@ -17,19 +15,13 @@ from remuda.api.conditions import find_condition
 from remuda.api.core_v1 import Pod
 from remuda.api.devices import LauncherReport, Verdict
 from remuda.api.meta import to_seconds
-from remuda.api.names import ANNOTATION_SPARE, LABEL_INDEX, LABEL_ROLE
-from remuda.api.training import Cause, Member, TrainingJob
-from remuda.core.failure.remedy import Fault
+from remuda.api.names import ANNOTATION_DOMAIN, ANNOTATION_SPARE, LABEL_INDEX, LABEL_ROLE
+from remuda.core.placement.snapshot import devices_of
 
 OPEN, CLOSED = "Open", "Closed"
 
-
-class _MakeFault(Protocol):
-    def __call__(self, cause: Cause, reason: str, message: str, *, lost: bool, at: float = ...) -> Fault: ...
-
-
-# Exit codes the launcher or the agent gives when the command was never run: no restart can cure them.
-NEVER_RAN = {126: "CommandNotExecutable", 127: "CommandNotFound", 73: "CheckpointPathNotWritable"}
+# How long after its grace a terminating pod may still be there before nobody counts on its devices any more.
+STUCK_AFTER_S = 10.0
 
 
 class MemberProgress(msgspec.Struct, frozen=True):
@@ -61,7 +53,8 @@ class PodView(msgspec.Struct, frozen=True):
 
     @property
     def index(self) -> int:
-        return int(self.pod.labels.get(LABEL_INDEX, "-1"))
+        text = self.pod.labels.get(LABEL_INDEX, "")
+        return int(text) if text.isdecimal() else -1
 
     @property
     def is_spare(self) -> bool:
@@ -69,12 +62,39 @@ class PodView(msgspec.Struct, frozen=True):
         return self.pod.annotations.get(ANNOTATION_SPARE) == "true"
 
     @property
+    def made_for(self) -> str:
+        """The domain the pod was made for, '' when the gang sat nowhere then."""
+        return self.pod.annotations.get(ANNOTATION_DOMAIN, "")
+
+    @property
+    def node(self) -> str:
+        return self.pod.spec.node_name
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        return devices_of(self.pod)
+
+    @property
     def is_bound(self) -> bool:
         return bool(self.pod.spec.node_name)
 
     @property
+    def bound_at(self) -> float | None:
+        """When it got its node: what it is given to start in is counted from here, however long it waited before."""
+        scheduled = find_condition(self.pod.status.conditions, "PodScheduled")
+        if scheduled is not None and scheduled.status == "True" and scheduled.last_transition_time is not None:
+            return to_seconds(scheduled.last_transition_time)
+        known = self.pod.status.start_time or self.pod.metadata.creation_timestamp
+        return to_seconds(known) if known is not None and self.is_bound else None
+
+    @property
     def is_parked(self) -> bool:
         return self.report is not None and self.report.state == "parked" and self.pod.status.phase == "Running"
+
+    @property
+    def is_silent(self) -> bool:
+        """Nobody speaks for it: its launcher never did, or ended."""
+        return self.report is None or self.report.state == "gone"
 
     @property
     def is_usable(self) -> bool:
@@ -84,69 +104,10 @@ class PodView(msgspec.Struct, frozen=True):
     def is_ready_for(self, attempt: int) -> bool:
         return self.report is not None and self.report.state == "ready" and self.report.attempt == attempt
 
-
-def find_faults(job: TrainingJob, views: Mapping[str, PodView], now: float) -> list[Fault]:
-    """Members that cannot go on in the current attempt."""
-    found = (_member_fault(job, member, views.get(member.uid), now) for member in job.status.members)
-    return [fault for fault in found if fault is not None]
-
-
-def _member_fault(job: TrainingJob, member: Member, view: PodView | None, now: float) -> Fault | None:
-    def fault(cause: Cause, reason: str, message: str, *, lost: bool, at: float = now) -> Fault:
-        return Fault(member.pod, member.uid, cause, reason, message, lost, at)
-
-    if view is None:
-        return fault(Cause.INFRA, "PodDeleted", f"{member.pod} is gone.", lost=True)
-    if view.bad_device is not None:
-        bad = view.bad_device
-        text = f"{bad.device} on {member.node} is {bad.state}: {bad.message or bad.reason}"
-        return fault(Cause.DEVICE, bad.reason or "DeviceUnhealthy", text, lost=True, at=_when(bad.since, now))
-    if view.node_dead:
-        return fault(Cause.INFRA, "NodeLost", f"{member.node} has not renewed its lease.", lost=True)
-    if view.pod.is_deleting:
-        target = find_condition(view.pod.status.conditions, "DisruptionTarget")
-        if target is not None and "Preempt" in target.reason:
-            return fault(Cause.PREEMPTION, target.reason, target.message, lost=True)
-        return fault(Cause.INFRA, "PodDeleted", f"{member.pod} is being deleted.", lost=True)
-    if view.pod.is_terminal:
-        reason, text = view.pod.status.reason or "PodEnded", view.pod.status.message or f"{member.pod} ended."
-        return fault(Cause.INFRA, reason, text, lost=True)
-    return _launcher_fault(job, view, fault, now)
-
-
-def _launcher_fault(job: TrainingJob, view: PodView, fault: _MakeFault, now: float) -> Fault | None:
-    status, limits, report = job.status, job.spec.failure, view.report
-    waited = now - _when(status.attempt_raised_at, now)
-    if status.barrier == OPEN:
-        if report is None or report.state in ("gone", "parked") or report.attempt < status.attempt:
-            return fault(Cause.INFRA, "LauncherDied", f"{view.pod.name}'s launcher ended.", lost=False)
-        at = _when(report.time, now)
-        if report.state == "exited" and report.code:
-            text = report.message or f"{view.pod.name}'s process ended with code {report.code}."
-            return fault(Cause.CODE, "ProcessExited", text, lost=False, at=at)
-        if report.hung_since is not None:
-            text = f"{view.pod.name} made no step since {report.hung_since:%H:%M:%S}."
-            return fault(Cause.HANG, "NoProgress", text, lost=False, at=_when(report.hung_since, now))
-        return None
-    if report is not None and report.state in ("running", "stopping") and waited > limits.stop_deadline_seconds:
-        text = f"{view.pod.name} did not stop within {limits.stop_deadline_seconds:g} s."
-        return fault(Cause.INFRA, "MemberNotStopped", text, lost=True)
-    if not view.is_ready_for(status.attempt) and waited > limits.start_deadline_seconds:
-        text = f"{view.pod.name} did not reach the barrier within {limits.start_deadline_seconds:g} s."
-        return fault(Cause.INFRA, "MemberNotStarted", text, lost=True)
-    return None
-
-
-def never_ran(job: TrainingJob, views: Mapping[str, PodView]) -> tuple[str, str] | None:
-    """(reason, message) when a member's command could not be started at all."""
-    for member in job.status.members:
-        view = views.get(member.uid)
-        report = view.report if view else None
-        if report is not None and report.state == "exited" and report.attempt == job.status.attempt:
-            reason = NEVER_RAN.get(report.code or 0)
-            if reason and report.message:
-                return reason, report.message
-    return None
+    def is_stuck(self, now: float) -> bool:
+        """Told to go long ago and still there."""
+        told = self.pod.metadata.deletion_timestamp  # Kubernetes': when the grace ends
+        return told is not None and now > to_seconds(told) + STUCK_AFTER_S
 
 
 def common_checkpoint(ready: Sequence[LauncherReport]) -> int | None:
@@ -162,5 +123,5 @@ def common_checkpoint(ready: Sequence[LauncherReport]) -> int | None:
     return max(shared, default=None)
 
 
-def _when(moment: datetime | None, default: float) -> float:
+def seconds_of(moment: datetime | None, default: float) -> float:
     return default if moment is None else to_seconds(moment)

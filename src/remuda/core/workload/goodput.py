@@ -1,7 +1,8 @@
 """Goodput: how much of the time since the first start was training that counted (ETTR), and what the rest was lost to.
 
 An interruption loses two things: the stand-still from the first signal to the first new step, and the steps after the
-checkpoint that have to be done again. Both are charged to its cause, in GPU-seconds of the whole gang.
+checkpoint that have to be done again (known once that first step is there; an interruption overtaken by another one leaves
+them to it). Both are charged to its cause, in GPU-seconds of the whole gang.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from datetime import datetime
 import msgspec
 
 from remuda.api.meta import to_seconds
-from remuda.api.training import Goodput, Recovery
+from remuda.api.training import Cause, Goodput, Recovery
 
 
 def lost_seconds(recovery: Recovery, until: float, step_seconds: float) -> float:
@@ -19,7 +20,7 @@ def lost_seconds(recovery: Recovery, until: float, step_seconds: float) -> float
     began = recovery.signal_at or recovery.detected_at
     ended = to_seconds(recovery.first_step_at) if recovery.first_step_at else until
     idle = max(0.0, ended - to_seconds(began)) if began else 0.0
-    again = max(0, recovery.step_at_fault - recovery.resume_step) if recovery.opened_at else 0
+    again = max(0, recovery.step_at_fault - recovery.resume_step) if recovery.first_step_at else 0
     return idle + again * step_seconds
 
 
@@ -35,6 +36,19 @@ def with_loss(
         goodput, lost_seconds=round(goodput.lost_seconds + seconds, 3), lost_gpu_seconds=by_cause
     )
     return after, booked
+
+
+def moved_loss(goodput: Goodput, recovery: Recovery, cause: Cause) -> Goodput:
+    """What was booked for a recovery, charged to another cause."""
+    if not recovery.lost_gpu_seconds or cause is recovery.cause:
+        return goodput
+    by_cause = dict(goodput.lost_gpu_seconds)
+    left = round(by_cause.get(recovery.cause.value, 0.0) - recovery.lost_gpu_seconds, 3)
+    by_cause.pop(recovery.cause.value, None)
+    if left > 0:
+        by_cause[recovery.cause.value] = left
+    by_cause[cause.value] = round(by_cause.get(cause.value, 0.0) + recovery.lost_gpu_seconds, 3)
+    return msgspec.structs.replace(goodput, lost_gpu_seconds=by_cause)
 
 
 def at_time(goodput: Goodput, started_at: datetime | None, open_loss: float, now: float) -> Goodput:

@@ -11,6 +11,7 @@ from remuda.api.devices import DeviceState, Signal
 from remuda.core.devices.faults import (
     MAX_SIGNALS,
     DeviceRemedy,
+    FaultClass,
     add_signal,
     classify,
     fault_table,
@@ -42,7 +43,7 @@ def test_every_vendor_code_is_there_and_no_other() -> None:
 
 
 @pytest.mark.parametrize("fault", fault_table().by_code.values(), ids=lambda f: f.code)
-def test_a_row_can_be_shown_to_people(fault) -> None:  # type: ignore[no-untyped-def]
+def test_a_row_can_be_shown_to_people(fault: FaultClass) -> None:
     assert fault.reason.isalnum()
     assert fault.reason[0].isupper()
     assert fault.message.startswith(f"{fault.code}: ")

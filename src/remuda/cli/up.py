@@ -1,0 +1,230 @@
+"""`remuda up`, `remuda down` and `remuda demo`: the life of the embedded cluster.
+
+`up --detach` starts `up` once more, in a session of its own, and holds one end of a pipe: the child writes a byte when the
+cluster is ready, and the pipe closes when it is not going to be. No polling, no guessing from log lines.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from remuda.cli.output import print_commands
+from remuda.cli.session import Session, with_session
+
+if TYPE_CHECKING:
+    from remuda.runtime.config import ClusterConfig
+    from remuda.runtime.state import StateDir
+
+_READY_FD = "REMUDA_READY_FD"
+_TAIL_LINES = 12
+
+
+@click.command()
+@click.option("--nodes", type=int, metavar="N", help="How many.  [default: 16]")
+@click.option("--racks", type=int, metavar="N", help="Racks they are spread over.  [default: 2]")
+@click.option("--model", metavar="NAME", help="Machine model of every node.  [default: dgx-h100]")
+@click.option("--runtime", metavar="process|simulated", help="Real processes, or none at all.  [default: process]")
+@click.option("--lease", type=float, metavar="S", help="Seconds of silence after which a node is dead.  [default: 8]")
+@click.option("-d", "--detach", is_flag=True, help="Run in the background; its log is <state>/up.log.")
+@click.option(
+    "--wait", type=float, default=60.0, show_default=True, metavar="S", help="With -d: how long to wait for it."
+)
+@with_session
+def up(session: Session, detach: bool, wait: float, **asked: Any) -> int:
+    """Start a cluster on this machine: an API server, the controllers, and nodes with fake GPUs that run pods as processes.
+
+    Started again on the same state directory it goes on where it was. Ctrl-C or `remuda down` stops it.
+    """
+    from remuda.runtime.config import check_config
+    from remuda.runtime.up import agree, run_up
+
+    state = session.state
+    config = check_config(merge(state.remembered(), asked))
+    if detach:
+        refuse_second(state)
+        agree(config, state.remembered())
+        return _detach(state, config, wait)
+    return run_up(config, state, on_ready=lambda: _ready(state, config))
+
+
+def merge(remembered: ClusterConfig | None, asked: dict[str, Any]) -> ClusterConfig:
+    """Options given win over what the directory was made with, that over the defaults. Contradictions are for `agree`."""
+    import msgspec
+
+    from remuda.runtime.config import ClusterConfig
+
+    names = {"lease": "lease_seconds"}
+    given = {names.get(name, name): value for name, value in asked.items() if value is not None}
+    return msgspec.structs.replace(remembered or ClusterConfig(), **given)
+
+
+def refuse_second(state: StateDir) -> None:
+    from remuda.api.errors import Refusal
+
+    pid = state.holder()
+    if pid is not None:
+        raise Refusal(
+            "StateInUse",
+            f"{state.path} belongs to a running cluster (pid {pid}).",
+            "Use that one, stop it with `remuda down`, or give another directory with --state.",
+        )
+
+
+def describe(config: ClusterConfig) -> str:
+    from remuda.cli.text import plural
+    from remuda.core.devices.machine import load_model
+
+    devices = load_model(config.model).devices
+    kind = devices[0].type if devices else "no GPUs"
+    total = plural(config.nodes * len(devices), "GPU")
+    return (
+        f"{plural(config.nodes, 'node')} x {len(devices)} {kind} in {plural(config.racks, 'rack')}: {total} "
+        f"({'real processes' if config.runtime == 'process' else 'simulated pods'})"
+    )
+
+
+def _ready(state: StateDir, config: ClusterConfig) -> None:
+    """In the foreground process: say so on the screen, and to a parent that waits."""
+    descriptor = os.environ.pop(_READY_FD, "")
+    _print_ready(state, config, os.getpid(), detached=bool(descriptor))
+    sys.stdout.flush()
+    if descriptor:
+        os.write(int(descriptor), b"1")
+        os.close(int(descriptor))
+
+
+def _print_ready(state: StateDir, config: ClusterConfig, pid: int, *, detached: bool) -> None:
+    from remuda.runtime.state import StateDir as Directory
+    from remuda.runtime.state import default_state
+
+    click.echo(f"The cluster is ready: {describe(config)}.")
+    click.echo(f"State: {state.path}   pid: {pid}")
+    if state.path != Directory(default_state()).path:
+        click.echo(f"In other terminals first:  export REMUDA_STATE={state.path}")
+    replicas = max(1, min(4, config.nodes - 1))
+    spares = " --spares 1" if config.nodes > 1 else ""
+    print_commands(
+        "\nTry:",
+        [
+            (f"remuda train hello --replicas {replicas} --gpus 8{spares} -- python train.py", "start a job"),
+            ("remuda job hello -w", "follow it"),
+            ("remuda drill device-fail hello --rank 0", "break a GPU under it"),
+            ("remuda devices", "every device and who holds it"),
+        ],
+    )
+    click.echo("\nStop it with `remuda down`." if detached else "\nStop it with Ctrl-C, or `remuda down` elsewhere.")
+
+
+def _detach(state: StateDir, config: ClusterConfig, wait_s: float) -> int:
+    from remuda.cli.errors import Failed
+
+    state.prepare()
+    began_at = state.up_log.stat().st_size if state.up_log.exists() else 0
+    reader, writer = os.pipe()
+    try:
+        with state.up_log.open("ab") as log:
+            child = subprocess.Popen(
+                [sys.executable, "-m", "remuda.cli", "--state", str(state.path), "up", *_options(config)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, _READY_FD: str(writer)},
+                pass_fds=(writer,),
+                start_new_session=True,
+            )
+    finally:
+        os.close(writer)
+    try:
+        told, _, _ = select.select([reader], [], [], wait_s)
+        is_ready = bool(told) and os.read(reader, 1) == b"1"
+    finally:
+        os.close(reader)
+    if is_ready:
+        _print_ready(state, config, child.pid, detached=True)
+        return 0
+    if told:
+        code = child.wait()
+        reason, message, fix = "ClusterNotStarted", f"The cluster ended with code {code} before it was ready.", ""
+    else:
+        reason, message = "NotReadyYet", f"The cluster (pid {child.pid}) was not ready within {wait_s:g} s."
+        fix = "It goes on starting; look again later, or stop it with `remuda down`."
+    tail = last_lines(state.up_log, began_at, _TAIL_LINES)
+    click.echo(f"--- {state.up_log}", err=True)
+    click.echo(tail or "(nothing was written)", err=True)
+    click.echo("---", err=True)
+    raise Failed(reason, message, fix)
+
+
+def _options(config: ClusterConfig) -> list[str]:
+    return [
+        f"--nodes={config.nodes}",
+        f"--racks={config.racks}",
+        f"--model={config.model}",
+        f"--runtime={config.runtime}",
+        f"--lease={config.lease_seconds:g}",
+    ]
+
+
+def last_lines(path: Path, start: int, count: int) -> str:
+    """The end of what was written after byte `start`."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(start, path.stat().st_size - 64 * 1024))
+            return "\n".join(file.read().decode(errors="replace").splitlines()[-count:])
+    except FileNotFoundError:
+        return ""
+
+
+@click.command()
+@click.option("--wait", type=float, default=30.0, show_default=True, metavar="S", help="How long to wait for its end.")
+@with_session
+def down(session: Session, wait: float) -> None:
+    """Stop the cluster and every process of its pods. Jobs stay and go on at the next `remuda up`."""
+    from remuda.cli.errors import Failed
+    from remuda.cli.text import duration
+
+    state = session.state
+    pid = state.holder()
+    if pid is None:
+        click.echo(f"No cluster is running in {state.path}.")
+        return
+    began = time.monotonic()
+    try:
+        watched = os.pidfd_open(pid)
+    except ProcessLookupError:
+        click.echo(f"The cluster in {state.path} has just ended.")
+        return
+    try:
+        click.echo(f"Stopping the cluster (pid {pid}) ", nl=False)
+        signal.pidfd_send_signal(watched, signal.SIGTERM)
+        while not select.select([watched], [], [], 1.0)[0]:
+            click.echo(".", nl=False)
+            if time.monotonic() - began > wait:
+                click.echo()
+                raise Failed(
+                    "StillRunning",
+                    f"It has not ended within {wait:g} s.",
+                    f"Wait longer, or end it hard: kill -9 {pid}",
+                )
+    finally:
+        os.close(watched)
+    click.echo(f"done after {duration(time.monotonic() - began)}. Every pod's processes have ended; the state stays.")
+
+
+@click.command()
+def demo() -> int:
+    """A cluster, a training job and three failures it survives, in a minute, with every promise checked. Leaves nothing."""
+    from rich.console import Console
+
+    from remuda.cli.demo.stage import run_demo
+
+    return run_demo(Console())

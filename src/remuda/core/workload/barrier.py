@@ -1,0 +1,42 @@
+"""The barrier: it opens when every rank has a pod and every pod is ready for this attempt, with one step to resume from."""
+
+from __future__ import annotations
+
+from remuda.api.meta import to_time
+from remuda.core.workload.gang import OPEN, common_checkpoint
+from remuda.core.workload.look import Look
+
+
+def open_barrier(look: Look) -> None:
+    status = look.status
+    if status.barrier == OPEN or len(status.members) < len(look.ranks):
+        return
+    views = [look.views[m.uid] for m in status.members]  # a member without a view is a fault and was dropped
+    ready = [
+        v.report
+        for v in views
+        if v.report is not None and v.is_ready_for(status.attempt) and v.is_usable and v.pod.status.pod_ip
+    ]
+    if len(ready) < len(views):
+        return
+    resume = common_checkpoint(ready)
+    under_way = look.under_way
+    if under_way is not None:
+        stopped = [r.time for r in ready if r.time and r.pod not in under_way.replaced]
+        now = to_time(look.now)
+        look.amend_recovery(
+            stopped_at=min(max(stopped, default=now), now),
+            opened_at=now,
+            resume_step=resume or 0,
+        )
+    look.update(barrier=OPEN, resume_step=resume, started_at=status.started_at or to_time(look.now))
+
+
+def is_complete(look: Look) -> bool:
+    """Every rank ended with 0 in this attempt. Asked before faults are: what breaks after the last step breaks nothing."""
+    status = look.status
+    if status.barrier != OPEN or not status.members:
+        return False
+    reports = [v.report for m in status.members if (v := look.views.get(m.uid))]
+    done = [r for r in reports if r and r.state == "exited" and r.attempt == status.attempt and r.code == 0]
+    return len(done) == len(status.members)

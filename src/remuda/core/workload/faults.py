@@ -1,0 +1,115 @@
+"""What is wrong with a gang: members that cannot go on, each with its cause.
+
+Only the current attempt is read: a rank that dies because the gang was told to stop reports an older attempt and is not a
+second fault. `lost` says that the pod cannot be used again, whatever is done inside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from remuda.api.conditions import find_condition
+from remuda.api.training import Cause, Member, TrainingJob
+from remuda.core.failure.remedy import Fault
+from remuda.core.workload.gang import OPEN, PodView, seconds_of
+
+NOT_STOPPED = "MemberNotStopped"
+NOT_STARTED = "MemberNotStarted"
+
+# Exit codes the launcher or the agent gives when the command was never run: no restart can cure them.
+NEVER_RAN = {126: "CommandNotExecutable", 127: "CommandNotFound", 73: "CheckpointPathNotWritable"}
+
+
+class _MakeFault(Protocol):
+    def __call__(self, cause: Cause, reason: str, message: str, *, lost: bool, at: float = ...) -> Fault: ...
+
+
+def find_faults(job: TrainingJob, views: Mapping[str, PodView], now: float) -> list[Fault]:
+    """Members that cannot go on in the current attempt."""
+    found = (_member_fault(job, member, views.get(member.uid), now) for member in job.status.members)
+    return [fault for fault in found if fault is not None]
+
+
+def _member_fault(job: TrainingJob, member: Member, view: PodView | None, now: float) -> Fault | None:
+    def fault(cause: Cause, reason: str, message: str, *, lost: bool, at: float = now) -> Fault:
+        return Fault(member.pod, member.uid, cause, reason, message, lost, min(at, now))
+
+    if view is None:
+        return fault(Cause.INFRA, "PodDeleted", f"{member.pod} is gone.", lost=True)
+    if view.bad_device is not None:
+        bad = view.bad_device
+        text = f"{bad.device} on {member.node} is {bad.state}: {bad.message or bad.reason}"
+        return fault(Cause.DEVICE, bad.reason or "DeviceUnhealthy", text, lost=True, at=seconds_of(bad.since, now))
+    if view.node_dead:
+        return fault(Cause.INFRA, "NodeLost", f"{member.node} has not renewed its lease.", lost=True)
+    if view.pod.is_deleting:
+        return _deletion(view, fault)
+    if view.pod.is_terminal:
+        reason, text = view.pod.status.reason or "PodEnded", view.pod.status.message or f"{member.pod} ended."
+        return fault(Cause.INFRA, reason, text, lost=True)
+    if job.status.barrier == OPEN:
+        return _running_fault(job, view, fault, now)
+    return _waiting_fault(job, view, fault, now)
+
+
+def _deletion(view: PodView, fault: _MakeFault) -> Fault:
+    """Who took the pod away is in its DisruptionTarget condition, when Kubernetes did it on somebody's behalf."""
+    target = find_condition(view.pod.status.conditions, "DisruptionTarget")
+    if target is not None and "Preempt" in target.reason:
+        return fault(Cause.PREEMPTION, target.reason, target.message, lost=True)
+    if target is not None and "Eviction" in target.reason:
+        return fault(Cause.MAINTENANCE, target.reason, target.message, lost=True)
+    return fault(Cause.INFRA, "PodDeleted", f"{view.pod.name} is being deleted.", lost=True)
+
+
+def _running_fault(job: TrainingJob, view: PodView, fault: _MakeFault, now: float) -> Fault | None:
+    """The barrier is open: everyone is at work on this attempt."""
+    report = view.report
+    if report is None or report.state in ("gone", "parked") or report.attempt < job.status.attempt:
+        return fault(Cause.INFRA, "LauncherDied", f"{view.pod.name}'s launcher ended.", lost=False)
+    if report.state == "exited" and report.code:
+        text = report.message or f"{view.pod.name}'s process ended with code {report.code}."
+        return fault(Cause.CODE, "ProcessExited", text, lost=False, at=seconds_of(report.time, now))
+    if report.hung_since is not None:
+        text = f"{view.pod.name} made no step since {report.hung_since:%H:%M:%S}."
+        return fault(Cause.HANG, "NoProgress", text, lost=False, at=seconds_of(report.hung_since, now))
+    return None
+
+
+def _waiting_fault(job: TrainingJob, view: PodView, fault: _MakeFault, now: float) -> Fault | None:
+    """The barrier is closed: everyone stops, gets ready and waits for the others."""
+    status, limits, report = job.status, job.spec.failure, view.report
+    raised = seconds_of(status.attempt_raised_at, now)
+    is_stopping = report is not None and report.state in ("running", "stopping")
+    if is_stopping and now - raised > limits.stop_deadline_seconds:
+        text = f"{view.pod.name} did not stop within {limits.stop_deadline_seconds:g} s."
+        return fault(Cause.INFRA, NOT_STOPPED, text, lost=True)
+    if report is not None and report.state == "parked" and report.attempt >= status.attempt:
+        # Its node fenced it in this very attempt; it obeys the next one only.
+        return fault(Cause.INFRA, "LauncherFenced", f"{view.pod.name}'s launcher was fenced.", lost=False)
+    began = max(raised, view.bound_at or raised)
+    if not view.is_ready_for(status.attempt) and now - began > limits.start_deadline_seconds:
+        text = f"{view.pod.name} did not reach the barrier within {limits.start_deadline_seconds:g} s."
+        return fault(Cause.INFRA, NOT_STARTED, text, lost=True)
+    return None
+
+
+def never_ran(job: TrainingJob, views: Mapping[str, PodView]) -> tuple[str, str] | None:
+    """(reason, message) when a member's command could not be started at all.
+
+    A program may end with one of those codes by itself: one that has reported a step did run, and the code for the
+    checkpoint path counts only with the agent's own words.
+    """
+    for member in job.status.members:
+        view = views.get(member.uid)
+        report = view.report if view else None
+        if view is None or report is None or report.state != "exited" or report.attempt != job.status.attempt:
+            continue
+        reason = NEVER_RAN.get(report.code or 0)
+        has_run = view.progress is not None and view.progress.attempt == job.status.attempt
+        if reason is None or not report.message or has_run:
+            continue
+        if report.code != 73 or report.message.startswith(reason):
+            return reason, report.message
+    return None

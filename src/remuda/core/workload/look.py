@@ -1,0 +1,131 @@
+"""One look at a gang: what was observed, the status as decided so far, and what is to be done about the rest.
+
+The steps of a look are functions over a `Look`, in the order `training.py` gives them. Each reads the views and the status
+and moves the status on; pods to delete, pods to make and devices to quarantine are collected beside it. A Look lives for one
+call of `plan_training`; nothing of it outlives the plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from remuda.api.meta import JsonObject
+from remuda.api.training import Recovery, Role, TrainingJob, TrainingJobStatus
+from remuda.api.validation import gpus_of
+from remuda.core.placement.snapshot import Snapshot
+from remuda.core.workload.gang import PodView
+
+
+class GangObserved(msgspec.Struct, frozen=True):
+    """One look. `snapshot` is a thunk because only a fault needs the picture of the whole cluster."""
+
+    job: TrainingJob
+    pods: tuple[PodView, ...]
+    snapshot: Callable[[], Snapshot]
+
+
+class Doomed(msgspec.Struct, frozen=True):
+    """A pod to delete. `force`: its node is dead and will never confirm, so nothing is waited for."""
+
+    name: str
+    uid: str
+    force: bool = False
+
+
+class Quarantine(msgspec.Struct, frozen=True):
+    node: str
+    device: str
+    reason: str
+    message: str
+
+
+class TrainingPlan(msgspec.Struct, frozen=True):
+    """Applied in this order: status (raises the attempt: the fence comes first), quarantine, deletes, creates."""
+
+    status: TrainingJobStatus
+    quarantine: tuple[Quarantine, ...] = ()
+    delete: tuple[Doomed, ...] = ()
+    create: tuple[JsonObject, ...] = ()
+    look_again_s: float | None = None
+
+
+class Look:
+    def __init__(self, observed: GangObserved, now: float) -> None:
+        self.before = observed.job.status
+        self.status = observed.job.status
+        self.spec = observed.job.spec
+        self.now = now
+        self.views = {v.uid: v for v in sorted(observed.pods, key=lambda v: (v.index, v.uid))}
+        self.doomed: dict[str, Doomed] = {}
+        self.create: list[JsonObject] = []
+        self.fresh = self.status.progress  # not throttled, unlike what is written
+        self.ranks: list[Role] = [role for role in self.spec.roles for _ in range(role.replicas)]
+        self.gang_gpus = sum(gpus_of(role) for role in self.ranks)
+        self._job = observed.job
+        self._take_snapshot = observed.snapshot
+        self._snapshot: Snapshot | None = None
+
+    @property
+    def job(self) -> TrainingJob:
+        """The job with the status as decided so far."""
+        return msgspec.structs.replace(self._job, status=self.status)
+
+    @property
+    def is_finished(self) -> bool:
+        return self.status.phase in ("Succeeded", "Failed")
+
+    @property
+    def snapshot(self) -> Snapshot:
+        if self._snapshot is None:
+            self._snapshot = self._take_snapshot()
+        return self._snapshot
+
+    def update(self, **changes: object) -> None:
+        self.status = msgspec.structs.replace(self.status, **changes)
+
+    # -- recoveries -------------------------------------------------------------------------------------------------
+
+    @property
+    def last_recovery(self) -> Recovery | None:
+        return self.status.recoveries[-1] if self.status.recoveries else None
+
+    @property
+    def under_way(self) -> Recovery | None:
+        """The interruption the gang stands in now: the barrier has not opened since."""
+        last = self.last_recovery
+        return last if last is not None and last.opened_at is None else None
+
+    def amend_recovery(self, **changes: object) -> None:
+        last = msgspec.structs.replace(self.status.recoveries[-1], **changes)
+        self.update(recoveries=[*self.status.recoveries[:-1], last])
+
+    # -- pods -------------------------------------------------------------------------------------------------------
+
+    @property
+    def member_uids(self) -> set[str]:
+        return {m.uid for m in self.status.members}
+
+    @property
+    def retired_uids(self) -> set[str]:
+        return {r.uid for r in self.status.retired}
+
+    def free(self, role: str | None = None) -> list[PodView]:
+        """Pods without a rank that may be given one: parked first, then placed, then in the order they were made."""
+        taken = self.member_uids | self.retired_uids | self.doomed.keys()
+        found = [v for v in self.views.values() if v.uid not in taken and v.is_usable and role in (None, v.role)]
+        return sorted(found, key=lambda v: (not v.is_parked, not v.is_bound, v.index))
+
+    def vacant(self, role: Role) -> int:
+        return role.replicas - sum(1 for m in self.status.members if m.role == role.name)
+
+    def doom(self, uid: str) -> None:
+        """To be deleted. Asked again on every look until it is gone; only a dead node's pods need asking twice."""
+        view = self.views.get(uid)
+        if view is not None and (view.node_dead or not view.pod.is_deleting):
+            self.doomed[uid] = Doomed(view.pod.name, uid, force=view.node_dead)
+
+    def doom_all(self) -> None:
+        for uid in self.views:
+            self.doom(uid)

@@ -1,0 +1,207 @@
+"""Who has which rank: pods without one are judged, ranks are filled, missing pods are asked for.
+
+The status alone decides who is a member. A pod that was one and is dropped is *retired*: written down with the status that
+drops it, deleted on every look until it is seen gone, and never given a rank again. So a crash between the two writes, or a
+view that lags behind, cannot bring back a pod that the gang was moved away from.
+
+Ranks are filled only while the barrier is closed. First placement gives all ranks at once, in topology order, when every pod
+is placed; later each vacant rank goes to a parked spare, else to a pod that was made for it.
+"""
+
+from __future__ import annotations
+
+from remuda.api.meta import to_seconds, to_time
+from remuda.api.training import Cause, Member, Placement, RetiredPod, Role
+from remuda.core.failure.budgets import charge, exhausted
+from remuda.core.workload.gang import CLOSED, PodView
+from remuda.core.workload.look import Look
+from remuda.core.workload.outcome import fail_over_budget
+from remuda.core.workload.pods import build_pod
+
+RETRY_S = 2.0  # pause after a pod that ended before it had a rank: what refused it may need a moment to let go
+
+
+def retire(look: Look, uid: str, reason: str, until: float | None = None) -> None:
+    """Takes the pod out of the gang for good."""
+    view = look.views.get(uid)
+    if view is not None and uid not in look.retired_uids:
+        entry = RetiredPod(view.pod.name, uid, reason, None if until is None else to_time(until))
+        look.update(retired=[*look.status.retired, entry])
+    look.doom(uid)
+
+
+def keep_retired_out(look: Look) -> None:
+    """Retired pods are deleted until they are gone; then they are forgotten."""
+    kept = [r for r in look.status.retired if r.uid in look.views or _pauses(r, look.now)]
+    if len(kept) < len(look.status.retired):
+        look.update(retired=kept)
+    for pod in kept:
+        look.doom(pod.uid)
+
+
+def _pauses(pod: RetiredPod, now: float) -> bool:
+    return pod.until is not None and to_seconds(pod.until) > now
+
+
+# -- pods without a rank ----------------------------------------------------------------------------------------------
+
+
+def drop_unfit(look: Look) -> None:
+    """Pods without a rank that went bad. No attempt is raised for them: nobody runs there."""
+    out = look.member_uids | look.retired_uids
+    ended: list[PodView] = []
+    for view in [v for v in look.views.values() if v.uid not in out]:
+        if view.is_usable:
+            if _is_misplaced(look, view) or _is_overdue(look, view):
+                look.doom(view.uid)
+        elif view.pod.is_terminal and not (view.pod.is_deleting or view.bad_device or view.node_dead):
+            ended.append(view)
+        else:
+            look.doom(view.uid)
+    if ended:
+        _drop_ended(look, ended)
+
+
+def _drop_ended(look: Look, ended: list[PodView]) -> None:
+    """Refused by its node, or its launcher gave up. Charged unless a spare's: making the same pod for ever helps nobody."""
+    is_new = not any(_pauses(pod, look.now) for pod in look.status.retired)
+    for view in ended:
+        retire(look, view.uid, view.pod.status.reason or "PodEnded", look.now + RETRY_S)
+    meant = [v for v in ended if not v.is_spare]
+    if meant and is_new:
+        used = charge(look.status.used, [Cause.INFRA])
+        look.update(used=used)
+        over = exhausted(look.spec.failure.budgets, used)
+        if over is not None:
+            first = meant[0].pod
+            text = first.status.message or first.status.reason or "it ended before it had a rank"
+            fail_over_budget(look, over, f"{first.name}: {text}.")
+
+
+def _is_misplaced(look: Look, view: PodView) -> bool:
+    """Made for a domain that the gang has left since."""
+    return bool(view.made_for) and view.made_for != look.status.placement.domain
+
+
+def _is_overdue(look: Look, view: PodView) -> bool:
+    """Placed, but its launcher never spoke: no use as a spare."""
+    at = view.bound_at if view.is_bound and view.is_silent else None
+    return at is not None and look.now - at > look.spec.failure.start_deadline_seconds
+
+
+# -- ranks ------------------------------------------------------------------------------------------------------------
+
+
+def fill_ranks(look: Look) -> None:
+    _locate(look)
+    members = {m.rank: _refreshed(look, m) for m in look.status.members}
+    if look.status.barrier == CLOSED:
+        taken = _fill_vacant(look, members) if members else _fill_first(look, members)
+        under_way = look.under_way
+        if under_way is not None and taken:
+            look.amend_recovery(replaced=[*under_way.replaced, *(p for p in taken if p not in under_way.replaced)])
+    look.update(members=[members[rank] for rank in sorted(members)])
+
+
+def _locate(look: Look) -> None:
+    """Keeps the domain that the gang sits in: that of its first placed pod, until nothing of it is placed any more."""
+    where = look.status.placement
+    if not where.topology or look.status.members:
+        return
+    placed = [v for v in look.free() if v.is_bound]
+    if where.domain and placed:
+        return
+    domain = look.snapshot.domain_of(placed[0].node, where.topology) if placed else ""
+    if domain != where.domain:
+        look.update(placement=Placement(where.topology, domain))
+
+
+def _fill_first(look: Look, members: dict[int, Member]) -> list[str]:
+    """First placement: ranks follow topology order, so they are given only when all pods are placed. A spare that is placed
+    stands in for a member that is not: it may sit in the very room that the member waits for."""
+    chosen: dict[str, list[PodView]] = {}
+    for role in look.spec.roles:
+        placed = sorted((v for v in look.free(role.name) if v.is_bound), key=lambda v: (v.is_spare, _order(v)))
+        if len(placed) < role.replicas:
+            return []
+        chosen[role.name] = sorted(placed[: role.replicas], key=_order)
+    for rank, role in enumerate(look.ranks):
+        members[rank] = _member(rank, chosen[role.name].pop(0))
+    return [m.pod for m in members.values()]
+
+
+def _order(view: PodView) -> tuple[str, tuple[str, ...], int]:
+    return view.node, view.devices, view.index
+
+
+def _fill_vacant(look: Look, members: dict[int, Member]) -> list[str]:
+    placed = {role.name: [v for v in look.free(role.name) if v.is_bound] for role in look.spec.roles}
+    taken: list[str] = []
+    for rank, role in enumerate(look.ranks):
+        if rank not in members and placed[role.name]:
+            members[rank] = _member(rank, placed[role.name].pop(0))
+            taken.append(members[rank].pod)
+    return taken
+
+
+def _refreshed(look: Look, member: Member) -> Member:
+    view = look.views.get(member.uid)
+    return _member(member.rank, view) if view else member
+
+
+def _member(rank: int, view: PodView) -> Member:
+    pod = view.pod
+    return Member(rank, view.role, pod.name, pod.uid, view.node, list(view.devices), pod.status.pod_ip)
+
+
+# -- pods that are missing, or too many -------------------------------------------------------------------------------
+
+
+def ask_for_pods(look: Look) -> None:
+    for role in look.spec.roles:
+        _ask_for_role(look, role)
+    if any(_pauses(pod, look.now) for pod in look.status.retired):
+        look.create.clear()
+
+
+def _ask_for_role(look: Look, role: Role) -> None:
+    """Pods for vacant ranks first, then spares (of the first role).
+
+    A pod made for a rank that waits unplaced while the rank is no longer vacant is not kept as a spare: the scheduler places
+    it as a member, so a gang could wait for room it does not need.
+    """
+    free, vacant = look.free(role.name), look.vacant(role)
+    wanted = look.spec.spares if role is look.spec.roles[0] else 0
+    placed = sum(1 for v in free if v.is_bound and not v.is_spare)
+    waiting = [v for v in free if not v.is_bound and not v.is_spare]
+    missing = max(0, vacant - placed)
+    for view in waiting[missing:]:
+        look.doom(view.uid)
+    for _ in range(missing - len(waiting)):
+        _make(look, role, spare=False)
+    spares = [v for v in free if v.is_spare or (v.is_bound and placed > vacant)]
+    count = sum(1 for v in free if v.is_spare) + max(0, placed - vacant)
+    for view in spares[::-1][: max(0, count - wanted)]:
+        look.doom(view.uid)
+    for _ in range(wanted - count):
+        _make(look, role, spare=True)
+
+
+def _make(look: Look, role: Role, *, spare: bool) -> None:
+    """The next free name. `pods_created` counts pods that were *seen*, so asking twice asks for the same pod."""
+    index = look.status.pods_created + len(look.create)
+    look.create.append(build_pod(look.job, role, index, spare=spare, domain=look.status.placement.domain))
+
+
+def count_pods(look: Look) -> None:
+    """Names go on behind the highest that was seen."""
+    seen = max((v.index for v in look.views.values()), default=-1)
+    if seen >= look.status.pods_created:
+        look.update(pods_created=seen + 1)
+
+
+def start(look: Look) -> None:
+    """The first attempt."""
+    if look.status.attempt == 0:
+        where = Placement(topology=look.spec.topology.required)
+        look.update(attempt=1, barrier=CLOSED, attempt_raised_at=to_time(look.now), placement=where)

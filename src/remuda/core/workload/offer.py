@@ -1,0 +1,128 @@
+"""What the cluster could give a gang right now, tried on a snapshot, and what standing still costs it.
+
+A pod of the gang that is on its way out gives its devices back when its processes are gone, so they count as room, unless
+its node is dead, it does not stop, or it has been told to go for too long.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence, Set
+
+from remuda.api.codec import from_wire
+from remuda.api.core_v1 import Pod
+from remuda.api.errors import Refusal
+from remuda.api.meta import to_seconds
+from remuda.api.training import Role
+from remuda.api.validation import gpus_of
+from remuda.core.failure.remedy import Costs, Fault, Offer, root_fault
+from remuda.core.placement.gang import GangAsk, PodAsk, ask_of, count_fit, explain, place_members
+from remuda.core.placement.snapshot import Snapshot
+from remuda.core.workload.faults import NOT_STOPPED
+from remuda.core.workload.gang import PodView
+from remuda.core.workload.look import Look
+from remuda.core.workload.pods import build_pod
+
+Held = tuple[str, tuple[str, ...]]  # node, device ids
+
+
+def offer_for(look: Look, faults: Sequence[Fault]) -> Offer:
+    """What there is for the pods that the faults cost: a spare each, room beside the gang, or a domain for all of it."""
+    where = look.status.placement
+    needed = Counter(_roles_to_move(look, faults))
+    parked = Counter(v.role for v in look.free() if v.is_parked)
+    short = [name for name in needed for _ in range(needed[name] - min(needed[name], parked[name]))]
+    roles = {role.name: role for role in look.spec.roles}
+    asks = [_trial(look, roles[name]) for name in short if name in roles]
+    lost = {f.uid for f in faults if f.lost}
+    unstoppable = {f.uid for f in faults if f.reason == NOT_STOPPED}
+    room, why = _room(look, _with_leavers(look, lost, unstoppable), asks)
+    return Offer(
+        spares=needed.total() - len(short),
+        room_in_domain=room,
+        domain=where.domain,
+        gang_fits=domain_for_gang(look, unstoppable),
+        why_no_room=why,
+    )
+
+
+def has_room_for(look: Look, waiting: Iterable[PodView]) -> bool:
+    """Whether the gang's own domain can take those pods, now or once pods on their way out are gone."""
+    asks = [ask_of(v.pod) for v in waiting]
+    return _room(look, _with_leavers(look, set(), set()), asks)[0] >= len(asks)
+
+
+def domain_for_gang(look: Look, unstoppable: Set[str] = frozenset(), *, elsewhere: bool = False) -> str | None:
+    """A domain that would take the whole gang if it let go of all it holds; another than its own if there is one."""
+    where = look.status.placement
+    picture = look.snapshot.releasing(_held(v for v in look.views.values() if _lets_go(look, v, unstoppable)))
+    ask = GangAsk(look.job.name, tuple(_trial(look, role) for role in look.ranks), topology=where.topology)
+    pictures = [picture.outside(where.topology, where.domain)] if where.domain else []
+    if not elsewhere:
+        pictures.append(picture)
+    for tried in pictures:
+        placed = place_members(tried, ask)
+        if not isinstance(placed, Refusal):
+            return tried.domain_of(placed[0].node, where.topology)
+    return None
+
+
+def costs_of(look: Look, faults: Sequence[Fault]) -> Costs:
+    since = look.fresh.checkpoint_time or look.status.started_at
+    roles = {role.name: role for role in look.spec.roles}
+    moved = sum(gpus_of(roles[name]) for name in _roles_to_move(look, faults) if name in roles)
+    return Costs(
+        gang_gpus=look.gang_gpus or len(look.ranks),
+        moved_gpus=moved or 1,
+        rollback_s=max(0.0, look.now - to_seconds(since)) if since else 0.0,
+        same_pod_failures=failures_in_row(look, worst_fault(look, faults)),
+    )
+
+
+def worst_fault(look: Look, faults: Sequence[Fault]) -> Fault:
+    """The fault of the pod that failed most often without progress in between: replacing another one cures nothing."""
+    most = max(failures_in_row(look, f) for f in faults)
+    return root_fault([f for f in faults if failures_in_row(look, f) == most])
+
+
+def failures_in_row(look: Look, fault: Fault) -> int:
+    """Earlier interruptions by the same pod at a step that the gang has not got past since."""
+    step = look.fresh.step
+    return sum(1 for r in look.status.recoveries if fault.pod in r.members and r.step_at_fault >= step)
+
+
+def _roles_to_move(look: Look, faults: Sequence[Fault]) -> list[str]:
+    """Roles of the pods that would be replaced: all lost ones, else the one that keeps failing."""
+    uids = [f.uid for f in faults if f.lost] or [worst_fault(look, faults).uid]
+    role_of = {m.uid: m.role for m in look.status.members}
+    return [role_of.get(uid, "") for uid in uids]
+
+
+def _room(look: Look, picture: Snapshot, asks: Sequence[PodAsk]) -> tuple[int, str]:
+    """How many of those pods fit into the gang's domain, and the sentence that says so when not all do."""
+    where = look.status.placement
+    nodes = picture.domains(where.topology).get(where.domain, [])
+    fits = count_fit(picture, nodes, asks, picture.free)
+    if fits == len(asks):
+        return fits, ""
+    return fits, explain(picture, asks, where.topology, where.domain, picture.free).message
+
+
+def _with_leavers(look: Look, lost: Set[str], unstoppable: Set[str]) -> Snapshot:
+    """The picture once the gang's pods that leave are gone."""
+    leaving = lost | look.retired_uids | look.doomed.keys()
+    views = (v for v in look.views.values() if v.pod.is_deleting or v.uid in leaving)
+    return look.snapshot.releasing(_held(v for v in views if _lets_go(look, v, unstoppable)))
+
+
+def _lets_go(look: Look, view: PodView, unstoppable: Set[str]) -> bool:
+    never = unstoppable | {r.uid for r in look.status.retired if r.reason == NOT_STOPPED}
+    return view.is_bound and not view.node_dead and not view.is_stuck(look.now) and view.uid not in never
+
+
+def _held(views: Iterable[PodView]) -> list[Held]:
+    return [(v.node, v.devices) for v in views]
+
+
+def _trial(look: Look, role: Role) -> PodAsk:
+    return ask_of(from_wire(Pod, build_pod(look.job, role, 0, spare=False, domain="")))

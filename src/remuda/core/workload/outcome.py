@@ -1,0 +1,140 @@
+"""What a look says about the gang: its end, when it has one, and otherwise phase, spares, conditions and the next look."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from remuda.api.conditions import find_condition, with_condition
+from remuda.api.meta import Condition, to_seconds, to_time
+from remuda.api.training import Cause, SparePod
+from remuda.core.workload.gang import CLOSED, OPEN, PodView, seconds_of
+from remuda.core.workload.goodput import at_time, lost_seconds, with_loss
+from remuda.core.workload.look import Look
+
+PROGRESS_PERIOD_S = 1.0  # the API holds transitions; progress is shown, so it may be a second old
+WAITING_PERIOD_S = 1.0  # how often a gang that waits for room looks again
+MARGIN_S = 0.01  # a deadline is over only after it
+
+
+# -- the end ----------------------------------------------------------------------------------------------------------
+
+
+def succeed(look: Look) -> None:
+    look.update(phase="Succeeded", reason="AllRanksDone", message="Every rank ended with code 0.")
+    _finish(look)
+
+
+def fail(look: Look, reason: str, message: str) -> None:
+    look.update(phase="Failed", reason=reason, message=message, barrier=CLOSED)
+    _finish(look)
+
+
+def fail_over_budget(look: Look, cause: Cause, message: str) -> None:
+    count, limit = look.status.used[cause.value], look.spec.failure.budgets.limit(cause)
+    text = f"{message} That was interruption {count} of cause {cause}; {limit} {'is' if limit == 1 else 'are'} allowed."
+    fail(look, f"{cause.value.capitalize()}BudgetExhausted", text)
+
+
+def _finish(look: Look) -> None:
+    last = look.last_recovery
+    if last is not None and last.first_step_at is None and not last.lost_gpu_seconds:
+        goodput, booked = with_loss(look.status.goodput, last, look.now, look.fresh.step_seconds, look.gang_gpus)
+        look.update(recoveries=[*look.status.recoveries[:-1], booked], goodput=goodput)
+    look.update(finished_at=to_time(look.now), progress=look.fresh, spares=[])
+    look.update(goodput=at_time(look.status.goodput, look.status.started_at, 0.0, look.now))
+    look.create.clear()
+    look.doom_all()
+
+
+# -- what is said -----------------------------------------------------------------------------------------------------
+
+
+def summarise(look: Look) -> None:
+    if not look.is_finished:
+        phase, reason, message = _phase(look)
+        look.update(spares=_spares(look), phase=phase, reason=reason, message=message)
+        under_way = [r for r in look.status.recoveries[-1:] if r.first_step_at is None]
+        open_loss = sum(lost_seconds(r, look.now, look.fresh.step_seconds) for r in under_way)
+        if look.status != look.before:  # the ratio moves all the time; it is written with what else there is to write
+            look.update(goodput=at_time(look.status.goodput, look.status.started_at, open_loss, look.now))
+    look.update(conditions=_conditions(look))
+
+
+def _conditions(look: Look) -> list[Condition]:
+    status, now = look.status, to_time(look.now)
+    is_running = status.phase == "Running"
+    conditions = with_condition(status.conditions, "Running", is_running, status.reason, status.message, now)
+    if look.is_finished:
+        kind = "Complete" if status.phase == "Succeeded" else "Failed"
+        conditions = with_condition(conditions, kind, True, status.reason, status.message, now)
+    return conditions
+
+
+def _spares(look: Look) -> list[SparePod]:
+    is_full = {role.name: look.vacant(role) <= 0 for role in look.spec.roles}
+    extra = [v for v in look.free() if v.is_spare or is_full.get(v.role, False)]
+    return [
+        SparePod(v.pod.name, v.uid, v.role, v.node, list(v.devices), v.is_parked)
+        for v in sorted(extra, key=lambda v: v.index)
+    ]
+
+
+def _phase(look: Look) -> tuple[str, str, str]:
+    """(phase, reason, message)."""
+    status, size = look.status, len(look.ranks)
+    if status.barrier == OPEN:
+        return "Running", "BarrierOpen", f"All {size} ranks run attempt {status.attempt}."
+    has_run = status.started_at is not None
+    refusal = refused(look)
+    if refusal is not None:
+        return "Recovering" if has_run else "Pending", refusal.reason, refusal.message
+    ready = sum(1 for m in status.members if (v := look.views.get(m.uid)) and v.is_ready_for(status.attempt))
+    text = f"{ready} of {size} ranks are ready for attempt {status.attempt}."
+    if has_run:
+        last = look.last_recovery
+        return "Recovering", last.reason if last else "WaitingAtBarrier", text
+    return ("Starting", "WaitingAtBarrier", text) if status.members else ("Pending", "WaitingForPlacement", text)
+
+
+def waiting_pods(look: Look) -> list[PodView]:
+    """Pods made for a rank that have no node yet."""
+    return [v for v in look.free() if not v.is_bound and not v.is_spare]
+
+
+def refused(look: Look) -> Condition | None:
+    """Why the scheduler could not place one of them, when it has said so."""
+    said = (find_condition(v.pod.status.conditions, "PodScheduled") for v in waiting_pods(look))
+    return next((c for c in said if c is not None and c.status == "False"), None)
+
+
+# -- the next look ----------------------------------------------------------------------------------------------------
+
+
+def look_again_s(look: Look) -> float | None:
+    """Seconds until time alone would change the plan; None when only an event can."""
+    if look.is_finished:
+        return None
+    waits = [at - look.now + MARGIN_S for at in _deadlines(look) if at >= look.now]
+    if look.status.barrier == OPEN:
+        if look.fresh != look.status.progress:
+            waits.append(PROGRESS_PERIOD_S)
+    elif len(look.status.members) < len(look.ranks):
+        waits.append(WAITING_PERIOD_S)  # room appears without an event of this gang
+    return min(waits, default=None)
+
+
+def _deadlines(look: Look) -> Iterator[float]:
+    status, limits = look.status, look.spec.failure
+    for pod in status.retired:
+        if pod.until is not None:
+            yield to_seconds(pod.until)
+    for view in look.free():
+        if view.is_bound and view.is_silent and (at := view.bound_at) is not None:
+            yield at + limits.start_deadline_seconds
+    if status.barrier == CLOSED and status.members:
+        raised = seconds_of(status.attempt_raised_at, look.now)
+        yield raised + limits.stop_deadline_seconds
+        for member in status.members:
+            view_of = look.views.get(member.uid)
+            if view_of is not None and not view_of.is_ready_for(status.attempt):
+                yield max(raised, view_of.bound_at or raised) + limits.start_deadline_seconds

@@ -1,0 +1,276 @@
+"""What must hold at every single committed change, whatever breaks: the API's history held against what really runs.
+
+`Invariants.see` is told of each change in the order of its commit. It keeps its own picture of pods, jobs and devices, made
+from the history alone, and at each change also looks at the simulated machines (which pod runs which attempt and rank, who
+holds which device). Nothing here is taken from the code under test: the rules are written a second time, plainly.
+
+A violation is kept, with the moment and the revision, and not raised: it would be raised in the middle of the code that
+wrote, which would take it for an error of the API and try again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from remuda.api.core_v1 import Pod
+from remuda.api.devices import DeviceState, NodeDevices
+from remuda.api.names import ANNOTATION_DEVICES, ANNOTATION_TOPOLOGY_REQUIRED, LABEL_GANG
+from remuda.api.training import TrainingJob, TrainingJobStatus
+from remuda.api.validation import gpus_of
+from remuda.apiserver.store import DELETED
+from remuda.apiserver.store.record import Event
+from remuda.node.training import TrainingChild
+
+Place = tuple[str, str]  # node, device
+MAX_KEPT = 20
+
+
+class Reality(Protocol):
+    """The machines as they are, not as anyone believes them to be."""
+
+    def children(self) -> list[tuple[str, TrainingChild]]:
+        """(pod uid, living process) all over the cluster."""
+        ...
+
+    def holders(self) -> dict[Place, str]:
+        """Device -> pod uid in the tables of the agents of nodes that have power."""
+        ...
+
+
+class Nothing:
+    """Before the first machine is up, and after the last has gone."""
+
+    def children(self) -> list[tuple[str, TrainingChild]]:
+        return []
+
+    def holders(self) -> dict[Place, str]:
+        return {}
+
+
+class Invariants:
+    def __init__(self, now: Callable[[], float], rack_of: dict[str, str]) -> None:
+        self.reality: Reality = Nothing()
+        self.violations: list[str] = []
+        self.pods: dict[str, Pod] = {}
+        self.jobs: dict[str, TrainingJob] = {}  # by namespace/name
+        self.bad_since: dict[Place, float] = {}
+        self.opened: dict[tuple[str, int], dict[str, int]] = {}  # (job uid, attempt) -> uid -> rank
+        self.resumed: dict[tuple[str, int], int] = {}  # (job uid, attempt) -> step
+        self._now = now
+        self._rack_of = rack_of
+        self._revision = 0
+
+    def see(self, event: Event) -> None:
+        record, gone = event.record, event.type == DELETED
+        self._revision = record.rv
+        if record.key.startswith(Pod.resource.prefix):
+            self._see_pod(record.decode(Pod), gone)
+        elif record.key.startswith(TrainingJob.resource.prefix):
+            self._see_job(record.decode(TrainingJob), gone)
+        elif record.key.startswith(NodeDevices.resource.prefix):
+            self._see_devices(record.decode(NodeDevices))
+        else:
+            return
+        self._look_at_what_runs()
+
+    def _broken(self, rule: str, what: str) -> None:
+        if len(self.violations) < MAX_KEPT:
+            self.violations.append(f"[t={self._now():.3f} rv={self._revision}] {rule}: {what}")
+
+    # --- pods ---------------------------------------------------------------------------------------------------------
+
+    def _see_pod(self, new: Pod, gone: bool) -> None:
+        old = self.pods.get(new.uid)
+        if gone:
+            self.pods.pop(new.uid, None)
+            self._is_really_gone(new)
+            return
+        self.pods[new.uid] = new
+        if old is None:
+            self._no_more_pods_than_asked(new)
+        elif old.spec.node_name and _places(old) != _places(new):
+            self._broken("a bound pod keeps its devices", f"{new.name} moved from {_places(old)} to {_places(new)}")
+        if new.spec.node_name and not new.is_terminal:
+            self._holds_alone(new)
+            if old is None or not old.spec.node_name:
+                self._newly_bound(new)
+
+    def _holds_alone(self, pod: Pod) -> None:
+        mine = set(_places(pod))
+        for other in self.pods.values():
+            if other.uid != pod.uid and not other.is_terminal and mine & set(_places(other)):
+                self._broken(
+                    "no device is held twice", f"{pod.name} and {other.name} hold {mine & set(_places(other))}"
+                )
+
+    def _newly_bound(self, pod: Pod) -> None:
+        places = _places(pod)
+        job = self._job_of(pod)
+        if job is not None and len(places) != gpus_of(job.spec.roles[0]):
+            self._broken("a pod gets what it asked for", f"{pod.name} got {places}")
+        for place in places:
+            # The same moment is no violation: nobody can have known.
+            if self.bad_since.get(place, self._now()) < self._now():
+                self._broken("no unhealthy device is handed out", f"{pod.name} was bound to {place}")
+            holder = self.reality.holders().get(place, pod.uid)
+            if holder != pod.uid:
+                self._broken("a device is free before it is handed on", f"{place} to {pod.name}, held by {holder}")
+        self._same_rack(pod)
+
+    def _same_rack(self, pod: Pod) -> None:
+        if not pod.annotations.get(ANNOTATION_TOPOLOGY_REQUIRED):
+            return
+        siblings = [
+            p
+            for p in self._gang(pod)
+            if p.spec.node_name and not p.is_deleting and not p.is_terminal and p.uid != pod.uid
+        ]
+        racks = {self._rack_of[p.spec.node_name] for p in (*siblings, pod)}
+        if len(racks) > 1:
+            self._broken("a gang stays in one rack", f"{pod.name} on {pod.spec.node_name}, the gang is in {racks}")
+
+    def _no_more_pods_than_asked(self, pod: Pod) -> None:
+        job = self._job_of(pod)
+        if job is None:
+            return
+        live = [p for p in self._gang(pod) if not p.is_deleting and not p.is_terminal]
+        asked = sum(role.replicas for role in job.spec.roles) + job.spec.spares
+        if len(live) > asked:
+            self._broken("no more pods than asked for", f"{sorted(p.name for p in live)}, {asked} asked")
+
+    def _is_really_gone(self, pod: Pod) -> None:
+        if any(uid == pod.uid for uid, _ in self.reality.children()):
+            self._broken("a pod goes after its processes", f"{pod.name} is gone, its process runs")
+        held = [place for place, uid in self.reality.holders().items() if uid == pod.uid]
+        if held:
+            self._broken("a pod goes after its devices are free", f"{pod.name} is gone, {held} are held")
+
+    def _gang(self, pod: Pod) -> list[Pod]:
+        gang = (pod.namespace, pod.labels.get(LABEL_GANG))
+        return [p for p in self.pods.values() if (p.namespace, p.labels.get(LABEL_GANG)) == gang]
+
+    def _job_of(self, pod: Pod) -> TrainingJob | None:
+        return self.jobs.get(f"{pod.namespace}/{pod.labels.get(LABEL_GANG)}")
+
+    # --- devices ------------------------------------------------------------------------------------------------------
+
+    def _see_devices(self, node: NodeDevices) -> None:
+        bad = {v.device for v in node.verdicts if v.state is not DeviceState.HEALTHY} | set(node.quarantine)
+        for device in node.observed.devices:
+            if device.id in bad:
+                self.bad_since.setdefault((node.name, device.id), self._now())
+            else:
+                self.bad_since.pop((node.name, device.id), None)
+        for report in node.observed.launchers:
+            pod = self.pods.get(report.uid)
+            job = self._job_of(pod) if pod is not None else None
+            if job is not None and report.attempt > job.status.attempt:
+                self._broken("no launcher is ahead of its job", f"{report.pod} at {report.attempt}")
+
+    # --- jobs ---------------------------------------------------------------------------------------------------------
+
+    def _see_job(self, job: TrainingJob, gone: bool) -> None:
+        key = f"{job.namespace}/{job.name}"
+        if gone:
+            self.jobs.pop(key, None)
+            return
+        before = self.jobs.get(key)
+        self.jobs[key] = job
+        old = before.status if before is not None and before.uid == job.uid else TrainingJobStatus()
+        self._attempt_moves_forward(job, old)
+        self._ranks_are_unique(job)
+        if job.status.barrier == "Open":
+            self._is_open(job, old)
+        if job.is_finished and old.phase not in (job.status.phase, "Succeeded", "Failed") and not job.status.reason:
+            self._broken("every end has a reason", f"{job.name} is {job.status.phase}")
+        goodput = job.status.goodput
+        if not 0.0 <= goodput.ettr <= 1.0 or min(goodput.lost_gpu_seconds.values(), default=0.0) < 0.0:
+            self._broken("goodput is a ratio", f"{goodput}")
+
+    def _attempt_moves_forward(self, job: TrainingJob, old: TrainingJobStatus) -> None:
+        new = job.status
+        if new.attempt < old.attempt:
+            self._broken("the attempt never goes down", f"{job.name}: {old.attempt} -> {new.attempt}")
+        if old.phase in ("Succeeded", "Failed") and (new.phase, new.reason) != (old.phase, old.reason):
+            self._broken("an end is final", f"{job.name}: {old.phase} -> {new.phase}")
+        same_attempt = new.attempt == old.attempt
+        if same_attempt and old.barrier == "Open" and new.barrier != "Open" and not job.is_finished:
+            self._broken("a barrier closes with a new attempt", f"{job.name} at {new.attempt}")
+        for cause, count in old.used.items():
+            fell = count - new.used.get(cause, 0)
+            given_back = cause == "code" and fell == 1 and new.used.get("device", 0) == old.used.get("device", 0) + 1
+            if fell > 0 and not given_back and not job.spec.failure.budgets.refill_after_steps:
+                self._broken("budgets are not given back", f"{job.name}: {old.used} -> {new.used}")
+
+    def _ranks_are_unique(self, job: TrainingJob) -> None:
+        members = job.status.members
+        if len({m.rank for m in members}) < len(members) or len({m.uid for m in members}) < len(members):
+            self._broken("one rank, one pod", f"{job.name}: {[(m.rank, m.pod) for m in members]}")
+        racks = {self._rack_of[m.node] for m in members if m.node}
+        if job.spec.topology.required and len(racks) > 1:
+            self._broken("a gang stays in one rack", f"{job.name}: members in {racks}")
+
+    def _is_open(self, job: TrainingJob, old: TrainingJobStatus) -> None:
+        key = (job.uid, job.status.attempt)
+        members = {m.uid: m.rank for m in job.status.members}
+        size = sum(role.replicas for role in job.spec.roles)
+        if sorted(members.values()) != list(range(size)):
+            self._broken("an open barrier has every rank", f"{job.name}: {sorted(members.values())} of {size}")
+        if key not in self.opened:
+            self.opened[key] = members
+            self.resumed[key] = job.status.resume_step or 0
+            for uid, child in self.reality.children():
+                if self._job_uid(uid) == job.uid:
+                    self._broken("everyone has stopped before the barrier opens", f"{self._name(uid)} {_words(child)}")
+        elif self.opened[key] != members:
+            self._broken("membership is fixed while open", f"{job.name}: {self.opened[key]} -> {members}")
+        elif old.attempt == job.status.attempt and (job.status.resume_step or 0) != self.resumed[key]:
+            self._broken("the resume step is fixed while open", f"{job.name}: {job.status.resume_step}")
+
+    # --- what runs ----------------------------------------------------------------------------------------------------
+
+    def _look_at_what_runs(self) -> None:
+        ranks: dict[tuple[str, int], str] = {}
+        for uid, child in self.reality.children():
+            job_uid = self._job_uid(uid)
+            if job_uid is None:
+                continue
+            who = f"{self._name(uid)} {_words(child)}"
+            members = self.opened.get((job_uid, child.attempt))
+            if members is None:
+                self._broken("nobody starts before the barrier opens", who)
+            elif members.get(uid) != child.rank:
+                self._broken("a pod runs the rank it was given", f"{who}, members {members}")
+            elif child.resumed_at != self.resumed[job_uid, child.attempt]:
+                self._broken("everyone resumes from the same step", f"{who} from {child.resumed_at}")
+            if (job_uid, child.rank) in ranks:
+                self._broken("a rank runs once", f"{who} and {self._name(ranks[job_uid, child.rank])}")
+            ranks[job_uid, child.rank] = uid
+        for job in self.jobs.values():
+            if job.status.barrier == "Open":
+                self._members_run_the_attempt(job)
+
+    def _members_run_the_attempt(self, job: TrainingJob) -> None:
+        members = {m.uid for m in job.status.members}
+        for uid, child in self.reality.children():
+            if uid in members and child.attempt != job.status.attempt:
+                self._broken("everyone runs the open attempt", f"{self._name(uid)} {_words(child)}")
+
+    def _job_uid(self, pod_uid: str) -> str | None:
+        pod = self.pods.get(pod_uid)
+        owner = pod.owner("TrainingJob") if pod is not None else None
+        return owner.uid if owner is not None else None
+
+    def _name(self, uid: str) -> str:
+        pod = self.pods.get(uid)
+        return pod.name if pod is not None else uid
+
+
+def _places(pod: Pod) -> list[Place]:
+    named = filter(None, pod.annotations.get(ANNOTATION_DEVICES, "").split(","))
+    return [(pod.spec.node_name, device) for device in named] if pod.spec.node_name else []
+
+
+def _words(child: TrainingChild) -> str:
+    return f"runs attempt {child.attempt} rank {child.rank}"

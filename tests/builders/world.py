@@ -1,0 +1,635 @@
+"""`World`: a whole embedded cluster with simulated pods, in virtual time, that tests can break and watch.
+
+    @in_world(nodes=12, racks=2)
+    async def test_something(world: World) -> None:
+        await world.submit("job", replicas=4, spares=1)
+        await world.running("job")
+        await world.kill_process("job", rank=2)
+        await world.running("job", attempt=2)
+
+Store, API, scheduler, controllers, agents, launcher decisions and the barrier are the real ones; only processes and the clock
+are models. Every committed change goes past `Invariants`; a world that ends, or waits, with a violation fails the test. The
+same seed and story give the same history, byte for byte.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import hashlib
+import inspect
+import random
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import msgspec
+import structlog
+from structlog.typing import EventDict, WrappedLogger
+
+from remuda.api.core_v1 import Binding, Pod
+from remuda.api.devices import Drill, DrillKind, DrillSpec, NodeDevices
+from remuda.api.errors import NotFound
+from remuda.api.meta import JsonObject, KObject, ObjectMeta
+from remuda.api.names import LABEL_GANG
+from remuda.api.selectors import EVERYTHING, FieldSelector, Selector
+from remuda.api.training import (
+    Budgets,
+    Failure,
+    Member,
+    PodTemplate,
+    Recovery,
+    Role,
+    Topology,
+    TrainingJob,
+    TrainingJobSpec,
+)
+from remuda.apiserver.store.journal import Done, Loaded, MemoryJournal
+from remuda.apiserver.store.record import Event
+from remuda.kube.cluster import ANY, NO_FIELDS, Cluster, Listing, Preconditions, WatchEvent
+from remuda.node.simulated import SimulatedRuntime
+from remuda.node.training import Behaviour, CheckpointStore, TrainingChild
+from remuda.runtime.config import RACK_LABEL, ClusterConfig
+from remuda.runtime.embedded import EmbeddedCluster
+from remuda.sim.loop import VirtualLoop, run_virtual
+from tests.builders.invariants import Invariants, Nothing, Place
+
+K = TypeVar("K", bound=KObject)
+T = TypeVar("T")
+P = ParamSpec("P")
+
+NAMESPACE = "default"
+POLL_S = 0.25  # heartbeats are not in the history, so waiting looks now and then without a commit, too
+STEADY = Behaviour(step_s=0.5, checkpoint_every=10)
+
+
+class Seat(msgspec.Struct, frozen=True):
+    """Where a rank sits."""
+
+    uid: str
+    pod: str
+    node: str
+    devices: tuple[str, ...]
+
+
+Gang = dict[int, Seat]  # by rank
+
+
+class Injected(msgspec.Struct, frozen=True):
+    """A fault that was really carried out."""
+
+    kind: DrillKind
+    at: float
+    pod: str = ""
+    uid: str = ""
+    node: str = ""
+    device: str = ""
+    was_member: bool = False  # of a gang that was running
+
+
+def training_job(
+    name: str,
+    *,
+    replicas: int = 4,
+    gpus: int = 8,
+    spares: int = 0,
+    rack: bool = True,
+    budgets: Budgets | None = None,
+    **failure: float,
+) -> TrainingJob:
+    """`failure`: fields of spec.failure, in seconds."""
+    template = PodTemplate(spec={"containers": [{"name": "main", "command": ["train"]}]})
+    return TrainingJob(
+        metadata=ObjectMeta(name=name, namespace=NAMESPACE),
+        spec=TrainingJobSpec(
+            roles=[Role(replicas=replicas, gpus=gpus, template=template)],
+            spares=spares,
+            topology=Topology(required=RACK_LABEL if rack else ""),
+            failure=Failure(budgets=budgets or Budgets(), **failure),
+        ),
+    )
+
+
+class World:
+    """`behaviours` (by pod name) and `behaviour` say how simulated pods behave."""
+
+    def __init__(
+        self,
+        loop: VirtualLoop,
+        *,
+        seed: int = 0,
+        nodes: int = 12,
+        racks: int = 2,
+        behaviour: Behaviour = STEADY,
+        lease_s: float = 8.0,
+        pull_s: float = 0.0,
+        keeps_history: bool = False,
+    ) -> None:
+        self.loop = loop
+        self.seed = seed
+        self.config = ClusterConfig(
+            nodes=nodes, racks=racks, runtime="simulated", lease_seconds=lease_s, pull_seconds=pull_s
+        )
+        self.rack_of = {name: self.config.rack_of(ix) for ix, name in enumerate(self.config.node_names())}
+        self.behaviour = behaviour
+        self.behaviours: dict[str, Behaviour] = {}
+        self.checkpoints = CheckpointStore()
+        self.invariants = Invariants(loop.time, self.rack_of)
+        self.injected: list[Injected] = []
+        self.reopened = 0
+        self.errors: list[str] = []
+        self.digest = hashlib.sha256() if keeps_history else None
+        self.changed = asyncio.Event()
+        self._chance = random.Random(seed)
+        self._uids = 0
+        self._drills = 0
+        self.journal = WatchedJournal(self)
+        self.manager = Kill()
+        self.cluster = self._cluster()
+
+    def _cluster(self) -> EmbeddedCluster:
+        return EmbeddedCluster(
+            self.config,
+            self.journal,
+            root=Path("/nonexistent"),
+            clock=self.loop.clock,
+            chance=self._chance,
+            new_uid=self._new_uid,
+            behaviour=lambda pod: self.behaviours.get(pod.name, self.behaviour),
+            checkpoints=self.checkpoints,
+            manager_api=lambda api: MortalCluster(api, self.manager),
+        )
+
+    def _new_uid(self) -> str:
+        self._uids += 1
+        return f"uid-{self._uids:06d}"
+
+    # --- life ---------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        self.invariants.reality = self
+        await self.cluster.start()
+
+    async def end(self) -> None:
+        """Everything off, then the verdict."""
+        self.journal.is_dead = True
+        self.invariants.reality = Nothing()
+        await self.cluster.let_go()
+        self.check()
+
+    async def restart_control_plane(self) -> None:
+        self.manager = Kill()
+        await self.cluster.restart_control_plane()
+
+    async def kill_control_plane_after(self, writes: int, within: float = 30.0) -> bool:
+        """Let the control plane make so many writes, then kill it right there (the answer to the last one is never seen)
+        and start another. False: it never wrote that much."""
+        self.manager.after(writes)
+        try:
+            async with asyncio.timeout(within):
+                await self.manager.dead.wait()
+        except TimeoutError:
+            return False
+        finally:
+            await self.restart_control_plane()
+        return True
+
+    async def power_cut(self, *, down_s: float = 0.0, after_commits: int = 0, within: float = 30.0) -> bool:
+        """The machine that runs everything loses its power, right after so many more commits; then it starts again from the
+        bytes on its disk. False: there were not that many commits."""
+        hit = True
+        if after_commits:
+            self.journal.capture_after(after_commits)
+            try:
+                async with asyncio.timeout(within):
+                    await self.journal.captured.wait()
+            except TimeoutError:
+                hit = False
+        rows = self.journal.last_rows()
+        self.journal.is_dead = True
+        self.invariants.reality = Nothing()
+        await self.cluster.let_go()
+        if down_s:
+            await asyncio.sleep(down_s)
+        self.reopened += 1
+        self.journal = WatchedJournal(self, rows)
+        self.manager = Kill()
+        self.cluster = self._cluster()
+        await self.start()
+        return hit
+
+    # --- what is there ------------------------------------------------------------------------------------------------
+
+    @property
+    def now(self) -> float:
+        return self.loop.time()
+
+    def job(self, name: str = "job") -> TrainingJob:
+        return self.cluster.api.read(TrainingJob, name, NAMESPACE).decode(TrainingJob)
+
+    def pod(self, name: str) -> Pod | None:
+        try:
+            return self.cluster.api.read(Pod, name, NAMESPACE).decode(Pod)
+        except NotFound:
+            return None
+
+    def pods(self, job: str = "job") -> list[Pod]:
+        found = self.cluster.api.select(Pod, NAMESPACE, EVERYTHING, NO_FIELDS)
+        return [pod for r in found if (pod := r.decode(Pod)).labels.get(LABEL_GANG) == job]
+
+    def devices(self, node: str) -> NodeDevices:
+        return self.cluster.api.read(NodeDevices, node).decode(NodeDevices)
+
+    def member(self, job: str, rank: int) -> Member:
+        return next(m for m in self.job(job).status.members if m.rank == rank)
+
+    def gang(self, job: str = "job") -> Gang:
+        return {m.rank: Seat(m.uid, m.pod, m.node, tuple(m.devices)) for m in self.job(job).status.members}
+
+    def recovery(self, job: str = "job") -> Recovery:
+        """The newest one."""
+        return self.job(job).status.recoveries[-1]
+
+    def children(self) -> list[tuple[str, TrainingChild]]:
+        return [found for runtime in self._runtimes() for found in runtime.children()]
+
+    def child(self, job: str, rank: int) -> TrainingChild | None:
+        uid = self.member(job, rank).uid
+        return next((child for found, child in self.children() if found == uid), None)
+
+    def holders(self) -> dict[Place, str]:
+        machines = self.cluster.machines
+        return {
+            (name, device): uid
+            for name, agent in machines.agents.items()
+            if not machines.nodes[name].is_lost
+            for device, uid in agent.holders().items()
+        }
+
+    def _runtimes(self) -> list[SimulatedRuntime]:
+        found = [node.runtime for node in self.cluster.machines.nodes.values()]
+        return [runtime for runtime in found if isinstance(runtime, SimulatedRuntime)]
+
+    # --- waiting ------------------------------------------------------------------------------------------------------
+
+    async def until(self, condition: Callable[[], object], within: float = 60.0, what: str = "") -> None:
+        """Wait for `condition`, looked at after every commit. Virtual seconds; fails the test when they are over."""
+        try:
+            async with asyncio.timeout(within):
+                while not condition():
+                    self.changed.clear()
+                    await self._change()
+        except TimeoutError:
+            self.check()
+            waited = what or inspect.getsource(condition).strip()
+            raise AssertionError(f"not within {within:g} s: {waited}\n{self.describe()}") from None
+        self.check()
+
+    async def _change(self) -> None:
+        timer = self.loop.call_later(POLL_S, self.changed.set)
+        try:
+            await self.changed.wait()
+        finally:
+            timer.cancel()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        self.check()
+
+    async def running(self, job: str = "job", attempt: int = 1, within: float = 60.0) -> None:
+        """The gang runs that attempt or a later one, every rank has made a new step in it, and the status says so."""
+        await self.until(lambda: self.is_running(job, attempt), within, f"{job} runs attempt {attempt}")
+
+    def is_running(self, job: str, attempt: int = 1) -> bool:
+        status = self.job(job).status
+        if status.phase != "Running" or status.attempt < attempt:
+            return False
+        if status.recoveries and status.recoveries[-1].first_step_at is None:
+            return False
+        living = dict(self.children())
+        children = [living.get(m.uid) for m in status.members]
+        return all(c is not None and (c.step > c.resumed_at) for c in children)
+
+    async def parked(self, job: str = "job", spares: int = 1, within: float = 60.0) -> None:
+        """So many spares of the job wait at the barrier."""
+        await self.until(lambda: len(self.parked_spares(job)) == spares, within, f"{job} has {spares} parked spares")
+
+    def parked_spares(self, job: str = "job") -> list[str]:
+        return [s.pod for s in self.job(job).status.spares if s.parked]
+
+    async def step(self, job: str, step: int, within: float = 120.0) -> None:
+        """Every rank has done that step."""
+
+        def done() -> bool:
+            living = dict(self.children())
+            found = [living.get(m.uid) for m in self.job(job).status.members]
+            return bool(found) and all(c is not None and c.step >= step for c in found)
+
+        await self.until(done, within, f"{job} is at step {step}")
+
+    # --- doing --------------------------------------------------------------------------------------------------------
+
+    async def submit(self, name: str = "job", **options: Any) -> TrainingJob:
+        return await self.cluster.api.create(TrainingJob, training_job(name, **options))
+
+    async def drill(self, kind: DrillKind, *, may_be_refused: bool = False, **spec: str) -> bool:
+        """A Drill object, and its end. False when it was refused."""
+        self._drills += 1
+        name = f"drill-{self._drills:03d}"
+        order = DrillSpec(type=kind, **spec)
+        running = self._running_members()
+        pod = self.pod(order.pod) if order.pod else None
+        await self.cluster.api.create(Drill, Drill(metadata=ObjectMeta(name=name), spec=order))
+        await self.until(lambda: self._drill(name).status.phase != "Pending", 10.0, f"{name} is carried out")
+        status = self._drill(name).status
+        if status.phase != "Done":
+            assert may_be_refused, f"{kind} was refused: {status.reason}: {status.message}"
+            return False
+        uid = pod.uid if pod is not None else ""
+        was_member = uid in running or any(
+            (order.type, order.node) == (DrillKind.NODE_LOST, m.node)
+            or (order.type is DrillKind.DEVICE_FAIL and order.node == m.node and order.device in m.devices)
+            for m in running.values()
+        )
+        self.injected.append(Injected(kind, self.now, order.pod, uid, order.node, order.device, was_member))
+        return True
+
+    def _drill(self, name: str) -> Drill:
+        return self.cluster.api.read(Drill, name).decode(Drill)
+
+    def _running_members(self) -> dict[str, Member]:
+        jobs = self.cluster.api.select(TrainingJob, NAMESPACE, EVERYTHING, NO_FIELDS)
+        found = [r.decode(TrainingJob).status for r in jobs]
+        return {m.uid: m for status in found if status.phase == "Running" for m in status.members}
+
+    async def kill_process(self, job: str = "job", rank: int = 0) -> None:
+        await self.drill(DrillKind.PROCESS_KILL, pod=self.member(job, rank).pod, namespace=NAMESPACE)
+
+    async def hang_process(self, job: str = "job", rank: int = 0) -> None:
+        await self.drill(DrillKind.PROCESS_HANG, pod=self.member(job, rank).pod, namespace=NAMESPACE)
+
+    async def kill_launcher(self, job: str = "job", rank: int = 0) -> None:
+        await self.drill(DrillKind.LAUNCHER_KILL, pod=self.member(job, rank).pod, namespace=NAMESPACE)
+
+    async def delete_pod(self, name: str) -> None:
+        await self.drill(DrillKind.POD_DELETE, pod=name, namespace=NAMESPACE)
+
+    async def lose_node(self, node: str) -> None:
+        await self.drill(DrillKind.NODE_LOST, node=node)
+
+    async def fail_device(self, job: str = "job", rank: int = 0, index: int = 0, code: str = "xid-79") -> None:
+        """A device of that rank's pod breaks."""
+        member = self.member(job, rank)
+        await self.drill(DrillKind.DEVICE_FAIL, node=member.node, device=member.devices[index], code=code)
+
+    async def fail_device_of(self, pod: str, index: int = 0, code: str = "xid-79") -> None:
+        found = self.pod(pod)
+        assert found is not None, f"there is no pod {pod}"
+        device = found.annotations["remuda.dev/devices"].split(",")[index]
+        await self.drill(DrillKind.DEVICE_FAIL, node=found.spec.node_name, device=device, code=code)
+
+    def corrupt_newest(self, job: str, rank: int) -> int:
+        """The newest checkpoint of the rank cannot be read any more; which one it was."""
+        step = self.checkpoints.corrupt((NAMESPACE, job), rank)
+        assert step is not None, f"rank {rank} of {job} has no checkpoint"
+        return step
+
+    # --- verdict ------------------------------------------------------------------------------------------------------
+
+    def common_checkpoint(self, job: str = "job") -> int:
+        """The newest step that every rank has a good checkpoint of; 0 when there is none."""
+        ranks = range(sum(role.replicas for role in self.job(job).spec.roles))
+        kept = [set(self.checkpoints.usable((NAMESPACE, job), rank)) for rank in ranks]
+        return max(set.intersection(*kept), default=0)
+
+    def assert_kept(self, before: Gang, job: str = "job", *, but: Sequence[int] = ()) -> None:
+        """Every rank has the pod, node and devices it had, except those in `but`, which have another pod."""
+        after = self.gang(job)
+        assert sorted(after) == sorted(before), self.describe()
+        moved = [rank for rank in before if after[rank].uid != before[rank].uid]
+        assert moved == sorted(but), f"ranks {moved} moved, expected {sorted(but)}\n{self.describe()}"
+        for rank in before:
+            assert rank in but or after[rank] == before[rank], f"rank {rank}: {before[rank]} -> {after[rank]}"
+
+    def assert_racks(self, *racks: str, job: str = "job") -> None:
+        """Members and spares sit in exactly these racks."""
+        status = self.job(job).status
+        nodes = [m.node for m in (*status.members, *status.spares)]
+        assert sorted({self.rack_of[node] for node in nodes if node}) == sorted(racks), self.describe()
+
+    def check(self) -> None:
+        found = [*self.invariants.violations, *self.errors]
+        if found:
+            lines = "\n  ".join(found)
+            raise AssertionError(f"seed {self.seed}: {len(found)} violations\n  {lines}\n{self.describe()}")
+
+    def describe(self) -> str:
+        jobs = self.cluster.api.select(TrainingJob, NAMESPACE, EVERYTHING, NO_FIELDS)
+        lines = [f"t={self.now:.3f} seed={self.seed} injected:"]
+        lines += [f"  {i.at:8.3f} {i.kind} {i.pod or i.node} {i.device} member={i.was_member}" for i in self.injected]
+        for record in jobs:
+            lines += _describe(record.decode(TrainingJob), self.pods(record.decode(TrainingJob).name))
+        return "\n".join(lines)
+
+    def note_error(self, entry: EventDict) -> None:
+        if len(self.errors) < 5:
+            self.errors.append(f"[t={self.now:.3f}] logged as an error: {entry}")
+
+
+def _describe(job: TrainingJob, pods: Sequence[Pod]) -> list[str]:
+    s = job.status
+    lines = [f"{job.name}: {s.phase} {s.reason} ({s.message}) attempt={s.attempt} {s.barrier} used={s.used}"]
+    lines += [f"  rank {m.rank}: {m.pod} {m.uid} {m.node} {m.devices[:1]}" for m in s.members]
+    lines += [f"  spare {m.pod} {m.uid} {m.node} parked={m.parked}" for m in s.spares]
+    for p in pods:
+        conditions = [f"{c.reason}: {c.message}" for c in p.status.conditions if c.status == "False"]
+        lines.append(
+            f"  pod {p.name} {p.uid} {p.spec.node_name} {p.status.phase} {p.status.reason} "
+            f"deleting={p.is_deleting} {conditions}"
+        )
+    lines += [f"  {r.attempt}: {r.cause} {r.reason} {r.remedy} {r.members} -> {r.replaced}" for r in s.recoveries]
+    return lines
+
+
+# --- the parts a world listens at -------------------------------------------------------------------------------------
+
+
+class WatchedJournal(MemoryJournal):
+    """Shows every commit to the world. `is_dead`: the power is off; whatever still comes in is lost."""
+
+    def __init__(self, world: World, rows: Loaded | None = None) -> None:
+        super().__init__(rows)
+        self.is_dead = False
+        self.captured = asyncio.Event()
+        self._world = world
+        self._capture_at = 0
+        self._captured: Loaded | None = None
+
+    def capture_after(self, commits: int) -> None:
+        self._capture_at = self.commits + commits
+
+    def last_rows(self) -> Loaded:
+        """The bytes on the disk: as of the capture, when there was one."""
+        return self._captured if self._captured is not None else self.rows()
+
+    def commit(self, group: Sequence[Event], compact_to: int, done: Done) -> None:
+        if self.is_dead:
+            done(None)
+            return
+        super().commit(group, compact_to, done)
+        world = self._world
+        for event in group:
+            world.invariants.see(event)
+            if world.digest is not None:
+                record = event.record
+                world.digest.update(b"%d %b %b " % (record.rv, event.type.encode(), record.key.encode()))
+                world.digest.update(record.raw)
+        world.changed.set()
+        if self._capture_at and self.commits >= self._capture_at:
+            self._captured = self.rows()
+            self.is_dead = True
+            self.captured.set()
+
+
+class Kill:
+    """When to kill a control plane: `after` so many of its writes."""
+
+    def __init__(self) -> None:
+        self.dead = asyncio.Event()
+        self.writes = 0
+        self._at: int | None = None
+
+    def after(self, writes: int) -> None:
+        self._at = self.writes + writes
+        if not writes:
+            self.dead.set()
+
+    async def write(self, work: Coroutine[Any, Any, T]) -> T:
+        if self.dead.is_set():
+            work.close()
+            await asyncio.get_running_loop().create_future()  # a dead process waits for ever
+        answer = await work
+        self.writes += 1
+        if self._at is not None and self.writes >= self._at:
+            self.dead.set()
+            await asyncio.get_running_loop().create_future()
+        return answer
+
+
+class MortalCluster:
+    """The `Cluster` port of a control plane that may be killed at any of its writes."""
+
+    def __init__(self, inner: Cluster, kill: Kill) -> None:
+        self._inner = inner
+        self._kill = kill
+
+    async def get(self, kind: type[K], name: str, namespace: str = "") -> K:
+        return await self._inner.get(kind, name, namespace)
+
+    async def list(
+        self, kind: type[K], namespace: str = "", *, labels: Selector = EVERYTHING, fields: FieldSelector = NO_FIELDS
+    ) -> Listing[K]:
+        return await self._inner.list(kind, namespace, labels=labels, fields=fields)
+
+    def watch(
+        self,
+        kind: type[K],
+        since: str,
+        namespace: str = "",
+        *,
+        labels: Selector = EVERYTHING,
+        fields: FieldSelector = NO_FIELDS,
+    ) -> AsyncIterator[WatchEvent[K]]:
+        return self._inner.watch(kind, since, namespace, labels=labels, fields=fields)
+
+    async def create(self, kind: type[K], body: K | JsonObject) -> K:
+        return await self._kill.write(self._inner.create(kind, body))
+
+    async def replace(self, kind: type[K], body: K | JsonObject, *, subresource: str = "") -> K:
+        return await self._kill.write(self._inner.replace(kind, body, subresource=subresource))
+
+    async def patch(
+        self,
+        kind: type[K],
+        name: str,
+        patch: JsonObject,
+        namespace: str = "",
+        *,
+        subresource: str = "",
+        when: Preconditions = ANY,
+    ) -> K:
+        return await self._kill.write(
+            self._inner.patch(kind, name, patch, namespace, subresource=subresource, when=when)
+        )
+
+    async def delete(
+        self, kind: type[K], name: str, namespace: str = "", *, when: Preconditions = ANY, grace_s: int | None = None
+    ) -> None:
+        await self._kill.write(self._inner.delete(kind, name, namespace, when=when, grace_s=grace_s))
+
+    async def bind(self, name: str, namespace: str, binding: Binding) -> None:
+        await self._kill.write(self._inner.bind(name, namespace, binding))
+
+
+# --- running a story --------------------------------------------------------------------------------------------------
+
+
+def play(story: Callable[[World], Coroutine[Any, Any, T]], **options: Any) -> T:
+    """Run `story` in a world of its own. `options` as for `World`."""
+    loop = VirtualLoop()
+
+    async def main() -> T:
+        world = World(loop, **options)
+        with _listening(world):
+            await world.start()
+            try:
+                result = await story(world)
+            except BaseException:
+                world.journal.is_dead = True
+                await world.cluster.let_go()
+                raise
+            await world.end()
+            return result
+
+    return run_virtual(main(), loop)
+
+
+def in_world(
+    **options: Any,
+) -> Callable[[Callable[Concatenate[World, P], Coroutine[Any, Any, None]]], Callable[P, None]]:
+    """Makes `async def test(world, ...)` a plain test that runs in a world of its own."""
+
+    def decorate(test: Callable[Concatenate[World, P], Coroutine[Any, Any, None]]) -> Callable[P, None]:
+        @functools.wraps(test)
+        def run(*args: P.args, **kwargs: P.kwargs) -> None:
+            play(lambda world: test(world, *args, **kwargs), **options)
+
+        signature = inspect.signature(test)
+        rest = list(signature.parameters.values())[1:]
+        run.__signature__ = signature.replace(parameters=rest, return_annotation=None)  # type: ignore[attr-defined]
+        del run.__wrapped__  # type: ignore[attr-defined]  # pytest would look through to the coroutine
+        return run
+
+    return decorate
+
+
+class _listening:
+    """Nothing is printed, and whatever the code under test logs as an error counts against it."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._before = structlog.get_config()
+
+    def __enter__(self) -> None:
+        structlog.configure(
+            processors=[structlog.processors.format_exc_info, self._take],
+            wrapper_class=structlog.make_filtering_bound_logger("error"),
+            cache_logger_on_first_use=False,
+        )
+
+    def __exit__(self, *_: object) -> None:
+        structlog.configure(**self._before)
+
+    def _take(self, logger: WrappedLogger, method: str, entry: EventDict) -> EventDict:
+        self._world.note_error(dict(entry))
+        raise structlog.DropEvent

@@ -1,0 +1,152 @@
+"""The agent and the real `remuda-launch`: a process, its socket, its checkpoints, and an agent that comes and goes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest_asyncio
+
+from remuda.agent.agent import Agent
+from remuda.link.allocation import Allocation
+from tests.component.agent_rig import DEADLINE_S, Rig, a_rig
+
+# Saves every step and never ends by itself.
+TRAIN = """
+import time
+import remuda_train as remuda
+step = remuda.resume_step() or 0
+while True:
+    step += 1
+    remuda.report(step)
+    remuda.save(step, b"weights of step %d" % step)
+    time.sleep(0.02)
+"""
+
+
+@pytest_asyncio.fixture
+async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
+    async with a_rig(tmp_path) as rig:
+        yield rig
+
+
+@asynccontextmanager
+async def a_container(allocation: Allocation, *command: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "remuda.launch", "--", *command),
+        env={**os.environ, **allocation.env},
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.send_signal(signal.SIGTERM)
+            async with asyncio.timeout(DEADLINE_S):
+                await process.wait()
+
+
+def at_step(rig: Rig, attempt: int, step: int) -> bool:
+    found = rig.board.of_gang("default", "job").get("a")
+    return found is not None and found.last.attempt == attempt and found.last.step >= step
+
+
+async def start(rig: Rig, agent: Agent) -> Allocation:
+    await rig.make_job("a")
+    return await rig.allocate(agent, "a", "gpu-0", simulated=False)
+
+
+async def test_it_trains_recovers_and_survives_a_restart_of_the_agent(rig: Rig) -> None:
+    agent = await rig.agent()
+    async with a_container(await start(rig, agent), sys.executable, "-c", TRAIN) as process:
+        await rig.all_are(["a"], "ready", 1)
+        assert rig.reports()["a"].checkpoints == []
+        await rig.steer(1, "Open", "a")
+        await rig.all_are(["a"], "running", 1)
+        await rig.until(lambda: at_step(rig, 1, 5), "step 5")
+
+        await agent.stop()
+        before = await rig.read()
+        agent = await rig.agent()
+        await rig.allocate(agent, "a", "gpu-0", simulated=False)
+        reached = rig.board.of_gang("default", "job")["a"].last.step
+        await rig.until(lambda: at_step(rig, 1, reached + 3), "progress through the new agent")
+        await agent.flush()
+        assert (await rig.read()).observed == before.observed  # nobody above noticed
+
+        await rig.steer(2, "Closed", "a")
+        await rig.all_are(["a"], "ready", 2)
+        steps = rig.reports()["a"].checkpoints
+        assert steps
+        assert steps[0] >= reached
+        await rig.steer(2, "Open", "a")
+        await rig.until(lambda: at_step(rig, 2, 1), "the first step of attempt 2")
+        assert process.returncode is None
+    await agent.stop()
+
+
+async def test_a_command_that_does_not_exist(rig: Rig) -> None:
+    agent = await rig.agent()
+    async with a_container(await start(rig, agent), "/no/such/command"):
+        await rig.all_are(["a"], "ready", 1)
+        await rig.steer(1, "Open", "a")
+        await rig.all_are(["a"], "exited", 1)
+        assert rig.reports()["a"].code == 127
+        assert "/no/such/command" in rig.reports()["a"].message
+    await agent.stop()
+
+
+async def test_a_killed_launcher_and_its_successor(rig: Rig) -> None:
+    agent = await rig.agent()
+    allocation = await start(rig, agent)
+    async with a_container(allocation, "sleep", "1000") as process:
+        await rig.all_are(["a"], "ready", 1)
+        await rig.steer(1, "Open", "a")
+        await rig.all_are(["a"], "running", 1)
+        process.kill()
+        await process.wait()
+        agent.container_exited("a", 137)
+        await rig.all_are(["a"], "gone", 1)
+    async with a_container(allocation, "sleep", "1000"):
+        await rig.all_are(["a"], "parked", 0)
+        await rig.steer(2, "Closed", "a")
+        await rig.all_are(["a"], "ready", 2)
+        await rig.steer(2, "Open", "a")
+        await rig.all_are(["a"], "running", 2)
+    await agent.stop()
+
+
+# Says its own process id as the step, and does not go when asked to.
+STUBBORN = """
+import os, signal, time
+import remuda_train as remuda
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+remuda.report(os.getpid())
+time.sleep(1000)
+"""
+
+
+def is_alive(pid: int) -> bool:
+    return os.path.exists(f"/proc/{pid}")
+
+
+async def test_fence_kills_a_real_child(rig: Rig) -> None:
+    agent = await rig.agent()
+    async with a_container(await start(rig, agent), sys.executable, "-c", STUBBORN):
+        await rig.all_are(["a"], "ready", 1)
+        await rig.steer(1, "Open", "a")
+        await rig.until(lambda: at_step(rig, 1, 1), "the child to be there")
+        pid = rig.board.of_gang("default", "job")["a"].last.step
+        assert is_alive(pid)
+        agent.fence()
+        await rig.all_are(["a"], "parked", 1)
+        await rig.steer(2, "Closed", "a")
+        await rig.all_are(["a"], "ready", 2)  # said only when nothing of attempt 1 is left
+        assert not is_alive(pid)
+    await agent.stop()

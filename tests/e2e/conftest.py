@@ -1,0 +1,26 @@
+"""Clusters for the end-to-end tests: short leases, few nodes, and nothing left behind whatever the test does."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.clusters import embedded
+from tests.e2e.rig import Rig, sweep
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Iterator[Path]:
+    """A state directory of the test's own; whatever still runs for it in the end is killed."""
+    path = tmp_path / "state"
+    path.mkdir()
+    yield path
+    sweep(path)
+
+
+@pytest.fixture
+async def rig(state: Path) -> AsyncIterator[Rig]:
+    async with embedded(state) as found:
+        yield found

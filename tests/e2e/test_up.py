@@ -1,0 +1,134 @@
+"""`remuda up` as a process: killed without warning, started again, refused twice, taken down."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from remuda.api.devices import DrillKind
+from remuda.api.training import Remedy, TrainingJob
+from tests.e2e.clusters import Up
+from tests.e2e.rig import RANKS, Rig, kept, left_running, until
+
+STOP_AT, SAVED = 14, 12
+
+
+@pytest.fixture
+def up(state: Path) -> Iterator[Up]:
+    cluster = Up(state)
+    cluster.start()
+    yield cluster
+    cluster.kill()  # what it leaves running is ended by `state`
+
+
+async def trained(rig: Rig, job: TrainingJob) -> TrainingJob:
+    rig.let_run_to(STOP_AT)
+    await rig.submit(job)
+    return await rig.trained_to(STOP_AT)
+
+
+async def test_pods_train_on_while_the_cluster_is_dead_and_are_found_again(up: Up) -> None:
+    async with up.rig() as rig:
+        before = await trained(rig, rig.job(spares=1))
+        launchers, children = rig.launchers(), rig.started(1)
+
+    up.kill()
+    rig.let_run_to(STOP_AT + 10)
+    await until("a checkpoint made while nobody watched", lambda: _has_saved(rig, STOP_AT + 10))
+    up.start()
+
+    async with up.rig() as rig:
+        after = await rig.trained_to(STOP_AT + 10)
+        assert after.status.attempt == 1, "nothing was wrong with the gang"
+        kept(before, after)
+        assert rig.launchers() == launchers
+        assert rig.started(1) == children
+        assert [c.restart_count for p in await rig.pods() for c in p.status.container_statuses] == [0] * (RANKS + 1)
+        await rig.check_invariants()
+        # And it is the same gang to a fault as it was before.
+        await rig.strike(DrillKind.PROCESS_KILL, after.status.members[0])
+        again = await rig.trained_to(STOP_AT + 10, attempt=2)
+        kept(before, again)
+        assert rig.launchers() == launchers
+        await rig.check_invariants()
+
+
+async def test_a_cluster_killed_in_the_middle_of_a_recovery_completes_it_when_it_is_back(up: Up) -> None:
+    async with up.rig() as rig:
+        # Slow to stop, so that the barrier of attempt 2 is closed for a while.
+        before = await trained(rig, rig.job(spares=1, stop_seconds=1.0))
+        launchers = rig.launchers()
+        victim = before.status.members[2]
+        await rig.fail_device(victim.node, victim.devices[0])
+        await rig.until("the recovery to begin", lambda job: job.status.attempt == 2)
+
+        up.kill()
+        assert rig.started(2) == {}, "killed too late for this test"
+        up.start()
+
+    async with up.rig() as rig:
+        after = await rig.trained_to(STOP_AT, attempt=2)
+        kept(before, after, moved={2})
+        assert after.status.members[2].uid == before.status.spares[0].uid
+        assert [(r.attempt, r.remedy) for r in after.status.recoveries] == [(2, Remedy.PROMOTE_SPARE)]
+        started = await rig.all_started(2)
+        assert {line.resumed for line in started.values()} == {SAVED}
+        same = {m.uid for m in after.status.members}
+        assert {uid: launchers[uid] for uid in same} == {uid: rig.launchers()[uid] for uid in same}
+        await rig.check_invariants()
+
+
+async def test_a_rank_that_died_while_the_cluster_was_dead_is_noticed(up: Up) -> None:
+    async with up.rig() as rig:
+        before = await trained(rig, rig.job())
+        launchers, children = rig.launchers(), rig.started(1)
+
+    up.kill()
+    rig.kill(children[1].pid)
+    up.start()
+
+    async with up.rig() as rig:
+        after = await rig.trained_to(STOP_AT, attempt=2)
+        kept(before, after)
+        assert rig.launchers() == launchers
+        assert {line.resumed for line in (await rig.all_started(2)).values()} == {SAVED}
+        await rig.check_invariants()
+
+
+async def test_a_second_cluster_on_the_same_state_is_refused(up: Up) -> None:
+    code, words = await up.run("up")
+
+    assert code == 2
+    assert "StateInUse" in words
+    assert "remuda down" in words
+    async with up.rig() as rig:
+        await rig.pods()  # the first one is none the worse for it
+
+
+async def test_down_leaves_nothing_running_and_up_goes_on_from_the_checkpoint(up: Up) -> None:
+    async with up.rig() as rig:
+        before = await trained(rig, rig.job(spares=1))
+
+    code, words = await up.run("down")
+
+    assert (code, up.wait()) == (0, 0), words
+    assert left_running(up.state) == []
+    assert not any(rig.is_launcher_alive(member.uid) for member in before.status.members)
+
+    up.start()
+    async with up.rig() as rig:
+        after = await rig.until(
+            "training to go on", lambda job: job.status.attempt > 1 and job.status.progress.step == STOP_AT
+        )
+        kept(before, after)
+        assert {line.resumed for line in (await rig.all_started(after.status.attempt)).values()} == {SAVED}
+        await rig.check_invariants()
+    code, words = await up.run("down")
+    assert (code, up.wait()) == (0, 0), words
+    assert left_running(up.state) == []
+
+
+async def _has_saved(rig: Rig, step: int) -> bool:
+    return all(rig.checkpoints(rank)[-1:] == [step // 4 * 4] for rank in range(RANKS))

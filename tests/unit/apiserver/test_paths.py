@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import pytest
+
+from remuda.api.errors import NotFound
+from remuda.api.kinds import KINDS
+from remuda.api.meta import KObject
+from remuda.apiserver.naming import generated_name
+from remuda.apiserver.wire.paths import Target, parse_path
+from remuda.kube.rest import path_of
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_server_reads_every_path_the_client_writes(kind: type[KObject]) -> None:
+    namespaces = ["team", "status", "namespaces"] if kind.resource.namespaced else [""]
+    assert parse_path(path_of(kind.resource)) == Target(kind)
+    for namespace in namespaces:
+        assert parse_path(path_of(kind.resource, namespace)) == Target(kind, namespace)
+        for name in ("x", "status", "a.b-c", "pods"):
+            assert parse_path(path_of(kind.resource, namespace, name)) == Target(kind, namespace, name)
+            for subresource in kind.resource.subresources:
+                target = Target(kind, namespace, name, subresource)
+                assert parse_path(path_of(kind.resource, namespace, name, subresource)) == target
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/",
+        "/api",
+        "/api/v1",
+        "/api/v2/pods",
+        "/apis/remuda.dev/v1alpha1",
+        "/api/v1/namespaces//pods",
+        "/api/v1/namespaces/team/pods//status",
+        "/api/v1/namespaces/team/pods/p/status/more",
+        "/api/v1/pods/p",
+        "/api/v1/nodes/n/binding",
+    ],
+)
+def test_anything_else_is_not_found(path: str) -> None:
+    with pytest.raises(NotFound, match="could not find the requested resource"):
+        parse_path(path)
+
+
+def test_generated_names_come_from_the_seed_alone_and_fit() -> None:
+    assert generated_name("w-", "seed") == generated_name("w-", "seed")
+    assert generated_name("w-", "seed") != generated_name("w-", "other")
+    assert len(generated_name("x" * 200, "seed")) == 63

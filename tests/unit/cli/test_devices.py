@@ -1,0 +1,96 @@
+"""The ledger and the nodes on the screen and as a document."""
+
+import msgspec
+
+from remuda.api.core_v1 import Node, NodeSpec
+from remuda.api.devices import DeviceState, NodeDevices, Verdict
+from remuda.api.meta import ObjectMeta
+from remuda.cli.devices import entries, render_ledger, render_rows
+from remuda.cli.nodes import render_nodes
+from tests.unit.cli.scenes import NOW, Cli, a_node, a_pod, at, devices_of_node, machines, pods
+from tests.unit.cli.test_jobview import text_of
+
+
+def sample() -> tuple[list[Node], list[NodeDevices]]:
+    made = machines()
+    return [m for m in made if isinstance(m, Node)], [m for m in made if isinstance(m, NodeDevices)]
+
+
+def test_one_line_a_node_with_legend_and_troubles() -> None:
+    nodes, devices = sample()
+    screen = text_of(render_ledger(entries(nodes, devices, pods()), NOW, 80), 80)
+    assert screen == (
+        "NODE    RACK   TYPE DEVICES  FREE HOLDERS\n"
+        "node-01 rack-1 H100 ●●●●●●●●    0 hello-worker-0\n"
+        "node-02 rack-1 H100 ○○✗○○○○○    7\n"
+        "node-03 rack-1 H100 ●●●●●●●●    0 hello-worker-2\n"
+        "node-04 rack-1 H100 ●●●●●●●●    0 hello-worker-3\n"
+        "node-05 rack-1 H100 ●●●●●●●●    0 hello-worker-4\n"
+        "node-06 rack-2 H100 ○○○○○○○○    8\n"
+        "\n"
+        "○ 15 free   ● 32 held   ✗ 1 unhealthy\n"
+        "\n"
+        "NODE    DEVICE STATE     SINCE REASON\n"
+        "node-02 gpu-2  Unhealthy 1m00s Xid79: xid-79: GPU has fallen off the bus."
+    )
+
+
+def test_every_state_has_a_glyph_also_without_unicode() -> None:
+    states = {f"gpu-{i}": Verdict(device=f"gpu-{i}", state=s) for i, s in enumerate(DeviceState)}
+    leaving = a_pod(
+        1,
+        metadata=ObjectMeta(
+            name="leaving", namespace="default", deletion_timestamp=at(0), annotations={"remuda.dev/devices": "gpu-5"}
+        ),
+    )
+    holding = a_pod(
+        1, metadata=ObjectMeta(name="holding", namespace="other", annotations={"remuda.dev/devices": "gpu-6"})
+    )
+    ledger = entries([a_node(2)], [devices_of_node(2, bad=states)], [leaving, holding])
+    fancy, plain = (text_of(render_ledger(ledger, NOW, 100, plain=p), 100) for p in (False, True))
+    assert "○◐✗?⊘◌●○" in fancy
+    assert ".~X?Q-#." in plain
+    assert plain.isascii()
+    assert "leaving, other/holding" in plain
+
+
+def test_wide_is_one_row_a_device() -> None:
+    nodes, devices = sample()
+    lines = text_of(render_rows(entries(nodes, devices, pods()), NOW, 120), 120).splitlines()
+    assert len(lines) == 1 + 48
+    assert lines[0].split() == ["NODE", "DEVICE", "TYPE", "STATE", "REASON", "HOLDER", "SINCE"]
+    assert lines[1].split() == ["node-01", "gpu-0", "H100", "Healthy", "-", "default/hello-worker-0", "5m00s"]
+    assert lines[11].split() == ["node-02", "gpu-2", "H100", "Unhealthy", "Xid79", "-", "1m00s"]
+
+
+def test_nodes_count_free_and_bad() -> None:
+    nodes, devices = sample()
+    nodes[5] = a_node(6, "rack-2", ready=False)
+    nodes[0] = msgspec.structs.replace(nodes[0], spec=NodeSpec(unschedulable=True))
+    lines = text_of(render_nodes(nodes, entries(nodes, devices, pods()), NOW, 80), 80).splitlines()
+    assert lines[1].split() == ["node-01", "rack-1", "Ready,Cordoned", "8", "0", "0", "1", "5m00s"]
+    assert lines[2].split() == ["node-02", "rack-1", "Ready", "8", "7", "1", "0", "5m00s"]
+    assert lines[6].split() == ["node-06", "rack-2", "NotReady", "8", "8", "0", "0", "5m00s"]
+
+
+def test_devices_as_a_document(busy: Cli) -> None:
+    document = busy.run("devices", "-o", "json").document
+    assert len(document["devices"]) == 48
+    assert document["devices"][10] == {
+        "node": "node-02",
+        "rack": "rack-1",
+        "device": "gpu-2",
+        "type": "H100",
+        "state": "Unhealthy",
+        "reason": "Xid79",
+        "message": "xid-79: GPU has fallen off the bus.",
+        "since": at(-60).isoformat().replace("+00:00", "Z"),
+        "holder": "",
+        "draining": False,
+    }
+
+
+def test_empty_clusters_say_so(cli: Cli) -> None:
+    assert cli.run("devices").out.startswith("No devices.")
+    assert cli.run("nodes").out.startswith("No nodes.")
+    assert cli.run("nodes", "-o", "json").document["items"] == []

@@ -1,0 +1,188 @@
+"""The screens of jobs, as text."""
+
+import msgspec
+import pytest
+from rich.console import Console, RenderableType
+
+from remuda.api.core_v1 import ContainerState, ContainerStateWaiting, ContainerStatus, PodStatus
+from remuda.api.meta import Condition, ObjectMeta
+from remuda.api.training import Budgets, Failure, Member, SparePod, TrainingJob
+from remuda.cli.jobview import (
+    Picture,
+    member_state,
+    recovery_words,
+    render_job,
+    render_jobs,
+    take_picture,
+    transitions,
+)
+from tests.unit.cli.scenes import NOW, a_job, a_node, a_pod, a_recovery, a_report, at, devices_of_node, pods
+
+
+def text_of(renderable: RenderableType, width: int) -> str:
+    console = Console(width=width, highlight=False)
+    with console.capture() as capture:
+        console.print(renderable)
+    return "\n".join(line.rstrip() for line in capture.get().splitlines())
+
+
+def picture(job: TrainingJob | None = None, **reports: str) -> Picture:
+    found = [a_report(0), a_report(2), a_report(3), a_report(4, "parked", 0)]
+    nodes = [a_node(n) for n in range(1, 6)]
+    return take_picture(job or a_job(), pods(), [devices_of_node(1, found)], nodes, NOW)
+
+
+def test_jobs_fit_eighty_columns() -> None:
+    waiting = a_job(
+        "waiting",
+        phase="Pending",
+        reason="NoDomainHasRoom",
+        attempt=1,
+        members=[],
+        spares=[],
+        recoveries=[],
+        started_at=None,
+    )
+    screen = text_of(render_jobs([waiting, a_job()], NOW, 80), 80)
+    assert screen == (
+        "NAME    PHASE   ATTEMPT RANKS STEP CKPT  ETTR SPARES   AGE REASON\n"
+        "hello   Running       2   3/3  140  140 97.1%    1/1 2m05s\n"
+        "waiting Pending       1   0/3  140  140     -    0/1 2m05s NoDomainHasRoom"
+    )
+
+
+def test_long_reasons_fold_and_numbers_stay_whole() -> None:
+    job = a_job("a-rather-long-name-of-a-job", phase="Recovering", reason="CheckpointPathNotWritable")
+    screen = text_of(render_jobs([job], NOW, 80), 80)
+    assert all(len(line) <= 80 for line in screen.splitlines())
+    assert "Recovering" in screen
+    assert "97.1%" in screen
+    assert [line.split()[-1] for line in screen.splitlines()[1:3]] == ["CheckpointPat", "hNotWritable"], screen
+
+
+def test_no_jobs_says_how_to_start_one() -> None:
+    assert "remuda train" in text_of(render_jobs([], NOW, 80), 80)
+
+
+def test_a_running_job_on_one_screen() -> None:
+    screen = text_of(render_job(picture(), 80), 80)
+    assert screen == (
+        "hello  Running  attempt 2  default · rack-1 · age 2m05s\n"
+        "step 140 · checkpoint 140 (3s ago) · 0.2s/step · ETTR 97.1% · lost GPU-seconds:\n"
+        "device 82\n"
+        "budgets  code 0/3 device 1/10 infra 0/10 hang 0/3\n"
+        "\n"
+        " RANK POD            NODE    RACK   DEVICES  STATE\n"
+        "    0 hello-worker-0 node-01 rack-1 gpu-0..7 running\n"
+        "    1 hello-worker-3 node-04 rack-1 gpu-0..7 running\n"
+        "    2 hello-worker-2 node-03 rack-1 gpu-0..7 running\n"
+        "spare hello-worker-4 node-05 rack-1 gpu-0..7 parked\n"
+        "\n"
+        "ATTEMPT CAUSE  REASON REMEDY       PRICE DETECT  STOP BARRIER  STEP LOST\n"
+        "      2 device Xid79  PromoteSpare  0.12  0.05s 0.60s   1.00s 1.50s    3\n"
+        "\n"
+        "attempt 2: gpu-2 on node-02 is Unhealthy: xid-79: GPU has fallen off the bus.\n"
+        "  hello-worker-1 -> hello-worker-3\n"
+        "  not RestartInPlace: hello-worker-1 cannot be used again (Xid79)"
+    )
+
+
+def test_a_failed_job_says_why_in_the_second_line() -> None:
+    job = a_job(phase="Failed", reason="CodeBudgetExhausted", message="4 crashes, 3 allowed.", members=[], spares=[])
+    lines = text_of(render_job(picture(job), 120), 120).splitlines()
+    assert lines[1] == "CodeBudgetExhausted: 4 crashes, 3 allowed."
+    assert "No pods placed yet." in lines
+
+
+def test_many_ranks_leave_out_those_that_simply_run() -> None:
+    job = a_job()
+    crowd = [Member(r, "worker", f"hello-worker-{r}", f"uid-{r}", "node-01", ["gpu-0"]) for r in range(100)]
+    job = msgspec.structs.replace(job, status=msgspec.structs.replace(job.status, members=crowd))
+    found = [a_report(r, "exited" if r == 77 else "running", code=1 if r == 77 else None) for r in range(100)]
+    view = take_picture(job, [a_pod(r) for r in range(100)], [devices_of_node(1, found)], [], NOW)
+    screen = text_of(render_job(view, 100, rows=5), 100)
+    assert "hello-worker-77" in screen
+    assert "exited 1" in screen
+    assert "… and 95 more ranks" in screen
+    assert "RACK" not in screen, "no node has a rack"
+
+
+@pytest.mark.parametrize(
+    ("report", "text"),
+    [
+        (a_report(0, "running"), "running"),
+        (a_report(0, "running", attempt=1), "running (attempt 1)"),
+        (a_report(0, "parked", attempt=0), "parked"),
+        (a_report(0, "exited", code=0), "exited 0"),
+        (a_report(0, "exited", code=137, message="killed by signal 9"), "exited 137: killed by signal 9"),
+        (a_report(0, "running", hung_since=at(-12)), "hung for 12s"),
+    ],
+)
+def test_what_a_launcher_reports_is_the_state(report: object, text: str) -> None:
+    view = msgspec.structs.replace(picture(), reports={"uid-0": report})
+    assert member_state(view, "uid-0").plain == text
+
+
+def test_before_the_launcher_speaks_the_pod_tells() -> None:
+    def state(**changes: object) -> str:
+        view = picture()
+        view = msgspec.structs.replace(view, reports={}, pods={"uid-0": a_pod(0, **changes)})
+        return member_state(view, "uid-0").plain
+
+    waiting = ContainerStatus("main", state=ContainerState(waiting=ContainerStateWaiting(reason="ImagePulling")))
+    refused = Condition("PodScheduled", "False", "NoRoom")
+    assert state() == "starting"
+    assert state(status=PodStatus(container_statuses=[waiting])) == "ImagePulling"
+    assert state(status=PodStatus(phase="Failed", reason="Evicted")) == "Evicted"
+    assert state(status=PodStatus(conditions=[refused])) == "NoRoom"
+    assert state(metadata=ObjectMeta(name="x", uid="uid-0", deletion_timestamp=at(0))) == "terminating"
+    assert member_state(picture(), "uid-unknown").plain == "gone"
+
+
+def test_budgets_show_what_is_used_and_unlimited_ones_only_then() -> None:
+    job = a_job(used={"preemption": 2, "code": 3})
+    job = msgspec.structs.replace(job, spec=msgspec.structs.replace(job.spec, failure=Failure(budgets=Budgets(code=3))))
+    screen = text_of(render_job(picture(job), 120), 120)
+    assert "budgets  code 3/3 device 0/10 infra 0/10 hang 0/3 preemption 2/∞" in screen
+
+
+# --- transitions ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_first_look_tells_the_phase_and_finished_recoveries() -> None:
+    assert transitions(None, a_job()) == [
+        "attempt 2 Running - BarrierOpen: All 3 ranks run attempt 2.",
+        "attempt 2 recovered - " + recovery_words(a_recovery()),
+    ]
+
+
+def test_nothing_is_said_when_only_numbers_move() -> None:
+    before = a_job()
+    after = a_job(progress=msgspec.structs.replace(before.status.progress, step=150))
+    assert transitions(before, after) == []
+
+
+def test_a_recovery_is_told_when_it_begins_and_when_it_is_over() -> None:
+    calm = a_job(attempt=1, recoveries=[], spares=[])
+    begun = a_recovery(stopped_at=None, opened_at=None, first_step_at=None)
+    under_way = a_job(
+        phase="Recovering", reason="Xid79", message="1 of 3 ranks are ready.", recoveries=[begun], spares=[]
+    )
+    first, second = transitions(calm, under_way)
+    assert first == "attempt 2 Recovering - Xid79: 1 of 3 ranks are ready."
+    assert second == (
+        "attempt 2 remedy - PromoteSpare at 0.12 GPU-hours "
+        "(not RestartInPlace: hello-worker-1 cannot be used again (Xid79))"
+    )
+    over = transitions(under_way, a_job())
+    assert over[0] == "attempt 2 Running - BarrierOpen: All 3 ranks run attempt 2."
+    assert over[1] == (
+        "attempt 2 recovered - PromoteSpare after Xid79 (device): detected 0.05s, stopped 0.60s, barrier open 1.00s, "
+        "first new step 1.50s, 3 steps lost"
+    )
+    assert over[2] == "attempt 2 spare parked - hello-worker-4"
+
+
+def test_a_spare_that_is_only_placed_is_not_parked() -> None:
+    waiting = SparePod("hello-worker-4", "uid-4", "worker", "node-05", [], parked=False)
+    assert transitions(a_job(spares=[]), a_job(spares=[waiting])) == []

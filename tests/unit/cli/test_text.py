@@ -1,0 +1,57 @@
+"""Durations, numbers and ranges as people read them."""
+
+import pytest
+
+from remuda.cli.text import age, amount, between, compact, duration, numbers, percent, plural
+from tests.unit.cli.scenes import NOW, at
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0s"),
+        (0.345, "0.34s"),
+        (1.0, "1s"),
+        (9.999, "10s"),
+        (12.4, "12s"),
+        (59.6, "1m00s"),
+        (185, "3m05s"),
+        (3 * 3600 + 60, "3h01m"),
+        (5 * 86400 + 3600 * 3, "5d03h"),
+        (-4, "0s"),
+    ],
+)
+def test_durations_take_two_units_at_most(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("names", "text"),
+    [
+        ([f"gpu-{i}" for i in range(8)], "gpu-0..7"),
+        (["gpu-0", "gpu-1", "gpu-2", "gpu-5"], "gpu-0..2,5"),
+        (["gpu-3"], "gpu-3"),
+        (["gpu-0", "nic-0", "nic-1"], "gpu-0,nic-0..1"),
+        (["odd"], "odd"),
+        ([], "-"),
+    ],
+)
+def test_devices_are_shown_as_ranges(names: list[str], text: str) -> None:
+    assert compact(names) == text
+
+
+def test_small_words() -> None:
+    assert numbers([3, 1, 2, 7]) == "1-3, 7"
+    assert numbers([]) == "none"
+    assert plural(1, "rank") == "1 rank"
+    assert plural(0, "rank") == "0 ranks"
+    assert percent(0.97123) == "97.1%"
+    assert amount(1234.5) == "1,234"
+    assert amount(0.123, "GPU-hours") == "0.12 GPU-hours"
+
+
+def test_times_that_are_not_known_yet_are_a_dash() -> None:
+    assert between(at(0), at(1.234)) == "1.23s"
+    assert between(at(0), None) == "-"
+    assert age(None, NOW) == "-"
+    assert age(at(-90.4), NOW) == "1m30s"

@@ -1,0 +1,171 @@
+"""`remuda train` from the command line to the object in the API."""
+
+import io
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from remuda.api.training import TrainingJob
+from remuda.runtime.config import RACK_LABEL, ClusterConfig
+from remuda.runtime.state import StateDir
+from tests.unit.cli.scenes import Cli, Result, machines
+from tests.unit.cli.test_manifest import GOOD
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    place = tmp_path / "work"
+    place.mkdir()
+    (place / "train.py").write_text("")
+    (place / "job.yaml").write_text(GOOD)
+    monkeypatch.chdir(place)
+    return place
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, here: Path) -> Cli:
+    return Cli(tmp_path, machines())
+
+
+def train(cli: Cli, *argv: str) -> Result:
+    return cli.run("train", *argv)
+
+
+def jobs(cli: Cli) -> list[TrainingJob]:
+    return cli.objects(TrainingJob)
+
+
+def test_a_job_without_yaml(cluster: Cli, here: Path) -> None:
+    result = train(
+        cluster, "hello", "--replicas", "4", "--gpus", "8", "--spares", "1", "--", "python", "train.py", "--lr", "1"
+    )
+    assert result.code == 0, result.err
+    assert "Created job hello: 4 ranks with 32 GPUs and 1 spare, all in one rack." in result.out
+    assert "remuda job hello -w" in result.out
+    (job,) = jobs(cluster)
+    container = job.spec.roles[0].template.spec["containers"][0]
+    assert container["command"] == ["python", "train.py", "--lr", "1"]
+    assert container["workingDir"] == str(here)
+    assert job.spec.topology.required == RACK_LABEL
+
+
+def test_a_name_is_made_up_when_none_is_given(cluster: Cli) -> None:
+    first = train(cluster, "-o", "json", "--", "python", "train.py").document["metadata"]["name"]
+    second = train(cluster, "-o", "json", "--", "python", "train.py").document["metadata"]["name"]
+    assert first.startswith("train-")
+    assert first != second
+
+
+def test_a_gang_no_rack_can_hold_may_span_racks(cluster: Cli) -> None:
+    result = train(cluster, "wide", "--replicas", "6", "--gpus", "8", "--", "python", "train.py")
+    assert result.code == 0
+    assert result.err.startswith("note: No rack can hold 6 pods of 8 GPUs")
+    assert jobs(cluster)[0].spec.topology.required == ""
+    insisted = train(
+        cluster, "insists", "--replicas", "6", "--gpus", "8", "--topology", "rack", "--", "python", "train.py"
+    )
+    assert insisted.err == ""
+    assert {j.name: j.spec.topology.required for j in jobs(cluster)}["insists"] == RACK_LABEL
+
+
+def test_a_file(cluster: Cli, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir("/")
+    result = train(cluster, "-f", str(here / "job.yaml"))
+    assert result.code == 0, result.err
+    (job,) = jobs(cluster)
+    assert job.name == "hello"
+    assert job.spec.roles[0].template.spec["containers"][0]["workingDir"] == str(here)
+    assert train(cluster, "again", "-f", str(here / "job.yaml")).code == 0
+
+
+def test_standard_input(cluster: Cli, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(GOOD))
+    assert train(cluster, "-f", "-").code == 0
+    assert jobs(cluster)[0].spec.roles[0].template.spec["containers"][0]["workingDir"] == str(here)
+
+
+def test_a_dry_run_prints_a_job_that_could_be_sent_and_creates_nothing(cluster: Cli) -> None:
+    result = train(cluster, "hello", "--replicas", "2", "--dry-run", "--", "python", "train.py")
+    assert result.code == 0
+    body = yaml.safe_load(result.out)
+    assert (body["kind"], body["spec"]["roles"][0]["replicas"]) == ("TrainingJob", 2)
+    assert jobs(cluster) == []
+    Path("dry.yaml").write_text(result.out)
+    assert train(cluster, "-f", "dry.yaml").code == 0
+
+
+COMMAND = ("--", "python", "train.py")
+
+
+@pytest.mark.parametrize(
+    ("argv", "reason", "words"),
+    [
+        (("x", "--replicas", "-1", *COMMAND), "InvalidReplicas", "replicas is -1"),
+        (("x", "--gpus", "64", *COMMAND), "GpusExceedNode", "the largest node has 8"),
+        (("x", "--", "no-such-program"), "CommandNotFound", "`no-such-program` is not a command on the PATH."),
+        (("x", "--", "python", "missing.py"), "CommandNotFound", "missing.py does not exist"),
+        (("x", "--checkpoint", "train.py/deep", *COMMAND), "CheckpointPathNotWritable", "is not a directory"),
+        (("x", "--workdir", "nowhere", *COMMAND), "WorkdirNotFound", "nowhere does not exist"),
+        (("x",), "NoCommand", "after `--`"),
+        (("x", "--"), "NoCommand", "after `--`"),
+        ((), "NoCommand", "after `--`"),
+        (("python", "train.py"), "MisplacedCommand", "remuda train -- python train.py"),
+        (("X_1", *COMMAND), "InvalidName", "lower-case"),
+        (("x", "--budget", "cod=1", *COMMAND), "InvalidBudget", "Did you mean `code`?"),
+        (("x", "--env", "A B=1", *COMMAND), "InvalidEnv", "--env NAME=VALUE"),
+        (("-f", "nowhere.yaml"), "FileNotReadable", "no such file or directory"),
+        (("-f", "."), "FileNotReadable", "is a directory"),
+        (("-f", "job.yaml", "--gpus", "4", "--hang-after", "3"), "FileAndFlags", "-f and --gpus, --hang-after both"),
+        (("-f", "job.yaml", *COMMAND), "FileAndFlags", "-- COMMAND"),
+        (("-f", "broken.yaml"), "InvalidYaml", "broken.yaml line 2, column 8: mapping values are not allowed here"),
+        (("-f", "typo.yaml"), "UnknownField", "`spec.roles[0].replica` is not a field. Did you mean `replicas`?"),
+        (("-f", "latin.yaml"), "InvalidYaml", "not UTF-8"),
+    ],
+)
+def test_bad_input_is_one_line_and_nothing_is_created(
+    cluster: Cli, here: Path, argv: tuple[str, ...], reason: str, words: str
+) -> None:
+    (here / "broken.yaml").write_text("kind: TrainingJob\nspec: a: b")
+    (here / "typo.yaml").write_text(GOOD.replace("replicas", "replica"))
+    (here / "latin.yaml").write_bytes(b"name: \xff\xfe")
+    result = train(cluster, *argv)
+    assert result.code == 2, result.out
+    assert result.err.startswith(f"error: {reason}: "), result.err
+    assert words in result.err
+    assert result.err.count("\n") == 1
+    assert result.out == ""
+    assert jobs(cluster) == []
+    assert sorted(p.name for p in here.iterdir()) == ["broken.yaml", "job.yaml", "latin.yaml", "train.py", "typo.yaml"]
+
+
+def test_a_taken_name(cluster: Cli) -> None:
+    assert train(cluster, "hello", *COMMAND).code == 0
+    result = train(cluster, "hello", "--replicas", "2", *COMMAND)
+    assert result.code == 2
+    assert result.err == (
+        "error: JobNameTaken: There is a job `hello` in namespace default already. "
+        "Choose another name, or delete it first: remuda delete hello\n"
+    )
+    assert [j.spec.roles[0].replicas for j in jobs(cluster)] == [1]
+    assert train(cluster, "hello", "-n", "other", *COMMAND).code == 0, "names are per namespace"
+
+
+def test_simulated_pods_need_no_command_on_this_machine(cluster: Cli) -> None:
+    StateDir(cluster.state).remember(ClusterConfig(runtime="simulated"))
+    result = train(cluster, "x", "--workdir", "/no/such/place", "--checkpoint", "/proc/x", "--", "no-such-program")
+    assert result.code == 0, result.err
+
+
+def test_a_dry_run_without_a_cluster_checks_what_it_can(
+    tmp_path: Path, here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from remuda.cli.app import main
+
+    argv = ["--state", str(tmp_path / "none"), "train", "x", "--dry-run", *COMMAND]
+    assert main(argv) == 0
+    out, err = capfd.readouterr()
+    assert yaml.safe_load(out)["metadata"]["name"] == "x"
+    assert "note: No cluster is running" in err
+    assert main([*argv[:-1], "missing.py"]) == 2
