@@ -294,6 +294,7 @@ async def test_an_exit_that_nobody_watched_is_restarted_once(machine: Machine) -
         await machine.up(pod, times=2)
         assert len(machine.processes(pod.uid)) == 2
         assert [run.name for run in machine.runs(pod.uid)] == ["0", "1"]
+        assert rig.agent.calls == [("allocate", "worker-0", (), False), ("exited", pod.uid, 137)]
 
 
 async def test_a_shim_killed_while_the_node_was_down_is_an_unknown_end(machine: Machine) -> None:
@@ -469,16 +470,14 @@ async def test_drills_on_a_real_launcher_and_its_log_by_attempt(machine: Machine
         refused = await drill(rig, "process-kill", **worker)
         assert (refused.status.phase, refused.status.reason) == ("Refused", "NotRunning")
 
-        child = await agent.run_attempt(1)
-        await until(lambda: bool(proctree.children(child)))
-        (grandchild,) = proctree.children(child)
-        await until(lambda: "oo\n" in machine.log(pod))
+        await agent.run_attempt(1)
+        await until(lambda: machine.log(pod).count("oo\n") == 1)
         assert (await drill(rig, "process-kill", **worker)).status.phase == "Done"
         end = await agent.hear("exited")
         assert (end["attempt"], end["code"]) == (1, 137)
 
         child = await agent.run_attempt(2)
-        await until(lambda: bool(proctree.children(child)))
+        await until(lambda: machine.log(pod).count("oo\n") == 2)
         (grandchild,) = proctree.children(child)
         assert (await drill(rig, "process-hang", **worker)).status.phase == "Done"
         await until(lambda: state_of(child) == "T" and state_of(grandchild) == "T")

@@ -138,7 +138,8 @@ class Rig:
         def there(job: TrainingJob) -> bool:
             status = job.status
             parked = sum(spare.parked for spare in status.spares)
-            is_running = status.phase == "Running" and status.attempt == attempt
+            is_over = not status.recoveries or status.recoveries[-1].first_step_at is not None
+            is_running = status.phase == "Running" and status.attempt == attempt and is_over
             return is_running and status.progress.step >= step and parked >= spares
 
         return await self.until(f"step {step} of attempt {attempt}", there)

@@ -6,6 +6,7 @@ come back. (Where a rank must be *seen* to make no progress, training runs freel
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 from remuda.api.core_v1 import Node, Pod
@@ -151,6 +152,34 @@ async def test_a_corrupt_newest_checkpoint_makes_everybody_fall_back_one(rig: Ri
     assert last(after).step_at_fault == STOP_AT
 
 
+async def test_a_rank_without_any_checkpoint_takes_everybody_to_the_beginning(rig: Rig) -> None:
+    before = await trained(rig, rig.job())
+    shutil.rmtree(rig.checkpoint_folder(2))
+
+    await rig.strike(DrillKind.PROCESS_KILL, before.status.members[0])
+    after = await rig.trained_to(STOP_AT, attempt=2)
+
+    assert {line.resumed for line in (await rig.all_started(2)).values()} == {None}
+    assert last(after).resume_step == 0
+    # The others' old checkpoints belong to a history that was given up: only those saved anew count from here on.
+    await rig.strike(DrillKind.PROCESS_KILL, after.status.members[1])
+    await recovered(rig, after)
+
+
+async def test_a_history_that_was_given_up_is_never_resumed_from(rig: Rig) -> None:
+    before = await trained(rig, rig.job())
+    shutil.rmtree(rig.checkpoint_folder(2))
+    rig.let_run_to(SAVED_BEFORE - 1)  # the new history stays behind what the others still have on disk
+
+    await rig.strike(DrillKind.PROCESS_KILL, before.status.members[0])
+    again = await rig.trained_to(SAVED_BEFORE - 1, attempt=2)
+    await rig.strike(DrillKind.PROCESS_KILL, again.status.members[1])
+    await rig.trained_to(SAVED_BEFORE - 1, attempt=3)
+
+    assert {line.resumed for line in (await rig.all_started(2)).values()} == {None}
+    assert {line.resumed for line in (await rig.all_started(3)).values()} == {4}
+
+
 async def test_a_deleted_pod_is_replaced_alone(rig: Rig) -> None:
     before = await trained(rig, rig.job(spares=1), spares=1)
     victim = before.status.members[2]
@@ -206,7 +235,8 @@ async def test_a_fault_during_recovery_is_cured_too(rig: Rig) -> None:
 
     kept(before, after, moved={1, 2})
     assert after.status.attempt == 3
-    assert [r.remedy for r in after.status.recoveries] == [Remedy.PROMOTE_SPARE] * 2
+    assert [(r.remedy, r.members) for r in after.status.recoveries] == [(Remedy.PROMOTE_SPARE, [first.pod, second.pod])]
+    assert after.status.used == {"device": 1}, "one interruption, whatever it consisted of"
     assert {line.resumed for line in (await rig.all_started(3)).values()} == {SAVED}
     assert rig.started(2) == {}, "the barrier of attempt 2 never opened"
     await rig.check_invariants()
@@ -231,7 +261,7 @@ async def test_a_spent_budget_fails_the_job_with_a_named_reason(rig: Rig) -> Non
     failed = await rig.until("the job to fail", lambda job: job.status.phase == "Failed")
 
     assert failed.status.reason == "CodeBudgetExhausted"
-    assert "interruption 2 of cause code; 1 are allowed" in failed.status.message
+    assert "interruption 2 of cause code; 1 is allowed" in failed.status.message
     assert last(failed).remedy is Remedy.FAIL
     await until("its pods to be gone", lambda: _no_pods(rig))
     assert rig.live_ranks() == []

@@ -13,6 +13,7 @@ from tests.e2e.clusters import Up
 from tests.e2e.rig import RANKS, Rig, kept, left_running, until
 
 STOP_AT, SAVED = 14, 12
+LATER = 23
 
 
 @pytest.fixture
@@ -35,12 +36,12 @@ async def test_pods_train_on_while_the_cluster_is_dead_and_are_found_again(up: U
         launchers, children = rig.launchers(), rig.started(1)
 
     up.kill()
-    rig.let_run_to(STOP_AT + 10)
-    await until("a checkpoint made while nobody watched", lambda: _has_saved(rig, STOP_AT + 10))
+    rig.let_run_to(LATER)
+    await until("a checkpoint made while nobody watched", lambda: _has_saved(rig, LATER))
     up.start()
 
     async with up.rig() as rig:
-        after = await rig.trained_to(STOP_AT + 10)
+        after = await rig.trained_to(LATER)
         assert after.status.attempt == 1, "nothing was wrong with the gang"
         kept(before, after)
         assert rig.launchers() == launchers
@@ -49,7 +50,7 @@ async def test_pods_train_on_while_the_cluster_is_dead_and_are_found_again(up: U
         await rig.check_invariants()
         # And it is the same gang to a fault as it was before.
         await rig.strike(DrillKind.PROCESS_KILL, after.status.members[0])
-        again = await rig.trained_to(STOP_AT + 10, attempt=2)
+        again = await rig.trained_to(LATER, attempt=2)
         kept(before, again)
         assert rig.launchers() == launchers
         await rig.check_invariants()

@@ -21,17 +21,27 @@ _SHUTDOWN_S = 5  # for requests under way; watches end at once
 
 
 class _Server(uvicorn.Server):
+    """uvicorn without what belongs to a process of its own: signals, and a clock that ticks ten times a second."""
+
     def __init__(self, config: uvicorn.Config, ready: asyncio.Event) -> None:
         super().__init__(config)
         self._ready = ready
+        self._stopped = asyncio.Event()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
-        yield  # signals are the process's business, not the server's
+        yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self._ready.set()
+
+    async def main_loop(self) -> None:
+        await self._stopped.wait()
+
+    def stop(self) -> None:
+        self.should_exit = True
+        self._stopped.set()
 
 
 def listen(path: Path) -> socket.socket:
@@ -70,6 +80,7 @@ async def serve(app: App, uds_path: str | Path, *, ready: asyncio.Event | None =
         log_config=None,
         access_log=False,
         server_header=False,
+        date_header=False,  # kept current by the tick
         timeout_graceful_shutdown=_SHUTDOWN_S,
     )
     server = _Server(config, ready or asyncio.Event())
@@ -78,7 +89,7 @@ async def serve(app: App, uds_path: str | Path, *, ready: asyncio.Event | None =
         await asyncio.shield(task)
     finally:
         app.close()
-        server.should_exit = True
+        server.stop()
         await asyncio.gather(task, return_exceptions=True)
         sock.close()
         with contextlib.suppress(OSError), reachable(path) as short:

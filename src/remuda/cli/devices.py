@@ -51,6 +51,13 @@ def entries(nodes: Sequence[Node], devices: Sequence[NodeDevices], pods: Sequenc
     return [Entry(r, racks.get(r.node, ""), since.get((r.node, r.device))) for r in rows(devices, pods)]
 
 
+def by_node(ledger: Sequence[Entry]) -> Mapping[str, list[Entry]]:
+    found: dict[str, list[Entry]] = {}
+    for e in ledger:
+        found.setdefault(e.row.node, []).append(e)
+    return found
+
+
 def condition(row: Row) -> str:
     """What matters most about a device: a bad state, else whether somebody has it."""
     if row.state != "Healthy":
@@ -81,7 +88,7 @@ def document(ledger: Sequence[Entry]) -> dict[str, Any]:
     }
 
 
-def render_rows(ledger: Sequence[Entry], now: float, width: int) -> RenderableType:
+def render_rows(ledger: Sequence[Entry], now: float) -> RenderableType:
     from rich.text import Text
 
     from remuda.cli.text import NOTHING, age
@@ -94,7 +101,7 @@ def render_rows(ledger: Sequence[Entry], now: float, width: int) -> RenderableTy
     return table
 
 
-def render_ledger(ledger: Sequence[Entry], now: float, width: int, *, plain: bool = False) -> RenderableType:
+def render_ledger(ledger: Sequence[Entry], now: float, *, plain: bool = False) -> RenderableType:
     """A line per node, the legend with counts, and every device that is not well with its reason."""
     from rich.console import Group
     from rich.text import Text
@@ -102,27 +109,30 @@ def render_ledger(ledger: Sequence[Entry], now: float, width: int, *, plain: boo
     if not ledger:
         return Text("No devices. Nodes report theirs when they start.")
     at = 1 if plain else 0
-    by_node: dict[str, list[Entry]] = {}
-    for e in ledger:
-        by_node.setdefault(e.row.node, []).append(e)
-    table = plain_table("NODE", "RACK", "TYPE", "DEVICES", "FREE", "HOLDERS", right=("FREE",))
+    types = list(dict.fromkeys(e.row.type for e in ledger))
+    table = plain_table(
+        "NODE", "RACK", *(["TYPE"] if len(types) > 1 else []), "DEVICES", "FREE", "HOLDERS", right=("FREE",)
+    )
     table.columns[-1].no_wrap = False
-    for node, found in by_node.items():
+    for node, found in by_node(ledger).items():
         glyphs = Text()
         for e in found:
             glyph = GLYPHS[condition(e.row)]
             glyphs.append(glyph[at], style=glyph[2])
         free = sum(1 for e in found if condition(e.row) == "free")
-        table.add_row(node, found[0].rack or "-", found[0].row.type, glyphs, str(free), _holders(found))
+        kind = [found[0].row.type] if len(types) > 1 else []
+        table.add_row(node, found[0].rack or "-", *kind, glyphs, str(free), _holders(found))
     counts = Counter(condition(e.row) for e in ledger)
     legend = Text()
     for name, glyph in GLYPHS.items():
         if counts[name] or name in ("free", "held"):
             legend.append(glyph[at], style=glyph[2]).append(f" {counts[name]} {glyph[3]}   ")
+    if len(types) == 1:
+        legend.append(f"all {types[0]}", style="dim")
     parts: list[RenderableType] = [table, Text(), legend]
     bad = [e for e in ledger if e.row.state != "Healthy"]
     if bad:
-        parts += [Text(), _troubles(bad, now, width)]
+        parts += [Text(), _troubles(bad, now)]
     return Group(*parts)
 
 
@@ -132,7 +142,7 @@ def _holders(found: Sequence[Entry]) -> str:
     return ", ".join(names)
 
 
-def _troubles(bad: Sequence[Entry], now: float, width: int) -> RenderableType:
+def _troubles(bad: Sequence[Entry], now: float) -> RenderableType:
     from rich.text import Text
 
     from remuda.cli.text import age
@@ -167,14 +177,7 @@ def devices(session: Session, form: str) -> None:
     if is_document(form):
         print_document(form, document(ledger))
     elif form == "wide":
-        show(render_rows(ledger, session.clock(), console.width))
+        show(render_rows(ledger, session.clock()))
     else:
         plain = not console.encoding.lower().startswith("utf")
-        show(render_ledger(ledger, session.clock(), console.width, plain=plain))
-
-
-def by_node(ledger: Sequence[Entry]) -> Mapping[str, list[Entry]]:
-    found: dict[str, list[Entry]] = {}
-    for e in ledger:
-        found.setdefault(e.row.node, []).append(e)
-    return found
+        show(render_ledger(ledger, session.clock(), plain=plain))

@@ -14,7 +14,6 @@ import msgspec
 
 from remuda.cli.output import (
     is_document,
-    make_console,
     object_body,
     output_option,
     plain_table,
@@ -75,6 +74,8 @@ def pick(job: TrainingJob, target: Target) -> Member | SparePod:
     from remuda.cli.text import numbers
 
     status = job.status
+    if job.is_finished:
+        raise Refusal("JobFinished", f"`{job.name}` has ended ({status.phase}).", "Pick a job that runs; see `remuda jobs`.")
     if target.spare:
         found = next((s for s in status.spares if s.parked), next(iter(status.spares), None))
         if found is None or not found.node:

@@ -10,7 +10,6 @@ import click
 from remuda.cli.output import (
     is_document,
     list_body,
-    make_console,
     object_body,
     output_option,
     plain_table,

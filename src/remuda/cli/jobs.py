@@ -39,8 +39,9 @@ def jobs(session: Session, all_namespaces: bool, form: str) -> None:
 def job(session: Session, name: str, watch: bool, form: str) -> int:
     """One job: phase, progress, members by rank, spares, recoveries and why each remedy was chosen.
 
-    Times of a recovery count from the first signal of the fault. -o json gives the TrainingJob object; with -w one object
-    a line for each change. With -w the exit code is 0 when the job succeeded and 1 when not.
+    Times of a recovery count from the first signal of the fault; -o wide explains all of them. -o json gives the
+    TrainingJob object; with -w one object a line for each change. With -w the exit code is 0 when the job succeeded and 1
+    when not.
     """
     from remuda.cli.jobview import render_job
     from remuda.cli.live import follow_job
@@ -55,7 +56,7 @@ def job(session: Session, name: str, watch: bool, form: str) -> int:
                 print_document(form, object_body(await find_job(cluster, name, session.namespace)))
             else:
                 picture = await find_picture(cluster, name, session.namespace, session.clock)
-                show(render_job(picture, make_console().width))
+                show(render_job(picture, make_console().width, wide=form == "wide"))
             return 0
 
     return asyncio.run(look())

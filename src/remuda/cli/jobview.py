@@ -31,6 +31,8 @@ PHASE_STYLE = {
 }
 STATE_STYLE = {"running": "green", "ready": "cyan", "parked": "blue", "stopping": "yellow"}
 
+LIVE_RECOVERIES = 4  # on a screen that is redrawn the newest ones are enough
+
 
 class Picture(msgspec.Struct, frozen=True):
     """One job and everything the screen says about it. Maps are by pod uid, `racks` by node."""
@@ -61,8 +63,10 @@ def render_jobs(jobs: Sequence[TrainingJob], now: float, width: int, *, wide: bo
     columns = ["NAME", "PHASE", "ATTEMPT", "RANKS", "STEP", "CKPT", "ETTR", "SPARES", "AGE", "REASON"]
     if wide:
         columns = ["NAMESPACE", *columns, "DOMAIN", "MESSAGE"]
-    table = plain_table(*columns, tight=width < 100, right=("ATTEMPT", "RANKS", "STEP", "CKPT", "ETTR", "SPARES", "AGE"))
-    words = {"NAME": [j.name for j in jobs], "REASON": [j.status.reason for j in jobs if j.status.phase != "Running"]}
+    table = plain_table(
+        *columns, tight=width < 100, right=("ATTEMPT", "RANKS", "STEP", "CKPT", "ETTR", "SPARES", "AGE")
+    )
+    words = {"NAME": [j.name for j in jobs], "REASON": [_reason(j) for j in jobs]}
     for name, texts in words.items():  # these may be broken over lines; numbers never
         column = table.columns[columns.index(name)]
         column.no_wrap, column.overflow = False, "fold"
@@ -77,10 +81,9 @@ def render_jobs(jobs: Sequence[TrainingJob], now: float, width: int, *, wide: bo
             _step(status.progress.step),
             _step(status.progress.checkpoint_step),
             percent(status.goodput.ettr) if status.started_at else NOTHING,
-            f"{sum(1 for s in status.spares if s.parked)}/{job.spec.spares}" if job.spec.spares else NOTHING,
+            _spares(job),
             age(job.metadata.creation_timestamp, now),
-            # A running job needs no reason; the word would only draw the eye away from those that have one.
-            "" if status.phase == "Running" else status.reason,
+            _reason(job),
         ]
         if wide:
             cells = [job.namespace, *cells, status.placement.domain or NOTHING, status.message]
@@ -94,16 +97,29 @@ def _phase(job: TrainingJob) -> Text:
     return Text(job.status.phase, style=PHASE_STYLE.get(job.status.phase, ""))
 
 
+def _reason(job: TrainingJob) -> str:
+    """A job that is well needs no reason; the word would only draw the eye away from those that have one."""
+    return "" if job.status.phase in ("Running", "Succeeded") else job.status.reason
+
+
+def _spares(job: TrainingJob) -> str:
+    if not job.spec.spares or job.is_finished:
+        return NOTHING
+    return f"{sum(1 for s in job.status.spares if s.parked)}/{job.spec.spares}"
+
+
 def _step(step: int) -> str:
     return str(step) if step else NOTHING
 
 
-def render_job(picture: Picture, width: int, *, rows: int | None = None) -> RenderableType:
-    """`rows`: how many members to show at most; those that are not simply running come first then."""
+def render_job(picture: Picture, width: int, *, rows: int | None = None, wide: bool = False) -> RenderableType:
+    """`rows`: how many members to show at most; those that are not simply running come first then. `wide`: the reasons of
+    every recovery, not of the newest only."""
     job = picture.job
     parts: list[RenderableType] = [render_header(picture), Text(), _members(picture, rows)]
-    if job.status.recoveries:
-        parts += [Text(), *render_recoveries(job.status.recoveries, width)]
+    recoveries = job.status.recoveries if rows is None else job.status.recoveries[-LIVE_RECOVERIES:]
+    if recoveries:
+        parts += [Text(), *render_recoveries(recoveries, width, wide=wide)]
     return Group(*parts)
 
 
@@ -133,7 +149,7 @@ def render_header(picture: Picture) -> RenderableType:
 
 
 def _budgets(job: TrainingJob) -> Text:
-    line = Text("budgets ", style="dim")
+    line = Text.assemble(("budgets ", "dim"))
     for cause in Cause:
         limit, used = job.spec.failure.budgets.limit(cause), job.status.used.get(cause.value, 0)
         if limit == UNLIMITED and not used:
@@ -185,6 +201,8 @@ def _members(picture: Picture, rows: int | None) -> RenderableType:
 def member_state(picture: Picture, uid: str) -> Text:
     """What the pod is doing, in one or two words; with the attempt when it is not the job's."""
     report, pod = picture.reports.get(uid), picture.pods.get(uid)
+    if picture.job.is_finished and (pod is None or pod.is_deleting):
+        return Text("ended", style="dim")
     if pod is None:
         return Text("gone", style="red")
     if pod.is_deleting:
@@ -214,23 +232,23 @@ def _pod_state(pod: Pod) -> Text:
     return Text(word, style="red" if pod.is_terminal else "yellow")
 
 
-def render_recoveries(recoveries: Sequence[Recovery], width: int) -> list[RenderableType]:
-    """Newest last. Times count from the first signal of the fault; below each, why the cheaper remedies were not taken."""
-    table = recovery_table(recoveries, width)
-    last = recoveries[-1]
+def render_recoveries(recoveries: Sequence[Recovery], width: int, *, wide: bool = False) -> list[RenderableType]:
+    """Newest last. Times count from the first signal of the fault. Below: what happened and why not otherwise."""
     notes = Text()
-    if last.message:
-        notes.append(f"\nattempt {last.attempt}: {last.message}")
-    if last.replaced:
-        notes.append(f"\n  {', '.join(last.members)} -> {', '.join(last.replaced)}")
-    for refused in last.why_not:
-        notes.append(f"\n  not {refused}", style="dim")
-    return [table, notes] if notes.plain else [table]
+    for recovery in recoveries if wide else recoveries[-1:]:
+        notes.append(f"\nattempt {recovery.attempt}: {recovery.message or recovery.reason}")
+        if recovery.replaced:
+            notes.append(f"\n  {', '.join(recovery.members)} -> {', '.join(recovery.replaced)}")
+        for refused in recovery.why_not:
+            notes.append(f"\n  not {refused}", style="dim")
+    return [recovery_table(recoveries, width), notes]
 
 
 def recovery_table(recoveries: Sequence[Recovery], width: int) -> Table:
     columns = ("ATTEMPT", "CAUSE", "REASON", "REMEDY", "PRICE", "DETECT", "STOP", "BARRIER", "STEP", "LOST")
-    table = plain_table(*columns, tight=width < 100, right=("ATTEMPT", "PRICE", "DETECT", "STOP", "BARRIER", "STEP", "LOST"))
+    table = plain_table(
+        *columns, tight=width < 100, right=("ATTEMPT", "PRICE", "DETECT", "STOP", "BARRIER", "STEP", "LOST")
+    )
     table.columns[2].overflow = "ellipsis"
     for r in recoveries:
         start = r.signal_at or r.detected_at

@@ -33,7 +33,7 @@ def silence_logs() -> None:
     """Informers log what they retry; on a screen that is noise, and the command says itself when it gives up."""
     import structlog
 
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(60))
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
 
 
 class Following:

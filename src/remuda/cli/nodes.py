@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from remuda.cli.devices import Entry, by_node, condition, entries
-from remuda.cli.output import is_document, list_body, make_console, output_option, plain_table, print_document, show
+from remuda.cli.output import is_document, list_body, output_option, plain_table, print_document, show
 from remuda.cli.session import Session, with_session
 
 if TYPE_CHECKING:
@@ -18,9 +18,7 @@ if TYPE_CHECKING:
     from remuda.api.core_v1 import Node
 
 
-def render_nodes(
-    found: Sequence[Node], ledger: Sequence[Entry], now: float, width: int, *, wide: bool = False
-) -> RenderableType:
+def render_nodes(found: Sequence[Node], ledger: Sequence[Entry], now: float, *, wide: bool = False) -> RenderableType:
     from rich.text import Text
 
     from remuda.api.conditions import find_condition
@@ -30,9 +28,7 @@ def render_nodes(
         return Text("No nodes. They register when `remuda up` starts.")
     devices = by_node(ledger)
     columns = ["NAME", "RACK", "STATUS", "GPUS", "FREE", "BAD", "PODS", "AGE"]
-    table = plain_table(
-        *columns, *(["REASON"] if wide else []), right=("GPUS", "FREE", "BAD", "PODS", "AGE")
-    )
+    table = plain_table(*columns, *(["REASON"] if wide else []), right=("GPUS", "FREE", "BAD", "PODS", "AGE"))
     for node in sorted(found, key=lambda n: n.name):
         own = devices.get(node.name, [])
         ready = find_condition(node.status.conditions, "Ready")
@@ -73,4 +69,4 @@ def nodes(session: Session, form: str) -> None:
     if is_document(form):
         print_document(form, list_body(found))
     else:
-        show(render_nodes(found, ledger, session.clock(), make_console().width, wide=form == "wide"))
+        show(render_nodes(found, ledger, session.clock(), wide=form == "wide"))

@@ -78,7 +78,12 @@ def compact(names: Iterable[str]) -> str:
             runs[-1] = [runs[-1][0], number]
         else:
             runs.append([number])
-    return ",".join(prefix + ",".join("..".join(map(str, run)) for run in runs) for prefix, runs in groups) or NOTHING
+    return ",".join(prefix + ",".join(map(_run, runs)) for prefix, runs in groups) or NOTHING
+
+
+def _run(ends: Sequence[int]) -> str:
+    dots = ".." if ends[-1] - ends[0] > 1 else ","  # 0,1 is as short as 0..1 and reads better
+    return dots.join(map(str, ends))
 
 
 def numbers(values: Sequence[int]) -> str:

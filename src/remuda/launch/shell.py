@@ -38,7 +38,7 @@ else:  # the C modules: `signal` and `socket` import `enum` and half the library
     import _socket as socket
 
 INLINE_SCAN_BYTES = 8 << 20  # about 30 ms of hashing; more is done by a forked process so that signals are still heard
-MAX_UNSENT_BYTES = 1 << 20  # an agent that does not read is as good as gone; everything important is said again
+MAX_UNSENT_BYTES = 256 << 10  # minutes of heartbeats: such an agent is as good as gone; what counts is said again
 MESSAGE_SIGNALS = (SIGNALS["TERM"], SIGNALS["INT"], SIGNALS["HUP"])
 SIGCHLD = 17
 USER_PATH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "pythonpath")

@@ -47,6 +47,9 @@ class PodRecord(msgspec.Struct, frozen=True):
     stopping_since: float | None = None  # TERM was sent
     killed: bool = False
     vanished: bool = False  # the object is gone from the API
+    untold: int | None = (
+        None  # exit code of a container that ended while no node was here: the agent has not heard of it
+    )
 
     @property
     def is_live(self) -> bool:
@@ -97,7 +100,7 @@ Action = Admit | Pull | Start | Stop | Kill | Release | Remove
 class PodPlan(msgspec.Struct, frozen=True):
     actions: tuple[Action, ...] = ()
     wake_at: float | None = None
-    settled: bool = True  # False: the status must wait for the actions (devices go back before the end is published)
+    settled: bool = True  # False: the status must wait (devices go back before the end is published)
     finished: bool = False  # nothing will ever be left to do
 
 
@@ -108,7 +111,7 @@ def plan_pod(pod: Pod, record: PodRecord, images: Membership[str], now: float, *
     if record.admission is Admission.NONE:
         return PodPlan((Admit(),))
     if record.admission is Admission.ASKED:
-        return PodPlan()
+        return PodPlan(settled=False)  # mostly answered at once: not worth a status of its own
     return _plan_run(pod, record, images, now)
 
 

@@ -126,7 +126,8 @@ class EmbeddedNode:
     async def halt(self, grace_s: float = 5.0) -> None:
         """End every container but keep the pods: the next start runs them again, as after a reboot."""
         await self._cancel()
-        records = [(w.pod.uid, c) for w in self._workers.values() for c in w.record.containers]
+        workers = () if self.is_lost else self._workers.values()  # of a lost node nothing runs, and nobody will tell
+        records = [(w.pod.uid, c) for w in workers for c in w.record.containers]
         live = {ContainerKey(uid, c.name) for uid, c in records if c.is_live}
         ended = asyncio.Event()
 
@@ -197,6 +198,7 @@ class EmbeddedNode:
             address=address,
             start_time=to_seconds(started) if started is not None else now,
             notice=self.runtime.notice(pod),
+            untold=next((r.exit.code for r in records if r.exit is not None), None),
         )
 
     def _container_exited(self, key: ContainerKey, run: int, end: Exit) -> None:
@@ -210,6 +212,10 @@ class EmbeddedNode:
             waiting.discard(key.container)
             if not waiting:
                 self._spawn(self._bury(key.uid))
+        else:  # found alive, and ended before its pod was
+            found = self._adopted.get(key.uid, [])
+            ended = [msgspec.structs.replace(a, exit=end) if (a.key, a.run) == (key, run) else a for a in found]
+            self._adopted[key.uid] = ended
 
     def _end_orphan(self, uid: str, found: list[Adopted]) -> None:
         """Its pod was removed while nobody was here: devices and processes must not outlive it."""

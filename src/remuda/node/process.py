@@ -3,8 +3,8 @@
 At any instant the machine says what was meant, what runs and how it ended, so a node that was killed and started again needs
 nothing else (`adopt`):
 
-    pid file, shim alive     it runs
     status                   it ended; nothing of it runs
+    pid file, shim alive     it runs
     pid file, shim dead      the shim was killed, or the power went: what is left is swept up, the end is unknown
     neither, shim alive      it is just starting: its pid file is waited for
     neither, no shim         it was never started: forgotten, and started anew
@@ -220,11 +220,12 @@ class ProcessRuntime:
             directory.remove()
             return None
         adopted = Adopted(directory.key, directory.number, spec.address, spec.started_at)
-        run = _living(directory, spec)
+        end = directory.read_exit()
+        run = _living(directory, spec) if end is None else None
         if run is not None:
             self._watch(run)
             return adopted
-        end = directory.read_exit()
+        end = end or directory.read_exit()  # it may have come while we looked for the shim
         if end is None:
             await _swept(spec.id)
             end = lost(self._clock(), "The container's shim was killed while its node was down.")

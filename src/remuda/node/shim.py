@@ -94,9 +94,16 @@ def _boot_id() -> str:
 
 
 def shim_argv(spec_path: str, python: str | None = None) -> list[str]:
-    """The command that runs the shim. The compiled file, where there is one, saves compiling this one at every start."""
-    compiled = __spec__.cached if python is None else None
-    script = compiled if compiled is not None and os.path.exists(compiled) else __file__
+    """The command that runs the shim. Its compiled file, where there is one of this very source, spares compiling it."""
+    script = __file__
+    if python is None and __spec__.cached is not None and os.path.exists(__spec__.cached):
+        from importlib.util import MAGIC_NUMBER
+
+        found = os.stat(__file__)
+        made_of = (int(found.st_mtime) | found.st_size << 32).to_bytes(8, "little")
+        with open(__spec__.cached, "rb") as file:
+            if file.read(16) == MAGIC_NUMBER + bytes(4) + made_of:
+                script = __spec__.cached
     return [python or sys.executable, "-I", "-S", "-X", "utf8", script, spec_path]
 
 
@@ -136,13 +143,10 @@ def is_alive(pidfile: str) -> bool:
 def kill_container(pidfile: str) -> bool:
     """Kill everything now: through the shim or, where that is gone, the main process and its group."""
     shim, main = probe(pidfile)
-    try:
-        if shim is not None:
-            os.kill(shim, SIGUSR1)
-        elif main is not None:
-            os.killpg(main, SIGKILL)
-    except ProcessLookupError:
-        return False
+    if shim is not None:
+        _kill(shim, SIGUSR1)
+    elif main is not None:
+        _kill(main, SIGKILL, is_group=True)
     return (shim, main) != (None, None)
 
 
@@ -161,9 +165,7 @@ def _become_subreaper() -> None:
 
 
 class Refused(Exception):
-    def __init__(self, code: int, message: str) -> None:
-        super().__init__(message)
-        self.code = code
+    """Holds the code and the message of a container that could not be started."""
 
 
 def _detach(log: str) -> None:
@@ -171,16 +173,15 @@ def _detach(log: str) -> None:
         os.setsid()
     signal.signal(SIGHUP, signal.SIG_IGN)
     signal.signal(SIGINT, signal.SIG_IGN)
-    null = os.open(os.devnull, os.O_RDWR)
-    os.dup2(null, 0)
+    output = os.open(os.devnull, os.O_RDWR)
+    os.dup2(output, 0)
     try:
         output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
     except OSError as error:
-        os.dup2(null, 1)
-        os.dup2(null, 2)
         raise Refused(NOT_SET_UP, f"cannot write the log {log}: {error.strerror}") from None
-    os.dup2(output, 1)
-    os.dup2(output, 2)
+    finally:
+        os.dup2(output, 1)
+        os.dup2(output, 2)
 
 
 def _start(spec: "dict[str, Any]") -> int:
@@ -216,9 +217,9 @@ def _own_children() -> list[int]:
         return [pid for pid in pids if (_stat(pid) or [b"", b""])[1] == b"%d" % os.getpid()]
 
 
-def _kill(pid: int, number: int, group: bool = False) -> None:
+def _kill(pid: int, number: int, is_group: bool = False) -> None:
     try:
-        (os.killpg if group else os.kill)(pid, number)
+        (os.killpg if is_group else os.kill)(pid, number)
     except ProcessLookupError:
         pass
 
@@ -226,8 +227,7 @@ def _kill(pid: int, number: int, group: bool = False) -> None:
 def _wait(main: int) -> tuple[int, bool]:
     """Wait until the main process, and then everything else, is gone: its wait status, and whether all of it went."""
     status: int | None = None
-    deadline: float | None = None
-    is_killing = False
+    deadline, is_killing = 0.0, False
     wanted = (SIGTERM, SIGUSR1, SIGCHLD)
     while True:
         got = signal.sigtimedwait(wanted, REKILL_S) if is_killing else signal.sigwaitinfo(wanted)
@@ -237,9 +237,9 @@ def _wait(main: int) -> tuple[int, bool]:
             is_killing = True
         try:
             while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
-                if ended.si_pid == main:
+                if ended.si_pid == main:  # while its zombie keeps the number, the group is certainly ours
                     is_killing = True
-                    _kill(main, SIGKILL, group=True)  # while the zombie keeps the number, the group is certainly ours
+                    _kill(main, SIGKILL, is_group=True)
                 _, ended_status = os.waitpid(ended.si_pid, 0)
                 status = ended_status if ended.si_pid == main else status
         except ChildProcessError:
@@ -247,7 +247,7 @@ def _wait(main: int) -> tuple[int, bool]:
         if is_killing:
             deadline = deadline or time.monotonic() + GIVE_UP_S
             if status is None:
-                _kill(main, SIGKILL, group=True)
+                _kill(main, SIGKILL, is_group=True)
             elif time.monotonic() > deadline:
                 return status, False
             for pid in _own_children():
@@ -274,7 +274,7 @@ def run(spec: "dict[str, Any]", quote: "Callable[[str], str]") -> None:
         if not is_all_gone:
             message += f"; some of its processes did not die within {GIVE_UP_S:g} s"
     except Refused as refusal:
-        code, message = refusal.code, str(refusal)
+        code, message = refusal.args
         os.write(2, f"{message}\n".encode("utf-8", "replace"))
     text = f'{{"code":{code},"signal":{"null" if number is None else number},"startedAt":{started!r},'
     _write(spec["status"], f'{text}"finishedAt":{time.time()!r},"message":{quote(message)}}}\n', durable=True)

@@ -208,7 +208,9 @@ class PodWorker:
             self._note(admission=Admission.NONE)
             return
         address = self.record.address or site.addresses.assign(pod.uid)
-        self._note(admission=Admission.GRANTED, held=True, address=address)
+        if self.record.untold is not None:
+            site.agent.container_exited(pod.uid, self.record.untold)
+        self._note(admission=Admission.GRANTED, held=True, address=address, untold=None)
 
     async def _pull(self, image: str) -> None:
         try:

@@ -1,10 +1,20 @@
 """A command line in front of a small cluster."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 
 from tests.unit.cli.scenes import Cli, a_job, machines, pods
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    """Commands that watch silence the log of their process, which here is everybody's."""
+    before = structlog.get_config()
+    yield
+    structlog.configure(**before)
 
 
 @pytest.fixture

@@ -200,6 +200,11 @@ class Result(msgspec.Struct, frozen=True):
         return json.loads(self.out)
 
 
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
 class Cli:
     """Runs command lines against a store that lives from one to the next. `drills`: the status each drill is given."""
 
@@ -211,8 +216,8 @@ class Cli:
         self._uids = 0
         self._next_uid = ""  # objects made by hand keep the uid they were given
 
-    def run(self, *argv: str) -> Result:
-        out, err = io.StringIO(), io.StringIO()
+    def run(self, *argv: str, tty: bool = False) -> Result:
+        out, err = Terminal() if tty else io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             code = main(argv, Session(self.state, connect=self.connect, clock=lambda: NOW))
         return Result(code, out.getvalue(), err.getvalue())

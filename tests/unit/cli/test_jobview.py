@@ -1,5 +1,7 @@
 """The screens of jobs, as text."""
 
+from typing import Any
+
 import msgspec
 import pytest
 from rich.console import Console, RenderableType
@@ -68,15 +70,14 @@ def test_a_running_job_on_one_screen() -> None:
     screen = text_of(render_job(picture(), 80), 80)
     assert screen == (
         "hello  Running  attempt 2  default · rack-1 · age 2m05s\n"
-        "step 140 · checkpoint 140 (3s ago) · 0.2s/step · ETTR 97.1% · lost GPU-seconds:\n"
-        "device 82\n"
-        "budgets  code 0/3 device 1/10 infra 0/10 hang 0/3\n"
+        "step 140 · checkpoint 140 (3s ago) · 0.2s/step · ETTR 97.1%\n"
+        "budgets  code 0/3 device 1/10 infra 0/10 hang 0/3 · GPU-seconds lost: device 82\n"
         "\n"
-        " RANK POD            NODE    RACK   DEVICES  STATE\n"
-        "    0 hello-worker-0 node-01 rack-1 gpu-0..7 running\n"
-        "    1 hello-worker-3 node-04 rack-1 gpu-0..7 running\n"
-        "    2 hello-worker-2 node-03 rack-1 gpu-0..7 running\n"
-        "spare hello-worker-4 node-05 rack-1 gpu-0..7 parked\n"
+        " RANK  POD             NODE     RACK    DEVICES   STATE\n"
+        "    0  hello-worker-0  node-01  rack-1  gpu-0..7  running\n"
+        "    1  hello-worker-3  node-04  rack-1  gpu-0..7  running\n"
+        "    2  hello-worker-2  node-03  rack-1  gpu-0..7  running\n"
+        "spare  hello-worker-4  node-05  rack-1  gpu-0..7  parked\n"
         "\n"
         "ATTEMPT CAUSE  REASON REMEDY       PRICE DETECT  STOP BARRIER  STEP LOST\n"
         "      2 device Xid79  PromoteSpare  0.12  0.05s 0.60s   1.00s 1.50s    3\n"
@@ -124,7 +125,7 @@ def test_what_a_launcher_reports_is_the_state(report: object, text: str) -> None
 
 
 def test_before_the_launcher_speaks_the_pod_tells() -> None:
-    def state(**changes: object) -> str:
+    def state(**changes: Any) -> str:
         view = picture()
         view = msgspec.structs.replace(view, reports={}, pods={"uid-0": a_pod(0, **changes)})
         return member_state(view, "uid-0").plain

@@ -434,6 +434,15 @@ def test_nothing_an_old_attempt_left_is_taken_for_progress(container: Container,
     assert {message.step for message in agent.seen if isinstance(message, Heartbeat)} == {1}
 
 
+def test_an_old_progress_file_is_not_taken_for_progress(container: Container, agent: Agent, alloc: Path) -> None:
+    (alloc / "progress.json").write_text('{"step": 99}')
+    container.run("true")
+    agent.accept()
+    agent.start(1)
+    agent.exited()
+    assert not [message for message in agent.seen if isinstance(message, Heartbeat)]
+
+
 def test_broken_progress_is_named_once(container: Container, agent: Agent) -> None:
     container.run("sh", "-c", 'echo \'{"step":"x"}\' > $REMUDA_PROGRESS_FILE')
     agent.accept()

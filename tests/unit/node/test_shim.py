@@ -1,7 +1,9 @@
 """The shim as a real process: what it records, what it survives, and what it never leaves behind."""
 
+import importlib.util
 import json
 import os
+import py_compile
 import signal
 import subprocess
 import sys
@@ -327,5 +329,20 @@ def test_nothing_slow_is_imported_at_start() -> None:
     assert not set(loaded) & {"collections", "ctypes", "enum", "json", "re", "signal", "subprocess", "typing"}
 
 
-def test_it_stays_small() -> None:
-    assert len(Path(shim.__file__).read_text().splitlines()) < 300
+def test_only_a_compiled_file_of_this_very_source_is_run(tmp_path: Path) -> None:
+    """Bytecode may be left from an older version where Python is told not to write any."""
+    source = tmp_path / "shim_copy.py"
+    source.write_text(Path(shim.__file__).read_text())
+    spec = importlib.util.spec_from_file_location("shim_copy", source)
+    assert spec is not None
+    assert spec.loader is not None
+    copy = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(copy)
+    assert spec.cached is not None
+    Path(spec.cached).unlink(missing_ok=True)
+    assert copy.shim_argv("s")[-2:] == [str(source), "s"]
+    py_compile.compile(str(source), invalidation_mode=py_compile.PycInvalidationMode.TIMESTAMP)
+    assert copy.shim_argv("s")[-2:] == [spec.cached, "s"]
+    assert copy.shim_argv("s", "python3")[0::5] == ["python3", str(source)]
+    source.write_text(source.read_text() + "# changed\n")
+    assert copy.shim_argv("s")[-2:] == [str(source), "s"]

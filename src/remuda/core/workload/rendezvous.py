@@ -61,6 +61,7 @@ def member_env(job: TrainingJob, member: Member, gpus: int) -> dict[str, str]:
         "PMI_RANK": str(member.rank),
         "PMI_SIZE": str(world),
     }
-    if job.status.resume_step is not None:
-        env["REMUDA_RESUME_STEP"] = str(job.status.resume_step)
+    # Empty means "from the beginning", which the launcher must hear: checkpoints of a history given up are then never used again.
+    resume = job.status.resume_step
+    env["REMUDA_RESUME_STEP"] = "" if resume is None else str(resume)
     return env

@@ -1,0 +1,139 @@
+"""From job and rank to the exact drill, and what is said about it."""
+
+from pathlib import Path
+
+import pytest
+
+from remuda.api.devices import Drill, DrillKind, DrillSpec
+from remuda.api.errors import Refusal
+from remuda.cli.drill import KINDS, Target, aim, parse_code
+from remuda.core.devices.faults import fault_table
+from tests.unit.cli.scenes import Cli, a_job, machines
+
+HELLO = a_job()
+
+
+def test_every_drill_can_be_said() -> None:
+    assert set(KINDS) == {kind.value for kind in DrillKind}
+
+
+@pytest.mark.parametrize("text", ["79", "xid79", "Xid 79", "XID-79", "xid_79", " 079 "])
+def test_codes_have_many_spellings(text: str) -> None:
+    assert parse_code(text) == "xid-79"
+    assert parse_code(text) in fault_table().by_code
+
+
+def test_other_codes_go_as_they_are() -> None:
+    assert parse_code("ECC-DBE") == "ecc-dbe"
+    for wrong in ("", "a b", "-", "xid-"):
+        with pytest.raises(Refusal, match="InvalidFaultCode"):
+            parse_code(wrong)
+
+
+@pytest.mark.parametrize(
+    ("kind", "target", "spec"),
+    [
+        (
+            DrillKind.PROCESS_KILL,
+            Target(name="hello", rank=1),
+            DrillSpec(type=DrillKind.PROCESS_KILL, node="node-04", pod="hello-worker-3", namespace="default"),
+        ),
+        (
+            DrillKind.POD_DELETE,
+            Target(name="hello", spare=True),
+            DrillSpec(type=DrillKind.POD_DELETE, node="node-05", pod="hello-worker-4", namespace="default"),
+        ),
+        (
+            DrillKind.DEVICE_FAIL,
+            Target(name="hello", rank=2, code="79"),
+            DrillSpec(type=DrillKind.DEVICE_FAIL, node="node-03", device="gpu-0", code="xid-79"),
+        ),
+        (
+            DrillKind.DEVICE_FAIL,
+            Target(name="hello", rank=2, device="gpu-5", code="48"),
+            DrillSpec(type=DrillKind.DEVICE_FAIL, node="node-03", device="gpu-5", code="xid-48"),
+        ),
+        (DrillKind.NODE_LOST, Target(name="hello", rank=0), DrillSpec(type=DrillKind.NODE_LOST, node="node-01")),
+    ],
+)
+def test_targets_named_by_job(kind: DrillKind, target: Target, spec: DrillSpec) -> None:
+    assert aim(kind, HELLO, target, "default") == spec
+
+
+def test_targets_named_by_node() -> None:
+    assert aim(DrillKind.NODE_LOST, None, Target(node="node-03"), "default").node == "node-03"
+    spec = aim(DrillKind.DEVICE_FAIL, None, Target(node="node-03", device="gpu-2"), "default")
+    assert (spec.node, spec.device, spec.code) == ("node-03", "gpu-2", "xid-79")
+
+
+@pytest.mark.parametrize(
+    ("argv", "reason", "words"),
+    [
+        (("process-kill", "hello", "--rank", "7"), "RankNotFound", "Ranks: 0-2."),
+        (("process-kill", "hello"), "NoTarget", "--rank (0 to 2) or --spare"),
+        (("process-kill", "helo", "--rank", "1"), "JobNotFound", "Did you mean `hello`?"),
+        (("process-kill", "ended", "--rank", "1"), "JobFinished", "has ended (Succeeded)"),
+        (("process-kill", "early", "--rank", "1"), "NotPlaced", "Wait until it runs"),
+        (("process-hang", "early", "--spare"), "NoSpare", "--spares N"),
+        (("device-fail", "hello", "--rank", "1", "--device", "gpu-9"), "NotItsDevice", "It holds: gpu-0"),
+        (("device-fail", "hello", "--rank", "1", "--code", "a b"), "InvalidFaultCode", "--code 79"),
+        (("device-fail",), "NoTarget", "--node and --device"),
+        (("device-fail", "--node", "node-01"), "NoTarget", "--node and --device"),
+        (("device-fail", "--node", "node-01", "--device", "gpu-9"), "DeviceNotFound", "It has gpu-0..7."),
+        (("device-fail", "--node", "nod-01", "--device", "gpu-1"), "NodeNotFound", "Did you mean `node-01`?"),
+        (("device-fail", "hello", "--node", "node-01", "--rank", "1"), "TwoTargets", "JOB with --rank, or --node"),
+        (("node-lost", "node-77"), "NodeNotFound", "There is no node `node-77`"),
+        (("node-lost",), "MissingArgument", "NODE"),
+        (("pod-delete",), "MissingArgument", "JOB"),
+        (("explode", "hello"), "UnknownCommand", "remuda drill --help"),
+    ],
+)
+def test_targets_that_are_not_there_break_nothing(
+    tmp_path: Path, argv: tuple[str, ...], reason: str, words: str
+) -> None:
+    ended = a_job("ended", phase="Succeeded")
+    early = a_job("early", phase="Pending", members=[], spares=[])
+    cluster = Cli(tmp_path, [*machines(), HELLO, ended, early], drills={"phase": "Done"})
+    result = cluster.run("drill", *argv)
+    assert result.code == 2
+    assert result.err.startswith(f"error: {reason}: "), result.err
+    assert words in result.err
+    assert cluster.objects(Drill) == []
+
+
+def test_a_drill_is_carried_out_and_told(busy: Cli) -> None:
+    result = busy.run("drill", "process-kill", "hello", "--rank", "1")
+    assert result.code == 0, result.err
+    assert result.out == (
+        "Done: rank 1 of hello: SIGKILL to the user's process of pod hello-worker-3 on node-04.\n"
+        "Watch: remuda job hello -w\n"
+    )
+    (drill,) = busy.objects(Drill)
+    assert drill.spec.pod == "hello-worker-3"
+    assert drill.name.startswith("process-kill-")
+
+
+def test_drills_have_names_of_their_own(busy: Cli) -> None:
+    for _ in range(2):
+        assert busy.run("drill", "device-fail", "hello", "--spare", "-o", "json").document["spec"]["node"] == "node-05"
+    assert len({d.name for d in busy.objects(Drill)}) == 2
+
+
+def test_a_refused_drill_is_an_error_with_the_clusters_words(tmp_path: Path) -> None:
+    refused = {"phase": "Refused", "reason": "NotRunning", "message": "No container runs. Wait until it does."}
+    cluster = Cli(tmp_path, [*machines(), HELLO], drills=refused)
+    result = cluster.run("drill", "process-kill", "hello", "--rank", "0")
+    assert (result.code, result.out) == (2, "")
+    assert result.err == "error: NotRunning: No container runs. Wait until it does.\n"
+
+
+def test_a_drill_nobody_carries_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("remuda.cli.drill.DEADLINE_S", 0.01)
+    result = Cli(tmp_path, [*machines(), HELLO]).run("drill", "process-kill", "hello", "--rank", "0")
+    assert result.code == 1
+    assert result.err.startswith("error: DrillPending: ")
+
+
+def test_the_list_of_drills_needs_no_cluster(cli: Cli) -> None:
+    assert "remuda drill node-lost node-03" in cli.run("drill", "list").out
+    assert {d["type"] for d in cli.run("drill", "list", "-o", "json").document["drills"]} == set(KINDS)

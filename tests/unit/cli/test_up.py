@@ -1,0 +1,121 @@
+"""What `remuda up` and `remuda down` say when there is nothing to start or to stop."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from remuda.cli.app import main
+from remuda.cli.up import describe, last_lines, merge
+from remuda.runtime.config import ClusterConfig
+from remuda.runtime.state import StateDir
+
+MADE = ClusterConfig(nodes=4, racks=1, lease_seconds=3.0)
+
+
+def test_options_win_over_the_directory_and_that_over_defaults() -> None:
+    unset = {"nodes": None, "racks": None, "lease": None}
+    assert merge(None, unset) == ClusterConfig()
+    assert merge(MADE, unset) == MADE
+    assert merge(MADE, {"nodes": 8, "lease": 2.0}) == ClusterConfig(nodes=8, racks=1, lease_seconds=2.0)
+
+
+def test_the_cluster_in_one_line() -> None:
+    words = describe(ClusterConfig())
+    assert words.startswith("16 nodes x 8 ")
+    assert words.endswith("in 2 racks: 128 GPUs (real processes)")
+
+
+@pytest.mark.parametrize("detach", [[], ["--detach"]])
+@pytest.mark.parametrize(
+    ("argv", "reason", "words"),
+    [
+        (["--nodes", "0"], "InvalidNodes", "--nodes is 0."),
+        (["--racks", "99"], "InvalidRacks", "from 1 to"),
+        (["--model", "toaster"], "UnknownMachineModel", "Known: "),
+        (["--runtime", "magic"], "InvalidRuntime", "process or simulated"),
+        (["--lease", "0"], "InvalidLease", "1 to 3600"),
+        (["--nodes", "5"], "StateMadeDifferently", "--nodes 4, not 5"),
+    ],
+)
+def test_a_cluster_that_cannot_be_made(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], detach: list[str], argv: list[str], reason: str, words: str
+) -> None:
+    StateDir(tmp_path).remember(MADE)
+    assert main(["--state", str(tmp_path), "up", *argv, *detach]) == 2
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert err.startswith(f"error: {reason}: ")
+    assert words in err
+    assert err.count("\n") == 1
+    assert not (tmp_path / "store.db").exists()
+
+
+@pytest.mark.parametrize("detach", [[], ["--detach"]])
+def test_a_second_cluster_on_one_directory(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], detach: list[str]
+) -> None:
+    with StateDir(tmp_path).locked():
+        assert main(["--state", str(tmp_path), "up", *detach]) == 2
+    assert capfd.readouterr().err.startswith(f"error: StateInUse: {tmp_path} belongs to a running cluster (pid ")
+
+
+def test_down_without_a_cluster_is_no_error(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["--state", str(tmp_path), "down"]) == 0
+    assert capfd.readouterr().out == f"No cluster is running in {tmp_path}.\n"
+
+
+HOLDER = """
+import signal, sys, time
+from pathlib import Path
+from remuda.runtime.state import StateDir
+signal.signal(signal.SIGTERM, signal.SIG_IGN if sys.argv[2] == "deaf" else lambda *_: sys.exit(0))
+with StateDir(Path(sys.argv[1])).locked():
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def holder(state: Path, manner: str) -> "subprocess.Popen[str]":
+    import sys
+
+    child = subprocess.Popen([sys.executable, "-c", HOLDER, str(state), manner], stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    assert child.stdout.readline() == "held\n"
+    return child
+
+
+def test_down_ends_the_holder_and_waits_for_it(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with holder(tmp_path, "obeys") as child:
+        assert main(["--state", str(tmp_path), "down"]) == 0
+        assert child.wait(timeout=10) == 0
+    assert f"Stopping the cluster (pid {child.pid}) done after" in capfd.readouterr().out
+    assert StateDir(tmp_path).holder() is None
+
+
+def test_down_gives_up_on_one_that_does_not_end(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with holder(tmp_path, "deaf") as child:
+        assert main(["--state", str(tmp_path), "down", "--wait", "0"]) == 1
+        assert f"kill -9 {child.pid}" in capfd.readouterr().err
+        child.kill()
+
+
+def test_a_background_cluster_that_dies_shows_its_log(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "up.log").write_text("an old line\n")
+    (tmp_path / "store.db").write_text("this is no database" * 100)
+    assert main(["--state", str(tmp_path), "up", "--detach", "--nodes", "1", "--racks", "1"]) == 1
+    err = capfd.readouterr().err
+    assert err.splitlines()[0] == f"--- {tmp_path}/up.log"
+    assert "an old line" not in err
+    assert "error: " in err.splitlines()[1]
+    assert err.splitlines()[-1].startswith("error: ClusterNotStarted: The cluster ended with code ")
+
+
+def test_the_end_of_a_log(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    assert last_lines(path, 0, 3) == ""
+    path.write_text("a\nb\nc\nd\n")
+    assert last_lines(path, 0, 3) == "b\nc\nd"
+    assert last_lines(path, 6, 3) == "d"
