@@ -6,6 +6,7 @@ cores, memory, interpreter, kernel and load are part of the result.
 
 from __future__ import annotations
 
+import itertools
 import os
 import platform
 import statistics
@@ -18,8 +19,9 @@ from rich.table import Table
 
 
 class Bar(msgspec.Struct, frozen=True):
-    """One measured quantity. `limit` None: shown beside the bars, not judged."""
+    """One measured quantity of a `group`. `limit` None: shown beside the bars, not judged."""
 
+    group: str
     name: str
     samples: list[float]
     limit: float | None = None
@@ -74,15 +76,18 @@ def describe(machine: Machine) -> str:
 
 
 def render(bars: Sequence[Bar]) -> Table:
-    table = Table(title="Recovery", title_justify="left", pad_edge=False)
-    table.add_column("what", overflow="fold")
+    table = Table(pad_edge=False)
+    table.add_column("", overflow="fold")
     for heading in ("median", "min", "max", "bar", ""):
         table.add_column(heading, justify="right", no_wrap=True)
-    for bar in bars:
-        mark = {"PASS": "[green]PASS[/green]", "MISS": "[red]MISS[/red]"}.get(bar.verdict, "")
-        limit = "" if bar.limit is None else f"< {bar.limit:g} {bar.unit}"
-        numbers = (_number(value, bar.unit) for value in (bar.median, min(bar.samples), max(bar.samples)))
-        table.add_row(bar.name, *numbers, limit, mark)
+    for group, members in itertools.groupby(bars, key=lambda bar: bar.group):
+        table.add_section()
+        table.add_row(f"[bold]{group}[/bold]")
+        for bar in members:
+            mark = {"PASS": "[green]PASS[/green]", "MISS": "[red]MISS[/red]"}.get(bar.verdict, "")
+            limit = "" if bar.limit is None else f"< {bar.limit:g} {bar.unit}"
+            numbers = (_number(value, bar.unit) for value in (bar.median, min(bar.samples), max(bar.samples)))
+            table.add_row(f"  {bar.name}", *numbers, limit, mark)
     return table
 
 
@@ -92,7 +97,8 @@ def print_lines(console: Console, bars: Sequence[Bar]) -> None:
         if bar.limit is not None:
             spread = f"{_number(min(bar.samples), bar.unit)} .. {_number(max(bar.samples), bar.unit)}"
             median = _number(bar.median, bar.unit)
-            line = f"{bar.verdict} {bar.name}: {median} ({spread}, n={len(bar.samples)}) bar < {bar.limit:g} {bar.unit}"
+            what = f"{bar.group}: {bar.name}"
+            line = f"{bar.verdict} {what}: {median} ({spread}, n={len(bar.samples)}) bar < {bar.limit:g} {bar.unit}"
             console.print(line, highlight=False, soft_wrap=True)
 
 

@@ -15,6 +15,7 @@ import asyncio
 import logging
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -35,6 +36,7 @@ from remuda.runtime.config import ClusterConfig
 RANKS, NODES = 64, 16
 PODS = 512
 TIMEOUT_S = 60.0
+KILLED, FAILED = "process killed", "device failed, spare promoted"
 
 
 class RealRun(msgspec.Struct, frozen=True):
@@ -101,36 +103,33 @@ async def run_simulated(root: Path, pods: int) -> SimulatedRun:
 
 def real_bars(runs: list[RealRun], ranks: int) -> list[Bar]:
     def bars(fault: str, times: list[Times], up: list[float]) -> list[Bar]:
-        ratios = [seconds / run.bare for seconds, run in zip(up, runs, strict=True)]
+        group = f"{ranks} ranks, {fault}: from the signal"
         return [
-            Bar(f"{ranks} ranks, {fault}: signal -> all stopped", [t.stopped for t in times], 1.0),
-            Bar(f"{ranks} ranks, {fault}: signal -> barrier open", [t.opened for t in times]),
-            Bar(f"{ranks} ranks, {fault}: signal -> all running the new attempt", up, 5.0),
-            Bar(f"{ranks} ranks, {fault}: all running, against the bare start", ratios, 2.0, "x"),
+            Bar(group, "to all stopped", [t.stopped for t in times], 1.0),
+            Bar(group, "to the barrier open", [t.opened for t in times]),
+            Bar(group, "to all running the new attempt", up, 5.0),
+            Bar(group, "against a bare start", [s / r.bare for s, r in zip(up, runs, strict=True)], 2.0, "x"),
         ]
 
-    killed_up = [r.killed_up for r in runs]
+    peers = f"{ranks} ranks, beside it"
     return [
-        *bars("process killed", [r.killed for r in runs], killed_up),
-        *bars("device failed, spare promoted", [r.failed for r in runs], [r.failed_up for r in runs]),
-        Bar(f"the same {ranks} commands started bare", [r.bare for r in runs]),
-        Bar(f"{ranks} pods deleted and made again -> all running", [r.recreated for r in runs]),
-        Bar("delete-and-recreate, against the restart in place", [r.recreated / r.killed_up for r in runs], None, "x"),
+        *bars(KILLED, [r.killed for r in runs], [r.killed_up for r in runs]),
+        *bars(FAILED, [r.failed for r in runs], [r.failed_up for r in runs]),
+        Bar(peers, "the same commands started bare", [r.bare for r in runs]),
+        Bar(peers, "pods deleted and made again", [r.recreated for r in runs]),
+        Bar(peers, "against the restart in place", [r.recreated / r.killed_up for r in runs], None, "x"),
     ]
 
 
 def simulated_bars(runs: list[SimulatedRun], pods: int) -> list[Bar]:
     bars: list[Bar] = []
-    for fault, times in (
-        ("process killed", [r.killed for r in runs]),
-        ("device failed, spare promoted", [r.failed for r in runs]),
-    ):
-        name = f"{pods} simulated pods, {fault}"
+    for fault, times in ((KILLED, [r.killed for r in runs]), (FAILED, [r.failed for r in runs])):
+        group = f"{pods} simulated pods, {fault}: from the signal"
         bars += [
-            Bar(f"{name}: signal -> barrier open", [t.opened for t in times], 3.0),
-            Bar("  of that: detect", [t.detected for t in times]),
-            Bar("  of that: stop", [t.stopped - t.detected for t in times]),
-            Bar("  of that: barrier", [t.opened - t.stopped for t in times]),
+            Bar(group, "to the barrier open", [t.opened for t in times], 3.0),
+            Bar(group, "of that: detect", [t.detected for t in times]),
+            Bar(group, "of that: stop", [t.stopped - t.detected for t in times]),
+            Bar(group, "of that: open", [t.opened - t.stopped for t in times]),
         ]
     return bars
 
@@ -190,6 +189,7 @@ def main() -> int:
     parser.add_argument("--only", choices=("real", "simulated"), help="one part alone")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample there")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ended from outside, it still takes its processes along
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     console = Console()
     machine = this_machine()

@@ -197,11 +197,20 @@ class Invariants:
         same_attempt = new.attempt == old.attempt
         if same_attempt and old.barrier == "Open" and new.barrier != "Open" and not job.is_finished:
             self._broken("a barrier closes with a new attempt", f"{job.name} at {new.attempt}")
-        for cause, count in old.used.items():
-            fell = count - new.used.get(cause, 0)
-            given_back = cause == "code" and fell == 1 and new.used.get("device", 0) == old.used.get("device", 0) + 1
-            if fell > 0 and not given_back and not job.spec.failure.budgets.refill_after_steps:
-                self._broken("budgets are not given back", f"{job.name}: {old.used} -> {new.used}")
+        if not job.spec.failure.budgets.refill_after_steps:
+            self._budgets_move_forward(job, old)
+
+    def _budgets_move_forward(self, job: TrainingJob, old: TrainingJobStatus) -> None:
+        """A charge stays, except that one crash or hang may turn out to be the hardware's: then it moves there."""
+        moved = {
+            cause: job.status.used.get(cause, 0) - old.used.get(cause, 0) for cause in {*job.status.used, *old.used}
+        }
+        fell = {cause: -by for cause, by in moved.items() if by < 0}
+        explained = moved.get("device", 0) + moved.get("infra", 0) >= 1
+        if fell and not (explained and fell in ({"code": 1}, {"hang": 1})):
+            self._broken("budgets are not given back", f"{job.name}: {old.used} -> {job.status.used}")
+        if any(by > 1 for by in moved.values()):
+            self._broken("one interruption is charged once", f"{job.name}: {old.used} -> {job.status.used}")
 
     def _ranks_are_unique(self, job: TrainingJob) -> None:
         members = job.status.members
@@ -221,7 +230,7 @@ class Invariants:
             self.opened[key] = members
             self.resumed[key] = job.status.resume_step or 0
             for uid, child in self.reality.children():
-                if self._job_uid(uid) == job.uid:
+                if self._job_uid(uid) == job.uid and not self._is_given_up(uid):
                     self._broken("everyone has stopped before the barrier opens", f"{self._name(uid)} {_words(child)}")
         elif self.opened[key] != members:
             self._broken("membership is fixed while open", f"{job.name}: {self.opened[key]} -> {members}")
@@ -244,6 +253,8 @@ class Invariants:
                 self._broken("a pod runs the rank it was given", f"{who}, members {members}")
             elif child.resumed_at != self.resumed[job_uid, child.attempt]:
                 self._broken("everyone resumes from the same step", f"{who} from {child.resumed_at}")
+            if self._is_given_up(uid):
+                continue  # quarantined with its devices: nobody can stop it, and nobody waits for it for ever
             if (job_uid, child.rank) in ranks:
                 self._broken("a rank runs once", f"{who} and {self._name(ranks[job_uid, child.rank])}")
             ranks[job_uid, child.rank] = uid
@@ -261,6 +272,10 @@ class Invariants:
         pod = self.pods.get(pod_uid)
         owner = pod.owner("TrainingJob") if pod is not None else None
         return owner.uid if owner is not None else None
+
+    def _is_given_up(self, uid: str) -> bool:
+        jobs = self.jobs.values()
+        return any(r.uid == uid and r.reason == "MemberNotStopped" for job in jobs for r in job.status.retired)
 
     def _name(self, uid: str) -> str:
         pod = self.pods.get(uid)

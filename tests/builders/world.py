@@ -46,6 +46,7 @@ from remuda.api.training import (
 )
 from remuda.apiserver.store.journal import Done, Loaded, MemoryJournal
 from remuda.apiserver.store.record import Event
+from remuda.core.placement.snapshot import devices_of
 from remuda.kube.cluster import ANY, NO_FIELDS, Cluster, Listing, Preconditions, WatchEvent
 from remuda.node.simulated import SimulatedRuntime
 from remuda.node.training import Behaviour, CheckpointStore, TrainingChild
@@ -80,11 +81,9 @@ class Injected(msgspec.Struct, frozen=True):
 
     kind: DrillKind
     at: float
-    pod: str = ""
-    uid: str = ""
-    node: str = ""
-    device: str = ""
-    was_member: bool = False  # of a gang that was running
+    what: str  # pod, node, or node and device
+    jobs: tuple[str, ...]  # that had a pod there
+    is_certain: bool = True  # False: the power went before its end was on the disk, so it may happen again
 
 
 def training_job(
@@ -181,10 +180,9 @@ class World:
         self.manager = Kill()
         await self.cluster.restart_control_plane()
 
-    async def kill_control_plane_after(self, writes: int, within: float = 30.0) -> bool:
-        """Let the control plane make so many writes, then kill it right there (the answer to the last one is never seen)
-        and start another. False: it never wrote that much."""
-        self.manager.after(writes)
+    async def kill_control_plane(self, within: float = 30.0) -> bool:
+        """Wait until the control plane has made as many writes as `manager.after` said, kill it right there (the answer to
+        the last one is never seen) and start another. False: it never wrote that much."""
         try:
             async with asyncio.timeout(within):
                 await self.manager.dead.wait()
@@ -195,11 +193,12 @@ class World:
         return True
 
     async def power_cut(self, *, down_s: float = 0.0, after_commits: int = 0, within: float = 30.0) -> bool:
-        """The machine that runs everything loses its power, right after so many more commits; then it starts again from the
-        bytes on its disk. False: there were not that many commits."""
+        """The machine that runs everything loses its power, right after so many more commits (or as many as were named to
+        `journal.capture_after` before); then it starts again from the bytes on its disk. False: there were not so many."""
         hit = True
         if after_commits:
             self.journal.capture_after(after_commits)
+        if self.journal.is_armed:
             try:
                 async with asyncio.timeout(within):
                     await self.journal.captured.wait()
@@ -333,34 +332,39 @@ class World:
         return await self.cluster.api.create(TrainingJob, training_job(name, **options))
 
     async def drill(self, kind: DrillKind, *, may_be_refused: bool = False, **spec: str) -> bool:
-        """A Drill object, and its end. False when it was refused."""
+        """A Drill object, and its end. False when it was refused, or the power went before anyone could tell."""
         self._drills += 1
         name = f"drill-{self._drills:03d}"
         order = DrillSpec(type=kind, **spec)
-        running = self._running_members()
-        pod = self.pod(order.pod) if order.pod else None
+        hit = self._jobs_hit_by(order)
         await self.cluster.api.create(Drill, Drill(metadata=ObjectMeta(name=name), spec=order))
-        await self.until(lambda: self._drill(name).status.phase != "Pending", 10.0, f"{name} is carried out")
+        journal = self.journal
+        await self.until(lambda: journal.is_dead or self._drill(name).status.phase != "Pending", 10.0, name)
         status = self._drill(name).status
-        if status.phase != "Done":
+        if status.phase == "Refused":
             assert may_be_refused, f"{kind} was refused: {status.reason}: {status.message}"
             return False
-        uid = pod.uid if pod is not None else ""
-        was_member = uid in running or any(
-            (order.type, order.node) == (DrillKind.NODE_LOST, m.node)
-            or (order.type is DrillKind.DEVICE_FAIL and order.node == m.node and order.device in m.devices)
-            for m in running.values()
-        )
-        self.injected.append(Injected(kind, self.now, order.pod, uid, order.node, order.device, was_member))
-        return True
+        what = order.pod or f"{order.node} {order.device}".strip()
+        self.injected.append(Injected(kind, self.now, what, hit, is_certain=not journal.is_dead))
+        return not journal.is_dead
 
     def _drill(self, name: str) -> Drill:
         return self.cluster.api.read(Drill, name).decode(Drill)
 
-    def _running_members(self) -> dict[str, Member]:
-        jobs = self.cluster.api.select(TrainingJob, NAMESPACE, EVERYTHING, NO_FIELDS)
-        found = [r.decode(TrainingJob).status for r in jobs]
-        return {m.uid: m for status in found if status.phase == "Running" for m in status.members}
+    def _jobs_hit_by(self, order: DrillSpec) -> tuple[str, ...]:
+        """Jobs that have the pod, or a pod on that device or node."""
+
+        def is_hit(pod: Pod) -> bool:
+            if order.type is DrillKind.DEVICE_FAIL:
+                return pod.spec.node_name == order.node and order.device in devices_of(pod)
+            return pod.name == order.pod if order.pod else pod.spec.node_name == order.node
+
+        found = [r.decode(Pod) for r in self.cluster.api.select(Pod, NAMESPACE, EVERYTHING, NO_FIELDS)]
+        return tuple(sorted({p.labels.get(LABEL_GANG, "") for p in found if is_hit(p)}))
+
+    def jobs(self) -> list[TrainingJob]:
+        found = self.cluster.api.select(TrainingJob, NAMESPACE, EVERYTHING, NO_FIELDS)
+        return [r.decode(TrainingJob) for r in found]
 
     async def kill_process(self, job: str = "job", rank: int = 0) -> None:
         await self.drill(DrillKind.PROCESS_KILL, pod=self.member(job, rank).pod, namespace=NAMESPACE)
@@ -385,7 +389,7 @@ class World:
     async def fail_device_of(self, pod: str, index: int = 0, code: str = "xid-79") -> None:
         found = self.pod(pod)
         assert found is not None, f"there is no pod {pod}"
-        device = found.annotations["remuda.dev/devices"].split(",")[index]
+        device = devices_of(found)[index]
         await self.drill(DrillKind.DEVICE_FAIL, node=found.spec.node_name, device=device, code=code)
 
     def corrupt_newest(self, job: str, rank: int) -> int:
@@ -424,11 +428,10 @@ class World:
             raise AssertionError(f"seed {self.seed}: {len(found)} violations\n  {lines}\n{self.describe()}")
 
     def describe(self) -> str:
-        jobs = self.cluster.api.select(TrainingJob, NAMESPACE, EVERYTHING, NO_FIELDS)
         lines = [f"t={self.now:.3f} seed={self.seed} injected:"]
-        lines += [f"  {i.at:8.3f} {i.kind} {i.pod or i.node} {i.device} member={i.was_member}" for i in self.injected]
-        for record in jobs:
-            lines += _describe(record.decode(TrainingJob), self.pods(record.decode(TrainingJob).name))
+        lines += [f"  {i.at:8.3f} {i.kind} {i.what} {i.jobs} certain={i.is_certain}" for i in self.injected]
+        for job in self.jobs():
+            lines += _describe(job, self.pods(job.name))
         return "\n".join(lines)
 
     def note_error(self, entry: EventDict) -> None:
@@ -465,8 +468,15 @@ class WatchedJournal(MemoryJournal):
         self._capture_at = 0
         self._captured: Loaded | None = None
 
+    @property
+    def is_armed(self) -> bool:
+        return self._capture_at > 0
+
     def capture_after(self, commits: int) -> None:
         self._capture_at = self.commits + commits
+
+    def disarm(self) -> None:
+        self._capture_at = 0
 
     def last_rows(self) -> Loaded:
         """The bytes on the disk: as of the capture, when there was one."""
@@ -503,6 +513,9 @@ class Kill:
         self._at = self.writes + writes
         if not writes:
             self.dead.set()
+
+    def disarm(self) -> None:
+        self._at = None
 
     async def write(self, work: Coroutine[Any, Any, T]) -> T:
         if self.dead.is_set():

@@ -26,7 +26,6 @@ class ScriptedRuntime:
         self.killed: list[ContainerKey] = []
         self.forgotten: list[str] = []
         self.exit: ExitListener = lambda key, run, end: None
-        self.exit_after_adopt: tuple[ContainerKey, int, Exit] | None = None
 
     def on_exit(self, listener: ExitListener) -> None:
         self.exit = listener

@@ -306,16 +306,16 @@ def test_a_container_restarts_while_the_api_is_away_and_is_told_later() -> None:
 
 def test_what_others_write_into_the_status_survives_ours() -> None:
     async def scenario(rig: Rig) -> None:
-        await rig.create(pod_wire())
+        await rig.create(pod_wire(policy="Never"))
         pod = await rig.running_pod()
         theirs = {"type": "DisruptionTarget", "status": "True", "reason": "Preempted"}
         conditions = [{"type": c.type, "status": c.status} for c in pod.status.conditions]
         patch = {"status": {"conditions": [*conditions, theirs]}}
         await rig.cluster.patch(Pod, "worker-0", patch, "default", subresource="status")
         rig.node.runtime.kill(ContainerKey(pod.uid, "main"))
-        pod = await rig.running_pod(restarts=1)
+        pod = await rig.pod("worker-0", lambda p: p.status.phase == "Failed")
         assert is_true(pod.status.conditions, "DisruptionTarget")
-        assert is_true(pod.status.conditions, "Ready")
+        assert not is_true(pod.status.conditions, "Ready")
 
     play(scenario)
 
@@ -350,6 +350,9 @@ def test_a_lost_node_falls_silent() -> None:
         still = await rig.cluster.get(Pod, "worker-0", "default")
         assert still.status == pod.status
         assert (await rig.cluster.get(Pod, "worker-1", "default")).status.phase == "Pending"
+        begun = now()
+        await rig.node.halt(grace_s=30.0)
+        assert now() == begun  # there is nothing left to wait for
 
     play(scenario)
 

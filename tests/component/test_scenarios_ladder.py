@@ -86,6 +86,8 @@ async def test_nowhere_to_go_waits_with_a_reason_and_goes_on_when_there_is_room(
     await gang_at_work(world, replicas=2, spares=0)
     await gang_at_work(world, "other", replicas=2, spares=0)
     assert world.job("other").status.placement.domain == "rack-2"
+    await world.until(lambda: world.common_checkpoint() >= 30)
+    newest = world.common_checkpoint()
     await world.fail_device(rank=0)
     await world.until(lambda: world.job().status.phase == "Recovering" and world.job().status.reason == "DomainFull")
     assert "rack-1" in world.job().status.message
@@ -99,7 +101,7 @@ async def test_nowhere_to_go_waits_with_a_reason_and_goes_on_when_there_is_room(
     await world.running("job", attempt=2)
     world.assert_racks("rack-2")
     assert world.recovery().remedy is Remedy.REPLACE_GANG
-    assert world.recovery().resume_step == 20
+    assert world.recovery().resume_step == newest
     assert world.job().status.used == {"device": 1}, "waiting for room is not another interruption"
 
 
@@ -255,6 +257,40 @@ async def test_the_rank_of_a_failed_device_is_not_handed_on_before_its_process_i
     await world.fail_device(rank=rank)
     await world.running("job", attempt=2)
     world.assert_kept(before, but=[rank])
+
+
+@in_world(nodes=16)
+async def test_a_member_that_cannot_be_stopped_is_given_up_and_its_devices_with_it(world: World) -> None:
+    """A process in the kernel's hands (D state) outlives every signal. The barrier must not wait for it for ever."""
+    world.behaviours["job-worker-1"] = Behaviour(step_s=0.5, checkpoint_every=10, stop_s=60.0, kill_s=300.0)
+    await gang_at_work(world, replicas=4, spares=1, stop_grace_seconds=2.0, stop_deadline_seconds=10.0)
+    await world.parked("job", 1)
+    before = world.gang()
+    rank = next(rank for rank, seat in before.items() if seat.pod == "job-worker-1")
+    await world.kill_process(rank=(rank + 1) % 4)
+    await world.running("job", attempt=3)
+    world.assert_kept(before, but=[rank])
+    assert any(r.reason == "MemberNotStopped" for r in world.job().status.recoveries)
+    stuck = before[rank]
+    await world.until(lambda: set(world.devices(stuck.node).quarantine) == set(stuck.devices))
+    await world.submit("other", replicas=1, gpus=1, rack=False)
+    await world.running("other")
+    assert world.gang("other")[0].node != stuck.node
+    await world.until(lambda: world.pod(stuck.pod) is None, 400.0)
+    assert set(world.devices(stuck.node).quarantine) == set(stuck.devices), "only a person takes the order back"
+
+
+@in_world(nodes=16)
+async def test_a_deleted_member_that_cannot_be_stopped_does_not_hold_up_the_gang(world: World) -> None:
+    world.behaviours["job-worker-1"] = Behaviour(step_s=0.5, checkpoint_every=10, stop_s=60.0, kill_s=300.0)
+    await gang_at_work(world, replicas=4, spares=1, stop_grace_seconds=2.0, stop_deadline_seconds=10.0)
+    await world.parked("job", 1)
+    before = world.gang()
+    rank = next(rank for rank, seat in before.items() if seat.pod == "job-worker-1")
+    await world.delete_pod("job-worker-1")
+    await world.running("job", attempt=2, within=30.0)
+    world.assert_kept(before, but=[rank])
+    await world.until(lambda: set(world.devices(before[rank].node).quarantine) == set(before[rank].devices))
 
 
 @in_world()

@@ -26,6 +26,8 @@ QUICK = ("--env", "HELLO_STEP_SECONDS=0.05", "--env", "HELLO_CHECKPOINT_EVERY=4"
 
 Job = dict[str, Any]
 
+pytestmark = pytest.mark.timeout(150)  # a test is a dozen commands, and each is a process of its own
+
 
 class Remuda:
     """`remuda` on one state directory."""
@@ -125,9 +127,9 @@ def members(job: Job) -> dict[int, tuple[str, tuple[str, ...]]]:
 @pytest.fixture(scope="module")
 def remuda(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Remuda]:
     cluster = Remuda(tmp_path_factory.mktemp("state"))
-    started = cluster.out("up", "--detach", "--nodes", "6", "--racks", "2", "--lease", "3")
+    started = cluster.out("up", "--detach", "--nodes", "12", "--racks", "2", "--lease", "3")
     try:
-        assert "The cluster is ready: 6 nodes x 8 " in started
+        assert "The cluster is ready: 12 nodes x 8 " in started
         assert "remuda train" in started
         yield cluster
     finally:
@@ -184,16 +186,16 @@ def test_what_programs_read(remuda: Remuda, hello: str) -> None:
     assert (jobs["kind"], [j["metadata"]["name"] for j in jobs["items"]]) == ("List", [hello])
     assert remuda.document("job", hello)["kind"] == "TrainingJob"
     nodes = remuda.document("nodes")["items"]
-    assert [n["metadata"]["name"] for n in nodes] == [f"node-0{n}" for n in range(1, 7)]
+    assert [n["metadata"]["name"] for n in nodes] == [f"node-{n:02d}" for n in range(1, 13)]
     devices = remuda.document("devices")["devices"]
-    assert len(devices) == 48
+    assert len(devices) == 96
     assert set(devices[0]) == {
         *("node", "rack", "device", "type", "state", "reason", "message", "since", "holder", "draining")
     }
     held = [d["holder"] for d in devices if d["holder"].startswith(f"default/{hello}-")]
     assert len(held) == 12
     pods = remuda.document("get", "pods")["items"]
-    assert {p["metadata"]["labels"]["remuda.dev/gang"] for p in pods} == {hello}
+    assert sum(p["metadata"]["labels"]["remuda.dev/gang"] == hello for p in pods) == 3
     entries = [json.loads(line) for line in remuda.out("logs", hello, "-o", "json", "--tail", "1").splitlines()]
     assert sorted(entry["rank"] for entry in entries) == [0, 1]
 

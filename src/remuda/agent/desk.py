@@ -56,7 +56,8 @@ class Desk:
         self._rejoin_s = rejoin_s
         self._announce = announce
         self._records: dict[str, Launcher] = {}
-        self._gangs: dict[tuple[str, str], set[str]] = {}
+        # Pods by gang, in the order they came: orders go out in it, and a simulated run must repeat exactly.
+        self._gangs: dict[tuple[str, str], dict[str, None]] = {}
         self._inherited: dict[str, LauncherReport] = {}
         self._inherited_until = 0.0
         self._places = CheckpointPlaces(self._steer_all)
@@ -109,7 +110,7 @@ class Desk:
             new = launcher.inherit(new, earlier, self._clock())
         self._records[new.uid] = new
         if new.gang:
-            self._gangs.setdefault((new.namespace, new.gang), set()).add(new.uid)
+            self._gangs.setdefault((new.namespace, new.gang), {})[new.uid] = None
         self._look(new.uid)
 
     def forget(self, uid: str) -> None:
@@ -119,8 +120,8 @@ class Desk:
         earlier = self._inherited.pop(uid, None)
         if known is not None:
             gang = (known.namespace, known.gang)
-            members = self._gangs.get(gang, set())
-            members.discard(uid)
+            members = self._gangs.get(gang, {})
+            members.pop(uid, None)
             if not members:
                 self._gangs.pop(gang, None)
         if earlier is not None or (known is not None and known.report is not None):

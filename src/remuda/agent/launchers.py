@@ -107,7 +107,7 @@ class Launchers:
             door.close()
 
     def close_all(self) -> None:
-        for uid in {*self._live, *self._doors}:
+        for uid in dict.fromkeys((*self._live, *self._doors)):
             self.close(uid)
 
     # --- for channels ---------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ Exit codes: 0 done, 1 it failed, 2 refused (bad input), 130 interrupted.
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -86,6 +87,8 @@ def cli(ctx: click.Context, state: Path | None, namespace: str | None) -> None:
 
 def main(argv: Sequence[str] | None = None, session: Session | None = None) -> int:
     """Runs one command line and returns its exit code. Nothing but REMUDA_DEBUG=1 shows a traceback."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal that cannot show a glyph gets a question mark
     arguments = list(sys.argv[1:] if argv is None else argv)
     extra: dict[str, Any] = {} if session is None else {"obj": session}
     try:
@@ -95,8 +98,10 @@ def main(argv: Sequence[str] | None = None, session: Session | None = None) -> i
         # The reader (say `head`) has had enough. Python would complain once more when it closes stdout.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    except SystemExit as end:  # click's shell completion ends that way
+        return end.code if isinstance(end.code, int) else 0
     except BaseException as error:
-        if os.environ.get("REMUDA_DEBUG") and not isinstance(error, SystemExit):
+        if os.environ.get("REMUDA_DEBUG"):
             raise
         from remuda.cli.errors import explain
 

@@ -75,7 +75,9 @@ def pick(job: TrainingJob, target: Target) -> Member | SparePod:
 
     status = job.status
     if job.is_finished:
-        raise Refusal("JobFinished", f"`{job.name}` has ended ({status.phase}).", "Pick a job that runs; see `remuda jobs`.")
+        raise Refusal(
+            "JobFinished", f"`{job.name}` has ended ({status.phase}).", "Pick a job that runs; see `remuda jobs`."
+        )
     if target.spare:
         found = next((s for s in status.spares if s.parked), next(iter(status.spares), None))
         if found is None or not found.node:

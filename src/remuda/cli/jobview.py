@@ -10,15 +10,15 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from remuda.api.core_v1 import Node, Pod
 from remuda.api.devices import LauncherReport, NodeDevices
 from remuda.api.meta import to_seconds
-from remuda.api.training import UNLIMITED, Cause, Recovery, TrainingJob
+from remuda.api.training import UNLIMITED, Cause, TrainingJob
 from remuda.cli.output import plain_table
-from remuda.cli.text import NOTHING, age, amount, between, compact, duration, percent, plural
+from remuda.cli.recoveryview import render_recoveries
+from remuda.cli.text import NOTHING, age, amount, compact, duration, percent, plural
 from remuda.runtime.config import RACK_LABEL
 
 PHASE_STYLE = {
@@ -144,7 +144,9 @@ def render_header(picture: Picture) -> RenderableType:
         facts.append(f"ETTR {percent(goodput.ettr)}")
     lines.append(Text(" · ".join(facts)))
     lost = ", ".join(f"{cause} {amount(s)}" for cause, s in sorted(goodput.lost_gpu_seconds.items()))
-    lines.append(_budgets(job).append(f" · GPU-seconds lost: {lost}" if lost else ""))
+    lines.append(_budgets(job))
+    if lost:
+        lines.append(Text.assemble(("GPU-seconds lost ", "dim"), f" {lost}"))
     return Group(*lines)
 
 
@@ -230,82 +232,3 @@ def _pod_state(pod: Pod) -> Text:
         )
         word = refused or ("starting" if pod.status.phase == "Running" or pod.spec.node_name else "waiting for a place")
     return Text(word, style="red" if pod.is_terminal else "yellow")
-
-
-def render_recoveries(recoveries: Sequence[Recovery], width: int, *, wide: bool = False) -> list[RenderableType]:
-    """Newest last. Times count from the first signal of the fault. Below: what happened and why not otherwise."""
-    notes = Text()
-    for recovery in recoveries if wide else recoveries[-1:]:
-        notes.append(f"\nattempt {recovery.attempt}: {recovery.message or recovery.reason}")
-        if recovery.replaced:
-            notes.append(f"\n  {', '.join(recovery.members)} -> {', '.join(recovery.replaced)}")
-        for refused in recovery.why_not:
-            notes.append(f"\n  not {refused}", style="dim")
-    return [recovery_table(recoveries, width), notes]
-
-
-def recovery_table(recoveries: Sequence[Recovery], width: int) -> Table:
-    columns = ("ATTEMPT", "CAUSE", "REASON", "REMEDY", "PRICE", "DETECT", "STOP", "BARRIER", "STEP", "LOST")
-    table = plain_table(
-        *columns, tight=width < 100, right=("ATTEMPT", "PRICE", "DETECT", "STOP", "BARRIER", "STEP", "LOST")
-    )
-    table.columns[2].overflow = "ellipsis"
-    for r in recoveries:
-        start = r.signal_at or r.detected_at
-        lost = max(0, r.step_at_fault - r.resume_step) if r.opened_at else None
-        table.add_row(
-            str(r.attempt),
-            r.cause.value,
-            r.reason,
-            r.remedy.value,
-            f"{r.price_gpu_hours:.2f}",
-            between(start, r.detected_at),
-            between(start, r.stopped_at),
-            between(start, r.opened_at),
-            between(start, r.first_step_at),
-            NOTHING if lost is None else str(lost),
-        )
-    return table
-
-
-def recovery_words(recovery: Recovery) -> str:
-    """One recovery as a line of text."""
-    start = recovery.signal_at or recovery.detected_at
-    lost = max(0, recovery.step_at_fault - recovery.resume_step)
-    times = (
-        ("detected", recovery.detected_at),
-        ("stopped", recovery.stopped_at),
-        ("barrier open", recovery.opened_at),
-        ("first new step", recovery.first_step_at),
-    )
-    reached = ", ".join(f"{word} {between(start, time)}" for word, time in times if time is not None)
-    tail = f", {plural(lost, 'step')} lost" if recovery.opened_at else ""
-    return f"{recovery.remedy} after {recovery.reason} ({recovery.cause}): {reached}{tail}"
-
-
-def transitions(old: TrainingJob | None, new: TrainingJob) -> list[str]:
-    """What changed between two looks, one line each, for output that cannot be redrawn."""
-    was, status = (old.status if old else None), new.status
-    lines: list[str] = []
-    if was is None or (was.phase, was.attempt) != (status.phase, status.attempt):
-        why = f"{status.reason}: {status.message}" if status.reason else "created"
-        lines.append(f"attempt {status.attempt} {status.phase} - {why}")
-    before = {(r.attempt, r.signal_at): r for r in was.recoveries} if was else {}
-    for recovery in status.recoveries:
-        seen = before.get((recovery.attempt, recovery.signal_at))
-        if recovery.first_step_at is not None and (seen is None or seen.first_step_at is None):
-            lines.append(f"attempt {recovery.attempt} recovered - {recovery_words(recovery)}")
-        elif seen is None:
-            head = f"{recovery.remedy} at {recovery.price_gpu_hours:.2f} GPU-hours"
-            why_not = f" (not {'; not '.join(recovery.why_not)})" if recovery.why_not else ""
-            lines.append(f"attempt {recovery.attempt} remedy - {head}{why_not}")
-    parked = _parked(new)
-    if was is not None and old is not None and parked - _parked(old):
-        lines.append(f"attempt {status.attempt} spare parked - {', '.join(sorted(parked - _parked(old)))}")
-    if was is not None and was.progress.checkpoint_step == 0 < status.progress.checkpoint_step:
-        lines.append(f"attempt {status.attempt} first checkpoint - step {status.progress.checkpoint_step}")
-    return lines
-
-
-def _parked(job: TrainingJob) -> set[str]:
-    return {s.pod for s in job.status.spares if s.parked}

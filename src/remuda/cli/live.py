@@ -18,15 +18,16 @@ from remuda.api.names import LABEL_GANG
 from remuda.api.selectors import parse_field_selector, where
 from remuda.api.training import TrainingJob
 from remuda.cli.errors import FAILED, Failed
-from remuda.cli.jobview import Picture, render_job, take_picture, transitions
+from remuda.cli.jobview import Picture, render_job, take_picture
 from remuda.cli.output import make_console, object_body
+from remuda.cli.recoveryview import transitions
 from remuda.cli.session import Session
 from remuda.kube.cluster import Cluster
 from remuda.kube.informer import Informer
 
 REDRAW_EVERY_S = 0.2
 TICK_S = 1.0  # ages move even when nothing else does
-_CHROME_ROWS = 14  # lines of the picture that are not members: header, headings, the newest recoveries
+_CHROME_ROWS = 17  # lines of the picture that are not members: header, headings, the newest recoveries
 
 
 def silence_logs() -> None:

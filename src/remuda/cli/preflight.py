@@ -162,5 +162,10 @@ def check_checkpoint(job: TrainingJob) -> None:
         )
 
 
+def has_checkpoints(directory: Path) -> bool:
+    """Somebody has saved there before: a new job goes on from it."""
+    return next(directory.glob("rank-*/step-*.json"), None) is not None
+
+
 def pod_spec(role: Role) -> PodSpec:
     return from_wire(PodSpec, role.template.spec)

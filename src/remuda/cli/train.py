@@ -102,8 +102,8 @@ def train(session: Session, watch: bool, dry_run: bool, form: str, **options: An
         async with _cluster(session, needed=not dry_run) as cluster:
             job, note = (from_file, "") if from_file else await _complete(cluster, asked, flags, name)
             await _look_before(session, cluster, job)
-            if note:
-                click.echo(f"note: {note}", err=True)
+            for line in filter(None, (note, _earlier_checkpoints(session, job))):
+                click.echo(f"note: {line}", err=True)
             if dry_run:
                 print_document("yaml" if form == "table" else form, object_body(job))
                 return 0
@@ -247,6 +247,15 @@ async def _look_before(session: Session, cluster: Cluster | None, job: TrainingJ
     preflight.check_gpus(job, (await cluster.list(NodeDevices)).items)
     if job.name in await _names(cluster, job.namespace):
         raise preflight.name_taken(job)
+
+
+def _earlier_checkpoints(session: Session, job: TrainingJob) -> str:
+    from remuda.cli.preflight import has_checkpoints
+
+    place = Path(job.spec.checkpoint.path or session.state.checkpoints / job.namespace / job.name)
+    if not _is_process_runtime(session) or not has_checkpoints(place):
+        return ""
+    return f"There are checkpoints in {place}; training goes on from them. Remove them to start afresh."
 
 
 def _is_process_runtime(session: Session) -> bool:

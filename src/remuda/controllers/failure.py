@@ -39,7 +39,7 @@ class FailureController:
         """Holders change when a pod is bound, ends or goes; its other changes do not matter here."""
         before, after = _holds(old), _holds(new)
         if before != after:
-            for node in {n for n in (before, after) if n}:
+            for node in filter(None, (before, after)):
                 self._queue.add(node)
 
     async def observe(self, key: str) -> NodeDevices | None:

@@ -22,9 +22,10 @@ from remuda.api.training import TrainingJob
 from remuda.controllers.view import ClusterView
 from remuda.core.placement.snapshot import devices_of
 from remuda.core.workload.gang import MemberProgress, PodView
-from remuda.core.workload.training import GangObserved, TrainingPlan, plan_training
+from remuda.core.workload.training import Doomed, GangObserved, TrainingPlan, plan_training
 from remuda.kube.cluster import Cluster, Preconditions
 from remuda.kube.workqueue import WorkQueue
+from remuda.kube.writes import write_all
 from remuda.link.progress import PodProgress, ProgressBoard
 
 log = structlog.get_logger(__name__)
@@ -143,30 +144,26 @@ class TrainingController:
             entry = QuarantineOrder(order.reason, order.message, by, to_time(self._clock()))
             patch: JsonObject = {"quarantine": {order.device: to_wire(entry)}}
             await self._cluster.patch(NodeDevices, order.node, patch)
-        for doomed in plan.delete:
-            try:
-                await self._cluster.delete(
-                    Pod,
-                    doomed.name,
-                    job.namespace,
-                    when=Preconditions(uid=doomed.uid),
-                    grace_s=0 if doomed.force else None,
-                )
-            except (NotFound, Conflict):
-                pass  # gone already, or another pod of that name: not ours to delete
-        await self._create(job, plan)
+        await write_all(lambda doomed: self._delete(job, doomed), plan.delete)
+        await write_all(lambda body: self._create(job, body), plan.create)
         return planned.wake_s
 
-    async def _create(self, job: TrainingJob, plan: TrainingPlan) -> None:
-        for body in plan.create:
-            try:
-                await self._cluster.create(Pod, body)
-            except AlreadyExists:
-                found = await self._cluster.get(Pod, body["metadata"]["name"], job.namespace)
-                owner = found.owner("TrainingJob")
-                if owner is None or owner.uid != job.uid:
-                    log.warning("pod name taken", pod=found.name, job=job.name)
-                    raise
+    async def _delete(self, job: TrainingJob, doomed: Doomed) -> None:
+        when = Preconditions(uid=doomed.uid)
+        try:
+            await self._cluster.delete(Pod, doomed.name, job.namespace, when=when, grace_s=0 if doomed.force else None)
+        except (NotFound, Conflict):
+            pass  # gone already, or another pod of that name: not ours to delete
+
+    async def _create(self, job: TrainingJob, body: JsonObject) -> None:
+        try:
+            await self._cluster.create(Pod, body)
+        except AlreadyExists:
+            found = await self._cluster.get(Pod, body["metadata"]["name"], job.namespace)
+            owner = found.owner("TrainingJob")
+            if owner is None or owner.uid != job.uid:
+                log.warning("pod name taken", pod=found.name, job=job.name)
+                raise
 
     def _newest(self, key: Key) -> TrainingJob | None:
         """The informer's job, or the one written last while the informer has not caught up with that write."""

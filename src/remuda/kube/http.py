@@ -1,59 +1,74 @@
-"""`HttpCluster`: the `Cluster` port over HTTP, on a unix socket or a base URL. Raises exactly what the in-process one does.
+"""`HttpCluster`: the `Cluster` port over HTTP, to the embedded server's unix socket or to any Kubernetes API.
 
-Use it as an async context manager: it holds a connection pool. A server that cannot be reached is `Unavailable`.
+It raises exactly what the in-process one does. A list is fetched in pages, each decoded straight from its bytes into the
+projection, so that no more than one page is held besides the result; when the server forgets the list halfway (410), it is
+begun anew. A watch outlives its connections: it goes on after the last version it told, and ends only with `Expired`
+(history is gone), with an answer that will not change (404, 403, ...), or when the API stays away for longer than
+`Options.reconnect_s`: then it raises `Unavailable`, or just ends if the server had closed it in good order.
+
+Use it as an async context manager: it holds connections.
 """
 
 from __future__ import annotations
 
-import io
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import ExitStack, asynccontextmanager
+import gc
+import random
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
-import aiohttp
 import msgspec
 
 from remuda.api.codec import decode, encode
 from remuda.api.core_v1 import Binding, Pod
-from remuda.api.errors import ApiError, BadRequest, Status, Unavailable, from_status
+from remuda.api.errors import ApiError, BadRequest, Conflict, Expired
 from remuda.api.meta import JsonObject, KObject
 from remuda.api.selectors import EVERYTHING, FieldSelector, Selector
+from remuda.kube.access import Access
+from remuda.kube.answers import Replaced, Undecodable
+from remuda.kube.backoff import Jitter
 from remuda.kube.cluster import ANY, NO_FIELDS, Listing, Preconditions, WatchEvent
 from remuda.kube.rest import (
     JSON,
     MERGE_PATCH,
-    Bookmark,
     DeleteOptions,
     DeletePreconditions,
     ListBody,
-    WatchLine,
+    Untyped,
     object_path,
     path_of,
-    reachable,
     render_binding,
 )
+from remuda.kube.transport import Options, Request, Transport
+from remuda.kube.watch import follow, read_object
 
 K = TypeVar("K", bound=KObject)
 
-# aiohttp refuses lines longer than twice its buffer, and one watch event is one line; the API's own limit of a body is 3 MiB.
-_READ_BUFFER_BYTES = 2 * 1024 * 1024
-_CONNECT_TIMEOUT_S = 5.0
-_LARGE_BODY_BYTES = 512 * 1024  # above that aiohttp wants a stream, so as not to block the loop
+_LIST_ATTEMPTS = 3  # history lasts minutes and a list seconds: losing it three times in a row is no accident
+_RECONNECT_S = 30.0
 
 
 class HttpCluster:
-    """`HttpCluster(uds=path)` or `HttpCluster(base_url="http://host:port")`. `timeout_s` bounds everything but watches."""
+    """`HttpCluster(uds=path)`, `HttpCluster(access=kubeconfig.load())`, or `HttpCluster(base_url="http://host:port")`."""
 
     def __init__(
-        self, *, uds: str | Path | None = None, base_url: str = "http://remuda", timeout_s: float = 30.0
+        self,
+        *,
+        uds: str | Path | None = None,
+        base_url: str = "http://remuda",
+        access: Access | None = None,
+        options: Options = Options(),  # noqa: B008 - an immutable value
+        jitter: Jitter = random.random,
+        clock: Callable[[], float] = time.time,
     ) -> None:
-        self._uds = None if uds is None else Path(uds)
-        self._base = base_url.rstrip("/")
-        self._timeout_s = timeout_s
-        self._resources = ExitStack()
-        self._session: aiohttp.ClientSession | None = None
+        socket = None if uds is None else Path(uds)
+        access = access or Access(server=base_url.rstrip("/"))
+        self.transport = Transport(access, uds=socket, options=options, jitter=jitter, clock=clock)
+        patient_s = _RECONNECT_S if socket is None else 0.0
+        self._reconnect_s = patient_s if options.reconnect_s is None else options.reconnect_s
 
     async def __aenter__(self) -> HttpCluster:
         return self
@@ -64,33 +79,12 @@ class HttpCluster:
         await self.close()
 
     async def close(self) -> None:
-        session, self._session = self._session, None
-        if session is not None:
-            await session.close()
-        self._resources.close()
-
-    def _open(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            connector: aiohttp.BaseConnector
-            if self._uds is None:
-                connector = aiohttp.TCPConnector(limit=0)
-            else:
-                try:
-                    path = self._resources.enter_context(reachable(self._uds))
-                except OSError as error:
-                    raise Unavailable(f"cannot reach the API at {self._uds}: {error.strerror}") from error
-                connector = aiohttp.UnixConnector(path, limit=0)
-            self._session = aiohttp.ClientSession(
-                connector=connector,
-                read_bufsize=_READ_BUFFER_BYTES,
-                timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT_S),
-            )
-        return self._session
+        await self.transport.close()
 
     # Reading.
 
     async def get(self, kind: type[K], name: str, namespace: str = "") -> K:
-        return decode(kind, await self._call("GET", object_path(kind.resource, namespace, name)))
+        return read_object(kind, await self._call("GET", object_path(kind.resource, namespace, name)))
 
     async def list(
         self,
@@ -100,9 +94,24 @@ class HttpCluster:
         labels: Selector = EVERYTHING,
         fields: FieldSelector = NO_FIELDS,
     ) -> Listing[K]:
-        body = await self._call("GET", path_of(kind.resource, namespace), query=_query(labels, fields))
-        found: ListBody[K] = decode(ListBody[kind], body)  # type: ignore[valid-type]
-        return Listing(found.items, found.metadata.resource_version)
+        path, query = path_of(kind.resource, namespace), _query(labels, fields)
+        for attempt in range(1, _LIST_ATTEMPTS + 1):
+            try:
+                return await self._pages(kind, path, query)
+            except Expired:
+                if attempt == _LIST_ATTEMPTS:
+                    raise
+        raise AssertionError("unreachable")
+
+    async def _pages(self, kind: type[K], path: str, query: dict[str, str]) -> Listing[K]:
+        found: list[K] = []
+        query = {**query, "limit": str(self.transport.options.page_size)}
+        while True:
+            page = read_page(kind, await self._call("GET", path, query=query))
+            found += page.items
+            if not page.metadata.continue_:
+                return Listing(found, page.metadata.resource_version)
+            query["continue"] = page.metadata.continue_
 
     async def watch(
         self,
@@ -113,10 +122,20 @@ class HttpCluster:
         labels: Selector = EVERYTHING,
         fields: FieldSelector = NO_FIELDS,
     ) -> AsyncGenerator[WatchEvent[K], None]:
-        query = {**_query(labels, fields), "watch": "1", "allowWatchBookmarks": "1", "resourceVersion": since}
-        async with self._request("GET", path_of(kind.resource, namespace), query=query, is_watch=True) as response:
-            async for line in response.content:
-                yield _event(kind, line)
+        there: Sequence[K] = ()
+        if since in ("", "0"):
+            # Objects that were there before have versions in no order, so a watch that starts with them could not be taken
+            # up again after a break. A list has one version.
+            listing = await self.list(kind, namespace, labels=labels, fields=fields)
+            there, since = listing.items, listing.resource_version
+        elif not (since.isascii() and since.isdigit()):
+            raise BadRequest(f"invalid resource version `{since}`: it must be one that a list or an object gave")
+        query = {**_query(labels, fields), "watch": "1", "allowWatchBookmarks": "1"}
+        path = path_of(kind.resource, namespace)
+        events = follow(self.transport, kind, path, query, since, reconnect_s=self._reconnect_s, there=there)
+        async with aclosing(events):
+            async for event in events:
+                yield event
 
     # Writing.
 
@@ -124,11 +143,11 @@ class HttpCluster:
         namespace, _ = _place(body)
         if kind.resource.namespaced and not namespace:
             raise BadRequest("an empty namespace may not be set during creation; set metadata.namespace")
-        return decode(kind, await self._call("POST", path_of(kind.resource, namespace), encode(body)))
+        return read_object(kind, await self._call("POST", path_of(kind.resource, namespace), encode(body)))
 
     async def replace(self, kind: type[K], body: K | JsonObject, *, subresource: str = "") -> K:
         path = object_path(kind.resource, *_place(body), subresource)
-        return decode(kind, await self._call("PUT", path, encode(body)))
+        return read_object(kind, await self._call("PUT", path, encode(body)))
 
     async def patch(
         self,
@@ -143,7 +162,13 @@ class HttpCluster:
         if not isinstance(patch, dict):
             raise BadRequest("a merge patch must be an object")
         path = object_path(kind.resource, namespace, name, subresource)
-        return decode(kind, await self._call("PATCH", path, encode(_guarded(patch, when)), type_=MERGE_PATCH))
+        try:
+            answer = await self._call("PATCH", path, encode(_guarded(patch, when)), type_=MERGE_PATCH)
+        except Replaced as error:
+            if when.uid:
+                raise Conflict(f"{error.message}: the object is another one by now") from error
+            raise
+        return read_object(kind, answer)
 
     async def delete(
         self, kind: type[K], name: str, namespace: str = "", *, when: Preconditions = ANY, grace_s: int | None = None
@@ -156,8 +181,6 @@ class HttpCluster:
         body = encode(render_binding(name, namespace, binding))
         await self._call("POST", object_path(Pod.resource, namespace, name, "binding"), body)
 
-    # Transport.
-
     async def _call(
         self,
         method: str,
@@ -167,37 +190,33 @@ class HttpCluster:
         type_: str = JSON,
         query: dict[str, str] | None = None,
     ) -> bytes:
-        async with self._request(method, path, body, type_=type_, query=query) as response:
-            return await response.read()
+        return await self.transport.call(Request(method=method, path=path, query=query or {}, body=body, type=type_))
 
-    @asynccontextmanager
-    async def _request(
-        self,
-        method: str,
-        path: str,
-        body: bytes | None = None,
-        *,
-        type_: str = JSON,
-        query: dict[str, str] | None = None,
-        is_watch: bool = False,
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
-        total = None if is_watch else self._timeout_s
-        headers = {"Accept": JSON} if body is None else {"Accept": JSON, "Content-Type": type_}
-        try:
-            async with self._open().request(
-                method,
-                self._base + path,
-                data=body if body is None or len(body) <= _LARGE_BODY_BYTES else io.BytesIO(body),
-                params=query,
-                headers=headers,
-                timeout=aiohttp.ClientTimeout(total=total, sock_connect=_CONNECT_TIMEOUT_S),
-            ) as response:
-                if response.status >= 400:
-                    raise _error(response.status, await response.read())
-                yield response
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            where = self._uds or self._base
-            raise Unavailable(f"cannot reach the API at {where}: {str(error) or type(error).__name__}") from error
+
+def read_page(kind: type[K], body: bytes) -> ListBody[K]:
+    """A page's objects all live on, so looking for garbage among them while they come is time lost: a third of a large list."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        page: ListBody[K] = decode(ListBody[kind], body)  # type: ignore[valid-type]
+        return page
+    except msgspec.MsgspecError as error:
+        raise _culprit(kind, body, error) from None
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _culprit(kind: type[KObject], body: bytes, error: Exception) -> ApiError:
+    """The exception that names the object at fault."""
+    try:
+        for item in decode(Untyped, body).items:
+            read_object(kind, bytes(item))
+    except Undecodable as found:
+        return found
+    except msgspec.MsgspecError:
+        pass  # not even a list
+    return Undecodable(f"the list of {kind.resource.plural} cannot be read: {error}")
 
 
 def _query(labels: Selector, fields: FieldSelector) -> dict[str, str]:
@@ -219,20 +238,3 @@ def _guarded(patch: JsonObject, when: Preconditions) -> JsonObject:
     guards = {"uid": when.uid, "resourceVersion": when.resource_version}
     asked = {name: value for name, value in guards.items() if value}
     return {**patch, "metadata": {**(patch.get("metadata") or {}), **asked}} if asked else patch
-
-
-def _event(kind: type[K], line: bytes) -> WatchEvent[K]:
-    event = decode(WatchLine, line)
-    if event.type == "ERROR":
-        raise from_status(decode(Status, bytes(event.object)))
-    if event.type == "BOOKMARK":
-        return WatchEvent("BOOKMARK", decode(Bookmark, bytes(event.object)).metadata.resource_version, None)
-    obj = decode(kind, bytes(event.object))
-    return WatchEvent(event.type, obj.metadata.resource_version, obj)
-
-
-def _error(code: int, body: bytes) -> ApiError:
-    try:
-        return from_status(decode(Status, body))
-    except msgspec.MsgspecError:
-        return ApiError(f"the API answered {code}: {body[:200].decode(errors='replace')}", code=code)

@@ -15,7 +15,7 @@ from urllib.parse import quote
 import msgspec
 
 from remuda.api.core_v1 import Binding
-from remuda.api.errors import BadRequest
+from remuda.api.errors import ApiError, BadRequest
 from remuda.api.meta import JsonObject, KObject, ObjectMeta, Resource
 
 K = TypeVar("K", bound=KObject)
@@ -45,7 +45,10 @@ def check_address(resource: Resource, namespace: str, name: str) -> None:
 
 
 class ListMeta(msgspec.Struct, frozen=True, rename="camel"):
+    """`continue_` names the next page; empty on the last."""
+
     resource_version: str = ""
+    continue_: str = msgspec.field(name="continue", default="")
 
 
 class ListBody(msgspec.Struct, Generic[K], frozen=True):
@@ -53,15 +56,21 @@ class ListBody(msgspec.Struct, Generic[K], frozen=True):
     metadata: ListMeta = ListMeta()
 
 
+class Untyped(msgspec.Struct, frozen=True):
+    """A page of a list before its items are looked at."""
+
+    items: list[msgspec.Raw] = []
+
+
+class Named(msgspec.Struct, frozen=True):
+    metadata: ObjectMeta = ObjectMeta()
+
+
 class WatchLine(msgspec.Struct, frozen=True):
     """One line of a watch stream; `object` is decoded once its type is known."""
 
     type: str
     object: msgspec.Raw
-
-
-class Bookmark(msgspec.Struct, frozen=True):
-    metadata: ObjectMeta = ObjectMeta()
 
 
 class DeletePreconditions(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -97,6 +106,28 @@ def render_binding(name: str, namespace: str, binding: Binding) -> JsonObject:
         "metadata": {**meta, "name": name, "namespace": namespace},
         "target": {"apiVersion": "v1", "kind": "Node", "name": binding.target},
     }
+
+
+class Lines:
+    """A stream of bytes into whole lines. One line is one object, and no object is larger than `limit`."""
+
+    def __init__(self, limit: int = 16 * 1024 * 1024) -> None:
+        self._limit = limit
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """The lines that this chunk completes, without their ends and without empty ones."""
+        first, *rest = chunk.split(b"\n")
+        self._parts.append(first)
+        self._size += len(first)
+        if self._size > self._limit:
+            raise ApiError(f"the API sent a line of more than {self._limit} bytes", reason="LineTooLong")
+        if not rest:
+            return []
+        found = [b"".join(self._parts), *rest[:-1]]
+        self._parts, self._size = [rest[-1]], len(rest[-1])
+        return [line for line in found if line]
 
 
 _UNIX_PATH_LIMIT = 107

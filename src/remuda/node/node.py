@@ -60,7 +60,7 @@ class EmbeddedNode:
         self._orphans: dict[str, set[str]] = {}  # uid -> containers still to die
         self._adopted: dict[str, list[Adopted]] = {}
         self._is_synced = False
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}  # in order: a simulated run must repeat exactly
         self._site = Site(
             node=config.name,
             cluster=cluster,
@@ -116,7 +116,9 @@ class EmbeddedNode:
             worker.vanish()
 
     def find(self, name: str, namespace: str) -> PodWorker | None:
-        return next((w for w in self._workers.values() if (w.pod.name, w.pod.namespace) == (name, namespace)), None)
+        """The newest of that name: one that was removed by force may still be dying beside it."""
+        found = (w for w in reversed(self._workers.values()) if (w.pod.name, w.pod.namespace) == (name, namespace))
+        return next(found, None)
 
     async def stop(self) -> None:
         """Let go: containers run on and the next start finds them."""
@@ -163,8 +165,8 @@ class EmbeddedNode:
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
 
     # --- pods ---------------------------------------------------------------------------------------------------------
 

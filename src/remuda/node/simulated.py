@@ -187,6 +187,7 @@ class LaunchedContainer:
         self._queue: deque[actions.Action] = deque()
         self._working = False
         self._alive = True
+        self._code = 0
         self._child: TrainingChild | None = None
         self._to_agent: Deliver | None = None
         self._loop = asyncio.get_running_loop()
@@ -200,16 +201,27 @@ class LaunchedContainer:
         self._input(self._machine.terminate(self._clock()))
 
     def kill(self) -> None:
-        self.vanish()
-        self._ended(_KILLED, "")
+        self._finish(_KILLED)
 
     def vanish(self) -> None:
+        self._silence()
+        if self._child is not None:
+            self._child.vanish()
+
+    def _finish(self, code: int) -> None:
+        """The launcher ends, and what it started with it; the container lives as long as anything in it."""
+        self._code = code
+        self._silence()
+        if self.child is not None:
+            self.child.kill()
+        else:
+            self._ended(code, "")
+
+    def _silence(self) -> None:
         self._alive = False
         self._queue.clear()
         if self._timer is not None:
             self._timer.cancel()
-        if self._child is not None:
-            self._child.vanish()
 
     def _begin(self) -> None:
         self._timer = None
@@ -251,8 +263,7 @@ class LaunchedContainer:
             if self._child is not None:
                 self._child.save()
         elif isinstance(action, actions.Exit):
-            self.vanish()
-            self._ended(action.code, "")
+            self._finish(action.code)
 
     def _connect(self, now: float) -> None:
         try:
@@ -270,6 +281,9 @@ class LaunchedContainer:
 
         def ended(code: int, signal: int | None, message: str) -> None:
             self._child = None
+            if not self._alive:
+                self._ended(self._code, "")
+                return
             self._input(self._machine.child_exited(self._clock(), attempt, code, signal, message))
 
         self._child = TrainingChild(self._behaviour, action.env, self._job, self._checkpoints, self._rng, report, ended)

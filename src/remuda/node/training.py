@@ -29,6 +29,7 @@ class Behaviour(msgspec.Struct, frozen=True):
     checkpoint_every: int = 10  # steps; 0 = never
     steps: int = 0  # done (exit 0) after so many; 0 = goes on for ever
     stop_s: float = 0.05  # TERM to gone; more than the grace means it has to be killed
+    kill_s: float = 0.0  # KILL to gone; more than nothing is a process the kernel cannot end yet (D state)
     run_s: float | None = None  # a pod without launcher: exits 0 after that
 
 
@@ -88,6 +89,7 @@ class TrainingChild:
         self._loop = asyncio.get_running_loop()
         self._timer = self._loop.call_later(behaviour.child_start_s, self._begin_step)
         self._ending: asyncio.TimerHandle | None = None
+        self._is_killed = False
 
     def terminate(self) -> None:
         """TERM (and CONT: a stopped process wakes up to die of it)."""
@@ -96,7 +98,14 @@ class TrainingChild:
             self._ending = self._loop.call_later(self._behaviour.stop_s, self._end, 143, 15, "killed by SIGTERM")
 
     def kill(self) -> None:
-        self._end(137, 9, "killed by SIGKILL")
+        if not self._behaviour.kill_s:
+            self._end(137, 9, "killed by SIGKILL")
+        elif self.is_alive and not self._is_killed:
+            self._is_killed = True
+            self._timer.cancel()
+            if self._ending is not None:
+                self._ending.cancel()
+            self._ending = self._loop.call_later(self._behaviour.kill_s, self._end, 137, 9, "killed by SIGKILL")
 
     def fail(self, code: int, message: str) -> None:
         self._end(code, None, message)

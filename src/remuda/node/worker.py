@@ -76,7 +76,7 @@ class PodWorker:
         self._writing = False
         self._retry_s = RETRY_FIRST_S
         self._retry_at = 0.0
-        self._beside: set[asyncio.Task[None]] = set()
+        self._beside: dict[asyncio.Task[None], None] = {}  # in order: a simulated run must repeat exactly
 
     # --- what happens to the pod --------------------------------------------------------------------------------------
 
@@ -325,8 +325,8 @@ class PodWorker:
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
-        self._beside.add(task)
-        task.add_done_callback(self._beside.discard)
+        self._beside[task] = None
+        task.add_done_callback(self._beside.pop)
 
 
 def chosen_devices(pod: Pod) -> list[str]:

@@ -9,8 +9,7 @@ changes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterable
 
 import structlog
 
@@ -34,13 +33,11 @@ from remuda.core.placement.gang import Assignment, GangAsk, PlacementPlan, PodAs
 from remuda.core.placement.snapshot import Snapshot, build_snapshot
 from remuda.kube.cluster import Cluster, Preconditions
 from remuda.kube.informer import Informer
-
-T = TypeVar("T")
+from remuda.kube.writes import write_all
 
 log = structlog.get_logger(__name__)
 
 SETTLE_S = 0.01  # pods of a gang are made one after another; a cycle a moment later sees them all
-AT_ONCE = 256  # writes under way together
 RECHECK_S = 5.0  # leases run out without an event, so waiting pods are looked at again
 
 
@@ -84,7 +81,9 @@ class Scheduler:
         while True:
             timeout = RECHECK_S if any(self._waiting()) else None
             try:
-                await asyncio.wait_for(self._changed.wait(), timeout)
+                # Not `wait_for`: Python 3.11's loses a cancellation that comes in the moment the event is set.
+                async with asyncio.timeout(timeout):
+                    await self._changed.wait()
             except TimeoutError:
                 pass
             await asyncio.sleep(SETTLE_S)
@@ -99,9 +98,8 @@ class Scheduler:
     async def cycle(self) -> PlacementPlan:
         now = self._clock()
         plan = plan_placement(self._snapshot(now), gather_gangs(self._waiting(), self._siblings, self._domain))
-        # A gang is bound all at once: the store makes it one group commit, and whoever watches pods sees one change, not many.
-        await _together(self._bind, plan.assignments)
-        await _together(lambda refused: self._refuse(*refused, now), plan.refused)
+        await write_all(self._bind, plan.assignments)
+        await write_all(lambda refused: self._refuse(*refused, now), plan.refused)
         return plan
 
     def _snapshot(self, now: float) -> Snapshot:
@@ -147,6 +145,8 @@ class Scheduler:
         pod = self._pods.get(ask.name, ask.namespace)
         if pod is None or pod.uid != ask.uid or pod.spec.node_name:
             return
+        if refusal.reason == "GangIncomplete" and now - _age(pod) < RECHECK_S:
+            return  # the rest is being made; telling every pod of every other one would take longer than that
         text = f"{refusal.message} {refusal.fix}".strip()
         old = pod.status.conditions
         new = with_condition(old, "PodScheduled", False, refusal.reason, text, to_time(now))
@@ -159,15 +159,6 @@ class Scheduler:
             )
         except (Conflict, NotFound):
             pass  # it went away meanwhile
-
-
-async def _together(write: Callable[[T], Awaitable[None]], items: Sequence[T]) -> None:
-    """All of them, AT_ONCE at a time and each to its end; then the first error counts, and the next cycle does the rest."""
-    for start in range(0, len(items), AT_ONCE):
-        writes = (write(item) for item in items[start : start + AT_ONCE])
-        for result in await asyncio.gather(*writes, return_exceptions=True):
-            if isinstance(result, BaseException):
-                raise result
 
 
 def gather_gangs(

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from rich.console import Console, RenderableType
 
 from remuda.api.core_v1 import Node, NodeStatus, Pod, PodSpec, PodStatus
 from remuda.api.devices import (
@@ -188,6 +189,13 @@ def machines() -> list[KObject]:
 
 def pods() -> list[Pod]:
     return [a_pod(index) for index in (0, 2, 3, 4)]
+
+
+def text_of(renderable: RenderableType, width: int) -> str:
+    console = Console(width=width, highlight=False)
+    with console.capture() as capture:
+        console.print(renderable)
+    return "\n".join(line.rstrip() for line in capture.get().splitlines())
 
 
 class Result(msgspec.Struct, frozen=True):

@@ -9,7 +9,7 @@ import yaml
 
 from remuda import __version__
 from remuda.api.training import TrainingJob
-from remuda.cli.app import SECTIONS, cli, main
+from remuda.cli.app import SECTIONS, main
 from tests.unit.cli.scenes import Cli, a_job, machines, pods
 
 
@@ -47,8 +47,15 @@ def test_no_command_at_all_shows_the_help(cli: Cli) -> None:
     assert "Usage: remuda" in result.err
 
 
-def test_completion_offers_the_commands() -> None:
-    assert "devices" in cli.list_commands(cli.make_context("remuda", ["jobs"], resilient_parsing=True))
+def test_shell_completion(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("_REMUDA_COMPLETE", "bash_source")
+    assert main([]) == 0
+    assert "_remuda_completion" in capsys.readouterr().out
+    monkeypatch.setenv("_REMUDA_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", "remuda drill process-")
+    monkeypatch.setenv("COMP_CWORD", "2")
+    assert main([]) == 0
+    assert capsys.readouterr().out.split() == ["plain,process-hang", "plain,process-kill"]
 
 
 def test_jobs(busy: Cli) -> None:

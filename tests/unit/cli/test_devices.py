@@ -7,8 +7,7 @@ from remuda.api.devices import DeviceState, NodeDevices, Verdict
 from remuda.api.meta import ObjectMeta
 from remuda.cli.devices import entries, render_ledger, render_rows
 from remuda.cli.nodes import render_nodes
-from tests.unit.cli.scenes import NOW, Cli, a_node, a_pod, at, devices_of_node, machines, pods
-from tests.unit.cli.test_jobview import text_of
+from tests.unit.cli.scenes import NOW, Cli, a_node, a_pod, at, devices_of_node, machines, pods, text_of
 
 
 def sample() -> tuple[list[Node], list[NodeDevices]]:

@@ -152,6 +152,17 @@ def test_a_taken_name(cluster: Cli) -> None:
     assert train(cluster, "hello", "-n", "other", *COMMAND).code == 0, "names are per namespace"
 
 
+def test_checkpoints_of_an_earlier_job_are_mentioned(cluster: Cli, here: Path) -> None:
+    for place in (cluster.state / "checkpoints" / "default" / "hello", here / "mine"):
+        (place / "rank-0").mkdir(parents=True)
+        (place / "rank-0" / "step-10.json").write_text("{}")
+    own = train(cluster, "hello", *COMMAND)
+    assert own.err.startswith(f"note: There are checkpoints in {cluster.state}/checkpoints/default/hello;")
+    named = train(cluster, "other", "--checkpoint", "mine", *COMMAND)
+    assert f"There are checkpoints in {here}/mine;" in named.err
+    assert train(cluster, "third", *COMMAND).err == ""
+
+
 def test_simulated_pods_need_no_command_on_this_machine(cluster: Cli) -> None:
     StateDir(cluster.state).remember(ClusterConfig(runtime="simulated"))
     result = train(cluster, "x", "--workdir", "/no/such/place", "--checkpoint", "/proc/x", "--", "no-such-program")

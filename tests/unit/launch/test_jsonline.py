@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from remuda.launch import jsonline
 
+# A busy machine is no failure of the code.
+unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
@@ -20,17 +22,20 @@ VALUES = st.recursive(
 )
 
 
+@unhurried
 @given(VALUES)
 def test_what_we_write_the_library_reads(value: Any) -> None:
     assert json.loads(jsonline.dumps(value)) == value
 
 
+@unhurried
 @given(VALUES, st.sampled_from([None, 2]), st.booleans())
 def test_what_the_library_writes_we_read(value: Any, indent: int | None, is_ascii: bool) -> None:
     text = json.dumps(value, indent=indent, ensure_ascii=is_ascii)
     assert jsonline.loads(f" {text}\r\n") == value
 
 
+@unhurried
 @given(st.text(alphabet='{}[]",:0123456789.eE+-truefalsn\\u \t') | st.text())
 def test_both_refuse_the_same_text(text: str) -> None:
     def verdict(parse: Any) -> Any:

@@ -3,12 +3,14 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from remuda.launch import protocol
 from remuda.launch.protocol import LineReader, Message, Progress, ProtocolError, decode, decode_progress, encode
 
+# A busy machine is no failure of the code.
+unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 EVERY_MESSAGE: list[tuple[Message, dict[str, Any]]] = [
     (
         protocol.Hello("p-0", "u1", 7, "running", 3),
@@ -123,6 +125,7 @@ JSON_LIKE = st.recursive(
 FIELD_NAMES = sorted({name for _, wire in EVERY_MESSAGE for name in wire} - {"type"})
 
 
+@unhurried
 @given(
     st.sampled_from([wire["type"] for _, wire in EVERY_MESSAGE]),
     st.dictionaries(st.sampled_from(FIELD_NAMES), JSON_LIKE),
@@ -136,6 +139,7 @@ def test_any_object_decodes_to_something_that_encodes_or_is_refused(kind: str, f
     assert decode(encode(message)) == message
 
 
+@unhurried
 @given(st.binary(max_size=80))
 def test_any_bytes_decode_or_are_refused(data: bytes) -> None:
     for parse in (decode, decode_progress):
@@ -152,6 +156,7 @@ def test_progress_reports() -> None:
         decode_progress(b'{"step":3.5}')
 
 
+@unhurried
 @given(st.lists(st.binary(max_size=20).map(lambda line: line.replace(b"\n", b"")), max_size=8), st.data())
 def test_lines_survive_any_cutting(lines: list[bytes], data: st.DataObject) -> None:
     stream = b"".join(line + b"\n" for line in lines)

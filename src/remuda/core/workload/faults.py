@@ -81,8 +81,7 @@ def _waiting_fault(job: TrainingJob, view: PodView, fault: _MakeFault, now: floa
     """The barrier is closed: everyone stops, gets ready and waits for the others."""
     status, limits, report = job.status, job.spec.failure, view.report
     raised = seconds_of(status.attempt_raised_at, now)
-    is_stopping = report is not None and report.state in ("running", "stopping")
-    if is_stopping and now - raised > limits.stop_deadline_seconds:
+    if view.may_run and now - raised > limits.stop_deadline_seconds:
         text = f"{view.pod.name} did not stop within {limits.stop_deadline_seconds:g} s."
         return fault(Cause.INFRA, NOT_STOPPED, text, lost=True)
     if report is not None and report.state == "parked" and report.attempt >= status.attempt:

@@ -97,6 +97,12 @@ class PodView(msgspec.Struct, frozen=True):
         return self.report is None or self.report.state == "gone"
 
     @property
+    def may_run(self) -> bool:
+        """A process of some attempt may be alive in it. On a dead node none is: its agent has fenced itself."""
+        at_work = self.report is not None and self.report.state in ("running", "stopping")
+        return at_work and not self.node_dead and not self.pod.is_terminal
+
+    @property
     def is_usable(self) -> bool:
         """May be given a rank, now or when it is bound."""
         return not (self.pod.is_deleting or self.pod.is_terminal or self.bad_device or self.node_dead)

@@ -2,7 +2,8 @@
 
 An interruption loses two things: the stand-still from the first signal to the first new step, and the steps after the
 checkpoint that have to be done again (known once that first step is there; an interruption overtaken by another one leaves
-them to it). Both are charged to its cause, in GPU-seconds of the whole gang.
+them to it). Both are charged to its cause, in GPU-seconds of the whole gang. What goes wrong before the first start delays
+it and costs nothing here: the clock does not run yet.
 """
 
 from __future__ import annotations
@@ -12,28 +13,31 @@ from datetime import datetime
 import msgspec
 
 from remuda.api.meta import to_seconds
-from remuda.api.training import Cause, Goodput, Recovery
+from remuda.api.training import Cause, Goodput, Recovery, TrainingJobStatus
 
 
-def lost_seconds(recovery: Recovery, until: float, step_seconds: float) -> float:
+def lost_seconds(recovery: Recovery, started_at: datetime | None, until: float, step_seconds: float) -> float:
     """Stand-still so far plus the steps to be done again."""
     began = recovery.signal_at or recovery.detected_at
+    if began is None or started_at is None or (recovery.detected_at or began) < started_at:
+        return 0.0
     ended = to_seconds(recovery.first_step_at) if recovery.first_step_at else until
-    idle = max(0.0, ended - to_seconds(began)) if began else 0.0
     again = max(0, recovery.step_at_fault - recovery.resume_step) if recovery.first_step_at else 0
-    return idle + again * step_seconds
+    return max(0.0, ended - to_seconds(max(began, started_at))) + again * step_seconds
 
 
 def with_loss(
-    goodput: Goodput, recovery: Recovery, until: float, step_seconds: float, gpus: int
+    status: TrainingJobStatus, recovery: Recovery, until: float, step_seconds: float, gpus: int
 ) -> tuple[Goodput, Recovery]:
     """Books a recovery once: when its first new step is seen, or at `until` when another fault overtakes it."""
-    seconds = lost_seconds(recovery, until, step_seconds)
+    seconds = lost_seconds(recovery, status.started_at, until, step_seconds)
+    if not seconds:
+        return status.goodput, recovery
     booked = msgspec.structs.replace(recovery, lost_gpu_seconds=round(seconds * gpus, 3))
-    by_cause = dict(goodput.lost_gpu_seconds)
-    by_cause[recovery.cause.value] = round(by_cause.get(recovery.cause.value, 0.0) + seconds * gpus, 3)
+    by_cause = dict(status.goodput.lost_gpu_seconds)
+    by_cause[recovery.cause.value] = round(by_cause.get(recovery.cause.value, 0.0) + booked.lost_gpu_seconds, 3)
     after = msgspec.structs.replace(
-        goodput, lost_seconds=round(goodput.lost_seconds + seconds, 3), lost_gpu_seconds=by_cause
+        status.goodput, lost_seconds=round(status.goodput.lost_seconds + seconds, 3), lost_gpu_seconds=by_cause
     )
     return after, booked
 

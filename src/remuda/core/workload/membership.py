@@ -10,9 +10,13 @@ is placed; later each vacant rank goes to a parked spare, else to a pod that was
 
 from __future__ import annotations
 
+import msgspec
+
 from remuda.api.meta import to_seconds, to_time
 from remuda.api.training import Cause, Member, Placement, RetiredPod, Role
 from remuda.core.failure.budgets import charge, exhausted
+from remuda.core.workload.barrier import is_overdue
+from remuda.core.workload.faults import NOT_STOPPED
 from remuda.core.workload.gang import CLOSED, PodView
 from remuda.core.workload.look import Look
 from remuda.core.workload.outcome import fail_over_budget
@@ -31,9 +35,13 @@ def retire(look: Look, uid: str, reason: str, until: float | None = None) -> Non
 
 
 def keep_retired_out(look: Look) -> None:
-    """Retired pods are deleted until they are gone; then they are forgotten."""
+    """Retired pods are deleted until they are gone; then they are forgotten. One that still runs when it should have stopped
+    long ago is written down as such, which takes its devices out of use."""
     kept = [r for r in look.status.retired if r.uid in look.views or _pauses(r, look.now)]
-    if len(kept) < len(look.status.retired):
+    if is_overdue(look):
+        late = {r.uid for r in kept if (v := look.views.get(r.uid)) and v.may_run}
+        kept = [msgspec.structs.replace(r, reason=NOT_STOPPED) if r.uid in late else r for r in kept]
+    if kept != look.status.retired:
         look.update(retired=kept)
     for pod in kept:
         look.doom(pod.uid)
@@ -44,6 +52,20 @@ def _pauses(pod: RetiredPod, now: float) -> bool:
 
 
 # -- pods without a rank ----------------------------------------------------------------------------------------------
+
+
+def locate(look: Look) -> None:
+    """Keeps the domain that the gang sits in: that of its first placed pod. A gang that has run keeps it even when nothing of
+    it is left there, so that the scheduler gives freed room back to it first; one that never ran is free to go anywhere."""
+    where, has_run = look.status.placement, look.status.started_at is not None
+    if not where.topology or look.status.members:
+        return
+    placed = [v for v in look.free() if v.is_bound and not _is_misplaced(look, v)]
+    if where.domain and (placed or has_run):
+        return
+    domain = look.snapshot.domain_of(placed[0].node, where.topology) if placed else ""
+    if domain != where.domain:
+        look.update(placement=Placement(where.topology, domain))
 
 
 def drop_unfit(look: Look) -> None:
@@ -93,27 +115,17 @@ def _is_overdue(look: Look, view: PodView) -> bool:
 
 
 def fill_ranks(look: Look) -> None:
-    _locate(look)
     members = {m.rank: _refreshed(look, m) for m in look.status.members}
     if look.status.barrier == CLOSED:
-        taken = _fill_vacant(look, members) if members else _fill_first(look, members)
+        taken = _fill_first(look, members) if not members else []
+        if members or any(v.is_bound and v.is_spare for v in look.free()):
+            # Also when every member is lost at once: a spare that stands by takes its rank now. Were it to wait until all
+            # the others are placed, a domain with room for the rest but not for all would keep the gang waiting for ever.
+            taken += _fill_vacant(look, members)
         under_way = look.under_way
         if under_way is not None and taken:
             look.amend_recovery(replaced=[*under_way.replaced, *(p for p in taken if p not in under_way.replaced)])
     look.update(members=[members[rank] for rank in sorted(members)])
-
-
-def _locate(look: Look) -> None:
-    """Keeps the domain that the gang sits in: that of its first placed pod, until nothing of it is placed any more."""
-    where = look.status.placement
-    if not where.topology or look.status.members:
-        return
-    placed = [v for v in look.free() if v.is_bound]
-    if where.domain and placed:
-        return
-    domain = look.snapshot.domain_of(placed[0].node, where.topology) if placed else ""
-    if domain != where.domain:
-        look.update(placement=Placement(where.topology, domain))
 
 
 def _fill_first(look: Look, members: dict[int, Member]) -> list[str]:

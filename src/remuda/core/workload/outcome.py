@@ -38,7 +38,7 @@ def fail_over_budget(look: Look, cause: Cause, message: str) -> None:
 def _finish(look: Look) -> None:
     last = look.last_recovery
     if last is not None and last.first_step_at is None and not last.lost_gpu_seconds:
-        goodput, booked = with_loss(look.status.goodput, last, look.now, look.fresh.step_seconds, look.gang_gpus)
+        goodput, booked = with_loss(look.status, last, look.now, look.fresh.step_seconds, look.gang_gpus)
         look.update(recoveries=[*look.status.recoveries[:-1], booked], goodput=goodput)
     look.update(finished_at=to_time(look.now), progress=look.fresh, spares=[])
     look.update(goodput=at_time(look.status.goodput, look.status.started_at, 0.0, look.now))
@@ -54,7 +54,7 @@ def summarise(look: Look) -> None:
         phase, reason, message = _phase(look)
         look.update(spares=_spares(look), phase=phase, reason=reason, message=message)
         under_way = [r for r in look.status.recoveries[-1:] if r.first_step_at is None]
-        open_loss = sum(lost_seconds(r, look.now, look.fresh.step_seconds) for r in under_way)
+        open_loss = sum(lost_seconds(r, look.status.started_at, look.now, look.fresh.step_seconds) for r in under_way)
         if look.status != look.before:  # the ratio moves all the time; it is written with what else there is to write
             look.update(goodput=at_time(look.status.goodput, look.status.started_at, open_loss, look.now))
     look.update(conditions=_conditions(look))

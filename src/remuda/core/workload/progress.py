@@ -51,5 +51,5 @@ def _end_recovery(look: Look, at: float) -> None:
         return
     look.amend_recovery(first_step_at=to_time(at))
     done = look.status.recoveries[-1]
-    goodput, booked = with_loss(look.status.goodput, done, at, look.fresh.step_seconds, look.gang_gpus)
+    goodput, booked = with_loss(look.status, done, at, look.fresh.step_seconds, look.gang_gpus)
     look.update(recoveries=[*look.status.recoveries[:-1], booked], goodput=goodput, progress=look.fresh)

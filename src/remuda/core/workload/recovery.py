@@ -131,7 +131,7 @@ def _close_books(look: Look, signal: float) -> float:
     if last.first_step_at is not None:
         return min(look.now, max(signal, to_seconds(last.first_step_at)))
     until = min(look.now, max(signal, seconds_of(last.signal_at or last.detected_at, signal)))
-    goodput, booked = with_loss(look.status.goodput, last, until, look.fresh.step_seconds, look.gang_gpus)
+    goodput, booked = with_loss(look.status, last, until, look.fresh.step_seconds, look.gang_gpus)
     look.update(recoveries=[*look.status.recoveries[:-1], booked], goodput=goodput)
     return until
 

@@ -26,6 +26,7 @@ from remuda.core.workload.membership import (
     drop_unfit,
     fill_ranks,
     keep_retired_out,
+    locate,
     start,
 )
 from remuda.core.workload.outcome import fail, look_again_s, succeed, summarise
@@ -61,6 +62,7 @@ def _steer(look: Look) -> None:
     if faults:
         recover(look, faults)
     if not look.is_finished:
+        locate(look)
         drop_unfit(look)
     if look.is_finished:
         return

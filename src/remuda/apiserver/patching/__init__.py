@@ -1,0 +1,65 @@
+"""Patches and the ownership of fields: wire dicts in, a wire dict or an `ApiError` out. Pure; no argument is ever changed, and
+what a patch leaves alone is shared with the result.
+
+Schemas (`schema`):
+    builtin(api_version, kind) -> KindSchema | None         a built-in kind, from the committed table
+    from_structural(openAPIV3Schema, has_status=...)        a custom kind's version
+
+Patches; each takes the stored body and the decoded patch, and gives the new body:
+    merge_patch(doc, patch)                                 RFC 7386
+    json_patch(doc, ops)                                    RFC 6902; 400 malformed, 413 too long, 422 does not apply
+    strategic_merge(doc, patch, schema)                     415 for custom kinds
+
+Ownership:
+    apply(live | None, applied, manager, force, schema, now, subresource="") -> body
+        server-side apply, `metadata.managedFields` included. `ApplyConflict` (409) has the `causes` for Status.details.
+        Returns `live` itself when nothing is to be written.
+    track_update(old | None, new, manager, schema, now, subresource="") -> body
+        the same for every other write: `new` with the owners it leaves behind. Call it after decoding, patching and
+        defaulting and before admission, whose changes nobody owns.
+    manager_name(field_manager, user_agent) -> str          who the writer is
+
+For the caller to use as it needs:
+    settled(body, schema)      the form to store: no nulls, no empty optional lists and maps
+    faults(body, schema.root)  unknown fields, wrong types, items that cannot be told apart, each by its path
+    check_depth(body)          400 for a body too deep to walk; patches are checked already
+    is_same(old, new)          nothing but times in managedFields differs: not a write
+
+A patch of a built-in kind, in order:
+    new = settled(strategic_merge(live, patch, schema), schema)
+    ... find faults, fill in defaults ...
+    new = track_update(live, new, manager_name(asked, user_agent), schema, now)
+    ... admission, the rules of the server, store unless is_same(live, new) ...
+"""
+
+from remuda.apiserver.patching.apply import ApplyConflict, Cause, apply, is_same, track_update
+from remuda.apiserver.patching.bounds import MAX_DEPTH, TooLarge, check_depth
+from remuda.apiserver.patching.check import Fault, faults
+from remuda.apiserver.patching.combine import settled
+from remuda.apiserver.patching.json_patch import json_patch
+from remuda.apiserver.patching.merge import merge_patch
+from remuda.apiserver.patching.owners import manager_name
+from remuda.apiserver.patching.schema import KindSchema, Schema, builtin, from_structural
+from remuda.apiserver.patching.strategic import strategic_merge
+
+__all__ = [
+    "MAX_DEPTH",
+    "ApplyConflict",
+    "Cause",
+    "Fault",
+    "KindSchema",
+    "Schema",
+    "TooLarge",
+    "apply",
+    "builtin",
+    "check_depth",
+    "faults",
+    "from_structural",
+    "is_same",
+    "json_patch",
+    "manager_name",
+    "merge_patch",
+    "settled",
+    "strategic_merge",
+    "track_update",
+]

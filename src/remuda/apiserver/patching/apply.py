@@ -1,0 +1,332 @@
+"""Server-side apply, and the ownership of fields that every other write leaves behind.
+
+Model: each owner has a set of fields (`metadata.managedFields`). Applying a body claims the fields it names. It conflicts
+when it would change a field that another owner has, unless `force` takes it over. A field that the same manager named last
+time and does not name now is removed, unless somebody else owns it too. Any other write simply takes over what it changed.
+
+Both functions are pure: bodies in, a new body out that shares what did not change; `old`/`live` itself comes back when
+nothing is to be written. What the server owns in metadata is never anybody's.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from remuda.api.codec import decode_json
+from remuda.api.errors import BadRequest, Conflict, Invalid
+from remuda.api.meta import JsonObject
+from remuda.apiserver.patching import owners as ownership
+from remuda.apiserver.patching.bounds import check_depth
+from remuda.apiserver.patching.check import faults
+from remuda.apiserver.patching.combine import merged, removed, settled, with_members
+from remuda.apiserver.patching.compare import Unnameable, compare, field_set
+from remuda.apiserver.patching.fields import LEAF, difference, intersection, paths, union, without
+from remuda.apiserver.patching.owners import APPLY, UPDATE, Name, Owner, Owners
+from remuda.apiserver.patching.schema import FieldSet, KindSchema, Schema
+
+_STRIPPED: Final[FieldSet] = {
+    "f:apiVersion": {},
+    "f:kind": {},
+    "f:metadata": {
+        ".": {},
+        "f:name": {},
+        "f:namespace": {},
+        "f:creationTimestamp": {},
+        "f:selfLink": {},
+        "f:uid": {},
+        "f:clusterName": {},
+        "f:generation": {},
+        "f:managedFields": {},
+        "f:resourceVersion": {},
+    },
+}
+_LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
+_MAX_ANNOTATIONS: Final = 256 * 1024
+_MAX_FAULTS: Final = 10
+
+
+class Cause(msgspec.Struct, frozen=True):
+    """One line of a Status' `details.causes`."""
+
+    reason: str
+    message: str
+    field: str
+
+
+class ApplyConflict(Conflict):
+    """Fields that the applied body would change belong to others; `causes` names each."""
+
+    def __init__(self, causes: tuple[Cause, ...]) -> None:
+        count = f"{len(causes)} conflict" + ("s" if len(causes) > 1 else "")
+        super().__init__(
+            f"Apply failed with {count}: " + "; ".join(f"{cause.message}: {cause.field}" for cause in causes),
+            fix="Leave these fields out, apply the values they have, or apply with force to take them over.",
+        )
+        self.causes = causes
+
+
+def track_update(
+    old: JsonObject | None, new: JsonObject, manager: str, schema: KindSchema, now: float, subresource: str = ""
+) -> JsonObject:
+    """`new` with the owners it leaves behind, for a create (`old` is None), an update or a patch by `manager`.
+
+    Call it on the body that the writer is to answer for: decoded, patched and defaulted, but before admission.
+    """
+    meta: JsonObject = new.get("metadata") or {}
+    old_meta: JsonObject = (old or {}).get("metadata") or {}
+    given = meta.get("managedFields")
+    before = old_meta.get("managedFields")
+    owners = _owners_of_write(given, before, is_subresource=bool(subresource))
+    if owners or old is None:
+        try:
+            owners = _updated(owners, _bare(old or schema.zero), _bare(new), manager, subresource, schema, now)
+        except Unnameable:
+            owners = ownership.read(before, trusted=True)
+    entries = ownership.written(owners)
+    if before and entries == before:
+        entries = before
+    if entries is given or (not entries and "managedFields" not in meta):
+        return new
+    rest = {name: value for name, value in meta.items() if name != "managedFields"}
+    return {**new, "metadata": {**rest, "managedFields": entries} if entries else rest}
+
+
+def _owners_of_write(given: Any, before: Any, *, is_subresource: bool) -> Owners:
+    """A writer may edit the owners, but not lose them by not knowing of them, nor through a subresource."""
+    if not is_subresource and given is not before and given is not None:
+        if ownership.is_reset(given):
+            return {}
+        try:
+            if owners := ownership.read(given, trusted=given == before):
+                return owners
+        except ValueError:
+            pass  # like a writer who did not send any
+    return ownership.read(before, trusted=True)
+
+
+def _updated(
+    owners: Owners,
+    old: JsonObject,
+    new: JsonObject,
+    manager: str,
+    subresource: str,
+    schema: KindSchema,
+    now: float,
+) -> Owners:
+    version = str(new.get("apiVersion") or "")
+    owners = _reconciled(owners, schema)
+    changed, gone = compare(old, new, schema.root)
+    if not changed and not gone:
+        return owners
+    if resets := schema.resets.get(subresource):
+        changed, gone = without(changed, resets), without(gone, resets)
+    left = {name: _reduced(owner, changed, gone) for name, owner in owners.items()}
+    out = {name: owner for name, owner in left.items() if owner.fields}
+    if taken := difference(changed, _STRIPPED):
+        name = ownership.name_for(manager, UPDATE, subresource, version)
+        previous = out.get(name)
+        taken = union(taken, previous.fields) if previous else taken
+        out[name] = Owner(taken, version, ownership.timestamp(now))
+    return ownership.capped(out)
+
+
+def apply(
+    live: JsonObject | None,
+    applied: JsonObject,
+    manager: str,
+    force: bool,
+    schema: KindSchema,
+    now: float,
+    subresource: str = "",
+) -> JsonObject:
+    """The object after `applied` was applied to `live` (None: it is not there yet).
+
+    The caller has matched apiVersion, kind and name with the address. Refused are bodies that do not fit the schema
+    (Invalid, by field) and changes of others' fields (ApplyConflict).
+    """
+    if not manager:
+        raise Invalid("fieldManager: Required value: it must be given for apply")
+    ownership.check_manager(manager)
+    _check_applied(applied, schema)
+    owners = ownership.read(_meta(live).get("managedFields"), trusted=True)
+    if live is not None and not owners:
+        owners = _updated({}, schema.zero, _bare(live), "before-first-apply", subresource, schema, now)
+    owners = _reconciled(owners, schema)
+    name = ownership.name_for(manager, APPLY, subresource, "")
+    try:
+        body, owners = _applied(_bare(live or {}), _bare(applied), name, owners, schema, force, now)
+    except _Conflicts as conflicts:
+        sets = conflicts.sets
+        if manager == "kubectl":
+            allowed = _client_side_applied(_bare(live or {}), schema)
+            sets = {owner: rest for owner, taken in sets.items() if (rest := difference(taken, allowed))}
+        if sets:
+            raise ApplyConflict(_causes(sets)) from None
+        body, owners = _applied(_bare(live or {}), _bare(applied), name, owners, schema, True, now)
+    if manager == "kubectl":
+        body = _with_last_applied(body, applied)
+    entries = ownership.written(owners)
+    if entries:
+        body = {**body, "metadata": {**_meta(body), "managedFields": entries}}
+    return live if live is not None and is_same(live, body) else body
+
+
+class _Conflicts(Exception):
+    def __init__(self, sets: dict[Name, FieldSet]) -> None:
+        self.sets = sets
+
+
+def _applied(
+    live: JsonObject, applied: JsonObject, name: Name, owners: Owners, schema: KindSchema, force: bool, now: float
+) -> tuple[JsonObject, Owners]:
+    version = str(applied.get("apiVersion") or "")
+    resets = schema.resets.get(name.subresource, {})
+    claimed = without(field_set(applied, schema.root), resets)
+    last = owners.get(name)
+    body = merged(live, applied, schema.root)
+    if last is not None and difference(last.fields, claimed):
+        others = [owner.fields for other, owner in owners.items() if other != name]
+        body = _pruned(body, last.fields, [claimed, *others], schema)
+    changed, gone = compare(live, body, schema.root)
+    changed, gone = without(changed, resets), without(gone, resets)
+    conflicts = {
+        other: taken
+        for other, owner in owners.items()
+        if other != name and (taken := intersection(owner.fields, changed))
+    }
+    if conflicts and not force:
+        raise _Conflicts(conflicts)
+    out = {other: _reduced(owner, changed, gone) for other, owner in owners.items() if other != name}
+    out = {other: owner for other, owner in out.items() if owner.fields}
+    if claimed := difference(claimed, _STRIPPED):
+        # Claiming what is already so changes the owners, not the object, and only the latter has a time.
+        time = ownership.timestamp(now) if body != live else last.time if last else ""
+        out[name] = Owner(claimed, version, time)
+    return settled(body, schema), out
+
+
+def _pruned(body: JsonObject, last: FieldSet, owned: list[FieldSet], schema: KindSchema) -> JsonObject:
+    """The body without the fields of `last` that nobody owns any more.
+
+    A field declared by the schema goes with its last owned part, but what nobody ever owned is nobody's to remove. Hence
+    three steps: take out all of `last`, put back what is owned, put back what was not in `last`.
+    """
+    root = schema.root
+    last = with_members(last, root)
+    everything = with_members(field_set(body, root), root)
+    kept = with_members(field_set(removed(body, last, root) or {}, root), root)
+    for fields in owned:
+        kept = union(kept, with_members(fields, root))
+    rest = removed(body, difference(everything, kept), root) or {}
+    kept = with_members(field_set(rest, root), root)
+    result: JsonObject = removed(body, intersection(difference(everything, kept), last), root) or {}
+    return result
+
+
+def _reduced(owner: Owner, changed: FieldSet, gone: FieldSet) -> Owner:
+    fields = difference(difference(owner.fields, changed), gone)
+    return owner if fields is owner.fields else Owner(fields, owner.api_version, owner.time)
+
+
+def _reconciled(owners: Owners, schema: KindSchema) -> Owners:
+    """Owners of parts of what has become atomic own the whole. Only custom kinds change their schema."""
+    if not schema.custom:
+        return owners
+    out: Owners = {}
+    for name, owner in owners.items():
+        fields = _coarsened(owner.fields, schema.root)
+        out[name] = owner if fields is owner.fields else Owner(fields, owner.api_version, owner.time)
+    return out
+
+
+def is_same(old: JsonObject, new: JsonObject) -> bool:
+    """Nothing to write: at most the times differ at which somebody came to own what he owned before."""
+    if old is new:
+        return True
+    before, after = _meta(old).get("managedFields") or (), _meta(new).get("managedFields") or ()
+    return ownership.same_but_time(before, after) and _bare(old) == _bare(new)
+
+
+def _coarsened(fields: FieldSet, schema: Schema) -> FieldSet:
+    out: FieldSet | None = None
+    for key, below in fields.items():
+        if not below:
+            continue
+        child = schema.child(key[2:]) if key[0] == "f" else schema.items
+        is_atomic = child.atomic if child.type == "object" else child.type == "array" and child.list_type == "atomic"
+        node = LEAF if is_atomic else _coarsened(below, child)
+        if node is not below:
+            if out is None:
+                out = dict(fields)
+            out[key] = node
+    return fields if out is None else out
+
+
+def _causes(sets: dict[Name, FieldSet]) -> tuple[Cause, ...]:
+    return tuple(
+        Cause("FieldManagerConflict", f"conflict with {_worded(name)}", path)
+        for name in sorted(sets, key=lambda n: (n.manager, n.operation, n.subresource, n.api_version))
+        for path in paths(sets[name])
+    )
+
+
+def _worded(name: Name) -> str:
+    text = f'"{name.manager}"'
+    if name.subresource:
+        text += f' with subresource "{name.subresource}"'
+    return f"{text} using {name.api_version}" if name.operation == UPDATE else text
+
+
+# `kubectl apply` keeps what it applied in an annotation. When the same user turns to server-side apply, the fields that are
+# still as that annotation says are hers, whoever the owners say wrote them.
+
+
+def _client_side_applied(live: JsonObject, schema: KindSchema) -> FieldSet:
+    text = (_meta(live).get("annotations") or {}).get(_LAST_APPLIED)
+    try:
+        last = decode_json(str(text).encode()) if text else None
+    except (msgspec.DecodeError, RecursionError):
+        return {}
+    if not isinstance(last, dict) or last.get("apiVersion") != live.get("apiVersion") or faults(last, schema.root):
+        return {}
+    changed, gone = compare(last, live, schema.root)
+    return difference(difference(field_set(last, schema.root), changed), gone)
+
+
+def _with_last_applied(body: JsonObject, applied: JsonObject) -> JsonObject:
+    annotations: JsonObject = _meta(body).get("annotations") or {}
+    if not annotations.get(_LAST_APPLIED):
+        return body
+    meta = _meta(applied)
+    if _LAST_APPLIED in (meta.get("annotations") or {}):
+        rest = {name: value for name, value in meta["annotations"].items() if name != _LAST_APPLIED}
+        applied = {**applied, "metadata": {**meta, "annotations": rest}}
+    annotations = {**annotations, _LAST_APPLIED: msgspec.json.encode(applied, order="sorted").decode() + "\n"}
+    if sum(len(name.encode()) + len(str(value).encode()) for name, value in annotations.items()) > _MAX_ANNOTATIONS:
+        del annotations[_LAST_APPLIED]
+    return {**body, "metadata": {**_meta(body), "annotations": annotations}}
+
+
+def _check_applied(applied: Any, schema: KindSchema) -> None:
+    if not isinstance(applied, dict):
+        raise BadRequest("an applied configuration must be an object")
+    check_depth(applied)
+    meta = applied.get("metadata")
+    if isinstance(meta, dict) and meta.get("managedFields") is not None:
+        raise BadRequest("metadata.managedFields must be nil: the server keeps it; leave it out")
+    if found := faults(applied, schema.root):
+        raise Invalid("; ".join(f"{fault.path}: {fault.what}" for fault in found[:_MAX_FAULTS]))
+
+
+def _meta(body: JsonObject | None) -> JsonObject:
+    return (body or {}).get("metadata") or {}
+
+
+def _bare(body: JsonObject) -> JsonObject:
+    """The object itself, without the record of its owners."""
+    meta = body.get("metadata")
+    if not meta or "managedFields" not in meta:
+        return body
+    return {**body, "metadata": {name: value for name, value in meta.items() if name != "managedFields"}}

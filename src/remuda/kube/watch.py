@@ -1,0 +1,113 @@
+"""One watch over as many connections as it takes: every change after a version, in order, each told once.
+
+A connection ends because the server's time is up (the usual case), because it broke, or with an ERROR event. Whenever the
+cause may pass, the watch is taken up again after the last version told, at once if it had stood for a while, else after a
+wait that grows. It is given up when the API stays away for longer than `reconnect_s`: silently, if the server had ended the
+last connection in good order, else with the error. The first connection is not tried again: whoever asks has a plan for
+that, and `Expired` (410) is for them, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from remuda.api.codec import decode
+from remuda.api.errors import ApiError
+from remuda.api.meta import KObject
+from remuda.kube.answers import Answer, Undecodable, error_of_status
+from remuda.kube.backoff import Backoff
+from remuda.kube.cluster import WatchEvent
+from remuda.kube.rest import Lines, Named, WatchLine
+from remuda.kube.transport import Request, Transport
+
+K = TypeVar("K", bound=KObject)
+
+_STEADY_S = 5.0  # a connection that lasted this long was a good one
+_AGAIN = Backoff(base_s=0.05, max_s=5.0)
+
+
+async def follow(
+    transport: Transport,
+    kind: type[K],
+    path: str,
+    query: dict[str, str],
+    since: str,
+    *,
+    reconnect_s: float,
+    there: Sequence[K] = (),
+) -> AsyncGenerator[WatchEvent[K], None]:
+    """`there`: told first, as ADDED, once the watch stands."""
+    loop = asyncio.get_running_loop()
+    good_at: float | None = None  # when it was last known to work; None: never yet
+    parting: ApiError | None = None  # how the last good connection ended
+    tries = 0
+    while True:
+        lasting_s = int(transport.options.watch_s * (1 + transport.jitter()))
+        asked = {**query, "resourceVersion": since, "timeoutSeconds": str(lasting_s)}
+        began, has_told, error = loop.time(), False, None
+        try:
+            async with transport.stream(Request(method="GET", path=path, query=asked), lasting_s) as chunks:
+                lines, began = Lines(), loop.time()
+                good_at = began if good_at is None else good_at
+                first, there = there, ()
+                for obj in first:
+                    yield WatchEvent("ADDED", obj.metadata.resource_version, obj)
+                async for chunk in chunks:
+                    for line in lines.feed(chunk):
+                        event = read_event(kind, line)
+                        since, has_told = event.resource_version, True
+                        yield event
+        except ApiError as caught:
+            if good_at is None or not is_passing(caught):
+                raise
+            error = caught
+        now = loop.time()
+        if error is None or has_told or now - began >= _STEADY_S:
+            good_at, parting = now, error
+            tries = 0 if has_told or now - began >= _STEADY_S else tries
+        elif now - good_at >= reconnect_s:
+            if parting is None:
+                return
+            raise error
+        tries += 1
+        await asyncio.sleep(0 if tries == 1 else _AGAIN.delay(tries - 1, transport.jitter))
+
+
+def is_passing(error: ApiError) -> bool:
+    """The next try may end differently: nobody answered, too busy, or the server itself failed."""
+    return error.code == 429 or error.code >= 500
+
+
+def read_event(kind: type[K], line: bytes) -> WatchEvent[K]:
+    """One line of the stream; an ERROR event is raised as what it stands for."""
+    try:
+        event = decode(WatchLine, line)
+        body = bytes(event.object)
+        if event.type == "ERROR":
+            raise error_of_status(decode(Answer, body))
+        if event.type == "BOOKMARK":
+            return WatchEvent("BOOKMARK", decode(Named, body).metadata.resource_version, None)
+    except msgspec.MsgspecError as error:
+        raise Undecodable(f"the watch of {kind.resource.plural} cannot be read: {error}") from None
+    obj = read_object(kind, body)
+    return WatchEvent(event.type, obj.metadata.resource_version, obj)
+
+
+def read_object(kind: type[K], body: bytes) -> K:
+    try:
+        return decode(kind, body)
+    except msgspec.MsgspecError as error:
+        raise _undecodable(kind, body, error) from None
+
+
+def _undecodable(kind: type[KObject], body: bytes, error: Exception) -> Undecodable:
+    try:
+        meta = decode(Named, body).metadata
+    except msgspec.MsgspecError:
+        return Undecodable(f"a {kind.resource.kind} cannot be read: {error}")
+    place = f"{meta.namespace}/{meta.name}" if meta.namespace else meta.name
+    return Undecodable(f'the {kind.resource.kind} "{place}" cannot be read: {error}', fix="Correct or delete it.")

@@ -1,0 +1,445 @@
+"""A cluster for one gang, small enough to think about: objects, launchers and machines as plain values, no loop, no clock.
+
+Everything that acts is a method that does one thing once: the controller looks (`look`), the scheduler places (`schedule`),
+a node works on one pod (`kubelet`), an agent tells one launcher (`agent`), the ranks make a step (`train`). A test calls them
+in any order; `settle` calls them all, fairly, until nothing changes. What the code under test decides comes from
+`plan_training`, `plan_placement` and `judge_node`; what machines and launchers do is written here a second time, plainly.
+
+Who sees what: the API's truth is in `pods`, `job`, `reports` and `ledger`. The controller sees pods, reports and verdicts only
+as far as they were delivered to it (`deliver`); an agent sees the job as of the last `tell`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from remuda.api.codec import from_wire
+from remuda.api.conditions import with_condition
+from remuda.api.core_v1 import Node, Pod
+from remuda.api.devices import DeviceState, LauncherReport, NodeDevices, QuarantineOrder, Signal, Verdict
+from remuda.api.meta import JsonObject, to_time
+from remuda.api.names import ANNOTATION_DEVICES, ANNOTATION_TOPOLOGY_REQUIRED
+from remuda.api.training import Member, Recovery, TrainingJob, TrainingJobStatus
+from remuda.core.failure.ledger import judge_node
+from remuda.core.placement.gang import plan_placement
+from remuda.core.placement.snapshot import Snapshot, build_snapshot, devices_of
+from remuda.core.workload.gang import MemberProgress, PodView
+from remuda.core.workload.training import GangObserved, TrainingPlan, plan_training
+from remuda.scheduler.cycle import gather_gangs
+from tests.builders.gangs import NAMESPACE, JobBuilder, NodeBuilder
+
+T = TypeVar("T")
+START = 1_000_000.0
+CHECKPOINT_EVERY = 5
+
+
+class Feed(Generic[T]):
+    """Changes in the order they happened, and how far the reader has got."""
+
+    def __init__(self) -> None:
+        self.now: dict[str, T] = {}
+        self.seen: dict[str, T] = {}
+        self._waiting: list[tuple[str, T | None]] = []
+
+    def put(self, key: str, value: T | None) -> None:
+        if value is None:
+            self.now.pop(key, None)
+        else:
+            self.now[key] = value
+        self._waiting.append((key, value))
+
+    def deliver(self, count: int | None = None) -> None:
+        some, self._waiting = self._waiting[:count], self._waiting[len(self._waiting[:count]) :]
+        for key, value in some:
+            if value is None:
+                self.seen.pop(key, None)
+            else:
+                self.seen[key] = value
+
+
+@dataclass
+class Launcher:
+    """One launcher as it really is; its report may be older."""
+
+    uid: str
+    state: str = "parked"
+    attempt: int = 0
+    rank: int | None = None
+    step: int = 0
+    resumed_at: int = 0
+    first_step_at: float | None = None
+    cannot_stop: bool = False
+
+    @property
+    def is_at_work(self) -> bool:
+        return self.state in ("running", "stopping")
+
+
+@dataclass
+class Applied:
+    """What one look wrote."""
+
+    before: TrainingJobStatus
+    plan: TrainingPlan
+
+
+@dataclass
+class GangModel:
+    job: TrainingJob
+    nodes: dict[str, Node]
+    ledger: Feed[NodeDevices]
+    now: float = START
+    pods: Feed[Pod] = field(default_factory=Feed)
+    reports: Feed[LauncherReport] = field(default_factory=Feed)
+    launchers: dict[str, Launcher] = field(default_factory=dict)
+    beats: dict[str, MemberProgress] = field(default_factory=dict)
+    told: dict[str, TrainingJob] = field(default_factory=dict)  # node -> the job as its agent last saw it
+    off: set[str] = field(default_factory=set)  # machines without power
+    dead: set[str] = field(default_factory=set)  # nodes whose lease ran out
+    checkpoints: dict[int, set[int]] = field(default_factory=dict)  # rank -> steps, on storage all ranks share
+    on_look: list[Callable[[Applied], None]] = field(default_factory=list)
+    made: int = 0
+
+    # --- who sees what ------------------------------------------------------------------------------------------------
+
+    def deliver(self, count: int | None = None) -> None:
+        """The controller's informers bring the next changes (all of them without a count)."""
+        self.pods.deliver(count)
+        self.reports.deliver(count)
+        self.ledger.deliver(count)
+
+    def tell(self, node: str) -> None:
+        self.told[node] = self.job
+
+    def advance(self, seconds: float) -> None:
+        self.now += seconds
+
+    @property
+    def status(self) -> TrainingJobStatus:
+        return self.job.status
+
+    @property
+    def recovery(self) -> Recovery:
+        return self.status.recoveries[-1]
+
+    def member(self, rank: int) -> Member:
+        return next(m for m in self.status.members if m.rank == rank)
+
+    def pod(self, name: str) -> Pod | None:
+        return next((p for p in self.pods.now.values() if p.name == name), None)
+
+    def launcher(self, rank: int) -> Launcher:
+        return self.launchers[self.member(rank).uid]
+
+    def snapshot(self) -> Snapshot:
+        return build_snapshot(
+            self.nodes.values(), self.ledger.now.values(), self.pods.now.values(), frozenset(self.dead)
+        )
+
+    # --- the controller -----------------------------------------------------------------------------------------------
+
+    def observe(self) -> GangObserved:
+        views = tuple(self._view(p) for p in self.pods.seen.values())
+        return GangObserved(self.job, views, self.snapshot)
+
+    def _view(self, pod: Pod) -> PodView:
+        node = pod.spec.node_name
+        return PodView(
+            pod=pod,
+            report=self.reports.seen.get(pod.uid),
+            progress=self.beats.get(pod.uid),
+            bad_device=self._bad_device(node, devices_of(pod)),
+            node_dead=node in self.dead,
+        )
+
+    def _bad_device(self, node: str, held: Iterable[str]) -> Verdict | None:
+        ledger = self.ledger.seen.get(node)
+        bad = (DeviceState.UNHEALTHY, DeviceState.QUARANTINED)
+        found = (v for v in ledger.verdicts if v.device in held and v.state in bad) if ledger else iter(())
+        return next(found, None)
+
+    def plan(self) -> TrainingPlan:
+        return plan_training(self.observe(), self.now)
+
+    def look(self, writes: int | None = None) -> TrainingPlan:
+        """Observe, plan, apply. `writes`: the controller dies after so many of its writes (the status is the first)."""
+        before, plan = self.status, self.plan()
+        steps: list[Callable[[], None]] = []
+        if plan.status != before:
+            steps.append(lambda: self._write_status(plan.status))
+        steps += [lambda q=q: self._quarantine(q.node, q.device, q.reason) for q in plan.quarantine]  # type: ignore[misc]
+        steps += [lambda d=d: self._delete(d.uid, force=d.force) for d in plan.delete]  # type: ignore[misc]
+        steps += [lambda body=body: self._create(body) for body in plan.create]  # type: ignore[misc]
+        for step in steps[:writes]:
+            step()
+        for hook in self.on_look:
+            hook(Applied(before, plan))
+        return plan
+
+    def _write_status(self, status: TrainingJobStatus) -> None:
+        meta = msgspec.structs.replace(
+            self.job.metadata, resource_version=str(int(self.job.metadata.resource_version) + 1)
+        )
+        self.job = msgspec.structs.replace(self.job, metadata=meta, status=status)
+
+    def _quarantine(self, node: str, device: str, reason: str) -> None:
+        old = self.ledger.now[node]
+        orders = {**old.quarantine, device: QuarantineOrder(reason)}
+        self.ledger.put(node, msgspec.structs.replace(old, quarantine=orders))
+
+    def _delete(self, uid: str, *, force: bool = False) -> None:
+        pod = self.pods.now.get(uid)
+        if pod is None:
+            return
+        if force or not pod.spec.node_name or pod.is_terminal:
+            self._remove(uid)
+        elif not pod.is_deleting:
+            grace = pod.spec.termination_grace_period_seconds
+            meta = msgspec.structs.replace(pod.metadata, deletion_timestamp=to_time(self.now + grace))
+            self.pods.put(uid, msgspec.structs.replace(pod, metadata=meta))
+
+    def _create(self, body: JsonObject) -> None:
+        if self.pod(body["metadata"]["name"]) is not None:
+            return  # AlreadyExists: harmless
+        self.made += 1
+        uid = f"uid-{self.made}"
+        meta = {**body["metadata"], "uid": uid, "creationTimestamp": to_time(self.now)}
+        self.pods.put(uid, from_wire(Pod, {**body, "metadata": meta}))
+
+    def _remove(self, uid: str) -> None:
+        self.pods.put(uid, None)
+        if uid in self.reports.now:
+            self.reports.put(uid, None)
+        self.launchers.pop(uid, None)
+
+    # --- the scheduler ------------------------------------------------------------------------------------------------
+
+    def schedule(self, binds: int | None = None) -> None:
+        """One cycle. `binds`: the scheduler dies after so many."""
+        waiting = [
+            p for p in self.pods.now.values() if not p.spec.node_name and not p.is_deleting and not p.is_terminal
+        ]
+        plan = plan_placement(
+            self.snapshot(), gather_gangs(waiting, lambda p: list(self.pods.now.values()), self._rack)
+        )
+        for assignment in plan.assignments[:binds]:
+            pod = self.pods.now[assignment.pod.uid]
+            marks = {**pod.annotations, ANNOTATION_DEVICES: ",".join(assignment.devices)}
+            self._patch(
+                pod,
+                meta={"annotations": marks},
+                spec={"node_name": assignment.node},
+                status={"conditions": with_condition([], "PodScheduled", True, "", "", to_time(self.now))},
+            )
+        for ask, refusal in plan.refused if binds is None else ():
+            pod = self.pods.now[ask.uid]
+            text = f"{refusal.message} {refusal.fix}".strip()
+            said = with_condition(pod.status.conditions, "PodScheduled", False, refusal.reason, text, to_time(self.now))
+            if said is not pod.status.conditions:
+                self._patch(pod, status={"conditions": said})
+
+    def _rack(self, node: str, topology: str) -> str | None:
+        return self.nodes[node].labels.get(topology)
+
+    def _patch(self, pod: Pod, **parts: dict[str, Any]) -> None:
+        new = msgspec.structs.replace(
+            pod,
+            metadata=msgspec.structs.replace(pod.metadata, **parts.get("meta", {})),
+            spec=msgspec.structs.replace(pod.spec, **parts.get("spec", {})),
+            status=msgspec.structs.replace(pod.status, **parts.get("status", {})),
+        )
+        self.pods.put(pod.uid, new)
+
+    # --- nodes and agents ---------------------------------------------------------------------------------------------
+
+    def kubelet(self, uid: str, *, refuse: bool = False) -> None:
+        """The pod's node does the next thing with it: starts it, restarts its launcher, or lets it go."""
+        pod = self.pods.now.get(uid)
+        if pod is None or not pod.spec.node_name or pod.spec.node_name in self.off:
+            return
+        launcher = self.launchers.get(uid)
+        if pod.is_deleting:
+            if launcher is None or not (launcher.cannot_stop and launcher.is_at_work):
+                self._remove(uid)
+        elif pod.is_terminal:
+            return
+        elif pod.status.phase == "Pending":
+            if refuse:
+                self._patch(pod, status={"phase": "Failed", "reason": "UnexpectedAdmissionError"})
+                return
+            self._patch(pod, status={"phase": "Running", "pod_ip": f"127.0.0.{uid.removeprefix('uid-')}"})
+            self.launchers[uid] = Launcher(uid)
+            self._report(uid)
+        elif launcher is not None and launcher.state == "gone":
+            self.launchers[uid] = Launcher(uid)
+            self._report(uid)
+
+    def agent(self, uid: str) -> None:
+        """The agent tells the pod's launcher what the job, as the agent last saw it, wants of it; the launcher obeys."""
+        pod, launcher = self.pods.now.get(uid), self.launchers.get(uid)
+        if pod is None or launcher is None or pod.spec.node_name in self.off or launcher.state == "gone":
+            return
+        job = self.told.get(pod.spec.node_name)
+        if job is None or not job.status.attempt or job.is_finished:
+            return
+        member = next((m for m in job.status.members if m.uid == uid), None)
+        attempt = job.status.attempt
+        if launcher.attempt < attempt and (member is not None or launcher.state in ("ready", "running", "stopping")):
+            self._stop(launcher, attempt, member.rank if member else None)
+        elif (
+            member is not None
+            and job.status.barrier == "Open"
+            and (launcher.state, launcher.attempt) == ("ready", attempt)
+        ):
+            launcher.state, launcher.rank = "running", member.rank
+            launcher.step = launcher.resumed_at = job.status.resume_step or 0
+            launcher.first_step_at = None
+            self._report(uid)
+
+    def _stop(self, launcher: Launcher, attempt: int, rank: int | None) -> None:
+        if launcher.cannot_stop and launcher.is_at_work:
+            launcher.state = "stopping"
+            self._report(launcher.uid)
+            return
+        launcher.state, launcher.attempt, launcher.rank = "ready", attempt, rank
+        usable = sorted(self.checkpoints.get(rank, ()), reverse=True) if rank is not None else []
+        self._report(launcher.uid, checkpoints=usable)
+
+    def _report(self, uid: str, **fields: Any) -> None:
+        launcher, pod = self.launchers[uid], self.pods.now[uid]
+        report = LauncherReport(pod.name, uid, launcher.state, launcher.attempt, time=to_time(self.now), **fields)
+        if self.reports.now.get(uid) != report:
+            self.reports.put(uid, report)
+
+    def judge(self) -> None:
+        """The failure controller writes verdicts."""
+        for name, node in list(self.ledger.now.items()):
+            verdicts = judge_node(node, self.pods.now.values(), self.now)
+            if verdicts != node.verdicts:
+                self.ledger.put(name, msgspec.structs.replace(node, verdicts=verdicts))
+
+    def train(self, steps: int = 1) -> None:
+        """Ranks step together, or not at all: a collective waits for everyone."""
+        ranks = [self.launchers.get(m.uid) for m in self.status.members]
+        at_work = [r for r in ranks if r is not None and r.state == "running" and r.attempt == self.status.attempt]
+        on = [r for r in at_work if self.reports.now[r.uid].hung_since is None]
+        if not on or len(on) < sum(role.replicas for role in self.job.spec.roles):
+            return
+        for _ in range(steps):
+            self.now += 1.0
+            for rank in on:
+                rank.step += 1
+                rank.first_step_at = rank.first_step_at or self.now
+                if rank.step % CHECKPOINT_EVERY == 0 and rank.rank is not None:
+                    self.checkpoints.setdefault(rank.rank, set()).add(rank.step)
+        for rank in on:
+            saved = rank.step - rank.step % CHECKPOINT_EVERY
+            self.beats[rank.uid] = MemberProgress(
+                attempt=rank.attempt,
+                step=rank.step,
+                time=self.now,
+                first_step_time=rank.first_step_at or self.now,
+                step_seconds=1.0,
+                checkpoint=saved or None,
+                checkpoint_time=self.now - (rank.step - saved),
+            )
+
+    # --- what breaks --------------------------------------------------------------------------------------------------
+
+    def crash(self, uid: str, code: int = 1, message: str = "") -> bool:
+        """The process of a running rank ends by itself. False when none runs there."""
+        launcher = self.launchers.get(uid)
+        if launcher is None or launcher.state != "running" or launcher.cannot_stop:
+            return False
+        launcher.state = "exited"
+        self._report(uid, code=code, message=message)
+        return True
+
+    def hang(self, uid: str) -> bool:
+        launcher = self.launchers.get(uid)
+        if launcher is None or launcher.state != "running":
+            return False
+        self._report(uid, hung_since=to_time(self.now))
+        return True
+
+    def kill_launcher(self, uid: str) -> bool:
+        launcher = self.launchers.get(uid)
+        if launcher is None or launcher.state == "gone" or launcher.cannot_stop:
+            return False
+        launcher.state = "gone"
+        self._report(uid)
+        return True
+
+    def fail_device(self, node: str, device: str, code: str = "xid-79") -> None:
+        old = self.ledger.now[node]
+        new = Signal("kmsg", code, time=to_time(self.now))
+        devices = [
+            msgspec.structs.replace(d, signals=[*d.signals, new]) if d.id == device else d for d in old.observed.devices
+        ]
+        observed = msgspec.structs.replace(old.observed, devices=devices)
+        self.ledger.put(node, msgspec.structs.replace(old, observed=observed))
+
+    def delete_pod(self, uid: str) -> None:
+        self._delete(uid)
+
+    def power_off(self, node: str) -> None:
+        """The machine is gone with all it ran; nobody knows before its lease has run out (`expire`)."""
+        self.off.add(node)
+        for uid, pod in self.pods.now.items():
+            if pod.spec.node_name == node:
+                self.launchers.pop(uid, None)
+
+    def expire(self, node: str) -> None:
+        self.dead.add(node)
+
+    # --- all of them, fairly ------------------------------------------------------------------------------------------
+
+    def round(self, seconds: float = 0.1) -> None:
+        """Everyone gets one turn and sees everything."""
+        self.judge()
+        self.deliver()
+        self.look()
+        self.schedule()
+        for node in self.nodes:
+            self.tell(node)
+        for uid in list(self.pods.now):
+            self.kubelet(uid)
+        for uid in list(self.launchers):
+            self.agent(uid)
+        self.deliver()
+        self.advance(seconds)
+
+    def settle(self, rounds: int = 30, seconds: float = 0.1) -> GangModel:
+        for _ in range(rounds):
+            self.round(seconds)
+        return self
+
+    @property
+    def is_running(self) -> bool:
+        """Every rank really runs the job's attempt."""
+        ranks = [self.launchers.get(m.uid) for m in self.status.members]
+        return (
+            self.status.barrier == "Open"
+            and self.status.phase == "Running"
+            and all(r is not None and (r.state, r.attempt) == ("running", self.status.attempt) for r in ranks)
+        )
+
+
+def a_gang(job: JobBuilder, nodes: Iterable[NodeBuilder]) -> GangModel:
+    """The job was just created; nothing has happened yet."""
+    made = list(nodes)
+    ledger: Feed[NodeDevices] = Feed()
+    for builder in made:
+        ledger.put(builder.name, builder.devices())
+    ledger.deliver()
+    model = GangModel(job.build(), {b.name: b.node() for b in made}, ledger)
+    assert model.job.namespace == NAMESPACE
+    return model
+
+
+def topology_of(pod: Pod) -> str:
+    return pod.annotations.get(ANNOTATION_TOPOLOGY_REQUIRED, "")

@@ -1,0 +1,203 @@
+"""What must hold for a gang after every single step, whatever broke and whoever saw what: the rules, plainly.
+
+`Rules` drives a `GangModel`, remembers what was really done to which pod, and checks after each step. Nothing here is taken
+from the code under test.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from remuda.api.core_v1 import Pod
+from remuda.api.devices import DeviceState
+from remuda.api.meta import to_seconds
+from remuda.api.training import Cause, TrainingJobStatus
+from remuda.core.placement.snapshot import devices_of
+from remuda.core.workload.training import GangObserved, TrainingPlan, plan_training
+from tests.builders.gang_model import GangModel, Launcher
+
+# A process that dies may be the first sign of something else.
+SYMPTOMS = {Cause.CODE, Cause.HANG}
+
+
+class Rules:
+    def __init__(self, model: GangModel) -> None:
+        self.model = model
+        self.done_to: dict[str, set[Cause]] = {}  # pod name -> what was done to it
+        self.allowed: dict[str, int] = {}  # how often each cause may have been charged by now
+        job = model.job
+        self.size = sum(role.replicas for role in job.spec.roles)
+        self.gpus = job.spec.roles[0].gpus
+        self.spares = job.spec.spares
+        self.done_again = 0.0  # steps that were made a second time, at a second each
+        self.opened: dict[int, dict[int, str]] = {}  # attempt -> rank -> uid
+
+    def note(self, uid: str, *causes: Cause) -> None:
+        pod = self.model.pods.now.get(uid)
+        if pod is not None:
+            self.done_to.setdefault(pod.name, set()).update(causes)
+            for cause in causes:
+                self.allowed[cause.value] = self.allowed.get(cause.value, 0) + 1
+
+    # --- one look -----------------------------------------------------------------------------------------------------
+
+    def look(self, writes: int | None = None) -> None:
+        model = self.model
+        observed = model.observe()
+        plan = plan_training(observed, model.now)
+        assert plan_training(observed, model.now) == plan, "planning twice on equal input differs"
+        self._changes_nothing_more(observed, plan)
+        before = model.status
+        self._moves_rightly(before, plan.status)
+        self._is_charged_rightly(before, plan.status)
+        model.look(writes)
+        if model.status is plan.status and before.recoveries:
+            ended = len(before.recoveries) == len(model.status.recoveries) and _to_do_again(before) == 0
+            self.done_again += _to_do_again(model.status) if ended else 0
+
+    def _changes_nothing_more(self, observed: GangObserved, plan: TrainingPlan) -> None:
+        job = msgspec.structs.replace(observed.job, status=plan.status)
+        again = plan_training(GangObserved(job, observed.pods, observed.snapshot), self.model.now)
+        assert again.status == plan.status, _difference(plan.status, again.status)
+        assert again.delete == plan.delete, f"deletes {plan.delete} -> {again.delete}"
+        assert again.create == plan.create, f"creates {_names(plan)} -> {_names(again)}"
+        assert again.quarantine == plan.quarantine
+
+    def _moves_rightly(self, old: TrainingJobStatus, new: TrainingJobStatus) -> None:
+        assert new.attempt >= old.attempt, "the attempt went down"
+        ranks = {m.rank: m.uid for m in new.members}
+        assert len(ranks) == len(new.members), f"a rank twice: {new.members}"
+        assert len(set(ranks.values())) == len(ranks), f"a pod with two ranks: {new.members}"
+        held = {m.rank: m.uid for m in old.members}
+        if new.attempt == old.attempt:
+            moved = {r for r in held if ranks.get(r) != held[r]}
+            assert not moved, f"ranks {moved} taken away without a new attempt"
+            assert (old.barrier, new.barrier) != ("Open", "Closed") or new.phase == "Failed", "closed, same attempt"
+            if old.barrier == "Open":
+                assert ranks == held, "ranks assigned while the barrier is open"
+        else:
+            assert new.barrier == "Closed", "a new attempt starts closed"
+        if new.barrier == "Open":
+            assert sorted(ranks) == list(range(self.size)), f"open with ranks {sorted(ranks)}"
+            if old.barrier == "Closed":
+                assert not self._at_work(), f"open while {self._at_work()} run"
+                assert new.attempt not in self.opened, "one attempt opened twice"
+                self.opened[new.attempt] = ranks
+        if new.phase in ("Failed", "Succeeded"):
+            assert new.reason
+        assert 0.0 <= new.goodput.ettr <= 1.0
+        assert min(new.goodput.lost_gpu_seconds.values(), default=0.0) >= 0.0
+        self._no_second_is_lost_twice(new)
+
+    def _no_second_is_lost_twice(self, new: TrainingJobStatus) -> None:
+        goodput = new.goodput
+        by_cause = sum(goodput.lost_gpu_seconds.values())
+        assert abs(by_cause - goodput.lost_seconds * self.size * self.gpus) < 0.1 * max(1, len(self.opened)), goodput
+        if new.started_at is not None:
+            wall = self.model.now - to_seconds(new.started_at)
+            assert goodput.lost_seconds <= wall + self.done_again + _to_do_again(new) + 0.1, f"{goodput} in {wall} s"
+
+    def _is_charged_rightly(self, old: TrainingJobStatus, new: TrainingJobStatus) -> None:
+        rises = {c for c in new.used if new.used[c] > old.used.get(c, 0)}
+        falls = {c for c in old.used if new.used.get(c, 0) < old.used[c]}
+        assert all(new.used[c] - old.used.get(c, 0) == 1 for c in rises), f"{old.used} -> {new.used}"
+        if falls:
+            assert falls <= SYMPTOMS, f"given back: {falls}"
+            assert len(falls) == 1, f"{old.used} -> {new.used}"
+            assert rises, f"{old.used} -> {new.used}: given back and charged to nobody"
+        for cause, count in new.used.items():
+            assert count <= self.allowed.get(cause, 0), f"{cause} charged {count} times, {self.allowed} was done"
+        if new.attempt > old.attempt and old.barrier == "Open":
+            assert rises, "an interruption that nobody was charged for"
+        if len(new.recoveries) > len(old.recoveries):
+            last = new.recoveries[-1]
+            causes = set().union(*(self.done_to.get(pod, set()) for pod in last.members))
+            assert last.cause in causes, f"{last.members} charged to {last.cause}, but {causes} was done"
+
+    # --- at any moment ------------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        model, status = self.model, self.model.status
+        holders: dict[tuple[str, str], str] = {}
+        for pod in model.pods.now.values():
+            for device in devices_of(pod) if pod.spec.node_name and not pod.is_terminal else ():
+                other = holders.setdefault((pod.spec.node_name, device), pod.name)
+                assert other == pod.name, f"{device} of {pod.spec.node_name} held by {other} and {pod.name}"
+        ranks: dict[int, str] = {}
+        for launcher in self._at_work():
+            assert launcher.rank is not None
+            assert ranks.setdefault(launcher.rank, launcher.uid) == launcher.uid, f"rank {launcher.rank} runs twice"
+            assert self.opened[launcher.attempt].get(launcher.rank) == launcher.uid, f"{launcher} was never let in"
+            if status.barrier == "Open":
+                assert launcher.attempt == status.attempt, f"{launcher} runs, {status.attempt} is open"
+        live = [p for p in model.pods.now.values() if not p.is_deleting and not p.is_terminal]
+        assert len(live) <= self.size + self.spares, f"too many pods: {[p.name for p in live]}"
+        if status.placement.topology:
+            racks = {model.nodes[m.node].labels[status.placement.topology] for m in status.members}
+            assert len(racks) <= 1, f"members in {racks}"
+
+    def _at_work(self) -> list[Launcher]:
+        """Launchers with a living process, but for those that nobody can stop: they are given up."""
+        return [r for r in self.model.launchers.values() if r.is_at_work and not (r.cannot_stop and self._given_up(r))]
+
+    def _given_up(self, launcher: Launcher) -> bool:
+        pod = self.model.pods.now.get(launcher.uid)
+        return pod is None or pod.uid not in {m.uid for m in self.model.status.members}
+
+    # --- in the end ---------------------------------------------------------------------------------------------------
+
+    def has_capacity(self) -> bool:
+        """Whether some domain has room for the whole gang, counted device by device."""
+        model = self.model
+        stuck = {(p.spec.node_name, d) for p in model.pods.now.values() if self._is_stuck(p) for d in devices_of(p)}
+        topology = model.status.placement.topology
+        room: dict[str, int] = {}
+        for name, node in model.nodes.items():
+            if name in model.dead:
+                continue
+            ledger = model.ledger.now[name]
+            good = {v.device for v in ledger.verdicts if v.state is DeviceState.HEALTHY} - set(ledger.quarantine)
+            free = [d for d in good if (name, d) not in stuck]
+            domain = node.labels[topology] if topology else ""
+            room[domain] = room.get(domain, 0) + len(free) // self.gpus
+        return max(room.values(), default=0) >= self.size
+
+    def _is_stuck(self, pod: Pod) -> bool:
+        launcher = self.model.launchers.get(pod.uid)
+        return launcher is not None and launcher.cannot_stop and launcher.is_at_work
+
+    def describe(self) -> str:
+        model, status = self.model, self.model.status
+        lines = [
+            f"t={model.now:.1f} {status.phase} {status.reason}: {status.message}",
+            f"attempt {status.attempt} {status.barrier} used {status.used} placement {status.placement}",
+            *(f"  rank {m.rank}: {m.pod} on {m.node} {m.devices}" for m in status.members),
+            *(f"  retired {r.pod}: {r.reason} {r.until}" for r in status.retired),
+            *(f"  {r.attempt}: {r.cause} {r.reason} {r.remedy} {r.members} -> {r.replaced}" for r in status.recoveries),
+        ]
+        for pod in model.pods.now.values():
+            said = [f"{c.reason}: {c.message}" for c in pod.status.conditions if c.status == "False"]
+            lines.append(
+                f"  pod {pod.name} {pod.spec.node_name} {pod.status.phase} deleting={pod.is_deleting} "
+                f"{model.launchers.get(pod.uid)} {said}"
+            )
+        return "\n".join(lines)
+
+
+def _to_do_again(status: TrainingJobStatus) -> float:
+    """Steps that the last recovery, once it has made its first one, makes a second time."""
+    last = status.recoveries[-1] if status.recoveries else None
+    return float(max(0, last.step_at_fault - last.resume_step)) if last is not None and last.first_step_at else 0.0
+
+
+def _names(plan: TrainingPlan) -> list[str]:
+    return [body["metadata"]["name"] for body in plan.create]
+
+
+def _difference(first: TrainingJobStatus, second: TrainingJobStatus) -> str:
+    found = [
+        f"{name}: {getattr(first, name)} -> {getattr(second, name)}"
+        for name in TrainingJobStatus.__struct_fields__
+        if getattr(first, name) != getattr(second, name)
+    ]
+    return "planning again changes " + "; ".join(found)

@@ -1,0 +1,405 @@
+"""Random fault schedules: a seed -> a cluster, one or two jobs, and what breaks when. All drawn before anything runs.
+
+`draw` makes a `Schedule`, plain data that can be printed. `act_out` plays it in a world and then demands an end that can be
+explained: every job runs and makes steps, or has succeeded, or failed or waits for a reason that is true. Whether it is true
+is worked out here from the pods and devices alone, not from what the control plane says.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import msgspec
+
+from remuda.api.devices import DrillKind
+from remuda.api.names import LABEL_GANG
+from remuda.api.training import Budgets, Cause, TrainingJob
+from remuda.core.placement.snapshot import devices_of
+from remuda.node.training import Behaviour
+from tests.builders.world import NAMESPACE, World
+
+CALM_S = 12.0  # longer than the look-back: what comes later is judged for itself
+RECOVERY_S = 20.0  # within this a lone fault is found and cured: a lease, a stop and a start
+SETTLE_S = 90.0
+UNHEALTHY = ("xid-79", "xid-48", "xid-95")
+HARMLESS = "xid-13"
+
+CAUSE_OF = {
+    DrillKind.PROCESS_KILL: Cause.CODE,
+    DrillKind.PROCESS_HANG: Cause.HANG,
+    DrillKind.DEVICE_FAIL: Cause.DEVICE,
+    DrillKind.LAUNCHER_KILL: Cause.INFRA,
+    DrillKind.POD_DELETE: Cause.INFRA,
+    DrillKind.NODE_LOST: Cause.INFRA,
+}
+
+
+class JobPlan(msgspec.Struct, frozen=True):
+    name: str
+    replicas: int
+    gpus: int
+    spares: int
+    rack: bool
+    hang_after: float
+    budgets: Budgets
+    behaviour: Behaviour
+
+
+class Act(msgspec.Struct, frozen=True):
+    """`wait` seconds after the act before. `pick` in [0, 1) chooses the target among what is there then."""
+
+    wait: float
+    kind: str
+    pick: float
+    count: int = 0  # of writes or commits, for the crashes
+    code: str = ""
+
+
+class Schedule(msgspec.Struct, frozen=True):
+    seed: int
+    nodes: int
+    racks: int
+    lease_s: float
+    pull_s: float
+    jobs: tuple[JobPlan, ...]
+    acts: tuple[Act, ...]
+
+
+KINDS = {
+    "process": 4,
+    "hang": 2,
+    "launcher": 3,
+    "device": 5,
+    "idle-device": 1,
+    "harmless": 1,
+    "pod": 3,
+    "node": 2,
+    "spare-device": 2,
+    "spare-pod": 1,
+    "corrupt": 2,
+    "restart": 2,
+    "restart-at-write": 3,
+    "power": 1,
+    "power-at-commit": 2,
+}
+
+
+def draw(seed: int) -> Schedule:
+    rng = random.Random(seed)
+    gpus = rng.choice((8, 8, 4, 2))
+    count = rng.choice((1, 1, 2))
+    racks = rng.choice((1, 2, 2, 3))
+    jobs = tuple(_draw_job(rng, index, gpus) for index in range(count))
+    needed = sum(j.replicas + j.spares for j in jobs) * gpus / 8
+    nodes = max(racks, round(needed * rng.choice((0.9, 1.3, 1.6, 2.0)) + rng.randint(0, 2)), 2)
+    acts = tuple(_draw_act(rng) for _ in range(rng.randint(3, 10)))
+    return Schedule(seed, nodes, racks, rng.choice((4.0, 8.0)), rng.choice((0.0, 0.0, 3.0)), jobs, acts)
+
+
+def _draw_job(rng: random.Random, index: int, gpus: int) -> JobPlan:
+    behaviour = Behaviour(
+        step_s=rng.choice((0.7, 1.0)),
+        jitter=rng.choice((0.0, 0.1)),
+        checkpoint_every=rng.choice((3, 5, 10, 0)),
+        steps=rng.choice((0, 0, 0, 30)),
+        start_s=rng.choice((0.05, 0.05, 1.5)),
+        child_start_s=rng.choice((0.1, 1.0)),
+        stop_s=rng.choice((0.05, 0.05, 0.5, 10.0)),
+    )
+    tight = Budgets(code=1, device=2, infra=2, hang=1)
+    return JobPlan(
+        name=f"job-{index}",
+        replicas=rng.randint(2, 5),
+        gpus=gpus,
+        spares=rng.choice((0, 1, 1, 2)),
+        rack=rng.random() < 0.8,
+        hang_after=rng.choice((0.0, 4.0, 4.0)),
+        budgets=rng.choice((Budgets(), Budgets(code=10, device=20, infra=20, hang=10), tight)),
+        behaviour=behaviour,
+    )
+
+
+def _draw_act(rng: random.Random) -> Act:
+    kind = rng.choices(list(KINDS), list(KINDS.values()))[0]
+    wait = rng.choice(
+        (0.0, rng.uniform(0.0, 0.3), rng.uniform(0.3, 4.0), rng.uniform(0.3, 4.0), rng.uniform(20.0, 26.0))
+    )
+    code = HARMLESS if kind == "harmless" else rng.choice(UNHEALTHY)
+    return Act(round(wait, 3), kind, rng.random(), rng.randint(1, 25), code)
+
+
+# --- playing it -------------------------------------------------------------------------------------------------------
+
+
+def options(schedule: Schedule) -> dict[str, object]:
+    """For `play`."""
+    return {
+        "seed": schedule.seed,
+        "nodes": schedule.nodes,
+        "racks": schedule.racks,
+        "lease_s": schedule.lease_s,
+        "pull_s": schedule.pull_s,
+    }
+
+
+async def act_out(world: World, schedule: Schedule) -> None:
+    for job in schedule.jobs:
+        for index in range(60):
+            world.behaviours[f"{job.name}-worker-{index}"] = job.behaviour
+        await world.submit(
+            job.name,
+            replicas=job.replicas,
+            gpus=job.gpus,
+            spares=job.spares,
+            rack=job.rack,
+            budgets=job.budgets,
+            hang_after_seconds=job.hang_after,
+            start_deadline_seconds=20.0,
+        )
+    await world.sleep(6.0)
+    actor = Actor(world, schedule)
+    for act in schedule.acts:
+        await actor.perform(act)
+    await actor.finish()
+
+
+class Actor:
+    def __init__(self, world: World, schedule: Schedule) -> None:
+        self.world = world
+        self.plans = {job.name: job for job in schedule.jobs}
+        self.corrupted_at = 0.0
+        self._last_act_at = 0.0
+        self._lone: tuple[Cause | None, tuple[str, ...], dict[str, dict[str, int]]] | None = None
+
+    async def perform(self, act: Act) -> None:
+        world = self.world
+        if act.wait:
+            await self._pass(act.wait)
+        if act.wait >= RECOVERY_S:
+            self._check_lone_charge()
+        self._lone = None
+        calm = world.now - self._last_act_at >= CALM_S and all(self._is_at_work(job) for job in world.jobs())
+        used = {job.name: job.status.used for job in world.jobs()}
+        before = len(world.injected)
+        await getattr(self, f"_{act.kind.replace('-', '_')}")(act)
+        if calm and len(world.injected) == before + 1:
+            self._lone = (*self._expected(act), used)
+        self._last_act_at = world.now
+
+    async def _pass(self, seconds: float) -> None:
+        """Time goes by; a power cut or a kill that was armed happens in it, and the world starts again."""
+        world = self.world
+        until = world.now + seconds
+        while True:
+            await self._crashes()
+            if world.now >= until:
+                return
+            await world.sleep(min(0.25, until - world.now))
+
+    async def _crashes(self) -> None:
+        world = self.world
+        if world.journal.captured.is_set():
+            await world.power_cut()
+            self._lone = None
+        elif world.manager.dead.is_set():
+            await world.restart_control_plane()
+
+    # --- the faults ---------------------------------------------------------------------------------------------------
+
+    async def _blow(self, kind: DrillKind, act: Act, **spec: str) -> None:
+        await self.world.drill(kind, may_be_refused=True, **spec)
+        await self._crashes()
+
+    async def _process(self, act: Act) -> None:
+        await self._hit_member(DrillKind.PROCESS_KILL, act)
+
+    async def _hang(self, act: Act) -> None:
+        await self._hit_member(DrillKind.PROCESS_HANG, act)
+
+    async def _launcher(self, act: Act) -> None:
+        await self._hit_member(DrillKind.LAUNCHER_KILL, act)
+
+    async def _pod(self, act: Act) -> None:
+        await self._hit_member(DrillKind.POD_DELETE, act)
+
+    async def _hit_member(self, kind: DrillKind, act: Act) -> None:
+        members = [m for job in self.world.jobs() for m in job.status.members]
+        if members:
+            await self._blow(kind, act, pod=members[int(act.pick * len(members))].pod, namespace=NAMESPACE)
+
+    async def _device(self, act: Act) -> None:
+        held = [(m.node, d) for job in self.world.jobs() for m in job.status.members for d in m.devices]
+        await self._break_device(held, act)
+
+    async def _harmless(self, act: Act) -> None:
+        await self._device(act)
+
+    async def _spare_device(self, act: Act) -> None:
+        await self._break_device(
+            [(s.node, d) for job in self.world.jobs() for s in job.status.spares for d in s.devices], act
+        )
+
+    async def _idle_device(self, act: Act) -> None:
+        held = set(self.world.holders())
+        names = [f"gpu-{n}" for n in range(8)]
+        await self._break_device([(n, d) for n in self.world.rack_of for d in names if (n, d) not in held], act)
+
+    async def _break_device(self, places: list[tuple[str, str]], act: Act) -> None:
+        places = [p for p in places if p[0]]
+        if places:
+            node, device = places[int(act.pick * len(places))]
+            await self._blow(DrillKind.DEVICE_FAIL, act, node=node, device=device, code=act.code)
+
+    async def _spare_pod(self, act: Act) -> None:
+        spares = [s.pod for job in self.world.jobs() for s in job.status.spares]
+        if spares:
+            await self._blow(DrillKind.POD_DELETE, act, pod=spares[int(act.pick * len(spares))], namespace=NAMESPACE)
+
+    async def _node(self, act: Act) -> None:
+        nodes = sorted(self.world.rack_of)
+        await self._blow(DrillKind.NODE_LOST, act, node=nodes[int(act.pick * len(nodes))])
+
+    async def _corrupt(self, act: Act) -> None:
+        jobs = self.world.jobs()
+        job = jobs[int(act.pick * len(jobs))]
+        rank = act.count % self.plans[job.name].replicas
+        if self.world.checkpoints.corrupt((NAMESPACE, job.name), rank) is not None:
+            self.corrupted_at = self.world.now
+
+    async def _restart(self, act: Act) -> None:
+        await self.world.restart_control_plane()
+
+    async def _restart_at_write(self, act: Act) -> None:
+        self.world.manager.after(act.count)
+
+    async def _power(self, act: Act) -> None:
+        await self.world.power_cut(down_s=round(act.pick * 20, 1))
+
+    async def _power_at_commit(self, act: Act) -> None:
+        if not self.world.journal.is_armed:
+            self.world.journal.capture_after(act.count)
+
+    # --- who was charged ----------------------------------------------------------------------------------------------
+
+    def _is_at_work(self, job: TrainingJob) -> bool:
+        return job.is_finished or self.world.is_running(job.name)
+
+    def _expected(self, act: Act) -> tuple[Cause | None, tuple[str, ...]]:
+        """Who has to be charged for a lone fault, and to which cause; None: nobody."""
+        fault = self.world.injected[-1]
+        members = {m.pod: m for job in self.world.jobs() if not job.is_finished for m in job.status.members}
+        if act.kind in ("harmless", "idle-device"):
+            return None, ()
+        if fault.kind is DrillKind.PROCESS_HANG:
+            jobs = tuple(job for job in fault.jobs if self.plans[job].hang_after)
+            return (Cause.HANG, jobs) if jobs else (None, ())
+        if fault.kind is DrillKind.DEVICE_FAIL:
+            node, device = fault.what.split()
+            hit = [p for p, m in members.items() if m.node == node and device in m.devices]
+        elif fault.kind is DrillKind.NODE_LOST:
+            hit = [p for p, m in members.items() if m.node == fault.what]
+        else:
+            hit = [p for p in members if p == fault.what]
+        return CAUSE_OF[fault.kind], tuple(sorted({p.rsplit("-worker-", 1)[0] for p in hit}))
+
+    def _check_lone_charge(self) -> None:
+        """A fault with nothing else near it is charged once, to its true cause, to the jobs it hit and to no other."""
+        if self._lone is None:
+            return
+        cause, hit, before = self._lone
+        for job in self.world.jobs():
+            if job.status.phase == "Succeeded":
+                continue
+            expected = Counter(before[job.name])
+            if cause is not None and job.name in hit:
+                expected[cause.value] += 1
+            assert Counter(job.status.used) == expected, (
+                f"seed {self.world.seed}: {job.name} was charged {job.status.used}, expected {dict(expected)}\n"
+                + self.world.describe()
+            )
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    async def finish(self) -> None:
+        world = self.world
+        await self._pass(RECOVERY_S)
+        self._check_lone_charge()
+        world.manager.disarm()
+        world.journal.disarm()
+        await world.until(self._is_settled, SETTLE_S, "every job has come to an end or runs")
+        steps = {uid: child.step for uid, child in world.children()}
+        await world.sleep(3.0)
+        for job in world.jobs():
+            self._check_end(job, steps)
+
+    def _is_settled(self) -> bool:
+        world = self.world
+        for job in world.jobs():
+            if job.is_finished:
+                if world.pods(job.name):
+                    return False
+            elif self._hangs(job):
+                if self.plans[job.name].hang_after:
+                    return False  # it will be found
+            elif not world.is_running(job.name) and (not job.status.reason or self._fits(job)):
+                return False
+        return True
+
+    def _hangs(self, job: TrainingJob) -> bool:
+        members = {m.uid for m in job.status.members}
+        return any(child.is_hung for uid, child in self.world.children() if uid in members)
+
+    def _check_end(self, job: TrainingJob, steps: dict[str, int]) -> None:
+        world, status = self.world, job.status
+        self._check_charges(job)
+        if status.phase == "Failed":
+            cause = status.reason.removesuffix("BudgetExhausted").lower()
+            limit = job.spec.failure.budgets.limit(Cause(cause))
+            assert status.used[cause] == limit + 1, world.describe()
+        elif status.phase == "Running":
+            for uid, child in world.children():
+                if uid in {m.uid for m in status.members} and not child.is_hung:
+                    assert child.step > steps[uid], f"{uid} makes no steps\n{world.describe()}"
+        elif status.phase != "Succeeded":
+            assert status.reason in ("DomainFull", "InsufficientDevices", "NoRoom"), world.describe()
+            assert not self._fits(job), f"{job.name} waits although there is room\n{world.describe()}"
+
+    def _check_charges(self, job: TrainingJob) -> None:
+        """No cause is charged more often than it was injected."""
+        injected: Counter[str] = Counter()
+        for fault in self.world.injected:
+            if job.name in fault.jobs:
+                injected[CAUSE_OF[fault.kind].value] += 1 if fault.is_certain else 2
+        injected[Cause.INFRA.value] += self.world.reopened
+        over = {cause: n for cause, n in job.status.used.items() if n > injected[cause]}
+        assert not over, f"{job.name} was charged {job.status.used} for {dict(injected)}\n{self.world.describe()}"
+
+    def _fits(self, job: TrainingJob) -> bool:
+        """Whether all members of the job would fit somewhere, if it let go of what it holds."""
+        world, plan = self.world, self.plans[job.name]
+        free = self._free_devices(job.name)
+        places = Counter({node: count // plan.gpus for node, count in free.items()})
+        if not plan.rack:
+            return places.total() >= plan.replicas
+        racks: Counter[str] = Counter()
+        for node, count in places.items():
+            racks[world.rack_of[node]] += count
+        return max(racks.values(), default=0) >= plan.replicas
+
+    def _free_devices(self, job: str) -> Counter[str]:
+        """Good devices per living node that no pod of another job holds."""
+        world = self.world
+        free: Counter[str] = Counter()
+        taken = {
+            (pod.spec.node_name, device)
+            for other in world.jobs()
+            for pod in world.pods(other.name)
+            if pod.labels.get(LABEL_GANG) != job and not pod.is_terminal
+            for device in devices_of(pod)
+        }
+        for name, node in world.cluster.machines.nodes.items():
+            if not node.is_lost:
+                bad = {d for n, d in world.invariants.bad_since if n == name}
+                free[name] = sum(1 for n in range(8) if f"gpu-{n}" not in bad and (name, f"gpu-{n}") not in taken)
+        return free
