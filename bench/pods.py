@@ -56,7 +56,7 @@ def a_pod(number: int, random: Random) -> dict[str, Any]:
 
 
 def _managed(labels: dict[str, str], at: str) -> list[dict[str, Any]]:
-    container = {
+    container: dict[str, Any] = {
         ".": {},
         **{
             f"f:{field}": {}
@@ -69,7 +69,7 @@ def _managed(labels: dict[str, str], at: str) -> list[dict[str, Any]]:
         },
         "f:volumeMounts": {".": {}, 'k:{"mountPath":"/data"}': {".": {}, "f:mountPath": {}, "f:name": {}}},
     }
-    made = {
+    made: dict[str, Any] = {
         "f:metadata": {
             "f:annotations": {".": {}, "f:prometheus.io/scrape": {}},
             "f:labels": {".": {}, **{f"f:{label}": {} for label in labels}},
@@ -83,7 +83,7 @@ def _managed(labels: dict[str, str], at: str) -> list[dict[str, Any]]:
             },
         },
     }
-    ran = {
+    ran: dict[str, Any] = {
         "f:status": {
             "f:conditions": {
                 ".": {},
@@ -95,7 +95,7 @@ def _managed(labels: dict[str, str], at: str) -> list[dict[str, Any]]:
             **{f"f:{field}": {} for field in "containerStatuses hostIP phase podIP podIPs startTime".split()},
         }
     }
-    placed = {"f:metadata": {"f:annotations": {"f:remuda.dev/devices": {}, "f:remuda.dev/topology": {}}}}
+    placed: dict[str, Any] = {"f:metadata": {"f:annotations": {"f:remuda.dev/devices": {}, "f:remuda.dev/topology": {}}}}
     writers = (("remuda-manager", "", made), ("remuda-scheduler", "", placed), ("kubelet", "status", ran))
     return [
         {

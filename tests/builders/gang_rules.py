@@ -6,6 +6,8 @@ from the code under test.
 
 from __future__ import annotations
 
+from datetime import datetime
+
 import msgspec
 
 from remuda.api.core_v1 import Pod
@@ -29,7 +31,8 @@ class Rules:
         self.size = sum(role.replicas for role in job.spec.roles)
         self.gpus = job.spec.roles[0].gpus
         self.spares = job.spec.spares
-        self.done_again = 0.0  # steps that were made a second time, at a second each
+        self.slow: set[int] = set()  # attempts raised because a member took too long
+        self.done_again: dict[datetime | None, int] = {}  # recovery -> steps made a second time, at a second each
         self.opened: dict[int, dict[int, str]] = {}  # attempt -> rank -> uid
 
     def note(self, uid: str, *causes: Cause) -> None:
@@ -38,6 +41,19 @@ class Rules:
             self.done_to.setdefault(pod.name, set()).update(causes)
             for cause in causes:
                 self.allowed[cause.value] = self.allowed.get(cause.value, 0) + 1
+
+    def _note_the_slow_and_the_lost(self, new: TrainingJobStatus) -> None:
+        """Nobody did anything to these pods, and that is what is wrong with them."""
+        for uid, pod in self.model.pods.now.items():
+            if pod.spec.node_name in self.model.off and Cause.INFRA not in self.done_to.get(pod.name, ()):
+                self.note(uid, Cause.INFRA)
+        last = new.recoveries[-1] if new.recoveries else None
+        is_slow = last is not None and last.reason in ("MemberNotStarted", "MemberNotStopped")
+        if last is not None and is_slow and new.attempt not in self.slow:
+            self.slow.add(new.attempt)
+            for member in last.members:
+                self.done_to.setdefault(member, set()).add(Cause.INFRA)
+            self.allowed["infra"] = self.allowed.get("infra", 0) + 1
 
     # --- one look -----------------------------------------------------------------------------------------------------
 
@@ -48,12 +64,12 @@ class Rules:
         assert plan_training(observed, model.now) == plan, "planning twice on equal input differs"
         self._changes_nothing_more(observed, plan)
         before = model.status
+        self._note_the_slow_and_the_lost(plan.status)
         self._moves_rightly(before, plan.status)
         self._is_charged_rightly(before, plan.status)
         model.look(writes)
-        if model.status is plan.status and before.recoveries:
-            ended = len(before.recoveries) == len(model.status.recoveries) and _to_do_again(before) == 0
-            self.done_again += _to_do_again(model.status) if ended else 0
+        if model.status is plan.status:
+            self.done_again |= _done_again(plan.status)
 
     def _changes_nothing_more(self, observed: GangObserved, plan: TrainingPlan) -> None:
         job = msgspec.structs.replace(observed.job, status=plan.status)
@@ -95,7 +111,8 @@ class Rules:
         assert abs(by_cause - goodput.lost_seconds * self.size * self.gpus) < 0.1 * max(1, len(self.opened)), goodput
         if new.started_at is not None:
             wall = self.model.now - to_seconds(new.started_at)
-            assert goodput.lost_seconds <= wall + self.done_again + _to_do_again(new) + 0.1, f"{goodput} in {wall} s"
+            again = sum((self.done_again | _done_again(new)).values())
+            assert goodput.lost_seconds <= wall + again + 0.1, f"{goodput} in {wall} s, {again} s done again"
 
     def _is_charged_rightly(self, old: TrainingJobStatus, new: TrainingJobStatus) -> None:
         rises = {c for c in new.used if new.used[c] > old.used.get(c, 0)}
@@ -184,10 +201,11 @@ class Rules:
         return "\n".join(lines)
 
 
-def _to_do_again(status: TrainingJobStatus) -> float:
-    """Steps that the last recovery, once it has made its first one, makes a second time."""
-    last = status.recoveries[-1] if status.recoveries else None
-    return float(max(0, last.step_at_fault - last.resume_step)) if last is not None and last.first_step_at else 0.0
+def _done_again(status: TrainingJobStatus) -> dict[datetime | None, int]:
+    """Steps that each recovery, once it has made its first one, makes a second time."""
+    return {
+        r.detected_at: max(0, r.step_at_fault - r.resume_step) for r in status.recoveries if r.first_step_at is not None
+    }
 
 
 def _names(plan: TrainingPlan) -> list[str]:

@@ -49,7 +49,8 @@ class Nothing:
 
 
 class Invariants:
-    def __init__(self, now: Callable[[], float], rack_of: dict[str, str]) -> None:
+    def __init__(self, now: Callable[[], float], rack_of: dict[str, str], *, staleness_s: float = 0.0) -> None:
+        """`staleness_s`: how old a scheduler's picture of the devices may be when its binding arrives."""
         self.reality: Reality = Nothing()
         self.violations: list[str] = []
         self.pods: dict[str, Pod] = {}
@@ -59,6 +60,7 @@ class Invariants:
         self.resumed: dict[tuple[str, int], int] = {}  # (job uid, attempt) -> step
         self._now = now
         self._rack_of = rack_of
+        self._staleness_s = staleness_s
         self._revision = 0
 
     def see(self, event: Event) -> None:
@@ -111,7 +113,7 @@ class Invariants:
             self._broken("a pod gets what it asked for", f"{pod.name} got {places}")
         for place in places:
             # The same moment is no violation: nobody can have known.
-            if self.bad_since.get(place, self._now()) < self._now():
+            if self.bad_since.get(place, self._now()) < self._now() - self._staleness_s:
                 self._broken("no unhealthy device is handed out", f"{pod.name} was bound to {place}")
             holder = self.reality.holders().get(place, pod.uid)
             if holder != pod.uid:

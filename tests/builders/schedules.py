@@ -62,6 +62,7 @@ class Schedule(msgspec.Struct, frozen=True):
     racks: int
     lease_s: float
     pull_s: float
+    lag_s: float
     jobs: tuple[JobPlan, ...]
     acts: tuple[Act, ...]
 
@@ -92,9 +93,10 @@ def draw(seed: int) -> Schedule:
     racks = rng.choice((1, 2, 2, 3))
     jobs = tuple(_draw_job(rng, index, gpus) for index in range(count))
     needed = sum(j.replicas + j.spares for j in jobs) * gpus / 8
-    nodes = max(racks, round(needed * rng.choice((0.9, 1.3, 1.6, 2.0)) + rng.randint(0, 2)), 2)
+    nodes = max(racks, round(needed * rng.choice((0.9, 1.2, 1.3, 1.6, 2.0)) + rng.randint(0, 2)), 2)
     acts = tuple(_draw_act(rng) for _ in range(rng.randint(3, 10)))
-    return Schedule(seed, nodes, racks, rng.choice((4.0, 8.0)), rng.choice((0.0, 0.0, 3.0)), jobs, acts)
+    lease_s, pull_s, lag_s = rng.choice((4.0, 8.0)), rng.choice((0.0, 0.0, 3.0)), rng.choice((0.0, 0.0, 0.02, 0.2))
+    return Schedule(seed, nodes, racks, lease_s, pull_s, lag_s, jobs, acts)
 
 
 def _draw_job(rng: random.Random, index: int, gpus: int) -> JobPlan:
@@ -140,6 +142,7 @@ def options(schedule: Schedule) -> dict[str, object]:
         "racks": schedule.racks,
         "lease_s": schedule.lease_s,
         "pull_s": schedule.pull_s,
+        "lag_s": schedule.lag_s,
     }
 
 
@@ -369,9 +372,12 @@ class Actor:
         """No cause is charged more often than it was injected."""
         injected: Counter[str] = Counter()
         for fault in self.world.injected:
-            if job.name in fault.jobs:
+            # A replacement may land on a node that is lost and not yet known to be.
+            if job.name in fault.jobs or fault.kind is DrillKind.NODE_LOST:
                 injected[CAUSE_OF[fault.kind].value] += 1 if fault.is_certain else 2
         injected[Cause.INFRA.value] += self.world.reopened
+        if self.world.lag_s:  # a pod may be bound to a device in the moment it breaks; its node refuses it
+            injected[Cause.INFRA.value] += injected[Cause.DEVICE.value]
         over = {cause: n for cause, n in job.status.used.items() if n > injected[cause]}
         assert not over, f"{job.name} was charged {job.status.used} for {dict(injected)}\n{self.world.describe()}"
 

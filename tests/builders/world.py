@@ -19,7 +19,7 @@ import functools
 import hashlib
 import inspect
 import random
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -27,12 +27,12 @@ import msgspec
 import structlog
 from structlog.typing import EventDict, WrappedLogger
 
-from remuda.api.core_v1 import Binding, Pod
+from remuda.api.core_v1 import Pod
 from remuda.api.devices import Drill, DrillKind, DrillSpec, NodeDevices
 from remuda.api.errors import NotFound
-from remuda.api.meta import JsonObject, KObject, ObjectMeta
+from remuda.api.meta import ObjectMeta
 from remuda.api.names import LABEL_GANG
-from remuda.api.selectors import EVERYTHING, FieldSelector, Selector
+from remuda.api.selectors import EVERYTHING
 from remuda.api.training import (
     Budgets,
     Failure,
@@ -44,18 +44,17 @@ from remuda.api.training import (
     TrainingJob,
     TrainingJobSpec,
 )
-from remuda.apiserver.store.journal import Done, Loaded, MemoryJournal
 from remuda.apiserver.store.record import Event
 from remuda.core.placement.snapshot import devices_of
-from remuda.kube.cluster import ANY, NO_FIELDS, Cluster, Listing, Preconditions, WatchEvent
+from remuda.kube.cluster import NO_FIELDS
 from remuda.node.simulated import SimulatedRuntime
 from remuda.node.training import Behaviour, CheckpointStore, TrainingChild
 from remuda.runtime.config import RACK_LABEL, ClusterConfig
 from remuda.runtime.embedded import EmbeddedCluster
 from remuda.sim.loop import VirtualLoop, run_virtual
 from tests.builders.invariants import Invariants, Nothing, Place
+from tests.builders.taps import Kill, MortalCluster, WatchedJournal
 
-K = TypeVar("K", bound=KObject)
 T = TypeVar("T")
 P = ParamSpec("P")
 
@@ -110,7 +109,8 @@ def training_job(
 
 
 class World:
-    """`behaviours` (by pod name) and `behaviour` say how simulated pods behave."""
+    """`behaviours` (by pod name) and `behaviour` say how simulated pods behave; `lag_s`: how late, at most, the control plane
+    hears of things and its writes arrive."""
 
     def __init__(
         self,
@@ -122,6 +122,7 @@ class World:
         behaviour: Behaviour = STEADY,
         lease_s: float = 8.0,
         pull_s: float = 0.0,
+        lag_s: float = 0.0,
         keeps_history: bool = False,
     ) -> None:
         self.loop = loop
@@ -133,7 +134,8 @@ class World:
         self.behaviour = behaviour
         self.behaviours: dict[str, Behaviour] = {}
         self.checkpoints = CheckpointStore()
-        self.invariants = Invariants(loop.time, self.rack_of)
+        self.lag_s = lag_s
+        self.invariants = Invariants(loop.time, self.rack_of, staleness_s=20 * lag_s)
         self.injected: list[Injected] = []
         self.reopened = 0
         self.errors: list[str] = []
@@ -142,7 +144,7 @@ class World:
         self._chance = random.Random(seed)
         self._uids = 0
         self._drills = 0
-        self.journal = WatchedJournal(self)
+        self.journal = WatchedJournal(self._see)
         self.manager = Kill()
         self.cluster = self._cluster()
 
@@ -156,8 +158,19 @@ class World:
             new_uid=self._new_uid,
             behaviour=lambda pod: self.behaviours.get(pod.name, self.behaviour),
             checkpoints=self.checkpoints,
-            manager_api=lambda api: MortalCluster(api, self.manager),
+            manager_api=lambda api: MortalCluster(api, self.manager, self._lag),
         )
+
+    def _see(self, event: Event) -> None:
+        self.invariants.see(event)
+        self.changed.set()
+        if self.digest is not None:
+            record = event.record
+            self.digest.update(b"%d %b %b " % (record.rv, event.type.encode(), record.key.encode()))
+            self.digest.update(record.raw)
+
+    def _lag(self) -> float:
+        return self._chance.uniform(0.0, self.lag_s) if self.lag_s else 0.0
 
     def _new_uid(self) -> str:
         self._uids += 1
@@ -211,7 +224,7 @@ class World:
         if down_s:
             await asyncio.sleep(down_s)
         self.reopened += 1
-        self.journal = WatchedJournal(self, rows)
+        self.journal = WatchedJournal(self._see, rows)
         self.manager = Kill()
         self.cluster = self._cluster()
         await self.start()
@@ -418,7 +431,7 @@ class World:
     def assert_racks(self, *racks: str, job: str = "job") -> None:
         """Members and spares sit in exactly these racks."""
         status = self.job(job).status
-        nodes = [m.node for m in (*status.members, *status.spares)]
+        nodes = [m.node for m in status.members] + [s.node for s in status.spares]
         assert sorted({self.rack_of[node] for node in nodes if node}) == sorted(racks), self.describe()
 
     def check(self) -> None:
@@ -452,136 +465,6 @@ def _describe(job: TrainingJob, pods: Sequence[Pod]) -> list[str]:
         )
     lines += [f"  {r.attempt}: {r.cause} {r.reason} {r.remedy} {r.members} -> {r.replaced}" for r in s.recoveries]
     return lines
-
-
-# --- the parts a world listens at -------------------------------------------------------------------------------------
-
-
-class WatchedJournal(MemoryJournal):
-    """Shows every commit to the world. `is_dead`: the power is off; whatever still comes in is lost."""
-
-    def __init__(self, world: World, rows: Loaded | None = None) -> None:
-        super().__init__(rows)
-        self.is_dead = False
-        self.captured = asyncio.Event()
-        self._world = world
-        self._capture_at = 0
-        self._captured: Loaded | None = None
-
-    @property
-    def is_armed(self) -> bool:
-        return self._capture_at > 0
-
-    def capture_after(self, commits: int) -> None:
-        self._capture_at = self.commits + commits
-
-    def disarm(self) -> None:
-        self._capture_at = 0
-
-    def last_rows(self) -> Loaded:
-        """The bytes on the disk: as of the capture, when there was one."""
-        return self._captured if self._captured is not None else self.rows()
-
-    def commit(self, group: Sequence[Event], compact_to: int, done: Done) -> None:
-        if self.is_dead:
-            done(None)
-            return
-        super().commit(group, compact_to, done)
-        world = self._world
-        for event in group:
-            world.invariants.see(event)
-            if world.digest is not None:
-                record = event.record
-                world.digest.update(b"%d %b %b " % (record.rv, event.type.encode(), record.key.encode()))
-                world.digest.update(record.raw)
-        world.changed.set()
-        if self._capture_at and self.commits >= self._capture_at:
-            self._captured = self.rows()
-            self.is_dead = True
-            self.captured.set()
-
-
-class Kill:
-    """When to kill a control plane: `after` so many of its writes."""
-
-    def __init__(self) -> None:
-        self.dead = asyncio.Event()
-        self.writes = 0
-        self._at: int | None = None
-
-    def after(self, writes: int) -> None:
-        self._at = self.writes + writes
-        if not writes:
-            self.dead.set()
-
-    def disarm(self) -> None:
-        self._at = None
-
-    async def write(self, work: Coroutine[Any, Any, T]) -> T:
-        if self.dead.is_set():
-            work.close()
-            await asyncio.get_running_loop().create_future()  # a dead process waits for ever
-        answer = await work
-        self.writes += 1
-        if self._at is not None and self.writes >= self._at:
-            self.dead.set()
-            await asyncio.get_running_loop().create_future()
-        return answer
-
-
-class MortalCluster:
-    """The `Cluster` port of a control plane that may be killed at any of its writes."""
-
-    def __init__(self, inner: Cluster, kill: Kill) -> None:
-        self._inner = inner
-        self._kill = kill
-
-    async def get(self, kind: type[K], name: str, namespace: str = "") -> K:
-        return await self._inner.get(kind, name, namespace)
-
-    async def list(
-        self, kind: type[K], namespace: str = "", *, labels: Selector = EVERYTHING, fields: FieldSelector = NO_FIELDS
-    ) -> Listing[K]:
-        return await self._inner.list(kind, namespace, labels=labels, fields=fields)
-
-    def watch(
-        self,
-        kind: type[K],
-        since: str,
-        namespace: str = "",
-        *,
-        labels: Selector = EVERYTHING,
-        fields: FieldSelector = NO_FIELDS,
-    ) -> AsyncIterator[WatchEvent[K]]:
-        return self._inner.watch(kind, since, namespace, labels=labels, fields=fields)
-
-    async def create(self, kind: type[K], body: K | JsonObject) -> K:
-        return await self._kill.write(self._inner.create(kind, body))
-
-    async def replace(self, kind: type[K], body: K | JsonObject, *, subresource: str = "") -> K:
-        return await self._kill.write(self._inner.replace(kind, body, subresource=subresource))
-
-    async def patch(
-        self,
-        kind: type[K],
-        name: str,
-        patch: JsonObject,
-        namespace: str = "",
-        *,
-        subresource: str = "",
-        when: Preconditions = ANY,
-    ) -> K:
-        return await self._kill.write(
-            self._inner.patch(kind, name, patch, namespace, subresource=subresource, when=when)
-        )
-
-    async def delete(
-        self, kind: type[K], name: str, namespace: str = "", *, when: Preconditions = ANY, grace_s: int | None = None
-    ) -> None:
-        await self._kill.write(self._inner.delete(kind, name, namespace, when=when, grace_s=grace_s))
-
-    async def bind(self, name: str, namespace: str, binding: Binding) -> None:
-        await self._kill.write(self._inner.bind(name, namespace, binding))
 
 
 # --- running a story --------------------------------------------------------------------------------------------------
@@ -620,7 +503,7 @@ def in_world(
         signature = inspect.signature(test)
         rest = list(signature.parameters.values())[1:]
         run.__signature__ = signature.replace(parameters=rest, return_annotation=None)  # type: ignore[attr-defined]
-        del run.__wrapped__  # type: ignore[attr-defined]  # pytest would look through to the coroutine
+        del run.__wrapped__  # pytest would look through to the coroutine
         return run
 
     return decorate

@@ -60,7 +60,9 @@ def report(schedule: Schedule, error: Exception) -> str:
     acts = "\n".join(f"  +{act.wait:6.3f} {act.kind} pick={act.pick:.3f} count={act.count}" for act in schedule.acts)
     shape = msgspec.structs.replace(schedule, acts=())
     command = f"python -m pytest tests/component/test_random_schedules.py --seed {schedule.seed}"
-    return f"seed {schedule.seed} failed; to see it again:\n  {command}\n{shape}\n{acts}\n{type(error).__name__}: {error}"
+    return (
+        f"seed {schedule.seed} failed; to see it again:\n  {command}\n{shape}\n{acts}\n{type(error).__name__}: {error}"
+    )
 
 
 @pytest.mark.parametrize("seed", [3, 17, 42])
@@ -70,7 +72,9 @@ def test_same_seed_same_history(seed: int) -> None:
     assert here == run(draw(seed), keeps_history=True)
     code = f"from tests.component.test_random_schedules import *; print(run(draw({seed}), keeps_history=True))"
     environment = {**os.environ, "PYTHONHASHSEED": str(seed + 1), "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, cwd=ROOT, capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == here
 
 

@@ -18,6 +18,7 @@ from tests.builders.world import NAMESPACE, World, in_world, play
 QUICK = Behaviour(step_s=0.5, checkpoint_every=4, start_s=0.02, child_start_s=0.05)
 STEP = 6  # past the first checkpoint (4), well before the second
 MAX_WRITES = 60
+MAX_COMMITS = 60
 
 
 class Case(msgspec.Struct, frozen=True):
@@ -27,8 +28,9 @@ class Case(msgspec.Struct, frozen=True):
     replaced: tuple[int, ...] = ()
     used: dict[str, int] = {}
     spares: int = 1
-    nodes: int = 12
-    replicas: int = 4
+    nodes: int = 6
+    racks: int = 1
+    replicas: int = 3
     budgets: Budgets = Budgets()
     phase: str = "Running"
 
@@ -58,7 +60,7 @@ CASES = {
     "launcher": Case(_launcher, used={"infra": 1}),
     "device-spare": Case(_device, replaced=(1,), used={"device": 1}),
     "device-no-spare": Case(_device, replaced=(1,), used={"device": 1}, spares=0),
-    "device-move": Case(_device, replaced=(0, 1), used={"device": 1}, spares=0, nodes=4, replicas=2),
+    "device-move": Case(_device, replaced=(0, 1), used={"device": 1}, spares=0, nodes=4, racks=2, replicas=2),
     "pod": Case(_pod, replaced=(1,), used={"infra": 1}),
     "node": Case(_node, replaced=(1,), used={"infra": 1}),
     "budget": Case(_process, used={"code": 1}, budgets=Budgets(code=0), phase="Failed"),
@@ -95,7 +97,7 @@ def test_control_plane_killed_at_any_of_its_writes(name: str) -> None:
             await case.fault(world)
             hit = await world.kill_control_plane(within=15.0)
             await _ends_well(world, case)
-            await world.sleep(2.0)
+            await world.sleep(1.0)
             assert world.job().status.used == case.used, f"after {writes} writes\n{world.describe()}"
             if case.phase == "Running":
                 world.assert_kept(before, but=case.replaced)
@@ -104,7 +106,7 @@ def test_control_plane_killed_at_any_of_its_writes(name: str) -> None:
             return hit
 
         try:
-            hit = play(story, nodes=case.nodes, behaviour=QUICK)
+            hit = play(story, nodes=case.nodes, racks=case.racks, behaviour=QUICK)
         except AssertionError as error:
             raise AssertionError(f"{name}, killed after {writes} writes: {error}") from error
         if not hit:
@@ -118,7 +120,8 @@ def test_power_cut_at_any_commit_of_a_recovery(name: str) -> None:
     """Every simulated pod dies with the machine, so the restart is an interruption too; but nothing is done twice, nobody
     loses its devices for it, and what had to be replaced is replaced once."""
     case = CASES[name]
-    for commits in range(1, MAX_WRITES, 3):
+    # Every fifth, from a different one on for each fault: a recovery is some forty commits.
+    for commits in range(1 + list(CASES).index(name) % 5, MAX_COMMITS, 5):
 
         async def story(world: World, commits: int = commits) -> None:
             await _begin(world, case)
@@ -142,7 +145,7 @@ def test_power_cut_at_any_commit_of_a_recovery(name: str) -> None:
                 await world.step("job", 10)
 
         try:
-            play(story, nodes=case.nodes, behaviour=QUICK)
+            play(story, nodes=case.nodes, racks=case.racks, behaviour=QUICK)
         except AssertionError as error:
             raise AssertionError(f"{name}, cut off after {commits} commits: {error}") from error
 
@@ -155,7 +158,7 @@ async def _ends_well_after_power_cut(world: World, case: Case) -> None:
         await world.until(lambda: not world.pods() and not world.holders())
     else:
         await world.parked("job", case.spares)
-        await world.sleep(12.0)
+        await world.sleep(10.0 if case.fault is _node else 2.0)
         await world.until(lambda: world.job().status.phase == "Failed" or world.is_running("job", 2))
 
 

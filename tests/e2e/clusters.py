@@ -65,10 +65,12 @@ class Up:
             os.close(writer)
         try:
             told, _, _ = select.select([reader], [], [], PATIENCE_S)
-            assert told, "the cluster did not get ready in time"
-            assert os.read(reader, 1) == b"1", (self.state / "up.log").read_text()
+            is_ready = bool(told) and os.read(reader, 1) == b"1"
         finally:
             os.close(reader)
+        if not is_ready:
+            self.kill()
+            raise AssertionError(f"the cluster did not get ready: {(self.state / 'up.log').read_text()}")
 
     def command(self, *words: str) -> list[str]:
         return [sys.executable, "-m", "remuda.cli", "--state", str(self.state), *words]

@@ -133,14 +133,17 @@ class Rig:
         return job
 
     async def trained_to(self, step: int, attempt: int = 1, spares: int = 0) -> TrainingJob:
-        """Every rank has finished `step` in that attempt, and so many spares are parked."""
+        """Every rank has finished `step` in that attempt, and so many spares are parked.
+
+        Ranks say so in their logs; the job's own count may be a second behind.
+        """
 
         def there(job: TrainingJob) -> bool:
             status = job.status
-            parked = sum(spare.parked for spare in status.spares)
             is_over = not status.recoveries or status.recoveries[-1].first_step_at is not None
             is_running = status.phase == "Running" and status.attempt == attempt and is_over
-            return is_running and status.progress.step >= step and parked >= spares
+            parked = sum(spare.parked for spare in status.spares)
+            return is_running and parked >= spares and self.lines(attempt).count(f"step {step}") == len(status.members)
 
         return await self.until(f"step {step} of attempt {attempt}", there)
 

@@ -120,9 +120,8 @@ async def test_down_leaves_nothing_running_and_up_goes_on_from_the_checkpoint(up
 
     up.start()
     async with up.rig() as rig:
-        after = await rig.until(
-            "training to go on", lambda job: job.status.attempt > 1 and job.status.progress.step == STOP_AT
-        )
+        again = await rig.until("a new attempt", lambda job: job.status.attempt > 1 and job.status.phase == "Running")
+        after = await rig.trained_to(STOP_AT, attempt=again.status.attempt)
         kept(before, after)
         assert {line.resumed for line in (await rig.all_started(after.status.attempt)).values()} == {SAVED}
         await rig.check_invariants()

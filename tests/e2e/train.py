@@ -88,6 +88,7 @@ def main() -> None:
         remuda.report(step)
         if step % EVERY == 0:
             remuda.save(step, str(step).encode())
+        print("step", step, flush=True)
 
 
 if __name__ == "__main__":

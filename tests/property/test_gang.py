@@ -239,14 +239,14 @@ def end_well(rules: Rules) -> None:
         event("failed")
         assert status.phase == "Failed", rules.describe()
         assert status.reason.endswith("BudgetExhausted"), rules.describe()
-    elif rules.has_capacity():
-        event("runs again")
-        assert model.is_running, rules.describe()
+    elif model.is_running:
+        event("runs")
         assert status.reason == "BarrierOpen"
     else:
         event("waits for room")
+        assert not rules.has_capacity(), rules.describe()
         assert status.barrier == "Closed", rules.describe()
-        assert status.reason in ("DomainFull", "InsufficientDevices", "GangIncomplete"), rules.describe()
+        assert status.reason in ("DomainFull", "InsufficientDevices"), rules.describe()
         assert status.message
 
 

@@ -1,6 +1,9 @@
 """Projections of the Kubernetes kinds Remuda reads and writes: Pod, Node, Namespace, Lease, Binding.
 
 Only the fields in use are here; whatever else a manifest says is kept by the store and ignored by us.
+
+The parts are values that no cycle can run through, so they are kept out of the garbage collector's sight (`gc=False`): a large
+cluster has millions of them.
 """
 
 from __future__ import annotations
@@ -13,17 +16,17 @@ import msgspec
 from remuda.api.meta import Condition, KObject, ObjectMeta, Resource
 
 
-class EnvVar(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class EnvVar(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
     name: str
     value: str = ""
 
 
-class ResourceRequirements(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class ResourceRequirements(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
     requests: dict[str, int | str] = {}
     limits: dict[str, int | str] = {}
 
 
-class Container(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class Container(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
     name: str = "main"
     image: str = ""
     command: list[str] = []
@@ -33,7 +36,7 @@ class Container(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
     resources: ResourceRequirements = ResourceRequirements()
 
 
-class Toleration(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class Toleration(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
     key: str = ""
     operator: str = ""
     value: str = ""
@@ -41,7 +44,7 @@ class Toleration(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
     toleration_seconds: int | None = None
 
 
-class PodSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class PodSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
     containers: list[Container] = []
     node_name: str = ""
     node_selector: dict[str, str] = {}
@@ -51,7 +54,7 @@ class PodSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     tolerations: list[Toleration] = []
 
 
-class ContainerStateTerminated(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class ContainerStateTerminated(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
     exit_code: int
     signal: int = 0
     reason: str = ""
@@ -60,22 +63,22 @@ class ContainerStateTerminated(msgspec.Struct, frozen=True, rename="camel", omit
     finished_at: datetime | None = None
 
 
-class ContainerStateRunning(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class ContainerStateRunning(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
     started_at: datetime | None = None
 
 
-class ContainerStateWaiting(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class ContainerStateWaiting(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
     reason: str = ""
     message: str = ""
 
 
-class ContainerState(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class ContainerState(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
     waiting: ContainerStateWaiting | None = None
     running: ContainerStateRunning | None = None
     terminated: ContainerStateTerminated | None = None
 
 
-class ContainerStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class ContainerStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
     name: str
     ready: bool = False
     restart_count: int = 0
@@ -84,7 +87,7 @@ class ContainerStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaults
     last_state: ContainerState = ContainerState()
 
 
-class PodStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class PodStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
     phase: str = "Pending"
     reason: str = ""
     message: str = ""
@@ -110,18 +113,18 @@ class Pod(KObject, frozen=True, rename="camel", omit_defaults=True, kw_only=True
         return not self.is_terminal
 
 
-class Taint(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class Taint(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
     key: str
     effect: str
     value: str = ""
 
 
-class NodeSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class NodeSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
     unschedulable: bool = False
     taints: list[Taint] = []
 
 
-class NodeStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class NodeStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
     capacity: dict[str, int | str] = {}
     allocatable: dict[str, int | str] = {}
     conditions: list[Condition] = []
@@ -139,11 +142,11 @@ class Node(KObject, frozen=True, rename="camel", omit_defaults=True, kw_only=Tru
 
 class Namespace(KObject, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
     resource: ClassVar[Resource] = Resource(
-        "", "v1", "Namespace", "namespaces", namespaced=False, subresources=("status",), short=("ns",)
+        "", "v1", "Namespace", "namespaces", namespaced=False, subresources=("status", "finalize"), short=("ns",)
     )
 
 
-class LeaseSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class LeaseSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
     holder_identity: str = ""
     lease_duration_seconds: int = 0
     acquire_time: datetime | None = None
@@ -159,7 +162,7 @@ class Lease(KObject, frozen=True, rename="camel", omit_defaults=True, kw_only=Tr
     spec: LeaseSpec = LeaseSpec()
 
 
-class Binding(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class Binding(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
     """Puts one pod on one node. `metadata.annotations` are copied to the pod: the chosen device ids travel there."""
 
     target: str

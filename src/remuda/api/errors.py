@@ -20,10 +20,19 @@ class Refusal(Exception):
         self.field = field
 
 
+class StatusCause(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """One field that was wrong: Kubernetes' word for how, the sentence, and the path."""
+
+    reason: str = ""
+    message: str = ""
+    field: str = ""
+
+
 class StatusDetails(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     name: str = ""
     kind: str = ""
     group: str = ""
+    causes: list[StatusCause] = []
     retry_after_seconds: int = 0
 
 
@@ -45,17 +54,26 @@ class ApiError(Exception):
     code = 500
     reason = "InternalError"
 
-    def __init__(self, message: str, *, reason: str | None = None, code: int | None = None, fix: str = "") -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        reason: str | None = None,
+        code: int | None = None,
+        fix: str = "",
+        details: StatusDetails | None = None,
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.fix = fix
+        self.details = details
         if reason is not None:
             self.reason = reason
         if code is not None:
             self.code = code
 
     def as_status(self) -> Status:
-        return Status(message=self.message, reason=self.reason, code=self.code)
+        return Status(message=self.message, reason=self.reason, code=self.code, details=self.details)
 
 
 class NotFound(ApiError):

@@ -16,8 +16,14 @@ from typing import Any, ClassVar
 import msgspec
 
 
+ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
+
+
 class Resource(msgspec.Struct, frozen=True):
-    """Where a kind lives in the API: group, version, plural and its subresources."""
+    """Where a kind lives in the API: group, version, plural, its subresources, and what clients may call it.
+
+    `selectable`: dotted paths that field selectors may name besides metadata.name and metadata.namespace.
+    """
 
     group: str
     version: str
@@ -26,6 +32,20 @@ class Resource(msgspec.Struct, frozen=True):
     namespaced: bool = True
     subresources: tuple[str, ...] = ()
     short: tuple[str, ...] = ()
+    singular: str = ""  # when it is not the kind in lower case
+    list_kind: str = ""  # when it is not the kind with "List" behind
+    categories: tuple[str, ...] = ()
+    selectable: tuple[str, ...] = ()
+    verbs: tuple[str, ...] = ALL_VERBS
+
+    @property
+    def list_of(self) -> str:
+        return self.list_kind or f"{self.kind}List"
+
+    @property
+    def full_name(self) -> str:
+        """`deployments.apps`: how messages and custom resource definitions name it."""
+        return f"{self.plural}.{self.group}" if self.group else self.plural
 
     @property
     def api_version(self) -> str:

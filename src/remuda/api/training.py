@@ -101,7 +101,7 @@ class TrainingJobSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults
 
 
 class Member(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """One rank of the gang and the pod that has it now."""
+    """One rank of the gang and the pod that has it now, `since` when."""
 
     rank: int
     role: str
@@ -110,6 +110,7 @@ class Member(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     node: str = ""
     devices: list[str] = []
     address: str = ""
+    since: datetime | None = None
 
 
 class SparePod(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Sequence
 
-from remuda.api.errors import Invalid
+from remuda.api.errors import Invalid, StatusCause, StatusDetails
 from remuda.api.meta import Resource
 
 _SUBDOMAIN = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
@@ -44,7 +45,35 @@ def _check(resource: Resource, name: str, field: str, value: str, pattern: re.Pa
 
 def invalid(resource: Resource, name: str, field: str, what: str) -> Invalid:
     """Kubernetes' wording: the object, then the field, then what is wrong with it."""
-    return Invalid(f'{resource.kind} "{name}" is invalid: {field}: {what}')
+    return invalid_fields(resource, name, [(field, what)])
+
+
+def invalid_fields(resource: Resource, name: str, faults: Sequence[tuple[str, str]]) -> Invalid:
+    """Several (field, what) at once, each also a cause of its own for programs."""
+    causes = [StatusCause(_REASONS.get(what.partition(":")[0], _OTHER), what, field) for field, what in faults]
+    listed = [f"{field}: {what}" for field, what in faults]
+    text = listed[0] if len(listed) == 1 else f"[{', '.join(listed)}]"
+    return Invalid(
+        f'{_kind(resource)} "{name}" is invalid: {text}',
+        details=StatusDetails(name, resource.kind, resource.group, causes),
+    )
+
+
+def _kind(resource: Resource) -> str:
+    return f"{resource.kind}.{resource.group}" if resource.group else resource.kind
+
+
+# Field errors begin with one of these words, and programs find its machine form in the causes.
+_OTHER = "FieldValueInvalid"
+_REASONS = {
+    "Required value": "FieldValueRequired",
+    "Duplicate value": "FieldValueDuplicate",
+    "Not found": "FieldValueNotFound",
+    "Unsupported value": "FieldValueNotSupported",
+    "Forbidden": "FieldValueForbidden",
+    "Too long": "FieldValueTooLong",
+    "Too many": "FieldValueTooMany",
+}
 
 
 def generated_name(prefix: str, seed: str) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from remuda.api.codec import merge_patch
-from remuda.api.errors import AlreadyExists, BadRequest, Conflict, NotFound
+from remuda.api.errors import AlreadyExists, BadRequest, Conflict, NotFound, StatusDetails
 from remuda.api.meta import JsonObject, Resource
 from remuda.apiserver.naming import check_name, check_namespace, invalid
 
@@ -34,6 +34,9 @@ _SERVER_OWNED = (
     "selfLink",
 )
 _EMPTY: JsonObject = {}
+_NAMESPACE = "kubernetes"
+FOREGROUND = "foregroundDeletion"
+ORPHAN = "orphan"
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -79,12 +82,24 @@ def created(resource: Resource, body: JsonObject, *, now: float, uid: str) -> Js
     # Status is not the creator's to write. Nodes are the exception in Kubernetes, too: a kubelet registers with its status.
     if has_status(resource) and resource.plural != "nodes":
         new.pop("status", None)
-        if resource.plural == "pods" and not resource.group:
-            new["status"] = {"phase": "Pending"}
+        if not resource.group:
+            if resource.plural == "pods":
+                new["status"] = {"phase": "Pending"}
+            elif resource.plural == "namespaces":
+                _begin_namespace(new, meta, name)
     return new
 
 
+def _begin_namespace(new: JsonObject, meta: JsonObject, name: str) -> None:
+    """A namespace stays until its contents are gone: the finalizer in its spec is taken off through `finalize`."""
+    meta["labels"] = {**(meta.get("labels") or {}), "kubernetes.io/metadata.name": name}
+    spec = new.get("spec") or {}
+    new["spec"] = {**spec, "finalizers": [*(f for f in spec.get("finalizers") or () if f != _NAMESPACE), _NAMESPACE]}
+    new["status"] = {"phase": "Active"}
+
+
 def patched(resource: Resource, old: JsonObject, patch: JsonObject, subresource: str, expect: Expect) -> Change | None:
+    """A merge patch, without the detour over a whole new body: the way of our own controllers."""
     check_subresource(resource, subresource)
     meta = patch.get("metadata")
     check_expected(resource, old, expect)
@@ -100,29 +115,77 @@ def patched(resource: Resource, old: JsonObject, patch: JsonObject, subresource:
 def replaced(resource: Resource, old: JsonObject, new: JsonObject, subresource: str) -> Change | None:
     check_subresource(resource, subresource)
     check_expected(resource, old, _expected_by(new.get("metadata") or _EMPTY))
+    if subresource == "finalize":
+        return _finalized(old, new)
     if subresource:
-        return _with_status(old, new.get("status"))
+        return _with_status(_with_owners(old, new), new.get("status"), old)
     return _changed(resource, old, {"apiVersion": resource.api_version, "kind": resource.kind, **new})
 
 
-def deleted(resource: Resource, old: JsonObject, *, now: float, grace_s: int | None, expect: Expect) -> Change | None:
+def _with_owners(old: JsonObject, new: JsonObject) -> JsonObject:
+    """Of the metadata, a write through `status` changes only who owns which fields."""
+    owners = (new.get("metadata") or _EMPTY).get("managedFields")
+    if owners is None or owners == old["metadata"].get("managedFields"):
+        return old
+    return {**old, "metadata": {**old["metadata"], "managedFields": owners}}
+
+
+def _finalized(old: JsonObject, new: JsonObject) -> Change | None:
+    finalizers = (new.get("spec") or _EMPTY).get("finalizers") or []
+    spec = {**(old.get("spec") or {}), "finalizers": finalizers}
+    if not finalizers:
+        del spec["finalizers"]
+    body = {**old, "spec": spec}
+    if body == old:
+        return None
+    return Change(body, removed="deletionTimestamp" in old["metadata"] and not _is_held(body))
+
+
+def deleted(
+    resource: Resource,
+    old: JsonObject,
+    *,
+    now: float,
+    grace_s: int | None,
+    expect: Expect,
+    finalizer: str | None = None,
+) -> Change | None:
+    """`finalizer`: FOREGROUND or ORPHAN when the dependents are to be dealt with first, "" when they are not, None when
+    the request leaves that open (then what the object has stays)."""
     check_expected(resource, old, expect)
+    if finalizer is not None:
+        old = _with_policy(old, finalizer)
     meta = old["metadata"]
     grace = _grace(resource, old, grace_s)
     since = meta.get("deletionTimestamp")
     if since is None:
-        if grace == 0 and not meta.get("finalizers"):
+        if grace == 0 and not _is_held(old):
             return Change(old, removed=True)
-        return _marked(old, timestamp(now + grace), grace)
+        return _marked(resource, old, timestamp(now + grace), grace)
     left = meta.get("deletionGracePeriodSeconds") or 0
     if grace >= left and left > 0:
         return None  # a repeated delete may shorten the wait, never lengthen it
-    if grace == 0 and not meta.get("finalizers"):
+    if grace == 0 and not _is_held(old):
         return Change(old, removed=True)
     if grace == left:
         return None
     asked_at = datetime.fromisoformat(since).timestamp() - left
-    return _marked(old, timestamp(asked_at + grace), grace)
+    return _marked(resource, old, timestamp(asked_at + grace), grace)
+
+
+def _with_policy(old: JsonObject, finalizer: str) -> JsonObject:
+    meta = old["metadata"]
+    has = meta.get("finalizers") or []
+    wants = [f for f in has if f not in (FOREGROUND, ORPHAN)] + ([finalizer] if finalizer else [])
+    return old if set(wants) == set(has) else {**old, "metadata": {**meta, "finalizers": wants}}
+
+
+def _is_held(body: JsonObject) -> bool:
+    """Somebody has still to do something before the object may go. (Of all specs, only a namespace's has finalizers.)"""
+    if body["metadata"].get("finalizers"):
+        return True
+    spec = body.get("spec")
+    return body.get("kind") == "Namespace" and isinstance(spec, dict) and bool(spec.get("finalizers"))
 
 
 def bound(old: JsonObject, node: str, annotations: dict[str, str], *, now: float, expect: Expect) -> Change:
@@ -159,16 +222,16 @@ def states_intent(old: JsonObject, new: JsonObject) -> bool:
 
 
 def not_found(resource: Resource, name: str) -> NotFound:
-    return NotFound(f'{_plural(resource)} "{name}" not found')
+    return NotFound(f'{resource.full_name} "{name}" not found', details=_details(resource, name))
 
 
 def already_exists(resource: Resource, name: str) -> AlreadyExists:
-    return AlreadyExists(f'{_plural(resource)} "{name}" already exists')
+    return AlreadyExists(f'{resource.full_name} "{name}" already exists', details=_details(resource, name))
 
 
 def check_subresource(resource: Resource, subresource: str) -> None:
-    if subresource and (subresource != "status" or not has_status(resource)):
-        raise NotFound(f"{_plural(resource)} has no subresource `{subresource}` to write")
+    if subresource and (subresource not in ("status", "finalize") or subresource not in resource.subresources):
+        raise NotFound(f"{resource.full_name} has no subresource `{subresource}` to write")
 
 
 def check_expected(resource: Resource, old: JsonObject, expect: Expect) -> None:
@@ -188,15 +251,18 @@ def _expected_by(meta: JsonObject) -> Expect:
 
 
 def _conflict(resource: Resource, name: str, why: str) -> Conflict:
-    return Conflict(f'Operation cannot be fulfilled on {_plural(resource)} "{name}": {why}')
+    return Conflict(
+        f'Operation cannot be fulfilled on {resource.full_name} "{name}": {why}', details=_details(resource, name)
+    )
 
 
-def _plural(resource: Resource) -> str:
-    return f"{resource.plural}.{resource.group}" if resource.group else resource.plural
+def _details(resource: Resource, name: str) -> StatusDetails:
+    return StatusDetails(name, resource.plural, resource.group)
 
 
-def _with_status(old: JsonObject, status: Any) -> Change | None:
-    if status == old.get("status"):
+def _with_status(old: JsonObject, status: Any, unless: JsonObject | None = None) -> Change | None:
+    """`unless`: what was there before; ownership alone changes nothing that is worth a version."""
+    if status == old.get("status") and (unless is None or unless is old):
         return None
     if status is None:
         return Change({field: value for field, value in old.items() if field != "status"})
@@ -216,6 +282,8 @@ def _changed(resource: Resource, old: JsonObject, new: JsonObject) -> Change | N
     if asked is not old_meta:
         meta = {field: value for field, value in asked.items() if field not in _SERVER_OWNED}
         meta = {**{field: old_meta[field] for field in _SERVER_OWNED if field in old_meta}, **meta}
+        if "managedFields" not in meta and "managedFields" in old_meta:
+            meta["managedFields"] = old_meta["managedFields"]  # nobody loses owners by not knowing of them
         new = {**new, "metadata": meta}
     else:
         meta = old_meta
@@ -236,7 +304,7 @@ def _changed(resource: Resource, old: JsonObject, new: JsonObject) -> Change | N
             )
     if _substance(new) != _substance(old):
         new["metadata"] = meta = {**meta, "generation": int(meta.get("generation") or 0) + 1}
-    if "deletionTimestamp" in meta and not meta.get("finalizers") and not meta.get("deletionGracePeriodSeconds"):
+    if "deletionTimestamp" in meta and not meta.get("deletionGracePeriodSeconds") and not _is_held(new):
         return Change(new, removed=True)
     return Change(new)
 
@@ -257,7 +325,12 @@ def _grace(resource: Resource, old: JsonObject, asked: int | None) -> int:
     return max(0, asked)
 
 
-def _marked(old: JsonObject, when: str, grace: int) -> Change:
+def _marked(resource: Resource, old: JsonObject, when: str, grace: int) -> Change:
     meta = old["metadata"]
-    marks = {"deletionTimestamp": when, "deletionGracePeriodSeconds": grace, "generation": int(meta["generation"]) + 1}
-    return Change({**old, "metadata": {**meta, **marks}})
+    marks: JsonObject = {"deletionTimestamp": when, "deletionGracePeriodSeconds": grace}
+    if "generation" in meta:
+        marks["generation"] = int(meta["generation"]) + 1
+    new = {**old, "metadata": {**meta, **marks}}
+    if resource.plural == "namespaces" and not resource.group:
+        new["status"] = {**(old.get("status") or {}), "phase": "Terminating"}
+    return Change(new)

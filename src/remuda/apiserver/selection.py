@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
-from remuda.api.meta import JsonObject, KObject
+from remuda.api.meta import JsonObject, Resource
 from remuda.api.selectors import FieldSelector, Selector
 from remuda.apiserver.store.record import Matcher
 
 
-def scope(kind: type[KObject], namespace: str, labels: Selector, fields: FieldSelector) -> tuple[str, Matcher | None]:
+class HasResource(Protocol):
+    """A kind, or a row of the registry."""
+
+    @property
+    def resource(self) -> Resource: ...
+
+
+def scope(kind: HasResource, namespace: str, labels: Selector, fields: FieldSelector) -> tuple[str, Matcher | None]:
     """The key prefix to look under, and the test of the selectors (None: everything passes)."""
-    resource = kind.resource
-    prefix = f"{resource.prefix}{namespace}/" if resource.namespaced and namespace else resource.prefix
-    return prefix, _matcher(labels, fields)
+    return within_prefix(kind.resource, namespace), matcher(labels, fields)
 
 
-def _matcher(labels: Selector, fields: FieldSelector) -> Matcher | None:
+def within_prefix(resource: Resource, namespace: str) -> str:
+    return f"{resource.prefix}{namespace}/" if resource.namespaced and namespace else resource.prefix
+
+
+def matcher(labels: Selector, fields: FieldSelector) -> Matcher | None:
     """The selectors as one function. It runs for every watcher at every event, so it does no more than these selectors ask."""
     if not fields.terms:
         return (lambda body: labels.matches(_labels(body))) if labels.requirements else None

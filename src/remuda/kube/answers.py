@@ -7,6 +7,7 @@ alone must be enough.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
@@ -19,7 +20,7 @@ from remuda.api.errors import (
     Invalid,
     NotFound,
     Status,
-    StatusDetails,
+    StatusCause,
     Unavailable,
     from_status,
 )
@@ -38,6 +39,9 @@ class Forbidden(ApiError):
 
     code, reason = 403, "Forbidden"
 
+    def __init__(self, message: str, *, fix: str = "", **rest: Any) -> None:
+        super().__init__(message, fix=fix or "Grant it with a Role or ClusterRole and a binding.", **rest)
+
 
 class TooManyRequests(ApiError):
     code, reason = 429, "TooManyRequests"
@@ -47,22 +51,6 @@ class Undecodable(ApiError):
     """An object that does not fit its kind: somebody wrote it past all checks, or our projection is wrong."""
 
     code, reason = 422, "Undecodable"
-
-
-class Cause(msgspec.Struct, frozen=True):
-    reason: str = ""
-    message: str = ""
-    field: str = ""
-
-
-class Details(StatusDetails, frozen=True, rename="camel"):
-    causes: list[Cause] = []
-
-
-class Answer(Status, frozen=True, rename="camel"):
-    """A Status with the causes, which tell apart what one reason lumps together."""
-
-    details: Details | None = None
 
 
 _BY_CODE: dict[int, type[ApiError]] = {
@@ -85,21 +73,22 @@ _CODE_DECIDES = frozenset((401, 403, 410, 429))
 def error_of(code: int, body: bytes) -> ApiError:
     """The exception for an answer that is not a success."""
     try:
-        answer = decode(Answer, body)
+        answer = decode(Status, body)
     except msgspec.MsgspecError:
         text = " ".join(body[:_SHOWN].decode(errors="replace").split())
         return _BY_CODE.get(code, ApiError)(f"the API answered {code}" + (f": {text}" if text else ""), code=code)
     return error_of_status(msgspec.structs.replace(answer, code=code))
 
 
-def error_of_status(answer: Answer) -> ApiError:
+def error_of_status(answer: Status) -> ApiError:
     """The same for a Status that came inside a watch, where its own code is the only one."""
+    message = answer.message or f"the API answered {answer.code}"
     if answer.code == 504 and is_caused_by(answer, "ResourceVersionTooLarge"):
-        return Expired(f"{answer.message}: the history was set back; list again")
+        return Expired(f"{message}: the history was set back; list again")
     if answer.code in _CODE_DECIDES or not answer.reason:
-        return _BY_CODE.get(answer.code, ApiError)(answer.message, code=answer.code)
+        return _BY_CODE.get(answer.code, ApiError)(message, code=answer.code)
     if answer.code == 422 and any(cause.field == "metadata.uid" for cause in _causes(answer)):
-        return Replaced(answer.message)
+        return Replaced(message)
     return from_status(answer)
 
 
@@ -107,11 +96,11 @@ class Replaced(Invalid):
     """A patch named another uid than the object has: for kube-apiserver an attempt to change a fixed field."""
 
 
-def is_caused_by(answer: Answer, reason: str) -> bool:
+def is_caused_by(answer: Status, reason: str) -> bool:
     return any(cause.reason == reason for cause in _causes(answer))
 
 
-def _causes(answer: Answer) -> list[Cause]:
+def _causes(answer: Status) -> list[StatusCause]:
     return answer.details.causes if answer.details is not None else []
 
 

@@ -15,7 +15,7 @@ Errors are `remuda.api.errors.ApiError`s. Objects are values and must not be mut
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
@@ -108,3 +108,35 @@ class Cluster(Protocol):
         ...
 
     async def bind(self, name: str, namespace: str, binding: Binding) -> None: ...
+
+
+@runtime_checkable
+class Paged(Protocol):
+    """A transport that fetches a long list piece by piece."""
+
+    def pages(
+        self,
+        kind: type[K],
+        namespace: str = "",
+        *,
+        labels: Selector = EVERYTHING,
+        fields: FieldSelector = NO_FIELDS,
+    ) -> AsyncIterator[Listing[K]]:
+        """The pages of one list, all of the same version. Raises `Expired` when the server forgets it halfway: begin anew."""
+        ...
+
+
+async def pages(
+    cluster: Cluster,
+    kind: type[K],
+    namespace: str = "",
+    *,
+    labels: Selector = EVERYTHING,
+    fields: FieldSelector = NO_FIELDS,
+) -> AsyncIterator[Listing[K]]:
+    """A list for those who need not have it whole: in pages where the transport knows them, else in one."""
+    if isinstance(cluster, Paged):
+        async for page in cluster.pages(kind, namespace, labels=labels, fields=fields):
+            yield page
+    else:
+        yield await cluster.list(kind, namespace, labels=labels, fields=fields)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import gc
 import random
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from pathlib import Path
 from types import TracebackType
@@ -46,6 +46,7 @@ from remuda.kube.transport import Options, Request, Transport
 from remuda.kube.watch import follow, read_object
 
 K = TypeVar("K", bound=KObject)
+Objects = list[K]  # `list` is a method in the class below
 
 _LIST_ATTEMPTS = 3  # history lasts minutes and a list seconds: losing it three times in a row is no accident
 _RECONNECT_S = 30.0
@@ -94,23 +95,34 @@ class HttpCluster:
         labels: Selector = EVERYTHING,
         fields: FieldSelector = NO_FIELDS,
     ) -> Listing[K]:
-        path, query = path_of(kind.resource, namespace), _query(labels, fields)
         for attempt in range(1, _LIST_ATTEMPTS + 1):
+            found: Objects[K] = []
+            version = ""
             try:
-                return await self._pages(kind, path, query)
+                async for page in self.pages(kind, namespace, labels=labels, fields=fields):
+                    found += page.items
+                    version = page.resource_version
+                return Listing(found, version)
             except Expired:
                 if attempt == _LIST_ATTEMPTS:
                     raise
         raise AssertionError("unreachable")
 
-    async def _pages(self, kind: type[K], path: str, query: dict[str, str]) -> Listing[K]:
-        found: list[K] = []
-        query = {**query, "limit": str(self.transport.options.page_size)}
+    async def pages(
+        self,
+        kind: type[K],
+        namespace: str = "",
+        *,
+        labels: Selector = EVERYTHING,
+        fields: FieldSelector = NO_FIELDS,
+    ) -> AsyncGenerator[Listing[K], None]:
+        """One list, a page at a time; `Expired` when the server forgets it halfway."""
+        query = {**_query(labels, fields), "limit": str(self.transport.options.page_size)}
         while True:
-            page = read_page(kind, await self._call("GET", path, query=query))
-            found += page.items
+            page = read_page(kind, await self._call("GET", path_of(kind.resource, namespace), query=query))
+            yield Listing(page.items, page.metadata.resource_version)
             if not page.metadata.continue_:
-                return Listing(found, page.metadata.resource_version)
+                return
             query["continue"] = page.metadata.continue_
 
     async def watch(
@@ -122,7 +134,7 @@ class HttpCluster:
         labels: Selector = EVERYTHING,
         fields: FieldSelector = NO_FIELDS,
     ) -> AsyncGenerator[WatchEvent[K], None]:
-        there: Sequence[K] = ()
+        there: Objects[K] = []
         if since in ("", "0"):
             # Objects that were there before have versions in no order, so a watch that starts with them could not be taken
             # up again after a break. A list has one version.

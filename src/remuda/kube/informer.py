@@ -10,6 +10,7 @@ Time is the loop's (`asyncio.sleep`), chance is an argument, so an informer runs
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, Generic, TypeVar
@@ -20,11 +21,15 @@ from remuda.api.errors import ApiError, Expired
 from remuda.api.meta import KObject
 from remuda.api.selectors import EVERYTHING, FieldSelector, Selector
 from remuda.kube.backoff import Backoff, Jitter, no_jitter
-from remuda.kube.cluster import NO_FIELDS, Cluster, WatchEvent
+from remuda.kube.cluster import NO_FIELDS, Cluster, WatchEvent, pages
 
 K = TypeVar("K", bound=KObject)
 
 Name = tuple[str, str]  # (namespace, name); the namespace of a cluster-scoped object is ""
+
+# From so many objects on, a full garbage collection over them is a pause one would notice (100,000 pods: a second). They stay
+# anyway, so they are taken out of its sight; what replaces them later is freed by its reference count like everything here.
+_LARGE = 10_000
 
 log = structlog.get_logger(__name__)
 
@@ -134,14 +139,29 @@ class Informer(Generic[K]):
             await asyncio.sleep(self._backoff.delay(self._failures, self._jitter))
 
     async def _list(self) -> None:
-        listing = await self._cluster.list(self.kind, self._namespace, labels=self._labels, fields=self._fields)
+        # Of each page only what is new is kept, so that listing anew does not take the memory of a second copy; and all of it
+        # is applied at one moment, so that nobody sees half of it.
+        here: set[Name] = set()
+        changed: dict[Name, K] = {}
+        since = ""
+        cluster, labels, fields = self._cluster, self._labels, self._fields
+        async for page in pages(cluster, self.kind, self._namespace, labels=labels, fields=fields):
+            for obj in page.items:
+                name = name_of(obj)
+                old = self._cache.get(name)
+                if old is not None and old.metadata.resource_version == obj.metadata.resource_version:
+                    here.add(name_of(old))
+                else:
+                    changed[name] = obj
+            since = page.resource_version
         self.relists += 1
-        fresh = {name_of(obj): obj for obj in listing.items}
-        for name in [name for name in self._cache if name not in fresh]:
+        for name in [name for name in self._cache if name not in here and name not in changed]:
             self._forget(name)
-        for name, obj in fresh.items():
+        for name, obj in changed.items():
             self._store(name, obj)
-        self._since = listing.resource_version
+        self._since = since
+        if not self._synced.is_set() and len(changed) >= _LARGE:
+            gc.freeze()
         self._synced.set()
 
     async def _watch(self) -> None:

@@ -10,15 +10,15 @@ that, and `Expired` (410) is for them, too.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from typing import TypeVar
 
 import msgspec
 
 from remuda.api.codec import decode
-from remuda.api.errors import ApiError
+from remuda.api.errors import ApiError, Status
 from remuda.api.meta import KObject
-from remuda.kube.answers import Answer, Undecodable, error_of_status
+from remuda.kube.answers import Undecodable, error_of_status
 from remuda.kube.backoff import Backoff
 from remuda.kube.cluster import WatchEvent
 from remuda.kube.rest import Lines, Named, WatchLine
@@ -38,9 +38,9 @@ async def follow(
     since: str,
     *,
     reconnect_s: float,
-    there: Sequence[K] = (),
+    there: list[K],
 ) -> AsyncGenerator[WatchEvent[K], None]:
-    """`there`: told first, as ADDED, once the watch stands."""
+    """`there`: told first, as ADDED, once the watch stands, and forgotten."""
     loop = asyncio.get_running_loop()
     good_at: float | None = None  # when it was last known to work; None: never yet
     parting: ApiError | None = None  # how the last good connection ended
@@ -53,9 +53,9 @@ async def follow(
             async with transport.stream(Request(method="GET", path=path, query=asked), lasting_s) as chunks:
                 lines, began = Lines(), loop.time()
                 good_at = began if good_at is None else good_at
-                first, there = there, ()
-                for obj in first:
+                for obj in there:
                     yield WatchEvent("ADDED", obj.metadata.resource_version, obj)
+                there.clear()
                 async for chunk in chunks:
                     for line in lines.feed(chunk):
                         event = read_event(kind, line)
@@ -88,7 +88,7 @@ def read_event(kind: type[K], line: bytes) -> WatchEvent[K]:
         event = decode(WatchLine, line)
         body = bytes(event.object)
         if event.type == "ERROR":
-            raise error_of_status(decode(Answer, body))
+            raise error_of_status(decode(Status, body))
         if event.type == "BOOKMARK":
             return WatchEvent("BOOKMARK", decode(Named, body).metadata.resource_version, None)
     except msgspec.MsgspecError as error:

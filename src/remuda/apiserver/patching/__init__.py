@@ -21,13 +21,16 @@ Ownership:
 
 For the caller to use as it needs:
     settled(body, schema)      the form to store: no nulls, no empty optional lists and maps
-    faults(body, schema.root)  unknown fields, wrong types, items that cannot be told apart, each by its path
+    faults(body, schema.root)  unknown fields, wrong types, items that cannot be told apart; each by its path
     check_depth(body)          400 for a body too deep to walk; patches are checked already
     is_same(old, new)          nothing but times in managedFields differs: not a write
 
 A patch of a built-in kind, in order:
-    new = settled(strategic_merge(live, patch, schema), schema)
-    ... find faults, fill in defaults ...
+    new = strategic_merge(live, patch, schema)
+    ... find faults: of kind "type" -> 422 (400 for a body that was created or replaced), "unknown" -> as fieldValidation
+    says, "item" is no error here ...
+    new = settled(new, schema)
+    ... fill in defaults ...
     new = track_update(live, new, manager_name(asked, user_agent), schema, now)
     ... admission, the rules of the server, store unless is_same(live, new) ...
 """

@@ -20,7 +20,7 @@ from remuda.api.meta import JsonObject
 from remuda.apiserver.patching import owners as ownership
 from remuda.apiserver.patching.bounds import check_depth
 from remuda.apiserver.patching.check import faults
-from remuda.apiserver.patching.combine import merged, removed, settled, with_members
+from remuda.apiserver.patching.combine import merged, removed, settled, settled_metadata, with_members
 from remuda.apiserver.patching.compare import Unnameable, compare, field_set
 from remuda.apiserver.patching.fields import LEAF, difference, intersection, paths, union, without
 from remuda.apiserver.patching.owners import APPLY, UPDATE, Name, Owner, Owners
@@ -78,7 +78,7 @@ def track_update(
     old_meta: JsonObject = (old or {}).get("metadata") or {}
     given = meta.get("managedFields")
     before = old_meta.get("managedFields")
-    owners = _owners_of_write(given, before, is_subresource=bool(subresource))
+    owners = _owners_of_write(given, before, schema, is_subresource=bool(subresource))
     if owners or old is None:
         try:
             owners = _updated(owners, _bare(old or schema.zero), _bare(new), manager, subresource, schema, now)
@@ -93,10 +93,10 @@ def track_update(
     return {**new, "metadata": {**rest, "managedFields": entries} if entries else rest}
 
 
-def _owners_of_write(given: Any, before: Any, *, is_subresource: bool) -> Owners:
+def _owners_of_write(given: Any, before: Any, schema: KindSchema, *, is_subresource: bool) -> Owners:
     """A writer may edit the owners, but not lose them by not knowing of them, nor through a subresource."""
     if not is_subresource and given is not before and given is not None:
-        if ownership.is_reset(given):
+        if ownership.is_reset(given, custom=schema.custom):
             return {}
         try:
             if owners := ownership.read(given, trusted=given == before):
@@ -204,7 +204,8 @@ def _applied(
         # Claiming what is already so changes the owners, not the object, and only the latter has a time.
         time = ownership.timestamp(now) if body != live else last.time if last else ""
         out[name] = Owner(claimed, version, time)
-    return settled(body, schema), out
+    # A custom kind's body keeps its nulls, even those where a list lost its last item: its schema is what judges them.
+    return settled_metadata(body) if schema.custom else settled(body, schema), out
 
 
 def _pruned(body: JsonObject, last: FieldSet, owned: list[FieldSet], schema: KindSchema) -> JsonObject:

@@ -5,6 +5,7 @@ Null fits everywhere: it means "not there".
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -13,19 +14,17 @@ from remuda.apiserver.patching.compare import Unnameable, item_element
 from remuda.apiserver.patching.fields import paths
 from remuda.apiserver.patching.schema import Schema
 
-UNKNOWN: Final = "is not a field"
+UNKNOWN: Final = "unknown"  # a field that the schema does not have
+TYPE: Final = "type"  # a value that the field cannot take
+ITEM: Final = "item"  # an item of a list that cannot be told from another
 
 
 class Fault(msgspec.Struct, frozen=True):
     """What is wrong at one place, such as `.spec.replicas`."""
 
+    kind: str
     path: str
     what: str
-
-    @property
-    def is_unknown(self) -> bool:
-        """A field that the schema does not have, as opposed to a value it cannot take."""
-        return self.what == UNKNOWN
 
 
 def faults(body: Any, schema: Schema, path: str = "") -> list[Fault]:
@@ -41,24 +40,24 @@ def _check(value: Any, schema: Schema, path: str, out: list[Fault]) -> None:
         return
     if kind == "object":
         if not isinstance(value, dict):
-            out.append(Fault(path, f"must be an object, not {_named(value)}"))
+            out.append(Fault(TYPE, path, f"must be an object, not {_named(value)}"))
             return
         fields, other = schema.fields, schema.element
         for name, below in value.items():
             child = fields.get(name) or other
             if child is None:
-                out.append(Fault(f"{path}.{name}", UNKNOWN))
+                out.append(Fault(UNKNOWN, f"{path}.{name}", "is not a field"))
             else:
                 _check(below, child, f"{path}.{name}", out)
     elif kind == "array":
         _check_list(value, schema, path, out)
     elif not _FITS[kind](value):
-        out.append(Fault(path, f"must be {_ARTICLES.get(kind, 'a')} {kind}, not {_named(value)}"))
+        out.append(Fault(TYPE, path, f"must be {_ARTICLES.get(kind, 'a')} {kind}, not {_named(value)}"))
 
 
 def _check_list(value: Any, schema: Schema, path: str, out: list[Fault]) -> None:
     if not isinstance(value, list):
-        out.append(Fault(path, f"must be an array, not {_named(value)}"))
+        out.append(Fault(TYPE, path, f"must be an array, not {_named(value)}"))
         return
     seen: set[str] = set()
     for index, item in enumerate(value):
@@ -67,11 +66,11 @@ def _check_list(value: Any, schema: Schema, path: str, out: list[Fault]) -> None
             try:
                 element = item_element(item, schema)
             except Unnameable as error:
-                out.append(Fault(place, error.what))
+                out.append(Fault(ITEM, place, error.what))
                 continue
             place = path + next(paths({element: {}}))
             if element in seen:
-                out.append(Fault(place, "is there twice"))
+                out.append(Fault(ITEM, place, "is there twice"))
             seen.add(element)
         _check(item, schema.items, place, out)
 
@@ -84,7 +83,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-_FITS: Final = {
+_FITS: Final[dict[str, Callable[[Any], bool]]] = {
     "string": lambda value: isinstance(value, str),
     "boolean": lambda value: isinstance(value, bool),
     "integer": _is_integer,

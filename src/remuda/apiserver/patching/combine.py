@@ -11,7 +11,7 @@ from typing import Any
 from remuda.api.meta import JsonObject
 from remuda.apiserver.patching.compare import is_granular, item_element
 from remuda.apiserver.patching.fields import SELF, has
-from remuda.apiserver.patching.schema import ANY, FieldSet, KindSchema, Schema
+from remuda.apiserver.patching.schema import ANY, FieldSet, KindSchema, Schema, object_meta
 
 
 def merged(live: Any, applied: Any, schema: Schema) -> Any:
@@ -19,7 +19,7 @@ def merged(live: Any, applied: Any, schema: Schema) -> Any:
     if live is applied or not live or not is_granular(live, schema):
         return applied
     if not applied or not is_granular(applied, schema):
-        return live if applied is None or (not applied and isinstance(applied, dict | list)) else applied
+        return live if applied is None or (not applied and type(applied) is type(live)) else applied
     if isinstance(live, list):
         return _merged_items(live, applied, schema)
     out: JsonObject = dict(live)
@@ -129,16 +129,24 @@ def with_members(fields: FieldSet, schema: Schema) -> FieldSet:
 def settled(body: JsonObject, kind: KindSchema) -> JsonObject:
     """What a server keeps of a body: no nulls but those a custom kind allows, no empty optional lists and maps.
 
-    In a map of a built-in kind a null counts as the empty value, since its key was given.
+    In a map of a built-in kind a null counts as the empty value, since its key was given. Metadata is built in for every
+    kind; the owners in it are not touched, since an empty list of them is a request (see `track_update`).
     """
-    result: JsonObject = _settled_object(body, kind.root, kind.custom)
-    return result
+    return _settled_object(settled_metadata(body), kind.root, custom=kind.custom, skip="metadata")
 
 
-def _settled_object(body: JsonObject, schema: Schema, custom: bool) -> JsonObject:
+def settled_metadata(body: JsonObject) -> JsonObject:
+    meta = body.get("metadata")
+    if not isinstance(meta, dict):
+        return body
+    new = _settled_object(meta, object_meta(), custom=False, skip="managedFields")
+    return body if new is meta else {**body, "metadata": new}
+
+
+def _settled_object(body: JsonObject, schema: Schema, *, custom: bool, skip: str = "") -> JsonObject:
     out: JsonObject | None = None
     for name, value in body.items():
-        if value and not isinstance(value, dict | list):
+        if name == skip or (value and not isinstance(value, dict | list)):
             continue
         declared = schema.fields.get(name)
         child = declared or schema.element or ANY
@@ -167,7 +175,7 @@ def _settled_object(body: JsonObject, schema: Schema, custom: bool) -> JsonObjec
 
 def _settled(value: Any, schema: Schema, custom: bool) -> Any:
     if isinstance(value, dict):
-        return _settled_object(value, schema, custom)
+        return _settled_object(value, schema, custom=custom)
     items = [_settled(item, schema.items, custom) if isinstance(item, dict | list) else item for item in value]
     return value if all(map(_is, items, value)) else items
 

@@ -185,9 +185,8 @@ def parsed(given: Any) -> FieldSet:
     for key, below in given.items():
         if key == SELF or (element := _element(key)) is None:
             continue
-        if below is not None and not isinstance(below, dict):
-            raise ValueError(f"`{key}` in fieldsV1 must be an object")
-        children = parsed(below or {})
+        below = {} if below is None else below
+        children = parsed(below)
         node = {SELF: LEAF, **children} if children and SELF in below else children
         out[element] = node if element not in out else _joined(out[element], node)
     return out

@@ -115,9 +115,9 @@ def _checked(entry: Any) -> JsonObject:
     return out
 
 
-def is_reset(entries: Any) -> bool:
-    """An empty list, or a list of one empty entry, asks to forget all owners."""
-    return entries == [] or (isinstance(entries, list) and len(entries) == 1 and entries[0] in ({}, None))
+def is_reset(entries: Any, *, custom: bool) -> bool:
+    """A list of one empty entry asks to forget all owners, and so does an empty list, but not of a custom kind."""
+    return (entries == [] and not custom) or (isinstance(entries, list) and entries in ([{}], [None]))
 
 
 def written(owners: Owners) -> list[JsonObject]:

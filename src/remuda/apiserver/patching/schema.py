@@ -72,7 +72,7 @@ class Schema:
         return self.element or ATOMIC
 
     def variant(self) -> Schema:
-        """A copy that shares the fields, for a place that overrides what its type says."""
+        """A copy for a place that overrides what its type says. It shares the fields, even those still to be filled in."""
         copy = Schema(self.type, self.format)
         for slot in Schema.__slots__:
             setattr(copy, slot, getattr(self, slot))
@@ -141,7 +141,8 @@ class _Builder:
             schema = self.built[name] = Schema("object")
             schema.atomic = entry.get("atomic", False)
             schema.required = tuple(entry.get("required", ()))
-            schema.fields = {field: self.field(of) for field, of in entry["fields"].items()}
+            for field, of in entry["fields"].items():
+                schema.fields[field] = self.field(of)
         return schema
 
     def field(self, of: str | JsonObject) -> Schema:
@@ -165,7 +166,6 @@ class _Builder:
         if of[0] == "@":
             return self.named(of[1:])
         if of[0] == "=":
-            # A type holds itself only through a pointer or a list, so what is always there is complete by now.
             schema = self.named(of[1:]).variant()
             schema.always = True
             return schema

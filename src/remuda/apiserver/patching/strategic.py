@@ -51,10 +51,9 @@ def _merged(doc: JsonObject, patch: JsonObject, schema: Schema, path: str) -> Js
         _retain(out, patch, path)
     ordered = {_target(key, _ORDER, path): order for key, order in patch.items() if key.startswith(_ORDER)}
     for name, order in ordered.items():
+        field = _declared(schema, name, path)
         if name in out or name in patch:
-            out[name] = _in_order(
-                out.get(name), patch.get(name), order, _declared(schema, name, path), f"{path}.{name}"
-            )
+            out[name] = _in_order(out.get(name), patch.get(name), order, field, f"{path}.{name}")
     for name, value in patch.items():
         if name.startswith(_DIRECTIVES) or name in ordered:
             continue
@@ -202,11 +201,11 @@ def _in_order(doc: Any, patch: Any, order: Any, schema: Schema, path: str) -> li
     wanted = [_key_of(item, key, path) for item in order]
     if patch and order:
         _check_order(patch, wanted, key, path)
-    if doc is None:
-        out = _plain(patch, keep_marked=False)
+    before: list[Any] = doc or []
+    if doc is not None and patch is not None:
+        out = _merged_list(doc, patch, schema, path)
     else:
-        out = doc if patch is None else _merged_list(doc, patch, schema, path)
-    before = doc or []
+        out = _plain(patch, keep_marked=False) if doc is None else doc
     if not _are_objects([*before, *(patch or ())], path):
         key = ""
     return _arranged(out, _places(wanted), _places([_key_of(item, key, path) for item in before]), key)

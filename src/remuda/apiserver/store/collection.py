@@ -11,7 +11,7 @@ import asyncio
 from bisect import bisect_right
 
 from remuda.api.errors import Expired
-from remuda.apiserver.store.record import DELETED, Event, Matcher, Record
+from remuda.apiserver.store.record import ADDED, DELETED, Event, Matcher, Record
 
 # The change, and its type and object as the watcher sees them.
 Seen = tuple[Event, str, Record]
@@ -79,6 +79,22 @@ class Collection:
         self.check(since)
         position = self._dropped + bisect_right(self._events, since, key=lambda event: event.record.rv)
         return Cursor(self, position, matches)
+
+    def snapshot(self, revision: int) -> dict[str, Record]:
+        """The objects as they were at that revision: today's, with every later change taken back."""
+        self.check(revision)
+        objects = dict(self.objects)
+        for event in reversed(self._events):
+            record = event.record
+            if record.rv <= revision:
+                break
+            if event.type == ADDED:
+                objects.pop(record.key, None)
+            elif event.previous is None:
+                raise Expired(f"the state at {revision} is not known any more; list again")
+            else:
+                objects[record.key] = event.previous
+        return objects
 
     def after(self, position: int) -> list[Event]:
         index = position - self._dropped

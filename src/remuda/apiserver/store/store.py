@@ -107,6 +107,13 @@ class Store:
         objects = self._collection(prefix).objects
         return [objects[key] for key in sorted(objects) if key.startswith(prefix)]
 
+    def scan_at(self, prefix: str, revision: int) -> list[Record]:
+        """The same as of an older revision; Expired when the history does not reach back to it."""
+        if revision > self._revision:
+            raise Expired(f"resource version {revision} is newer than the newest here ({self._revision}); list again")
+        objects = self._collection(prefix).snapshot(revision)
+        return [objects[key] for key in sorted(objects) if key.startswith(prefix)]
+
     def follow(self, prefix: str, since: int, matches: Matcher | None = None) -> Cursor:
         """A place in the collection's history, just after `since`."""
         if since > self._revision:
@@ -122,6 +129,18 @@ class Store:
             return self._collection(key).objects.get(key)
         record = staged.event.record
         return None if record.deleted else record
+
+    def heads(self, prefix: str) -> list[Record]:
+        """The newest accepted version of every object under the prefix, in no order."""
+        objects = self._collection(prefix).objects
+        found = {key: record for key, record in objects.items() if key.startswith(prefix)}
+        for key, staged in self._staged.items():
+            if key.startswith(prefix):
+                if staged.event.record.deleted:
+                    found.pop(key, None)
+                else:
+                    found[key] = staged.event.record
+        return list(found.values())
 
     def is_settled(self, key: str) -> bool:
         return key not in self._staged

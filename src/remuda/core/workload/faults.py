@@ -50,7 +50,7 @@ def _member_fault(job: TrainingJob, member: Member, view: PodView | None, now: f
         return fault(Cause.INFRA, reason, text, lost=True)
     if job.status.barrier == OPEN:
         return _running_fault(job, view, fault, now)
-    return _waiting_fault(job, view, fault, now)
+    return _waiting_fault(job, member, view, fault, now)
 
 
 def _deletion(view: PodView, fault: _MakeFault) -> Fault:
@@ -77,8 +77,9 @@ def _running_fault(job: TrainingJob, view: PodView, fault: _MakeFault, now: floa
     return None
 
 
-def _waiting_fault(job: TrainingJob, view: PodView, fault: _MakeFault, now: float) -> Fault | None:
-    """The barrier is closed: everyone stops, gets ready and waits for the others."""
+def _waiting_fault(job: TrainingJob, member: Member, view: PodView, fault: _MakeFault, now: float) -> Fault | None:
+    """The barrier is closed: everyone stops, gets ready and waits for the others. The time to get ready is counted from when
+    the pod got its rank: one that waited for room, or was parked for long, has not wasted it."""
     status, limits, report = job.status, job.spec.failure, view.report
     raised = seconds_of(status.attempt_raised_at, now)
     if view.may_run and now - raised > limits.stop_deadline_seconds:
@@ -87,11 +88,16 @@ def _waiting_fault(job: TrainingJob, view: PodView, fault: _MakeFault, now: floa
     if report is not None and report.state == "parked" and report.attempt >= status.attempt:
         # Its node fenced it in this very attempt; it obeys the next one only.
         return fault(Cause.INFRA, "LauncherFenced", f"{view.pod.name}'s launcher was fenced.", lost=False)
-    began = max(raised, view.bound_at or raised)
-    if not view.is_ready_for(status.attempt) and now - began > limits.start_deadline_seconds:
+    if not view.is_ready_for(status.attempt) and now > start_deadline(job, member, now):
         text = f"{view.pod.name} did not reach the barrier within {limits.start_deadline_seconds:g} s."
         return fault(Cause.INFRA, NOT_STARTED, text, lost=True)
     return None
+
+
+def start_deadline(job: TrainingJob, member: Member, now: float) -> float:
+    """By when the member must be ready for the attempt."""
+    raised = seconds_of(job.status.attempt_raised_at, now)
+    return max(raised, seconds_of(member.since, raised)) + job.spec.failure.start_deadline_seconds
 
 
 def never_ran(job: TrainingJob, views: Mapping[str, PodView]) -> tuple[str, str] | None:

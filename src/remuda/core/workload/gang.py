@@ -80,7 +80,7 @@ class PodView(msgspec.Struct, frozen=True):
 
     @property
     def bound_at(self) -> float | None:
-        """When it got its node: what it is given to start in is counted from here, however long it waited before."""
+        """When it got its node: what a spare is given to start in is counted from here."""
         scheduled = find_condition(self.pod.status.conditions, "PodScheduled")
         if scheduled is not None and scheduled.status == "True" and scheduled.last_transition_time is not None:
             return to_seconds(scheduled.last_transition_time)

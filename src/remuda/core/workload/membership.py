@@ -10,6 +10,8 @@ is placed; later each vacant rank goes to a parked spare, else to a pod that was
 
 from __future__ import annotations
 
+from datetime import datetime
+
 import msgspec
 
 from remuda.api.meta import to_seconds, to_time
@@ -138,7 +140,7 @@ def _fill_first(look: Look, members: dict[int, Member]) -> list[str]:
             return []
         chosen[role.name] = sorted(placed[: role.replicas], key=_order)
     for rank, role in enumerate(look.ranks):
-        members[rank] = _member(rank, chosen[role.name].pop(0))
+        members[rank] = _member(rank, chosen[role.name].pop(0), to_time(look.now))
     return [m.pod for m in members.values()]
 
 
@@ -151,19 +153,19 @@ def _fill_vacant(look: Look, members: dict[int, Member]) -> list[str]:
     taken: list[str] = []
     for rank, role in enumerate(look.ranks):
         if rank not in members and placed[role.name]:
-            members[rank] = _member(rank, placed[role.name].pop(0))
+            members[rank] = _member(rank, placed[role.name].pop(0), to_time(look.now))
             taken.append(members[rank].pod)
     return taken
 
 
 def _refreshed(look: Look, member: Member) -> Member:
     view = look.views.get(member.uid)
-    return _member(member.rank, view) if view else member
+    return _member(member.rank, view, member.since) if view else member
 
 
-def _member(rank: int, view: PodView) -> Member:
+def _member(rank: int, view: PodView, since: datetime | None) -> Member:
     pod = view.pod
-    return Member(rank, view.role, pod.name, pod.uid, view.node, list(view.devices), pod.status.pod_ip)
+    return Member(rank, view.role, pod.name, pod.uid, view.node, list(view.devices), pod.status.pod_ip, since)
 
 
 # -- pods that are missing, or too many -------------------------------------------------------------------------------

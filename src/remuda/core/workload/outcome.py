@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from remuda.api.conditions import find_condition, with_condition
 from remuda.api.meta import Condition, to_seconds, to_time
 from remuda.api.training import Cause, SparePod
+from remuda.core.workload.faults import start_deadline
 from remuda.core.workload.gang import CLOSED, OPEN, PodView, seconds_of
 from remuda.core.workload.goodput import at_time, lost_seconds, with_loss
 from remuda.core.workload.look import Look
@@ -135,6 +136,5 @@ def _deadlines(look: Look) -> Iterator[float]:
         raised = seconds_of(status.attempt_raised_at, look.now)
         yield raised + limits.stop_deadline_seconds
         for member in status.members:
-            view_of = look.views.get(member.uid)
-            if view_of is not None and not view_of.is_ready_for(status.attempt):
-                yield max(raised, view_of.bound_at or raised) + limits.start_deadline_seconds
+            if (found := look.views.get(member.uid)) and not found.is_ready_for(status.attempt):
+                yield start_deadline(look.job, member, look.now)

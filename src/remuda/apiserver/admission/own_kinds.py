@@ -1,6 +1,4 @@
-"""What may be stored at all. Our own kinds are checked strictly, by the same code as in the CLI; built-in kinds only for the
-types of the fields we read, because whatever else they say is Kubernetes' business and is kept word for word.
-"""
+"""Our own kinds, checked strictly by the same code as in the CLI."""
 
 from __future__ import annotations
 

@@ -1,0 +1,178 @@
+"""CustomResourceDefinitions of our kinds, made from their Structs: what `kubectl apply -f deploy/crds` installs elsewhere.
+
+The schema is structural and flat (no references): names, types, enums and descriptions come from the Structs, their
+docstrings and the comments beside their fields. Defaults are left to the code that reads the objects: a default written
+into the schema would be stored in every object and could not change with the program.
+
+A field without a Python default is required. What a Struct keeps word for word (`JsonObject`) keeps unknown fields.
+"""
+
+from __future__ import annotations
+
+import types
+import typing
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from remuda.api.devices import Drill, NodeDevices
+from remuda.api.meta import JsonObject, KObject, ObjectMeta
+from remuda.api.training import TrainingJob
+
+_AGE = ("Age", "date", ".metadata.creationTimestamp", 0)
+# (name, type, path, priority); priority above 0 shows with `-o wide` only.
+COLUMNS: dict[type[KObject], tuple[tuple[str, str, str, int], ...]] = {
+    TrainingJob: (
+        ("Phase", "string", ".status.phase", 0),
+        ("Attempt", "integer", ".status.attempt", 0),
+        ("Ranks", "integer", ".status.ranks", 0),
+        ("Step", "integer", ".status.progress.step", 0),
+        ("Checkpoint", "integer", ".status.progress.checkpointStep", 1),
+        ("Interruptions", "integer", ".status.interruptions", 0),
+        ("ETTR", "number", ".status.goodput.ettr", 0),
+        ("Reason", "string", ".status.reason", 1),
+        _AGE,
+    ),
+    NodeDevices: (("Model", "string", ".observed.model", 0), _AGE),
+    Drill: (
+        ("Type", "string", ".spec.type", 0),
+        ("Node", "string", ".spec.node", 0),
+        ("Pod", "string", ".spec.pod", 0),
+        ("Device", "string", ".spec.device", 0),
+        ("Phase", "string", ".status.phase", 0),
+        ("Reason", "string", ".status.reason", 1),
+        _AGE,
+    ),
+}
+
+
+def definition(kind: type[KObject]) -> JsonObject:
+    resource = kind.resource
+    columns = [
+        {"name": name, "type": type_, "jsonPath": path, **({"priority": priority} if priority else {})}
+        for name, type_, path, priority in COLUMNS[kind]
+    ]
+    version: JsonObject = {
+        "name": resource.version,
+        "served": True,
+        "storage": True,
+        "schema": {"openAPIV3Schema": _root(kind)},
+        "additionalPrinterColumns": columns,
+    }
+    if "status" in resource.subresources:
+        version["subresources"] = {"status": {}}
+    names: JsonObject = {
+        "kind": resource.kind,
+        "listKind": resource.list_of,
+        "plural": resource.plural,
+        "singular": resource.singular or resource.kind.lower(),
+    }
+    if resource.short:
+        names["shortNames"] = list(resource.short)
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{resource.plural}.{resource.group}"},
+        "spec": {
+            "group": resource.group,
+            "names": names,
+            "scope": "Namespaced" if resource.namespaced else "Cluster",
+            "versions": [version],
+        },
+    }
+
+
+def _root(kind: type[KObject]) -> JsonObject:
+    schema = _struct(kind)
+    properties = {
+        "apiVersion": {"type": "string", "description": "Version of this object's form."},
+        "kind": {"type": "string", "description": "What this object is."},
+        "metadata": {"type": "object"},
+    }
+    return {**schema, "properties": {**properties, **schema["properties"], "metadata": {"type": "object"}}}
+
+
+def _struct(struct: type[msgspec.Struct]) -> JsonObject:
+    schema: JsonObject = {"type": "object"}
+    if text := _doc(struct):
+        schema["description"] = text
+    fields = msgspec.structs.fields(struct)
+    schema["properties"] = {field.encode_name: _described(struct, field) for field in fields}
+    if required := [field.encode_name for field in fields if field.required]:
+        schema["required"] = required
+    return schema
+
+
+def _described(struct: type[msgspec.Struct], field: msgspec.structs.FieldInfo) -> JsonObject:
+    schema = _of(field.type)
+    note = DESCRIPTIONS.get((struct.__name__, field.encode_name))
+    return {"description": note, **schema} if note and "description" not in schema else schema
+
+
+def _of(type_: Any) -> JsonObject:
+    origin, args = typing.get_origin(type_), typing.get_args(type_)
+    if origin in (typing.Union, types.UnionType):
+        rest = [a for a in args if a is not type(None)]
+        if set(rest) == {int, str}:
+            schema: JsonObject = {"x-kubernetes-int-or-string": True}
+        else:
+            schema = _of(rest[0])
+        return {**schema, "nullable": True} if len(rest) < len(args) else schema
+    if type_ == JsonObject:
+        return {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    if origin is list:
+        return {"type": "array", "items": _of(args[0])}
+    if origin is dict:
+        return {"type": "object", "additionalProperties": _of(args[1])}
+    if type_ is ObjectMeta:
+        return {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    if isinstance(type_, type) and issubclass(type_, StrEnum):
+        return {"type": "string", "enum": [member.value for member in type_]}
+    if isinstance(type_, type) and issubclass(type_, msgspec.Struct):
+        return _struct(type_)
+    return dict(_SCALARS[type_])
+
+
+_SCALARS: dict[Any, JsonObject] = {
+    str: {"type": "string"},
+    int: {"type": "integer", "format": "int64"},
+    float: {"type": "number"},
+    bool: {"type": "boolean"},
+    datetime: {"type": "string", "format": "date-time"},
+    Any: {"x-kubernetes-preserve-unknown-fields": True},
+}
+
+
+def _doc(struct: type[msgspec.Struct]) -> str:
+    text = struct.__dict__.get("__doc__") or ""
+    return " ".join(text.split()).replace("`", "")
+
+
+# What a field's name and type do not say. The key is the Struct's name and the field's name on the wire.
+DESCRIPTIONS: dict[tuple[str, str], str] = {
+    ("TrainingJob", "spec"): "What the user asks for.",
+    ("TrainingJob", "status"): "What became of it; written by Remuda alone.",
+    ("TrainingJobSpec", "roles"): "The sets of pods that make up the gang. All of them run, or none.",
+    ("TrainingJobSpec", "spares"): "Pods kept parked beside the gang, ready to take over a failed member's rank.",
+    ("Role", "name"): "Part of the names of its pods.",
+    ("Role", "replicas"): "How many pods; each is one member of the gang.",
+    ("Role", "gpus"): "GPUs of each pod.",
+    ("Failure", "hangAfterSeconds"): "No new step for that long means hung; 0 turns the check off.",
+    ("Failure", "stopGraceSeconds"): "From SIGTERM to SIGKILL when the gang stops for a recovery.",
+    ("Failure", "stopDeadlineSeconds"): "A member not stopped by then is replaced and its devices are quarantined.",
+    ("Failure", "startDeadlineSeconds"): "A placed member that has not reached the barrier by then is replaced.",
+    ("Checkpoint", "typicalSeconds"): "How long saving one usually takes.",
+    ("TrainingJobStatus", "phase"): "Pending, Running, Recovering, Succeeded or Failed.",
+    ("TrainingJobStatus", "attempt"): "Restart number of the gang; never goes down.",
+    ("TrainingJobStatus", "barrier"): "Closed: everyone gets ready for the attempt. Open: everyone runs it.",
+    ("TrainingJobStatus", "used"): "Interruptions charged per cause since the last refill.",
+    ("TrainingJobStatus", "interruptions"): "How often training was interrupted so far.",
+    ("NodeDevices", "observed"): "What the node's agent sees.",
+    ("NodeDevices", "verdicts"): "What the signals mean and who holds each device; written by the manager.",
+    ("NodeDevices", "quarantine"): "Orders to keep a device out of use, by its id.",
+    ("Drill", "spec"): "What to break.",
+}
+
+CRDS: tuple[JsonObject, ...] = tuple(definition(kind) for kind in (TrainingJob, NodeDevices, Drill))

@@ -1,0 +1,23 @@
+"""Admission: what may be stored, and what the server adds to it.
+
+`Admission(read).admit(request)` runs the plug-ins and field validation for every kind; `admit` and `ill_typed` are the
+strict checks of our own kinds.
+"""
+
+from __future__ import annotations
+
+from remuda.apiserver.admission.chain import Admission
+from remuda.apiserver.admission.own_kinds import admit, ill_typed
+from remuda.apiserver.admission.request import CREATE, DELETE, UPDATE, AdmissionRequest, Forbidden, ReadObjects
+
+__all__ = [
+    "CREATE",
+    "DELETE",
+    "UPDATE",
+    "Admission",
+    "AdmissionRequest",
+    "Forbidden",
+    "ReadObjects",
+    "admit",
+    "ill_typed",
+]

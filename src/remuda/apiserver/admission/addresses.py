@@ -1,0 +1,76 @@
+"""Addresses of Services: each gets a cluster IP (and node ports) of its own, the lowest that is free.
+
+On the embedded cluster nothing answers there; clients and manifests rely on the fields being filled and stable.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Any
+
+from remuda.api.meta import JsonObject
+from remuda.apiserver.admission.request import CREATE, UPDATE, AdmissionRequest, ReadObjects
+
+SERVICE_RANGE = ipaddress.ip_network("10.96.0.0/16")
+NODE_PORTS = range(30000, 32768)
+_FIRST = 10  # the lowest few are by convention the API's and the DNS'
+
+
+class ServiceAddresses:
+    def __init__(self, read: ReadObjects) -> None:
+        self._read = read
+
+    def admit(self, request: AdmissionRequest, body: JsonObject) -> JsonObject:
+        spec = body.get("spec")
+        if not request.is_about("services") or request.subresource or not isinstance(spec, dict):
+            return body
+        if request.operation not in (CREATE, UPDATE):
+            return body
+        filled = dict(spec)
+        if spec.get("type") == "ExternalName":
+            for field in ("clusterIP", "clusterIPs") if request.operation == UPDATE else ():
+                filled.pop(field, None)
+        else:
+            self._address(request, filled)
+        if spec.get("type") in ("NodePort", "LoadBalancer"):
+            self._ports(request, filled)
+        return {**body, "spec": filled}
+
+    def _address(self, request: AdmissionRequest, spec: JsonObject) -> None:
+        old = (request.old or {}).get("spec") or {}
+        if not spec.get("clusterIP"):
+            given = spec.get("clusterIPs")
+            first = given[0] if isinstance(given, list) and given else None
+            spec["clusterIP"] = first or old.get("clusterIP") or self._free_address()
+        spec["clusterIPs"] = [spec["clusterIP"]]
+        family = "IPv6" if ":" in str(spec["clusterIP"]) else "IPv4"
+        spec.setdefault("ipFamilies", [family])
+        spec.setdefault("ipFamilyPolicy", "SingleStack")
+
+    def _ports(self, request: AdmissionRequest, spec: JsonObject) -> None:
+        ports = spec.get("ports")
+        if not isinstance(ports, list):
+            return
+        old = {p.get("port"): p.get("nodePort") for p in ((request.old or {}).get("spec") or {}).get("ports") or ()}
+        taken = {p.get("nodePort") for s in self._services() for p in s.get("ports") or () if isinstance(p, dict)} | {
+            p.get("nodePort") for p in ports if isinstance(p, dict)
+        }
+        spec["ports"] = [self._port(port, old, taken) for port in ports]
+
+    def _port(self, port: Any, old: JsonObject, taken: set[Any]) -> Any:
+        if not isinstance(port, dict) or port.get("nodePort"):
+            return port
+        number = old.get(port.get("port")) or next((n for n in NODE_PORTS if n not in taken), None)
+        taken.add(number)
+        return {**port, "nodePort": number} if number else port
+
+    def _free_address(self) -> str:
+        taken = {str(s.get("clusterIP")) for s in self._services()}
+        for offset in range(_FIRST, SERVICE_RANGE.num_addresses - 1):
+            address = str(SERVICE_RANGE[offset])
+            if address not in taken:
+                return address
+        return "None"
+
+    def _services(self) -> list[JsonObject]:
+        return [s.get("spec") or {} for s in self._read.list("", "services")]

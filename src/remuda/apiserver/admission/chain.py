@@ -1,0 +1,48 @@
+"""`Admission`: everything a write passes before it is stored, in the real server's order.
+
+    namespace lifecycle -> defaults -> mutating plug-ins -> field validation -> validating plug-ins
+
+Call it inside the store's decide step (see `request`). It never mutates what it is given.
+"""
+
+from __future__ import annotations
+
+from remuda.api.meta import JsonObject
+from remuda.apiserver.admission.addresses import ServiceAddresses
+from remuda.apiserver.admission.defaults import defaulted
+from remuda.apiserver.admission.limits import LimitRanger
+from remuda.apiserver.admission.namespaces import NamespaceLifecycle
+from remuda.apiserver.admission.priority import Priority
+from remuda.apiserver.admission.quotas import ResourceQuota
+from remuda.apiserver.admission.request import AdmissionRequest, Mutating, ReadObjects, Validating
+from remuda.apiserver.admission.tolerations import DefaultTolerationSeconds, ExtendedResourceToleration
+from remuda.apiserver.admission.validation import validate
+
+
+class Admission:
+    def __init__(self, read: ReadObjects) -> None:
+        limits, priority = LimitRanger(read), Priority(read)
+        self._first = NamespaceLifecycle(read)
+        self._mutating: tuple[Mutating, ...] = (
+            ServiceAddresses(read),
+            limits,
+            priority,
+            DefaultTolerationSeconds(),
+            ExtendedResourceToleration(),
+        )
+        self._validating: tuple[Validating, ...] = (limits, priority, ResourceQuota(read))
+
+    def admit(self, request: AdmissionRequest) -> JsonObject:
+        """The body to store; raises the ApiError that is the answer. A write of a subresource is only looked at."""
+        body = request.body
+        self._first.check(request, body)
+        if body is None:
+            return {}
+        if not request.subresource:
+            body = defaulted(request.resource, body, request.old)
+            for mutating in self._mutating:
+                body = mutating.admit(request, body)
+            validate(request.resource, request.name, body, request.old)
+        for validating in self._validating:
+            validating.check(request, body)
+        return body

@@ -1,0 +1,1 @@
+"""Decisions of the small controllers that a Kubernetes cluster has anyway: Deployments, Jobs, node lifecycle and so on."""

@@ -1,0 +1,102 @@
+"""`FencedCluster`: a `Cluster` that reads freely and writes only while a term lasts.
+
+Cancelling the work of a leader that lost its lease is enough as long as its process runs. One that was frozen may wake in the
+middle of a function, long after another has taken over; its next write ends here, before it is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import TypeVar
+
+from remuda.api.core_v1 import Binding
+from remuda.api.errors import ApiError
+from remuda.api.meta import JsonObject, KObject
+from remuda.api.selectors import EVERYTHING, FieldSelector, Selector
+from remuda.kube.cluster import ANY, NO_FIELDS, Cluster, Listing, Preconditions, WatchEvent, pages
+from remuda.kube.leader import Term
+
+K = TypeVar("K", bound=KObject)
+
+
+class NotLeading(ApiError):
+    """The term is over; another may be at work."""
+
+    code, reason = 409, "NotLeading"
+
+
+class FencedCluster:
+    def __init__(self, cluster: Cluster, term: Term) -> None:
+        self._cluster = cluster
+        self._term = term
+
+    def _check(self) -> None:
+        if not self._term.is_valid:
+            raise NotLeading(
+                f"term {self._term.token} is over: this process does not lead any more, nothing was written"
+            )
+
+    async def get(self, kind: type[K], name: str, namespace: str = "") -> K:
+        return await self._cluster.get(kind, name, namespace)
+
+    async def list(
+        self,
+        kind: type[K],
+        namespace: str = "",
+        *,
+        labels: Selector = EVERYTHING,
+        fields: FieldSelector = NO_FIELDS,
+    ) -> Listing[K]:
+        return await self._cluster.list(kind, namespace, labels=labels, fields=fields)
+
+    def pages(
+        self,
+        kind: type[K],
+        namespace: str = "",
+        *,
+        labels: Selector = EVERYTHING,
+        fields: FieldSelector = NO_FIELDS,
+    ) -> AsyncIterator[Listing[K]]:
+        return pages(self._cluster, kind, namespace, labels=labels, fields=fields)
+
+    def watch(
+        self,
+        kind: type[K],
+        since: str,
+        namespace: str = "",
+        *,
+        labels: Selector = EVERYTHING,
+        fields: FieldSelector = NO_FIELDS,
+    ) -> AsyncIterator[WatchEvent[K]]:
+        return self._cluster.watch(kind, since, namespace, labels=labels, fields=fields)
+
+    async def create(self, kind: type[K], body: K | JsonObject) -> K:
+        self._check()
+        return await self._cluster.create(kind, body)
+
+    async def replace(self, kind: type[K], body: K | JsonObject, *, subresource: str = "") -> K:
+        self._check()
+        return await self._cluster.replace(kind, body, subresource=subresource)
+
+    async def patch(
+        self,
+        kind: type[K],
+        name: str,
+        patch: JsonObject,
+        namespace: str = "",
+        *,
+        subresource: str = "",
+        when: Preconditions = ANY,
+    ) -> K:
+        self._check()
+        return await self._cluster.patch(kind, name, patch, namespace, subresource=subresource, when=when)
+
+    async def delete(
+        self, kind: type[K], name: str, namespace: str = "", *, when: Preconditions = ANY, grace_s: int | None = None
+    ) -> None:
+        self._check()
+        await self._cluster.delete(kind, name, namespace, when=when, grace_s=grace_s)
+
+    async def bind(self, name: str, namespace: str, binding: Binding) -> None:
+        self._check()
+        await self._cluster.bind(name, namespace, binding)

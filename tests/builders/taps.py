@@ -1,0 +1,158 @@
+"""Where a world listens and strikes: the journal every commit goes through, and the port the control plane writes through."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+from remuda.api.core_v1 import Binding
+from remuda.api.meta import JsonObject, KObject
+from remuda.api.selectors import EVERYTHING, FieldSelector, Selector
+from remuda.apiserver.store.journal import Done, Loaded, MemoryJournal
+from remuda.apiserver.store.record import Event
+from remuda.kube.cluster import ANY, NO_FIELDS, Cluster, Listing, Preconditions, WatchEvent
+
+K = TypeVar("K", bound=KObject)
+T = TypeVar("T")
+
+
+class WatchedJournal(MemoryJournal):
+    """Shows every event to `see`, in the order of the commits. `is_dead`: the power is off; what still comes in is lost."""
+
+    def __init__(self, see: Callable[[Event], None], rows: Loaded | None = None) -> None:
+        super().__init__(rows)
+        self.is_dead = False
+        self.captured = asyncio.Event()
+        self._see = see
+        self._capture_at = 0
+        self._captured: Loaded | None = None
+
+    @property
+    def is_armed(self) -> bool:
+        return self._capture_at > 0
+
+    def capture_after(self, commits: int) -> None:
+        self._capture_at = self.commits + commits
+
+    def disarm(self) -> None:
+        self._capture_at = 0
+
+    def last_rows(self) -> Loaded:
+        """The bytes on the disk: as of the capture, when there was one."""
+        return self._captured if self._captured is not None else self.rows()
+
+    def commit(self, group: Sequence[Event], compact_to: int, done: Done) -> None:
+        if self.is_dead:
+            done(None)
+            return
+        super().commit(group, compact_to, done)
+        for event in group:
+            self._see(event)
+        if self._capture_at and self.commits >= self._capture_at:
+            self._captured = self.rows()
+            self.is_dead = True
+            self.captured.set()
+
+
+class Kill:
+    """When to kill a control plane: `after` so many of its writes."""
+
+    def __init__(self) -> None:
+        self.dead = asyncio.Event()
+        self.writes = 0
+        self._at: int | None = None
+
+    def after(self, writes: int) -> None:
+        self._at = self.writes + writes
+        if not writes:
+            self.dead.set()
+
+    def disarm(self) -> None:
+        self._at = None
+
+    async def write(self, work: Coroutine[Any, Any, T]) -> T:
+        if self.dead.is_set():
+            work.close()
+            await asyncio.get_running_loop().create_future()  # a dead process waits for ever
+        answer = await work
+        self.writes += 1
+        if self._at is not None and self.writes >= self._at:
+            self.dead.set()
+            await asyncio.get_running_loop().create_future()
+        return answer
+
+
+class MortalCluster:
+    """The `Cluster` port of a control plane that may be killed at any of its writes, and that is as far away as `lag` says:
+    seconds, drawn for every write (before and after it) and for every event on its way here."""
+
+    def __init__(self, inner: Cluster, kill: Kill, lag: Callable[[], float]) -> None:
+        self._inner = inner
+        self._kill = kill
+        self._lag = lag
+
+    async def _write(self, work: Coroutine[Any, Any, T]) -> T:
+        return await self._kill.write(self._delayed(work))
+
+    async def _delayed(self, work: Coroutine[Any, Any, T]) -> T:
+        try:
+            if delay := self._lag():
+                await asyncio.sleep(delay)
+        except BaseException:
+            work.close()
+            raise
+        answer = await work
+        if delay := self._lag():
+            await asyncio.sleep(delay)
+        return answer
+
+    async def get(self, kind: type[K], name: str, namespace: str = "") -> K:
+        return await self._inner.get(kind, name, namespace)
+
+    async def list(
+        self, kind: type[K], namespace: str = "", *, labels: Selector = EVERYTHING, fields: FieldSelector = NO_FIELDS
+    ) -> Listing[K]:
+        return await self._inner.list(kind, namespace, labels=labels, fields=fields)
+
+    async def watch(
+        self,
+        kind: type[K],
+        since: str,
+        namespace: str = "",
+        *,
+        labels: Selector = EVERYTHING,
+        fields: FieldSelector = NO_FIELDS,
+    ) -> AsyncIterator[WatchEvent[K]]:
+        async for event in self._inner.watch(kind, since, namespace, labels=labels, fields=fields):
+            if delay := self._lag():
+                await asyncio.sleep(delay)
+            yield event
+
+    async def create(self, kind: type[K], body: K | JsonObject) -> K:
+        return await self._write(self._inner.create(kind, body))
+
+    async def replace(self, kind: type[K], body: K | JsonObject, *, subresource: str = "") -> K:
+        return await self._write(self._inner.replace(kind, body, subresource=subresource))
+
+    async def patch(
+        self,
+        kind: type[K],
+        name: str,
+        patch: JsonObject,
+        namespace: str = "",
+        *,
+        subresource: str = "",
+        when: Preconditions = ANY,
+    ) -> K:
+        return await self._write(
+            self._inner.patch(kind, name, patch, namespace, subresource=subresource, when=when)
+        )
+
+    async def delete(
+        self, kind: type[K], name: str, namespace: str = "", *, when: Preconditions = ANY, grace_s: int | None = None
+    ) -> None:
+        await self._write(self._inner.delete(kind, name, namespace, when=when, grace_s=grace_s))
+
+    async def bind(self, name: str, namespace: str, binding: Binding) -> None:
+        await self._write(self._inner.bind(name, namespace, binding))

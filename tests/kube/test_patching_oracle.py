@@ -1,0 +1,165 @@
+"""The patch engine against the real kube-apiserver: the same writes, the same objects and owners."""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from remuda.apiserver.patching import builtin, from_structural
+from tests.builders.patches import GADGET_SCHEMA, MANAGERS, Maker
+from tests.kube.control_plane import ControlPlane
+from tests.kube.patching_cases import CONFIG_MAPS, DEPLOYMENTS, GADGETS, PODS, SERVICES
+from tests.kube.patching_oracle import Oracle, Step, Target, Wire
+
+NAMESPACE = "patching"
+SEEDS = int(os.environ.get("REMUDA_PATCHING_SEEDS", "6"))
+GROUP = "patching.remuda.dev"
+
+
+def target(api_version: str, kind: str, plural: str) -> Target:
+    schema = builtin(api_version, kind)
+    assert schema is not None
+    return Target(api_version, kind, plural, schema)
+
+
+CONFIG_MAP = target("v1", "ConfigMap", "configmaps")
+POD = target("v1", "Pod", "pods")
+SERVICE = target("v1", "Service", "services")
+DEPLOYMENT = target("apps/v1", "Deployment", "deployments")
+GADGET = Target(f"{GROUP}/v1", "Gadget", "gadgets", from_structural(GADGET_SCHEMA, has_status=True))
+CRD = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": f"gadgets.{GROUP}"},
+    "spec": {
+        "group": GROUP,
+        "scope": "Namespaced",
+        "names": {"kind": "Gadget", "plural": "gadgets", "singular": "gadget"},
+        "versions": [
+            {
+                "name": "v1",
+                "served": True,
+                "storage": True,
+                "subresources": {"status": {}},
+                "schema": {"openAPIV3Schema": GADGET_SCHEMA},
+            }
+        ],
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def oracle(control_plane: ControlPlane) -> Iterator[Oracle]:
+    wire = Wire(control_plane)
+    try:
+        assert wire("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}}).status == 201
+        account = wire("POST", f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts", {"metadata": {"name": "default"}})
+        assert account.status == 201
+        assert wire("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", CRD).status == 201
+        deadline = (
+            time.monotonic() + 20
+        )  # the new path is served a moment later; each look is a request, so no pause is needed
+        while wire("GET", GADGET.path(NAMESPACE)).status != 200:
+            assert time.monotonic() < deadline
+        yield Oracle(wire, NAMESPACE)
+    finally:
+        wire.close()
+
+
+RANDOM: dict[str, tuple[Target, Callable[[Maker], Any]]] = {
+    "configmap": (CONFIG_MAP, Maker.config_map),
+    "deployment": (DEPLOYMENT, Maker.deployment),
+    "service": (SERVICE, Maker.service),
+    "gadget": (GADGET, Maker.gadget),
+}
+
+
+def typed(of: Target, name: str, body: Any) -> Any:
+    return {
+        "apiVersion": of.api_version,
+        "kind": of.kind,
+        **body,
+        "metadata": {"name": name, **body.get("metadata", {})},
+    }
+
+
+def replaced(wanted: Any) -> Callable[[Any], Any]:
+    """A writer who reads the object, sets what she wants and keeps the rest."""
+
+    def change(live: Any) -> Any:
+        kept = {**live, **{name: value for name, value in wanted.items() if name != "metadata"}}
+        if live["kind"] == "Service":
+            kept["spec"] = {**live["spec"], **wanted["spec"]}
+        return {**kept, "metadata": {**live["metadata"], **wanted.get("metadata", {})}}
+
+    return change
+
+
+def random_step(maker: Maker, of: Target, name: str, make: Callable[[Maker], Any]) -> Step:
+    manager = maker.pick(*MANAGERS)
+    body = make(maker)
+    how = maker.pick("apply", "apply", "apply", "merge", "strategic", "json", "replace")
+    if how == "strategic" and of is GADGET:
+        how = "merge"
+    if how == "apply":
+        some = maker.sparse(body, 0.03) if maker.some() else body
+        return Step("apply", typed(of, name, some), manager, force=maker.some(0.7))
+    if how == "replace":
+        return Step("replace", replaced(body), manager)
+    if how == "json":
+        operations: list[Any] = [
+            {"op": "add", "path": f"/metadata/{field}", "value": value} for field, value in body["metadata"].items()
+        ]
+        operations += [
+            {"op": "add", "path": f"/{field}", "value": body[field]} for field in ("data", "spec") if field in body
+        ]
+        if of is SERVICE:
+            operations = operations[:1]
+        return Step("json", operations, manager)
+    return Step(how, maker.sparse(body, 0.1), manager)
+
+
+@pytest.mark.parametrize("kind", RANDOM)
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_random_writes_leave_the_same_objects_and_owners(oracle: Oracle, kind: str, seed: int) -> None:
+    of, make = RANDOM[kind]
+    maker = Maker(seed)
+    name = f"{kind}-{seed}"
+    first = typed(of, name, make(maker))
+    how = maker.pick("create", "apply")
+    steps = [Step(how, first, maker.pick(*MANAGERS))]
+    steps += [random_step(maker, of, name, make) for _ in range(8)]
+    oracle.run(of, name, tuple(steps))
+
+
+CASES = [
+    pytest.param(of, steps, id=f"{of.kind}: {title}")
+    for of, cases in (
+        (CONFIG_MAP, CONFIG_MAPS),
+        (DEPLOYMENT, DEPLOYMENTS),
+        (POD, PODS),
+        (SERVICE, SERVICES),
+        (GADGET, GADGETS),
+    )
+    for title, steps in cases.items()
+]
+
+
+@pytest.fixture
+def nothing_left(oracle: Oracle) -> Iterator[None]:
+    """Every case works on an object called `case`; finalizers may hold it."""
+    yield
+    for of in (CONFIG_MAP, DEPLOYMENT, POD, SERVICE, GADGET):
+        path = of.path(NAMESPACE, "case")
+        if oracle.wire("GET", path).status == 200:
+            oracle.wire("PATCH", path, {"metadata": {"finalizers": None}}, "application/merge-patch+json")
+            oracle.wire("DELETE", path, {"gracePeriodSeconds": 0})
+            assert oracle.wire("GET", path).status == 404
+
+
+@pytest.mark.usefixtures("nothing_left")
+@pytest.mark.parametrize(("of", "steps"), CASES)
+def test_the_engine_does_as_the_server(oracle: Oracle, of: Target, steps: tuple[Step, ...]) -> None:
+    oracle.run(of, "case", steps)
