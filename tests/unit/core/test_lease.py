@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Callable
+from functools import partial
 from random import Random
 
 import msgspec
@@ -161,7 +162,7 @@ class World:
         self.now = 0.0
         self.version = 0
         self.record: Record | None = None
-        self.events: list[tuple[float, int, Callable[[], None]]] = []
+        self.events: list[tuple[float, int, Callable[[], object]]] = []
         self.order = itertools.count()
         self.cut: set[int] = set()
         self.beats = itertools.count()
@@ -175,7 +176,7 @@ class World:
     def clock(self, who: int) -> float:
         return self.offset[who] + self.now * self.speed[who]
 
-    def at(self, delay: float, what: Callable[[], None]) -> None:
+    def at(self, delay: float, what: Callable[[], object]) -> None:
         heapq.heappush(self.events, (self.now + delay, next(self.order), what))
 
     def valid_until(self, who: int) -> float:
@@ -203,28 +204,32 @@ class World:
     def ask(self, who: int, action: Look | Write, sent_at: float) -> None:
         """The request arrives later or never, and so does the answer; then the contender has waited in vain."""
         there, back = (self.random.expovariate(2.0) for _ in range(2))
-        is_lost = who in self.cut or self.random.random() < 0.05
-        if not is_lost:
+        chance = self.random.random()
+        if who not in self.cut and chance > 0.1:
             self.at(there, lambda: self.arrive(who, action, sent_at, back))
-        else:
-            self.at(4.0 / self.speed[who], lambda: self.give_up(who))
+            return
+        if chance < 0.5:  # on its way for so long that nobody waits for it any more
+            self.at(self.random.uniform(4.0, 40.0), lambda: self.take(who, action))
+        self.at(4.0 / self.speed[who], lambda: self.give_up(who))
 
     def give_up(self, who: int) -> None:
         self.standing[who] = failed(self.standing[who], self.clock(who))
         self.step(who)
 
-    def arrive(self, who: int, action: Look | Write, sent_at: float, back: float) -> None:
-        answer: tuple[str, Record | None]
+    def take(self, who: int, action: Look | Write) -> tuple[str, Record | None]:
+        """What the server does."""
         if isinstance(action, Look):
-            answer = ("seen", self.record)
-        elif (action.over.version if action.over else None) != (self.record.version if self.record else None):
-            answer = ("lost", None)
-        else:
-            self.version += 1
-            self.record = Record(self.names[who], 15.0, action.transitions, str(next(self.beats)), str(self.version))
-            if action.is_new:
-                self.terms.append((action.transitions, self.names[who]))
-            answer = ("written", self.record)
+            return "seen", self.record
+        if (action.over.version if action.over else None) != (self.record.version if self.record else None):
+            return "lost", None
+        self.version += 1
+        self.record = Record(self.names[who], 15.0, action.transitions, str(next(self.beats)), str(self.version))
+        if action.is_new:
+            self.terms.append((action.transitions, self.names[who]))
+        return "written", self.record
+
+    def arrive(self, who: int, action: Look | Write, sent_at: float, back: float) -> None:
+        answer = self.take(who, action)
         if self.random.random() < 0.05 or who in self.cut:
             self.at(4.0 / self.speed[who], lambda: self.give_up(who))
         else:
@@ -253,7 +258,7 @@ def test_two_never_lead_at_once(seed: int) -> None:
     print(f"seed {seed}")
     world = World(seed, contenders=2 + seed % 3)
     for who in range(len(world.names)):
-        world.at(world.random.uniform(0, 3), lambda who=who: world.step(who))  # type: ignore[misc]
+        world.at(world.random.uniform(0, 3), partial(world.step, who))
     world.at(30.0, world.shake)
     led = 0.0
     while world.now < 3_600.0:
@@ -277,7 +282,7 @@ def test_the_world_notices_a_leader_that_does_not_stop() -> None:
         world.standing = [Standing(name, late) for name in world.names]
         world.speed = [0.5, 1.5]
         for who in range(2):
-            world.at(world.random.uniform(0, 3), lambda who=who: world.step(who))  # type: ignore[misc]
+            world.at(world.random.uniform(0, 3), partial(world.step, who))
         world.at(30.0, world.shake)
         while world.now < 3_600.0:
             world.now, _, what = heapq.heappop(world.events)

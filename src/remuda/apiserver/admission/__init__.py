@@ -1,13 +1,12 @@
 """Admission: what may be stored, and what the server adds to it.
 
-`Admission(read).admit(request)` runs the plug-ins and field validation for every kind; `admit` and `ill_typed` are the
-strict checks of our own kinds.
+`Admission(read).admit(request)` runs the plug-ins and the field validation for every kind; the strict checks of our own
+kinds are in `apiserver.own_kinds`.
 """
 
 from __future__ import annotations
 
 from remuda.apiserver.admission.chain import Admission
-from remuda.apiserver.admission.own_kinds import admit, ill_typed
 from remuda.apiserver.admission.request import CREATE, DELETE, UPDATE, AdmissionRequest, Forbidden, ReadObjects
 
 __all__ = [
@@ -18,6 +17,4 @@ __all__ = [
     "AdmissionRequest",
     "Forbidden",
     "ReadObjects",
-    "admit",
-    "ill_typed",
 ]

@@ -57,7 +57,7 @@ class ServiceAddresses:
         }
         spec["ports"] = [self._port(port, old, taken) for port in ports]
 
-    def _port(self, port: Any, old: JsonObject, taken: set[Any]) -> Any:
+    def _port(self, port: Any, old: dict[Any, Any], taken: set[Any]) -> Any:
         if not isinstance(port, dict) or port.get("nodePort"):
             return port
         number = old.get(port.get("port")) or next((n for n in NODE_PORTS if n not in taken), None)

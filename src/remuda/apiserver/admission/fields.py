@@ -11,9 +11,7 @@ import json
 from collections.abc import Collection, Iterator
 from typing import Any
 
-import msgspec
-
-from remuda.api.errors import BadRequest, Invalid, Status, StatusCause, StatusDetails
+from remuda.api.errors import BadRequest, Invalid, StatusCause, StatusDetails
 from remuda.api.meta import JsonObject, Resource
 
 Causes = list[StatusCause]
@@ -26,11 +24,8 @@ class FieldsInvalid(Invalid):
         kind = f"{resource.kind}.{resource.group}" if resource.group else resource.kind
         lines = [f"{cause.field}: {cause.message}" for cause in causes]
         what = lines[0] if len(lines) == 1 else f"[{', '.join(lines)}]"
-        super().__init__(f'{kind} "{name}" is invalid: {what}')
-        self.details = StatusDetails(name, resource.kind, resource.group, causes)
-
-    def as_status(self) -> Status:
-        return msgspec.structs.replace(super().as_status(), details=self.details)
+        details = StatusDetails(name, resource.kind, resource.group, causes)
+        super().__init__(f'{kind} "{name}" is invalid: {what}', details=details)
 
 
 class At:

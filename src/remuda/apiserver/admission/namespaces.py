@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import msgspec
-
-from remuda.api.errors import NotFound, StatusCause
+from remuda.api.errors import NotFound, StatusCause, StatusDetails
 from remuda.api.meta import JsonObject
 from remuda.apiserver.admission.request import CREATE, DELETE, AdmissionRequest, Forbidden, ReadObjects
 
@@ -25,12 +23,12 @@ class NamespaceLifecycle:
             return
         namespace = self._read.get("", "namespaces", request.namespace)
         if namespace is None:
-            raise NotFound(f'namespaces "{request.namespace}" not found')
+            raise NotFound(
+                f'namespaces "{request.namespace}" not found', details=StatusDetails(request.namespace, "namespaces")
+            )
         if "deletionTimestamp" in namespace["metadata"]:
             why = f"unable to create new content in namespace {request.namespace} because it is being terminated"
-            error = Forbidden(request, why)
             cause = StatusCause(
                 "NamespaceTerminating", f"namespace {request.namespace} is being terminated", "metadata.namespace"
             )
-            error.details = msgspec.structs.replace(error.details, causes=[cause])
-            raise error
+            raise Forbidden(request, why, [cause])

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import msgspec
 
-from remuda.api.errors import ApiError, Status, StatusDetails
+from remuda.api.errors import ApiError, StatusCause, StatusDetails
 from remuda.api.meta import JsonObject, Resource
 
 CREATE = "CREATE"
@@ -61,13 +61,10 @@ class Forbidden(ApiError):
 
     code, reason = 403, "Forbidden"
 
-    def __init__(self, request: AdmissionRequest, why: str) -> None:
-        what = _qualified(request.resource)
-        super().__init__(f'{what} "{request.name}" is forbidden: {why}')
-        self.details = StatusDetails(request.name, request.resource.plural, request.resource.group)
-
-    def as_status(self) -> Status:
-        return msgspec.structs.replace(super().as_status(), details=self.details)
+    def __init__(self, request: AdmissionRequest, why: str, causes: list[StatusCause] | None = None) -> None:
+        resource = request.resource
+        details = StatusDetails(request.name, resource.plural, resource.group, causes or [])
+        super().__init__(f'{_qualified(resource)} "{request.name}" is forbidden: {why}', details=details)
 
 
 def _qualified(resource: Resource) -> str:

@@ -69,7 +69,7 @@ def subdomain(at: At) -> None:
         at.invalid("a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.'")
 
 
-def labels(at: At) -> None:
+def label_map(at: At) -> None:
     for key, value in at.mapping().items():
         if not is_qualified_name(key):
             at.invalid("a label key is a name of at most 63 characters, with an optional DNS prefix and '/'", key)
@@ -79,7 +79,7 @@ def labels(at: At) -> None:
             at.invalid("a label value has at most 63 letters, digits, '-', '_' and '.'", value)
 
 
-def annotations(at: At) -> None:
+def annotation_map(at: At) -> None:
     size = 0
     for key, value in at.mapping().items():
         if not is_qualified_name(key.lower()):
@@ -90,7 +90,7 @@ def annotations(at: At) -> None:
 
 
 def label_selector(at: At) -> None:
-    labels(at["matchLabels"])
+    label_map(at["matchLabels"])
     for requirement in at["matchExpressions"].each():
         operator = requirement["operator"]
         values = requirement["values"]

@@ -42,7 +42,7 @@ def service(root: At, old: JsonObject | None) -> None:
             "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)", address.value
         )
     _service_ports(spec["ports"], kind)
-    syntax.labels(spec["selector"])
+    syntax.label_map(spec["selector"])
     spec["sessionAffinity"].one_of(("ClientIP", "None"))
     if spec["internalTrafficPolicy"].is_set:
         spec["internalTrafficPolicy"].one_of(("Cluster", "Local"))

@@ -27,8 +27,8 @@ def pod(root: At, old: JsonObject | None) -> None:
 
 def template(at: At, restart: tuple[str, ...] = RESTART) -> None:
     """The pod template of a workload whose pods may have one of these restart policies."""
-    syntax.labels(at["metadata"]["labels"])
-    syntax.annotations(at["metadata"]["annotations"])
+    syntax.label_map(at["metadata"]["labels"])
+    syntax.annotation_map(at["metadata"]["annotations"])
     pod_spec(at["spec"])
     policy = at["spec"]["restartPolicy"]
     if policy.text() in RESTART and policy.text() not in restart:
@@ -48,7 +48,7 @@ def pod_spec(spec: At) -> None:
     spec["dnsPolicy"].one_of(_DNS)
     if spec["dnsPolicy"].text() == "None" and not spec["dnsConfig"]["nameservers"].items():
         spec["dnsConfig"].required("must provide `dnsConfig` when `dnsPolicy` is None")
-    syntax.labels(spec["nodeSelector"])
+    syntax.label_map(spec["nodeSelector"])
     spec["terminationGracePeriodSeconds"].not_negative()
     deadline = spec["activeDeadlineSeconds"]
     number = deadline.number()

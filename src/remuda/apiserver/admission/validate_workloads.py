@@ -5,8 +5,8 @@ from __future__ import annotations
 from remuda.api.meta import JsonObject
 from remuda.apiserver.admission import syntax
 from remuda.apiserver.admission.fields import At
-from remuda.core.builtin.label_selector import selects
 from remuda.apiserver.admission.validate_pods import template
+from remuda.core.builtin.label_selector import selects
 
 _ACTIONS = ("Count", "FailIndex", "FailJob", "Ignore")
 _MAX_PARALLEL_INDEXED = 100_000

@@ -13,7 +13,7 @@ from remuda.apiserver.admission import validate_objects as objects
 from remuda.apiserver.admission import validate_pods as pods
 from remuda.apiserver.admission import validate_workloads as workloads
 from remuda.apiserver.admission.fields import At, Causes, FieldsInvalid
-from remuda.apiserver.admission.syntax import annotations, is_qualified_name, is_subdomain, labels
+from remuda.apiserver.admission.syntax import annotation_map, is_qualified_name, is_subdomain, label_map
 
 Validate = Callable[[At, JsonObject | None], None]
 
@@ -34,8 +34,8 @@ def check_metadata(meta: At) -> None:
     prefix = meta["generateName"]
     if prefix.text() and not is_subdomain(prefix.text().rstrip("-.") or "-"):
         prefix.invalid("a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.'")
-    labels(meta["labels"])
-    annotations(meta["annotations"])
+    label_map(meta["labels"])
+    annotation_map(meta["annotations"])
     for finalizer in meta["finalizers"].each():
         if not is_qualified_name(finalizer.text()):
             meta["finalizers"].invalid("a finalizer is a qualified name", finalizer.value)

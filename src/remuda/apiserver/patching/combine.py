@@ -6,7 +6,7 @@ applied body, the rest keeps its place among them.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from remuda.api.meta import JsonObject
 from remuda.apiserver.patching.compare import is_granular, item_element
@@ -126,6 +126,9 @@ def with_members(fields: FieldSet, schema: Schema) -> FieldSet:
     return out
 
 
+_ZEROS: Final = {"string": "", "quantity": "0", "integer": 0, "number": 0, "boolean": False}
+
+
 def settled(body: JsonObject, kind: KindSchema) -> JsonObject:
     """What a server keeps of a body: no nulls but those a custom kind allows, no empty optional lists and maps.
 
@@ -155,8 +158,8 @@ def _settled_object(body: JsonObject, schema: Schema, *, custom: bool, skip: str
         if value is None:
             if custom:
                 drop = not child.nullable
-            elif declared is None and child.type == "string":
-                kept = ""
+            elif declared is None and child.type in _ZEROS:
+                kept = _ZEROS[child.type]
             else:
                 drop = child.type != "any"
         elif value:

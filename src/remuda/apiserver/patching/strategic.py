@@ -8,6 +8,8 @@ removes values, `$setElementOrder/NAME` gives the order of a list.
 Order of a joined list: what the patch names stands in the patch's order (or that of `$setElementOrder`); what only the
 server has stays before the first item that it stood before.
 
+The result may hold nulls in new list items; `settled` says what becomes of them.
+
 Where Kubernetes answers a malformed patch with an internal error, this answers with a bad request.
 """
 
@@ -60,7 +62,7 @@ def _merged(doc: JsonObject, patch: JsonObject, schema: Schema, path: str) -> Js
         if value is None:
             out.pop(name, None)
         elif type(out.get(name)) is not type(value) or not isinstance(value, dict | list):
-            new = _plain(value, keep_marked=False)
+            new = _plain(value, as_given=False)
             if new is not None:
                 out[name] = new
             else:
@@ -81,7 +83,7 @@ def _directed(patch: JsonObject, path: str) -> JsonObject:
     if patch[_PATCH] == "delete":
         return {}
     if patch[_PATCH] == "replace":
-        rest: JsonObject = _plain({name: value for name, value in patch.items() if name != _PATCH}, keep_marked=True)
+        rest: JsonObject = _plain({name: value for name, value in patch.items() if name != _PATCH}, as_given=True)
         return rest
     raise BadRequest(f"{path or '.'}: `{_PATCH}: {patch[_PATCH]}` is unknown here; use delete or replace")
 
@@ -110,29 +112,28 @@ def _declared(schema: Schema, name: str, path: str) -> Schema:
     return schema.child(name)
 
 
-def _plain(value: Any, *, keep_marked: bool) -> Any:
-    """A value of the patch for a place where there is nothing to merge with: without nulls and directives.
+def _plain(value: Any, *, as_given: bool) -> Any:
+    """A value of the patch for a place where there is nothing to merge with: without directives.
 
-    An object that carries `$patch` asks for a merge that cannot be: it is left out, unless a replacement was asked for.
+    An object that carries `$patch` asks for a merge that cannot be, and a null for the removal of nothing: both are left out,
+    unless the value is to be taken `as_given`, as a new item of a list is.
     """
     if isinstance(value, dict):
-        if _PATCH in value and not keep_marked:
+        if _PATCH in value and not as_given:
             return None
         pairs = (
-            (name, _plain(below, keep_marked=keep_marked))
-            for name, below in value.items()
-            if below is not None and not name.startswith(_DIRECTIVES)
+            (name, _plain(of, as_given=as_given)) for name, of in value.items() if not name.startswith(_DIRECTIVES)
         )
-        return {name: below for name, below in pairs if below is not None}
+        return {name: of for name, of in pairs if of is not None or as_given}
     if isinstance(value, list):
-        items = [(item, _plain(item, keep_marked=keep_marked)) for item in value]
+        items = [(item, _plain(item, as_given=as_given)) for item in value]
         return [new for item, new in items if new is not None or item is None]
     return value
 
 
 def _merged_object(doc: JsonObject, patch: JsonObject, schema: Schema, path: str) -> JsonObject:
     if "replace" in schema.strategy:
-        new: JsonObject = _plain(patch, keep_marked=True)
+        new: JsonObject = _plain(patch, as_given=True)
         return new
     return _merged(doc, patch, schema, path)
 
@@ -142,7 +143,7 @@ def _merged_object(doc: JsonObject, patch: JsonObject, schema: Schema, path: str
 
 def _merged_list(doc: list[Any], patch: list[Any], schema: Schema, path: str) -> list[Any]:
     if "merge" not in schema.strategy:
-        new: list[Any] = _plain(patch, keep_marked=True)
+        new: list[Any] = _plain(patch, as_given=True)
         return new
     if not _are_objects([*doc, *patch], path):
         _check_hashable([*doc, *patch], path)
@@ -158,7 +159,7 @@ def _merged_items(doc: list[Any], patch: list[Any], schema: Schema, path: str) -
     key = schema.merge_key
     doc, patch, replaced = _without_marked(doc, patch, key, path)
     if replaced:
-        return [_plain(item, keep_marked=True) for item in patch]
+        return [_plain(item, as_given=True) for item in patch]
     out = list(doc)
     place: dict[Any, int] = {}
     for index, item in enumerate(out):
@@ -169,7 +170,7 @@ def _merged_items(doc: list[Any], patch: list[Any], schema: Schema, path: str) -
             out[place[value]] = _merged(out[place[value]], item, schema.items, f"{path}[{key}={value}]")
         else:
             place[value] = len(out)
-            out.append(_plain(item, keep_marked=True))
+            out.append(_plain(item, as_given=True))
     order = _places([_key_of(item, key, path) for item in patch])
     return _arranged(out, order, _places([_key_of(item, key, path) for item in doc]), key)
 
@@ -205,7 +206,7 @@ def _in_order(doc: Any, patch: Any, order: Any, schema: Schema, path: str) -> li
     if doc is not None and patch is not None:
         out = _merged_list(doc, patch, schema, path)
     else:
-        out = _plain(patch, keep_marked=False) if doc is None else doc
+        out = _plain(patch, as_given=False) if doc is None else doc
     if not _are_objects([*before, *(patch or ())], path):
         key = ""
     return _arranged(out, _places(wanted), _places([_key_of(item, key, path) for item in before]), key)
