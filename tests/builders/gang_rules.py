@@ -68,8 +68,10 @@ class Rules:
         self._moves_rightly(before, plan.status)
         self._is_charged_rightly(before, plan.status)
         model.look(writes)
-        if model.status is plan.status:
+        if model.status == plan.status:
             self.done_again |= _done_again(plan.status)
+            if plan.status.barrier == "Open":
+                self.opened[plan.status.attempt] = {m.rank: m.uid for m in plan.status.members}
 
     def _changes_nothing_more(self, observed: GangObserved, plan: TrainingPlan) -> None:
         job = msgspec.structs.replace(observed.job, status=plan.status)
@@ -98,7 +100,6 @@ class Rules:
             if old.barrier == "Closed":
                 assert not self._at_work(), f"open while {self._at_work()} run"
                 assert new.attempt not in self.opened, "one attempt opened twice"
-                self.opened[new.attempt] = ranks
         if new.phase in ("Failed", "Succeeded"):
             assert new.reason
         assert 0.0 <= new.goodput.ettr <= 1.0

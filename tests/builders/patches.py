@@ -8,6 +8,8 @@ from typing import Any
 
 MANAGERS = ("anna", "bert", "carl")
 NAMES = ("a", "b", "c")
+# What a strategic merge patch tells the items of a list apart by; "" for plain values.
+MERGE_KEYS = {"containers": "name", "env": "name", "ports": "containerPort", "finalizers": ""}
 KEYS = ("name", "containerPort", "port", "protocol", "key", "operator", "metadata", "spec", "template")
 
 GADGET_SCHEMA: dict[str, Any] = {
@@ -215,3 +217,43 @@ class Maker:
             name: None if name not in KEYS and self.some(nulls) else self.sparse(below, nulls)
             for name, below in kept.items()
         }
+
+    def directed(self, value: Any) -> Any:
+        """A strategic merge patch with directives strewn in, most of them sensible."""
+        if isinstance(value, list):
+            return [self.directed(item) for item in value]
+        if not isinstance(value, dict):
+            return value
+        out = {name: self.directed(below) for name, below in value.items()}
+        for name, key in MERGE_KEYS.items():
+            if out.get(name) and self.some(0.6):  # to order nothing is an error of its own
+                self._direct_list(out, name, key)
+        if self.some(0.03):
+            out["$patch"] = self.pick("replace", "delete", "merge")
+        elif "image" in out and self.some(0.1):
+            out["$retainKeys"] = [name for name in out if self.some(0.95)]
+        return out
+
+    def _direct_list(self, out: dict[str, Any], name: str, key: str) -> None:
+        items = out[name]
+        if key and self.some(0.5):
+            items = [{**item, "$patch": "delete"} if self.some(0.3) else item for item in items]
+        if not key and self.some(0.4):
+            # What the patch both adds and deletes depends on the order in which the server happens to look at it.
+            gone = [f"example.com/{each}" for each in self.names()]
+            out[f"$deleteFromPrimitiveList/{name}"] = [each for each in gone if each not in items]
+        if key and self.some(0.1):
+            items = [*items, {"$patch": "replace"}]
+        elif self.some(0.5):
+            order = [{key: item[key]} if key else item for item in items if not key or key in item]
+            more = [{key: each} if key else each for each in ((80, 81, 82) if "ort" in key else self.names())]
+            for each in more:
+                if each not in order and self.some():
+                    order.insert(self.random.randint(0, len(order)), each)
+            if self.some(0.1):
+                self.random.shuffle(order)
+            out[f"$setElementOrder/{name}"] = order
+        if self.some(0.2):
+            del out[name]
+        else:
+            out[name] = items

@@ -145,9 +145,7 @@ class MortalCluster:
         subresource: str = "",
         when: Preconditions = ANY,
     ) -> K:
-        return await self._write(
-            self._inner.patch(kind, name, patch, namespace, subresource=subresource, when=when)
-        )
+        return await self._write(self._inner.patch(kind, name, patch, namespace, subresource=subresource, when=when))
 
     async def delete(
         self, kind: type[K], name: str, namespace: str = "", *, when: Preconditions = ANY, grace_s: int | None = None

@@ -29,10 +29,8 @@ from structlog.typing import EventDict, WrappedLogger
 
 from remuda.api.core_v1 import Pod
 from remuda.api.devices import Drill, DrillKind, DrillSpec, NodeDevices
-from remuda.api.errors import NotFound
-from remuda.api.meta import ObjectMeta
+from remuda.api.meta import KObject, ObjectMeta
 from remuda.api.names import LABEL_GANG
-from remuda.api.selectors import EVERYTHING
 from remuda.api.training import (
     Budgets,
     Failure,
@@ -46,7 +44,6 @@ from remuda.api.training import (
 )
 from remuda.apiserver.store.record import Event
 from remuda.core.placement.snapshot import devices_of
-from remuda.kube.cluster import NO_FIELDS
 from remuda.node.simulated import SimulatedRuntime
 from remuda.node.training import Behaviour, CheckpointStore, TrainingChild
 from remuda.runtime.config import RACK_LABEL, ClusterConfig
@@ -55,6 +52,7 @@ from remuda.sim.loop import VirtualLoop, run_virtual
 from tests.builders.invariants import Invariants, Nothing, Place
 from tests.builders.taps import Kill, MortalCluster, WatchedJournal
 
+K = TypeVar("K", bound=KObject)
 T = TypeVar("T")
 P = ParamSpec("P")
 
@@ -236,21 +234,32 @@ class World:
     def now(self) -> float:
         return self.loop.time()
 
+    def _read(self, kind: type[K], name: str, namespace: str = "") -> K | None:
+        """The committed object."""
+        record = self.cluster.store.get(kind.resource.key(name, namespace))
+        return record.decode(kind) if record is not None else None
+
+    def _read_all(self, kind: type[K]) -> list[K]:
+        return [record.decode(kind) for record in self.cluster.store.scan(kind.resource.prefix)]
+
     def job(self, name: str = "job") -> TrainingJob:
-        return self.cluster.api.read(TrainingJob, name, NAMESPACE).decode(TrainingJob)
+        found = self._read(TrainingJob, name, NAMESPACE)
+        assert found is not None, f"there is no job {name}"
+        return found
+
+    def jobs(self) -> list[TrainingJob]:
+        return self._read_all(TrainingJob)
 
     def pod(self, name: str) -> Pod | None:
-        try:
-            return self.cluster.api.read(Pod, name, NAMESPACE).decode(Pod)
-        except NotFound:
-            return None
+        return self._read(Pod, name, NAMESPACE)
 
     def pods(self, job: str = "job") -> list[Pod]:
-        found = self.cluster.api.select(Pod, NAMESPACE, EVERYTHING, NO_FIELDS)
-        return [pod for r in found if (pod := r.decode(Pod)).labels.get(LABEL_GANG) == job]
+        return [pod for pod in self._read_all(Pod) if pod.labels.get(LABEL_GANG) == job]
 
     def devices(self, node: str) -> NodeDevices:
-        return self.cluster.api.read(NodeDevices, node).decode(NodeDevices)
+        found = self._read(NodeDevices, node)
+        assert found is not None, f"there is no node {node}"
+        return found
 
     def member(self, job: str, rank: int) -> Member:
         return next(m for m in self.job(job).status.members if m.rank == rank)
@@ -362,7 +371,9 @@ class World:
         return not journal.is_dead
 
     def _drill(self, name: str) -> Drill:
-        return self.cluster.api.read(Drill, name).decode(Drill)
+        found = self._read(Drill, name)
+        assert found is not None
+        return found
 
     def _jobs_hit_by(self, order: DrillSpec) -> tuple[str, ...]:
         """Jobs that have the pod, or a pod on that device or node."""
@@ -372,12 +383,7 @@ class World:
                 return pod.spec.node_name == order.node and order.device in devices_of(pod)
             return pod.name == order.pod if order.pod else pod.spec.node_name == order.node
 
-        found = [r.decode(Pod) for r in self.cluster.api.select(Pod, NAMESPACE, EVERYTHING, NO_FIELDS)]
-        return tuple(sorted({p.labels.get(LABEL_GANG, "") for p in found if is_hit(p)}))
-
-    def jobs(self) -> list[TrainingJob]:
-        found = self.cluster.api.select(TrainingJob, NAMESPACE, EVERYTHING, NO_FIELDS)
-        return [r.decode(TrainingJob) for r in found]
+        return tuple(sorted({p.labels.get(LABEL_GANG, "") for p in self._read_all(Pod) if is_hit(p)}))
 
     async def kill_process(self, job: str = "job", rank: int = 0) -> None:
         await self.drill(DrillKind.PROCESS_KILL, pod=self.member(job, rank).pod, namespace=NAMESPACE)

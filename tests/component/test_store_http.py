@@ -76,15 +76,16 @@ async def test_health_and_version(server: Server) -> None:
 
 
 async def test_objects_and_lists_are_kubernetes_json(server: Server) -> None:
-    code, pod = await server.ask("POST", PODS, {**POD, "spec": {"unknown": [1, {"a": None}]}})
+    code, pod = await server.ask("POST", PODS, {**POD, "spec": {"nodeName": "n", "unknown": [1, {"a": None}]}})
     assert code == 201
     assert (pod["apiVersion"], pod["kind"], pod["metadata"]["uid"]) == ("v1", "Pod", "u0")
-    assert pod["spec"] == {"unknown": [1, {"a": None}]}
+    assert pod["spec"]["nodeName"] == "n"
+    assert "unknown" not in pod["spec"]
     assert await server.ask("GET", f"{PODS}/p") == (200, pod)
     code, listing = await server.ask("GET", "/api/v1/pods?labelSelector=")
     assert (listing["kind"], listing["items"]) == ("PodList", [pod])
     assert listing["metadata"]["resourceVersion"] == pod["metadata"]["resourceVersion"]
-    code, gone = await server.ask("DELETE", f"{PODS}/p")
+    code, gone = await server.ask("DELETE", f"{PODS}/p?gracePeriodSeconds=0")
     assert (code, gone["kind"], gone["status"], gone["details"]["name"]) == (200, "Status", "Success", "p")
 
 
@@ -96,12 +97,20 @@ async def test_objects_and_lists_are_kubernetes_json(server: Server) -> None:
         ("GET", "/apis/remuda.dev/v1/trainingjobs", None, "", 404, "NotFound"),
         ("GET", "/api/v1/pods/p", None, "", 404, "NotFound"),
         ("GET", "/api/v1/namespaces/team/nodes", None, "", 404, "NotFound"),
-        ("GET", f"{PODS}/p/exec", None, "", 404, "NotFound"),
+        ("GET", f"{PODS}/p/exec", None, "", 501, "NotImplemented"),
+        ("GET", f"{PODS}/p/shell", None, "", 404, "NotFound"),
         ("GET", "/", None, "", 404, "NotFound"),
-        ("DELETE", PODS, None, "", 405, "MethodNotAllowed"),
+        ("DELETE", "/api/v1/namespaces", None, "", 405, "MethodNotAllowed"),
         ("POST", f"{PODS}/p", POD, "application/json", 405, "MethodNotAllowed"),
-        ("POST", PODS, POD, "application/yaml", 415, "UnsupportedMediaType"),
-        ("PATCH", f"{PODS}/p", {}, "application/strategic-merge-patch+json", 415, "UnsupportedMediaType"),
+        ("POST", PODS, POD, "application/xml", 415, "UnsupportedMediaType"),
+        (
+            "PATCH",
+            "/apis/remuda.dev/v1alpha1/nodedevices/n",
+            {},
+            "application/strategic-merge-patch+json",
+            415,
+            "UnsupportedMediaType",
+        ),
         ("PATCH", f"{PODS}/p", {}, "application/json", 415, "UnsupportedMediaType"),
         ("PATCH", f"{PODS}/p", b"[]", "application/merge-patch+json", 400, "BadRequest"),
         ("POST", PODS, b"{", "application/json", 400, "BadRequest"),

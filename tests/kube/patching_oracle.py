@@ -12,6 +12,7 @@ import http.client
 import json
 import ssl
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -92,7 +93,7 @@ class Oracle:
         self.wire = wire
         self.namespace = namespace
         self.clock = clock
-        self.compared = 0
+        self.answers: Counter[tuple[str, int]] = Counter()
 
     def run(self, target: Target, name: str, steps: tuple[Step, ...]) -> None:
         __tracebackhide__ = True
@@ -111,7 +112,7 @@ class Oracle:
         ours, refusal = self._engine(target, live, step)
         probe = self._probe(target, name, live, ours, step) if ours is not None else None
         real = self._real(target, name, step)
-        self.compared += 1
+        self.answers[step.how, real.status] += 1
         if real.status >= 400:
             self._same_refusal(real, refusal, probe, step)
             return

@@ -34,6 +34,7 @@ class StatusDetails(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
     group: str = ""
     causes: list[StatusCause] = []
     retry_after_seconds: int = 0
+    uid: str = ""
 
 
 class Status(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):

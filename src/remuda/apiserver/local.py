@@ -9,7 +9,7 @@ from remuda.api.core_v1 import Binding, Pod
 from remuda.api.meta import JsonObject, KObject
 from remuda.api.selectors import EVERYTHING, FieldSelector, Selector
 from remuda.apiserver import rules
-from remuda.apiserver.objects import Objects
+from remuda.apiserver.objects import Objects, key_of
 from remuda.apiserver.store import ADDED, Record
 from remuda.kube.cluster import ANY, NO_FIELDS, Listing, Preconditions, WatchEvent
 
@@ -90,4 +90,4 @@ class LocalCluster(Objects):
                 raise rules.not_found(served.resource, name)
             return rules.bound(head.body, binding.target, meta.annotations, now=self.clock(), expect=expect)
 
-        await self._apply(served, served.store.key(name, namespace), decide)
+        await self._apply(served, key_of(served, name, namespace), decide)

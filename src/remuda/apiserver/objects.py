@@ -82,7 +82,7 @@ class Objects:
     # Reading.
 
     def read(self, served: Served, name: str, namespace: str = "") -> Record:
-        record = self.store.get(_key(served, name, namespace))
+        record = self.store.get(key_of(served, name, namespace))
         if record is None:
             raise rules.not_found(served.resource, name)
         return record
@@ -165,7 +165,7 @@ class Objects:
                 return None
             return self._admitted(served, head, rules.replaced(resource, old, new, subresource), subresource, dry_run)
 
-        return await self._apply(served, _key(served, name, namespace), decide, dry_run)
+        return await self._apply(served, key_of(served, name, namespace), decide, dry_run)
 
     async def replace_record(self, served: Served, body: KObject | JsonObject, *, subresource: str = "") -> Record:
         resource = served.resource
@@ -178,7 +178,7 @@ class Objects:
                 raise rules.not_found(resource, name)
             return self._admitted(served, head, rules.replaced(resource, head.body, wire, subresource), subresource)
 
-        return await self._apply(served, _key(served, name, str(meta.get("namespace") or "")), decide)
+        return await self._apply(served, key_of(served, name, str(meta.get("namespace") or "")), decide)
 
     async def patch_record(
         self,
@@ -202,7 +202,7 @@ class Objects:
             change = rules.patched(resource, head.body, wire, subresource, expect)
             return self._admitted(served, head, change, subresource)
 
-        return await self._apply(served, _key(served, name, namespace), decide)
+        return await self._apply(served, key_of(served, name, namespace), decide)
 
     async def delete_record(
         self,
@@ -228,7 +228,7 @@ class Objects:
             now = self.clock()
             return rules.deleted(resource, head.body, now=now, grace_s=grace_s, expect=expect, finalizer=finalizer)
 
-        record = await self._apply(served, _key(served, name, namespace), decide, dry_run)
+        record = await self._apply(served, key_of(served, name, namespace), decide, dry_run)
         if served is self._crd and not record.deleted and not dry_run:
             record = await self._empty(record)
         return record
@@ -309,7 +309,7 @@ class Objects:
                 try:
                     record = await store.put(key, change.body, expect=expect, kind=served.kind)
                 except msgspec.ValidationError as error:
-                    raise ill_typed(served.resource, change.body, error) from None
+                    raise ill_typed(served.resource, error) from None
             if served.custom is not None or served is self._crd:
                 await self._after(served, record)
             return record
@@ -361,7 +361,7 @@ class Objects:
             return definition
 
 
-def _key(served: Served, name: str, namespace: str) -> str:
+def key_of(served: Served, name: str, namespace: str) -> str:
     check_address(served.resource, namespace, name)
     return served.store.key(name, namespace)
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import msgspec
 
 from remuda.api.codec import decode_strict
-from remuda.api.errors import Invalid, Refusal, StatusCause, StatusDetails
+from remuda.api.errors import BadRequest, Invalid, Refusal, StatusCause, StatusDetails
 from remuda.api.meta import JsonObject, KObject, Resource
 from remuda.api.names import GROUP
 from remuda.api.validation import validate
-from remuda.apiserver.naming import invalid
 
 
 def check_own(kind: type[KObject] | None, body: JsonObject) -> None:
@@ -28,7 +27,9 @@ def check_own(kind: type[KObject] | None, body: JsonObject) -> None:
         ) from None
 
 
-def ill_typed(resource: Resource, body: JsonObject, error: msgspec.ValidationError) -> Invalid:
+def ill_typed(resource: Resource, error: msgspec.ValidationError) -> BadRequest:
     """A field of a wrong type, named by its path."""
     what, _, path = str(error).partition(" - at `$.")
-    return invalid(resource, body["metadata"].get("name", ""), path.rstrip("`") or "$", what)
+    at = path.rstrip("`") or "$"
+    version, kind = resource.api_version, resource.kind
+    return BadRequest(f'{kind} in version "{version}" cannot be handled as a {kind}: {at}: {what}')

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 from remuda.api.crds import CRDS
 from remuda.api.kinds import KINDS
-from remuda.api.meta import JsonObject, KObject, Resource
+from remuda.api.meta import ALL_VERBS, JsonObject, KObject, Resource
 from remuda.apiserver.crd.definition import CustomVersion, versions_of
 from remuda.apiserver.patching import KindSchema, builtin, from_structural
 
@@ -75,7 +75,17 @@ BUILTIN: tuple[Resource, ...] = (
     _row("", "v1", "ConfigMap", "configmaps", "cm"),
     _row("", "v1", "Event", "events", "ev", selectable=_EVENT_FIELDS),
     _row("", "v1", "LimitRange", "limitranges", "limits"),
-    _row("", "v1", "Namespace", "namespaces", "ns", "status finalize", namespaced=False, selectable=("status.phase",)),
+    _row(
+        "",
+        "v1",
+        "Namespace",
+        "namespaces",
+        "ns",
+        "status finalize",
+        namespaced=False,
+        selectable=("status.phase",),
+        verbs=tuple(verb for verb in ALL_VERBS if verb != "deletecollection"),
+    ),
     _row("", "v1", "Node", "nodes", "no", "status", namespaced=False, selectable=("spec.unschedulable",)),
     _row("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims", "pvc", "status"),
     _row(
@@ -103,7 +113,16 @@ BUILTIN: tuple[Resource, ...] = (
     ),
     CRD,
     _row("apps", "v1", "Deployment", "deployments", "deploy", "scale status", categories=_ALL),
-    _row("apps", "v1", "ReplicaSet", "replicasets", "rs", "scale status", categories=_ALL, selectable=("status.replicas",)),
+    _row(
+        "apps",
+        "v1",
+        "ReplicaSet",
+        "replicasets",
+        "rs",
+        "scale status",
+        categories=_ALL,
+        selectable=("status.replicas",),
+    ),
     _row("events.k8s.io", "v1", "Event", "events", "ev"),
     _row("authentication.k8s.io", "v1", "SelfSubjectReview", "selfsubjectreviews", namespaced=False, verbs=_CREATE),
     _row(

@@ -32,6 +32,10 @@ log = structlog.get_logger(__name__)
 
 Key = tuple[str, str]
 
+# For how long a pod that was made counts although the informer does not show it. Longer than any lag worth the name; one that
+# came and went within it would otherwise be waited for for ever.
+MADE_S = 10.0
+
 
 class Observation(msgspec.Struct, frozen=True):
     gang: GangObserved
@@ -61,6 +65,8 @@ class TrainingController:
         self._queue = queue
         self._clock = clock
         self._written: dict[Key, tuple[str, TrainingJob]] = {}  # version written over -> what came of it
+        self._made: dict[Key, dict[str, tuple[float, Pod]]] = {}  # pods made and not seen in the informer yet, by uid
+        self._relists = 0
         view.jobs.subscribe(self._on_job)
         view.pods.subscribe(self._on_pod)
         view.devices.subscribe(self._on_devices)
@@ -75,13 +81,16 @@ class TrainingController:
             return
         if new is None:
             self._written.pop((job.namespace, job.name), None)
+            self._made.pop((job.namespace, job.name), None)
             self._board.forget(job.namespace, job.name)
         self._queue.add((job.namespace, job.name))
 
     def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
         pod = new or old
         if pod is not None and LABEL_GANG in pod.labels:
-            self._queue.add((pod.namespace, pod.labels[LABEL_GANG]))
+            key = (pod.namespace, pod.labels[LABEL_GANG])
+            self._made.get(key, {}).pop(pod.uid, None)
+            self._queue.add(key)
 
     def _on_devices(self, old: NodeDevices | None, new: NodeDevices | None) -> None:
         node = new or old
@@ -109,7 +118,7 @@ class TrainingController:
         if job is None:
             return None
         now = self._clock()
-        pods = self._view.pods.by_index("gang", f"{key[0]}/{key[1]}")
+        pods = self._pods(key)
         beats = self._board.of_gang(*key)
         mine = [p for p in pods if (owner := p.owner("TrainingJob")) is not None and owner.uid == job.uid]
         views = tuple(self._view_of(p, beats.get(p.uid), now) for p in mine)
@@ -157,13 +166,28 @@ class TrainingController:
 
     async def _create(self, job: TrainingJob, body: JsonObject) -> None:
         try:
-            await self._cluster.create(Pod, body)
+            pod = await self._cluster.create(Pod, body)
         except AlreadyExists:
-            found = await self._cluster.get(Pod, body["metadata"]["name"], job.namespace)
-            owner = found.owner("TrainingJob")
+            pod = await self._cluster.get(Pod, body["metadata"]["name"], job.namespace)
+            owner = pod.owner("TrainingJob")
             if owner is None or owner.uid != job.uid:
-                log.warning("pod name taken", pod=found.name, job=job.name)
+                log.warning("pod name taken", pod=pod.name, job=job.name)
                 raise
+        seen = self._view.pods.get(pod.name, pod.namespace)
+        if seen is None or seen.uid != pod.uid:
+            self._made.setdefault((job.namespace, job.name), {})[pod.uid] = (self._clock(), pod)
+
+    def _pods(self, key: Key) -> list[Pod]:
+        """The gang's pods: those the informer shows, and those made here that it has yet to show. Without these a look that
+        comes too early would make them again, under other names."""
+        if self._relists != self._view.pods.relists:
+            # The informer listed anew. A pod it did not show then is gone, and nothing would ever say so.
+            self._relists = self._view.pods.relists
+            self._made.clear()
+        made = self._made.get(key, {})
+        for uid in [uid for uid, (at, _) in made.items() if self._clock() - at > MADE_S]:
+            del made[uid]
+        return [*self._view.pods.by_index("gang", f"{key[0]}/{key[1]}"), *(pod for _, pod in made.values())]
 
     def _newest(self, key: Key) -> TrainingJob | None:
         """The informer's job, or the one written last while the informer has not caught up with that write."""

@@ -64,11 +64,11 @@ async def obtain(plugin: ExecPlugin, access: Access, now: float, run: Runner) ->
     except FileNotFoundError:
         fix = plugin.install_hint.strip() or "Install it or correct exec.command."
         raise _refused(plugin, access, "is not there", fix) from None
-    except (PermissionError, OSError) as error:
-        raise _refused(plugin, access, f"cannot be run: {error.strerror}", "Correct exec.command.") from None
     except TimeoutError:
         fix = "Run it by hand and see what it waits for."
         raise _refused(plugin, access, f"did not finish within {PLUGIN_TIMEOUT_S:.0f} s", fix) from None
+    except OSError as error:
+        raise _refused(plugin, access, f"cannot be run: {error.strerror}", "Correct exec.command.") from None
     if ran.code != 0:
         said = " ".join(ran.stderr.decode(errors="replace").split())[-_SHOWN:]
         fix = "Run it by hand; perhaps you have to log in again."

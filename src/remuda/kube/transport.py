@@ -92,6 +92,7 @@ class Transport:
         self.access = access
         self.options = options
         self.jitter = jitter
+        self.sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
         self._uds = uds
         self._credentials = Credentials(access, clock=clock)
         self._tls = TlsContexts(access.tls) if access.is_encrypted else None
@@ -168,7 +169,7 @@ class Transport:
             if wait_s is None:
                 raise error
             log.debug("kube.again", method=request.method, path=request.path, code=failure.code, wait_s=wait_s)
-            await asyncio.sleep(wait_s)
+            await self.sleep(wait_s)
 
     async def _turn(self) -> None:
         if self._bucket is None:
@@ -176,7 +177,7 @@ class Transport:
         wait_s = self._bucket.reserve(asyncio.get_running_loop().time())
         if wait_s > 0:
             try:
-                await asyncio.sleep(wait_s)
+                await self.sleep(wait_s)
             except asyncio.CancelledError:
                 self._bucket.give_back()
                 raise

@@ -74,7 +74,7 @@ async def follow(
                 return
             raise error
         tries += 1
-        await asyncio.sleep(0 if tries == 1 else _AGAIN.delay(tries - 1, transport.jitter))
+        await transport.sleep(0 if tries == 1 else _AGAIN.delay(tries - 1, transport.jitter))
 
 
 def is_passing(error: ApiError) -> bool:

@@ -6,21 +6,29 @@ from remuda.api.errors import NotFound
 from remuda.api.kinds import KINDS
 from remuda.api.meta import KObject
 from remuda.apiserver.naming import generated_name
+from remuda.apiserver.registry import Registry
 from remuda.apiserver.wire.paths import Target, parse_path
 from remuda.kube.rest import path_of
+
+REGISTRY = Registry()
+
+
+def read(path: str) -> Target:
+    return parse_path(path, REGISTRY)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_server_reads_every_path_the_client_writes(kind: type[KObject]) -> None:
     namespaces = ["team", "status", "namespaces"] if kind.resource.namespaced else [""]
-    assert parse_path(path_of(kind.resource)) == Target(kind)
+    served = REGISTRY.of(kind)
+    assert read(path_of(kind.resource)) == Target(served)
     for namespace in namespaces:
-        assert parse_path(path_of(kind.resource, namespace)) == Target(kind, namespace)
+        assert read(path_of(kind.resource, namespace)) == Target(served, namespace)
         for name in ("x", "status", "a.b-c", "pods"):
-            assert parse_path(path_of(kind.resource, namespace, name)) == Target(kind, namespace, name)
+            assert read(path_of(kind.resource, namespace, name)) == Target(served, namespace, name)
             for subresource in kind.resource.subresources:
-                target = Target(kind, namespace, name, subresource)
-                assert parse_path(path_of(kind.resource, namespace, name, subresource)) == target
+                target = Target(served, namespace, name, subresource)
+                assert read(path_of(kind.resource, namespace, name, subresource)) == target
 
 
 @pytest.mark.parametrize(
@@ -40,7 +48,7 @@ def test_the_server_reads_every_path_the_client_writes(kind: type[KObject]) -> N
 )
 def test_anything_else_is_not_found(path: str) -> None:
     with pytest.raises(NotFound, match="could not find the requested resource"):
-        parse_path(path)
+        read(path)
 
 
 def test_generated_names_come_from_the_seed_alone_and_fit() -> None:

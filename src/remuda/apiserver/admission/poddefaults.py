@@ -26,7 +26,7 @@ _MODE_420 = ("configMap", "secret", "downwardAPI", "projected")
 
 
 def pod_defaults(body: JsonObject, *, is_new: bool) -> JsonObject:
-    spec = body.get("spec")
+    spec = body.get("spec") or {}
     if not isinstance(spec, dict):
         return body
     spec = _pod_spec(spec, is_pod=True)
@@ -47,6 +47,9 @@ def template_defaults(spec: JsonObject) -> JsonObject:
 
 def _pod_spec(spec: JsonObject, *, is_pod: bool) -> JsonObject:
     filled = {**_POD_SPEC, **_set(spec)}
+    grace = filled["terminationGracePeriodSeconds"]
+    if isinstance(grace, int) and grace < 0:
+        filled["terminationGracePeriodSeconds"] = 1
     if filled.get("serviceAccountName") or filled.get("serviceAccount"):
         name = filled.get("serviceAccountName") or filled.get("serviceAccount")
         filled["serviceAccountName"] = filled["serviceAccount"] = name
@@ -77,7 +80,10 @@ def _container(container: Any, spec: JsonObject, *, is_pod: bool) -> Any:
 
 
 def _resources(resources: JsonObject, *, is_pod: bool) -> JsonObject:
-    filled = {**resources, **{n: canonical_all(resources[n]) for n in ("limits", "requests") if n in resources}}
+    filled = dict(resources)
+    for name in ("limits", "requests"):
+        if name in resources:
+            filled[name] = canonical_all(resources[name])
     limits, requests = filled.get("limits"), filled.get("requests") or {}
     # A limit without a request is a request, too; in a template it becomes one with the pod.
     if is_pod and isinstance(limits, dict) and limits and isinstance(requests, dict):

@@ -36,11 +36,9 @@ def service(root: At, old: JsonObject | None) -> None:
         elif not syntax.is_subdomain(spec["externalName"].text().rstrip(".")):
             spec["externalName"].invalid("a lowercase RFC 1123 subdomain is needed")
     elif kind in ("LoadBalancer", "NodePort") and is_headless:
-        spec["clusterIPs"].key("0").invalid("may not be set to 'None' for LoadBalancer services", "None")
+        _first_address(spec).invalid("may not be set to 'None' for LoadBalancer services", "None")
     if address.text() and not is_headless and not syntax.is_address(address.text()):
-        spec["clusterIPs"].key("0").invalid(
-            "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)", address.value
-        )
+        _first_address(spec).invalid("must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)", address.value)
     _service_ports(spec["ports"], kind)
     syntax.label_map(spec["selector"])
     spec["sessionAffinity"].one_of(("ClientIP", "None"))
@@ -50,7 +48,11 @@ def service(root: At, old: JsonObject | None) -> None:
         before = old.get("spec") or {}
         kept = before.get("clusterIP")
         if kept and "ExternalName" not in (kind, before.get("type")) and address.value != kept:
-            spec["clusterIPs"].key("0").invalid("may not change once set", [address.value])
+            _first_address(spec).invalid("may not change once set", [address.value])
+
+
+def _first_address(spec: At) -> At:
+    return next(spec["clusterIPs"].each(), spec["clusterIPs"])
 
 
 def _service_ports(ports: At, kind: str) -> None:
@@ -72,7 +74,7 @@ def _service_ports(ports: At, kind: str) -> None:
         if number is None or not 1 <= number <= 65535:
             port["port"].invalid("must be between 1 and 65535, inclusive", number or 0)
         port["protocol"].one_of(("SCTP", "TCP", "UDP"))
-        if port["targetPort"].is_set and port["targetPort"].value != port["port"].value:
+        if port["targetPort"].is_set:
             syntax.port_number_or_name(port["targetPort"])
         if kind == "ClusterIP" and port["nodePort"].number():
             port["nodePort"].forbidden("may not be used when `type` is 'ClusterIP'")
@@ -94,7 +96,7 @@ def config_map(root: At, old: JsonObject | None) -> None:
         syntax.config_key(binary, key)
         size += len(_bytes(binary.key(key)))
     if size > _MAX_DATA:
-        At(None, "", root.causes).too_long(f"may not be more than {_MAX_DATA} bytes")
+        At(None, "[]", root.causes).too_long(f"may not be more than {_MAX_DATA} bytes")
     if old is not None and old.get("immutable") is True:
         _immutable(root, old, ("data", "binaryData"))
 
@@ -142,13 +144,14 @@ def claim(root: At, old: JsonObject | None) -> None:
     for mode in modes.each():
         if mode.text() not in _ACCESS:
             modes.unsupported(_ACCESS)
-    storage = spec["resources"]["requests"]
-    if "storage" not in storage.mapping():
-        storage.key("storage").required()
+    # The real server names this field without `requests`.
+    storage = At(spec["resources"]["requests"].mapping(), spec["resources"].path, root.causes).key("storage")
+    if not storage.is_set:
+        storage.required()
     else:
-        value = syntax.quantity(storage.key("storage"))
+        value = syntax.quantity(storage)
         if value is not None and value <= 0:
-            storage.key("storage").invalid("must be greater than zero")
+            storage.invalid("must be greater than zero")
     spec["volumeMode"].one_of(("Block", "Filesystem"))
     if old is not None:
         before = {k: v for k, v in (old.get("spec") or {}).items() if k not in ("resources", "volumeName")}
@@ -180,7 +183,8 @@ def limit_range(root: At, old: JsonObject | None) -> None:
     seen: set[str] = set()
     for item in root["spec"]["limits"].each():
         kind = item["type"]
-        kind.one_of(_LIMIT_TYPES)
+        if kind.text() not in _LIMIT_TYPES and not ("/" in kind.text() and syntax.is_qualified_name(kind.text())):
+            kind.invalid("must be a standard limit type or fully qualified")
         if kind.text() in seen:
             kind.duplicate()
         seen.add(kind.text())

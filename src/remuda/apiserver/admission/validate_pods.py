@@ -49,7 +49,6 @@ def pod_spec(spec: At) -> None:
     if spec["dnsPolicy"].text() == "None" and not spec["dnsConfig"]["nameservers"].items():
         spec["dnsConfig"].required("must provide `dnsConfig` when `dnsPolicy` is None")
     syntax.label_map(spec["nodeSelector"])
-    spec["terminationGracePeriodSeconds"].not_negative()
     deadline = spec["activeDeadlineSeconds"]
     number = deadline.number()
     if number is not None and not 1 <= number <= 2**31 - 1:

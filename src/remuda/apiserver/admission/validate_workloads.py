@@ -31,7 +31,7 @@ def deployment(root: At, old: JsonObject | None) -> None:
         if isinstance(unavailable, str) and unavailable.rstrip("%").isdigit() and int(unavailable.rstrip("%")) > 100:
             rolling["maxUnavailable"].invalid("must not be greater than 100%")
     else:
-        strategy["type"].one_of(("Recreate", "RollingUpdate"))
+        strategy.unsupported(("Recreate", "RollingUpdate"))
     for field in ("revisionHistoryLimit", "progressDeadlineSeconds"):
         spec[field].not_negative()
     ready, deadline = spec["minReadySeconds"].number() or 0, spec["progressDeadlineSeconds"].number()
@@ -47,18 +47,19 @@ def _replicated(spec: At, old: JsonObject | None) -> None:
     """What Deployments and ReplicaSets share: a selector that is required, fixed, and finds the template's pods."""
     spec["replicas"].not_negative()
     spec["minReadySeconds"].not_negative()
-    selector = spec["selector"]
+    selector, labels = spec["selector"], spec["template"]["metadata"]["labels"]
+    before = len(selector.causes)
     if not selector.is_set:
         selector.required()
+        labels.invalid("`selector` does not match template `labels`")
+    elif not selector["matchLabels"].mapping() and not selector["matchExpressions"].items():
+        selector.invalid("empty selector is invalid for deployment")
     else:
-        before = len(selector.causes)
         syntax.label_selector(selector)
-        if not selector["matchLabels"].mapping() and not selector["matchExpressions"].items():
-            selector.invalid("empty selector is invalid for deployment")
-        elif len(selector.causes) == before:
-            labels = spec["template"]["metadata"]["labels"]
-            if not selects(selector.mapping(), labels.mapping()):
-                labels.invalid("`selector` does not match template `labels`")
+        if len(selector.causes) > before:
+            selector.invalid("invalid label selector")
+        elif not selects(selector.mapping(), labels.mapping()):
+            labels.invalid("`selector` does not match template `labels`")
     template(spec["template"], ("Always",))
     deadline = spec["template"]["spec"]["activeDeadlineSeconds"]
     if deadline.is_set:
@@ -94,18 +95,17 @@ def job(root: At, old: JsonObject | None) -> None:
             replacement.unsupported(("Failed",))
     else:
         replacement.one_of(("Failed", "TerminatingOrFailed"), required=False)
+    selector, labels = spec["selector"], spec["template"]["metadata"]["labels"]
     if old is not None:
         _job_update(spec, old)
-    elif spec["selector"].is_set and not spec["manualSelector"].flag():
+    elif selector.is_set and not spec["manualSelector"].flag():
         wanted = {"matchLabels": {"batch.kubernetes.io/controller-uid": root["metadata"]["uid"].text()}}
-        if spec["selector"].value != wanted:
-            spec["selector"].invalid("`selector` not auto-generated")
-    elif not spec["selector"].is_set:
-        spec["selector"].required()
-    if old is None and spec["selector"].is_set:
-        labels = spec["template"]["metadata"]["labels"]
-        if spec["manualSelector"].flag() and not selects(spec["selector"].mapping(), labels.mapping()):
-            labels.invalid("`selector` does not match template `labels`")
+        if selector.value != wanted:
+            selector.invalid("`selector` not auto-generated")
+    if not selector.is_set:
+        selector.required()
+    elif not selects(selector.mapping(), labels.mapping()):
+        labels.invalid("`selector` does not match template `labels`")
 
 
 def _indexed(spec: At) -> None:
@@ -235,6 +235,8 @@ def autoscaler(root: At, old: JsonObject | None) -> None:
     if least is not None and least < 0:
         spec["minReplicas"].invalid("must be greater than or equal to 0")
     if most < 1:
+        if not most:
+            spec["maxReplicas"].required()
         spec["maxReplicas"].invalid("must be greater than 0", most)
     elif least is not None and most < least:
         spec["maxReplicas"].invalid("must be greater than or equal to `minReplicas`")
@@ -242,3 +244,5 @@ def autoscaler(root: At, old: JsonObject | None) -> None:
     for field in ("kind", "name"):
         if not target[field].text():
             target[field].required()
+    if not target["apiVersion"].text() and not target["kind"].text():
+        target["apiVersion"].invalid("must be the group and version of the target", "")

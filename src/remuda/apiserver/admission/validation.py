@@ -39,11 +39,13 @@ def check_metadata(meta: At) -> None:
     for finalizer in meta["finalizers"].each():
         if not is_qualified_name(finalizer.text()):
             meta["finalizers"].invalid("a finalizer is a qualified name", finalizer.value)
+        if "/" not in finalizer.text():
+            finalizer.invalid("name is neither a standard finalizer name nor is it fully qualified")
     controllers = 0
     for owner in meta["ownerReferences"].each():
         for field in ("apiVersion", "kind", "name", "uid"):
             if not owner[field].text():
-                owner[field].invalid("must not be empty", owner[field].value or "")
+                owner[field].required("must not be empty")
         controllers += owner["controller"].flag()
     if controllers > 1:
         meta["ownerReferences"].invalid("only one reference can have controller set to true", None)

@@ -141,7 +141,12 @@ def _check_version(version: Any, at: str) -> list[tuple[str, str]]:
         return [*found, (where, "Required value: schemas are required")]
     if schema.get("type") != "object":
         what = "must be object at the root"
-        found.append((f"{where}.type", f'Invalid value: "{schema.get("type")}": {what}' if schema.get("type") else f"Required value: {what}"))
+        found.append(
+            (
+                f"{where}.type",
+                f'Invalid value: "{schema.get("type")}": {what}' if schema.get("type") else f"Required value: {what}",
+            )
+        )
     found.extend(_check_structural(schema, where, 0))
     return found
 
@@ -156,7 +161,9 @@ def _check_structural(schema: JsonObject, at: str, depth: int) -> list[tuple[str
         found.append((f"{at}.type", "Required value: must not be empty for specified object fields"))
     properties = schema.get("properties")
     if properties is not None and schema.get("additionalProperties"):
-        found.append((f"{at}.additionalProperties", "Forbidden: additionalProperties and properties are mutual exclusive"))
+        found.append(
+            (f"{at}.additionalProperties", "Forbidden: additionalProperties and properties are mutual exclusive")
+        )
     if isinstance(properties, dict):
         for name, below in properties.items():
             if isinstance(below, dict) and not (depth == 0 and name in ("apiVersion", "kind", "metadata")):

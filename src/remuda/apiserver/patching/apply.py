@@ -21,7 +21,7 @@ from remuda.apiserver.patching import owners as ownership
 from remuda.apiserver.patching.bounds import check_depth
 from remuda.apiserver.patching.check import faults
 from remuda.apiserver.patching.combine import merged, removed, settled, settled_metadata, with_members
-from remuda.apiserver.patching.compare import Unnameable, compare, field_set
+from remuda.apiserver.patching.compare import Unnameable, compare, field_set, is_equal
 from remuda.apiserver.patching.fields import LEAF, difference, intersection, paths, union, without
 from remuda.apiserver.patching.owners import APPLY, UPDATE, Name, Owner, Owners
 from remuda.apiserver.patching.schema import FieldSet, KindSchema, Schema
@@ -202,7 +202,7 @@ def _applied(
     out = {other: owner for other, owner in out.items() if owner.fields}
     if claimed := difference(claimed, _STRIPPED):
         # Claiming what is already so changes the owners, not the object, and only the latter has a time.
-        time = ownership.timestamp(now) if body != live else last.time if last else ""
+        time = ownership.timestamp(now) if not _is_equal(body, live) else last.time if last else ""
         out[name] = Owner(claimed, version, time)
     # A custom kind's body keeps its nulls, even those where a list lost its last item: its schema is what judges them.
     return settled_metadata(body) if schema.custom else settled(body, schema), out
@@ -247,7 +247,11 @@ def is_same(old: JsonObject, new: JsonObject) -> bool:
     if old is new:
         return True
     before, after = _meta(old).get("managedFields") or (), _meta(new).get("managedFields") or ()
-    return ownership.same_but_time(before, after) and _bare(old) == _bare(new)
+    return ownership.same_but_time(before, after) and _is_equal(_bare(old), _bare(new))
+
+
+def _is_equal(a: JsonObject, b: JsonObject) -> bool:
+    return a == b and is_equal(a, b)  # Python's own look is fast and settles most
 
 
 def _coarsened(fields: FieldSet, schema: Schema) -> FieldSet:

@@ -55,9 +55,13 @@ def is_granular(value: Any, schema: Schema) -> bool:
     return isinstance(value, list) and schema.list_type != "atomic" and schema.type == "array"
 
 
-def differs(left: Any, right: Any) -> bool:
-    """Python takes 1 and true for the same; JSON does not."""
-    return left != right or isinstance(left, bool) != isinstance(right, bool)
+def is_equal(a: Any, b: Any) -> bool:
+    """Equal as JSON, where 1 is 1.0 but not true."""
+    if isinstance(a, dict):
+        return isinstance(b, dict) and a.keys() == b.keys() and all(is_equal(of, b[name]) for name, of in a.items())
+    if isinstance(a, list):
+        return isinstance(b, list) and len(a) == len(b) and all(map(is_equal, a, b))
+    return isinstance(a, bool) == isinstance(b, bool) and bool(a == b)
 
 
 # Changes.
@@ -77,21 +81,23 @@ def _compare_objects(old: JsonObject, new: JsonObject, schema: Schema, changed: 
         left = old.get(name, _MISSING)
         if left is right:
             continue
+        child = fields.get(name) or other
         if left is _MISSING:
-            changed[f"f:{name}"] = _whole(right, fields.get(name) or other)
-        elif differs(left, right):
-            _compare_values(left, right, fields.get(name) or other, f"f:{name}", changed, removed)
+            changed[f"f:{name}"] = _whole(right, child)
+        elif left != right or child.free:
+            _compare_values(left, right, child, f"f:{name}", changed, removed)
     for name, left in old.items():
         if name not in new:
             removed[f"f:{name}"] = _whole(left, fields.get(name) or other)
 
 
 def _compare_values(left: Any, right: Any, schema: Schema, key: str, changed: FieldSet, removed: FieldSet) -> None:
-    """Two values of one field that are not equal."""
+    """Two values of one field that are not equal, or only to Python."""
     lower = left if left and is_granular(left, schema) else None
     upper = right if right and is_granular(right, schema) else None
     if lower is None and upper is None:
-        changed[key] = LEAF
+        if not is_equal(left, right):
+            changed[key] = LEAF
         return
     more: FieldSet = {}
     less: FieldSet = {}
@@ -117,7 +123,7 @@ def _compare_items(old: Any, new: Any, schema: Schema, changed: FieldSet, remove
     for key, left in lefts.items():
         right = rights.get(key, [])
         if len(left) == 1 and len(right) == 1:
-            if left[0] is not right[0] and differs(left[0], right[0]):
+            if left[0] is not right[0] and (left[0] != right[0] or schema.items.free):
                 _compare_values(left[0], right[0], schema.items, key, changed, removed)
         elif len(left) > 1 and len(right) > 1:
             if left != right:

@@ -17,6 +17,7 @@ from remuda.api.codec import decode_json, encode
 from remuda.api.errors import BadRequest, Invalid
 from remuda.api.meta import JsonObject
 from remuda.apiserver.patching.bounds import MAX_COPIED, MAX_OPERATIONS, TooLarge, check_depth
+from remuda.apiserver.patching.compare import is_equal
 
 _INDEX: Final = re.compile(r"[+-]?[0-9]{1,18}")
 _NOTHING: Final = object()
@@ -110,7 +111,7 @@ class _Document:
 
     def _test(self, path: str, value: Any) -> None:
         found = self.root if path == "" else self._get(path)
-        if not _is_equal(None if found is _NOTHING else found, value):
+        if not is_equal(None if found is _NOTHING else found, value):
             raise _Inapplicable("the value there is another one")
 
     def _get(self, path: str) -> Any:
@@ -187,12 +188,3 @@ def _index(token: str, size: int) -> int:
     if not -size <= index < size:
         raise _Inapplicable(f"the list has no place {token}")
     return index + size if index < 0 else index
-
-
-def _is_equal(a: Any, b: Any) -> bool:
-    """Equal as JSON: 1 is neither true nor 1.0."""
-    if isinstance(a, dict):
-        return isinstance(b, dict) and a.keys() == b.keys() and all(_is_equal(of, b[name]) for name, of in a.items())
-    if isinstance(a, list):
-        return isinstance(b, list) and len(a) == len(b) and all(map(_is_equal, a, b))
-    return type(a) is type(b) and bool(a == b)

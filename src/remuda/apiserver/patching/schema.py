@@ -39,6 +39,7 @@ class Schema:
         "element",
         "fields",
         "format",
+        "free",
         "keys",
         "list_type",
         "merge_key",
@@ -61,6 +62,7 @@ class Schema:
         self.merge_key = ""
         self.default: Any = None
         self.nullable = False
+        self.free = False  # true and 1 may both stand here or below, which Python takes for equal
         self.always = False  # the server's own form has this object even when nobody wrote it
 
     def child(self, name: str) -> Schema:
@@ -81,8 +83,9 @@ class Schema:
 
 ANY: Final = Schema("any")
 ATOMIC: Final = Schema("any")
-ANY.element, ANY.nullable = ANY, True
-ATOMIC.element, ATOMIC.nullable, ATOMIC.atomic = ATOMIC, True, True
+for _schema in (ANY, ATOMIC):
+    _schema.element, _schema.nullable, _schema.free = _schema, True, True
+ATOMIC.atomic = True
 
 
 class KindSchema:
@@ -209,7 +212,7 @@ def from_structural(schema: JsonObject | None, *, has_status: bool) -> KindSchem
     """
     if schema is None:
         root = Schema("object")
-        root.element = ANY
+        root.element, root.free = ANY, True
     else:
         root = _structural({**schema, "x-kubernetes-embedded-resource": True}, preserve=False)
         root.atomic = False
@@ -244,6 +247,7 @@ def _structural(schema: JsonObject, preserve: bool) -> Schema:
     else:
         out = ANY.variant()
     out.nullable = out.type == "any" or schema.get("nullable") is True
+    out.free = out.type == "any" or any(below.free for below in (*out.fields.values(), *filter(None, [out.element])))
     out.default = schema.get("default")
     return out
 

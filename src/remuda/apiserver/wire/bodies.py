@@ -1,21 +1,30 @@
-"""Request bodies into values, records into response bodies."""
+"""Request bodies into values, and the few response bodies that are not objects."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
 from typing import Any, TypeVar
 
 import msgspec
+import yaml
 
 from remuda.api.codec import decode, decode_json, encode
 from remuda.api.core_v1 import Binding
 from remuda.api.errors import ApiError, BadRequest, Status, StatusDetails
-from remuda.api.meta import JsonObject, KObject, ObjectMeta
-from remuda.apiserver.store.record import Record, watch_line
+from remuda.api.meta import JsonObject
+from remuda.apiserver import rules
+from remuda.apiserver.registry import Served
+from remuda.apiserver.store.record import Record
 from remuda.kube.cluster import Preconditions
-from remuda.kube.rest import JSON, MERGE_PATCH, BindingBody, DeleteOptions
+from remuda.kube.rest import JSON, MERGE_PATCH, BindingBody
 
 T = TypeVar("T")
+
+YAML = "application/yaml"
+JSON_PATCH = "application/json-patch+json"
+STRATEGIC_PATCH = "application/strategic-merge-patch+json"
+APPLY_PATCH = "application/apply-patch+yaml"
+PATCHES = (JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, APPLY_PATCH)
 
 
 class UnsupportedMediaType(ApiError):
@@ -26,24 +35,28 @@ class MethodNotAllowed(ApiError):
     code, reason = 405, "MethodNotAllowed"
 
 
-class RequestTooLarge(ApiError):
-    code, reason = 413, "RequestEntityTooLarge"
-
-
 def media_type(header: str) -> str:
     return header.partition(";")[0].strip().lower()
 
 
 def parse_object(header: str, body: bytes) -> JsonObject:
-    if media_type(header) not in (JSON, ""):
-        raise UnsupportedMediaType(f"the body is `{header}`; only {JSON} is understood here")
-    return _mapping(body)
+    media = media_type(header)
+    if media == YAML:
+        return _mapping(_yaml(body))
+    if media not in (JSON, ""):
+        raise UnsupportedMediaType(f"the body is `{header}`; {JSON} and {YAML} are understood here")
+    return _mapping(_json(body))
 
 
-def parse_patch(header: str, body: bytes) -> JsonObject:
-    if media_type(header) != MERGE_PATCH:
-        raise UnsupportedMediaType(f"the patch is `{header}`; only {MERGE_PATCH} is understood here")
-    return _mapping(body)
+def parse_patch(header: str, body: bytes) -> tuple[str, Any]:
+    """The patch's media type and its decoded value."""
+    media = media_type(header)
+    if media not in PATCHES:
+        raise UnsupportedMediaType(f"the patch is `{header}`; understood here are {', '.join(PATCHES)}")
+    if media == APPLY_PATCH:
+        return media, _mapping(_yaml(body))
+    value = _json(body)
+    return media, value if media == JSON_PATCH else _mapping(value)
 
 
 def parse_binding(header: str, body: bytes) -> Binding:
@@ -53,15 +66,51 @@ def parse_binding(header: str, body: bytes) -> Binding:
     return Binding(given.target.name, given.metadata)
 
 
-def parse_delete_options(body: bytes, query_grace: str) -> tuple[Preconditions, int | None]:
+class DeletePreconditions(msgspec.Struct, frozen=True, rename="camel"):
+    uid: str | None = None
+    resource_version: str | None = None
+
+
+class DeleteOptions(msgspec.Struct, frozen=True, rename="camel"):
+    """`propagation`: what becomes of the objects that this one owns."""
+
+    grace_period_seconds: int | None = None
+    preconditions: DeletePreconditions | None = None
+    propagation_policy: str | None = None
+    orphan_dependents: bool | None = None
+    dry_run: list[str] | None = None
+
+
+class Deletion(msgspec.Struct, frozen=True):
+    """Arguments of `Objects.delete_record`."""
+
+    when: Preconditions
+    grace_s: int | None
+    finalizer: str | None
+    is_dry_run: bool
+
+
+def parse_delete_options(body: bytes, query: dict[str, str]) -> Deletion:
     options = _typed(DeleteOptions, body) if body.strip() else DeleteOptions()
-    grace = options.grace_period_seconds
+    grace, query_grace = options.grace_period_seconds, query.get("gracePeriodSeconds", "")
     if grace is None and query_grace:
         if not query_grace.isdigit():
             raise BadRequest(f"gracePeriodSeconds=`{query_grace}` is not a number of seconds")
         grace = int(query_grace)
+    policy = options.propagation_policy or query.get("propagationPolicy") or ""
+    finalizers = {"": None, "Background": "", "Foreground": rules.FOREGROUND, "Orphan": rules.ORPHAN}
+    if policy not in finalizers:
+        raise BadRequest(
+            f'propagationPolicy: Unsupported value: "{policy}": use Background, Foreground or Orphan',
+            reason="Invalid",
+            code=422,
+        )
+    finalizer = finalizers[policy]
+    if options.orphan_dependents is not None and not policy:
+        finalizer = rules.ORPHAN if options.orphan_dependents else ""
     asked = options.preconditions
-    return (Preconditions() if asked is None else Preconditions(asked.uid, asked.resource_version)), grace
+    when = Preconditions() if asked is None else Preconditions(asked.uid or "", asked.resource_version or "")
+    return Deletion(when, grace, finalizer, bool(options.dry_run) or query.get("dryRun") == "All")
 
 
 def named(body: JsonObject, namespace: str, name: str) -> JsonObject:
@@ -78,45 +127,31 @@ def named(body: JsonObject, namespace: str, name: str) -> JsonObject:
     return {**body, "metadata": meta}
 
 
-def render_list(kind: type[KObject], records: Iterable[Record], revision: int) -> bytes:
-    resource = kind.resource
-    return b'{"kind":"%b","apiVersion":"%b","metadata":{"resourceVersion":"%d"},"items":[%b]}' % (
-        f"{resource.kind}List".encode(),
-        resource.api_version.encode(),
-        revision,
-        b",".join(record.raw for record in records),
-    )
-
-
-def render_bookmark(kind: type[KObject], revision: int) -> bytes:
-    resource = kind.resource
-    meta = ObjectMeta(resource_version=str(revision))
-    return watch_line("BOOKMARK", encode({"kind": resource.kind, "apiVersion": resource.api_version, "metadata": meta}))
-
-
-def render_deleted(kind: type[KObject], record: Record) -> bytes:
+def render_deleted(served: Served, record: Record, whole: bytes) -> bytes:
     """Gone: a success status. Still there (marked, or held by finalizers): the object as it is now."""
     if not record.deleted:
-        return record.raw
-    resource = kind.resource
-    details = StatusDetails(name=record.body["metadata"]["name"], kind=resource.plural, group=resource.group)
-    return render_status(Status(status="Success", code=200, details=details))
+        return whole
+    resource, meta = served.resource, record.body["metadata"]
+    details = StatusDetails(name=meta["name"], kind=resource.plural, group=resource.group, uid=meta.get("uid") or "")
+    return render_status(Status(status="Success", code=0, details=details))
 
 
 def render_status(status: Status) -> bytes:
     body: JsonObject = msgspec.to_builtins(status)
-    return encode(
-        {"kind": "Status", "apiVersion": "v1", "metadata": {}, **body, "code": status.code, "status": status.status}
-    )
+    body = {"kind": "Status", "apiVersion": "v1", "metadata": {}, **body, "status": status.status}
+    return encode({**body, "code": status.code} if status.code else {k: v for k, v in body.items() if k != "code"})
 
 
-def _mapping(body: bytes) -> JsonObject:
+def _json(body: bytes) -> Any:
     try:
-        value: Any = decode_json(body)
-    except msgspec.DecodeError as error:
+        return decode_json(body)
+    except (msgspec.DecodeError, RecursionError) as error:
         raise BadRequest(f"the body is not JSON: {error}") from None
+
+
+def _mapping(value: Any) -> JsonObject:
     if not isinstance(value, dict):
-        raise BadRequest("the body must be a JSON object")
+        raise BadRequest("the body must be an object")
     return value
 
 
@@ -125,3 +160,32 @@ def _typed(type_: type[T], body: bytes) -> T:
         return decode(type_, body)
     except msgspec.MsgspecError as error:
         raise BadRequest(f"the body cannot be read: {error}") from None
+
+
+class _JsonLikeLoader(yaml.SafeLoader):
+    """YAML as far as JSON goes: no dates (they stay text), no aliases (a few bytes could stand for gigabytes)."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.events.AliasEvent):
+            raise yaml.YAMLError("aliases are not allowed")
+        return super().compose_node(parent, index)
+
+
+_JsonLikeLoader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in found if tag != "tag:yaml.org,2002:timestamp"]
+    for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_LOOKS_LIKE_JSON = re.compile(rb"\s*[{\[]")
+
+
+def _yaml(body: bytes) -> Any:
+    if _LOOKS_LIKE_JSON.match(body):
+        try:
+            return decode_json(body)
+        except msgspec.DecodeError:
+            pass  # flow style YAML looks the same
+    try:
+        value: Any = yaml.load(body, Loader=_JsonLikeLoader)
+        return decode_json(encode(value))  # text keys only, and nothing JSON could not say
+    except (yaml.YAMLError, msgspec.MsgspecError, RecursionError, TypeError, ValueError) as error:
+        raise BadRequest(f"the body is not YAML: {' '.join(str(error).split())}") from None

@@ -21,7 +21,7 @@ from remuda.core.workload.barrier import is_overdue
 from remuda.core.workload.faults import NOT_STOPPED
 from remuda.core.workload.gang import CLOSED, PodView
 from remuda.core.workload.look import Look
-from remuda.core.workload.outcome import fail_over_budget
+from remuda.core.workload.outcome import fail_over_budget, refused, waiting_pods
 from remuda.core.workload.pods import build_pod
 
 RETRY_S = 2.0  # pause after a pod that ended before it had a rank: what refused it may need a moment to let go
@@ -120,9 +120,7 @@ def fill_ranks(look: Look) -> None:
     members = {m.rank: _refreshed(look, m) for m in look.status.members}
     if look.status.barrier == CLOSED:
         taken = _fill_first(look, members) if not members else []
-        if members or any(v.is_bound and v.is_spare for v in look.free()):
-            # Also when every member is lost at once: a spare that stands by takes its rank now. Were it to wait until all
-            # the others are placed, a domain with room for the rest but not for all would keep the gang waiting for ever.
+        if members or _has_stand_in(look):
             taken += _fill_vacant(look, members)
         under_way = look.under_way
         if under_way is not None and taken:
@@ -130,12 +128,24 @@ def fill_ranks(look: Look) -> None:
     look.update(members=[members[rank] for rank in sorted(members)])
 
 
+def _has_stand_in(look: Look) -> bool:
+    """No rank is taken, a spare stands by, and nobody better is on the way: every member was lost at once, or one was refused.
+
+    The spare takes its rank now. Were it to wait until all the others are placed, a domain with room for the rest but not
+    for all would keep the gang waiting for ever. Pods that are merely being bound, one after another, are waited for.
+    """
+    is_coming = bool(waiting_pods(look)) and refused(look) is None
+    return not is_coming and any(v.is_bound and v.is_spare for v in look.free())
+
+
 def _fill_first(look: Look, members: dict[int, Member]) -> list[str]:
     """First placement: ranks follow topology order, so they are given only when all pods are placed. A spare that is placed
-    stands in for a member that is not: it may sit in the very room that the member waits for."""
+    stands in for a member that was refused: it may sit in the very room that the member waits for."""
     chosen: dict[str, list[PodView]] = {}
+    may_stand_in = _has_stand_in(look)
     for role in look.spec.roles:
-        placed = sorted((v for v in look.free(role.name) if v.is_bound), key=lambda v: (v.is_spare, _order(v)))
+        free = [v for v in look.free(role.name) if v.is_bound and (may_stand_in or not v.is_spare)]
+        placed = sorted(free, key=lambda v: (v.is_spare, _order(v)))
         if len(placed) < role.replicas:
             return []
         chosen[role.name] = sorted(placed[: role.replicas], key=_order)

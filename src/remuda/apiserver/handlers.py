@@ -1,0 +1,197 @@
+"""Reads and writes of objects over HTTP: from a request to a call on `Objects`, from a record to an answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from remuda.api.errors import BadRequest
+from remuda.api.meta import JsonObject
+from remuda.apiserver import patching
+from remuda.apiserver.local import LocalCluster
+from remuda.apiserver.objects import MakeNew, own_copy
+from remuda.apiserver.preparation import Preparation, not_found_unless
+from remuda.apiserver.registry import Served
+from remuda.apiserver.store.record import Record
+from remuda.apiserver.wire.bodies import (
+    APPLY_PATCH,
+    JSON_PATCH,
+    STRATEGIC_PATCH,
+    MethodNotAllowed,
+    UnsupportedMediaType,
+    named,
+    parse_delete_options,
+    parse_object,
+    parse_patch,
+    render_deleted,
+)
+from remuda.apiserver.wire.http import Request
+from remuda.apiserver.wire.paging import Page, check_version_match, page
+from remuda.apiserver.wire.paths import Query, Target, WriteQuery, parse_query, parse_write_query
+from remuda.apiserver.wire.views import View, negotiate, render_one, render_page
+from remuda.kube.rest import MERGE_PATCH
+
+
+class Handlers:
+    def __init__(self, cluster: LocalCluster) -> None:
+        self._cluster = cluster
+
+    # Reading.
+
+    def query(self, request: Request, target: Target) -> Query:
+        query = parse_query(request.query, target.resource)
+        if target.name and not query.is_watch:
+            raise BadRequest("a single object has no list")
+        check_version_match(query)
+        return query
+
+    def view(self, request: Request) -> View:
+        return negotiate(request.accept, request.query.get("includeObject", ""))
+
+    async def get(self, request: Request, target: Target) -> None:
+        view = self.view(request)
+        record = self._cluster.read(target.served, target.name, target.namespace)
+        await request.answer(self.rendered(view, target.served, record))
+
+    async def list(self, request: Request, target: Target, query: Query) -> None:
+        view = self.view(request)
+        found = page(self._cluster, target.served, target.namespace, query)
+        await request.answer(render_page(view, target.served, found, self._cluster.clock()))
+
+    def rendered(self, view: View, served: Served, record: Record) -> bytes:
+        return render_one(view, served, record, self._cluster.clock())
+
+    # Writing.
+
+    def preparation(self, request: Request, target: Target, query: WriteQuery) -> Preparation:
+        manager = query.manager
+        if patching_media(request) != APPLY_PATCH:
+            manager = patching.manager_name(manager, request.headers.get("user-agent", ""))
+        return Preparation(
+            target.served,
+            validation=query.validation,
+            manager=manager,
+            now=self._cluster.clock(),
+            subresource=target.subresource,
+        )
+
+    async def create(self, request: Request, target: Target) -> None:
+        view, query = self.view(request), parse_write_query(request.query)
+        body = named(parse_object(request.content_type, await request.body()), target.namespace, "")
+        work = self.preparation(request, target, query)
+        record = await self._cluster.create_record(target.served, body, prepare=work.written, dry_run=query.is_dry_run)
+        request.warnings = work.warnings
+        await request.answer(self.rendered(view, target.served, record), 201)
+
+    async def replace(self, request: Request, target: Target) -> None:
+        served = target.served
+        view, query = self.view(request), parse_write_query(request.query)
+        body = named(parse_object(request.content_type, await request.body()), target.namespace, target.name)
+        body = own_copy(served, body)
+        work = self.preparation(request, target, query)
+
+        def change(old: JsonObject | None) -> JsonObject:
+            return work.written(not_found_unless(old, served, target.name), body)
+
+        await self._write(request, target, view, query, change, work)
+
+    async def patch(self, request: Request, target: Target) -> None:
+        view, query = self.view(request), parse_write_query(request.query)
+        media, patch = parse_patch(request.content_type, await request.body())
+        if query.is_forced is not None and media != APPLY_PATCH:
+            raise BadRequest("force: Forbidden: may not be specified for non-apply patch", reason="Invalid", code=422)
+        work = self.preparation(request, target, query)
+        await self._write(request, target, view, query, self.patched(target, media, patch, query, work), work)
+
+    def patched(self, target: Target, media: str, patch: Any, query: WriteQuery, work: Preparation) -> MakeNew:
+        served = target.served
+        if media == APPLY_PATCH:
+            patch = own_copy(served, named(patch, target.namespace, target.name))
+            is_forced = bool(query.is_forced)
+
+            def apply(live: JsonObject | None) -> JsonObject:
+                if live is None and target.subresource:
+                    return not_found_unless(live, served, target.name)
+                return work.applied(live, patch, is_forced=is_forced)
+
+            return apply
+        if media == STRATEGIC_PATCH and served.schema.custom:
+            raise UnsupportedMediaType(
+                f"a strategic merge patch needs a built-in kind; {served.resource.kind} takes {MERGE_PATCH}, "
+                f"{JSON_PATCH} and {APPLY_PATCH}"
+            )
+
+        def change(old: JsonObject | None) -> JsonObject:
+            return work.written(old, patched_body(media, not_found_unless(old, served, target.name), patch, served))
+
+        return change
+
+    async def _write(
+        self, request: Request, target: Target, view: View, query: WriteQuery, change: MakeNew, work: Preparation
+    ) -> None:
+        was_there = True
+
+        def noted(old: JsonObject | None) -> JsonObject:
+            nonlocal was_there
+            was_there = old is not None
+            return change(old)
+
+        record = await self._cluster.change_record(
+            target.served,
+            target.name,
+            target.namespace,
+            noted,
+            subresource=target.subresource,
+            dry_run=query.is_dry_run,
+        )
+        request.warnings = work.warnings
+        await request.answer(self.rendered(view, target.served, record), 200 if was_there else 201)
+
+    async def delete(self, request: Request, target: Target) -> None:
+        view = self.view(request)
+        asked = parse_delete_options(await request.body(), request.query)
+        record = await self._cluster.delete_record(
+            target.served,
+            target.name,
+            target.namespace,
+            when=asked.when,
+            grace_s=asked.grace_s,
+            finalizer=asked.finalizer,
+            dry_run=asked.is_dry_run,
+        )
+        whole = self.rendered(view, target.served, record)
+        await request.answer(render_deleted(target.served, record, whole))
+
+    async def delete_many(self, request: Request, target: Target) -> None:
+        served = target.served
+        if "deletecollection" not in served.resource.verbs:
+            raise MethodNotAllowed(f"{served.resource.plural} are deleted one by one")
+        query = self.query(request, target)
+        asked = parse_delete_options(await request.body(), request.query)
+        found = page(self._cluster, served, target.namespace, query)
+        gone: list[Record] = []
+        for record in found.records:
+            meta = record.body["metadata"]
+            gone.append(
+                await self._cluster.delete_record(
+                    served,
+                    meta["name"],
+                    meta.get("namespace") or "",
+                    grace_s=asked.grace_s,
+                    finalizer=asked.finalizer,
+                    dry_run=asked.is_dry_run,
+                )
+            )
+        answer = Page(gone, self._cluster.store.revision, found.continue_, found.remaining)
+        await request.answer(render_page(View(), served, answer, self._cluster.clock()))
+
+
+def patching_media(request: Request) -> str:
+    return request.content_type.partition(";")[0].strip().lower() if request.method == "PATCH" else ""
+
+
+def patched_body(media: str, old: JsonObject, patch: Any, served: Served) -> JsonObject:
+    if media == JSON_PATCH:
+        return patching.json_patch(old, patch)
+    if media == STRATEGIC_PATCH:
+        return patching.strategic_merge(old, patch, served.schema)
+    return patching.merge_patch(old, patch)

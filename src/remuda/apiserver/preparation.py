@@ -1,0 +1,138 @@
+"""From what a client sends to what may be stored: field checks, pruning, defaults, and who owns the fields from now on.
+
+One `Preparation` serves one request. Its methods are handed to `Objects` and run inside the decision, maybe more than once;
+they depend on their arguments alone, but note warnings, which go out as headers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from remuda.api.errors import BadRequest
+from remuda.api.meta import JsonObject
+from remuda.api.names import GROUP
+from remuda.apiserver import patching, rules
+from remuda.apiserver.admission.defaults import defaulted as builtin_defaults
+from remuda.apiserver.crd import schema as structural
+from remuda.apiserver.naming import invalid_fields
+from remuda.apiserver.patching import Fault
+from remuda.apiserver.patching.check import TYPE, UNKNOWN
+from remuda.apiserver.registry import Served
+
+
+class Preparation:
+    """`validation`: Ignore, Warn or Strict. `manager`: in whose name. `now`: unix seconds."""
+
+    def __init__(self, served: Served, *, validation: str, manager: str, now: float, subresource: str = "") -> None:
+        self.served = served
+        self._validation = validation
+        self._manager = manager
+        self._now = now
+        self._subresource = subresource
+        self.warnings: list[str] = []
+
+    def written(self, old: JsonObject | None, new: JsonObject) -> JsonObject:
+        """The body of a create, an update or a patch (then `new` is the patched body)."""
+        patching.check_depth(new)
+        new = self.checked(new, old)
+        return self._owned(old, new if old is None else _with_server_fields(new, old))
+
+    def applied(self, live: JsonObject | None, applied: JsonObject, *, is_forced: bool) -> JsonObject:
+        """Server-side apply."""
+        served = self.served
+        patching.check_depth(applied)
+        applied = self._known(applied)
+        new = patching.apply(live, applied, self._manager, is_forced, served.schema, self._now, self._subresource)
+        return live if live is not None and new is live else self._fitting(new, live)
+
+    def checked(self, body: JsonObject, old: JsonObject | None) -> JsonObject:
+        return self._fitting(self._known(body), old)
+
+    def _known(self, body: JsonObject) -> JsonObject:
+        """Without fields that the kind does not have; a wrong type of a built-in kind's field is the end of it."""
+        served = self.served
+        if served.custom is not None:
+            unknown: list[str] = []
+            kept = structural.pruned(body, served.custom.schema, unknown)
+            self._judge(unknown)
+            # Our own kinds are refused later on with a better sentence: an unknown field is never silently dropped there.
+            return body if served.resource.group == GROUP else kept
+        found = patching.faults(body, served.schema.root)
+        if not found:
+            return body
+        self._judge([_dotted(fault) for fault in found if fault.kind == UNKNOWN])
+        # Items that cannot be told apart are for validation to judge; only apply cannot do without.
+        wrong = next((fault for fault in found if fault.kind == TYPE), None)
+        if wrong is not None:
+            kind, version = served.resource.kind, served.resource.api_version
+            raise BadRequest(
+                f'{kind} in version "{version}" cannot be handled as a {kind}: {_dotted(wrong)}: {wrong.what}'
+            )
+        known: JsonObject = _without_unknown(body, served.schema.root)
+        return known
+
+    def _judge(self, unknown: Sequence[str]) -> None:
+        if not unknown or self._validation == "Ignore":
+            return
+        said = [f'unknown field "{path}"' for path in unknown]
+        if self._validation == "Strict":
+            kind, version = self.served.resource.kind, self.served.resource.version
+            raise BadRequest(
+                f'{kind} in version "{version}" cannot be handled as a {kind}: strict decoding error: {", ".join(said)}'
+            )
+        self.warnings.extend(text for text in said if text not in self.warnings)
+
+    def _fitting(self, body: JsonObject, old: JsonObject | None) -> JsonObject:
+        """Settled, defaulted, and for a custom kind valid."""
+        served = self.served
+        if served.custom is None:
+            body = patching.settled(body, served.schema)
+            return body if self._subresource else builtin_defaults(served.resource, body, old)
+        if served.resource.group == GROUP:
+            return patching.settled(body, served.schema)
+        body = structural.defaulted(body, served.custom.schema)
+        body = patching.settled(body, served.schema)
+        if found := structural.misfits(body, served.custom.schema):
+            raise invalid_fields(served.resource, str((body.get("metadata") or {}).get("name") or ""), found)
+        return body
+
+    def _owned(self, old: JsonObject | None, new: JsonObject) -> JsonObject:
+        return patching.track_update(old, new, self._manager, self.served.schema, self._now, self._subresource)
+
+
+_SERVER_FIELDS = ("generation", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink")
+
+
+def _with_server_fields(new: JsonObject, old: JsonObject) -> JsonObject:
+    """What a writer says about these is not heard, so it does not own them either."""
+    meta, before = new.get("metadata"), old["metadata"]
+    if not isinstance(meta, dict) or all(meta.get(name) == before.get(name) for name in _SERVER_FIELDS):
+        return new
+    kept = {name: value for name, value in meta.items() if name not in _SERVER_FIELDS}
+    return {**new, "metadata": {**kept, **{name: before[name] for name in _SERVER_FIELDS if name in before}}}
+
+
+def _dotted(fault: Fault) -> str:
+    return fault.path.removeprefix(".")
+
+
+def _without_unknown(value: Any, schema: patching.Schema) -> Any:
+    if isinstance(value, list):
+        items = schema.items
+        return [_without_unknown(item, items) for item in value] if schema.type == "array" else value
+    if not isinstance(value, dict) or schema.type != "object":
+        return value
+    fields, other = schema.fields, schema.element
+    return {
+        name: _without_unknown(below, fields.get(name) or other)  # type: ignore[arg-type]
+        for name, below in value.items()
+        if name in fields or other is not None
+    }
+
+
+def not_found_unless(old: JsonObject | None, served: Served, name: str) -> JsonObject:
+    """Most writes cannot start from nothing."""
+    if old is None:
+        raise rules.not_found(served.resource, name)
+    return old

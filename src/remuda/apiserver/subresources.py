@@ -1,0 +1,322 @@
+"""Subresources that are more than a view of their object: scale, binding, eviction, log, exec."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Any, cast
+
+from remuda.api.codec import encode
+from remuda.api.errors import ApiError, BadRequest, Status, StatusCause, StatusDetails
+from remuda.api.meta import JsonObject
+from remuda.apiserver import patching, rules
+from remuda.apiserver.conversion import from_storage
+from remuda.apiserver.handlers import Handlers
+from remuda.apiserver.local import LocalCluster
+from remuda.apiserver.logs import LogQuery, LogSource
+from remuda.apiserver.naming import invalid_fields
+from remuda.apiserver.preparation import not_found_unless
+from remuda.apiserver.registry import Served
+from remuda.apiserver.store.record import Record
+from remuda.apiserver.wire.bodies import (
+    MethodNotAllowed,
+    parse_binding,
+    parse_delete_options,
+    parse_object,
+    parse_patch,
+    render_status,
+)
+from remuda.apiserver.wire.cells import selector as selector_text
+from remuda.apiserver.wire.http import Request
+from remuda.apiserver.wire.paths import Target, parse_write_query
+
+_RETRY_EVICTION_S = 10
+
+
+class TooManyRequests(ApiError):
+    code, reason = 429, "TooManyRequests"
+
+
+class NotImplementedHere(ApiError):
+    code, reason = 501, "NotImplemented"
+
+
+class Subresources:
+    def __init__(
+        self, cluster: LocalCluster, handlers: Handlers, logs: LogSource | None, closing: asyncio.Event
+    ) -> None:
+        self._cluster = cluster
+        self._handlers = handlers
+        self._logs = logs
+        self._closing = closing
+
+    async def handle(self, request: Request, target: Target) -> None:
+        match (target.subresource, request.method):
+            case ("scale", "GET"):
+                record = self._cluster.read(target.served, target.name, target.namespace)
+                await request.answer(encode(_scale(target.served, record)))
+            case ("scale", "PUT" | "PATCH"):
+                await self._set_scale(request, target)
+            case ("binding", "POST"):
+                await self.bind(request, target)
+            case ("eviction", "POST"):
+                await self._evict(request, target)
+            case ("log", "GET"):
+                await self._log(request, target)
+            case ("exec", "GET" | "POST"):
+                raise NotImplementedHere(
+                    "pods of an embedded cluster are plain processes on this machine: enter them with its own tools"
+                )
+            case _:
+                raise MethodNotAllowed(f"{request.method} is not possible on {request.path}")
+
+    # Scale.
+
+    async def _set_scale(self, request: Request, target: Target) -> None:
+        served = target.served
+        query = parse_write_query(request.query)
+        body = await request.body()
+        media, patch = "", None
+        if request.method == "PUT":
+            wanted = parse_object(request.content_type, body)
+        else:
+            wanted = {}
+            media, patch = parse_patch(request.content_type, body)
+        work = self._handlers.preparation(request, target, query)
+
+        def change(old: JsonObject | None) -> JsonObject:
+            live = not_found_unless(old, served, target.name)
+            now = _scale(served, Record("", 0, body=live))
+            scale = wanted if request.method == "PUT" else _patched_scale(media, now, patch)
+            _check_version(served, live, scale)
+            replicas = (scale.get("spec") or {}).get("replicas", 0)
+            if not isinstance(replicas, int) or isinstance(replicas, bool) or replicas < 0:
+                what = f"Invalid value: {replicas}: must be a whole number, at least 0"
+                raise invalid_fields(served.resource, target.name, [("spec.replicas", what)])
+            new = _set_at(live, _spec_path(served), replicas)
+            return patching.track_update(
+                live,
+                new,
+                patching.manager_name(query.manager, request.headers.get("user-agent", "")),
+                served.schema,
+                self._cluster.clock(),
+                "scale",
+            )
+
+        record = await self._cluster.change_record(
+            served, target.name, target.namespace, change, dry_run=query.is_dry_run
+        )
+        request.warnings = work.warnings
+        await request.answer(encode(_scale(served, record)))
+
+    # Binding and eviction.
+
+    async def bind(self, request: Request, target: Target) -> None:
+        body = await request.body()
+        binding = parse_binding(request.content_type, body)
+        await self._cluster.bind(target.name or binding.metadata.name, target.namespace, binding)
+        await request.answer(render_status(Status(status="Success", code=201)), 201)
+
+    async def _evict(self, request: Request, target: Target) -> None:
+        given = parse_object(request.content_type, await request.body())
+        options = given.get("deleteOptions") or {}
+        asked = parse_delete_options(encode(options), request.query)
+        pod = self._cluster.read(target.served, target.name, target.namespace).body
+        if not asked.is_dry_run and not _is_done(pod) and "deletionTimestamp" not in pod["metadata"]:
+            await self._charge(pod)
+        await self._cluster.delete_record(
+            target.served,
+            target.name,
+            target.namespace,
+            when=asked.when,
+            grace_s=asked.grace_s,
+            finalizer=asked.finalizer,
+            dry_run=asked.is_dry_run,
+        )
+        await request.answer(render_status(Status(status="Success", code=201)), 201)
+
+    async def _charge(self, pod: JsonObject) -> None:
+        """Take the eviction from the budget that protects the pod, or refuse it."""
+        meta = pod["metadata"]
+        served = cast(Served, self._cluster.registry.find("policy", "v1", "poddisruptionbudgets"))
+        found = [
+            record
+            for record in self._cluster.store.scan(f"{served.resource.prefix}{meta['namespace']}/")
+            if _selects((record.body.get("spec") or {}).get("selector"), meta.get("labels") or {})
+        ]
+        if not found:
+            return
+        if len(found) > 1:
+            raise ApiError(f'pod "{meta["name"]}" has more than one PodDisruptionBudget; leave one', code=500)
+        budget = found[0].body["metadata"]["name"]
+
+        def charged(old: JsonObject | None) -> JsonObject:
+            live = not_found_unless(old, served, budget)
+            status = live.get("status") or {}
+            allowed = int(status.get("disruptionsAllowed") or 0)
+            if allowed <= 0 or int(status.get("observedGeneration") or 0) < int(
+                live["metadata"].get("generation") or 0
+            ):
+                cause = StatusCause(
+                    "DisruptionBudget",
+                    f"The disruption budget {budget} needs {status.get('desiredHealthy', 0)} healthy pods and has "
+                    f"{status.get('currentHealthy', 0)} currently",
+                )
+                raise TooManyRequests(
+                    "Cannot evict pod as it would violate the pod's disruption budget.",
+                    details=StatusDetails(causes=[cause], retry_after_seconds=_RETRY_EVICTION_S),
+                )
+            disrupted = {**(status.get("disruptedPods") or {}), meta["name"]: rules.timestamp(self._cluster.clock())}
+            return {**live, "status": {**status, "disruptionsAllowed": allowed - 1, "disruptedPods": disrupted}}
+
+        await self._cluster.change_record(served, budget, meta["namespace"], charged, subresource="status")
+
+    # Logs.
+
+    async def _log(self, request: Request, target: Target) -> None:
+        pod = self._cluster.read(target.served, target.name, target.namespace).body
+        if self._logs is None:
+            raise NotImplementedHere("this server has no access to the logs of containers")
+        pieces = self._logs.read(pod, _log_query(request.query, pod))
+        async with aclosing(cast(Any, pieces)):
+            first = await anext(pieces, b"")  # what can be refused is refused before the answer begins
+            headers = [(b"content-type", b"text/plain"), (b"cache-control", b"no-cache, private")]
+            await request.send({"type": "http.response.start", "status": 200, "headers": headers})
+            pump = asyncio.create_task(self._pump(request, first, pieces))
+            ends = [pump, asyncio.create_task(request.gone()), asyncio.create_task(self._closing.wait())]
+            try:
+                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for task in ends:
+                    task.cancel()
+                await asyncio.gather(*ends, return_exceptions=True)
+        await request.send({"type": "http.response.body", "body": b""})
+
+    async def _pump(self, request: Request, first: bytes, pieces: AsyncIterator[bytes]) -> None:
+        await request.send({"type": "http.response.body", "body": first, "more_body": True})
+        async for piece in pieces:
+            await request.send({"type": "http.response.body", "body": piece, "more_body": True})
+
+
+def _scale(served: Served, record: Record) -> JsonObject:
+    body = from_storage(served, record.body)
+    meta = body["metadata"]
+    kept = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
+    status: JsonObject = {"replicas": _at(body, _status_path(served)) or 0}
+    text = _scale_selector(served, body)
+    if text:
+        status["selector"] = text
+    replicas = _at(body, _spec_path(served))
+    return {
+        "kind": "Scale",
+        "apiVersion": "autoscaling/v1",
+        "metadata": {name: meta[name] for name in kept if name in meta},
+        "spec": {"replicas": replicas} if replicas else {},
+        "status": status,
+    }
+
+
+def _scale_selector(served: Served, body: JsonObject) -> str:
+    if served.custom is not None:
+        assert served.custom.scale is not None
+        return str(_at(body, served.custom.scale.selector) or "") if served.custom.scale.selector else ""
+    found = (body.get("spec") or {}).get("selector")
+    return selector_text(found) if found else ""
+
+
+def _spec_path(served: Served) -> str:
+    return "spec.replicas" if served.custom is None or served.custom.scale is None else served.custom.scale.spec
+
+
+def _status_path(served: Served) -> str:
+    return "status.replicas" if served.custom is None or served.custom.scale is None else served.custom.scale.status
+
+
+def _patched_scale(media: str, scale: JsonObject, patch: Any) -> JsonObject:
+    schema = patching.builtin("autoscaling/v1", "Scale")
+    assert schema is not None
+    if media == "application/apply-patch+yaml":
+        return patching.merge_patch(scale, patch)
+    if media == "application/strategic-merge-patch+json":
+        return patching.strategic_merge(scale, patch, schema)
+    if media == "application/json-patch+json":
+        return patching.json_patch(scale, patch)
+    return patching.merge_patch(scale, patch)
+
+
+def _check_version(served: Served, live: JsonObject, scale: JsonObject) -> None:
+    meta = scale.get("metadata") or {}
+    rules.check_expected(
+        served.resource, live, rules.Expect(str(meta.get("uid") or ""), str(meta.get("resourceVersion") or ""))
+    )
+
+
+def _at(body: Any, path: str) -> Any:
+    for name in path.split("."):
+        body = body.get(name) if isinstance(body, dict) else None
+    return body
+
+
+def _set_at(body: JsonObject, path: str, value: Any) -> JsonObject:
+    name, _, rest = path.partition(".")
+    inner = body.get(name)
+    return {**body, name: _set_at(inner if isinstance(inner, dict) else {}, rest, value) if rest else value}
+
+
+def _is_done(pod: JsonObject) -> bool:
+    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed", "Pending")
+
+
+def _selects(selector: Any, labels: dict[str, str]) -> bool:
+    """A LabelSelector of policy/v1: empty selects everything, absent nothing."""
+    if not isinstance(selector, dict):
+        return False
+    if any(labels.get(k) != v for k, v in (selector.get("matchLabels") or {}).items()):
+        return False
+    for each in selector.get("matchExpressions") or ():
+        value, values = labels.get(each.get("key")), each.get("values") or ()
+        fits = {
+            "In": value in values,
+            "NotIn": value not in values,
+            "Exists": value is not None,
+            "DoesNotExist": value is None,
+        }
+        if not fits.get(each.get("operator"), False):
+            return False
+    return True
+
+
+def _log_query(query: dict[str, str], pod: JsonObject) -> LogQuery:
+    names = [c.get("name") for c in (pod.get("spec") or {}).get("containers") or ()]
+    container = query.get("container", "")
+    name = pod["metadata"]["name"]
+    if not container:
+        if len(names) > 1:
+            raise BadRequest(f"a container name must be specified for pod {name}, choose one of: [{' '.join(names)}]")
+        container = names[0] if names else "main"
+    elif container not in names and names:
+        raise BadRequest(f"container {container} is not valid for pod {name}")
+    for given in ("sinceSeconds", "sinceTime"):
+        if query.get(given):
+            raise BadRequest(f"{given}: the log of an embedded pod keeps no times; use tailLines")
+    if query.get("timestamps", "") in ("true", "1"):
+        raise BadRequest("timestamps: the log of an embedded pod keeps no times")
+    return LogQuery(
+        container,
+        follow=query.get("follow", "") in ("true", "1"),
+        previous=query.get("previous", "") in ("true", "1"),
+        tail=_count(query, "tailLines"),
+        limit_bytes=_count(query, "limitBytes"),
+    )
+
+
+def _count(query: dict[str, str], name: str) -> int | None:
+    text = query.get(name, "")
+    if not text:
+        return None
+    if not (text.isascii() and text.isdigit()):
+        raise BadRequest(
+            f"{name}=`{text}`: Invalid value: must be a whole number, at least 0", reason="Invalid", code=422
+        )
+    return int(text)

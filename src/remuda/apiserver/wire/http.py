@@ -1,0 +1,94 @@
+"""One HTTP request as an ASGI server hands it over: its parts, its body within bounds, its answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from typing import Any
+from urllib.parse import parse_qsl
+
+from remuda.api.errors import ApiError, BadRequest
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+MAX_BODY_BYTES = 3 * 1024 * 1024  # kube-apiserver's limit
+MAX_QUERY_FIELDS = 100
+BODY_WITHIN_S = 30.0
+
+
+class RequestTooLarge(ApiError):
+    code, reason = 413, "RequestEntityTooLarge"
+
+
+class TooSlow(ApiError):
+    code, reason = 408, "Timeout"
+
+
+class Request:
+    __slots__ = ("_receive", "headers", "method", "path", "query", "send", "warnings")
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.method: str = scope["method"]
+        self.path: str = scope["path"]
+        try:
+            given = scope.get("query_string", b"").decode("latin-1")
+            self.query = dict(parse_qsl(given, keep_blank_values=True, max_num_fields=MAX_QUERY_FIELDS))
+        except ValueError as error:
+            raise BadRequest(f"the query cannot be read: {error}") from None
+        self.headers: dict[str, str] = {
+            name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
+        }
+        self.warnings: Sequence[str] = ()
+        self._receive = receive
+        self.send = send
+
+    @property
+    def content_type(self) -> str:
+        return self.headers.get("content-type", "")
+
+    @property
+    def accept(self) -> str:
+        return self.headers.get("accept", "")
+
+    async def body(self) -> bytes:
+        try:
+            async with asyncio.timeout(BODY_WITHIN_S):
+                return await self._body()
+        except TimeoutError:
+            raise TooSlow(f"the body was not whole after {BODY_WITHIN_S:g} seconds") from None
+
+    async def _body(self) -> bytes:
+        parts: list[bytes] = []
+        size = 0
+        while True:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise BadRequest("the client went away before its request was whole")
+            part = message.get("body", b"")
+            parts.append(part)
+            size += len(part)
+            if size > MAX_BODY_BYTES:
+                raise RequestTooLarge(f"the body is larger than {MAX_BODY_BYTES} bytes")
+            if not message.get("more_body", False):
+                return b"".join(parts)
+
+    async def gone(self) -> None:
+        """Returns when the client has hung up."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+    async def answer(self, body: bytes, code: int = 200, *, media: str = "application/json", retry_s: int = 0) -> None:
+        headers = [(b"content-type", media.encode()), (b"content-length", b"%d" % len(body))]
+        headers += [(b"warning", b'299 - "%b"' % _quotable(text)) for text in self.warnings]
+        if retry_s:
+            headers.append((b"retry-after", b"%d" % retry_s))
+        await self.send({"type": "http.response.start", "status": code, "headers": headers})
+        await self.send({"type": "http.response.body", "body": body})
+
+
+def _quotable(text: str) -> bytes:
+    """The text inside a quoted header: no control characters, quotes and backslashes escaped."""
+    clean = "".join(c if c.isprintable() else " " for c in text)
+    return clean.replace("\\", "\\\\").replace('"', '\\"').encode("ascii", "replace")
