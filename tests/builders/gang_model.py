@@ -22,7 +22,7 @@ from remuda.api.conditions import with_condition
 from remuda.api.core_v1 import Node, Pod
 from remuda.api.devices import DeviceState, LauncherReport, NodeDevices, QuarantineOrder, Signal, Verdict
 from remuda.api.meta import JsonObject, to_time
-from remuda.api.names import ANNOTATION_DEVICES, ANNOTATION_TOPOLOGY_REQUIRED
+from remuda.api.names import ANNOTATION_DEVICES, LABEL_GANG
 from remuda.api.training import Member, Recovery, TrainingJob, TrainingJobStatus
 from remuda.core.failure.ledger import judge_node
 from remuda.core.placement.gang import plan_placement
@@ -100,6 +100,7 @@ class GangModel:
     told: dict[str, TrainingJob] = field(default_factory=dict)  # node -> the job as its agent last saw it
     off: set[str] = field(default_factory=set)  # machines without power
     dead: set[str] = field(default_factory=set)  # nodes whose lease ran out
+    lagging: set[str] = field(default_factory=set)  # pods whose node and agent do nothing for the time being
     checkpoints: dict[int, set[int]] = field(default_factory=dict)  # rank -> steps, on storage all ranks share
     on_look: list[Callable[[Applied], None]] = field(default_factory=list)
     made: int = 0
@@ -135,6 +136,11 @@ class GangModel:
     def launcher(self, rank: int) -> Launcher:
         return self.launchers[self.member(rank).uid]
 
+    @property
+    def gang(self) -> list[Pod]:
+        """The pods of the gang; others may be there, too."""
+        return [p for p in self.pods.now.values() if LABEL_GANG in p.labels]
+
     def snapshot(self) -> Snapshot:
         return build_snapshot(
             self.nodes.values(), self.ledger.now.values(), self.pods.now.values(), frozenset(self.dead)
@@ -143,7 +149,7 @@ class GangModel:
     # --- the controller -----------------------------------------------------------------------------------------------
 
     def observe(self) -> GangObserved:
-        views = tuple(self._view(p) for p in self.pods.seen.values())
+        views = tuple(self._view(p) for p in self.pods.seen.values() if LABEL_GANG in p.labels)
         return GangObserved(self.job, views, self.snapshot)
 
     def _view(self, pod: Pod) -> PodView:
@@ -223,9 +229,7 @@ class GangModel:
         waiting = [
             p for p in self.pods.now.values() if not p.spec.node_name and not p.is_deleting and not p.is_terminal
         ]
-        plan = plan_placement(
-            self.snapshot(), gather_gangs(waiting, lambda p: list(self.pods.now.values()), self._rack)
-        )
+        plan = plan_placement(self.snapshot(), gather_gangs(waiting, lambda p: self.gang, self._rack))
         for assignment in plan.assignments[:binds]:
             pod = self.pods.now[assignment.pod.uid]
             marks = {**pod.annotations, ANNOTATION_DEVICES: ",".join(assignment.devices)}
@@ -259,7 +263,7 @@ class GangModel:
     def kubelet(self, uid: str, *, refuse: bool = False) -> None:
         """The pod's node does the next thing with it: starts it, restarts its launcher, or lets it go."""
         pod = self.pods.now.get(uid)
-        if pod is None or not pod.spec.node_name or pod.spec.node_name in self.off:
+        if uid in self.lagging or pod is None or not pod.spec.node_name or pod.spec.node_name in self.off:
             return
         launcher = self.launchers.get(uid)
         if pod.is_deleting:
@@ -281,7 +285,13 @@ class GangModel:
     def agent(self, uid: str) -> None:
         """The agent tells the pod's launcher what the job, as the agent last saw it, wants of it; the launcher obeys."""
         pod, launcher = self.pods.now.get(uid), self.launchers.get(uid)
-        if pod is None or launcher is None or pod.spec.node_name in self.off or launcher.state == "gone":
+        if (
+            uid in self.lagging
+            or pod is None
+            or launcher is None
+            or pod.spec.node_name in self.off
+            or launcher.state == "gone"
+        ):
             return
         job = self.told.get(pod.spec.node_name)
         if job is None or not job.status.attempt or job.is_finished:
@@ -396,6 +406,22 @@ class GangModel:
     def expire(self, node: str) -> None:
         self.dead.add(node)
 
+    def occupy(self, node: str) -> None:
+        """Somebody else takes what is free on the node."""
+        snapshot = self.snapshot()
+        ix = next(i for i, view in enumerate(snapshot.nodes) if view.name == node)
+        free = [d for bit, d in enumerate(snapshot.nodes[ix].devices) if snapshot.free[ix] >> bit & 1]
+        if free:
+            self.made += 1
+            uid = f"other-{self.made}"
+            meta = {"name": uid, "namespace": "else", "uid": uid, "annotations": {ANNOTATION_DEVICES: ",".join(free)}}
+            body = {"metadata": meta, "spec": {"nodeName": node}, "status": {"phase": "Running"}}
+            self.pods.put(uid, from_wire(Pod, body))
+
+    def vacate(self) -> None:
+        for uid in [uid for uid, p in self.pods.now.items() if LABEL_GANG not in p.labels]:
+            self.pods.put(uid, None)
+
     # --- all of them, fairly ------------------------------------------------------------------------------------------
 
     def round(self, seconds: float = 0.1) -> None:
@@ -439,7 +465,3 @@ def a_gang(job: JobBuilder, nodes: Iterable[NodeBuilder]) -> GangModel:
     model = GangModel(job.build(), {b.name: b.node() for b in made}, ledger)
     assert model.job.namespace == NAMESPACE
     return model
-
-
-def topology_of(pod: Pod) -> str:
-    return pod.annotations.get(ANNOTATION_TOPOLOGY_REQUIRED, "")

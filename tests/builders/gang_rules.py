@@ -98,7 +98,8 @@ class Rules:
         if new.barrier == "Open":
             assert sorted(ranks) == list(range(self.size)), f"open with ranks {sorted(ranks)}"
             if old.barrier == "Closed":
-                assert not self._at_work(), f"open while {self._at_work()} run"
+                at_work = self._at_work(new)
+                assert not at_work, f"open while {at_work} run"
                 assert new.attempt not in self.opened, "one attempt opened twice"
         if new.phase in ("Failed", "Succeeded"):
             assert new.reason
@@ -142,32 +143,30 @@ class Rules:
                 other = holders.setdefault((pod.spec.node_name, device), pod.name)
                 assert other == pod.name, f"{device} of {pod.spec.node_name} held by {other} and {pod.name}"
         ranks: dict[int, str] = {}
-        for launcher in self._at_work():
+        for launcher in self._at_work(status):
             assert launcher.rank is not None
             assert ranks.setdefault(launcher.rank, launcher.uid) == launcher.uid, f"rank {launcher.rank} runs twice"
             assert self.opened[launcher.attempt].get(launcher.rank) == launcher.uid, f"{launcher} was never let in"
             if status.barrier == "Open":
                 assert launcher.attempt == status.attempt, f"{launcher} runs, {status.attempt} is open"
-        live = [p for p in model.pods.now.values() if not p.is_deleting and not p.is_terminal]
+        live = [p for p in model.gang if not p.is_deleting and not p.is_terminal]
         assert len(live) <= self.size + self.spares, f"too many pods: {[p.name for p in live]}"
         if status.placement.topology:
             racks = {model.nodes[m.node].labels[status.placement.topology] for m in status.members}
             assert len(racks) <= 1, f"members in {racks}"
 
-    def _at_work(self) -> list[Launcher]:
-        """Launchers with a living process, but for those that nobody can stop: they are given up."""
-        return [r for r in self.model.launchers.values() if r.is_at_work and not (r.cannot_stop and self._given_up(r))]
-
-    def _given_up(self, launcher: Launcher) -> bool:
-        pod = self.model.pods.now.get(launcher.uid)
-        return pod is None or pod.uid not in {m.uid for m in self.model.status.members}
+    def _at_work(self, status: TrainingJobStatus) -> list[Launcher]:
+        """Launchers with a living process, but for those that did not stop in time: they are given up."""
+        given_up = {r.uid for r in status.retired if r.reason == "MemberNotStopped"}
+        return [r for r in self.model.launchers.values() if r.is_at_work and r.uid not in given_up]
 
     # --- in the end ---------------------------------------------------------------------------------------------------
 
     def has_capacity(self) -> bool:
         """Whether some domain has room for the whole gang, counted device by device."""
         model = self.model
-        stuck = {(p.spec.node_name, d) for p in model.pods.now.values() if self._is_stuck(p) for d in devices_of(p)}
+        held = [p for p in model.pods.now.values() if p not in model.gang or self._is_stuck(p)]
+        stuck = {(p.spec.node_name, d) for p in held for d in devices_of(p)}
         topology = model.status.placement.topology
         room: dict[str, int] = {}
         for name, node in model.nodes.items():
@@ -183,6 +182,15 @@ class Rules:
     def _is_stuck(self, pod: Pod) -> bool:
         launcher = self.model.launchers.get(pod.uid)
         return launcher is not None and launcher.cannot_stop and launcher.is_at_work
+
+    def check_given_up(self) -> None:
+        """What cannot be stopped was taken out of use. (Of a job that has ended, the pod itself still holds its devices.)"""
+        members = {m.uid for m in self.model.status.members}
+        for launcher in self.model.launchers.values() if not self.model.job.is_finished else ():
+            pod = self.model.pods.now[launcher.uid]
+            if launcher.cannot_stop and launcher.is_at_work and launcher.uid not in members:
+                usable = [d for d in devices_of(pod) if self.model.snapshot().is_usable(pod.spec.node_name, d)]
+                assert not usable, f"{pod.name} still runs on {usable}"
 
     def describe(self) -> str:
         model, status = self.model, self.model.status

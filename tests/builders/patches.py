@@ -226,7 +226,9 @@ class Maker:
             return value
         out = {name: self.directed(below) for name, below in value.items()}
         for name, key in MERGE_KEYS.items():
-            if out.get(name) and self.some(0.6):  # to order nothing is an error of its own
+            items = out.get(name)
+            key = "port" if items and key == "containerPort" and "port" in items[0] else key  # of a service
+            if items and self.some(0.6):  # to order nothing is an error of its own
                 self._direct_list(out, name, key)
         if self.some(0.03):
             out["$patch"] = self.pick("replace", "delete", "merge")
@@ -245,7 +247,7 @@ class Maker:
         if key and self.some(0.1):
             items = [*items, {"$patch": "replace"}]
         elif self.some(0.5):
-            order = [{key: item[key]} if key else item for item in items if not key or key in item]
+            order = [{key: item[key]} if key else item for item in items]
             more = [{key: each} if key else each for each in ((80, 81, 82) if "ort" in key else self.names())]
             for each in more:
                 if each not in order and self.some():

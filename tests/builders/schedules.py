@@ -14,7 +14,7 @@ import msgspec
 
 from remuda.api.devices import DrillKind
 from remuda.api.names import LABEL_GANG
-from remuda.api.training import Budgets, Cause, TrainingJob
+from remuda.api.training import Budgets, Cause, Member, TrainingJob
 from remuda.core.placement.snapshot import devices_of
 from remuda.node.training import Behaviour
 from tests.builders.world import NAMESPACE, World
@@ -184,10 +184,11 @@ class Actor:
         self._lone = None
         calm = world.now - self._last_act_at >= CALM_S and all(self._is_at_work(job) for job in world.jobs())
         used = {job.name: job.status.used for job in world.jobs()}
+        members = {m.pod: m for job in world.jobs() if not job.is_finished for m in job.status.members}
         before = len(world.injected)
         await getattr(self, f"_{act.kind.replace('-', '_')}")(act)
         if calm and len(world.injected) == before + 1:
-            self._lone = (*self._expected(act), used)
+            self._lone = (*self._expected(act, members), used)
         self._last_act_at = world.now
 
     async def _pass(self, seconds: float) -> None:
@@ -288,10 +289,9 @@ class Actor:
     def _is_at_work(self, job: TrainingJob) -> bool:
         return job.is_finished or self.world.is_running(job.name)
 
-    def _expected(self, act: Act) -> tuple[Cause | None, tuple[str, ...]]:
+    def _expected(self, act: Act, members: dict[str, Member]) -> tuple[Cause | None, tuple[str, ...]]:
         """Who has to be charged for a lone fault, and to which cause; None: nobody."""
         fault = self.world.injected[-1]
-        members = {m.pod: m for job in self.world.jobs() if not job.is_finished for m in job.status.members}
         if act.kind in ("harmless", "idle-device"):
             return None, ()
         if fault.kind is DrillKind.PROCESS_HANG:

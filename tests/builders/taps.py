@@ -71,16 +71,21 @@ class Kill:
     def disarm(self) -> None:
         self._at = None
 
-    async def write(self, work: Coroutine[Any, Any, T]) -> T:
+    async def write(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         if self.dead.is_set():
-            work.close()
-            await asyncio.get_running_loop().create_future()  # a dead process waits for ever
-        answer = await work
+            await _for_ever()
+        answer = await work()
         self.writes += 1
         if self._at is not None and self.writes >= self._at:
             self.dead.set()
-            await asyncio.get_running_loop().create_future()
+        if self.dead.is_set():
+            await _for_ever()  # the answer is never seen
         return answer
+
+
+async def _for_ever() -> None:
+    """What a dead process does."""
+    await asyncio.get_running_loop().create_future()
 
 
 class MortalCluster:
@@ -92,20 +97,18 @@ class MortalCluster:
         self._kill = kill
         self._lag = lag
 
-    async def _write(self, work: Coroutine[Any, Any, T]) -> T:
-        return await self._kill.write(self._delayed(work))
+    async def _write(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        async def delayed() -> T:
+            await self._wait()
+            return await work()
 
-    async def _delayed(self, work: Coroutine[Any, Any, T]) -> T:
-        try:
-            if delay := self._lag():
-                await asyncio.sleep(delay)
-        except BaseException:
-            work.close()
-            raise
-        answer = await work
+        answer = await self._kill.write(delayed)
+        await self._wait()
+        return answer
+
+    async def _wait(self) -> None:
         if delay := self._lag():
             await asyncio.sleep(delay)
-        return answer
 
     async def get(self, kind: type[K], name: str, namespace: str = "") -> K:
         return await self._inner.get(kind, name, namespace)
@@ -124,16 +127,20 @@ class MortalCluster:
         labels: Selector = EVERYTHING,
         fields: FieldSelector = NO_FIELDS,
     ) -> AsyncIterator[WatchEvent[K]]:
+        loop = asyncio.get_running_loop()
+        kept_up_at = -1.0
         async for event in self._inner.watch(kind, since, namespace, labels=labels, fields=fields):
-            if delay := self._lag():
+            # Late, but not slow: what comes in a burst is late together.
+            if loop.time() > kept_up_at and (delay := self._lag()):
                 await asyncio.sleep(delay)
+                kept_up_at = loop.time() + delay
             yield event
 
     async def create(self, kind: type[K], body: K | JsonObject) -> K:
-        return await self._write(self._inner.create(kind, body))
+        return await self._write(lambda: self._inner.create(kind, body))
 
     async def replace(self, kind: type[K], body: K | JsonObject, *, subresource: str = "") -> K:
-        return await self._write(self._inner.replace(kind, body, subresource=subresource))
+        return await self._write(lambda: self._inner.replace(kind, body, subresource=subresource))
 
     async def patch(
         self,
@@ -145,12 +152,14 @@ class MortalCluster:
         subresource: str = "",
         when: Preconditions = ANY,
     ) -> K:
-        return await self._write(self._inner.patch(kind, name, patch, namespace, subresource=subresource, when=when))
+        return await self._write(
+            lambda: self._inner.patch(kind, name, patch, namespace, subresource=subresource, when=when)
+        )
 
     async def delete(
         self, kind: type[K], name: str, namespace: str = "", *, when: Preconditions = ANY, grace_s: int | None = None
     ) -> None:
-        await self._write(self._inner.delete(kind, name, namespace, when=when, grace_s=grace_s))
+        await self._write(lambda: self._inner.delete(kind, name, namespace, when=when, grace_s=grace_s))
 
     async def bind(self, name: str, namespace: str, binding: Binding) -> None:
-        await self._write(self._inner.bind(name, namespace, binding))
+        await self._write(lambda: self._inner.bind(name, namespace, binding))

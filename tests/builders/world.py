@@ -107,8 +107,8 @@ def training_job(
 
 
 class World:
-    """`behaviours` (by pod name) and `behaviour` say how simulated pods behave; `lag_s`: how late, at most, the control plane
-    hears of things and its writes arrive."""
+    """`behaviours` (by pod name) and `behaviour` say how simulated pods behave; `lag_s`: how late, at most, the
+    control plane and the nodes hear of things and their writes arrive."""
 
     def __init__(
         self,
@@ -157,6 +157,7 @@ class World:
             behaviour=lambda pod: self.behaviours.get(pod.name, self.behaviour),
             checkpoints=self.checkpoints,
             manager_api=lambda api: MortalCluster(api, self.manager, self._lag),
+            machine_api=lambda api: MortalCluster(api, Kill(), self._lag) if self.lag_s else api,
         )
 
     def _see(self, event: Event) -> None:

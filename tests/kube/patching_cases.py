@@ -594,3 +594,114 @@ GADGETS: dict[str, tuple[Step, ...]] = {
     ),
     "resets": (create(gadget(note="x")), put(edited(managedFields=[]), "bert"), applied(gadget(note="x"), "carl")),
 }
+
+# One body of every other kind in the table: what its creator owns, and what an applier does.
+
+POD_SPEC = {"restartPolicy": "Never", "containers": [container("a")]}
+TEMPLATE = {"metadata": {"labels": {"app": "x"}}, "spec": {"containers": [container("a")]}}
+CPU = {"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 50}}}
+JOB_SPEC = {
+    "completions": 2,
+    "suspend": True,
+    "manualSelector": True,  # the server's own names the job's uid, which a dry run has another one of
+    "selector": {"matchLabels": {"app": "x"}},
+    "template": {"metadata": {"labels": {"app": "x"}}, "spec": POD_SPEC},
+}
+REGARDING = {"kind": "Pod", "name": "p", "namespace": "patching"}
+EVENT = {
+    "eventTime": "2024-01-01T00:00:00.000000Z",
+    "reportingInstance": "i",
+    "action": "Act",
+    "reason": "R",
+    "type": "Normal",
+}
+EVERY_KIND: tuple[tuple[str, str, str, bool, Body], ...] = (
+    ("v1", "Namespace", "namespaces", False, {"metadata": {"labels": {"x": "1"}}}),
+    (
+        "v1",
+        "Node",
+        "nodes",
+        False,
+        {
+            "spec": {
+                "taints": [{"key": "a", "effect": "NoSchedule"}],
+                "unschedulable": True,
+                "podCIDRs": ["10.9.0.0/24"],
+            }
+        },
+    ),
+    ("v1", "Secret", "secrets", True, {"data": {"a": "MQ=="}, "type": "Opaque"}),
+    (
+        "v1",
+        "ServiceAccount",
+        "serviceaccounts",
+        True,
+        {"imagePullSecrets": [{"name": "a"}], "secrets": [{"name": "b"}]},
+    ),
+    (
+        "v1",
+        "Event",
+        "events",
+        True,
+        {**EVENT, "involvedObject": REGARDING, "count": 1, "reportingComponent": "e.com/c"},
+    ),
+    (
+        "v1",
+        "PersistentVolumeClaim",
+        "persistentvolumeclaims",
+        True,
+        {"spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}},
+    ),
+    (
+        "v1",
+        "ResourceQuota",
+        "resourcequotas",
+        True,
+        {"spec": {"hard": {"count/leases": "1k"}, "scopes": ["NotBestEffort"]}},
+    ),
+    ("v1", "LimitRange", "limitranges", True, {"spec": {"limits": [{"type": "Pod", "max": {"cpu": "4"}}]}}),
+    (
+        "apps/v1",
+        "ReplicaSet",
+        "replicasets",
+        True,
+        {"spec": {"selector": {"matchLabels": {"app": "x"}}, "template": TEMPLATE}},
+    ),
+    ("batch/v1", "Job", "jobs", True, {"spec": JOB_SPEC}),
+    ("coordination.k8s.io/v1", "Lease", "leases", True, {"spec": {"holderIdentity": "me", "leaseDurationSeconds": 5}}),
+    ("scheduling.k8s.io/v1", "PriorityClass", "priorityclasses", False, {"value": 7, "description": "d"}),
+    (
+        "policy/v1",
+        "PodDisruptionBudget",
+        "poddisruptionbudgets",
+        True,
+        {"spec": {"minAvailable": "50%", "selector": {"matchLabels": {"app": "x"}}}},
+    ),
+    (
+        "autoscaling/v2",
+        "HorizontalPodAutoscaler",
+        "horizontalpodautoscalers",
+        True,
+        {
+            "spec": {
+                "maxReplicas": 3,
+                "metrics": [CPU],
+                "scaleTargetRef": {"kind": "D", "name": "d", "apiVersion": "apps/v1"},
+            }
+        },
+    ),
+    (
+        "discovery.k8s.io/v1",
+        "EndpointSlice",
+        "endpointslices",
+        True,
+        {"addressType": "IPv4", "endpoints": [{"addresses": ["10.1.2.3"]}], "ports": [{"name": "a", "port": 80}]},
+    ),
+    (
+        "events.k8s.io/v1",
+        "Event",
+        "events",
+        True,
+        {**EVENT, "regarding": REGARDING, "reportingController": "e.com/c"},
+    ),
+)

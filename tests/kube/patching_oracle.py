@@ -31,10 +31,19 @@ CONTENT_TYPES = {
     "strategic": "application/strategic-merge-patch+json",
     "apply": "application/apply-patch+yaml",
 }
-# Filled in by admission or while storing, after the owners were settled.
+# Filled in by admission or while storing, after the owners were settled; or printed though empty.
 LATE = {
-    "Pod": ("tolerations", "priority", "preemptionPolicy", "serviceAccountName", "serviceAccount"),
-    "Service": ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"),
+    "Pod": (
+        "spec.tolerations",
+        "spec.priority",
+        "spec.preemptionPolicy",
+        "spec.serviceAccountName",
+        "spec.serviceAccount",
+    ),
+    "Service": ("spec.clusterIP", "spec.clusterIPs", "spec.ipFamilies", "spec.ipFamilyPolicy"),
+    "Namespace": ("spec.finalizers",),
+    "PersistentVolumeClaim": ("metadata.finalizers",),
+    "Event": ("firstTimestamp", "lastTimestamp", "deprecatedFirstTimestamp", "deprecatedLastTimestamp"),
 }
 VOLATILE = ("resourceVersion", "generation", "managedFields", "uid", "creationTimestamp")
 
@@ -47,10 +56,12 @@ class Target:
     kind: str
     plural: str
     schema: KindSchema
+    namespaced: bool = True
 
     def path(self, namespace: str, name: str = "", subresource: str = "") -> str:
         root = f"/apis/{self.api_version}" if "/" in self.api_version else f"/api/{self.api_version}"
-        return "/".join(part for part in (f"{root}/namespaces/{namespace}/{self.plural}", name, subresource) if part)
+        root += f"/namespaces/{namespace}" if self.namespaced else ""
+        return "/".join(part for part in (root, self.plural, name, subresource) if part)
 
 
 @dataclass(frozen=True)
@@ -122,12 +133,11 @@ class Oracle:
         assert probe.status < 300, f"the server did it, but not what the engine made of it: {probe.body}\n{ours}"
         _same("object", _object(real.body), _object(probe.body))
         if step.how != "apply":
-            late = LATE.get(target.kind, ()) if live is None else ()
-            wanted = {field: value for field, value in probe.body.get("spec", {}).items() if field not in late}
-            new = {**probe.body, "metadata": {**probe.body["metadata"]}}
-            if "spec" in probe.body:
-                new["spec"] = wanted
-            new["metadata"]["managedFields"] = (ours.get("metadata") or {}).get("managedFields")
+            new = probe.body
+            for path in LATE.get(target.kind, ()) if live is None else ():
+                new = _without(new, path.split("."))
+            owners = (ours.get("metadata") or {}).get("managedFields")
+            new = {**new, "metadata": {**new["metadata"], "managedFields": owners}}
             ours = patching.track_update(live, new, step.manager, target.schema, self.clock(), step.subresource)
         _same("owners", _owners(real.body), _owners(ours))
 
@@ -190,6 +200,15 @@ class Oracle:
             theirs = [(cause["reason"], cause["message"], cause["field"]) for cause in real.body["details"]["causes"]]
             mine = [(cause.reason, cause.message, cause.field) for cause in refusal.causes]
             _same("causes", sorted(theirs), sorted(mine))
+
+
+def _without(body: Any, path: list[str]) -> Any:
+    name, *below = path
+    if name not in body:
+        return body
+    if below:
+        return {**body, name: _without(body[name], below)}
+    return {field: value for field, value in body.items() if field != name}
 
 
 def _object(body: Any) -> Any:

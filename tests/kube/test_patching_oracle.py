@@ -10,7 +10,7 @@ import pytest
 from remuda.apiserver.patching import builtin, from_structural
 from tests.builders.patches import GADGET_SCHEMA, MANAGERS, Maker
 from tests.kube.control_plane import ControlPlane
-from tests.kube.patching_cases import CONFIG_MAPS, DEPLOYMENTS, GADGETS, PODS, SERVICES
+from tests.kube.patching_cases import CONFIG_MAPS, DEPLOYMENTS, EVERY_KIND, GADGETS, PODS, SERVICES
 from tests.kube.patching_oracle import Oracle, Step, Target, Wire
 
 NAMESPACE = "patching"
@@ -18,10 +18,10 @@ SEEDS = int(os.environ.get("REMUDA_PATCHING_SEEDS", "6"))
 GROUP = "patching.remuda.dev"
 
 
-def target(api_version: str, kind: str, plural: str) -> Target:
+def target(api_version: str, kind: str, plural: str, namespaced: bool = True) -> Target:
     schema = builtin(api_version, kind)
     assert schema is not None
-    return Target(api_version, kind, plural, schema)
+    return Target(api_version, kind, plural, schema, namespaced)
 
 
 CONFIG_MAP = target("v1", "ConfigMap", "configmaps")
@@ -170,3 +170,23 @@ def nothing_left(oracle: Oracle) -> Iterator[None]:
 @pytest.mark.parametrize(("of", "steps"), CASES)
 def test_the_engine_does_as_the_server(oracle: Oracle, of: Target, steps: tuple[Step, ...]) -> None:
     oracle.run(of, "case", steps)
+
+
+OTHERS = [
+    pytest.param(target(version, kind, plural, namespaced), body, id=f"{version} {kind}")
+    for version, kind, plural, namespaced, body in EVERY_KIND
+]
+
+
+@pytest.mark.parametrize(("of", "body"), OTHERS)
+def test_owners_of_every_kind(oracle: Oracle, of: Target, body: Any) -> None:
+    """What the table says of each kind, down to the objects that the server always has."""
+    for name, how in (("kind-created", "create"), ("kind-applied", "apply")):
+        steps = [
+            Step(how, typed(of, name, body)),
+            Step("merge", {"metadata": {"labels": {"y": "2"}, "finalizers": ["example.com/a"]}}, "bert"),
+            Step("apply", typed(of, name, {"metadata": {"labels": {"y": "2"}}}), "carl"),
+            Step("merge", {"metadata": {"finalizers": None}}),
+        ]
+        oracle.run(of, name, tuple(steps))
+        oracle.wire("DELETE", of.path(NAMESPACE, name))

@@ -20,6 +20,7 @@ from tests.builders.gang_rules import Rules
 from tests.builders.gangs import JobBuilder, a_job, racks
 
 SETTLE_ROUNDS = 150
+QUIET_ROUNDS = 45  # no deadline is longer
 STEPS = settings(
     max_examples=4000,
     deadline=None,
@@ -63,7 +64,7 @@ Step = tuple[str, int, int]
 def _pick(model: GangModel, number: int) -> str:
     """A pod, members first: most numbers mean something and small ones mean the same thing in most stories."""
     members = [m.uid for m in model.status.members if m.uid in model.pods.now]
-    uids = [*members, *(uid for uid in model.pods.now if uid not in members)]
+    uids = [*members, *(p.uid for p in model.gang if p.uid not in members)]
     return uids[number % len(uids)] if uids else ""
 
 
@@ -111,13 +112,25 @@ def wait(rules: Rules, a: int, b: int) -> None:
     rules.model.advance((0.1, 1.0, 3.0, 12.0, 40.0)[b % 5])
 
 
+ROUND = (judge, deliver, look, schedule, tell, kubelet, agents)
+
+
 def everyone(rules: Rules, a: int, b: int) -> None:
-    """A fair round, looked at step by step."""
+    """Fair rounds, looked at step by step; one of the actors may sleep through them."""
+    asleep = ROUND[b] if b in (0, 1, 3, 4) else None
     for _ in range(1 + a % 3):
-        for actor in (judge, deliver, look, schedule, tell, kubelet, agents):
-            actor(rules, 1, 0)
-            rules.check()
+        for actor in ROUND:
+            if actor is not asleep:
+                actor(rules, 1, 0)
+                rules.check()
         rules.model.advance(0.1)
+
+
+def lag(rules: Rules, a: int, b: int) -> None:
+    """One pod's node and agent fall behind the others; or have caught up."""
+    rules.model.lagging.clear()
+    if a % 3:
+        rules.model.lagging.add(_pick(rules.model, b))
 
 
 # --- what may break ---------------------------------------------------------------------------------------------------
@@ -187,6 +200,15 @@ def refuse(rules: Rules, a: int, b: int) -> None:
             return
 
 
+def occupy(rules: Rules, a: int, b: int) -> None:
+    """Others come and take room, or go and leave it."""
+    nodes = list(rules.model.nodes)
+    if a % 3:
+        rules.model.occupy(nodes[b % len(nodes)])
+    else:
+        rules.model.vacate()
+
+
 def get_stuck(rules: Rules, a: int, b: int) -> None:
     """The process cannot be killed: it waits for a device that does not answer."""
     uid = _pick(rules.model, b)
@@ -197,8 +219,8 @@ def get_stuck(rules: Rules, a: int, b: int) -> None:
         rules.note(uid, Cause.INFRA)
 
 
-WORK = (look, deliver, schedule, judge, tell, kubelet, agents, train, wait, everyone)
-FAULTS = (crash, hang, kill_launcher, break_device, delete_pod, power_off, expire, refuse, get_stuck)
+WORK = (look, deliver, schedule, judge, tell, kubelet, agents, train, wait, everyone, lag)
+FAULTS = (crash, hang, kill_launcher, break_device, delete_pod, power_off, expire, refuse, occupy, get_stuck)
 ACTORS: dict[str, Callable[[Rules, int, int], None]] = {actor.__name__: actor for actor in (*WORK, *FAULTS)}
 
 STORIES = st.lists(
@@ -227,13 +249,18 @@ def end_well(rules: Rules) -> None:
     model = rules.model
     for node in list(model.off):
         model.expire(node)
+    model.lagging.clear()
+    quiet = 0
     for _ in range(SETTLE_ROUNDS):
-        for actor in (judge, deliver, look, schedule, tell, kubelet, agents):
+        before = model.status
+        for actor in ROUND:
             actor(rules, 1, 0)
             rules.check()
         model.advance(1.0)
-        if model.job.is_finished or (model.is_running and not model.status.retired):
+        quiet = quiet + 1 if model.status == before else 0
+        if model.job.is_finished or quiet > QUIET_ROUNDS or (model.is_running and not model.status.retired):
             break
+    rules.check_given_up()
     status = model.status
     if model.job.is_finished:
         event("failed")

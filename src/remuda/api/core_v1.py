@@ -117,6 +117,7 @@ class Taint(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=
     key: str
     effect: str
     value: str = ""
+    time_added: datetime | None = None
 
 
 class NodeSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):

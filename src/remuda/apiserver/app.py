@@ -69,6 +69,10 @@ class App:
         if path in ("/healthz", "/livez", "/readyz"):
             await request.answer(b"ok", media="text/plain; charset=utf-8")
             return
+        if path == "/openapi/v2" and request.method == "GET":
+            # An empty document: kubectl looks here for kinds it did not find in v3, and then knows that there are none.
+            await request.answer(b"", media="application/com.github.proto-openapi.spec.v2.v1.0+protobuf")
+            return
         body = self._described(path, request.headers.get("host", ""))
         if body is not None:
             if request.method not in ("GET", "HEAD"):

@@ -1,110 +1,217 @@
 """Owner garbage collection: an object goes when every owner it names is gone.
 
 An owner is the same object only with the same uid. Objects are looked at when they appear (which covers orphans found at
-start-up), when their owner references change, and when one of their owners is deleted. The verdict is given on the API's
-own answer, not on the copies: the copies of two kinds may lag behind each other.
+start-up), when their owner references change, and when one of their owners is deleted; a delete with a propagation policy
+leaves a finalizer on the owner, and the owner is looked at until its dependents are dealt with:
+
+- orphan: the reference is taken off every dependent, then the owner goes;
+- foregroundDeletion: the dependents are deleted first; the owner goes when those that block it are gone.
+
+The collector hears of every committed change of every served kind and keeps an index from an owner's uid to its dependents.
+Verdicts are given on committed state, and written with preconditions.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import msgspec
 
-from remuda.api.errors import Conflict, NotFound, Refusal
-from remuda.api.kinds import KINDS, kind_of
-from remuda.api.meta import KObject, OwnerReference
-from remuda.kube.cluster import Cluster, Preconditions
+from remuda.api.errors import Conflict, NotFound
+from remuda.api.meta import JsonObject
+from remuda.apiserver.objects import Objects
+from remuda.apiserver.registry import Served
+from remuda.apiserver.rules import FOREGROUND, ORPHAN
+from remuda.apiserver.store import DELETED, Event, Record
+from remuda.kube.cluster import Preconditions
 from remuda.kube.controller import run_controller
-from remuda.kube.informer import Informer
 from remuda.kube.workqueue import WorkQueue
 
-_OWNERS = "owners"
-
-Dependent = tuple[type[KObject], str, str]  # kind, namespace, name
+Owners = Sequence[JsonObject]
 
 
-class Garbage(msgspec.Struct, frozen=True):
-    """An object to delete, or (uid empty) nothing to do."""
+class Plan(msgspec.Struct, frozen=True):
+    """What is to be done about one object: delete these, take owners off those, then take this finalizer off it."""
 
-    dependent: Dependent
-    uid: str = ""
-
-
-class _Observed(msgspec.Struct, frozen=True):
-    dependent: Dependent
-    obj: KObject | None = None
-    has_owner: bool = False
+    delete: list[Record] = []
+    finalizer: str | None = None  # the policy under which they are deleted
+    disown: list[tuple[Record, frozenset[str]]] = []
+    release: tuple[Record, str] | None = None
 
 
 class GarbageCollector:
-    """A `Reconciler`; `run` feeds it."""
+    """A `Reconciler` keyed by store keys; `run` feeds it."""
 
-    def __init__(self, cluster: Cluster, kinds: Iterable[type[KObject]] = KINDS) -> None:
-        self._cluster = cluster
-        self._queue: WorkQueue[Dependent] = WorkQueue()
-        self._informers = [self._informer(kind) for kind in kinds]
+    def __init__(self, objects: Objects) -> None:
+        self._objects = objects
+        self._queue: WorkQueue[str] = WorkQueue()
+        self._dependents: dict[str, set[str]] = {}  # owner's uid -> keys
 
     async def run(self, clock: Callable[[], float]) -> None:
-        async with asyncio.TaskGroup() as group:
-            for informer in self._informers:
-                group.create_task(informer.run(), name=f"garbage-{informer.kind.resource.plural}")
-            # A dependent may be known before its owner, so nobody is judged until everyone has been listed once.
-            for informer in self._informers:
-                await informer.synced()
-            group.create_task(run_controller("garbage", self._queue, self, clock))
+        store = self._objects.store
+        for record in store.everything():
+            owners = _owners(record.body)
+            self._index(record.key, (), owners)
+            if owners or _policy(record.body):
+                self._queue.add(record.key)
+        unsubscribe = store.subscribe(self._on_event)
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(run_controller("garbage", self._queue, self, clock))
+        finally:
+            unsubscribe()
 
-    def _informer(self, kind: type[KObject]) -> Informer[KObject]:
-        informer: Informer[KObject] = Informer(self._cluster, kind)
-        informer.add_index(_OWNERS, lambda obj: [owner.uid for owner in obj.metadata.owner_references])
-        informer.subscribe(lambda old, new: self._on_change(kind, old, new))
-        return informer
-
-    def _on_change(self, kind: type[KObject], old: KObject | None, new: KObject | None) -> None:
-        if new is None:
-            assert old is not None
-            for informer in self._informers:
-                for dependent in informer.by_index(_OWNERS, old.uid):
-                    self._queue.add((informer.kind, dependent.namespace, dependent.name))
+    def _on_event(self, event: Event) -> None:
+        record, before = event.record, event.previous
+        body = record.body
+        owners = body["metadata"].get("ownerReferences") or ()
+        old_owners = () if before is None else before.body["metadata"].get("ownerReferences") or ()
+        if event.type == DELETED:
+            self._index(record.key, old_owners or owners, ())
+            for key in self._dependents.get(body["metadata"].get("uid") or "", ()):
+                self._queue.add(key)
+            for owner in self._living(body, owners):
+                if _policy(owner.body):
+                    self._queue.add(owner.key)
             return
-        owners = new.metadata.owner_references
-        if owners and (old is None or old.metadata.owner_references != owners):
-            self._queue.add((kind, new.namespace, new.name))
+        if owners != old_owners:
+            self._index(record.key, old_owners, owners)
+            if owners:
+                self._queue.add(record.key)
+        if "deletionTimestamp" in body["metadata"] and _policy(body):
+            self._queue.add(record.key)
 
-    async def observe(self, key: Dependent) -> _Observed:
-        kind, namespace, name = key
-        try:
-            obj = await self._cluster.get(kind, name, namespace)
-        except NotFound:
-            return _Observed(key)
-        for owner in obj.metadata.owner_references:
-            if await self._is_there(owner, namespace):
-                return _Observed(key, obj, has_owner=True)
-        return _Observed(key, obj)
+    def _index(self, key: str, old: Owners, new: Owners) -> None:
+        for owner in old:
+            keys = self._dependents.get(owner.get("uid") or "")
+            if keys is not None:
+                keys.discard(key)
+                if not keys:
+                    del self._dependents[owner["uid"]]
+        for owner in new:
+            self._dependents.setdefault(owner.get("uid") or "", set()).add(key)
 
-    async def _is_there(self, owner: OwnerReference, namespace: str) -> bool:
-        try:
-            kind = kind_of(owner.api_version, owner.kind)
-        except Refusal:
-            return True  # not served here, so nothing can be said about it: leave the dependent alone
-        try:
-            found = await self._cluster.get(kind, owner.name, namespace if kind.resource.namespaced else "")
-        except NotFound:
-            return False
-        return found.uid == owner.uid
+    # Looking.
 
-    def plan(self, observed: _Observed, now: float) -> Garbage:
-        obj = observed.obj
-        if obj is None or observed.has_owner or not obj.metadata.owner_references or obj.is_deleting:
-            return Garbage(observed.dependent)
-        return Garbage(observed.dependent, obj.uid)
+    async def observe(self, key: str) -> Record | None:
+        return self._objects.store.get(key)
 
-    async def apply(self, plan: Garbage) -> float | None:
-        if plan.uid:
-            kind, namespace, name = plan.dependent
-            try:
-                await self._cluster.delete(kind, name, namespace, when=Preconditions(uid=plan.uid))
-            except (NotFound, Conflict):
-                return None  # gone, or another object by the same name
+    def plan(self, record: Record | None, now: float) -> Plan:
+        if record is None:
+            return Plan()
+        body = record.body
+        policy = _policy(body) if "deletionTimestamp" in body["metadata"] else ""
+        if policy:
+            return self._release(record, policy)
+        owners = _owners(body)
+        if not owners or "deletionTimestamp" in body["metadata"]:
+            return Plan()
+        gone = frozenset(o.get("uid") or "" for o in owners if self._is_gone(body, o))
+        if len(gone) == len(owners):
+            return Plan(delete=[record])
+        return Plan(disown=[(record, gone)]) if gone else Plan()
+
+    def _release(self, record: Record, policy: str) -> Plan:
+        uid = record.body["metadata"].get("uid") or ""
+        store = self._objects.store
+        found = [r for r in map(store.get, sorted(self._dependents.get(uid, ()))) if r is not None]
+        if policy == ORPHAN:
+            return Plan(disown=[(r, frozenset((uid,))) for r in found], release=(record, policy))
+        doomed = [r for r in found if "deletionTimestamp" not in r.body["metadata"]]
+        if any(_blocks(r.body, uid) for r in found):
+            return Plan(delete=doomed, finalizer=FOREGROUND)
+        return Plan(delete=doomed, release=(record, policy))
+
+    def _is_gone(self, body: JsonObject, owner: JsonObject) -> bool:
+        served = self._served_as(owner)
+        if served is None:
+            return False  # not served here, so nothing can be said about it: leave the dependent alone
+        record = self._look_up(served, body, owner)
+        return record is None or record.body["metadata"].get("uid") != owner.get("uid")
+
+    def _living(self, body: JsonObject, owners: Owners) -> Iterator[Record]:
+        for owner in owners:
+            served = self._served_as(owner)
+            record = None if served is None else self._look_up(served, body, owner)
+            if record is not None and record.body["metadata"].get("uid") == owner.get("uid"):
+                yield record
+
+    def _look_up(self, served: Served, body: JsonObject, owner: JsonObject) -> Record | None:
+        namespace = body["metadata"].get("namespace") or ""
+        if served.resource.namespaced and not namespace:
+            return None  # an object without a namespace cannot be owned by one inside
+        return self._objects.store.get(served.store.key(owner.get("name") or "", namespace))
+
+    def _served_as(self, owner: JsonObject) -> Served | None:
+        group = (owner.get("apiVersion") or "").rpartition("/")[0]
+        return self._objects.registry.by_group_kind(group, owner.get("kind") or "")
+
+    # Acting.
+
+    async def apply(self, plan: Plan) -> float | None:
+        for record in plan.delete:
+            await self._delete(record, plan.finalizer)
+        for record, uids in plan.disown:
+            await self._change(record, partial(_without_owners, uids=uids))
+        if plan.release is not None:
+            record, name = plan.release
+            await self._change(record, partial(_without_finalizer, name=name))
         return None
+
+    async def _delete(self, record: Record, finalizer: str | None) -> None:
+        served = self._objects.registry.by_prefix(record.key)
+        meta = record.body["metadata"]
+        if served is None:
+            return
+        when = Preconditions(uid=meta.get("uid") or "")
+        try:
+            await self._objects.delete_record(
+                served, meta["name"], meta.get("namespace") or "", when=when, finalizer=finalizer
+            )
+        except (NotFound, Conflict):
+            return  # gone, or another object by the same name
+
+    async def _change(self, record: Record, edit: Callable[[JsonObject], JsonObject]) -> None:
+        served = self._objects.registry.by_prefix(record.key)
+        uid = record.body["metadata"].get("uid")
+        if served is None:
+            return
+
+        def change(old: JsonObject | None) -> JsonObject:
+            if old is None or old["metadata"].get("uid") != uid:
+                raise NotFound("it is gone")
+            meta = edit(old["metadata"])
+            return old if meta == old["metadata"] else {**old, "metadata": meta}
+
+        meta = record.body["metadata"]
+        try:
+            await self._objects.change_record(served, meta["name"], meta.get("namespace") or "", change)
+        except NotFound:
+            return
+
+
+def _owners(body: JsonObject) -> list[JsonObject]:
+    return body["metadata"].get("ownerReferences") or []
+
+
+def _policy(body: JsonObject) -> str:
+    finalizers = body["metadata"].get("finalizers") or ()
+    return ORPHAN if ORPHAN in finalizers else FOREGROUND if FOREGROUND in finalizers else ""
+
+
+def _blocks(body: JsonObject, uid: str) -> bool:
+    return any(o.get("uid") == uid and o.get("blockOwnerDeletion") for o in _owners(body))
+
+
+def _without_owners(meta: JsonObject, uids: frozenset[str]) -> JsonObject:
+    left = [o for o in meta.get("ownerReferences") or () if o.get("uid") not in uids]
+    rest = {name: value for name, value in meta.items() if name != "ownerReferences"}
+    return {**rest, "ownerReferences": left} if left else rest
+
+
+def _without_finalizer(meta: JsonObject, name: str) -> JsonObject:
+    left = [f for f in meta.get("finalizers") or () if f != name]
+    rest = {field: value for field, value in meta.items() if field != "finalizers"}
+    return {**rest, "finalizers": left} if left else rest

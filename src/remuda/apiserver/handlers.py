@@ -148,7 +148,7 @@ class Handlers:
 
     async def delete(self, request: Request, target: Target) -> None:
         view = self.view(request)
-        asked = parse_delete_options(await request.body(), request.query)
+        asked = parse_delete_options(request.content_type, await request.body(), request.query)
         record = await self._cluster.delete_record(
             target.served,
             target.name,
@@ -166,7 +166,7 @@ class Handlers:
         if "deletecollection" not in served.resource.verbs:
             raise MethodNotAllowed(f"{served.resource.plural} are deleted one by one")
         query = self.query(request, target)
-        asked = parse_delete_options(await request.body(), request.query)
+        asked = parse_delete_options(request.content_type, await request.body(), request.query)
         found = page(self._cluster, served, target.namespace, query)
         gone: list[Record] = []
         for record in found.records:

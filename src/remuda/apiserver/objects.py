@@ -125,6 +125,7 @@ class Objects:
         if not meta.get("name") and meta.get("generateName"):
             meta["name"], uid = self._fresh_name(served, str(meta["generateName"]), namespace, uid)
         if prepare is not None:
+            meta["uid"] = uid  # some defaults are made from it
             wire = prepare(None, wire)
         new = self._created(served, wire, uid)
         name = new["metadata"]["name"]

@@ -16,8 +16,7 @@ from remuda.apiserver import patching, rules
 from remuda.apiserver.admission.defaults import defaulted as builtin_defaults
 from remuda.apiserver.crd import schema as structural
 from remuda.apiserver.naming import invalid_fields
-from remuda.apiserver.patching import Fault
-from remuda.apiserver.patching.check import TYPE, UNKNOWN
+from remuda.apiserver.patching.check import TYPE
 from remuda.apiserver.registry import Served
 
 
@@ -44,10 +43,14 @@ class Preparation:
         patching.check_depth(applied)
         applied = self._known(applied)
         new = patching.apply(live, applied, self._manager, is_forced, served.schema, self._now, self._subresource)
-        return live if live is not None and new is live else self._fitting(new, live)
+        return live if live is not None and new is live else self._fitting(new)
 
     def checked(self, body: JsonObject, old: JsonObject | None) -> JsonObject:
-        return self._fitting(self._known(body), old)
+        body = self._fitting(self._known(body))
+        if self.served.custom is not None or self._subresource:
+            return body
+        # Whoever leaves a field out owns its default. (Not so with apply: there defaults belong to nobody.)
+        return builtin_defaults(self.served.resource, body, old)
 
     def _known(self, body: JsonObject) -> JsonObject:
         """Without fields that the kind does not have; a wrong type of a built-in kind's field is the end of it."""
@@ -61,15 +64,15 @@ class Preparation:
         found = patching.faults(body, served.schema.root)
         if not found:
             return body
-        self._judge([_dotted(fault) for fault in found if fault.kind == UNKNOWN])
         # Items that cannot be told apart are for validation to judge; only apply cannot do without.
         wrong = next((fault for fault in found if fault.kind == TYPE), None)
         if wrong is not None:
             kind, version = served.resource.kind, served.resource.api_version
-            raise BadRequest(
-                f'{kind} in version "{version}" cannot be handled as a {kind}: {_dotted(wrong)}: {wrong.what}'
-            )
-        known: JsonObject = _without_unknown(body, served.schema.root)
+            at = wrong.path.removeprefix(".")
+            raise BadRequest(f'{kind} in version "{version}" cannot be handled as a {kind}: {at}: {wrong.what}')
+        names: list[str] = []
+        known: JsonObject = _without_unknown(body, served.schema.root, "", names)
+        self._judge(names)
         return known
 
     def _judge(self, unknown: Sequence[str]) -> None:
@@ -83,12 +86,11 @@ class Preparation:
             )
         self.warnings.extend(text for text in said if text not in self.warnings)
 
-    def _fitting(self, body: JsonObject, old: JsonObject | None) -> JsonObject:
-        """Settled, defaulted, and for a custom kind valid."""
+    def _fitting(self, body: JsonObject) -> JsonObject:
+        """Settled, and for a custom kind defaulted and valid."""
         served = self.served
         if served.custom is None:
-            body = patching.settled(body, served.schema)
-            return body if self._subresource else builtin_defaults(served.resource, body, old)
+            return patching.settled(body, served.schema)
         if served.resource.group == GROUP:
             return patching.settled(body, served.schema)
         body = structural.defaulted(body, served.custom.schema)
@@ -113,22 +115,22 @@ def _with_server_fields(new: JsonObject, old: JsonObject) -> JsonObject:
     return {**new, "metadata": {**kept, **{name: before[name] for name in _SERVER_FIELDS if name in before}}}
 
 
-def _dotted(fault: Fault) -> str:
-    return fault.path.removeprefix(".")
-
-
-def _without_unknown(value: Any, schema: patching.Schema) -> Any:
+def _without_unknown(value: Any, schema: patching.Schema, path: str, unknown: list[str]) -> Any:
     if isinstance(value, list):
-        items = schema.items
-        return [_without_unknown(item, items) for item in value] if schema.type == "array" else value
+        if schema.type != "array":
+            return value
+        return [_without_unknown(item, schema.items, f"{path}[{index}]", unknown) for index, item in enumerate(value)]
     if not isinstance(value, dict) or schema.type != "object":
         return value
-    fields, other = schema.fields, schema.element
-    return {
-        name: _without_unknown(below, fields.get(name) or other)  # type: ignore[arg-type]
-        for name, below in value.items()
-        if name in fields or other is not None
-    }
+    out: JsonObject = {}
+    for name, below in value.items():
+        at = f"{path}.{name}" if path else name
+        child = schema.fields.get(name) or schema.element
+        if child is None:
+            unknown.append(at)
+        else:
+            out[name] = _without_unknown(below, child, at, unknown)
+    return out
 
 
 def not_found_unless(old: JsonObject | None, served: Served, name: str) -> JsonObject:

@@ -9,6 +9,7 @@ Rows never change. A definition that changes puts new rows in place of its old o
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 
 from remuda.api.crds import CRDS
@@ -196,6 +197,7 @@ class Registry:
     def __init__(self) -> None:
         self._rows: dict[tuple[str, str, str], Served] = {}
         self._by_type: dict[type[KObject], Served] = {}
+        self._by_kind: dict[tuple[str, str], Served] = {}
         self._custom: dict[str, list[Served]] = {}  # by the definition's name
         self._own: set[str] = {f"{crd['metadata']['name']}" for crd in CRDS}
         typed = {(k.resource.group, k.resource.version, k.resource.plural): k for k in KINDS}
@@ -218,14 +220,29 @@ class Registry:
     def of(self, kind: type[KObject]) -> Served:
         found = self._by_type.get(kind)
         if found is None:
-            found = self._by_type[kind] = Served(kind.resource, kind)
+            resource = kind.resource
+            row = self._rows.get((resource.group, resource.version, resource.plural))
+            # A Struct made elsewhere for a kind that is served: where its objects are kept is not the Struct's business.
+            found = Served(resource, kind) if row is None else Served(row.resource, kind, row.custom, row.store)
+            self._by_type[kind] = found
         return found
 
     def find(self, group: str, version: str, plural: str) -> Served | None:
         return self._rows.get((group, version, plural))
 
-    def by_kind(self, api_version: str, kind: str) -> Served | None:
-        return next((s for s in self if s.resource.kind == kind and s.resource.api_version == api_version), None)
+    def by_group_kind(self, group: str, kind: str) -> Served | None:
+        """Any version of it."""
+        found = self._by_kind.get((group, kind))
+        if found is None or self._rows.get(_address(found)) is not found:
+            found = next((s for s in self if s.resource.kind == kind and s.resource.group == group), None)
+            if found is not None:
+                self._by_kind[group, kind] = found
+        return found
+
+    def by_prefix(self, key: str) -> Served | None:
+        """The resource whose objects have keys like this one; of several versions, any."""
+        _, group, plural, _ = key.split("/", 3)
+        return next((s for s in self if s.store.group == group and s.store.plural == plural), None)
 
     def __iter__(self) -> Iterator[Served]:
         return iter(self._rows.values())
@@ -266,10 +283,12 @@ class Registry:
             self._rows.pop((resource.group, resource.version, resource.plural), None)
 
 
+def _address(served: Served) -> tuple[str, str, str]:
+    return served.resource.group, served.resource.version, served.resource.plural
+
+
 def _age(version: str) -> tuple[int, int, int]:
     """Kubernetes' order of versions: v2 before v1 before v1beta2 before v1beta1 before v1alpha1."""
-    import re
-
     match = re.fullmatch(r"v(\d+)(?:(alpha|beta)(\d+))?", version)
     if match is None:
         return (0, 0, 0)

@@ -1,5 +1,9 @@
-"""Serves an `App` on a unix socket, as a task inside a loop that belongs to somebody else: no signal handlers, no logging
-set-up, and cancelling the task shuts down cleanly even while watches are open."""
+"""Serves an app on a socket, as a task inside a loop that belongs to somebody else: no signal handlers, no logging set-up, and
+cancelling the task shuts down cleanly even while watches are open.
+
+Clients are not trusted to behave: a connection has to make its request within `HEAD_WITHIN_S` and `MAX_HEAD_BYTES`, a peer
+that answers no probes or acknowledges nothing is cut off by the kernel, and idle connections are closed.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +11,80 @@ import asyncio
 import contextlib
 import os
 import socket
+import ssl
 from collections.abc import Generator
 from pathlib import Path
+from typing import Any, Protocol
 
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from remuda.api.errors import Refusal
-from remuda.apiserver.app import App
+from remuda.apiserver.wire.http import Receive, Scope, Send
 from remuda.kube.rest import reachable
 
 _BACKLOG = 512
 _SHUTDOWN_S = 5  # for requests under way; watches end at once
+_IDLE_S = 90  # between two requests of one connection
+HEAD_WITHIN_S = 10.0
+MAX_HEAD_BYTES = 64 * 1024
+_DEAD_AFTER_MS = 30_000
+
+
+class Closable(Protocol):
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class _Protocol(HttpToolsProtocol):
+    """uvicorn's, with limits on the head of a request: it has none of its own."""
+
+    _head_bytes = 0
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._expect()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._relax()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        cycle: Any = self.cycle  # None before the first request, whatever its type says
+        if self._timer is None and cycle is not None and cycle.response_complete:
+            self._expect()  # the next request of a kept connection begins
+        if self._timer is not None:
+            self._head_bytes += len(data)
+            if self._head_bytes > MAX_HEAD_BYTES and not self._is_head_done(data):
+                self.transport.write(b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\n\r\n")
+                self.transport.close()
+                return
+        super().data_received(data)
+
+    def on_headers_complete(self) -> None:
+        self._relax()
+        super().on_headers_complete()
+
+    def _is_head_done(self, data: bytes) -> bool:
+        """A large body may come in one piece with a small head."""
+        head, found, _ = data.partition(b"\r\n\r\n")
+        return bool(found) and self._head_bytes - len(data) + len(head) <= MAX_HEAD_BYTES
+
+    def _expect(self) -> None:
+        self._head_bytes = 0
+        self._timer = asyncio.get_running_loop().call_later(HEAD_WITHIN_S, self._give_up)
+
+    def _relax(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _give_up(self) -> None:
+        self._timer = None
+        if not self.transport.is_closing():
+            self.transport.abort()
 
 
 class _Server(uvicorn.Server):
@@ -68,21 +135,60 @@ def listen(path: Path) -> socket.socket:
     return sock
 
 
-async def serve(app: App, uds_path: str | Path, *, ready: asyncio.Event | None = None) -> None:
-    """Until cancelled. `ready` is set once requests are answered."""
+def listen_tcp(host: str, port: int) -> socket.socket:
+    """`port` 0: any free one. Accepted connections inherit the probes that find dead peers."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
+            if hasattr(socket, name):
+                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # also ends a peer that is there but never reads
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _DEAD_AFTER_MS)
+        sock.bind((host, port))
+        sock.listen(_BACKLOG)
+        sock.setblocking(False)
+    except OSError as error:
+        sock.close()
+        raise Refusal(
+            "AddressNotUsable",
+            f"the API cannot listen at {host} port {port}: {error.strerror}.",
+            "Give another port with --port (0 = any free one) or another address with --bind.",
+        ) from None
+    return sock
+
+
+async def serve(app: Closable, uds_path: str | Path, *, ready: asyncio.Event | None = None) -> None:
+    """On a unix socket, until cancelled. `ready` is set once requests are answered."""
     path = Path(uds_path)
     sock = listen(path)
+    try:
+        await serve_on(app, sock, ready=ready)
+    finally:
+        with contextlib.suppress(OSError), reachable(path) as short:
+            os.unlink(short)
+
+
+async def serve_on(
+    app: Closable, sock: socket.socket, *, tls: ssl.SSLContext | None = None, ready: asyncio.Event | None = None
+) -> None:
+    """On a listening socket, which is closed at the end; with `tls` nobody gets further without it."""
     config = uvicorn.Config(
         app,
         lifespan="off",
         ws="none",
-        http="httptools",
+        http=_Protocol,
         log_config=None,
         access_log=False,
         server_header=False,
         date_header=False,  # kept current by the tick
+        timeout_keep_alive=_IDLE_S,
         timeout_graceful_shutdown=_SHUTDOWN_S,
     )
+    config.load()
+    config.ssl = tls
     server = _Server(config, ready or asyncio.Event())
     task = asyncio.create_task(server.serve(sockets=[sock]), name="apiserver-http")
     try:
@@ -92,5 +198,3 @@ async def serve(app: App, uds_path: str | Path, *, ready: asyncio.Event | None =
         server.stop()
         await asyncio.gather(task, return_exceptions=True)
         sock.close()
-        with contextlib.suppress(OSError), reachable(path) as short:
-            os.unlink(short)

@@ -21,8 +21,8 @@ from remuda.apiserver.registry import Served
 from remuda.apiserver.store.record import Record
 from remuda.apiserver.wire.bodies import (
     MethodNotAllowed,
+    deletion,
     parse_binding,
-    parse_delete_options,
     parse_object,
     parse_patch,
     render_status,
@@ -121,7 +121,7 @@ class Subresources:
     async def _evict(self, request: Request, target: Target) -> None:
         given = parse_object(request.content_type, await request.body())
         options = given.get("deleteOptions") or {}
-        asked = parse_delete_options(encode(options), request.query)
+        asked = deletion(options, request.query)
         pod = self._cluster.read(target.served, target.name, target.namespace).body
         if not asked.is_dry_run and not _is_done(pod) and "deletionTimestamp" not in pod["metadata"]:
             await self._charge(pod)

@@ -34,12 +34,16 @@ _TAIL_LINES = 12
 @click.option("--model", metavar="NAME", help="Machine model of every node.  [default: dgx-h100]")
 @click.option("--runtime", metavar="process|simulated", help="Real processes, or none at all.  [default: process]")
 @click.option("--lease", type=float, metavar="S", help="Seconds of silence after which a node is dead.  [default: 8]")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), metavar="N", help="Of the API; 0 = any free one.  [default: as last time]"
+)
+@click.option("--bind", default="127.0.0.1", show_default=True, metavar="IP", help="Address the API listens at.")
 @click.option("-d", "--detach", is_flag=True, help="Run in the background; its log is <state>/up.log.")
 @click.option(
     "--wait", type=float, default=60.0, show_default=True, metavar="S", help="With -d: how long to wait for it."
 )
 @with_session
-def up(session: Session, detach: bool, wait: float, **asked: Any) -> int:
+def up(session: Session, detach: bool, wait: float, port: int | None, bind: str, **asked: Any) -> int:
     """Start a cluster on this machine: an API server, the controllers, and nodes with fake GPUs that run pods as processes.
 
     Started again on the same state directory it goes on where it was. Ctrl-C or `remuda down` stops it.
@@ -52,8 +56,9 @@ def up(session: Session, detach: bool, wait: float, **asked: Any) -> int:
     if detach:
         refuse_second(state)
         agree(config, state.remembered())
-        return _detach(state, config, wait)
-    return run_up(config, state, on_ready=lambda: _ready(state, config))
+        listening = [f"--bind={bind}", *([] if port is None else [f"--port={port}"])]
+        return _detach(state, config, wait, listening)
+    return run_up(config, state, on_ready=lambda: _ready(state, config), port=port, bind=bind)
 
 
 def merge(remembered: ClusterConfig | None, asked: dict[str, Any]) -> ClusterConfig:
@@ -119,12 +124,13 @@ def _print_ready(state: StateDir, config: ClusterConfig, pid: int, *, detached: 
             ("remuda job hello -w", "follow it"),
             ("remuda drill device-fail hello --rank 0", "break a GPU under it"),
             ("remuda devices", "every device and who holds it"),
+            (f"export KUBECONFIG={state.kubeconfig}", "then kubectl works too"),
         ],
     )
     click.echo("\nStop it with `remuda down`." if detached else "\nStop it with Ctrl-C, or `remuda down` elsewhere.")
 
 
-def _detach(state: StateDir, config: ClusterConfig, wait_s: float) -> int:
+def _detach(state: StateDir, config: ClusterConfig, wait_s: float, listening: list[str]) -> int:
     from remuda.cli.errors import Failed
 
     state.prepare()
@@ -133,7 +139,7 @@ def _detach(state: StateDir, config: ClusterConfig, wait_s: float) -> int:
     try:
         with state.up_log.open("ab") as log:
             child = subprocess.Popen(
-                [sys.executable, "-m", "remuda.cli", "--state", str(state.path), "up", *_options(config)],
+                [sys.executable, "-m", "remuda.cli", "--state", str(state.path), "up", *_options(config), *listening],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -121,6 +121,7 @@ class TrainingController:
         pods = self._pods(key)
         beats = self._board.of_gang(*key)
         mine = [p for p in pods if (owner := p.owner("TrainingJob")) is not None and owner.uid == job.uid]
+        await self._view.confirm_dead((p.spec.node_name for p in mine if p.spec.node_name), now)
         views = tuple(self._view_of(p, beats.get(p.uid), now) for p in mine)
         expiries = [
             e for p in mine if p.spec.node_name and (e := self._view.lease_expiry(p.spec.node_name)) and e > now
@@ -133,7 +134,7 @@ class TrainingController:
             return None
         plan = plan_training(observed.gang, now)
         waits = [plan.look_again_s] if plan.look_again_s is not None else []
-        if observed.wake_at is not None and not observed.gang.job.is_finished:
+        if observed.wake_at is not None:  # also of a finished job: nobody else clears away what it had on a dead node
             waits.append(max(0.0, observed.wake_at - now) + 0.01)
         return Planned(observed.gang.job, plan, min(waits, default=None))
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from remuda.api.core_v1 import NODE_LEASE_NAMESPACE, Lease, Node, Pod
 from remuda.api.devices import LauncherReport, NodeDevices
+from remuda.api.errors import NotFound
 from remuda.api.meta import to_seconds
 from remuda.api.names import LABEL_GANG
 from remuda.api.training import TrainingJob
@@ -18,6 +19,8 @@ class ClusterView:
     """What the manager sees: one informer per kind, synced before any controller starts."""
 
     def __init__(self, cluster: Cluster, *, jitter: Callable[[], float]) -> None:
+        self._cluster = cluster
+        self._asked: dict[str, Lease] = {}  # by node: leases as the API itself gave them
         self.jobs = Informer(cluster, TrainingJob, jitter=jitter)
         self.pods = Informer(cluster, Pod, jitter=jitter)
         self.nodes = Informer(cluster, Node, jitter=jitter)
@@ -48,20 +51,28 @@ class ClusterView:
         return node in self.dead_nodes(now, only=node)
 
     def dead_nodes(self, now: float, only: str = "") -> frozenset[str]:
-        leases = [self.leases.get(only, NODE_LEASE_NAMESPACE)] if only else list(self.leases.items())
-        return frozenset(
-            lease.name
-            for lease in leases
-            if lease is not None
-            and lease.spec.renew_time is not None
-            and now - to_seconds(lease.spec.renew_time) > lease.spec.lease_duration_seconds
-        )
+        nodes = [only] if only else [lease.name for lease in self.leases.items()]
+        expiries = ((node, self.lease_expiry(node)) for node in nodes)
+        return frozenset(node for node, expiry in expiries if expiry is not None and now > expiry)
 
     def lease_expiry(self, node: str) -> float | None:
-        lease = self.leases.get(node, NODE_LEASE_NAMESPACE)
-        if lease is None or lease.spec.renew_time is None:
-            return None
-        return to_seconds(lease.spec.renew_time) + lease.spec.lease_duration_seconds
+        copies = (self.leases.get(node, NODE_LEASE_NAMESPACE), self._asked.get(node))
+        ends = [
+            to_seconds(lease.spec.renew_time) + lease.spec.lease_duration_seconds
+            for lease in copies
+            if lease is not None and lease.spec.renew_time is not None
+        ]
+        return max(ends, default=None)
+
+    async def confirm_dead(self, nodes: Iterable[str], now: float) -> None:
+        """Ask the API about those whose lease seems to have run out. The copy may merely be late, and to take a living node for
+        a dead one would run its ranks twice."""
+        for node in sorted(set(nodes)):
+            if self.is_dead(node, now):
+                try:
+                    self._asked[node] = await self._cluster.get(Lease, node, NODE_LEASE_NAMESPACE)
+                except NotFound:
+                    self._asked.pop(node, None)
 
     def snapshot(self, now: float) -> Snapshot:
         return build_snapshot(self.nodes.items(), self.devices.items(), self.pods.items(), self.dead_nodes(now))

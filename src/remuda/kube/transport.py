@@ -136,6 +136,9 @@ class Transport:
             _keep_alive(response)
             yield self._chunks(response)
         finally:
+            # Not asking the other side for a farewell in TLS: it may be long gone, and nobody would wait for it.
+            if response.connection is not None and response.connection.transport is not None:
+                response.connection.transport.abort()
             response.close()
 
     async def _chunks(self, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:

@@ -19,6 +19,7 @@ from remuda.api.errors import AlreadyExists
 from remuda.api.meta import ObjectMeta
 from remuda.apiserver.garbage import GarbageCollector
 from remuda.apiserver.local import LocalCluster
+from remuda.apiserver.objects import Admission, Heads
 from remuda.apiserver.store import Store
 from remuda.apiserver.store.journal import Journal
 from remuda.kube.cluster import Cluster
@@ -44,19 +45,22 @@ class EmbeddedCluster:
         behaviour: Callable[[Pod], Behaviour] | None = None,
         checkpoints: CheckpointStore | None = None,
         manager_api: Callable[[Cluster], Cluster] = lambda api: api,
+        machine_api: Callable[[Cluster], Cluster] = lambda api: api,
+        admission: Callable[[Heads], Admission] | None = None,
     ) -> None:
         """`checkpoints`: what simulated pods find on the shared file system. `manager_api` wraps the port that a control
-        plane is given, each time one is made: there its calls can be watched, or made to fail."""
+        plane is given, each time one is made, `machine_api` that of the nodes and agents: there their calls can be watched,
+        held up, or made to fail."""
         self.config = config
         self.store = Store(journal)
-        self.api = LocalCluster(self.store, clock=clock, new_uid=new_uid)
+        self.api = LocalCluster(self.store, clock=clock, new_uid=new_uid, admission=admission)
         self.board = ProgressBoard()
         self._clock = clock
         self._chance = chance
         self._manager_api = manager_api
         self.machines = Machines(
             config,
-            self.api,
+            machine_api(self.api),
             self.board,
             root=root,
             clock=clock,

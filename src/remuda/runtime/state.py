@@ -4,6 +4,7 @@
     <state>/config.json  what the cluster was made as; a later `up` must not contradict it
     <state>/store.db     the API's objects and history
     <state>/api.sock     where the CLI finds the API, mode 0600
+    <state>/kubeconfig   how kubectl and others find it over TCP; with <state>/token and <state>/pki, all 0600
     <state>/nodes/ logs/ checkpoints/ bin/
 
 The lock is the kernel's, so a killed process frees it and a living one cannot be overlooked.
@@ -40,6 +41,18 @@ class StateDir:
     @property
     def socket(self) -> Path:
         return self.path / "api.sock"
+
+    @property
+    def kubeconfig(self) -> Path:
+        return self.path / "kubeconfig"
+
+    @property
+    def token(self) -> Path:
+        return self.path / "token"
+
+    @property
+    def pki(self) -> Path:
+        return self.path / "pki"
 
     @property
     def logs(self) -> Path:

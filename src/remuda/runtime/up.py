@@ -1,4 +1,4 @@
-"""`remuda up`: an embedded cluster in the foreground, with its API on a socket in the state directory."""
+"""`remuda up`: an embedded cluster in the foreground, with its API on a socket in the state directory and on TCP."""
 
 from __future__ import annotations
 
@@ -12,12 +12,16 @@ from collections.abc import Callable
 import structlog
 
 from remuda import __version__
+from remuda.api.core_v1 import Pod
 from remuda.api.errors import Refusal
+from remuda.api.meta import JsonObject
+from remuda.apiserver.admission import Admission
 from remuda.apiserver.app import App
-from remuda.apiserver.serving import serve
 from remuda.apiserver.store.sqlite import SqliteJournal
 from remuda.runtime.config import ClusterConfig, check_config
 from remuda.runtime.embedded import EmbeddedCluster
+from remuda.runtime.endpoint import LOOPBACK, Endpoint
+from remuda.runtime.podlogs import FileLogs, FindPod
 from remuda.runtime.state import StateDir
 
 log = structlog.get_logger(__name__)
@@ -38,16 +42,26 @@ def agree(config: ClusterConfig, remembered: ClusterConfig | None) -> None:
             )
 
 
-def run_up(config: ClusterConfig, state: StateDir, *, on_ready: Callable[[], None]) -> int:
-    """Runs until SIGINT or SIGTERM, then ends every container. A second instance on the directory is refused."""
+def run_up(
+    config: ClusterConfig,
+    state: StateDir,
+    *,
+    on_ready: Callable[[], None],
+    port: int | None = None,
+    bind: str = LOOPBACK,
+) -> int:
+    """Runs until SIGINT or SIGTERM, then ends every container. A second instance on the directory is refused.
+
+    `port` None: the one of last time, if it is free; 0: any free one.
+    """
     check_config(config)
     with state.locked():
         agree(config, state.remembered())
         state.remember(config)
-        return asyncio.run(_up(config, state, on_ready))
+        return asyncio.run(_up(config, state, on_ready, Endpoint(state, port, bind, time.time())))
 
 
-async def _up(config: ClusterConfig, state: StateDir, on_ready: Callable[[], None]) -> int:
+async def _up(config: ClusterConfig, state: StateDir, on_ready: Callable[[], None], endpoint: Endpoint) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -59,10 +73,12 @@ async def _up(config: ClusterConfig, state: StateDir, on_ready: Callable[[], Non
         clock=time.time,
         chance=random.Random(),
         new_uid=lambda: str(uuid.uuid4()),
+        admission=Admission,
     )
     async with cluster:
         ready = asyncio.Event()
-        face = asyncio.create_task(serve(App(cluster.api, version=__version__), state.socket, ready=ready))
+        app = App(cluster.api, version=__version__, logs=FileLogs(state.logs, _pods(cluster)))
+        face = asyncio.create_task(endpoint.serve(app, ready))
         waits = [asyncio.create_task(w) for w in (stop.wait(), cluster.wait_failed(), _announce(ready, on_ready))]
         try:
             await asyncio.wait([waits[0], waits[1], face], return_when=asyncio.FIRST_COMPLETED)
@@ -74,6 +90,14 @@ async def _up(config: ClusterConfig, state: StateDir, on_ready: Callable[[], Non
                 task.cancel()
             await asyncio.gather(*waits, face, return_exceptions=True)
     return 0
+
+
+def _pods(cluster: EmbeddedCluster) -> FindPod:
+    def find(namespace: str, name: str) -> JsonObject | None:
+        record = cluster.store.get(Pod.resource.key(name, namespace))
+        return None if record is None else record.body
+
+    return find
 
 
 async def _announce(ready: asyncio.Event, on_ready: Callable[[], None]) -> None:

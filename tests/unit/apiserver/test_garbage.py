@@ -10,6 +10,7 @@ from remuda.api.core_v1 import Binding, Node, Pod
 from remuda.api.meta import KObject
 from remuda.apiserver.garbage import GarbageCollector
 from remuda.apiserver.local import LocalCluster
+from remuda.apiserver.rules import FOREGROUND, ORPHAN
 from remuda.apiserver.store import MemoryJournal, Store
 from remuda.kube.cluster import Preconditions
 
@@ -38,9 +39,7 @@ async def collecting(cluster: LocalCluster) -> AsyncIterator[GarbageCollector]:
     collector = GarbageCollector(cluster)
     task = asyncio.create_task(collector.run(lambda: 0.0))
     try:
-        async with asyncio.timeout(DEADLINE_S):
-            for informer in collector._informers:
-                await informer.synced()
+        await asyncio.sleep(0)  # its first step: it looks at what there is and listens from then on
         yield collector
     finally:
         task.cancel()
@@ -109,7 +108,7 @@ async def test_an_owner_of_the_same_name_is_another_owner() -> None:
 async def test_owners_it_cannot_know_are_left_in_peace() -> None:
     cluster = a_cluster()
     async with collecting(cluster):
-        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "x"}
+        owner = {"apiVersion": "example.com/v1", "kind": "Job", "name": "j", "uid": "x"}
         await a_pod(cluster, "p", [owner])
         assert await pods(cluster, 1) == ["p"]
 
@@ -126,3 +125,58 @@ async def test_a_running_pod_is_only_asked_to_go() -> None:
                 await asyncio.sleep(0)
         await cluster.delete(Pod, "p", "team", grace_s=0, when=Preconditions(uid=pod.uid))
         assert await pods(cluster, 0) == []
+
+
+async def test_orphaned_dependents_lose_the_reference_and_stay() -> None:
+    cluster = a_cluster()
+    async with collecting(cluster):
+        node = await cluster.create(Node, {"metadata": {"name": "n"}})
+        await a_pod(cluster, "p", owned_by(node))
+        await cluster.delete_record(cluster.registry.of(Node), "n", finalizer=ORPHAN)
+        await gone(cluster, Node, "n")
+        assert await pods(cluster, 1) == ["p"]
+        assert (await cluster.get(Pod, "p", "team")).metadata.owner_references == []
+
+
+async def test_in_the_foreground_the_owner_goes_last() -> None:
+    cluster = a_cluster()
+    async with collecting(cluster):
+        node = await cluster.create(Node, {"metadata": {"name": "n"}})
+        blocking = [{**owned_by(node)[0], "blockOwnerDeletion": True}]
+        await cluster.create(
+            Pod,
+            {
+                "metadata": {
+                    "name": "p",
+                    "namespace": "team",
+                    "ownerReferences": blocking,
+                    "finalizers": ["example.com/x"],
+                }
+            },
+        )
+        await cluster.delete_record(cluster.registry.of(Node), "n", finalizer=FOREGROUND)
+        async with asyncio.timeout(DEADLINE_S):
+            while not (await cluster.get(Pod, "p", "team")).is_deleting:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        assert (await cluster.get(Node, "n")).is_deleting
+        await cluster.patch(Pod, "p", {"metadata": {"finalizers": None}}, "team")
+        await gone(cluster, Node, "n")
+        assert await pods(cluster, 0) == []
+
+
+async def test_a_reference_to_an_owner_that_is_gone_is_taken_off() -> None:
+    cluster = a_cluster()
+    async with collecting(cluster):
+        first = await cluster.create(Node, {"metadata": {"name": "n1"}})
+        second = await cluster.create(Node, {"metadata": {"name": "n2"}})
+        await a_pod(cluster, "p", owned_by(first, second))
+        await cluster.delete(Node, "n1")
+        async with asyncio.timeout(DEADLINE_S):
+            while len((await cluster.get(Pod, "p", "team")).metadata.owner_references) > 1:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+
+
+async def gone(cluster: LocalCluster, kind: type[KObject], name: str) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        while cluster.store.get(kind.resource.key(name)) is not None:  # noqa: ASYNC110
+            await asyncio.sleep(0)

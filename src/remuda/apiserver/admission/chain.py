@@ -42,7 +42,9 @@ class Admission:
             body = defaulted(request.resource, body, request.old)
             for mutating in self._mutating:
                 body = mutating.admit(request, body)
-            validate(request.resource, request.name, body, request.old)
+            # What was stored before a default existed is compared as if it had been stored with it.
+            old = None if request.old is None else defaulted(request.resource, request.old, request.old)
+            validate(request.resource, request.name, body, old)
         for validating in self._validating:
             validating.check(request, body)
         return body

@@ -153,7 +153,8 @@ def _namespace(body: JsonObject, old: JsonObject | None) -> JsonObject:
         body = {**body, "metadata": {**meta, "labels": labels}}
     if old is not None:
         return body
-    return {**body, "spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"}}
+    spec = body.get("spec") if isinstance(body.get("spec"), dict) else {}
+    return {**body, "spec": {"finalizers": ["kubernetes"], **(spec or {})}, "status": {"phase": "Active"}}
 
 
 def _claim(body: JsonObject, old: JsonObject | None) -> JsonObject:

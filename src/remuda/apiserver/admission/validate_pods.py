@@ -6,6 +6,7 @@ import copy
 from typing import Any
 
 from remuda.api.meta import JsonObject
+from remuda.api.names import GROUP
 from remuda.apiserver.admission import syntax
 from remuda.apiserver.admission.fields import At, equal_ignoring_empty
 
@@ -20,9 +21,17 @@ _HANDLERS = ("exec", "httpGet", "tcpSocket", "grpc")
 
 def pod(root: At, old: JsonObject | None) -> None:
     if old is None:
-        pod_spec(root["spec"])
+        pod_spec(root["spec"], needs_image=not _is_trained(root))
     else:
         _pod_update(root, old)
+
+
+def _is_trained(root: At) -> bool:
+    """A TrainingJob's pod may run the machine's own programs, without an image."""
+    return any(
+        owner["kind"].text() == "TrainingJob" and owner["apiVersion"].text().startswith(f"{GROUP}/")
+        for owner in root["metadata"]["ownerReferences"].each()
+    )
 
 
 def template(at: At, restart: tuple[str, ...] = RESTART) -> None:
@@ -35,7 +44,7 @@ def template(at: At, restart: tuple[str, ...] = RESTART) -> None:
         policy.unsupported(restart)
 
 
-def pod_spec(spec: At) -> None:
+def pod_spec(spec: At, *, needs_image: bool = True) -> None:
     volumes = _volumes(spec["volumes"])
     names: set[str] = set()
     host_ports: set[tuple[int, str]] = set()
@@ -44,6 +53,8 @@ def pod_spec(spec: At) -> None:
     for field in ("containers", "initContainers"):
         for container in spec[field].each():
             _container(container, names, volumes, host_ports, is_init=field == "initContainers")
+            if needs_image and not container["image"].text():
+                container["image"].required()
     spec["restartPolicy"].one_of(RESTART)
     spec["dnsPolicy"].one_of(_DNS)
     if spec["dnsPolicy"].text() == "None" and not spec["dnsConfig"]["nameservers"].items():
@@ -95,9 +106,7 @@ def _container(at: At, names: set[str], volumes: set[str], host_ports: set[tuple
         name.duplicate()
     if name.text():
         names.add(name.text())
-    if not image.text():
-        image.required()
-    elif image.text() != image.text().strip():
+    if image.text() != image.text().strip():
         image.invalid("must not have leading or trailing whitespace")
     at["imagePullPolicy"].one_of(_PULL)
     at["terminationMessagePolicy"].one_of(_MESSAGE)
@@ -234,12 +243,13 @@ def _toleration(at: At) -> None:
 def _pod_update(root: At, old: JsonObject) -> None:
     """Of a pod's spec only images, activeDeadlineSeconds (shorter), tolerations (more) and the grace of a negative one."""
     spec, before = root["spec"], old.get("spec") or {}
+    needs_image = not _is_trained(root)
     for field in ("containers", "initContainers"):
         if len(spec[field].items()) != len(before.get(field) or ()):
             spec[field].forbidden("pod updates may not add or remove containers")
             return
         for container in spec[field].each():
-            if not container["image"].text():
+            if needs_image and not container["image"].text():
                 container["image"].required()
     _shorter_deadline(spec["activeDeadlineSeconds"], before.get("activeDeadlineSeconds"))
     tolerations = before.get("tolerations") or []

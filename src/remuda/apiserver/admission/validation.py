@@ -39,7 +39,7 @@ def check_metadata(meta: At) -> None:
     for finalizer in meta["finalizers"].each():
         if not is_qualified_name(finalizer.text()):
             meta["finalizers"].invalid("a finalizer is a qualified name", finalizer.value)
-        if "/" not in finalizer.text():
+        if "/" not in finalizer.text() and finalizer.text() not in _STANDARD_FINALIZERS:
             finalizer.invalid("name is neither a standard finalizer name nor is it fully qualified")
     controllers = 0
     for owner in meta["ownerReferences"].each():
@@ -51,6 +51,9 @@ def check_metadata(meta: At) -> None:
         meta["ownerReferences"].invalid("only one reference can have controller set to true", None)
 
 
+_STANDARD_FINALIZERS = frozenset(
+    ("foregroundDeletion", "orphan", "kubernetes", "customresourcecleanup.apiextensions.k8s.io")
+)
 _CHECKS: dict[tuple[str, str], Validate] = {
     ("", "pods"): pods.pod,
     ("", "services"): objects.service,

@@ -18,6 +18,7 @@ A key is `/<group>/<plural>/...`; what comes before the third slash names its co
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Iterator
 
 from remuda.api.errors import ApiError, Conflict, Expired, Unavailable
 from remuda.api.meta import JsonObject, KObject
@@ -65,6 +66,7 @@ class Store:
         self._is_closed = False
         self._idle: asyncio.Event | None = None
         self._collections: dict[str, Collection] = {}
+        self._listeners: list[Callable[[Event], None]] = []
         self._load()
 
     def _load(self) -> None:
@@ -106,6 +108,16 @@ class Store:
         """Every object under the prefix (a collection's, or longer), in key order."""
         objects = self._collection(prefix).objects
         return [objects[key] for key in sorted(objects) if key.startswith(prefix)]
+
+    def everything(self) -> Iterator[Record]:
+        """Every object of every collection, in no order."""
+        for collection in list(self._collections.values()):
+            yield from list(collection.objects.values())
+
+    def subscribe(self, listener: Callable[[Event], None]) -> Callable[[], None]:
+        """Calls it for every committed change, in order and at once; it must be quick. Returns how to end that."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
 
     def scan_at(self, prefix: str, revision: int) -> list[Record]:
         """The same as of an older revision; Expired when the history does not reach back to it."""
@@ -226,6 +238,8 @@ class Store:
                 record = write.event.record
                 self._revision = record.rv
                 self._collection(record.key).publish(write.event)
+                for listener in self._listeners:
+                    listener(write.event)
                 if self._staged.get(record.key) is write:
                     del self._staged[record.key]
             for write in group:

@@ -8,13 +8,14 @@ from typing import Any, TypeVar
 import msgspec
 import yaml
 
-from remuda.api.codec import decode, decode_json, encode
+from remuda.api.codec import decode_json, encode, from_wire
 from remuda.api.core_v1 import Binding
 from remuda.api.errors import ApiError, BadRequest, Status, StatusDetails
 from remuda.api.meta import JsonObject
 from remuda.apiserver import rules
 from remuda.apiserver.registry import Served
 from remuda.apiserver.store.record import Record
+from remuda.apiserver.wire import protobuf
 from remuda.kube.cluster import Preconditions
 from remuda.kube.rest import JSON, MERGE_PATCH, BindingBody
 
@@ -43,8 +44,11 @@ def parse_object(header: str, body: bytes) -> JsonObject:
     media = media_type(header)
     if media == YAML:
         return _mapping(_yaml(body))
+    if media == protobuf.MEDIA:
+        return protobuf.parse(body)
     if media not in (JSON, ""):
-        raise UnsupportedMediaType(f"the body is `{header}`; {JSON} and {YAML} are understood here")
+        known = f"{JSON}, {YAML} and {protobuf.MEDIA}"
+        raise UnsupportedMediaType(f"the body is `{header}`; {known} are understood here")
     return _mapping(_json(body))
 
 
@@ -60,9 +64,7 @@ def parse_patch(header: str, body: bytes) -> tuple[str, Any]:
 
 
 def parse_binding(header: str, body: bytes) -> Binding:
-    if media_type(header) not in (JSON, ""):
-        raise UnsupportedMediaType(f"the body is `{header}`; only {JSON} is understood here")
-    given = _typed(BindingBody, body)
+    given = _converted(BindingBody, parse_object(header, body))
     return Binding(given.target.name, given.metadata)
 
 
@@ -90,8 +92,13 @@ class Deletion(msgspec.Struct, frozen=True):
     is_dry_run: bool
 
 
-def parse_delete_options(body: bytes, query: dict[str, str]) -> Deletion:
-    options = _typed(DeleteOptions, body) if body.strip() else DeleteOptions()
+def parse_delete_options(header: str, body: bytes, query: dict[str, str]) -> Deletion:
+    given = parse_object(header, body) if body.strip() else {}
+    return deletion(given, query)
+
+
+def deletion(given: JsonObject, query: dict[str, str]) -> Deletion:
+    options = _converted(DeleteOptions, given)
     grace, query_grace = options.grace_period_seconds, query.get("gracePeriodSeconds", "")
     if grace is None and query_grace:
         if not query_grace.isdigit():
@@ -155,10 +162,10 @@ def _mapping(value: Any) -> JsonObject:
     return value
 
 
-def _typed(type_: type[T], body: bytes) -> T:
+def _converted(type_: type[T], value: JsonObject) -> T:
     try:
-        return decode(type_, body)
-    except msgspec.MsgspecError as error:
+        return from_wire(type_, value)
+    except msgspec.ValidationError as error:
         raise BadRequest(f"the body cannot be read: {error}") from None
 
 

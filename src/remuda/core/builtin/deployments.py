@@ -183,9 +183,7 @@ def _lowered(own: Deployment, new: ReplicaSet, old: list[ReplicaSet]) -> list[tu
         if taken > 0:
             target[unhealthy.uid] -= taken
             budget -= taken
-    available = new.status.available_replicas + sum(
-        min(target[s.uid], s.status.available_replicas) for s in old
-    )
+    available = new.status.available_replicas + sum(min(target[s.uid], s.status.available_replicas) for s in old)
     spare = max(0, available - least)
     for healthy in old:
         taken = min(spare, target[healthy.uid])

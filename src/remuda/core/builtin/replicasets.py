@@ -59,9 +59,7 @@ def _is_stray(pod: Pod, own: ReplicaSet) -> bool:
     return is_orphan(pod) and is_active(pod) and selects(own.spec.selector, pod.labels)
 
 
-def _status(
-    own: ReplicaSet, mine: list[Pod], active: list[Pod], now: float
-) -> tuple[ReplicaSetStatus, float | None]:
+def _status(own: ReplicaSet, mine: list[Pod], active: list[Pod], now: float) -> tuple[ReplicaSetStatus, float | None]:
     template_labels = (own.spec.template.get("metadata") or {}).get("labels") or {}
     times = [t for p in active if (t := available_at(p, own.spec.min_ready_seconds)) is not None]
     status = ReplicaSetStatus(

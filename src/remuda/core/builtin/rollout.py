@@ -41,7 +41,7 @@ def conditions_of(
     ready = new.status.available_replicas if new is not None else 0
     left = sum(s.status.replicas for s in sets) - updated
     progress = f'ReplicaSet "{name}" is progressing: {updated} updated, {ready} available, {left} old.'
-    if old is not None and old.message == progress or (old is not None and old.reason == "ProgressDeadlineExceeded"):
+    if old is not None and (old.message == progress or old.reason == "ProgressDeadlineExceeded"):
         since = to_seconds(old.last_transition_time) if old.last_transition_time else now
         deadline = since + spec.progress_deadline_seconds
         if old.reason == "ProgressDeadlineExceeded" and is_moving:

@@ -3,13 +3,14 @@ with one step to resume from.
 
 A pod that lost its rank counts until it has stopped and cannot start again: two processes of one rank would write the same
 checkpoints. Its agent may be the last to hear of the new attempt, so "ready" for an older one is not enough: it could still be
-started. One that does not answer in time is given up (its devices are quarantined when it runs), so the barrier never hangs.
+started. One that does not answer in time is given up and its devices are quarantined, so the barrier never hangs.
 """
 
 from __future__ import annotations
 
 from remuda.api.meta import to_time
 from remuda.api.training import RetiredPod
+from remuda.core.workload.faults import NOT_STOPPED
 from remuda.core.workload.gang import OPEN, common_checkpoint, seconds_of
 from remuda.core.workload.look import Look
 
@@ -24,7 +25,7 @@ def open_barrier(look: Look) -> None:
         for v in views
         if v.report is not None and v.is_ready_for(status.attempt) and v.is_usable and v.pod.status.pod_ip
     ]
-    if len(ready) < len(views) or any(_may_still_run(look, pod) for pod in status.retired):
+    if len(ready) < len(views) or any(_is_waited_for(look, pod) for pod in status.retired):
         return
     resume = common_checkpoint(ready)
     under_way = look.under_way
@@ -39,12 +40,9 @@ def open_barrier(look: Look) -> None:
     look.update(barrier=OPEN, resume_step=resume, started_at=status.started_at or to_time(look.now))
 
 
-def _may_still_run(look: Look, pod: RetiredPod) -> bool:
+def _is_waited_for(look: Look, pod: RetiredPod) -> bool:
     view = look.views.get(pod.uid)
-    if view is None or view.node_dead or view.pod.is_terminal or view.report is None:
-        return False
-    is_behind = view.report.state == "ready" and view.report.attempt < look.status.attempt
-    return (view.may_run or is_behind) and not is_overdue(look)
+    return view is not None and pod.reason != NOT_STOPPED and (view.may_run or view.may_start(look.status.attempt))
 
 
 def is_overdue(look: Look) -> bool:

@@ -102,6 +102,11 @@ class PodView(msgspec.Struct, frozen=True):
         at_work = self.report is not None and self.report.state in ("running", "stopping")
         return at_work and not self.node_dead and not self.pod.is_terminal
 
+    def may_start(self, attempt: int) -> bool:
+        """Ready for an attempt before this one: an agent that is the last to hear of this one could still start that."""
+        is_behind = self.report is not None and self.report.state == "ready" and self.report.attempt < attempt
+        return is_behind and not self.node_dead and not self.pod.is_terminal
+
     @property
     def is_usable(self) -> bool:
         """May be given a rank, now or when it is bound."""

@@ -37,11 +37,12 @@ def retire(look: Look, uid: str, reason: str, until: float | None = None) -> Non
 
 
 def keep_retired_out(look: Look) -> None:
-    """Retired pods are deleted until they are gone; then they are forgotten. One that still runs when it should have stopped
-    long ago is written down as such, which takes its devices out of use."""
+    """Retired pods are deleted until they are gone; then they are forgotten. One that may still run when it should have
+    stopped long ago is written down as such, which takes its devices out of use."""
     kept = [r for r in look.status.retired if r.uid in look.views or _pauses(r, look.now)]
     if is_overdue(look):
-        late = {r.uid for r in kept if (v := look.views.get(r.uid)) and v.may_run}
+        attempt = look.status.attempt
+        late = {r.uid for r in kept if (v := look.views.get(r.uid)) and (v.may_run or v.may_start(attempt))}
         kept = [msgspec.structs.replace(r, reason=NOT_STOPPED) if r.uid in late else r for r in kept]
     if kept != look.status.retired:
         look.update(retired=kept)

@@ -1,0 +1,143 @@
+"""What a client goes through when its API server restarts and history is thrown away. On a control plane of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import subprocess
+import urllib.request
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from remuda.api.core_v1 import Lease
+from remuda.api.errors import Expired, Unavailable
+from remuda.kube import kubeconfig
+from remuda.kube.backoff import Backoff
+from remuda.kube.cluster import WatchEvent
+from remuda.kube.http import HttpCluster
+from remuda.kube.informer import Informer
+from remuda.kube.transport import Options
+from tests.kube.control_plane import ControlPlane
+from tests.kube.own_plane import own_plane
+
+DEADLINE_S = 50.0
+
+
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    with own_plane(tmp_path_factory.mktemp("outage")) as plane:
+        yield plane
+
+
+@pytest_asyncio.fixture
+async def cluster(plane: ControlPlane) -> AsyncIterator[HttpCluster]:
+    options = Options(page_size=2)
+    access = kubeconfig.load(plane.kubeconfig)
+    async with asyncio.timeout(DEADLINE_S), HttpCluster(access=access, options=options) as cluster:
+        yield cluster
+
+
+def a_lease(name: str) -> dict[str, Any]:
+    return {"metadata": {"name": name, "namespace": "default"}, "spec": {"holderIdentity": "x"}}
+
+
+def end(plane: ControlPlane) -> list[str]:
+    """Kill it and return its command. Asked politely, it would wait a minute for its watchers to leave."""
+    process = plane.processes.pop("kube-apiserver")
+    process.kill()
+    process.wait(timeout=30)
+    assert isinstance(process.args, list)
+    return [str(part) for part in process.args]
+
+
+def begin(plane: ControlPlane, command: list[str]) -> None:
+    with (plane.directory / "kube-apiserver.log").open("ab") as log:
+        plane.processes["kube-apiserver"] = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+
+async def restart(plane: ControlPlane) -> None:
+    begin(plane, end(plane))
+    await asyncio.to_thread(plane._wait_until_ready)
+
+
+def compact(plane: ControlPlane, revision: str) -> None:
+    """Throw away what came before, as the API server itself does every five minutes."""
+    arguments = plane.processes["kube-apiserver"].args
+    assert isinstance(arguments, list)
+    etcd = next(found[1] for each in arguments if (found := re.match(r"--etcd-servers=(.*)", str(each))))
+    body = json.dumps({"revision": revision, "physical": True}).encode()
+    request = urllib.request.Request(f"{etcd}/v3/kv/compaction", method="POST", data=body)
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(request, timeout=10) as answer:
+        answer.read()
+
+
+async def test_a_watch_survives_a_restart_of_the_server(plane: ControlPlane, cluster: HttpCluster) -> None:
+    since = (await cluster.list(Lease, "default")).resource_version
+    found: list[WatchEvent[Lease]] = []
+    async with aclosing(cluster.watch(Lease, since, "default")) as stream:
+        await cluster.create(Lease, a_lease("before"))
+        found.append(await anext(stream))
+        restarting = asyncio.create_task(restart(plane))
+        reading = asyncio.create_task(_next_object(stream))  # reads on while the server is away
+        await restarting
+        await cluster.create(Lease, a_lease("after"))
+        found.append(await reading)
+    assert [(event.type, event.obj and event.obj.name) for event in found] == [
+        ("ADDED", "before"),
+        ("ADDED", "after"),
+    ]
+
+
+async def _next_object(stream: Any) -> WatchEvent[Lease]:
+    while True:
+        event: WatchEvent[Lease] = await anext(stream)
+        if event.obj is not None:
+            return event
+
+
+async def test_a_read_during_the_outage_is_unavailable(plane: ControlPlane, cluster: HttpCluster) -> None:
+    command = end(plane)
+    with pytest.raises(Unavailable, match="cannot reach the API"):
+        await cluster.list(Lease, "default")
+    begin(plane, command)
+    await asyncio.to_thread(plane._wait_until_ready)
+    await cluster.list(Lease, "default")
+
+
+async def test_history_that_was_compacted_is_expired(plane: ControlPlane, cluster: HttpCluster) -> None:
+    for number in range(5):
+        await cluster.create(Lease, a_lease(f"l{number}"))
+    since = (await cluster.list(Lease, "default")).resource_version
+    pages = cluster.pages(Lease, "default")
+    async with aclosing(pages):
+        first = await anext(pages)
+        assert len(first.items) == 2
+        # An informer that has seen this far, and then nothing until all is over.
+        informer = Informer(cluster, Lease, "default", backoff=Backoff(0.01, 0.1))
+        heard: list[str] = []
+        informer.subscribe(lambda old, new: heard.append(f"{old and old.name} {new and new.name}"))
+        await informer._list()
+        del heard[:]
+        await cluster.patch(Lease, "l0", {"spec": {"holderIdentity": "y"}}, "default")
+        await cluster.delete(Lease, "l1", "default")
+        compact(plane, (await cluster.list(Lease, "default")).resource_version)
+        await restart(plane)  # or its cache would still know
+        with pytest.raises(Expired):
+            await anext(pages)
+    with pytest.raises(Expired):
+        await anext(cluster.watch(Lease, since, "default"))
+    names = [lease.name for lease in (await cluster.list(Lease, "default")).items]
+    assert "l0" in names
+    assert "l1" not in names
+    task = asyncio.create_task(informer.run())
+    while informer.relists < 2:  # noqa: ASYNC110 - its counter is all there is
+        await asyncio.sleep(0.01)
+    assert sorted(heard) == ["l0 l0", "l1 None"]
+    task.cancel()
+    await asyncio.wait([task])
