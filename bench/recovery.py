@@ -36,7 +36,7 @@ from remuda.runtime.config import ClusterConfig
 RANKS, NODES = 64, 16
 PODS = 512
 TIMEOUT_S = 60.0
-KILLED, FAILED = "process killed", "device failed, spare promoted"
+KILLED, FAILED = "process killed", "device failed (spare)"
 
 
 class RealRun(msgspec.Struct, frozen=True):
@@ -103,12 +103,12 @@ async def run_simulated(root: Path, pods: int) -> SimulatedRun:
 
 def real_bars(runs: list[RealRun], ranks: int) -> list[Bar]:
     def bars(fault: str, times: list[Times], up: list[float]) -> list[Bar]:
-        group = f"{ranks} ranks, {fault}: from the signal"
+        group = f"{ranks} ranks, {fault}"
         return [
-            Bar(group, "to all stopped", [t.stopped for t in times], 1.0),
-            Bar(group, "to the barrier open", [t.opened for t in times]),
-            Bar(group, "to all running the new attempt", up, 5.0),
-            Bar(group, "against a bare start", [s / r.bare for s, r in zip(up, runs, strict=True)], 2.0, "x"),
+            Bar(group, "signal -> all stopped", [t.stopped for t in times], 1.0),
+            Bar(group, "signal -> barrier open", [t.opened for t in times]),
+            Bar(group, "signal -> all run the new attempt", up, 5.0),
+            Bar(group, "that, against a bare start", [s / r.bare for s, r in zip(up, runs, strict=True)], 2.0, "x"),
         ]
 
     peers = f"{ranks} ranks, beside it"
@@ -117,16 +117,16 @@ def real_bars(runs: list[RealRun], ranks: int) -> list[Bar]:
         *bars(FAILED, [r.failed for r in runs], [r.failed_up for r in runs]),
         Bar(peers, "the same commands started bare", [r.bare for r in runs]),
         Bar(peers, "pods deleted and made again", [r.recreated for r in runs]),
-        Bar(peers, "against the restart in place", [r.recreated / r.killed_up for r in runs], None, "x"),
+        Bar(peers, "that, against the restart in place", [r.recreated / r.killed_up for r in runs], None, "x"),
     ]
 
 
 def simulated_bars(runs: list[SimulatedRun], pods: int) -> list[Bar]:
     bars: list[Bar] = []
     for fault, times in ((KILLED, [r.killed for r in runs]), (FAILED, [r.failed for r in runs])):
-        group = f"{pods} simulated pods, {fault}: from the signal"
+        group = f"{pods} simulated pods, {fault}"
         bars += [
-            Bar(group, "to the barrier open", [t.opened for t in times], 3.0),
+            Bar(group, "signal -> barrier open", [t.opened for t in times], 3.0),
             Bar(group, "of that: detect", [t.detected for t in times]),
             Bar(group, "of that: stop", [t.stopped - t.detected for t in times]),
             Bar(group, "of that: open", [t.opened - t.stopped for t in times]),

@@ -31,6 +31,7 @@ class Rules:
         self.size = sum(role.replicas for role in job.spec.roles)
         self.gpus = job.spec.roles[0].gpus
         self.spares = job.spec.spares
+        self.lost: set[str] = set()  # pods on machines without power
         self.slow: set[int] = set()  # attempts raised because a member took too long
         self.done_again: dict[datetime | None, int] = {}  # recovery -> steps made a second time, at a second each
         self.opened: dict[int, dict[int, str]] = {}  # attempt -> rank -> uid
@@ -45,7 +46,8 @@ class Rules:
     def _note_the_slow_and_the_lost(self, new: TrainingJobStatus) -> None:
         """Nobody did anything to these pods, and that is what is wrong with them."""
         for uid, pod in self.model.pods.now.items():
-            if pod.spec.node_name in self.model.off and Cause.INFRA not in self.done_to.get(pod.name, ()):
+            if pod.spec.node_name in self.model.off and uid not in self.lost:
+                self.lost.add(uid)
                 self.note(uid, Cause.INFRA)
         last = new.recoveries[-1] if new.recoveries else None
         is_slow = last is not None and last.reason in ("MemberNotStarted", "MemberNotStopped")

@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-import msgspec
-
 from remuda.api.apps_v1 import REVISION, Deployment, ReplicaSet
 from remuda.api.batch_v1 import COMPLETION_INDEX, TRACKING, Job
 from remuda.api.conditions import find_condition, is_true
@@ -22,6 +20,7 @@ from remuda.controllers.builtin import run_builtin
 from remuda.core.builtin.nodes import UNREACHABLE
 from remuda.core.builtin.pod_state import is_active, is_ready
 from remuda.kube.cluster import NO_FIELDS
+from remuda.node.runtime import ContainerKey
 from remuda.node.training import Behaviour
 from tests.builders.world import NAMESPACE, World, play
 
@@ -181,17 +180,11 @@ def has(world: World, condition: str) -> bool:
     return is_true(read(world, Job, "job").status.conditions, condition)
 
 
-async def fail(world: World, pod: Pod, code: int) -> None:
-    """Its container ends with that code."""
-    end = {"exitCode": code, "finishedAt": msgspec.to_builtins(now_of(world))}
-    status = {"phase": "Failed", "containerStatuses": [{"name": "main", "state": {"terminated": end}}]}
-    await world.cluster.api.patch(Pod, pod.name, {"status": status}, NAMESPACE, subresource="status")
-
-
-def now_of(world: World) -> Any:
-    from remuda.api.meta import to_time
-
-    return to_time(int(world.loop.clock()))
+def kill(world: World, pod: Pod) -> None:
+    """Its container ends with code 137."""
+    for name, node in world.cluster.machines.nodes.items():
+        if name == pod.spec.node_name:
+            node.runtime.kill(ContainerKey(pod.uid, "main"))
 
 
 def test_an_indexed_job_completes() -> None:
@@ -230,15 +223,15 @@ def test_a_job_of_plain_pods_completes_and_expires() -> None:
 
 def test_a_declared_exit_code_fails_the_job_at_once() -> None:
     async def story(world: World) -> None:
-        rule = {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [42]}}
+        rule = {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [137]}}
         await run_job(world, completions=3, parallelism=3, podFailurePolicy={"rules": [rule]})
         await world.until(lambda: sum(map(is_ready, job_pods(world))) == 3)
-        await fail(world, job_pods(world)[0], 42)
+        kill(world, job_pods(world)[0])
         await world.until(lambda: has(world, "Failed"))
         failed = find_condition(read(world, Job, "job").status.conditions, "Failed")
         assert failed is not None
         assert failed.reason == "PodFailurePolicy"
-        assert "exit code 42 matching FailJob rule at index 0" in failed.message
+        assert "exit code 137 matching FailJob rule at index 0" in failed.message
         assert has(world, "FailureTarget")
         assert not [p for p in job_pods(world) if is_active(p)]
 
@@ -251,11 +244,11 @@ def test_a_failing_job_backs_off_and_gives_up() -> None:
         for failures, wait in ((1, 10.0), (2, 20.0)):
             await world.until(lambda: any(map(is_ready, job_pods(world))), 60.0)
             at = world.now
-            await fail(world, next(p for p in job_pods(world) if is_active(p)), 1)
+            kill(world, next(p for p in job_pods(world) if is_active(p)))
             await world.until(lambda n=failures: len(job_pods(world)) == n + 1, 60.0)  # type: ignore[misc]
             assert wait - 1.5 <= world.now - at <= wait + 1.5
         await world.until(lambda: any(map(is_ready, job_pods(world))))
-        await fail(world, next(p for p in job_pods(world) if is_active(p)), 1)
+        kill(world, next(p for p in job_pods(world) if is_active(p)))
         await world.until(lambda: has(world, "Failed"))
         status = read(world, Job, "job").status
         assert status.failed == 3

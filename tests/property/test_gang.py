@@ -178,9 +178,6 @@ def power_off(rules: Rules, a: int, b: int) -> None:
     node = nodes[b % len(nodes)]
     if len(rules.model.off) >= 2 or node in rules.model.off:
         return
-    for uid, pod in list(rules.model.pods.now.items()):
-        if pod.spec.node_name == node:
-            rules.note(uid, Cause.INFRA)
     rules.model.power_off(node)
 
 

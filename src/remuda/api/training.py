@@ -140,6 +140,7 @@ class Progress(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     checkpoint_time: datetime | None = None
     step_seconds: float = 0.0
     time: datetime | None = None
+    steps: list[int] = []  # of each rank, in rank order
 
 
 class Recovery(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):

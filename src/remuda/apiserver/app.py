@@ -7,6 +7,7 @@ that is not a success is a `Status` body.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Mapping
 
 import structlog
 
@@ -26,6 +27,8 @@ from remuda.apiserver.wire.paths import Target, parse_path, unknown_path
 
 KUBERNETES = ("1", "37")  # the API version whose behaviour this server follows
 
+Extra = Callable[[Request], Awaitable[None]]
+
 log = structlog.get_logger(__name__)
 
 
@@ -39,9 +42,12 @@ class App:
         version: str = "",
         bookmark_every_s: float = BOOKMARK_EVERY_S,
         logs: LogSource | None = None,
+        extra: Mapping[str, Extra] | None = None,
     ) -> None:
+        """`extra`: more paths, outside of Kubernetes' grammar, and who answers them."""
         self._cluster = cluster
         self._version = version
+        self._extra = extra or {}
         self._closing = asyncio.Event()
         self._watching = Watching(cluster, self._closing, bookmark_every_s)
         self._handlers = Handlers(cluster)
@@ -72,6 +78,9 @@ class App:
         if path == "/openapi/v2" and request.method == "GET":
             # An empty document: kubectl looks here for kinds it did not find in v3, and then knows that there are none.
             await request.answer(b"", media="application/com.github.proto-openapi.spec.v2.v1.0+protobuf")
+            return
+        if path in self._extra:
+            await self._extra[path](request)
             return
         body = self._described(path, request.headers.get("host", ""))
         if body is not None:

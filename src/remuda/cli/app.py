@@ -25,6 +25,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Cluster": {
         "up": ("remuda.cli.up:up", "Start a cluster on this machine: fake GPUs, real processes."),
         "down": ("remuda.cli.up:down", "Stop it. Its state stays and `up` goes on from there."),
+        "status": ("remuda.cli.status:status", "Whether it runs, where its API is, what is in it."),
         "nodes": ("remuda.cli.nodes:nodes", "Nodes: rack, readiness, GPUs free and bad."),
         "devices": ("remuda.cli.devices:devices", "The ledger: state, reason and holder of every device."),
     },
@@ -40,6 +41,9 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "demo": ("remuda.cli.up:demo", "A cluster, a job and three failures it survives, in a minute."),
     },
     "Other": {
+        "kubectl": ("remuda.cli.kubectl:kubectl", "kubectl with this cluster's kubeconfig: remuda kubectl -- get pods"),
+        "backup": ("remuda.cli.backup:backup", "The cluster's state as one file, while it runs or not."),
+        "restore": ("remuda.cli.backup:restore", "A state directory from such a file."),
         "get": ("remuda.cli.get:get", "Any API object as it is stored."),
         "version": ("remuda.cli.get:version", "The version of this program."),
     },

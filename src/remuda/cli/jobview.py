@@ -165,11 +165,11 @@ def _members(picture: Picture, rows: int | None) -> RenderableType:
     status = picture.job.status
     if not status.members and not status.spares:
         return Text("No pods placed yet.", style="dim")
-    columns = ["RANK", "POD", "NODE", "RACK", "DEVICES", "STATE"]
+    columns = ["RANK", "POD", "NODE", "RACK", "DEVICES", "STEP", "STATE"]
     used = [m.node for m in status.members] + [s.node for s in status.spares]
     if not any(node in picture.racks for node in used):
         columns.remove("RACK")
-    table = plain_table(*columns, right=("RANK",))
+    table = plain_table(*columns, right=("RANK", "STEP"))
     table.columns[-1].no_wrap = False
     lines = [
         (str(m.rank), m.pod, m.node, m.devices, member_state(picture, m.uid))
@@ -182,6 +182,7 @@ def _members(picture: Picture, rows: int | None) -> RenderableType:
         shown = standing_out[: max(rows, 1)]
         hidden = len(lines) - len(shown)
         lines = [line for line in lines if line in shown]
+    steps = {str(rank): str(step) for rank, step in enumerate(status.progress.steps)}
     spares = [("spare", s.pod, s.node, s.devices, member_state(picture, s.uid)) for s in status.spares]
     for rank, pod, node, devices, state in [*lines, *spares]:
         cells: list[str | Text] = [
@@ -190,6 +191,7 @@ def _members(picture: Picture, rows: int | None) -> RenderableType:
             node or NOTHING,
             picture.racks.get(node, NOTHING),
             compact(devices),
+            steps.get(rank, NOTHING),
             state,
         ]
         if "RACK" not in columns:

@@ -129,7 +129,8 @@ class Transport:
         timeout = aiohttp.ClientTimeout(total=lasting_s + _LATE_S, sock_connect=_CONNECT_TIMEOUT_S)
 
         async def attempt(identity: Identity) -> aiohttp.ClientResponse:
-            return await self._send(request, identity, timeout)
+            async with asyncio.timeout(self.options.timeout_s):  # to agree; then it may last
+                return await self._send(request, identity, timeout)
 
         response = await self._persist(request, attempt)
         try:
@@ -160,7 +161,7 @@ class Transport:
                     has_renewed = True
                     continue
                 failure, error = Failure(refused.code, refused.asked_s), self._explained(refused)
-            except aiohttp.ClientSSLError as cause:
+            except aiohttp.ClientConnectorCertificateError as cause:
                 raise self._untrusted(cause) from cause
             except TimeoutError as cause:  # it has had its time; another attempt would double what the caller waits
                 raise self._unreachable(cause) from cause
@@ -266,10 +267,9 @@ class Transport:
             text = f"no answer within {self.options.timeout_s:g} s"
         return Unavailable(f"cannot reach the API at {self.where}: {text or type(error).__name__}")
 
-    def _untrusted(self, error: aiohttp.ClientSSLError) -> Unavailable:
-        why = getattr(error, "certificate_error", None) or getattr(error, "os_error", None) or error
+    def _untrusted(self, error: aiohttp.ClientConnectorCertificateError) -> Unavailable:
         return Unavailable(
-            f"no trusted connection to the API at {self.where}: {why}",
+            f"no trusted connection to the API at {self.where}: {error.certificate_error}",
             reason="CertificateNotTrusted",
             fix="certificate-authority must be the CA that signed the server's certificate, for the name in the URL.",
         )

@@ -1,14 +1,25 @@
-"""How a command finds the cluster: the API socket in the state directory."""
+"""How a command finds the cluster: the API socket in the state directory, or its address for others."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator
 
+import yaml
+
 from remuda.api.errors import Refusal
 from remuda.kube.cluster import Cluster
 from remuda.kube.http import HttpCluster
 from remuda.runtime.state import StateDir
+
+
+def api_address(state: StateDir) -> str:
+    """Where the cluster's API listens for others, as its kubeconfig says; "" when it does not."""
+    try:
+        config = yaml.safe_load(state.kubeconfig.read_bytes())
+        return str(config["clusters"][0]["cluster"]["server"])
+    except (OSError, yaml.YAMLError, KeyError, IndexError, TypeError):
+        return ""
 
 
 @contextlib.asynccontextmanager

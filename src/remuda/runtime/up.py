@@ -18,6 +18,7 @@ from remuda.api.meta import JsonObject
 from remuda.apiserver.admission import Admission
 from remuda.apiserver.app import App
 from remuda.apiserver.store.sqlite import SqliteJournal
+from remuda.runtime.backup import BACKUP_PATH, answer_backup
 from remuda.runtime.config import ClusterConfig, check_config
 from remuda.runtime.embedded import EmbeddedCluster
 from remuda.runtime.endpoint import LOOPBACK, Endpoint
@@ -66,9 +67,10 @@ async def _up(config: ClusterConfig, state: StateDir, on_ready: Callable[[], Non
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
+    journal = SqliteJournal(state.database)
     cluster = EmbeddedCluster(
         config,
-        SqliteJournal(state.database),
+        journal,
         root=state.path,
         clock=time.time,
         chance=random.Random(),
@@ -77,7 +79,12 @@ async def _up(config: ClusterConfig, state: StateDir, on_ready: Callable[[], Non
     )
     async with cluster:
         ready = asyncio.Event()
-        app = App(cluster.api, version=__version__, logs=FileLogs(state.logs, _pods(cluster)))
+        app = App(
+            cluster.api,
+            version=__version__,
+            logs=FileLogs(state.logs, _pods(cluster)),
+            extra={BACKUP_PATH: answer_backup(journal, state)},
+        )
         face = asyncio.create_task(endpoint.serve(app, ready))
         waits = [asyncio.create_task(w) for w in (stop.wait(), cluster.wait_failed(), _announce(ready, on_ready))]
         try:

@@ -107,7 +107,7 @@ def a_job(name: str = "hello", **status: Any) -> TrainingJob:
         "members": members,
         "spares": [SparePod(f"{name}-worker-4", pod_uid(4), "worker", "node-05", GPUS, parked=True)],
         "placement": Placement(RACK_LABEL, "rack-1"),
-        "progress": Progress(step=140, checkpoint_step=140, checkpoint_time=at(-3), step_seconds=0.2, time=at(0)),
+        "progress": Progress(140, 140, at(-3), 0.2, at(0), [140, 140, 141]),
         "used": {"device": 1},
         "recoveries": [a_recovery()],
         "interruptions": 1,

@@ -8,6 +8,7 @@ from remuda.api.errors import ApiError, BadRequest
 
 MAX_DEPTH: Final = 200  # every walk over a body is recursive; Kubernetes' own kinds stay below 40
 MAX_OPERATIONS: Final = 10_000
+CONTAINERS: Final = (dict, list)  # isinstance with a union type is four times slower, and these walks are hot
 MAX_COPIED: Final = 3 * 1024 * 1024  # bytes of JSON; each `copy` of a JSON patch could double the document
 
 
@@ -17,13 +18,13 @@ class TooLarge(ApiError):
 
 def check_depth(value: Any) -> None:
     """Level by level, because a bomb would exhaust the stack of a recursive look."""
-    level = [value]
+    level: list[Any] = [value] if isinstance(value, CONTAINERS) else []
     for _ in range(MAX_DEPTH + 1):
         level = [
             below
             for each in level
-            for below in (each.values() if isinstance(each, dict) else each if isinstance(each, list) else ())
-            if isinstance(below, dict | list)
+            for below in (each.values() if isinstance(each, dict) else each)
+            if isinstance(below, CONTAINERS)
         ]
         if not level:
             return

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from remuda.api.meta import JsonObject
+from remuda.apiserver.patching.bounds import CONTAINERS
 from remuda.apiserver.patching.compare import is_granular, item_element
 from remuda.apiserver.patching.fields import SELF, has
 from remuda.apiserver.patching.schema import ANY, FieldSet, KindSchema, Schema, object_meta
@@ -149,7 +150,7 @@ def settled_metadata(body: JsonObject) -> JsonObject:
 def _settled_object(body: JsonObject, schema: Schema, *, custom: bool, skip: str = "") -> JsonObject:
     out: JsonObject | None = None
     for name, value in body.items():
-        if name == skip or (value and not isinstance(value, dict | list)):
+        if name == skip or (value and not isinstance(value, CONTAINERS)):
             continue
         declared = schema.fields.get(name)
         child = declared or schema.element or ANY
@@ -164,7 +165,7 @@ def _settled_object(body: JsonObject, schema: Schema, *, custom: bool, skip: str
                 drop = child.type != "any"
         elif value:
             kept = _settled(value, child, custom)
-        elif not custom and declared is not None and name not in schema.required and isinstance(value, dict | list):
+        elif not custom and declared is not None and name not in schema.required and isinstance(value, CONTAINERS):
             drop = child.type == "array" or (child.type == "object" and child.element is not None)
         if drop or kept is not value:
             if out is None:
@@ -179,7 +180,7 @@ def _settled_object(body: JsonObject, schema: Schema, *, custom: bool, skip: str
 def _settled(value: Any, schema: Schema, custom: bool) -> Any:
     if isinstance(value, dict):
         return _settled_object(value, schema, custom=custom)
-    items = [_settled(item, schema.items, custom) if isinstance(item, dict | list) else item for item in value]
+    items = [_settled(item, schema.items, custom) if isinstance(item, CONTAINERS) else item for item in value]
     return value if all(map(_is, items, value)) else items
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from remuda.api.meta import JsonObject
+from remuda.apiserver.patching.bounds import CONTAINERS
 from remuda.apiserver.patching.fields import LEAF, SELF, text_of
 from remuda.apiserver.patching.schema import ANY, FieldSet, Schema
 
@@ -30,7 +31,7 @@ class Unnameable(Exception):
 def item_element(item: Any, schema: Schema) -> str:
     """The path element of an item of a list that is a map or a set."""
     if not schema.keys:
-        if item is None or isinstance(item, dict | list):
+        if item is None or isinstance(item, CONTAINERS):
             raise Unnameable("an item of a set must be a plain value")
         return "v:" + text_of(item)
     if not isinstance(item, dict):
@@ -50,9 +51,7 @@ def item_element(item: Any, schema: Schema) -> str:
 
 def is_granular(value: Any, schema: Schema) -> bool:
     """The value has paths of its own below it."""
-    if isinstance(value, dict):
-        return not schema.atomic and schema.type in ("object", "any")
-    return isinstance(value, list) and schema.list_type != "atomic" and schema.type == "array"
+    return type(value) is schema.granular
 
 
 def is_equal(a: Any, b: Any) -> bool:

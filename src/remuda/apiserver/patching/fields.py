@@ -129,7 +129,7 @@ def has(node: FieldSet) -> bool:
 
 def ordered(a: FieldSet) -> FieldSet:
     """The same set with its elements in order, for the eye and for stable bytes."""
-    return {key: ordered(a[key]) for key in sorted(a)} if a else LEAF
+    return {key: ordered(node) if node else node for key, node in sorted(a.items())}
 
 
 def paths(a: FieldSet, prefix: str = "") -> Iterator[str]:

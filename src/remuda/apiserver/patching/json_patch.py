@@ -49,7 +49,8 @@ def _check_shape(number: int, op: Any) -> None:
     if not isinstance(op, dict):
         raise BadRequest(f"operation {number} of the patch is not an object")
     for field in ("op", "path", "from"):
-        if not isinstance(op.get(field, ""), str | None):
+        value = op.get(field)
+        if value is not None and not isinstance(value, str):
             raise BadRequest(f"operation {number} of the patch: `{field}` must be text")
 
 

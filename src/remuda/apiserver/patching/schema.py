@@ -40,6 +40,7 @@ class Schema:
         "fields",
         "format",
         "free",
+        "granular",
         "keys",
         "list_type",
         "merge_key",
@@ -62,6 +63,7 @@ class Schema:
         self.merge_key = ""
         self.default: Any = None
         self.nullable = False
+        self.granular: type | None = None  # dict or list: what of this place has paths below it; set by `sealed`
         self.free = False  # true and 1 may both stand here or below, which Python takes for equal
         self.always = False  # the server's own form has this object even when nobody wrote it
 
@@ -72,6 +74,13 @@ class Schema:
     @property
     def items(self) -> Schema:
         return self.element or ATOMIC
+
+    def sealed(self) -> Schema:
+        if self.type == "array":
+            self.granular = None if self.list_type == "atomic" else list
+        else:
+            self.granular = dict if self.type in ("object", "any") and not self.atomic else None
+        return self
 
     def variant(self) -> Schema:
         """A copy for a place that overrides what its type says. It shares the fields, even those still to be filled in."""
@@ -86,6 +95,7 @@ ATOMIC: Final = Schema("any")
 for _schema in (ANY, ATOMIC):
     _schema.element, _schema.nullable, _schema.free = _schema, True, True
 ATOMIC.atomic = True
+ANY.sealed()
 
 
 class KindSchema:
@@ -144,6 +154,7 @@ class _Builder:
             schema = self.built[name] = Schema("object")
             schema.atomic = entry.get("atomic", False)
             schema.required = tuple(entry.get("required", ()))
+            schema.sealed()
             for field, of in entry["fields"].items():
                 schema.fields[field] = self.field(of)
         return schema
@@ -163,7 +174,7 @@ class _Builder:
         schema.strategy = frozenset(of["patch"].split(",")) if "patch" in of else frozenset()
         schema.merge_key = of.get("mergeKey", "")
         schema.default = of.get("default")
-        return schema
+        return schema.sealed()
 
     def plain(self, of: str) -> Schema:
         if of[0] == "@":
@@ -211,11 +222,12 @@ def from_structural(schema: JsonObject | None, *, has_status: bool) -> KindSchem
     Without a schema everything is undeclared: granular objects, atomic lists.
     """
     if schema is None:
-        root = Schema("object")
+        root = Schema("object").sealed()
         root.element, root.free = ANY, True
     else:
         root = _structural({**schema, "x-kubernetes-embedded-resource": True}, preserve=False)
         root.atomic = False
+        root.sealed()
     resets: dict[str, FieldSet] = {}
     if has_status:
         resets = {"": {"f:status": {}}, "status": {"f:metadata": {}, "f:spec": {}}}
@@ -249,7 +261,7 @@ def _structural(schema: JsonObject, preserve: bool) -> Schema:
     out.nullable = out.type == "any" or schema.get("nullable") is True
     out.free = out.type == "any" or any(below.free for below in (*out.fields.values(), *filter(None, [out.element])))
     out.default = schema.get("default")
-    return out
+    return out.sealed()
 
 
 def _structural_list(schema: JsonObject, preserve: bool) -> Schema:

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from remuda.api.errors import ApiError, BadRequest, Invalid
 from remuda.api.meta import JsonObject
-from remuda.apiserver.patching.bounds import check_depth
+from remuda.apiserver.patching.bounds import CONTAINERS, check_depth
 from remuda.apiserver.patching.schema import KindSchema, Schema
 
 _PATCH: Final = "$patch"
@@ -61,7 +61,7 @@ def _merged(doc: JsonObject, patch: JsonObject, schema: Schema, path: str) -> Js
             continue
         if value is None:
             out.pop(name, None)
-        elif type(out.get(name)) is not type(value) or not isinstance(value, dict | list):
+        elif type(out.get(name)) is not type(value) or not isinstance(value, CONTAINERS):
             new = _plain(value, as_given=False)
             if new is not None:
                 out[name] = new

@@ -33,7 +33,8 @@ CREATE TABLE meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL);
 INSERT INTO meta VALUES ('compacted', 0);
 """
 
-_Job = tuple[list[tuple[int, str, str, bytes]], int, Done, asyncio.AbstractEventLoop]
+_Rows = tuple[list[tuple[int, str, str, bytes]], int]
+_Job = tuple[_Rows | Path, Done, asyncio.AbstractEventLoop]  # rows to commit, or where to put a copy
 
 
 class SqliteJournal:
@@ -134,7 +135,16 @@ class SqliteJournal:
 
     def commit(self, group: Sequence[Event], compact_to: int, done: Done) -> None:
         rows = [(event.record.rv, event.record.key, event.type, event.record.raw) for event in group]
-        self._jobs.put((rows, compact_to, done, asyncio.get_running_loop()))
+        self._jobs.put(((rows, compact_to), done, asyncio.get_running_loop()))
+
+    async def copy_to(self, target: Path) -> None:
+        """A copy of the database as of now, in a new file: what was committed before is in it. Writes wait meanwhile."""
+        loop = asyncio.get_running_loop()
+        copied: asyncio.Future[ApiError | None] = loop.create_future()
+        self._jobs.put((target, lambda error: None if copied.done() else copied.set_result(error), loop))
+        error = await copied
+        if error is not None:
+            raise error
 
     def close(self) -> None:
         """Finish what was handed over, then release the file."""
@@ -144,8 +154,8 @@ class SqliteJournal:
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
-            rows, compact_to, done, loop = job
-            error = self._try(rows, compact_to)
+            work, done, loop = job
+            error = self._try_copy(work) if isinstance(work, Path) else self._try(*work)
             # The loop may be gone when the process is being torn down; then nobody is left to be told.
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(done, error)
@@ -165,6 +175,17 @@ class SqliteJournal:
             return ApiError(f"the state could not be written: {error}", reason="StorageFailed")
         except Refusal as refusal:
             return ApiError(f"the state could not be reopened: {refusal}", reason="StorageFailed")
+
+    def _try_copy(self, target: Path) -> ApiError | None:
+        try:
+            if self._connection is None:
+                self._connection = self._open()
+            _copy(self._connection, target)
+            return None
+        except (sqlite3.Error, OSError) as error:
+            return ApiError(f"the state could not be copied: {error}", reason="BackupFailed")
+        except Refusal as refusal:
+            return ApiError(f"the state could not be reopened: {refusal}", reason="BackupFailed")
 
     def _write(self, connection: sqlite3.Connection, rows: list[tuple[int, str, str, bytes]], compact_to: int) -> None:
         newest = {key: (rv, type_, body) for rv, key, type_, body in rows}
@@ -194,3 +215,38 @@ class SqliteJournal:
             with contextlib.suppress(sqlite3.Error):
                 connection.close()  # type: ignore[union-attr]
             self._connection = None
+
+
+def copy_database(source: Path, target: Path) -> None:
+    """A copy of a database that nobody has open; Refusal when it is not ours, too new, or in use."""
+    journal = SqliteJournal(source)  # makes sure of all that, and takes the lock
+    try:
+        assert journal._connection is not None
+        _copy(journal._connection, target)
+    except (sqlite3.Error, OSError) as error:
+        raise Refusal("BackupFailed", f"{source} could not be copied: {error}.", "Check the free space.") from None
+    finally:
+        journal.close()
+
+
+def check_database(path: Path) -> None:
+    """Refusal unless the file is a whole database of a format this program knows."""
+    journal = SqliteJournal(path)
+    try:
+        assert journal._connection is not None
+        found = journal._connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+    except sqlite3.Error as error:
+        found = str(error)
+    finally:
+        journal.close()
+    if found != "ok":
+        raise Refusal("BackupDamaged", f"The database of the backup is damaged: {found}.", "Use another backup.")
+
+
+def _copy(connection: sqlite3.Connection, target: Path) -> None:
+    os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
+    copy = sqlite3.connect(target)
+    try:
+        connection.backup(copy)
+    finally:
+        copy.close()

@@ -12,7 +12,7 @@ from remuda.api.core_v1 import Pod
 from remuda.api.errors import AlreadyExists, NotFound
 from remuda.api.meta import JsonObject, KObject
 from remuda.api.policy_v1 import DisruptionStatus, EndpointSlice, PodDisruptionBudget, ResourceQuota, Service
-from remuda.controllers.builtin.status import write_status
+from remuda.controllers.builtin.status import difference, write_status
 from remuda.controllers.builtin.view import BuiltinView
 from remuda.core.builtin.budgets import plan_budget
 from remuda.core.builtin.endpoints import plan_slice, slice_name
@@ -126,14 +126,11 @@ class QuotaController:
         if planned is None:
             return None
         quota, status = planned
-        if {k: quota.status.get(k) for k in status} != status:
-            gone = {
-                field: dict.fromkeys(set(quota.status.get(field) or ()) - set(status[field])) | status[field]
-                for field in status
-            }
+        patch = difference({field: quota.status.get(field) or {} for field in status}, status)
+        if patch:
             when = Preconditions(uid=quota.uid, resource_version=quota.metadata.resource_version)
             await self._cluster.patch(
-                ResourceQuota, quota.name, {"status": gone}, quota.namespace, subresource="status", when=when
+                ResourceQuota, quota.name, {"status": patch}, quota.namespace, subresource="status", when=when
             )
         # Kinds without an informer (say config maps) are counted again now and then, as Kubernetes does.
         return _RECOUNT_S if set(kinds_counted(quota.spec.get("hard") or {})) - _WATCHED else None

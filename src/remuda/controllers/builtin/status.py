@@ -17,8 +17,18 @@ K = TypeVar("K", bound=KObject)
 def status_patch(old: msgspec.Struct, new: msgspec.Struct, always: tuple[str, ...] = ()) -> JsonObject:
     """`always`: numbers that are written even when they are 0."""
     before, after = to_wire(old), {**dict.fromkeys(always, 0), **to_wire(new)}
-    fields = {*before, *after}
-    return {f: after.get(f) for f in sorted(fields) if before.get(f) != after.get(f)}
+    return difference(before, after)
+
+
+def difference(before: JsonObject, after: JsonObject) -> JsonObject:
+    """The merge patch from one to the other: what is gone is null, at every depth."""
+    patch: JsonObject = {}
+    for field in sorted({*before, *after}):
+        old, new = before.get(field), after.get(field)
+        if old == new:
+            continue
+        patch[field] = difference(old, new) if isinstance(old, dict) and isinstance(new, dict) else new
+    return patch
 
 
 async def write_status(

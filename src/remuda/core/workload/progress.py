@@ -41,6 +41,7 @@ def _reduced(beats: list[MemberProgress], old: Progress, resumed: int) -> Progre
         checkpoint_time=to_time(max(b.checkpoint_time for _, b in saved)) if saved else old.checkpoint_time,
         step_seconds=round(times[len(times) // 2], 4) if times else old.step_seconds,
         time=to_time(max(b.time for b in beats)),
+        steps=[b.step for b in beats],
     )
 
 

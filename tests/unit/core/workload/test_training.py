@@ -209,7 +209,7 @@ def test_an_overdrawn_budget_fails_the_job_by_name() -> None:
 
 
 def test_a_command_that_does_not_exist_fails_at_once() -> None:
-    gang = trained(steps=0)
+    gang = a_gang(a_job(), racks(1)).settle()
     gang.crash(gang.member(0).uid, 127, "command not found: trian.py")
     gang.settle()
     assert (gang.status.phase, gang.status.reason) == ("Failed", "CommandNotFound")

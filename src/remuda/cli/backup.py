@@ -1,0 +1,36 @@
+"""`remuda backup` and `remuda restore`: a state directory as one file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from remuda.cli.session import Session, with_session
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@with_session
+def backup(session: Session, file: Path) -> None:
+    """Write the cluster's state to FILE, while it runs or not: API objects, certificates and token.
+
+    The file holds secrets and is made readable for its owner alone. Logs and checkpoints are not in it.
+    """
+    from remuda.runtime.backup import make_backup
+
+    manifest = make_backup(session.state, file, session.clock())
+    size = file.stat().st_size
+    click.echo(f"{file}: {size} bytes, state format {manifest.format} of Remuda {manifest.remuda}.")
+    click.echo(f"Restore it with:  remuda restore {file} --state DIR")
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@with_session
+def restore(session: Session, file: Path) -> None:
+    """Make a state directory from a backup. It must not have a cluster yet; a backup of a newer Remuda is refused."""
+    from remuda.runtime.backup import restore_backup
+
+    manifest = restore_backup(file, session.state)
+    click.echo(f"{session.state.path} is as it was in {file} (Remuda {manifest.remuda}). Start it with `remuda up`.")

@@ -1,0 +1,31 @@
+"""`remuda kubectl -- ...`: the user's kubectl with this cluster's kubeconfig."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import click
+
+from remuda.cli.session import Session, with_session
+
+
+@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@with_session
+def kubectl(session: Session, arguments: tuple[str, ...]) -> int:
+    """Run kubectl against this cluster: remuda kubectl -- get pods. KUBECTL names another program than `kubectl`."""
+    from remuda.api.errors import Refusal
+
+    state = session.state
+    if state.holder() is None or not state.kubeconfig.exists():
+        raise Refusal("ClusterNotRunning", f"No cluster is running in {state.path}.", "Start one with `remuda up`.")
+    program = shutil.which(os.environ.get("KUBECTL") or "kubectl")
+    if program is None:
+        raise Refusal(
+            "KubectlNotFound",
+            "There is no kubectl on the PATH.",
+            f"Install it, or name it with KUBECTL; any client works with KUBECONFIG={state.kubeconfig}.",
+        )
+    namespace = ["--namespace", session.asked_namespace] if session.asked_namespace else []
+    os.execve(program, ["kubectl", *namespace, *arguments], {**os.environ, "KUBECONFIG": str(state.kubeconfig)})
