@@ -95,7 +95,9 @@ def _managed(labels: dict[str, str], at: str) -> list[dict[str, Any]]:
             **{f"f:{field}": {} for field in "containerStatuses hostIP phase podIP podIPs startTime".split()},
         }
     }
-    placed: dict[str, Any] = {"f:metadata": {"f:annotations": {"f:remuda.dev/devices": {}, "f:remuda.dev/topology": {}}}}
+    placed: dict[str, Any] = {
+        "f:metadata": {"f:annotations": {"f:remuda.dev/devices": {}, "f:remuda.dev/topology": {}}}
+    }
     writers = (("remuda-manager", "", made), ("remuda-scheduler", "", placed), ("kubelet", "status", ran))
     return [
         {

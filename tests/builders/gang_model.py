@@ -100,6 +100,7 @@ class GangModel:
     told: dict[str, TrainingJob] = field(default_factory=dict)  # node -> the job as its agent last saw it
     off: set[str] = field(default_factory=set)  # machines without power
     dead: set[str] = field(default_factory=set)  # nodes whose lease ran out
+    broken: set[tuple[str, str]] = field(default_factory=set)  # (node, device), known or not
     lagging: set[str] = field(default_factory=set)  # pods whose node and agent do nothing for the time being
     checkpoints: dict[int, set[int]] = field(default_factory=dict)  # rank -> steps, on storage all ranks share
     on_look: list[Callable[[Applied], None]] = field(default_factory=list)
@@ -385,6 +386,7 @@ class GangModel:
         return True
 
     def fail_device(self, node: str, device: str, code: str = "xid-79") -> None:
+        self.broken.add((node, device))
         old = self.ledger.now[node]
         new = Signal("kmsg", code, time=to_time(self.now))
         devices = [

@@ -31,8 +31,7 @@ class Rules:
         self.size = sum(role.replicas for role in job.spec.roles)
         self.gpus = job.spec.roles[0].gpus
         self.spares = job.spec.spares
-        self.lost: set[str] = set()  # pods on machines without power
-        self.slow: set[int] = set()  # attempts raised because a member took too long
+        self.befell: set[tuple[str, str]] = set()  # (uid, what)
         self.done_again: dict[datetime | None, int] = {}  # recovery -> steps made a second time, at a second each
         self.opened: dict[int, dict[int, str]] = {}  # attempt -> rank -> uid
 
@@ -43,19 +42,25 @@ class Rules:
             for cause in causes:
                 self.allowed[cause.value] = self.allowed.get(cause.value, 0) + 1
 
-    def _note_the_slow_and_the_lost(self, new: TrainingJobStatus) -> None:
-        """Nobody did anything to these pods, and that is what is wrong with them."""
-        for uid, pod in self.model.pods.now.items():
-            if pod.spec.node_name in self.model.off and uid not in self.lost:
-                self.lost.add(uid)
-                self.note(uid, Cause.INFRA)
-        last = new.recoveries[-1] if new.recoveries else None
-        is_slow = last is not None and last.reason in ("MemberNotStarted", "MemberNotStopped")
-        if last is not None and is_slow and new.attempt not in self.slow:
-            self.slow.add(new.attempt)
-            for member in last.members:
-                self.done_to.setdefault(member, set()).add(Cause.INFRA)
-            self.allowed["infra"] = self.allowed.get("infra", 0) + 1
+    def _note_what_befell_them(self) -> None:
+        """Nobody did anything to these pods themselves: they sit on something broken, or are slower than they may be."""
+        model, status = self.model, self.model.status
+        for uid, pod in model.pods.now.items():
+            if pod.spec.node_name in model.off:
+                self._note_once(uid, Cause.INFRA, "lost")
+            if any((pod.spec.node_name, device) in model.broken for device in devices_of(pod)):
+                self._note_once(uid, Cause.DEVICE, "broken")
+        raised = status.attempt_raised_at
+        if status.barrier == "Closed" and raised is not None and model.now - to_seconds(raised) > 10.0:
+            for member in status.members:
+                report = model.reports.seen.get(member.uid)
+                if report is None or (report.state, report.attempt) != ("ready", status.attempt):
+                    self._note_once(member.uid, Cause.INFRA, f"slow in attempt {status.attempt}")
+
+    def _note_once(self, uid: str, cause: Cause, why: str) -> None:
+        if (uid, why) not in self.befell:
+            self.befell.add((uid, why))
+            self.note(uid, cause)
 
     # --- one look -----------------------------------------------------------------------------------------------------
 
@@ -66,7 +71,7 @@ class Rules:
         assert plan_training(observed, model.now) == plan, "planning twice on equal input differs"
         self._changes_nothing_more(observed, plan)
         before = model.status
-        self._note_the_slow_and_the_lost(plan.status)
+        self._note_what_befell_them()
         self._moves_rightly(before, plan.status)
         self._is_charged_rightly(before, plan.status)
         model.look(writes)

@@ -7,6 +7,7 @@ is worked out here from the pods and devices alone, not from what the control pl
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 
@@ -17,7 +18,7 @@ from remuda.api.names import LABEL_GANG
 from remuda.api.training import Budgets, Cause, Member, TrainingJob
 from remuda.core.placement.snapshot import devices_of
 from remuda.node.training import Behaviour
-from tests.builders.world import NAMESPACE, World
+from tests.builders.world import NAMESPACE, Injected, World
 
 CALM_S = 12.0  # longer than the look-back: what comes later is judged for itself
 RECOVERY_S = 20.0  # within this a lone fault is found and cured: a lease, a stop and a start
@@ -78,6 +79,7 @@ KINDS = {
     "node": 2,
     "spare-device": 2,
     "spare-pod": 1,
+    "cut-off": 2,
     "corrupt": 2,
     "restart": 2,
     "restart-at-write": 3,
@@ -173,6 +175,7 @@ class Actor:
         self.plans = {job.name: job for job in schedule.jobs}
         self.corrupted_at = 0.0
         self._last_act_at = 0.0
+        self._heal_at: dict[str, float] = {}  # by node that is cut off
         self._lone: tuple[Cause | None, tuple[str, ...], dict[str, dict[str, int]]] | None = None
 
     async def perform(self, act: Act) -> None:
@@ -187,7 +190,7 @@ class Actor:
         members = {m.pod: m for job in world.jobs() if not job.is_finished for m in job.status.members}
         before = len(world.injected)
         await getattr(self, f"_{act.kind.replace('-', '_')}")(act)
-        if calm and len(world.injected) == before + 1:
+        if calm and len(world.injected) == before + 1 and world.injected[-1].is_certain:
             self._lone = (*self._expected(act, members), used)
         self._last_act_at = world.now
 
@@ -197,9 +200,15 @@ class Actor:
         until = world.now + seconds
         while True:
             await self._crashes()
+            self._heal(world.now)
             if world.now >= until:
                 return
             await world.sleep(min(0.25, until - world.now))
+
+    def _heal(self, now: float) -> None:
+        for node in [node for node, at in self._heal_at.items() if at <= now]:
+            del self._heal_at[node]
+            self.world.machines.cut_off.discard(node)
 
     async def _crashes(self) -> None:
         world = self.world
@@ -263,6 +272,16 @@ class Actor:
     async def _node(self, act: Act) -> None:
         nodes = sorted(self.world.rack_of)
         await self._blow(DrillKind.NODE_LOST, act, node=nodes[int(act.pick * len(nodes))])
+
+    async def _cut_off(self, act: Act) -> None:
+        """A node's leases and reports do not get through for a while: too short to matter, long enough to fence, or to die."""
+        world = self.world
+        nodes = sorted(world.rack_of)
+        node = nodes[int(act.pick * len(nodes))]
+        world.machines.cut_off.add(node)
+        self._heal_at[node] = world.now + act.count
+        # Twice at most: it fences itself, and is called dead later.
+        world.injected.append(Injected(DrillKind.NODE_LOST, world.now, f"{node} cut off", (), is_certain=False))
 
     async def _corrupt(self, act: Act) -> None:
         jobs = self.world.jobs()
@@ -330,6 +349,7 @@ class Actor:
         self._check_lone_charge()
         world.manager.disarm()
         world.journal.disarm()
+        self._heal(math.inf)
         await world.until(self._is_settled, SETTLE_S, "every job has come to an end or runs")
         steps = {uid: child.step for uid, child in world.children()}
         await world.sleep(3.0)

@@ -6,7 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from remuda.api.core_v1 import Binding
+from remuda.api.core_v1 import Binding, Lease
+from remuda.api.devices import NodeDevices
+from remuda.api.errors import Unavailable
 from remuda.api.meta import JsonObject, KObject
 from remuda.api.selectors import EVERYTHING, FieldSelector, Selector
 from remuda.apiserver.store.journal import Done, Loaded, MemoryJournal
@@ -56,9 +58,12 @@ class WatchedJournal(MemoryJournal):
 
 
 class Kill:
-    """When to kill a control plane: `after` so many of its writes."""
+    """When to kill a control plane: `after` so many of its writes. `deaf`: kinds of which it hears nothing new. `cut_off`:
+    nodes whose leases and reports do not get through."""
 
     def __init__(self) -> None:
+        self.cut_off: set[str] = set()
+        self.deaf: set[type[KObject]] = set()
         self.dead = asyncio.Event()
         self.writes = 0
         self._at: int | None = None
@@ -130,6 +135,8 @@ class MortalCluster:
         loop = asyncio.get_running_loop()
         kept_up_at = -1.0
         async for event in self._inner.watch(kind, since, namespace, labels=labels, fields=fields):
+            while kind in self._kill.deaf:  # noqa: ASYNC110 - virtual time, and nobody to set an event
+                await asyncio.sleep(1.0)
             # Late, but not slow: what comes in a burst is late together.
             if loop.time() > kept_up_at and (delay := self._lag()):
                 await asyncio.sleep(delay)
@@ -152,6 +159,8 @@ class MortalCluster:
         subresource: str = "",
         when: Preconditions = ANY,
     ) -> K:
+        if name in self._kill.cut_off and kind in (Lease, NodeDevices):
+            raise Unavailable(f"{name} is cut off")
         return await self._write(
             lambda: self._inner.patch(kind, name, patch, namespace, subresource=subresource, when=when)
         )

@@ -144,6 +144,7 @@ class World:
         self._drills = 0
         self.journal = WatchedJournal(self._see)
         self.manager = Kill()
+        self.machines = Kill()
         self.cluster = self._cluster()
 
     def _cluster(self) -> EmbeddedCluster:
@@ -157,7 +158,7 @@ class World:
             behaviour=lambda pod: self.behaviours.get(pod.name, self.behaviour),
             checkpoints=self.checkpoints,
             manager_api=lambda api: MortalCluster(api, self.manager, self._lag),
-            machine_api=lambda api: MortalCluster(api, Kill(), self._lag) if self.lag_s else api,
+            machine_api=lambda api: MortalCluster(api, self.machines, self._lag),
         )
 
     def _see(self, event: Event) -> None:
@@ -280,11 +281,12 @@ class World:
         return next((child for found, child in self.children() if found == uid), None)
 
     def holders(self) -> dict[Place, str]:
+        """In the tables of agents that can be spoken to: those of others have to wait until they can, by design."""
         machines = self.cluster.machines
         return {
             (name, device): uid
             for name, agent in machines.agents.items()
-            if not machines.nodes[name].is_lost
+            if not machines.nodes[name].is_lost and name not in self.machines.cut_off
             for device, uid in agent.holders().items()
         }
 

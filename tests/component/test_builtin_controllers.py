@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -16,7 +15,6 @@ from remuda.api.policy_v1 import EndpointSlice, PodDisruptionBudget, ResourceQuo
 from remuda.api.selectors import EVERYTHING
 from remuda.apiserver.admission import Admission
 from remuda.apiserver.objects import Heads
-from remuda.controllers.builtin import run_builtin
 from remuda.core.builtin.nodes import UNREACHABLE
 from remuda.core.builtin.pod_state import is_active, is_ready
 from remuda.kube.cluster import NO_FIELDS
@@ -32,16 +30,11 @@ FOREVER = Behaviour()
 def with_builtin(
     test: Callable[[World], Coroutine[Any, Any, None]], *, behaviour: Behaviour = FOREVER, nodes: int = 4
 ) -> None:
-    """Runs the test in a world whose API has admission and whose cluster has the small controllers."""
+    """Runs the test in a world whose API has admission, as that of `remuda up` has."""
 
     async def main(world: World) -> None:
         world.cluster.api._admission = Admission(Heads(world.cluster.store))
-        running = asyncio.create_task(run_builtin(world.cluster.api, world.loop.clock, lambda: 0.5))
-        try:
-            await test(world)
-        finally:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
+        await test(world)
 
     play(main, nodes=nodes, racks=2, behaviour=behaviour)
 
@@ -110,7 +103,9 @@ def test_a_deployment_rolls_within_its_bounds_and_back() -> None:
 
         def look() -> bool:
             mine = pods(world, app="web")
-            counts.append((len([p for p in mine if is_active(p)]), len([p for p in mine if is_ready(p) and is_active(p)])))
+            counts.append(
+                (len([p for p in mine if is_active(p)]), len([p for p in mine if is_ready(p) and is_active(p)]))
+            )
             return is_rolled_out(world, "x:2")
 
         await set_image(world, "x:2")

@@ -161,7 +161,6 @@ def break_device(rules: Rules, a: int, b: int) -> None:
     held = pod.annotations.get("remuda.dev/devices", "").split(",") if pod is not None else [""]
     if pod is None or not held[0]:
         return
-    rules.note(uid, Cause.DEVICE)
     rules.model.fail_device(pod.spec.node_name, held[a % len(held)])
     if a % 2 and rules.model.crash(uid):
         rules.note(uid, Cause.CODE)

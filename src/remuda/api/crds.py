@@ -27,7 +27,7 @@ COLUMNS: dict[type[KObject], tuple[tuple[str, str, str, int], ...]] = {
     TrainingJob: (
         ("Phase", "string", ".status.phase", 0),
         ("Attempt", "integer", ".status.attempt", 0),
-        ("Ranks", "integer", ".status.ranks", 0),
+        ("Ranks", "string", ".spec.roles[*].replicas", 0),
         ("Step", "integer", ".status.progress.step", 0),
         ("Checkpoint", "integer", ".status.progress.checkpointStep", 1),
         ("Interruptions", "integer", ".status.interruptions", 0),

@@ -8,6 +8,7 @@ from remuda.api.errors import BadRequest
 from remuda.api.meta import JsonObject
 from remuda.apiserver import patching
 from remuda.apiserver.local import LocalCluster
+from remuda.apiserver.naming import invalid_fields, invalid_option
 from remuda.apiserver.objects import MakeNew, own_copy
 from remuda.apiserver.preparation import Preparation, not_found_unless
 from remuda.apiserver.registry import Served
@@ -75,7 +76,7 @@ class Handlers:
         )
 
     async def create(self, request: Request, target: Target) -> None:
-        view, query = self.view(request), parse_write_query(request.query)
+        view, query = self.view(request), parse_write_query(request.query, request.method)
         body = named(parse_object(request.content_type, await request.body()), target.namespace, "")
         work = self.preparation(request, target, query)
         record = await self._cluster.create_record(target.served, body, prepare=work.written, dry_run=query.is_dry_run)
@@ -84,7 +85,7 @@ class Handlers:
 
     async def replace(self, request: Request, target: Target) -> None:
         served = target.served
-        view, query = self.view(request), parse_write_query(request.query)
+        view, query = self.view(request), parse_write_query(request.query, request.method)
         body = named(parse_object(request.content_type, await request.body()), target.namespace, target.name)
         body = own_copy(served, body)
         work = self.preparation(request, target, query)
@@ -95,16 +96,20 @@ class Handlers:
         await self._write(request, target, view, query, change, work)
 
     async def patch(self, request: Request, target: Target) -> None:
-        view, query = self.view(request), parse_write_query(request.query)
+        view, query = self.view(request), parse_write_query(request.query, request.method)
         media, patch = parse_patch(request.content_type, await request.body())
         if query.is_forced is not None and media != APPLY_PATCH:
-            raise BadRequest("force: Forbidden: may not be specified for non-apply patch", reason="Invalid", code=422)
+            raise invalid_option("PatchOptions", "force", "Forbidden: may not be specified for non-apply patch")
+        if media == APPLY_PATCH and not query.manager:
+            raise invalid_option("PatchOptions", "fieldManager", "Required value: is required for apply patch")
         work = self.preparation(request, target, query)
         await self._write(request, target, view, query, self.patched(target, media, patch, query, work), work)
 
     def patched(self, target: Target, media: str, patch: Any, query: WriteQuery, work: Preparation) -> MakeNew:
         served = target.served
         if media == APPLY_PATCH:
+            if not (patch.get("apiVersion") and patch.get("kind")):
+                raise BadRequest("an applied object has to say its apiVersion and kind")
             patch = own_copy(served, named(patch, target.namespace, target.name))
             is_forced = bool(query.is_forced)
 
@@ -121,7 +126,13 @@ class Handlers:
             )
 
         def change(old: JsonObject | None) -> JsonObject:
-            return work.written(old, patched_body(media, not_found_unless(old, served, target.name), patch, served))
+            live = not_found_unless(old, served, target.name)
+            new = patched_body(media, live, patch, served)
+            meta = new.get("metadata")
+            if isinstance(meta, dict) and meta.get("uid") not in (None, "", live["metadata"].get("uid")):
+                what = f'Invalid value: "{meta["uid"]}": field is immutable'
+                raise invalid_fields(served.resource, target.name, [("metadata.uid", what)])
+            return work.written(live, new)
 
         return change
 

@@ -59,6 +59,11 @@ def invalid_fields(resource: Resource, name: str, faults: Sequence[tuple[str, st
     )
 
 
+def invalid_option(options: str, field: str, what: str) -> Invalid:
+    """A parameter of a request, which Kubernetes sees as a field of an object of its own: ListOptions, PatchOptions, ..."""
+    return invalid_fields(Resource("meta.k8s.io", "v1", options, ""), "", [(field, what)])
+
+
 def _kind(resource: Resource) -> str:
     return f"{resource.kind}.{resource.group}" if resource.group else resource.kind
 

@@ -256,7 +256,7 @@ class Objects:
         """Only what was written is judged: an old object that new rules would refuse can still be labelled and let go."""
         if change is None or change.removed:
             return change
-        has_intent = rules.states_intent(head.body, change.body)
+        has_intent = change.has_intent
         if has_intent:
             check_own(served.kind, change.body)
         body = to_storage(served, change.body)
@@ -340,6 +340,7 @@ class Objects:
         name = definition.body["metadata"]["name"]
         rows = [s for s in self.registry if s.custom is not None and s.custom.definition == name and s.kind is None]
         prefix = f"/{spec['group']}/{spec['names']['plural']}/"
+        is_own = self.registry.is_own(name)
         if rows:
             for record in self.store.scan(prefix):
                 meta = record.body["metadata"]
@@ -348,7 +349,7 @@ class Objects:
                         await self.delete_record(rows[0], meta["name"], meta.get("namespace") or "")
                     except ApiError:
                         continue  # gone meanwhile
-        if self.store.scan(prefix) or self.store.head(definition.key) is None:
+        if (self.store.scan(prefix) and not is_own) or self.store.head(definition.key) is None:
             return definition
 
         def let_go(old: JsonObject | None) -> JsonObject:
@@ -386,6 +387,7 @@ def own_copy(served: Served, body: Any) -> JsonObject:
     given = (wire.get("apiVersion", resource.api_version), wire.get("kind", resource.kind))
     if given != (resource.api_version, resource.kind):
         raise BadRequest(f"the object is a {given[1]} of {given[0]}; here go {resource.kind} of {resource.api_version}")
+    wire = {"apiVersion": resource.api_version, "kind": resource.kind, **wire}
     meta = wire.get("metadata")
     if meta is None:
         wire["metadata"] = {}

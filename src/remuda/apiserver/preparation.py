@@ -47,10 +47,14 @@ class Preparation:
 
     def checked(self, body: JsonObject, old: JsonObject | None) -> JsonObject:
         body = self._fitting(self._known(body))
+        resource = self.served.resource
         if self.served.custom is not None or self._subresource:
             return body
         # Whoever leaves a field out owns its default. (Not so with apply: there defaults belong to nobody.)
-        return builtin_defaults(self.served.resource, body, old)
+        filled = builtin_defaults(resource, body, old)
+        if resource.full_name == "namespaces":  # its finalizer is the server's, not the writer's
+            filled = {**body, "metadata": filled.get("metadata", {})}
+        return filled
 
     def _known(self, body: JsonObject) -> JsonObject:
         """Without fields that the kind does not have; a wrong type of a built-in kind's field is the end of it."""

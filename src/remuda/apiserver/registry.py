@@ -256,16 +256,22 @@ class Registry:
                 found[group].append(version)
         return {group: sorted(versions, key=_age, reverse=True) for group, versions in found.items()}
 
+    def is_own(self, name: str) -> bool:
+        """The definition of a kind that is built in here: it may be stored, and changes nothing."""
+        return name in self._own
+
     def is_taken(self, group: str, plural: str, by: str) -> bool:
         """Whether another definition (or a built-in kind) has that name in that group."""
+        if self.is_own(by):
+            return False
         mine = {id(s) for s in self._custom.get(by, ())}
         return any(s.resource.group == group and s.resource.plural == plural and id(s) not in mine for s in self)
 
     def install(self, definition: JsonObject) -> None:
         """Serve what the definition says from now on."""
         name = definition["metadata"]["name"]
-        if name in self._own:
-            return  # built in: the definition is for other clusters
+        if self.is_own(name):
+            return
         self.uninstall(name)
         if not any(
             c.get("type") == "Established" and c.get("status") == "True"

@@ -39,11 +39,29 @@ FOREGROUND = "foregroundDeletion"
 ORPHAN = "orphan"
 
 
+# Kubernetes counts generations of all kinds but these.
+_UNCOUNTED = frozenset(
+    (
+        "configmaps",
+        "events",
+        "limitranges",
+        "namespaces",
+        "nodes",
+        "persistentvolumeclaims",
+        "resourcequotas",
+        "secrets",
+        "serviceaccounts",
+        "services",
+    )
+)
+
+
 class Change(msgspec.Struct, frozen=True):
-    """The body to store, or the last state of an object to remove."""
+    """The body to store, or the last state of an object to remove. `has_intent`: more than metadata and status changed."""
 
     body: JsonObject
     removed: bool = False
+    has_intent: bool = False
 
 
 class Expect(msgspec.Struct, frozen=True):
@@ -78,6 +96,8 @@ def created(resource: Resource, body: JsonObject, *, now: float, uid: str) -> Js
     for field in ("deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"):
         meta.pop(field, None)
     meta |= {"uid": uid, "generation": 1, "creationTimestamp": timestamp(now)}
+    if not is_counted(resource):
+        del meta["generation"]
     new = {"apiVersion": resource.api_version, "kind": resource.kind, **body, "metadata": meta}
     # Status is not the creator's to write. Nodes are the exception in Kubernetes, too: a kubelet registers with its status.
     if has_status(resource) and resource.plural != "nodes":
@@ -193,13 +213,13 @@ def bound(old: JsonObject, node: str, annotations: dict[str, str], *, now: float
     meta = old["metadata"]
     name, spec = meta["name"], old.get("spec") or {}
     if expect.uid and expect.uid != meta["uid"]:
-        raise Conflict(f'cannot bind pod "{name}": uid {expect.uid} is not its uid ({meta["uid"]})')
+        raise _unbindable(name, f"uid {expect.uid} is not its uid ({meta['uid']})")
     if expect.resource_version and expect.resource_version != meta["resourceVersion"]:
-        raise Conflict(f'cannot bind pod "{name}": it is at version {meta["resourceVersion"]} by now')
+        raise _unbindable(name, f"it is at version {meta['resourceVersion']} by now")
     if "deletionTimestamp" in meta:
-        raise Conflict(f'cannot bind pod "{name}": it is being deleted')
+        raise _unbindable(name, "it is being deleted")
     if spec.get("nodeName"):
-        raise Conflict(f'cannot bind pod "{name}": it is already assigned to node "{spec["nodeName"]}"')
+        raise _unbindable(name, f'it is already assigned to node "{spec["nodeName"]}"')
     if not node:
         raise BadRequest(f'cannot bind pod "{name}": the binding names no target node')
     status = old.get("status") or {}
@@ -216,9 +236,14 @@ def bound(old: JsonObject, node: str, annotations: dict[str, str], *, now: float
     )
 
 
-def states_intent(old: JsonObject, new: JsonObject) -> bool:
-    """The change is of more than metadata and status."""
-    return bool(old["metadata"].get("generation") != new["metadata"].get("generation"))
+def _unbindable(name: str, why: str) -> Conflict:
+    return Conflict(f'cannot bind pod "{name}": {why}', details=StatusDetails(name, "pods/binding"))
+
+
+def is_counted(resource: Resource) -> bool:
+    if resource.group:
+        return resource.group != "coordination.k8s.io"
+    return resource.plural not in _UNCOUNTED
 
 
 def not_found(resource: Resource, name: str) -> NotFound:
@@ -302,11 +327,12 @@ def _changed(resource: Resource, old: JsonObject, new: JsonObject) -> Change | N
                 "metadata.finalizers",
                 f"Forbidden: no new finalizers can be added while the object is being deleted, found {sorted(added)}",
             )
-    if _substance(new) != _substance(old):
+    has_intent = _substance(new) != _substance(old)
+    if has_intent and is_counted(resource):
         new["metadata"] = meta = {**meta, "generation": int(meta.get("generation") or 0) + 1}
     if "deletionTimestamp" in meta and not meta.get("deletionGracePeriodSeconds") and not _is_held(new):
         return Change(new, removed=True)
-    return Change(new)
+    return Change(new, has_intent=has_intent)
 
 
 def _substance(body: JsonObject) -> JsonObject:
@@ -332,5 +358,6 @@ def _marked(resource: Resource, old: JsonObject, when: str, grace: int) -> Chang
         marks["generation"] = int(meta["generation"]) + 1
     new = {**old, "metadata": {**meta, **marks}}
     if resource.plural == "namespaces" and not resource.group:
+        del new["metadata"]["deletionGracePeriodSeconds"]
         new["status"] = {**(old.get("status") or {}), "phase": "Terminating"}
     return Change(new)

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from remuda.api.codec import encode
 from remuda.api.errors import ApiError, BadRequest, Status, StatusCause, StatusDetails
-from remuda.api.meta import JsonObject
+from remuda.api.meta import JsonObject, Resource
 from remuda.apiserver import patching, rules
 from remuda.apiserver.conversion import from_storage
 from remuda.apiserver.handlers import Handlers
@@ -32,6 +32,7 @@ from remuda.apiserver.wire.http import Request
 from remuda.apiserver.wire.paths import Target, parse_write_query
 
 _RETRY_EVICTION_S = 10
+_SCALE = Resource("autoscaling", "v1", "Scale", "scales")
 
 
 class TooManyRequests(ApiError):
@@ -65,6 +66,7 @@ class Subresources:
             case ("log", "GET"):
                 await self._log(request, target)
             case ("exec", "GET" | "POST"):
+                self._cluster.read(target.served, target.name, target.namespace)
                 raise NotImplementedHere(
                     "pods of an embedded cluster are plain processes on this machine: enter them with its own tools"
                 )
@@ -75,7 +77,7 @@ class Subresources:
 
     async def _set_scale(self, request: Request, target: Target) -> None:
         served = target.served
-        query = parse_write_query(request.query)
+        query = parse_write_query(request.query, request.method)
         body = await request.body()
         media, patch = "", None
         if request.method == "PUT":
@@ -92,8 +94,8 @@ class Subresources:
             _check_version(served, live, scale)
             replicas = (scale.get("spec") or {}).get("replicas", 0)
             if not isinstance(replicas, int) or isinstance(replicas, bool) or replicas < 0:
-                what = f"Invalid value: {replicas}: must be a whole number, at least 0"
-                raise invalid_fields(served.resource, target.name, [("spec.replicas", what)])
+                what = f"Invalid value: {replicas}: must be greater than or equal to 0"
+                raise invalid_fields(_SCALE, target.name, [("spec.replicas", what)])
             new = _set_at(live, _spec_path(served), replicas)
             return patching.track_update(
                 live,

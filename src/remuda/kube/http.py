@@ -206,7 +206,8 @@ class HttpCluster:
 
 
 def read_page(kind: type[K], body: bytes) -> ListBody[K]:
-    """A page's objects all live on, so looking for garbage among them while they come is time lost: a third of a large list."""
+    """All of a page's objects stay, so looking for garbage among them while they come is in vain. It would take longer than
+    decoding them: 100,000 pods take 1.7 s of CPU like this and 4.4 s otherwise."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

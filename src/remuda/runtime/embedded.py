@@ -16,12 +16,14 @@ from typing import Any
 
 from remuda.api.core_v1 import Namespace, Pod
 from remuda.api.errors import AlreadyExists
-from remuda.api.meta import ObjectMeta
+from remuda.api.meta import KObject, ObjectMeta
 from remuda.apiserver.garbage import GarbageCollector
 from remuda.apiserver.local import LocalCluster
 from remuda.apiserver.objects import Admission, Heads
 from remuda.apiserver.store import Store
 from remuda.apiserver.store.journal import Journal
+from remuda.controllers.builtin import run_builtin
+from remuda.controllers.builtin.namespaces import stored_kind
 from remuda.kube.cluster import Cluster
 from remuda.link.progress import ProgressBoard
 from remuda.node.training import Behaviour, CheckpointStore
@@ -91,11 +93,17 @@ class EmbeddedCluster:
             with contextlib.suppress(AlreadyExists):
                 await self.api.create(Namespace, Namespace(metadata=ObjectMeta(name=name)))
         self._spawn(GarbageCollector(self.api).run(self._clock), "garbage")
+        self._spawn(run_builtin(self.api, self._clock, self._chance.random, self._kinds), "builtin")
         ready = asyncio.Event()
         self._spawn(self.machines.run(ready), "machines")
         self._has_machines = True
         await self._wait(ready)
         self._control_task = asyncio.create_task(self.control.run(), name="control-plane")
+
+    def _kinds(self) -> list[type[KObject]]:
+        """Everything namespaced that can be listed now, custom kinds included."""
+        rows = [s for s in self.api.registry if s.resource.namespaced and "list" in s.resource.verbs]
+        return [s.kind or stored_kind(s.resource) for s in rows]
 
     async def _wait(self, ready: asyncio.Event) -> None:
         """For `ready`, or for the part that failed before it."""

@@ -172,6 +172,17 @@ async def test_the_first_connection_is_not_tried_again() -> None:
     assert waits == []
 
 
+async def test_a_watch_that_nobody_agrees_to_is_unavailable_in_time() -> None:
+    async def answer(asked: Asked) -> Reply:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async with a_cluster(answer, timeout_s=0.05) as (cluster, server, _):
+        with pytest.raises(Unavailable, match=r"no answer within 0\.05 s"):
+            await watched(cluster, "10", 1)
+    assert len(server.asked) == 1
+
+
 async def test_an_api_that_stays_away_is_given_up() -> None:
     down = Reply(500, a_status(500, "InternalError", "no"))
     async with a_cluster(told(added("a", 11), is_cut=True), down, reconnect_s=0.05) as (cluster, server, waits):

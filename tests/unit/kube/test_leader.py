@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import aclosing
 from typing import Any, TypeVar
 
 import pytest
 
-from remuda.api.core_v1 import Lease, Namespace
+from remuda.api.core_v1 import Binding, Lease, Namespace
 from remuda.api.errors import Unavailable
 from remuda.api.meta import KObject
 from remuda.apiserver.local import LocalCluster
 from remuda.apiserver.store import MemoryJournal, Store
 from remuda.core.lease import Timing
-from remuda.kube.cluster import Cluster
+from remuda.kube.cluster import Cluster, pages
 from remuda.kube.fenced import FencedCluster, NotLeading
 from remuda.kube.leader import Contender, Place, Term
 from remuda.sim.loop import VirtualLoop, run_virtual
@@ -270,6 +271,23 @@ def test_a_frozen_leader_writes_nothing_when_it_wakes() -> None:
         names = [each.name for each in (await world.cluster.list(Namespace)).items]
         assert "before" in names
         assert "after" not in names
+
+    virtual(main)
+
+
+def test_a_fenced_cluster_reads_like_the_one_it_guards() -> None:
+    async def main(world: World) -> None:
+        over = Term(7, lambda: False)
+        cluster: Cluster = FencedCluster(world.cluster, over)
+        await world.cluster.create(Lease, {"metadata": {"name": "l", "namespace": "kube-system"}})
+        assert (await cluster.get(Lease, "l", "kube-system")).name == "l"
+        listing = await cluster.list(Lease, "kube-system")
+        assert [[lease.name for lease in page.items] async for page in pages(cluster, Lease)] == [["l"]]
+        assert [lease.name for lease in listing.items] == ["l"]
+        async with aclosing(cluster.watch(Lease, "")) as stream:  # type: ignore[type-var]
+            assert (await anext(stream)).type == "ADDED"
+        with pytest.raises(NotLeading, match="term 7 is over"):
+            await cluster.bind("p", "team", Binding("n"))
 
     virtual(main)
 

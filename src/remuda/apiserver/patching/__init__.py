@@ -23,7 +23,6 @@ For the caller to use as it needs:
     settled(body, schema)      the form to store: no nulls, no empty optional lists and maps
     faults(body, schema.root)  unknown fields, wrong types, items that cannot be told apart; each by its path
     check_depth(body)          400 for a body too deep to walk; patches are checked already
-    is_same(old, new)          nothing but times in managedFields differs: not a write
 
 A patch of a built-in kind, in order:
     new = strategic_merge(live, patch, schema)
@@ -32,10 +31,10 @@ A patch of a built-in kind, in order:
     new = settled(new, schema)
     ... fill in defaults ...
     new = track_update(live, new, manager_name(asked, user_agent), schema, now)
-    ... admission, the rules of the server, store unless is_same(live, new) ...
+    ... admission, the rules of the server, store ...
 """
 
-from remuda.apiserver.patching.apply import ApplyConflict, Cause, apply, is_same, track_update
+from remuda.apiserver.patching.apply import ApplyConflict, apply, track_update
 from remuda.apiserver.patching.bounds import MAX_DEPTH, TooLarge, check_depth
 from remuda.apiserver.patching.check import Fault, faults
 from remuda.apiserver.patching.combine import settled
@@ -48,7 +47,6 @@ from remuda.apiserver.patching.strategic import strategic_merge
 __all__ = [
     "MAX_DEPTH",
     "ApplyConflict",
-    "Cause",
     "Fault",
     "KindSchema",
     "Schema",
@@ -58,7 +56,6 @@ __all__ = [
     "check_depth",
     "faults",
     "from_structural",
-    "is_same",
     "json_patch",
     "manager_name",
     "merge_patch",

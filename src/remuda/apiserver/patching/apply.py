@@ -15,14 +15,14 @@ from typing import Any, Final
 import msgspec
 
 from remuda.api.codec import decode_json
-from remuda.api.errors import BadRequest, Conflict, Invalid
+from remuda.api.errors import BadRequest, Conflict, Invalid, StatusCause, StatusDetails
 from remuda.api.meta import JsonObject
 from remuda.apiserver.patching import owners as ownership
 from remuda.apiserver.patching.bounds import check_depth
 from remuda.apiserver.patching.check import faults
 from remuda.apiserver.patching.combine import merged, removed, settled, settled_metadata, with_members
 from remuda.apiserver.patching.compare import Unnameable, compare, field_set, is_equal
-from remuda.apiserver.patching.fields import LEAF, difference, intersection, paths, union, without
+from remuda.apiserver.patching.fields import LEAF, difference, intersection, ordered, paths, union, without
 from remuda.apiserver.patching.owners import APPLY, UPDATE, Name, Owner, Owners
 from remuda.apiserver.patching.schema import FieldSet, KindSchema, Schema
 
@@ -47,22 +47,15 @@ _MAX_ANNOTATIONS: Final = 256 * 1024
 _MAX_FAULTS: Final = 10
 
 
-class Cause(msgspec.Struct, frozen=True):
-    """One line of a Status' `details.causes`."""
-
-    reason: str
-    message: str
-    field: str
-
-
 class ApplyConflict(Conflict):
     """Fields that the applied body would change belong to others; `causes` names each."""
 
-    def __init__(self, causes: tuple[Cause, ...]) -> None:
+    def __init__(self, causes: list[StatusCause]) -> None:
         count = f"{len(causes)} conflict" + ("s" if len(causes) > 1 else "")
         super().__init__(
             f"Apply failed with {count}: " + "; ".join(f"{cause.message}: {cause.field}" for cause in causes),
             fix="Leave these fields out, apply the values they have, or apply with force to take them over.",
+            details=StatusDetails(causes=causes),
         )
         self.causes = causes
 
@@ -74,16 +67,14 @@ def track_update(
 
     Call it on the body that the writer is to answer for: decoded, patched and defaulted, but before admission.
     """
-    meta: JsonObject = new.get("metadata") or {}
-    old_meta: JsonObject = (old or {}).get("metadata") or {}
-    given = meta.get("managedFields")
-    before = old_meta.get("managedFields")
+    meta = _meta(new)
+    given, before = meta.get("managedFields"), _meta(old).get("managedFields")
     owners = _owners_of_write(given, before, schema, is_subresource=bool(subresource))
     if owners or old is None:
         try:
             owners = _updated(owners, _bare(old or schema.zero), _bare(new), manager, subresource, schema, now)
         except Unnameable:
-            owners = ownership.read(before, trusted=True)
+            owners = ownership.stored(before)
     entries = ownership.written(owners)
     if before and entries == before:
         entries = before
@@ -99,11 +90,11 @@ def _owners_of_write(given: Any, before: Any, schema: KindSchema, *, is_subresou
         if ownership.is_reset(given, custom=schema.custom):
             return {}
         try:
-            if owners := ownership.read(given, trusted=given == before):
+            if given != before and (owners := ownership.read(given)):
                 return owners
         except ValueError:
             pass  # like a writer who did not send any
-    return ownership.read(before, trusted=True)
+    return ownership.stored(before)
 
 
 def _updated(
@@ -122,12 +113,11 @@ def _updated(
         return owners
     if resets := schema.resets.get(subresource):
         changed, gone = without(changed, resets), without(gone, resets)
-    left = {name: _reduced(owner, changed, gone) for name, owner in owners.items()}
-    out = {name: owner for name, owner in left.items() if owner.fields}
-    if taken := difference(changed, _STRIPPED):
+    out = _reduced(owners, changed, gone)
+    if taken := ordered(difference(changed, _STRIPPED)):
         name = ownership.name_for(manager, UPDATE, subresource, version)
         previous = out.get(name)
-        taken = union(taken, previous.fields) if previous else taken
+        taken = union(previous.fields, taken) if previous else taken
         out[name] = Owner(taken, version, ownership.timestamp(now))
     return ownership.capped(out)
 
@@ -150,32 +140,41 @@ def apply(
         raise Invalid("fieldManager: Required value: it must be given for apply")
     ownership.check_manager(manager)
     _check_applied(applied, schema)
-    owners = ownership.read(_meta(live).get("managedFields"), trusted=True)
-    if live is not None and not owners:
-        owners = _updated({}, schema.zero, _bare(live), "before-first-apply", subresource, schema, now)
-    owners = _reconciled(owners, schema)
     name = ownership.name_for(manager, APPLY, subresource, "")
     try:
-        body, owners = _applied(_bare(live or {}), _bare(applied), name, owners, schema, force, now)
-    except _Conflicts as conflicts:
-        sets = conflicts.sets
-        if manager == "kubectl":
-            allowed = _client_side_applied(_bare(live or {}), schema)
-            sets = {owner: rest for owner, taken in sets.items() if (rest := difference(taken, allowed))}
-        if sets:
-            raise ApplyConflict(_causes(sets)) from None
-        body, owners = _applied(_bare(live or {}), _bare(applied), name, owners, schema, True, now)
-    if manager == "kubectl":
-        body = _with_last_applied(body, applied)
+        body, owners = _apply(live, applied, name, schema, force, now)
+    except Unnameable as error:  # the applied body has no such item, so the stored one has
+        raise Invalid(f"the object cannot be applied to: {error.what}; correct it by an update first") from None
     entries = ownership.written(owners)
     if entries:
         body = {**body, "metadata": {**_meta(body), "managedFields": entries}}
-    return live if live is not None and is_same(live, body) else body
+    return live if live is not None and _is_same(live, body, schema) else body
 
 
 class _Conflicts(Exception):
     def __init__(self, sets: dict[Name, FieldSet]) -> None:
         self.sets = sets
+
+
+def _apply(
+    live: JsonObject | None, applied: JsonObject, name: Name, schema: KindSchema, force: bool, now: float
+) -> tuple[JsonObject, Owners]:
+    is_kubectl = name.manager == "kubectl"
+    owners = _reconciled(ownership.stored(_meta(live).get("managedFields")), schema)
+    old = _bare(live or {})
+    if live is not None and not owners:
+        owners = _updated({}, schema.zero, old, "before-first-apply", name.subresource, schema, now)
+    try:
+        body, owners = _applied(old, _bare(applied), name, owners, schema, force, now)
+    except _Conflicts as conflicts:
+        sets = conflicts.sets
+        if is_kubectl:
+            allowed = _client_side_applied(old, schema)
+            sets = {owner: rest for owner, taken in sets.items() if (rest := difference(taken, allowed))}
+        if sets:
+            raise ApplyConflict(_causes(sets)) from None
+        body, owners = _applied(old, _bare(applied), name, owners, schema, True, now)
+    return _with_last_applied(body, applied) if is_kubectl else body, owners
 
 
 def _applied(
@@ -185,27 +184,22 @@ def _applied(
     resets = schema.resets.get(name.subresource, {})
     claimed = without(field_set(applied, schema.root), resets)
     last = owners.get(name)
+    others = {other: owner for other, owner in owners.items() if other != name}
     body = merged(live, applied, schema.root)
     if last is not None and difference(last.fields, claimed):
-        others = [owner.fields for other, owner in owners.items() if other != name]
-        body = _pruned(body, last.fields, [claimed, *others], schema)
-    changed, gone = compare(live, body, schema.root)
-    changed, gone = without(changed, resets), without(gone, resets)
-    conflicts = {
-        other: taken
-        for other, owner in owners.items()
-        if other != name and (taken := intersection(owner.fields, changed))
-    }
-    if conflicts and not force:
-        raise _Conflicts(conflicts)
-    out = {other: _reduced(owner, changed, gone) for other, owner in owners.items() if other != name}
-    out = {other: owner for other, owner in out.items() if owner.fields}
-    if claimed := difference(claimed, _STRIPPED):
+        body = _pruned(body, last.fields, [claimed, *(owner.fields for owner in others.values())], schema)
+    if others:
+        changed, gone = (without(fields, resets) for fields in compare(live, body, schema.root))
+        conflicts = {other: taken for other, owner in others.items() if (taken := intersection(owner.fields, changed))}
+        if conflicts and not force:
+            raise _Conflicts(conflicts)
+        others = _reduced(others, changed, gone)
+    if claimed := ordered(difference(claimed, _STRIPPED)):
         # Claiming what is already so changes the owners, not the object, and only the latter has a time.
-        time = ownership.timestamp(now) if not _is_equal(body, live) else last.time if last else ""
-        out[name] = Owner(claimed, version, time)
+        time = ownership.timestamp(now) if not _is_equal(body, live, schema) else last.time if last else ""
+        others[name] = Owner(claimed, version, time)
     # A custom kind's body keeps its nulls, even those where a list lost its last item: its schema is what judges them.
-    return settled_metadata(body) if schema.custom else settled(body, schema), out
+    return settled_metadata(body) if schema.custom else settled(body, schema), others
 
 
 def _pruned(body: JsonObject, last: FieldSet, owned: list[FieldSet], schema: KindSchema) -> JsonObject:
@@ -226,9 +220,16 @@ def _pruned(body: JsonObject, last: FieldSet, owned: list[FieldSet], schema: Kin
     return result
 
 
-def _reduced(owner: Owner, changed: FieldSet, gone: FieldSet) -> Owner:
-    fields = difference(difference(owner.fields, changed), gone)
-    return owner if fields is owner.fields else Owner(fields, owner.api_version, owner.time)
+def _reduced(owners: Owners, changed: FieldSet, gone: FieldSet) -> Owners:
+    """What is left to the owners of an object after others changed and removed these fields."""
+    out: Owners = {}
+    for name, owner in owners.items():
+        fields = difference(difference(owner.fields, changed), gone)
+        if fields is owner.fields:
+            out[name] = owner
+        elif fields:
+            out[name] = Owner(fields, owner.api_version, owner.time)
+    return out
 
 
 def _reconciled(owners: Owners, schema: KindSchema) -> Owners:
@@ -242,16 +243,16 @@ def _reconciled(owners: Owners, schema: KindSchema) -> Owners:
     return out
 
 
-def is_same(old: JsonObject, new: JsonObject) -> bool:
+def _is_same(old: JsonObject, new: JsonObject, schema: KindSchema) -> bool:
     """Nothing to write: at most the times differ at which somebody came to own what he owned before."""
     if old is new:
         return True
     before, after = _meta(old).get("managedFields") or (), _meta(new).get("managedFields") or ()
-    return ownership.same_but_time(before, after) and _is_equal(_bare(old), _bare(new))
+    return ownership.same_but_time(before, after) and _is_equal(_bare(old), _bare(new), schema)
 
 
-def _is_equal(a: JsonObject, b: JsonObject) -> bool:
-    return a == b and is_equal(a, b)  # Python's own look is fast and settles most
+def _is_equal(a: JsonObject, b: JsonObject, schema: KindSchema) -> bool:
+    return a == b and (not schema.root.free or is_equal(a, b))
 
 
 def _coarsened(fields: FieldSet, schema: Schema) -> FieldSet:
@@ -269,12 +270,12 @@ def _coarsened(fields: FieldSet, schema: Schema) -> FieldSet:
     return fields if out is None else out
 
 
-def _causes(sets: dict[Name, FieldSet]) -> tuple[Cause, ...]:
-    return tuple(
-        Cause("FieldManagerConflict", f"conflict with {_worded(name)}", path)
+def _causes(sets: dict[Name, FieldSet]) -> list[StatusCause]:
+    return [
+        StatusCause("FieldManagerConflict", f"conflict with {_worded(name)}", path)
         for name in sorted(sets, key=lambda n: (n.manager, n.operation, n.subresource, n.api_version))
         for path in paths(sets[name])
-    )
+    ]
 
 
 def _worded(name: Name) -> str:
@@ -326,12 +327,13 @@ def _check_applied(applied: Any, schema: KindSchema) -> None:
 
 
 def _meta(body: JsonObject | None) -> JsonObject:
-    return (body or {}).get("metadata") or {}
+    meta = body.get("metadata") if body else None
+    return meta if isinstance(meta, dict) else {}
 
 
 def _bare(body: JsonObject) -> JsonObject:
     """The object itself, without the record of its owners."""
-    meta = body.get("metadata")
-    if not meta or "managedFields" not in meta:
+    meta = _meta(body)
+    if "managedFields" not in meta:
         return body
     return {**body, "metadata": {name: value for name, value in meta.items() if name != "managedFields"}}

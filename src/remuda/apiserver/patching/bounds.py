@@ -16,10 +16,13 @@ class TooLarge(ApiError):
     code, reason = 413, "RequestEntityTooLarge"
 
 
-def check_depth(value: Any) -> None:
-    """Level by level, because a bomb would exhaust the stack of a recursive look."""
+def check_depth(value: Any, above: int = 0) -> None:
+    """Refuse a value that is nested too deeply, or would be where it has `above` levels over it.
+
+    Level by level, because a bomb would exhaust the stack of a recursive look.
+    """
     level: list[Any] = [value] if isinstance(value, CONTAINERS) else []
-    for _ in range(MAX_DEPTH + 1):
+    for _ in range(MAX_DEPTH + 1 - above):
         level = [
             below
             for each in level

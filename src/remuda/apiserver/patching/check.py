@@ -30,49 +30,64 @@ class Fault(msgspec.Struct, frozen=True):
 def faults(body: Any, schema: Schema, path: str = "") -> list[Fault]:
     """Every fault of a body, in the order of its fields."""
     out: list[Fault] = []
-    _check(body, schema, path, out)
+    _check(body, schema, (None, path), out)
     return out
 
 
-def _check(value: Any, schema: Schema, path: str, out: list[Fault]) -> None:
+# A place is the one above it and a piece of path, so that a path is put together only for a fault.
+_Place = tuple[Any, str]
+
+
+def _check(value: Any, schema: Schema, place: _Place, out: list[Fault]) -> None:
     kind = schema.type
     if kind == "any" or value is None:
         return
     if kind == "object":
         if not isinstance(value, dict):
-            out.append(Fault(TYPE, path, f"must be an object, not {_named(value)}"))
+            out.append(_mistyped("an object", value, place))
             return
         fields, other = schema.fields, schema.element
         for name, below in value.items():
             child = fields.get(name) or other
             if child is None:
-                out.append(Fault(UNKNOWN, f"{path}.{name}", "is not a field"))
-            else:
-                _check(below, child, f"{path}.{name}", out)
+                out.append(Fault(UNKNOWN, _path((place, f".{name}")), "is not a field"))
+            elif child.type != "string" or not isinstance(below, str):
+                _check(below, child, (place, f".{name}"), out)
     elif kind == "array":
-        _check_list(value, schema, path, out)
+        if isinstance(value, list):
+            _check_items(value, schema, place, out)
+        else:
+            out.append(_mistyped("an array", value, place))
     elif not _FITS[kind](value):
-        out.append(Fault(TYPE, path, f"must be {_ARTICLES.get(kind, 'a')} {kind}, not {_named(value)}"))
+        out.append(_mistyped(f"{'an' if kind[0] == 'i' else 'a'} {kind}", value, place))
 
 
-def _check_list(value: Any, schema: Schema, path: str, out: list[Fault]) -> None:
-    if not isinstance(value, list):
-        out.append(Fault(TYPE, path, f"must be an array, not {_named(value)}"))
-        return
+def _check_items(items: list[Any], schema: Schema, place: _Place, out: list[Fault]) -> None:
     seen: set[str] = set()
-    for index, item in enumerate(value):
-        place = f"{path}[{index}]"
-        if schema.list_type != "atomic":
+    for index, item in enumerate(items):
+        here = (place, f"[{index}]")
+        if schema.granular is list:
             try:
                 element = item_element(item, schema)
             except Unnameable as error:
-                out.append(Fault(ITEM, place, error.what))
+                out.append(Fault(ITEM, _path(here), error.what))
                 continue
-            place = path + next(paths({element: {}}))
             if element in seen:
-                out.append(Fault(ITEM, place, "is there twice"))
+                out.append(Fault(ITEM, _path(here), f"{next(paths({element: {}}))} is there twice"))
             seen.add(element)
-        _check(item, schema.items, place, out)
+        _check(item, schema.items, here, out)
+
+
+def _path(place: _Place | None) -> str:
+    pieces: list[str] = []
+    while place is not None:
+        place, piece = place
+        pieces.append(piece)
+    return "".join(reversed(pieces))
+
+
+def _mistyped(wanted: str, value: Any, place: _Place) -> Fault:
+    return Fault(TYPE, _path(place), f"must be {wanted}, not {_named(value)}")
 
 
 def _is_integer(value: Any) -> bool:
@@ -91,7 +106,6 @@ _FITS: Final[dict[str, Callable[[Any], bool]]] = {
     "int-or-string": lambda value: isinstance(value, str) or _is_integer(value),
     "quantity": lambda value: isinstance(value, str) or _is_number(value),
 }
-_ARTICLES: Final = {"integer": "an", "int-or-string": "an"}
 
 
 def _named(value: Any) -> str:

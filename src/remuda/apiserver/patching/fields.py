@@ -7,6 +7,8 @@ The root is no member. So {"f:data": {".": {}, "f:a": {}}} holds two paths: `.da
 Elements are compared as text, so they are always written one way: keys sorted, no spaces, and escaped as Go's JSON encoder
 does. `parsed` brings a set from outside into that form.
 
+Stored sets have their elements in order, for the eye and for stable bytes; every operation on ordered sets keeps the order.
+
 Nothing here changes its arguments, and an operation that removes or adds nothing returns the very set it was given; the
 callers see by identity that an owner did not change.
 """
@@ -38,7 +40,9 @@ def union(a: FieldSet, b: FieldSet) -> FieldSet:
             if out is None:
                 out = dict(a)
             out[key] = joined
-    return a if out is None else out
+    if out is None:
+        return a
+    return out if len(out) == len(a) else dict(sorted(out.items()))
 
 
 def _joined(a: FieldSet, b: FieldSet) -> FieldSet:
@@ -128,7 +132,7 @@ def has(node: FieldSet) -> bool:
 
 
 def ordered(a: FieldSet) -> FieldSet:
-    """The same set with its elements in order, for the eye and for stable bytes."""
+    """The same set with its elements in order."""
     return {key: ordered(node) if node else node for key, node in sorted(a.items())}
 
 

@@ -41,7 +41,6 @@ def json_patch(doc: JsonObject, ops: Any) -> JsonObject:
             raise Invalid(f"operation {number} of the patch ({op.get('op')} {where}): {error}") from None
     if not isinstance(document.root, dict):
         raise Invalid("the patch leaves no object; replace the whole document by an object only")
-    check_depth(document.root)
     return document.root
 
 
@@ -86,7 +85,7 @@ class _Document:
                 raise _Inapplicable(f"`{other}` is no operation; use add, remove, replace, move, copy or test")
 
     def _add(self, path: str, value: Any) -> None:
-        holder, key = self._writable(path)
+        holder, key = self._writable(path, value)
         if isinstance(holder, dict):
             holder[key] = value
         elif key == "-":
@@ -107,7 +106,7 @@ class _Document:
         if path == "":
             self.root = value
             return
-        holder, key = self._writable(path)
+        holder, key = self._writable(path, value)
         holder[_index(key, len(holder)) if isinstance(holder, list) else key] = value
 
     def _test(self, path: str, value: Any) -> None:
@@ -127,9 +126,10 @@ class _Document:
             raise _Inapplicable("the path leads through a plain value")
         return holder.get(tokens[-1], _NOTHING)
 
-    def _writable(self, path: str) -> tuple[Any, str]:
-        """The holder of a path's last token, and that token; the holder is ours to change."""
+    def _writable(self, path: str, value: Any = None) -> tuple[Any, str]:
+        """The holder of a path's last token, and that token; the holder is ours to change, to put `value` there."""
         tokens = _tokens(path)
+        check_depth(value, above=len(tokens))
         self.root = holder = self._owned(self.root)
         for token in tokens[:-1]:
             below = self._owned(_step(holder, token))

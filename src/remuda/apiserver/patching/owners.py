@@ -74,19 +74,30 @@ def timestamp(now: float) -> str:
     return datetime.fromtimestamp(int(now), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def read(entries: Any, *, trusted: bool) -> Owners:
-    """The owners in a `managedFields` list; ValueError when it is malformed. Only what this server wrote is `trusted`."""
-    if entries is None:
-        return {}
+def read(entries: Any) -> Owners:
+    """The owners in a `managedFields` list from outside; ValueError when it is malformed."""
     if not isinstance(entries, list):
         raise ValueError("managedFields must be a list")
+    return _owners([_checked(entry) for entry in entries])
+
+
+def stored(entries: Any) -> Owners:
+    """The owners of an object in the store. `written` made them, unless it is older than this module: then they may be lost."""
+    try:
+        return _owners(entries or [])
+    except (KeyError, TypeError, AttributeError):
+        try:
+            return read(entries)
+        except ValueError:
+            return {}
+
+
+def _owners(entries: list[JsonObject]) -> Owners:
     owners: Owners = {}
     for entry in entries:
-        if not trusted:
-            entry = _checked(entry)
         version = entry["apiVersion"]
         name = name_for(entry.get("manager", ""), entry["operation"], entry.get("subresource", ""), version)
-        owners[name] = Owner(entry.get("fieldsV1") or {}, version, entry.get("time", ""), entry)
+        owners[name] = Owner(entry["fieldsV1"], version, entry.get("time", ""), entry)
     return owners
 
 
@@ -107,7 +118,10 @@ def _checked(entry: Any) -> JsonObject:
     if out.get("fieldsType") != "FieldsV1":
         raise ValueError("managedFields: fieldsType must be FieldsV1")
     if "time" in out:
-        out["time"] = timestamp(datetime.fromisoformat(out["time"]).timestamp())
+        time = datetime.fromisoformat(out["time"])
+        if time.tzinfo is None:
+            raise ValueError("managedFields: time must say its zone")
+        out["time"] = timestamp(time.timestamp())
     try:
         out["fieldsV1"] = ordered(parsed(entry.get("fieldsV1") or {}))
     except RecursionError:
@@ -131,7 +145,7 @@ def _entry(name: Name, owner: Owner) -> JsonObject:
     if owner.time:
         entry["time"] = owner.time
     entry["fieldsType"] = "FieldsV1"
-    entry["fieldsV1"] = ordered(owner.fields)
+    entry["fieldsV1"] = owner.fields
     if name.subresource:
         entry["subresource"] = name.subresource
     return entry
@@ -161,7 +175,7 @@ def capped(owners: Owners) -> Owners:
         bucket = Name(_ANCIENT, UPDATE, "", version)
         if bucket not in out:
             out[bucket] = out.pop(first[version])
-        out[bucket] = Owner(union(owner.fields, out[bucket].fields), version, owner.time)
+        out[bucket] = Owner(union(out[bucket].fields, owner.fields), version, owner.time)
         del out[name]
         surplus -= 1
     return out

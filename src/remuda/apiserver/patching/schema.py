@@ -63,7 +63,7 @@ class Schema:
         self.merge_key = ""
         self.default: Any = None
         self.nullable = False
-        self.granular: type | None = None  # dict or list: what of this place has paths below it; set by `sealed`
+        self.granular: object = None  # dict or list: what of this place has paths below it; set by `sealed`
         self.free = False  # true and 1 may both stand here or below, which Python takes for equal
         self.always = False  # the server's own form has this object even when nobody wrote it
 

@@ -13,6 +13,7 @@ from remuda.api.core_v1 import Binding
 from remuda.api.errors import ApiError, BadRequest, Status, StatusDetails
 from remuda.api.meta import JsonObject
 from remuda.apiserver import rules
+from remuda.apiserver.naming import invalid_option
 from remuda.apiserver.registry import Served
 from remuda.apiserver.store.record import Record
 from remuda.apiserver.wire import protobuf
@@ -107,11 +108,8 @@ def deletion(given: JsonObject, query: dict[str, str]) -> Deletion:
     policy = options.propagation_policy or query.get("propagationPolicy") or ""
     finalizers = {"": None, "Background": "", "Foreground": rules.FOREGROUND, "Orphan": rules.ORPHAN}
     if policy not in finalizers:
-        raise BadRequest(
-            f'propagationPolicy: Unsupported value: "{policy}": use Background, Foreground or Orphan',
-            reason="Invalid",
-            code=422,
-        )
+        what = f'Unsupported value: "{policy}": supported values: "Foreground", "Background", "Orphan", "nil"'
+        raise invalid_option("DeleteOptions", "propagationPolicy", what)
     finalizer = finalizers[policy]
     if options.orphan_dependents is not None and not policy:
         finalizer = rules.ORPHAN if options.orphan_dependents else ""
@@ -134,9 +132,12 @@ def named(body: JsonObject, namespace: str, name: str) -> JsonObject:
     return {**body, "metadata": meta}
 
 
+_TOLD_WHOLE = frozenset(("persistentvolumeclaims", "pods", "resourcequotas", "serviceaccounts", "services"))
+
+
 def render_deleted(served: Served, record: Record, whole: bytes) -> bytes:
     """Gone: a success status. Still there (marked, or held by finalizers): the object as it is now."""
-    if not record.deleted:
+    if not record.deleted or (served.custom is None and served.resource.full_name in _TOLD_WHOLE):
         return whole
     resource, meta = served.resource, record.body["metadata"]
     details = StatusDetails(name=meta["name"], kind=resource.plural, group=resource.group, uid=meta.get("uid") or "")

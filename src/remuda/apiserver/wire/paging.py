@@ -8,7 +8,8 @@ import binascii
 
 import msgspec
 
-from remuda.api.errors import ApiError, BadRequest, Expired
+from remuda.api.errors import ApiError, BadRequest, Expired, Invalid, StatusCause, StatusDetails
+from remuda.apiserver.naming import invalid_option
 from remuda.apiserver.objects import Objects, parse_revision
 from remuda.apiserver.registry import Served
 from remuda.apiserver.selection import matcher, within_prefix
@@ -54,7 +55,11 @@ def page(objects: Objects, served: Served, namespace: str, query: Query) -> Page
         found = store.scan_at(prefix, revision)
     else:
         if query.resource_version not in ("", "0") and parse_revision(query.resource_version) > revision:
-            raise TooNew(f"Too large resource version: {query.resource_version}, current: {revision}")
+            cause = StatusCause("ResourceVersionTooLarge", "Too large resource version")
+            raise TooNew(
+                f"Too large resource version: {query.resource_version}, current: {revision}",
+                details=StatusDetails(causes=[cause], retry_after_seconds=1),
+            )
         found = store.scan(prefix)
     matches = matcher(query.labels, query.fields)
     if matches is not None:
@@ -85,8 +90,8 @@ def check_version_match(query: Query) -> None:
         raise _forbidden('Forbidden: resourceVersionMatch "exact" is forbidden for resourceVersion "0"')
 
 
-def _forbidden(what: str) -> BadRequest:
-    return BadRequest(f"resourceVersionMatch: {what}", reason="Invalid", code=422)
+def _forbidden(what: str) -> Invalid:
+    return invalid_option("ListOptions", "resourceVersionMatch", what)
 
 
 def _encoded(token: _Token) -> str:

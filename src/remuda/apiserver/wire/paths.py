@@ -9,6 +9,7 @@ import msgspec
 from remuda.api.errors import BadRequest, NotFound
 from remuda.api.meta import Resource
 from remuda.api.selectors import FieldSelector, Selector, parse_field_selector, parse_selector
+from remuda.apiserver.naming import invalid_option
 from remuda.apiserver.registry import Registry, Served
 
 _TRUE = frozenset(("1", "t", "T", "true", "True", "TRUE"))
@@ -100,12 +101,16 @@ def parse_query(given: Mapping[str, str], resource: Resource) -> Query:
     )
 
 
-def parse_write_query(given: Mapping[str, str]) -> WriteQuery:
+_OPTIONS = {"POST": "CreateOptions", "PUT": "UpdateOptions", "PATCH": "PatchOptions"}
+
+
+def parse_write_query(given: Mapping[str, str], method: str) -> WriteQuery:
     dry_run, validation = given.get("dryRun", ""), given.get("fieldValidation", "") or "Warn"
     if dry_run not in ("", "All"):
-        raise BadRequest(f"dryRun=`{dry_run}` is not supported; the only value is All")
+        raise invalid_option(_OPTIONS[method], "dryRun", f'Unsupported value: ["{dry_run}"]: supported values: "All"')
     if validation not in ("Ignore", "Warn", "Strict"):
-        raise BadRequest(f"fieldValidation=`{validation}` is not supported; use Ignore, Warn or Strict")
+        what = f'Unsupported value: "{validation}": supported values: "", "Ignore", "Strict", "Warn"'
+        raise invalid_option(_OPTIONS[method], "fieldValidation", what)
     forced = _flag(given, "force") if "force" in given else None
     return WriteQuery(bool(dry_run), given.get("fieldManager", ""), validation, forced)
 

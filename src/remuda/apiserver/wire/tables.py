@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -197,7 +197,7 @@ _COLUMNS: dict[tuple[str, str], tuple[Column, ...]] = {
     ("apiextensions.k8s.io", "customresourcedefinitions"): (
         NAME,
         _column("Scope", _at("spec", "scope", none="")),
-        _column("Versions", lambda body, now: joined(v["name"] for v in body["spec"]["versions"] if v.get("served"))),
+        _column("Versions", lambda body, now: joined(_version(v) for v in body["spec"]["versions"] if v.get("served"))),
         _CREATED_AT,
         _wide("Group", _at("spec", "group", none="")),
         _wide("Kind", _at("spec", "names", "kind", none="")),
@@ -205,6 +205,10 @@ _COLUMNS: dict[tuple[str, str], tuple[Column, ...]] = {
         _column("Established", lambda body, now: cells.condition(body, "Established") == "True", "boolean", 1),
     ),
 }
+
+
+def _version(version: JsonObject) -> str:
+    return f"{version['name']}(storage)" if version.get("storage") else str(version["name"])
 
 
 def _or_one(value: Any) -> Any:
@@ -217,7 +221,7 @@ def columns_of(served: Served) -> tuple[Column, ...]:
     return _COLUMNS.get((served.resource.group, served.resource.plural), _PLAIN)
 
 
-@cache
+@lru_cache(maxsize=1024)
 def _cached(served: Served) -> tuple[Column, ...]:
     assert served.custom is not None
     return (NAME, *(_printer_column(c) for c in served.custom.columns))

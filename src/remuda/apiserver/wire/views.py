@@ -7,7 +7,7 @@ from enum import Enum
 
 import msgspec
 
-from remuda.api.codec import encode
+from remuda.api.codec import decode_json, encode
 from remuda.api.errors import ApiError, BadRequest
 from remuda.api.meta import JsonObject
 from remuda.apiserver.conversion import from_storage, is_converted
@@ -117,9 +117,19 @@ def _raw(served: Served, record: Record) -> bytes:
 
 
 def _raws(served: Served, records: Iterable[Record]) -> Iterable[bytes]:
-    if not is_converted(served):
-        return (record.raw for record in records)
-    return (_raw(served, record) for record in records)
+    """Items of a list. Those of built-in kinds do not repeat what the list says of all of them."""
+    if served.custom is not None:
+        return (_raw(served, record) for record in records)
+    resource = served.resource
+    head = b'{"apiVersion":"%b","kind":"%b",' % (resource.api_version.encode(), resource.kind.encode())
+    return (_headless(_raw(served, record), head) for record in records)
+
+
+def _headless(raw: bytes, head: bytes) -> bytes:
+    if raw.startswith(head):
+        return b"{" + raw[len(head) :]
+    body = decode_json(raw)
+    return encode({name: value for name, value in body.items() if name not in ("apiVersion", "kind")})
 
 
 def _metadata(body: JsonObject) -> JsonObject:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import cache
 from typing import Any, ClassVar
 
 from remuda.api.core_v1 import Namespace
@@ -16,6 +17,7 @@ from remuda.kube.writes import write_all
 LOOK_AGAIN_S = 1.0  # while something in it is still going: pods end, finalizers are taken off
 
 
+@cache
 def stored_kind(of: Resource) -> type[KObject]:
     """A kind we have no Struct for: metadata, and the rest as it is on the wire."""
 

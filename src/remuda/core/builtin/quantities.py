@@ -15,12 +15,17 @@ _DECIMAL = {-9: "n", -6: "u", -3: "m", 0: "", 3: "k", 6: "M", 9: "G", 12: "T", 1
 _BINARY = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 
 
-def canonical(text: int | str) -> str:
-    """The one spelling of the value in the family of units that was used; text that is no quantity is returned as it is."""
+def canonical(text: int | str, *, finest: int = 10**9) -> str:
+    """The one spelling of the value in the family of units that was used; text that is no quantity is returned as it is.
+
+    `finest`: parts of one that are kept; what is finer is rounded up.
+    """
     try:
         value = parse_quantity(text)
     except Refusal:
         return str(text)
+    if value.denominator > 1:
+        value = Fraction(ceil(value * finest), finest)
     written = str(text)
     is_exponent = re.search(r"[eE][+-]?\d+$", written) is not None
     return render(value, binary=written.endswith("i"), exponent=is_exponent)
@@ -29,8 +34,8 @@ def canonical(text: int | str) -> str:
 def render(value: Fraction, *, binary: bool = False, exponent: bool = False) -> str:
     if value == 0:
         return "0"
-    if binary and abs(value) >= 1024:
-        number, power = ceil(value), 0
+    if binary and abs(value) >= 1024 and value.denominator == 1:
+        number, power = value.numerator, 0
         while number % 1024 == 0 and power < len(_BINARY) - 1:
             number, power = number // 1024, power + 1
         return f"{number}{_BINARY[power]}"
@@ -43,11 +48,11 @@ def render(value: Fraction, *, binary: bool = False, exponent: bool = False) -> 
 
 
 def canonical_all(amounts: Any) -> Any:
-    """A map of quantities, each in its canonical form; anything else is left for the validators to refuse."""
+    """A list of resources, each in its canonical form, to the thousandth; the rest is left for the validators to refuse."""
     if not isinstance(amounts, dict):
         return amounts
     plain: JsonObject = {
-        name: canonical(value) if isinstance(value, (int, str)) and not isinstance(value, bool) else value
+        name: canonical(value, finest=1000) if isinstance(value, (int, str)) and not isinstance(value, bool) else value
         for name, value in amounts.items()
     }
     return plain

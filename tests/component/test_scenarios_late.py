@@ -1,0 +1,191 @@
+"""News that comes late: the control plane and the nodes act on an old picture, as they do on every real network."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from remuda.api.core_v1 import Lease, Pod
+from remuda.api.training import Remedy
+from tests.builders.world import World, in_world
+
+LAG_S = 0.2
+
+
+async def gang_at_work(world: World) -> None:
+    await world.submit("job", replicas=4, spares=1)
+    await world.running("job")
+    await world.parked("job", 1)
+    await world.step("job", 25)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_every_pod_is_made_once(seed: int) -> None:
+    """Pods that were made but are not in the picture yet must not be made again under other names."""
+
+    @in_world(seed=seed, lag_s=LAG_S)
+    async def story(world: World) -> None:
+        await world.submit("job", replicas=4, spares=2)
+        await world.running("job")
+        await world.parked("job", 2)
+        assert sorted(pod.name for pod in world.pods()) == [f"job-worker-{n}" for n in range(6)]
+        assert world.job().status.pods_created == 6
+        assert {seat.pod for seat in world.gang().values()} == {f"job-worker-{n}" for n in range(4)}, (
+            "spares stay spares"
+        )
+
+    story()
+
+
+async def _process(world: World) -> None:
+    await world.kill_process(rank=1)
+
+
+async def _device(world: World) -> None:
+    await world.fail_device(rank=1)
+
+
+async def _pod(world: World) -> None:
+    await world.delete_pod(world.member("job", 1).pod)
+
+
+async def _launcher(world: World) -> None:
+    await world.kill_launcher(rank=1)
+
+
+async def _node(world: World) -> None:
+    await world.lose_node(world.member("job", 1).node)
+
+
+FAULTS: dict[str, tuple[Callable[[World], Awaitable[None]], Remedy, dict[str, int]]] = {
+    "process": (_process, Remedy.RESTART_IN_PLACE, {"code": 1}),
+    "launcher": (_launcher, Remedy.RESTART_IN_PLACE, {"infra": 1}),
+    "device": (_device, Remedy.PROMOTE_SPARE, {"device": 1}),
+    "pod": (_pod, Remedy.PROMOTE_SPARE, {"infra": 1}),
+    "node": (_node, Remedy.PROMOTE_SPARE, {"infra": 1}),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+@in_world(lag_s=LAG_S)
+async def test_faults_are_cured_all_the_same(world: World, name: str) -> None:
+    fault, remedy, used = FAULTS[name]
+    await gang_at_work(world)
+    before = world.gang()
+    await fault(world)
+    await world.running("job", attempt=2)
+    await world.parked("job", 1)
+    await world.sleep(3.0)
+    assert (world.recovery().remedy, world.job().status.used) == (remedy, used)
+    world.assert_kept(before, but=[1] if remedy is Remedy.PROMOTE_SPARE else [])
+    assert world.job().status.interruptions == 1
+
+
+@in_world()
+async def test_old_news_of_a_lease_does_not_bury_the_living(world: World) -> None:
+    """Half a minute without news of any lease: by the picture every node is dead, by the API none is."""
+    await gang_at_work(world)
+    before = world.gang()
+    world.manager.deaf.add(Lease)
+    await world.sleep(30.0)
+    assert world.job().status.attempt == 1
+    world.assert_kept(before)
+
+
+@in_world()
+async def test_a_lost_node_is_found_although_no_news_of_leases_comes(world: World) -> None:
+    await gang_at_work(world)
+    before = world.gang()
+    world.manager.deaf.add(Lease)
+    await world.sleep(10.0)
+    await world.lose_node(before[2].node)
+    await world.running("job", attempt=2)
+    assert world.recovery().reason == "NodeLost"
+    world.assert_kept(before, but=[2])
+
+
+@in_world()
+async def test_pods_made_while_deaf_are_not_made_again(world: World) -> None:
+    world.manager.deaf.add(Pod)
+    await world.submit("job", replicas=3, spares=1)
+    await world.sleep(5.0)
+    assert sorted(pod.name for pod in world.pods()) == [f"job-worker-{n}" for n in range(4)]
+    world.manager.deaf.clear()
+    await world.running("job")
+    assert len(world.pods()) == 4
+
+
+@in_world(lag_s=LAG_S)
+async def test_two_jobs_at_once_never_get_one_device(world: World) -> None:
+    """Bindings that have not come back yet count as taken."""
+    await asyncio.gather(
+        *(world.submit(f"job-{n}", replicas=2, gpus=2, spares=1, rack=False) for n in range(6)),
+    )
+    for n in range(6):
+        await world.running(f"job-{n}")
+
+
+@in_world(lease_s=8.0)
+async def test_a_node_that_is_cut_off_stops_its_ranks_before_they_are_handed_on(world: World) -> None:
+    """Its leases do not get through, so it fences itself at two thirds of one; its ranks go to others after a whole one."""
+    await gang_at_work(world)
+    before = world.gang()
+    victim = before[1]
+    world.machines.cut_off.add(victim.node)
+    await world.until(lambda: victim.uid not in dict(world.children()), 8.0)
+    fenced_at = world.now
+    assert world.job().status.attempt == 1, "fenced before anyone knows that it is gone"
+    await world.running("job", attempt=2)
+    assert world.recovery().reason == "NodeLost"
+    world.assert_kept(before, but=[1])
+    assert 1.0 <= world.now - fenced_at <= 8.0
+    assert world.pod(victim.pod) is None
+
+    world.machines.cut_off.clear()
+    await world.until(lambda: victim.uid not in world.holders().values())
+    await world.sleep(20.0)
+    assert world.job().status.attempt == 2
+    assert world.job().status.used == {"infra": 1}
+
+
+@in_world(lease_s=8.0)
+async def test_a_short_cut_is_not_noticed(world: World) -> None:
+    await gang_at_work(world)
+    world.machines.cut_off.update(world.rack_of)
+    await world.sleep(3.0)
+    world.machines.cut_off.clear()
+    await world.sleep(20.0)
+    assert world.job().status.attempt == 1
+
+
+@in_world(lease_s=8.0)
+async def test_a_cut_long_enough_to_fence_but_not_to_die_costs_one_restart(world: World) -> None:
+    """The fenced rank is stopped for good: its launcher waits for a higher attempt, and gets one."""
+    await gang_at_work(world)
+    before = world.gang()
+    world.machines.cut_off.add(before[1].node)
+    await world.until(lambda: before[1].uid not in dict(world.children()), 8.0)
+    world.machines.cut_off.clear()
+    await world.running("job", attempt=2)
+    await world.sleep(10.0)
+    world.assert_kept(before)
+    assert world.job().status.used == {"infra": 1}
+    assert world.job().status.attempt == 2
+
+
+@in_world(nodes=4, lease_s=8.0)
+async def test_every_node_cut_off_and_back(world: World) -> None:
+    """Nobody is left to hand anything to: the gang waits, says so, and runs again when the nodes are back."""
+    await world.submit("job", replicas=2, spares=0)
+    await world.running("job")
+    await world.step("job", 25)
+    world.machines.cut_off.update(world.rack_of)
+    await world.until(lambda: world.job().status.phase == "Recovering")
+    await world.sleep(20.0)
+    assert not world.children()
+    assert world.job().status.reason == "DomainFull"
+    world.machines.cut_off.clear()
+    await world.running("job", attempt=2)
+    assert world.recovery().resume_step >= 20
