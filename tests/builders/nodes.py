@@ -73,6 +73,9 @@ class BookkeepingAgent:
     def fence(self) -> None:
         self.is_fenced += 1
 
+    def unfence(self) -> None:
+        self.calls.append(("unfence",))
+
     def silence(self) -> None:
         self.is_silent = True
 

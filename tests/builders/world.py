@@ -224,6 +224,7 @@ class World:
         if down_s:
             await asyncio.sleep(down_s)
         self.reopened += 1
+        self.machines.cut_off.clear()
         self.journal = WatchedJournal(self._see, rows)
         self.manager = Kill()
         self.cluster = self._cluster()

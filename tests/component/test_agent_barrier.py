@@ -170,6 +170,8 @@ async def test_fence_kills_every_child_and_nothing_starts_before_a_higher_attemp
     await rig.steer(2, "Closed", UIDS[:2])
     await rig.all_are(UIDS[:2], "ready", 2)
     await rig.steer(2, "Open", UIDS[:2])
+    assert all(pod.runs == [1] for pod in pods.values()), "the lease is not good yet"
+    agent.unfence()
     await rig.all_are(UIDS[:2], "running", 2)
     assert all(pod.runs == [1, 2] for pod in pods.values())
 

@@ -143,6 +143,24 @@ def test_a_deployment_is_scaled_and_heals() -> None:
     with_builtin(story)
 
 
+def test_a_deployment_says_that_its_pods_are_refused() -> None:
+    async def story(world: World) -> None:
+        api = world.cluster.api
+        meta: JsonObject = {"namespace": NAMESPACE, "name": "few"}
+        await api.create(ResourceQuota, {"metadata": meta, "spec": {"hard": {"pods": "1"}}})
+        await deploy(world, 2)
+
+        def refusal() -> str:
+            found = find_condition(read(world, Deployment, "web").status.conditions, "ReplicaFailure")
+            return found.message if found is not None else ""
+
+        await world.until(lambda: "exceeded quota: few" in refusal())
+        await api.patch(ResourceQuota, "few", {"spec": {"hard": {"pods": "5"}}}, NAMESPACE)
+        await world.until(lambda: is_rolled_out(world, "x:1", 2) and not refusal())
+
+    with_builtin(story)
+
+
 def test_a_recreated_deployment_never_runs_two_templates_at_once() -> None:
     async def story(world: World) -> None:
         await deploy(world, 3, strategy={"type": "Recreate"})
@@ -262,6 +280,16 @@ def test_a_suspended_job_gives_its_pods_back_and_counts_nothing() -> None:
         await world.until(lambda: sum(map(is_ready, job_pods(world))) == 2)
         assert read(world, Job, "job").status.failed == 0
         assert not has(world, "Suspended")
+
+    with_builtin(story)
+
+
+def test_a_deleted_job_takes_its_pods_along() -> None:
+    async def story(world: World) -> None:
+        await run_job(world, completions=2, parallelism=2)
+        await world.until(lambda: sum(map(is_ready, job_pods(world))) == 2)
+        await world.cluster.api.delete(Job, "job", NAMESPACE)
+        await world.until(lambda: is_gone(world, Job, "job") and not job_pods(world))
 
     with_builtin(story)
 

@@ -181,6 +181,9 @@ class Agent:
     def fence(self) -> None:
         self.desk.fence()
 
+    def unfence(self) -> None:
+        self.desk.unfence()
+
     # --- devices --------------------------------------------------------------------------------------------------------
 
     def inject_fault(self, device: str, code: str) -> None:

@@ -38,11 +38,12 @@ EnvOf = Callable[[TrainingJob, Member, int], dict[str, str]]
 class Site(msgspec.Struct, frozen=True):
     """What a plan needs to know of the node: where the job's checkpoints go, and whether that place can be written.
 
-    `fault`: None = not looked yet, "" = fine, else why not."""
+    `fault`: None = not looked yet, "" = fine, else why not. `may_start`: False while the node's lease is not good."""
 
     checkpoint_dir: str
     fault: str | None
     env_of: EnvOf
+    may_start: bool = True
 
 
 class Orders(msgspec.Struct, frozen=True):
@@ -72,7 +73,7 @@ def _plan_member(job: TrainingJob, member: Member, launcher: Launcher, site: Sit
     attempt = job.status.attempt
     is_ready = launcher.state == READY and launcher.attempt == attempt
     if job.status.barrier == OPEN:
-        if is_ready and launcher.started < attempt:
+        if is_ready and launcher.started < attempt and site.may_start:
             return _start(job, member, launcher, site, now)
     elif is_ready or launcher.attempt < attempt:
         # Ready already, after a reconnect: nobody knows for which rank, and asking again is free.

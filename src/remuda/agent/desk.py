@@ -65,6 +65,7 @@ class Desk:
         self._to_steer: deque[str] = deque()
         self._is_busy = False
         self._is_open = False
+        self._is_fenced = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
 
@@ -138,14 +139,20 @@ class Desk:
             self._keep(launcher.gone(known, code, words, self._clock()), transition=True)
 
     def fence(self) -> None:
-        """Every child is killed and nothing starts before a higher attempt comes. Launchers without one stay as they are:
-        only this agent could start them, and it hears of no open barrier while the API is out of reach."""
+        """Every child is killed and does not start again before a higher attempt comes. Nobody is started until `unfence`:
+        an open barrier may get through to us before our lease gets through to the manager."""
         log.warning("fence", node=self.node, launchers=len(self._records))
+        self._is_fenced = True
         now = self._clock()
         for uid, known in list(self._records.items()):
             if launcher.may_have_child(known):
                 self._keep(launcher.fence(known, now), transition=known.connected)
                 self.links.send(uid, Fence())
+
+    def unfence(self) -> None:
+        if self._is_fenced:
+            self._is_fenced = False
+            self._steer_all()
 
     # --- what launchers and jobs bring ----------------------------------------------------------------------------------
 
@@ -209,7 +216,8 @@ class Desk:
         if job is not None:
             directory = barrier.checkpoint_dir(job, self._checkpoint_root)
             fault = self._places.fault(directory, job.status.attempt)
-        orders = barrier.plan(job, known, barrier.Site(directory, fault, self._env_of), self._clock())
+        site = barrier.Site(directory, fault, self._env_of, may_start=not self._is_fenced)
+        orders = barrier.plan(job, known, site, self._clock())
         self._keep(orders.launcher, orders.transition)
         if orders.message is not None:
             self.links.send(uid, orders.message)

@@ -10,6 +10,7 @@ from remuda.api.meta import Condition, JsonObject, KObject, Resource
 
 REVISION = "deployment.kubernetes.io/revision"
 TEMPLATE_HASH = "pod-template-hash"
+REPLICA_FAILURE = "ReplicaFailure"  # the condition of a set whose pods are refused
 
 
 class ReplicaSetSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -26,6 +27,7 @@ class ReplicaSetStatus(msgspec.Struct, frozen=True, rename="camel", omit_default
     available_replicas: int = 0
     terminating_replicas: int = 0
     observed_generation: int = 0
+    conditions: list[Condition] = []
 
 
 class ReplicaSet(KObject, frozen=True, rename="camel", omit_defaults=True, kw_only=True):

@@ -262,7 +262,10 @@ class Objects:
         body = to_storage(served, change.body)
         if has_intent or not subresource:
             body = self._admit(UPDATE, served, body, head.body, subresource, dry_run)
-        return change if body is change.body else rules.Change(body, change.removed)
+        if body is change.body:
+            return change
+        settled = rules.without_news(head.body, body) if has_intent else body
+        return None if settled is None else rules.Change(settled, change.removed)
 
     def _admit(
         self, operation: str, served: Served, body: JsonObject, old: JsonObject | None, subresource: str, dry_run: bool

@@ -335,6 +335,17 @@ def _changed(resource: Resource, old: JsonObject, new: JsonObject) -> Change | N
     return Change(new, has_intent=has_intent)
 
 
+def without_news(old: JsonObject, new: JsonObject) -> JsonObject | None:
+    """The new body, after what the writer left out was filled in. When that made its intent the old one again, nothing
+    was asked for: the generation stays and, with nothing else changed, there is nothing to write (None)."""
+    if _substance(new) != _substance(old):
+        return new
+    kept = old["metadata"].get("generation")
+    if kept is not None and new["metadata"].get("generation") != kept:
+        new = {**new, "metadata": {**new["metadata"], "generation": kept}}
+    return None if new == old else new
+
+
 def _substance(body: JsonObject) -> JsonObject:
     """Everything that states intent: all but metadata and status."""
     return {field: value for field, value in body.items() if field not in ("metadata", "status")}

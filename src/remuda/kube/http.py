@@ -155,11 +155,11 @@ class HttpCluster:
         namespace, _ = _place(body)
         if kind.resource.namespaced and not namespace:
             raise BadRequest("an empty namespace may not be set during creation; set metadata.namespace")
-        return read_object(kind, await self._call("POST", path_of(kind.resource, namespace), encode(body)))
+        return read_object(kind, await self._call("POST", path_of(kind.resource, namespace), _named(kind, body)))
 
     async def replace(self, kind: type[K], body: K | JsonObject, *, subresource: str = "") -> K:
         path = object_path(kind.resource, *_place(body), subresource)
-        return read_object(kind, await self._call("PUT", path, encode(body)))
+        return read_object(kind, await self._call("PUT", path, _named(kind, body)))
 
     async def patch(
         self,
@@ -244,6 +244,13 @@ def _place(body: KObject | JsonObject) -> tuple[str, str]:
     if not isinstance(meta, dict):
         return "", ""
     return str(meta.get("namespace") or ""), str(meta.get("name") or "")
+
+
+def _named(kind: type[KObject], body: KObject | JsonObject) -> bytes:
+    """Servers read built-in kinds without a name from where they are sent; of a custom resource they want it in the body."""
+    if isinstance(body, dict):
+        body = {"apiVersion": kind.resource.api_version, "kind": kind.resource.kind, **body}
+    return encode(body)
 
 
 def _guarded(patch: JsonObject, when: Preconditions) -> JsonObject:

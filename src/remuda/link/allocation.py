@@ -50,5 +50,10 @@ class NodeAgent(Protocol):
         ...
 
     def fence(self) -> None:
-        """The API has been out of reach for too long: stop every launcher's child before the manager hands on its rank."""
+        """The API has been out of reach for too long: stop every launcher's child before the manager hands on its rank, and
+        start none until `unfence`."""
+        ...
+
+    def unfence(self) -> None:
+        """The node's lease is good again."""
         ...

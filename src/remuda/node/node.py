@@ -55,7 +55,7 @@ class EmbeddedNode:
         self._addresses = addresses
         self._clock = clock
         self._silence = silence
-        self._registration = Registration(config, cluster, self.images, clock, agent.fence)
+        self._registration = Registration(config, cluster, self.images, clock, agent.fence, agent.unfence)
         self._workers: dict[str, PodWorker] = {}
         self._orphans: dict[str, set[str]] = {}  # uid -> containers still to die
         self._adopted: dict[str, list[Adopted]] = {}

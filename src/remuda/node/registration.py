@@ -2,6 +2,7 @@
 
 The lease is renewed four times per length. When it could not be renewed for two thirds of it, `fence` is called once: the
 manager declares the node dead at the full length and hands its ranks on, so by then nothing of them may run here any more.
+`unfence` follows with the first renewal that gets through.
 
 With every renewal the Node object is looked at and put right when it does not say what is true: the manager may have called
 the node dead meanwhile, somebody may have removed the object, an image may have arrived.
@@ -18,11 +19,12 @@ import structlog
 
 from remuda.api.codec import to_wire
 from remuda.api.conditions import is_true, with_condition
-from remuda.api.core_v1 import NODE_LEASE_NAMESPACE, Lease, LeaseSpec, Node, NodeStatus
+from remuda.api.core_v1 import NODE_LEASE_NAMESPACE, Lease, Node, NodeStatus
 from remuda.api.errors import AlreadyExists, ApiError, NotFound
 from remuda.api.meta import JsonObject, ObjectMeta, to_time
 from remuda.api.names import LABEL_NODE, RESOURCE_GPU
 from remuda.kube.cluster import Cluster
+from remuda.kube.leader import micro_time
 from remuda.node.images import ImageStore
 
 log = structlog.get_logger(__name__)
@@ -47,12 +49,14 @@ class Registration:
         images: ImageStore,
         clock: Callable[[], float],
         fence: Callable[[], None],
+        unfence: Callable[[], None] = lambda: None,
     ) -> None:
         self._config = config
         self._cluster = cluster
         self._images = images
         self._clock = clock
         self._fence = fence
+        self._unfence = unfence
         self._hurry = asyncio.Event()
 
     def refresh(self) -> None:
@@ -80,7 +84,10 @@ class Registration:
                 next_try = begun + period
                 if await self._try(period):
                     # Counts from when it was sent: the manager may never have seen a later moment.
-                    renewed, fenced = begun, False
+                    renewed = begun
+                    if fenced:
+                        fenced = False
+                        self._unfence()
             if not fenced and loop.time() - renewed >= patience:
                 log.warning("node.fence", node=self._config.name, unreachable_s=patience)
                 self._fence()
@@ -136,16 +143,17 @@ class Registration:
             await self._cluster.patch(Node, name, {"status": to_wire(new)}, subresource="status")
 
     async def _renew(self) -> None:
-        name, now = self._config.name, to_time(self._clock())
+        # As text: a real API server refuses lease times without exactly six digits of microseconds.
+        name, now = self._config.name, micro_time(to_time(self._clock()))
         patch: JsonObject = {"spec": {"renewTime": now, "holderIdentity": name}}
         try:
             await self._cluster.patch(Lease, name, patch, NODE_LEASE_NAMESPACE)
         except NotFound:
-            spec = LeaseSpec(
-                holder_identity=name,
-                lease_duration_seconds=max(1, math.ceil(self._config.lease_s)),
-                acquire_time=now,
-                renew_time=now,
-            )
-            meta = ObjectMeta(name=name, namespace=NODE_LEASE_NAMESPACE)
-            await self._cluster.create(Lease, Lease(metadata=meta, spec=spec))
+            meta = {"name": name, "namespace": NODE_LEASE_NAMESPACE}
+            spec = {
+                "holderIdentity": name,
+                "leaseDurationSeconds": max(1, math.ceil(self._config.lease_s)),
+                "acquireTime": now,
+                "renewTime": now,
+            }
+            await self._cluster.create(Lease, {"metadata": meta, "spec": spec})

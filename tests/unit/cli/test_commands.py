@@ -86,7 +86,7 @@ def test_job(busy: Cli) -> None:
     result = busy.run("job", "hello")
     assert result.code == 0
     assert "hello  Running  attempt 2" in result.out
-    assert "spare  hello-worker-4  node-05  rack-1  gpu-0..7  parked" in result.out
+    assert "spare  hello-worker-4  node-05  rack-1  gpu-0..7     -  parked" in result.out
     assert "not RestartInPlace" in result.out
 
 

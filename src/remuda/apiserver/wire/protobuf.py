@@ -24,6 +24,7 @@ from remuda.api.meta import JsonObject
 MEDIA = "application/vnd.kubernetes.protobuf"
 _MAGIC = b"k8s\x00"
 _MAX_DEPTH = 100
+_NUMBERS = frozenset(("bool", "int32", "int64", "uint32", "uint64"))
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 Fields = list[tuple[int, int, Any]]
@@ -44,7 +45,7 @@ def parse(data: bytes) -> JsonObject:
     """The object in its JSON form; BadRequest when the bytes are not one of a kind that is known here."""
     try:
         return _parse(data)
-    except (IndexError, ValueError, struct.error, UnicodeDecodeError, OverflowError) as error:
+    except (IndexError, ValueError, struct.error, OverflowError, OSError, msgspec.MsgspecError) as error:
         raise BadRequest(f"the body is not protobuf as Kubernetes writes it: {error}") from None
 
 
@@ -67,7 +68,9 @@ def _parse(data: bytes) -> JsonObject:
     return {"apiVersion": api_version, "kind": kind, **body}
 
 
-def _fields(data: bytes) -> Fields:
+def _fields(data: Any) -> Fields:
+    if not isinstance(data, bytes):
+        raise ValueError("a message is written as something else")
     found: Fields = []
     position, end = 0, len(data)
     while position < end:
@@ -118,7 +121,8 @@ def _message(data: bytes, name: str, depth: int) -> JsonObject:
             out.setdefault(field, []).append(_value(raw, kind, depth))
         elif label == "map":
             entry = {n: v for n, _, v in _fields(raw)}
-            out.setdefault(field, {})[_text(entry.get(1, b""))] = _value(entry.get(2, b""), kind, depth)
+            nothing = 0 if kind in _NUMBERS else b""
+            out.setdefault(field, {})[_text(entry.get(1, b""))] = _value(entry.get(2, nothing), kind, depth)
         else:
             value = _value(raw, kind, depth)
             # A struct that is not held by pointer is there even when empty; a scalar then says nothing.
@@ -128,6 +132,8 @@ def _message(data: bytes, name: str, depth: int) -> JsonObject:
 
 
 def _value(raw: Any, kind: str, depth: int) -> Any:
+    if isinstance(raw, int) is not (kind in _NUMBERS):
+        raise ValueError(f"a {kind} is written as something else")
     match kind:
         case "string":
             return _text(raw)
@@ -136,7 +142,6 @@ def _value(raw: Any, kind: str, depth: int) -> Any:
         case "bool":
             return bool(raw)
         case "int32" | "int64" | "uint32" | "uint64":
-            raw = raw or 0
             return raw - (1 << 64) if kind.startswith("int") and raw >= 1 << 63 else raw
         case "double":
             return struct.unpack("<d", raw)[0]
@@ -146,7 +151,9 @@ def _value(raw: Any, kind: str, depth: int) -> Any:
     return _message(raw, kind, depth + 1) if special is None else special(raw)
 
 
-def _text(raw: bytes) -> str:
+def _text(raw: Any) -> str:
+    if not isinstance(raw, bytes):
+        raise ValueError("a text is written as something else")
     return raw.decode()
 
 
@@ -168,7 +175,7 @@ def _int_or_string(raw: bytes) -> int | str:
 
 def _moment(raw: bytes, *, micro: bool) -> str | None:
     found = _of(raw)
-    seconds, nanos = _value(found.get(1, 0), "int64", 0), found.get(2, 0)
+    seconds, nanos = _value(found.get(1, 0), "int64", 0), _value(found.get(2, 0), "int32", 0)
     if not found:
         return None
     text = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
@@ -187,5 +194,5 @@ _SPECIAL: dict[str, Callable[[bytes], Any]] = {
     "meta.v1.MicroTime": lambda raw: _moment(raw, micro=True),
     "meta.v1.FieldsV1": _raw_json,
     "runtime.RawExtension": _raw_json,
-    "meta.v1.Duration": lambda raw: f"{_of(raw).get(1, 0) / 1e9:g}s",
+    "meta.v1.Duration": lambda raw: f"{_value(_of(raw).get(1, 0), 'int64', 0) / 1e9:g}s",
 }

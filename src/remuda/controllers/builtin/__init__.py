@@ -78,7 +78,7 @@ async def run_builtin(
         run_controller("nodelifecycle", nodes, NodeLifecycleController(cluster, view, nodes), clock),
         run_controller("namespace", namespaces, NamespaceController(cluster, view, namespaces, kinds), clock),
         run_controller("job", jobs, JobController(cluster, view, jobs), clock),
-        run_controller("replicaset", sets, ReplicaSetController(cluster, view, sets), clock),
+        run_controller("replicaset", sets, ReplicaSetController(cluster, view, sets, clock), clock),
         run_controller("deployment", deployments, DeploymentController(cluster, view, deployments), clock),
         run_controller("disruption", budgets, BudgetController(cluster, view, budgets), clock),
         run_controller("resourcequota", quotas, QuotaController(cluster, view, quotas, counted), clock),

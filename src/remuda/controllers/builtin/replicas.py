@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from remuda.api.apps_v1 import REVISION, Deployment, ReplicaSet
+from collections.abc import Callable
+
+from remuda.api.apps_v1 import REPLICA_FAILURE, REVISION, Deployment, ReplicaSet
+from remuda.api.codec import to_wire
+from remuda.api.conditions import with_condition
 from remuda.api.core_v1 import Pod
-from remuda.api.errors import AlreadyExists, Conflict, NotFound
-from remuda.api.meta import JsonObject
+from remuda.api.errors import AlreadyExists, ApiError, Conflict, NotFound
+from remuda.api.meta import JsonObject, to_time
 from remuda.controllers.builtin.status import write_status
 from remuda.controllers.builtin.view import BuiltinView
 from remuda.core.builtin.deployments import (
@@ -29,8 +33,8 @@ Key = tuple[str, str]
 class ReplicaSetController:
     """A `Reconciler` keyed by (namespace, name)."""
 
-    def __init__(self, cluster: Cluster, view: BuiltinView, queue: WorkQueue[Key]) -> None:
-        self._cluster, self._view, self._queue = cluster, view, queue
+    def __init__(self, cluster: Cluster, view: BuiltinView, queue: WorkQueue[Key], clock: Callable[[], float]) -> None:
+        self._cluster, self._view, self._queue, self._clock = cluster, view, queue, clock
         view.replica_sets.subscribe(self._on_set)
         view.pods.subscribe(self._on_pod)
 
@@ -68,11 +72,25 @@ class ReplicaSetController:
         await write_status(self._cluster, own, own.status, plan.status, ("replicas",))
         await write_all(lambda pod: self._adopt(own, pod), plan.adopt)
         await write_all(lambda pod: delete_pod(self._cluster, pod), plan.delete)
-        await write_all(self._create, plan.create)
+        try:
+            await write_all(self._create, plan.create)
+        except ApiError as error:
+            await self._tell(own, error)
+            raise
         return plan.look_again_s
 
     async def _create(self, body: JsonObject) -> None:
         self._view.made_pod(await self._cluster.create(Pod, body))
+
+    async def _tell(self, own: ReplicaSet, error: ApiError) -> None:
+        """Say on the set why it has too few pods, say because of a quota."""
+        newest = await self._cluster.get(ReplicaSet, own.name, own.namespace)
+        at = to_time(int(self._clock()))
+        old = newest.status.conditions
+        told = with_condition(old, REPLICA_FAILURE, True, "FailedCreate", error.message, at)
+        if told is not old:
+            status: JsonObject = {"status": {"conditions": [to_wire(c) for c in told]}}
+            await self._cluster.patch(ReplicaSet, own.name, status, own.namespace, subresource="status")
 
     async def _adopt(self, own: ReplicaSet, pod: Pod) -> None:
         when = Preconditions(uid=pod.uid, resource_version=pod.metadata.resource_version)

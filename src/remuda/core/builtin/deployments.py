@@ -16,8 +16,9 @@ import json
 
 import msgspec
 
-from remuda.api.apps_v1 import REVISION, TEMPLATE_HASH, Deployment, DeploymentStatus, ReplicaSet
-from remuda.api.meta import Condition, JsonObject, to_seconds
+from remuda.api.apps_v1 import REPLICA_FAILURE, REVISION, TEMPLATE_HASH, Deployment, DeploymentStatus, ReplicaSet
+from remuda.api.conditions import find_condition, with_condition
+from remuda.api.meta import Condition, JsonObject, to_seconds, to_time
 from remuda.core.builtin.pod_state import owner_reference, share
 from remuda.core.builtin.rollout import conditions_of
 
@@ -78,6 +79,7 @@ def plan_deployment(observed: DeploymentObserved, now: float) -> DeploymentPlan:
         if not scale:
             scale = _scaled(_lowered(own, new, old))
     conditions, again = conditions_of(own, sets, new, bool(create or scale), now)
+    conditions = _with_failure(conditions, new, now)
     is_complete = new is not None and not create and not scale and _is_complete(own, sets, new)
     return DeploymentPlan(
         status=_status(own, sets, new, conditions),
@@ -88,6 +90,14 @@ def plan_deployment(observed: DeploymentObserved, now: float) -> DeploymentPlan:
         delete=tuple(_forgotten(own, old)) if is_complete else (),
         look_again_s=again,
     )
+
+
+def _with_failure(conditions: list[Condition], new: ReplicaSet | None, now: float) -> list[Condition]:
+    """That the pods of the new set are refused is told by the Deployment, too: there users look first."""
+    failure = find_condition(new.status.conditions, REPLICA_FAILURE) if new is not None else None
+    if failure is None or failure.status != "True":
+        return [c for c in conditions if c.type != REPLICA_FAILURE]
+    return with_condition(conditions, REPLICA_FAILURE, True, failure.reason, failure.message, to_time(int(now)))
 
 
 def template_of(holder: Deployment | ReplicaSet) -> JsonObject:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from remuda.api.apps_v1 import ReplicaSet, ReplicaSetStatus
+from remuda.api.apps_v1 import REPLICA_FAILURE, ReplicaSet, ReplicaSetStatus
 from remuda.api.core_v1 import Pod
 from remuda.api.meta import JsonObject
 from remuda.core.builtin.label_selector import selects
@@ -46,10 +46,10 @@ def plan_replica_set(observed: ReplicaSetObserved, now: float) -> ReplicaSetPlan
     mine = [p for p in observed.pods if is_controlled_by(p, own)]
     adopt = [] if own.is_deleting else [p for p in observed.pods if _is_stray(p, own)]
     active = [p for p in mine if is_active(p)]
-    status, again = _status(own, mine, active, now)
+    missing = own.spec.replicas - len(active) - len(adopt)
+    status, again = _status(own, mine, active, now, has_all=missing <= 0)
     if own.is_deleting:
         return ReplicaSetPlan(status)
-    missing = own.spec.replicas - len(active) - len(adopt)
     create = tuple(pod_from(own.spec.template, own, f"{own.name}-") for _ in range(min(missing, BURST)))
     doomed = sorted(active, key=removal_order)[: min(-missing, BURST)] if missing < 0 else []
     return ReplicaSetPlan(status, create, tuple(doomed), tuple(adopt), again)
@@ -59,7 +59,9 @@ def _is_stray(pod: Pod, own: ReplicaSet) -> bool:
     return is_orphan(pod) and is_active(pod) and selects(own.spec.selector, pod.labels)
 
 
-def _status(own: ReplicaSet, mine: list[Pod], active: list[Pod], now: float) -> tuple[ReplicaSetStatus, float | None]:
+def _status(
+    own: ReplicaSet, mine: list[Pod], active: list[Pod], now: float, *, has_all: bool
+) -> tuple[ReplicaSetStatus, float | None]:
     template_labels = (own.spec.template.get("metadata") or {}).get("labels") or {}
     times = [t for p in active if (t := available_at(p, own.spec.min_ready_seconds)) is not None]
     status = ReplicaSetStatus(
@@ -69,5 +71,6 @@ def _status(own: ReplicaSet, mine: list[Pod], active: list[Pod], now: float) -> 
         available_replicas=sum(t <= now for t in times),
         terminating_replicas=sum(map(is_terminating, mine)),
         observed_generation=own.metadata.generation,
+        conditions=[c for c in own.status.conditions if not has_all or c.type != REPLICA_FAILURE],
     )
     return status, min((t - now for t in times if t > now), default=None)
