@@ -10,10 +10,11 @@ wrote, which would take it for an error of the API and try again.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Protocol
 
-from remuda.api.core_v1 import Pod
+from remuda.api.core_v1 import Lease, Pod
 from remuda.api.devices import DeviceState, NodeDevices
 from remuda.api.names import ANNOTATION_DEVICES, ANNOTATION_TOPOLOGY_REQUIRED, LABEL_GANG
 from remuda.api.training import TrainingJob, TrainingJobStatus
@@ -62,6 +63,8 @@ class Invariants:
         self._rack_of = rack_of
         self._staleness_s = staleness_s
         self._revision = 0
+        self._alive_until: dict[str, float] = {}
+        self._revived: dict[str, float] = {}  # when a node came back from the dead
 
     def see(self, event: Event) -> None:
         record, gone = event.record, event.type == DELETED
@@ -72,6 +75,9 @@ class Invariants:
             self._see_job(record.decode(TrainingJob), gone)
         elif record.key.startswith(NodeDevices.resource.prefix):
             self._see_devices(record.decode(NodeDevices))
+        elif record.key.startswith(Lease.resource.prefix):
+            self._see_lease(record.decode(Lease))
+            return
         else:
             return
         self._look_at_what_runs()
@@ -116,7 +122,7 @@ class Invariants:
             if self.bad_since.get(place, self._now()) < self._now() - self._staleness_s:
                 self._broken("no unhealthy device is handed out", f"{pod.name} was bound to {place}")
             holder = self.reality.holders().get(place, pod.uid)
-            if holder != pod.uid:
+            if holder != pod.uid and not self._was_dead(pod.spec.node_name):
                 self._broken("a device is free before it is handed on", f"{place} to {pod.name}, held by {holder}")
         self._same_rack(pod)
 
@@ -145,7 +151,7 @@ class Invariants:
         if any(uid == pod.uid for uid, _ in self.reality.children()):
             self._broken("a pod goes after its processes", f"{pod.name} is gone, its process runs")
         held = [place for place, uid in self.reality.holders().items() if uid == pod.uid]
-        if held:
+        if held and not self._was_dead(pod.spec.node_name):
             self._broken("a pod goes after its devices are free", f"{pod.name} is gone, {held} are held")
 
     def _gang(self, pod: Pod) -> list[Pod]:
@@ -155,7 +161,20 @@ class Invariants:
     def _job_of(self, pod: Pod) -> TrainingJob | None:
         return self.jobs.get(f"{pod.namespace}/{pod.labels.get(LABEL_GANG)}")
 
-    # --- devices ------------------------------------------------------------------------------------------------------
+    # --- nodes and devices --------------------------------------------------------------------------------------------
+
+    def _see_lease(self, lease: Lease) -> None:
+        if self._is_dead(lease.name):
+            self._revived[lease.name] = self._now()
+        self._alive_until[lease.name] = self._now() + lease.spec.lease_duration_seconds
+
+    def _is_dead(self, node: str) -> bool:
+        return self._now() > self._alive_until.get(node, math.inf)
+
+    def _was_dead(self, node: str) -> bool:
+        """Its lease has run out, or had until just now. Its pods are removed without asking it; it has stopped their processes
+        by then, and gives back their devices when it hears of it."""
+        return self._is_dead(node) or self._now() - self._revived.get(node, -math.inf) <= 2.0 + self._staleness_s
 
     def _see_devices(self, node: NodeDevices) -> None:
         bad = {v.device for v in node.verdicts if v.state is not DeviceState.HEALTHY} | set(node.quarantine)

@@ -83,10 +83,15 @@ async def test_objects_and_lists_are_kubernetes_json(server: Server) -> None:
     assert "unknown" not in pod["spec"]
     assert await server.ask("GET", f"{PODS}/p") == (200, pod)
     code, listing = await server.ask("GET", "/api/v1/pods?labelSelector=")
-    assert (listing["kind"], listing["items"]) == ("PodList", [pod])
+    bare = {name: value for name, value in pod.items() if name not in ("apiVersion", "kind")}
+    assert (listing["kind"], listing["items"]) == ("PodList", [bare])
     assert listing["metadata"]["resourceVersion"] == pod["metadata"]["resourceVersion"]
     code, gone = await server.ask("DELETE", f"{PODS}/p?gracePeriodSeconds=0")
-    assert (code, gone["kind"], gone["status"], gone["details"]["name"]) == (200, "Status", "Success", "p")
+    assert (code, gone["kind"], gone["metadata"]["name"]) == (200, "Pod", "p")
+    assert (await server.ask("GET", f"{PODS}/p"))[0] == 404
+    await server.ask("POST", "/api/v1/nodes", {"metadata": {"name": "n"}})
+    code, gone = await server.ask("DELETE", "/api/v1/nodes/n")
+    assert (code, gone["kind"], gone["status"], gone["details"]["name"]) == (200, "Status", "Success", "n")
 
 
 @pytest.mark.parametrize(
@@ -97,7 +102,7 @@ async def test_objects_and_lists_are_kubernetes_json(server: Server) -> None:
         ("GET", "/apis/remuda.dev/v1/trainingjobs", None, "", 404, "NotFound"),
         ("GET", "/api/v1/pods/p", None, "", 404, "NotFound"),
         ("GET", "/api/v1/namespaces/team/nodes", None, "", 404, "NotFound"),
-        ("GET", f"{PODS}/p/exec", None, "", 501, "NotImplemented"),
+        ("GET", f"{PODS}/p/exec", None, "", 404, "NotFound"),
         ("GET", f"{PODS}/p/shell", None, "", 404, "NotFound"),
         ("GET", "/", None, "", 404, "NotFound"),
         ("DELETE", "/api/v1/namespaces", None, "", 405, "MethodNotAllowed"),
@@ -153,8 +158,8 @@ async def test_delete_takes_its_grace_from_body_or_query(server: Server) -> None
     assert (code, pod["kind"], pod["metadata"]["deletionGracePeriodSeconds"]) == (200, "Pod", 9)
     code, pod = await server.ask("DELETE", f"{PODS}/p", {"gracePeriodSeconds": 4})
     assert pod["metadata"]["deletionGracePeriodSeconds"] == 4
-    code, status = await server.ask("DELETE", f"{PODS}/p", {"gracePeriodSeconds": 0})
-    assert status["status"] == "Success"
+    assert (await server.ask("DELETE", f"{PODS}/p", {"gracePeriodSeconds": 0}))[0] == 200
+    assert (await server.ask("GET", f"{PODS}/p"))[0] == 404
 
 
 async def test_a_watch_that_times_out_ends_cleanly_and_can_go_on(server: Server) -> None:

@@ -47,7 +47,8 @@ class Watching:
             if isinstance(outcome, Exception) and not isinstance(outcome, TimeoutError):
                 log.error("api.watch_failed", path=request.path, exc_info=outcome)
         if isinstance(outcome, TimeoutError):
-            raise ConnectionAbortedError("the watcher does not read")
+            log.warning("api.watcher_cut_off", path=request.path)
+            return  # without an end to the stream the HTTP server closes the connection
         await request.send({"type": "http.response.body", "body": b""})
 
     async def _pump(

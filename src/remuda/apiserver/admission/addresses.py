@@ -10,6 +10,7 @@ from typing import Any
 
 from remuda.api.meta import JsonObject
 from remuda.apiserver.admission.request import CREATE, UPDATE, AdmissionRequest, ReadObjects
+from remuda.core.builtin.shapes import as_list, as_map, maps
 
 SERVICE_RANGE = ipaddress.ip_network("10.96.0.0/16")
 NODE_PORTS = range(30000, 32768)
@@ -51,16 +52,17 @@ class ServiceAddresses:
         ports = spec.get("ports")
         if not isinstance(ports, list):
             return
-        old = {p.get("port"): p.get("nodePort") for p in ((request.old or {}).get("spec") or {}).get("ports") or ()}
-        taken = {p.get("nodePort") for s in self._services() for p in s.get("ports") or () if isinstance(p, dict)} | {
-            p.get("nodePort") for p in ports if isinstance(p, dict)
-        }
+        before = maps(as_map((request.old or {}).get("spec")).get("ports"))
+        old = {port.get("port"): port.get("nodePort") for port in before if isinstance(port.get("port"), int)}
+        given = [*ports, *(port for service in self._services() for port in as_list(service.get("ports")))]
+        taken = {n for port in maps(given) if isinstance(n := port.get("nodePort"), int)}
         spec["ports"] = [self._port(port, old, taken) for port in ports]
 
     def _port(self, port: Any, old: dict[Any, Any], taken: set[Any]) -> Any:
         if not isinstance(port, dict) or port.get("nodePort"):
             return port
-        number = old.get(port.get("port")) or next((n for n in NODE_PORTS if n not in taken), None)
+        kept = old.get(port["port"]) if isinstance(port.get("port"), int) else None
+        number = kept or next((n for n in NODE_PORTS if n not in taken), None)
         taken.add(number)
         return {**port, "nodePort": number} if number else port
 
@@ -73,4 +75,4 @@ class ServiceAddresses:
         return "None"
 
     def _services(self) -> list[JsonObject]:
-        return [s.get("spec") or {} for s in self._read.list("", "services")]
+        return [as_map(s.get("spec")) for s in self._read.list("", "services")]

@@ -63,10 +63,10 @@ def _with_defaults(container: Any, limits: JsonObject, requests: JsonObject) -> 
     if not isinstance(container, dict) or not isinstance(container.get("resources") or {}, dict):
         return container
     resources = container.get("resources") or {}
-    filled = {
-        "limits": {**limits, **(resources.get("limits") or {})},
-        "requests": {**requests, **(resources.get("requests") or {})},
-    }
+    own = {which: resources.get(which) or {} for which in ("limits", "requests")}
+    if not all(isinstance(amounts, dict) for amounts in own.values()):
+        return container
+    filled = {"limits": {**limits, **own["limits"]}, "requests": {**requests, **own["requests"]}}
     return {**container, "resources": {**resources, **{name: value for name, value in filled.items() if value}}}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from remuda.api.meta import JsonObject
 from remuda.apiserver.admission.request import CREATE, UPDATE, AdmissionRequest
 from remuda.apiserver.admission.syntax import is_extended
+from remuda.core.builtin.shapes import as_map, maps
 
 NOT_READY = "node.kubernetes.io/not-ready"
 UNREACHABLE = "node.kubernetes.io/unreachable"
@@ -35,9 +36,8 @@ class ExtendedResourceToleration:
         asked = {
             name
             for field in ("containers", "initContainers")
-            for container in spec.get(field) or ()
-            if isinstance(container, dict) and isinstance(container.get("resources"), dict)
-            for name in (container["resources"].get("requests") or {})
+            for container in maps(spec.get(field))
+            for name in as_map(as_map(container.get("resources")).get("requests"))
             if is_extended(name)
         }
         own = spec.get("tolerations") or []

@@ -205,8 +205,9 @@ def _applied(
 def _pruned(body: JsonObject, last: FieldSet, owned: list[FieldSet], schema: KindSchema) -> JsonObject:
     """The body without the fields of `last` that nobody owns any more.
 
-    A field declared by the schema goes with its last owned part, but what nobody ever owned is nobody's to remove. Hence
-    three steps: take out all of `last`, put back what is owned, put back what was not in `last`.
+    A field declared by the schema goes, with all that is below it, when its last owned part does; as long as a part is owned,
+    what nobody owns stays beside it. Hence three steps: take out all of `last`, put back what is owned, put back what was
+    not in `last`.
     """
     root = schema.root
     last = with_members(last, root)

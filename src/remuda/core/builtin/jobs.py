@@ -248,7 +248,7 @@ class _Draft:
         kept = [p for p in self.active if p not in doomed]
         status = self._status(kept, conditions, len(doomed))
         return JobPlan(
-            status=msgspec.structs.replace(status, start_time=started, active=status.active + len(create)),
+            status=msgspec.structs.replace(status, start_time=started),
             create=tuple(create),
             withdraw=tuple(doomed),
             release=self.release,

@@ -6,17 +6,19 @@ from collections.abc import Mapping
 
 from remuda.api.meta import JsonObject
 from remuda.api.selectors import Requirement, Selector
+from remuda.core.builtin.shapes import as_list, as_map, maps
 
 _OPERATORS = {"In": "in", "NotIn": "notin", "Exists": "exists", "DoesNotExist": "absent"}
 
 
 def from_label_selector(selector: JsonObject | None) -> Selector:
     """An empty or absent selector selects everything; the caller says whether that is meant."""
-    selector = selector or {}
-    exact = [Requirement(key, "in", (value,)) for key, value in (selector.get("matchLabels") or {}).items()]
+    selector = as_map(selector)
+    exact = [Requirement(key, "in", (value,)) for key, value in as_map(selector.get("matchLabels")).items()]
     terms = [
-        Requirement(term["key"], _OPERATORS[term["operator"]], tuple(term.get("values") or ()))
-        for term in selector.get("matchExpressions") or ()
+        Requirement(term["key"], _OPERATORS[term["operator"]], tuple(as_list(term.get("values"))))
+        for term in maps(selector.get("matchExpressions"))
+        if "key" in term and term.get("operator") in _OPERATORS
     ]
     return Selector((*exact, *terms))
 

@@ -8,13 +8,14 @@ from typing import Any
 from remuda.api.errors import Refusal
 from remuda.api.meta import JsonObject
 from remuda.api.quantity import parse_quantity
+from remuda.core.builtin.shapes import as_map, maps
 
 Amounts = dict[str, Fraction]
 
 
 def amounts_of(holder: JsonObject, which: str) -> Amounts:
     """`resources.requests` or `resources.limits` of a container or a claim."""
-    found = (holder.get("resources") or {}).get(which) or {}
+    found = as_map(as_map(holder.get("resources")).get(which))
     return {name: amount(value) for name, value in found.items()}
 
 
@@ -28,10 +29,10 @@ def amount(value: Any) -> Fraction:
 def pod_total(spec: JsonObject, which: str) -> Amounts:
     """What the pod needs at its busiest: all containers together, or the greediest init container."""
     total: Amounts = {}
-    for container in spec.get("containers") or ():
+    for container in maps(spec.get("containers")):
         for name, value in amounts_of(container, which).items():
             total[name] = total.get(name, Fraction(0)) + value
-    for container in spec.get("initContainers") or ():
+    for container in maps(spec.get("initContainers")):
         for name, value in amounts_of(container, which).items():
             total[name] = max(total.get(name, Fraction(0)), value)
     return total
@@ -39,12 +40,11 @@ def pod_total(spec: JsonObject, which: str) -> Amounts:
 
 def qos_class(spec: JsonObject) -> str:
     """Guaranteed: every container limits cpu and memory and asks for exactly that; BestEffort: nobody asks for anything."""
-    containers = [c for f in ("initContainers", "containers") for c in spec.get(f) or () if isinstance(c, dict)]
+    containers = [*maps(spec.get("initContainers")), *maps(spec.get("containers"))]
     asked, guaranteed = False, bool(containers)
     for container in containers:
-        resources = container.get("resources")
-        resources = resources if isinstance(resources, dict) else {}
-        limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
+        resources = as_map(container.get("resources"))
+        limits, requests = as_map(resources.get("limits")), as_map(resources.get("requests"))
         for name in ("cpu", "memory"):
             asked = asked or name in limits or name in requests
             if name not in limits or requests.get(name, limits[name]) != limits[name]:

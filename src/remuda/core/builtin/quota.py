@@ -13,6 +13,7 @@ from typing import Any
 
 from remuda.api.meta import JsonObject
 from remuda.core.builtin.pod_resources import Amounts, amount, amounts_of, pod_total, qos_class
+from remuda.core.builtin.shapes import as_list, as_map, maps
 
 _BARE = frozenset({"cpu", "memory", "ephemeral-storage"})
 _COUNTED_BARE = frozenset({"configmaps", "secrets", "services", "persistentvolumeclaims", "resourcequotas", "pods"})
@@ -44,9 +45,9 @@ def usage(group: str, plural: str, body: JsonObject) -> Amounts:
     used: Amounts = {f"count/{plural}.{group}" if group else f"count/{plural}": Fraction(1)}
     if group:
         return used
-    spec = body.get("spec") or {}
+    spec = as_map(body.get("spec"))
     if plural == "pods":
-        if (body.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
+        if as_map(body.get("status")).get("phase") in ("Succeeded", "Failed"):
             return {"count/pods": Fraction(1)}
         used |= {"pods": Fraction(1)} | _compute(spec)
     elif plural == "persistentvolumeclaims":
@@ -57,7 +58,7 @@ def usage(group: str, plural: str, body: JsonObject) -> Amounts:
             used[f"{name}.storageclass.storage.k8s.io/persistentvolumeclaims"] = Fraction(1)
     elif plural == "services":
         used["services"] = Fraction(1)
-        ports = Fraction(len(spec.get("ports") or ()))
+        ports = Fraction(len(as_list(spec.get("ports"))))
         if spec.get("type") in ("NodePort", "LoadBalancer"):
             used["services.nodeports"] = ports
         if spec.get("type") == "LoadBalancer":
@@ -77,7 +78,7 @@ def _compute(spec: JsonObject) -> Amounts:
 
 def unstated(hard: Iterable[str], spec: JsonObject) -> list[str]:
     """Compute resources the quota limits that some container of the pod does not state: such a pod cannot be counted."""
-    containers = [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
+    containers = [*maps(spec.get("containers")), *maps(spec.get("initContainers"))]
     missing = []
     for name in sorted(hard):
         which, bare = "requests", name
@@ -93,7 +94,7 @@ def in_scope(quota: JsonObject, pod: JsonObject) -> bool:
     spec = quota.get("spec") or {}
     terms = [{"scopeName": scope, "operator": "Exists"} for scope in spec.get("scopes") or ()]
     terms += (spec.get("scopeSelector") or {}).get("matchExpressions") or []
-    return all(_matches(term, pod.get("spec") or {}) for term in terms)
+    return all(_matches(term, as_map(pod.get("spec"))) for term in terms)
 
 
 def _matches(term: Mapping[str, Any], spec: JsonObject) -> bool:

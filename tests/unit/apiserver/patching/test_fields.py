@@ -1,9 +1,10 @@
 """Sets of fields: their algebra, their words, and what may come from outside."""
 
+from typing import Any
+
 import pytest
 
 from remuda.apiserver.patching.fields import (
-    FieldSet,
     difference,
     intersection,
     ordered,
@@ -13,6 +14,7 @@ from remuda.apiserver.patching.fields import (
     union,
     without,
 )
+from remuda.apiserver.patching.schema import FieldSet
 
 DATA: FieldSet = {"f:data": {".": {}, "f:a": {}, "f:b": {}}}
 
@@ -83,7 +85,7 @@ def test_values_are_written_as_go_writes_them(value: object, text: str) -> None:
 
 
 def test_a_set_from_outside_is_written_anew() -> None:
-    given = {
+    given: dict[str, Any] = {
         'k: {"protocol": "TCP", "containerPort": 80}': {".": {}, "f:name": None},
         "v: 1.0 ": {},
         "i:+7": {},

@@ -1,0 +1,53 @@
+"""The embedded API server as a process of its own, with what stands behind kube-apiserver in these tests: nothing.
+
+No controllers and no machines run (only etcd and kube-apiserver run on the other side), so what is compared is the API
+alone. `python -m tests.conformance.embedded_plane DIR` serves until its parent ends it; DIR/kubeconfig appears when it
+answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import signal
+import sys
+import time
+import uuid
+from pathlib import Path
+
+from remuda import __version__
+from remuda.api.core_v1 import Namespace
+from remuda.api.meta import ObjectMeta
+from remuda.apiserver.admission import Admission
+from remuda.apiserver.app import App
+from remuda.apiserver.local import LocalCluster
+from remuda.apiserver.store import Store
+from remuda.apiserver.store.sqlite import SqliteJournal
+from remuda.runtime.endpoint import LOOPBACK, Endpoint
+from remuda.runtime.state import StateDir
+
+NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
+_PR_SET_PDEATHSIG = 1
+
+
+async def _serve(directory: Path) -> None:
+    state = StateDir(directory)
+    store = Store(SqliteJournal(state.database))
+    api = LocalCluster(store, clock=time.time, new_uid=lambda: str(uuid.uuid4()), admission=Admission)
+    for name in NAMESPACES:
+        await api.create(Namespace, Namespace(metadata=ObjectMeta(name=name)))
+    face = asyncio.create_task(
+        Endpoint(state, 0, LOOPBACK, time.time()).serve(App(api, version=__version__), asyncio.Event())
+    )
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, face.cancel)
+    try:
+        await face
+    except asyncio.CancelledError:
+        pass  # told to end
+    finally:
+        await store.close()
+
+
+if __name__ == "__main__":
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # a killed test run leaves nothing behind
+    asyncio.run(_serve(Path(sys.argv[1])))

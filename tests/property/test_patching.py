@@ -1,0 +1,337 @@
+"""Laws of patches and ownership, on random bodies of real kinds; and random junk, which may be refused but nothing worse.
+
+Bodies come from `Maker`, whose seed hypothesis prints when a law is broken.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from remuda.api.errors import ApiError
+from remuda.apiserver.patching import (
+    ApplyConflict,
+    KindSchema,
+    apply,
+    builtin,
+    faults,
+    from_structural,
+    json_patch,
+    merge_patch,
+    settled,
+    strategic_merge,
+    track_update,
+)
+from remuda.apiserver.patching.compare import compare, field_set
+from remuda.apiserver.patching.fields import SELF, difference, has, intersection, parsed, union, without
+from remuda.apiserver.patching.schema import FieldSet
+from tests.builders.patches import GADGET_SCHEMA, MANAGERS, Maker
+
+Body = dict[str, Any]
+
+
+def known(api_version: str, kind: str) -> KindSchema:
+    schema = builtin(api_version, kind)
+    assert schema is not None
+    return schema
+
+
+GADGET = from_structural(GADGET_SCHEMA, has_status=True)
+KINDS: list[tuple[str, str, KindSchema, Callable[[Maker], Body]]] = [
+    ("v1", "ConfigMap", known("v1", "ConfigMap"), Maker.config_map),
+    ("apps/v1", "Deployment", known("apps/v1", "Deployment"), Maker.deployment),
+    ("v1", "Service", known("v1", "Service"), Maker.service),
+    ("patching.remuda.dev/v1", "Gadget", GADGET, Maker.gadget),
+]
+makers = st.integers(0, 2**32).map(Maker)
+kinds = st.sampled_from(KINDS)
+NOW = 1_700_000_000.0
+
+
+def body_of(maker: Maker, kind: tuple[str, str, KindSchema, Callable[[Maker], Body]]) -> Body:
+    api_version, name, _, make = kind
+    body = make(maker)
+    return {"apiVersion": api_version, "kind": name, **body, "metadata": {"name": "x", **body["metadata"]}}
+
+
+def object_of(maker: Maker, kind: tuple[str, str, KindSchema, Callable[[Maker], Body]]) -> Body:
+    """An object that some managers have written to."""
+    live: Body | None = None
+    for _ in range(maker.random.randint(1, 3)):
+        live = apply(live, body_of(maker, kind), maker.pick(*MANAGERS), True, kind[2], NOW)
+    assert live is not None
+    if maker.some():
+        changed = settled(merge_patch(live, maker.sparse(kind[3](maker), 0.1)), kind[2])
+        live = track_update(live, changed, maker.pick(*MANAGERS), kind[2], NOW)
+    return live
+
+
+def owner(body: Body, manager: str, operation: str = "Apply") -> FieldSet:
+    entries = body["metadata"].get("managedFields", [])
+    found = [e["fieldsV1"] for e in entries if (e["manager"], e["operation"]) == (manager, operation)]
+    return found[0] if found else {}
+
+
+def bare(body: Body) -> Body:
+    return {**body, "metadata": {name: of for name, of in body["metadata"].items() if name != "managedFields"}}
+
+
+# Sets of fields are sets of paths.
+
+elements = st.sampled_from(["f:a", "f:b", 'k:{"name":"x"}', 'v:"y"', "i:1"])
+path_sets = st.frozensets(st.lists(elements, min_size=1, max_size=4).map(tuple), max_size=8)
+Paths = frozenset[tuple[str, ...]]
+
+
+def tree(paths: Paths) -> FieldSet:
+    out: FieldSet = {}
+    for path in sorted(paths):
+        out = union(out, _single(path))
+    return out
+
+
+def _single(path: tuple[str, ...]) -> FieldSet:
+    head, *rest = path
+    return {head: _single(tuple(rest)) if rest else {}}
+
+
+def members(fields: FieldSet, above: tuple[str, ...] = ()) -> set[tuple[str, ...]]:
+    out: set[tuple[str, ...]] = set()
+    for key, node in fields.items():
+        if key != SELF:
+            out |= members(node, (*above, key))
+            if has(node):
+                out.add((*above, key))
+    return out
+
+
+@given(path_sets, path_sets)
+@settings(max_examples=300)
+def test_the_algebra_is_that_of_sets(a: Paths, b: Paths) -> None:
+    left, right = tree(a), tree(b)
+    before = copy.deepcopy([left, right])
+    assert members(left) == a
+    assert members(union(left, right)) == a | b
+    assert members(difference(left, right)) == a - b
+    assert members(intersection(left, right)) == a & b
+    assert members(without(left, right)) == {p for p in a if not any(p[: len(q)] == q for q in b)}
+    assert [left, right] == before
+    assert parsed(left) == left
+    assert list(left) == sorted(left)
+
+
+# Patches.
+
+
+@given(makers, kinds)
+@settings(max_examples=150)
+def test_a_merge_patch_twice_is_once(maker: Maker, kind: Any) -> None:
+    doc, patch = body_of(maker, kind), maker.sparse(kind[3](maker), 0.2)
+    before = copy.deepcopy([doc, patch])
+    once = merge_patch(doc, patch)
+    assert merge_patch(once, patch) == once
+    assert merge_patch(doc, {}) == doc
+    assert [doc, patch] == before
+
+
+@given(makers, st.sampled_from(KINDS[:3]))
+@settings(max_examples=150)
+def test_a_strategic_patch_twice_is_once(maker: Maker, kind: Any) -> None:
+    """Without directives; and a list never gets the same item twice."""
+    schema = kind[2]
+    doc, patch = body_of(maker, kind), maker.sparse(kind[3](maker), 0.1)
+    if kind[1] == "Service":  # patches tell its ports apart by number alone
+        patch["spec"]["ports"] = [port for port in patch["spec"]["ports"] if port["protocol"] == "TCP"]
+        doc["spec"]["ports"] = [port for port in doc["spec"]["ports"] if port["protocol"] == "TCP"]
+    before = copy.deepcopy([doc, patch])
+    once = settled(strategic_merge(doc, patch, schema), schema)
+    assert settled(strategic_merge(once, patch, schema), schema) == once
+    assert strategic_merge(doc, {}, schema) == doc
+    assert faults(once, schema.root) == []
+    assert [doc, patch] == before
+
+
+@given(makers, st.sampled_from(KINDS[:3]))
+@settings(max_examples=150)
+def test_directives_leave_a_good_body_or_a_refusal(maker: Maker, kind: Any) -> None:
+    doc, patch = body_of(maker, kind), maker.directed(kind[3](maker))
+    before = copy.deepcopy([doc, patch])
+    try:
+        result = settled(strategic_merge(doc, patch, kind[2]), kind[2])
+    except ApiError as error:
+        assert error.code in (400, 422)
+    else:
+        assert "$" not in msgspec.json.encode(result).decode()
+        assert [fault for fault in faults(result, kind[2].root) if fault.kind != "item"] == []
+    assert [doc, patch] == before
+
+
+@given(makers, kinds)
+@settings(max_examples=150)
+def test_operations_build_what_they_say(maker: Maker, kind: Any) -> None:
+    """Taking a body apart and putting another one together, operation by operation."""
+    old, new = body_of(maker, kind), body_of(maker, kind)
+    before = copy.deepcopy([old, new])
+    ops: list[Any] = [{"op": "test", "path": "", "value": old}]
+    ops += [{"op": "remove", "path": f"/{name}"} for name in old]
+    for name, value in new.items():
+        ops += [{"op": "add", "path": f"/{name}", "value": value}, {"op": "copy", "from": f"/{name}", "path": "/spare"}]
+        ops += [{"op": "move", "from": "/spare", "path": f"/{name}"}]
+    assert json_patch(old, ops) == new
+    assert [old, new] == before
+
+
+# Ownership.
+
+
+@given(makers, kinds, st.booleans())
+@settings(max_examples=200)
+def test_apply_does_what_it_says(maker: Maker, kind: Any, force: bool) -> None:
+    schema = kind[2]
+    live = object_of(maker, kind)
+    body, manager = maker.sparse(body_of(maker, kind)), maker.pick(*MANAGERS)
+    before = copy.deepcopy([live, body])
+    claimed = field_set(body, schema.root)
+    try:
+        result = apply(live, body, manager, force, schema, NOW + 60)
+    except ApplyConflict as conflict:
+        assert not force
+        assert conflict.causes
+        assert all(f'"{manager}"' not in cause.message or "using" in cause.message for cause in conflict.causes)
+        return
+    finally:
+        assert [live, body] == before
+    # She owns what she named, and it is as she said.
+    named = owner(result, manager)
+    assert members(named) <= members(claimed)
+    assert {p for p in members(claimed) - members(named) if p[0] != "f:metadata"} <= {("f:apiVersion",), ("f:kind",)}
+    changed, _ = compare(bare(result), settled(merge_patch(bare(result), {}), schema), schema.root)
+    assert changed == {}
+    again = apply(result, body, manager, False, schema, NOW + 120)
+    assert again is result
+    # Without force nobody lost anything but what she removed.
+    if not force:
+        for other in set(MANAGERS) - {manager}:
+            assert members(owner(result, other)) == members(owner(live, other))
+
+
+@given(makers, kinds)
+@settings(max_examples=150)
+def test_who_gives_everything_up_leaves_what_others_own(maker: Maker, kind: Any) -> None:
+    schema, manager = kind[2], maker.pick(*MANAGERS)
+    live = object_of(maker, kind)
+    empty = {"apiVersion": kind[0], "kind": kind[1], "metadata": {"name": "x"}}
+    result = apply(live, empty, manager, True, schema, NOW + 60)
+    assert owner(result, manager) == {}
+    _, gone = compare(bare(live), bare(result), schema.root)
+    for entry in live["metadata"].get("managedFields", []):
+        if (entry["manager"], entry["operation"]) != (manager, "Apply"):
+            assert not (members(gone) & members(entry["fieldsV1"]))
+
+
+@given(makers, kinds)
+@settings(max_examples=150)
+def test_a_write_takes_over_exactly_what_it_changed(maker: Maker, kind: Any) -> None:
+    schema, manager = kind[2], maker.pick(*MANAGERS)
+    live = object_of(maker, kind)
+    new = settled(merge_patch(live, maker.sparse(kind[3](maker), 0.1)), schema)
+    before = copy.deepcopy([live, new])
+    result = track_update(live, new, manager, schema, NOW + 60)
+    assert [live, new] == before
+    assert bare(result) == bare(new)
+    changed, gone = compare(bare(live), bare(new), schema.root)
+    if not live["metadata"].get("managedFields"):
+        assert "managedFields" not in result["metadata"]
+        return
+    assert members(changed) - {("f:metadata",)} <= members(owner(result, manager, "Update"))
+    for entry in result["metadata"].get("managedFields", []):
+        assert entry["fieldsV1"] == parsed(entry["fieldsV1"])
+        if (entry["manager"], entry["operation"]) != (manager, "Update"):
+            assert not (members(entry["fieldsV1"]) & (members(changed) | members(gone)))
+    if not changed and not gone:
+        assert result["metadata"].get("managedFields") is live["metadata"].get("managedFields")
+
+
+# Junk.
+
+names = st.sampled_from(
+    "apiVersion kind metadata spec data name labels finalizers ownerReferences managedFields containers env ports uid free "
+    "tags $patch $retainKeys $setElementOrder/finalizers $deleteFromPrimitiveList/finalizers $setElementOrder/ports "
+    "template op path from value f:a . k:{} v:1 manager operation apiVersion fieldsType fieldsV1 time".split()
+)
+scalars = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-3, 3),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.sampled_from(
+        ["", "a", "delete", "replace", "/data", "/metadata/labels/a", "/spec/containers/0", "-", "Update", "FieldsV1"]
+    ),
+    st.text(max_size=3),
+)
+junk = st.recursive(
+    scalars,
+    lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(names, inner, max_size=5)),
+    max_leaves=25,
+)
+operations = st.lists(
+    st.one_of(
+        st.fixed_dictionaries(
+            {"op": st.sampled_from(["add", "remove", "replace", "move", "copy", "test"])},
+            optional={"path": scalars, "from": scalars, "value": junk},
+        ),
+        junk,
+    ),
+    max_size=6,
+)
+
+
+def only_refused(act: Callable[[], Any]) -> None:
+    """A result that can be written as JSON, or an error of the client's."""
+    try:
+        result = act()
+    except ApiError as error:
+        assert 400 <= error.code < 500
+        assert error.message
+    else:
+        msgspec.json.encode(result)
+
+
+@given(makers, kinds, junk, operations)
+@settings(max_examples=400)
+def test_junk_is_refused_and_changes_nothing(maker: Maker, kind: Any, patch: Any, ops: Any) -> None:
+    schema = kind[2]
+    live = object_of(maker, kind)
+    before = copy.deepcopy([live, patch, ops])
+    only_refused(lambda: merge_patch(live, patch))
+    only_refused(lambda: json_patch(live, ops))
+    only_refused(lambda: json_patch(live, patch))
+    only_refused(lambda: strategic_merge(live, patch, schema))
+    only_refused(lambda: apply(live, patch, "anna", True, schema, NOW))
+    only_refused(lambda: apply(None, patch, "anna", False, schema, NOW))
+    assert [live, patch, ops] == before
+
+
+@given(makers, kinds, st.dictionaries(names, junk, max_size=5), junk)
+@settings(max_examples=300)
+def test_junk_bodies_can_be_tracked_and_stored(maker: Maker, kind: Any, body: Any, owners: Any) -> None:
+    """Whatever validation lets through, nothing here falls over."""
+    schema = kind[2]
+    live = object_of(maker, kind)
+    new = {**live, **body}
+    if isinstance(new["metadata"], dict):
+        new["metadata"] = {**new["metadata"], "managedFields": owners}
+    before = copy.deepcopy([live, new])
+    only_refused(lambda: settled(new, schema))
+    only_refused(lambda: track_update(live, new, "bert", schema, NOW))
+    only_refused(lambda: track_update(None, new, "bert", schema, NOW))
+    only_refused(
+        lambda: apply(track_update(live, new, "bert", schema, NOW), body_of(maker, kind), "carl", True, schema, NOW)
+    )
+    only_refused(lambda: [fault.path for fault in faults(new, schema.root)])
+    assert [live, new] == before
