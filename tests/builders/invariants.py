@@ -16,12 +16,14 @@ from typing import Protocol
 
 from remuda.api.core_v1 import Lease, Pod
 from remuda.api.devices import DeviceState, NodeDevices
+from remuda.api.meta import to_seconds
 from remuda.api.names import ANNOTATION_DEVICES, ANNOTATION_TOPOLOGY_REQUIRED, LABEL_GANG
 from remuda.api.training import TrainingJob, TrainingJobStatus
 from remuda.api.validation import gpus_of
 from remuda.apiserver.store import DELETED
 from remuda.apiserver.store.record import Event
 from remuda.node.training import TrainingChild
+from remuda.sim.loop import EPOCH
 
 Place = tuple[str, str]  # node, device
 MAX_KEPT = 20
@@ -166,7 +168,9 @@ class Invariants:
     def _see_lease(self, lease: Lease) -> None:
         if self._is_dead(lease.name):
             self._revived[lease.name] = self._now()
-        self._alive_until[lease.name] = self._now() + lease.spec.lease_duration_seconds
+        if lease.spec.renew_time is not None:
+            renewed = to_seconds(lease.spec.renew_time) - EPOCH
+            self._alive_until[lease.name] = renewed + lease.spec.lease_duration_seconds
 
     def _is_dead(self, node: str) -> bool:
         return self._now() > self._alive_until.get(node, math.inf)

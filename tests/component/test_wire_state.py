@@ -182,19 +182,23 @@ async def test_tails_and_limits(tmp_path: Path) -> None:
 
 
 async def test_following_ends_with_the_pod_and_misses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(podlogs, "POLL_S", 0.001)
+    monkeypatch.setattr(podlogs, "POLL_S", 0.0)
     logs = Logs(tmp_path)
-    logs.file.write_bytes(b"one\n")
-    reading = asyncio.create_task(logs.read(follow=True))
-    await asyncio.sleep(0.01)
-    with logs.file.open("ab") as file:
-        file.write(b"two\n")
-    await asyncio.sleep(0.01)
-    assert not reading.done()
-    with logs.file.open("ab") as file:
-        file.write(b"last\n")
-    logs.pod = a_pod("Succeeded")
-    assert await reading == b"one\ntwo\nlast\n"
+    looks = itertools.count()
+
+    def write(text: bytes) -> None:
+        with logs.file.open("ab") as file:
+            file.write(text)
+
+    def look(namespace: str, name: str) -> JsonObject:
+        """Between two looks something is written; the last words come together with the end of the pod."""
+        number = next(looks)
+        write(b"line %d\n" % number)
+        return a_pod("Succeeded" if number == 3 else "Running")
+
+    logs.source = FileLogs(tmp_path, look)
+    write(b"begin\n")
+    assert await logs.read(follow=True) == b"begin\nline 0\nline 1\nline 2\nline 3\n"
 
 
 async def test_the_previous_run_is_the_attempt_before(tmp_path: Path) -> None:

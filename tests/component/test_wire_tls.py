@@ -9,6 +9,7 @@ import ssl
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -139,12 +140,12 @@ async def test_a_watcher_that_does_not_read_is_cut_off(server: Server, monkeypat
             await asyncio.sleep(0)
         # More than all the buffers between the two hold, while nobody reads. The watcher leaves the waiting room at once,
         # and must not come back to it.
-        transport = writer.transport
+        transport: Any = writer.transport
         transport.pause_reading()
         for number in range(40):
             big = {"metadata": {"name": f"p{number}", "namespace": "x", "annotations": {"a": "y" * 500_000}}}
             await server.local.create(Pod, big)
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0)
         while any("_pump" in repr(task.get_coro()) for task in asyncio.all_tasks()):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     writer.close()

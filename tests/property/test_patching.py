@@ -77,6 +77,13 @@ def owner(body: Body, manager: str, operation: str = "Apply") -> FieldSet:
     return found[0] if found else {}
 
 
+def outcome(act: Callable[[], Any]) -> tuple[Any, ApiError | None]:
+    try:
+        return act(), None
+    except ApiError as error:
+        return None, error
+
+
 def bare(body: Body) -> Body:
     return {**body, "metadata": {name: of for name, of in body["metadata"].items() if name != "managedFields"}}
 
@@ -142,12 +149,16 @@ def test_a_merge_patch_twice_is_once(maker: Maker, kind: Any) -> None:
 @given(makers, st.sampled_from(KINDS[:3]))
 @settings(max_examples=150)
 def test_a_strategic_patch_twice_is_once(maker: Maker, kind: Any) -> None:
-    """Without directives; and a list never gets the same item twice."""
+    """Without directives and nulls (a null in a new item of a list stands for an empty value the first time only).
+
+    A list never gets the same item twice.
+    """
     schema = kind[2]
-    doc, patch = body_of(maker, kind), maker.sparse(kind[3](maker), 0.1)
+    doc, patch = body_of(maker, kind), maker.sparse(kind[3](maker))
     if kind[1] == "Service":  # patches tell its ports apart by number alone
-        patch["spec"]["ports"] = [port for port in patch["spec"]["ports"] if port["protocol"] == "TCP"]
-        doc["spec"]["ports"] = [port for port in doc["spec"]["ports"] if port["protocol"] == "TCP"]
+        for each in (doc, patch):
+            ports = each["spec"].get("ports", [])
+            each["spec"]["ports"] = [port for port in ports if port["protocol"] == "TCP"]
     before = copy.deepcopy([doc, patch])
     once = settled(strategic_merge(doc, patch, schema), schema)
     assert settled(strategic_merge(once, patch, schema), schema) == once
@@ -161,10 +172,9 @@ def test_a_strategic_patch_twice_is_once(maker: Maker, kind: Any) -> None:
 def test_directives_leave_a_good_body_or_a_refusal(maker: Maker, kind: Any) -> None:
     doc, patch = body_of(maker, kind), maker.directed(kind[3](maker))
     before = copy.deepcopy([doc, patch])
-    try:
-        result = settled(strategic_merge(doc, patch, kind[2]), kind[2])
-    except ApiError as error:
-        assert error.code in (400, 422)
+    result, refusal = outcome(lambda: settled(strategic_merge(doc, patch, kind[2]), kind[2]))
+    if refusal is not None:
+        assert refusal.code in (400, 422)
     else:
         assert "$" not in msgspec.json.encode(result).decode()
         assert [fault for fault in faults(result, kind[2].root) if fault.kind != "item"] == []
@@ -189,6 +199,27 @@ def test_operations_build_what_they_say(maker: Maker, kind: Any) -> None:
 # Ownership.
 
 
+def value_at(value: Any, path: tuple[str, ...]) -> Any:
+    """What stands at a path of field names and list keys."""
+    for element in path:
+        kind, text = element[:2], element[2:]
+        if kind == "f:":
+            value = (value or {}).get(text)
+        elif kind == "v:":
+            value = next((item for item in value if item == msgspec.json.decode(text)), None)
+        else:
+            keys = msgspec.json.decode(text)
+            value = next((i for i in value if all(i.get(k, DEFAULTS.get(k)) == v for k, v in keys.items())), None)
+    return value
+
+
+DEFAULTS = {"protocol": "TCP"}
+
+
+def is_container(value: Any) -> bool:
+    return isinstance(value, dict | list)
+
+
 @given(makers, kinds, st.booleans())
 @settings(max_examples=200)
 def test_apply_does_what_it_says(maker: Maker, kind: Any, force: bool) -> None:
@@ -197,27 +228,35 @@ def test_apply_does_what_it_says(maker: Maker, kind: Any, force: bool) -> None:
     body, manager = maker.sparse(body_of(maker, kind)), maker.pick(*MANAGERS)
     before = copy.deepcopy([live, body])
     claimed = field_set(body, schema.root)
-    try:
-        result = apply(live, body, manager, force, schema, NOW + 60)
-    except ApplyConflict as conflict:
+    result, refusal = outcome(lambda: apply(live, body, manager, force, schema, NOW + 60))
+    assert [live, body] == before
+    if refusal is not None:
         assert not force
-        assert conflict.causes
-        assert all(f'"{manager}"' not in cause.message or "using" in cause.message for cause in conflict.causes)
+        assert isinstance(refusal, ApplyConflict)
+        assert refusal.causes
+        assert all(f'"{manager}"' not in cause.message or "using" in cause.message for cause in refusal.causes)
         return
-    finally:
-        assert [live, body] == before
     # She owns what she named, and it is as she said.
     named = owner(result, manager)
     assert members(named) <= members(claimed)
     assert {p for p in members(claimed) - members(named) if p[0] != "f:metadata"} <= {("f:apiVersion",), ("f:kind",)}
-    changed, _ = compare(bare(result), settled(merge_patch(bare(result), {}), schema), schema.root)
-    assert changed == {}
-    again = apply(result, body, manager, False, schema, NOW + 120)
-    assert again is result
+    if settled(result, schema) != result:
+        return  # a custom kind's list lost its last item: the null in its place is for the schema to refuse
+    for path in members(claimed):
+        assert value_at(result, path) == value_at(body, path) or is_container(value_at(body, path)), path
+    # An empty list claims nothing, so a list that was given up goes before it comes back empty.
+    second = apply(result, body, manager, False, schema, NOW + 120)
+    assert second is result or "[]" in msgspec.json.encode(body).decode()
+    assert apply(second, body, manager, False, schema, NOW + 180) is second
     # Without force nobody lost anything but what she removed.
     if not force:
         for other in set(MANAGERS) - {manager}:
             assert members(owner(result, other)) == members(owner(live, other))
+
+
+def is_entry(path: tuple[str, ...]) -> bool:
+    """An item of a list or of a free-form map goes with all that others own of it, unless they own the item itself."""
+    return bool(path) and (path[-1].startswith(("k:", "v:")) or path[:2] == ("f:spec", "f:free"))
 
 
 @given(makers, kinds)
@@ -231,7 +270,13 @@ def test_who_gives_everything_up_leaves_what_others_own(maker: Maker, kind: Any)
     _, gone = compare(bare(live), bare(result), schema.root)
     for entry in live["metadata"].get("managedFields", []):
         if (entry["manager"], entry["operation"]) != (manager, "Apply"):
-            assert not (members(gone) & members(entry["fieldsV1"]))
+            theirs = members(entry["fieldsV1"])
+            for path in members(gone) & theirs:
+                if is_container(value_at(live, path)) and not is_entry(path):
+                    continue  # owned as an empty place, and empty it is
+                assert any(path[:end] in members(gone) - theirs and is_entry(path[:end]) for end in range(len(path))), (
+                    path
+                )
 
 
 @given(makers, kinds)
@@ -293,13 +338,11 @@ operations = st.lists(
 
 def only_refused(act: Callable[[], Any]) -> None:
     """A result that can be written as JSON, or an error of the client's."""
-    try:
-        result = act()
-    except ApiError as error:
-        assert 400 <= error.code < 500
-        assert error.message
-    else:
-        msgspec.json.encode(result)
+    result, refusal = outcome(act)
+    if refusal is not None:
+        assert 400 <= refusal.code < 500
+        assert refusal.message
+    msgspec.json.encode(result)
 
 
 @given(makers, kinds, junk, operations)

@@ -15,7 +15,6 @@ from typing import Any, ClassVar
 
 import msgspec
 
-
 ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 
 

@@ -20,7 +20,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from remuda.api.errors import Refusal
-from remuda.apiserver.wire.http import Receive, Scope, Send
+from remuda.apiserver.wire.http import ABORT, Receive, Scope, Send
 from remuda.kube.rest import reachable
 
 _BACKLOG = 512
@@ -62,6 +62,11 @@ class _Protocol(HttpToolsProtocol):
                 self.transport.close()
                 return
         super().data_received(data)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        extra: Any = self.scope
+        extra[ABORT] = self.transport.abort
 
     def on_headers_complete(self) -> None:
         self._relax()

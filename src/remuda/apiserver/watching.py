@@ -48,7 +48,8 @@ class Watching:
                 log.error("api.watch_failed", path=request.path, exc_info=outcome)
         if isinstance(outcome, TimeoutError):
             log.warning("api.watcher_cut_off", path=request.path)
-            return  # without an end to the stream the HTTP server closes the connection
+            request.abort()
+            return
         await request.send({"type": "http.response.body", "body": b""})
 
     async def _pump(

@@ -5,7 +5,10 @@ the same transaction, so they never disagree. The file is locked exclusively whi
 the same state would keep its own memory of it, and the two would drift apart.
 
 The format's version is in the file (`PRAGMA user_version`). A newer one is refused: reading it with old code could lose
-what the new code wrote.
+what the new code wrote. An older one is brought up to date.
+
+What is read is checked against the sums that were written with it (`integrity`), and a damaged state is refused by revision.
+`recover_to` goes on from the newest good one instead; a copy of the damaged files is kept beside them.
 """
 
 from __future__ import annotations
@@ -14,23 +17,36 @@ import asyncio
 import contextlib
 import os
 import queue
+import shutil
 import sqlite3
 import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+import structlog
+
 from remuda.api.errors import ApiError, Refusal
+from remuda.apiserver.store.acked import AckedMark
+from remuda.apiserver.store.integrity import Damage, Sealed, added_up, chained, find_damage, recover, row_sum
 from remuda.apiserver.store.journal import Done, Loaded, LogRow, ObjectRow
 from remuda.apiserver.store.record import DELETED, Event
 
-FORMAT = 1
+log = structlog.get_logger(__name__)
+
+FORMAT = 2
 APPLICATION_ID = 0x52454D55  # "REMU": tells our file from any other sqlite database
 
 _SCHEMA = """
-CREATE TABLE obj (key TEXT PRIMARY KEY, rv INTEGER NOT NULL, body BLOB NOT NULL);
-CREATE TABLE log (rv INTEGER PRIMARY KEY, key TEXT NOT NULL, type TEXT NOT NULL, body BLOB NOT NULL);
+CREATE TABLE obj (key TEXT PRIMARY KEY, rv INTEGER NOT NULL, body BLOB NOT NULL, sum INTEGER NOT NULL DEFAULT 0);
+CREATE TABLE log (rv INTEGER PRIMARY KEY, key TEXT NOT NULL, type TEXT NOT NULL, body BLOB NOT NULL,
+    sum INTEGER NOT NULL DEFAULT 0);
 CREATE TABLE meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL);
-INSERT INTO meta VALUES ('compacted', 0);
+INSERT INTO meta VALUES ('compacted', 0), ('anchor', 0), ('head', 0), ('total', 0);
+"""
+_FROM_1 = """
+ALTER TABLE obj ADD COLUMN sum INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE log ADD COLUMN sum INTEGER NOT NULL DEFAULT 0;
+INSERT INTO meta VALUES ('anchor', 0), ('head', 0), ('total', 0);
 """
 
 _Rows = tuple[list[tuple[int, str, str, bytes]], int]
@@ -38,17 +54,27 @@ _Job = tuple[_Rows | Path, Done, asyncio.AbstractEventLoop]  # rows to commit, o
 
 
 class SqliteJournal:
-    """`max_bytes` caps the database file (0 = no cap): a full state then fails like a full disk."""
+    """`max_bytes` caps the database file (0 = no cap): a full state then fails like a full disk.
+
+    `recover_to`: the revision to go back to when the state is damaged; `lost` then names the objects that it cost.
+    """
 
     immediate = False
 
-    def __init__(self, path: str | Path, *, max_bytes: int = 0) -> None:
+    def __init__(self, path: str | Path, *, max_bytes: int = 0, recover_to: int | None = None) -> None:
         self.path = Path(path)
         self.commits = 0
+        self.lost: Sequence[str] = ()
         self._max_bytes = max_bytes
+        self._recover_to = recover_to
         self._compacted = 0
+        self._head = 0  # the sum of the newest log row
+        self._sums: dict[str, int] = {}  # of every object
+        self._total = 0  # all of them added up
+        self._is_new = False
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._connection: sqlite3.Connection | None = self._open()
+        self._acked = AckedMark(self.path)
         self._thread = threading.Thread(target=self._run, name="remuda-journal", daemon=True)
         self._thread.start()
 
@@ -86,14 +112,18 @@ class SqliteJournal:
                 "Start it with that newer version, or use another state directory.",
             )
         if version == 0:
+            self._is_new = True
             if application or connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
                 raise self._not_ours()
-            for statement in filter(None, map(str.strip, _SCHEMA.split(";"))):
-                connection.execute(statement)
+            _execute_all(connection, _SCHEMA)
             connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
-            connection.execute(f"PRAGMA user_version={FORMAT}")
         elif application != APPLICATION_ID:
             raise self._not_ours()
+        elif version == 1:
+            _execute_all(connection, _FROM_1)
+            _seal(connection, 0)
+        if version < FORMAT:
+            connection.execute(f"PRAGMA user_version={FORMAT}")
         connection.execute("COMMIT")
         if self._max_bytes:
             page = int(connection.execute("PRAGMA page_size").fetchone()[0])
@@ -114,6 +144,12 @@ class SqliteJournal:
                 f"{self.path} is in use by another process.",
                 "Stop the other instance (remuda down), or use another state directory.",
             )
+        if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
+            return Refusal(
+                "StateDamaged",
+                f"{self.path} is damaged, beyond what can be read: {error}.",
+                "Restore a backup (remuda restore), or use another state directory.",
+            )
         return Refusal(
             "StateUnreadable",
             f"{self.path} cannot be opened: {error}.",
@@ -124,14 +160,63 @@ class SqliteJournal:
         connection = self._connection
         assert connection is not None
         try:
-            self._compacted = int(connection.execute("SELECT value FROM meta WHERE name='compacted'").fetchone()[0])
-            return Loaded(
-                [ObjectRow(*row) for row in connection.execute("SELECT key, rv, body FROM obj")],
-                [LogRow(*row) for row in connection.execute("SELECT rv, key, type, body FROM log ORDER BY rv")],
-                self._compacted,
-            )
+            state = _read(connection, self._acked.read() if not self._is_new else 0)
+            damage = find_damage(state)
+            if damage is not None:
+                self._keep_aside(damage)
+            if damage is not None or self._recover_to is not None:
+                self._recover(connection, state, damage)
+                state = _read(connection, 0)
         except sqlite3.Error as error:
+            self.close()
             raise self._refusal(error) from error
+        except BaseException:
+            self.close()
+            raise
+        self._compacted, self._head, self._total = state.compacted, state.head, state.total
+        self._sums = {row.key: stored for row, stored in state.objects}
+        self._acked.write(state.revision)
+        return Loaded([row for row, _ in state.objects], [row for row, _ in state.log], state.compacted)
+
+    def _keep_aside(self, damage: Damage) -> None:
+        """Before anything is written: what sqlite cannot use of its write-ahead log is gone once the file is closed."""
+        for end in ("", "-wal"):
+            source = self.path.with_name(self.path.name + end)
+            copy = self.path.with_name(f"{self.path.name}.damaged-{damage.revision}{end}")
+            if source.exists() and not copy.exists():
+                try:
+                    shutil.copy2(source, copy)
+                except OSError as error:
+                    log.warning("state.copy_failed", copy=str(copy), error=str(error))
+
+    def _recover(self, connection: sqlite3.Connection, state: Sealed, damage: Damage | None) -> None:
+        revision = self._recover_to
+        if damage is None:
+            raise Refusal("StateNotDamaged", f"{self.path} is not damaged.", "Start it without --recover-to.")
+        if revision is None:
+            raise Refusal(
+                "StateDamaged",
+                f"{self.path} is damaged at revision {damage.revision}: {damage.what}.",
+                f"Restore a backup, or go on from what is good with --recover-to {damage.good}.",
+            )
+        if not state.compacted <= revision <= damage.good:
+            raise Refusal(
+                "RecoveryNotPossible",
+                f"{self.path} cannot go back to revision {revision}.",
+                f"Give one from {state.compacted} to {damage.good}.",
+            )
+        found = recover(state, revision)
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("DELETE FROM obj")
+        connection.execute("DELETE FROM log")
+        connection.executemany(
+            "INSERT INTO obj (key, rv, body) VALUES (?, ?, ?)", [(row.key, row.rv, row.body) for row in found.objects]
+        )
+        connection.execute("UPDATE meta SET value=? WHERE name='compacted'", (found.revision,))
+        _seal(connection, 0)
+        connection.execute("COMMIT")
+        self.lost = found.lost
+        log.warning("state.recovered", revision=revision, objects=len(found.objects), lost=list(found.lost))
 
     def commit(self, group: Sequence[Event], compact_to: int, done: Done) -> None:
         rows = [(event.record.rv, event.record.key, event.type, event.record.raw) for event in group]
@@ -161,12 +246,12 @@ class SqliteJournal:
                 loop.call_soon_threadsafe(done, error)
         if self._connection is not None:
             self._connection.close()
+        self._acked.close()
 
     def _try(self, rows: list[tuple[int, str, str, bytes]], compact_to: int) -> ApiError | None:
         try:
-            if self._connection is None:
-                self._connection = self._open()
-            self._write(self._connection, rows, compact_to)
+            self._write(self._reopened(), rows, compact_to)
+            self._acked.write(rows[-1][0])
             return None
         except sqlite3.Error as error:
             self._roll_back()
@@ -178,31 +263,55 @@ class SqliteJournal:
 
     def _try_copy(self, target: Path) -> ApiError | None:
         try:
-            if self._connection is None:
-                self._connection = self._open()
-            _copy(self._connection, target)
+            _copy(self._reopened(), target)
             return None
         except (sqlite3.Error, OSError) as error:
             return ApiError(f"the state could not be copied: {error}", reason="BackupFailed")
         except Refusal as refusal:
             return ApiError(f"the state could not be reopened: {refusal}", reason="BackupFailed")
 
+    def _reopened(self) -> sqlite3.Connection:
+        if self._connection is None:
+            connection = self._open()
+            if _meta(connection)["head"] != self._head:
+                # The commit that failed is on disk after all, while everybody was told that it is not.
+                connection.close()
+                raise Refusal("StateDiverged", "A failed write is in the state.", "Start the cluster anew.")
+            self._connection = connection
+        return self._connection
+
     def _write(self, connection: sqlite3.Connection, rows: list[tuple[int, str, str, bytes]], compact_to: int) -> None:
-        newest = {key: (rv, type_, body) for rv, key, type_, body in rows}
+        newest: dict[str, tuple[int, str, bytes, int]] = {}
+        sealed: list[tuple[int, str, str, bytes, int]] = []
+        head, total = self._head, self._total
+        for rv, key, type_, body in rows:
+            own = row_sum(rv, key, body)
+            head = chained(head, type_, own)
+            sealed.append((rv, key, type_, body, head))
+            newest[key] = (rv, type_, body, own)
+        gone = [key for key, (_, type_, _, _) in newest.items() if type_ == DELETED]
+        kept = {key: (rv, body, own) for key, (rv, type_, body, own) in newest.items() if type_ != DELETED}
+        total = added_up([total, *(-self._sums.get(key, 0) for key in newest), *(own for _, _, own in kept.values())])
         connection.execute("BEGIN IMMEDIATE")
-        connection.executemany("INSERT INTO log VALUES (?, ?, ?, ?)", rows)
+        connection.executemany("INSERT INTO log VALUES (?, ?, ?, ?, ?)", sealed)
         connection.executemany(
-            "INSERT INTO obj VALUES (?, ?, ?) ON CONFLICT (key) DO UPDATE SET rv=excluded.rv, body=excluded.body",
-            [(key, rv, body) for key, (rv, type_, body) in newest.items() if type_ != DELETED],
+            "INSERT INTO obj VALUES (?, ?, ?, ?) "
+            "ON CONFLICT (key) DO UPDATE SET rv=excluded.rv, body=excluded.body, sum=excluded.sum",
+            [(key, *rest) for key, rest in kept.items()],
         )
-        connection.executemany(
-            "DELETE FROM obj WHERE key=?", [(key,) for key, (_, type_, _) in newest.items() if type_ == DELETED]
-        )
+        connection.executemany("DELETE FROM obj WHERE key=?", [(key,) for key in gone])
+        changed = [(head, "head"), (total, "total")]
         if compact_to > self._compacted:
+            last = connection.execute("SELECT sum FROM log WHERE rv<=? ORDER BY rv DESC LIMIT 1", (compact_to,))
+            changed += [(compact_to, "compacted"), *((found, "anchor") for (found,) in last)]
             connection.execute("DELETE FROM log WHERE rv<=?", (compact_to,))
-            connection.execute("UPDATE meta SET value=? WHERE name='compacted'", (compact_to,))
+        connection.executemany("UPDATE meta SET value=? WHERE name=?", changed)
         connection.execute("COMMIT")
-        self._compacted = compact_to
+        self._head, self._total = head, total
+        for key in gone:
+            self._sums.pop(key, None)
+        self._sums.update((key, own) for key, (_, _, own) in kept.items())
+        self._compacted = max(self._compacted, compact_to)
         self.commits += 1
 
     def _roll_back(self) -> None:
@@ -230,17 +339,56 @@ def copy_database(source: Path, target: Path) -> None:
 
 
 def check_database(path: Path) -> None:
-    """Refusal unless the file is a whole database of a format this program knows."""
+    """Refusal unless the file is a whole database of a format this program knows, and holds what was written."""
     journal = SqliteJournal(path)
     try:
         assert journal._connection is not None
         found = journal._connection.execute("PRAGMA quick_check(1)").fetchone()[0]
-    except sqlite3.Error as error:
-        found = str(error)
+        if found == "ok":
+            journal.load()
+    except (sqlite3.Error, Refusal) as error:
+        found = error.message if isinstance(error, Refusal) else str(error)
     finally:
         journal.close()
     if found != "ok":
-        raise Refusal("BackupDamaged", f"The database of the backup is damaged: {found}.", "Use another backup.")
+        raise Refusal(
+            "BackupDamaged", f"The database of the backup is damaged: {found.rstrip('.')}.", "Use another backup."
+        )
+
+
+def _execute_all(connection: sqlite3.Connection, statements: str) -> None:
+    for statement in filter(None, map(str.strip, statements.split(";"))):
+        connection.execute(statement)
+
+
+def _meta(connection: sqlite3.Connection) -> dict[str, int]:
+    return dict(connection.execute("SELECT name, value FROM meta"))
+
+
+def _read(connection: sqlite3.Connection, acked: int) -> Sealed:
+    meta = _meta(connection)
+    return Sealed(
+        [(ObjectRow(*row), stored) for *row, stored in connection.execute("SELECT key, rv, body, sum FROM obj")],
+        [
+            (LogRow(*row), stored)
+            for *row, stored in connection.execute("SELECT rv, key, type, body, sum FROM log ORDER BY rv")
+        ],
+        *(meta[name] for name in ("compacted", "anchor", "head", "total")),
+        acked=acked,
+    )
+
+
+def _seal(connection: sqlite3.Connection, anchor: int) -> None:
+    """Put the sums to rows that have none, in the transaction under way."""
+    objects = [(row_sum(rv, key, body), key) for key, rv, body in connection.execute("SELECT key, rv, body FROM obj")]
+    connection.executemany("UPDATE obj SET sum=? WHERE key=?", objects)
+    head, changes = anchor, []
+    for rv, key, type_, body in connection.execute("SELECT rv, key, type, body FROM log ORDER BY rv"):
+        head = chained(head, type_, row_sum(rv, key, body))
+        changes.append((head, rv))
+    connection.executemany("UPDATE log SET sum=? WHERE rv=?", changes)
+    values = [(anchor, "anchor"), (head, "head"), (added_up([own for own, _ in objects]), "total")]
+    connection.executemany("UPDATE meta SET value=? WHERE name=?", values)
 
 
 def _copy(connection: sqlite3.Connection, target: Path) -> None:

@@ -13,6 +13,7 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
+ABORT = "remuda.abort"  # in the scope: how to drop the connection
 MAX_BODY_BYTES = 3 * 1024 * 1024  # kube-apiserver's limit
 MAX_QUERY_FIELDS = 100
 BODY_WITHIN_S = 30.0
@@ -27,7 +28,7 @@ class TooSlow(ApiError):
 
 
 class Request:
-    __slots__ = ("_receive", "headers", "method", "path", "query", "send", "warnings")
+    __slots__ = ("_receive", "abort", "headers", "method", "path", "query", "send", "warnings")
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.method: str = scope["method"]
@@ -43,6 +44,7 @@ class Request:
         self.warnings: Sequence[str] = ()
         self._receive = receive
         self.send = send
+        self.abort: Callable[[], None] = scope.get(ABORT, lambda: None)  # drops the connection and what is unsent
 
     @property
     def content_type(self) -> str:

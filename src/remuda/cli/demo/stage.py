@@ -207,15 +207,14 @@ class Demo:
         return said
 
     def _summary(self, recovery: Recovery) -> str:
-        assert recovery.signal_at and recovery.detected_at and recovery.opened_at and recovery.first_step_at
-        began = to_seconds(recovery.signal_at)
+        began = to_seconds(recovery.signal_at) if recovery.signal_at else 0.0
         marks = (
             ("detected", recovery.detected_at),
-            ("all stopped", recovery.stopped_at or recovery.opened_at),
+            ("all stopped", recovery.stopped_at),
             ("barrier open", recovery.opened_at),
             ("first new step", recovery.first_step_at),
         )
-        times = ", ".join(f"{word} {(to_seconds(at) - began) * 1000:.0f} ms" for word, at in marks)
+        times = ", ".join(f"{word} {(to_seconds(at) - began) * 1000:.0f} ms" for word, at in marks if at)
         lost = max(0, recovery.step_at_fault - recovery.resume_step)
         return f"{times}; {lost} steps lost ({recovery.remedy}: {recovery.reason})"
 
@@ -225,9 +224,12 @@ class Demo:
         name = f"demo-{kind.value}-{uuid.uuid4().hex[:6]}"
         drill = Drill(metadata=ObjectMeta(name=name), spec=DrillSpec(type=kind, **target))
         await self._cluster.api.create(Drill, drill)
+        found = drill
         async with asyncio.timeout(10):
-            while (found := await self._cluster.api.get(Drill, name)).status.phase == "Pending":
-                await asyncio.sleep(0.01)
+            async for event in self._cluster.api.watch(Drill, "0"):
+                if event.obj is not None and event.obj.name == name and event.obj.status.phase != "Pending":
+                    found = event.obj
+                    break
         if found.status.phase != "Done":
             raise BrokenPromise(f"the drill was refused: {found.status.reason}: {found.status.message}")
 
