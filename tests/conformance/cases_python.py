@@ -1,25 +1,17 @@
 """Cases of the official Python package: every kind through its typed methods, then what the API promises about objects.
-
-The modules imported at the end hold more cases of this client.
 """
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import kubernetes
 
 from tests.conformance.bodies import KINDS, config, deployment, event, pod, training
 from tests.conformance.catalogue import case
+from tests.conformance.places import CM, DEPLOYMENTS, MERGE, PODS
 from tests.conformance.run import Run
 
-CM = "/api/v1/namespaces/{ns}/configmaps"
-PODS = "/api/v1/namespaces/{ns}/pods"
-DEPLOYMENTS = "/apis/apps/v1/namespaces/{ns}/deployments"
-JOBS = "/apis/remuda.dev/v1alpha1/namespaces/{ns}/trainingjobs"
-MERGE, JSON_PATCH = "application/merge-patch+json", "application/json-patch+json"
-STRATEGIC, APPLY = "application/strategic-merge-patch+json", "application/apply-patch+yaml"
 
 
 def _crud(group: str, snake: str, namespaced: bool, body: dict[str, Any]) -> Any:
@@ -420,12 +412,3 @@ def gpu(run: Run) -> None:
     body = pod("bad")
     body["spec"]["containers"][0]["resources"] = {"requests": {"nvidia.com/gpu": "2"}, "limits": {"nvidia.com/gpu": "1"}}
     run.http("POST", PODS, body)
-
-
-def dumped(value: object) -> bytes:
-    return json.dumps(value).encode()
-
-
-from tests.conformance import cases_python_api, cases_python_bad, cases_python_patch  # noqa: E402
-
-MORE = (cases_python_api, cases_python_bad, cases_python_patch)

@@ -4,12 +4,28 @@ from __future__ import annotations
 
 import pytest
 
-from tests.conformance import cases_kubectl, cases_lightkube, cases_python
+from tests.conformance import (
+    cases_kubectl,
+    cases_lightkube,
+    cases_python,
+    cases_python_api,
+    cases_python_bad,
+    cases_python_custom,
+    cases_python_patch,
+)
 from tests.conformance.catalogue import CASES
 from tests.conformance.conftest import Compare
 from tests.conformance.documented import TABLE, rows
 
-MODULES = (cases_kubectl, cases_lightkube, cases_python)  # importing them registers their cases
+MODULES = (  # importing them registers their cases
+    cases_kubectl,
+    cases_lightkube,
+    cases_python,
+    cases_python_api,
+    cases_python_bad,
+    cases_python_custom,
+    cases_python_patch,
+)
 ROWS = rows(TABLE.read_text(encoding="utf-8"))
 
 

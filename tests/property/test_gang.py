@@ -22,7 +22,7 @@ from tests.builders.gangs import JobBuilder, a_job, racks
 SETTLE_ROUNDS = 150
 QUIET_ROUNDS = 45  # no deadline is longer
 STEPS = settings(
-    max_examples=4000,
+    max_examples=250,
     deadline=None,
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow],

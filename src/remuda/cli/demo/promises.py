@@ -57,6 +57,8 @@ def broken_by_device(before: Before, after: After, rank: int, bad: tuple[str, st
         problems.append(f"rank {rank} was given the failed device {bad[0]}/{bad[1]} again")
     if after.recovery.cause is not Cause.DEVICE:
         problems.append(f"the recovery was charged to {after.recovery.cause}, not to the device")
+    if after.job.status.used.get(Cause.CODE, 0) != before.job.status.used.get(Cause.CODE, 0):
+        problems.append("the broken device changed the budget of the code")
     return problems
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import msgspec
-from rich.box import SIMPLE
 from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.table import Table
@@ -83,7 +82,7 @@ def compact(devices: Sequence[str]) -> str:
 def render_recoveries(rows: Sequence[tuple[str, Recovery]]) -> Table:
     """Measured times of each stage, from the first signal. Fits 80 columns."""
     title = "Measured, in milliseconds from the first signal"
-    table = Table(title=title, header_style="bold", title_justify="left", box=SIMPLE)
+    table = Table(title=title, header_style="bold", title_justify="left", box=None, pad_edge=False)
     for column in ("fault", "remedy", "detect", "stopped", "barrier", "1st step", "steps lost"):
         table.add_column(column, justify="left" if column in ("fault", "remedy") else "right", no_wrap=True)
     for name, recovery in rows:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import shutil
 import tempfile
@@ -11,6 +12,7 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
+import structlog
 from rich.console import Console, RenderableType
 from rich.live import Live
 
@@ -289,6 +291,7 @@ class Demo:
 
 def run_demo(console: Console) -> int:
     """0 when every promise held."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     root = Path(tempfile.mkdtemp(prefix="remuda-demo-"))
     try:
         return asyncio.run(_run(console, root))

@@ -67,6 +67,8 @@ def _explains(look: Look, root: Fault) -> bool:
         return False
     if root.cause not in (Cause.DEVICE, Cause.INFRA) or not root.lost or root.pod in last.replaced:
         return False
+    if look.under_way is None and root.pod not in last.members:
+        return False  # the gang has trained since, so another pod's device was not what stopped it then
     window = LOOK_BACK_S if look.under_way is None else NODE_LOOK_BACK_S
     return look.now - to_seconds(last.detected_at) <= window
 

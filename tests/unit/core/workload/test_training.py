@@ -195,6 +195,17 @@ def test_a_crash_explained_by_its_device_is_given_back() -> None:
     assert gang.status.used == {"device": 1}
 
 
+def test_another_pods_device_does_not_explain_a_crash_the_gang_got_over() -> None:
+    gang = trained()
+    gang.crash(gang.member(1).uid)
+    recovered(gang)
+    other = gang.member(3)
+    gang.fail_device(other.node, other.devices[0])
+    recovered(gang)
+    assert gang.status.used == {"code": 1, "device": 1}
+    assert set(gang.status.goodput.lost_gpu_seconds) == {"code", "device"}
+
+
 def test_an_overdrawn_budget_fails_the_job_by_name() -> None:
     gang = trained(a_job().replicas(2).budgets(code=1))
     gang.crash(gang.member(0).uid)

@@ -1,0 +1,11 @@
+"""Paths and media types that many cases use; `{ns}` is the case's namespace."""
+
+CM = "/api/v1/namespaces/{ns}/configmaps"
+PODS = "/api/v1/namespaces/{ns}/pods"
+DEPLOYMENTS = "/apis/apps/v1/namespaces/{ns}/deployments"
+JOBS = "/apis/remuda.dev/v1alpha1/namespaces/{ns}/trainingjobs"
+DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+MERGE = "application/merge-patch+json"
+JSON_PATCH = "application/json-patch+json"
+STRATEGIC = "application/strategic-merge-patch+json"
+APPLY = "application/apply-patch+yaml"
