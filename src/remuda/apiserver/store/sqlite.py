@@ -144,7 +144,7 @@ class SqliteJournal:
                 f"{self.path} is in use by another process.",
                 "Stop the other instance (remuda down), or use another state directory.",
             )
-        if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
+        if name.startswith("SQLITE_CORRUPT"):
             return Refusal(
                 "StateDamaged",
                 f"{self.path} is damaged, beyond what can be read: {error}.",

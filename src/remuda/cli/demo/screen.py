@@ -81,9 +81,9 @@ def compact(devices: Sequence[str]) -> str:
 
 def render_recoveries(rows: Sequence[tuple[str, Recovery]]) -> Table:
     """Measured times of each stage, from the first signal. Fits 80 columns."""
-    title = "Measured, in milliseconds from the first signal"
+    title = "Measured, in milliseconds from the first signal; steps lost"
     table = Table(title=title, header_style="bold", title_justify="left", box=None, pad_edge=False)
-    for column in ("fault", "remedy", "detect", "stopped", "barrier", "1st step", "steps lost"):
+    for column in ("fault", "remedy", "detect", "stopped", "barrier", "1st step", "lost"):
         table.add_column(column, justify="left" if column in ("fault", "remedy") else "right", no_wrap=True)
     for name, recovery in rows:
         began = to_seconds(recovery.signal_at) if recovery.signal_at else 0.0
