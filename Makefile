@@ -38,8 +38,9 @@ lint: $(STAMP) ## format, lint, types and layers, without tests
 check: lint ## lint + unit, property and component tests (under two minutes)
 	$(PYTEST) -n $(JOBS) $(FAST_TESTS)
 
-test: check ## check + end-to-end tests + tests against a real Kubernetes API server
+test: check ## check + end-to-end tests + crash tests + tests against a real Kubernetes API server
 	$(if $(E2E_TESTS),$(PYTEST) $(E2E_TESTS))
+	$(PYTEST) tests/crash
 	$(PYTEST) tests/kube
 
 demo: $(STAMP) ## a cluster of simulated GPUs on this machine, a training job, and a failure it survives

@@ -429,6 +429,11 @@ class GangModel:
     def round(self, seconds: float = 0.1) -> None:
         """Everyone gets one turn and sees everything."""
         self.judge()
+        self.round_without_verdicts()
+        self.advance(seconds)
+
+    def round_without_verdicts(self) -> None:
+        """A round in which nobody judges devices, and no time passes."""
         self.deliver()
         self.look()
         self.schedule()
@@ -439,7 +444,6 @@ class GangModel:
         for uid in list(self.launchers):
             self.agent(uid)
         self.deliver()
-        self.advance(seconds)
 
     def settle(self, rounds: int = 30, seconds: float = 0.1) -> GangModel:
         for _ in range(rounds):

@@ -97,7 +97,7 @@ def draw(seed: int) -> Schedule:
     needed = sum(j.replicas + j.spares for j in jobs) * gpus / 8
     nodes = max(racks, round(needed * rng.choice((0.9, 1.2, 1.3, 1.6, 2.0)) + rng.randint(0, 2)), 2)
     acts = tuple(_draw_act(rng) for _ in range(rng.randint(3, 10)))
-    lease_s, pull_s, lag_s = rng.choice((4.0, 8.0)), rng.choice((0.0, 0.0, 3.0)), rng.choice((0.0, 0.0, 0.02, 0.2))
+    lease_s, pull_s, lag_s = rng.choice((5.0, 10.0)), rng.choice((0.0, 0.0, 3.0)), rng.choice((0.0, 0.0, 0.02, 0.2))
     return Schedule(seed, nodes, racks, lease_s, pull_s, lag_s, jobs, acts)
 
 

@@ -175,11 +175,19 @@ async def test_unknown_fields_of_builtin_kinds_are_kept(rig: Rig) -> None:
     assert record.body["spec"]["hostNetwork"] is True
 
 
-async def test_a_stale_replace_conflicts_and_a_fresh_one_counts_the_generation(cluster: Cluster) -> None:
+async def test_generations_count_changes_of_intent_where_kubernetes_counts_them(cluster: Cluster) -> None:
+    pod = await cluster.create(Pod, a_pod())
+    pod = await cluster.patch(Pod, "p", {"metadata": {"labels": {"a": "b"}}}, "team")
+    assert pod.metadata.generation == 1
+    pod = await cluster.patch(Pod, "p", {"spec": {"activeDeadlineSeconds": 5}}, "team")
+    assert pod.metadata.generation == 2
+    assert (await cluster.create(Node, {"metadata": {"name": "n"}})).metadata.generation == 0
+
+
+async def test_a_stale_replace_conflicts(cluster: Cluster) -> None:
     first = await cluster.create(Node, {"metadata": {"name": "n"}})
     second = await cluster.replace(Node, msgspec.structs.replace(first, spec={"unschedulable": True}))
     assert second.spec.unschedulable
-    assert second.metadata.generation == 2
     assert int(second.metadata.resource_version) > int(first.metadata.resource_version)
     with pytest.raises(Conflict, match="the object has been modified"):
         await cluster.replace(Node, first)

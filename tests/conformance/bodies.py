@@ -129,7 +129,7 @@ def definition(plural: str, kind: str, schema: Json | None = None, **version: An
     }
 
 
-def custom(kind: str, name: str = "one", **spec: Any) -> Json:
+def custom(kind: str, name: str = "one", /, **spec: Any) -> Json:
     return {"apiVersion": "suite.example/v1", "kind": kind, "metadata": meta(name), "spec": spec or {"size": 1}}
 
 
@@ -157,7 +157,11 @@ KINDS: dict[str, tuple[str, str, bool, Json]] = {
         "CoreV1Api",
         "service",
         True,
-        {"kind": "Service", "metadata": meta("none"), "spec": {"clusterIP": "None", "ports": [{"port": 80, "name": "w"}]}},
+        {
+            "kind": "Service",
+            "metadata": meta("none"),
+            "spec": {"clusterIP": "None", "ports": [{"port": 80, "name": "w"}]},
+        },
     ),
     "Event": ("CoreV1Api", "event", True, {}),
     "PersistentVolumeClaim": (
@@ -228,7 +232,7 @@ KINDS: dict[str, tuple[str, str, bool, Json]] = {
         {
             "kind": "Lease",
             "metadata": meta("one"),
-            "spec": {"holderIdentity": "me", "leaseDurationSeconds": 15, "renewTime": "2026-01-01T00:00:00.000000Z"},
+            "spec": {"holderIdentity": "me", "leaseDurationSeconds": 15, "renewTime": "2026-01-01T00:00:00.123456Z"},
         },
     ),
     "PriorityClass": (

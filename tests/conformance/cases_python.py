@@ -1,5 +1,4 @@
-"""Cases of the official Python package: every kind through its typed methods, then what the API promises about objects.
-"""
+"""Cases of the official Python package: every kind through its typed methods, then what the API promises about objects."""
 
 from __future__ import annotations
 
@@ -11,7 +10,6 @@ from tests.conformance.bodies import KINDS, config, deployment, event, pod, trai
 from tests.conformance.catalogue import case
 from tests.conformance.places import CM, DEPLOYMENTS, MERGE, PODS
 from tests.conformance.run import Run
-
 
 
 def _crud(group: str, snake: str, namespaced: bool, body: dict[str, Any]) -> Any:
@@ -70,7 +68,7 @@ def crud_drill(run: Run) -> None:
         "apiVersion": "remuda.dev/v1alpha1",
         "kind": "Drill",
         "metadata": {"name": "py-drill"},
-        "spec": {"type": "pod-delete", "pod": "nobody"},
+        "spec": {"type": "pod-delete", "pod": "nobody", "namespace": run.ns},
     }
     drills = "/apis/remuda.dev/v1alpha1/drills"
     run.http("POST", drills, drill)
@@ -133,7 +131,17 @@ def label_selectors(run: Run) -> None:
         body = config(name)
         body["metadata"]["labels"] = labels
         run.core.create_namespaced_config_map(run.ns, body)
-    for selector in ("app=x", "app==x", "app!=x", "app", "!app", "app in (x,y)", "app notin (x)", "app=x,tier=1", "app in ()"):
+    for selector in (
+        "app=x",
+        "app==x",
+        "app!=x",
+        "app",
+        "!app",
+        "app in (x,y)",
+        "app notin (x)",
+        "app=x,tier=1",
+        "app in ()",
+    ):
         run.py(run.core.list_namespaced_config_map, run.ns, label_selector=selector)
 
 
@@ -285,7 +293,13 @@ def eviction_held(run: Run) -> None:
     run.core.patch_namespaced_pod_status("one", run.ns, {"status": ready})
     policy = run.api("PolicyV1Api")
     policy.create_namespaced_pod_disruption_budget(run.ns, KINDS["PodDisruptionBudget"][3])
-    status = {"observedGeneration": 1, "disruptionsAllowed": 0, "currentHealthy": 1, "desiredHealthy": 1, "expectedPods": 1}
+    status = {
+        "observedGeneration": 1,
+        "disruptionsAllowed": 0,
+        "currentHealthy": 1,
+        "desiredHealthy": 1,
+        "expectedPods": 1,
+    }
     policy.patch_namespaced_pod_disruption_budget_status("one", run.ns, {"status": status})
     body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "one", "namespace": run.ns}}
     run.http("POST", f"{PODS}/one/eviction", body)
@@ -410,5 +424,8 @@ def gpu(run: Run) -> None:
     body["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "1", "cpu": "1.5", "memory": "1024Mi"}}
     run.http("POST", PODS, body)
     body = pod("bad")
-    body["spec"]["containers"][0]["resources"] = {"requests": {"nvidia.com/gpu": "2"}, "limits": {"nvidia.com/gpu": "1"}}
+    body["spec"]["containers"][0]["resources"] = {
+        "requests": {"nvidia.com/gpu": "2"},
+        "limits": {"nvidia.com/gpu": "1"},
+    }
     run.http("POST", PODS, body)

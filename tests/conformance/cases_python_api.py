@@ -19,7 +19,7 @@ PARTIAL_LIST = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io
 
 def _events(run: Run, step: str, **options: Any) -> None:
     """What a watch of the namespace's config maps tells until the server ends it."""
-    watch = kubernetes.watch.Watch()
+    watch: Any = kubernetes.watch.Watch()  # type: ignore[no-untyped-call]
     seen = []
     try:
         for event in watch.stream(run.core.list_namespaced_config_map, run.ns, timeout_seconds=1, **options):
@@ -106,7 +106,10 @@ def discovery(run: Run) -> None:
             row["verbs"] = sorted(row["verbs"])
         run.note(path, {name: rows.get(name) for name in names})
         subs = ("status", "scale", "binding", "eviction", "log")
-        run.note(f"{path} subresources", {n: r for n, r in rows.items() if n.partition("/")[2] in subs and n.split("/")[0] in names})
+        run.note(
+            f"{path} subresources",
+            {n: r for n, r in rows.items() if n.partition("/")[2] in subs and n.split("/")[0] in names},
+        )
 
 
 @case("py", "groups")
@@ -149,7 +152,9 @@ def partial(run: Run) -> None:
 
 @case("py", "content-types")
 def content_types(run: Run) -> None:
-    run.http("POST", CM, b"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: one}\ndata: {a: b}\n", media="application/yaml")
+    run.http(
+        "POST", CM, b"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: one}\ndata: {a: b}\n", media="application/yaml"
+    )
     run.http("GET", f"{CM}/one", accept="application/yaml")
     run.http("GET", f"{CM}/one", accept="text/html")
     run.http("GET", f"{CM}/one", accept="*/*")

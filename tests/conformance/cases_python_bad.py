@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tests.conformance.bodies import config, deployment, pod, training
 from tests.conformance.catalogue import case
 from tests.conformance.places import CM, DEPLOYMENTS, JOBS, MERGE, PODS
@@ -37,6 +39,8 @@ def types(run: Run) -> None:
     run.http("POST", DEPLOYMENTS, {**deployment(), "spec": {**deployment()["spec"], "replicas": "two"}})
     run.http("POST", DEPLOYMENTS, {**deployment(), "spec": {**deployment()["spec"], "replicas": 1.5}})
     run.http("POST", JOBS, {**training(), "spec": {"roles": "none"}})
+    lease = {"metadata": {"name": "one"}, "spec": {"renewTime": "2026-01-01T00:00:00Z"}}
+    run.http("POST", "/apis/coordination.k8s.io/v1/namespaces/{ns}/leases", lease)
 
 
 @case("py", "bad-names")
@@ -99,7 +103,7 @@ def pods(run: Run) -> None:
     run.http("POST", PODS, pod("f", terminationGracePeriodSeconds=-1))
     limits = {"limits": {"cpu": "lots"}}
     run.http("POST", PODS, pod("g", containers=[{"name": "m", "image": "x", "resources": limits}]))
-    limits = {"limits": {"cpu": "1"}, "requests": {"cpu": "2"}}  # type: ignore[dict-item]
+    limits = {"limits": {"cpu": "1"}, "requests": {"cpu": "2"}}
     run.http("POST", PODS, pod("h", containers=[{"name": "m", "image": "x", "resources": limits}]))
     run.http("POST", PODS, pod("i", tolerations=[{"key": "a", "operator": "Like"}]))
     run.http("POST", PODS, pod("j", volumes=[{"name": "v", "emptyDir": {}}, {"name": "v", "emptyDir": {}}]))
@@ -117,7 +121,7 @@ def workloads(run: Run) -> None:
     del body["spec"]["selector"]
     run.http("POST", DEPLOYMENTS, body)
     run.http("POST", DEPLOYMENTS, deployment(replicas=-1))
-    job = {"metadata": {"name": "one"}, "spec": {"template": {"spec": pod()["spec"]}}}
+    job: dict[str, Any] = {"metadata": {"name": "one"}, "spec": {"template": {"spec": pod()["spec"]}}}
     run.http("POST", "/apis/batch/v1/namespaces/{ns}/jobs", job)
     job["spec"]["template"]["spec"]["restartPolicy"] = "Never"
     job["spec"]["completionMode"] = "Indexed"

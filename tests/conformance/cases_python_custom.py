@@ -50,7 +50,9 @@ def refused(run: Run) -> None:
     body = definition("bad", "Bad")
     del body["spec"]["versions"][0]["schema"]
     run.http("POST", DEFINITIONS, body)
-    body = definition("bad", "Bad", {"type": "object", "properties": {"spec": {"properties": {"a": {"type": "integer"}}}}})
+    body = definition(
+        "bad", "Bad", {"type": "object", "properties": {"spec": {"properties": {"a": {"type": "integer"}}}}}
+    )
     run.http("POST", DEFINITIONS, body)
     body = definition("bad", "Bad")
     body["spec"]["versions"][0]["storage"] = False
@@ -77,24 +79,23 @@ def crud(run: Run) -> None:
 @case("py", "custom-validation")
 def validation(run: Run) -> None:
     path = define(run, definition("corns", "Corn"))
-    for number, spec in enumerate(
-        (
-            {"size": 0},
-            {"size": 10},
-            {"size": "big"},
-            {"size": 1.5},
-            {"colour": "red"},
-            {"size": 1, "colour": "blue"},
-            {"size": 1, "name": "NO"},
-            {"size": 1, "name": "muchtoolong"},
-            {"size": 1, "parts": ["a", "b", "c", "d"]},
-            {"size": 1, "parts": [1]},
-            {"size": 1, "port": "http"},
-            {"size": 1, "port": True},
-            {"size": 1, "free": {"any": ["thing"]}},
-            {"size": None},
-        )
-    ):
+    specs: list[dict[str, Any]] = [
+        {"size": 0},
+        {"size": 10},
+        {"size": "big"},
+        {"size": 1.5},
+        {"colour": "red"},
+        {"size": 1, "colour": "blue"},
+        {"size": 1, "name": "NO"},
+        {"size": 1, "name": "muchtoolong"},
+        {"size": 1, "parts": ["a", "b", "c", "d"]},
+        {"size": 1, "parts": [1]},
+        {"size": 1, "port": "http"},
+        {"size": 1, "port": True},
+        {"size": 1, "free": {"any": ["thing"]}},
+        {"size": None},
+    ]
+    for number, spec in enumerate(specs):
         run.http("POST", path, custom("Corn", f"n{number}", **spec))
     run.http("POST", path, {"apiVersion": "suite.example/v1", "kind": "Corn", "metadata": {"name": "bare"}})
 
@@ -112,7 +113,9 @@ def pruning(run: Run) -> None:
 def subresources(run: Run) -> None:
     path = define(run, definition("eggs", "Egg"))
     run.http("POST", path, {**custom("Egg", size=1, replicas=2), "status": {"phase": "ignored"}})
-    run.http("PATCH", f"{path}/one/status", {"status": {"phase": "Good", "replicas": 2}, "spec": {"size": 9}}, media=MERGE)
+    run.http(
+        "PATCH", f"{path}/one/status", {"status": {"phase": "Good", "replicas": 2}, "spec": {"size": 9}}, media=MERGE
+    )
     run.http("GET", f"{path}/one/status")
     run.http("GET", f"{path}/one/scale")
     run.http("PATCH", f"{path}/one/scale", {"spec": {"replicas": 7}}, media=MERGE)

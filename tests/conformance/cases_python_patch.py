@@ -91,7 +91,9 @@ def types_refused(run: Run) -> None:
 def custom_patch(run: Run) -> None:
     run.http("POST", JOBS, training())
     run.http("PATCH", f"{JOBS}/one", {"spec": {"spares": 2}}, media=MERGE)
-    run.http("PATCH", f"{JOBS}/one", [{"op": "replace", "path": "/spec/roles/0/replicas", "value": 3}], media=JSON_PATCH)
+    run.http(
+        "PATCH", f"{JOBS}/one", [{"op": "replace", "path": "/spec/roles/0/replicas", "value": 3}], media=JSON_PATCH
+    )
     run.http("PATCH", f"{JOBS}/one", {"spec": {"spares": "many"}}, media=MERGE)
 
 

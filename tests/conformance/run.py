@@ -7,8 +7,10 @@ has still to make sense of it.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
+import ssl
 import subprocess
 from collections.abc import Callable
 from functools import cached_property
@@ -43,6 +45,9 @@ class _Recording(httpx2.BaseTransport):
         body = None if "watch=" in step and response.status_code == 200 else decoded(response.read())
         self._record(step, response.status_code, body)
         return response
+
+    def close(self) -> None:
+        self._inner.close()
 
 
 class Run:
@@ -96,7 +101,7 @@ class Run:
 
     @cached_property
     def api_client(self) -> Any:
-        config = kubernetes.client.Configuration()
+        config: Any = kubernetes.client.Configuration()
         config.host = self.server.url
         config.ssl_ca_cert = str(self.server.ca_file)
         config.api_key = {"authorization": self.server.token, "BearerToken": self.server.token}
@@ -104,7 +109,7 @@ class Run:
         config.no_proxy = "*"
         config.proxy = None
         config.retries = False
-        client = kubernetes.client.ApiClient(config)
+        client: Any = kubernetes.client.ApiClient(config)
         inner = client.rest_client.request
 
         def request(method: str, url: str, *args: Any, **kw: Any) -> Any:
@@ -138,8 +143,6 @@ class Run:
         **query: object,
     ) -> Any:
         """Through the official package's transport, for what its typed methods cannot say. Returns the decoded answer."""
-        import json
-
         path = path.replace("{ns}", self.ns)
         url = self.server.url + path + (f"?{urlencode(query)}" if query else "")
         headers = {"Authorization": f"Bearer {self.server.token}", "Content-Type": media, "Accept": accept}
@@ -148,9 +151,12 @@ class Run:
             data = data.encode()
         if method == "GET":
             headers.pop("Content-Type")
-        response = self.api_client.call_api(method, url, headers, data, _request_timeout=TIMEOUT_S)
+        # Its methods encode every body as JSON, so what is not JSON goes through the connections below them.
+        pool = self.api_client.rest_client.pool_manager
+        response = pool.request(method, url, body=data, headers=headers, timeout=TIMEOUT_S, retries=False)
+        self._record(f"{method} {url.removeprefix(self.server.url)}", response.status, decoded(response.data))
         try:
-            return json.loads(response.read())
+            return json.loads(response.data)
         except ValueError:
             return None
 
@@ -165,8 +171,6 @@ class Run:
     @cached_property
     def light(self) -> Any:
         config = KubeConfig.from_file(str(self.server.kubeconfig)).get()
-        import ssl
-
         context = ssl.create_default_context(cafile=str(self.server.ca_file))
         transport = _Recording(httpx2.HTTPTransport(verify=context), self._record)
         return lightkube.Client(
@@ -182,4 +186,5 @@ class Run:
         if "light" in self.__dict__:
             self.light.close()
         if "api_client" in self.__dict__:
+            self.api_client.rest_client.pool_manager.clear()
             self.api_client.close()

@@ -7,6 +7,7 @@ replaced by what they are (`<time>`, `<uid>`, `<version>`...), never dropped: a 
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
 from collections.abc import Iterator
@@ -75,6 +76,7 @@ def normal_text(text: str) -> list[str]:
         line = _MACHINE_TEXT.sub("<server>", _UID.sub("<uid>", _TIME.sub("<time>", line)))
         line = re.sub(r"\b(Mon|Tue|Wed|Thu|Fri|Sat|Sun), \d\d \w{3} \d{4} [\d:]+ [+-]\d{4}", "<time>", line)
         line = re.sub(r'(resourceVersion: )"\d+"', r"\1<version>", line)
+        line = re.sub(r"(Resource Version: +)\d+", r"\1<version>", line)
         line = _IP.sub("<ip>", _AGE.sub("<age>", line))
         lines.append(_SPACES.sub("  ", line).rstrip())
     return lines
@@ -92,19 +94,40 @@ def differences(case: str, embedded: list[Entry], real: list[Entry]) -> list[Dif
     mine, theirs = ([entry.as_value() for entry in entries] for entries in (embedded, real))
     if [entry["step"] for entry in mine] != [entry["step"] for entry in theirs]:
         steps = [[entry["step"] for entry in entries] for entries in (mine, theirs)]
-        return [Difference(case, "steps", *steps), *(Difference(case, at, a, b) for at, a, b in _walk(mine, theirs, ""))]
+        return [
+            Difference(case, "steps", *steps),
+            *(Difference(case, at, a, b) for at, a, b in _walk(mine, theirs, "")),
+        ]
     return [Difference(case, at, a, b) for at, a, b in _walk(mine, theirs, "")]
 
 
 def _walk(a: Any, b: Any, at: str) -> Iterator[tuple[str, Any, Any]]:
-    if isinstance(a, dict) and isinstance(b, dict):
+    if isinstance(a, dict) and isinstance(b, dict) and a.get("kind") != b.get("kind"):
+        yield at, a, b  # an object and a refusal, say: naming every field of both tells nobody more
+    elif isinstance(a, dict) and isinstance(b, dict):
         for key in sorted({*a, *b}):
             yield from _walk(a.get(key, ABSENT), b.get(key, ABSENT), f"{at}.{key}" if at else key)
     elif isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
         for index, (left, right) in enumerate(zip(a, b, strict=True)):
             yield from _walk(left, right, f"{at}.{index}" if at else str(index))
+    elif _is_text(a) and _is_text(b):
+        yield from _lines(a, b, at)
     elif a != b:
         yield at, a, b
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(line, str) for line in value)
+
+
+def _lines(a: list[str], b: list[str], at: str) -> Iterator[tuple[str, Any, Any]]:
+    """Each line that only one of two texts has, by what it says: `2.body.+line` stands in kube-apiserver's alone."""
+    for kind, from_a, to_a, from_b, to_b in difflib.SequenceMatcher(None, a, b, autojunk=False).get_opcodes():
+        if kind != "equal":
+            for line in a[from_a:to_a]:
+                yield f"{at}.-{line.strip()}", line, ABSENT
+            for line in b[from_b:to_b]:
+                yield f"{at}.+{line.strip()}", ABSENT, line
 
 
 def _short(value: Any) -> str:

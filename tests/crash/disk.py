@@ -45,8 +45,8 @@ class _Methods(ctypes.Structure):
         ("xRead", ctypes.c_void_p),
         ("xWrite", ctypes.c_void_p),
         ("xTruncate", ctypes.c_void_p),
-        ("xFileSize", ctypes.c_void_p),
         ("xSync", ctypes.c_void_p),
+        ("xFileSize", ctypes.c_void_p),
         ("rest", ctypes.c_void_p * 12),
     ]
 

@@ -17,7 +17,7 @@ from tests.crash.victim import Order, Told
 
 ROOT = Path(__file__).parents[2]
 EVERY = 200
-AT_RANDOM = 80
+AT_RANDOM = 40
 
 
 class Victims:

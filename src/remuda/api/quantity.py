@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
+from functools import lru_cache
 
 from remuda.api.errors import Refusal
 
@@ -23,6 +24,7 @@ _SUFFIX: dict[str, Fraction] = {
 _QUANTITY = re.compile(r"^([+-]?(?:\d+(?:\.\d*)?|\.\d+))(?:[eE]([+-]?\d{1,3})|([numkMGTPE]|[KMGTPE]i))?$", re.ASCII)
 
 
+@lru_cache(maxsize=4096)  # a cluster writes the same few amounts all day long
 def parse_quantity(text: int | str) -> Fraction:
     """The exact value; a Refusal names what is wrong."""
     if isinstance(text, int):

@@ -100,7 +100,9 @@ class App:
                 major, minor = KUBERNETES
                 # kubectl reads major and minor and wants digits there; gitVersion is ours.
                 version = f"v{major}.{minor}.0+remuda-{self._version}"
-                return {"major": major, "minor": minor, "gitVersion": version, "platform": "linux"}
+                unknown = ("gitCommit", "gitTreeState", "buildDate", "goVersion", "compiler")  # clients want them there
+                told = {"major": major, "minor": minor, "gitVersion": version, "platform": "linux"}
+                return {**dict.fromkeys(unknown, ""), **told}
             case ["api"]:
                 return discovery.core_versions(host)
             case ["apis"]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from remuda.api.errors import BadRequest
-from remuda.api.meta import JsonObject
+from remuda.api.meta import JsonObject, Resource
 from remuda.apiserver import patching
 from remuda.apiserver.local import LocalCluster
 from remuda.apiserver.naming import invalid_fields, invalid_option
@@ -78,6 +78,7 @@ class Handlers:
     async def create(self, request: Request, target: Target) -> None:
         view, query = self.view(request), parse_write_query(request.query, request.method)
         body = named(parse_object(request.content_type, await request.body()), target.namespace, "")
+        _check_custom(target.served, body)
         work = self.preparation(request, target, query)
         record = await self._cluster.create_record(target.served, body, prepare=work.written, dry_run=query.is_dry_run)
         request.warnings = work.warnings
@@ -87,6 +88,12 @@ class Handlers:
         served = target.served
         view, query = self.view(request), parse_write_query(request.query, request.method)
         body = named(parse_object(request.content_type, await request.body()), target.namespace, target.name)
+        _check_custom(served, body)
+        if _is_versioned(served) and not body["metadata"].get("resourceVersion"):
+            what = "Invalid value: 0: must be specified for an update"
+            resource = served.resource
+            named_so = Resource(resource.group, resource.version, resource.plural, resource.plural)
+            raise invalid_fields(named_so, target.name, [("metadata.resourceVersion", what)])
         body = own_copy(served, body)
         work = self.preparation(request, target, query)
 
@@ -194,6 +201,30 @@ class Handlers:
             )
         answer = Page(gone, self._cluster.store.revision, found.continue_, found.remaining)
         await request.answer(render_page(View(), served, answer, self._cluster.clock()))
+
+
+_VERSIONED = frozenset(
+    (
+        "poddisruptionbudgets.policy",
+        "leases.coordination.k8s.io",
+        "customresourcedefinitions.apiextensions.k8s.io",
+    )
+)
+
+
+def _is_versioned(served: Served) -> bool:
+    """Replaced only by those who say which version they have seen."""
+    return _is_foreign(served) or served.resource.full_name in _VERSIONED
+
+
+def _is_foreign(served: Served) -> bool:
+    """A custom kind that is not ours."""
+    return served.custom is not None and served.kind is None
+
+
+def _check_custom(served: Served, body: JsonObject) -> None:
+    if _is_foreign(served) and not (body.get("apiVersion") and body.get("kind")):
+        raise BadRequest(f"an object of a custom kind has to say its apiVersion and kind ({served.resource.kind})")
 
 
 def patching_media(request: Request) -> str:

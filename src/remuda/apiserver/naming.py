@@ -50,13 +50,19 @@ def invalid(resource: Resource, name: str, field: str, what: str) -> Invalid:
 
 def invalid_fields(resource: Resource, name: str, faults: Sequence[tuple[str, str]]) -> Invalid:
     """Several (field, what) at once, each also a cause of its own for programs."""
-    causes = [StatusCause(_REASONS.get(what.partition(":")[0], _OTHER), what, field) for field, what in faults]
+    causes = [StatusCause(_reason(what), what, field) for field, what in faults]
     listed = [f"{field}: {what}" for field, what in faults]
     text = listed[0] if len(listed) == 1 else f"[{', '.join(listed)}]"
     return Invalid(
         f'{_kind(resource)} "{name}" is invalid: {text}',
         details=StatusDetails(name, resource.kind, resource.group, causes),
     )
+
+
+def _reason(what: str) -> str:
+    if " in body must be of type " in what:
+        return "FieldValueTypeInvalid"
+    return _REASONS.get(what.partition(":")[0], _OTHER)
 
 
 def invalid_option(options: str, field: str, what: str) -> Invalid:

@@ -15,9 +15,10 @@ from remuda.api.names import GROUP
 from remuda.apiserver import patching, rules
 from remuda.apiserver.admission.defaults import defaulted as builtin_defaults
 from remuda.apiserver.crd import schema as structural
+from remuda.apiserver.crd.lifecycle import with_names
 from remuda.apiserver.naming import invalid_fields
 from remuda.apiserver.patching.check import TYPE
-from remuda.apiserver.registry import Served
+from remuda.apiserver.registry import CRD, Served
 
 
 class Preparation:
@@ -51,6 +52,8 @@ class Preparation:
         if self.served.custom is not None or self._subresource:
             return body
         # Whoever leaves a field out owns its default. (Not so with apply: there defaults belong to nobody.)
+        if resource is CRD:
+            return with_names(body)
         filled = builtin_defaults(resource, body, old)
         if resource.full_name == "namespaces":  # its finalizer is the server's, not the writer's
             filled = {**body, "metadata": filled.get("metadata", {})}

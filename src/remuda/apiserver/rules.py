@@ -35,6 +35,7 @@ _SERVER_OWNED = (
 )
 _EMPTY: JsonObject = {}
 _NAMESPACE = "kubernetes"
+_EMPTIED_FIRST = frozenset(("namespaces", "customresourcedefinitions.apiextensions.k8s.io"))
 FOREGROUND = "foregroundDeletion"
 ORPHAN = "orphan"
 
@@ -54,6 +55,10 @@ _UNCOUNTED = frozenset(
         "services",
     )
 )
+
+
+# Kinds with metadata whose change counts as well.
+_TELLING = {("apps/v1", "Deployment"): "annotations", ("discovery.k8s.io/v1", "EndpointSlice"): "labels"}
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -173,6 +178,8 @@ def deleted(
     """`finalizer`: FOREGROUND or ORPHAN when the dependents are to be dealt with first, "" when they are not, None when
     the request leaves that open (then what the object has stays)."""
     check_expected(resource, old, expect)
+    if finalizer is None and resource.full_name == "jobs.batch" and not _has_policy(old):
+        finalizer = ORPHAN  # Kubernetes' default for this kind alone; kubectl always says what it wants
     if finalizer is not None:
         old = _with_policy(old, finalizer)
     meta = old["metadata"]
@@ -180,17 +187,21 @@ def deleted(
     since = meta.get("deletionTimestamp")
     if since is None:
         if grace == 0 and not _is_held(old):
-            return Change(old, removed=True)
+            return Change(_last(resource, old, now), removed=True)
         return _marked(resource, old, timestamp(now + grace), grace)
     left = meta.get("deletionGracePeriodSeconds") or 0
     if grace >= left and left > 0:
         return None  # a repeated delete may shorten the wait, never lengthen it
     if grace == 0 and not _is_held(old):
-        return Change(old, removed=True)
+        return Change(_last(resource, old, now), removed=True)
     if grace == left:
         return None
     asked_at = datetime.fromisoformat(since).timestamp() - left
     return _marked(resource, old, timestamp(asked_at + grace), grace)
+
+
+def _has_policy(old: JsonObject) -> bool:
+    return any(f in (FOREGROUND, ORPHAN) for f in old["metadata"].get("finalizers") or ())
 
 
 def _with_policy(old: JsonObject, finalizer: str) -> JsonObject:
@@ -347,8 +358,12 @@ def without_news(old: JsonObject, new: JsonObject) -> JsonObject | None:
 
 
 def _substance(body: JsonObject) -> JsonObject:
-    """Everything that states intent: all but metadata and status."""
-    return {field: value for field, value in body.items() if field not in ("metadata", "status")}
+    """Everything that states intent: all but metadata and status; and what of the metadata counts."""
+    found = {field: value for field, value in body.items() if field not in ("metadata", "status")}
+    told = _TELLING.get((str(body.get("apiVersion")), str(body.get("kind"))))
+    if told is not None:
+        found[told] = body["metadata"].get(told) or {}
+    return found
 
 
 def _grace(resource: Resource, old: JsonObject, asked: int | None) -> int:
@@ -362,13 +377,19 @@ def _grace(resource: Resource, old: JsonObject, asked: int | None) -> int:
     return max(0, asked)
 
 
+def _last(resource: Resource, old: JsonObject, now: float) -> JsonObject:
+    """What an object was when it went: a pod is marked even when nothing is left to wait for."""
+    return _marked(resource, old, timestamp(now), 0).body if resource.full_name == "pods" else old
+
+
 def _marked(resource: Resource, old: JsonObject, when: str, grace: int) -> Change:
     meta = old["metadata"]
-    marks: JsonObject = {"deletionTimestamp": when, "deletionGracePeriodSeconds": grace}
-    if "generation" in meta:
-        marks["generation"] = int(meta["generation"]) + 1
+    marks: JsonObject = {"deletionTimestamp": when}
+    if resource.full_name not in _EMPTIED_FIRST:
+        marks["deletionGracePeriodSeconds"] = grace
+        if "generation" in meta:
+            marks["generation"] = int(meta["generation"]) + 1
     new = {**old, "metadata": {**meta, **marks}}
     if resource.plural == "namespaces" and not resource.group:
-        del new["metadata"]["deletionGracePeriodSeconds"]
         new["status"] = {**(old.get("status") or {}), "phase": "Terminating"}
     return Change(new)

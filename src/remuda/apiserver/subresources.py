@@ -97,7 +97,7 @@ class Subresources:
                 what = f"Invalid value: {replicas}: must be greater than or equal to 0"
                 raise invalid_fields(_SCALE, target.name, [("spec.replicas", what)])
             new = _set_at(live, _spec_path(served), replicas)
-            return patching.track_update(
+            return _as_scaled(
                 live,
                 new,
                 patching.manager_name(query.manager, request.headers.get("user-agent", "")),
@@ -199,6 +199,19 @@ class Subresources:
         await request.send({"type": "http.response.body", "body": first, "more_body": True})
         async for piece in pieces:
             await request.send({"type": "http.response.body", "body": piece, "more_body": True})
+
+
+def _as_scaled(
+    live: JsonObject, new: JsonObject, manager: str, schema: patching.KindSchema, now: float, subresource: str
+) -> JsonObject:
+    """Ownership through scale has no time, as in Kubernetes, and therefore stands first."""
+    new = patching.track_update(live, new, manager, schema, now, subresource)
+    entries = [dict(entry) for entry in new["metadata"].get("managedFields") or ()]
+    for entry in entries:
+        if entry.get("subresource") == subresource:
+            entry.pop("time", None)
+    entries.sort(key=lambda entry: (entry["operation"], entry.get("time") or "", entry["manager"]))
+    return {**new, "metadata": {**new["metadata"], "managedFields": entries}} if entries else new
 
 
 def _scale(served: Served, record: Record) -> JsonObject:

@@ -38,12 +38,20 @@ _TAIL_LINES = 12
     "--port", type=click.IntRange(0, 65535), metavar="N", help="Of the API; 0 = any free one.  [default: as last time]"
 )
 @click.option("--bind", default="127.0.0.1", show_default=True, metavar="IP", help="Address the API listens at.")
+@click.option(
+    "--recover-to",
+    type=int,
+    metavar="REV",
+    help="Go on from this revision of a damaged state; what came later is lost.",
+)
 @click.option("-d", "--detach", is_flag=True, help="Run in the background; its log is <state>/up.log.")
 @click.option(
     "--wait", type=float, default=60.0, show_default=True, metavar="S", help="With -d: how long to wait for it."
 )
 @with_session
-def up(session: Session, detach: bool, wait: float, port: int | None, bind: str, **asked: Any) -> int:
+def up(
+    session: Session, detach: bool, wait: float, port: int | None, bind: str, recover_to: int | None, **asked: Any
+) -> int:
     """Start a cluster on this machine: an API server, the controllers, and nodes with fake GPUs that run pods as processes.
 
     Started again on the same state directory it goes on where it was. Ctrl-C or `remuda down` stops it.
@@ -57,8 +65,9 @@ def up(session: Session, detach: bool, wait: float, port: int | None, bind: str,
         refuse_second(state)
         agree(config, state.remembered())
         listening = [f"--bind={bind}", *([] if port is None else [f"--port={port}"])]
-        return _detach(state, config, wait, listening)
-    return run_up(config, state, on_ready=lambda: _ready(state, config), port=port, bind=bind)
+        recovering = [] if recover_to is None else [f"--recover-to={recover_to}"]
+        return _detach(state, config, wait, [*listening, *recovering])
+    return run_up(config, state, on_ready=lambda: _ready(state, config), port=port, bind=bind, recover_to=recover_to)
 
 
 def merge(remembered: ClusterConfig | None, asked: dict[str, Any]) -> ClusterConfig:

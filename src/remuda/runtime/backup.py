@@ -25,7 +25,9 @@ import msgspec
 from remuda import __version__
 from remuda.api.codec import decode, encode
 from remuda.api.errors import Refusal
-from remuda.apiserver.store.sqlite import FORMAT, SqliteJournal, check_database, copy_database
+from remuda.apiserver.store.acked import mark_path
+from remuda.apiserver.store.rows import FORMAT
+from remuda.apiserver.store.sqlite import SqliteJournal, check_database, copy_database
 from remuda.apiserver.wire.http import Request
 from remuda.kube.rest import reachable
 from remuda.runtime.state import StateDir
@@ -127,6 +129,7 @@ def restore_backup(source: Path, state: StateDir) -> Manifest:
         try:
             manifest = _unpacked(source, staging)
             check_database(staging / DATABASE)
+            mark_path(state.database).unlink(missing_ok=True)  # of a state that was here before, and newer perhaps
             for name in sorted(
                 manifest.files, key=lambda name: name == DATABASE
             ):  # the database last: it makes a cluster

@@ -50,24 +50,32 @@ def run_up(
     on_ready: Callable[[], None],
     port: int | None = None,
     bind: str = LOOPBACK,
+    recover_to: int | None = None,
 ) -> int:
     """Runs until SIGINT or SIGTERM, then ends every container. A second instance on the directory is refused.
 
-    `port` None: the one of last time, if it is free; 0: any free one.
+    `port` None: the one of last time, if it is free; 0: any free one. `recover_to`: the revision to go back to when the
+    state is damaged.
     """
     check_config(config)
     with state.locked():
         agree(config, state.remembered())
         state.remember(config)
-        return asyncio.run(_up(config, state, on_ready, Endpoint(state, port, bind, time.time())))
+        return asyncio.run(_up(config, state, on_ready, Endpoint(state, port, bind, time.time()), recover_to))
 
 
-async def _up(config: ClusterConfig, state: StateDir, on_ready: Callable[[], None], endpoint: Endpoint) -> int:
+async def _up(
+    config: ClusterConfig,
+    state: StateDir,
+    on_ready: Callable[[], None],
+    endpoint: Endpoint,
+    recover_to: int | None,
+) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    journal = SqliteJournal(state.database)
+    journal = SqliteJournal(state.database, recover_to=recover_to)
     cluster = EmbeddedCluster(
         config,
         journal,

@@ -42,7 +42,8 @@ class _JumpingSelector(selectors.SelectSelector):
         self._turns = 0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        ready = super().select(0)
+        # Besides the loop's own wake-up pipe there is usually nothing to ask the kernel about; we never sleep, so need no waking.
+        ready = super().select(0) if len(self.get_map()) > 1 else []
         if self.loop is None:
             return ready
         if not ready:

@@ -26,6 +26,19 @@ def a_body(**spec: Any) -> dict[str, Any]:
         (a_body(failure={"budgets": {"cod": 1}}), "UnknownField", "Did you mean `code`?"),
         (a_body(spares="two"), "InvalidField", "`spec.spares`"),
         (a_body(roles={}), "InvalidField", "`spec.roles`"),
+        (a_body(roles=[{"replicas": 8.5}]), "InvalidField", "`spec.roles[0].replicas`: expected `int`, got `float`"),
+        (a_body(roles=[{"replicas": True}]), "InvalidField", "Write a value of type int."),
+        (a_body(spares=None), "InvalidField", "`spec.spares`"),
+        ({**a_body(), "metadata": {"name": "j", "lables": {}}}, "UnknownField", "Did you mean `labels`?"),
+        (
+            a_body(roles=[{"template": {"metadata": {"anotations": {}}}}]),
+            "UnknownField",
+            "`spec.roles[0].template.metadata.anotations` is not a field. Did you mean `annotations`?",
+        ),
+        ({**a_body(), "metadata": {"labels": {"a": 1}}}, "InvalidField", "`metadata.labels[...]`"),
+        ({**a_body(), 7: 1}, "UnknownField", "`7` is not a field. Known here: apiVersion, kind, metadata"),
+        (a_body(**{"failure": {1: 2}}), "InvalidField", "`spec.failure`: one of its names is not text"),
+        (a_body(roles=[3]), "InvalidField", "`spec.roles[0]`"),
         ([], "NotAnObject", "not a mapping"),
     ],
 )
@@ -34,6 +47,11 @@ def test_strict_decode_names_field_and_fix(body: Any, reason: str, words: str) -
         decode_strict(TrainingJob, body)
     assert caught.value.reason == reason
     assert words in str(caught.value)
+
+
+def test_what_a_cluster_adds_to_exported_objects_is_let_through() -> None:
+    meta = {"name": "j", "managedFields": [], "uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    assert decode_strict(TrainingJob, {**a_body(), "metadata": meta}).uid == "u"
 
 
 def test_a_missing_required_field_is_named() -> None:

@@ -21,6 +21,9 @@ from remuda.api.quantity import parse_quantity, whole
         ("2k", Fraction(2000)),
         ("1e3", Fraction(1000)),
         ("12E", Fraction(12 * 10**18)),
+        ("1Ei", Fraction(2**60)),
+        ("5.", Fraction(5)),
+        ("2e-3", Fraction(1, 500)),
         ("-1", Fraction(-1)),
     ],
 )
@@ -28,7 +31,7 @@ def test_value(text: int | str, value: Fraction) -> None:
     assert parse_quantity(text) == value
 
 
-@pytest.mark.parametrize("text", ["", "x", "1 Gi", "1KB", "--1", "1e", "0x10", "1e9999"])
+@pytest.mark.parametrize("text", ["", "x", "1 Gi", "1KB", "--1", "1e", "0x10", "1e9999", "١", "1_0"])
 def test_nonsense_names_itself(text: str) -> None:
     with pytest.raises(Refusal, match="InvalidQuantity"):
         parse_quantity(text)

@@ -67,7 +67,11 @@ def test_where_means_exactly_these() -> None:
     assert EVERYTHING.matches({})
 
 
-POD = {"metadata": {"name": "p"}, "spec": {"nodeName": "n1"}, "status": {"phase": "Running"}}
+POD = {
+    "metadata": {"name": "p"},
+    "spec": {"nodeName": "n1", "unschedulable": True, "priority": 3},
+    "status": {"phase": "Running"},
+}
 
 
 @pytest.mark.parametrize(
@@ -78,6 +82,9 @@ POD = {"metadata": {"name": "p"}, "spec": {"nodeName": "n1"}, "status": {"phase"
         ("spec.nodeName=n1,status.phase!=Failed", True),
         ("spec.nodeName!=n1", False),
         ("spec.absent=", True),
+        ("spec.unschedulable=true", True),
+        ("spec.unschedulable!=true", False),
+        ("spec.priority=3", True),
     ],
 )
 def test_field_selector(text: str, matches: bool) -> None:

@@ -10,6 +10,7 @@ from remuda.api.errors import Refusal
 from remuda.api.training import TrainingJob
 from remuda.api.validation import gpus_of, validate
 
+RESERVED = {"annotations": {"remuda.dev/spare": "true"}}
 CONTAINER = {"name": "main", "command": ["python", "train.py"]}
 
 
@@ -65,6 +66,38 @@ def test_a_plain_job_is_fine() -> None:
             "OneContainerOnly",
             "spec.roles[0].template.spec.containers",
         ),
+        (lambda: a_job(a_role(name="r" * 30), name="j" * 30), "InvalidRoleName", "spec.roles[0].name"),
+        (lambda: a_job(a_role(name="")), "InvalidRoleName", "spec.roles[0].name"),
+        (lambda: a_job(topology={"required": "the rack"}), "InvalidTopology", "spec.topology.required"),
+        (lambda: a_job(checkpoint={"typicalSeconds": -1}), "InvalidSeconds", "spec.checkpoint.typicalSeconds"),
+        (
+            lambda: a_job(failure={"budgets": {"refillAfterSteps": -1}}),
+            "InvalidBudget",
+            "spec.failure.budgets.refillAfterSteps",
+        ),
+        (lambda: a_job(failure={"startDeadlineSeconds": 0}), "InvalidSeconds", "spec.failure.startDeadlineSeconds"),
+        (lambda: a_job(a_role(pod={"nodeName": "node-01"})), "NodeNameSet", "spec.roles[0].template.spec.nodeName"),
+        (
+            lambda: a_job({**a_role(), "template": {**a_role()["template"], "metadata": RESERVED}}),
+            "ReservedName",
+            "spec.roles[0].template.metadata.annotations",
+        ),
+        (
+            lambda: a_job(a_role(pod={"initContainers": [CONTAINER]})),
+            "OneContainerOnly",
+            "spec.roles[0].template.spec.containers",
+        ),
+        (
+            lambda: a_job({"template": {"spec": {"containers": ["python"]}}}),
+            "InvalidField",
+            "spec.roles[0].template.spec",
+        ),
+        (
+            lambda: a_job(a_role({**CONTAINER, "command": "python train.py"})),
+            "InvalidField",
+            "spec.roles[0].template.spec",
+        ),
+        (lambda: a_job(a_role(gpus(2000))), "InvalidGpus", "spec.roles[0].template.spec.containers[0].resources"),
         (lambda: a_job(a_role(gpus(4), gpus=8)), "GpusSaidTwice", "spec.roles[0].gpus"),
         (lambda: a_job(a_role(gpus("1.5"))), "InvalidQuantity", "spec.roles[0].template.spec.containers[0].resources"),
     ],

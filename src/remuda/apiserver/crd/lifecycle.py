@@ -24,7 +24,7 @@ class Names(Protocol):
 
 def accepted(body: JsonObject, old: JsonObject | None, names: Names, now: float) -> JsonObject:
     """The definition as it is stored; raises Invalid with everything that is wrong with it."""
-    body = _defaulted(body)
+    body = with_names(body)
     _check(body, old)
     meta, spec = body["metadata"], body["spec"]
     if old is None:
@@ -69,7 +69,8 @@ def _condition(before: dict[str, JsonObject], type_: str, status: str, reason: s
     return {"type": type_, "status": status, "lastTransitionTime": since, "reason": reason, "message": message}
 
 
-def _defaulted(body: JsonObject) -> JsonObject:
+def with_names(body: JsonObject) -> JsonObject:
+    """The names and the conversion that follow from what is given."""
     spec = body.get("spec")
     if not isinstance(spec, dict) or not isinstance(spec.get("names"), dict):
         return body

@@ -49,7 +49,7 @@ def _joined(a: FieldSet, b: FieldSet) -> FieldSet:
     """The union of two nodes: like that of sets, but an empty node is a member and stays one."""
     if a and b:
         return union(a, b)
-    more = a if not b else b
+    more = b or a
     return more if not more or SELF in more else {SELF: LEAF, **more}
 
 

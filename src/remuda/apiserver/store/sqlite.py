@@ -28,26 +28,23 @@ import structlog
 from remuda.api.errors import ApiError, Refusal
 from remuda.apiserver.store.acked import AckedMark
 from remuda.apiserver.store.integrity import Damage, Sealed, added_up, chained, find_damage, recover, row_sum
-from remuda.apiserver.store.journal import Done, Loaded, LogRow, ObjectRow
+from remuda.apiserver.store.journal import Done, Loaded
 from remuda.apiserver.store.record import DELETED, Event
+from remuda.apiserver.store.rows import (
+    APPLICATION_ID,
+    FORMAT,
+    Malformed,
+    bring_up_to_date,
+    make_tables,
+    read_meta,
+    read_state,
+    write_recovered,
+)
 
 log = structlog.get_logger(__name__)
 
-FORMAT = 2
-APPLICATION_ID = 0x52454D55  # "REMU": tells our file from any other sqlite database
-
-_SCHEMA = """
-CREATE TABLE obj (key TEXT PRIMARY KEY, rv INTEGER NOT NULL, body BLOB NOT NULL, sum INTEGER NOT NULL DEFAULT 0);
-CREATE TABLE log (rv INTEGER PRIMARY KEY, key TEXT NOT NULL, type TEXT NOT NULL, body BLOB NOT NULL,
-    sum INTEGER NOT NULL DEFAULT 0);
-CREATE TABLE meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL);
-INSERT INTO meta VALUES ('compacted', 0), ('anchor', 0), ('head', 0), ('total', 0);
-"""
-_FROM_1 = """
-ALTER TABLE obj ADD COLUMN sum INTEGER NOT NULL DEFAULT 0;
-ALTER TABLE log ADD COLUMN sum INTEGER NOT NULL DEFAULT 0;
-INSERT INTO meta VALUES ('anchor', 0), ('head', 0), ('total', 0);
-"""
+# What reading a damaged file may end in; the last when even the words of the error cannot be read.
+_SENSELESS = (sqlite3.Error, Malformed, UnicodeDecodeError)
 
 _Rows = tuple[list[tuple[int, str, str, bytes]], int]
 _Job = tuple[_Rows | Path, Done, asyncio.AbstractEventLoop]  # rows to commit, or where to put a copy
@@ -71,7 +68,8 @@ class SqliteJournal:
         self._head = 0  # the sum of the newest log row
         self._sums: dict[str, int] = {}  # of every object
         self._total = 0  # all of them added up
-        self._is_new = False
+        # Without the file there is nothing that could be damaged: somebody wants to begin anew.
+        self._is_new = not self.path.exists() or not self.path.stat().st_size
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._connection: sqlite3.Connection | None = self._open()
         self._acked = AckedMark(self.path)
@@ -93,7 +91,7 @@ class SqliteJournal:
             self._prepare(connection)
         except BaseException as error:
             connection.close()
-            if isinstance(error, sqlite3.Error):
+            if isinstance(error, _SENSELESS):
                 raise self._refusal(error) from error
             raise
         return connection
@@ -112,18 +110,13 @@ class SqliteJournal:
                 "Start it with that newer version, or use another state directory.",
             )
         if version == 0:
-            self._is_new = True
             if application or connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
                 raise self._not_ours()
-            _execute_all(connection, _SCHEMA)
-            connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
+            make_tables(connection)
         elif application != APPLICATION_ID:
             raise self._not_ours()
-        elif version == 1:
-            _execute_all(connection, _FROM_1)
-            _seal(connection, 0)
-        if version < FORMAT:
-            connection.execute(f"PRAGMA user_version={FORMAT}")
+        elif version < FORMAT:
+            bring_up_to_date(connection)
         connection.execute("COMMIT")
         if self._max_bytes:
             page = int(connection.execute("PRAGMA page_size").fetchone()[0])
@@ -144,7 +137,8 @@ class SqliteJournal:
                 f"{self.path} is in use by another process.",
                 "Stop the other instance (remuda down), or use another state directory.",
             )
-        if name.startswith("SQLITE_CORRUPT"):
+        # No name: it could be read, and made no sense.
+        if name.startswith("SQLITE_CORRUPT") or (isinstance(error, _SENSELESS) and not name):
             return Refusal(
                 "StateDamaged",
                 f"{self.path} is damaged, beyond what can be read: {error}.",
@@ -160,14 +154,14 @@ class SqliteJournal:
         connection = self._connection
         assert connection is not None
         try:
-            state = _read(connection, self._acked.read() if not self._is_new else 0)
+            state = read_state(connection, 0 if self._is_new else self._acked.read())
             damage = find_damage(state)
             if damage is not None:
                 self._keep_aside(damage)
             if damage is not None or self._recover_to is not None:
                 self._recover(connection, state, damage)
-                state = _read(connection, 0)
-        except sqlite3.Error as error:
+                state = read_state(connection, 0)
+        except _SENSELESS as error:
             self.close()
             raise self._refusal(error) from error
         except BaseException:
@@ -207,13 +201,7 @@ class SqliteJournal:
             )
         found = recover(state, revision)
         connection.execute("BEGIN IMMEDIATE")
-        connection.execute("DELETE FROM obj")
-        connection.execute("DELETE FROM log")
-        connection.executemany(
-            "INSERT INTO obj (key, rv, body) VALUES (?, ?, ?)", [(row.key, row.rv, row.body) for row in found.objects]
-        )
-        connection.execute("UPDATE meta SET value=? WHERE name='compacted'", (found.revision,))
-        _seal(connection, 0)
+        write_recovered(connection, found)
         connection.execute("COMMIT")
         self.lost = found.lost
         log.warning("state.recovered", revision=revision, objects=len(found.objects), lost=list(found.lost))
@@ -273,7 +261,7 @@ class SqliteJournal:
     def _reopened(self) -> sqlite3.Connection:
         if self._connection is None:
             connection = self._open()
-            if _meta(connection)["head"] != self._head:
+            if read_meta(connection)["head"] != self._head:
                 # The commit that failed is on disk after all, while everybody was told that it is not.
                 connection.close()
                 raise Refusal("StateDiverged", "A failed write is in the state.", "Start the cluster anew.")
@@ -354,41 +342,6 @@ def check_database(path: Path) -> None:
         raise Refusal(
             "BackupDamaged", f"The database of the backup is damaged: {found.rstrip('.')}.", "Use another backup."
         )
-
-
-def _execute_all(connection: sqlite3.Connection, statements: str) -> None:
-    for statement in filter(None, map(str.strip, statements.split(";"))):
-        connection.execute(statement)
-
-
-def _meta(connection: sqlite3.Connection) -> dict[str, int]:
-    return dict(connection.execute("SELECT name, value FROM meta"))
-
-
-def _read(connection: sqlite3.Connection, acked: int) -> Sealed:
-    meta = _meta(connection)
-    return Sealed(
-        [(ObjectRow(*row), stored) for *row, stored in connection.execute("SELECT key, rv, body, sum FROM obj")],
-        [
-            (LogRow(*row), stored)
-            for *row, stored in connection.execute("SELECT rv, key, type, body, sum FROM log ORDER BY rv")
-        ],
-        *(meta[name] for name in ("compacted", "anchor", "head", "total")),
-        acked=acked,
-    )
-
-
-def _seal(connection: sqlite3.Connection, anchor: int) -> None:
-    """Put the sums to rows that have none, in the transaction under way."""
-    objects = [(row_sum(rv, key, body), key) for key, rv, body in connection.execute("SELECT key, rv, body FROM obj")]
-    connection.executemany("UPDATE obj SET sum=? WHERE key=?", objects)
-    head, changes = anchor, []
-    for rv, key, type_, body in connection.execute("SELECT rv, key, type, body FROM log ORDER BY rv"):
-        head = chained(head, type_, row_sum(rv, key, body))
-        changes.append((head, rv))
-    connection.executemany("UPDATE log SET sum=? WHERE rv=?", changes)
-    values = [(anchor, "anchor"), (head, "head"), (added_up([own for own, _ in objects]), "total")]
-    connection.executemany("UPDATE meta SET value=? WHERE name=?", values)
 
 
 def _copy(connection: sqlite3.Connection, target: Path) -> None:

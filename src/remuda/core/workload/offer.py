@@ -27,20 +27,24 @@ Held = tuple[str, tuple[str, ...]]  # node, device ids
 
 
 def offer_for(look: Look, faults: Sequence[Fault]) -> Offer:
-    """What there is for the pods that the faults cost: a spare each, room beside the gang, or a domain for all of it."""
-    where = look.status.placement
+    """What there is for the pods that the faults cost: a spare each, room beside the gang, or a domain for all of it.
+
+    A spare that is placed but not parked yet counts as room: it sits there already and takes the rank when it is up.
+    """
     needed = Counter(_roles_to_move(look, faults))
     parked = Counter(v.role for v in look.free() if v.is_parked)
-    short = [name for name in needed for _ in range(needed[name] - min(needed[name], parked[name]))]
+    coming = Counter(v.role for v in look.free() if v.is_bound and not v.is_parked)
+    after_parked = needed - parked
+    after_coming = after_parked - coming
     roles = {role.name: role for role in look.spec.roles}
-    asks = [_trial(look, roles[name]) for name in short if name in roles]
+    asks = [_trial(look, roles[name]) for name in after_coming.elements() if name in roles]
     lost = {f.uid for f in faults if f.lost}
     unstoppable = {f.uid for f in faults if f.reason == NOT_STOPPED}
     room, why = _room(look, _with_leavers(look, lost, unstoppable), asks)
     return Offer(
-        spares=needed.total() - len(short),
-        room_in_domain=room,
-        domain=where.domain,
+        spares=needed.total() - after_parked.total(),
+        room_in_domain=after_parked.total() - after_coming.total() + room,
+        domain=look.status.placement.domain,
         gang_fits=domain_for_gang(look, unstoppable),
         why_no_room=why,
     )

@@ -23,6 +23,12 @@ def state_of(node: NodeBuilder, device: str = "gpu-0") -> tuple[DeviceState, str
         (a_node().signal("gpu-0", "xid-79"), (DeviceState.UNHEALTHY, "Xid79")),
         (a_node().signal("gpu-0", "xid-13"), (DeviceState.HEALTHY, "")),
         (a_node().signal("gpu-0", "xid-79").signal("gpu-0", "xid-13"), (DeviceState.UNHEALTHY, "Xid79")),
+        (a_node().signal("gpu-0", "xid-92"), (DeviceState.DEGRADED, "Xid92")),
+        (a_node().signal("gpu-0", "xid-79").signal("gpu-0", "xid-92"), (DeviceState.UNHEALTHY, "Xid79")),
+        (a_node().signal("gpu-0", "xid-48").signal("gpu-0", "xid-79"), (DeviceState.UNHEALTHY, "Xid79")),
+        (a_node().signal("gpu-0", "xid-79").signal("gpu-0", "probe-passed"), (DeviceState.HEALTHY, "")),
+        (a_node().signal("gpu-0", "probe-passed").signal("gpu-0", "xid-79"), (DeviceState.UNHEALTHY, "Xid79")),
+        (a_node().signal("gpu-0", "xid-79").quarantined("gpu-0"), (DeviceState.QUARANTINED, "Suspect")),
         (a_node().signal("gpu-0", "xid-99999"), (DeviceState.UNHEALTHY, "UnknownFaultCode")),
         (a_node().quarantined("gpu-0", "MemberNotStopped"), (DeviceState.QUARANTINED, "MemberNotStopped")),
         (a_node().signal("gpu-1", "xid-79"), (DeviceState.HEALTHY, "")),
@@ -35,6 +41,23 @@ def test_verdict(node: NodeBuilder, expected: tuple[DeviceState, str]) -> None:
 def test_the_verdict_counts_from_the_signal() -> None:
     node = a_node().signal("gpu-0", "xid-79", at=900.0)
     assert judge_node(node.devices(), [], NOW)[0].since == to_time(900.0)
+
+
+def test_a_signal_from_the_future_counts_from_now() -> None:
+    node = a_node().signal("gpu-0", "xid-79", at=NOW + 500)
+    assert judge_node(node.devices(), [], NOW)[0].since == to_time(NOW)
+
+
+def test_a_worse_verdict_counts_from_its_own_signal() -> None:
+    node = a_node().signal("gpu-0", "xid-92", at=100.0)
+    first = judge_node(node.devices(), [], 200.0)
+    worse = msgspec.structs.replace(node.signal("gpu-0", "xid-79", at=300.0).devices(), verdicts=first)
+    verdict = judge_node(worse, [], 400.0)[0]
+    assert (verdict.reason, verdict.since, verdict.source) == ("Xid79", to_time(300.0), "kmsg/xid-79")
+
+
+def test_a_device_that_was_never_judged_is_unknown_to_people() -> None:
+    assert {r.state for r in rows([a_node().never_judged().devices()], [])} == {DeviceState.UNKNOWN}
 
 
 def test_judging_again_changes_nothing() -> None:
