@@ -14,7 +14,7 @@ FAST_TESTS = $(wildcard tests/unit tests/property tests/component)
 E2E_TESTS = $(wildcard tests/e2e)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv format lint check test demo kube bench-recovery clean
+.PHONY: help venv format lint check test demo kube bench-recovery bench-apiserver clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,6 +42,7 @@ test: check ## check + end-to-end tests + crash tests + tests against a real Kub
 	$(if $(E2E_TESTS),$(PYTEST) $(E2E_TESTS))
 	$(PYTEST) tests/crash
 	$(PYTEST) tests/kube
+	$(PYTEST) tests/conformance
 
 demo: $(STAMP) ## a cluster of simulated GPUs on this machine, a training job, and a failure it survives
 	$(BIN)/remuda demo
@@ -51,6 +52,9 @@ kube: ## build the real Kubernetes control plane for `make test` (needs Go >= 1.
 
 bench-recovery: $(STAMP) ## measure recovery times and print PASS or MISS for each bar
 	$(BIN)/python -m bench.recovery $(ARGS)
+
+bench-apiserver: $(STAMP) ## compare the embedded API server with a real one under load (needs `make kube` and Go)
+	$(BIN)/python -m bench.apiserver $(ARGS)
 
 clean: ## remove .venv and every generated file (keeps the Kubernetes cache)
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -41,6 +41,7 @@ var (
 	bodyFile  = flag.String("body", "", "the pod to create; NAME in it is replaced")
 	prefix    = flag.String("prefix", "p", "of the pods' names")
 	first     = flag.Int("first", 0, "number of the first pod")
+	existing  = flag.Int("pods", 1, "how many there are from the first; requests go round them")
 	count     = flag.Int("count", 100, "requests; with fanout: changes")
 	workers   = flag.Int("workers", 8, "side by side; with fanout: watchers")
 	limit     = flag.Int("limit", 500, "of a list")
@@ -148,9 +149,9 @@ func run() error {
 			return c.call(ctx, "POST", pods(), "application/json", body)
 		},
 		"status": func(n int) error {
-			return c.call(ctx, "PATCH", pods()+"/"+podName(*first+n)+"/status", mergePatch, statusBody(n))
+			return c.call(ctx, "PATCH", pods()+"/"+podName(*first+n%*existing)+"/status", mergePatch, statusBody(n))
 		},
-		"get":  func(n int) error { return c.call(ctx, "GET", pods()+"/"+podName(*first+n), "", nil) },
+		"get":  func(n int) error { return c.call(ctx, "GET", pods()+"/"+podName(*first+n%*existing), "", nil) },
 		"list": func(n int) error { return c.call(ctx, "GET", fmt.Sprintf("%s?limit=%d", pods(), *limit), "", nil) },
 	}[*mode]
 	if request == nil {

@@ -241,7 +241,7 @@ async def test_tables_and_metadata(wire: Wire) -> None:
     wire.now += 90
     table = (await wire.ask("GET", MAPS, Accept="application/json;as=Table;v=v1;g=meta.k8s.io")).body
     assert [c["name"] for c in table["columnDefinitions"]] == ["Name", "Data", "Age"]
-    assert table["rows"][0]["cells"] == ["m", "1", "90s"]
+    assert table["rows"][0]["cells"] == ["m", 1, "90s"]
     assert table["rows"][0]["object"]["kind"] == "PartialObjectMetadata"
     only = (
         await wire.ask("GET", f"{MAPS}/m", Accept="application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io")

@@ -10,6 +10,7 @@ from tests.conformance.bodies import KINDS, config, deployment, event, pod, trai
 from tests.conformance.catalogue import case
 from tests.conformance.places import CM, DEPLOYMENTS, MERGE, PODS
 from tests.conformance.run import Run
+from tests.conformance.servers import wait_for
 
 
 def _crud(group: str, snake: str, namespaced: bool, body: dict[str, Any]) -> Any:
@@ -154,7 +155,7 @@ def bad_label_selectors(run: Run) -> None:
 @case("py", "field-selectors")
 def field_selectors(run: Run) -> None:
     for name in ("a", "b"):
-        run.core.create_namespaced_pod(run.ns, pod(name, nodeName="ghost" if name == "a" else ""))
+        run.core.create_namespaced_pod(run.ns, pod(name, **({"nodeName": "ghost"} if name == "a" else {})))
     for selector in (
         "metadata.name=a",
         "metadata.name!=a",
@@ -327,7 +328,7 @@ def finalizers(run: Run) -> None:
 @case("py", "grace")
 def grace(run: Run) -> None:
     for name in ("bound", "free"):
-        run.core.create_namespaced_pod(run.ns, pod(name, nodeName="ghost" if name == "bound" else ""))
+        run.core.create_namespaced_pod(run.ns, pod(name, **({"nodeName": "ghost"} if name == "bound" else {})))
     run.py(run.core.delete_namespaced_pod, "free", run.ns)
     run.py(run.core.read_namespaced_pod, "free", run.ns)
     run.py(run.core.delete_namespaced_pod, "bound", run.ns)
@@ -410,11 +411,15 @@ def admission(run: Run) -> None:
     run.http("POST", PODS, pod("p0", priorityClassName="no-such-class"))
     run.http("POST", PODS, pod("p1", priority=7))
     run.http("POST", f"/api/v1/namespaces/{run.ns}/limitranges", KINDS["LimitRange"][3])
+    # kube-apiserver's plug-ins see these objects a moment later.
+    trial = f"/api/v1/namespaces/{run.ns}/pods?dryRun=All"
+    wait_for(lambda: "limits" in run.server.must("POST", trial, pod("p2"))["spec"]["containers"][0]["resources"])
     run.http("POST", PODS, pod("p2"))
     quota = {"metadata": {"name": "q"}, "spec": {"hard": {"pods": "1"}}}
     run.http("POST", f"/api/v1/namespaces/{run.ns}/resourcequotas", quota)
     status = {"status": {"hard": {"pods": "1"}, "used": {"pods": "1"}}}
     run.http("PATCH", f"/api/v1/namespaces/{run.ns}/resourcequotas/q/status", status, media=MERGE)
+    wait_for(lambda: run.server.request("POST", trial, pod("p3"))[0] == 403)
     run.http("POST", PODS, pod("p3"))
 
 

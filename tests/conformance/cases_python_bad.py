@@ -134,7 +134,6 @@ def workloads(run: Run) -> None:
 def queries(run: Run) -> None:
     run.http("GET", CM, limit="many")
     run.http("GET", CM, limit="-1")
-    run.http("GET", CM, watch="maybe")
     run.http("POST", CM, config(), dryRun="Perhaps")
     run.http("DELETE", f"{CM}/one", gracePeriodSeconds="long")
     run.http("GET", CM, noSuchOption="x")

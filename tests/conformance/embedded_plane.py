@@ -16,14 +16,15 @@ import uuid
 from pathlib import Path
 
 from remuda import __version__
-from remuda.api.core_v1 import Namespace
-from remuda.api.meta import ObjectMeta
+from remuda.api.core_v1 import Namespace, Pod
+from remuda.api.meta import JsonObject, ObjectMeta
 from remuda.apiserver.admission import Admission
 from remuda.apiserver.app import App
 from remuda.apiserver.local import LocalCluster
 from remuda.apiserver.store import Store
 from remuda.apiserver.store.sqlite import SqliteJournal
 from remuda.runtime.endpoint import LOOPBACK, Endpoint
+from remuda.runtime.podlogs import FileLogs
 from remuda.runtime.state import StateDir
 
 NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
@@ -36,9 +37,13 @@ async def _serve(directory: Path) -> None:
     api = LocalCluster(store, clock=time.time, new_uid=lambda: str(uuid.uuid4()), admission=Admission)
     for name in NAMESPACES:
         await api.create(Namespace, Namespace(metadata=ObjectMeta(name=name)))
-    face = asyncio.create_task(
-        Endpoint(state, 0, LOOPBACK, time.time()).serve(App(api, version=__version__), asyncio.Event())
-    )
+
+    def find(namespace: str, name: str) -> JsonObject | None:
+        record = store.get(Pod.resource.key(name, namespace))
+        return None if record is None else record.body
+
+    app = App(api, version=__version__, logs=FileLogs(state.logs, find))
+    face = asyncio.create_task(Endpoint(state, 0, LOOPBACK, time.time()).serve(app, asyncio.Event()))
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, face.cancel)
     try:
         await face

@@ -20,6 +20,7 @@ _AGE = re.compile(r"(?<![\w.-])(<invalid>|<age>|(\d+[smhd]){1,2})(?![\w-])")
 _IP = re.compile(r"\b(10\.\d+\.\d+\.\d+|127\.0\.0\.1(:\d+)?)\b")
 _SPACES = re.compile(r" {2,}")
 _MACHINE_TEXT = re.compile(r"https://127\.0\.0\.1:\d+")
+_GENERATED_FROM = 58  # the part of a long prefix that leaves room for five more characters
 ABSENT = "<absent>"
 
 
@@ -51,7 +52,7 @@ def normal(value: Any, key: str = "", parent: dict[str, Any] | None = None) -> A
         case dict():
             return {k: normal(v, k, value) for k, v in sorted(value.items())}
         case list():
-            return [normal(v, key) for v in value]
+            return [normal(v, key, parent) for v in value]
         case str():
             return _text(value, key, parent or {})
         case _:
@@ -61,8 +62,10 @@ def normal(value: Any, key: str = "", parent: dict[str, Any] | None = None) -> A
 def _text(value: str, key: str, parent: dict[str, Any]) -> str:
     if key in ("resourceVersion", "continue") and value not in ("", "0"):
         return f"<{key}>"
-    if key == "name" and (prefix := parent.get("generateName")) and value.startswith(prefix):
-        return f"{prefix}<{len(value) - len(prefix)} generated>"
+    if key == "name" and (prefix := parent.get("generateName")) and value.startswith(prefix[:_GENERATED_FROM]):
+        return f"{prefix[:_GENERATED_FROM]}<generated>"
+    if key == "cells":
+        return _AGE.sub("<age>", value)
     if key in ("clusterIP", "clusterIPs") and value not in ("", "None"):
         return "<ip>"
     value = _TIME.sub("<time>", value)

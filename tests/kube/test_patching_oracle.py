@@ -29,7 +29,7 @@ POD = target("v1", "Pod", "pods")
 SERVICE = target("v1", "Service", "services")
 DEPLOYMENT = target("apps/v1", "Deployment", "deployments")
 GADGET = Target(f"{GROUP}/v1", "Gadget", "gadgets", from_structural(GADGET_SCHEMA, has_status=True))
-CRD = {
+CRD: dict[str, Any] = {
     "apiVersion": "apiextensions.k8s.io/v1",
     "kind": "CustomResourceDefinition",
     "metadata": {"name": f"gadgets.{GROUP}"},
@@ -190,3 +190,31 @@ def test_owners_of_every_kind(oracle: Oracle, of: Target, body: Any) -> None:
         ]
         oracle.run(of, name, tuple(steps))
         oracle.wire("DELETE", of.path(NAMESPACE, name))
+
+
+def conditions_of(body: Any) -> list[str]:
+    return [each["type"] for each in body.get("status", {}).get("conditions") or () if each["status"] == "True"]
+
+
+def test_a_definition_of_a_kind_is_an_object_too(oracle: Oracle) -> None:
+    of = target("apiextensions.k8s.io/v1", "CustomResourceDefinition", "customresourcedefinitions", False)
+    name = f"widgets.{GROUP}"
+    spec = {
+        **CRD["spec"],
+        "names": {"kind": "Widget", "listKind": "WidgetList", "plural": "widgets", "singular": "widget"},
+    }
+    body = typed(of, name, {"spec": spec})
+    versions = [
+        {**spec["versions"][0], "additionalPrinterColumns": [{"name": "N", "type": "string", "jsonPath": ".spec.note"}]}
+    ]
+    oracle.run(of, name, (Step("create", body),))
+    deadline = time.monotonic() + 20  # the server goes on to write its status
+    while "Established" not in conditions_of(oracle.wire("GET", of.path("", name)).body):
+        assert time.monotonic() < deadline
+    steps = (
+        Step("apply", body, "bert"),
+        Step("apply", typed(of, name, {"spec": {**spec, "versions": versions}}), "bert"),
+        Step("apply", typed(of, name, {"spec": {**spec, "versions": versions}}), "bert", force=True),
+        Step("strategic", {"spec": {"names": {"shortNames": ["w"]}}}, "carl"),
+    )
+    oracle.run(of, name, steps)

@@ -177,5 +177,7 @@ async def refuse(scope: Scope, receive: Receive, send: Send, error: ApiError, re
         request = Request({**scope, "query_string": b""}, receive, send)
     if isinstance(error, ApplyConflict):
         error.details = StatusDetails(causes=[StatusCause(c.reason, c.message, c.field) for c in error.causes])
+    elif error.details is None and error.code in (405, 415):
+        error.details = StatusDetails()
     retry_s = error.details.retry_after_seconds if error.details is not None else 0
     await request.answer(render_status(error.as_status()), error.code, retry_s=retry_s)

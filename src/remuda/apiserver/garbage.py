@@ -47,7 +47,7 @@ class GarbageCollector:
     def __init__(self, objects: Objects) -> None:
         self._objects = objects
         self._queue: WorkQueue[str] = WorkQueue()
-        self._dependents: dict[str, set[str]] = {}  # owner's uid -> keys
+        self._dependents: dict[str, dict[str, None]] = {}  # owner's uid -> keys, in the order they came
 
     async def run(self, clock: Callable[[], float]) -> None:
         store = self._objects.store
@@ -87,11 +87,11 @@ class GarbageCollector:
         for owner in old:
             keys = self._dependents.get(owner.get("uid") or "")
             if keys is not None:
-                keys.discard(key)
+                keys.pop(key, None)
                 if not keys:
                     del self._dependents[owner["uid"]]
         for owner in new:
-            self._dependents.setdefault(owner.get("uid") or "", set()).add(key)
+            self._dependents.setdefault(owner.get("uid") or "", {})[key] = None
 
     # Looking.
 

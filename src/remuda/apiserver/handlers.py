@@ -27,9 +27,11 @@ from remuda.apiserver.wire.bodies import (
 )
 from remuda.apiserver.wire.http import Request
 from remuda.apiserver.wire.paging import Page, check_version_match, page
-from remuda.apiserver.wire.paths import Query, Target, WriteQuery, parse_query, parse_write_query
+from remuda.apiserver.wire.paths import OPTIONS, Query, Target, WriteQuery, parse_query, parse_write_query
 from remuda.apiserver.wire.views import View, negotiate, render_one, render_page
 from remuda.kube.rest import MERGE_PATCH
+
+_MAX_MANAGER = 128
 
 
 class Handlers:
@@ -65,6 +67,9 @@ class Handlers:
 
     def preparation(self, request: Request, target: Target, query: WriteQuery) -> Preparation:
         manager = query.manager
+        if len(manager.encode()) > _MAX_MANAGER:
+            what = f"Too long: may not be more than {_MAX_MANAGER} bytes"
+            raise invalid_option(OPTIONS[request.method], "fieldManager", what)
         if patching_media(request) != APPLY_PATCH:
             manager = patching.manager_name(manager, request.headers.get("user-agent", ""))
         return Preparation(

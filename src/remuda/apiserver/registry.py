@@ -82,7 +82,7 @@ BUILTIN: tuple[Resource, ...] = (
         "Namespace",
         "namespaces",
         "ns",
-        "status finalize",
+        "finalize status",
         namespaced=False,
         selectable=("status.phase",),
         verbs=tuple(verb for verb in ALL_VERBS if verb != "deletecollection"),

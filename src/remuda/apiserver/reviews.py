@@ -17,7 +17,8 @@ def review(resource: Resource, body: JsonObject) -> JsonObject:
     spec = body.get("spec") or {}
     match resource.kind:
         case "SelfSubjectAccessReview":
-            if not isinstance(spec, dict) or not (spec.get("resourceAttributes") or spec.get("nonResourceAttributes")):
+            asked = ("resourceAttributes", "nonResourceAttributes")
+            if not isinstance(spec, dict) or sum(bool(spec.get(field)) for field in asked) != 1:
                 raise BadRequest(
                     "spec.resourceAttributes: Invalid value: exactly one of nonResourceAttributes or resourceAttributes "
                     "must be specified",

@@ -387,7 +387,7 @@ def _marked(resource: Resource, old: JsonObject, when: str, grace: int) -> Chang
     marks: JsonObject = {"deletionTimestamp": when}
     if resource.full_name not in _EMPTIED_FIRST:
         marks["deletionGracePeriodSeconds"] = grace
-        if "generation" in meta:
+        if "generation" in meta and "deletionTimestamp" not in meta:
             marks["generation"] = int(meta["generation"]) + 1
     new = {**old, "metadata": {**meta, **marks}}
     if resource.plural == "namespaces" and not resource.group:

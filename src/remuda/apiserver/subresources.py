@@ -178,6 +178,8 @@ class Subresources:
 
     async def _log(self, request: Request, target: Target) -> None:
         pod = self._cluster.read(target.served, target.name, target.namespace).body
+        if not (pod.get("spec") or {}).get("nodeName"):
+            raise BadRequest(f"pod {target.name} does not have a host assigned")
         if self._logs is None:
             raise NotImplementedHere("this server has no access to the logs of containers")
         pieces = self._logs.read(pod, _log_query(request.query, pod))

@@ -1,7 +1,7 @@
 """Selectors: what matches, what is refused, and that rendering keeps the meaning."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remuda.api.errors import BadRequest
@@ -55,6 +55,7 @@ terms = st.one_of(
 )
 
 
+@settings(deadline=None)
 @given(st.lists(terms).map(",".join), st.dictionaries(keys, values))
 def test_rendering_keeps_the_meaning(text: str, labels: dict[str, str]) -> None:
     selector = parse_selector(text)

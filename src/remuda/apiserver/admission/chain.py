@@ -17,6 +17,7 @@ from remuda.apiserver.admission.quotas import ResourceQuota
 from remuda.apiserver.admission.request import AdmissionRequest, Mutating, ReadObjects, Validating
 from remuda.apiserver.admission.tolerations import DefaultTolerationSeconds, ExtendedResourceToleration
 from remuda.apiserver.admission.validation import validate
+from remuda.core.builtin.pod_resources import qos_class
 
 
 class Admission:
@@ -42,6 +43,9 @@ class Admission:
             body = defaulted(request.resource, body, request.old)
             for mutating in self._mutating:
                 body = mutating.admit(request, body)
+            if request.is_about("pods") and request.old is None and isinstance(body.get("spec"), dict):
+                # The plug-ins may have set limits, which make another class of it.
+                body = {**body, "status": {**body["status"], "qosClass": qos_class(body["spec"])}}
             # What was stored before a default existed is compared as if it had been stored with it.
             old = None if request.old is None else defaulted(request.resource, request.old, request.old)
             validate(request.resource, request.name, body, old)

@@ -13,6 +13,7 @@ import msgspec
 
 from remuda.api.meta import JsonObject, Resource
 
+_VERBS = ("delete", "deletecollection", "get", "list", "patch", "create", "update", "watch")
 AGE: JsonObject = {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}
 
 
@@ -59,11 +60,12 @@ def _resource(spec: JsonObject, version: JsonObject) -> Resource:
         names["kind"],
         names["plural"],
         namespaced=spec.get("scope") == "Namespaced",
-        subresources=tuple(name for name in ("scale", "status") if subresources.get(name) is not None),
+        subresources=tuple(name for name in ("status", "scale") if subresources.get(name) is not None),
         short=tuple(names.get("shortNames") or ()),
         singular=names.get("singular") or names["kind"].lower(),
         list_kind=names.get("listKind") or f"{names['kind']}List",
         categories=tuple(names.get("categories") or ()),
+        verbs=_VERBS,
         selectable=tuple(f["jsonPath"].removeprefix(".") for f in version.get("selectableFields") or ()),
     )
 

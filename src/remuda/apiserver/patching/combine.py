@@ -41,39 +41,20 @@ def _merged_items(live: list[Any], applied: list[Any], schema: Schema) -> list[A
         left = of_left.get(key)
         return of_right[key] if left is None else merged(left, of_right[key], schema.items)
 
-    shared = [key for key in rights if key in of_left]
-    expected = iter(shared)
-    due = next(expected, None)
+    shared = iter([key for key in rights if key in of_left])
+    due = next(shared, None)
+    pending = iter(rights)
     out: list[Any] = []
-    done: set[str] = set()
-    i = j = 0
-    while i < len(lefts) or j < len(rights):
-        if i < len(lefts) and j < len(rights):
-            key = lefts[i]
-            if key == rights[j]:
-                done.add(key)
-                out.append(joined(key))
-                i, j = i + 1, j + 1
-                due = next(expected, None)
-                continue
-            if key in of_right and due is not None and due != key:
-                i += 1  # both have it, but its turn in the order of the applied body comes later
-                continue
-        if i < len(lefts):
-            key = lefts[i]
-            if key not in of_right:
-                out.append(live[i])
-                i += 1
-                continue
-            if key in done:
-                i += 1
-        if j < len(rights):
-            key = rights[j]
-            done.add(key)
-            out.append(joined(key))
-            j += 1
-            if due == key:
-                due = next(expected, None)
+    for key, item in zip(lefts, live, strict=True):
+        if key not in of_right:
+            out.append(item)
+        elif key == due:  # another one that both have comes where the applied body has it
+            for right in pending:
+                out.append(joined(right))
+                if right == key:
+                    break
+            due = next(shared, None)
+    out.extend(map(joined, pending))
     return out
 
 

@@ -147,9 +147,7 @@ def _merged_list(doc: list[Any], patch: list[Any], schema: Schema, path: str) ->
         return new
     if not _are_objects([*doc, *patch], path):
         _check_hashable([*doc, *patch], path)
-        named = dict.fromkeys(patch)
-        rest = dict.fromkeys(item for item in doc if item not in named)
-        return _woven(list(rest), list(named), _places(doc))
+        return _arranged(list(dict.fromkeys([*doc, *patch])), _places(patch), _places(doc), "", path)
     if not schema.merge_key:
         raise BadRequest(f"{path}: this list has no merge key; replace it as a whole")
     return _merged_items(doc, patch, schema, path)
@@ -160,10 +158,9 @@ def _merged_items(doc: list[Any], patch: list[Any], schema: Schema, path: str) -
     doc, patch, replaced = _without_marked(doc, patch, key, path)
     if replaced:
         return [_plain(item, as_given=True) for item in patch]
+    before = _places([_key_of(item, key, path) for item in doc])
+    place = dict(before)
     out = list(doc)
-    place: dict[Any, int] = {}
-    for index, item in enumerate(out):
-        place.setdefault(_key_of(item, key, path), index)
     for item in patch:
         value = _key_of(item, key, path)
         if value in place:
@@ -171,8 +168,7 @@ def _merged_items(doc: list[Any], patch: list[Any], schema: Schema, path: str) -
         else:
             place[value] = len(out)
             out.append(_plain(item, as_given=True))
-    order = _places([_key_of(item, key, path) for item in patch])
-    return _arranged(out, order, _places([_key_of(item, key, path) for item in doc]), key)
+    return _arranged(out, _places([item[key] for item in patch]), before, key, path)
 
 
 def _without_marked(doc: list[Any], patch: list[Any], key: str, path: str) -> tuple[list[Any], list[Any], bool]:
@@ -188,7 +184,7 @@ def _without_marked(doc: list[Any], patch: list[Any], key: str, path: str) -> tu
             replaced = True
         else:
             raise BadRequest(f"{path}: `{_PATCH}: {item[_PATCH]}` is unknown for a list item; use delete or replace")
-    return ([item for item in doc if item.get(key) not in gone] if gone else doc), plain, replaced
+    return ([item for item in doc if _key_of(item, key, path) not in gone] if gone else doc), plain, replaced
 
 
 def _in_order(doc: Any, patch: Any, order: Any, schema: Schema, path: str) -> list[Any]:
@@ -209,7 +205,7 @@ def _in_order(doc: Any, patch: Any, order: Any, schema: Schema, path: str) -> li
         out = _plain(patch, as_given=False) if doc is None else doc
     if not _are_objects([*before, *(patch or ())], path):
         key = ""
-    return _arranged(out, _places(wanted), _places([_key_of(item, key, path) for item in before]), key)
+    return _arranged(out, _places(wanted), _places([_key_of(item, key, path) for item in before]), key, path)
 
 
 def _check_order(patch: list[Any], wanted: list[Any], key: str, path: str) -> None:
@@ -233,31 +229,22 @@ def _deleted(doc: list[Any], values: Any, path: str) -> list[Any]:
     return [item for item in doc if item not in gone]
 
 
-def _arranged(items: list[Any], order: dict[Any, int], before: dict[Any, int], key: str) -> list[Any]:
+def _arranged(items: list[Any], order: dict[Any, int], before: dict[Any, int], key: str, path: str) -> list[Any]:
     """Items named by `order` in that order, the others among them where they stood `before`."""
-
-    def name(item: Any) -> Any:
-        return item.get(key) if key else item
-
-    named = sorted((item for item in items if name(item) in order), key=lambda item: order[name(item)])
-    rest = [item for item in items if name(item) not in order]
-    rest.sort(key=lambda item: before.get(name(item), len(before)))
-    return _woven(rest, named, before, key)
-
-
-def _woven(rest: list[Any], named: list[Any], before: dict[Any, int], key: str = "") -> list[Any]:
+    pairs = [(_key_of(item, key, path), item) for item in items]
+    named = sorted((pair for pair in pairs if pair[0] in order), key=lambda pair: order[pair[0]])
+    rest = [pair for pair in pairs if pair[0] not in order]
+    rest.sort(key=lambda pair: before.get(pair[0], len(before)))
     out: list[Any] = []
-    i = j = 0
-    while i < len(rest) and j < len(named):
-        left = before.get(rest[i].get(key) if key else rest[i])
-        right = before.get(named[j].get(key) if key else named[j])
-        if left is not None and right is not None and left < right:
-            out.append(rest[i])
-            i += 1
-        else:
-            out.append(named[j])
-            j += 1
-    return [*out, *rest[i:], *named[j:]]
+    taken = 0
+    for name, item in named:
+        place = before.get(name, -1)
+        while taken < len(rest) and before.get(rest[taken][0], place) < place:
+            out.append(rest[taken][1])
+            taken += 1
+        out.append(item)
+    out.extend(item for _, item in rest[taken:])
+    return out
 
 
 def _places(values: list[Any]) -> dict[Any, int]:

@@ -99,7 +99,13 @@ def parse_delete_options(header: str, body: bytes, query: dict[str, str]) -> Del
 
 
 def deletion(given: JsonObject, query: dict[str, str]) -> Deletion:
+    if given.get("kind") not in (None, "", "DeleteOptions"):
+        raise BadRequest(f"the body is a {given['kind']}; here go DeleteOptions")
     options = _converted(DeleteOptions, given)
+    if any(each != "All" for each in options.dry_run or ()):
+        raise invalid_option(
+            "DeleteOptions", "dryRun", f'Unsupported value: {options.dry_run}: supported values: "All"'
+        )
     grace, query_grace = options.grace_period_seconds, query.get("gracePeriodSeconds", "")
     if grace is None and query_grace:
         if not query_grace.isdigit():
@@ -111,7 +117,10 @@ def deletion(given: JsonObject, query: dict[str, str]) -> Deletion:
         what = f'Unsupported value: "{policy}": supported values: "Foreground", "Background", "Orphan", "nil"'
         raise invalid_option("DeleteOptions", "propagationPolicy", what)
     finalizer = finalizers[policy]
-    if options.orphan_dependents is not None and not policy:
+    if options.orphan_dependents is not None and policy:
+        what = f'Invalid value: "{policy}": orphanDependents and deletionPropagation cannot be both set'
+        raise invalid_option("DeleteOptions", "propagationPolicy", what)
+    if options.orphan_dependents is not None:
         finalizer = rules.ORPHAN if options.orphan_dependents else ""
     asked = options.preconditions
     when = Preconditions() if asked is None else Preconditions(asked.uid or "", asked.resource_version or "")
@@ -144,9 +153,15 @@ def render_deleted(served: Served, record: Record, whole: bytes) -> bytes:
     return render_status(Status(status="Success", code=0, details=details))
 
 
+# Kubernetes has details in these refusals even when there is nothing to tell.
+_DETAILED = frozenset(("NotFound", "MethodNotAllowed", "NotAcceptable", "UnsupportedMediaType", "Invalid"))
+
+
 def render_status(status: Status) -> bytes:
     body: JsonObject = msgspec.to_builtins(status)
     body = {"kind": "Status", "apiVersion": "v1", "metadata": {}, **body, "status": status.status}
+    if status.reason in _DETAILED:
+        body.setdefault("details", {})
     return encode({**body, "code": status.code} if status.code else {k: v for k, v in body.items() if k != "code"})
 
 

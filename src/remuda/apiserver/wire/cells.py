@@ -299,8 +299,8 @@ def event_first(body: JsonObject, now: float) -> str:
     return age(get(body, "firstTimestamp") or get(body, "eventTime") or get(body, "metadata", "creationTimestamp"), now)
 
 
-def event_count(body: JsonObject, now: float) -> str:
-    return str(get(body, "series", "count") or body.get("count") or 1)
+def event_count(body: JsonObject, now: float) -> int:
+    return int(get(body, "series", "count") or body.get("count") or 1)
 
 
 # Autoscalers.

@@ -41,7 +41,7 @@ def resource_list(registry: Registry, group: str, version: str) -> JsonObject | 
     served = [s.resource for s in registry if (s.resource.group, s.resource.version) == (group, version)]
     if not served:
         return None
-    entries = sorted((entry for r in served for entry in _entries(r)), key=lambda entry: str(entry["name"]))
+    entries = [entry for resource in sorted(served, key=lambda r: r.plural) for entry in _entries(resource)]
     of = f"{group}/{version}" if group else version
     return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": of, "resources": entries}
 

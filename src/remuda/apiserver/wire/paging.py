@@ -76,6 +76,10 @@ def page(objects: Objects, served: Served, namespace: str, query: Query) -> Page
 
 def check_version_match(query: Query) -> None:
     match, version = query.version_match, query.resource_version
+    if query.is_watch and query.sends_initial and match != "NotOlderThan":
+        raise _forbidden("Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan")
+    if query.is_watch and match and not query.sends_initial:
+        raise _forbidden("Forbidden: resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided")
     if not match:
         return
     if match not in ("Exact", "NotOlderThan"):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from remuda.api.errors import BadRequest, NotFound
+from remuda.api.errors import BadRequest, NotFound, StatusDetails
 from remuda.api.meta import Resource
 from remuda.api.selectors import FieldSelector, Selector, parse_field_selector, parse_selector
 from remuda.apiserver.naming import invalid_option
@@ -57,7 +57,7 @@ def parse_path(path: str, registry: Registry) -> Target:
 
 
 def unknown_path(path: str) -> NotFound:
-    return NotFound(f"the server could not find the requested resource: {path}")
+    return NotFound(f"the server could not find the requested resource: {path}", details=StatusDetails())
 
 
 class Query(msgspec.Struct, frozen=True):
@@ -101,16 +101,16 @@ def parse_query(given: Mapping[str, str], resource: Resource) -> Query:
     )
 
 
-_OPTIONS = {"POST": "CreateOptions", "PUT": "UpdateOptions", "PATCH": "PatchOptions"}
+OPTIONS = {"POST": "CreateOptions", "PUT": "UpdateOptions", "PATCH": "PatchOptions"}
 
 
 def parse_write_query(given: Mapping[str, str], method: str) -> WriteQuery:
     dry_run, validation = given.get("dryRun", ""), given.get("fieldValidation", "") or "Warn"
     if dry_run not in ("", "All"):
-        raise invalid_option(_OPTIONS[method], "dryRun", f'Unsupported value: ["{dry_run}"]: supported values: "All"')
+        raise invalid_option(OPTIONS[method], "dryRun", f'Unsupported value: ["{dry_run}"]: supported values: "All"')
     if validation not in ("Ignore", "Warn", "Strict"):
         what = f'Unsupported value: "{validation}": supported values: "", "Ignore", "Strict", "Warn"'
-        raise invalid_option(_OPTIONS[method], "fieldValidation", what)
+        raise invalid_option(OPTIONS[method], "fieldValidation", what)
     forced = _flag(given, "force") if "force" in given else None
     return WriteQuery(bool(dry_run), given.get("fieldManager", ""), validation, forced)
 

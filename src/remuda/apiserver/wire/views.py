@@ -71,7 +71,7 @@ def render_one(view: View, served: Served, record: Record, now: float) -> bytes:
 
 def render_page(view: View, served: Served, page: Page, now: float) -> bytes:
     meta: JsonObject = {"resourceVersion": str(page.revision)}
-    if page.continue_:
+    if page.continue_ or served.custom is not None:
         meta["continue"] = page.continue_
     if page.remaining:
         meta["remainingItemCount"] = page.remaining
@@ -143,8 +143,8 @@ def _table(view: View, served: Served, records: Sequence[Record], now: float, me
         row: JsonObject = {"cells": [column.cell(record.body, now) for column in columns]}
         if view.include == "Metadata":
             row["object"] = _metadata(record.body)
-        elif view.include == "Object":
-            row["object"] = from_storage(served, record.body)
+        else:
+            row["object"] = from_storage(served, record.body) if view.include == "Object" else None
         rows.append(row)
     return {
         "kind": "Table",

@@ -156,6 +156,22 @@ def test_a_bomb_is_refused() -> None:
     assert error.value.code == 400
 
 
+@pytest.mark.parametrize("name", [{}, [], None])
+def test_a_stored_list_with_a_strange_key_is_no_internal_error(name: Any) -> None:
+    assert POD is not None
+    live = {"spec": {"containers": [{"name": name}]}}
+    for patch in ([{"name": "a"}], [{"name": "a", "$patch": "delete"}], [{"$patch": "replace"}, {"name": name}]):
+        for order in ({}, {"$setElementOrder/containers": []}, {"$setElementOrder/containers": [{"name": name}]}):
+            try:
+                strategic_merge(live, {"spec": {"containers": patch, **order}}, POD)
+                strategic_merge({"spec": {}}, {"spec": {"containers": patch, **order}}, POD)
+            except ApiError as error:
+                code = error.code
+            else:
+                code = 400
+            assert code == 400
+
+
 def test_custom_kinds_have_none() -> None:
     schema = from_structural({"type": "object"}, has_status=False)
     with pytest.raises(ApiError) as error:
