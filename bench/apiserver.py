@@ -36,7 +36,7 @@ NAMESPACE = "bench"
 ROUNDS = 3
 BATCH = 500  # pods made in a round
 PODS = 10_000
-FILL_S, STEP_S = 45, 5
+FILL_S, STEP_S = 35, 4
 WATCHERS, CHANGES = 100, 30
 
 # Why a bar is missed, where it is: known limits of the embedded server, each found by measuring.
@@ -273,7 +273,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--pods", type=int, default=PODS, help="for memory and the long list")
     parser.add_argument("--json", type=Path, help="also write the result there")
     asked = parser.parse_args(arguments)
-    console = Console(width=100, soft_wrap=False)
+    console = Console(width=120)
     if why := missing():
         print(f"error: {why}", file=sys.stderr)
         return 2

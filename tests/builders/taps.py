@@ -94,13 +94,16 @@ async def _for_ever() -> None:
 
 
 class MortalCluster:
-    """The `Cluster` port of a control plane that may be killed at any of its writes, and that is as far away as `lag` says:
-    seconds, drawn for every write (before and after it) and for every event on its way here."""
+    """The `Cluster` port of somebody who may be killed at any of their writes, and who is far away: `write_lag` seconds,
+    drawn for every write before and after it, and `lag` for events on their way here."""
 
-    def __init__(self, inner: Cluster, kill: Kill, lag: Callable[[], float]) -> None:
+    def __init__(
+        self, inner: Cluster, kill: Kill, lag: Callable[[], float], write_lag: Callable[[], float] | None = None
+    ) -> None:
         self._inner = inner
         self._kill = kill
         self._lag = lag
+        self._write_lag = write_lag or lag
 
     async def _write(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         async def delayed() -> T:
@@ -112,7 +115,7 @@ class MortalCluster:
         return answer
 
     async def _wait(self) -> None:
-        if delay := self._lag():
+        if delay := self._write_lag():
             await asyncio.sleep(delay)
 
     async def get(self, kind: type[K], name: str, namespace: str = "") -> K:
@@ -132,15 +135,10 @@ class MortalCluster:
         labels: Selector = EVERYTHING,
         fields: FieldSelector = NO_FIELDS,
     ) -> AsyncIterator[WatchEvent[K]]:
-        loop = asyncio.get_running_loop()
-        kept_up_at = -1.0
-        async for event in self._inner.watch(kind, since, namespace, labels=labels, fields=fields):
+        stream = self._inner.watch(kind, since, namespace, labels=labels, fields=fields)
+        async for event in _late(stream, self._lag):
             while kind in self._kill.deaf:  # noqa: ASYNC110 - virtual time, and nobody to set an event
                 await asyncio.sleep(1.0)
-            # Late, but not slow: what comes in a burst is late together.
-            if loop.time() > kept_up_at and (delay := self._lag()):
-                await asyncio.sleep(delay)
-                kept_up_at = loop.time() + delay
             yield event
 
     async def create(self, kind: type[K], body: K | JsonObject) -> K:
@@ -172,3 +170,30 @@ class MortalCluster:
 
     async def bind(self, name: str, namespace: str, binding: Binding) -> None:
         await self._write(lambda: self._inner.bind(name, namespace, binding))
+
+
+async def _late(stream: AsyncIterator[T], lag: Callable[[], float]) -> AsyncIterator[T]:
+    """Each item `lag()` seconds after it came, in order: late, but not slow, however many there are."""
+    loop = asyncio.get_running_loop()
+    on_the_way: asyncio.Queue[tuple[float, T | None]] = asyncio.Queue()
+
+    async def send() -> None:
+        try:
+            async for item in stream:
+                on_the_way.put_nowait((loop.time() + lag(), item))
+        finally:
+            on_the_way.put_nowait((0.0, None))
+
+    sending = asyncio.create_task(send())
+    try:
+        while True:
+            due, item = await on_the_way.get()
+            if item is None:
+                await sending  # raises what it ended of
+                return
+            if due > loop.time():
+                await asyncio.sleep(due - loop.time())
+            yield item
+    finally:
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)

@@ -108,7 +108,7 @@ def training_job(
 
 class World:
     """`behaviours` (by pod name) and `behaviour` say how simulated pods behave; `lag_s`: how late, at most, the
-    control plane and the nodes hear of things and their writes arrive."""
+    control plane and the nodes hear of things, and their writes arrive (unless `write_lag_s` says otherwise)."""
 
     def __init__(
         self,
@@ -121,6 +121,7 @@ class World:
         lease_s: float = 8.0,
         pull_s: float = 0.0,
         lag_s: float = 0.0,
+        write_lag_s: float | None = None,
         keeps_history: bool = False,
     ) -> None:
         self.loop = loop
@@ -133,6 +134,7 @@ class World:
         self.behaviours: dict[str, Behaviour] = {}
         self.checkpoints = CheckpointStore()
         self.lag_s = lag_s
+        self.write_lag_s = lag_s if write_lag_s is None else write_lag_s
         self.invariants = Invariants(loop.time, self.rack_of, staleness_s=20 * lag_s)
         self.injected: list[Injected] = []
         self.reopened = 0
@@ -157,8 +159,8 @@ class World:
             new_uid=self._new_uid,
             behaviour=lambda pod: self.behaviours.get(pod.name, self.behaviour),
             checkpoints=self.checkpoints,
-            manager_api=lambda api: MortalCluster(api, self.manager, self._lag),
-            machine_api=lambda api: MortalCluster(api, self.machines, self._lag),
+            manager_api=lambda api: MortalCluster(api, self.manager, self._lag, self._write_lag),
+            machine_api=lambda api: MortalCluster(api, self.machines, self._lag, self._write_lag),
         )
 
     def _see(self, event: Event) -> None:
@@ -171,6 +173,9 @@ class World:
 
     def _lag(self) -> float:
         return self._chance.uniform(0.0, self.lag_s) if self.lag_s else 0.0
+
+    def _write_lag(self) -> float:
+        return self._chance.uniform(0.0, self.write_lag_s) if self.write_lag_s else 0.0
 
     def _new_uid(self) -> str:
         self._uids += 1
@@ -252,6 +257,9 @@ class World:
 
     def jobs(self) -> list[TrainingJob]:
         return self._read_all(TrainingJob)
+
+    def all_pods(self) -> list[Pod]:
+        return self._read_all(Pod)
 
     def pod(self, name: str) -> Pod | None:
         return self._read(Pod, name, NAMESPACE)

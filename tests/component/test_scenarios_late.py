@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
 
 from remuda.api.core_v1 import Lease, Pod
+from remuda.api.names import RESOURCE_GPU, SCHEDULER
 from remuda.api.training import Remedy
-from tests.builders.world import World, in_world
+from tests.builders.world import NAMESPACE, World, in_world
 
 LAG_S = 0.2
 
@@ -117,14 +117,17 @@ async def test_pods_made_while_deaf_are_not_made_again(world: World) -> None:
     assert len(world.pods()) == 4
 
 
-@in_world(lag_s=LAG_S)
-async def test_two_jobs_at_once_never_get_one_device(world: World) -> None:
-    """Bindings that have not come back yet count as taken."""
-    await asyncio.gather(
-        *(world.submit(f"job-{n}", replicas=2, gpus=2, spares=1, rack=False) for n in range(6)),
-    )
-    for n in range(6):
-        await world.running(f"job-{n}")
+@in_world(nodes=6, lag_s=LAG_S, write_lag_s=0.0)
+async def test_a_binding_that_has_not_come_back_counts_as_taken(world: World) -> None:
+    """The scheduler's next look comes long before the news of its last bindings. The cluster has room for exactly these."""
+    container = {"name": "main", "command": ["serve"], "resources": {"limits": {RESOURCE_GPU: 2}}}
+    for n in range(24):
+        meta = {"name": f"single-{n}", "namespace": NAMESPACE}
+        await world.cluster.api.create(
+            Pod, {"metadata": meta, "spec": {"schedulerName": SCHEDULER, "containers": [container]}}
+        )
+        await world.sleep(0.03)
+    await world.until(lambda: [pod.status.phase for pod in world.all_pods()] == ["Running"] * 24)
 
 
 @in_world(lease_s=8.0)

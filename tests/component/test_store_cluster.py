@@ -294,9 +294,10 @@ async def test_an_unknown_field_is_refused_with_the_right_name(cluster: Cluster)
     with pytest.raises(Invalid, match=r"UnknownField: `spec\.spare` is not a field\. Did you mean `spares`\?"):
         await cluster.create(TrainingJob, job)
     job = a_job()
-    await cluster.create(TrainingJob, job)
+    made = await cluster.create(TrainingJob, job)
     with pytest.raises(Invalid, match="UnknownField"):
         await cluster.patch(TrainingJob, "j", {"spec": {"spare": 1}}, "team")
+    job["metadata"]["resourceVersion"] = made.metadata.resource_version
     job["spec"]["roles"][0]["replicas"] = -1
     with pytest.raises(Invalid, match="replicas"):
         await cluster.replace(TrainingJob, job)

@@ -1,4 +1,7 @@
-"""The patch engine against the real kube-apiserver: the same writes, the same objects and owners."""
+"""The patch engine against the real kube-apiserver: the same writes, the same objects and owners.
+
+Each random sequence is made from a seed, which is in the test's name; REMUDA_PATCHING_SEEDS asks for more of them.
+"""
 
 import os
 import time

@@ -6,7 +6,7 @@ from typing import Any
 
 from remuda.api.errors import BadRequest
 from remuda.api.meta import JsonObject, Resource
-from remuda.apiserver import patching
+from remuda.apiserver import patching, rules
 from remuda.apiserver.local import LocalCluster
 from remuda.apiserver.naming import invalid_fields, invalid_option
 from remuda.apiserver.objects import MakeNew, own_copy
@@ -172,13 +172,18 @@ class Handlers:
     async def delete(self, request: Request, target: Target) -> None:
         view = self.view(request)
         asked = parse_delete_options(request.content_type, await request.body(), request.query)
+        finalizer = asked.finalizer
+        if finalizer is None and target.served.resource.full_name == "jobs.batch":
+            # Kubernetes' default for clients of this kind alone; kubectl always says what it wants.
+            there = self._cluster.read(target.served, target.name, target.namespace)
+            finalizer = None if rules.has_policy(there.body) else rules.ORPHAN
         record = await self._cluster.delete_record(
             target.served,
             target.name,
             target.namespace,
             when=asked.when,
             grace_s=asked.grace_s,
-            finalizer=asked.finalizer,
+            finalizer=finalizer,
             dry_run=asked.is_dry_run,
         )
         whole = self.rendered(view, target.served, record)
@@ -219,7 +224,7 @@ _VERSIONED = frozenset(
 
 def _is_versioned(served: Served) -> bool:
     """Replaced only by those who say which version they have seen."""
-    return _is_foreign(served) or served.resource.full_name in _VERSIONED
+    return served.custom is not None or served.resource.full_name in _VERSIONED
 
 
 def _is_foreign(served: Served) -> bool:

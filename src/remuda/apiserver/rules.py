@@ -178,8 +178,6 @@ def deleted(
     """`finalizer`: FOREGROUND or ORPHAN when the dependents are to be dealt with first, "" when they are not, None when
     the request leaves that open (then what the object has stays)."""
     check_expected(resource, old, expect)
-    if finalizer is None and resource.full_name == "jobs.batch" and not _has_policy(old):
-        finalizer = ORPHAN  # Kubernetes' default for this kind alone; kubectl always says what it wants
     if finalizer is not None:
         old = _with_policy(old, finalizer)
     meta = old["metadata"]
@@ -200,7 +198,7 @@ def deleted(
     return _marked(resource, old, timestamp(asked_at + grace), grace)
 
 
-def _has_policy(old: JsonObject) -> bool:
+def has_policy(old: JsonObject) -> bool:
     return any(f in (FOREGROUND, ORPHAN) for f in old["metadata"].get("finalizers") or ())
 
 

@@ -71,7 +71,7 @@ def render_one(view: View, served: Served, record: Record, now: float) -> bytes:
 
 def render_page(view: View, served: Served, page: Page, now: float) -> bytes:
     meta: JsonObject = {"resourceVersion": str(page.revision)}
-    if page.continue_ or served.custom is not None:
+    if page.continue_ or (served.custom is not None and view.form is Form.OBJECT):
         meta["continue"] = page.continue_
     if page.remaining:
         meta["remainingItemCount"] = page.remaining
