@@ -65,6 +65,7 @@ class Invariants:
         self._rack_of = rack_of
         self._staleness_s = staleness_s
         self._revision = 0
+        self._ran: dict[tuple[str, int, int], TrainingChild] = {}  # (job uid, attempt, rank) -> the process that ran it
         self._alive_until: dict[str, float] = {}
         self._revived: dict[str, float] = {}  # when a node came back from the dead
 
@@ -278,6 +279,8 @@ class Invariants:
                 self._broken("a pod runs the rank it was given", f"{who}, members {members}")
             elif child.resumed_at != self.resumed[job_uid, child.attempt]:
                 self._broken("everyone resumes from the same step", f"{who} from {child.resumed_at}")
+            if self._ran.setdefault((job_uid, child.attempt, child.rank), child) is not child:
+                self._broken("nobody joins an attempt that has begun", who)
             if self._is_given_up(uid):
                 continue  # quarantined with its devices: nobody can stop it, and nobody waits for it for ever
             if (job_uid, child.rank) in ranks:

@@ -24,6 +24,7 @@ from remuda.core.workload.look import Look
 from remuda.core.workload.outcome import fail_over_budget, refused, waiting_pods
 from remuda.core.workload.pods import build_pod
 
+NOT_PLACED = "InsufficientDevices"  # the scheduler's word for a gang that sits nowhere yet
 RETRY_S = 2.0  # pause after a pod that ended before it had a rank: what refused it may need a moment to let go
 
 
@@ -133,9 +134,11 @@ def _has_stand_in(look: Look) -> bool:
     """No rank is taken, a spare stands by, and nobody better is on the way: every member was lost at once, or one was refused.
 
     The spare takes its rank now. Were it to wait until all the others are placed, a domain with room for the rest but not
-    for all would keep the gang waiting for ever. Pods that are merely being bound, one after another, are waited for.
+    for all would keep the gang waiting for ever. Pods that are merely being bound, one after another, are waited for; what
+    was said of them before the gang had a place is no refusal any more.
     """
-    is_coming = bool(waiting_pods(look)) and refused(look) is None
+    refusal = refused(look)
+    is_coming = bool(waiting_pods(look)) and (refusal is None or refusal.reason == NOT_PLACED)
     return not is_coming and any(v.is_bound and v.is_spare for v in look.free())
 
 
