@@ -308,9 +308,12 @@ def test_the_devices_of_a_deleted_pod_are_waited_for_rather_than_moving_everyone
     assert (gang.member(0).node, gang.recovery.remedy) == (victim.node, Remedy.REPLACE_POD)
 
 
-def test_devices_that_never_come_back_are_not_waited_for() -> None:
+@pytest.mark.parametrize("is_stopped", [True, False])
+def test_devices_that_never_come_back_are_not_waited_for(is_stopped: bool) -> None:
     gang = running(JOB.spares(0), racks(3, 3))
     victim = gang.member(0)
+    if is_stopped:
+        gang.kill_launcher(victim.uid)  # nothing runs there, but its node does not let the pod go
     gang.delete_pod(victim.uid)
     gang.lagging = {victim.uid}
     gang.settle(5)
