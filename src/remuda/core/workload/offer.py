@@ -60,7 +60,8 @@ def domain_for_gang(look: Look, unstoppable: Set[str] = frozenset(), *, elsewher
     """A domain that would take the whole gang if it let go of all it holds; another than its own if there is one."""
     where = look.status.placement
     picture = look.snapshot.releasing(_held(v for v in look.views.values() if _lets_go(look, v, unstoppable)))
-    ask = GangAsk(look.job.name, tuple(_trial(look, role) for role in look.ranks), topology=where.topology)
+    members = tuple(ask for role in look.spec.roles for ask in [_trial(look, role)] * role.replicas)
+    ask = GangAsk(look.job.name, members, topology=where.topology)
     pictures = [picture.outside(where.topology, where.domain)] if where.domain else []
     if not elsewhere:
         pictures.append(picture)
