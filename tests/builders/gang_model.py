@@ -27,9 +27,9 @@ from remuda.api.training import Member, Recovery, TrainingJob, TrainingJobStatus
 from remuda.core.failure.ledger import judge_node
 from remuda.core.placement.gang import plan_placement
 from remuda.core.placement.snapshot import Snapshot, build_snapshot, devices_of
+from remuda.core.placement.waiting import gather_gangs
 from remuda.core.workload.gang import MemberProgress, PodView
 from remuda.core.workload.training import GangObserved, TrainingPlan, plan_training
-from remuda.scheduler.cycle import gather_gangs
 from tests.builders.gangs import NAMESPACE, JobBuilder, NodeBuilder
 
 T = TypeVar("T")

@@ -21,16 +21,11 @@ from remuda.api.errors import ApiError, Conflict, NotFound, Refusal
 from remuda.api.meta import ObjectMeta, to_time
 from remuda.api.names import (
     ANNOTATION_DEVICES,
-    ANNOTATION_DOMAIN,
-    ANNOTATION_GANG_SIZE,
-    ANNOTATION_SPARE,
-    ANNOTATION_TOPOLOGY_REQUIRED,
     LABEL_GANG,
-    RESOURCE_GPU,
 )
-from remuda.api.quantity import whole
-from remuda.core.placement.gang import Assignment, GangAsk, PlacementPlan, PodAsk, plan_placement
+from remuda.core.placement.gang import Assignment, PlacementPlan, PodAsk, plan_placement
 from remuda.core.placement.snapshot import Snapshot, build_snapshot
+from remuda.core.placement.waiting import created_at, gather_gangs
 from remuda.kube.cluster import Cluster, Preconditions
 from remuda.kube.informer import Informer
 from remuda.kube.writes import write_all
@@ -145,7 +140,7 @@ class Scheduler:
         pod = self._pods.get(ask.name, ask.namespace)
         if pod is None or pod.uid != ask.uid or pod.spec.node_name:
             return
-        if refusal.reason == "GangIncomplete" and now - _age(pod) < RECHECK_S:
+        if refusal.reason == "GangIncomplete" and now - created_at(pod) < RECHECK_S:
             return  # the rest is being made; telling every pod of every other one would take longer than that
         text = f"{refusal.message} {refusal.fix}".strip()
         old = pod.status.conditions
@@ -159,62 +154,3 @@ class Scheduler:
             )
         except (Conflict, NotFound):
             pass  # it went away meanwhile
-
-
-def gather_gangs(
-    pods: Iterable[Pod],
-    siblings: Callable[[Pod], list[Pod]],
-    domain_of: Callable[[str, str], str | None],
-) -> list[GangAsk]:
-    """Waiting pods grouped into gangs, oldest gang first; a pod without a gang is a gang of one."""
-    groups: dict[str, list[Pod]] = {}
-    for pod in pods:
-        gang = pod.labels.get(LABEL_GANG)
-        groups.setdefault(f"{pod.namespace}/{gang}" if gang else f"{pod.namespace}/pod/{pod.name}", []).append(pod)
-    order = sorted(groups.items(), key=lambda item: (min(_age(p) for p in item[1]), item[0]))
-    return [_gang(key, found, siblings, domain_of) for key, found in order]
-
-
-def _gang(
-    key: str, waiting: list[Pod], siblings: Callable[[Pod], list[Pod]], domain_of: Callable[[str, str], str | None]
-) -> GangAsk:
-    first = waiting[0]
-    topology = first.annotations.get(ANNOTATION_TOPOLOGY_REQUIRED, "")
-    members = [p for p in waiting if p.annotations.get(ANNOTATION_SPARE) != "true"]
-    placed = (
-        [p for p in siblings(first) if p.spec.node_name and not p.is_deleting and not p.is_terminal]
-        if LABEL_GANG in first.labels
-        else []
-    )
-    pinned = next((d for p in waiting if (d := p.annotations.get(ANNOTATION_DOMAIN))), None)
-    if pinned is None and placed:
-        pinned = domain_of(placed[0].spec.node_name, topology) if topology else ""
-    size = int(first.annotations.get(ANNOTATION_GANG_SIZE, "1")) if LABEL_GANG in first.labels else 1
-    return GangAsk(
-        key=key,
-        members=tuple(_ask(p) for p in members),
-        spares=tuple(_ask(p) for p in waiting if p.annotations.get(ANNOTATION_SPARE) == "true"),
-        topology=topology,
-        pinned=pinned,
-        waiting_for=max(0, size - len(members)) if pinned is None and members else 0,
-    )
-
-
-def _ask(pod: Pod) -> PodAsk:
-    gpus = 0
-    for container in pod.spec.containers:
-        amounts = {**container.resources.requests, **container.resources.limits}
-        gpus += whole(amounts.get(RESOURCE_GPU, 0))
-    return PodAsk(
-        namespace=pod.namespace,
-        name=pod.name,
-        uid=pod.uid,
-        gpus=gpus,
-        node_selector=tuple(sorted(pod.spec.node_selector.items())),
-        tolerations=tuple(pod.spec.tolerations),
-    )
-
-
-def _age(pod: Pod) -> float:
-    created = pod.metadata.creation_timestamp
-    return created.timestamp() if created else 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -107,10 +108,12 @@ def test_no_bytes_make_it_fail_otherwise(data: bytes) -> None:
             pass
 
 
-@pytest.mark.skipif(which("go") is None, reason="the table is made from Go modules")
 def test_the_table_is_up_to_date() -> None:
+    must = os.environ.get("REMUDA_REQUIRE_KUBE", "") not in ("", "0")
+    if which("go") is None and not must:
+        pytest.skip("the table was not compared with its source: it is made from Go modules and there is no go")
     tool = Path(__file__).parents[4] / "tools" / "extract-proto-numbers"
     done = subprocess.run([sys.executable, tool, "--check"], check=False, capture_output=True, text=True)
-    if "go list" in done.stderr or "CalledProcessError" in done.stderr:
+    if not must and ("go list" in done.stderr or "CalledProcessError" in done.stderr):
         pytest.skip("the Go modules are not downloaded")
     assert done.returncode == 0, "run tools/extract-proto-numbers"
