@@ -14,7 +14,7 @@ from typing import ClassVar
 import msgspec
 
 from remuda.api.meta import KObject, Resource
-from remuda.api.names import GROUP, VERSION
+from remuda.api.names import GROUP, RESOURCE_GPU, VERSION
 
 
 class DeviceState(StrEnum):
@@ -41,6 +41,41 @@ class ObservedDevice(msgspec.Struct, frozen=True, rename="camel", omit_defaults=
     memory_bytes: int = 0
     numa: int = 0
     signals: list[Signal] = []  # newest last, bounded
+    uuid: str = ""  # the maker's; stays over a reboot
+    pci: str = ""  # bus address, say 0000:1b:00.0
+    nic: str = ""  # nearest
+    resource: str = RESOURCE_GPU  # the resource it counts for; "" while it is only the parent of slices
+    parent: str = ""  # of a slice: the id of its device
+    profile: str = ""  # of a slice: say 3g.40gb
+    start: int = 0  # of a slice: its first memory slice on the device
+
+
+class ObservedLink(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """Each device of `among` reaches each other one directly."""
+
+    kind: str
+    among: list[str]
+
+
+class PluginReport(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """One device plugin of the node, as its agent sees it."""
+
+    resource: str
+    state: str  # Starting | Registered | Lost
+    since: datetime | None = None
+    message: str = ""
+
+
+class Holding(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """Devices a container was given, as podresources says it. `chosen`: what the scheduler had asked for, when the kubelet
+    took others (KubeletChoseOtherDevices)."""
+
+    pod: str  # namespace/name
+    container: str
+    resource: str
+    devices: list[str]
+    uid: str = ""
+    chosen: list[str] = []
 
 
 class LauncherReport(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -61,6 +96,11 @@ class Observed(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     model: str = ""
     devices: list[ObservedDevice] = []
     launchers: list[LauncherReport] = []
+    links: list[ObservedLink] = []
+    plugins: list[PluginReport] = []
+    holdings: list[Holding] = []
+    signals: list[Signal] = []  # of the node as a whole: devices missing, driver hanging, kmsg gap; newest last, bounded
+    boot: str = ""  # boot id
 
 
 class Verdict(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
