@@ -48,6 +48,7 @@ class ObservedDevice(msgspec.Struct, frozen=True, rename="camel", omit_defaults=
     parent: str = ""  # of a slice: the id of its device
     profile: str = ""  # of a slice: say 3g.40gb
     start: int = 0  # of a slice: its first memory slice on the device
+    flaps: list[datetime] = []  # when a fault that comes and goes went, newest last, bounded
 
 
 class ObservedLink(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -116,6 +117,18 @@ class Verdict(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     holder_uid: str = ""
 
 
+class Notice(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """Something about the node that is no device's fault: a plugin lost, devices missing, a driver that hangs.
+
+    `holding_until`: the hold-down. Until then it may be a restart that passes, and nothing is to be made of it."""
+
+    reason: str
+    message: str
+    resource: str = ""
+    since: datetime | None = None
+    holding_until: datetime | None = None
+
+
 class QuarantineOrder(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """Keep this device out of use whatever its signals say, until the order is taken back."""
 
@@ -132,6 +145,7 @@ class NodeDevices(KObject, frozen=True, rename="camel", omit_defaults=True, kw_o
 
     observed: Observed = Observed()
     verdicts: list[Verdict] = []
+    notices: list[Notice] = []  # by the manager
     quarantine: dict[str, QuarantineOrder] = {}  # by device id; a map, so that orders from several hands merge
 
 

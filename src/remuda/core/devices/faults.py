@@ -43,6 +43,8 @@ class FaultClass(msgspec.Struct, frozen=True):
     message: str
     arch: str = ""  # letters of the generations the vendor lists it for (A100 H100 B100 GB200); "" = any
     clears: bool = False  # evidence of health: what was known against the device before it no longer counts
+    retracts: tuple[str, ...] = ()  # codes this one takes back: the report is back, the device is back
+    debounced: bool = False  # known to come and go: believed only when it stays
 
 
 class FaultTable(msgspec.Struct, frozen=True):
@@ -70,6 +72,8 @@ class _Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     effect: DeviceState | None = None
     remedy: DeviceRemedy | None = None
     clears: bool = False
+    retracts: list[str] = []
+    debounced: bool = False
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -112,7 +116,18 @@ def _resolve(row: _Row, file: _File) -> FaultClass:
     message = f"{row.code}: {row.what}."
     if _SENTENCE[remedy]:
         message += f" {_SENTENCE[remedy]}"
-    return FaultClass(row.code, row.cls, effect, remedy, _reason(row.code), message, row.arch, row.clears)
+    return FaultClass(
+        code=row.code,
+        cls=row.cls,
+        effect=effect,
+        remedy=remedy,
+        reason=_reason(row.code),
+        message=message,
+        arch=row.arch,
+        clears=row.clears,
+        retracts=tuple(row.retracts),
+        debounced=row.debounced,
+    )
 
 
 def _reason(code: str) -> str:
@@ -160,12 +175,16 @@ MAX_SIGNALS = 16
 def add_signal(signals: list[Signal], new: Signal) -> list[Signal]:
     """The device's signals with `new`, newest last: one per (source, code), at most MAX_SIGNALS.
 
-    A repeat takes the place of the earlier one and evidence of health drops all that came before it. When there are too many,
+    A repeat takes the place of the earlier one, evidence of health drops all that came before it, and a code that takes
+    others back drops those. When there are too many,
     the mildest and oldest goes first: noise from an application must not push out the fault that took the device out.
     """
-    if classify(new.source, new.code).clears:
+    fault = classify(new.source, new.code)
+    if fault.clears:
         return [new]
-    kept = [s for s in signals if (s.source, s.code) != (new.source, new.code)]
+    kept = [s for s in signals if (s.source, s.code) != (new.source, new.code) and s.code not in fault.retracts]
+    if fault.retracts:
+        return kept  # what was taken back leaves no trace here; how often it happened is in the device's flaps
     while len(kept) >= MAX_SIGNALS:
         kept.remove(min(kept, key=_gravity))
     return [*kept, new]

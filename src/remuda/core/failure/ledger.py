@@ -16,6 +16,7 @@ from remuda.api.core_v1 import Pod
 from remuda.api.devices import DeviceState, NodeDevices, ObservedDevice, QuarantineOrder, Verdict
 from remuda.api.meta import to_time
 from remuda.core.devices.faults import classify
+from remuda.core.failure.timers import DEFAULT, Timers, believed_at
 from remuda.core.placement.snapshot import devices_of
 
 # Worst first: with several signals on one device the gravest decides.
@@ -61,14 +62,15 @@ class Judgement(msgspec.Struct, frozen=True):
     at: datetime | None = None
 
 
-def judge_device(device: ObservedDevice, order: QuarantineOrder | None) -> Judgement:
+def judge_device(device: ObservedDevice, order: QuarantineOrder | None, now: float, timers: Timers) -> Judgement:
     """What the device's signals and a quarantine order add up to."""
     if order is not None:
         return Judgement(DeviceState.QUARANTINED, order.reason, order.message, order.by or "operator", order.since)
     worst, decisive = _GRAVITY.index(DeviceState.HEALTHY), None
     for signal in device.signals:
         fault = classify(signal.source, signal.code)
-        gravity = _GRAVITY.index(fault.effect)
+        is_young = fault.debounced and now < believed_at(signal, timers)
+        gravity = _GRAVITY.index(DeviceState.UNKNOWN if is_young else fault.effect)
         # <=: of two equally grave signals the newer one speaks; evidence of health silences what came before it.
         if fault.clears or gravity <= worst:
             worst, decisive = gravity, signal
@@ -84,17 +86,21 @@ def judge_device(device: ObservedDevice, order: QuarantineOrder | None) -> Judge
     )
 
 
-def judge_node(node: NodeDevices, pods: Iterable[Pod], now: float) -> list[Verdict]:
+def judge_node(node: NodeDevices, pods: Iterable[Pod], now: float, timers: Timers = DEFAULT) -> list[Verdict]:
     """The verdicts `node` should carry; equal to `node.verdicts` means no write.
 
     `since` is when the deciding signal was seen, not when it was judged: recovery times are counted from it. Unchanged rows
-    keep theirs.
+    keep theirs. A slice is as bad as its device, never the other way round.
     """
     held = holders(pods)
     old = {v.device: v for v in node.verdicts}
     verdicts: list[Verdict] = []
+    judged = {d.id: judge_device(d, node.quarantine.get(d.id), now, timers) for d in node.observed.devices}
     for device in node.observed.devices:
-        found = judge_device(device, node.quarantine.get(device.id))
+        found = judged[device.id]
+        parent = judged.get(device.parent, found)
+        if _GRAVITY.index(parent.state) < _GRAVITY.index(found.state):
+            found = parent
         before = old.get(device.id)
         same = before is not None and (before.state, before.reason, before.source) == (
             found.state,

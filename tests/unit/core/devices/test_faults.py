@@ -48,7 +48,7 @@ def test_a_row_can_be_shown_to_people(fault: FaultClass) -> None:
     assert fault.reason[0].isupper()
     assert fault.message.startswith(f"{fault.code}: ")
     assert fault.message.endswith(".")
-    assert fault.effect in (HEALTHY, DEGRADED, UNHEALTHY)
+    assert fault.effect in (HEALTHY, DEGRADED, UNHEALTHY, DeviceState.UNKNOWN)
 
 
 @pytest.mark.parametrize(
