@@ -23,7 +23,7 @@ from remuda.api.devices import (
     Verdict,
 )
 from remuda.api.meta import Condition, JsonObject, ObjectMeta, to_time
-from remuda.api.names import ANNOTATION_DEVICES, LABEL_NODE
+from remuda.api.names import ANNOTATION_DEVICES, LABEL_NODE, RESOURCE_GPU
 from remuda.api.training import (
     Budgets,
     Checkpoint,
@@ -172,7 +172,7 @@ class NodeBuilder(msgspec.Struct, frozen=True):
         return Node(
             metadata=ObjectMeta(name=self.name, labels={LABEL_NODE: self.name, **self.labels}),
             spec=NodeSpec(unschedulable=self.is_cordoned, taints=list(self.taints)),
-            status=NodeStatus(conditions=[Condition("Ready", self.ready)]),
+            status=NodeStatus(conditions=[Condition("Ready", self.ready)], allocatable={RESOURCE_GPU: self.count}),
         )
 
     def devices(self) -> NodeDevices:

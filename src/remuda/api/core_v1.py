@@ -34,6 +34,8 @@ class Container(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True,
     env: list[EnvVar] = []
     working_dir: str = ""
     resources: ResourceRequirements = ResourceRequirements()
+    restart_policy: str = ""  # "Always" makes an init container a sidecar
+    restart_policy: str = ""  # of an init container: Always makes it a sidecar
 
 
 class Toleration(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
@@ -46,6 +48,8 @@ class Toleration(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
 
 class PodSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
     containers: list[Container] = []
+    init_containers: list[Container] = []
+    init_containers: list[Container] = []
     node_name: str = ""
     node_selector: dict[str, str] = {}
     restart_policy: str = "Always"
@@ -78,6 +82,19 @@ class ContainerState(msgspec.Struct, frozen=True, rename="camel", omit_defaults=
     terminated: ContainerStateTerminated | None = None
 
 
+class ResourceHealth(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
+    resource_id: str = msgspec.field(name="resourceID", default="")
+    health: str = ""  # Healthy | Unhealthy | Unknown
+    message: str = ""  # at most 1024 characters
+
+
+class ResourceStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
+    """Of one resource a container has: the health of each device of it."""
+
+    name: str
+    resources: list[ResourceHealth] = []
+
+
 class ContainerStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
     name: str
     ready: bool = False
@@ -85,6 +102,7 @@ class ContainerStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaults
     image: str = ""
     state: ContainerState = ContainerState()
     last_state: ContainerState = ContainerState()
+    allocated_resources_status: list[ResourceStatus] = []
 
 
 class PodStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
@@ -95,6 +113,7 @@ class PodStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True,
     start_time: datetime | None = None
     conditions: list[Condition] = []
     container_statuses: list[ContainerStatus] = []
+    init_container_statuses: list[ContainerStatus] = []
 
 
 class Pod(KObject, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
@@ -125,11 +144,33 @@ class NodeSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, 
     taints: list[Taint] = []
 
 
+class NodeSystemInfo(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    """All fields are written, also empty ones: Kubernetes requires them."""
+
+    machine_id: str = msgspec.field(name="machineID", default="")
+    system_uuid: str = msgspec.field(name="systemUUID", default="")
+    boot_id: str = msgspec.field(name="bootID", default="")
+    kernel_version: str = ""
+    os_image: str = ""
+    container_runtime_version: str = ""
+    kubelet_version: str = ""
+    kube_proxy_version: str = ""
+    operating_system: str = ""
+    architecture: str = ""
+
+
+class NodeAddress(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    type: str
+    address: str
+
+
 class NodeStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
     capacity: dict[str, int | str] = {}
     allocatable: dict[str, int | str] = {}
     conditions: list[Condition] = []
     images: list[dict[str, Any]] = []
+    node_info: NodeSystemInfo | None = None
+    addresses: list[NodeAddress] = []
 
 
 class Node(KObject, frozen=True, rename="camel", omit_defaults=True, kw_only=True):

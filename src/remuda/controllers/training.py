@@ -22,8 +22,10 @@ from remuda.api.training import TrainingJob
 from remuda.controllers.view import ClusterView
 from remuda.core.placement.snapshot import devices_of
 from remuda.core.workload.gang import MemberProgress, PodView
+from remuda.core.workload.news import news_of
 from remuda.core.workload.training import Doomed, GangObserved, TrainingPlan, plan_training
 from remuda.kube.cluster import Cluster, Preconditions
+from remuda.kube.events import SILENCE, EventSink
 from remuda.kube.workqueue import WorkQueue
 from remuda.kube.writes import write_all
 from remuda.link.progress import PodProgress, ProgressBoard
@@ -58,12 +60,15 @@ class TrainingController:
         board: ProgressBoard,
         queue: WorkQueue[Key],
         clock: Callable[[], float],
+        *,
+        events: EventSink = SILENCE,
     ) -> None:
         self._cluster = cluster
         self._view = view
         self._board = board
         self._queue = queue
         self._clock = clock
+        self._events = events
         self._written: dict[Key, tuple[str, TrainingJob]] = {}  # version written over -> what came of it
         self._made: dict[Key, dict[str, tuple[float, Pod]]] = {}  # pods made and not seen in the informer yet, by uid
         self._relists = 0
@@ -156,7 +161,14 @@ class TrainingController:
             await self._cluster.patch(NodeDevices, order.node, patch)
         await write_all(lambda doomed: self._delete(job, doomed), plan.delete)
         await write_all(lambda body: self._create(job, body), plan.create)
+        self._tell(job, plan)
         return planned.wake_s
+
+    def _tell(self, job: TrainingJob, plan: TrainingPlan) -> None:
+        for news in news_of(job.status, plan.status):
+            (self._events.warning if news.is_warning else self._events.normal)(job, news.reason, news.message)
+        for order in plan.quarantine:
+            self._events.warning(job, "DeviceQuarantined", f"{order.device} of {order.node}: {order.message}")
 
     async def _delete(self, job: TrainingJob, doomed: Doomed) -> None:
         when = Preconditions(uid=doomed.uid)
@@ -200,11 +212,13 @@ class TrainingController:
 
     def _view_of(self, pod: Pod, beat: PodProgress | None, now: float) -> PodView:
         node = pod.spec.node_name
+        held = self._view.held.get(pod.uid, ())
         return PodView(
             pod=pod,
+            held=held,
             report=self._view.reports.get(pod.uid),
             progress=_progress(beat),
-            bad_device=self._bad_device(node, devices_of(pod)) if node else None,
+            bad_device=self._bad_device(node, held or devices_of(pod)) if node else None,
             node_dead=bool(node) and self._view.is_dead(node, now),
         )
 

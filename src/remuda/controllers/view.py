@@ -30,6 +30,7 @@ class ClusterView:
         self.pods.add_index("node", lambda p: [p.spec.node_name] if p.spec.node_name else [])
         # Launcher reports by pod uid, kept as the agents write them: a look costs its own gang, not the cluster.
         self.reports: dict[str, LauncherReport] = {}
+        self.held: dict[str, tuple[str, ...]] = {}  # devices by pod uid, as its node says it
         self.devices.subscribe(self._index_reports)
 
     @property
@@ -42,9 +43,13 @@ class ClusterView:
         if old is not None:
             for report in old.observed.launchers:
                 self.reports.pop(report.uid, None)
+            for holding in old.observed.holdings:
+                self.held.pop(holding.uid, None)
         if new is not None:
             for report in new.observed.launchers:
                 self.reports[report.uid] = report
+            for holding in new.observed.holdings:
+                self.held[holding.uid] = (*self.held.get(holding.uid, ()), *holding.devices)
 
     def is_dead(self, node: str, now: float) -> bool:
         """Its lease ran out: by then its agent has fenced itself, so its ranks may be handed on."""

@@ -27,6 +27,7 @@ from remuda.core.placement.gang import Assignment, PlacementPlan, PodAsk, plan_p
 from remuda.core.placement.snapshot import Snapshot, build_snapshot
 from remuda.core.placement.waiting import created_at, gather_gangs
 from remuda.kube.cluster import Cluster, Preconditions
+from remuda.kube.events import SILENCE, EventSink
 from remuda.kube.informer import Informer
 from remuda.kube.writes import write_all
 
@@ -48,12 +49,15 @@ class Scheduler:
         dead_nodes: Callable[[float], frozenset[str]],
         clock: Callable[[], float],
         schedulers: frozenset[str] = frozenset({"remuda"}),
+        *,
+        events: EventSink = SILENCE,
     ) -> None:
         self._cluster = cluster
         self._pods, self._nodes, self._devices = pods, nodes, devices
         self._dead_nodes = dead_nodes
         self._clock = clock
         self._schedulers = schedulers
+        self._events = events
         self._assumed: dict[str, tuple[str, tuple[str, ...]]] = {}
         self._changed = asyncio.Event()
         pods.subscribe(self._on_pod)
@@ -69,7 +73,9 @@ class Scheduler:
             self._changed.set()
 
     def _on_devices(self, old: NodeDevices | None, new: NodeDevices | None) -> None:
-        if old is None or new is None or old.verdicts != new.verdicts or old.observed.devices != new.observed.devices:
+        if old is None or new is None or old.verdicts != new.verdicts:
+            self._changed.set()
+        elif old.observed.devices != new.observed.devices or old.observed.holdings != new.observed.holdings:
             self._changed.set()
 
     async def run(self) -> None:
@@ -135,6 +141,12 @@ class Scheduler:
         except ApiError:
             self._assumed.pop(ask.uid, None)
             raise
+        else:
+            pod = self._pods.get(ask.name, ask.namespace)
+            if pod is not None and pod.uid == ask.uid:
+                held = f" with {', '.join(assignment.devices)}" if assignment.devices else ""
+                text = f"Successfully assigned {ask.namespace}/{ask.name} to {assignment.node}{held}"
+                self._events.normal(pod, "Scheduled", text)
 
     async def _refuse(self, ask: PodAsk, refusal: Refusal, now: float) -> None:
         pod = self._pods.get(ask.name, ask.namespace)
@@ -153,4 +165,5 @@ class Scheduler:
                 Pod, ask.name, patch, ask.namespace, subresource="status", when=Preconditions(uid=ask.uid)
             )
         except (Conflict, NotFound):
-            pass  # it went away meanwhile
+            return  # it went away meanwhile
+        self._events.warning(pod, "FailedScheduling", f"{refusal.reason}: {text}")

@@ -150,7 +150,7 @@ def a_node(number: int, rack: str = "rack-1", *, ready: bool = True) -> Node:
     condition = Condition("Ready", "True" if ready else "Unknown", "" if ready else "LeaseExpired")
     return Node(
         metadata=ObjectMeta(name=f"node-0{number}", labels={RACK_LABEL: rack}, creation_timestamp=at(-300)),
-        status=NodeStatus(conditions=[condition]),
+        status=NodeStatus(conditions=[condition], allocatable={"nvidia.com/gpu": "8"}),
     )
 
 

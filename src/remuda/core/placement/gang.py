@@ -1,8 +1,8 @@
 """Placing a gang whole: every member gets a node and an exact device set inside one domain, or nobody gets anything.
 
 The solver here is first fit, largest pods first: domains in the order of least room that still fits members and spares, then
-members only; nodes in name order; the lowest free devices of a node. The full scheduler replaces `_fit` and the domain order;
-the interface (`GangAsk` in, assignments or one Refusal out, on an immutable Snapshot) stays.
+members only; nodes in name order; what a pod takes of a node is `room`'s. The full scheduler replaces `_fit` and the domain
+order; the interface (`GangAsk` in, assignments or one Refusal out, on an immutable Snapshot) stays.
 
 Invariants: no device is assigned twice in a plan; members of a gang are assigned all or none; with a required topology every
 pod of a gang, spares included, sits in one domain; spares never take the place of a member.
@@ -17,13 +17,14 @@ import msgspec
 from remuda.api.core_v1 import Pod, Toleration
 from remuda.api.errors import Refusal
 from remuda.api.names import RESOURCE_GPU
-from remuda.api.quantity import whole
 from remuda.core.placement.refusal import no_room
-from remuda.core.placement.snapshot import NodeView, Snapshot, mask_of, tolerates
+from remuda.core.placement.requests import Amounts, requests_of
+from remuda.core.placement.room import Room, lacks
+from remuda.core.placement.snapshot import NodeView, Snapshot, tolerates
 
 
 class PodAsk(msgspec.Struct, frozen=True):
-    """One pod that needs a node and `gpus` devices."""
+    """One pod that needs a node, `gpus` whole devices, and of every other resource what `others` says."""
 
     namespace: str
     name: str
@@ -31,6 +32,11 @@ class PodAsk(msgspec.Struct, frozen=True):
     gpus: int
     node_selector: tuple[tuple[str, str], ...] = ()
     tolerations: tuple[Toleration, ...] = ()
+    others: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def requests(self) -> Amounts:
+        return {RESOURCE_GPU: self.gpus, **dict(self.others)} if self.gpus else dict(self.others)
 
 
 class GangAsk(msgspec.Struct, frozen=True):
@@ -61,10 +67,8 @@ class PlacementPlan(msgspec.Struct, frozen=True):
 
 def ask_of(pod: Pod) -> PodAsk:
     """What a pod needs, from its spec."""
-    gpus = 0
-    for container in pod.spec.containers:
-        amounts = {**container.resources.requests, **container.resources.limits}
-        gpus += whole(amounts.get(RESOURCE_GPU, 0))
+    requests = requests_of(pod)
+    gpus = requests.pop(RESOURCE_GPU, 0)
     return PodAsk(
         namespace=pod.namespace,
         name=pod.name,
@@ -72,13 +76,14 @@ def ask_of(pod: Pod) -> PodAsk:
         gpus=gpus,
         node_selector=tuple(sorted(pod.spec.node_selector.items())),
         tolerations=tuple(pod.spec.tolerations),
+        others=tuple(sorted(requests.items())),
     )
 
 
 def plan_placement(snapshot: Snapshot, asks: Iterable[GangAsk]) -> PlacementPlan:
     """Gangs in order: those already running first (freed room goes back to the gang that lost it), spares last of all."""
     gangs = sorted(asks, key=lambda a: not a.is_recovering)
-    free = list(snapshot.free)
+    room = Room.of(snapshot)
     done: list[Assignment] = []
     refused: list[tuple[PodAsk, Refusal]] = []
     domain_of: dict[str, str | None] = {}
@@ -86,27 +91,27 @@ def plan_placement(snapshot: Snapshot, asks: Iterable[GangAsk]) -> PlacementPlan
         domain_of[ask.key] = ask.pinned
         if not ask.members:
             continue
-        placed = place_members(snapshot, ask, free)
+        placed = place_members(snapshot, ask, room)
         if isinstance(placed, Refusal):
             refused.extend((pod, placed) for pod in ask.members)
             continue
         domain_of[ask.key] = snapshot.domain_of(placed[0].node, ask.topology)
-        _take(snapshot, free, placed)
+        _take(snapshot, room, placed)
         done.extend(placed)
     for ask in gangs:
         for spare in ask.spares:
-            placed = _place_spare(snapshot, spare, ask.topology, domain_of[ask.key], free)
+            placed = _place_spare(snapshot, spare, ask.topology, domain_of[ask.key], room)
             if isinstance(placed, Refusal):
                 refused.append((spare, placed))
                 continue
-            _take(snapshot, free, placed)
+            _take(snapshot, room, placed)
             done.extend(placed)
     return PlacementPlan(tuple(done), tuple(refused))
 
 
-def place_members(snapshot: Snapshot, ask: GangAsk, free: Sequence[int] | None = None) -> list[Assignment] | Refusal:
+def place_members(snapshot: Snapshot, ask: GangAsk, room: Room | None = None) -> list[Assignment] | Refusal:
     """All members of one gang on one snapshot, or the one reason why not."""
-    room = list(snapshot.free if free is None else free)
+    room = room if room is not None else Room.of(snapshot)
     if ask.waiting_for:
         return Refusal(
             "GangIncomplete", f"{ask.waiting_for} pods of the gang do not exist yet.", "They are being made."
@@ -118,7 +123,7 @@ def place_members(snapshot: Snapshot, ask: GangAsk, free: Sequence[int] | None =
         found = _fit(snapshot, domains.get(ask.pinned, []), ask.members, room)
         return found if found is not None else explain(snapshot, ask.members, ask.topology, ask.pinned, room)
     # Tightest domain first keeps the large ones whole; one with room for the spares beats one without.
-    order = sorted(domains, key=lambda d: (sum(room[ix].bit_count() for ix in domains[d]), d))
+    order = sorted(domains, key=lambda d: (sum(room.free[ix].bit_count() for ix in domains[d]), d))
     for extra in (ask.spares, ()) if ask.spares else ((),):
         for domain in order:
             found = _fit(snapshot, domains[domain], ask.members, room, extra)
@@ -128,12 +133,12 @@ def place_members(snapshot: Snapshot, ask: GangAsk, free: Sequence[int] | None =
 
 
 def _place_spare(
-    snapshot: Snapshot, spare: PodAsk, topology: str, domain: str | None, free: Sequence[int]
+    snapshot: Snapshot, spare: PodAsk, topology: str, domain: str | None, room: Room
 ) -> list[Assignment] | Refusal:
     if domain is None:
         return Refusal("GangNotPlaced", "A spare waits until its gang has a place.", "It is placed beside the gang.")
-    found = _fit(snapshot, snapshot.domains(topology).get(domain, []), [spare], free)
-    return found if found is not None else explain(snapshot, [spare], topology, domain, free, "NoRoomForSpare")
+    found = _fit(snapshot, snapshot.domains(topology).get(domain, []), [spare], room)
+    return found if found is not None else explain(snapshot, [spare], topology, domain, room, "NoRoomForSpare")
 
 
 def _too_large(snapshot: Snapshot, members: Sequence[PodAsk]) -> Refusal | None:
@@ -153,34 +158,32 @@ def _fit(
     snapshot: Snapshot,
     nodes: Sequence[int],
     pods: Sequence[PodAsk],
-    free: Sequence[int],
+    room: Room,
     extra: Sequence[PodAsk] = (),
 ) -> list[Assignment] | None:
     """First fit of all `pods` on those nodes; None when one does not fit, or `extra` would not fit beside them."""
-    found, left = _first_fit(snapshot, nodes, pods, free)
+    found, left = _first_fit(snapshot, nodes, pods, room)
     if len(found) < len(pods) or len(_first_fit(snapshot, nodes, extra, left)[0]) < len(extra):
         return None
     return found
 
 
-def count_fit(snapshot: Snapshot, nodes: Sequence[int], pods: Sequence[PodAsk], free: Sequence[int]) -> int:
+def count_fit(snapshot: Snapshot, nodes: Sequence[int], pods: Sequence[PodAsk], room: Room) -> int:
     """How many of those pods those nodes could take."""
-    return len(_first_fit(snapshot, nodes, pods, free)[0])
+    return len(_first_fit(snapshot, nodes, pods, room)[0])
 
 
 def _first_fit(
-    snapshot: Snapshot, nodes: Sequence[int], pods: Sequence[PodAsk], free: Sequence[int]
-) -> tuple[list[Assignment], list[int]]:
-    """(those that fit, what is free after them)."""
-    room = list(free)
+    snapshot: Snapshot, nodes: Sequence[int], pods: Sequence[PodAsk], room: Room
+) -> tuple[list[Assignment], Room]:
+    """(those that fit, what is left after them)."""
+    room = room.copy()
     found: list[Assignment] = []
     for pod in sorted(pods, key=lambda p: -p.gpus):  # a large pod needs a whole node, a small one the rest of any
         for ix in nodes:
             view = snapshot.nodes[ix]
-            if room[ix].bit_count() >= pod.gpus and admits(view, pod):
-                bits = _lowest(room[ix], pod.gpus)
-                room[ix] &= ~bits
-                found.append(Assignment(pod, view.name, _ids(view, bits)))
+            if admits(view, pod) and (devices := room.take(view, ix, pod.requests)) is not None:
+                found.append(Assignment(pod, view.name, devices))
                 break
     return found, room
 
@@ -190,27 +193,15 @@ def admits(view: NodeView, pod: PodAsk) -> bool:
         not view.closed
         and all(view.labels.get(key) == value for key, value in pod.node_selector)
         and tolerates(pod.tolerations, view.taints)
+        and not lacks(view, pod.requests)
     )
 
 
-def _lowest(mask: int, count: int) -> int:
-    chosen = 0
-    for _ in range(count):
-        bit = mask & -mask
-        chosen |= bit
-        mask ^= bit
-    return chosen
-
-
-def _ids(view: NodeView, bits: int) -> tuple[str, ...]:
-    return tuple(device for bit, device in enumerate(view.devices) if bits >> bit & 1)
-
-
-def _take(snapshot: Snapshot, free: list[int], assignments: Iterable[Assignment]) -> None:
+def _take(snapshot: Snapshot, room: Room, assignments: Iterable[Assignment]) -> None:
     at = {node.name: ix for ix, node in enumerate(snapshot.nodes)}
     for assignment in assignments:
         ix = at[assignment.node]
-        free[ix] &= ~mask_of(snapshot.nodes[ix].devices, assignment.devices)
+        room.spend(snapshot.nodes[ix], ix, assignment.devices, assignment.pod.requests)
 
 
 def explain(
@@ -218,13 +209,13 @@ def explain(
     pods: Sequence[PodAsk],
     topology: str,
     pinned: str | None,
-    free: Sequence[int],
+    room: Room,
     reason: str = "",
 ) -> Refusal:
     """Why those pods do not fit: the domain that would take most of them, and what it lacks."""
     domains = snapshot.domains(topology)
     names = [pinned] if pinned is not None else sorted(domains)
-    fits = {name: count_fit(snapshot, domains.get(name, []), pods, free) for name in names}
+    fits = {name: count_fit(snapshot, domains.get(name, []), pods, room) for name in names}
     best = max(names, key=lambda name: fits[name], default="")
     nodes = [snapshot.nodes[ix] for ix in domains.get(best, [])]
     return no_room(
@@ -243,4 +234,7 @@ def _away(view: NodeView, pod: PodAsk) -> str:
     """Why the node takes no such pod at all, however much of it is free."""
     if view.closed:
         return view.closed
-    return "not selected" if tolerates(pod.tolerations, view.taints) else "tainted"
+    if not tolerates(pod.tolerations, view.taints):
+        return "tainted"
+    missing = lacks(view, pod.requests)
+    return f"without {missing}" if missing else "not selected"

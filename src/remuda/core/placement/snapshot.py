@@ -1,9 +1,12 @@
-"""The immutable picture one placement decision is made on: nodes, their domains, and a free-device mask per node.
+"""The immutable picture one placement decision is made on: nodes, their domains, and what each has free.
 
-A device is free when the ledger calls it Healthy (one that was never judged is not) and no live pod holds it; a pod holds the
-devices its annotation names from the moment it is bound (or assumed bound) until it is gone. Bit i of a mask is the node's
-i-th device. Masks are plain ints: a trial placement copies one list of ints and throws it away, so trying costs nothing and
-never needs undoing.
+A device (or slice) is free when the ledger calls it Healthy (one that was never judged is not) and nobody holds it. A pod holds
+the devices its annotation names from the moment it is bound (or assumed bound); from then on the node's own report of who
+holds what is the truth, also after the pod's object is gone: a device is free when its node says so, not when somebody removed
+an object by force. Bit i of a mask is the node's i-th row; `resources` says which rows count for which resource.
+
+Resources no ledger row stands for (cpu, memory, another vendor's plugin) are counted: what the node offers less what its pods
+ask. A resource of the ledger is offered only as far as the node's status does: a plugin that is lost offers nothing.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from remuda.api.conditions import is_true
 from remuda.api.core_v1 import Node, Pod, Taint, Toleration
 from remuda.api.devices import DeviceState, NodeDevices
 from remuda.api.names import ANNOTATION_DEVICES
+from remuda.core.placement.requests import PODS, Amounts, amounts_of, requests_of
 
 
 class NodeView(msgspec.Struct, frozen=True):
@@ -27,13 +31,17 @@ class NodeView(msgspec.Struct, frozen=True):
     usable: int
     closed: str = ""  # why nothing may be placed here: dead, not ready, cordoned; "" = open
     taints: tuple[Taint, ...] = ()  # those that keep pods away: effect NoSchedule or NoExecute
+    resources: Mapping[str, int] = {}  # per resource of the ledger: the mask of its rows
+    offered: Amounts = {}  # the node's allocatable
+    model: str = ""
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """Nodes in name order and, per node, the mask of free devices."""
+    """Nodes in name order and, per node, the mask of free devices and how much is left of what is counted."""
 
     nodes: tuple[NodeView, ...]
     free: tuple[int, ...]
+    left: tuple[Amounts, ...]
 
     def domains(self, key: str) -> dict[str, list[int]]:
         """Node indexes per value of the label; with no key the cluster is one domain called ''."""
@@ -59,17 +67,23 @@ class Snapshot(msgspec.Struct, frozen=True):
     def outside(self, key: str, domain: str) -> Snapshot:
         """The picture without one domain."""
         kept = [ix for ix, node in enumerate(self.nodes) if node.labels.get(key) != domain] if key else []
-        return Snapshot(tuple(self.nodes[ix] for ix in kept), tuple(self.free[ix] for ix in kept))
+        return Snapshot(
+            tuple(self.nodes[ix] for ix in kept),
+            tuple(self.free[ix] for ix in kept),
+            tuple(self.left[ix] for ix in kept),
+        )
 
-    def releasing(self, held: Iterable[tuple[str, Iterable[str]]]) -> Snapshot:
-        """The picture if those (node, device ids) were given back: what a gang could have if it let go first."""
+    def releasing(self, held: Iterable[tuple[str, Iterable[str], Amounts]]) -> Snapshot:
+        """The picture if those (node, device ids, requests) were given back: what a gang could have if it let go first."""
         at = {node.name: ix for ix, node in enumerate(self.nodes)}
-        free = list(self.free)
-        for node, ids in held:
+        free, left = list(self.free), list(self.left)
+        for node, ids, requests in held:
             if node in at:
-                view = self.nodes[at[node]]
-                free[at[node]] |= mask_of(view.devices, ids) & view.usable
-        return Snapshot(self.nodes, tuple(free))
+                ix = at[node]
+                view = self.nodes[ix]
+                free[ix] |= mask_of(view.devices, ids) & view.usable
+                left[ix] = {r: n + (1 if r == PODS else requests.get(r, 0)) for r, n in left[ix].items()}
+        return Snapshot(self.nodes, tuple(free), tuple(left))
 
 
 def mask_of(devices: tuple[str, ...], ids: Iterable[str]) -> int:
@@ -94,25 +108,46 @@ def build_snapshot(
     views = tuple(
         _view(node, ledger.get(node.name), node.name not in dead) for node in sorted(nodes, key=lambda n: n.name)
     )
-    held: dict[str, set[str]] = {}
+    held = {view.name: set(_reported(ledger.get(view.name))) for view in views}
+    left = {view.name: {r: n for r, n in view.offered.items() if r not in view.resources} for view in views}
+    is_reported = {h.uid for nd in ledger.values() for h in nd.observed.holdings if h.uid}
     pending = dict(assumed or {})
     for pod in pods:
         guess = pending.pop(pod.uid, None)
         if pod.is_terminal:
             continue
-        if pod.spec.node_name:
-            held.setdefault(pod.spec.node_name, set()).update(devices_of(pod))
-        elif guess is not None:
-            held.setdefault(guess[0], set()).update(guess[1])
-    free = tuple(v.usable & ~mask_of(v.devices, held.get(v.name, ())) for v in views)
-    return Snapshot(views, free)
+        node, ids = (pod.spec.node_name, devices_of(pod)) if pod.spec.node_name else guess or ("", ())
+        if node in held:
+            if pod.uid not in is_reported:
+                held[node].update(ids)
+            _spend(left[node], pod)
+    free = tuple(v.usable & ~mask_of(v.devices, held[v.name]) for v in views)
+    return Snapshot(views, free, tuple(left[v.name] for v in views))
+
+
+def _reported(devices: NodeDevices | None) -> Iterable[str]:
+    """What the node says is held, by pods that are still in the API or not."""
+    return (device for h in devices.observed.holdings for device in h.devices) if devices else ()
+
+
+def _spend(left: dict[str, int], pod: Pod) -> None:
+    if not left:
+        return
+    requests = requests_of(pod)
+    for resource in left:
+        left[resource] -= 1 if resource == PODS else requests.get(resource, 0)
 
 
 def _view(node: Node, devices: NodeDevices | None, alive: bool) -> NodeView:
-    ids = tuple(d.id for d in devices.observed.devices) if devices else ()
+    rows = devices.observed.devices if devices else []
+    ids = tuple(d.id for d in rows)
     healthy = {v.device for v in devices.verdicts if v.state is DeviceState.HEALTHY} if devices else set()
     if devices:
         healthy -= set(devices.quarantine)
+    resources: dict[str, int] = {}
+    for bit, row in enumerate(rows):
+        if row.resource:
+            resources[row.resource] = resources.get(row.resource, 0) | 1 << bit
     return NodeView(
         name=node.name,
         labels=node.labels,
@@ -120,6 +155,9 @@ def _view(node: Node, devices: NodeDevices | None, alive: bool) -> NodeView:
         usable=mask_of(ids, healthy),
         closed=_closed(node, alive),
         taints=tuple(t for t in node.spec.taints if t.effect in ("NoSchedule", "NoExecute")),
+        resources=resources,
+        offered=amounts_of(node.status.allocatable),
+        model=devices.observed.model if devices else "",
     )
 
 

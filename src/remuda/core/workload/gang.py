@@ -42,6 +42,7 @@ class PodView(msgspec.Struct, frozen=True):
     progress: MemberProgress | None = None
     bad_device: Verdict | None = None
     node_dead: bool = False
+    held: tuple[str, ...] = ()  # devices its node says it was given
 
     @property
     def uid(self) -> str:
@@ -72,7 +73,8 @@ class PodView(msgspec.Struct, frozen=True):
 
     @property
     def devices(self) -> tuple[str, ...]:
-        return devices_of(self.pod)
+        """Those its node says it has; until then those the scheduler chose."""
+        return self.held or devices_of(self.pod)
 
     @property
     def is_bound(self) -> bool:

@@ -17,13 +17,15 @@ from remuda.api.training import Role
 from remuda.api.validation import gpus_of
 from remuda.core.failure.remedy import Costs, Fault, Offer, root_fault
 from remuda.core.placement.gang import GangAsk, PodAsk, ask_of, count_fit, explain, place_members
+from remuda.core.placement.requests import Amounts, requests_of
+from remuda.core.placement.room import Room
 from remuda.core.placement.snapshot import Snapshot
 from remuda.core.workload.faults import NOT_STOPPED
 from remuda.core.workload.gang import PodView
 from remuda.core.workload.look import Look
 from remuda.core.workload.pods import build_pod
 
-Held = tuple[str, tuple[str, ...]]  # node, device ids
+Held = tuple[str, tuple[str, ...], Amounts]  # node, device ids, requests
 
 
 def offer_for(look: Look, faults: Sequence[Fault]) -> Offer:
@@ -107,10 +109,10 @@ def _room(look: Look, picture: Snapshot, asks: Sequence[PodAsk]) -> tuple[int, s
     """How many of those pods fit into the gang's domain, and the sentence that says so when not all do."""
     where = look.status.placement
     nodes = picture.domains(where.topology).get(where.domain, [])
-    fits = count_fit(picture, nodes, asks, picture.free)
+    fits = count_fit(picture, nodes, asks, Room.of(picture))
     if fits == len(asks):
         return fits, ""
-    return fits, explain(picture, asks, where.topology, where.domain, picture.free).message
+    return fits, explain(picture, asks, where.topology, where.domain, Room.of(picture)).message
 
 
 def _with_leavers(look: Look, lost: Set[str], unstoppable: Set[str]) -> Snapshot:
@@ -126,7 +128,7 @@ def _lets_go(look: Look, view: PodView, unstoppable: Set[str]) -> bool:
 
 
 def _held(views: Iterable[PodView]) -> list[Held]:
-    return [(v.node, v.devices) for v in views]
+    return [(v.node, v.devices, requests_of(v.pod)) for v in views]
 
 
 def _trial(look: Look, role: Role) -> PodAsk:

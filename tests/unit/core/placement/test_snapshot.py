@@ -66,7 +66,7 @@ def test_what_a_gang_could_have_if_it_let_go() -> None:
     node = a_node().device("gpu-1", DeviceState.UNHEALTHY)
     pod = a_held_pod("p", "node-01", ["gpu-0", "gpu-1"])
     snapshot = a_snapshot([node], [pod])
-    after = snapshot.releasing([("node-01", devices_of(pod)), ("node-99", ("gpu-0",))])
+    after = snapshot.releasing([("node-01", devices_of(pod), {}), ("node-99", ("gpu-0",), {})])
     assert snapshot.free == (0b11111100,)
     assert after.free == (0b11111101,), "a broken device does not become free by being given back"
 

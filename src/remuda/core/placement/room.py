@@ -1,0 +1,73 @@
+"""What is left on the nodes while a plan is made, and what one pod takes of one node.
+
+`Room` is the only thing a trial changes: a list of free-device masks and a list of counts, copied before a trial and thrown away
+after it. A pod takes all it asks of a node or nothing. Devices are taken per resource from the rows that count for it; which of
+the free ones is `choose`'s decision alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from remuda.core.placement.requests import PODS, Amounts, is_extended
+from remuda.core.placement.snapshot import NodeView, Snapshot, mask_of
+
+
+class Room:
+    def __init__(self, free: list[int], left: list[Amounts]) -> None:
+        self.free = free
+        self.left = left  # the mappings are replaced, never changed: copies share them
+
+    @classmethod
+    def of(cls, snapshot: Snapshot) -> Room:
+        return cls(list(snapshot.free), list(snapshot.left))
+
+    def copy(self) -> Room:
+        return Room(list(self.free), list(self.left))
+
+    def take(self, view: NodeView, ix: int, requests: Amounts) -> tuple[str, ...] | None:
+        """The devices a pod gets here, taken; None, and nothing taken, when the node has not got all it asks."""
+        left = self.left[ix]
+        chosen = 0
+        for resource, count in requests.items():
+            if resource in view.resources:
+                bits = self._pick(view, ix, resource, count)
+                if bits is None:
+                    return None
+                chosen |= bits
+            elif left.get(resource, count) < count:
+                return None
+        if left.get(PODS, 1) < 1:
+            return None
+        devices = tuple(device for bit, device in enumerate(view.devices) if chosen >> bit & 1)
+        self.spend(view, ix, devices, requests)
+        return devices
+
+    def spend(self, view: NodeView, ix: int, devices: Iterable[str], requests: Amounts) -> None:
+        self.free[ix] &= ~mask_of(view.devices, devices)
+        if self.left[ix]:
+            self.left[ix] = {r: n - (1 if r == PODS else requests.get(r, 0)) for r, n in self.left[ix].items()}
+
+    def _pick(self, view: NodeView, ix: int, resource: str, count: int) -> int | None:
+        rows = view.resources[resource]
+        free = self.free[ix] & rows
+        held = (view.usable & rows & ~self.free[ix]).bit_count()
+        if min(free.bit_count(), view.offered.get(resource, 0) - held) < count:
+            return None
+        return choose(view, free, count)
+
+
+def choose(view: NodeView, free: int, count: int) -> int:
+    """`count` of the free rows."""
+    chosen = 0
+    for _ in range(count):
+        bit = free & -free
+        chosen |= bit
+        free ^= bit
+    return chosen
+
+
+def lacks(view: NodeView, requests: Amounts) -> str:
+    """An extended resource the node's status does not name: such a pod is never bound there. A kubelet would start it without
+    the device rather than refuse it."""
+    return next((r for r, n in requests.items() if n and is_extended(r) and r not in view.offered), "")
