@@ -10,11 +10,12 @@ import structlog
 
 from remuda.api.codec import to_wire
 from remuda.api.core_v1 import Node, Pod
-from remuda.api.devices import DeviceState, NodeDevices, Notice, QuarantineOrder, Verdict
+from remuda.api.devices import DeviceState, NodeDevices, Notice, QuarantineOrder, Signal, Verdict
 from remuda.api.meta import JsonObject
 from remuda.controllers.view import ClusterView
 from remuda.core.failure.ledger import judge_node
 from remuda.core.failure.notices import holds_until, judge_notices
+from remuda.core.failure.overlay import SignalOverlay
 from remuda.core.failure.timers import DEFAULT, Timers, flapping, settles_at
 from remuda.kube.cluster import Cluster, Preconditions
 from remuda.kube.workqueue import WorkQueue
@@ -43,13 +44,21 @@ class FailureController:
         self._view = view
         self._queue = queue
         self._timers = timers
+        self._overlay = SignalOverlay()
         view.devices.subscribe(self._on_devices)
         view.pods.subscribe(self._on_pod)
         view.nodes.subscribe(self._on_node)
 
+    def hear(self, node: str, device: str, signal: Signal, now: float) -> None:
+        """A signal from the node's stream, ahead of the agent's own write."""
+        self._overlay.hear(node, device, signal, now)
+        self._queue.add(node)
+
     def _on_devices(self, old: NodeDevices | None, new: NodeDevices | None) -> None:
         if new is not None:
             self._queue.add(new.name)
+        elif old is not None:
+            self._overlay.forget(old.name)
 
     def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
         """Holders change when a pod is bound, ends or goes; its other changes do not matter here."""
@@ -71,8 +80,9 @@ class FailureController:
         if observed is None:
             return None
         devices, pods = observed.devices, self._view.pods.by_index("node", observed.devices.name)
-        verdicts = judge_node(devices, pods, now, self._timers)
-        judged = msgspec.structs.replace(devices, verdicts=verdicts)
+        newest = self._overlay.merged(devices, now)
+        verdicts = judge_node(newest, pods, now, self._timers)
+        judged = msgspec.structs.replace(newest, verdicts=verdicts)
         notices = judge_notices(judged, observed.node, pods, now, self._timers)
         judged = msgspec.structs.replace(judged, notices=notices)
         ends = [e for e in (settles_at(judged, now, self._timers), holds_until(judged, now)) if e is not None]

@@ -1,7 +1,20 @@
-"""What an embedded node asks of the agent on it: the kubelet's Allocate, plus the channel of simulated launchers.
+"""What a node asks of the agent on it beside the device-plugin contract, and the channel of simulated launchers.
 
-The node owns pods and processes; the agent owns devices, their signals, and the launchers' side of the barrier. They meet
-here only, so that on a real cluster the kubelet takes the node's place and nothing in the agent changes.
+The node owns pods and processes; the agent owns devices, their signals, and the launchers' side of the barrier. They meet in
+two ports only, so that on a real cluster the kubelet takes the node's place and nothing in the agent changes:
+
+1. `PluginPort` (`link.deviceplugin`), one per resource, from `plugins()`. Its Allocate names no pod. It makes the allocation:
+   directory, socket, environment.
+2. `NodeAgent`, here. `attach` says whose that allocation is; on a real node the launcher's hello and podresources say it.
+
+The life of a container's devices on an embedded node:
+
+    plugins()[resource].allocate(ids)               for each container and resource, before anything runs
+    attach(pod, container, resource, ids)           right after; again for every pod still there after a restart
+    container_exited / fence / unfence              as it goes
+    release(uid)                                    everything of the pod is gone: every allocation of it is free
+
+A pod without devices has nothing to allocate: `allocate(pod, [])` gives it its directory.
 """
 
 from __future__ import annotations
@@ -12,9 +25,12 @@ from typing import Any, Protocol
 import msgspec
 
 from remuda.api.core_v1 import Pod
+from remuda.link.deviceplugin import PluginPort
 
 Message = Mapping[str, Any]
 Deliver = Callable[[Message], None]
+
+KILL, HANG, FAIL, MEND = "kill", "hang", "fail", "mend"  # what `inject_plugin_fault` can do
 
 
 class Allocation(msgspec.Struct, frozen=True):
@@ -26,8 +42,26 @@ class Allocation(msgspec.Struct, frozen=True):
 
 
 class NodeAgent(Protocol):
+    def plugins(self) -> Mapping[str, PluginPort]:
+        """The agent's plugins by resource name, for a node in the same process. The same plugins are served over gRPC where
+        the agent has a device-plugin directory. The set changes when a device is sliced anew: ask again after a restart."""
+        ...
+
+    async def attach(
+        self, pod: Pod, container: str, resource: str, devices: Sequence[str], *, simulated: bool = False
+    ) -> Allocation:
+        """The allocation of exactly `devices` (plugin ids, replicas included) is this pod's.
+
+        Idempotent; needs no Allocate before it, so a node that finds a pod's devices in its checkpoint attaches them to an
+        agent that has just started. Health is not looked at: the pod has the devices already. `simulated`: its launcher will
+        `connect`, so there is no directory.
+
+        Raises Refusal UnknownDevice, or DeviceHeld (naming the holder) when another pod's processes may still use one.
+        """
+        ...
+
     async def allocate(self, pod: Pod, devices: Sequence[str], *, simulated: bool = False) -> Allocation:
-        """Hand `devices` to `pod`. Idempotent per pod uid (a restart of the node finds its allocation again).
+        """Hand `devices`, usually none, to `pod` without a plugin's Allocate. Idempotent per pod uid.
 
         Raises Refusal UnknownDevice, DeviceHeld (naming the holder) or DeviceNotHealthy: the node rejects the pod.
         """
@@ -42,11 +76,16 @@ class NodeAgent(Protocol):
         ...
 
     async def release(self, uid: str) -> None:
-        """The pod's processes are confirmed gone: its devices are free and its directory is removed."""
+        """The pod's processes are confirmed gone: its devices are free and its directories are removed."""
         ...
 
     def inject_fault(self, device: str, code: str) -> None:
         """Drill device-fail: make the fake backend report `code` (say "xid-79") for the device."""
+        ...
+
+    def inject_plugin_fault(self, resource: str, fault: str) -> None:
+        """Drills plugin-kill, plugin-hang, allocate-fail: KILL ends the plugin's streams and socket, HANG makes Allocate and
+        GetPreferredAllocation never return, FAIL makes Allocate fail, MEND takes either back."""
         ...
 
     def fence(self) -> None:

@@ -40,6 +40,28 @@ class PluginDevice(msgspec.Struct, frozen=True):
     numa: tuple[int, ...] = ()
 
 
+class PreferredRequest(msgspec.Struct, frozen=True):
+    """Which `size` of `available` would be best, those of `must_include` among them? The answer is advice."""
+
+    available: tuple[str, ...]
+    must_include: tuple[str, ...]
+    size: int
+
+
+class PluginInfo(msgspec.Struct, frozen=True):
+    """What a plugin answers on its socket below `plugins_registry`: the second way of getting known to a kubelet."""
+
+    type: str  # DevicePlugin | DRAPlugin | CSIPlugin
+    name: str
+    endpoint: str
+    supported_versions: tuple[str, ...]
+
+
+class RegistrationStatus(msgspec.Struct, frozen=True):
+    registered: bool
+    error: str = ""
+
+
 class Mount(msgspec.Struct, frozen=True):
     container_path: str
     host_path: str

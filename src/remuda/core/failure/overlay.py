@@ -1,0 +1,63 @@
+"""Signals heard over the stream that the API does not show yet.
+
+An agent tells a signal twice: over its stream at once, and in NodeDevices when its next write is through. The overlay holds the
+first until the second arrives, so that a verdict need not wait for it. It is a cache of news and nothing else: a manager that
+starts without it judges the same, a moment later.
+
+A signal leaves when the node's record names the same code from the same source at that time or later, or after `FORGET_S`: by
+then the agent has written it, or is not going to.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from remuda.api.devices import NodeDevices, ObservedDevice, Signal
+from remuda.api.meta import to_seconds
+from remuda.core.failure.timers import with_signal
+
+FORGET_S = 30.0
+MAX_PER_DEVICE = 32
+
+
+class SignalOverlay:
+    def __init__(self) -> None:
+        self._heard: dict[str, dict[str, list[tuple[float, Signal]]]] = {}  # node -> device -> (heard at, signal)
+
+    def hear(self, node: str, device: str, signal: Signal, now: float) -> None:
+        kept = self._heard.setdefault(node, {}).setdefault(device, [])
+        kept.append((now, signal))
+        del kept[:-MAX_PER_DEVICE]
+
+    def merged(self, node: NodeDevices, now: float) -> NodeDevices:
+        """The node's record with what was heard since; the same object when that adds nothing."""
+        news = self._heard.get(node.name)
+        if not news:
+            return node
+        devices = [self._with(device, news, now) for device in node.observed.devices]
+        if not news:
+            del self._heard[node.name]
+        if all(new is old for new, old in zip(devices, node.observed.devices, strict=True)):
+            return node
+        return msgspec.structs.replace(node, observed=msgspec.structs.replace(node.observed, devices=devices))
+
+    def forget(self, node: str) -> None:
+        self._heard.pop(node, None)
+
+    def _with(self, device: ObservedDevice, news: dict[str, list[tuple[float, Signal]]], now: float) -> ObservedDevice:
+        kept = [(at, s) for at, s in news.pop(device.id, []) if now - at < FORGET_S and not _is_known(device, s)]
+        if kept:
+            news[device.id] = kept
+        for _, signal in kept:
+            device = with_signal(device, signal)
+        return device
+
+
+def _is_known(device: ObservedDevice, signal: Signal) -> bool:
+    """Whether the record already names it, at that time or later."""
+    for known in device.signals:
+        if (known.source, known.code) == (signal.source, signal.code):
+            if known.time is None or signal.time is None:
+                return True
+            return to_seconds(known.time) >= to_seconds(signal.time)
+    return False

@@ -1,0 +1,102 @@
+"""The manager's end of the streams: one per node, authenticated and bound to it.
+
+A stream speaks for exactly one node, the one its credentials prove; an agent that claims another is refused by name. A newer
+stream of a node replaces the older one (an agent that restarted is faster than its predecessor's timeout). News of pods that
+are not on the node is dropped: a launcher that lies can harm the numbers of its own pod only. A line that is too long or cannot
+be read ends its stream and nobody else's; the limits bound what one agent can make the manager hold.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from remuda.api.devices import Signal
+from remuda.api.errors import Refusal
+from remuda.link.progress import ProgressBoard
+from remuda.link.stream import MAX_LINE, VERSION, Hello, News, Refused, Welcome, line_of, read_upward
+
+log = structlog.get_logger(__name__)
+
+HELLO_S = 10.0
+
+Authenticate = Callable[
+    [str, str], Awaitable[None]
+]  # (token, node): Refusal when the token does not speak for the node
+Hear = Callable[[str, str, Signal], None]  # node, device, signal
+IsOn = Callable[[str, str], bool]  # (node, pod uid)
+
+
+class LinkServer:
+    def __init__(self, authenticate: Authenticate, board: ProgressBoard, hear: Hear, is_on: IsOn) -> None:
+        self._authenticate = authenticate
+        self._board = board
+        self._hear = hear
+        self._is_on = is_on
+        self._streams: dict[str, asyncio.StreamWriter] = {}
+        self._server: asyncio.Server | None = None
+
+    @property
+    def nodes(self) -> list[str]:
+        """Nodes with a stream."""
+        return sorted(self._streams)
+
+    async def start(self, host: str, port: int, tls: ssl.SSLContext | None) -> int:
+        """Listen; the port."""
+        self._server = await asyncio.start_server(self._serve, host, port, ssl=tls, limit=MAX_LINE)
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for writer in self._streams.values():
+            writer.close()
+        self._streams.clear()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        node = ""
+        try:
+            async with asyncio.timeout(HELLO_S):
+                node = await self._greet(reader)
+                writer.write(line_of(Welcome()))
+                await writer.drain()
+            older, self._streams[node] = self._streams.get(node), writer
+            if older is not None:
+                older.close()
+            while line := await reader.readline():
+                self._take(node, line)
+        except Refusal as refusal:
+            log.warning("link.refused", node=node, reason=refusal.reason, why=refusal.message)
+            writer.write(line_of(Refused(refusal.reason, refusal.message, refusal.fix or "")))
+        except (OSError, EOFError, TimeoutError, ValueError) as error:  # ValueError: a line over the limit
+            log.debug("link.ended", node=node, error=str(error))
+        finally:
+            if self._streams.get(node) is writer:
+                del self._streams[node]
+            writer.close()
+
+    async def _greet(self, reader: asyncio.StreamReader) -> str:
+        hello = read_upward(await reader.readuntil(b"\n"))
+        if not isinstance(hello, Hello) or not hello.node:
+            raise Refusal("NoHello", "The first line of a stream must be a hello with a node.", "Use a Remuda agent.")
+        if hello.version != VERSION:
+            raise Refusal(
+                "WrongVersion",
+                f"The agent of {hello.node} speaks version {hello.version}, this manager {VERSION}.",
+                "Update the older of the two; until then everything goes through the API.",
+            )
+        await self._authenticate(hello.token, hello.node)
+        return hello.node
+
+    def _take(self, node: str, line: bytes) -> None:
+        news = read_upward(line)
+        if not isinstance(news, News):
+            raise Refusal("MalformedMessage", "A second hello on one stream.", "Open another stream.")
+        for beat in news.beats:
+            if self._is_on(node, beat.uid):
+                self._board.report(beat)
+        for found in news.signals:
+            self._hear(node, found.device, found.signal)
