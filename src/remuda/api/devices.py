@@ -65,6 +65,7 @@ class PluginReport(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tr
     state: str  # Starting | Registered | Lost
     since: datetime | None = None
     message: str = ""
+    started_at: datetime | None = None  # when its socket was served
 
 
 class Holding(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -77,6 +78,7 @@ class Holding(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     devices: list[str]
     uid: str = ""
     chosen: list[str] = []
+    since: datetime | None = None
 
 
 class LauncherReport(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -100,7 +102,9 @@ class Observed(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     links: list[ObservedLink] = []
     plugins: list[PluginReport] = []
     holdings: list[Holding] = []
-    signals: list[Signal] = []  # of the node as a whole: devices missing, driver hanging, kmsg gap; newest last, bounded
+    signals: list[
+        Signal
+    ] = []  # of the node as a whole: devices missing, driver hanging, kmsg gap; newest last, bounded
     boot: str = ""  # boot id
 
 

@@ -28,6 +28,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "status": ("remuda.cli.status:status", "Whether it runs, where its API is, what is in it."),
         "nodes": ("remuda.cli.nodes:nodes", "Nodes: rack, readiness, GPUs free and bad."),
         "devices": ("remuda.cli.devices:devices", "The ledger: state, reason and holder of every device."),
+        "explain": ("remuda.cli.explain:explain", "Why a pod does not run: the six steps to it, and the stuck one."),
     },
     "Training": {
         "train": ("remuda.cli.train:train", "Start a training job, from flags or from a file."),
