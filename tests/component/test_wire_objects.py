@@ -114,7 +114,7 @@ async def test_a_patch_that_changes_nothing_is_no_write(wire: Wire) -> None:
         (MERGE, {"metadata": {"resourceVersion": "1"}, "data": {"z": "z"}}, 409),
         (MERGE, {"metadata": {"uid": "other"}}, 422),
         (MERGE, {"metadata": {"name": "other"}}, 400),
-        (MERGE, {"data": {"a": 1}}, 400),
+        (MERGE, {"data": {"a": 1}}, 422),
         (APPLY, {"data": {"a": "1"}}, 400),
     ],
 )

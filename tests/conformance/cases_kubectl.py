@@ -315,3 +315,23 @@ def raw(run: Run) -> None:
     run.kubectl("get", "--raw", "/healthz", raw=True, ok=True)
     run.kubectl("get", "--raw", "/apis/remuda.dev", raw=True, ok=True)
     run.kubectl("get", "--raw", "/nosuch", raw=True, ok=False)
+
+
+@case("kubectl", "logs-without-a-node")
+def logs_without_a_node(run: Run) -> None:
+    """What is answered before a kubelet is asked."""
+    run.kubectl("logs", "nosuch", ok=False)
+    run.kubectl("create", "-f", "-", stdin=json.dumps(pod()))
+    run.kubectl("logs", "one", ok=True)  # it has no node yet: nothing was written
+    run.kubectl("logs", "one", "--since=5s", "--timestamps", ok=True)
+    run.kubectl("logs", "one", "-c", "nosuch", ok=False)
+    for query in (
+        "sinceSeconds=0",
+        "sinceSeconds=-1",
+        "limitBytes=0",
+        "tailLines=-1",
+        "sinceSeconds=1&sinceTime=2027-01-15T08:00:00Z",
+        "sinceSeconds=soon",
+        "sinceTime=yesterday",
+    ):
+        run.kubectl("get", "--raw", f"/api/v1/namespaces/{run.ns}/pods/one/log?{query}", raw=True, ok=False)

@@ -152,6 +152,25 @@ def bad_label_selectors(run: Run) -> None:
         run.py(run.core.list_namespaced_config_map, run.ns, label_selector=selector)
 
 
+@case("py", "label-selectors-by-number")
+def number_selectors(run: Run) -> None:
+    for name, labels in (("five", {"n": "5"}), ("nine", {"n": "9"}), ("word", {"n": "x"}), ("none", {})):
+        run.server.must("POST", CM.format(ns=run.ns), {**config(name), "metadata": {"name": name, "labels": labels}})
+    for selector in ("n>5", "n<9", "n > 3 , n < 9", "n>03", "n<9223372036854775807", "other>1"):
+        run.py(run.core.list_namespaced_config_map, run.ns, label_selector=selector)
+    for selector in ("n>=3", "n>", "n>-1", "n>+1", "n>3.5", ">3", "!n>3", "n>9223372036854775808", "n>3 4", "n=>3"):
+        run.py(run.core.list_namespaced_config_map, run.ns, label_selector=selector)
+
+
+@case("py", "field-selectors-escaped")
+def escaped_selectors(run: Run) -> None:
+    run.core.create_namespaced_config_map(run.ns, config())
+    for value in (r"a\,b", r"a\=b", r"a\\b", "a=b", r"o\ne", "a\\", " one", "one,", ",", "==", "!="):
+        run.py(run.core.list_namespaced_config_map, run.ns, field_selector=f"metadata.name={value}")
+    for selector in ("=", "=x", "!=x", "==", " metadata.name=one", "metadata.name =one", "!metadata.name", "a,b"):
+        run.py(run.core.list_namespaced_config_map, run.ns, field_selector=selector)
+
+
 @case("py", "field-selectors")
 def field_selectors(run: Run) -> None:
     for name in ("a", "b"):

@@ -66,6 +66,11 @@ def large(run: Run) -> None:
     run.http("POST", CM, config(a="x" * (1024 * 1024 + 1)))
     run.http("POST", CM, config(a="x" * 3_200_000))
     run.http("POST", JOBS, {**training(), "metadata": {"name": "big", "annotations": {"a": "x" * 3_200_000}}})
+    run.http("POST", CM, config(a="x" * 2_000_000))
+    run.http("POST", JOBS, {**training(), "metadata": {"name": "big", "annotations": {"a": "x" * 2_000_000}}})
+    run.http("POST", CM, config("small"))
+    run.http("PATCH", f"{CM}/small", {"data": {"a": "x" * 2_000_000}}, media=MERGE)
+    run.http("PATCH", f"{CM}/small", {"data": {"a": "x" * 3_200_000}}, media=MERGE)
 
 
 @case("py", "bad-unknown-fields")

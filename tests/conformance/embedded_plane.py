@@ -1,8 +1,8 @@
 """The embedded API server as a process of its own, with what stands behind kube-apiserver in these tests: nothing.
 
 No controllers and no machines run (only etcd and kube-apiserver run on the other side), so what is compared is the API
-alone. `python -m tests.conformance.embedded_plane DIR` serves until its parent ends it; DIR/kubeconfig appears when it
-answers.
+alone. `python -m tests.conformance.embedded_plane DIR [LIMIT_S]` serves until its parent ends it; DIR/kubeconfig appears
+when it answers. LIMIT_S: how long clients may take for a head, a body, or what was written to their watch.
 """
 
 from __future__ import annotations
@@ -18,22 +18,25 @@ from pathlib import Path
 from remuda import __version__
 from remuda.api.core_v1 import Namespace, Pod
 from remuda.api.meta import JsonObject, ObjectMeta
+from remuda.apiserver import serving, watching
 from remuda.apiserver.admission import Admission
 from remuda.apiserver.app import App
 from remuda.apiserver.local import LocalCluster
 from remuda.apiserver.store import Store
 from remuda.apiserver.store.sqlite import SqliteJournal
+from remuda.apiserver.wire import http
 from remuda.runtime.endpoint import LOOPBACK, Endpoint
 from remuda.runtime.podlogs import FileLogs
 from remuda.runtime.state import StateDir
 
 NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
+HISTORY = 64  # short, so that a case can outrun it
 _PR_SET_PDEATHSIG = 1
 
 
 async def _serve(directory: Path) -> None:
     state = StateDir(directory)
-    store = Store(SqliteJournal(state.database))
+    store = Store(SqliteJournal(state.database), history=HISTORY)
     api = LocalCluster(store, clock=time.time, new_uid=lambda: str(uuid.uuid4()), admission=Admission)
     for name in NAMESPACES:
         await api.create(Namespace, Namespace(metadata=ObjectMeta(name=name)))
@@ -55,4 +58,6 @@ async def _serve(directory: Path) -> None:
 
 if __name__ == "__main__":
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # a killed test run leaves nothing behind
+    if len(sys.argv) > 2:
+        serving.HEAD_WITHIN_S = http.BODY_WITHIN_S = watching.STALLED_AFTER_S = float(sys.argv[2])
     asyncio.run(_serve(Path(sys.argv[1])))

@@ -34,6 +34,7 @@ class Server:
     kubeconfig: Path
     home: Path  # where kubectl keeps its cache
     kubectl: Path
+    pid: int = 0
 
     def request(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
         """Preparations only: what is compared goes through the clients."""
@@ -85,12 +86,13 @@ def is_served(server: Server, definition: str) -> bool:
 
 
 @contextmanager
-def embedded_server(directory: Path) -> Iterator[Server]:
+def embedded_server(directory: Path, *options: str) -> Iterator[Server]:
+    """`options`: see `embedded_plane`."""
     directory.mkdir(parents=True, exist_ok=True)
     kubeconfig = directory / "kubeconfig"
     with (directory / "server.log").open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.conformance.embedded_plane", str(directory)],
+            [sys.executable, "-m", "tests.conformance.embedded_plane", str(directory), *options],
             cwd=ROOT,
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -106,7 +108,8 @@ def embedded_server(directory: Path) -> Iterator[Server]:
         ca_file = directory / "ca-of-kubeconfig.crt"
         ca_file.write_bytes(base64.b64decode(cluster["certificate-authority-data"]))
         kubectl = binaries_dir() / "kubectl"
-        yield Server(EMBEDDED, cluster["server"], user["token"], ca_file, kubeconfig, directory, kubectl)
+        token = user["token"]
+        yield Server(EMBEDDED, cluster["server"], token, ca_file, kubeconfig, directory, kubectl, process.pid)
     finally:
         process.terminate()
         try:

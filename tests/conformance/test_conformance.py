@@ -11,7 +11,9 @@ from tests.conformance import (
     cases_python_api,
     cases_python_bad,
     cases_python_custom,
+    cases_python_fields,
     cases_python_patch,
+    cases_python_sockets,
 )
 from tests.conformance.catalogue import CASES
 from tests.conformance.conftest import Compare
@@ -24,7 +26,9 @@ MODULES = (  # importing them registers their cases
     cases_python_api,
     cases_python_bad,
     cases_python_custom,
+    cases_python_fields,
     cases_python_patch,
+    cases_python_sockets,
 )
 ROWS = rows(TABLE.read_text(encoding="utf-8"))
 

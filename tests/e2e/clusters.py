@@ -47,13 +47,13 @@ class Up:
         self._lease_s = lease_s
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> None:
+    def start(self, *options: str) -> None:
         """Returns when the cluster is ready, as it says itself through the pipe that `up --detach` uses."""
         reader, writer = os.pipe()
         try:
             with (self.state / "up.log").open("ab") as log:
                 self._process = subprocess.Popen(
-                    self.command("up", "--nodes=4", "--racks=2", f"--lease={self._lease_s:g}"),
+                    self.command("up", "--nodes=4", "--racks=2", f"--lease={self._lease_s:g}", *options),
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,

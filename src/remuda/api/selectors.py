@@ -1,13 +1,13 @@
 """Label and field selectors: parse the text clients send, match in memory, render back to the same meaning.
 
-Grammar (Kubernetes'): `a=b`, `a==b`, `a!=b`, `a in (b,c)`, `a notin (b,c)`, `a`, `!a`, joined by commas. A label that is
-absent satisfies `!=` and `notin`.
+Grammar (Kubernetes'): `a=b`, `a==b`, `a!=b`, `a in (b,c)`, `a notin (b,c)`, `a`, `!a`, `a>1`, `a<1`, joined by commas. A
+label that is absent satisfies `!=` and `notin`; one that is no whole number is neither greater nor less.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -19,7 +19,7 @@ _VALUE = r"(?:[a-z0-9A-Z](?:[a-z0-9A-Z_.-]{0,61}[a-z0-9A-Z])?)?"
 _TERM = re.compile(
     rf"\s*(?:(?P<not>!)\s*(?P<absent>{_KEY})"
     rf"|(?P<set>{_KEY})\s+(?P<how>in|notin)\s*\((?P<values>[^()]*)\)"
-    rf"|(?P<key>{_KEY})\s*(?:(?P<op>==|=|!=)\s*(?P<value>{_VALUE}))?)\s*(?:,|$)"
+    rf"|(?P<key>{_KEY})\s*(?:(?P<op>==|=|!=|>|<)\s*(?P<value>{_VALUE}))?)\s*(?:,|$)"
 )
 
 
@@ -30,7 +30,7 @@ def is_label_key(text: str) -> bool:
 
 class Requirement(msgspec.Struct, frozen=True):
     key: str
-    op: str  # in | notin | exists | absent
+    op: str  # in | notin | exists | absent | > | <
     values: tuple[str, ...] = ()
 
     def matches(self, labels: Mapping[str, str]) -> bool:
@@ -39,11 +39,16 @@ class Requirement(msgspec.Struct, frozen=True):
             return value is not None and value in self.values
         if self.op == "notin":
             return value is None or value not in self.values
+        if self.op in (">", "<"):
+            found, limit = _whole(value or ""), int(self.values[0])
+            return found is not None and (found > limit if self.op == ">" else found < limit)
         return (value is not None) == (self.op == "exists")
 
     def __str__(self) -> str:
         if self.op in ("exists", "absent"):
             return self.key if self.op == "exists" else f"!{self.key}"
+        if self.op in (">", "<"):
+            return f"{self.key}{self.op}{self.values[0]}"
         if len(self.values) == 1:
             return f"{self.key}{'=' if self.op == 'in' else '!='}{self.values[0]}"
         return f"{self.key} {self.op} ({','.join(self.values)})"
@@ -79,6 +84,10 @@ def parse_selector(text: str) -> Selector:
             if not all(re.fullmatch(_VALUE, v) for v in values):
                 raise BadRequest(f"invalid value in selector `{match[0].strip()}`")
             found.append(Requirement(match["set"], match["how"], values))
+        elif match["op"] in (">", "<"):
+            if _whole(match["value"]) is None:
+                raise BadRequest(f"`{match[0].strip()}`: only whole numbers are greater or less")
+            found.append(Requirement(match["key"], match["op"], (match["value"],)))
         elif match["op"]:
             found.append(Requirement(match["key"], "notin" if match["op"] == "!=" else "in", (match["value"],)))
         else:
@@ -86,6 +95,12 @@ def parse_selector(text: str) -> Selector:
     if text.rstrip().endswith(","):
         raise BadRequest(f"selector `{text}` ends with a comma")
     return Selector(tuple(found))
+
+
+def _whole(text: str) -> int | None:
+    """A number that fits in 64 bits; label values have no sign."""
+    number = int(text) if text.isascii() and text.isdigit() else None
+    return number if number is not None and number < 2**63 else None
 
 
 def equals(**labels: str) -> Selector:
@@ -103,24 +118,36 @@ class FieldSelector(msgspec.Struct, frozen=True):
     terms: tuple[tuple[str, bool, str], ...] = ()
 
     def matches(self, body: Mapping[str, Any]) -> bool:
-        return all((_field(body, path) == value) is equal for path, equal, value in self.terms)
+        return all((field_text(body, path.split(".")) == value) is equal for path, equal, value in self.terms)
 
     def __str__(self) -> str:
-        return ",".join(f"{path}{'=' if equal else '!='}{value}" for path, equal, value in self.terms)
+        return ",".join(f"{path}{'=' if equal else '!='}{_escaped(value)}" for path, equal, value in self.terms)
+
+
+_FIELD_PART = re.compile(r"(?:[^,\\]|\\.?)+", re.DOTALL)
+_FIELD_TERM = re.compile(r"([\w.]*)(==|=|!=)((?:[^=,\\]|\\[\\=,])*)")
+
+
+def _escaped(value: str) -> str:
+    return re.sub(r"([\\,=])", r"\\\1", value)
 
 
 def parse_field_selector(text: str) -> FieldSelector:
+    """Commas, equal signs and backslashes in a value stand behind a backslash."""
     terms: list[tuple[str, bool, str]] = []
-    for part in filter(None, (p.strip() for p in text.split(","))):
-        match = re.fullmatch(r"([\w.]+)\s*(==|=|!=)\s*(.*)", part)
-        if match is None:
+    for part in _FIELD_PART.findall(text):
+        match = _FIELD_TERM.fullmatch(part)
+        if match is None or (match[3] and not match[1]):
             raise BadRequest(f"invalid field selector `{part}`: write path=value or path!=value")
-        terms.append((match[1], match[2] != "!=", match[3]))
+        path, operator, value = match.groups()
+        if path:  # Kubernetes passes over a term without a path and a value
+            terms.append((path, operator != "!=", re.sub(r"\\(.)", r"\1", value)))
     return FieldSelector(tuple(terms))
 
 
-def _field(body: Any, path: str) -> str:
-    for part in path.split("."):
+def field_text(body: Any, parts: Sequence[str]) -> str:
+    """The field at a path, as selectors write it; empty when it is not there."""
+    for part in parts:
         body = body.get(part) if isinstance(body, Mapping) else None
     if isinstance(body, bool):
         return str(body).lower()  # as JSON spells it

@@ -12,12 +12,11 @@ from collections.abc import Awaitable, Callable, Mapping
 import structlog
 
 from remuda.api.codec import encode
-from remuda.api.errors import ApiError, StatusCause, StatusDetails
+from remuda.api.errors import ApiError
 from remuda.api.meta import JsonObject
 from remuda.apiserver.handlers import Handlers
 from remuda.apiserver.local import LocalCluster
 from remuda.apiserver.logs import LogSource
-from remuda.apiserver.patching import ApplyConflict
 from remuda.apiserver.reviews import review
 from remuda.apiserver.subresources import Subresources
 from remuda.apiserver.watching import BOOKMARK_EVERY_S, Watching
@@ -175,9 +174,5 @@ def _impossible(request: Request) -> MethodNotAllowed:
 async def refuse(scope: Scope, receive: Receive, send: Send, error: ApiError, request: Request | None = None) -> None:
     if request is None:
         request = Request({**scope, "query_string": b""}, receive, send)
-    if isinstance(error, ApplyConflict):
-        error.details = StatusDetails(causes=[StatusCause(c.reason, c.message, c.field) for c in error.causes])
-    elif error.details is None and error.code in (405, 415):
-        error.details = StatusDetails()
     retry_s = error.details.retry_after_seconds if error.details is not None else 0
     await request.answer(render_status(error.as_status()), error.code, retry_s=retry_s)

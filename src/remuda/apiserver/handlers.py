@@ -19,6 +19,8 @@ from remuda.apiserver.wire.bodies import (
     STRATEGIC_PATCH,
     MethodNotAllowed,
     UnsupportedMediaType,
+    duplicates,
+    media_type,
     named,
     parse_delete_options,
     parse_object,
@@ -26,7 +28,7 @@ from remuda.apiserver.wire.bodies import (
     render_deleted,
 )
 from remuda.apiserver.wire.http import Request
-from remuda.apiserver.wire.paging import Page, check_version_match, page
+from remuda.apiserver.wire.paging import Page, check_reached, check_version_match, page
 from remuda.apiserver.wire.paths import OPTIONS, Query, Target, WriteQuery, parse_query, parse_write_query
 from remuda.apiserver.wire.views import View, negotiate, render_one, render_page
 from remuda.kube.rest import MERGE_PATCH
@@ -52,6 +54,7 @@ class Handlers:
 
     async def get(self, request: Request, target: Target) -> None:
         view = self.view(request)
+        check_reached(self._cluster.store, request.query.get("resourceVersion", ""))
         record = self._cluster.read(target.served, target.name, target.namespace)
         await request.answer(self.rendered(view, target.served, record))
 
@@ -66,11 +69,12 @@ class Handlers:
     # Writing.
 
     def preparation(self, request: Request, target: Target, query: WriteQuery) -> Preparation:
-        manager = query.manager
+        manager, media = query.manager, media_type(request.content_type)
         if len(manager.encode()) > _MAX_MANAGER:
             what = f"Too long: may not be more than {_MAX_MANAGER} bytes"
             raise invalid_option(OPTIONS[request.method], "fieldManager", what)
-        if patching_media(request) != APPLY_PATCH:
+        is_apply = request.method == "PATCH" and media == APPLY_PATCH
+        if not is_apply:
             manager = patching.manager_name(manager, request.headers.get("user-agent", ""))
         return Preparation(
             target.served,
@@ -78,13 +82,16 @@ class Handlers:
             manager=manager,
             now=self._cluster.clock(),
             subresource=target.subresource,
+            is_patch=request.method == "PATCH" and not is_apply,
         )
 
     async def create(self, request: Request, target: Target) -> None:
         view, query = self.view(request), parse_write_query(request.query, request.method)
-        body = named(parse_object(request.content_type, await request.body()), target.namespace, "")
+        data = await request.body()
+        body = named(parse_object(request.content_type, data), target.namespace, "")
         _check_custom(target.served, body)
         work = self.preparation(request, target, query)
+        _check_duplicates(query, request, data, work)
         record = await self._cluster.create_record(target.served, body, prepare=work.written, dry_run=query.is_dry_run)
         request.warnings = work.warnings
         await request.answer(self.rendered(view, target.served, record), 201)
@@ -92,7 +99,8 @@ class Handlers:
     async def replace(self, request: Request, target: Target) -> None:
         served = target.served
         view, query = self.view(request), parse_write_query(request.query, request.method)
-        body = named(parse_object(request.content_type, await request.body()), target.namespace, target.name)
+        data = await request.body()
+        body = named(parse_object(request.content_type, data), target.namespace, target.name)
         _check_custom(served, body)
         if _is_versioned(served) and not body["metadata"].get("resourceVersion"):
             what = "Invalid value: 0: must be specified for an update"
@@ -101,6 +109,7 @@ class Handlers:
             raise invalid_fields(named_so, target.name, [("metadata.resourceVersion", what)])
         body = own_copy(served, body)
         work = self.preparation(request, target, query)
+        _check_duplicates(query, request, data, work)
 
         def change(old: JsonObject | None) -> JsonObject:
             return work.written(not_found_unless(old, served, target.name), body)
@@ -109,12 +118,14 @@ class Handlers:
 
     async def patch(self, request: Request, target: Target) -> None:
         view, query = self.view(request), parse_write_query(request.query, request.method)
-        media, patch = parse_patch(request.content_type, await request.body())
+        data = await request.body()
+        media, patch = parse_patch(request.content_type, data)
         if query.is_forced is not None and media != APPLY_PATCH:
             raise invalid_option("PatchOptions", "force", "Forbidden: may not be specified for non-apply patch")
         if media == APPLY_PATCH and not query.manager:
             raise invalid_option("PatchOptions", "fieldManager", "Required value: is required for apply patch")
         work = self.preparation(request, target, query)
+        _check_duplicates(query, request, data, work)
         await self._write(request, target, view, query, self.patched(target, media, patch, query, work), work)
 
     def patched(self, target: Target, media: str, patch: Any, query: WriteQuery, work: Preparation) -> MakeNew:
@@ -139,7 +150,7 @@ class Handlers:
 
         def change(old: JsonObject | None) -> JsonObject:
             live = not_found_unless(old, served, target.name)
-            new = patched_body(media, live, patch, served)
+            new = patched_body(media, live, patch, served.schema)
             meta = new.get("metadata")
             if isinstance(meta, dict) and meta.get("uid") not in (None, "", live["metadata"].get("uid")):
                 what = f'Invalid value: "{meta["uid"]}": field is immutable'
@@ -237,13 +248,14 @@ def _check_custom(served: Served, body: JsonObject) -> None:
         raise BadRequest(f"an object of a custom kind has to say its apiVersion and kind ({served.resource.kind})")
 
 
-def patching_media(request: Request) -> str:
-    return request.content_type.partition(";")[0].strip().lower() if request.method == "PATCH" else ""
+def _check_duplicates(query: WriteQuery, request: Request, data: bytes, work: Preparation) -> None:
+    if query.validation == "Strict":
+        work.judge_duplicates(duplicates(request.content_type, data))
 
 
-def patched_body(media: str, old: JsonObject, patch: Any, served: Served) -> JsonObject:
+def patched_body(media: str, old: JsonObject, patch: Any, schema: patching.KindSchema) -> JsonObject:
     if media == JSON_PATCH:
         return patching.json_patch(old, patch)
     if media == STRATEGIC_PATCH:
-        return patching.strategic_merge(old, patch, served.schema)
+        return patching.strategic_merge(old, patch, schema)
     return patching.merge_patch(old, patch)

@@ -11,13 +11,16 @@ from remuda.api.meta import JsonObject
 
 
 class LogQuery(msgspec.Struct, frozen=True):
-    """`tail` None: everything. `previous`: of the container's run before the present one."""
+    """`tail` None: everything. `previous`: of the container's run before the present one. `since`: only what was written from
+    that moment on (unix seconds). `timestamps`: the time before each line."""
 
     container: str
     follow: bool = False
     previous: bool = False
     tail: int | None = None
     limit_bytes: int | None = None
+    since: float | None = None
+    timestamps: bool = False
 
 
 class LogSource(Protocol):

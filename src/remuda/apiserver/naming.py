@@ -50,8 +50,11 @@ def invalid(resource: Resource, name: str, field: str, what: str) -> Invalid:
 
 def invalid_fields(resource: Resource, name: str, faults: Sequence[tuple[str, str]]) -> Invalid:
     """Several (field, what) at once, each also a cause of its own for programs."""
-    causes = [StatusCause(_reason(what), what, field) for field, what in faults]
-    listed = [f"{field}: {what}" for field, what in faults]
+    return invalid_causes(resource, name, [StatusCause(_reason(what), what, field) for field, what in faults])
+
+
+def invalid_causes(resource: Resource, name: str, causes: list[StatusCause]) -> Invalid:
+    listed = [f"{cause.field}: {cause.message}" for cause in causes]
     text = listed[0] if len(listed) == 1 else f"[{', '.join(listed)}]"
     return Invalid(
         f'{_kind(resource)} "{name}" is invalid: {text}',

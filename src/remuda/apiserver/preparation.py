@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from remuda.api.errors import BadRequest
+from remuda.api.errors import ApiError, BadRequest, Invalid, StatusCause, StatusDetails
 from remuda.api.meta import JsonObject
 from remuda.api.names import GROUP
 from remuda.apiserver import patching, rules
 from remuda.apiserver.admission.defaults import defaulted as builtin_defaults
+from remuda.apiserver.admission.defaults import unassigned
+from remuda.apiserver.admission.poddefaults import with_addresses
 from remuda.apiserver.crd import schema as structural
 from remuda.apiserver.crd.lifecycle import with_names
 from remuda.apiserver.naming import invalid_fields
@@ -22,26 +24,35 @@ from remuda.apiserver.registry import CRD, Served
 
 
 class Preparation:
-    """`validation`: Ignore, Warn or Strict. `manager`: in whose name. `now`: unix seconds."""
+    """`validation`: Ignore, Warn or Strict. `manager`: in whose name. `now`: unix seconds. `is_patch`: the bodies are patched
+    ones, in which whatever does not fit is the patch's fault."""
 
-    def __init__(self, served: Served, *, validation: str, manager: str, now: float, subresource: str = "") -> None:
+    def __init__(
+        self,
+        served: Served,
+        *,
+        validation: str,
+        manager: str,
+        now: float,
+        subresource: str = "",
+        is_patch: bool = False,
+    ) -> None:
         self.served = served
         self._validation = validation
         self._manager = manager
         self._now = now
         self._subresource = subresource
+        self._is_patch = is_patch
         self.warnings: list[str] = []
 
     def written(self, old: JsonObject | None, new: JsonObject) -> JsonObject:
         """The body of a create, an update or a patch (then `new` is the patched body)."""
-        patching.check_depth(new)
         new = self.checked(new, old)
         return self._owned(old, new if old is None else _with_server_fields(new, old))
 
     def applied(self, live: JsonObject | None, applied: JsonObject, *, is_forced: bool) -> JsonObject:
         """Server-side apply."""
         served = self.served
-        patching.check_depth(applied)
         applied = self._known(applied)
         new = patching.apply(live, applied, self._manager, is_forced, served.schema, self._now, self._subresource)
         return live if live is not None and new is live else self._fitting(new)
@@ -49,6 +60,8 @@ class Preparation:
     def checked(self, body: JsonObject, old: JsonObject | None) -> JsonObject:
         body = self._fitting(self._known(body))
         resource = self.served.resource
+        if resource.full_name == "pods" and self._subresource == "status":
+            return with_addresses(body)
         if self.served.custom is not None or self._subresource:
             return body
         # Whoever leaves a field out owns its default. (Not so with apply: there defaults belong to nobody.)
@@ -63,42 +76,51 @@ class Preparation:
         """Without fields that the kind does not have; a wrong type of a built-in kind's field is the end of it."""
         served = self.served
         if served.custom is not None:
+            self.check_types(body.get("metadata"), patching.object_meta(), ".metadata")
             unknown: list[str] = []
             kept = structural.pruned(body, served.custom.schema, unknown)
-            self._judge(unknown)
+            self._judge(_unknown(unknown))
             # Our own kinds are refused later on with a better sentence: an unknown field is never silently dropped there.
             return body if served.resource.group == GROUP else kept
-        found = patching.faults(body, served.schema.root)
-        if not found:
+        if not self.check_types(body, served.schema.root):
             return body
-        # Items that cannot be told apart are for validation to judge; only apply cannot do without.
-        wrong = next((fault for fault in found if fault.kind == TYPE), None)
-        if wrong is not None:
-            kind, version = served.resource.kind, served.resource.api_version
-            at = wrong.path.removeprefix(".")
-            raise BadRequest(f'{kind} in version "{version}" cannot be handled as a {kind}: {at}: {wrong.what}')
         names: list[str] = []
         known: JsonObject = _without_unknown(body, served.schema.root, "", names)
-        self._judge(names)
+        self._judge(_unknown(names))
         return known
 
-    def _judge(self, unknown: Sequence[str]) -> None:
-        if not unknown or self._validation == "Ignore":
+    def check_types(self, value: Any, schema: patching.Schema, path: str = "") -> bool:
+        """Refuses values of a wrong type, and says whether there are other faults: items that cannot be told apart are for
+        validation to judge (only apply cannot do without), unknown fields depend on what the client asked for."""
+        found = patching.faults(value, schema, path)
+        wrong = next((fault for fault in found if fault.kind == TYPE), None)
+        if wrong is not None:
+            raise self._undecodable(f"{wrong.path.removeprefix('.')}: {wrong.what}")
+        return bool(found)
+
+    def judge_duplicates(self, paths: Sequence[str]) -> None:
+        self._judge([f'duplicate field "{path}"' for path in paths])
+
+    def _judge(self, said: Sequence[str]) -> None:
+        if not said or self._validation == "Ignore":
             return
-        said = [f'unknown field "{path}"' for path in unknown]
         if self._validation == "Strict":
-            kind, version = self.served.resource.kind, self.served.resource.version
-            raise BadRequest(
-                f'{kind} in version "{version}" cannot be handled as a {kind}: strict decoding error: {", ".join(said)}'
-            )
+            raise self._undecodable(f"strict decoding error: {', '.join(said)}")
         self.warnings.extend(text for text in said if text not in self.warnings)
+
+    def _undecodable(self, what: str) -> ApiError:
+        kind, version = self.served.resource.kind, self.served.resource.version
+        text = f'{kind} in version "{version}" cannot be handled as a {kind}: {what}'
+        if not self._is_patch:
+            return BadRequest(text)
+        return Invalid(
+            f"patch: {text}", details=StatusDetails(causes=[StatusCause("FieldValueInvalid", what, "patch")])
+        )
 
     def _fitting(self, body: JsonObject) -> JsonObject:
         """Settled, and for a custom kind defaulted and valid."""
         served = self.served
-        if served.custom is None:
-            return patching.settled(body, served.schema)
-        if served.resource.group == GROUP:
+        if served.custom is None or served.resource.group == GROUP:
             return patching.settled(body, served.schema)
         body = structural.defaulted(body, served.custom.schema)
         body = patching.settled(body, served.schema)
@@ -107,7 +129,15 @@ class Preparation:
         return body
 
     def _owned(self, old: JsonObject | None, new: JsonObject) -> JsonObject:
-        return patching.track_update(old, new, self._manager, self.served.schema, self._now, self._subresource)
+        body = unassigned(self.served.resource, new) if old is None else new
+        owned = patching.track_update(old, body, self._manager, self.served.schema, self._now, self._subresource)
+        if body is new:
+            return owned
+        return {**new, "metadata": {**new["metadata"], "managedFields": owned["metadata"].get("managedFields") or []}}
+
+
+def _unknown(paths: Sequence[str]) -> list[str]:
+    return [f'unknown field "{path}"' for path in paths]
 
 
 _SERVER_FIELDS = ("generation", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink")

@@ -10,15 +10,13 @@ Rows never change. A definition that changes puts new rows in place of its old o
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from remuda.api.crds import CRDS
 from remuda.api.kinds import KINDS
 from remuda.api.meta import ALL_VERBS, JsonObject, KObject, Resource
 from remuda.apiserver.crd.definition import CustomVersion, versions_of
 from remuda.apiserver.patching import KindSchema, builtin, from_structural
-
-Convert = Callable[[JsonObject], JsonObject]
 
 _ALL = ("all",)
 _POD_FIELDS = (
@@ -260,12 +258,14 @@ class Registry:
         """The definition of a kind that is built in here: it may be stored, and changes nothing."""
         return name in self._own
 
-    def is_taken(self, group: str, plural: str, by: str) -> bool:
-        """Whether another definition (or a built-in kind) has that name in that group."""
+    def taken(self, group: str, by: str) -> tuple[set[str], set[str]]:
+        """What other definitions (and built-in kinds) are called in that group: as resources, and as kinds."""
         if self.is_own(by):
-            return False
+            return set(), set()
         mine = {id(s) for s in self._custom.get(by, ())}
-        return any(s.resource.group == group and s.resource.plural == plural and id(s) not in mine for s in self)
+        others = [s.resource for s in self if s.resource.group == group and id(s) not in mine]
+        names = {name for r in others for name in (r.plural, r.singular or r.kind.lower(), *r.short)}
+        return names, {kind for r in others for kind in (r.kind, r.list_of)}
 
     def install(self, definition: JsonObject) -> None:
         """Serve what the definition says from now on."""

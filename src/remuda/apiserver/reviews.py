@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from remuda.api.errors import BadRequest
+from remuda.api.errors import BadRequest, Invalid, StatusCause, StatusDetails
 from remuda.api.meta import JsonObject, Resource
 
 USER = "remuda:admin"
@@ -18,13 +18,12 @@ def review(resource: Resource, body: JsonObject) -> JsonObject:
     match resource.kind:
         case "SelfSubjectAccessReview":
             asked = ("resourceAttributes", "nonResourceAttributes")
-            if not isinstance(spec, dict) or sum(bool(spec.get(field)) for field in asked) != 1:
-                raise BadRequest(
-                    "spec.resourceAttributes: Invalid value: exactly one of nonResourceAttributes or resourceAttributes "
-                    "must be specified",
-                    reason="Invalid",
-                    code=422,
-                )
+            if not isinstance(spec, dict) or not all(isinstance(spec.get(field), dict | None) for field in asked):
+                raise BadRequest("spec must be an object, and so must be its attributes")
+            if sum(spec.get(field) is not None for field in asked) != 1:
+                what = f"Invalid value: exactly one of {' or '.join(asked)} must be specified"
+                causes = [StatusCause("FieldValueInvalid", what, "spec")]
+                raise Invalid(f"spec: {what}", details=StatusDetails(group=resource.group, causes=causes))
             return {**answer, "spec": spec, "status": {"allowed": True}}
         case "SelfSubjectRulesReview":
             rules = {

@@ -10,7 +10,7 @@ is gone; a pod on a node is only marked for deletion, its node removes it with a
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -19,6 +19,8 @@ from remuda.api.codec import merge_patch
 from remuda.api.errors import AlreadyExists, BadRequest, Conflict, NotFound, StatusDetails
 from remuda.api.meta import JsonObject, Resource
 from remuda.apiserver.naming import check_name, check_namespace, invalid
+from remuda.apiserver.patching.compare import is_equal
+from remuda.apiserver.patching.owners import timestamp
 
 DEFAULT_GRACE_S = 30
 _SERVER_OWNED = (
@@ -76,11 +78,6 @@ class Expect(msgspec.Struct, frozen=True):
     resource_version: str = ""
 
 
-def timestamp(seconds: float) -> str:
-    """The API's time has whole seconds."""
-    return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
 def has_status(resource: Resource) -> bool:
     return "status" in resource.subresources
 
@@ -129,7 +126,7 @@ def patched(resource: Resource, old: JsonObject, patch: JsonObject, subresource:
     meta = patch.get("metadata")
     check_expected(resource, old, expect)
     if isinstance(meta, dict):
-        check_expected(resource, old, _expected_by(meta))
+        check_expected(resource, old, expected_by(meta))
     if subresource:
         if "status" not in patch:
             return None
@@ -139,7 +136,7 @@ def patched(resource: Resource, old: JsonObject, patch: JsonObject, subresource:
 
 def replaced(resource: Resource, old: JsonObject, new: JsonObject, subresource: str) -> Change | None:
     check_subresource(resource, subresource)
-    check_expected(resource, old, _expected_by(new.get("metadata") or _EMPTY))
+    check_expected(resource, old, expected_by(new.get("metadata") or _EMPTY))
     if subresource == "finalize":
         return _finalized(old, new)
     if subresource:
@@ -150,9 +147,10 @@ def replaced(resource: Resource, old: JsonObject, new: JsonObject, subresource: 
 def _with_owners(old: JsonObject, new: JsonObject) -> JsonObject:
     """Of the metadata, a write through `status` changes only who owns which fields."""
     owners = (new.get("metadata") or _EMPTY).get("managedFields")
-    if owners is None or owners == old["metadata"].get("managedFields"):
+    if owners is None or _same(owners, old["metadata"].get("managedFields")):
         return old
-    return {**old, "metadata": {**old["metadata"], "managedFields": owners}}
+    rest = {name: value for name, value in old["metadata"].items() if name != "managedFields"}
+    return {**old, "metadata": {**rest, "managedFields": owners} if owners else rest}
 
 
 def _finalized(old: JsonObject, new: JsonObject) -> Change | None:
@@ -161,7 +159,7 @@ def _finalized(old: JsonObject, new: JsonObject) -> Change | None:
     if not finalizers:
         del spec["finalizers"]
     body = {**old, "spec": spec}
-    if body == old:
+    if _same(body, old):
         return None
     return Change(body, removed="deletionTimestamp" in old["metadata"] and not _is_held(body))
 
@@ -280,7 +278,7 @@ def check_expected(resource: Resource, old: JsonObject, expect: Expect) -> None:
         )
 
 
-def _expected_by(meta: JsonObject) -> Expect:
+def expected_by(meta: JsonObject) -> Expect:
     return Expect(str(meta.get("uid") or ""), str(meta.get("resourceVersion") or ""))
 
 
@@ -296,7 +294,7 @@ def _details(resource: Resource, name: str) -> StatusDetails:
 
 def _with_status(old: JsonObject, status: Any, unless: JsonObject | None = None) -> Change | None:
     """`unless`: what was there before; ownership alone changes nothing that is worth a version."""
-    if status == old.get("status") and (unless is None or unless is old):
+    if _same(status, old.get("status")) and (unless is None or unless is old):
         return None
     if status is None:
         return Change({field: value for field, value in old.items() if field != "status"})
@@ -316,8 +314,10 @@ def _changed(resource: Resource, old: JsonObject, new: JsonObject) -> Change | N
     if asked is not old_meta:
         meta = {field: value for field, value in asked.items() if field not in _SERVER_OWNED}
         meta = {**{field: old_meta[field] for field in _SERVER_OWNED if field in old_meta}, **meta}
-        if "managedFields" not in meta and "managedFields" in old_meta:
-            meta["managedFields"] = old_meta["managedFields"]  # nobody loses owners by not knowing of them
+        if not meta.get("managedFields"):  # nobody loses owners by not knowing of them, only by an empty list
+            is_reset = meta.pop("managedFields", None) is not None
+            if "managedFields" in old_meta and not is_reset:
+                meta["managedFields"] = old_meta["managedFields"]
         new = {**new, "metadata": meta}
     else:
         meta = old_meta
@@ -325,7 +325,7 @@ def _changed(resource: Resource, old: JsonObject, new: JsonObject) -> Change | N
         new = {field: value for field, value in new.items() if field != "status"}
         if "status" in old:
             new["status"] = old["status"]
-    if new == old:
+    if _same(new, old):
         return None
     if "deletionTimestamp" in meta:
         added = set(meta.get("finalizers") or ()) - set(old_meta.get("finalizers") or ())
@@ -336,7 +336,7 @@ def _changed(resource: Resource, old: JsonObject, new: JsonObject) -> Change | N
                 "metadata.finalizers",
                 f"Forbidden: no new finalizers can be added while the object is being deleted, found {sorted(added)}",
             )
-    has_intent = _substance(new) != _substance(old)
+    has_intent = not _same(_substance(new), _substance(old))
     if has_intent and is_counted(resource):
         new["metadata"] = meta = {**meta, "generation": int(meta.get("generation") or 0) + 1}
     if "deletionTimestamp" in meta and not meta.get("deletionGracePeriodSeconds") and not _is_held(new):
@@ -347,12 +347,17 @@ def _changed(resource: Resource, old: JsonObject, new: JsonObject) -> Change | N
 def without_news(old: JsonObject, new: JsonObject) -> JsonObject | None:
     """The new body, after what the writer left out was filled in. When that made its intent the old one again, nothing
     was asked for: the generation stays and, with nothing else changed, there is nothing to write (None)."""
-    if _substance(new) != _substance(old):
+    if not _same(_substance(new), _substance(old)):
         return new
     kept = old["metadata"].get("generation")
     if kept is not None and new["metadata"].get("generation") != kept:
         new = {**new, "metadata": {**new["metadata"], "generation": kept}}
-    return None if new == old else new
+    return None if _same(new, old) else new
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Equal as JSON; Python's own comparison, which is faster, is too lenient (1 is True) but never too strict."""
+    return bool(a == b) and is_equal(a, b)
 
 
 def _substance(body: JsonObject) -> JsonObject:

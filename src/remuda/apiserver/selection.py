@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 from remuda.api.meta import JsonObject, Resource
-from remuda.api.selectors import FieldSelector, Selector
+from remuda.api.selectors import FieldSelector, Selector, field_text
 from remuda.apiserver.store.record import Matcher
 
 
@@ -37,14 +37,7 @@ def matcher(labels: Selector, fields: FieldSelector) -> Matcher | None:
 def _one_field(path: str, equal: bool, value: str) -> Matcher:
     """`spec.nodeName=x`: the selector every node watches its pods with. The same answer as FieldSelector.matches."""
     parts = tuple(path.split("."))
-
-    def test(body: JsonObject) -> bool:
-        found: Any = body
-        for part in parts:
-            found = found.get(part) if isinstance(found, dict) else None
-        return (("" if found is None else str(found)) == value) is equal
-
-    return test
+    return lambda body: (field_text(body, parts) == value) is equal
 
 
 def within(namespace: str, matches: Matcher | None) -> Matcher:

@@ -20,7 +20,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from remuda.api.errors import Refusal
-from remuda.apiserver.wire.http import ABORT, Receive, Scope, Send
+from remuda.apiserver.wire.http import ABORT, FULL, Receive, Scope, Send
 from remuda.kube.rest import reachable
 
 _BACKLOG = 512
@@ -67,10 +67,14 @@ class _Protocol(HttpToolsProtocol):
         super().on_message_begin()
         extra: Any = self.scope
         extra[ABORT] = self.transport.abort
+        extra[FULL] = self._is_full
 
     def on_headers_complete(self) -> None:
         self._relax()
         super().on_headers_complete()
+
+    def _is_full(self) -> bool:
+        return self.flow.write_paused
 
     def _is_head_done(self, data: bytes) -> bool:
         """A large body may come in one piece with a small head."""

@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from datetime import UTC, datetime
 from typing import Any, cast
 
 from remuda.api.codec import encode
-from remuda.api.errors import ApiError, BadRequest, Status, StatusCause, StatusDetails
+from remuda.api.errors import ApiError, BadRequest, Invalid, Status, StatusCause, StatusDetails
 from remuda.api.meta import JsonObject, Resource
 from remuda.apiserver import patching, rules
 from remuda.apiserver.conversion import from_storage
-from remuda.apiserver.handlers import Handlers
+from remuda.apiserver.handlers import Handlers, patched_body
 from remuda.apiserver.local import LocalCluster
 from remuda.apiserver.logs import LogQuery, LogSource
 from remuda.apiserver.naming import invalid_fields
+from remuda.apiserver.patching.owners import timestamp
 from remuda.apiserver.preparation import not_found_unless
 from remuda.apiserver.registry import Served
 from remuda.apiserver.store.record import Record
@@ -90,10 +92,11 @@ class Subresources:
         def change(old: JsonObject | None) -> JsonObject:
             live = not_found_unless(old, served, target.name)
             now = _scale(served, Record("", 0, body=live))
-            scale = wanted if request.method == "PUT" else _patched_scale(media, now, patch)
-            _check_version(served, live, scale)
-            replicas = (scale.get("spec") or {}).get("replicas", 0)
-            if not isinstance(replicas, int) or isinstance(replicas, bool) or replicas < 0:
+            scale = wanted if request.method == "PUT" else patched_body(media, now, patch, _scale_schema())
+            work.check_types(scale, _scale_schema().root)
+            rules.check_expected(served.resource, live, rules.expected_by(scale.get("metadata") or {}))
+            replicas = (scale.get("spec") or {}).get("replicas") or 0
+            if replicas < 0:
                 what = f"Invalid value: {replicas}: must be greater than or equal to 0"
                 raise invalid_fields(_SCALE, target.name, [("spec.replicas", what)])
             new = _set_at(live, _spec_path(served), replicas)
@@ -169,7 +172,7 @@ class Subresources:
                     "Cannot evict pod as it would violate the pod's disruption budget.",
                     details=StatusDetails(causes=[cause], retry_after_seconds=_RETRY_EVICTION_S),
                 )
-            disrupted = {**(status.get("disruptedPods") or {}), meta["name"]: rules.timestamp(self._cluster.clock())}
+            disrupted = {**(status.get("disruptedPods") or {}), meta["name"]: timestamp(self._cluster.clock())}
             return {**live, "status": {**status, "disruptionsAllowed": allowed - 1, "disruptedPods": disrupted}}
 
         await self._cluster.change_record(served, budget, meta["namespace"], charged, subresource="status")
@@ -178,11 +181,14 @@ class Subresources:
 
     async def _log(self, request: Request, target: Target) -> None:
         pod = self._cluster.read(target.served, target.name, target.namespace).body
-        if not (pod.get("spec") or {}).get("nodeName"):
-            raise BadRequest(f"pod {target.name} does not have a host assigned")
+        query = _log_query(request.query, pod, self._cluster.clock())
+        if not (pod.get("spec") or {}).get("nodeName"):  # nothing can have been written yet
+            await request.send({"type": "http.response.start", "status": 204, "headers": []})
+            await request.send({"type": "http.response.body", "body": b""})
+            return
         if self._logs is None:
             raise NotImplementedHere("this server has no access to the logs of containers")
-        pieces = self._logs.read(pod, _log_query(request.query, pod))
+        pieces = self._logs.read(pod, query)
         async with aclosing(cast(Any, pieces)):
             first = await anext(pieces, b"")  # what can be refused is refused before the answer begins
             headers = [(b"content-type", b"text/plain"), (b"cache-control", b"no-cache, private")]
@@ -250,23 +256,10 @@ def _status_path(served: Served) -> str:
     return "status.replicas" if served.custom is None or served.custom.scale is None else served.custom.scale.status
 
 
-def _patched_scale(media: str, scale: JsonObject, patch: Any) -> JsonObject:
+def _scale_schema() -> patching.KindSchema:
     schema = patching.builtin("autoscaling/v1", "Scale")
     assert schema is not None
-    if media == "application/apply-patch+yaml":
-        return patching.merge_patch(scale, patch)
-    if media == "application/strategic-merge-patch+json":
-        return patching.strategic_merge(scale, patch, schema)
-    if media == "application/json-patch+json":
-        return patching.json_patch(scale, patch)
-    return patching.merge_patch(scale, patch)
-
-
-def _check_version(served: Served, live: JsonObject, scale: JsonObject) -> None:
-    meta = scale.get("metadata") or {}
-    rules.check_expected(
-        served.resource, live, rules.Expect(str(meta.get("uid") or ""), str(meta.get("resourceVersion") or ""))
-    )
+    return schema
 
 
 def _at(body: Any, path: str) -> Any:
@@ -304,7 +297,7 @@ def _selects(selector: Any, labels: dict[str, str]) -> bool:
     return True
 
 
-def _log_query(query: dict[str, str], pod: JsonObject) -> LogQuery:
+def _log_query(query: dict[str, str], pod: JsonObject, now: float) -> LogQuery:
     names = [c.get("name") for c in (pod.get("spec") or {}).get("containers") or ()]
     container = query.get("container", "")
     name = pod["metadata"]["name"]
@@ -314,26 +307,36 @@ def _log_query(query: dict[str, str], pod: JsonObject) -> LogQuery:
         container = names[0] if names else "main"
     elif container not in names and names:
         raise BadRequest(f"container {container} is not valid for pod {name}")
-    for given in ("sinceSeconds", "sinceTime"):
-        if query.get(given):
-            raise BadRequest(f"{given}: the log of an embedded pod keeps no times; use tailLines")
-    if query.get("timestamps", "") in ("true", "1"):
-        raise BadRequest("timestamps: the log of an embedded pod keeps no times")
     return LogQuery(
         container,
         follow=query.get("follow", "") in ("true", "1"),
         previous=query.get("previous", "") in ("true", "1"),
         tail=_count(query, "tailLines"),
-        limit_bytes=_count(query, "limitBytes"),
+        limit_bytes=_count(query, "limitBytes", least=1),
+        since=_since(query, now),
+        timestamps=query.get("timestamps", "") in ("true", "1"),
     )
 
 
-def _count(query: dict[str, str], name: str) -> int | None:
+def _since(query: dict[str, str], now: float) -> float | None:
+    seconds, text = _count(query, "sinceSeconds", least=1), query.get("sinceTime", "")
+    if seconds is not None and text:
+        raise Invalid("at most one of `sinceTime` or `sinceSeconds` may be specified")
+    if not text:
+        return None if seconds is None else now - seconds
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise BadRequest(f"sinceTime is `{text}`; give a time such as 2027-01-15T08:00:00Z") from None
+    return moment.replace(tzinfo=moment.tzinfo or UTC).timestamp()
+
+
+def _count(query: dict[str, str], name: str, least: int = 0) -> int | None:
     text = query.get(name, "")
     if not text:
         return None
-    if not (text.isascii() and text.isdigit()):
-        raise BadRequest(
-            f"{name}=`{text}`: Invalid value: must be a whole number, at least 0", reason="Invalid", code=422
-        )
+    if not (text.isascii() and text.removeprefix("-").isdigit() and len(text) < 20):
+        raise BadRequest(f"{name} is `{text}`; give a whole number")
+    if int(text) < least:
+        raise Invalid(f"{name}: Invalid value: {text}: must be at least {least}")
     return int(text)

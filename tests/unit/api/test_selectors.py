@@ -5,9 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remuda.api.errors import BadRequest
-from remuda.api.selectors import EVERYTHING, parse_field_selector, parse_selector, where
+from remuda.api.selectors import EVERYTHING, FieldSelector, parse_field_selector, parse_selector, where
 
-LABELS = {"app": "web", "tier": "front", "remuda.dev/gang": "j"}
+LABELS = {"app": "web", "tier": "front", "remuda.dev/gang": "j", "n": "5"}
 
 
 @pytest.mark.parametrize(
@@ -31,13 +31,24 @@ LABELS = {"app": "web", "tier": "front", "remuda.dev/gang": "j"}
         ("app=web,tier=back", False),
         ("remuda.dev/gang=j", True),
         ("app=", False),
+        ("n>4", True),
+        ("n > 5", False),
+        ("n<05,n>3", False),
+        ("n<6,n>3", True),
+        ("app>1", False),
+        ("missing<1", False),
     ],
 )
 def test_matches(text: str, matches: bool) -> None:
     assert parse_selector(text).matches(LABELS) is matches
 
 
-@pytest.mark.parametrize("text", ["app=web,", "=x", "a in b", "a in (b", "a=b c", "a=-b", "a,,b", "a in (b d)", "*"])
+NO_NUMBERS = ("a>b", "a>", "a>=1", "a>-1", "a>9223372036854775808")
+
+
+@pytest.mark.parametrize(
+    "text", [*NO_NUMBERS, "app=web,", "=x", "a in b", "a in (b", "a=b c", "a=-b", "a,,b", "a in (b d)", "*"]
+)
 def test_nonsense_is_refused(text: str) -> None:
     with pytest.raises(BadRequest):
         parse_selector(text)
@@ -47,6 +58,7 @@ keys = st.sampled_from(["a", "b", "x.y/z"])
 values = st.sampled_from(["", "1", "v", "w-2"])
 terms = st.one_of(
     st.tuples(keys, st.sampled_from(["=", "!="]), values).map("".join),
+    st.tuples(keys, st.sampled_from([">", "<"]), st.integers(0, 3).map(str)).map("".join),
     keys,
     keys.map("!{}".format),
     st.tuples(keys, st.sampled_from(["in", "notin"]), st.lists(values, min_size=1)).map(
@@ -86,13 +98,21 @@ POD = {
         ("spec.unschedulable=true", True),
         ("spec.unschedulable!=true", False),
         ("spec.priority=3", True),
+        (r"spec.priority=3\,4", False),
+        ("=,spec.priority=3,", True),
     ],
 )
 def test_field_selector(text: str, matches: bool) -> None:
     assert parse_field_selector(text).matches(POD) is matches
 
 
-@pytest.mark.parametrize("text", ["metadata.name", "=x", "a b=c"])
+@pytest.mark.parametrize("text", ["metadata.name", "=x", "a b=c", "a=b=c", "a=b\\", r"a=\n", " a=b"])
 def test_bad_field_selector(text: str) -> None:
     with pytest.raises(BadRequest):
         parse_field_selector(text)
+
+
+@given(st.text(r"ab\=,", max_size=8))
+def test_any_value_can_be_written_in_a_field_selector(value: str) -> None:
+    selector = FieldSelector((("spec.nodeName", True, value),))
+    assert parse_field_selector(str(selector)) == selector

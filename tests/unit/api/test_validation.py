@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from remuda.api.codec import decode_strict
-from remuda.api.devices import Drill
+from remuda.api.drills import Drill
 from remuda.api.errors import Refusal
 from remuda.api.training import TrainingJob
 from remuda.api.validation import gpus_of, validate

@@ -109,6 +109,25 @@ def _job_labels(body: JsonObject) -> JsonObject:
     return {**body, "spec": {**spec, "selector": selector, "template": template}}
 
 
+def unassigned(resource: Resource, body: JsonObject) -> JsonObject:
+    """A new Job without what the server makes for it out of its uid: that belongs to nobody."""
+    if (resource.group, resource.plural) != ("batch", "jobs"):
+        return body
+    spec: JsonObject = body.get("spec") or {}
+    if spec.get("manualSelector") is True:
+        return body
+    template: JsonObject = spec.get("template") or {}
+    spec = {**spec, "template": {**template, "metadata": _without_job_labels(template.get("metadata") or {})}}
+    spec.pop("selector", None)
+    return {**body, "metadata": _without_job_labels(body["metadata"]), "spec": spec}
+
+
+def _without_job_labels(meta: JsonObject) -> JsonObject:
+    rest = {name: value for name, value in meta.items() if name != "labels"}
+    labels = {k: v for k, v in (meta.get("labels") or {}).items() if k not in (*JOB_LABELS, *JOB_NAME_LABELS)}
+    return {**rest, "labels": labels} if labels else rest
+
+
 def _service(body: JsonObject, old: JsonObject | None) -> JsonObject:
     def port(value: Any) -> Any:
         if not isinstance(value, dict):

@@ -1,7 +1,7 @@
 """`At`: a place in a body, and the errors found there, in Kubernetes' words.
 
 A validator walks the body with `At`; what is wrong is noted under the place's path (`spec.containers[0].image`) and all of it
-is raised at the end as one `FieldsInvalid` (422 Invalid with `details.causes`). A value of a wrong *type* cannot be walked
+is raised at the end as one Invalid (422, with `details.causes`). A value of a wrong *type* cannot be walked
 on: it is a `BadRequest` at once, as a typed decoder would answer.
 """
 
@@ -11,21 +11,10 @@ import json
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from remuda.api.errors import BadRequest, Invalid, StatusCause, StatusDetails
-from remuda.api.meta import JsonObject, Resource
+from remuda.api.errors import BadRequest, StatusCause
+from remuda.api.meta import JsonObject
 
 Causes = list[StatusCause]
-
-
-class FieldsInvalid(Invalid):
-    """Every field that was wrong, by its path."""
-
-    def __init__(self, resource: Resource, name: str, causes: Causes) -> None:
-        kind = f"{resource.kind}.{resource.group}" if resource.group else resource.kind
-        lines = [f"{cause.field}: {cause.message}" for cause in causes]
-        what = lines[0] if len(lines) == 1 else f"[{', '.join(lines)}]"
-        details = StatusDetails(name, resource.kind, resource.group, causes)
-        super().__init__(f'{kind} "{name}" is invalid: {what}', details=details)
 
 
 class At:

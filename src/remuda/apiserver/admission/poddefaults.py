@@ -37,6 +37,19 @@ def pod_defaults(body: JsonObject, *, is_new: bool) -> JsonObject:
     return body
 
 
+def with_addresses(body: JsonObject) -> JsonObject:
+    """`status.podIP` is the first of `status.podIPs`. Where they differ, or one is missing, the single one counts."""
+    status = body.get("status")
+    if not isinstance(status, dict):
+        return body
+    several = status.get("podIPs") or ()
+    first = several[0].get("ip") if several and isinstance(several[0], dict) else None
+    one = status.get("podIP") or first
+    if not one:
+        return body
+    return {**body, "status": {**status, "podIP": one, "podIPs": several if one == first else [{"ip": one}]}}
+
+
 def template_defaults(spec: JsonObject) -> JsonObject:
     """Of a workload's spec, the pod template in it."""
     template = spec.get("template")

@@ -11,7 +11,6 @@ from remuda.api.quantity import parse_quantity
 from remuda.apiserver.admission.fields import At
 
 _DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
-_DNS_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _QUALIFIED = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
 _LABEL_VALUE = re.compile(r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?")
@@ -51,14 +50,6 @@ def dns_label(at: At) -> None:
         at.required()
     elif not is_dns_label(value):
         at.invalid("a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-'")
-
-
-def dns_1035_label(at: At) -> None:
-    value = at.text()
-    if not value:
-        at.required()
-    elif len(value) > 63 or not _DNS_1035.fullmatch(value):
-        at.invalid("a DNS-1035 label must start with a lower case letter and have only such letters, digits and '-'")
 
 
 def subdomain(at: At) -> None:

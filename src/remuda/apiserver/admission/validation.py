@@ -12,14 +12,15 @@ from remuda.api.meta import JsonObject, Resource
 from remuda.apiserver.admission import validate_objects as objects
 from remuda.apiserver.admission import validate_pods as pods
 from remuda.apiserver.admission import validate_workloads as workloads
-from remuda.apiserver.admission.fields import At, Causes, FieldsInvalid
+from remuda.apiserver.admission.fields import At, Causes
 from remuda.apiserver.admission.syntax import annotation_map, is_qualified_name, is_subdomain, label_map
+from remuda.apiserver.naming import invalid_causes
 
 Validate = Callable[[At, JsonObject | None], None]
 
 
 def validate(resource: Resource, name: str, body: JsonObject, old: JsonObject | None) -> None:
-    """Raises FieldsInvalid with everything that is wrong, or BadRequest for a value of a wrong type."""
+    """Raises Invalid with everything that is wrong, or BadRequest for a value of a wrong type."""
     causes: Causes = []
     root = At(body, "", causes)
     check_metadata(root["metadata"])
@@ -27,7 +28,7 @@ def validate(resource: Resource, name: str, body: JsonObject, old: JsonObject | 
     if check is not None:
         check(root, old)
     if causes:
-        raise FieldsInvalid(resource, name, causes)
+        raise invalid_causes(resource, name, causes)
 
 
 def check_metadata(meta: At) -> None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 from typing import Any, Protocol
 
-from remuda.api.meta import JsonObject, to_time
+from remuda.api.meta import JsonObject
 from remuda.apiserver.naming import invalid_fields
+from remuda.apiserver.patching.owners import timestamp
 
 CLEANUP = "customresourcecleanup.apiextensions.k8s.io"
 
@@ -19,7 +20,7 @@ _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-
 
 
 class Names(Protocol):
-    def is_taken(self, group: str, plural: str, by: str) -> bool: ...
+    def taken(self, group: str, by: str) -> tuple[set[str], set[str]]: ...
 
 
 def accepted(body: JsonObject, old: JsonObject | None, names: Names, now: float) -> JsonObject:
@@ -30,14 +31,14 @@ def accepted(body: JsonObject, old: JsonObject | None, names: Names, now: float)
     if old is None:
         finalizers = [f for f in meta.get("finalizers") or () if f != CLEANUP]
         meta = {**meta, "finalizers": [*finalizers, CLEANUP]}
-    is_free = not names.is_taken(spec["group"], spec["names"]["plural"], meta["name"])
+    accepted_names, conflict = _accepted(spec["names"], *names.taken(spec["group"], meta["name"]))
     status = (old or {}).get("status") or {}
     conditions = [c for c in status.get("conditions") or () if c["type"] not in ("NamesAccepted", "Established")]
     before = {c["type"]: c for c in status.get("conditions") or ()}
-    accepted_as = ("True", "NoConflicts", "no conflicts found") if is_free else ("False", "PluralConflict", "in use")
+    accepted_as = ("False", *conflict) if conflict else ("True", "NoConflicts", "no conflicts found")
     established = (
         ("True", "InitialNamesAccepted", "the initial names have been accepted")
-        if is_free
+        if not conflict
         else ("False", "NotAccepted", "not all names are accepted")
     )
     conditions = [
@@ -53,8 +54,26 @@ def accepted(body: JsonObject, old: JsonObject | None, names: Names, now: float)
     storage = next(v["name"] for v in spec["versions"] if v.get("storage"))
     if storage not in stored:
         stored.append(storage)
-    new_status = {"conditions": conditions, "acceptedNames": spec["names"], "storedVersions": stored}
+    new_status = {"conditions": conditions, "acceptedNames": accepted_names, "storedVersions": stored}
     return {**body, "metadata": meta, "status": new_status}
+
+
+def _accepted(names: JsonObject, resources: set[str], kinds: set[str]) -> tuple[JsonObject, tuple[str, str] | None]:
+    """The names that nobody else has, and the last conflict: its reason and a sentence."""
+    out: JsonObject = {"plural": "", "kind": ""}
+    conflict = None
+    for field in ("plural", "singular", "shortNames", "kind", "listKind"):
+        given = names.get(field)
+        taken = kinds if field in ("kind", "listKind") else resources
+        clash = taken.intersection(given if isinstance(given, list) else [given])
+        if clash:
+            is_in_use = ", ".join(f'"{name}" is already in use' for name in sorted(clash))
+            conflict = f"{field[0].upper()}{field[1:]}Conflict", is_in_use
+        elif given:
+            out[field] = given
+    if names.get("categories"):
+        out["categories"] = names["categories"]
+    return out, conflict
 
 
 def is_terminating(body: JsonObject) -> bool:
@@ -65,8 +84,7 @@ def _condition(before: dict[str, JsonObject], type_: str, status: str, reason: s
     old = before.get(type_)
     if old is not None and old.get("status") == status:
         return old
-    since = to_time(int(now)).strftime("%Y-%m-%dT%H:%M:%SZ")
-    return {"type": type_, "status": status, "lastTransitionTime": since, "reason": reason, "message": message}
+    return {"type": type_, "status": status, "lastTransitionTime": timestamp(now), "reason": reason, "message": message}
 
 
 def with_names(body: JsonObject) -> JsonObject:

@@ -41,7 +41,7 @@ from remuda.apiserver.patching.combine import settled
 from remuda.apiserver.patching.json_patch import json_patch
 from remuda.apiserver.patching.merge import merge_patch
 from remuda.apiserver.patching.owners import manager_name
-from remuda.apiserver.patching.schema import KindSchema, Schema, builtin, from_structural
+from remuda.apiserver.patching.schema import KindSchema, Schema, builtin, from_structural, object_meta
 from remuda.apiserver.patching.strategic import strategic_merge
 
 __all__ = [
@@ -59,6 +59,7 @@ __all__ = [
     "json_patch",
     "manager_name",
     "merge_patch",
+    "object_meta",
     "settled",
     "strategic_merge",
     "track_update",

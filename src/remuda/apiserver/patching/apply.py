@@ -63,7 +63,8 @@ class ApplyConflict(Conflict):
 def track_update(
     old: JsonObject | None, new: JsonObject, manager: str, schema: KindSchema, now: float, subresource: str = ""
 ) -> JsonObject:
-    """`new` with the owners it leaves behind, for a create (`old` is None), an update or a patch by `manager`.
+    """`new` with the owners it leaves behind, for a create (`old` is None), an update or a patch by `manager`. An empty list
+    of owners says that the writer asked to forget those there were.
 
     Call it on the body that the writer is to answer for: decoded, patched and defaulted, but before admission.
     """
@@ -81,7 +82,7 @@ def track_update(
     if entries is given or (not entries and "managedFields" not in meta):
         return new
     rest = {name: value for name, value in meta.items() if name != "managedFields"}
-    return {**new, "metadata": {**rest, "managedFields": entries} if entries else rest}
+    return {**new, "metadata": {**rest, "managedFields": entries} if entries or before else rest}
 
 
 def _owners_of_write(given: Any, before: Any, schema: KindSchema, *, is_subresource: bool) -> Owners:

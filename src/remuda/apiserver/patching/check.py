@@ -1,15 +1,19 @@
 """Whether a body fits its schema: names, types, and list items that can be told apart.
 
-Null fits everywhere: it means "not there".
+Null fits everywhere: it means "not there". Times and quantities are types of their own: their text has to be one.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any, Final
 
 import msgspec
 
+from remuda.api.errors import Refusal
+from remuda.api.quantity import parse_quantity
 from remuda.apiserver.patching.compare import Unnameable, item_element
 from remuda.apiserver.patching.fields import paths
 from remuda.apiserver.patching.schema import Schema
@@ -59,7 +63,9 @@ def _check(value: Any, schema: Schema, place: _Place, out: list[Fault]) -> None:
         else:
             out.append(_mistyped("an array", value, place))
     elif not _FITS[kind](value):
-        out.append(_mistyped(f"{'an' if kind[0] == 'i' else 'a'} {kind}", value, place))
+        out.append(_mistyped(_WORDS.get(kind) or f"{'an' if kind[0] == 'i' else 'a'} {kind}", value, place))
+    elif kind == "integer" and (limit := _LIMITS.get(schema.format)) and not -limit <= value < limit:
+        out.append(Fault(TYPE, _path(place), f"must fit in {schema.format}"))
 
 
 def _check_items(items: list[Any], schema: Schema, place: _Place, out: list[Fault]) -> None:
@@ -98,13 +104,46 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
+def _is_quantity(value: Any) -> bool:
+    if not isinstance(value, str):
+        return _is_number(value)
+    try:
+        parse_quantity(value)
+    except Refusal:
+        return False
+    return True
+
+
+_TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT(?:[01]\d|2[0-3]):\d\d:\d\d(\.\d+)?(?:Z|[+-]\d\d:\d\d)", re.ASCII)
+
+
+def _is_time(value: Any, digits: int | None = None) -> bool:
+    """RFC 3339, with exactly so many digits of a second when that is said."""
+    match = _TIME.fullmatch(value) if isinstance(value, str) else None
+    if match is None or (digits is not None and len(match[1] or "") != digits + 1):
+        return False
+    try:
+        datetime.fromisoformat(value)
+    except ValueError:
+        return False
+    return True
+
+
+_LIMITS: Final = {"int32": 2**31, "int64": 2**63}
+_WORDS: Final = {
+    "time": "a time such as 2026-01-31T12:00:00Z",
+    "micro-time": "a time with six digits of a second, such as 2026-01-31T12:00:00.000000Z",
+    "quantity": "a number with an optional unit, such as 500m or 2Gi",
+}
 _FITS: Final[dict[str, Callable[[Any], bool]]] = {
     "string": lambda value: isinstance(value, str),
     "boolean": lambda value: isinstance(value, bool),
     "integer": _is_integer,
     "number": _is_number,
     "int-or-string": lambda value: isinstance(value, str) or _is_integer(value),
-    "quantity": lambda value: isinstance(value, str) or _is_number(value),
+    "quantity": _is_quantity,
+    "time": _is_time,
+    "micro-time": lambda value: _is_time(value, 6),
 }
 
 
@@ -115,4 +154,6 @@ def _named(value: Any) -> str:
         return "an object"
     if isinstance(value, list):
         return "an array"
-    return "a string" if isinstance(value, str) else "a number"
+    if isinstance(value, str):
+        return f"`{value[:64]}`"
+    return "a number"

@@ -56,6 +56,8 @@ def is_granular(value: Any, schema: Schema) -> bool:
 
 def is_equal(a: Any, b: Any) -> bool:
     """Equal as JSON, where 1 is 1.0 but not true."""
+    if a is b:
+        return True
     if isinstance(a, dict):
         return isinstance(b, dict) and a.keys() == b.keys() and all(is_equal(of, b[name]) for name, of in a.items())
     if isinstance(a, list):

@@ -71,6 +71,7 @@ def check_manager(name: str) -> None:
 
 
 def timestamp(now: float) -> str:
+    """The API's time has whole seconds."""
     return datetime.fromtimestamp(int(now), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 

@@ -28,8 +28,9 @@ FieldSet = dict[str, Any]  # FieldsV1; see fields.py
 class Schema:
     """One place in a kind.
 
-    `type` is object, array, string, integer, number, boolean, int-or-string, quantity or any. An object has declared
-    `fields` and, when other names are allowed too, the `element` they all are of; an array has the `element` of its items.
+    `type` is object, array, string, integer, number, boolean, int-or-string, quantity, time, micro-time (six digits of a
+    second) or any. An object has declared `fields` and, when other names are allowed too, the `element` they all are of; an
+    array has the `element` of its items.
     """
 
     __slots__ = (
@@ -52,7 +53,7 @@ class Schema:
 
     def __init__(self, type: str, format: str = "") -> None:
         self.type = type
-        self.format = format  # of a string or a number, as OpenAPI names it; informative
+        self.format = format  # of a string or a number, as OpenAPI names it
         self.fields: dict[str, Schema] = {}
         self.element: Schema | None = None
         self.required: tuple[str, ...] = ()

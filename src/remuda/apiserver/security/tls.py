@@ -71,8 +71,8 @@ class Certificates:
             .add_extension(_usage(ca=True), critical=True)
         )
         certificate = builder.sign(key, hashes.SHA256())
-        _write(self._ca_key, _pem(key))
-        _write(self.ca, certificate.public_bytes(serialization.Encoding.PEM))
+        write_private(self._ca_key, _pem(key))
+        write_private(self.ca, certificate.public_bytes(serialization.Encoding.PEM))
 
     def _make_server(self, hosts: Names, now: datetime) -> None:
         ca_key = serialization.load_pem_private_key(self._ca_key.read_bytes(), None)
@@ -88,8 +88,8 @@ class Certificates:
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False)
         )
         certificate = builder.sign(ca_key, hashes.SHA256())
-        _write(self._key, _pem(key))
-        _write(self.certificate, certificate.public_bytes(serialization.Encoding.PEM))
+        write_private(self._key, _pem(key))
+        write_private(self.certificate, certificate.public_bytes(serialization.Encoding.PEM))
 
 
 def _named(text: str) -> x509.Name:
@@ -135,10 +135,6 @@ def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-
-
-def _write(path: Path, data: bytes) -> None:
-    write_private(path, data)
 
 
 def write_private(path: Path, data: bytes) -> None:

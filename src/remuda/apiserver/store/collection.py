@@ -9,12 +9,21 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
+from collections.abc import Callable
 
 from remuda.api.errors import Expired
 from remuda.apiserver.store.record import ADDED, DELETED, Event, Matcher, Record
 
 # The change, and its type and object as the watcher sees them.
 Seen = tuple[Event, str, Record]
+
+Waiter = asyncio.Future[None]
+Wake = Callable[[Waiter], None]
+
+
+def at_once(waiter: Waiter) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
 
 
 class Collection:
@@ -25,7 +34,7 @@ class Collection:
         self._floor = floor  # events up to this revision are not in the history (any more)
         self._events: list[Event] = []
         self._dropped = 0  # events that left the history: absolute position = _dropped + index
-        self._waiting: dict[Cursor, asyncio.Future[None]] = {}
+        self._waiting: dict[Cursor, tuple[Waiter, Wake]] = {}
         self._closed = False
 
     def publish(self, event: Event) -> None:
@@ -50,9 +59,8 @@ class Collection:
 
     def close(self) -> None:
         self._closed = True
-        for waiter in self._waiting.values():
-            if not waiter.done():
-                waiter.set_result(None)
+        for waiter, _ in self._waiting.values():
+            at_once(waiter)
         self._waiting.clear()
 
     def _wake(self, event: Event) -> None:
@@ -61,13 +69,12 @@ class Collection:
         Whoever waits has read everything, so one that does not see the event is past it.
         """
         woken = []
-        for cursor, waiter in self._waiting.items():
+        for cursor, (waiter, wake) in self._waiting.items():
             if event.seen_by(cursor.matches) is None:
                 cursor.position += 1
             else:
                 woken.append(cursor)
-                if not waiter.done():
-                    waiter.set_result(None)
+                wake(waiter)
         for cursor in woken:
             del self._waiting[cursor]
 
@@ -102,12 +109,13 @@ class Collection:
             raise Expired(f"too slow: history now starts after {self._floor}; list again")
         return self._events[index:]
 
-    async def beyond(self, cursor: Cursor) -> bool:
+    async def beyond(self, cursor: Cursor, wake: Wake) -> bool:
         """Waits until there is an event for the cursor; False when there will be none."""
         while cursor.position >= self._dropped + len(self._events):
             if self._closed:
                 return False
-            waiter = self._waiting[cursor] = asyncio.get_running_loop().create_future()
+            waiter: Waiter = asyncio.get_running_loop().create_future()
+            self._waiting[cursor] = (waiter, wake)
             try:
                 await waiter
             finally:
@@ -140,5 +148,6 @@ class Cursor:
                 found.append((event, *seen))
         return found
 
-    async def more(self) -> bool:
-        return await self._collection.beyond(self)
+    async def more(self, wake: Wake = at_once) -> bool:
+        """`wake` ends the wait when it sees fit. What is published until then is read with the rest."""
+        return await self._collection.beyond(self, wake)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -14,6 +17,7 @@ from remuda.api.errors import ApiError, BadRequest, Status, StatusDetails
 from remuda.api.meta import JsonObject
 from remuda.apiserver import rules
 from remuda.apiserver.naming import invalid_option
+from remuda.apiserver.patching import check_depth
 from remuda.apiserver.registry import Served
 from remuda.apiserver.store.record import Record
 from remuda.apiserver.wire import protobuf
@@ -42,15 +46,16 @@ def media_type(header: str) -> str:
 
 
 def parse_object(header: str, body: bytes) -> JsonObject:
+    """No deeper than a recursive walk may go; everything else about it is still to be checked."""
     media = media_type(header)
-    if media == YAML:
-        return _mapping(_yaml(body))
     if media == protobuf.MEDIA:
         return protobuf.parse(body)
-    if media not in (JSON, ""):
+    if media not in (JSON, YAML, ""):
         known = f"{JSON}, {YAML} and {protobuf.MEDIA}"
         raise UnsupportedMediaType(f"the body is `{header}`; {known} are understood here")
-    return _mapping(_json(body))
+    value = _mapping(_yaml(body) if media == YAML else _json(body))
+    check_depth(value)
+    return value
 
 
 def parse_patch(header: str, body: bytes) -> tuple[str, Any]:
@@ -62,6 +67,38 @@ def parse_patch(header: str, body: bytes) -> tuple[str, Any]:
         return media, _mapping(_yaml(body))
     value = _json(body)
     return media, value if media == JSON_PATCH else _mapping(value)
+
+
+def duplicates(header: str, body: bytes) -> list[str]:
+    """Fields that a body (which can be parsed) gives twice, JSON's by their paths. The last one counts and the decoder does
+    not notice, so the body is read once more, for clients that ask for Strict."""
+    found: dict[int, tuple[JsonObject, list[str]]] = {}
+
+    def noted(pairs: list[tuple[str, Any]]) -> JsonObject:
+        out = dict(pairs)
+        if len(out) < len(pairs):
+            found[id(out)] = out, [name for name, count in Counter(name for name, _ in pairs).items() if count > 1]
+        return out
+
+    try:
+        value = json.loads(body, object_pairs_hook=noted)
+    except RecursionError:
+        return []  # too deep, and refused for that
+    except ValueError:
+        return _Loader(body).duplicates() if media_type(header) in (YAML, APPLY_PATCH) else []
+    return [f"{at}.{name}".removeprefix(".") for at, names in _places(value, found) for name in names] if found else []
+
+
+def _places(value: Any, of: Mapping[int, tuple[JsonObject, list[str]]]) -> Iterator[tuple[str, list[str]]]:
+    left: list[tuple[str, Any]] = [("", value)]
+    while left:
+        at, value = left.pop()
+        if id(value) in of:
+            yield at, of[id(value)][1]
+        if isinstance(value, dict):
+            left.extend((f"{at}.{name}", below) for name, below in value.items() if isinstance(below, dict | list))
+        elif isinstance(value, list):
+            left.extend((f"{at}[{i}]", below) for i, below in enumerate(value) if isinstance(below, dict | list))
 
 
 def parse_binding(header: str, body: bytes) -> Binding:
@@ -168,7 +205,7 @@ def render_status(status: Status) -> bytes:
 def _json(body: bytes) -> Any:
     try:
         return decode_json(body)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadRequest(f"the body is not JSON: {error}") from None
 
 
@@ -185,7 +222,7 @@ def _converted(type_: type[T], value: JsonObject) -> T:
         raise BadRequest(f"the body cannot be read: {error}") from None
 
 
-class _JsonLikeLoader(yaml.SafeLoader):
+class _Loader(yaml.SafeLoader):
     """YAML as far as JSON goes: no dates (they stay text), no aliases (a few bytes could stand for gigabytes)."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
@@ -193,8 +230,22 @@ class _JsonLikeLoader(yaml.SafeLoader):
             raise yaml.YAMLError("aliases are not allowed")
         return super().compose_node(parent, index)
 
+    def duplicates(self) -> list[str]:
+        """The keys that stand twice in one mapping."""
+        found: list[str] = []
+        left = [self.get_single_node()]
+        while left:
+            node = left.pop()
+            if isinstance(node, yaml.MappingNode):
+                keys = [str(key.value) for key, _ in node.value]
+                found.extend(key for key, count in Counter(keys).items() if count > 1)
+                left.extend(value for _, value in node.value)
+            elif isinstance(node, yaml.SequenceNode):
+                left.extend(node.value)
+        return found
 
-_JsonLikeLoader.yaml_implicit_resolvers = {
+
+_Loader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in found if tag != "tag:yaml.org,2002:timestamp"]
     for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
@@ -205,10 +256,10 @@ def _yaml(body: bytes) -> Any:
     if _LOOKS_LIKE_JSON.match(body):
         try:
             return decode_json(body)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError):
             pass  # flow style YAML looks the same
     try:
-        value: Any = yaml.load(body, Loader=_JsonLikeLoader)
+        value: Any = yaml.load(body, Loader=_Loader)
         return decode_json(encode(value))  # text keys only, and nothing JSON could not say
     except (yaml.YAMLError, msgspec.MsgspecError, RecursionError, TypeError, ValueError) as error:
         raise BadRequest(f"the body is not YAML: {' '.join(str(error).split())}") from None

@@ -14,6 +14,7 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 ABORT = "remuda.abort"  # in the scope: how to drop the connection
+FULL = "remuda.full"  # in the scope: whether the client has yet to take what was sent, so that sending more has to wait
 MAX_BODY_BYTES = 3 * 1024 * 1024  # kube-apiserver's limit
 MAX_QUERY_FIELDS = 100
 BODY_WITHIN_S = 30.0
@@ -28,7 +29,7 @@ class TooSlow(ApiError):
 
 
 class Request:
-    __slots__ = ("_receive", "abort", "headers", "method", "path", "query", "send", "warnings")
+    __slots__ = ("_receive", "abort", "headers", "is_full", "method", "path", "query", "send", "warnings")
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.method: str = scope["method"]
@@ -45,6 +46,7 @@ class Request:
         self._receive = receive
         self.send = send
         self.abort: Callable[[], None] = scope.get(ABORT, lambda: None)  # drops the connection and what is unsent
+        self.is_full: Callable[[], bool] = scope.get(FULL, lambda: True)
 
     @property
     def content_type(self) -> str:
@@ -84,6 +86,8 @@ class Request:
     async def answer(self, body: bytes, code: int = 200, *, media: str = "application/json", retry_s: int = 0) -> None:
         headers = [(b"content-type", media.encode()), (b"content-length", b"%d" % len(body))]
         headers += [(b"warning", b'299 - "%b"' % _quotable(text)) for text in self.warnings]
+        if code in (RequestTooLarge.code, TooSlow.code):
+            headers.append((b"connection", b"close"))  # the rest of the body is not waited for
         if retry_s:
             headers.append((b"retry-after", b"%d" % retry_s))
         await self.send({"type": "http.response.start", "status": code, "headers": headers})

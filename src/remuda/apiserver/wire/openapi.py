@@ -16,7 +16,9 @@ from remuda.apiserver.patching.schema import object_meta
 from remuda.apiserver.registry import Registry, Served
 
 _META = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
-_FORMATS = {"int-or-string": {"oneOf": [{"type": "integer"}, {"type": "string"}], "format": "int-or-string"}}
+_INT_OR_STRING: JsonObject = {"oneOf": [{"type": "integer"}, {"type": "string"}], "format": "int-or-string"}
+_TIME: JsonObject = {"type": "string", "format": "date-time"}
+_FORMS = {"int-or-string": _INT_OR_STRING, "quantity": _INT_OR_STRING, "time": _TIME, "micro-time": _TIME}
 
 
 def index(registry: Registry) -> JsonObject:
@@ -106,8 +108,8 @@ class _Book:
             if schema.merge_key:
                 body["x-kubernetes-patch-merge-key"] = schema.merge_key
             return body
-        if schema.type in ("int-or-string", "quantity"):
-            return dict(_FORMATS["int-or-string"])
+        if schema.type in _FORMS:
+            return dict(_FORMS[schema.type])
         return {"type": schema.type, **({"format": schema.format} if schema.format else {})}
 
 

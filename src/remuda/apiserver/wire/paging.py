@@ -13,7 +13,7 @@ from remuda.apiserver.naming import invalid_option
 from remuda.apiserver.objects import Objects, parse_revision
 from remuda.apiserver.registry import Served
 from remuda.apiserver.selection import matcher, within_prefix
-from remuda.apiserver.store import Record
+from remuda.apiserver.store import Record, Store
 from remuda.apiserver.wire.paths import Query
 
 
@@ -51,15 +51,10 @@ def page(objects: Objects, served: Served, namespace: str, query: Query) -> Page
         except Expired as error:
             raise Expired(f"the provided continue parameter is too old; {error.message}") from None
     elif query.version_match == "Exact":
-        revision = parse_revision(query.resource_version)
+        revision = check_reached(store, query.resource_version)
         found = store.scan_at(prefix, revision)
     else:
-        if query.resource_version not in ("", "0") and parse_revision(query.resource_version) > revision:
-            cause = StatusCause("ResourceVersionTooLarge", "Too large resource version")
-            raise TooNew(
-                f"Too large resource version: {query.resource_version}, current: {revision}",
-                details=StatusDetails(causes=[cause], retry_after_seconds=1),
-            )
+        check_reached(store, query.resource_version)
         found = store.scan(prefix)
     matches = matcher(query.labels, query.fields)
     if matches is not None:
@@ -72,6 +67,18 @@ def page(objects: Objects, served: Served, namespace: str, query: Query) -> Page
     remaining = len(found) - query.limit if matches is None else 0
     shown = found[: query.limit]
     return Page(shown, revision, _encoded(_Token(revision, shown[-1].key)), remaining)
+
+
+def check_reached(store: Store, version: str) -> int:
+    """Reads show the newest state; one that asks for a version that is still to come has to come back."""
+    asked = parse_revision(version or "0")
+    if asked > store.revision:
+        cause = StatusCause("ResourceVersionTooLarge", "Too large resource version")
+        raise TooNew(
+            f"Too large resource version: {version}, current: {store.revision}",
+            details=StatusDetails(causes=[cause], retry_after_seconds=1),
+        )
+    return asked
 
 
 def check_version_match(query: Query) -> None:

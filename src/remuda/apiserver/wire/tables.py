@@ -215,20 +215,11 @@ def _or_one(value: Any) -> Any:
     return 1 if value is None else value
 
 
+@lru_cache(maxsize=1024)
 def columns_of(served: Served) -> tuple[Column, ...]:
     if served.custom is not None:
-        return _custom_columns(served)
+        return (NAME, *(_printer_column(c) for c in served.custom.columns))
     return _COLUMNS.get((served.resource.group, served.resource.plural), _PLAIN)
-
-
-@lru_cache(maxsize=1024)
-def _cached(served: Served) -> tuple[Column, ...]:
-    assert served.custom is not None
-    return (NAME, *(_printer_column(c) for c in served.custom.columns))
-
-
-def _custom_columns(served: Served) -> tuple[Column, ...]:
-    return _cached(served)
 
 
 def _printer_column(given: JsonObject) -> Column:

@@ -44,7 +44,10 @@ def qos_class(spec: JsonObject) -> str:
     asked, guaranteed = False, bool(containers)
     for container in containers:
         resources = as_map(container.get("resources"))
-        limits, requests = as_map(resources.get("limits")), as_map(resources.get("requests"))
+        limits, requests = (
+            {name: amount for name, amount in as_map(resources.get(field)).items() if amount not in (0, "0")}
+            for field in ("limits", "requests")
+        )
         for name in ("cpu", "memory"):
             asked = asked or name in limits or name in requests
             if name not in limits or requests.get(name, limits[name]) != limits[name]:

@@ -52,7 +52,9 @@ def canonical_all(amounts: Any) -> Any:
     if not isinstance(amounts, dict):
         return amounts
     plain: JsonObject = {
-        name: canonical(value, finest=1000) if isinstance(value, (int, str)) and not isinstance(value, bool) else value
+        name: canonical(str(value), finest=1000)
+        if isinstance(value, (int, float, str)) and not isinstance(value, bool)
+        else value
         for name, value in amounts.items()
     }
     return plain

@@ -12,11 +12,11 @@ NOW = 1_700_000_000.0
 
 
 class Free:
-    def __init__(self, *, taken: bool = False) -> None:
-        self.taken = taken
+    def __init__(self, resources: str = "", kinds: str = "") -> None:
+        self.names = set(resources.split()), set(kinds.split())
 
-    def is_taken(self, group: str, plural: str, by: str) -> bool:
-        return self.taken
+    def taken(self, group: str, by: str) -> tuple[set[str], set[str]]:
+        return self.names
 
 
 def definition(**spec: Any) -> JsonObject:
@@ -44,7 +44,7 @@ def test_a_good_definition_is_established_at_once() -> None:
 
 
 def test_names_in_use_are_not_accepted() -> None:
-    assert conditions(accepted(definition(), None, Free(taken=True), NOW)) == {
+    assert conditions(accepted(definition(), None, Free("widgets"), NOW)) == {
         "NamesAccepted": "False",
         "Established": "False",
     }
@@ -91,3 +91,22 @@ def test_identity_cannot_be_changed() -> None:
     made = accepted(definition(), None, Free(), NOW)
     with pytest.raises(Invalid, match="immutable"):
         accepted({**made, "spec": {**made["spec"], "scope": "Cluster"}}, made, Free(), NOW)
+
+
+@pytest.mark.parametrize(
+    ("taken", "reason", "kept"),
+    [
+        (
+            ("widgets", ""),
+            "PluralConflict",
+            {"plural": "", "kind": "Widget", "singular": "widget", "listKind": "WidgetList"},
+        ),
+        (("widget", ""), "SingularConflict", {"plural": "widgets", "kind": "Widget", "listKind": "WidgetList"}),
+        (("", "WidgetList"), "ListKindConflict", {"plural": "widgets", "kind": "Widget", "singular": "widget"}),
+        (("widget", "Widget"), "KindConflict", {"plural": "widgets", "kind": "", "listKind": "WidgetList"}),
+    ],
+)
+def test_names_of_others_are_not_accepted(taken: tuple[str, str], reason: str, kept: JsonObject) -> None:
+    status = accepted(definition(), None, Free(*taken), NOW)["status"]
+    assert status["acceptedNames"] == kept
+    assert [c["reason"] for c in status["conditions"]] == [reason, "NotAccepted"]

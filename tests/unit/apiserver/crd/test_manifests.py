@@ -10,7 +10,8 @@ import yaml
 
 from remuda.api.codec import to_wire
 from remuda.api.crds import CRDS
-from remuda.api.devices import Drill, DrillKind, DrillSpec, NodeDevices, Observed, ObservedDevice
+from remuda.api.devices import NodeDevices, Observed, ObservedDevice
+from remuda.api.drills import Drill, DrillKind, DrillSpec
 from remuda.api.meta import JsonObject, ObjectMeta
 from remuda.api.training import Role, TrainingJob, TrainingJobSpec
 from remuda.apiserver.crd.definition import versions_of

@@ -69,10 +69,12 @@ def test_a_definition_is_served_once_established_and_gone_when_uninstalled() -> 
 
 def test_names_of_others_are_taken() -> None:
     registry = Registry()
-    assert registry.is_taken("apps", "deployments", "deployments.apps")
+    resources, kinds = registry.taken("apps", "deployments.apps")
+    assert {"deployments", "deployment", "deploy"} <= resources
+    assert {"Deployment", "DeploymentList"} <= kinds
     registry.install(widgets())
-    assert not registry.is_taken("example.com", "widgets", "widgets.example.com")
-    assert registry.is_taken("example.com", "widgets", "other")
+    assert registry.taken("example.com", "widgets.example.com") == (set(), set())
+    assert registry.taken("example.com", "other") == ({"widgets", "widget", "wd"}, {"Widget", "WidgetList"})
 
 
 def test_definitions_of_our_own_kinds_change_nothing() -> None:

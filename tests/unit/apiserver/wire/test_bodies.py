@@ -4,7 +4,7 @@ import pytest
 
 from remuda.api.errors import BadRequest, Invalid
 from remuda.apiserver.rules import FOREGROUND, ORPHAN
-from remuda.apiserver.wire.bodies import UnsupportedMediaType, deletion, parse_object, parse_patch
+from remuda.apiserver.wire.bodies import UnsupportedMediaType, deletion, duplicates, parse_object, parse_patch
 
 YAML = "application/yaml"
 APPLY = "application/apply-patch+yaml"
@@ -45,3 +45,30 @@ def test_propagation_policies_become_finalizers() -> None:
     assert deletion({"orphanDependents": True}, {}).finalizer == ORPHAN
     with pytest.raises(Invalid, match="propagationPolicy"):
         deletion({"propagationPolicy": "Sometimes"}, {})
+
+
+def test_text_that_is_none_is_refused_in_keys_too() -> None:
+    for media in ("application/json", YAML):
+        with pytest.raises(BadRequest):
+            parse_object(media, b'{"\xff": 1}')
+
+
+def test_a_body_that_is_too_deep_to_walk_is_refused() -> None:
+    with pytest.raises(BadRequest, match="levels deep"):
+        parse_object("application/json", b'{"a":' * 300 + b"1" + b"}" * 300)
+
+
+@pytest.mark.parametrize(
+    ("media", "body", "paths"),
+    [
+        ("application/json", b'{"a":{"b":1,"b":2},"c":[{"d":1,"d":2,"d":3}]}', {"a.b", "c[0].d"}),
+        ("application/json", b'{"a":1,"a":2}', {"a"}),
+        ("application/json", b'{"a":{"b":1},"c":{"b":1}}', set()),
+        (APPLY, b'{"a":1,"a":2}', {"a"}),
+        (YAML, b"a: {b: 1, b: 2}\na: 3\n", {"a", "b"}),
+        (YAML, b"a: {b: 1}\n", set()),
+        ("application/json", b'{"a":' * 100_000, set()),
+    ],
+)
+def test_fields_that_are_there_twice_are_found(media: str, body: bytes, paths: set[str]) -> None:
+    assert set(duplicates(media, body)) == paths

@@ -1,0 +1,167 @@
+"""MIG on random histories: whatever is cut and removed, no memory slice is used twice and every layout is a legal one.
+
+Legal is decided here anew, slice by slice, from the geometry's data alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given, note, settings
+from hypothesis import strategies as st
+
+from remuda.api.errors import Refusal
+from remuda.core.devices.machine import known_models, load_model
+from remuda.core.devices.mig import (
+    Layout,
+    MigGeometry,
+    MigProfile,
+    MigSlice,
+    add_slice,
+    best_start,
+    check_geometry,
+    check_layout,
+    known_geometries,
+    legal_layouts,
+    occupied_by,
+    plan_layout,
+    remove_slice,
+)
+
+STEPS = settings(max_examples=40, deadline=None, print_blob=True)
+SHIPPED = list(known_geometries().values())
+
+
+def is_legal(geometry: MigGeometry, layout: Layout) -> bool:
+    by_name = {p.name: p for p in geometry.profiles}
+    owner: dict[int, str] = {}
+    for piece in layout:
+        profile = by_name[piece.profile]
+        cells = range(piece.start, piece.start + profile.memory)
+        if piece.start not in profile.starts or any(c in owner or c >= geometry.memory_slices for c in cells):
+            return False
+        owner.update(dict.fromkeys(cells, piece.profile))
+    counts = Counter(piece.profile for piece in layout)
+    limited = all(not by_name[n].most or count <= by_name[n].most for n, count in counts.items())
+    return limited and sum(by_name[p.profile].compute for p in layout) <= geometry.compute_slices
+
+
+def can_add(geometry: MigGeometry, layout: Layout, profile: MigProfile) -> bool:
+    """Whether the place the table chooses gives a legal layout; where the table finds none, no start does."""
+    start = best_start(geometry, occupied_by(geometry, layout), profile.name)
+    anywhere = any(is_legal(geometry, (*layout, MigSlice(s, profile.name))) for s in profile.starts)
+    here = start is not None and is_legal(geometry, (*layout, MigSlice(start, profile.name)))
+    assert here == anywhere
+    return here
+
+
+@st.composite
+def geometries(draw: st.DrawFn) -> MigGeometry:
+    slices = draw(st.integers(1, 10))
+    profiles = []
+    for n in range(draw(st.integers(1, 4))):
+        memory = draw(st.integers(1, slices))
+        starts = draw(st.sets(st.integers(0, slices - memory), min_size=1))
+        most = draw(st.sampled_from([0, 0, 1, 2]))
+        profiles.append(MigProfile(f"{n}g", draw(st.integers(1, 3)), memory, sorted(starts), most))
+    found = MigGeometry("random", profiles, slices, draw(st.integers(3, 8)))
+    assert check_geometry(found) == ""
+    return found
+
+
+def live(geometry: MigGeometry, data: st.DataObject) -> None:
+    """Slices come and go; after every step the layout is legal and nobody else's slice has moved."""
+    layout: Layout = ()
+    for _ in range(data.draw(st.integers(1, 20))):
+        before = layout
+        remove = data.draw(st.booleans())
+        if layout and remove:
+            gone = data.draw(st.sampled_from(layout))
+            layout = remove_slice(layout, gone.start)
+            assert set(before) - set(layout) == {gone}
+        else:
+            profile = data.draw(st.sampled_from(geometry.profiles))
+            if not can_add(geometry, layout, profile):
+                with pytest.raises(Refusal, match="NoRoomForMigSlice"):
+                    add_slice(geometry, layout, profile.name)
+                continue
+            layout = add_slice(geometry, layout, profile.name)
+            assert set(before) < set(layout)
+        note(f"{layout}")
+        assert is_legal(geometry, layout)
+        assert check_layout(geometry, layout) is None
+        assert occupied_by(geometry, layout).bit_count() == sum(geometry.profile(p.profile).memory for p in layout)
+
+
+@pytest.mark.parametrize("name", [m for m in known_models() if load_model(m).geometry(0)])
+@STEPS
+@given(data=st.data())
+def test_slices_come_and_go_on_every_model_that_can_be_sliced(name: str, data: st.DataObject) -> None:
+    geometry = load_model(name).geometry(0)
+    assert geometry is not None
+    live(geometry, data)
+
+
+@STEPS
+@given(data=st.data())
+def test_slices_come_and_go_on_a_geometry_no_model_has(data: st.DataObject) -> None:
+    live(known_geometries()["a100-40gb"], data)
+
+
+@STEPS
+@given(geometry=geometries(), data=st.data())
+def test_slices_come_and_go_on_a_users_geometry(geometry: MigGeometry, data: st.DataObject) -> None:
+    live(geometry, data)
+
+
+@pytest.mark.parametrize("geometry", SHIPPED, ids=lambda g: g.name)
+def test_every_layout_listed_is_legal(geometry: MigGeometry) -> None:
+    assert all(is_legal(geometry, layout) for layout in legal_layouts(geometry))
+
+
+@pytest.mark.parametrize("geometry", SHIPPED, ids=lambda g: g.name)
+@STEPS
+@given(data=st.data())
+def test_a_start_is_found_whenever_there_is_one_and_keeps_the_largest_profile(
+    geometry: MigGeometry, data: st.DataObject
+) -> None:
+    taken = data.draw(st.integers(0, (1 << geometry.memory_slices) - 1))
+    profile = data.draw(st.sampled_from(geometry.profiles))
+    possible = [s for s in profile.starts if not taken & profile.mask(s)]
+    start = best_start(geometry, taken, profile.name)
+    assert (start is None) == (not possible)
+    if start is None:
+        return
+    assert start in possible
+    largest = sorted(geometry.profiles, key=lambda p: (-p.compute, -p.memory))
+    for candidate in largest:  # the largest profile that any start leaves room for, this start leaves room for
+        kept = {s: any(not (taken | profile.mask(s)) & candidate.mask(t) for t in candidate.starts) for s in possible}
+        if any(kept.values()):
+            assert kept[start]
+            return
+
+
+@pytest.mark.parametrize("geometry", SHIPPED, ids=lambda g: g.name)
+@STEPS
+@given(data=st.data())
+def test_a_plan_is_found_exactly_when_one_exists(geometry: MigGeometry, data: st.DataObject) -> None:
+    names = [p.name for p in geometry.profiles]
+    wanted = data.draw(st.dictionaries(st.sampled_from(names), st.integers(1, 4), min_size=1, max_size=3))
+    if Counter(wanted) not in _shopping_lists(geometry):
+        with pytest.raises(Refusal, match="IllegalMigLayout"):
+            plan_layout(geometry, wanted)
+        return
+    found = plan_layout(geometry, wanted)
+    assert is_legal(geometry, found)
+    assert Counter(p.profile for p in found) == Counter(wanted)
+
+
+_LISTS: dict[str, list[Counter[str]]] = {}
+
+
+def _shopping_lists(geometry: MigGeometry) -> list[Counter[str]]:
+    if geometry.name not in _LISTS:
+        kinds = {frozenset(Counter(p.profile for p in found).items()) for found in legal_layouts(geometry)}
+        _LISTS[geometry.name] = [Counter(dict(kind)) for kind in kinds]
+    return _LISTS[geometry.name]
