@@ -9,6 +9,7 @@ import pytest
 
 from tests.e2e.clusters import embedded
 from tests.e2e.rig import Rig, sweep
+from tests.kube.conftest import pytest_terminal_summary as pytest_terminal_summary
 
 
 @pytest.fixture

@@ -15,11 +15,13 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from remuda.api.core_v1 import Pod
-from remuda.api.devices import Drill, DrillKind, DrillSpec, LauncherReport, NodeDevices
+from remuda.api.devices import LauncherReport, NodeDevices
+from remuda.api.drills import Drill, DrillKind, DrillSpec
 from remuda.api.meta import ObjectMeta
 from remuda.api.training import Failure, Member, PodTemplate, Role, Topology, TrainingJob, TrainingJobSpec
 from remuda.kube.cluster import Cluster
@@ -93,7 +95,7 @@ class Rig:
     def kill(self, pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
-    async def drill(self, kind: DrillKind, **target: str) -> None:
+    async def drill(self, kind: DrillKind, **target: Any) -> None:
         name = f"{kind.value}-{uuid.uuid4().hex[:8]}"
         await self.api.create(Drill, Drill(metadata=ObjectMeta(name=name), spec=DrillSpec(type=kind, **target)))
 

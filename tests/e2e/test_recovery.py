@@ -10,7 +10,8 @@ import shutil
 from pathlib import Path
 
 from remuda.api.core_v1 import Node, Pod
-from remuda.api.devices import DeviceState, DrillKind, NodeDevices
+from remuda.api.devices import DeviceState, NodeDevices
+from remuda.api.drills import DrillKind
 from remuda.api.training import Budgets, Cause, Failure, Recovery, Remedy, TrainingJob
 from remuda.runtime.config import RACK_LABEL, ClusterConfig
 from tests.e2e.clusters import embedded

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from remuda.api.devices import DrillKind
+from remuda.api.drills import DrillKind
 from remuda.api.training import Remedy, TrainingJob
 from tests.e2e.clusters import Up
 from tests.e2e.rig import RANKS, Rig, kept, left_running, until

@@ -22,6 +22,7 @@ from remuda.api.training import TrainingJob
 from remuda.controllers.view import ClusterView
 from remuda.core.placement.snapshot import devices_of
 from remuda.core.workload.gang import MemberProgress, PodView
+from remuda.core.workload.kubelet_form import KubeletForm
 from remuda.core.workload.news import news_of
 from remuda.core.workload.training import Doomed, GangObserved, TrainingPlan, plan_training
 from remuda.kube.cluster import Cluster, Preconditions
@@ -62,8 +63,11 @@ class TrainingController:
         clock: Callable[[], float],
         *,
         events: EventSink = SILENCE,
+        form: KubeletForm | None = None,
     ) -> None:
+        """`form`: how pods are written for kubelets; None = for embedded nodes."""
         self._cluster = cluster
+        self._form = form
         self._view = view
         self._board = board
         self._queue = queue
@@ -152,6 +156,8 @@ class TrainingController:
                 TrainingJob, msgspec.structs.replace(job, status=plan.status), subresource="status"
             )
             self._written[(job.namespace, job.name)] = (job.metadata.resource_version, written)
+            for news in news_of(job.status, plan.status):
+                (self._events.warning if news.is_warning else self._events.normal)(job, news.reason, news.message)
             if plan.status.attempt != job.status.attempt:
                 log.info("attempt", job=job.name, attempt=plan.status.attempt, reason=plan.status.reason)
         for order in plan.quarantine:
@@ -159,16 +165,10 @@ class TrainingController:
             entry = QuarantineOrder(order.reason, order.message, by, to_time(self._clock()))
             patch: JsonObject = {"quarantine": {order.device: to_wire(entry)}}
             await self._cluster.patch(NodeDevices, order.node, patch)
+            self._events.warning(job, "DeviceQuarantined", f"{order.device} of {order.node}: {order.message}")
         await write_all(lambda doomed: self._delete(job, doomed), plan.delete)
         await write_all(lambda body: self._create(job, body), plan.create)
-        self._tell(job, plan)
         return planned.wake_s
-
-    def _tell(self, job: TrainingJob, plan: TrainingPlan) -> None:
-        for news in news_of(job.status, plan.status):
-            (self._events.warning if news.is_warning else self._events.normal)(job, news.reason, news.message)
-        for order in plan.quarantine:
-            self._events.warning(job, "DeviceQuarantined", f"{order.device} of {order.node}: {order.message}")
 
     async def _delete(self, job: TrainingJob, doomed: Doomed) -> None:
         when = Preconditions(uid=doomed.uid)
@@ -179,7 +179,7 @@ class TrainingController:
 
     async def _create(self, job: TrainingJob, body: JsonObject) -> None:
         try:
-            pod = await self._cluster.create(Pod, body)
+            pod = await self._cluster.create(Pod, self._form.of(body) if self._form else body)
         except AlreadyExists:
             pod = await self._cluster.get(Pod, body["metadata"]["name"], job.namespace)
             owner = pod.owner("TrainingJob")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from remuda.api.errors import Refusal
-from remuda.core.devices.machine import load_model
+from remuda.runtime.models import machine_model, settled
 
 RACK_LABEL = "topology.remuda.dev/rack"
 MAX_NODES = 10_000
@@ -16,7 +16,7 @@ class ClusterConfig(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_
 
     nodes: int = 16
     racks: int = 2
-    model: str = "dgx-h100"
+    model: str = "dgx-h100"  # or the path of a model file
     runtime: str = "process"  # process | simulated
     lease_seconds: float = 8.0  # a node whose lease is older is dead; its agent fences itself at two thirds
     pull_seconds: float = 0.0  # how long a node takes to pull an image it does not have
@@ -44,5 +44,5 @@ def check_config(config: ClusterConfig) -> ClusterConfig:
         raise Refusal("InvalidRuntime", f"--runtime is `{config.runtime}`.", "Use process or simulated.", "runtime")
     if not 1.0 <= config.lease_seconds <= 3600:
         raise Refusal("InvalidLease", f"--lease is {config.lease_seconds:g} s.", "Give 1 to 3600 seconds.", "lease")
-    load_model(config.model)
-    return config
+    machine_model(config.model)
+    return msgspec.structs.replace(config, model=settled(config.model))

@@ -13,8 +13,10 @@ from collections.abc import Callable
 from remuda.controllers.failure import FailureController
 from remuda.controllers.training import TrainingController
 from remuda.controllers.view import ClusterView
+from remuda.core.workload.kubelet_form import KubeletForm
 from remuda.kube.cluster import Cluster
 from remuda.kube.controller import run_controller
+from remuda.kube.events import EventRecorder
 from remuda.kube.workqueue import WorkQueue
 from remuda.link.progress import ProgressBoard
 from remuda.scheduler.cycle import Scheduler
@@ -32,15 +34,28 @@ class ControlPlane:
         *,
         chance: random.Random,
         schedulers: frozenset[str] = EMBEDDED_SCHEDULERS,
+        form: KubeletForm | None = None,
     ) -> None:
+        """`form`: how pods are written where kubelets run them."""
         self.view = ClusterView(cluster, jitter=chance.random)
         self._clock = clock
         self._jobs: WorkQueue[tuple[str, str]] = WorkQueue(jitter=chance.random)
         self._nodes: WorkQueue[str] = WorkQueue(jitter=chance.random)
         view = self.view
-        self.scheduler = Scheduler(cluster, view.pods, view.nodes, view.devices, view.dead_nodes, clock, schedulers)
+        self._events = EventRecorder(cluster, clock)
+        self.scheduler = Scheduler(
+            cluster,
+            view.pods,
+            view.nodes,
+            view.devices,
+            view.dead_nodes,
+            clock,
+            schedulers,
+            events=self._events.source("remuda-scheduler"),
+        )
         self.failure = FailureController(cluster, view, self._nodes)
-        self.training = TrainingController(cluster, view, board, self._jobs, clock)
+        told = self._events.source("remuda-training")
+        self.training = TrainingController(cluster, view, board, self._jobs, clock, events=told, form=form)
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -49,5 +64,6 @@ class ControlPlane:
             for informer in self.view.informers:
                 await informer.synced()
             group.create_task(self.scheduler.run(), name="scheduler")
+            group.create_task(self._events.run(), name="events")
             group.create_task(run_controller("failure", self._nodes, self.failure, self._clock), name="failure")
             group.create_task(run_controller("training", self._jobs, self.training, self._clock), name="training")

@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import random
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import structlog
+
 from remuda.agent.agent import Agent, AgentConfig
-from remuda.agent.backend import FakeBackend
+from remuda.agent.backends.fake import FakeBackend
 from remuda.api.core_v1 import Pod
-from remuda.api.devices import Drill
+from remuda.api.drills import Drill
 from remuda.api.training import TrainingJob
-from remuda.core.devices.machine import load_model
 from remuda.kube.cluster import Cluster
+from remuda.kube.events import EventRecorder
 from remuda.kube.informer import Informer
 from remuda.launch.zipapp import build_zipapp
 from remuda.link.progress import ProgressBoard
 from remuda.node.addresses import PodAddresses
+from remuda.node.devices.service import PLUGINS, DeviceSettings
 from remuda.node.drills import DrillRunner
 from remuda.node.environment import base_environment
 from remuda.node.feed import PodFeed
 from remuda.node.images import ImageStore
+from remuda.node.machineinfo import machine_info, node_addresses
 from remuda.node.node import EmbeddedNode
 from remuda.node.process import ProcessRuntime
 from remuda.node.registration import NodeConfig
@@ -31,6 +36,11 @@ from remuda.node.runtime import PodRuntime
 from remuda.node.simulated import SimulatedRuntime
 from remuda.node.training import Behaviour, CheckpointStore
 from remuda.runtime.config import RACK_LABEL, ClusterConfig
+from remuda.runtime.models import machine_model
+
+log = structlog.get_logger(__name__)
+
+PLUGINS_WITHIN_S = 5.0
 
 
 class Machines:
@@ -62,13 +72,31 @@ class Machines:
         self.pods = Informer(cluster, Pod, jitter=chance.random)
         self.jobs = Informer(cluster, TrainingJob, jitter=chance.random)
         self.drills = Informer(cluster, Drill, jitter=chance.random)
+        self._events = EventRecorder(cluster, clock)
         self.agents: dict[str, Agent] = {}
         self.nodes: dict[str, EmbeddedNode] = {}
-        model = load_model(config.model)
+        model = machine_model(config.model)
+        info = machine_info(config.runtime)
         for index, name in enumerate(config.node_names()):
             backend = FakeBackend(model, name, clock)
-            place = AgentConfig(name, str(root / "nodes" / name / "alloc"), str(root / "checkpoints"))
-            agent = Agent(place, cluster=cluster, backend=backend, jobs=self.jobs, board=board, clock=clock)
+            home = root / "nodes" / name
+            is_real = config.runtime == "process"
+            place = AgentConfig(
+                name,
+                str(home / "alloc"),
+                str(root / "checkpoints"),
+                plugin_dir=str(home / PLUGINS) if is_real else "",
+                sockets=is_real,
+            )
+            agent = Agent(
+                place,
+                cluster=cluster,
+                backend=backend,
+                jobs=self.jobs,
+                board=board,
+                clock=clock,
+                pods=functools.partial(self._bound_pods, name),
+            )
             self.agents[name] = agent
             self.nodes[name] = EmbeddedNode(
                 NodeConfig(
@@ -76,6 +104,8 @@ class Machines:
                     labels={RACK_LABEL: config.rack_of(index)},
                     devices=tuple(d.id for d in model.devices),
                     lease_s=config.lease_seconds,
+                    info=info,
+                    addresses=tuple(node_addresses(name)),
                 ),
                 cluster=cluster,
                 agent=agent,
@@ -84,9 +114,25 @@ class Machines:
                 clock=clock,
                 images=ImageStore(pull_seconds=lambda image: config.pull_seconds),
                 silence=agent.silence,
+                devices=DeviceSettings(str(home) if is_real else None),
+                events=self._events.source("remuda-node", name),
             )
         self._feed = PodFeed(self.pods, self.nodes.values(), self.addresses)
         self._drills = DrillRunner(cluster, self.drills, self.nodes.values(), clock)
+
+    async def _bound_pods(self, node: str) -> list[Pod]:
+        return self.nodes[node].bound_pods()
+
+    async def _plugins_listed(self) -> None:
+        """Pods wait a while for the plugins, as on a machine whose services start in order; a plugin that does not come lets
+        its pods fail, as on one where they do not."""
+        try:
+            async with asyncio.timeout(PLUGINS_WITHIN_S):
+                for name, node in self.nodes.items():
+                    if node.devices is not None:
+                        await node.devices.listed(self.agents[name].plugins())
+        except TimeoutError:
+            log.warning("machines.plugins_late", waited_s=PLUGINS_WITHIN_S)
 
     def _runtime(self, node: str, agent: Agent) -> PodRuntime:
         simulated = SimulatedRuntime(
@@ -109,10 +155,13 @@ class Machines:
             for informer in (self.pods, self.jobs, self.drills):
                 group.create_task(informer.run(), name=f"machines-{informer.kind.resource.plural}")
             await asyncio.gather(self.pods.synced(), self.jobs.synced(), self.drills.synced())
+            await asyncio.gather(*(node.open() for node in self.nodes.values()))
             await asyncio.gather(*(agent.start() for agent in self.agents.values()))
             await asyncio.gather(*(node.start() for node in self.nodes.values()))
+            await self._plugins_listed()
             await self._feed.start()
             group.create_task(self._drills.run(), name="drills")
+            group.create_task(self._events.run(), name="machines-events")
             ready.set()
 
     async def halt(self, grace_s: float) -> None:

@@ -1,32 +1,40 @@
 """`LogSource` over the log files of the embedded nodes.
 
 A container has one file for all its runs; a launcher's marker lines cut it into attempts. `previous` therefore means the
-attempt before the newest. The files keep no times.
+attempt before the newest. The files keep no times; `node.logtimes` says to a second when what was written.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
+from io import SEEK_END, BytesIO
 from pathlib import Path
 from typing import Any
 
 from remuda.api.codec import from_wire
 from remuda.api.core_v1 import Pod
 from remuda.api.errors import BadRequest
-from remuda.api.meta import JsonObject
+from remuda.api.meta import JsonObject, to_time
 from remuda.apiserver.logs import LogQuery
 from remuda.node.logs import LogIndex, Section, log_path
+from remuda.node.logtimes import LogTimes, TimeIndex
 
 _CHUNK = 64 * 1024
+_LONGEST_LINE = 1024 * 1024
 POLL_S = 0.2
 
+Piece = tuple[int, bytes]  # where in the file it begins
 FindPod = Callable[[str, str], JsonObject | None]  # namespace, name -> the pod as it is now
 
 
 class FileLogs:
+    """`times` notes when the logs grow; it should look at them now and then (`keep_times`)."""
+
     def __init__(self, root: Path, find_pod: FindPod) -> None:
+        self.times = LogTimes()
         self._root = root
         self._find = find_pod
 
@@ -42,20 +50,47 @@ class FileLogs:
         if query.previous:
             section = _previous(path, typed.name, query.container)
             start, end = section.start, section.end
+        index = TimeIndex(path)
+        if query.since is not None or query.timestamps:
+            self.times.look(path)
+            index.refresh()
+        if query.since is not None:
+            start = max(start, await asyncio.to_thread(_line_start, path, index.offset_since(query.since)))
         if query.tail is not None:
             start = await asyncio.to_thread(_tail_start, path, start, end, query.tail)
-        left = query.limit_bytes
-        position = start
         yield b""  # everything that can be refused has been
+        left = query.limit_bytes
+        async with aclosing(self._pieces(pod, query, path, start, end)) as pieces:
+            async for position, piece in _lines(pieces) if query.timestamps else pieces:
+                if query.timestamps:
+                    piece = self._stamped(path, index, position, piece)
+                yield piece if left is None else piece[:left]
+                left = None if left is None else left - len(piece)
+                if left is not None and left <= 0:
+                    return
+
+    async def _pieces(
+        self, pod: JsonObject, query: LogQuery, path: Path, start: int, end: int | None
+    ) -> AsyncGenerator[Piece, None]:
+        position = start
         while True:
             is_over = not query.follow or query.previous or self._is_over(pod, query.container)
-            while piece := _piece(path, position, end, left):
+            while piece := _piece(path, position, end):
+                yield position, piece
                 position += len(piece)
-                left = None if left is None else left - len(piece)
-                yield piece
-            if is_over or left == 0:
+            if is_over:
                 return
             await asyncio.sleep(POLL_S)
+
+    def _stamped(self, path: Path, index: TimeIndex, position: int, lines: bytes) -> bytes:
+        """Whole lines, the first of which begins at `position`, each with its time before it."""
+        self.times.look(path)
+        index.refresh()
+        stamped: list[bytes] = []
+        for line in BytesIO(lines):  # by newlines alone: a progress bar writes others
+            position += len(line)
+            stamped.append(f"{rfc3339(index.time_of(position))} ".encode() + line)
+        return b"".join(stamped)
 
     def _is_over(self, pod: JsonObject, container: str) -> bool:
         """Asked before the last read, so that nothing written before the end is missed."""
@@ -66,8 +101,28 @@ class FileLogs:
         return (now.get("status") or {}).get("phase") in ("Succeeded", "Failed")
 
 
-def _piece(path: Path, position: int, end: int | None, left: int | None) -> bytes:
-    count = min(x for x in (_CHUNK, None if end is None else end - position, left) if x is not None)
+def rfc3339(seconds: float) -> str:
+    """As a kubelet writes it: nine digits, which of a float's microseconds is all there is."""
+    return f"{to_time(seconds):%Y-%m-%dT%H:%M:%S.%f}000Z"
+
+
+async def _lines(pieces: AsyncIterator[Piece]) -> AsyncIterator[Piece]:
+    """The same in whole lines; only the last may lack its end, and one that is longer than anybody reads."""
+    begun, rest = 0, b""
+    async for position, piece in pieces:
+        if not rest:
+            begun = position
+        rest += piece
+        cut = rest.rfind(b"\n") + 1 or (len(rest) if len(rest) > _LONGEST_LINE else 0)
+        if cut:
+            yield begun, rest[:cut]
+            begun, rest = begun + cut, rest[cut:]
+    if rest:
+        yield begun, rest
+
+
+def _piece(path: Path, position: int, end: int | None) -> bytes:
+    count = _CHUNK if end is None else min(_CHUNK, end - position)
     if count <= 0:
         return b""
     try:
@@ -76,6 +131,24 @@ def _piece(path: Path, position: int, end: int | None, left: int | None) -> byte
             return file.read(count)
     except FileNotFoundError:
         return b""
+
+
+def _line_start(path: Path, offset: int) -> int:
+    """Where the line begins that has byte `offset`; the offset itself when there is no such byte yet."""
+    try:
+        with path.open("rb") as file:
+            if offset >= file.seek(0, SEEK_END):
+                return offset
+            while offset > 0:
+                begin = max(0, offset - _CHUNK)
+                file.seek(begin)
+                found = file.read(offset - begin).rfind(b"\n")
+                if found >= 0:
+                    return begin + found + 1
+                offset = begin
+    except FileNotFoundError:
+        pass
+    return 0
 
 
 def _previous(path: Path, pod: str, container: str) -> Section:

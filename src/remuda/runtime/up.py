@@ -3,29 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import signal
 import time
-import uuid
 from collections.abc import Callable
+from typing import Any
 
-import structlog
-
-from remuda import __version__
-from remuda.api.core_v1 import Pod
 from remuda.api.errors import Refusal
-from remuda.api.meta import JsonObject
-from remuda.apiserver.admission import Admission
-from remuda.apiserver.app import App
-from remuda.apiserver.store.sqlite import SqliteJournal
-from remuda.runtime.backup import BACKUP_PATH, answer_backup
 from remuda.runtime.config import ClusterConfig, check_config
-from remuda.runtime.embedded import EmbeddedCluster
 from remuda.runtime.endpoint import LOOPBACK, Endpoint
-from remuda.runtime.podlogs import FileLogs, FindPod
+from remuda.runtime.serving import LocalState
 from remuda.runtime.state import StateDir
-
-log = structlog.get_logger(__name__)
 
 
 def agree(config: ClusterConfig, remembered: ClusterConfig | None) -> None:
@@ -75,46 +62,21 @@ async def _up(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    journal = SqliteJournal(state.database, recover_to=recover_to)
-    cluster = EmbeddedCluster(
-        config,
-        journal,
-        root=state.path,
-        clock=time.time,
-        chance=random.Random(),
-        new_uid=lambda: str(uuid.uuid4()),
-        admission=Admission,
-    )
-    async with cluster:
-        ready = asyncio.Event()
-        app = App(
-            cluster.api,
-            version=__version__,
-            logs=FileLogs(state.logs, _pods(cluster)),
-            extra={BACKUP_PATH: answer_backup(journal, state)},
-        )
-        face = asyncio.create_task(endpoint.serve(app, ready))
-        waits = [asyncio.create_task(w) for w in (stop.wait(), cluster.wait_failed(), _announce(ready, on_ready))]
+    local = LocalState(config, state, recover_to)
+    async with local.cluster, local.serving(endpoint) as face:
+        on_ready()
+        ends: list[asyncio.Task[Any]] = [
+            asyncio.create_task(stop.wait()),
+            asyncio.create_task(local.cluster.wait_failed()),
+            face,
+        ]
         try:
-            await asyncio.wait([waits[0], waits[1], face], return_when=asyncio.FIRST_COMPLETED)
-            for task in (waits[1], face):
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            for task in ends[1:]:
                 if task.done():
                     task.result()
         finally:
-            for task in (*waits, face):
+            for task in ends:
                 task.cancel()
-            await asyncio.gather(*waits, face, return_exceptions=True)
+            await asyncio.gather(*ends, return_exceptions=True)
     return 0
-
-
-def _pods(cluster: EmbeddedCluster) -> FindPod:
-    def find(namespace: str, name: str) -> JsonObject | None:
-        record = cluster.store.get(Pod.resource.key(name, namespace))
-        return None if record is None else record.body
-
-    return find
-
-
-async def _announce(ready: asyncio.Event, on_ready: Callable[[], None]) -> None:
-    await ready.wait()
-    on_ready()

@@ -73,9 +73,7 @@ class Scheduler:
             self._changed.set()
 
     def _on_devices(self, old: NodeDevices | None, new: NodeDevices | None) -> None:
-        if old is None or new is None or old.verdicts != new.verdicts:
-            self._changed.set()
-        elif old.observed.devices != new.observed.devices or old.observed.holdings != new.observed.holdings:
+        if old is None or new is None or _of_placement(old) != _of_placement(new):
             self._changed.set()
 
     async def run(self) -> None:
@@ -167,3 +165,8 @@ class Scheduler:
         except (Conflict, NotFound):
             return  # it went away meanwhile
         self._events.warning(pod, "FailedScheduling", f"{refusal.reason}: {text}")
+
+
+def _of_placement(node: NodeDevices) -> tuple[object, ...]:
+    """The parts of a node's record that decide what fits there."""
+    return node.verdicts, node.observed.devices, node.observed.holdings

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import shutil
 import tempfile
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import structlog
+from msgspec.structs import replace
 from rich.console import Console, RenderableType
 from rich.live import Live
 
-from remuda.api.devices import Drill, DrillKind, DrillSpec
+from remuda.api.drills import Drill, DrillKind, DrillSpec
 from remuda.api.meta import ObjectMeta, to_seconds
 from remuda.api.training import (
     Checkpoint,
@@ -28,13 +29,16 @@ from remuda.api.training import (
     TrainingJob,
     TrainingJobSpec,
 )
-from remuda.apiserver.store.sqlite import SqliteJournal
 from remuda.cli.demo import promises
 from remuda.cli.demo.promises import After, Before
 from remuda.cli.demo.screen import Scene, render_recoveries, render_scene, render_timeline
+from remuda.cli.demo.submit import NotSubmitted, Submit, by_api, by_kubectl
 from remuda.node.logs import find_sections, read_section
 from remuda.runtime.config import RACK_LABEL, ClusterConfig
 from remuda.runtime.embedded import EmbeddedCluster
+from remuda.runtime.endpoint import LOOPBACK, Endpoint
+from remuda.runtime.serving import LocalState
+from remuda.runtime.state import StateDir
 
 NAME, NAMESPACE = "demo", "default"
 RANKS, GPUS, SPARES = 8, 4, 1
@@ -74,8 +78,9 @@ def demo_job() -> TrainingJob:
 
 
 class Demo:
-    def __init__(self, cluster: EmbeddedCluster, console: Console, root: Path, *, live: bool) -> None:
+    def __init__(self, cluster: EmbeddedCluster, submit: Submit, console: Console, root: Path, *, live: bool) -> None:
         self._cluster = cluster
+        self._submit = submit
         self._console = console
         self._root = root
         self._view = cluster.control.view
@@ -103,7 +108,7 @@ class Demo:
 
     async def _play(self) -> None:
         self._say("16 nodes x 8 fake H100 in 2 racks; 8 pods x 4 GPUs train, 1 spare is parked")
-        await self._cluster.api.create(TrainingJob, demo_job())
+        self._note(await self._submit(demo_job()))
         await self._until("the gang to train", self._settled, 30)
         self._note(
             f"training since step 1 in {self._rack()}; checkpoint at step {self._job().status.progress.checkpoint_step}"
@@ -224,7 +229,7 @@ class Demo:
 
     async def _drill(self, kind: DrillKind, **target: str) -> None:
         name = f"demo-{kind.value}-{uuid.uuid4().hex[:6]}"
-        drill = Drill(metadata=ObjectMeta(name=name), spec=DrillSpec(type=kind, **target))
+        drill = Drill(metadata=ObjectMeta(name=name), spec=replace(DrillSpec(type=kind), **target))
         await self._cluster.api.create(Drill, drill)
         found = drill
         async with asyncio.timeout(10):
@@ -254,7 +259,11 @@ class Demo:
 
     def _check(self, problems: list[str], promise: str) -> None:
         if problems:
-            raise BrokenPromise("; ".join(problems))
+            said = [
+                f"attempt {r.attempt} {r.remedy} of {', '.join(r.members)}: {r.reason}: {r.message}"
+                for r in self._job().status.recoveries
+            ]
+            raise BrokenPromise("; ".join([*problems, *said]))
         self._note(f"[green]kept:[/green] {promise}")
 
     # -- showing ----------------------------------------------------------------------------------------------------
@@ -289,28 +298,28 @@ class Demo:
         self._console.print(NEXT, highlight=False)
 
 
-def run_demo(console: Console) -> int:
-    """0 when every promise held."""
+def run_demo(console: Console, kubectl: str = "") -> int:
+    """0 when every promise held. `kubectl`: the program that submits the job; without one it is sent in this process."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     root = Path(tempfile.mkdtemp(prefix="remuda-demo-"))
     try:
-        return asyncio.run(_run(console, root))
+        return asyncio.run(_run(console, StateDir(root), kubectl))
     except BrokenPromise as problem:
         console.print(f"[red]broken promise:[/red] {problem}")
+        return 1
+    except NotSubmitted as problem:
+        console.print(f"[red]not submitted:[/red] {problem}")
         return 1
     finally:
         shutil.rmtree(root, ignore_errors=True)
 
 
-async def _run(console: Console, root: Path) -> int:
-    cluster = EmbeddedCluster(
-        ClusterConfig(),
-        SqliteJournal(root / "store.db"),
-        root=root,
-        clock=time.time,
-        chance=random.Random(),
-        new_uid=lambda: str(uuid.uuid4()),
-    )
-    async with cluster:
-        await Demo(cluster, console, root, live=console.is_terminal).run()
+async def _run(console: Console, state: StateDir, kubectl: str) -> int:
+    local = LocalState(ClusterConfig(), state)
+    async with local.cluster as cluster, AsyncExitStack() as stack:
+        submit = by_api(cluster.api)
+        if kubectl:
+            await stack.enter_async_context(local.serving(Endpoint(state, 0, LOOPBACK, time.time())))
+            submit = by_kubectl(kubectl, state.kubeconfig, state.path)
+        await Demo(cluster, submit, console, state.path, live=console.is_terminal).run()
     return 0

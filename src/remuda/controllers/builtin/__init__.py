@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from remuda.api.kinds import KINDS
 from remuda.api.meta import KObject, Resource
 from remuda.api.policy_v1 import EndpointSlice, PodDisruptionBudget, ResourceQuota
+from remuda.controllers.builtin.events import expire_events
 from remuda.controllers.builtin.jobs import JobController
 from remuda.controllers.builtin.namespaces import NamespaceController, stored_kind
 from remuda.controllers.builtin.nodes import NodeLifecycleController
@@ -83,6 +84,7 @@ async def run_builtin(
         run_controller("disruption", budgets, BudgetController(cluster, view, budgets), clock),
         run_controller("resourcequota", quotas, QuotaController(cluster, view, quotas, counted), clock),
         run_controller("endpointslice", endpoints, EndpointsController(cluster, view, endpoints), clock),
+        expire_events(cluster, clock),
     )
     try:
         async with asyncio.TaskGroup() as group:

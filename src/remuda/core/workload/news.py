@@ -75,10 +75,9 @@ def _taken(before: TrainingJobStatus, after: TrainingJobStatus) -> Iterator[News
 
 
 def _opened(after: TrainingJobStatus) -> News:
-    size = len(after.members)
-    if after.resume_step:
-        return News("Resumed", f"All {size} ranks run attempt {after.attempt} from step {after.resume_step}.")
-    return News("Started", f"All {size} ranks run attempt {after.attempt} from the beginning.")
+    where = f"step {after.resume_step}" if after.resume_step else "the beginning"
+    text = f"All {len(after.members)} ranks run attempt {after.attempt} from {where}."
+    return News("Resumed" if after.recoveries else "Started", text)
 
 
 def _ranks(members: Sequence[Member]) -> str:

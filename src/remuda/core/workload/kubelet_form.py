@@ -1,0 +1,93 @@
+"""A pod of ours as a kubelet must be told of it. Pure: the body of `pods.build_pod` in, another body out.
+
+An embedded node reads the annotation remuda.dev/launch and does the rest by itself. A kubelet knows nothing of us, so the same
+things are said in its own words:
+
+  identity   REMUDA_POD_NAME, REMUDA_POD_UID and REMUDA_NODE from the downward API: a device plugin's Allocate names no pod
+  launcher   the command is wrapped; the launcher is a file in a directory that the plugin mounts together with the devices
+  no device  a pod without devices never meets the plugin: both directories come by hostPath, a folder of its own by subPathExpr
+
+The annotation then says "container", so that an embedded node on the same cluster does not wrap it again. What the template
+says stays, and wins where it names the same variable, volume or mount path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from remuda.api.errors import Refusal
+from remuda.api.meta import JsonObject
+from remuda.api.names import ANNOTATION_LAUNCH
+
+ALLOC_PATH = "/run/remuda/alloc"  # in the container
+LAUNCHER_PATH = "/run/remuda/bin"
+LAUNCHER_FILE = f"{LAUNCHER_PATH}/remuda-launch.pyz"
+IN_CONTAINER = "container"  # value of the annotation: the container's own command is the launcher
+
+_FIELDS = {"REMUDA_POD_NAME": "metadata.name", "REMUDA_POD_UID": "metadata.uid", "REMUDA_NODE": "spec.nodeName"}
+
+
+class KubeletForm(msgspec.Struct, frozen=True):
+    """`launcher`: what to put before a command so that it runs under the launcher of LAUNCHER_FILE. `alloc_root` and
+    `launcher_dir`: the agent's directories, on the machine; needed for pods without devices."""
+
+    launcher: tuple[str, ...]
+    alloc_root: str = "/var/lib/remuda/alloc"
+    launcher_dir: str = "/var/lib/remuda/bin"
+
+    def of(self, body: JsonObject) -> JsonObject:
+        """Refusal NoCommand when the template leaves the command to the image: nobody can wrap what only the image knows.
+        `args` alone are the command, as on an embedded node."""
+        metadata, spec = body["metadata"], dict(body["spec"])
+        annotations = {**metadata["annotations"], ANNOTATION_LAUNCH: IN_CONTAINER}
+        first, *others = spec["containers"]
+        grace = spec.get("terminationGracePeriodSeconds", 30)
+        container = self._wrapped(dict(first), metadata["name"], grace)
+        if not _has_devices(container):
+            self._mount_host(spec, container)
+        spec["containers"] = [container, *others]
+        return {**body, "metadata": {**metadata, "annotations": annotations}, "spec": spec}
+
+    def _wrapped(self, container: JsonObject, pod: str, grace_s: float) -> JsonObject:
+        command: Sequence[str] = container.get("command") or ()
+        if not command and not container.get("args"):
+            raise Refusal(
+                "NoCommand",
+                f"Pod {pod} leaves its command to the image, so it cannot be run under the launcher.",
+                "Say what to run in the template: containers[0].command.",
+                "spec.roles.template.spec.containers",
+            )
+        added: list[JsonObject] = [
+            {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in _FIELDS.items()
+        ]
+        # The launcher's own TERM-to-KILL must fit into the pod's, or its child is killed without having been asked.
+        added.append({"name": "REMUDA_STOP_GRACE", "value": f"{max(0.0, min(5.0, grace_s * 0.8)):g}"})
+        container["command"] = [*self.launcher, *command]
+        container["env"] = _merged(added, container.get("env") or [], "name")
+        return container
+
+    def _mount_host(self, spec: JsonObject, container: JsonObject) -> None:
+        volumes: list[JsonObject] = [
+            {"name": "remuda-alloc", "hostPath": {"path": self.alloc_root, "type": "DirectoryOrCreate"}},
+            {"name": "remuda-bin", "hostPath": {"path": self.launcher_dir, "type": "Directory"}},
+        ]
+        mounts: list[JsonObject] = [
+            {"name": "remuda-alloc", "mountPath": ALLOC_PATH, "subPathExpr": "pod-$(REMUDA_POD_UID)"},
+            {"name": "remuda-bin", "mountPath": LAUNCHER_PATH, "readOnly": True},
+        ]
+        spec["volumes"] = _merged(volumes, spec.get("volumes") or [], "name")
+        container["volumeMounts"] = _merged(mounts, container.get("volumeMounts") or [], "mountPath")
+        container["env"] = _merged([{"name": "REMUDA_ALLOC_DIR", "value": ALLOC_PATH}], container["env"], "name")
+
+
+def _has_devices(container: JsonObject) -> bool:
+    """Any extended resource brings the plugin's mounts; whose plugin it is, the node's agent knows."""
+    limits = (container.get("resources") or {}).get("limits") or {}
+    return any("/" in name and not name.split("/")[0].endswith("kubernetes.io") for name in limits)
+
+
+def _merged(added: list[JsonObject], said: list[JsonObject], key: str) -> list[JsonObject]:
+    taken = {entry.get(key) for entry in said}
+    return [*(entry for entry in added if entry[key] not in taken), *said]

@@ -1,0 +1,119 @@
+"""`remuda manager`: the control plane on somebody else's cluster, one at work at a time.
+
+Scheduler, failure and workload controllers run while this process holds the Lease; they write through a `FencedCluster`, so a
+process that was frozen meanwhile writes nothing when it wakes. The lease has a connection of its own: behind the work's rate
+limit it would wait for the work that it guards. Nothing is kept in memory that the API does not have.
+
+What runs the pods are kubelets, so pods are written in their words (`core.workload.kubelet_form`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import socket
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from remuda.core.lease import Timing
+from remuda.core.workload.kubelet_form import LAUNCHER_FILE, KubeletForm
+from remuda.kube import kubeconfig
+from remuda.kube.cluster import Cluster
+from remuda.kube.fenced import FencedCluster
+from remuda.kube.http import HttpCluster
+from remuda.kube.leader import Contender, Place, Term, elapsed_s
+from remuda.launch.zipapp import container_argv
+from remuda.link.progress import ProgressBoard
+from remuda.runtime.attached import ATTACHED_SCHEDULERS, check_cluster
+from remuda.runtime.controlplane import ControlPlane
+
+LEASE = "remuda-manager"
+
+
+class ManagerConfig(msgspec.Struct, frozen=True):
+    """`kubeconfig` and `context`: None and "" = as kubectl would choose. `agent_root`: the agents' state on their machines."""
+
+    kubeconfig: str | None = None
+    context: str = ""
+    lease_namespace: str = "kube-system"
+    timing: Timing = Timing()
+    agent_root: str = "/var/lib/remuda"
+
+
+def kubelet_form(agent_root: str) -> KubeletForm:
+    root = Path(agent_root)
+    launcher = container_argv([], LAUNCHER_FILE)
+    return KubeletForm(tuple(launcher), alloc_root=str(root / "alloc"), launcher_dir=str(root / "bin"))
+
+
+def own_identity() -> str:
+    return f"{socket.gethostname()}_{os.getpid()}_{uuid.uuid4().hex[:8]}"
+
+
+class Said(Protocol):
+    """Who wants to know how far it is."""
+
+    def waiting(self) -> None: ...
+
+    def leading(self, term: Term) -> None: ...
+
+
+async def manage(
+    config: ManagerConfig,
+    cluster: Cluster,
+    lease: Cluster,
+    *,
+    identity: str,
+    said: Said,
+    clock: Callable[[], float] = time.time,
+    elapsed: Callable[[], float] = elapsed_s,
+) -> None:
+    """Until cancelled. Refusal when the cluster lacks what we stand on."""
+    await check_cluster(cluster)
+    said.waiting()
+    chance = random.Random()
+
+    async def work(term: Term) -> None:
+        said.leading(term)
+        plane = ControlPlane(
+            FencedCluster(cluster, term),
+            ProgressBoard(),
+            clock,
+            chance=chance,
+            schedulers=ATTACHED_SCHEDULERS,
+            form=kubelet_form(config.agent_root),
+        )
+        await plane.run()
+
+    place = Place(LEASE, config.lease_namespace, identity)
+    contender = Contender(lease, place, config.timing, clock=clock, elapsed=elapsed, jitter=chance.random)
+    await contender.lead(work)
+
+
+async def serve(config: ManagerConfig, said: Said) -> None:
+    """Until SIGTERM or SIGINT; the lease is given back then."""
+    access = kubeconfig.load(config.kubeconfig, context=config.context)
+    async with HttpCluster(access=access) as cluster, HttpCluster(access=access) as lease:
+        work = asyncio.create_task(manage(config, cluster, lease, identity=own_identity(), said=said))
+        is_told = False
+
+        def end() -> None:
+            nonlocal is_told
+            is_told = True
+            work.cancel()
+
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, end)
+        try:
+            await work
+        except asyncio.CancelledError:
+            if not is_told:
+                raise

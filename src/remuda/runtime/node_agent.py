@@ -1,0 +1,284 @@
+"""`remuda agent`: the agent on a real node, beside its kubelet.
+
+    <kubelet>/device-plugins/     the plugins' sockets and the kubelet's registry
+    <kubelet>/pod-resources/      who has what, read only
+    <state>/alloc/<devices>/      one directory per allocation, mounted into its container
+    <state>/bin/                  the launcher, mounted into containers
+    <state>/agent.token           which agent this is; a newer one writes its own, and this one steps aside
+    <state>/*.json                device ids, the kernel log's cursor
+
+Nothing it does at its end touches what runs: SIGTERM closes sockets, and the next agent over the same state directory takes over
+every allocation, so an upgrade keeps devices and processes. While the API is out of reach for longer than `fence_s` the children
+of its launchers are stopped: by then the manager may have handed their ranks on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import structlog
+
+from remuda.agent.agent import DP, HEALTH_ONLY, Agent, AgentConfig
+from remuda.agent.backend import DeviceBackend
+from remuda.agent.backends.choose import NodeConfig, open_sources
+from remuda.agent.backends.fake import FakeBackend
+from remuda.agent.plugin.choice import linked_best
+from remuda.agent.plugin.holdings import PodResourcesClient
+from remuda.api.core_v1 import Pod
+from remuda.api.devices import NodeDevices
+from remuda.api.errors import NotFound, Refusal
+from remuda.api.selectors import FieldSelector
+from remuda.api.training import TrainingJob
+from remuda.core.devices.links import chooser_of
+from remuda.core.devices.machine import MachineModel
+from remuda.kube import kubeconfig
+from remuda.kube.cluster import Cluster
+from remuda.kube.http import HttpCluster
+from remuda.kube.informer import Informer
+from remuda.launch.zipapp import build_zipapp
+from remuda.link.progress import ProgressBoard
+from remuda.runtime.models import machine_model
+
+log = structlog.get_logger(__name__)
+
+FAKE = "fake"
+LAUNCHER = "remuda-launch.pyz"
+PLACE = "agent.token"  # whose the state directory is
+
+
+class NodeAgentConfig(msgspec.Struct, frozen=True):
+    """`model`: name or file of the machine model; "" = what the backend finds. `fence_s` 0: never fence."""
+
+    node: str
+    state: str = "/var/lib/remuda"
+    kubelet_dir: str = "/var/lib/kubelet"
+    backend: str = "auto"
+    model: str = ""
+    mode: str = DP
+    mig: dict[str, tuple[str, ...]] = {}
+    replicas: dict[str, int] = {}
+    kubeconfig: str | None = None
+    context: str = ""
+    dcgm_port: int = 0
+    kmsg: bool = True
+    fence_s: float = 25.0
+
+
+def check(config: NodeAgentConfig) -> None:
+    """Refusal for what cannot work, before anything is touched."""
+    if config.mode not in (DP, HEALTH_ONLY):
+        raise Refusal("UnknownMode", f"`{config.mode}` is not a mode.", f"Say {DP} or {HEALTH_ONLY}.", "mode")
+    if config.backend == FAKE and not config.model:
+        raise Refusal(
+            "MissingModel", "The fake backend has the devices of a model.", "Name one: --model dgx-h100.", "model"
+        )
+    if config.mode == HEALTH_ONLY and (config.mig or config.replicas):
+        raise Refusal(
+            "ContradictingOptions",
+            "In health-only mode a vendor's plugin serves the devices; slices and shares are its business.",
+            "Drop --mig and --replicas, or run with --mode dp.",
+        )
+
+
+def parse_replicas(texts: tuple[str, ...]) -> dict[str, int]:
+    """`nvidia.com/gpu=4`; Refusal InvalidReplicas."""
+    found: dict[str, int] = {}
+    for text in texts:
+        resource, equals, number = text.partition("=")
+        if not equals or "/" not in resource or not number.isdecimal():
+            raise Refusal("InvalidReplicas", f"`{text}` is not RESOURCE=N.", "Say for instance nvidia.com/gpu=4.")
+        found[resource] = int(number)
+    return found
+
+
+def agent_config(config: NodeAgentConfig) -> AgentConfig:
+    state, kubelet = Path(config.state), Path(config.kubelet_dir)
+    return AgentConfig(
+        config.node,
+        str(state / "alloc"),
+        str(state / "checkpoints"),
+        mode=config.mode,
+        plugin_dir=str(kubelet / "device-plugins") if config.mode == DP else "",
+        launcher_dir=str(state / "bin"),
+        replicas=config.replicas,
+        mig=config.mig,
+    )
+
+
+def prepare(state: Path) -> None:
+    """The directories, and the launcher that containers are shown."""
+    (state / "bin").mkdir(parents=True, exist_ok=True)
+    (state / "bin").chmod(0o755)
+    # Containers reach their own part through a mount; nobody else of the machine has any business here.
+    (state / "alloc").mkdir(exist_ok=True)
+    (state / "alloc").chmod(0o700)
+    build_zipapp(state / "bin" / LAUNCHER)
+
+
+@contextlib.asynccontextmanager
+async def node_agent(
+    config: NodeAgentConfig, cluster: Cluster, clock: Callable[[], float] = time.time
+) -> AsyncIterator[Agent]:
+    """A running agent; left, it has let go of everything and ended nothing."""
+    check(config)
+    prepare(Path(config.state))
+    token = uuid.uuid4().hex
+    model = machine_model(config.model) if config.model else None
+    async with _backend(config, model, clock) as backend, contextlib.AsyncExitStack() as stack:
+        jobs = Informer(cluster, TrainingJob)
+        bound = Informer(cluster, Pod, fields=FieldSelector((("spec.nodeName", True, config.node),)))
+        agent = Agent(
+            agent_config(config),
+            cluster=cluster,
+            backend=backend,
+            jobs=jobs,
+            board=ProgressBoard(),
+            clock=clock,
+            resources=PodResourcesClient(str(Path(config.kubelet_dir) / "pod-resources" / "kubelet.sock")),
+        )
+        if model is not None and agent.shelf is not None:
+            agent.shelf.prefer(linked_best(chooser_of(model), agent.inventory))
+        own = Informer(cluster, NodeDevices, fields=FieldSelector((("metadata.name", True, config.node),)))
+        own.subscribe(lambda old, new: agent.quarantine(new.quarantine if new is not None else {}))
+        for informer in (jobs, bound, own):
+            await stack.enter_async_context(_running(informer.run(), f"agent-{informer.kind.resource.plural}"))
+        await jobs.synced()
+        await stack.enter_async_context(_running(keep_place(agent, Path(config.state), token), "place"))
+        await agent.start()
+        stack.push_async_callback(agent.stop)
+        if agent.holdings is not None:
+            bound.subscribe(lambda old, new, nudge=agent.holdings.nudge: nudge())  # type: ignore[misc]
+        if config.fence_s > 0:
+            await stack.enter_async_context(_running(keep_fence(agent, cluster, config.fence_s, clock), "fence"))
+        yield agent
+
+
+@contextlib.asynccontextmanager
+async def _backend(
+    config: NodeAgentConfig, model: MachineModel | None, clock: Callable[[], float]
+) -> AsyncIterator[DeviceBackend]:
+    if config.backend == FAKE:
+        assert model is not None
+        yield FakeBackend(model, config.node, clock)
+        return
+    sources = await open_sources(
+        NodeConfig(
+            config.node,
+            Path(config.state),
+            config.backend,
+            model,
+            kmsg=config.kmsg,
+            dcgm_port=config.dcgm_port,
+        ),
+        clock,
+    )
+    try:
+        yield sources.backend
+    finally:
+        await sources.close()
+
+
+@contextlib.asynccontextmanager
+async def _running(work: Coroutine[Any, Any, None], name: str) -> AsyncIterator[None]:
+    task = asyncio.get_running_loop().create_task(work, name=name)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def keep_place(agent: Agent, state: Path, token: str, look_s: float = 0.5) -> None:
+    """Steps aside when a newer agent has put its token here. Both may serve the kubelet for a while (an upgrade without a gap);
+    launchers and the report belong to the newer one, and it must not wait for them for longer than they may be silent."""
+    place = state / PLACE
+    put_token(place, token)
+    while True:
+        await asyncio.sleep(look_s)
+        if not has_token(place, token):
+            break
+    log.warning("agent.superseded", node=agent.config.node)
+    agent.step_aside()
+
+
+def put_token(place: Path, token: str) -> None:
+    temporary = place.with_suffix(f".{token}")
+    temporary.write_text(token, encoding="ascii")
+    temporary.replace(place)
+
+
+def has_token(place: Path, token: str) -> bool:
+    """A directory that cannot be read is no newer agent."""
+    try:
+        return place.read_text(encoding="ascii") == token
+    except OSError:
+        return True
+
+
+async def keep_fence(agent: Agent, cluster: Cluster, fence_s: float, clock: Callable[[], float]) -> None:
+    """Fences the launchers while the API has been out of reach for `fence_s`, lets go when it answers again."""
+    reached, is_fenced = clock(), False
+    while True:
+        try:
+            async with asyncio.timeout(fence_s / 4):
+                await cluster.get(NodeDevices, agent.config.node)
+            reached = clock()
+        except NotFound:
+            reached = clock()  # an answer all the same
+        except Exception as error:
+            log.debug("agent.unreachable", error=str(error))
+        is_out = clock() - reached >= fence_s
+        if is_out and not is_fenced:
+            agent.fence()
+        elif is_fenced and not is_out:
+            agent.unfence()
+        is_fenced = is_out
+        await asyncio.sleep(fence_s / 8)
+
+
+async def serve(config: NodeAgentConfig, on_ready: Callable[[Agent], None]) -> None:
+    """Until SIGTERM or SIGINT."""
+    check(config)
+    access = kubeconfig.load(config.kubeconfig, context=config.context)
+    told = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, told.set)
+    async with HttpCluster(access=access) as cluster:
+        starting = asyncio.ensure_future(_until(told, config, cluster, on_ready))
+        waiting = asyncio.ensure_future(told.wait())
+        try:
+            await asyncio.wait((starting, waiting), return_when=asyncio.FIRST_COMPLETED)
+            if not starting.done():
+                # Told to end while it waited for an API or a driver that does not come, or at its post: either way, out.
+                await asyncio.wait((starting,), timeout=END_S)
+        finally:
+            waiting.cancel()
+            starting.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await starting
+
+
+END_S = 5.0
+
+
+async def _until(
+    told: asyncio.Event, config: NodeAgentConfig, cluster: Cluster, on_ready: Callable[[Agent], None]
+) -> None:
+    async with node_agent(config, cluster) as agent:
+        on_ready(agent)
+        await told.wait()
+
+
+def own_node_name() -> str:
+    """As a DaemonSet says it, else the machine's own name, which is what kubelets call themselves."""
+    return os.environ.get("NODE_NAME") or os.uname().nodename.lower()
