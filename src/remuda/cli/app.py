@@ -28,7 +28,12 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "status": ("remuda.cli.status:status", "Whether it runs, where its API is, what is in it."),
         "nodes": ("remuda.cli.nodes:nodes", "Nodes: rack, readiness, GPUs free and bad."),
         "devices": ("remuda.cli.devices:devices", "The ledger: state, reason and holder of every device."),
+        "topology": ("remuda.cli.topology:topology", "How a node's devices are joined, and the domains it sits in."),
         "explain": ("remuda.cli.explain:explain", "Why a pod does not run: the six steps to it, and the stuck one."),
+    },
+    "Real clusters": {
+        "manager": ("remuda.cli.manage:manager", "Scheduler and controllers for a Kubernetes cluster."),
+        "agent": ("remuda.cli.agent:agent", "Devices of one node: served to its kubelet, and watched."),
     },
     "Training": {
         "train": ("remuda.cli.train:train", "Start a training job, from flags or from a file."),

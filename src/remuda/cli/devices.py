@@ -1,4 +1,7 @@
-"""`remuda devices`: the ledger on the screen. One glyph per device, or with -o wide one row."""
+"""`remuda devices`: the ledger on the screen. One glyph per device, or with -o wide one row (`devicerows`).
+
+A device that is cut into slices is shown as its slices in brackets: what can be had is the slices, not the device.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,10 @@ from remuda.cli.session import Session, with_session
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.text import Text
 
     from remuda.api.core_v1 import Node, Pod
-    from remuda.api.devices import NodeDevices
+    from remuda.api.devices import NodeDevices, ObservedDevice
     from remuda.core.failure.ledger import Row
 
 
@@ -28,12 +32,22 @@ class Entry(msgspec.Struct, frozen=True):
     row: Row
     rack: str
     since: datetime | None
+    seen: ObservedDevice
+
+    @property
+    def is_slice(self) -> bool:
+        return bool(self.seen.parent)
+
+    @property
+    def is_sliced(self) -> bool:
+        return not self.seen.resource and not self.seen.parent
 
 
 # condition -> (glyph, plain glyph, style, word). In the order of the legend.
 GLYPHS: dict[str, tuple[str, str, str, str]] = {
     "free": ("○", ".", "green", "free"),
     "held": ("●", "#", "blue", "held"),
+    "sliced": ("▤", "%", "", "sliced"),
     "draining": ("◌", "-", "yellow", "draining"),
     "Degraded": ("◐", "~", "yellow", "degraded"),
     "Unhealthy": ("✗", "X", "bold red", "unhealthy"),
@@ -48,7 +62,11 @@ def entries(nodes: Sequence[Node], devices: Sequence[NodeDevices], pods: Sequenc
 
     racks = {n.name: n.labels.get(RACK_LABEL, "") for n in nodes}
     since = {(d.name, v.device): v.since for d in devices for v in d.verdicts}
-    return [Entry(r, racks.get(r.node, ""), since.get((r.node, r.device))) for r in rows(devices, pods)]
+    seen = {(d.name, o.id): o for d in devices for o in d.observed.devices}
+    return [
+        Entry(r, racks.get(r.node, ""), since.get((r.node, r.device)), seen[r.node, r.device])
+        for r in rows(devices, pods)
+    ]
 
 
 def by_node(ledger: Sequence[Entry]) -> Mapping[str, list[Entry]]:
@@ -58,13 +76,16 @@ def by_node(ledger: Sequence[Entry]) -> Mapping[str, list[Entry]]:
     return found
 
 
-def condition(row: Row) -> str:
+def condition(entry: Entry) -> str:
     """What matters most about a device: a bad state, else whether somebody has it."""
+    row = entry.row
     if row.state != "Healthy":
         return row.state.value
     if row.draining:
         return "draining"
-    return "held" if row.holder else "free"
+    if row.holder:
+        return "held"
+    return "sliced" if entry.is_sliced else "free"
 
 
 def document(ledger: Sequence[Entry]) -> dict[str, Any]:
@@ -82,23 +103,19 @@ def document(ledger: Sequence[Entry]) -> dict[str, Any]:
                 "since": e.since.isoformat().replace("+00:00", "Z") if e.since else None,
                 "holder": e.row.holder,
                 "draining": e.row.draining,
+                "resource": e.seen.resource,
+                "uuid": e.seen.uuid,
+                "pci": e.seen.pci,
+                "numa": e.seen.numa,
+                "nic": e.seen.nic,
+                "memoryBytes": e.seen.memory_bytes,
+                "slice": {"of": e.seen.parent, "profile": e.seen.profile, "start": e.seen.start}
+                if e.is_slice
+                else None,
             }
             for e in ledger
         ]
     }
-
-
-def render_rows(ledger: Sequence[Entry], now: float) -> RenderableType:
-    from rich.text import Text
-
-    from remuda.cli.text import NOTHING, age
-
-    table = plain_table("NODE", "DEVICE", "TYPE", "STATE", "REASON", "HOLDER", "SINCE", right=("SINCE",))
-    for e in ledger:
-        state = Text(e.row.state.value, style="" if e.row.state == "Healthy" else GLYPHS[e.row.state.value][2])
-        holder = (e.row.holder + (" (draining)" if e.row.draining else "")) or NOTHING
-        table.add_row(e.row.node, e.row.device, e.row.type, state, e.row.reason or NOTHING, holder, age(e.since, now))
-    return table
 
 
 def render_ledger(ledger: Sequence[Entry], now: float, *, plain: bool = False) -> RenderableType:
@@ -115,18 +132,15 @@ def render_ledger(ledger: Sequence[Entry], now: float, *, plain: bool = False) -
     )
     table.columns[-1].no_wrap = False
     for node, found in by_node(ledger).items():
-        glyphs = Text()
-        for e in found:
-            glyph = GLYPHS[condition(e.row)]
-            glyphs.append(glyph[at], style=glyph[2])
-        free = sum(1 for e in found if condition(e.row) == "free")
         kind = [found[0].row.type] if len(types) > 1 else []
-        table.add_row(node, found[0].rack or "-", *kind, glyphs, str(free), _holders(found))
-    counts = Counter(condition(e.row) for e in ledger)
+        table.add_row(node, found[0].rack or "-", *kind, _glyphs(found, at), _free(found), _holders(found))
+    counts = Counter(condition(e) for e in ledger)
     legend = Text()
     for name, glyph in GLYPHS.items():
         if counts[name] or name in ("free", "held"):
             legend.append(glyph[at], style=glyph[2]).append(f" {counts[name]} {glyph[3]}   ")
+    if any(e.is_slice for e in ledger):
+        legend.append("[ ] slices of one device   ", style="dim")
     if len(types) == 1:
         legend.append(f"all {types[0]}", style="dim")
     parts: list[RenderableType] = [table, Text(), legend]
@@ -134,6 +148,35 @@ def render_ledger(ledger: Sequence[Entry], now: float, *, plain: bool = False) -
     if bad:
         parts += [Text(), _troubles(bad, now)]
     return Group(*parts)
+
+
+def _glyphs(found: Sequence[Entry], at: int) -> Text:
+    """One glyph per device; a sliced one that is well is its slices in brackets."""
+    from rich.text import Text
+
+    slices: dict[str, list[Entry]] = {}
+    for e in found:
+        if e.is_slice:
+            slices.setdefault(e.seen.parent, []).append(e)
+    line = Text()
+    for e in found:
+        if e.is_slice:
+            continue
+        pieces = slices.get(e.row.device, [])
+        shown = pieces if pieces and condition(e) == "sliced" else [e]
+        opening, closing = ("[", "]") if shown is pieces else ("", "")
+        line.append(opening, style="dim")
+        for piece in shown:
+            glyph = GLYPHS[condition(piece)]
+            line.append(glyph[at], style=glyph[2])
+        line.append(closing, style="dim")
+    return line
+
+
+def _free(found: Sequence[Entry]) -> str:
+    """Whole devices, and slices when there are any."""
+    whole, slices = (sum(1 for e in found if e.is_slice is s and condition(e) == "free") for s in (False, True))
+    return f"{whole}+{slices}" if any(e.is_slice for e in found) else str(whole)
 
 
 def _holders(found: Sequence[Entry]) -> str:
@@ -160,9 +203,10 @@ def _troubles(bad: Sequence[Entry], now: float) -> RenderableType:
 @output_option()
 @with_session
 def devices(session: Session, form: str) -> None:
-    """The ledger: state, reason and holder of every device; one line per node, -o wide one row per device.
+    """The ledger: state, reason and holder of every device; one line per node, -o wide one row per device and slice.
 
-    -o json prints {"devices": [{node, rack, device, type, state, reason, message, since, holder, draining}]}.
+    -o json prints {"devices": [{node, rack, device, type, state, reason, message, since, holder, draining, resource, uuid,
+    pci, numa, nic, memoryBytes, slice: {of, profile, start} or null}]}.
     """
     from remuda.api.core_v1 import Node, Pod
     from remuda.api.devices import NodeDevices
@@ -177,7 +221,9 @@ def devices(session: Session, form: str) -> None:
     if is_document(form):
         print_document(form, document(ledger))
     elif form == "wide":
-        show(render_rows(ledger, session.clock()))
+        from remuda.cli.devicerows import DeviceRows
+
+        show(DeviceRows(ledger, session.clock()))
     else:
         plain = not console.encoding.lower().startswith("utf")
         show(render_ledger(ledger, session.clock(), plain=plain))

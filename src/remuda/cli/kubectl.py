@@ -10,6 +10,17 @@ import click
 from remuda.cli.session import Session, with_session
 
 
+def find_kubectl(otherwise: str = "") -> str:
+    """The program, or a refusal. `otherwise`: what else would do."""
+    from remuda.api.errors import Refusal
+
+    program = shutil.which(os.environ.get("KUBECTL") or "kubectl")
+    if program is None:
+        fix = f"Install it, or name it with KUBECTL{otherwise}."
+        raise Refusal("KubectlNotFound", "There is no kubectl on the PATH.", fix)
+    return program
+
+
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @with_session
@@ -20,12 +31,6 @@ def kubectl(session: Session, arguments: tuple[str, ...]) -> int:
     state = session.state
     if state.holder() is None or not state.kubeconfig.exists():
         raise Refusal("ClusterNotRunning", f"No cluster is running in {state.path}.", "Start one with `remuda up`.")
-    program = shutil.which(os.environ.get("KUBECTL") or "kubectl")
-    if program is None:
-        raise Refusal(
-            "KubectlNotFound",
-            "There is no kubectl on the PATH.",
-            f"Install it, or name it with KUBECTL; any client works with KUBECONFIG={state.kubeconfig}.",
-        )
+    program = find_kubectl(f"; any client works with KUBECONFIG={state.kubeconfig}")
     namespace = ["--namespace", session.asked_namespace] if session.asked_namespace else []
     os.execve(program, ["kubectl", *namespace, *arguments], {**os.environ, "KUBECONFIG": str(state.kubeconfig)})

@@ -35,13 +35,14 @@ def render_nodes(found: Sequence[Node], ledger: Sequence[Entry], now: float, *, 
         status, style = ("Ready", "green") if ready and ready.status == "True" else ("NotReady", "bold red")
         if node.spec.unschedulable:
             status, style = f"{status},Cordoned", "yellow"
-        bad = sum(1 for e in own if e.row.state != "Healthy")
+        whole = [e for e in own if not e.is_slice]
+        bad = sum(1 for e in whole if e.row.state != "Healthy")
         cells: list[str | Text] = [
             node.name,
             next((e.rack for e in own if e.rack), NOTHING),
             Text(status, style=style),
-            str(len(own)),
-            str(sum(1 for e in own if condition(e.row) == "free")),
+            str(len(whole)),
+            str(sum(1 for e in whole if condition(e) == "free")),
             Text(str(bad), style="bold red" if bad else ""),
             str(len({e.row.holder for e in own if e.row.holder})),
             age(node.metadata.creation_timestamp, now),

@@ -31,7 +31,7 @@ _TAIL_LINES = 12
 @click.command()
 @click.option("--nodes", type=int, metavar="N", help="How many.  [default: 16]")
 @click.option("--racks", type=int, metavar="N", help="Racks they are spread over.  [default: 2]")
-@click.option("--model", metavar="NAME", help="Machine model of every node.  [default: dgx-h100]")
+@click.option("--model", metavar="NAME", help="Machine model of every node, or a model file.  [default: dgx-h100]")
 @click.option("--runtime", metavar="process|simulated", help="Real processes, or none at all.  [default: process]")
 @click.option("--lease", type=float, metavar="S", help="Seconds of silence after which a node is dead.  [default: 8]")
 @click.option(
@@ -95,9 +95,9 @@ def refuse_second(state: StateDir) -> None:
 
 def describe(config: ClusterConfig) -> str:
     from remuda.cli.text import plural
-    from remuda.core.devices.machine import load_model
+    from remuda.runtime.models import machine_model
 
-    devices = load_model(config.model).devices
+    devices = machine_model(config.model).devices
     kind = devices[0].type if devices else "no GPUs"
     total = plural(config.nodes * len(devices), "GPU")
     return (
@@ -236,10 +236,18 @@ def down(session: Session, wait: float) -> None:
 
 
 @click.command()
-def demo() -> int:
+@click.option(
+    "--submit",
+    type=click.Choice(["api", "kubectl"]),
+    default="api",
+    show_default=True,
+    help="How the job gets to the cluster: sent by this program, or by `kubectl apply -f`.",
+)
+def demo(submit: str) -> int:
     """A cluster, a training job and three failures it survives, in a minute, with every promise checked. Leaves nothing."""
     from rich.console import Console
 
     from remuda.cli.demo.stage import run_demo
+    from remuda.cli.kubectl import find_kubectl
 
-    return run_demo(Console())
+    return run_demo(Console(), find_kubectl() if submit == "kubectl" else "")

@@ -19,15 +19,8 @@ import msgspec
 from rich.console import Console, RenderableType
 
 from remuda.api.core_v1 import Node, NodeStatus, Pod, PodSpec, PodStatus
-from remuda.api.devices import (
-    DeviceState,
-    Drill,
-    LauncherReport,
-    NodeDevices,
-    Observed,
-    ObservedDevice,
-    Verdict,
-)
+from remuda.api.devices import DeviceState, LauncherReport, NodeDevices, Observed, ObservedDevice, Verdict
+from remuda.api.drills import Drill
 from remuda.api.meta import Condition, JsonObject, KObject, ObjectMeta, to_time
 from remuda.api.names import ANNOTATION_DEVICES, LABEL_GANG
 from remuda.api.training import (
@@ -52,6 +45,7 @@ from remuda.apiserver.store import Store
 from remuda.apiserver.store.journal import MemoryJournal
 from remuda.cli.app import main
 from remuda.cli.session import Session
+from remuda.core.devices.machine import load_model
 from remuda.kube.cluster import Cluster
 from remuda.runtime.config import RACK_LABEL
 from remuda.runtime.state import StateDir
@@ -165,6 +159,54 @@ def devices_of_node(
         ),
         verdicts=[bad.get(g, Verdict(device=g, since=at(-300))) for g in GPUS],
     )
+
+
+def holding(*devices: str, name: str = "hello-worker-1", **fields: Any) -> ObjectMeta:
+    """Metadata of a pod that holds those devices."""
+    annotations = {ANNOTATION_DEVICES: ",".join(devices)}
+    return ObjectMeta(name=name, namespace="default", annotations=annotations, **fields)
+
+
+def a_full_node(number: int = 2, model: str = "dgx-h100", *, sliced: bool = False) -> NodeDevices:
+    """A node that says all of its devices an agent can say; gpu-2 is bad. `sliced`: gpu-1 is cut in two."""
+    rows: list[ObservedDevice] = []
+    for d in load_model(model).devices:
+        row = ObservedDevice(
+            id=d.id,
+            type=d.type,
+            index=d.index,
+            memory_bytes=d.memory_bytes,
+            numa=d.numa,
+            nic=d.nic,
+            uuid=f"GPU-3d2f8e4c-1111-2222-3333-44445555666{d.index}",
+            pci=f"0000:{0x1B + 18 * d.index:02x}:00.0",
+        )
+        rows.append(row)
+        if sliced and d.index == 1:
+            rows[-1] = msgspec.structs.replace(row, resource="")
+    if sliced:
+        rows += [
+            msgspec.structs.replace(
+                rows[1],
+                id=f"gpu-1-3g.40gb-{start}",
+                uuid=f"MIG-3d2f8e4c-1111-2222-3333-44445555666{start}",
+                memory_bytes=rows[1].memory_bytes // 2,
+                resource="nvidia.com/mig-3g.40gb",
+                parent="gpu-1",
+                profile="3g.40gb",
+                start=start,
+            )
+            for start in (0, 4)
+        ]
+    return NodeDevices(
+        metadata=ObjectMeta(name=f"node-0{number}"),
+        observed=Observed(model=model, devices=rows),
+        verdicts=[XID if r.id == "gpu-2" else Verdict(device=r.id, since=at(-300)) for r in rows],
+    )
+
+
+def a_sliced_node() -> NodeDevices:
+    return a_full_node(sliced=True)
 
 
 XID = Verdict(

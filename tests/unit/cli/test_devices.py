@@ -5,9 +5,22 @@ import msgspec
 from remuda.api.core_v1 import Node, NodeSpec
 from remuda.api.devices import DeviceState, NodeDevices, Verdict
 from remuda.api.meta import ObjectMeta
-from remuda.cli.devices import entries, render_ledger, render_rows
+from remuda.cli.devicerows import DeviceRows
+from remuda.cli.devices import entries, render_ledger
 from remuda.cli.nodes import render_nodes
-from tests.unit.cli.scenes import NOW, Cli, a_node, a_pod, at, devices_of_node, machines, pods, text_of
+from tests.unit.cli.scenes import (
+    NOW,
+    Cli,
+    a_node,
+    a_pod,
+    a_sliced_node,
+    at,
+    devices_of_node,
+    holding,
+    machines,
+    pods,
+    text_of,
+)
 
 
 def sample() -> tuple[list[Node], list[NodeDevices]]:
@@ -55,11 +68,47 @@ def test_every_state_has_a_glyph_also_without_unicode() -> None:
 
 def test_wide_is_one_row_a_device() -> None:
     nodes, devices = sample()
-    lines = text_of(render_rows(entries(nodes, devices, pods()), NOW), 120).splitlines()
+    lines = text_of(DeviceRows(entries(nodes, devices, pods()), NOW), 120).splitlines()
     assert len(lines) == 1 + 48
-    assert lines[0].split() == ["NODE", "DEVICE", "TYPE", "STATE", "REASON", "HOLDER", "SINCE"]
-    assert lines[1].split() == ["node-01", "gpu-0", "H100", "Healthy", "-", "default/hello-worker-0", "5m00s"]
-    assert lines[11].split() == ["node-02", "gpu-2", "H100", "Unhealthy", "Xid79", "-", "1m00s"]
+    assert lines[0].split() == ["NODE", "DEVICE", "TYPE", "STATE", "REASON", "HOLDER", "SINCE", "NUMA"]
+    assert lines[1].split() == ["node-01", "gpu-0", "H100", "Healthy", "-", "default/hello-worker-0", "5m00s", "0"]
+    assert lines[11].split() == ["node-02", "gpu-2", "H100", "Unhealthy", "Xid79", "-", "1m00s", "0"]
+
+
+SLICES = ["gpu-1-3g.40gb-0", "gpu-1-3g.40gb-4"]
+
+
+def test_a_sliced_device_is_its_slices_in_brackets() -> None:
+    node = a_sliced_node()
+    ledger = entries([a_node(2)], [node], [a_pod(1, metadata=holding("gpu-0", SLICES[1]))])
+    screen = text_of(render_ledger(ledger, NOW), 100)
+    assert "●[○●]✗○○○○○" in screen
+    assert "5+1" in screen
+    assert "1 sliced" in screen
+    assert "#[.#]X....." in text_of(render_ledger(ledger, NOW, plain=True), 100)
+    nodes = text_of(render_nodes([a_node(2)], ledger, NOW), 80).splitlines()
+    assert nodes[1].split()[3:6] == ["8", "5", "1"]  # GPUs, free, bad: slices are not GPUs
+
+
+def test_wide_has_as_many_columns_as_there_is_room_for() -> None:
+    ledger = entries([a_node(2)], [a_sliced_node()], [a_pod(1, metadata=holding("gpu-0", SLICES[1]))])
+    everything = text_of(DeviceRows(ledger, NOW), 200).splitlines()
+    assert everything[0].split() == ("NODE DEVICE TYPE SLICE STATE REASON HOLDER SINCE NUMA NIC PCI UUID".split())
+    assert [line.split()[1] for line in everything[1:5]] == ["gpu-0", "gpu-1", *SLICES]
+    assert "3g.40gb at 4" in everything[4]
+    assert everything[1].endswith("GPU-3d2f8e4c-1111-2222-3333-444455556660")
+    assert len(everything) == 11
+    for width in (120, 80):
+        screen = text_of(DeviceRows(ledger, NOW), width)
+        lines = screen.splitlines()
+        assert all(len(line) <= width for line in lines)
+        assert "all NVIDIA-H100-80GB-HBM3" in screen
+        assert "(sliced)" in lines[2]
+        assert lines[4].split()[:5] == ["node-02", SLICES[1], "Healthy", "-", "default/hello-worker-1"]
+        hidden = {120: "No room for: SLICE.", 80: "No room for: SLICE, UUID, PCI, NIC."}[width]
+        assert hidden in screen
+    assert "GPU-3d2f8e4c.." in text_of(DeviceRows(ledger, NOW), 120)
+    assert text_of(DeviceRows([], NOW), 80).startswith("No devices.")
 
 
 def test_nodes_count_free_and_bad() -> None:
@@ -86,6 +135,13 @@ def test_devices_as_a_document(busy: Cli) -> None:
         "since": at(-60).isoformat().replace("+00:00", "Z"),
         "holder": "",
         "draining": False,
+        "resource": "nvidia.com/gpu",
+        "uuid": "",
+        "pci": "",
+        "numa": 0,
+        "nic": "",
+        "memoryBytes": 0,
+        "slice": None,
     }
 
 

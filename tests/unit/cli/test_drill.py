@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from remuda.api.devices import Drill, DrillKind, DrillSpec
+from remuda.api.drills import DRILLS, Drill, DrillKind, DrillSpec
 from remuda.api.errors import Refusal
-from remuda.cli.drill import KINDS, Target, aim, parse_code
+from remuda.cli.drill import drill
+from remuda.cli.drilltarget import Target, aim, parse_code
 from remuda.core.devices.faults import fault_table
 from tests.unit.cli.scenes import Cli, a_job, machines
 
@@ -14,7 +15,7 @@ HELLO = a_job()
 
 
 def test_every_drill_can_be_said() -> None:
-    assert set(KINDS) == {kind.value for kind in DrillKind}
+    assert set(drill.commands) == {kind.value for kind in DrillKind} | {"list", "undo"}
 
 
 @pytest.mark.parametrize("text", ["79", "xid79", "Xid 79", "XID-79", "xid_79", " 079 "])
@@ -135,5 +136,5 @@ def test_a_drill_nobody_carries_out(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_the_list_of_drills_needs_no_cluster(cli: Cli) -> None:
-    assert "remuda drill node-lost node-03" in cli.run("drill", "list").out
-    assert {d["type"] for d in cli.run("drill", "list", "-o", "json").document["drills"]} == set(KINDS)
+    assert "node-lost node-03" in cli.run("drill", "list").out
+    assert {d["type"] for d in cli.run("drill", "list", "-o", "json").document["drills"]} == set(DRILLS)

@@ -1,7 +1,8 @@
 """What a fault code means: its class, what it does to the device's state, and the remedy for the device.
 
-The table is versioned data (`faults.json`), because vendors disagree and their lists change: each row states the vendor's
-facts (class and action bucket) and `policy` turns (class, action) into effect and remedy, first match wins; a row may say
+The table is versioned data, because vendors disagree and their lists change: `faults.json` has Xid and what our own sources
+report, `codes/*.json` NVSwitch, AMD, DCGM and the host. A file says where its codes are published, each row states the vendor's
+facts (class and action bucket), and `policy` turns (class, action) into effect and remedy, first match wins; a row may say
 its own effect and remedy where the vendor left the action blank. A code the table does not know takes the conservative
 class: Unhealthy, reason UnknownFaultCode. Being wrong that way costs a device for a while; being wrong the other way gives a
 broken device to the next job.
@@ -20,6 +21,8 @@ from importlib import resources
 import msgspec
 
 from remuda.api.devices import DeviceState, Signal
+
+SCOPES = ("process", "device", "link", "switch", "node")  # what a fault breaks
 
 
 class DeviceRemedy(StrEnum):
@@ -45,6 +48,8 @@ class FaultClass(msgspec.Struct, frozen=True):
     clears: bool = False  # evidence of health: what was known against the device before it no longer counts
     retracts: tuple[str, ...] = ()  # codes this one takes back: the report is back, the device is back
     debounced: bool = False  # known to come and go: believed only when it stays
+    scope: str = "device"  # what is broken: process | device | link | switch | node
+    source: str = ""  # where the code and the vendor's action are published
 
 
 class FaultTable(msgspec.Struct, frozen=True):
@@ -61,6 +66,7 @@ class _Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     actions: list[str] = msgspec.field(name="action")
     effect: DeviceState
     remedy: DeviceRemedy
+    scope: str = ""
 
 
 class _Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -74,6 +80,7 @@ class _Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     clears: bool = False
     retracts: list[str] = []
     debounced: bool = False
+    scope: str = ""
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -82,6 +89,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     policy: list[_Rule]
     codes: list[_Row]
     sources: dict[str, str]
+    scopes: dict[str, str] = {}  # of a class, where neither the row nor its rule says one
 
 
 _SENTENCE = {
@@ -106,13 +114,17 @@ def parse_faults(data: bytes) -> FaultTable:
 
 def _resolve(row: _Row, file: _File) -> FaultClass:
     effect, remedy = row.effect, row.remedy
+    scope = row.scope
     if effect is None or remedy is None:
         rule = next(
             (r for r in file.policy if row.action in r.actions and (row.cls in r.classes or "*" in r.classes)), None
         )
         if rule is None:
             raise ValueError(f"fault table {file.version}: no policy for {row.code} ({row.cls}, {row.action!r})")
-        effect, remedy = effect or rule.effect, remedy or rule.remedy
+        effect, remedy, scope = effect or rule.effect, remedy or rule.remedy, scope or rule.scope
+    scope = scope or file.scopes.get(row.cls, "device")
+    if scope not in SCOPES:
+        raise ValueError(f"fault table {file.version}: {row.code} has scope {scope!r}")
     message = f"{row.code}: {row.what}."
     if _SENTENCE[remedy]:
         message += f" {_SENTENCE[remedy]}"
@@ -127,6 +139,8 @@ def _resolve(row: _Row, file: _File) -> FaultClass:
         clears=row.clears,
         retracts=tuple(row.retracts),
         debounced=row.debounced,
+        scope=scope,
+        source=file.source,
     )
 
 
@@ -137,8 +151,17 @@ def _reason(code: str) -> str:
 
 @cache
 def fault_table() -> FaultTable:
-    """The table of this build."""
-    return parse_faults(resources.files(__package__).joinpath("faults.json").read_bytes())
+    """The table of this build: all its files together. ValueError when two of them say the same code."""
+    package = resources.files(__package__)
+    first = parse_faults(package.joinpath("faults.json").read_bytes())
+    by_code, by_source = dict(first.by_code), dict(first.by_source)
+    for file in sorted(package.joinpath("codes").iterdir(), key=lambda f: f.name):
+        more = parse_faults(file.read_bytes())
+        if both := by_code.keys() & more.by_code.keys():
+            raise ValueError(f"fault table {file.name}: {sorted(both)} are in another file, too")
+        by_code |= more.by_code
+        by_source |= more.by_source
+    return FaultTable(first.version, first.source, by_code, by_source)
 
 
 def classify(source: str, code: str) -> FaultClass:

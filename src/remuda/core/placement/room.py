@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from remuda.core.devices.links import bits_of, chooser_of
+from remuda.core.devices.seen import machine_of
 from remuda.core.placement.requests import PODS, Amounts, is_extended
 from remuda.core.placement.snapshot import NodeView, Snapshot, mask_of
 
@@ -58,7 +60,19 @@ class Room:
 
 
 def choose(view: NodeView, free: int, count: int) -> int:
-    """`count` of the free rows."""
+    """`count` of the free rows: the best-linked set where the machine is known, else (slices, unknown makes) the lowest."""
+    machine = machine_of(view.observed) if view.observed and 0 < count < free.bit_count() else None
+    if machine is None:
+        return _lowest(free, count)
+    index_of = {device.id: device.index for device in machine.devices}
+    row_of = {index_of.get(view.devices[row], -1): row for row in bits_of(free)}
+    if -1 in row_of or len(row_of) < free.bit_count():
+        return _lowest(free, count)
+    best = chooser_of(machine).best(sum(1 << index for index in row_of), count)
+    return sum(1 << row_of[index] for index in bits_of(best.mask))
+
+
+def _lowest(free: int, count: int) -> int:
     chosen = 0
     for _ in range(count):
         bit = free & -free

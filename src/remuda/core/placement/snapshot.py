@@ -17,7 +17,7 @@ import msgspec
 
 from remuda.api.conditions import is_true
 from remuda.api.core_v1 import Node, Pod, Taint, Toleration
-from remuda.api.devices import DeviceState, NodeDevices
+from remuda.api.devices import DeviceState, NodeDevices, Observed
 from remuda.api.names import ANNOTATION_DEVICES
 from remuda.core.placement.requests import PODS, Amounts, amounts_of, requests_of
 
@@ -34,6 +34,7 @@ class NodeView(msgspec.Struct, frozen=True):
     resources: Mapping[str, int] = {}  # per resource of the ledger: the mask of its rows
     offered: Amounts = {}  # the node's allocatable
     model: str = ""
+    observed: Observed | None = None  # what the node shows of itself: how its devices are joined
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -158,6 +159,7 @@ def _view(node: Node, devices: NodeDevices | None, alive: bool) -> NodeView:
         resources=resources,
         offered=amounts_of(node.status.allocatable),
         model=devices.observed.model if devices else "",
+        observed=devices.observed if devices else None,
     )
 
 

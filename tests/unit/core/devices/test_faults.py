@@ -10,6 +10,7 @@ import pytest
 from remuda.api.devices import DeviceState, Signal
 from remuda.core.devices.faults import (
     MAX_SIGNALS,
+    SCOPES,
     DeviceRemedy,
     FaultClass,
     add_signal,
@@ -37,9 +38,47 @@ def test_the_table_says_which_one_it_is() -> None:
 
 
 def test_every_vendor_code_is_there_and_no_other() -> None:
-    codes = [int(code.removeprefix("xid-")) for code in fault_table().by_code if code.startswith("xid-")]
-    assert sorted(codes) == sorted(XIDS)
-    assert len(codes) == len(set(codes))
+    codes = [code.removeprefix("xid-") for code in fault_table().by_code if code.startswith("xid-")]
+    assert sorted(int(c) for c in codes if c.isdecimal()) == sorted(XIDS)
+    assert sorted(c for c in codes if not c.isdecimal()) == [f"{n}-nonfatal" for n in range(144, 151)]
+
+
+def test_every_nvswitch_code_is_there() -> None:
+    codes = {int(code.removeprefix("sxid-")) for code in fault_table().by_code if code.startswith("sxid-")}
+    assert len(codes) == 93
+    assert {10004, 11004, 12028, 19084, 20001, 20012, 20034, 24007, *range(23001, 23018)} <= codes
+
+
+def test_every_row_says_where_it_is_from_and_what_it_breaks() -> None:
+    for fault in fault_table().by_code.values():
+        assert len(fault.source) > 20, fault.code
+        assert fault.scope in SCOPES, fault.code
+
+
+@pytest.mark.parametrize(
+    ("code", "scope"),
+    [
+        ("xid-13", "process"),
+        ("xid-8", "process"),
+        ("xid-94", "process"),
+        ("xid-46", "device"),
+        ("xid-79", "device"),
+        ("xid-74", "link"),
+        ("xid-149", "link"),
+        ("xid-151", "node"),
+        ("xid-78", "node"),
+        ("sxid-20034", "link"),
+        ("sxid-23001", "switch"),
+        ("dcgm-nvswitch-down", "switch"),
+        ("driver-hang", "node"),
+        ("amd-page-fault", "process"),
+        ("nic-port-down", "link"),
+        ("readonly-filesystem", "node"),
+        ("gremlins", "device"),
+    ],
+)
+def test_scope(code: str, scope: str) -> None:
+    assert classify("kmsg", code).scope == scope
 
 
 @pytest.mark.parametrize("fault", fault_table().by_code.values(), ids=lambda f: f.code)
@@ -86,6 +125,20 @@ def test_a_row_can_be_shown_to_people(fault: FaultClass) -> None:
         ("xid-151", "security", UNHEALTHY, REBOOT),
         ("xid-167", "bus", UNHEALTHY, REBOOT),
         ("xid-171", "ecc", UNHEALTHY, RESET),
+        # what the line says beyond its code
+        ("xid-145-nonfatal", "interconnect", HEALTHY, NONE),
+        # the NVLink fabric
+        ("sxid-11012", "corrected", HEALTHY, NONE),
+        ("sxid-20012", "link_state", DEGRADED, NONE),
+        ("sxid-12028", "partition", UNHEALTHY, REBOOT),
+        ("sxid-23017", "fabric", UNHEALTHY, REBOOT),
+        # other makers and the host
+        ("amd-reset", "hang", UNHEALTHY, RESET),
+        ("amd-ras-uncorrected", "ecc", UNHEALTHY, RESET),
+        ("aer-corrected", "corrected", HEALTHY, NONE),
+        ("aer-fatal", "bus", UNHEALTHY, REBOOT),
+        ("dcgm-row-remap-failure", "diagnostic", UNHEALTHY, REPLACE),
+        ("neuron-hbm-uncorrectable", "device_fatal", UNHEALTHY, REPLACE),
         # sources other than Xid
         ("nvml-lost", "bus", UNHEALTHY, REBOOT),
         ("ecc-dbe", "ecc", UNHEALTHY, RESET),
@@ -133,6 +186,13 @@ def test_a_row_without_a_policy_is_an_error_in_the_table() -> None:
 def test_a_row_may_say_its_own_effect() -> None:
     fault = parse_faults(a_table(action="DANCE", effect="Degraded", remedy="Replace")).by_code["xid-1"]
     assert (fault.effect, fault.remedy) == (DEGRADED, REPLACE)
+
+
+def test_a_scope_nobody_knows_is_an_error_in_the_table() -> None:
+    assert parse_faults(a_table()).by_code["xid-1"].scope == "device"
+    assert parse_faults(a_table(scope="node")).by_code["xid-1"].scope == "node"
+    with pytest.raises(ValueError, match="xid-1 has scope 'galaxy'"):
+        parse_faults(a_table(scope="galaxy"))
 
 
 def test_a_code_said_twice_is_an_error_in_the_table() -> None:
