@@ -42,14 +42,16 @@ test: check ## check + end-to-end tests + crash tests + tests against a real Kub
 	$(PYTEST) -n $(JOBS) --schedules 200 tests/component/test_random_schedules.py
 	$(if $(E2E_TESTS),$(PYTEST) $(E2E_TESTS))
 	$(PYTEST) tests/crash
+	$(PYTEST) tests/kubelet_rows
 	$(PYTEST) tests/kube
 	$(PYTEST) tests/conformance
 
 demo: $(STAMP) ## a cluster of simulated GPUs on this machine, a training job, and a failure it survives
 	$(BIN)/remuda demo
 
-kube: ## build the real Kubernetes control plane for `make test` (needs Go >= 1.26; cached outside the repo)
+kube: ## build the real Kubernetes for `make test` (Go >= 1.26; cached outside the repo); as root, a node's packages too
 	@tools/build-kube
+	@tools/node-packages
 
 bench-recovery: $(STAMP) ## measure recovery times and print PASS or MISS for each bar
 	$(BIN)/python -m bench.recovery $(ARGS)

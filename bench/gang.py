@@ -18,7 +18,7 @@ import msgspec
 
 from bench.marks import Broken
 from remuda.api.core_v1 import Pod
-from remuda.api.devices import Drill, DrillKind, DrillSpec
+from remuda.api.drills import Drill, DrillKind, DrillSpec
 from remuda.api.meta import ObjectMeta, to_seconds
 from remuda.api.training import (
     UNLIMITED,

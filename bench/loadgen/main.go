@@ -16,6 +16,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"slices"
 	"sort"
 	"sync"
 	"sync/atomic"
@@ -194,7 +195,8 @@ func spread(c *client, request func(int) error) error {
 	return report(c, all, time.Since(begun).Seconds(), len(all))
 }
 
-// fanout lets every worker watch, changes one pod again and again, and counts until everybody has seen every change.
+// fanout lets every worker watch, changes one pod again and again, and counts until everybody has seen every change. The times
+// it reports are those from asking for a change until one watcher has it.
 func fanout(ctx context.Context, c *client) error {
 	var seen atomic.Int64
 	var group sync.WaitGroup
@@ -216,8 +218,10 @@ func fanout(ctx context.Context, c *client) error {
 	}
 	path := fmt.Sprintf("%s?watch=1&resourceVersion=%s&fieldSelector=metadata.name=%s", pods(), listing.Metadata.ResourceVersion, name)
 	var last atomic.Int64 // when the last event came, in nanoseconds since the start
+	asked := make([]atomic.Int64, *count)
+	delays := make([][]float64, *workers)
 	begun := time.Now()
-	for range *workers {
+	for worker := range *workers {
 		group.Go(func() {
 			stream, err := c.open(ctx, "GET", path, "", nil)
 			opened <- struct{}{}
@@ -235,9 +239,11 @@ func fanout(ctx context.Context, c *client) error {
 				}
 				c.bytes.Add(int64(len(line)))
 				if bytes.Contains(line[:min(len(line), 40)], []byte("MODIFIED")) {
+					now := int64(time.Since(begun))
+					delays[worker] = append(delays[worker], time.Duration(now-asked[got].Load()).Seconds())
 					got++
 					seen.Add(1)
-					last.Store(int64(time.Since(begun)))
+					last.Store(now)
 				}
 			}
 		})
@@ -250,6 +256,7 @@ func fanout(ctx context.Context, c *client) error {
 		if failure.Load() != nil {
 			break
 		}
+		asked[change].Store(int64(time.Since(begun)))
 		if err := c.call(ctx, "PATCH", pods()+"/"+name+"/status", mergePatch, statusBody(change+int(time.Now().UnixNano()%1e6)*1000)); err != nil {
 			return err
 		}
@@ -258,7 +265,7 @@ func fanout(ctx context.Context, c *client) error {
 	if err, ok := failure.Load().(error); ok {
 		return err
 	}
-	return report(c, nil, (time.Duration(last.Load()) - started).Seconds(), int(seen.Load()))
+	return report(c, slices.Concat(delays...), (time.Duration(last.Load()) - started).Seconds(), int(seen.Load()))
 }
 
 func report(c *client, taken []float64, seconds float64, done int) error {

@@ -59,6 +59,7 @@ class Invariants:
         self.pods: dict[str, Pod] = {}
         self.jobs: dict[str, TrainingJob] = {}  # by namespace/name
         self.bad_since: dict[Place, float] = {}
+        self.held: dict[str, dict[str, set[Place]]] = {}  # node -> pod uid -> what the node says it has
         self.opened: dict[tuple[str, int], dict[str, int]] = {}  # (job uid, attempt) -> uid -> rank
         self.resumed: dict[tuple[str, int], int] = {}  # (job uid, attempt) -> step
         self._now = now
@@ -108,12 +109,15 @@ class Invariants:
                 self._newly_bound(new)
 
     def _holds_alone(self, pod: Pod) -> None:
-        mine = set(_places(pod))
+        mine = self._has(pod)
         for other in self.pods.values():
-            if other.uid != pod.uid and not other.is_terminal and mine & set(_places(other)):
-                self._broken(
-                    "no device is held twice", f"{pod.name} and {other.name} hold {mine & set(_places(other))}"
-                )
+            both = mine & self._has(other)
+            if other.uid != pod.uid and not other.is_terminal and both:
+                self._broken("no device is held twice", f"{pod.name} and {other.name} hold {both}")
+
+    def _has(self, pod: Pod) -> set[Place]:
+        """What its node says it has; until then what the scheduler chose for it. The node may have had to give it others."""
+        return self.held.get(pod.spec.node_name, {}).get(pod.uid) or set(_places(pod))
 
     def _newly_bound(self, pod: Pod) -> None:
         places = _places(pod)
@@ -188,6 +192,15 @@ class Invariants:
                 self.bad_since.setdefault((node.name, device.id), self._now())
             else:
                 self.bad_since.pop((node.name, device.id), None)
+        held: dict[str, set[Place]] = {}
+        for holding in node.observed.holdings:
+            held.setdefault(holding.uid, set()).update((node.name, device) for device in holding.devices)
+        self.held[node.name] = held
+        owner: dict[Place, str] = {}
+        for uid, places in held.items():
+            for place in places:
+                if owner.setdefault(place, uid) != uid:
+                    self._broken("no node gives a device twice", f"{place} to {owner[place]} and {uid}")
         for report in node.observed.launchers:
             pod = self.pods.get(report.uid)
             job = self._job_of(pod) if pod is not None else None

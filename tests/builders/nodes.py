@@ -9,7 +9,7 @@ from contextlib import aclosing, asynccontextmanager
 from typing import Any, TypeVar
 
 from remuda.api.core_v1 import Node, Pod
-from remuda.api.devices import Drill
+from remuda.api.drills import Drill
 from remuda.api.errors import NotFound, Refusal, Unavailable
 from remuda.api.meta import JsonObject, KObject
 from remuda.apiserver.local import LocalCluster
@@ -17,7 +17,9 @@ from remuda.apiserver.store import MemoryJournal, Store
 from remuda.kube.cluster import Cluster
 from remuda.kube.informer import Informer
 from remuda.link.allocation import Allocation, Deliver, Message
+from remuda.link.deviceplugin import PluginPort
 from remuda.node.addresses import PodAddresses
+from remuda.node.devices.service import DeviceSettings
 from remuda.node.drills import DrillRunner
 from remuda.node.feed import PodFeed
 from remuda.node.images import ImageStore
@@ -43,6 +45,23 @@ class BookkeepingAgent:
         self.is_fenced = 0
         self.is_silent = False
         self.on_release: Callable[[str], None] = lambda uid: None
+        self.served: dict[str, PluginPort] = {}  # plugins by resource
+
+    def plugins(self) -> dict[str, PluginPort]:
+        return self.served
+
+    async def attach(
+        self, pod: Pod, container: str, resource: str, devices: Sequence[str], *, simulated: bool = False
+    ) -> Allocation:
+        self.calls.append(("attach", pod.name, container, resource, tuple(devices), simulated))
+        for device in devices:
+            if self.held.get(device, pod.uid) != pod.uid:
+                raise Refusal("DeviceHeld", f"{device} is held by {self.held[device]}.", "Wait.")
+        self.held.update(dict.fromkeys(devices, pod.uid))
+        return Allocation(tuple(devices), self.directory, {})
+
+    def inject_plugin_fault(self, resource: str, fault: str) -> None:
+        self.calls.append(("plugin fault", resource, fault))
 
     async def allocate(self, pod: Pod, devices: Sequence[str], *, simulated: bool = False) -> Allocation:
         self.calls.append(("allocate", pod.name, tuple(devices), simulated))
@@ -136,8 +155,11 @@ class Rig:
         lease_s: float = 8.0,
         images: ImageStore | None = None,
         directory: str = "",
+        devices: DeviceSettings | None = None,
+        plugins: dict[str, PluginPort] | None = None,
     ) -> EmbeddedNode:
         agent = self.agents[name] = BookkeepingAgent(name, directory)
+        agent.served = plugins or {}
         node = self.nodes[name] = EmbeddedNode(
             NodeConfig(name, {"topology.remuda.dev/rack": "rack-1"}, DEVICES, lease_s),
             cluster=self.reach,
@@ -147,6 +169,7 @@ class Rig:
             clock=self.clock,
             images=images,
             silence=agent.silence,
+            devices=devices,
         )
         return node
 

@@ -25,14 +25,18 @@ def pod_wire(
     env: dict[str, str] | None = None,
     annotations: dict[str, str] | None = None,
     args: list[str] | None = None,
+    limits: dict[str, int] | None = None,
+    inits: list[JsonObject] | None = None,
 ) -> JsonObject:
-    """A pod bound to a node, as a manifest."""
+    """A pod bound to a node, as a manifest. `inits`: init containers as they are."""
     container: JsonObject = {"name": "main", "command": command or [], "args": args or [], "image": image}
     container["env"] = [{"name": k, "value": v} for k, v in (env or {}).items()]
     marks = dict(annotations or {})
     if devices:
         marks[ANNOTATION_DEVICES] = ",".join(devices)
         container["resources"] = {"limits": {RESOURCE_GPU: len(devices)}}
+    if limits:
+        container["resources"] = {"limits": limits}
     if launch:
         marks[ANNOTATION_LAUNCH] = "true"
     return {
@@ -47,6 +51,7 @@ def pod_wire(
             "restartPolicy": policy,
             "terminationGracePeriodSeconds": grace,
             "containers": [container],
+            **({"initContainers": inits} if inits else {}),
         },
     }
 

@@ -13,7 +13,7 @@ from collections import Counter
 
 import msgspec
 
-from remuda.api.devices import DrillKind
+from remuda.api.drills import DrillKind
 from remuda.api.names import LABEL_GANG
 from remuda.api.training import Budgets, Cause, Member, TrainingJob
 from remuda.core.placement.snapshot import devices_of

@@ -28,7 +28,8 @@ import structlog
 from structlog.typing import EventDict, WrappedLogger
 
 from remuda.api.core_v1 import Pod
-from remuda.api.devices import Drill, DrillKind, DrillSpec, NodeDevices
+from remuda.api.devices import NodeDevices
+from remuda.api.drills import Drill, DrillKind, DrillSpec
 from remuda.api.meta import KObject, ObjectMeta
 from remuda.api.names import LABEL_GANG
 from remuda.api.training import (

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from remuda.api.core_v1 import Pod
-from remuda.api.devices import Drill
+from remuda.api.drills import Drill
 from remuda.api.meta import to_seconds
 from remuda.node.runtime import PodRuntime
 from remuda.node.simulated import SimulatedRuntime

@@ -22,7 +22,7 @@ import pytest_asyncio
 
 from remuda.api.codec import encode
 from remuda.api.core_v1 import Pod
-from remuda.api.devices import Drill
+from remuda.api.drills import Drill
 from remuda.launch.zipapp import build_zipapp
 from remuda.node import proctree
 from remuda.node.containers import STATUS_UNKNOWN

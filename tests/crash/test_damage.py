@@ -151,6 +151,22 @@ async def test_one_flipped_bit_anywhere_is_never_silent(tmp_path: Path) -> None:
     assert set(outcomes) <= {"StateDamaged", "StateUnreadable", "StateNotOurs", "StateTooNew", "unused"}
 
 
+@pytest.mark.parametrize("wrong", [5, 29])
+async def test_the_mark_of_forgotten_history_is_not_believed_against_the_log(tmp_path: Path, wrong: int) -> None:
+    path = tmp_path / "state.db"
+    await filled(path, history=20)
+    whole = Store(SqliteJournal(path))
+    floor, right = whole._floor, history(whole)
+    await whole.close()
+    assert 5 < floor < 29
+    alter(path, f"UPDATE meta SET value={wrong} WHERE name='compacted'")
+    store = Store(SqliteJournal(path))
+    assert history(store) == right
+    with pytest.raises(Expired):
+        store.follow(PREFIX, floor - 1)
+    await store.close()
+
+
 def history(store: Store) -> list[tuple[int, str, bytes]]:
     return [(r.rv, type_, r.raw) for _, type_, r in store.follow(PREFIX, store._floor).read()]
 

@@ -11,8 +11,12 @@ from pathlib import Path
 import pytest
 
 from tests.kube.control_plane import ControlPlane, binaries_dir
+from tests.kube.real_node import RealNode, missing
+
+pytest.register_assert_rewrite("tests.kubelet_rows.rows", "tests.kubelet_rows.rig")
 
 HERE = Path(__file__).parent
+NO_NODE = "there is no real kubelet here (`make kube` as root sets one up)"
 MISSING = "the real control plane is not built; run `make kube` (Go >= 1.26) and try again"
 
 
@@ -27,10 +31,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    skipped = [report for report in terminalreporter.stats.get("skipped", []) if MISSING in str(report.longrepr)]
-    if skipped:
-        terminalreporter.section("KUBERNETES TESTS DID NOT RUN", sep="!", red=True, bold=True)
-        terminalreporter.line(f"{len(skipped)} skipped: {MISSING}.", red=True, bold=True)
+    skipped = terminalreporter.stats.get("skipped", [])
+    for reason in (MISSING, NO_NODE):
+        count = sum(reason in str(report.longrepr) for report in skipped)
+        if count:
+            terminalreporter.section("KUBERNETES TESTS DID NOT RUN", sep="!", red=True, bold=True)
+            terminalreporter.line(f"{count} skipped: {reason}.", red=True, bold=True)
 
 
 @pytest.fixture(scope="session")
@@ -43,5 +49,27 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlP
     plane = ControlPlane.start(tmp_path_factory.mktemp("kube"))
     try:
         yield plane
+    finally:
+        plane.stop()
+
+
+@pytest.fixture(scope="session")
+def real_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealNode]:
+    """One kubelet with real containers and an API server of its own; tests get namespaces from it."""
+    if not binaries_dir().is_dir():
+        if is_required():
+            pytest.fail(MISSING, pytrace=False)
+        pytest.skip(MISSING)
+    if why := missing():
+        if is_required():
+            pytest.fail(f"{NO_NODE}: {why}", pytrace=False)
+        pytest.skip(f"{NO_NODE}: {why}")
+    plane = ControlPlane.start(tmp_path_factory.mktemp("real"))
+    try:
+        node = RealNode.start(plane)
+        try:
+            yield node
+        finally:
+            node.stop()
     finally:
         plane.stop()

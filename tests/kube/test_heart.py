@@ -19,8 +19,9 @@ import pytest_asyncio
 import yaml
 
 from remuda.api.core_v1 import Node, Pod
-from remuda.api.devices import DrillKind
+from remuda.api.drills import DrillKind
 from remuda.api.errors import Refusal
+from remuda.api.event_v1 import Event
 from remuda.api.training import TrainingJob
 from remuda.cli.demo import promises
 from remuda.cli.demo.promises import After, Before
@@ -79,7 +80,7 @@ async def install_kinds(plane: ControlPlane) -> None:
 
 
 def _is_established(crd: dict[str, Any]) -> bool:
-    conditions = crd.get("status", {}).get("conditions", [])
+    conditions = crd.get("status", {}).get("conditions") or []  # null at first
     return any(c["type"] == "Established" and c["status"] == "True" for c in conditions)
 
 
@@ -162,3 +163,17 @@ async def test_the_promises_hold_on_a_real_api_server(heart: Heart) -> None:
     bad = (victim.node, victim.devices[0])
     assert promises.broken_by_device(before, promoted, 1, bad, by_spare=True) == []
     await heart.until("a fresh spare", lambda job: not promises.broken_spare(before, job))
+    await events_tell_of_it(heart)
+
+
+async def events_tell_of_it(heart: Heart) -> None:
+    """The real server takes our events, and what our nodes say of themselves."""
+    wanted = {"Scheduled", "Started", "Killing", "Placed", "AttemptRaised", "SparePromoted", "Resumed"}
+
+    async def told() -> bool:
+        return wanted <= {e.reason for e in (await heart.api.list(Event, NAMESPACE)).items}
+
+    await until(f"events {sorted(wanted)}", told)
+    for node in (await heart.api.list(Node)).items:
+        assert node.status.node_info is not None
+        assert node.status.node_info.kubelet_version.endswith("+remuda")

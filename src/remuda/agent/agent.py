@@ -1,67 +1,83 @@
 """`Agent`: the node's side of Remuda. Devices and their signals, allocations, launchers at the barrier, one report upwards.
 
-It joins four parts: the backend says which devices there are and what befalls them, the table who holds them, the desk what the
-launchers do, and the reporter carries all of it to `NodeDevices.observed`.
+It joins the parts: the backend says which devices there are and what befalls them, the inventory keeps that, the grants say who
+holds what, the plugins hand it out, the desk knows what the launchers do, and the reporter carries all of it to
+`NodeDevices.observed`.
 
 Invariants: a device belongs to one pod at a time, until that pod's processes are confirmed gone; a restart of the agent repairs
-no device and ends no process, so what the API says of signals and launchers holds until the node itself says otherwise.
+no device, frees none and ends no process, so what the API says of signals and launchers holds until the node itself says
+otherwise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+from uuid import uuid4
 
 import msgspec
 import structlog
 
-from remuda.agent.allocations import (
-    AllocationTable,
-    Owner,
-    directory_name,
-    environment,
-    has_owner,
-    is_owner,
-    make_directory,
-    remove_directory,
-)
 from remuda.agent.backend import DeviceBackend
+from remuda.agent.backends.labels import LabelWriter
 from remuda.agent.barrier import EnvOf
 from remuda.agent.desk import Desk
-from remuda.agent.launcher import Launcher
-from remuda.agent.report import DEVICES, LAUNCHERS, PARTS, Reporter
+from remuda.agent.grants import Grants, Place
+from remuda.agent.inventory import Inventory
+from remuda.agent.plugin.choice import BestSet, linked_best, lowest
+from remuda.agent.plugin.holdings import Holdings
+from remuda.agent.plugin.resource import BoundPods
+from remuda.agent.plugin.shelf import PluginShelf
+from remuda.agent.report import BOOT, DEVICES, HOLDINGS, LAUNCHERS, LINKS, PARTS, PLUGINS, SIGNALS, Reporter
+from remuda.agent.slicing import Slicer
 from remuda.api.codec import to_wire
 from remuda.api.core_v1 import Pod
-from remuda.api.devices import ObservedDevice, Signal
+from remuda.api.devices import DeviceState, QuarantineOrder, Signal
 from remuda.api.errors import Refusal
-from remuda.api.meta import to_seconds
-from remuda.api.names import LABEL_GANG
+from remuda.api.names import RESOURCE_GPU
+from remuda.api.selectors import FieldSelector
 from remuda.api.training import TrainingJob
-from remuda.core.devices.faults import add_signal, classify
+from remuda.core.devices.faults import DeviceRemedy, FaultClass, add_signal
+from remuda.core.devices.links import chooser_named
 from remuda.core.workload.rendezvous import member_env
 from remuda.kube.cluster import Cluster
 from remuda.kube.informer import Informer
 from remuda.link.allocation import Allocation, Deliver
+from remuda.link.deviceplugin import PluginPort, PodResourcesPort
 from remuda.link.progress import ProgressBoard
 
 log = structlog.get_logger(__name__)
 
-REPEAT_S = 5.0  # the same code of the same device within this time is the same event: drivers report in bursts
+DP, HEALTH_ONLY = "dp", "health-only"
 
 
 class AgentConfig(msgspec.Struct, frozen=True):
     """`alloc_root` holds the allocations' directories, `checkpoint_root` those of jobs that name no path of their own.
-    `rejoin_s`: how long a launcher may be out of touch before it is reported gone."""
+    `rejoin_s`: how long a launcher may be out of touch before it is reported gone.
+
+    `mode`: `dp` hands devices out, `health-only` leaves that to a vendor's plugin. `plugin_dir`: where a kubelet's registry
+    is; "" = only a node in this process asks. `sockets`, `launcher_dir`: see `grants.Place`. `replicas` by resource, `mig`
+    by device (`slicing.Layouts`)."""
 
     node: str
     alloc_root: str
     checkpoint_root: str
     rejoin_s: float = 5.0
+    mode: str = DP
+    plugin_dir: str = ""
+    sockets: bool = True
+    launcher_dir: str = ""
+    replicas: dict[str, int] = {}
+    mig: dict[str, tuple[str, ...]] = {}
 
 
 class Agent:
-    """Implements `link.allocation.NodeAgent`. Make it, `await start()`, hand it to the node; `await stop()` in the end."""
+    """Implements `link.allocation.NodeAgent`. Make it, `await start()`, hand it to the node; `await stop()` in the end.
+
+    `resources`: the kubelet's podresources. With it nobody tells the agent whose an allocation is or when a pod is gone; it
+    finds out. Without it the node in this process says so. `pods`: the pods bound to this node.
+    """
 
     def __init__(
         self,
@@ -73,9 +89,15 @@ class Agent:
         board: ProgressBoard,
         clock: Callable[[], float],
         env_of: EnvOf = member_env,
+        pods: BoundPods | None = None,
+        resources: PodResourcesPort | None = None,
+        best: BestSet | None = None,
+        token: Callable[[], str] = lambda: uuid4().hex[:8],
     ) -> None:
         self.config = config
+        self.pods: BoundPods = pods or _listed(cluster, config.node)
         self.reporter = Reporter(cluster, config.node, self._render)
+        self.inventory = Inventory(config.node, backend.inventory())
         self.desk = Desk(
             config.node,
             config.checkpoint_root,
@@ -86,31 +108,118 @@ class Agent:
             rejoin_s=config.rejoin_s,
             announce=lambda: self.reporter.mark(LAUNCHERS),
         )
+        self.grants = Grants(
+            Place(config.node, config.alloc_root, config.sockets, config.launcher_dir, resources is not None),
+            self.inventory,
+            self.desk,
+            clock=clock,
+            changed=self._holdings_changed,
+            device_files=backend.device_files,
+        )
+        self.grants.check_clean = backend.check_clean
+        self.slicer = Slicer(backend, self.inventory, self.grants, config.mig)
+        self.shelf: PluginShelf | None = None
+        if config.mode == DP:
+            self.shelf = PluginShelf(
+                self.inventory,
+                self.grants,
+                pods=lambda: self.pods(),
+                best=best or self._linked(backend.model),
+                replicas=config.replicas,
+                directory=config.plugin_dir,
+                clock=clock,
+                token=token,
+                changed=lambda: self.reporter.mark(PLUGINS),
+            )
+        self.holdings: Holdings | None = None
+        if resources is not None:
+            self.holdings = Holdings(
+                self.grants,
+                self.inventory,
+                self.desk,
+                resources=resources,
+                pods=lambda: self.pods(),
+                clock=clock,
+                changed=lambda: self.reporter.mark(HOLDINGS),
+            )
+            self.grants.recheck = self.holdings.look
+            self.desk.links.meet = self.holdings.meet
+            self.desk.sees_places = False
         self._backend = backend
-        self._devices: dict[str, ObservedDevice] = {d.id: d for d in backend.inventory()}
-        self._table = AllocationTable(config.node)
+        self._labels = LabelWriter(cluster, config.node, backend, config.replicas.get(RESOURCE_GPU, 1))
+        self._signals: list[Signal] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._forget: asyncio.TimerHandle | None = None
+        self._is_open = False
+
+    def _linked(self, model: str) -> BestSet:
+        try:
+            return linked_best(chooser_named(model), self.inventory)
+        except Refusal:
+            return lowest
 
     # --- life -----------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Take over what an earlier agent reported, then report the devices and listen to jobs and signals."""
+        """Take over what an earlier agent reported, then report the devices, serve them, and listen to jobs and signals."""
         found = await self.reporter.load()
-        for old in found.observed.devices if found else ():
-            new = self._devices.get(old.id)
-            if new is not None and new.type == old.type:
-                self._devices[old.id] = msgspec.structs.replace(new, signals=old.signals)
-        self._backend.subscribe(self._signal)
+        await self._backend.open()
+        self.inventory.renew(self._backend.inventory())
+        if found is not None:
+            self.inventory.load(found.observed.devices)
+            self._signals = list(found.observed.signals) if found.observed.boot == self._backend.boot else []
+            self.grants.inherit(found.observed.holdings)
+            if self.shelf is not None:
+                self.shelf.inherit(found.observed.plugins)
+            if found.observed.holdings:
+                loop = asyncio.get_running_loop()
+                self._forget = loop.call_later(self.config.rejoin_s, self.grants.forget_inherited)
+        self._is_open = True
+        self._backend.subscribe(self.inventory.hear)
+        self._backend.subscribe_node(self._hear)
+        self._backend.subscribe_inventory(self._look_again)
+        self.inventory.subscribe(self._devices_changed)
         self.desk.open(found.observed.launchers if found else ())
+        if self.holdings is not None:
+            # First what still has its rows, so that nothing held is cut; then what the cut brought back.
+            await self.grants.restore()
+        if self.config.mig:
+            await self.slicer.settle()
+        if self.holdings is not None:
+            await self.grants.restore()
+            self._spawn(self.holdings.run())
+        if self.shelf is not None:
+            self.shelf.open()
         self.reporter.mark(*PARTS)
+        self._labels.mark()
 
     async def stop(self) -> None:
         """Let go: launchers and their children run on and find the next agent."""
         self.silence()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self.shelf is not None:
+            await self.shelf.close()
+        await self._labels.close()
         await self.reporter.close()
         await self.desk.close()
+        await self._backend.close()
 
     def silence(self) -> None:
         """From here on nothing is said, heard or reported: the node lost its power."""
+        if self.shelf is not None:
+            self.shelf.silence()
+        self.step_aside()
+
+    def step_aside(self) -> None:
+        """Another agent has taken over: it hands out, hears the launchers and reports. This one's plugins go on listing until
+        it ends, so that the kubelet is never without a list."""
+        self._is_open = False
+        self.grants.is_open = False
+        if self._forget is not None:
+            self._forget.cancel()
+        for task in self._tasks:
+            task.cancel()
+        self._labels.stop()
         self.reporter.stop()
         self.desk.silence()
 
@@ -118,39 +227,46 @@ class Agent:
         """Returns once everything known so far is in the API."""
         await self.reporter.flush()
 
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
     def _render(self, part: str) -> Any:
-        if part == LAUNCHERS:
-            return [to_wire(report) for report in self.desk.reports()]
-        if part == DEVICES:
-            return [to_wire(device) for device in self._devices.values()]
+        match part:
+            case "launchers":
+                return [to_wire(report) for report in self.desk.reports()]
+            case "devices":
+                return [to_wire(device) for device in self.inventory.rows.values()]
+            case "links":
+                return [to_wire(link) for link in self._backend.links()]
+            case "plugins":
+                return [to_wire(report) for report in (self.shelf.reports() if self.shelf else ())]
+            case "holdings":
+                foreign = self.holdings.foreign() if self.holdings else []
+                return [to_wire(holding) for holding in (*self.grants.holdings(), *foreign)]
+            case "signals":
+                return [to_wire(signal) for signal in self._signals]
+            case "boot":
+                return self._backend.boot
         return self._backend.model
 
     # --- allocations ----------------------------------------------------------------------------------------------------
 
+    def plugins(self) -> Mapping[str, PluginPort]:
+        return self.shelf.plugins if self.shelf is not None else {}
+
+    async def attach(
+        self, pod: Pod, container: str, resource: str, devices: Sequence[str], *, simulated: bool = False
+    ) -> Allocation:
+        return await self.grants.attach(pod, container, resource, devices, simulated=simulated)
+
     async def allocate(self, pod: Pod, devices: Sequence[str], *, simulated: bool = False) -> Allocation:
-        owner = Owner(pod.uid, f"{pod.namespace}/{pod.name}", list(devices))
-        directory = Path(self.config.alloc_root) / directory_name(owner)
-        is_mine = not simulated and is_owner(directory, owner)
-        self._table.grant(owner, self._devices, again=is_mine)
-        if not simulated:
-            try:
-                if not is_mine:
-                    make_directory(directory, owner)
-                await self.desk.links.listen(pod.uid, str(directory))
-            except OSError:
-                if pod.uid not in self.desk:
-                    self._table.free(pod.uid)
-                raise
-        if pod.uid not in self.desk:
-            gang = pod.labels.get(LABEL_GANG, "")
-            self.desk.welcome(Launcher(pod.name, pod.uid, pod.namespace, gang, len(devices), simulated))
-        path = "" if simulated else str(directory)
-        env = environment(self.config.node, owner, path, [self._devices[d] for d in devices])
-        return Allocation(tuple(devices), path, env)
+        return await self.grants.allocate(pod, devices, simulated=simulated)
 
     def holders(self) -> dict[str, str]:
         """Device -> uid of the pod whose processes may use it."""
-        return self._table.holders()
+        return self.grants.table.holders()
 
     def connect(self, uid: str, deliver: Deliver) -> Deliver:
         if uid not in self.desk:
@@ -161,22 +277,16 @@ class Agent:
         self.desk.exited(uid, code)
 
     async def release(self, uid: str) -> None:
-        known = self.desk.get(uid)
-        self.desk.forget(uid)
-        owner = self._table.owner(uid)
-        if owner is None:
-            self._remove_left_behind(uid)
-            return
-        if known is None or not known.simulated:
-            remove_directory(Path(self.config.alloc_root) / directory_name(owner))
-        self._table.free(uid)
+        held = [device for device, holder in self.holders().items() if holder == uid]
+        self.grants.release(uid)
+        # Off the caller's path: a driver that hangs must not keep a pod from ending.
+        if held:
+            self._spawn(self._look_for_leftovers(held))
 
-    def _remove_left_behind(self, uid: str) -> None:
-        """The directory of a pod that ended while no agent was here: only the marker knows whose it was."""
-        root = Path(self.config.alloc_root)
-        for directory in root.iterdir() if root.is_dir() else ():
-            if has_owner(directory, uid):
-                remove_directory(directory)
+    async def _look_for_leftovers(self, devices: Sequence[str]) -> None:
+        free = [device for device in devices if device in self.inventory.rows and device not in self.holders()]
+        for device in free:
+            await self._backend.check_clean(device)
 
     def fence(self) -> None:
         self.desk.fence()
@@ -189,16 +299,51 @@ class Agent:
     def inject_fault(self, device: str, code: str) -> None:
         self._backend.inject(device, code)
 
-    def _signal(self, device: str, signal: Signal) -> None:
-        known = self._devices.get(device)
-        if known is None:
-            return
-        before = next((s for s in known.signals if (s.source, s.code) == (signal.source, signal.code)), None)
-        if before is not None and before.time is not None and signal.time is not None:
-            apart_s = to_seconds(signal.time) - to_seconds(before.time)
-            if 0 <= apart_s < REPEAT_S:
-                return
-        self._devices[device] = msgspec.structs.replace(known, signals=add_signal(known.signals, signal))
-        fault = classify(signal.source, signal.code)
-        log.info("signal", node=self.config.node, device=device, code=signal.code, effect=fault.effect.value)
-        self.reporter.mark(DEVICES)
+    def inject_plugin_fault(self, resource: str, fault: str) -> None:
+        if self.shelf is None:
+            raise Refusal(
+                "UnknownPlugin", f"The agent of {self.config.node} serves no plugins.", "Run it with --mode dp."
+            )
+        self.shelf.inject(resource, fault)
+
+    def _hear(self, signal: Signal) -> None:
+        self._signals = add_signal(self._signals, signal)
+        if self._is_open:
+            self.reporter.mark(SIGNALS)
+
+    def _look_again(self) -> None:
+        self.inventory.renew(self._backend.inventory())
+        if self._is_open:
+            self.reporter.mark(BOOT, DEVICES, LINKS)
+            self._labels.mark()
+
+    def quarantine(self, orders: Mapping[str, QuarantineOrder]) -> None:
+        """These devices are kept out of use, whatever their signals say: the manager's orders, told to the kubelet too."""
+        self.inventory.withhold("Quarantined", {device: _quarantined(order) for device, order in orders.items()})
+
+    def _devices_changed(self) -> None:
+        if self._is_open:
+            self.reporter.mark(DEVICES)
+            self._cut_what_is_due()
+
+    def _holdings_changed(self) -> None:
+        if self._is_open:
+            self.reporter.mark(HOLDINGS)
+            self._cut_what_is_due()
+
+    def _cut_what_is_due(self) -> None:
+        if self.config.mig and not self.slicer.is_settled:
+            self._spawn(self.slicer.settle())
+
+
+def _quarantined(order: QuarantineOrder) -> FaultClass:
+    words = order.message or f"Quarantined for {order.reason}."
+    return FaultClass("quarantined", "health", DeviceState.QUARANTINED, DeviceRemedy.NONE, "Quarantined", words)
+
+
+def _listed(cluster: Cluster, node: str) -> BoundPods:
+    async def bound() -> Sequence[Pod]:
+        fields = FieldSelector((("spec.nodeName", True, node),))
+        return (await cluster.list(Pod, fields=fields)).items
+
+    return bound

@@ -1,12 +1,14 @@
 """Which pod holds which devices of this node, and the directory each allocation has.
 
-The table is the node's last line: whatever the scheduler believed, a device is handed to a second pod only after the first
-pod's processes are confirmed gone (`free`). It lives in memory; after a restart of the agent the node asks again for every pod
-it still runs, and the `allocation.json` in the directory proves that the pod had these devices before.
+A *grant* is devices handed out together: to one container, for one resource. The device plugin's Allocate names no pod, so a
+grant begins as nobody's and is attached to its pod later. The table is the node's last line: whatever the scheduler or the
+kubelet believed, a device of an attached grant is given to another pod only after the first pod's processes are confirmed gone
+(`free`). A grant that is nobody's blocks nothing: the kubelet asks twice for one pod (an init container's devices are its app
+containers' too), and a pod it rejected after Allocate is never heard of again.
 
-The directory is named after the device set, as a device plugin must do on a real cluster, where Allocate carries no pod. It
-is wiped for a new owner (a dead pod's progress must not look like the new one's) and kept for the same one: its launcher is
-alive in there and waits for the socket to come back.
+The table lives in memory; the `allocation.json` in each directory outlives the agent. The directory is named after the device
+set. It is wiped for a new owner (a dead pod's progress must not look like the new one's) and kept for the same one: its launcher
+is alive in there and waits for the socket to come back.
 """
 
 from __future__ import annotations
@@ -15,113 +17,137 @@ import contextlib
 import hashlib
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
+from remuda.agent.inventory import REPLICA, device_of
 from remuda.api.devices import ObservedDevice
 from remuda.api.errors import Refusal
-from remuda.core.devices.faults import unhealthy
 
 MARKER = "allocation.json"
 MAX_NAME = 100  # of a directory; longer device sets are named by digest
 
 
-class Owner(msgspec.Struct, frozen=True):
-    """Content of the marker file."""
+class Grant(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Content of the marker file. `chosen`: what the scheduler had asked for, when it was something else."""
 
-    uid: str
-    pod: str  # namespace/name
-    devices: list[str]
+    devices: tuple[str, ...]  # as the plugin names them: replicas have ids of their own
+    uid: str = ""  # of the pod; empty until it is known
+    pod: str = ""  # namespace/name
+    resource: str = ""
+    container: str = ""
+    chosen: tuple[str, ...] = ()
+    at: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """Of the directory."""
+        if not self.devices:
+            return f"pod-{self.uid}"  # nothing else tells two device-less pods apart
+        name = "_".join(self.devices)
+        return name if len(name) <= MAX_NAME else hashlib.sha256(name.encode()).hexdigest()
+
+    @property
+    def rows(self) -> tuple[str, ...]:
+        """The devices themselves, each once."""
+        return tuple(dict.fromkeys(map(device_of, self.devices)))
 
 
 class AllocationTable:
     def __init__(self, node: str) -> None:
         self._node = node
-        self._owners: dict[str, Owner] = {}
-        self._holder: dict[str, str] = {}  # device -> uid
+        self._grants: dict[str, Grant] = {}  # by name
 
-    def owner(self, uid: str) -> Owner | None:
-        return self._owners.get(uid)
+    @property
+    def grants(self) -> Mapping[str, Grant]:
+        return self._grants
+
+    def of(self, uid: str) -> list[Grant]:
+        return [grant for grant in self._grants.values() if grant.uid == uid]
 
     def holders(self) -> dict[str, str]:
-        """Device -> uid of the pod that holds it."""
-        return dict(self._holder)
+        """Device or replica -> uid of the pod that holds it."""
+        return {device: grant.uid for grant in self._grants.values() if grant.uid for device in grant.devices}
 
-    def grant(self, owner: Owner, devices: Mapping[str, ObservedDevice], *, again: bool = False) -> None:
-        """Enter `owner` or raise a Refusal and change nothing. `again`: it had these devices before this agent started,
-        so a device that failed meanwhile is no reason to refuse; the manager decides what becomes of the pod."""
-        for device in owner.devices:
-            if device not in devices:
-                known = ", ".join(devices) or "none"
+    def on(self, rows: Iterable[str]) -> list[Grant]:
+        """Grants that have something of these devices."""
+        wanted = set(rows)
+        return [grant for grant in self._grants.values() if not wanted.isdisjoint(grant.rows)]
+
+    def check(self, new: Grant, rows: Mapping[str, ObservedDevice]) -> None:
+        """Refusal UnknownDevice or DeviceHeld, or nothing."""
+        for device in new.rows:
+            if device not in rows:
+                known = ", ".join(rows) or "none"
                 raise Refusal("UnknownDevice", f"Node {self._node} has no device `{device}`.", f"Its devices: {known}.")
-            holder = self._holder.get(device)
-            if holder is not None and holder != owner.uid:
-                raise Refusal(
-                    "DeviceHeld",
-                    f"{device} of {self._node} is held by {self._owners[holder].pod}.",
-                    "Choose another device, or wait until that pod's processes are gone.",
-                )
-        mine = self._owners.get(owner.uid)
-        if mine is not None:
-            if mine.devices != owner.devices:
-                raise Refusal(
-                    "DeviceHeld",
-                    f"{owner.pod} already holds {', '.join(mine.devices) or 'no devices'} of {self._node}.",
-                    "A pod keeps its devices for life; delete it to choose others.",
-                )
-            return
-        for device in owner.devices:
-            fault = None if again else unhealthy(devices[device].signals)
-            if fault is not None:
-                raise Refusal(
-                    "DeviceNotHealthy",
-                    f"{device} of {self._node} cannot be used ({fault.reason}). {fault.message}",
-                    "Choose another device.",
-                )
-        self._owners[owner.uid] = owner
-        for device in owner.devices:
-            self._holder[device] = owner.uid
+        for other in self.on(new.rows) if new.devices else ():
+            if other.uid and other.uid != new.uid:
+                shared = next((d for d in new.devices if any(_overlap(d, o) for o in other.devices)), None)
+                if shared is not None:
+                    raise Refusal(
+                        "DeviceHeld",
+                        f"{shared} of {self._node} is held by {other.pod}.",
+                        "Choose another device, or wait until that pod's processes are gone.",
+                    )
 
-    def free(self, uid: str) -> Owner | None:
+    def enter(self, new: Grant) -> None:
+        self._grants[new.name] = new
+
+    def drop(self, name: str) -> Grant | None:
+        return self._grants.pop(name, None)
+
+    def free(self, uid: str) -> list[Grant]:
         """Forget the pod; its devices are free."""
-        owner = self._owners.pop(uid, None)
-        for device in owner.devices if owner else []:
-            del self._holder[device]
-        return owner
+        mine = self.of(uid)
+        for grant in mine:
+            del self._grants[grant.name]
+        return mine
 
 
-def directory_name(owner: Owner) -> str:
-    if not owner.devices:
-        return f"pod-{owner.uid}"  # nothing else tells two device-less pods apart
-    name = "_".join(owner.devices)
-    return name if len(name) <= MAX_NAME else hashlib.sha256(name.encode()).hexdigest()
+def _overlap(a: str, b: str) -> bool:
+    """One device, and not two different shares of it."""
+    if a == b:
+        return True
+    return device_of(a) == device_of(b) and not (REPLICA in a and REPLICA in b)
 
 
-def _owner_of(directory: Path) -> Owner | None:
+# --- directories --------------------------------------------------------------------------------------------------------
+
+
+def read_grant(directory: Path) -> Grant | None:
+    """None for a directory without a readable marker: nobody's."""
     try:
-        return msgspec.json.decode((directory / MARKER).read_bytes(), type=Owner)
+        return msgspec.json.decode((directory / MARKER).read_bytes(), type=Grant)
     except (OSError, msgspec.DecodeError):
         return None
 
 
-def is_owner(directory: Path, owner: Owner) -> bool:
+def is_owner(directory: Path, grant: Grant) -> bool:
     """Whether the directory was made for exactly this pod with these devices."""
-    return _owner_of(directory) == owner
+    found = read_grant(directory)
+    return found is not None and (found.uid, found.devices) == (grant.uid, grant.devices)
 
 
 def has_owner(directory: Path, uid: str) -> bool:
-    owner = _owner_of(directory)
-    return owner is not None and owner.uid == uid
+    found = read_grant(directory)
+    return found is not None and found.uid == uid
 
 
-def make_directory(directory: Path, owner: Owner) -> None:
-    """A fresh directory. The marker comes last: without it the next allocation starts over."""
+def make_directory(directory: Path, grant: Grant, *, shared: bool = False) -> None:
+    """A fresh directory. The marker comes last: without it the next allocation starts over. `shared`: a container's user may
+    be anybody and reaches it through a mount; what keeps the others of the machine out is the directory above."""
     remove_directory(directory)
     directory.mkdir(mode=0o700, parents=True)
+    mark(directory, grant, shared=shared)
+
+
+def mark(directory: Path, grant: Grant, *, shared: bool = False) -> None:
+    if shared:
+        directory.chmod(0o777)
     temporary = directory / f"{MARKER}.new"
-    temporary.write_bytes(msgspec.json.encode(owner))
+    temporary.write_bytes(msgspec.json.encode(grant))
     os.replace(temporary, directory / MARKER)
 
 
@@ -130,15 +156,25 @@ def remove_directory(directory: Path) -> None:
         shutil.rmtree(directory)
 
 
-def environment(node: str, owner: Owner, directory: str, devices: Sequence[ObservedDevice]) -> dict[str, str]:
-    """What the container must be given. An empty CUDA_VISIBLE_DEVICES hides every device from a pod that holds none."""
+def environment(
+    node: str, directory: str, devices: Sequence[ObservedDevice], *, by_uuid: bool = False
+) -> dict[str, str]:
+    """What the container must be given. An empty CUDA_VISIBLE_DEVICES hides every device from a pod that holds none.
+
+    `by_uuid`: the hardware is real. A container runtime shows the container these devices only and numbers them anew, so
+    nothing but the UUID means the same inside. A slice has no number and goes by its UUID everywhere.
+    """
+    cuda = [d.uuid if d.uuid and (by_uuid or d.parent) else str(d.index) for d in devices]
     env = {
-        "REMUDA_POD_NAME": owner.pod.partition("/")[2],
-        "REMUDA_POD_UID": owner.uid,
         "REMUDA_NODE": node,
         "REMUDA_VISIBLE_DEVICES": ",".join(d.id for d in devices),
-        "CUDA_VISIBLE_DEVICES": ",".join(str(d.index) for d in devices),
+        "CUDA_VISIBLE_DEVICES": ",".join(cuda),
     }
     if directory:
         env["REMUDA_ALLOC_DIR"] = directory
     return env
+
+
+def identity(grant: Grant) -> dict[str, str]:
+    """What the container must know of its pod."""
+    return {"REMUDA_POD_NAME": grant.pod.partition("/")[2], "REMUDA_POD_UID": grant.uid}

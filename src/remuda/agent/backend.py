@@ -1,8 +1,15 @@
-"""Where devices and their signals come from: one `DeviceBackend` per make of hardware, and the fake one.
+"""`DeviceBackend`: where devices and their signals come from, one implementation per make of hardware (`agent.backends`).
 
-A backend says what is in the node once and reports signals as they come, raw: what a code means is decided elsewhere
-(`core.devices.faults`). The fake backend has the devices of a machine model and reports what it is told to, under the source
-a real node would name, so that nothing above can tell a drill from the real thing except by the words of the message.
+A backend says what is in the node and reports signals as they come, raw: what a code means is decided elsewhere
+(`core.devices.faults`). A condition that ends is reported by the code that takes it back (`driver-hang`, then `driver-back`).
+
+What every backend keeps:
+- An id (gpu-3) belongs to a device, not to a place in a list: it stays over reboots, and a missing or replaced device never
+  shifts another's. So `inventory` has a row for every device the node is known to have; `present` says which of them the
+  driver shows now.
+- A condition that holds (a device missing, a driver hanging) is told again to whoever subscribes later. An event is not:
+  a restarted agent must not take an old event for a new one.
+- Nothing here blocks the event loop. What asks the driver is awaited, and has a deadline.
 """
 
 from __future__ import annotations
@@ -10,13 +17,34 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from remuda.api.devices import ObservedDevice, Signal
+import msgspec
+
+from remuda.api.devices import ObservedDevice, ObservedLink, Signal
 from remuda.api.errors import Refusal
-from remuda.api.meta import to_time
-from remuda.core.devices.faults import classify
-from remuda.core.devices.machine import MachineModel
+from remuda.core.devices.counters import Counters
 
 Hear = Callable[[str, Signal], None]  # device id, signal
+HearNode = Callable[[Signal], None]
+Changed = Callable[[], None]
+
+
+class NodeFacts(msgspec.Struct, frozen=True):
+    """What a backend knows of the node's driver; empty where it does not."""
+
+    driver: str = ""  # say 570.124.06
+    cuda: str = ""  # newest the driver serves, say 12.8
+    compute: str = ""  # capability, say 9.0
+    family: str = ""  # hopper
+    mig_capable: bool = False
+    machine: str = ""  # the maker's name of the computer
+
+
+class Probe(msgspec.Struct, frozen=True):
+    """What an active probe found."""
+
+    device: str
+    passed: bool
+    message: str
 
 
 class DeviceBackend(Protocol):
@@ -25,52 +53,76 @@ class DeviceBackend(Protocol):
         """Name of the machine model."""
         ...
 
+    @property
+    def boot(self) -> str:
+        """Id of the node's present boot."""
+        ...
+
+    async def open(self) -> None:
+        """Look at the hardware and begin to listen. Before it, `inventory` may be empty. Twice is once."""
+        ...
+
+    async def close(self) -> None: ...
+
     def inventory(self) -> Sequence[ObservedDevice]:
-        """The node's devices, without signals."""
+        """The node's devices, each followed by its slices, without signals."""
+        ...
+
+    def present(self) -> frozenset[str]:
+        """Ids of the devices and slices the driver shows now."""
+        ...
+
+    def links(self) -> Sequence[ObservedLink]: ...
+
+    def facts(self) -> NodeFacts: ...
+
+    def device_files(self, device: str) -> Sequence[str]:
+        """Files under /dev that a container with this device or slice needs; none where there is no hardware."""
         ...
 
     def subscribe(self, hear: Hear) -> None:
-        """Call `hear` for every signal from now on, in the event loop's thread."""
+        """Call `hear` for every signal of a device from now on, in the event loop's thread."""
+        ...
+
+    def subscribe_node(self, hear: HearNode) -> None:
+        """The same for signals of the node as a whole."""
+        ...
+
+    def subscribe_inventory(self, changed: Changed) -> None:
+        """Call `changed` when `inventory`, `present` or `links` say something new."""
+        ...
+
+    def report(self, device: str, source: str, code: str, message: str = "", at: float | None = None) -> None:
+        """Tell the listeners what another source (the kernel's log, an exporter) says of `device`, or of the node ("")."""
+        ...
+
+    def device_at(self, key: str) -> str:
+        """Id of the device or slice with this UUID or PCI address; "" when there is none."""
         ...
 
     def inject(self, device: str, code: str) -> None:
         """Make `device` report `code`; Refusal where the hardware is real and cannot be told to."""
         ...
 
+    def counters(self, device: str) -> Counters | None:
+        """The newest reading; None where there is none yet."""
+        ...
 
-class FakeBackend:
-    def __init__(self, model: MachineModel, node: str, clock: Callable[[], float]) -> None:
-        self._model = model
-        self._node = node
-        self._clock = clock
-        self._listeners: list[Hear] = []
-        self._devices = tuple(
-            ObservedDevice(id=d.id, type=d.type, index=d.index, memory_bytes=d.memory_bytes, numa=d.numa)
-            for d in model.devices
-        )
+    async def probe(self, device: str) -> Probe:
+        """Ask the device itself, now. The outcome is also reported as signal probe-passed or probe-failed."""
+        ...
 
-    @property
-    def model(self) -> str:
-        return self._model.name
+    async def check_clean(self, device: str) -> bool:
+        """The last holder is gone: is anything of it left on the device? While there is, the device reports
+        leftover-processes, and device-clean once there is not."""
+        ...
 
-    def inventory(self) -> Sequence[ObservedDevice]:
-        return self._devices
+    async def apply_slices(self, device: str, profiles: Sequence[str]) -> Sequence[ObservedDevice]:
+        """Cut an idle device into exactly these slices and return them, with their new UUIDs, in order of their place.
 
-    def subscribe(self, hear: Hear) -> None:
-        self._listeners.append(hear)
-
-    def inject(self, device: str, code: str) -> None:
-        if device not in {d.id for d in self._devices}:
-            raise unknown_device(device, self._node, [d.id for d in self._devices])
-        if not code:
-            raise Refusal(
-                "MissingFaultCode", f"No fault code was given for {device}.", 'Name one, say "xid-79".', "code"
-            )
-        source = "kmsg" if code.startswith("xid-") else "nvml"
-        words = f"{classify(source, code).message} (injected by a drill)"
-        signal = Signal(source=source, code=code, message=words, time=to_time(self._clock()))
-        for hear in self._listeners:
-            hear(device, signal)
+        What was there before is gone; no profiles at all makes the device whole again. Refusal (and nothing changed):
+        UnknownDevice, UnknownMigProfile, IllegalMigLayout, DeviceBusy, MigNotSupported, DriverUnavailable."""
+        ...
 
 
 def unknown_device(device: str, node: str, known: Sequence[str]) -> Refusal:

@@ -48,6 +48,7 @@ class Desk:
         """`announce` is called at every transition: `reports()` has changed."""
         self.node = node
         self.links = Launchers(node, self._hear, self._lose)
+        self.sees_places = True  # False: checkpoint paths are inside containers, and only those can tell
         self._checkpoint_root = checkpoint_root
         self._jobs = jobs
         self._board = board
@@ -113,6 +114,16 @@ class Desk:
         if new.gang:
             self._gangs.setdefault((new.namespace, new.gang), {})[new.uid] = None
         self._look(new.uid)
+
+    def equip(self, uid: str, gpus: int) -> None:
+        """The pod has that many devices now: its containers are given theirs one after the other."""
+        known = self._records[uid]
+        if known.gpus != gpus:
+            self._keep(launcher.changed(known, gpus=gpus))
+
+    def is_connected(self, uid: str) -> bool:
+        known = self._records.get(uid)
+        return known is not None and known.connected
 
     def forget(self, uid: str) -> None:
         """The pod is gone, report and all."""
@@ -215,7 +226,7 @@ class Desk:
         directory, fault = "", None
         if job is not None:
             directory = barrier.checkpoint_dir(job, self._checkpoint_root)
-            fault = self._places.fault(directory, job.status.attempt)
+            fault = self._places.fault(directory, job.status.attempt) if self.sees_places else ""
         site = barrier.Site(directory, fault, self._env_of, may_start=not self._is_fenced)
         orders = barrier.plan(job, known, site, self._clock())
         self._keep(orders.launcher, orders.transition)

@@ -1,8 +1,10 @@
 """Connections to launchers: a Unix socket per allocation, or a plain function for a simulated pod.
 
-The socket is `agent.sock` in the allocation's directory, so reaching it at all identifies the pod. Socket paths are limited to
-107 bytes and state directories are not, hence /proc/self/fd/<directory>/agent.sock. It is bound under another name, given its
-mode, and renamed into place: a launcher that waits for it never meets one it may not use.
+The socket is `agent.sock` in the allocation's directory, so reaching it at all identifies the allocation. Whose that is may
+not be known yet: then the first to say hello waits, unread, while `meet` finds out, and goes on when its pod is the one
+(`listen` again, with the uid). Socket paths are limited to 107 bytes and state directories are not, hence
+/proc/self/fd/<directory>/agent.sock. It is bound under another name, given its mode, and renamed into place: a launcher that
+waits for it never meets one it may not use.
 
 What comes in is not trusted. The first line must be a `hello` with the pod's uid; only then does a connection count, and it
 replaces the one before it (the launcher was restarted, or its old connection is a corpse). Anything malformed ends the
@@ -64,23 +66,35 @@ class Launchers:
 
     def __init__(self, node: str, hear: Callable[[str, ToAgent], None], lose: Callable[[str], None]) -> None:
         self.node = node
+        self.meet: Callable[[str, Hello], None] = lambda directory, hello: None  # said at a door that is nobody's yet
+        self.socket_mode = 0o600
         self._hear = hear
         self._lose = lose
         self._live: dict[str, Channel] = {}
-        self._doors: dict[str, Door] = {}
+        self._doors: dict[str, Door] = {}  # by directory: a pod may have several
 
     async def listen(self, uid: str, directory: str) -> None:
-        """Open the allocation's socket; does nothing when it is open already."""
-        if uid in self._doors:
+        """Open the allocation's socket for the pod; uid "" when it is not known yet. Open already, it is the pod's now."""
+        door = self._doors.get(directory)
+        if door is not None and door.uid in ("", uid):
+            door.claim(uid)
             return
-        sock = bind_in(directory)
-        door = self._doors[uid] = Door(self, uid)
+        if door is not None:
+            self.shut(directory)
+        sock = bind_in(directory, self.socket_mode)
+        door = self._doors[directory] = Door(self, uid, directory)
         try:
             await door.open(sock)
         except BaseException:
             sock.close()
-            del self._doors[uid]
+            del self._doors[directory]
             raise
+
+    def shut(self, directory: str) -> None:
+        """Stop listening there."""
+        door = self._doors.pop(directory, None)
+        if door is not None:
+            door.close()
 
     def connect(self, uid: str, deliver: Deliver) -> Deliver:
         """A simulated pod's channel: `deliver` gets what the agent says, the result takes what the launcher says."""
@@ -102,13 +116,14 @@ class Launchers:
     def close(self, uid: str) -> None:
         """Hang up and stop listening."""
         self.hang_up(uid)
-        door = self._doors.pop(uid, None)
-        if door is not None:
-            door.close()
+        for directory in [at for at, door in self._doors.items() if door.uid == uid]:
+            self.shut(directory)
 
     def close_all(self) -> None:
-        for uid in dict.fromkeys((*self._live, *self._doors)):
-            self.close(uid)
+        for uid in tuple(self._live):
+            self.hang_up(uid)
+        for directory in tuple(self._doors):
+            self.shut(directory)
 
     # --- for channels ---------------------------------------------------------------------------------------------------
 
@@ -151,11 +166,19 @@ class FunctionChannel:
 class Door:
     """The listening socket of one allocation and the connections through it."""
 
-    def __init__(self, launchers: Launchers, uid: str) -> None:
+    def __init__(self, launchers: Launchers, uid: str, directory: str) -> None:
         self.launchers = launchers
-        self.uid = uid
+        self.uid = uid  # of the pod; empty until it is known
+        self.directory = directory
         self.channels: set[SocketChannel] = set()
         self._server: asyncio.Server | None = None
+
+    def claim(self, uid: str) -> None:
+        """Now it is known whose this is; those who wait are let in, or not."""
+        if uid and not self.uid:
+            self.uid = uid
+            for channel in tuple(self.channels):
+                channel.admit()
 
     async def open(self, sock: socket.socket) -> None:
         self._server = await asyncio.get_running_loop().create_unix_server(lambda: SocketChannel(self), sock=sock)
@@ -178,6 +201,7 @@ class SocketChannel(asyncio.Protocol):
         self._filled_at = self._loop.time()
         self._timer: asyncio.TimerHandle | None = None  # while not reading
         self._no_hello: asyncio.TimerHandle | None = None
+        self._waiting: Hello | None = None  # said, while nobody knew whose the allocation is
         self.is_known = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -201,7 +225,9 @@ class SocketChannel(asyncio.Protocol):
         self._door.launchers.drop(self._door.uid, self)
 
     def data_received(self, data: bytes) -> None:
-        if self._timer is not None:  # a loop may deliver once more after it was asked not to
+        if (
+            self._timer is not None or self._waiting is not None
+        ):  # a loop may deliver once more after it was asked not to
             self._lines = chain(self._lines, self._reader.feed(data))
             return
         self._lines = self._reader.feed(data)
@@ -210,6 +236,8 @@ class SocketChannel(asyncio.Protocol):
     def _work(self) -> None:
         """Take lines while the launcher has tokens for them; then leave the rest, and the socket, alone for a while."""
         was_paused, self._timer = self._timer is not None, None
+        if self._must_wait():
+            return
         now = self._loop.time()
         self._tokens = min(BURST, self._tokens + (now - self._filled_at) * RATE)
         self._filled_at = now
@@ -227,6 +255,10 @@ class SocketChannel(asyncio.Protocol):
                     return
                 self._tokens -= 1.0
                 self._take(decode(line))
+                if self._must_wait():
+                    if not was_paused:
+                        self._transport.pause_reading()
+                    return
         except ProtocolError as error:
             self._refuse(error.reason, error.message)
 
@@ -234,6 +266,11 @@ class SocketChannel(asyncio.Protocol):
         if not isinstance(message, _TO_AGENT):
             return  # unknown, or one of ours come back: neither means anything
         if isinstance(message, Hello):
+            if not self._door.uid:
+                self._door.launchers.meet(self._door.directory, message)
+            if not self._door.uid:
+                self._waiting = message
+                return
             if message.uid != self._door.uid:
                 raise ProtocolError("WrongPod", f"hello names pod {message.uid:.64}, the socket is another's.")
             self.is_known = True
@@ -242,6 +279,22 @@ class SocketChannel(asyncio.Protocol):
         elif not self.is_known:
             raise ProtocolError("NoHello", "the first message must be hello.")
         self._door.launchers.take(self._door.uid, self, message)
+
+    def _must_wait(self) -> bool:
+        return self._waiting is not None
+
+    def admit(self) -> None:
+        """The allocation is somebody's now: go on with the hello that waited."""
+        hello, self._waiting = self._waiting, None
+        if hello is None or self._transport is None or self._transport.is_closing():
+            return
+        try:
+            self._take(hello)
+        except ProtocolError as error:
+            self._refuse(error.reason, error.message)
+            return
+        self._transport.resume_reading()
+        self._work()
 
     def _refuse(self, reason: str, message: str) -> None:
         launchers = self._door.launchers
@@ -268,8 +321,8 @@ class SocketChannel(asyncio.Protocol):
             self._transport.close()
 
 
-def bind_in(directory: str) -> socket.socket:
-    """A listening `agent.sock` in `directory`, mode 0600, in the place of whatever was there."""
+def bind_in(directory: str, mode: int = 0o600) -> socket.socket:
+    """A listening `agent.sock` in `directory` in the place of whatever was there."""
     new = f"{SOCKET}.new"
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -278,7 +331,7 @@ def bind_in(directory: str) -> socket.socket:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(new, dir_fd=fd)
             sock.bind(f"/proc/self/fd/{fd}/{new}")
-            os.chmod(new, 0o600, dir_fd=fd)
+            os.chmod(new, mode, dir_fd=fd)
             sock.listen(MAX_STRANGERS)
             os.rename(new, SOCKET, src_dir_fd=fd, dst_dir_fd=fd)
         except BaseException:

@@ -23,7 +23,16 @@ from remuda.kube.cluster import Cluster
 
 log = structlog.get_logger(__name__)
 
-MODEL, DEVICES, LAUNCHERS = PARTS = ("model", "devices", "launchers")
+MODEL, BOOT, DEVICES, LINKS, LAUNCHERS, PLUGINS, HOLDINGS, SIGNALS = PARTS = (
+    "model",
+    "boot",
+    "devices",
+    "links",
+    "launchers",
+    "plugins",
+    "holdings",
+    "signals",
+)
 
 RETRY_FIRST_S, RETRY_MAX_S = 0.05, 2.0
 
@@ -54,7 +63,8 @@ class Reporter:
                 await asyncio.sleep(delay)
                 delay = min(delay * 2, RETRY_MAX_S)
             else:
-                self._written = {MODEL: "", DEVICES: [], LAUNCHERS: [], **to_wire(found.observed)}
+                empty: JsonObject = {part: "" if part in (MODEL, BOOT) else [] for part in PARTS}
+                self._written = {**empty, **to_wire(found.observed)}
                 return found
 
     def mark(self, *parts: str) -> None:

@@ -35,7 +35,6 @@ class Container(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True,
     working_dir: str = ""
     resources: ResourceRequirements = ResourceRequirements()
     restart_policy: str = ""  # "Always" makes an init container a sidecar
-    restart_policy: str = ""  # of an init container: Always makes it a sidecar
 
 
 class Toleration(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
@@ -48,7 +47,6 @@ class Toleration(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
 
 class PodSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
     containers: list[Container] = []
-    init_containers: list[Container] = []
     init_containers: list[Container] = []
     node_name: str = ""
     node_selector: dict[str, str] = {}

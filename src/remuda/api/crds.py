@@ -17,7 +17,8 @@ from typing import Any
 
 import msgspec
 
-from remuda.api.devices import Drill, NodeDevices
+from remuda.api.devices import NodeDevices
+from remuda.api.drills import Drill
 from remuda.api.meta import JsonObject, KObject, ObjectMeta
 from remuda.api.training import TrainingJob
 
@@ -159,6 +160,13 @@ DESCRIPTIONS: dict[tuple[str, str], str] = {
     ("Role", "name"): "Part of the names of its pods.",
     ("Role", "replicas"): "How many pods; each is one member of the gang.",
     ("Role", "gpus"): "GPUs of each pod.",
+    ("Budgets", "code"): "The user's process ended by itself; 3 when left out.",
+    ("Budgets", "device"): "A device under a member failed; 10 when left out.",
+    ("Budgets", "infra"): "A node, a pod or a launcher was lost; 10 when left out.",
+    ("Budgets", "hang"): "No new step for hangAfterSeconds; 3 when left out.",
+    ("Budgets", "preemption"): "Somebody more urgent took the place; no limit when left out.",
+    ("Budgets", "maintenance"): "A node was drained; no limit when left out.",
+    ("Budgets", "refillAfterSteps"): "So many steps of progress fill the budgets again; 0 = never.",
     ("Failure", "hangAfterSeconds"): "No new step for that long means hung; 0 turns the check off.",
     ("Failure", "stopGraceSeconds"): "From SIGTERM to SIGKILL when the gang stops for a recovery.",
     ("Failure", "stopDeadlineSeconds"): "A member not stopped by then is replaced and its devices are quarantined.",

@@ -1,4 +1,4 @@
-"""NodeDevices: the home of the ledger, one object per node. And Drill: a fault injected on purpose.
+"""NodeDevices: the home of the ledger, one object per node.
 
 NodeDevices has two writers that never touch each other's part: the node's agent writes `observed`, the manager writes
 `verdicts`; `quarantine` takes orders from operators and controllers. All write transitions only, never heartbeats. Counts
@@ -151,39 +151,3 @@ class NodeDevices(KObject, frozen=True, rename="camel", omit_defaults=True, kw_o
     verdicts: list[Verdict] = []
     notices: list[Notice] = []  # by the manager
     quarantine: dict[str, QuarantineOrder] = {}  # by device id; a map, so that orders from several hands merge
-
-
-class DrillKind(StrEnum):
-    DEVICE_FAIL = "device-fail"
-    PROCESS_KILL = "process-kill"
-    PROCESS_HANG = "process-hang"
-    LAUNCHER_KILL = "launcher-kill"
-    POD_DELETE = "pod-delete"
-    NODE_LOST = "node-lost"
-
-
-class DrillSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
-    """`node` says whose embedded node acts; `pod` or `device` what it breaks; `code` which fault, say "xid-79"."""
-
-    type: DrillKind
-    node: str = ""
-    pod: str = ""
-    namespace: str = ""
-    device: str = ""
-    code: str = ""
-
-
-class DrillStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    phase: str = "Pending"  # Pending | Done | Refused
-    reason: str = ""
-    message: str = ""
-    time: datetime | None = None
-
-
-class Drill(KObject, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
-    resource: ClassVar[Resource] = Resource(
-        GROUP, VERSION, "Drill", "drills", namespaced=False, subresources=("status",)
-    )
-
-    spec: DrillSpec
-    status: DrillStatus = DrillStatus()

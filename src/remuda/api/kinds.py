@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from remuda.api.core_v1 import Lease, Namespace, Node, Pod
-from remuda.api.devices import Drill, NodeDevices
+from remuda.api.devices import NodeDevices
+from remuda.api.drills import Drill
 from remuda.api.errors import Refusal
 from remuda.api.meta import KObject
 from remuda.api.training import TrainingJob

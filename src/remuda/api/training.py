@@ -85,6 +85,8 @@ class Budgets(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, f
 
 
 class Failure(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
+    """What may be spent on keeping the gang alive, and how long to wait for what."""
+
     budgets: Budgets = Budgets()
     hang_after_seconds: float = 0.0  # no new step for that long = hung; 0 = off
     stop_grace_seconds: float = 2.0  # SIGTERM to SIGKILL when the gang stops for a recovery
@@ -195,7 +197,7 @@ class TrainingJobStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaul
     used: dict[str, int] = {}  # interruptions charged per cause since the last refill
     refill_step: int = 0
     recoveries: list[Recovery] = []
-    interruptions: int = 0
+    interruptions: int = msgspec.field(default_factory=int)  # written also when it is 0: it has a column
     goodput: Goodput = Goodput()
     started_at: datetime | None = None
     finished_at: datetime | None = None
@@ -204,6 +206,9 @@ class TrainingJobStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaul
 
 
 class TrainingJob(KObject, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
+    """A gang of pods that train together: placed whole or not at all, restarted together, and repaired by the cheapest remedy
+    that cures."""
+
     resource: ClassVar[Resource] = Resource(
         GROUP, VERSION, "TrainingJob", "trainingjobs", subresources=("status",), short=("tj",)
     )

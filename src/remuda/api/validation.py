@@ -11,7 +11,7 @@ import re
 import msgspec
 
 from remuda.api.core_v1 import PodSpec
-from remuda.api.devices import Drill, DrillKind
+from remuda.api.drills import DRILLS, NEEDS, Drill, DrillKind
 from remuda.api.errors import Refusal
 from remuda.api.meta import JsonObject, KObject
 from remuda.api.names import GROUP, RESOURCE_GPU
@@ -221,15 +221,20 @@ def _camel(name: str) -> str:
 
 def _drill(drill: Drill) -> None:
     spec = drill.spec
-    needs = {
-        DrillKind.DEVICE_FAIL: ("node", "device", "code"),
-        DrillKind.NODE_LOST: ("node",),
-    }.get(spec.type, ("pod", "namespace"))
-    for field in needs:
+    facts = DRILLS[spec.type]
+    for field in (*NEEDS[facts.aim], *(("code",) if spec.type is DrillKind.DEVICE_FAIL else ())):
         if not getattr(spec, field):
             raise Refusal(
                 "IncompleteDrill", f"A {spec.type} drill needs spec.{field}.", f"Set spec.{field}.", f"spec.{field}"
             )
+    _in_range(spec.seconds, 0, 86_400, "InvalidSeconds", "spec.seconds")
+    _in_range(spec.times, 0, 100_000, "InvalidTimes", "spec.times")
+    if spec.factor:
+        _in_range(spec.factor, 1, 100, "InvalidFactor", "spec.factor")
+    if spec.undo and not facts.lasts:
+        raise Refusal(
+            "CannotBeUndone", f"A {spec.type} is a blow and cannot be taken back.", "Leave out spec.undo.", "spec.undo"
+        )
 
 
 def gpus_of(role: Role) -> int:

@@ -72,6 +72,9 @@ def agent(
     and the next agent over the same directory takes over.
     """
     import asyncio
+    import logging
+
+    import structlog
 
     from remuda.agent.slicing import parse_layouts
     from remuda.runtime.node_agent import NodeAgentConfig, own_node_name, parse_replicas, serve
@@ -90,6 +93,7 @@ def agent(
         dcgm_port=dcgm_port,
         fence_s=fence_after,
     )
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.INFO))
     asyncio.run(serve(config, _ready))
     click.echo("Stopped; what runs on this node runs on.")
     return 0

@@ -1,12 +1,14 @@
 """The kubelet's gRPC services on the wire: device plugin v1beta1, podresources v1 and plugin registration v1.
 
 The messages come from `link.kubelet_facts`. Nobody else sees a protobuf message: each `Method` has its path and two codecs
-between bytes and the plain values of `link.deviceplugin`, which fit gRPC's serializer arguments as they are:
+between bytes and the plain values of `link.deviceplugin`, which fit gRPC's serializer arguments as they are. A client of
+grpc.aio decodes by itself, because that library turns an answer its deserializer refuses into None:
 
-    channel.unary_unary(m.path, request_serializer=m.request.encode, response_deserializer=m.response.decode)
+    call = channel.unary_unary(m.path, request_serializer=m.request.encode)
+    answer = m.response.decode(await call(value, timeout=...))
 
 Invariants: decoding never believes what it reads further than its type. Bytes that are no message of the kind raise DecodeError
-(gRPC answers Internal); unknown fields are skipped, as protobuf asks. Numbers that do not fit are refused while encoding.
+(a gRPC server answers Internal); unknown fields are skipped, as protobuf asks. Numbers that do not fit are not encoded.
 """
 
 from __future__ import annotations

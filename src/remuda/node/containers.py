@@ -13,7 +13,7 @@ from enum import StrEnum
 
 import msgspec
 
-from remuda.api.core_v1 import ContainerStateTerminated, ContainerStatus, Pod
+from remuda.api.core_v1 import Container, ContainerStateTerminated, ContainerStatus, Pod
 from remuda.api.meta import to_seconds, to_time
 from remuda.api.names import ANNOTATION_LAUNCH
 
@@ -54,8 +54,21 @@ LAUNCHER_BACKOFF = Backoff(0.2, 5.0, 60.0)
 
 
 def is_launched(pod: Pod) -> bool:
-    """The container's command runs under remuda-launch."""
+    """The pod's containers run under remuda-launch; init containers and sidecars never do."""
     return pod.annotations.get(ANNOTATION_LAUNCH) == "true"
+
+
+def launches(pod: Pod, container: Container) -> bool:
+    return is_launched(pod) and all(c.name != container.name for c in pod.spec.init_containers)
+
+
+def is_sidecar(init: Container) -> bool:
+    """An init container that does not end: it is up before the next one starts, and stays as long as the pod."""
+    return init.restart_policy == "Always"
+
+
+def sidecars(pod: Pod) -> frozenset[str]:
+    return frozenset(c.name for c in pod.spec.init_containers if is_sidecar(c))
 
 
 def backoff_of(pod: Pod) -> Backoff:
@@ -76,7 +89,8 @@ class ContainerRecord(msgspec.Struct, frozen=True):
     exit: Exit | None = None  # of this run, when exited
     last: ContainerStateTerminated | None = None  # of the run before
     crashes: int = 0  # deaths in a row, for the back-off
-    not_before: float = 0.0  # when an exited container may start again
+    not_before: float = 0.0  # when a container that exited, or could not be prepared, may start (again)
+    problem: str = ""  # why it could not be prepared for its next start
 
     @property
     def is_live(self) -> bool:
@@ -90,7 +104,7 @@ class ContainerRecord(msgspec.Struct, frozen=True):
 def started(record: ContainerRecord, run: int, at: float) -> ContainerRecord:
     last = terminated(record) or record.last
     return msgspec.structs.replace(
-        record, phase=Phase.RUNNING, run=run, started_at=at, exit=None, last=last, not_before=0.0
+        record, phase=Phase.RUNNING, run=run, started_at=at, exit=None, last=last, not_before=0.0, problem=""
     )
 
 

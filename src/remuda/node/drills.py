@@ -13,7 +13,7 @@ import structlog
 
 from remuda.api.codec import to_wire
 from remuda.api.core_v1 import Pod
-from remuda.api.devices import Drill, DrillKind, DrillSpec, DrillStatus
+from remuda.api.drills import Drill, DrillKind, DrillSpec, DrillStatus
 from remuda.api.errors import ApiError, NotFound, Refusal
 from remuda.api.meta import to_time
 from remuda.kube.cluster import Cluster, Preconditions

@@ -8,10 +8,11 @@ defined before, `$$(NAME)` is a literal, an unknown name stays as it is.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from remuda.api.core_v1 import Container, Pod
 from remuda.link.allocation import Allocation
+from remuda.link.deviceplugin import Mount
 
 # What a local process needs from the machine it runs on; the rest of our own environment is none of its business.
 INHERITED = (
@@ -63,6 +64,20 @@ def container_environment(
     env.update(allocation.env)
     env[CONTAINER_ID] = f"{pod.uid}/{container.name}"
     return env
+
+
+def host_environment(envs: Mapping[str, str], mounts: Iterable[Mount]) -> dict[str, str]:
+    """A plugin's variables for a process without mounts: a path inside a mount is told as the path it stands for."""
+    deepest_first = sorted(mounts, key=lambda mount: len(mount.container_path), reverse=True)
+
+    def told(value: str) -> str:
+        for mount in deepest_first:
+            inside = mount.container_path.rstrip("/")
+            if inside and (value == inside or value.startswith(f"{inside}/")):
+                return mount.host_path.rstrip("/") + value[len(inside) :]
+        return value
+
+    return {name: told(value) for name, value in envs.items()}
 
 
 def command_line(container: Container, env: Mapping[str, str]) -> list[str]:

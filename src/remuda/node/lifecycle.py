@@ -5,6 +5,9 @@ The life of a pod on a node, as a kubelet lives it:
     admit (the agent hands over the devices)  ->  pull  ->  start  ->  running  ->  exited  ->  start again, or finished
     over (deleted, finished, refused, gone)   ->  TERM  ->  grace  ->  KILL  ->  release the devices  ->  remove
 
+Init containers run first, each to its good end before the next; a sidecar (an init container that restarts always) only has to
+be up, stays beside the others, and is stopped after them. The pod's end is that of its other containers.
+
 Invariants:
 - a container is started only for an admitted pod that is not over;
 - devices are released only when no container of the pod is live, and *before* the API can show that the pod is finished or
@@ -23,7 +26,9 @@ from enum import StrEnum
 import msgspec
 
 from remuda.api.core_v1 import Container, Pod
-from remuda.node.containers import ContainerRecord, Phase
+from remuda.node.containers import ContainerRecord, Phase, is_sidecar, sidecars
+
+ADMISSION_ERROR = "UnexpectedAdmissionError"
 
 
 class Admission(StrEnum):
@@ -37,14 +42,18 @@ class PodRecord(msgspec.Struct, frozen=True):
     """What the node remembers of a pod."""
 
     containers: tuple[ContainerRecord, ...]
+    inits: tuple[ContainerRecord, ...] = ()
     admission: Admission = Admission.NONE
-    refusal: str = ""  # of the agent: "Reason: sentence"
+    refused_as: str = ADMISSION_ERROR
+    refusal: str = ""  # what the pod's status will say
     held: bool = False  # the agent may hold devices for the pod
     address: str = ""
     start_time: float = 0.0
     notice: str = ""  # what the user should know of how the pod runs, say NoLocalCommand
     pulling: frozenset[str] = frozenset()
+    preparing: frozenset[str] = frozenset()  # containers whose start waits for the device manager
     stopping_since: float | None = None  # TERM was sent
+    sidecars_told: bool = False  # TERM was sent to the sidecars as well
     killed: bool = False
     vanished: bool = False  # the object is gone from the API
     untold: int | None = (
@@ -53,14 +62,24 @@ class PodRecord(msgspec.Struct, frozen=True):
 
     @property
     def is_live(self) -> bool:
-        return any(c.is_live for c in self.containers)
+        return any(c.is_live for c in self.every)
+
+    @property
+    def every(self) -> tuple[ContainerRecord, ...]:
+        return (*self.inits, *self.containers)
+
+    @property
+    def begun(self) -> bool:
+        """One of the pod's own containers has started: its init containers are over for good."""
+        return any(c.phase is not Phase.WAITING for c in self.containers)
 
     def container(self, name: str) -> ContainerRecord:
-        return next(c for c in self.containers if c.name == name)
+        return next(c for c in self.every if c.name == name)
 
     def with_container(self, new: ContainerRecord) -> PodRecord:
         containers = tuple(new if c.name == new.name else c for c in self.containers)
-        return msgspec.structs.replace(self, containers=containers)
+        inits = tuple(new if c.name == new.name else c for c in self.inits)
+        return msgspec.structs.replace(self, containers=containers, inits=inits)
 
 
 class Admit(msgspec.Struct, frozen=True):
@@ -77,9 +96,10 @@ class Start(msgspec.Struct, frozen=True):
 
 
 class Stop(msgspec.Struct, frozen=True):
-    """TERM to every live container."""
+    """TERM to every live container but the sidecars, or to those."""
 
     grace_s: float
+    sidecars: bool = False
 
 
 class Kill(msgspec.Struct, frozen=True):
@@ -130,12 +150,25 @@ def outcome(pod: Pod, record: PodRecord) -> str | None:
     if not record.containers:
         return None
     failed = False
+    for spec in () if record.begun else pod.spec.init_containers:
+        end = record.container(spec.name).exit
+        if end is not None and end.code and not restarts(policy_of(pod, spec), end.code):
+            return "Failed"
     for container in record.containers:
         end = container.exit
         if end is None or restarts(pod.spec.restart_policy, end.code):
             return None
         failed = failed or end.code != 0
     return "Failed" if failed else "Succeeded"
+
+
+def policy_of(pod: Pod, spec: Container) -> str:
+    """A container's own restart policy: a sidecar's is Always, an init container's never that."""
+    policy = pod.spec.restart_policy
+    if is_sidecar(spec):
+        return "Always"
+    is_init = any(c.name == spec.name for c in pod.spec.init_containers)
+    return "OnFailure" if is_init and policy == "Always" else policy
 
 
 def restarts(policy: str, code: int) -> bool:
@@ -153,11 +186,14 @@ def grace_s(pod: Pod, record: PodRecord) -> float:
 def _plan_end(pod: Pod, record: PodRecord, now: float, written: bool) -> PodPlan:
     if record.is_live:
         grace = grace_s(pod, record)
+        last = is_down_to_sidecars(pod, record)
         if record.stopping_since is None and grace > 0:
-            return PodPlan((Stop(grace),), now + grace)
+            return PodPlan((Stop(grace, last),), now + grace)
         if record.killed:
             return PodPlan()
         kill_at = (now if record.stopping_since is None else record.stopping_since) + grace
+        if now < kill_at and last and not record.sidecars_told:
+            return PodPlan((Stop(kill_at - now, last),), kill_at)
         return PodPlan((Kill(),)) if now >= kill_at else PodPlan((), kill_at)
     if record.admission is Admission.ASKED:
         return PodPlan(settled=False)  # the answer is on its way; what it grants is released then
@@ -174,9 +210,9 @@ def _plan_run(pod: Pod, record: PodRecord, images: Membership[str], now: float) 
     actions: list[Action] = []
     wakes: list[float] = []
     pulling = set(record.pulling)
-    for spec in pod.spec.containers:
+    for spec in due(pod, record):
         container = record.container(spec.name)
-        if not _wants_start(pod, container):
+        if spec.name in record.preparing or not _wants_start(pod, spec, container):
             continue
         if not is_present(spec, images):
             if spec.image not in pulling:
@@ -189,11 +225,41 @@ def _plan_run(pod: Pod, record: PodRecord, images: Membership[str], now: float) 
     return PodPlan(tuple(actions), min(wakes, default=None))
 
 
+def due(pod: Pod, record: PodRecord) -> list[Container]:
+    """The containers whose turn has come: init containers one after the other, then the rest; sidecars stay due."""
+    turn: list[Container] = []
+    for spec in pod.spec.init_containers:
+        container = record.container(spec.name)
+        if is_sidecar(spec):
+            turn.append(spec)
+            if not record.begun and not container.is_live:
+                return turn
+        elif not record.begun and not _is_done(container):
+            return [*turn, spec]
+    return [*turn, *pod.spec.containers]
+
+
+def is_initialized(pod: Pod, record: PodRecord) -> bool:
+    return record.begun or all(
+        record.container(c.name).is_live if is_sidecar(c) else _is_done(record.container(c.name))
+        for c in pod.spec.init_containers
+    )
+
+
+def is_down_to_sidecars(pod: Pod, record: PodRecord) -> bool:
+    names = sidecars(pod)
+    return bool(names) and all(c.name in names for c in record.every if c.is_live)
+
+
+def _is_done(container: ContainerRecord) -> bool:
+    return container.exit is not None and container.exit.code == 0
+
+
 def is_present(spec: Container, images: Membership[str]) -> bool:
     return not spec.image or spec.image in images
 
 
-def _wants_start(pod: Pod, container: ContainerRecord) -> bool:
+def _wants_start(pod: Pod, spec: Container, container: ContainerRecord) -> bool:
     if container.phase is Phase.EXITED and container.exit is not None:
-        return restarts(pod.spec.restart_policy, container.exit.code)
+        return restarts(policy_of(pod, spec), container.exit.code)
     return container.phase is Phase.WAITING

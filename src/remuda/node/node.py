@@ -3,6 +3,9 @@
 It has one worker for each pod bound to it, fed from outside (`feed`): all nodes share one watch. Its face in the API (Node
 object, lease, self-fencing) is `registration`.
 
+Devices are given by its device manager (`devices`), which is the kubelet's in miniature: an agent that serves plugins is dialled
+through the node's sockets, or called in process by a simulated node.
+
 Killed and started again, it finds its containers through the runtime and its pods through the API: `start` adopts, then
 `sync` joins the two. A container whose pod is gone is ended; a pod whose container is gone is told so; a container that
 still runs is neither started twice nor disturbed.
@@ -17,20 +20,25 @@ from typing import Any
 import msgspec
 import structlog
 
-from remuda.api.core_v1 import Pod
-from remuda.api.meta import to_seconds
+from remuda.api.core_v1 import NodeStatus, Pod
 from remuda.kube.cluster import Cluster
+from remuda.kube.events import SILENCE, EventSink
 from remuda.link.allocation import NodeAgent
-from remuda.node import containers
 from remuda.node.addresses import PodAddresses
-from remuda.node.containers import ContainerRecord, Exit, Phase, backoff_of, remembered
+from remuda.node.containers import Exit
+from remuda.node.devices.ledger import Memory
+from remuda.node.devices.service import Amounts, DeviceService, DeviceSettings
 from remuda.node.images import ImageStore
 from remuda.node.lifecycle import PodRecord
+from remuda.node.recall import first_record, forgotten
 from remuda.node.registration import NodeConfig, Registration
 from remuda.node.runtime import Adopted, ContainerKey, PodRuntime
 from remuda.node.worker import PodWorker, Site
 
 log = structlog.get_logger(__name__)
+
+REBOOT_S = 5.0  # for containers to die of it
+TELL_S = 0.2  # changed counts are gathered that long before they are published
 
 
 class EmbeddedNode:
@@ -45,8 +53,11 @@ class EmbeddedNode:
         clock: Callable[[], float],
         images: ImageStore | None = None,
         silence: Callable[[], None] = lambda: None,
+        devices: DeviceSettings | None = None,
+        events: EventSink = SILENCE,
     ) -> None:
-        """`silence` is called when the node is lost: whatever speaks for it elsewhere (its agent) must fall silent too."""
+        """`silence` is called when the node is lost: whatever speaks for it elsewhere (its agent) must fall silent too.
+        `devices`: without it, the agent hands devices out by itself and every one of the config counts."""
         self.config = config
         self.agent = agent
         self.runtime = runtime
@@ -55,11 +66,16 @@ class EmbeddedNode:
         self._addresses = addresses
         self._clock = clock
         self._silence = silence
-        self._registration = Registration(config, cluster, self.images, clock, agent.fence, agent.unfence)
+        self._device_settings = devices
+        self.devices: DeviceService | None = self._new_devices() if devices is not None else None
+        amounts = self._amounts if devices is not None else None
+        self._registration = Registration(config, cluster, self.images, clock, agent.fence, agent.unfence, amounts)
+        self._telling: asyncio.TimerHandle | None = None
         self._workers: dict[str, PodWorker] = {}
         self._orphans: dict[str, set[str]] = {}  # uid -> containers still to die
         self._adopted: dict[str, list[Adopted]] = {}
         self._is_synced = False
+        self._late: dict[str, Pod] | None = None  # pods that came while the node began anew; None: it does not
         self._tasks: dict[asyncio.Task[None], None] = {}  # in order: a simulated run must repeat exactly
         self._site = Site(
             node=config.name,
@@ -71,6 +87,8 @@ class EmbeddedNode:
             clock=clock,
             images_changed=self._registration.refresh,
             others_gone=self._others_gone,
+            devices=lambda: self.devices.manager if self.devices is not None else None,
+            events=events,
         )
         runtime.on_exit(self._container_exited)
 
@@ -80,17 +98,40 @@ class EmbeddedNode:
 
     # --- life of the node ---------------------------------------------------------------------------------------------
 
+    async def open(self) -> None:
+        """The sockets plugins register at, when they should be there before anything else of the node is."""
+        if self.devices is not None:
+            await self.devices.start()
+
+    def bound_pods(self) -> list[Pod]:
+        """Every pod here that may still get or hold devices, as the agent may see them: of several that wait for the same, only
+        the one whose turn it is. On a real cluster the scheduler sees to that, by having one of a shape on its way at a time."""
+        manager = self.devices.manager if self.devices is not None else None
+        return [p for p in self._active() if manager is None or not manager.is_rival(p)]
+
+    def _active(self) -> list[Pod]:
+        return [w.pod for w in self._workers.values() if w.is_active]
+
     async def start(self) -> None:
         """Find what runs here already, register, keep the lease. Pods come with `sync`."""
         for found in await self.runtime.adopt():
             self._adopted.setdefault(found.key.uid, []).append(found)
             if found.address:
                 self._addresses.recover(found.key.uid, found.address)
+        await self.open()
+        if self.devices is not None:
+            await self.devices.connect()
+        await self._register()
+
+    async def _register(self) -> None:
         await self._registration.register()
         self._spawn(self._registration.keep())
 
     def sync(self, pods: Iterable[Pod]) -> None:
         """All pods bound to this node, once, after `start`; what the machine has beyond them is ended."""
+        pods = list(pods)
+        if self.devices is not None:
+            self.devices.recall(pods)
         for pod in pods:
             self.pod_changed(pod)
         for uid, found in self._adopted.items():
@@ -106,11 +147,18 @@ class EmbeddedNode:
         if worker is not None:
             worker.update(pod)
             return
-        worker = PodWorker(self._site, pod, self._first_record(pod))
-        self._workers[pod.uid] = worker
+        if self._late is not None:
+            self._late[pod.uid] = pod
+            return
+        self._take_on(PodWorker(self._site, pod, self._first_record(pod)))
+
+    def _take_on(self, worker: PodWorker) -> None:
+        self._workers[worker.pod.uid] = worker
         self._spawn(self._work(worker))
 
     def pod_gone(self, pod: Pod) -> None:
+        if self._late is not None:
+            self._late.pop(pod.uid, None)
         worker = self._workers.get(pod.uid)
         if worker is not None:
             worker.vanish()
@@ -120,32 +168,76 @@ class EmbeddedNode:
         found = (w for w in reversed(self._workers.values()) if (w.pod.name, w.pod.namespace) == (name, namespace))
         return next(found, None)
 
+    async def restart(self) -> None:
+        """As when a kubelet is restarted: it forgets everything but its checkpoint, its sockets are made anew, its plugins have
+        to come again and until then none of their devices count. Containers run on, and keep theirs."""
+        await self._begin_anew(is_reboot=False)
+
+    async def reboot(self) -> None:
+        """The machine restarts: every container is gone, and then as `restart`. A pod that is admitted before the plugin of
+        its devices is back fails, as on a kubelet."""
+        await self._begin_anew(is_reboot=True)
+
+    async def _begin_anew(self, *, is_reboot: bool) -> None:
+        if self.is_lost or self._late is not None:
+            return
+        self._late = {}
+        await self._cancel()
+        if is_reboot:
+            await self._end_all(self.runtime.kill, REBOOT_S, told=True)
+        if self.devices is not None:
+            await self.devices.stop()
+            self.devices = self._new_devices(self.devices.memory())
+            await self.devices.start()
+        late, self._late = self._late, None
+        workers, self._workers = self._workers, {}
+        for old in workers.values():
+            if not old.gone.is_set():
+                self._take_on(PodWorker(self._site, old.pod, forgotten(old.record)))
+        for pod in late.values():
+            self.pod_changed(pod)
+        for uid in [uid for uid, waiting in self._orphans.items() if not waiting]:
+            self._spawn(self._bury(uid))
+        await self._register()
+        if self.devices is not None:
+            self.devices.connect_later()
+
     async def stop(self) -> None:
         """Let go: containers run on and the next start finds them."""
         await self._cancel()
+        await self._close_devices()
         await self.runtime.close()
 
     async def halt(self, grace_s: float = 5.0) -> None:
         """End every container but keep the pods: the next start runs them again, as after a reboot."""
         await self._cancel()
-        workers = () if self.is_lost else self._workers.values()  # of a lost node nothing runs, and nobody will tell
-        records = [(w.pod.uid, c) for w in workers for c in w.record.containers]
+        await self._close_devices()
+        if not self.is_lost:  # of a lost node nothing runs, and nobody will tell
+            await self._end_all(lambda key: self.runtime.stop(key, grace_s), grace_s)
+        await self.runtime.close()
+
+    async def _end_all(self, end: Callable[[ContainerKey], None], grace_s: float, *, told: bool = False) -> None:
+        """Of every container, with no worker to start it again; by force what is left after the grace. `told`: the ends go on
+        record and to the agent; otherwise the next start of the node finds them."""
+        records = [(w.pod.uid, c) for w in self._workers.values() for c in w.record.every]
         live = {ContainerKey(uid, c.name) for uid, c in records if c.is_live}
         ended = asyncio.Event()
 
         def exited(key: ContainerKey, run: int, end: Exit) -> None:
+            if told:
+                self._container_exited(key, run, end)
             live.discard(key)
             if not live:
                 ended.set()
 
         self.runtime.on_exit(exited)
         for key in tuple(live):
-            self.runtime.stop(key, grace_s)
+            end(key)
         if not await _within(grace_s, ended, live):
             for key in tuple(live):
                 self.runtime.kill(key)
             await _within(grace_s, ended, live)
-        await self.runtime.close()
+        self.runtime.on_exit(self._container_exited)
 
     def lose(self) -> None:
         """Drill node-lost: the power is gone. Nothing is renewed or reported from here on, and every process is dead."""
@@ -155,6 +247,8 @@ class EmbeddedNode:
         for task in self._tasks:
             task.cancel()
         self.runtime.power_off()
+        if self.devices is not None:
+            self.devices.silence()
         self._silence()
 
     async def _cancel(self) -> None:
@@ -180,28 +274,18 @@ class EmbeddedNode:
         self._workers.pop(worker.pod.uid, None)
 
     def _first_record(self, pod: Pod) -> PodRecord:
-        """What is known of a pod this life of the node has not seen before."""
-        now = self._clock()
-        found = {a.key.container: a for a in self._adopted.get(pod.uid, ())}
-        statuses = {s.name: s for s in pod.status.container_statuses}
-        records: list[ContainerRecord] = []
-        for spec in pod.spec.containers:
-            record = remembered(spec.name, statuses.get(spec.name), now)
-            adopted = found.get(spec.name)
-            records.append(record if adopted is None else _joined(record, adopted, pod))
-        address = next((a.address for a in found.values() if a.address), pod.status.pod_ip)
-        if address and not pod.is_terminal:
-            address = self._addresses.recover(pod.uid, address)
-        started = pod.status.start_time
-        return PodRecord(
-            containers=tuple(records),
+        record = first_record(
+            pod,
+            self._adopted.get(pod.uid, ()),
+            self._clock(),
             # Whatever was bound before this life of the node may have left devices with the agent.
-            held=bool(found) or not (self._is_synced or pod.is_terminal),
-            address=address,
-            start_time=to_seconds(started) if started is not None else now,
+            held=not (self._is_synced or pod.is_terminal),
             notice=self.runtime.notice(pod),
-            untold=next((r.exit.code for r in records if r.exit is not None), None),
         )
+        if record.address and not pod.is_terminal:
+            address = self._addresses.recover(pod.uid, record.address)
+            record = msgspec.structs.replace(record, address=address)
+        return record
 
     def _container_exited(self, key: ContainerKey, run: int, end: Exit) -> None:
         if self.is_lost:
@@ -234,6 +318,50 @@ class EmbeddedNode:
         self.runtime.forget(uid)
         self._orphans.pop(uid, None)
 
+    # --- devices ------------------------------------------------------------------------------------------------------
+
+    def _new_devices(self, memory: Memory | None = None) -> DeviceService:
+        assert self._device_settings is not None
+        return DeviceService(
+            self.config.name,
+            self._device_settings,
+            agent=self.agent,
+            clock=self._clock,
+            pods=self._active_pods,
+            counts_changed=self._counts_changed,
+            health_changed=self._health_changed,
+            memory=memory,
+        )
+
+    async def _close_devices(self) -> None:
+        if self._telling is not None:
+            self._telling.cancel()
+        if self.devices is not None:
+            await self.devices.stop()
+
+    def _active_pods(self) -> list[Pod] | None:
+        """None while not all pods of the node are known: then nothing may be taken from anybody."""
+        return self._active() if self._is_synced else None
+
+    def _amounts(self, old: NodeStatus) -> tuple[Amounts, Amounts]:
+        assert self.devices is not None
+        return self.devices.amounts(old)
+
+    def _counts_changed(self) -> None:
+        """To the node's status, soon: a plugin often has several things to say at once."""
+        if self._telling is None and not self.is_lost:
+            delay = min(TELL_S, self.config.lease_s / 4)
+            self._telling = asyncio.get_running_loop().call_later(delay, self._tell_counts)
+
+    def _tell_counts(self) -> None:
+        self._telling = None
+        self._registration.refresh()
+
+    def _health_changed(self, uids: frozenset[str]) -> None:
+        for uid, worker in self._workers.items():
+            if uid in uids:
+                worker.health_changed()
+
     async def _others_gone(self, uid: str) -> bool:
         """Wait for pods that were removed by force and still hold devices; False when there are none."""
         ending = [w for w in self._workers.values() if w.record.vanished and w.record.held and w.pod.uid != uid]
@@ -251,16 +379,3 @@ async def _within(seconds: float, ended: asyncio.Event, live: set[ContainerKey])
     except TimeoutError:
         return False
     return True
-
-
-def _joined(record: ContainerRecord, found: Adopted, pod: Pod) -> ContainerRecord:
-    """What the API says of a container and what the machine has of it. The machine is right about its newest run."""
-    last = record.last
-    if found.run > record.run and found.previous is not None:
-        last = containers.terminated(msgspec.structs.replace(record, started_at=0.0, exit=found.previous))
-    running = msgspec.structs.replace(
-        record, phase=Phase.RUNNING, run=found.run, started_at=found.started_at, exit=None, last=last, not_before=0.0
-    )
-    if found.exit is None:
-        return running
-    return containers.exited(running, found.exit, backoff_of(pod))

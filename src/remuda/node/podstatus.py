@@ -1,10 +1,12 @@
 """The status of a pod as its node tells it: rendered from the record, and the smallest patch that says it. Pure.
 
-The node owns phase, reason, message, podIP, startTime, containerStatuses and four conditions; conditions of others are
-carried along word for word, because a merge patch replaces the whole list.
+The node owns phase, reason, message, podIP, startTime, the statuses of containers and init containers, and four conditions;
+conditions of others are carried along word for word, because a merge patch replaces the whole list.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -18,24 +20,42 @@ from remuda.api.core_v1 import (
     ContainerStatus,
     Pod,
     PodStatus,
+    ResourceHealth,
+    ResourceStatus,
 )
 from remuda.api.meta import Condition, JsonObject, to_time
-from remuda.node.containers import ContainerRecord, Phase, terminated
-from remuda.node.lifecycle import Admission, PodRecord, outcome, restarts
+from remuda.node.containers import ContainerRecord, Phase, is_sidecar, sidecars, terminated
+from remuda.node.devices.ledger import DeviceHealth
+from remuda.node.lifecycle import Admission, PodRecord, is_initialized, is_over, outcome, policy_of, restarts
 from remuda.node.runtime import NO_LOCAL_COMMAND
 
 OWN_CONDITIONS = ("PodScheduled", "Initialized", "ContainersReady", "Ready")
-ADMISSION_ERROR = "UnexpectedAdmissionError"
 
 _NOTICES = {
     NO_LOCAL_COMMAND: "A container names no command and images are not run here: the pod is simulated. Give it a command.",
 }
-_PATCHED = ("phase", "reason", "message", "podIP", "startTime", "conditions", "containerStatuses")
+_PATCHED = (
+    "phase",
+    "reason",
+    "message",
+    "podIP",
+    "startTime",
+    "conditions",
+    "containerStatuses",
+    "initContainerStatuses",
+)
+_MAX_MESSAGE = 1024  # of a device's health
+
+HealthOf = Callable[[str], Sequence[DeviceHealth]]  # by container name
 
 
-def render_status(pod: Pod, record: PodRecord, known: PodStatus, now: float) -> PodStatus:
+def render_status(
+    pod: Pod, record: PodRecord, known: PodStatus, now: float, health: HealthOf = lambda container: ()
+) -> PodStatus:
     """`known` is the status last written or read: its conditions keep their transition times."""
-    statuses = [_container_status(pod, spec, record) for spec in pod.spec.containers]
+    statuses = [_container_status(pod, spec, record, health) for spec in pod.spec.containers]
+    inits = [_container_status(pod, spec, record, health) for spec in pod.spec.init_containers]
+    is_ready = bool(statuses) and all(s.ready for s in (*statuses, *_sidecars(pod, inits)))
     phase = _phase(pod, record, known)
     reason, message = _reason(record, known, phase)
     return PodStatus(
@@ -44,9 +64,16 @@ def render_status(pod: Pod, record: PodRecord, known: PodStatus, now: float) -> 
         message=message,
         pod_ip=record.address or known.pod_ip,
         start_time=to_time(record.start_time) if record.start_time else known.start_time,
-        conditions=_conditions(known.conditions, phase, statuses, now),
+        conditions=_conditions(
+            known.conditions, phase, [*inits, *statuses], is_ready, is_initialized(pod, record), now
+        ),
         container_statuses=statuses,
+        init_container_statuses=inits,
     )
+
+
+def _sidecars(pod: Pod, inits: list[ContainerStatus]) -> list[ContainerStatus]:
+    return [status for status in inits if status.name in sidecars(pod)]
 
 
 def status_patch(known: PodStatus, new: PodStatus) -> JsonObject:
@@ -65,7 +92,7 @@ def _phase(pod: Pod, record: PodRecord, known: PodStatus) -> str:
     if record.admission is Admission.REFUSED:
         return "Failed"
     final = outcome(pod, record)
-    if final is not None:
+    if final is not None and not record.is_live:  # sidecars are stopped first
         return final
     ended = [c.exit for c in record.containers if c.exit is not None]
     if (record.vanished or pod.is_deleting) and record.containers and len(ended) == len(record.containers):
@@ -77,7 +104,7 @@ def _phase(pod: Pod, record: PodRecord, known: PodStatus) -> str:
 
 def _reason(record: PodRecord, known: PodStatus, phase: str) -> tuple[str, str]:
     if record.admission is Admission.REFUSED:
-        return ADMISSION_ERROR, record.refusal
+        return record.refused_as, record.refusal
     if known.phase in ("Succeeded", "Failed"):
         return known.reason, known.message
     if record.notice and phase in ("Pending", "Running"):
@@ -85,53 +112,81 @@ def _reason(record: PodRecord, known: PodStatus, phase: str) -> tuple[str, str]:
     return "", ""
 
 
-def _container_status(pod: Pod, spec: Container, record: PodRecord) -> ContainerStatus:
+def _container_status(pod: Pod, spec: Container, record: PodRecord, health: HealthOf) -> ContainerStatus:
     container = record.container(spec.name)
     last = container.last
     if container.phase is Phase.RUNNING:
         state = ContainerState(running=ContainerStateRunning(started_at=to_time(container.started_at)))
-    elif container.phase is Phase.EXITED and not _waits_to_restart(pod, record, container):
+    elif container.phase is Phase.EXITED and not _waits_to_restart(pod, spec, record):
         state = ContainerState(terminated=terminated(container))
     else:
         last = terminated(container) or last
-        state = ContainerState(waiting=_waiting(spec, record, container))
+        state = ContainerState(waiting=_waiting(pod, spec, record, container))
+    is_init = any(c.name == spec.name for c in pod.spec.init_containers)
+    done = container.exit is not None and container.exit.code == 0
     return ContainerStatus(
         name=spec.name,
-        ready=container.is_live,
+        ready=done if is_init and not is_sidecar(spec) else container.is_live,
         restart_count=container.run,
         image=spec.image,
         state=state,
         last_state=ContainerState(terminated=last) if last is not None else ContainerState(),
+        allocated_resources_status=_resources(health(spec.name)),
     )
 
 
-def _waits_to_restart(pod: Pod, record: PodRecord, container: ContainerRecord) -> bool:
-    end = container.exit
-    over = record.vanished or pod.is_deleting or pod.is_terminal or record.admission is Admission.REFUSED
-    return end is not None and not over and restarts(pod.spec.restart_policy, end.code)
+def known_health(status: PodStatus) -> dict[str, tuple[DeviceHealth, ...]]:
+    """What the API says of the devices of each container: the other way round."""
+    return {
+        container.name: tuple(
+            DeviceHealth(resource.name, device.resource_id, device.health == "Healthy", device.message)
+            for resource in container.allocated_resources_status
+            for device in resource.resources
+        )
+        for container in (*status.init_container_statuses, *status.container_statuses)
+        if container.allocated_resources_status
+    }
 
 
-def _waiting(spec: Container, record: PodRecord, container: ContainerRecord) -> ContainerStateWaiting:
+def _resources(health: Sequence[DeviceHealth]) -> list[ResourceStatus]:
+    """Named as upstream does it for device plugins: the resource, and the plugin's own id."""
+    found: dict[str, list[ResourceHealth]] = {}
+    for device in health:
+        word = "Healthy" if device.healthy else "Unhealthy"
+        entry = ResourceHealth(device.device, word, device.message[:_MAX_MESSAGE])
+        found.setdefault(device.resource, []).append(entry)
+    return [ResourceStatus(name, resources) for name, resources in found.items()]
+
+
+def _waits_to_restart(pod: Pod, spec: Container, record: PodRecord) -> bool:
+    end = record.container(spec.name).exit
+    return end is not None and not is_over(pod, record) and restarts(policy_of(pod, spec), end.code)
+
+
+def _waiting(pod: Pod, spec: Container, record: PodRecord, container: ContainerRecord) -> ContainerStateWaiting:
+    if container.problem:
+        return ContainerStateWaiting("CreateContainerConfigError", container.problem)
     if spec.image in record.pulling:
         return ContainerStateWaiting("Pulling", f"Pulling image {spec.image}.")
     end = container.exit
     if end is not None and container.not_before > end.time:
         delay = container.not_before - end.time
         return ContainerStateWaiting("CrashLoopBackOff", f"Back-off {delay:g} s before the container starts again.")
-    return ContainerStateWaiting("ContainerCreating")
+    return ContainerStateWaiting("ContainerCreating" if is_initialized(pod, record) else "PodInitializing")
 
 
-def _conditions(known: list[Condition], phase: str, statuses: list[ContainerStatus], now: float) -> list[Condition]:
+def _conditions(
+    known: list[Condition], phase: str, statuses: list[ContainerStatus], ready: bool, initialized: bool, now: float
+) -> list[Condition]:
     at = to_time(now)
-    ready = bool(statuses) and all(s.ready for s in statuses)
     reason, message = "", ""
     if not ready:
         reason = {"Succeeded": "PodCompleted", "Failed": "PodFailed"}.get(phase, "ContainersNotReady")
         names = ", ".join(s.name for s in statuses if not s.ready)
         message = f"Containers not ready: {names}." if reason == "ContainersNotReady" else ""
-    conditions = known
-    for type_ in ("PodScheduled", "Initialized"):
-        conditions = with_condition(conditions, type_, True, "", "", at)
+    why = "" if initialized else "ContainersNotInitialized"
+    conditions = with_condition(known, "PodScheduled", True, "", "", at)
+    conditions = with_condition(conditions, "Initialized", initialized, why, "", at)
     for type_ in ("ContainersReady", "Ready"):
         conditions = with_condition(conditions, type_, ready, reason, message, at)
     return conditions

@@ -30,7 +30,7 @@ from remuda.api.core_v1 import Pod
 from remuda.api.errors import Refusal
 from remuda.launch.zipapp import container_argv
 from remuda.node import proctree, shim
-from remuda.node.containers import is_launched, lost
+from remuda.node.containers import launches, lost
 from remuda.node.environment import CONTAINER_ID, command_line, container_environment
 from remuda.node.logs import log_path
 from remuda.node.rundir import RunDirectory, RunSpec, containers_below, runs
@@ -100,7 +100,7 @@ class ProcessRuntime:
         self._simulated.on_exit(listener)
 
     def is_simulated(self, pod: Pod) -> bool:
-        return any(not c.command for c in pod.spec.containers)
+        return any(not c.command for c in (*pod.spec.init_containers, *pod.spec.containers))
 
     def notice(self, pod: Pod) -> str:
         return NO_LOCAL_COMMAND if self.is_simulated(pod) else ""
@@ -109,6 +109,7 @@ class ProcessRuntime:
 
     async def start(self, launch: Launch) -> float:
         if self.is_simulated(launch.pod):
+            self._say_simulated(launch)
             return await self._simulated.start(launch)
         directory = RunDirectory(self._pods, launch.key, launch.run)
         spec = self._specify(launch, directory)
@@ -147,13 +148,24 @@ class ProcessRuntime:
         await asyncio.gather(*self._sweeps, return_exceptions=True)
         await self._simulated.close()
 
+    def _say_simulated(self, launch: Launch) -> None:
+        """In the container's log, where somebody will look for what the program said."""
+        path = log_path(self._logs, launch.pod, launch.container.name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        what = launch.container.image or "no image"
+        devices = ", ".join(launch.allocation.devices) or "none"
+        with path.open("a") as log_file:
+            log_file.write(
+                f"{NO_LOCAL_COMMAND}: {what} names no command and images are not run here. It would see devices: {devices}\n"
+            )
+
     def _specify(self, launch: Launch, directory: RunDirectory) -> RunSpec:
         pod, container = launch.pod, launch.container
         env = container_environment(
             pod, container, launch.allocation, node=self._node, address=launch.address, base=self._base_env
         )
         argv = command_line(container, env)
-        if is_launched(pod):
+        if launches(pod, container):
             argv = container_argv(argv, self._launcher, self._python)
         return RunSpec(
             id=env[CONTAINER_ID],
@@ -166,7 +178,7 @@ class ProcessRuntime:
             pidfile=str(directory.pid_path),
             address=launch.address,
             started_at=self._clock(),
-            launched=is_launched(pod),
+            launched=launches(pod, container),
         )
 
     # --- watching -----------------------------------------------------------------------------------------------------

@@ -19,10 +19,11 @@ import structlog
 
 from remuda.api.codec import to_wire
 from remuda.api.conditions import is_true, with_condition
-from remuda.api.core_v1 import NODE_LEASE_NAMESPACE, Lease, Node, NodeStatus
+from remuda.api.core_v1 import NODE_LEASE_NAMESPACE, Lease, Node, NodeAddress, NodeStatus, NodeSystemInfo
 from remuda.api.errors import AlreadyExists, ApiError, NotFound
 from remuda.api.meta import JsonObject, ObjectMeta, to_time
 from remuda.api.names import LABEL_NODE, RESOURCE_GPU
+from remuda.kube.backoff import Backoff
 from remuda.kube.cluster import Cluster
 from remuda.kube.leader import micro_time
 from remuda.node.images import ImageStore
@@ -30,6 +31,7 @@ from remuda.node.images import ImageStore
 log = structlog.get_logger(__name__)
 
 _TICK_S = 0.001  # a timer may fire a rounding error early: without a least wait the loop would spin
+_REGISTER = Backoff(base_s=0.2, max_s=7.0)
 
 
 class NodeConfig(msgspec.Struct, frozen=True):
@@ -39,6 +41,8 @@ class NodeConfig(msgspec.Struct, frozen=True):
     labels: dict[str, str] = {}
     devices: tuple[str, ...] = ()
     lease_s: float = 8.0
+    info: NodeSystemInfo | None = None
+    addresses: tuple[NodeAddress, ...] = ()
 
 
 class Registration:
@@ -50,13 +54,16 @@ class Registration:
         clock: Callable[[], float],
         fence: Callable[[], None],
         unfence: Callable[[], None] = lambda: None,
+        amounts: Callable[[NodeStatus], tuple[dict[str, int | str], dict[str, int | str]]] | None = None,
     ) -> None:
+        """`amounts`: capacity and allocatable, from those the status has now; without it, all devices of the config."""
         self._config = config
         self._cluster = cluster
         self._images = images
         self._clock = clock
         self._fence = fence
         self._unfence = unfence
+        self._amounts = amounts or self._all_devices
         self._hurry = asyncio.Event()
 
     def refresh(self) -> None:
@@ -64,8 +71,20 @@ class Registration:
         self._hurry.set()
 
     async def register(self) -> None:
+        """Returns when the API has the node and its lease, however long it is out of reach: a machine often comes up first."""
+        failures = 0
+        while True:
+            try:
+                await self._register()
+                return
+            except ApiError as error:
+                failures += 1
+                log.warning("node.not_registered", node=self._config.name, reason=error.reason, error=str(error))
+            await asyncio.sleep(_REGISTER.delay(failures))
+
+    async def _register(self) -> None:
         try:
-            await self._cluster.create(Node, self._node())
+            await self._cluster.create(Node, self._wire(self._node()))
         except AlreadyExists:
             await self._publish()
         await self._renew()
@@ -110,37 +129,54 @@ class Registration:
         except TimeoutError:
             pass
 
+    def _labels(self) -> dict[str, str]:
+        return {LABEL_NODE: self._config.name, **self._config.labels}
+
     def _node(self) -> Node:
-        labels = {LABEL_NODE: self._config.name, **self._config.labels}
-        return Node(metadata=ObjectMeta(name=self._config.name, labels=labels), status=self._status(NodeStatus()))
+        meta = ObjectMeta(name=self._config.name, labels=self._labels())
+        return Node(metadata=meta, status=self._status(NodeStatus()))
 
     def _status(self, old: NodeStatus) -> NodeStatus:
-        count = str(len(self._config.devices))
+        capacity, allocatable = self._amounts(old)
         conditions = old.conditions
         if not is_true(conditions, "Ready"):
             at = to_time(self._clock())
             conditions = with_condition(conditions, "Ready", True, "KubeletReady", "The embedded node is up.", at)
         return msgspec.structs.replace(
             old,
-            capacity={**old.capacity, RESOURCE_GPU: count},
-            allocatable={**old.allocatable, RESOURCE_GPU: count},
+            capacity=capacity,
+            allocatable=allocatable,
             conditions=conditions,
             images=[{"names": [image]} for image in sorted(self._images.present)],
+            node_info=self._config.info or old.node_info,
+            addresses=list(self._config.addresses) or old.addresses,
         )
+
+    def _all_devices(self, old: NodeStatus) -> tuple[dict[str, int | str], dict[str, int | str]]:
+        count: dict[str, int | str] = {RESOURCE_GPU: str(len(self._config.devices))}
+        return {**old.capacity, **count}, {**old.allocatable, **count}
+
+    def _wire(self, node: Node) -> JsonObject:
+        """A kubelet also says when it last looked; here that is when it last had something to say."""
+        body = to_wire(node)
+        for condition in body["status"]["conditions"]:
+            condition["lastHeartbeatTime"] = to_time(self._clock()).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return body
 
     async def _publish(self) -> None:
         name = self._config.name
         try:
             old = await self._cluster.get(Node, name)
         except NotFound:
-            await self._cluster.create(Node, self._node())
+            await self._cluster.create(Node, self._wire(self._node()))
             return
-        missing = {k: v for k, v in self._node().labels.items() if old.labels.get(k) != v}
+        missing = {k: v for k, v in self._labels().items() if old.labels.get(k) != v}
         if missing:
             old = await self._cluster.patch(Node, name, {"metadata": {"labels": missing}})
         new = self._status(old.status)
         if new != old.status:
-            await self._cluster.patch(Node, name, {"status": to_wire(new)}, subresource="status")
+            body = self._wire(msgspec.structs.replace(old, status=new))
+            await self._cluster.patch(Node, name, {"status": body["status"]}, subresource="status")
 
     async def _renew(self) -> None:
         # As text: a real API server refuses lease times without exactly six digits of microseconds.

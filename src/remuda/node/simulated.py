@@ -22,7 +22,7 @@ from remuda.api.names import LABEL_GANG
 from remuda.launch import actions, protocol
 from remuda.launch.machine import Identity, Launcher
 from remuda.link.allocation import Deliver, NodeAgent
-from remuda.node.containers import Exit, is_launched
+from remuda.node.containers import Exit, is_sidecar, launches, sidecars
 from remuda.node.runtime import Adopted, Blow, ContainerKey, ExitListener, Launch
 from remuda.node.training import Behaviour, CheckpointStore, Job, TrainingChild
 
@@ -76,14 +76,17 @@ class SimulatedRuntime:
                 loop.call_soon(self._tell, key, run, end)
 
         behaviour = self._behaviour(launch.pod)
-        if is_launched(launch.pod):
+        if launches(launch.pod, launch.container):
             self._pids += 1
             container = LaunchedContainer(
                 launch, behaviour, self._agent, self._clock, self._rng, self._checkpoints, self._pids, ended
             )
             self._running[key] = container
         else:
-            self._running[key] = PlainContainer(behaviour, ended)
+            is_init = any(c.name == key.container and not is_sidecar(c) for c in launch.pod.spec.init_containers)
+            is_beside = key.container in sidecars(launch.pod)
+            run_s = behaviour.init_s if is_init else None if is_beside else behaviour.run_s
+            self._running[key] = PlainContainer(behaviour, run_s, ended)
         return self._clock()
 
     def stop(self, key: ContainerKey, grace_s: float) -> None:
@@ -140,12 +143,12 @@ class PlainContainer:
 
     child: TrainingChild | None = None
 
-    def __init__(self, behaviour: Behaviour, ended: Ended) -> None:
+    def __init__(self, behaviour: Behaviour, run_s: float | None, ended: Ended) -> None:
         self._behaviour = behaviour
         self._ended = ended
         self._timer: asyncio.TimerHandle | None = None
-        if behaviour.run_s is not None:
-            self._timer = asyncio.get_running_loop().call_later(behaviour.run_s, ended, 0, "")
+        if run_s is not None:
+            self._timer = asyncio.get_running_loop().call_later(run_s, ended, 0, "")
 
     def terminate(self) -> None:
         self.vanish()

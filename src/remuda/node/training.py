@@ -31,6 +31,7 @@ class Behaviour(msgspec.Struct, frozen=True):
     stop_s: float = 0.05  # TERM to gone; more than the grace means it has to be killed
     kill_s: float = 0.0  # KILL to gone; more than nothing is a process the kernel cannot end yet (D state)
     run_s: float | None = None  # a pod without launcher: exits 0 after that
+    init_s: float = 0.1  # an init container exits 0 after that
 
 
 class CheckpointStore:

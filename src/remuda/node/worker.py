@@ -15,15 +15,16 @@ import msgspec
 import structlog
 
 from remuda.api.codec import to_wire
-from remuda.api.core_v1 import Pod, PodStatus
+from remuda.api.core_v1 import Container, Pod, PodStatus
 from remuda.api.errors import ApiError, Conflict, NotFound, Refusal
-from remuda.api.names import ANNOTATION_DEVICES, RESOURCE_GPU
-from remuda.api.quantity import whole
 from remuda.kube.cluster import Cluster, Preconditions
+from remuda.kube.events import SILENCE, EventSink
 from remuda.link.allocation import Allocation, NodeAgent
-from remuda.node import containers
+from remuda.node import allocating, containers
 from remuda.node.addresses import PodAddresses
 from remuda.node.containers import Exit, backoff_of
+from remuda.node.devices.admission import DeviceManager
+from remuda.node.devices.ledger import DeviceHealth
 from remuda.node.images import ImageStore
 from remuda.node.lifecycle import (
     Action,
@@ -36,13 +37,16 @@ from remuda.node.lifecycle import (
     Remove,
     Start,
     Stop,
+    is_over,
     plan_pod,
 )
-from remuda.node.podstatus import merged_conditions, own_conditions, render_status, status_patch
+from remuda.node.podnews import tell_status, tell_stop
+from remuda.node.podstatus import known_health, merged_conditions, own_conditions, render_status, status_patch
 from remuda.node.runtime import ContainerKey, Launch, PodRuntime
 
 log = structlog.get_logger(__name__)
 
+PREPARE_S = 10.0  # between two tries to prepare a container, as the kubelet's sync
 RETRY_FIRST_S, RETRY_MAX_S = 0.1, 5.0  # after an error of the API or the agent
 _RETRIED = (Admit, Release, Remove)  # the rest is local and never waits for somebody else's trouble to pass
 _TICK_S = 0.001  # shorter waits are below what clocks near 2e9 s resolve well
@@ -60,6 +64,8 @@ class Site(msgspec.Struct, frozen=True):
     clock: Callable[[], float]
     images_changed: Callable[[], None]
     others_gone: Callable[[str], Coroutine[Any, Any, bool]]  # waits for pods that were removed by force; False: none
+    devices: Callable[[], DeviceManager | None] = lambda: None  # None: the agent hands devices out by itself
+    events: EventSink = SILENCE
 
 
 class PodWorker:
@@ -71,7 +77,8 @@ class PodWorker:
         self.gone = asyncio.Event()  # nothing of the pod is left on the machine and no device is held
         self._site = site
         self._known = own_conditions(pod.status)  # what the API has of our part of the status
-        self._allocation: Allocation | None = None
+        self._allocations: allocating.Allocations | None = None  # None: not admitted in this life of the node
+        self._health = known_health(pod.status)  # of the pod's devices, as last told
         self._changed = asyncio.Event()
         self._writing = False
         self._retry_s = RETRY_FIRST_S
@@ -97,10 +104,20 @@ class PodWorker:
         if not record.is_live or record.run != run:
             return
         self.record = self.record.with_container(containers.exited(record, end, backoff_of(self.pod)))
-        if self._allocation is None and self.record.admission is Admission.GRANTED:
+        if self._allocations is None and self.record.admission is Admission.GRANTED:
             self._note(admission=Admission.NONE)  # adopted without one: ask before the next start
-        self._site.agent.container_exited(self.pod.uid, end.code)
+        if all(c.name != container for c in self.record.inits):  # those have no launcher
+            self._site.agent.container_exited(self.pod.uid, end.code)
         self._changed.set()
+
+    def health_changed(self) -> None:
+        """Of a device the pod has."""
+        self._changed.set()
+
+    @property
+    def is_active(self) -> bool:
+        """May have devices, or will: nothing of it may be given to others."""
+        return self.record.is_live or self.record.held or not is_over(self.pod, self.record)
 
     # --- the loop -----------------------------------------------------------------------------------------------------
 
@@ -117,7 +134,7 @@ class PodWorker:
     async def _turn(self) -> bool:
         self._changed.clear()
         site, now = self._site, self._site.clock()
-        status = render_status(self.pod, self.record, self._known, now)
+        status = render_status(self.pod, self.record, self._known, now, self._health_of)
         written = not self._writing and not status_patch(self._known, status)
         plan = plan_pod(self.pod, self.record, site.images, now, written=written)
         if plan.finished:
@@ -160,10 +177,13 @@ class PodWorker:
                 self._spawn(self._pull(image))
             case Start(container, run):
                 await self._start(container, run)
-            case Stop(grace):
-                for key in self._live():
+            case Stop(grace, sidecars):
+                for key in self._live(None if sidecars else containers.sidecars(self.pod)):
                     self._site.runtime.stop(key, grace)
-                self._note(stopping_since=self._site.clock())
+                since = self.record.stopping_since
+                self._note(stopping_since=self._site.clock() if since is None else since, sidecars_told=sidecars)
+                if since is None:
+                    tell_stop(self._site.events, self.pod)
             case Kill():
                 for key in self._live():
                     self._site.runtime.kill(key)
@@ -174,22 +194,31 @@ class PodWorker:
                 return await self._remove()
         return False
 
-    def _live(self) -> list[ContainerKey]:
-        return [ContainerKey(self.pod.uid, c.name) for c in self.record.containers if c.is_live]
+    def _live(self, but: frozenset[str] | None = None) -> list[ContainerKey]:
+        return [
+            ContainerKey(self.pod.uid, c.name) for c in self.record.every if c.is_live and c.name not in (but or ())
+        ]
+
+    def _health_of(self, container: str) -> tuple[DeviceHealth, ...]:
+        """A pod that is over keeps what was last said of its devices: by then they may be somebody else's."""
+        manager = self._site.devices()
+        if manager is not None and not is_over(self.pod, self.record):
+            found = manager.health(self.pod.uid, container)
+            if found or container in self._health:
+                self._health[container] = found
+        return self._health.get(container, ())
 
     # --- what the node does -------------------------------------------------------------------------------------------
 
     async def _admit(self) -> None:
         site, pod = self._site, self.pod
         try:
-            devices = chosen_devices(pod)
-            simulated = site.runtime.is_simulated(pod)
             while True:
                 try:
-                    self._allocation = await site.agent.allocate(pod, devices, simulated=simulated)
+                    self._allocations = await self._allocate()
                     break
                 except Refusal as refusal:
-                    if refusal.reason != "DeviceHeld" or not await site.others_gone(pod.uid):
+                    if refusal.reason not in allocating.PASSING or not await site.others_gone(pod.uid):
                         raise
         except Refusal as refusal:
             if self.record.is_live:  # it ran before this node started, and a kubelet does not stop what runs
@@ -198,10 +227,10 @@ class PodWorker:
                 )
                 self._note(admission=Admission.GRANTED)
             else:
-                why = f"Allocate failed: {refusal.reason}: {refusal.message}" + (
-                    f" {refusal.fix}" if refusal.fix else ""
-                )
-                self._note(admission=Admission.REFUSED, refusal=why, held=False)
+                # What a plugin or the agent gave before one of them refused goes back like that of any ended pod.
+                held = site.devices() is not None
+                reason, message = allocating.rejection(refusal)
+                self._note(admission=Admission.REFUSED, refused_as=reason, refusal=message, held=held)
             return
         except Exception as error:
             self._failed("allocate", error)
@@ -212,6 +241,12 @@ class PodWorker:
             site.agent.container_exited(pod.uid, self.record.untold)
         self._note(admission=Admission.GRANTED, held=True, address=address, untold=None)
 
+    async def _allocate(self) -> allocating.Allocations:
+        site = self._site
+        running = {c.name for c in self.record.every if c.is_live}
+        simulated = site.runtime.is_simulated(self.pod)
+        return await allocating.allocate(site.agent, site.devices(), self.pod, running, simulated=simulated)
+
     async def _pull(self, image: str) -> None:
         try:
             await self._site.images.pull(image)
@@ -220,12 +255,42 @@ class PodWorker:
             self._note(pulling=self.record.pulling - {image})
 
     async def _start(self, name: str, run: int) -> None:
-        site = self._site
-        if self._allocation is None:
+        if self._allocations is None:
             self._note(admission=Admission.NONE)
             return
-        spec = next(c for c in self.pod.spec.containers if c.name == name)
-        launch = Launch(self.pod, spec, run, self.record.address, self._allocation)
+        spec = next(c for c in (*self.pod.spec.init_containers, *self.pod.spec.containers) if c.name == name)
+        manager = self._site.devices()
+        if manager is not None and allocating.asks_for_devices(spec):
+            self._note(preparing=self.record.preparing | {name})
+            self._spawn(self._prepare(manager, spec, run))
+        else:
+            await self._launch(spec, run, self._allocations[name])
+
+    async def _prepare(self, manager: DeviceManager, spec: Container, run: int) -> None:
+        """What the container's devices need before each start. A plugin may take its time; the pod can be stopped meanwhile."""
+        site, pod = self._site, self.pod
+        allocation: Allocation | None = None
+        try:
+            grants = await manager.prepare(pod, spec)
+            simulated = site.runtime.is_simulated(pod)
+            attached = [await allocating.attach(site.agent, pod, grant, simulated=simulated) for grant in grants]
+            before = self._allocations[spec.name] if self._allocations is not None else None
+            directory = next((a.directory for a in attached if a.directory), before.directory if before else "")
+            allocation = allocating.given(directory, grants) if grants else before
+        except Exception as error:
+            why = error.message if isinstance(error, Refusal) else str(error)
+            record = self.record.container(spec.name)
+            later = msgspec.structs.replace(record, problem=why, not_before=site.clock() + PREPARE_S)
+            self.record = self.record.with_container(later)
+        finally:
+            self._note(preparing=self.record.preparing - {spec.name})
+        if allocation is not None and not is_over(self.pod, self.record):
+            await self._launch(spec, run, allocation)
+            self._changed.set()
+
+    async def _launch(self, spec: Container, run: int, allocation: Allocation) -> None:
+        site, name = self._site, spec.name
+        launch = Launch(self.pod, spec, run, self.record.address, allocation)
         record = self.record.container(name)
         begun = site.clock()
         # On record before it runs: its exit may be told before `start` returns.
@@ -290,6 +355,7 @@ class PodWorker:
         except ApiError as error:
             self._failed("write status", error)
         else:
+            tell_status(self._site.events, pod, self._known, status)
             self._known = status
             self._retry_s = RETRY_FIRST_S
             self.update(new)
@@ -327,23 +393,6 @@ class PodWorker:
         task = asyncio.get_running_loop().create_task(work)
         self._beside[task] = None
         task.add_done_callback(self._beside.pop)
-
-
-def chosen_devices(pod: Pod) -> list[str]:
-    """The devices the scheduler chose for the pod. Raises Refusal when it asks for some and nobody chose."""
-    wanted = (
-        c.resources.limits.get(RESOURCE_GPU) or c.resources.requests.get(RESOURCE_GPU, 0) for c in pod.spec.containers
-    )
-    asked = sum(map(whole, wanted))
-    devices = [d.strip() for d in pod.annotations.get(ANNOTATION_DEVICES, "").split(",") if d.strip()]
-    if len(devices) != asked:
-        named = ", ".join(devices) or "none"
-        raise Refusal(
-            "DevicesNotChosen",
-            f"The pod asks for {asked} {RESOURCE_GPU} and its annotation {ANNOTATION_DEVICES} names {named}.",
-            "Let the scheduler `remuda` place it (spec.schedulerName).",
-        )
-    return devices
 
 
 def _version(pod: Pod) -> int:

@@ -271,9 +271,24 @@ async def serve(config: NodeAgentConfig, on_ready: Callable[[Agent], None]) -> N
 END_S = 5.0
 
 
+async def check_kinds(cluster: Cluster) -> None:
+    """Refusal KindNotInstalled when the API answers and does not know our kinds. One that does not answer is waited for."""
+    try:
+        await cluster.list(NodeDevices)
+    except NotFound:
+        raise Refusal(
+            "KindNotInstalled",
+            f"The cluster does not serve {NodeDevices.resource.plural}.{NodeDevices.resource.group}.",
+            "Install our kinds first: kubectl apply -f deploy/crds.",
+        ) from None
+    except Exception as error:
+        log.warning("agent.waits_for_api", error=str(error))
+
+
 async def _until(
     told: asyncio.Event, config: NodeAgentConfig, cluster: Cluster, on_ready: Callable[[Agent], None]
 ) -> None:
+    await check_kinds(cluster)
     async with node_agent(config, cluster) as agent:
         on_ready(agent)
         await told.wait()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from remuda.agent.backend import FakeBackend
+from remuda.agent.backends.fake import FakeBackend
 from remuda.api.devices import Signal
 from remuda.api.errors import Refusal
 from remuda.api.meta import to_time

@@ -48,7 +48,8 @@ class Gate(LocalCluster):
 
 class Node:
     def __init__(self, cluster: Gate) -> None:
-        self.state: JsonObject = {"model": "m", "devices": [{"id": "gpu-0", "type": "X"}], "launchers": []}
+        self.state: JsonObject = {part: [] for part in PARTS}
+        self.state |= {"model": "m", "boot": "b", "devices": [{"id": "gpu-0", "type": "X"}]}
         self.reporter = Reporter(cluster, "node-01", self.state.__getitem__)
 
     def launcher(self, number: int) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from remuda.link.allocation import Allocation
-from remuda.node.environment import base_environment, command_line, container_environment, expand
+from remuda.link.deviceplugin import Mount
+from remuda.node.environment import base_environment, command_line, container_environment, expand, host_environment
 from tests.builders.pods import a_pod
 
 ALLOCATION = Allocation(("gpu-1",), "/alloc", {"REMUDA_VISIBLE_DEVICES": "gpu-1", "REMUDA_ALLOC_DIR": "/alloc"})
@@ -56,3 +57,19 @@ def test_the_machine_lends_little_and_our_python_comes_first() -> None:
     env = base_environment({"PATH": "/usr/bin", "HOME": "/h", "SECRET_TOKEN": "x"}, "/venv/bin")
     assert env == {"PATH": "/venv/bin:/usr/bin", "HOME": "/h"}
     assert base_environment({}, "/venv/bin")["PATH"].startswith("/venv/bin:/")
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ("/run/a", "/state/a"),
+        ("/run/a/sock", "/state/a/sock"),
+        ("/run/abc", "/run/abc"),
+        ("/run/a/deep/x", "/other/x"),
+        ("plain", "plain"),
+        ("x/run/a", "x/run/a"),
+    ],
+)
+def test_paths_in_mounts_are_told_as_the_machine_has_them(value: str, told: str) -> None:
+    mounts = (Mount("/run/a/", "/state/a"), Mount("/run/a/deep", "/other/"))
+    assert host_environment({"V": value}, mounts) == {"V": told}

@@ -14,6 +14,7 @@ from remuda.node.lifecycle import (
     Admission,
     Admit,
     Kill,
+    PodPlan,
     PodRecord,
     Pull,
     Release,
@@ -157,3 +158,108 @@ def test_two_containers_end_together_only_when_both_are_done() -> None:
     assert plan_pod(pod, known, (), NOW).actions == ()
     known = PodRecord((ended(0), ContainerRecord("side", Phase.WAITING)), admission=GRANTED, held=True)
     assert plan_pod(pod, known, (), NOW).actions == (Start("side", 0),)
+
+
+# --- init containers and sidecars -----------------------------------------------------------------------------------------
+
+
+def with_inits(policy: str = "Always", **options: Any) -> Pod:
+    """`first` runs to its end, `side` stays, `last` runs to its end."""
+    inits = [{"name": "first"}, {"name": "side", "restartPolicy": "Always"}, {"name": "last"}]
+    return a_pod(policy=policy, inits=inits, **options)
+
+
+def at(name: str, phase: Phase = Phase.WAITING, code: int | None = None) -> ContainerRecord:
+    if code is not None:
+        return ContainerRecord(name, Phase.EXITED, 0, NOW - 5, Exit(code, NOW - 1), crashes=1)
+    return ContainerRecord(name, phase, 0, NOW - 5 if phase is Phase.RUNNING else 0.0)
+
+
+UP = Phase.RUNNING
+
+
+@pytest.mark.parametrize(
+    ("policy", "inits", "main", "actions"),
+    [
+        pytest.param(
+            "Always", (at("first"), at("side"), at("last")), waiting(), [Start("first", 0)], id="one after the other"
+        ),
+        pytest.param("Always", (at("first", UP), at("side"), at("last")), waiting(), [], id="the first runs: wait"),
+        pytest.param(
+            "Always",
+            (at("first", code=0), at("side"), at("last")),
+            waiting(),
+            [Start("side", 0)],
+            id="then the sidecar",
+        ),
+        pytest.param(
+            "Always",
+            (at("first", code=0), at("side", UP), at("last")),
+            waiting(),
+            [Start("last", 0)],
+            id="it is up: go on",
+        ),
+        pytest.param(
+            "Always",
+            (at("first", code=0), at("side", UP), at("last", code=0)),
+            waiting(),
+            [Start("main", 0)],
+            id="then main",
+        ),
+        pytest.param(
+            "Always", (at("first", code=1), at("side"), at("last")), waiting(), [Start("first", 1)], id="failed: again"
+        ),
+        pytest.param(
+            "Never", (at("first", code=1), at("side"), at("last")), waiting(), [Release()], id="failed, Never"
+        ),
+        pytest.param(
+            "Never",
+            (at("first", code=0), at("side", code=1), at("last", code=0)),
+            running(),
+            [Start("side", 1)],
+            id="a sidecar restarts whatever the policy",
+        ),
+        pytest.param(
+            "Always",
+            (at("first", code=1), at("side", UP), at("last")),
+            running(),
+            [],
+            id="once main has begun, init containers are over",
+        ),
+        pytest.param(
+            "Never",
+            (at("first", code=0), at("side", UP), at("last", code=0)),
+            ended(0),
+            [Stop(30.0, True)],
+            id="main done",
+        ),
+        pytest.param(
+            "Never",
+            (at("first", code=0), at("side", code=143), at("last", code=0)),
+            ended(0),
+            [Release()],
+            id="main done and the sidecar gone",
+        ),
+    ],
+)
+def test_init_containers(
+    policy: str, inits: tuple[ContainerRecord, ...], main: ContainerRecord, actions: list[Action]
+) -> None:
+    assert list(plan_pod(with_inits(policy), record(main, inits=inits), (), NOW).actions) == actions
+
+
+def test_sidecars_are_stopped_last_and_within_the_grace() -> None:
+    pod = with_inits(meta=DELETING)
+    inits = (at("first", code=0), at("side", UP), at("last", code=0))
+    assert plan_pod(pod, record(running(), inits=inits), (), NOW).actions == (Stop(30.0),)
+    half = record(ended(143), inits=inits, stopping_since=NOW - 10)
+    assert plan_pod(pod, half, (), NOW).actions == (Stop(20.0, True),)
+    told = record(ended(143), inits=inits, stopping_since=NOW - 10, sidecars_told=True)
+    assert plan_pod(pod, told, (), NOW) == PodPlan((), NOW + 20)
+    late = record(ended(143), inits=inits, stopping_since=NOW - 30, sidecars_told=True)
+    assert plan_pod(pod, late, (), NOW).actions == (Kill(),)
+
+
+def test_a_container_whose_devices_are_being_prepared_is_not_started_twice() -> None:
+    known = record(waiting(), preparing=frozenset({"main"}))
+    assert plan_pod(a_pod(), known, (), NOW).actions == ()

@@ -7,12 +7,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from remuda.api.codec import to_wire
 from remuda.api.conditions import find_condition, is_true
 from remuda.api.core_v1 import Pod, PodStatus
 from remuda.api.meta import Condition, to_time
 from remuda.node.containers import ContainerRecord, Exit, Phase
+from remuda.node.devices.ledger import DeviceHealth
 from remuda.node.lifecycle import Admission, PodRecord
-from remuda.node.podstatus import merged_conditions, own_conditions, render_status, status_patch
+from remuda.node.podstatus import known_health, merged_conditions, own_conditions, render_status, status_patch
 from remuda.node.runtime import NO_LOCAL_COMMAND
 from tests.builders.pods import a_pod
 
@@ -131,3 +133,54 @@ def test_conditions_of_others_are_carried_along_and_not_ours_to_write() -> None:
     assert merged_conditions([stale, theirs], ours) == [ours[0], theirs]
     assert merged_conditions([theirs], ours) == [theirs, ours[0]]
     assert own_conditions(PodStatus(conditions=[theirs, stale])).conditions == [stale]
+
+
+def test_row_49_devices_are_named_as_upstream_does_it() -> None:
+    devices = [
+        DeviceHealth("nvidia.com/gpu", "gpu-0", True),
+        DeviceHealth("nvidia.com/gpu", "gpu-1", False, "x" * 2000),
+    ]
+    status = render_status(a_pod(), of(RUNNING), NEW, NOW, lambda container: devices)
+    (container,) = status.container_statuses
+    assert to_wire(container)["allocatedResourcesStatus"] == [
+        {
+            "name": "nvidia.com/gpu",
+            "resources": [
+                {"resourceID": "gpu-0", "health": "Healthy"},
+                {"resourceID": "gpu-1", "health": "Unhealthy", "message": "x" * 1024},
+            ],
+        }
+    ]
+    assert known_health(status)["main"][0] == devices[0]
+
+
+def test_a_pod_is_pending_while_it_initializes() -> None:
+    pod = a_pod(inits=[{"name": "first"}])
+    begun = render_status(pod, of(WAITING, inits=(ContainerRecord("first", Phase.RUNNING, 0, 900.0),)), NEW, NOW)
+    assert begun.phase == "Pending"
+    assert not is_true(begun.conditions, "Initialized")
+    waits = begun.container_statuses[0].state.waiting
+    assert waits is not None
+    assert waits.reason == "PodInitializing"
+    assert not begun.init_container_statuses[0].ready
+    done = ContainerRecord("first", Phase.EXITED, 0, 900.0, Exit(0, 950.0))
+    ready = render_status(pod, of(RUNNING, inits=(done,)), begun, NOW)
+    assert ready.phase == "Running"
+    assert is_true(ready.conditions, "Initialized")
+    assert is_true(ready.conditions, "Ready")
+    assert ready.init_container_statuses[0].ready
+
+
+def test_the_end_is_not_told_while_a_sidecar_runs() -> None:
+    pod = a_pod(policy="Never", inits=[{"name": "side", "restartPolicy": "Always"}])
+    live = of(DONE, inits=(ContainerRecord("side", Phase.RUNNING, 0, 900.0),))
+    assert render_status(pod, live, NEW, NOW).phase == "Running"
+    over = of(DONE, inits=(ContainerRecord("side", Phase.EXITED, 0, 900.0, Exit(143, 950.0)),))
+    assert render_status(pod, over, NEW, NOW).phase == "Succeeded"
+
+
+def test_a_container_that_could_not_be_prepared_says_why() -> None:
+    stuck = ContainerRecord("main", problem="endpoint not found in cache")
+    waits = render_status(a_pod(), of(stuck), NEW, NOW).container_statuses[0].state.waiting
+    assert waits is not None
+    assert (waits.reason, waits.message) == ("CreateContainerConfigError", "endpoint not found in cache")

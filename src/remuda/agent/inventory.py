@@ -1,0 +1,125 @@
+"""The devices of this node and what is known against each: rows, signals, and which resource each row counts for.
+
+Rows come from the backend, whole devices and slices in one flat list; signals are added as they come. A row survives a look at
+the hardware as long as it is the same device: another UUID under the same id is a replacement and starts with a clean sheet,
+except that a restart of the agent launders nothing (`load`).
+
+A slice is as good as its device at best: a fault of the parent is a fault of all its slices, a fault of one slice is nobody
+else's. A device that is cut into slices counts for no resource of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+import msgspec
+import structlog
+
+from remuda.api.devices import DeviceState, ObservedDevice, Signal
+from remuda.core.devices.faults import FaultClass, classify
+from remuda.core.failure.timers import with_signal
+
+log = structlog.get_logger(__name__)
+
+REPLICA = "::"  # gpu-0::2 is the third share of gpu-0; the ledger's row is the device
+
+_USABLE = (DeviceState.HEALTHY, DeviceState.DEGRADED)
+
+
+def device_of(plugin_id: str) -> str:
+    """The device behind an id that a plugin serves."""
+    return plugin_id.partition(REPLICA)[0]
+
+
+class Inventory:
+    def __init__(self, node: str, devices: Iterable[ObservedDevice] = ()) -> None:
+        self._node = node
+        self._rows: dict[str, ObservedDevice] = {row.id: row for row in devices}
+        self._withheld: dict[str, dict[str, FaultClass]] = {}  # why -> device -> in words
+        self._subscribers: list[Callable[[], None]] = []
+
+    @property
+    def rows(self) -> Mapping[str, ObservedDevice]:
+        return self._rows
+
+    def subscribe(self, changed: Callable[[], None]) -> None:
+        """Call `changed` after every change of a row or of the set of rows."""
+        self._subscribers.append(changed)
+
+    def announce(self) -> None:
+        for changed in self._subscribers:
+            changed()
+
+    # --- changes --------------------------------------------------------------------------------------------------------
+
+    def load(self, earlier: Iterable[ObservedDevice]) -> None:
+        """What an earlier agent knew against the same devices still holds."""
+        for old in earlier:
+            new = self._rows.get(old.id)
+            if new is not None and _is_same(old, new):
+                self._rows[old.id] = msgspec.structs.replace(new, signals=old.signals, flaps=old.flaps)
+
+    def renew(self, found: Iterable[ObservedDevice]) -> None:
+        """The backend's list is another one now."""
+        rows: dict[str, ObservedDevice] = {}
+        for row in found:
+            old = self._rows.get(row.id)
+            if old is not None and _is_same(old, row):
+                row = msgspec.structs.replace(row, signals=old.signals, flaps=old.flaps)
+            rows[row.id] = row
+        if rows != self._rows or list(rows) != list(self._rows):
+            self._rows = rows
+            self.announce()
+
+    def hear(self, device: str, signal: Signal) -> None:
+        row = self._rows.get(device)
+        if row is None:
+            return
+        new = with_signal(row, signal)
+        if new is not row:
+            self._rows[device] = new
+            fault = classify(signal.source, signal.code)
+            log.info("signal", node=self._node, device=device, code=signal.code, effect=fault.effect.value)
+            self.announce()
+
+    def withhold(self, why: str, devices: Mapping[str, FaultClass]) -> None:
+        """For this reason exactly these devices are not handed out, whatever their health."""
+        if dict(devices) != self._withheld.get(why, {}):
+            self._withheld[why] = dict(devices)
+            self.announce()
+
+    # --- questions ------------------------------------------------------------------------------------------------------
+
+    def resources(self) -> tuple[str, ...]:
+        """In order of the rows that count for them."""
+        return tuple(dict.fromkeys(row.resource for row in self._rows.values() if row.resource))
+
+    def of(self, resource: str) -> list[ObservedDevice]:
+        return [row for row in self._rows.values() if row.resource == resource]
+
+    def slices(self, device: str) -> list[ObservedDevice]:
+        return [row for row in self._rows.values() if row.parent == device]
+
+    def fault(self, device: str) -> FaultClass | None:
+        """Why the device must not be handed out, if there is a reason; its parent's are among them."""
+        row = self._rows[device]
+        parent = self._rows.get(row.parent) if row.parent else None
+        found = _worst(row.signals) or (_worst(parent.signals) if parent is not None else None)
+        held = (reasons.get(name) for reasons in self._withheld.values() for name in (device, row.parent))
+        return found or next(filter(None, held), None)
+
+
+def _worst(signals: Iterable[Signal]) -> FaultClass | None:
+    """The newest fault that makes a device unfit or unknown."""
+    found = None
+    for signal in signals:
+        fault = classify(signal.source, signal.code)
+        if fault.clears:
+            found = None
+        elif fault.effect not in _USABLE:
+            found = fault
+    return found
+
+
+def _is_same(old: ObservedDevice, new: ObservedDevice) -> bool:
+    return old.type == new.type and (not old.uuid or not new.uuid or old.uuid == new.uuid)

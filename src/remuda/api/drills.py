@@ -1,0 +1,171 @@
+"""Drill: a fault injected on purpose. What can be broken, on whom, and what taking it back means.
+
+A drill names exactly one target: a pod, a device, a node, or a plugin (a resource of a node). Those that last (`lasts`) end
+after `spec.seconds`, or when `spec.undo` is set; without either they stay. The others are a blow: what they broke heals, or
+does not, as it would after a real one.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from typing import ClassVar
+
+import msgspec
+
+from remuda.api.meta import KObject, Resource
+from remuda.api.names import GROUP, VERSION
+
+
+class DrillKind(StrEnum):
+    PROCESS_KILL = "process-kill"
+    PROCESS_HANG = "process-hang"
+    LAUNCHER_KILL = "launcher-kill"
+    POD_DELETE = "pod-delete"
+    DEVICE_FAIL = "device-fail"
+    DEVICE_DROP = "device-drop"
+    DEVICE_FLAP = "device-flap"
+    DEVICE_SLOW = "device-slow"
+    ECC_TREND = "ecc-trend"
+    POWER_CAP = "power-cap"
+    PLUGIN_KILL = "plugin-kill"
+    PLUGIN_HANG = "plugin-hang"
+    ALLOCATE_FAIL = "allocate-fail"
+    KUBELET_RESTART = "kubelet-restart"
+    NODE_LOST = "node-lost"
+    NODE_REBOOT = "node-reboot"
+    NODE_PARTITION = "node-partition"
+    SPOT_NOTICE = "spot-notice"
+    MAINTENANCE_NOTICE = "maintenance-notice"
+
+
+class Aim(StrEnum):
+    """What a drill is aimed at, and so which fields of its spec must be there."""
+
+    POD = "pod"
+    DEVICE = "device"
+    NODE = "node"
+    PLUGIN = "plugin"
+
+
+NEEDS: dict[Aim, tuple[str, ...]] = {
+    Aim.POD: ("pod", "namespace"),
+    Aim.DEVICE: ("node", "device"),
+    Aim.NODE: ("node",),
+    Aim.PLUGIN: ("node", "resource"),
+}
+
+
+class DrillFacts(msgspec.Struct, frozen=True):
+    """`does`: a sentence without its full stop. `undoing`: what taking it back does; "" for a blow, which cannot be."""
+
+    aim: Aim
+    does: str
+    example: str
+    undoing: str = ""
+
+    @property
+    def lasts(self) -> bool:
+        return bool(self.undoing)
+
+
+DRILLS: dict[DrillKind, DrillFacts] = {
+    DrillKind.PROCESS_KILL: DrillFacts(Aim.POD, "A rank's process is killed", "process-kill JOB --rank 3"),
+    DrillKind.PROCESS_HANG: DrillFacts(
+        Aim.POD, "A rank's process stops making progress", "process-hang JOB --rank 3", "the process goes on"
+    ),
+    DrillKind.LAUNCHER_KILL: DrillFacts(
+        Aim.POD, "The launcher of a rank's pod is killed", "launcher-kill JOB --rank 3"
+    ),
+    DrillKind.POD_DELETE: DrillFacts(Aim.POD, "Somebody deletes a rank's pod", "pod-delete JOB --rank 3"),
+    DrillKind.DEVICE_FAIL: DrillFacts(
+        Aim.DEVICE, "A GPU reports a fault code", "device-fail JOB --rank 5 --code 79", "a probe passes"
+    ),
+    DrillKind.DEVICE_DROP: DrillFacts(
+        Aim.DEVICE, "A GPU is gone from the driver's list", "device-drop JOB --rank 5", "it is there again"
+    ),
+    DrillKind.DEVICE_FLAP: DrillFacts(
+        Aim.DEVICE, "A GPU turns bad and good again, so many times", "device-flap JOB --rank 5 --times 4"
+    ),
+    DrillKind.DEVICE_SLOW: DrillFacts(
+        Aim.DEVICE,
+        "A GPU works slower; the node holds its user's process back",
+        "device-slow JOB --rank 5 --factor 2",
+        "it works at full speed",
+    ),
+    DrillKind.ECC_TREND: DrillFacts(
+        Aim.DEVICE, "A GPU's corrected memory errors rise", "ecc-trend JOB --rank 5 --times 500"
+    ),
+    DrillKind.POWER_CAP: DrillFacts(
+        Aim.NODE,
+        "The GPUs of a node may draw less power and all work slower",
+        "power-cap node-03 --factor 1.5",
+        "the cap is lifted",
+    ),
+    DrillKind.PLUGIN_KILL: DrillFacts(
+        Aim.PLUGIN, "A device plugin dies: its socket and streams end", "plugin-kill node-03", "it is started again"
+    ),
+    DrillKind.PLUGIN_HANG: DrillFacts(
+        Aim.PLUGIN, "A device plugin answers no call", "plugin-hang node-03", "it answers again"
+    ),
+    DrillKind.ALLOCATE_FAIL: DrillFacts(
+        Aim.PLUGIN, "A device plugin refuses every Allocate", "allocate-fail node-03", "it allocates again"
+    ),
+    DrillKind.KUBELET_RESTART: DrillFacts(Aim.NODE, "The kubelet restarts; its pods run on", "kubelet-restart node-03"),
+    DrillKind.NODE_LOST: DrillFacts(Aim.NODE, "A node loses power", "node-lost node-03"),
+    DrillKind.NODE_REBOOT: DrillFacts(Aim.NODE, "A node reboots: every container is gone", "node-reboot node-03"),
+    DrillKind.NODE_PARTITION: DrillFacts(
+        Aim.NODE, "A node cannot reach the API; its pods run on", "node-partition node-03 --seconds 5", "it can again"
+    ),
+    DrillKind.SPOT_NOTICE: DrillFacts(
+        Aim.NODE,
+        "A node is told that it is taken away after so many seconds, and then is",
+        "spot-notice node-03 --seconds 120",
+        "the notice is withdrawn",
+    ),
+    DrillKind.MAINTENANCE_NOTICE: DrillFacts(
+        Aim.NODE,
+        "A node is told that it is maintained after so many seconds, and then reboots",
+        "maintenance-notice node-03 --seconds 600",
+        "the notice is withdrawn",
+    ),
+}
+
+# kinds whose own numbers have a default
+DEFAULT_TIMES = {DrillKind.DEVICE_FLAP: 1, DrillKind.ECC_TREND: 500}
+DEFAULT_FACTOR = {DrillKind.DEVICE_SLOW: 2.0, DrillKind.POWER_CAP: 1.5}
+DEFAULT_SECONDS = {DrillKind.NODE_PARTITION: 5.0, DrillKind.SPOT_NOTICE: 120.0, DrillKind.MAINTENANCE_NOTICE: 600.0}
+
+
+class DrillSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
+    """`node` says whose embedded node acts; `pod`, `device` or `resource` what it breaks; `code` which fault, say "xid-79".
+    `factor`: how many times slower. `seconds`: how long it lasts, or until a notice comes true."""
+
+    type: DrillKind
+    node: str = ""
+    pod: str = ""
+    namespace: str = ""
+    device: str = ""
+    code: str = ""
+    resource: str = ""
+    times: int = 0
+    factor: float = 0.0
+    seconds: float = 0.0
+    undo: bool = False
+
+
+class DrillStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    phase: str = "Pending"  # Pending | Done | Refused | Undone
+    reason: str = ""
+    message: str = ""
+    time: datetime | None = None
+    undone_at: datetime | None = None
+
+
+class Drill(KObject, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
+    resource: ClassVar[Resource] = Resource(
+        GROUP, VERSION, "Drill", "drills", namespaced=False, subresources=("status",)
+    )
+
+    spec: DrillSpec
+    status: DrillStatus = DrillStatus()

@@ -1,0 +1,65 @@
+"""Events of a whole cluster in virtual time: a recovery is told of, shortly and afterwards, and old events go."""
+
+from __future__ import annotations
+
+from remuda.api.core_v1 import Namespace
+from remuda.api.event_v1 import Event
+from remuda.api.meta import ObjectMeta, to_time
+from remuda.controllers.builtin.events import EVERY_S, KEPT_S, expired
+from tests.builders.world import World, in_world
+
+
+async def events_of(world: World, kind: str) -> list[Event]:
+    found = [e for e in (await world.cluster.api.list(Event)).items if e.involved_object.kind == kind]
+    return sorted(found, key=lambda e: (str(e.first_timestamp), e.reason))
+
+
+@in_world(nodes=12, racks=2)
+async def test_a_gang_that_loses_a_device_and_gets_its_spare(world: World) -> None:
+    await world.submit("job", replicas=4, spares=1)
+    await world.running("job")
+    await world.parked("job", 1)
+    await world.fail_device("job", rank=2)
+    await world.until(lambda: world.job().status.attempt == 2 and world.job().status.barrier == "Open")
+    assert not [e for e in await events_of(world, "TrainingJob") if e.type == "Warning"], "the recovery comes first"
+    await world.sleep(10.0)
+    told = await events_of(world, "TrainingJob")
+    assert [e.reason for e in told] == ["Placed", "Started", "AttemptRaised", "SparePromoted", "Resumed"]
+    raised = next(e for e in told if e.reason == "AttemptRaised")
+    assert "PromoteSpare" in raised.message
+    assert "device" in raised.message
+    pods = await events_of(world, "Pod")
+    assert {e.reason for e in pods} == {"Scheduled", "Started", "Killing"}
+    assert len(pods) <= 3 * 6
+
+
+@in_world(nodes=1, racks=1)
+async def test_a_gang_that_does_not_fit(world: World) -> None:
+    await world.submit("job", replicas=9)
+    await world.sleep(20.0)
+    refused = [e for e in await events_of(world, "Pod") if e.reason == "FailedScheduling"]
+    assert len(refused) == 9
+    assert all(e.type == "Warning" for e in refused)
+    (waiting,) = [e for e in await events_of(world, "TrainingJob") if e.reason == "WaitingForRoom"]
+    assert waiting.message.split(": ")[0] in refused[0].message
+
+
+@in_world(nodes=1, racks=1)
+async def test_events_are_forgotten_after_an_hour(world: World) -> None:
+    api = world.cluster.api
+    await api.create(Namespace, Namespace(metadata=ObjectMeta(name="team")))
+    at = to_time(world.cluster.api.clock()).isoformat()
+    await api.create(Event, {"metadata": {"name": "old", "namespace": "team"}, "lastTimestamp": at})
+    await world.sleep(KEPT_S - 2 * EVERY_S)
+    assert [e.name for e in (await api.list(Event)).items] == ["old"]
+    await world.sleep(4 * EVERY_S)
+    assert (await api.list(Event)).items == []
+
+
+def test_an_event_that_happened_again_stays() -> None:
+    def event(first: float, last: float) -> Event:
+        meta = ObjectMeta(name=f"e-{first}", creation_timestamp=to_time(first))
+        return Event(metadata=meta, first_timestamp=to_time(first), last_timestamp=to_time(last))
+
+    again, old = event(0.0, KEPT_S), event(1.0, 1.0)
+    assert expired([again, old, Event()], KEPT_S + 2) == [old]

@@ -1,0 +1,374 @@
+"""`remuda agent` whole, beside a kubelet that is played: from registration to a rank at the barrier, and through an upgrade."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import pytest_asyncio
+
+from remuda.api.core_v1 import Namespace, Node, Pod
+from remuda.api.devices import NodeDevices
+from remuda.api.errors import ApiError, NotFound, Refusal
+from remuda.api.names import RESOURCE_GPU
+from remuda.apiserver.local import LocalCluster
+from remuda.apiserver.store import MemoryJournal, Store
+from remuda.kube.informer import Informer
+from remuda.launch.protocol import Hello, encode
+from remuda.link.allocation import NodeAgent
+from remuda.link.deviceplugin import ContainerDevices
+from remuda.runtime.node_agent import NodeAgentConfig, check, check_kinds, keep_fence, node_agent, parse_replicas
+from tests.unit.agent.plugin.kubelet import Kubelet, PodResources, a_kubelet
+from tests.unit.agent.plugin.scene import short_directory
+
+NODE = "worker-1"
+DEADLINE_S = 20.0
+GPUS = [f"gpu-{i}" for i in range(8)]
+
+
+class Site:
+    def __init__(self, base: Path, kubelet: Kubelet, resources: PodResources) -> None:
+        uids = itertools.count(1)
+        self.cluster = LocalCluster(Store(MemoryJournal()), clock=time.time, new_uid=lambda: f"uid-{next(uids)}")
+        self.kubelet = kubelet
+        self.resources = resources
+        self.config = NodeAgentConfig(
+            NODE, str(base / "state"), str(base / "kubelet"), backend="fake", model="dgx-h100", fence_s=0
+        )
+        self.devices = Informer(self.cluster, NodeDevices)
+        self._readers: dict[asyncio.StreamWriter, asyncio.StreamReader] = {}
+        self._changed = asyncio.Event()
+        self.devices.subscribe(lambda old, new: self._changed.set())
+
+    @property
+    def alloc(self) -> Path:
+        return Path(self.config.state) / "alloc"
+
+    def ledger(self) -> NodeDevices:
+        return self.devices.get(NODE) or NodeDevices(metadata={})  # type: ignore[arg-type]
+
+    async def until(self, condition: Callable[[NodeDevices], Any], what: str) -> None:
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                while self.devices.get(NODE) is None or not condition(self.ledger()):
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            pytest.fail(f"waited in vain for {what}: {self.devices.get(NODE)}")
+
+    async def registered(self, resource: str = RESOURCE_GPU) -> None:
+        await self.until(
+            lambda nd: any((p.resource, p.state) == (resource, "Registered") for p in nd.observed.plugins),
+            f"the plugin of {resource}",
+        )
+
+    async def bind(self, name: str, devices: str, resource: str = RESOURCE_GPU) -> Pod:
+        number = devices.count(",") + 1
+        return await self.cluster.create(
+            Pod,
+            {
+                "metadata": {
+                    "name": name,
+                    "namespace": "default",
+                    "annotations": {"remuda.dev/devices": devices},
+                    "labels": {"remuda.dev/gang": "job"},
+                },
+                "spec": {
+                    "nodeName": NODE,
+                    "containers": [{"name": "main", "resources": {"limits": {resource: number}}}],
+                },
+            },
+        )
+
+    async def start(self, pod: Pod, *devices: str, resource: str = RESOURCE_GPU) -> None:
+        """The kubelet's part: Allocate, and its own record of it."""
+        await self.kubelet.allocate(*devices)
+        self.resources.rows.append(ContainerDevices(pod.namespace, pod.name, "main", resource, devices))
+
+    async def launch(self, pod: Pod, directory: str) -> asyncio.StreamWriter:
+        fd = os.open(self.alloc / directory, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            reader, writer = await asyncio.open_unix_connection(f"/proc/self/fd/{fd}/agent.sock")
+        finally:
+            os.close(fd)
+        writer.write(encode(Hello(pod.name, pod.uid, 7, "parked", 0)))
+        self._readers[writer] = reader
+        return writer
+
+    async def said_to(self, launcher: asyncio.StreamWriter) -> bytes:
+        """Everything, until the agent hangs up."""
+        return await self._readers[launcher].read()
+
+
+async def turns(condition: Callable[[], bool]) -> None:
+    """Waits for what only shows in this process."""
+    async with asyncio.timeout(DEADLINE_S):
+        for pause in itertools.repeat(0.005):
+            if condition():
+                return
+            await asyncio.sleep(pause)
+
+
+@pytest_asyncio.fixture
+async def site() -> AsyncIterator[Site]:
+    with short_directory() as base:
+        plugins = base / "kubelet" / "device-plugins"
+        plugins.mkdir(parents=True)
+        (base / "kubelet" / "pod-resources").mkdir()
+        resources = PodResources(base / "kubelet" / "pod-resources" / "kubelet.sock")
+        await resources.start()
+        async with a_kubelet(plugins) as kubelet:
+            made = Site(base, kubelet, resources)
+            await made.cluster.create(Namespace, {"metadata": {"name": "default"}})
+            await made.cluster.create(Node, {"metadata": {"name": NODE}})
+            watching = asyncio.create_task(made.devices.run())
+            await made.devices.synced()
+            yield made
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+        await resources.stop()
+
+
+async def test_from_registration_to_a_launcher_at_the_barrier_and_through_an_upgrade(site: Site) -> None:
+    pod = await site.bind("a", "gpu-4,gpu-5")
+    async with node_agent(site.config, site.cluster) as agent:
+        port: NodeAgent = agent  # what an embedded node asks of it, it has
+        assert RESOURCE_GPU in port.plugins()
+        await site.registered()
+        assert await site.kubelet.prefer(GPUS, 2) == ("gpu-4", "gpu-5")
+        await site.start(pod, "gpu-5", "gpu-4")
+        first = await site.launch(pod, "gpu-4_gpu-5")
+        await site.until(lambda nd: [r.state for r in nd.observed.launchers] == ["parked"], "the launcher")
+        await site.until(lambda nd: nd.observed.holdings, "the holding")
+        (holding,) = site.ledger().observed.holdings
+        assert (holding.pod, holding.uid, holding.devices, holding.chosen) == (
+            "default/a",
+            pod.uid,
+            ["gpu-4", "gpu-5"],
+            [],
+        )
+        assert agent.holders() == {"gpu-4": pod.uid, "gpu-5": pod.uid}
+        assert (await site.cluster.get(Node, NODE)).labels["nvidia.com/gpu.count"] == "8"
+    assert (site.alloc / "gpu-4_gpu-5" / "allocation.json").exists()  # left alone
+    assert [h.uid for h in site.ledger().observed.holdings] == [pod.uid]
+    async with node_agent(site.config, site.cluster) as agent:
+        assert agent.holders() == {"gpu-4": pod.uid, "gpu-5": pod.uid}
+        again = await site.launch(pod, "gpu-4_gpu-5")  # in the same place, with the same socket name
+        await turns(lambda: agent.desk.is_connected(pod.uid))  # nothing of it shows in the API
+        for writer in (first, again):
+            writer.close()
+
+
+async def test_row_14_a_newer_agent_takes_over_while_the_older_one_still_lists(site: Site) -> None:
+    pod = await site.bind("a", "gpu-0")
+    async with node_agent(site.config, site.cluster) as old:
+        await site.registered()
+        await site.start(pod, "gpu-0")
+        first = await site.launch(pod, "gpu-0")
+        await turns(lambda: old.desk.is_connected(pod.uid))
+        one = site.kubelet.newest
+        async with node_agent(site.config, site.cluster) as new:
+            await site.kubelet.until(
+                lambda: site.kubelet.newest != one and site.kubelet.list_of(), "the new one's list"
+            )
+            await turns(lambda: not old.grants.is_open)
+            async with asyncio.timeout(DEADLINE_S):
+                assert await site.said_to(first) == b""  # hung up on, so that it dials again
+            assert site.kubelet.ended == []  # both list
+            second = await site.launch(pod, "gpu-0")
+            await turns(lambda: new.desk.is_connected(pod.uid))
+            assert new.holders() == {"gpu-0": pod.uid}
+            await site.kubelet.allocate("gpu-1")
+            with pytest.raises(Refusal, match="Superseded"):
+                await old.plugins()[RESOURCE_GPU].allocate(["gpu-2"])
+            assert [r.state for r in site.ledger().observed.launchers] == ["parked"]
+        for writer in (first, second):
+            writer.close()
+
+
+async def test_row_39_a_quarantine_order_reaches_the_kubelet_and_outlives_the_agent(site: Site) -> None:
+    for _ in range(2):
+        async with node_agent(site.config, site.cluster):
+            await site.registered()
+            await site.cluster.patch(NodeDevices, NODE, {"quarantine": {"gpu-6": {"reason": "Flapping"}}})
+            await site.kubelet.until(lambda: site.kubelet.list_of().get("gpu-6") == "Unhealthy", "gpu-6 out of use")
+    async with node_agent(site.config, site.cluster):
+        await site.cluster.patch(NodeDevices, NODE, {"quarantine": {"gpu-6": None}})
+        await site.kubelet.until(lambda: site.kubelet.list_of().get("gpu-6") == "Healthy", "gpu-6 back in use")
+
+
+async def test_a_pod_that_is_gone_frees_its_devices(site: Site) -> None:
+    pod = await site.bind("a", "gpu-0")
+    async with node_agent(site.config, site.cluster) as agent:
+        await site.registered()
+        await site.start(pod, "gpu-0")
+        launcher = await site.launch(pod, "gpu-0")
+        await site.until(lambda nd: nd.observed.holdings, "the holding")
+        launcher.close()
+        site.resources.rows.clear()
+        await site.cluster.delete(Pod, "a", "default", grace_s=0)
+        await site.until(lambda nd: not nd.observed.holdings, "the end of the holding")
+        assert agent.holders() == {}
+        assert os.listdir(site.alloc) == []
+
+
+async def test_the_kubelet_that_chose_otherwise_is_recorded(site: Site) -> None:
+    pod = await site.bind("a", "gpu-4")
+    async with node_agent(site.config, site.cluster):
+        await site.registered()
+        await site.start(pod, "gpu-1")
+        launcher = await site.launch(pod, "gpu-1")
+        await site.until(lambda nd: nd.observed.holdings, "the holding")
+        (holding,) = site.ledger().observed.holdings
+        assert (holding.devices, holding.chosen) == (["gpu-1"], ["gpu-4"])
+        launcher.close()
+
+
+async def test_row_30_an_unhealthy_device_reaches_the_kubelet_and_the_ledger(site: Site) -> None:
+    async with node_agent(site.config, site.cluster) as agent:
+        await site.registered()
+        agent.inject_fault("gpu-3", "xid-79")
+        await site.kubelet.until(lambda: site.kubelet.list_of().get("gpu-3") == "Unhealthy", "gpu-3 Unhealthy")
+        await site.until(lambda nd: nd.observed.devices[3].signals, "the signal")
+
+
+async def test_slices_are_cut_when_idle_and_served_as_their_own_resource(site: Site) -> None:
+    config = msgspec.structs.replace(site.config, mig={"gpu-0": ("3g.40gb", "3g.40gb"), "gpu-1": ("1g.10gb",) * 7})
+    async with node_agent(config, site.cluster) as agent:
+        for resource in (RESOURCE_GPU, "nvidia.com/mig-3g.40gb", "nvidia.com/mig-1g.10gb"):
+            await site.registered(resource)
+        assert {p: len(port.devices()) for p, port in agent.shelf.plugins.items()} == {  # type: ignore[union-attr]
+            RESOURCE_GPU: 6,
+            "nvidia.com/mig-3g.40gb": 2,
+            "nvidia.com/mig-1g.10gb": 7,
+        }
+    async with node_agent(config, site.cluster) as agent:
+        assert agent.slicer.pending == {}
+
+
+async def test_a_layout_waits_for_the_pod_that_holds_the_device(site: Site) -> None:
+    pod = await site.bind("a", "gpu-0")
+    async with node_agent(site.config, site.cluster):
+        await site.registered()
+        await site.start(pod, "gpu-0")
+        launcher = await site.launch(pod, "gpu-0")
+        await site.until(lambda nd: nd.observed.holdings, "the holding")
+    config = msgspec.structs.replace(site.config, mig={"gpu-0": ("3g.40gb",)})
+    async with node_agent(config, site.cluster) as agent:
+        assert agent.slicer.pending["gpu-0"].reason == "DeviceInUse"
+        launcher.close()
+        site.resources.rows.clear()
+        await site.cluster.delete(Pod, "a", "default", grace_s=0)
+        await site.until(lambda nd: any(d.profile for d in nd.observed.devices), "the slice")
+        await site.registered("nvidia.com/mig-3g.40gb")
+
+
+async def test_shares(site: Site) -> None:
+    config = msgspec.structs.replace(site.config, replicas={RESOURCE_GPU: 2})
+    async with node_agent(config, site.cluster):
+        await site.registered()
+        await site.kubelet.until(lambda: len(site.kubelet.list_of()) == 16, "sixteen shares")
+
+
+async def test_health_only_serves_nothing_and_still_says_who_has_what(site: Site) -> None:
+    config = msgspec.structs.replace(site.config, mode="health-only")
+    async with node_agent(config, site.cluster) as agent:
+        assert agent.plugins() == {}
+        uuid = agent.inventory.rows["gpu-2"].uuid
+        site.resources.rows = [ContainerDevices("default", "v", "main", RESOURCE_GPU, (uuid,))]
+        assert agent.holdings is not None
+        agent.holdings.nudge()
+        await site.until(lambda nd: [h.devices for h in nd.observed.holdings] == [["gpu-2"]], "the vendor's holding")
+        agent.inject_fault("gpu-2", "xid-79")
+        await site.until(lambda nd: nd.observed.devices[2].signals, "the signal")
+    assert site.kubelet.registered == []
+
+
+# --- options ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"mode": "dra"}, "UnknownMode"),
+        ({"backend": "fake", "model": ""}, "MissingModel"),
+        ({"mode": "health-only", "replicas": {RESOURCE_GPU: 2}}, "ContradictingOptions"),
+        ({"mode": "health-only", "mig": {"all": ("1g.10gb",)}}, "ContradictingOptions"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_is_touched(fields: dict[str, Any], reason: str) -> None:
+    with pytest.raises(Refusal, match=reason):
+        check(msgspec.structs.replace(NodeAgentConfig("n"), **fields))
+
+
+@pytest.mark.parametrize("text", ["gpu=2", "nvidia.com/gpu", "nvidia.com/gpu=two", "nvidia.com/gpu=-1"])
+def test_replicas_must_be_readable(text: str) -> None:
+    with pytest.raises(Refusal, match="InvalidReplicas"):
+        parse_replicas((text,))
+
+
+class Bare:
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    async def list(self, kind: type[object]) -> None:
+        raise self._error
+
+
+async def test_a_cluster_without_our_kinds_is_refused_and_one_that_does_not_answer_is_waited_for() -> None:
+    bare: Any = Bare(NotFound("the server could not find the requested resource"))
+    with pytest.raises(Refusal, match="KindNotInstalled"):
+        await check_kinds(bare)
+    away: Any = Bare(OSError("connection refused"))
+    await check_kinds(away)
+
+
+# --- the fence ----------------------------------------------------------------------------------------------------------
+
+
+class Fences:
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.config = NodeAgentConfig(NODE)
+        self.changed = asyncio.Event()
+
+    def fence(self) -> None:
+        self.calls.append("fence")
+        self.changed.set()
+
+    def unfence(self) -> None:
+        self.calls.append("unfence")
+        self.changed.set()
+
+
+class Away:
+    def __init__(self, inner: LocalCluster) -> None:
+        self._inner = inner
+        self.is_away = True
+
+    async def get(self, *args: Any) -> Any:
+        if self.is_away:
+            raise ApiError("the API is away")
+        return await self._inner.get(*args)
+
+
+async def test_without_the_api_for_too_long_the_ranks_are_stopped_until_it_is_back(site: Site) -> None:
+    agent: Any = Fences()
+    away: Any = Away(site.cluster)
+    watch = asyncio.create_task(keep_fence(agent, away, 0.08, time.time))
+    async with asyncio.timeout(DEADLINE_S):
+        await agent.changed.wait()
+        assert agent.calls == ["fence"]
+        agent.changed.clear()
+        away.is_away = False
+        await agent.changed.wait()
+    assert agent.calls == ["fence", "unfence"]
+    watch.cancel()
+    await asyncio.gather(watch, return_exceptions=True)

@@ -1,0 +1,5 @@
+"""Assertions in the shared rows explain themselves as those of tests do."""
+
+import pytest
+
+pytest.register_assert_rewrite("tests.kubelet_rows.rows", "tests.kubelet_rows.rig")

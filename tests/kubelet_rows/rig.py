@@ -1,0 +1,131 @@
+"""The port between the kubelet rows and the node they are run on: a real kubelet, or the embedded node.
+
+A row says what a stock plugin and a few pods experience. It reads what any user could: the API, podresources, the container's own
+output. It waits on conditions with a deadline; the two nodes differ in speed, never in outcome.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from remuda.link.deviceplugin import ContainerDevices
+
+T = TypeVar("T")
+
+Body = dict[str, Any]
+PATIENCE_S = 25.0
+POLL_S = 0.05
+IMAGE = "remuda.test/box:1"
+
+
+class NodeRig(Protocol):
+    """One node with an API in front of it. Pods are bound to it directly: no scheduler has a say in a row."""
+
+    name: str
+    plugin_directory: Path
+
+    async def create_pod(self, body: Body) -> None: ...
+
+    async def pod(self, name: str) -> Body:
+        """As the API has it; {} when there is none."""
+        ...
+
+    async def delete_pod(self, name: str, grace_s: int = 0) -> None: ...
+
+    async def node(self) -> Body: ...
+
+    async def pod_resources(self) -> tuple[ContainerDevices, ...]: ...
+
+    async def output(self, pod: str, container: str = "main") -> str:
+        """All that the container has written, over its restarts."""
+        ...
+
+    async def kill_container(self, pod: str, container: str = "main") -> None:
+        """Its first process gets SIGKILL; the node sees it die by itself."""
+        ...
+
+    async def stop_kubelet(self) -> None:
+        """Containers run on."""
+        ...
+
+    async def start_kubelet(self, first: Awaitable[None] | None = None) -> None:
+        """Returns when plugins can register. `first`: what happens between the sockets being made and the pods being looked
+        at; on a real kubelet that is most of a second."""
+        ...
+
+    async def lose_containers(self) -> None:
+        """While the kubelet is stopped: every container is gone, as after a reboot."""
+        ...
+
+    async def lose_checkpoint(self) -> None:
+        """While the kubelet is stopped: the device manager's file is gone, as on a node made anew."""
+        ...
+
+
+def pod_body(
+    name: str, resource: str = "", count: int = 1, *, restart: str = "Always", grace_s: int = 0, **spec: Any
+) -> Body:
+    """A pod that shows its environment and then waits."""
+    container: Body = {
+        "name": "main",
+        "image": IMAGE,
+        "imagePullPolicy": "Never",
+        "command": ["sh", "-c", "env; exec sleep 3600"],
+    }
+    if resource:
+        container["resources"] = {"limits": {resource: str(count)}}
+    body: Body = {
+        "containers": [container],
+        "restartPolicy": restart,
+        "automountServiceAccountToken": False,
+        "terminationGracePeriodSeconds": grace_s,
+        **spec,
+    }
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": body}
+
+
+async def until(what: str, look: Callable[[], Awaitable[T]], seconds: float = PATIENCE_S) -> T:
+    """The first true value of `look`."""
+    deadline = time.monotonic() + seconds
+    while True:
+        found = await look()
+        if found:
+            return found
+        assert time.monotonic() < deadline, f"waited {seconds:g} s for {what}"
+        await asyncio.sleep(POLL_S)
+
+
+# --- reading what the API says ------------------------------------------------------------------------------------------
+
+
+def counts(node: Body, resource: str) -> tuple[str | None, str | None]:
+    """(capacity, allocatable) as written; None where the key is absent."""
+    status = node.get("status", {})
+    return status.get("capacity", {}).get(resource), status.get("allocatable", {}).get(resource)
+
+
+def container_status(pod: Body, name: str = "main") -> Body:
+    found: list[Body] = pod.get("status", {}).get("containerStatuses", [])
+    return next((c for c in found if c["name"] == name), {})
+
+
+def is_running(pod: Body, name: str = "main") -> bool:
+    return "running" in container_status(pod, name).get("state", {})
+
+
+def health(pod: Body, resource: str, name: str = "main") -> dict[str, str]:
+    """Device id -> health, as the pod's status says."""
+    rows = container_status(pod, name).get("allocatedResourcesStatus", [])
+    return {r["resourceID"]: r["health"] for row in rows if row["name"] == resource for r in row.get("resources", [])}
+
+
+def restarts(pod: Body, name: str = "main") -> int:
+    return int(container_status(pod, name).get("restartCount", 0))
+
+
+def devices_of(rows: tuple[ContainerDevices, ...], pod: str, container: str = "main") -> tuple[str, ...]:
+    return tuple(sorted(d for row in rows if row.pod == pod and row.container == container for d in row.device_ids))

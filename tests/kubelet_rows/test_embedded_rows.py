@@ -1,0 +1,50 @@
+"""The kubelet rows on the embedded node. A real kubelet runs the same class in tests/kube/test_kubelet_rows.py."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest_asyncio
+
+from tests.kubelet_rows.embedded_rig import EmbeddedRig
+from tests.kubelet_rows.rig import NodeRig, is_running
+from tests.kubelet_rows.rows import FOUR, KubeletRows, StartPlugin, see_pod
+from tests.kubelet_rows.stock_plugin import StockPlugin
+
+
+@pytest_asyncio.fixture
+async def rig() -> AsyncIterator[EmbeddedRig]:
+    state = Path(tempfile.mkdtemp(prefix="er-"))
+    made = EmbeddedRig(state)
+    await made.start_kubelet()
+    try:
+        yield made
+    finally:
+        await made.close()
+        shutil.rmtree(state, ignore_errors=True)
+
+
+@pytest_asyncio.fixture
+async def plugin(rig: EmbeddedRig) -> AsyncIterator[StartPlugin]:
+    started: list[StockPlugin] = []
+
+    async def start(resource: str, devices: tuple[str, ...] = FOUR, **options: Any) -> StockPlugin:
+        stock = StockPlugin(rig.plugin_directory, resource, devices, **options)
+        started.append(stock)
+        await stock.serve()
+        await stock.register()
+        return stock
+
+    yield start
+    for stock in started:
+        await stock.stop()
+
+
+class TestEmbeddedNode(KubeletRows):
+    async def nothing_starts(self, rig: NodeRig, pod: str) -> None:
+        """Better than a kubelet, on purpose (checklist row 17): a plugin that hangs holds up its own pods alone."""
+        await see_pod(rig, pod, "running although another plugin hangs", is_running)

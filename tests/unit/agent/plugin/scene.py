@@ -1,0 +1,123 @@
+"""An agent's parts without an API: devices of a model, grants, a plugin, and the pods it believes are bound here."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from remuda.agent.backends.fake import FakeBackend
+from remuda.agent.desk import Desk
+from remuda.agent.grants import Grants, Place
+from remuda.agent.inventory import Inventory
+from remuda.agent.plugin.choice import linked_best
+from remuda.agent.plugin.resource import ResourcePlugin
+from remuda.agent.slicing import Slicer
+from remuda.api.core_v1 import Container, Pod, PodSpec, PodStatus, ResourceRequirements
+from remuda.api.meta import ObjectMeta
+from remuda.api.names import ANNOTATION_DEVICES, LABEL_GANG, RESOURCE_GPU
+from remuda.api.training import TrainingJob
+from remuda.apiserver.local import LocalCluster
+from remuda.apiserver.store import MemoryJournal, Store
+from remuda.core.devices.links import chooser_of
+from remuda.core.devices.machine import load_model
+from remuda.kube.informer import Informer
+from remuda.link.progress import ProgressBoard
+
+NODE = "node-01"
+NOW = 1_700_000_000.0
+
+
+@contextmanager
+def short_directory() -> Iterator[Path]:
+    """Socket paths are limited to 107 bytes, and the names pytest gives are long."""
+    with tempfile.TemporaryDirectory(prefix="rm-") as name:
+        yield Path(name)
+
+
+def a_pod(
+    name: str,
+    gpus: int = 1,
+    devices: str = "",
+    *,
+    created: float = 0.0,
+    resource: str = RESOURCE_GPU,
+    started: bool = False,
+    uid: str = "",
+) -> Pod:
+    stamp = datetime.fromtimestamp(NOW + created, UTC)
+    return Pod(
+        metadata=ObjectMeta(
+            name=name,
+            namespace="default",
+            uid=uid or f"uid-{name}",
+            creation_timestamp=stamp,
+            annotations={ANNOTATION_DEVICES: devices} if devices else {},
+            labels={LABEL_GANG: "job"},
+        ),
+        spec=PodSpec(
+            node_name=NODE, containers=[Container(name="main", resources=ResourceRequirements(limits={resource: gpus}))]
+        ),
+        status=PodStatus(start_time=stamp if started else None),
+    )
+
+
+class Scene:
+    def __init__(self, root: Path, model: str = "dgx-h100", *, sockets: bool = True, **place: Any) -> None:
+        self.now = NOW
+        cluster = LocalCluster(Store(MemoryJournal()), clock=self.clock, new_uid=lambda: "uid")
+        self.model = load_model(model)
+        self.backend = FakeBackend(self.model, NODE, self.clock)
+        self.inventory = Inventory(NODE, self.backend.inventory())
+        self.backend.subscribe(self.inventory.hear)
+        self.backend.subscribe_inventory(lambda: self.inventory.renew(self.backend.inventory()))
+        self.desk = Desk(
+            NODE,
+            str(root / "checkpoints"),
+            jobs=Informer(cluster, TrainingJob),
+            board=ProgressBoard(),
+            clock=self.clock,
+            env_of=lambda job, member, gpus: {},
+            rejoin_s=5.0,
+            announce=lambda: None,
+        )
+        self.root = root / "alloc"
+        self.news = 0
+        self.grants = Grants(
+            Place(NODE, str(self.root), sockets, **place),
+            self.inventory,
+            self.desk,
+            clock=self.clock,
+            changed=self._count,
+            device_files=self.backend.device_files,
+        )
+        self.slicer = Slicer(self.backend, self.inventory, self.grants, {})
+        self.bound: Sequence[Pod] = ()
+        self.pods_error: Exception | None = None
+
+    def clock(self) -> float:
+        return self.now
+
+    def _count(self) -> None:
+        self.news += 1
+
+    async def pods(self) -> Sequence[Pod]:
+        if self.pods_error is not None:
+            raise self.pods_error
+        return self.bound
+
+    def plugin(self, resource: str = RESOURCE_GPU, **fields: Any) -> ResourcePlugin:
+        return ResourcePlugin(
+            resource,
+            inventory=self.inventory,
+            grants=self.grants,
+            pods=self.pods,
+            best=linked_best(chooser_of(self.model), self.inventory),
+            **fields,
+        )
+
+    def close(self) -> None:
+        self.desk.silence()
