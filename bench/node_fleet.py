@@ -15,15 +15,18 @@ import asyncio
 import gc
 import resource
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
 from bench.gang import make_cluster
 from bench.marks import Broken
-from remuda.api.core_v1 import Lease, Pod
+from remuda.api.core_v1 import Lease, Node, Pod
+from remuda.api.devices import DeviceState, NodeDevices
 from remuda.api.meta import JsonObject, to_seconds
 from remuda.api.names import RESOURCE_GPU
+from remuda.api.quantity import whole
 from remuda.kube.writes import write_all
 from remuda.runtime.config import ClusterConfig
 from remuda.runtime.embedded import EmbeddedCluster
@@ -104,6 +107,7 @@ async def run_fleet(root: Path, nodes: int, window_s: float, *, lease_s: float =
     async with make_cluster(config, root) as cluster:
         watch = LeaseWatch(lease_s / 4)
         cluster.control.view.leases.subscribe(watch)
+        await _offered(cluster, nodes, timeout_s)
         registered, registered_cpu = time.monotonic() - began, time.process_time() - began_cpu
         began, began_cpu = time.monotonic(), time.process_time()
         await _fill(cluster, pods, timeout_s)
@@ -140,6 +144,39 @@ async def run_fleet(root: Path, nodes: int, window_s: float, *, lease_s: float =
     )
 
 
+async def _offered(cluster: EmbeddedCluster, nodes: int, timeout_s: float) -> None:
+    """Return when every GPU of every node is judged and offered: before that a pod that is refused is refused rightly."""
+    judged: set[str] = set()
+    offering: set[str] = set()
+    all_here = asyncio.Event()
+
+    def look() -> None:
+        if len(judged) == len(offering) == nodes:
+            all_here.set()
+
+    def devices_changed(old: NodeDevices | None, new: NodeDevices | None) -> None:
+        if new is not None and sum(v.state is DeviceState.HEALTHY for v in new.verdicts) == GPUS:
+            judged.add(new.name)
+            look()
+
+    def node_changed(old: Node | None, new: Node | None) -> None:
+        if new is not None and whole(new.status.allocatable.get(RESOURCE_GPU, 0)) == GPUS:
+            offering.add(new.name)
+            look()
+
+    cluster.control.view.devices.subscribe(devices_changed)
+    cluster.control.view.nodes.subscribe(node_changed)
+    await _within(timeout_s, all_here, lambda: f"{len(judged)} of {nodes} nodes are judged, {len(offering)} offer {GPUS}")
+
+
+async def _within(seconds: float, happened: asyncio.Event, words: Callable[[], str]) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await happened.wait()
+    except TimeoutError:
+        raise Broken(f"after {seconds:g} s only {words()}") from None
+
+
 async def _fill(cluster: EmbeddedCluster, pods: int, timeout_s: float) -> None:
     """Make the pods and return when the manager has seen the last of them Running."""
     running: set[str] = set()
@@ -156,11 +193,7 @@ async def _fill(cluster: EmbeddedCluster, pods: int, timeout_s: float) -> None:
 
     cluster.control.view.pods.subscribe(changed)
     await write_all(make, range(pods))
-    try:
-        async with asyncio.timeout(timeout_s):
-            await full.wait()
-    except TimeoutError:
-        raise Broken(f"only {len(running)} of {pods} pods run after {timeout_s:g} s") from None
+    await _within(timeout_s, full, lambda: f"{len(running)} of {pods} pods run")
 
 
 def _check(cluster: EmbeddedCluster, pods: int) -> None:

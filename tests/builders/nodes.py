@@ -16,7 +16,7 @@ from remuda.apiserver.local import LocalCluster
 from remuda.apiserver.store import MemoryJournal, Store
 from remuda.kube.cluster import Cluster
 from remuda.kube.informer import Informer
-from remuda.link.allocation import Allocation, Deliver, Message
+from remuda.link.allocation import Allocation, Deliver, Hardware, Message
 from remuda.link.deviceplugin import PluginPort
 from remuda.node.addresses import PodAddresses
 from remuda.node.devices.service import DeviceSettings
@@ -87,7 +87,15 @@ class BookkeepingAgent:
         self.held = {device: holder for device, holder in self.held.items() if holder != uid}
 
     def inject_fault(self, device: str, code: str) -> None:
+        if device not in {f"gpu-{n}" for n in range(8)}:
+            raise Refusal("UnknownDevice", f"There is no {device}.", "Name another.")
         self.calls.append(("fault", device, code))
+
+    def hardware(self) -> Hardware:
+        raise Refusal("RealHardware", "There is none.", "Use an agent with a backend.")
+
+    def isolate(self, is_cut_off: bool) -> None:
+        self.calls.append(("isolate", is_cut_off))
 
     def fence(self) -> None:
         self.is_fenced += 1

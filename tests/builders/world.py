@@ -366,7 +366,7 @@ class World:
     async def submit(self, name: str = "job", **options: Any) -> TrainingJob:
         return await self.cluster.api.create(TrainingJob, training_job(name, **options))
 
-    async def drill(self, kind: DrillKind, *, may_be_refused: bool = False, **spec: str) -> bool:
+    async def drill(self, kind: DrillKind, *, may_be_refused: bool = False, **spec: Any) -> bool:
         """A Drill object, and its end. False when it was refused, or the power went before anyone could tell."""
         self._drills += 1
         name = f"drill-{self._drills:03d}"

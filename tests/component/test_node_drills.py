@@ -145,7 +145,7 @@ def test_refusals_name_the_reason() -> None:
         assert refused(await drill(rig, "process-kill", pod="worker-0", node="node-02"), "NoSuchPod")
         assert refused(await drill(rig, "pod-delete", pod="nobody"), "NoSuchPod")
         assert refused(await drill(rig, "pod-delete", pod="worker-0", node="node-02"), "NoSuchPod")
-        assert refused(await drill(rig, "device-fail", node="node-01", device="gpu-88", code="xid-79"), "NoSuchDevice")
+        assert refused(await drill(rig, "device-fail", node="node-01", device="gpu-88", code="xid-79"), "UnknownDevice")
         assert rig.agent.said(pod.uid, "exited") == []
 
     play(scenario)

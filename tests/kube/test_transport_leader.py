@@ -15,7 +15,7 @@ from remuda.api.core_v1 import Lease
 from remuda.api.errors import Unavailable
 from remuda.core.lease import Timing
 from remuda.kube import kubeconfig
-from remuda.kube.fenced import FencedCluster, NotLeading
+from remuda.kube.guarded import FencedCluster, NotLeading
 from remuda.kube.http import HttpCluster
 from remuda.kube.leader import Contender, Place, Term
 from tests.kube.control_plane import ControlPlane

@@ -27,12 +27,13 @@ from remuda.agent.grants import Grants, Place
 from remuda.agent.inventory import Inventory
 from remuda.agent.plugin.choice import BestSet, linked_best, lowest
 from remuda.agent.plugin.holdings import Holdings
+from remuda.agent.plugin.published import Capacity
 from remuda.agent.plugin.resource import BoundPods
 from remuda.agent.plugin.shelf import PluginShelf
 from remuda.agent.report import BOOT, DEVICES, HOLDINGS, LAUNCHERS, LINKS, PARTS, PLUGINS, SIGNALS, Reporter
 from remuda.agent.slicing import Slicer
 from remuda.api.codec import to_wire
-from remuda.api.core_v1 import Pod
+from remuda.api.core_v1 import Node, Pod
 from remuda.api.devices import DeviceState, QuarantineOrder, Signal
 from remuda.api.errors import Refusal
 from remuda.api.names import RESOURCE_GPU
@@ -43,7 +44,7 @@ from remuda.core.devices.links import chooser_named
 from remuda.core.workload.rendezvous import member_env
 from remuda.kube.cluster import Cluster
 from remuda.kube.informer import Informer
-from remuda.link.allocation import Allocation, Deliver
+from remuda.link.allocation import Allocation, Deliver, Hardware
 from remuda.link.deviceplugin import PluginPort, PodResourcesPort
 from remuda.link.progress import ProgressBoard
 
@@ -130,6 +131,7 @@ class Agent:
                 clock=clock,
                 token=token,
                 changed=lambda: self.reporter.mark(PLUGINS),
+                capacity=_capacity(cluster, config.node),
             )
         self.holdings: Holdings | None = None
         if resources is not None:
@@ -299,6 +301,18 @@ class Agent:
     def inject_fault(self, device: str, code: str) -> None:
         self._backend.inject(device, code)
 
+    def hardware(self) -> Hardware:
+        if not isinstance(self._backend, Hardware):
+            raise Refusal(
+                "RealHardware",
+                f"The devices of {self.config.node} are real and cannot be broken on purpose.",
+                "Run this drill on an embedded cluster, or on an agent with --backend fake.",
+            )
+        return self._backend
+
+    def isolate(self, is_cut_off: bool) -> None:
+        self.desk.isolate(is_cut_off)
+
     def inject_plugin_fault(self, resource: str, fault: str) -> None:
         if self.shelf is None:
             raise Refusal(
@@ -339,6 +353,13 @@ class Agent:
 def _quarantined(order: QuarantineOrder) -> FaultClass:
     words = order.message or f"Quarantined for {order.reason}."
     return FaultClass("quarantined", "health", DeviceState.QUARANTINED, DeviceRemedy.NONE, "Quarantined", words)
+
+
+def _capacity(cluster: Cluster, node: str) -> Capacity:
+    async def capacity() -> Mapping[str, int | str]:
+        return (await cluster.get(Node, node)).status.capacity
+
+    return capacity
 
 
 def _listed(cluster: Cluster, node: str) -> BoundPods:

@@ -51,6 +51,7 @@ class Desk:
         self.sees_places = True  # False: checkpoint paths are inside containers, and only those can tell
         self._checkpoint_root = checkpoint_root
         self._jobs = jobs
+        self._last_heard: dict[tuple[str, str], TrainingJob] | None = None  # None: in touch
         self._board = board
         self._clock = clock
         self._env_of = env_of
@@ -149,6 +150,15 @@ class Desk:
             words = f"The container ended with code {code}."
             self._keep(launcher.gone(known, code, words, self._clock()), transition=True)
 
+    def isolate(self, is_cut_off: bool) -> None:
+        """The informer of jobs is shared with nodes that can still hear; one that is cut off goes by what it heard last."""
+        if not is_cut_off:
+            self._last_heard = None
+            self._steer_all()
+            return
+        known = ((namespace, gang, self._jobs.get(gang, namespace)) for namespace, gang in self._gangs)
+        self._last_heard = {(namespace, gang): job for namespace, gang, job in known if job is not None}
+
     def fence(self) -> None:
         """Every child is killed and does not start again before a higher attempt comes. Nobody is started until `unfence`:
         an open barrier may get through to us before our lease gets through to the manager."""
@@ -180,7 +190,7 @@ class Desk:
 
     def _job_changed(self, old: TrainingJob | None, new: TrainingJob | None) -> None:
         job = new or old
-        if job is not None:
+        if job is not None and self._last_heard is None:
             uids = self._gangs.get((job.namespace, job.name))
             if uids:
                 self._work(uids)
@@ -236,7 +246,11 @@ class Desk:
             self._places.look(directory, job.status.attempt)
 
     def _job_of(self, known: Launcher) -> TrainingJob | None:
-        return self._jobs.get(known.gang, known.namespace) if known.gang else None
+        if not known.gang:
+            return None
+        if self._last_heard is not None:
+            return self._last_heard.get((known.namespace, known.gang))
+        return self._jobs.get(known.gang, known.namespace)
 
     def _keep(self, new: Launcher, transition: bool = False) -> None:
         self._records[new.uid] = new

@@ -36,6 +36,7 @@ from remuda.agent.launcher import Launcher
 from remuda.api.core_v1 import Pod
 from remuda.api.devices import Holding
 from remuda.api.errors import Refusal
+from remuda.api.meta import to_seconds, to_time
 from remuda.api.names import LABEL_GANG
 from remuda.link.allocation import Allocation
 from remuda.link.deviceplugin import ContainerAllocation, DeviceNode, Mount
@@ -169,7 +170,7 @@ class Grants:
             resource,
             container,
             () if not chosen or set(chosen) <= {*devices, *map(device_of, devices)} else chosen,
-            known.at if known is not None else self._clock(),
+            known.at if known is not None else self._since(pod.uid, container, resource),
         )
         self.table.check(new, self._inventory.rows)
         if new.chosen:
@@ -287,6 +288,13 @@ class Grants:
             if holding.uid:
                 self._inherited.setdefault(holding.uid, []).append(holding)
 
+    def _since(self, uid: str, container: str, resource: str) -> float:
+        """When the container got its devices: as an earlier agent said it, or now."""
+        for holding in self._inherited.get(uid, ()):
+            if (holding.container, holding.resource) == (container, resource) and holding.since is not None:
+                return to_seconds(holding.since)
+        return self._clock()
+
     def forget_inherited(self) -> None:
         """Who was not heard of by now is not here any more."""
         if self._inherited:
@@ -295,7 +303,7 @@ class Grants:
 
     def holdings(self) -> list[Holding]:
         held = [
-            Holding(g.pod, g.container, g.resource, list(g.rows), g.uid, [device_of(d) for d in g.chosen])
+            Holding(g.pod, g.container, g.resource, list(g.rows), g.uid, [device_of(d) for d in g.chosen], to_time(g.at))
             for g in self.table.grants.values()
             if g.uid and g.devices
         ]

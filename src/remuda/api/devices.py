@@ -66,6 +66,7 @@ class PluginReport(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tr
     since: datetime | None = None
     message: str = ""
     started_at: datetime | None = None  # when its socket was served
+    published_at: datetime | None = None  # when the Node was seen to name the resource, after the last registration
 
 
 class Holding(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):

@@ -94,7 +94,7 @@ DRILLS: dict[DrillKind, DrillFacts] = {
         "it works at full speed",
     ),
     DrillKind.ECC_TREND: DrillFacts(
-        Aim.DEVICE, "A GPU's corrected memory errors rise", "ecc-trend JOB --rank 5 --times 500"
+        Aim.DEVICE, "A GPU's corrected memory errors rise", "ecc-trend JOB --rank 5 --times 5000"
     ),
     DrillKind.POWER_CAP: DrillFacts(
         Aim.NODE,
@@ -132,7 +132,7 @@ DRILLS: dict[DrillKind, DrillFacts] = {
 }
 
 # kinds whose own numbers have a default
-DEFAULT_TIMES = {DrillKind.DEVICE_FLAP: 1, DrillKind.ECC_TREND: 500}
+DEFAULT_TIMES = {DrillKind.DEVICE_FLAP: 1, DrillKind.ECC_TREND: 5000}
 DEFAULT_FACTOR = {DrillKind.DEVICE_SLOW: 2.0, DrillKind.POWER_CAP: 1.5}
 DEFAULT_SECONDS = {DrillKind.NODE_PARTITION: 5.0, DrillKind.SPOT_NOTICE: 120.0, DrillKind.MAINTENANCE_NOTICE: 600.0}
 

@@ -33,6 +33,10 @@ _TAIL_LINES = 12
 @click.option("--racks", type=int, metavar="N", help="Racks they are spread over.  [default: 2]")
 @click.option("--model", metavar="NAME", help="Machine model of every node, or a model file.  [default: dgx-h100]")
 @click.option("--runtime", metavar="process|simulated", help="Real processes, or none at all.  [default: process]")
+@click.option(
+    "--mig", multiple=True, metavar="DEVICE=PROFILE[*N],...", help="Cut a device of every node, or `all`: gpu-0=3g.40gb*2."
+)
+@click.option("--replicas", multiple=True, metavar="RESOURCE=N", help="Offer each device N times: nvidia.com/gpu=2.")
 @click.option("--lease", type=float, metavar="S", help="Seconds of silence after which a node is dead.  [default: 8]")
 @click.option(
     "--port", type=click.IntRange(0, 65535), metavar="N", help="Of the API; 0 = any free one.  [default: as last time]"
@@ -74,10 +78,15 @@ def merge(remembered: ClusterConfig | None, asked: dict[str, Any]) -> ClusterCon
     """Options given win over what the directory was made with, that over the defaults. Contradictions are for `agree`."""
     import msgspec
 
+    from remuda.agent.slicing import parse_layouts
     from remuda.runtime.config import ClusterConfig
+    from remuda.runtime.node_agent import parse_replicas
 
     names = {"lease": "lease_seconds"}
     given = {names.get(name, name): value for name, value in asked.items() if value is not None}
+    for name, read in (("mig", parse_layouts), ("replicas", parse_replicas)):
+        if texts := given.pop(name, ()):
+            given[name] = read(texts)
     return msgspec.structs.replace(remembered or ClusterConfig(), **given)
 
 
@@ -180,12 +189,16 @@ def _detach(state: StateDir, config: ClusterConfig, wait_s: float, listening: li
 
 
 def _options(config: ClusterConfig) -> list[str]:
+    from remuda.runtime.sharing import show_layouts, show_replicas
+
     return [
         f"--nodes={config.nodes}",
         f"--racks={config.racks}",
         f"--model={config.model}",
         f"--runtime={config.runtime}",
         f"--lease={config.lease_seconds:g}",
+        *(f"--mig={layout}" for layout in show_layouts(config.mig)),
+        *(f"--replicas={shares}" for shares in show_replicas(config.replicas)),
     ]
 
 

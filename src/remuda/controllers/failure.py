@@ -1,6 +1,9 @@
 """Failure controller: what agents observed and nodes offer -> verdicts, notices and quarantine orders in NodeDevices.
 
-One key per node; writes transitions only. Looks again by itself when a debounce or a hold-down ends.
+One key per node; writes transitions only. Looks again by itself when a debounce or a hold-down ends, or an agent's lease.
+
+Events about the Node say what became of its devices, and of its plugins once the hold-down is over: until then nothing is made
+of it.
 """
 
 from __future__ import annotations
@@ -9,15 +12,17 @@ import msgspec
 import structlog
 
 from remuda.api.codec import to_wire
-from remuda.api.core_v1 import Node, Pod
+from remuda.api.core_v1 import NODE_LEASE_NAMESPACE, Lease, Node, Pod
 from remuda.api.devices import DeviceState, NodeDevices, Notice, QuarantineOrder, Signal, Verdict
-from remuda.api.meta import JsonObject
+from remuda.api.meta import JsonObject, to_seconds
 from remuda.controllers.view import ClusterView
 from remuda.core.failure.ledger import judge_node
-from remuda.core.failure.notices import holds_until, judge_notices
+from remuda.core.failure.notices import holds_until, is_held_down, judge_notices
 from remuda.core.failure.overlay import SignalOverlay
+from remuda.core.failure.silence import agent_lease, ends_at, node_of, silent_since
 from remuda.core.failure.timers import DEFAULT, Timers, flapping, settles_at
 from remuda.kube.cluster import Cluster, Preconditions
+from remuda.kube.events import SILENCE, EventSink
 from remuda.kube.workqueue import WorkQueue
 
 log = structlog.get_logger(__name__)
@@ -26,6 +31,7 @@ log = structlog.get_logger(__name__)
 class Seen(msgspec.Struct, frozen=True):
     devices: NodeDevices
     node: Node | None
+    lease: Lease | None = None  # the agent's
 
 
 class Judged(msgspec.Struct, frozen=True):
@@ -34,20 +40,33 @@ class Judged(msgspec.Struct, frozen=True):
     notices: list[Notice]
     orders: dict[str, QuarantineOrder]
     look_again_s: float | None = None
+    about: Node | None = None  # whom Events are about
+    due: tuple[Notice, ...] = ()  # notices whose hold-down is over
 
 
 class FailureController:
     """A `Reconciler` keyed by node name."""
 
-    def __init__(self, cluster: Cluster, view: ClusterView, queue: WorkQueue[str], timers: Timers = DEFAULT) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        view: ClusterView,
+        queue: WorkQueue[str],
+        timers: Timers = DEFAULT,
+        *,
+        events: EventSink = SILENCE,
+    ) -> None:
         self._cluster = cluster
         self._view = view
         self._queue = queue
         self._timers = timers
         self._overlay = SignalOverlay()
+        self._events = events
+        self._told: dict[str, dict[tuple[str, str], Notice]] = {}  # by node: notices that Events were made of
         view.devices.subscribe(self._on_devices)
         view.pods.subscribe(self._on_pod)
         view.nodes.subscribe(self._on_node)
+        view.leases.subscribe(self._on_lease)
 
     def hear(self, node: str, device: str, signal: Signal, now: float) -> None:
         """A signal from the node's stream, ahead of the agent's own write."""
@@ -59,6 +78,7 @@ class FailureController:
             self._queue.add(new.name)
         elif old is not None:
             self._overlay.forget(old.name)
+            self._told.pop(old.name, None)
 
     def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
         """Holders change when a pod is bound, ends or goes; its other changes do not matter here."""
@@ -69,41 +89,92 @@ class FailureController:
 
     def _on_node(self, old: Node | None, new: Node | None) -> None:
         """Of the node itself only what it offers matters here."""
-        if new is not None and (old is None or old.status.allocatable != new.status.allocatable):
+        if new is not None and (old is None or _offer(old) != _offer(new)):
             self._queue.add(new.name)
+
+    def _on_lease(self, old: Lease | None, new: Lease | None) -> None:
+        """A renewal wakes nobody, except one that ends a silence: the look that is due finds the newest."""
+        lease = new or old
+        node = node_of(lease.name) if lease is not None else ""
+        if node and (old is None or new is None or silent_since(old, _renewed(new)) is not None):
+            self._queue.add(node)
 
     async def observe(self, key: str) -> Seen | None:
         devices = self._view.devices.get(key)
-        return Seen(devices, self._view.nodes.get(key)) if devices is not None else None
+        if devices is None:
+            return None
+        lease = self._view.leases.get(agent_lease(key), NODE_LEASE_NAMESPACE)
+        return Seen(devices, self._view.nodes.get(key), lease)
 
     def plan(self, observed: Seen | None, now: float) -> Judged | None:
         if observed is None:
             return None
         devices, pods = observed.devices, self._view.pods.by_index("node", observed.devices.name)
         newest = self._overlay.merged(devices, now)
-        verdicts = judge_node(newest, pods, now, self._timers)
+        silent = silent_since(observed.lease, now)
+        verdicts = judge_node(newest, pods, now, self._timers, silent_since=silent)
         judged = msgspec.structs.replace(newest, verdicts=verdicts)
-        notices = judge_notices(judged, observed.node, pods, now, self._timers)
+        notices = judge_notices(judged, observed.node, pods, now, self._timers, silent_since=silent)
         judged = msgspec.structs.replace(judged, notices=notices)
-        ends = [e for e in (settles_at(judged, now, self._timers), holds_until(judged, now)) if e is not None]
+        looks = (settles_at(judged, now, self._timers), holds_until(judged, now), ends_at(observed.lease, now))
+        ends = [end for end in looks if end is not None]
         again = min(ends) - now + 0.001 if ends else None
-        return Judged(devices, verdicts, notices, flapping(devices, now, self._timers), again)
+        due = tuple(n for n in notices if not is_held_down(n, now))
+        orders = flapping(devices, now, self._timers)
+        return Judged(devices, verdicts, notices, orders, again, observed.node, due)
 
     async def apply(self, planned: Judged | None) -> float | None:
         if planned is None:
             return None
         node, patch = planned.node, _patch(planned)
         if not patch:
+            self._tell_notices(planned)
             return planned.look_again_s
         when = Preconditions(resource_version=node.metadata.resource_version)
         await self._cluster.patch(NodeDevices, node.name, patch, when=when)
-        before = {v.device: v.state for v in node.verdicts}
-        for verdict in planned.verdicts:
-            if verdict.state is not DeviceState.HEALTHY and before.get(verdict.device) is not verdict.state:
-                log.warning(
-                    "verdict", node=node.name, device=verdict.device, state=verdict.state, reason=verdict.reason
-                )
+        self._tell_verdicts(planned)
+        self._tell_notices(planned)
         return planned.look_again_s
+
+    def _tell_verdicts(self, planned: Judged) -> None:
+        before = {v.device: v.state for v in planned.node.verdicts}
+        for verdict in planned.verdicts:
+            was = before.get(verdict.device, DeviceState.HEALTHY)
+            if was is verdict.state:
+                continue
+            if verdict.state is not DeviceState.HEALTHY:
+                log.warning(
+                    "verdict",
+                    node=planned.node.name,
+                    device=verdict.device,
+                    state=verdict.state,
+                    reason=verdict.reason,
+                )
+            if planned.about is None:
+                continue
+            holder = f"held by {verdict.holder}" if verdict.holder else "held by nobody"
+            if verdict.state in (DeviceState.UNHEALTHY, DeviceState.QUARANTINED):
+                words = f"{verdict.device} failed ({verdict.reason}), {holder}. {verdict.message}"
+                self._events.warning(planned.about, f"Device{verdict.state.value}", words)
+            elif verdict.state is DeviceState.HEALTHY:
+                self._events.normal(planned.about, "DeviceHealthy", f"{verdict.device} is healthy again, {holder}.")
+
+    def _tell_notices(self, planned: Judged) -> None:
+        """Each once when it is due, and once when it is over. Kept in memory only: a new manager tells again, which counts up the
+        Event that is there."""
+        if planned.about is None:
+            return
+        due = {(n.reason, n.resource): n for n in planned.due}
+        told = self._told.setdefault(planned.node.name, {})
+        there = {(n.reason, n.resource) for n in planned.notices}
+        for key, notice in due.items():
+            if key not in told:
+                told[key] = notice
+                self._events.warning(planned.about, notice.reason, notice.message)
+        for key in [key for key in told if key not in there]:
+            gone = told.pop(key)
+            what = f" for {gone.resource}" if gone.resource else ""
+            self._events.normal(planned.about, f"{gone.reason}Over", f"{gone.reason}{what} is over.")
 
 
 def _patch(planned: Judged) -> JsonObject:
@@ -116,6 +187,14 @@ def _patch(planned: Judged) -> JsonObject:
     if planned.orders:
         patch["quarantine"] = {device: to_wire(order) for device, order in planned.orders.items()}
     return patch
+
+
+def _offer(node: Node) -> tuple[object, ...]:
+    return node.status.allocatable, node.status.capacity
+
+
+def _renewed(lease: Lease) -> float:
+    return to_seconds(lease.spec.renew_time) if lease.spec.renew_time is not None else 0.0
 
 
 def _holds(pod: Pod | None) -> str:

@@ -20,7 +20,7 @@ A pod without devices has nothing to allocate: `allocate(pod, [])` gives it its 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
@@ -39,6 +39,29 @@ class Allocation(msgspec.Struct, frozen=True):
     devices: tuple[str, ...]
     directory: str
     env: dict[str, str]
+
+
+@runtime_checkable
+class Hardware(Protocol):
+    """What drills may do to a node's devices. Real hardware has none of it."""
+
+    def drop(self, device: str) -> None: ...
+
+    def restore(self, device: str) -> None: ...
+
+    def flap(self, device: str, times: int = 1) -> None: ...
+
+    def count_ecc(self, device: str, *, corrected: int = 0, uncorrected: int = 0) -> None: ...
+
+    def cap_power(self, fraction: float, devices: Sequence[str] = ()) -> None: ...
+
+    def set_speed(self, device: str, speed: float) -> None: ...
+
+    def mend(self, device: str) -> None:
+        """Whatever it was, it is over: the next probe passes and says so."""
+        ...
+
+    def reboot(self) -> None: ...
 
 
 class NodeAgent(Protocol):
@@ -81,6 +104,14 @@ class NodeAgent(Protocol):
 
     def inject_fault(self, device: str, code: str) -> None:
         """Drill device-fail: make the fake backend report `code` (say "xid-79") for the device."""
+        ...
+
+    def hardware(self) -> Hardware:
+        """For drills that need more than a fault code. Refusal RealHardware where devices are real."""
+        ...
+
+    def isolate(self, is_cut_off: bool) -> None:
+        """The node cannot reach the API (or can again): what jobs say meanwhile is not heard."""
         ...
 
     def inject_plugin_fault(self, resource: str, fault: str) -> None:

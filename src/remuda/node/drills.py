@@ -1,7 +1,11 @@
 """Faults on purpose: Drill objects, carried out on the embedded nodes of this process.
 
 One watch for all nodes. A drill is carried out once, in the order it came, and then its status says Done with the moment of the
-blow, or Refused with a reason. One that names a node of somebody else's is left to them.
+blow, or Refused with a reason. One that lasts is taken back when its time is over or its spec says `undo`; then it is Undone. One
+that names a node of somebody else's is left to them.
+
+What a drill did lives in the node, not here: after a restart of the process the hardware is whole again, and drills that lasted
+are called Undone with that reason.
 """
 
 from __future__ import annotations
@@ -10,26 +14,21 @@ import asyncio
 from collections.abc import Callable, Iterable
 
 import structlog
+from msgspec.structs import replace
 
 from remuda.api.codec import to_wire
-from remuda.api.core_v1 import Pod
-from remuda.api.drills import Drill, DrillKind, DrillSpec, DrillStatus
-from remuda.api.errors import ApiError, NotFound, Refusal
+from remuda.api.drills import DRILLS, Drill, DrillKind, DrillSpec, DrillStatus
+from remuda.api.errors import ApiError, Conflict, NotFound, Refusal
 from remuda.api.meta import to_time
 from remuda.kube.cluster import Cluster, Preconditions
 from remuda.kube.informer import Informer
+from remuda.node.blows import Blows
 from remuda.node.node import EmbeddedNode
-from remuda.node.runtime import Blow, ContainerKey
-from remuda.node.worker import PodWorker
 
 log = structlog.get_logger(__name__)
 
 _RETRY_S = 0.5
-_BLOWS = {
-    DrillKind.PROCESS_KILL: (Blow.KILL_PROCESS, "SIGKILL to the user's process"),
-    DrillKind.PROCESS_HANG: (Blow.HANG_PROCESS, "SIGSTOP to the user's process"),
-    DrillKind.LAUNCHER_KILL: (Blow.KILL_LAUNCHER, "SIGKILL to the launcher"),
-}
+_NOTICES = (DrillKind.SPOT_NOTICE, DrillKind.MAINTENANCE_NOTICE)
 
 
 class DrillRunner:
@@ -42,40 +41,80 @@ class DrillRunner:
     ) -> None:
         self._cluster = cluster
         self._nodes = {node.name: node for node in nodes}
+        self._blows = Blows(cluster, self._nodes, clock)
         self._clock = clock
-        self._queue: asyncio.Queue[Drill] = asyncio.Queue()
-        self._seen: set[str] = set()
+        self._queue: asyncio.Queue[tuple[Drill, bool]] = asyncio.Queue()  # (drill, its time is over)
+        self._struck: set[str] = set()  # uids
+        self._lasting: dict[str, asyncio.TimerHandle | None] = {}  # by uid: when it ends, None = when somebody says so
         informer.subscribe(self._changed)
 
     async def run(self) -> None:
         """Until cancelled."""
         while True:
-            await self._handle(await self._queue.get())
+            drill, is_over = await self._queue.get()
+            if drill.uid in self._lasting:
+                await self._end(drill, is_over)
+            elif drill.status.phase == "Pending":
+                await self._begin(drill)
+            else:
+                status = replace(drill.status, phase="Undone", reason="NodeRestarted", undone_at=to_time(self._clock()))
+                await self._report(drill, status)
 
     def _changed(self, old: Drill | None, new: Drill | None) -> None:
         if new is None:
             if old is not None:
-                self._seen.discard(old.uid)
+                self._struck.discard(old.uid)
+                if old.uid in self._lasting:  # whoever removes it does not want it any more
+                    self._queue.put_nowait((old, False))
             return
-        others = bool(new.spec.node) and new.spec.node not in self._nodes
-        if others or new.uid in self._seen or new.status.phase != "Pending":
+        if new.spec.node and new.spec.node not in self._nodes:
             return
-        self._seen.add(new.uid)
-        self._queue.put_nowait(new)
+        if new.uid not in self._struck:
+            self._struck.add(new.uid)
+            if new.status.phase == "Pending" or (new.status.phase == "Done" and DRILLS[new.spec.type].lasts):
+                self._queue.put_nowait((new, False))
+        elif new.spec.undo and new.uid in self._lasting:
+            self._queue.put_nowait((new, False))
 
-    async def _handle(self, drill: Drill) -> None:
+    async def _begin(self, drill: Drill) -> None:
         moment = self._clock()
-        try:
-            done = await self._perform(drill.spec)
-            status = DrillStatus("Done", "", done, to_time(moment))
-        except Refusal as refusal:
-            message = f"{refusal.message} {refusal.fix}".strip()
-            status = DrillStatus("Refused", refusal.reason, message, to_time(moment))
-        except ApiError as error:
-            status = DrillStatus("Refused", error.reason, error.message, to_time(moment))
-        except OSError as error:  # the process ended under our hands
-            status = DrillStatus("Refused", "NotRunning", f"The blow hit nothing: {error}.", to_time(moment))
+        status = await self._try(drill.spec, moment)
+        if status.phase == "Done" and DRILLS[drill.spec.type].lasts:
+            done = replace(drill, status=status)
+            timer = None
+            if drill.spec.seconds:
+                loop = asyncio.get_running_loop()
+                timer = loop.call_later(drill.spec.seconds, self._queue.put_nowait, (done, True))
+            self._lasting[drill.uid] = timer
         log.info("drill", drill=drill.name, phase=status.phase, reason=status.reason, message=status.message)
+        await self._report(drill, status)
+
+    async def _try(self, spec: DrillSpec, moment: float) -> DrillStatus:
+        at = to_time(moment)
+        try:
+            return DrillStatus("Done", "", await self._blows.strike(spec), at)
+        except Refusal as refusal:
+            return DrillStatus("Refused", refusal.reason, f"{refusal.message} {refusal.fix or ''}".strip(), at)
+        except ApiError as error:
+            return DrillStatus("Refused", error.reason, error.message, at)
+        except OSError as error:  # the process ended under our hands
+            return DrillStatus("Refused", "NotRunning", f"The blow hit nothing: {error}.", at)
+
+    async def _end(self, drill: Drill, is_over: bool) -> None:
+        timer = self._lasting.pop(drill.uid)
+        if timer is not None:
+            timer.cancel()
+        reason = "TimeOver" if is_over else "TakenBack"
+        try:
+            if is_over and drill.spec.type in _NOTICES:
+                await self._blows.come_true(drill.spec)
+                reason = "CameTrue"
+            else:
+                await self._blows.mend(drill.spec)
+        except (Refusal, ApiError, OSError) as error:
+            log.info("drill.nothing_to_mend", drill=drill.name, why=str(error))  # what it broke is gone meanwhile
+        log.info("drill", drill=drill.name, phase="Undone", reason=reason)
+        status = replace(drill.status, phase="Undone", reason=reason, undone_at=to_time(self._clock()))
         await self._report(drill, status)
 
     async def _report(self, drill: Drill, status: DrillStatus) -> None:
@@ -85,64 +124,10 @@ class DrillRunner:
                 await self._cluster.patch(
                     Drill, drill.name, patch, subresource="status", when=Preconditions(uid=drill.uid)
                 )
-            except NotFound:
-                return
+            except (Conflict, NotFound):
+                return  # somebody removed it
             except ApiError as error:
                 log.warning("drill.retry", drill=drill.name, error=error.message)
                 await asyncio.sleep(_RETRY_S)
             else:
                 return
-
-    async def _perform(self, spec: DrillSpec) -> str:
-        """What was done, in one sentence. Raises Refusal."""
-        if spec.type is DrillKind.NODE_LOST:
-            self._node(spec.node).lose()
-            return f"{spec.node} lost power."
-        if spec.type is DrillKind.DEVICE_FAIL:
-            return self._fail_device(spec)
-        if spec.type is DrillKind.POD_DELETE:
-            return await self._delete(spec)
-        node, worker = self._find(spec)
-        blow, words = _BLOWS[spec.type]
-        live = [c.name for c in worker.record.containers if c.is_live]
-        if not live:
-            raise Refusal("NotRunning", f"No container of pod {spec.pod} runs.", "Wait until it does.")
-        node.runtime.strike(ContainerKey(worker.pod.uid, live[0]), blow)
-        return f"{words} of pod {spec.pod} on {node.name}."
-
-    def _fail_device(self, spec: DrillSpec) -> str:
-        node = self._node(spec.node)
-        if spec.device not in node.config.devices:
-            known = ", ".join(node.config.devices) or "none"
-            raise Refusal("NoSuchDevice", f"{spec.node} has no device {spec.device}.", f"It has: {known}.")
-        node.agent.inject_fault(spec.device, spec.code)
-        return f"{spec.device} of {spec.node} reports {spec.code}."
-
-    async def _delete(self, spec: DrillSpec) -> str:
-        try:
-            pod = await self._cluster.get(Pod, spec.pod, spec.namespace)
-        except NotFound:
-            raise _no_pod(spec) from None
-        if spec.node and pod.spec.node_name != spec.node:
-            raise _no_pod(spec)
-        await self._cluster.delete(Pod, pod.name, pod.namespace, when=Preconditions(uid=pod.uid))
-        return f"Pod {spec.pod} is deleted."
-
-    def _node(self, name: str) -> EmbeddedNode:
-        node = self._nodes[name]
-        if node.is_lost:
-            raise Refusal("NodeIsLost", f"{name} has lost power already.", "Pick a node that is up.")
-        return node
-
-    def _find(self, spec: DrillSpec) -> tuple[EmbeddedNode, PodWorker]:
-        nodes = [self._nodes[spec.node]] if spec.node else list(self._nodes.values())
-        for node in nodes:
-            worker = node.find(spec.pod, spec.namespace)
-            if worker is not None:
-                return self._node(node.name), worker
-        raise _no_pod(spec)
-
-
-def _no_pod(spec: DrillSpec) -> Refusal:
-    where = f"on {spec.node}" if spec.node else "on any node here"
-    return Refusal("NoSuchPod", f"There is no pod {spec.namespace}/{spec.pod} {where}.", "See `remuda job NAME`.")

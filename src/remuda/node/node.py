@@ -21,8 +21,10 @@ import msgspec
 import structlog
 
 from remuda.api.core_v1 import NodeStatus, Pod
+from remuda.api.errors import Refusal
 from remuda.kube.cluster import Cluster
 from remuda.kube.events import SILENCE, EventSink
+from remuda.kube.guarded import Gate
 from remuda.link.allocation import NodeAgent
 from remuda.node.addresses import PodAddresses
 from remuda.node.containers import Exit
@@ -33,6 +35,7 @@ from remuda.node.lifecycle import PodRecord
 from remuda.node.recall import first_record, forgotten
 from remuda.node.registration import NodeConfig, Registration
 from remuda.node.runtime import Adopted, ContainerKey, PodRuntime
+from remuda.node.speed import Speeds
 from remuda.node.worker import PodWorker, Site
 
 log = structlog.get_logger(__name__)
@@ -55,9 +58,11 @@ class EmbeddedNode:
         silence: Callable[[], None] = lambda: None,
         devices: DeviceSettings | None = None,
         events: EventSink = SILENCE,
+        gate: Gate | None = None,
     ) -> None:
         """`silence` is called when the node is lost: whatever speaks for it elsewhere (its agent) must fall silent too.
-        `devices`: without it, the agent hands devices out by itself and every one of the config counts."""
+        `gate`: what stands between the node's calls and the API, to be shut by a drill. `devices`: without it, the agent hands
+        devices out by itself and every one of the config counts."""
         self.config = config
         self.agent = agent
         self.runtime = runtime
@@ -66,6 +71,11 @@ class EmbeddedNode:
         self._addresses = addresses
         self._clock = clock
         self._silence = silence
+        self._gate = gate
+        self._missed: dict[str, tuple[Pod, bool]] | None = (
+            None  # by uid: what happened while cut off (and whether it went)
+        )
+        self._speeds = Speeds()
         self._device_settings = devices
         self.devices: DeviceService | None = self._new_devices() if devices is not None else None
         amounts = self._amounts if devices is not None else None
@@ -89,6 +99,7 @@ class EmbeddedNode:
             others_gone=self._others_gone,
             devices=lambda: self.devices.manager if self.devices is not None else None,
             events=events,
+            speeds=self._speeds,
         )
         runtime.on_exit(self._container_exited)
 
@@ -143,6 +154,9 @@ class EmbeddedNode:
     def pod_changed(self, pod: Pod) -> None:
         if self.is_lost:
             return
+        if self._missed is not None:
+            self._missed[pod.uid] = (pod, False)
+            return
         worker = self._workers.get(pod.uid)
         if worker is not None:
             worker.update(pod)
@@ -157,6 +171,9 @@ class EmbeddedNode:
         self._spawn(self._work(worker))
 
     def pod_gone(self, pod: Pod) -> None:
+        if self._missed is not None:
+            self._missed[pod.uid] = (pod, True)
+            return
         if self._late is not None:
             self._late.pop(pod.uid, None)
         worker = self._workers.get(pod.uid)
@@ -167,6 +184,37 @@ class EmbeddedNode:
         """The newest of that name: one that was removed by force may still be dying beside it."""
         found = (w for w in reversed(self._workers.values()) if (w.pod.name, w.pod.namespace) == (name, namespace))
         return next(found, None)
+
+    def partition(self) -> None:
+        """Drill node-partition: the API cannot be reached and nothing is heard of it; what runs here runs on."""
+        if self._gate is None:
+            raise Refusal("NoGate", f"{self.name} cannot be cut off.", "Run the drill on a node of `remuda up`.")
+        if self._missed is None:
+            self._missed = {}
+            self._gate.is_shut = True
+            self.agent.isolate(True)
+
+    def heal(self) -> None:
+        """The end of a partition: what happened meanwhile is caught up with."""
+        if self._gate is None or self._missed is None:
+            return
+        missed, self._missed = self._missed, None
+        self._gate.is_shut = False
+        for pod, is_gone in missed.values():
+            if is_gone:
+                self.pod_gone(pod)
+            else:
+                self.pod_changed(pod)
+        self.agent.isolate(False)
+
+    def set_speed(self, speed: float, device: str = "") -> None:
+        """Drills device-slow and power-cap: how fast a device, or every one, works from now on."""
+        if device:
+            self._speeds.set_device(device, speed)
+        else:
+            self._speeds.set_node(speed)
+        for worker in self._workers.values():
+            worker.apply_speed()
 
     async def restart(self) -> None:
         """As when a kubelet is restarted: it forgets everything but its checkpoint, its sockets are made anew, its plugins have

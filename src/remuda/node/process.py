@@ -16,6 +16,7 @@ and by then nothing of the container runs any more: the shim kills everything fi
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import signal
@@ -35,6 +36,7 @@ from remuda.node.environment import CONTAINER_ID, command_line, container_enviro
 from remuda.node.logs import log_path
 from remuda.node.rundir import RunDirectory, RunSpec, containers_below, runs
 from remuda.node.runtime import NO_LOCAL_COMMAND, Adopted, Blow, ContainerKey, ExitListener, Launch, PodRuntime
+from remuda.node.speed import DutyCycle
 
 log = structlog.get_logger(__name__)
 
@@ -93,6 +95,7 @@ class ProcessRuntime:
         self._runs: dict[ContainerKey, Run] = {}
         self._listener: ExitListener = lambda key, run, end: None
         self._sweeps: set[asyncio.Task[None]] = set()
+        self._held_back: dict[ContainerKey, DutyCycle] = {}  # by a slow device
         self._is_off = False
 
     def on_exit(self, listener: ExitListener) -> None:
@@ -143,6 +146,7 @@ class ProcessRuntime:
             loop.remove_reader(run.pidfd)
             os.close(run.pidfd)
         self._runs.clear()
+        self._let_go()
         for task in self._sweeps:
             task.cancel()
         await asyncio.gather(*self._sweeps, return_exceptions=True)
@@ -262,7 +266,36 @@ class ProcessRuntime:
         target = _user_process(main) if run.spec.launched else main
         if target is None:
             raise Refusal("NotRunning", "The launcher runs no user process now.", "Wait until the barrier opens.")
-        os.killpg(target, signal.SIGKILL if blow is Blow.KILL_PROCESS else signal.SIGSTOP)
+        os.killpg(target, _SIGNALS[blow])
+
+    def set_speed(self, key: ContainerKey, speed: float) -> None:
+        run = self._runs.get(key)
+        if run is None:
+            self._simulated.set_speed(key, speed)
+            return
+        held = self._held_back.pop(key, None)
+        if held is not None:
+            held.close()
+        if speed < 1.0:
+            self._held_back[key] = DutyCycle(
+                speed, lambda: self._nudge(key, signal.SIGSTOP), lambda: self._nudge(key, signal.SIGCONT)
+            )
+
+    def _let_go(self) -> None:
+        for held in self._held_back.values():
+            held.close()
+        self._held_back.clear()
+
+    def _nudge(self, key: ContainerKey, number: signal.Signals) -> None:
+        """To the user's process if there is one now; between two attempts there is none."""
+        run = self._runs.get(key)
+        main = run.main if run is not None else None
+        if run is None or main is None:
+            return
+        target = _user_process(main) if run.spec.launched else main
+        if target is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(target, number)
 
     def power_off(self) -> None:
         self._is_off = True
@@ -274,6 +307,13 @@ class ProcessRuntime:
         for task in self._sweeps:
             task.cancel()
         self._simulated.power_off()
+
+
+_SIGNALS = {
+    Blow.KILL_PROCESS: signal.SIGKILL,
+    Blow.HANG_PROCESS: signal.SIGSTOP,
+    Blow.RESUME_PROCESS: signal.SIGCONT,
+}
 
 
 def _spawn_shim(directory: RunDirectory, spec: RunSpec) -> int:

@@ -55,6 +55,7 @@ class Blow(StrEnum):
 
     KILL_PROCESS = "process-kill"
     HANG_PROCESS = "process-hang"
+    RESUME_PROCESS = "process-resume"  # takes a hang back
     KILL_LAUNCHER = "launcher-kill"
 
 
@@ -92,6 +93,10 @@ class PodRuntime(Protocol):
 
     def strike(self, key: ContainerKey, blow: Blow) -> None:
         """A drill. Raises Refusal when there is nothing to hit."""
+        ...
+
+    def set_speed(self, key: ContainerKey, speed: float) -> None:
+        """Hold the user's process back to a fraction of its speed, for this run of the container; 1.0 lets it go."""
         ...
 
     def forget(self, uid: str) -> None:

@@ -111,8 +111,15 @@ class SimulatedRuntime:
             raise Refusal("NotRunning", "The pod runs no user process now.", "Wait until it does.")
         if blow is Blow.KILL_PROCESS:
             child.kill()
-        else:
+        elif blow is Blow.HANG_PROCESS:
             child.hang()
+        else:
+            child.resume()
+
+    def set_speed(self, key: ContainerKey, speed: float) -> None:
+        container = self._running.get(key)
+        if container is not None:
+            container.set_speed(speed)
 
     def child(self, uid: str) -> TrainingChild | None:
         """The pod's running child, for scenarios that need more than a drill (say, fail with a code)."""
@@ -142,6 +149,9 @@ class PlainContainer:
     """A program nobody knows anything about: it lives until it is told to go, or for `run_s`."""
 
     child: TrainingChild | None = None
+
+    def set_speed(self, speed: float) -> None:
+        """It does nothing that could be slow."""
 
     def __init__(self, behaviour: Behaviour, run_s: float | None, ended: Ended) -> None:
         self._behaviour = behaviour
@@ -191,6 +201,7 @@ class LaunchedContainer:
         self._working = False
         self._alive = True
         self._code = 0
+        self._speed = 1.0
         self._child: TrainingChild | None = None
         self._to_agent: Deliver | None = None
         self._loop = asyncio.get_running_loop()
@@ -199,6 +210,11 @@ class LaunchedContainer:
     @property
     def child(self) -> TrainingChild | None:
         return self._child if self._child is not None and self._child.is_alive else None
+
+    def set_speed(self, speed: float) -> None:
+        self._speed = speed
+        if self._child is not None:
+            self._child.speed = speed
 
     def terminate(self) -> None:
         self._input(self._machine.terminate(self._clock()))
@@ -290,6 +306,7 @@ class LaunchedContainer:
             self._input(self._machine.child_exited(self._clock(), attempt, code, signal, message))
 
         self._child = TrainingChild(self._behaviour, action.env, self._job, self._checkpoints, self._rng, report, ended)
+        self._child.speed = self._speed
         self._input(self._machine.child_started(self._clock(), attempt, self._machine.identity.pid + 1))
 
     def _deliver(self, message: Mapping[str, Any]) -> None:

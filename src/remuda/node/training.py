@@ -81,6 +81,7 @@ class TrainingChild:
         self.rank = int(env.get("REMUDA_RANK", env.get("RANK", "0")) or 0)
         self.is_alive = True
         self.is_hung = False
+        self.speed = 1.0  # less when its device is slow
         self._behaviour = behaviour
         self._job = job
         self._store = store
@@ -115,6 +116,12 @@ class TrainingChild:
         self.is_hung = True
         self._timer.cancel()
 
+    def resume(self) -> None:
+        """CONT: takes a hang back. The step that was under way begins anew."""
+        if self.is_hung and self.is_alive:
+            self.is_hung = False
+            self._begin_step()
+
     def save(self) -> None:
         """A checkpoint of what has been done so far, on request."""
         if self.is_alive and not self.is_hung:
@@ -133,7 +140,7 @@ class TrainingChild:
         if behaviour.steps and self.step >= behaviour.steps:
             self._end(0, None, "")
             return
-        took = behaviour.step_s
+        took = behaviour.step_s / self.speed
         if behaviour.jitter:
             took *= 1.0 + behaviour.jitter * (2.0 * self._rng.random() - 1.0)
         self._timer = self._loop.call_later(took, self._end_step, took)

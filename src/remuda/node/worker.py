@@ -43,6 +43,7 @@ from remuda.node.lifecycle import (
 from remuda.node.podnews import tell_status, tell_stop
 from remuda.node.podstatus import known_health, merged_conditions, own_conditions, render_status, status_patch
 from remuda.node.runtime import ContainerKey, Launch, PodRuntime
+from remuda.node.speed import Speeds
 
 log = structlog.get_logger(__name__)
 
@@ -65,6 +66,7 @@ class Site(msgspec.Struct, frozen=True):
     images_changed: Callable[[], None]
     others_gone: Callable[[str], Coroutine[Any, Any, bool]]  # waits for pods that were removed by force; False: none
     devices: Callable[[], DeviceManager | None] = lambda: None  # None: the agent hands devices out by itself
+    speeds: Speeds = Speeds()
     events: EventSink = SILENCE
 
 
@@ -77,6 +79,7 @@ class PodWorker:
         self.gone = asyncio.Event()  # nothing of the pod is left on the machine and no device is held
         self._site = site
         self._known = own_conditions(pod.status)  # what the API has of our part of the status
+        self._slowed: set[str] = set()  # containers that were held back once
         self._allocations: allocating.Allocations | None = None  # None: not admitted in this life of the node
         self._health = known_health(pod.status)  # of the pod's devices, as last told
         self._changed = asyncio.Event()
@@ -303,6 +306,15 @@ class PodWorker:
         record = self.record.container(name)
         if record.run == run:
             self.record = self.record.with_container(msgspec.structs.replace(record, started_at=begun))
+        self.apply_speed()
+
+    def apply_speed(self) -> None:
+        """Hold the pod's processes back as much as its devices are slow."""
+        for name, allocation in (self._allocations or {}).items():
+            speed = self._site.speeds.of(allocation.devices)
+            if speed < 1.0 or name in self._slowed:
+                self._slowed.add(name)
+                self._site.runtime.set_speed(ContainerKey(self.pod.uid, name), speed)
 
     async def _release(self) -> None:
         try:

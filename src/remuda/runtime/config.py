@@ -6,6 +6,7 @@ import msgspec
 
 from remuda.api.errors import Refusal
 from remuda.runtime.models import machine_model, settled
+from remuda.runtime.sharing import check_layouts, check_shares
 
 RACK_LABEL = "topology.remuda.dev/rack"
 MAX_NODES = 10_000
@@ -21,6 +22,8 @@ class ClusterConfig(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_
     lease_seconds: float = 8.0  # a node whose lease is older is dead; its agent fences itself at two thirds
     pull_seconds: float = 0.0  # how long a node takes to pull an image it does not have
     step_seconds: float = 0.5  # simulated pods only
+    mig: dict[str, tuple[str, ...]] = {}  # of every node: device id or "all" -> profiles
+    replicas: dict[str, int] = {}  # of every node: resource -> how often each device is offered
 
     def node_names(self) -> list[str]:
         width = max(2, len(str(self.nodes)))
@@ -44,5 +47,7 @@ def check_config(config: ClusterConfig) -> ClusterConfig:
         raise Refusal("InvalidRuntime", f"--runtime is `{config.runtime}`.", "Use process or simulated.", "runtime")
     if not 1.0 <= config.lease_seconds <= 3600:
         raise Refusal("InvalidLease", f"--lease is {config.lease_seconds:g} s.", "Give 1 to 3600 seconds.", "lease")
-    machine_model(config.model)
+    model = machine_model(config.model)
+    check_layouts(model, config.mig)
+    check_shares(model, config.mig, config.replicas)
     return msgspec.structs.replace(config, model=settled(config.model))

@@ -26,7 +26,7 @@ from remuda.core.lease import Timing
 from remuda.core.workload.kubelet_form import LAUNCHER_FILE, KubeletForm
 from remuda.kube import kubeconfig
 from remuda.kube.cluster import Cluster
-from remuda.kube.fenced import FencedCluster
+from remuda.kube.guarded import FencedCluster
 from remuda.kube.http import HttpCluster
 from remuda.kube.leader import Contender, Place, Term, elapsed_s
 from remuda.launch.zipapp import container_argv

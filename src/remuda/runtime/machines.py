@@ -19,6 +19,7 @@ from remuda.api.drills import Drill
 from remuda.api.training import TrainingJob
 from remuda.kube.cluster import Cluster
 from remuda.kube.events import EventRecorder
+from remuda.kube.guarded import Gate, SeverableCluster
 from remuda.kube.informer import Informer
 from remuda.launch.zipapp import build_zipapp
 from remuda.link.progress import ProgressBoard
@@ -78,6 +79,8 @@ class Machines:
         model = machine_model(config.model)
         info = machine_info(config.runtime)
         for index, name in enumerate(config.node_names()):
+            gate = Gate(f"the API from {name}")
+            api = SeverableCluster(cluster, gate)
             backend = FakeBackend(model, name, clock)
             home = root / "nodes" / name
             is_real = config.runtime == "process"
@@ -87,10 +90,12 @@ class Machines:
                 str(root / "checkpoints"),
                 plugin_dir=str(home / PLUGINS) if is_real else "",
                 sockets=is_real,
+                replicas=config.replicas,
+                mig=config.mig,
             )
             agent = Agent(
                 place,
-                cluster=cluster,
+                cluster=api,
                 backend=backend,
                 jobs=self.jobs,
                 board=board,
@@ -107,7 +112,7 @@ class Machines:
                     info=info,
                     addresses=tuple(node_addresses(name)),
                 ),
-                cluster=cluster,
+                cluster=api,
                 agent=agent,
                 runtime=self._runtime(name, agent),
                 addresses=self.addresses,
@@ -115,6 +120,7 @@ class Machines:
                 images=ImageStore(pull_seconds=lambda image: config.pull_seconds),
                 silence=agent.silence,
                 devices=DeviceSettings(str(home) if is_real else None),
+                gate=gate,
                 events=self._events.source("remuda-node", name),
             )
         self._feed = PodFeed(self.pods, self.nodes.values(), self.addresses)

@@ -12,6 +12,7 @@ from remuda.api.errors import Refusal
 from remuda.runtime.config import ClusterConfig, check_config
 from remuda.runtime.endpoint import LOOPBACK, Endpoint
 from remuda.runtime.serving import LocalState
+from remuda.runtime.sharing import show_layouts, show_replicas
 from remuda.runtime.state import StateDir
 
 
@@ -19,15 +20,28 @@ def agree(config: ClusterConfig, remembered: ClusterConfig | None) -> None:
     """A state directory keeps the shape it was made with: pods are bound to its nodes and hold their devices."""
     if remembered is None:
         return
-    for field in ("nodes", "racks", "model", "runtime"):
-        old, new = getattr(remembered, field), getattr(config, field)
+    for field in ("nodes", "racks", "model", "runtime", "mig", "replicas"):
+        old, new = _said(remembered, field), _said(config, field)
         if old != new:
             raise Refusal(
                 "StateMadeDifferently",
-                f"This state directory was made with --{field} {old}, not {new}.",
-                f"Use --{field} {old}, or another directory with --state.",
+                f"This state directory was made with{old or f' no --{field}'}, not{new or ' without'}.",
+                f"Use{old or f' no --{field}'}, or another directory with --state.",
                 field,
             )
+
+
+def _said(config: ClusterConfig, field: str) -> str:
+    """The option as it was given, with a blank before it."""
+    value = getattr(config, field)
+    match field:
+        case "mig":
+            words = show_layouts(value)
+        case "replicas":
+            words = show_replicas(value)
+        case _:
+            words = [str(value)]
+    return "".join(f" --{field} {word}" for word in words)
 
 
 def run_up(

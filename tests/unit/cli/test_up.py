@@ -35,7 +35,7 @@ def test_the_cluster_in_one_line() -> None:
         (["--model", "toaster"], "UnknownMachineModel", "Known: "),
         (["--runtime", "magic"], "InvalidRuntime", "process or simulated"),
         (["--lease", "0"], "InvalidLease", "1 to 3600"),
-        (["--nodes", "5"], "StateMadeDifferently", "--nodes 4, not 5"),
+        (["--nodes", "5"], "StateMadeDifferently", "--nodes 4, not --nodes 5"),
     ],
 )
 def test_a_cluster_that_cannot_be_made(

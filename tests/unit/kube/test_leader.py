@@ -17,7 +17,7 @@ from remuda.apiserver.local import LocalCluster
 from remuda.apiserver.store import MemoryJournal, Store
 from remuda.core.lease import Timing
 from remuda.kube.cluster import Cluster, pages
-from remuda.kube.fenced import FencedCluster, NotLeading
+from remuda.kube.guarded import FencedCluster, NotLeading
 from remuda.kube.leader import Contender, Place, Term
 from remuda.sim.loop import VirtualLoop, run_virtual
 

@@ -171,6 +171,12 @@ class FakeBackend(Heard):
         self._listeners.forget(device)
         self._changed()
 
+    def mend(self, device: str) -> None:
+        """Whatever it was, it is over: counters start anew, and a probe passes."""
+        self._find(device)
+        self._known.pop(device, None)
+        self._listeners.tell(device, "probe", "probe-passed", f"The device answered. {_DRILL}")
+
     def flap(self, device: str, times: int = 1) -> None:
         """The driver calls the device bad and good again, so many times."""
         self._find(device)
@@ -181,11 +187,9 @@ class FakeBackend(Heard):
     def count_ecc(self, device: str, *, corrected: int = 0, uncorrected: int = 0) -> None:
         """Add to the memory error counters."""
         was = self._reading(device)
-        self._read(
-            device,
-            ecc_corrected=(was.ecc_corrected or 0) + corrected,
-            ecc_uncorrected=(was.ecc_uncorrected or 0) + uncorrected,
-        )
+        before = was.ecc_corrected or 0, was.ecc_uncorrected or 0
+        self._read(device, ecc_corrected=before[0], ecc_uncorrected=before[1])  # the first reading is what others rise from
+        self._read(device, ecc_corrected=before[0] + corrected, ecc_uncorrected=before[1] + uncorrected)
 
     def cap_power(self, fraction: float, devices: Sequence[str] = ()) -> None:
         """Limit the power of these devices, or of all, to a fraction of what they are made for; 1.0 lifts it."""

@@ -66,13 +66,16 @@ class PluginServer:
         report: Callable[[str, str], None],
         token: Callable[[], str],
         pace: Pace = Pace(),  # noqa: B008 (a value)
+        is_up: Callable[[], None] = lambda: None,
     ) -> None:
+        """`is_up` is called when a life of it listens, before it registers."""
         self.plugin = plugin
         self.socket = ""  # of the present life, as a file name
         self._directory = Path(directory)
         self._report = report
         self._token = token
         self._pace = pace
+        self._is_up = is_up
         self._was_registered = False
         self._said = ("", "")
 
@@ -116,6 +119,7 @@ class PluginServer:
             except (OSError, RuntimeError) as error:
                 return _End(f"CannotListen: {self._directory / self.socket}: {error}")
             try:
+                self._is_up()
                 refused = await self._register(f"{base}/{KUBELET_SOCKET}")
                 if refused:
                     return _End(refused)

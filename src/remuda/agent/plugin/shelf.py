@@ -10,9 +10,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 
+import msgspec
+
 from remuda.agent.grants import Grants
 from remuda.agent.inventory import Inventory
 from remuda.agent.plugin.choice import BestSet
+from remuda.agent.plugin.published import Capacity, Publication
 from remuda.agent.plugin.resource import BoundPods, ResourcePlugin
 from remuda.agent.plugin.serving import LOST, REGISTERED, STARTING, Pace, PluginServer
 from remuda.api.devices import PluginReport
@@ -33,9 +36,10 @@ class PluginShelf:
         clock: Callable[[], float],
         token: Callable[[], str],
         changed: Callable[[], None],
+        capacity: Capacity | None = None,
         pace: Pace = Pace(),  # noqa: B008 (a value)
     ) -> None:
-        """`changed`: `reports` says something new."""
+        """`changed`: `reports` says something new. `capacity`: what the Node says it has."""
         self.plugins: dict[str, ResourcePlugin] = {}
         self._inventory = inventory
         self._grants = grants
@@ -46,6 +50,7 @@ class PluginShelf:
         self._clock = clock
         self._token = token
         self._changed = changed
+        self._publication = Publication(capacity, self._published) if capacity is not None else None
         self._pace = pace
         self._reports: dict[str, PluginReport] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -69,6 +74,8 @@ class PluginShelf:
     def open(self) -> None:
         """Serve them, and those to come."""
         self._is_open = True
+        if self._publication is not None:
+            self._publication.want(self._unpublished())
         for resource in self.plugins:
             self._serve(resource)
 
@@ -76,6 +83,8 @@ class PluginShelf:
         self._is_open = False
         for plugin in self.plugins.values():
             plugin.close()
+        if self._publication is not None:
+            self._publication.stop()
         for task in self._tasks.values():
             task.cancel()
 
@@ -119,6 +128,7 @@ class PluginShelf:
                 report=lambda state, message: self._note(resource, state, message),
                 token=self._token,
                 pace=self._pace,
+                is_up=lambda: self._up(resource),
             )
             self._tasks[resource] = asyncio.get_running_loop().create_task(server.run(), name=f"plugin {resource}")
 
@@ -126,6 +136,8 @@ class PluginShelf:
         if self._directory or plugin.resource not in self.plugins:
             return  # the server knows better
         if plugin.streams:
+            if self._reports[plugin.resource].state != REGISTERED:
+                self._up(plugin.resource)
             self._note(plugin.resource, REGISTERED, "")
         elif self._reports[plugin.resource].state == REGISTERED:
             self._note(plugin.resource, LOST, "StreamEnded: the node does not listen any more.")
@@ -134,6 +146,25 @@ class PluginShelf:
         old = self._reports.get(resource)
         if old is not None and (old.state, old.message) == (state, message):
             return
-        since = old.since if old is not None and old.state == state else to_time(self._clock())
-        self._reports[resource] = PluginReport(resource, state, since, message)
+        is_same = old is not None and old.state == state
+        since = old.since if old is not None and is_same else to_time(self._clock())
+        started = old.started_at if old is not None else None
+        published = old.published_at if old is not None and is_same else None
+        self._reports[resource] = PluginReport(resource, state, since, message, started, published)
+        if self._is_open and self._publication is not None:
+            self._publication.want(self._unpublished())
+        self._changed()
+
+    def _up(self, resource: str) -> None:
+        """Its socket is served; the next word on it says so."""
+        started = to_time(self._clock())
+        self._reports[resource] = msgspec.structs.replace(self._reports[resource], started_at=started)
+
+    def _unpublished(self) -> set[str]:
+        found = self._reports.values()
+        return {r.resource for r in found if r.state == REGISTERED and r.published_at is None}
+
+    def _published(self, resource: str) -> None:
+        seen = to_time(self._clock())
+        self._reports[resource] = msgspec.structs.replace(self._reports[resource], published_at=seen)
         self._changed()

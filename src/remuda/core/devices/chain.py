@@ -82,7 +82,7 @@ def _plugin_steps(node: Node, ledger: NodeDevices | None, resources: Sequence[st
 
 def _chain_of(node: Node, ledger: NodeDevices | None, resource: str) -> list[Step]:
     plugin = next((p for p in ledger.observed.plugins if p.resource == resource), None) if ledger else None
-    published = _published(node, resource)
+    published = _published(node, resource, plugin.published_at if plugin else None)
     if plugin is None:
         if published.state is StepState.DONE:  # another vendor's plugin: what it published proves the rest
             return [Step(PLUGIN_UP, StepState.DONE), Step(REGISTERED, StepState.DONE), published]
@@ -113,7 +113,7 @@ def _registered(node: Node, plugin: PluginReport) -> Step:
     )
 
 
-def _published(node: Node, resource: str) -> Step:
+def _published(node: Node, resource: str, at: datetime | None) -> Step:
     capacity, allocatable = node.status.capacity.get(resource), node.status.allocatable.get(resource)
     if capacity is None:
         return _stuck(PUBLISHED, f"{node.name} does not name {resource} in its status.", f"It has: {_offers(node)}.")
@@ -123,7 +123,8 @@ def _published(node: Node, resource: str) -> Step:
             f"{node.name} offers 0 of {whole(capacity)} {resource}.",
             "All are unhealthy, or their plugin is lost: see `remuda devices`.",
         )
-    return Step(PUBLISHED, StepState.DONE)
+    words = f"{whole(allocatable or 0)} of {whole(capacity)} {resource}"
+    return Step(PUBLISHED, StepState.DONE, at, message=words)
 
 
 def _offers(node: Node) -> str:

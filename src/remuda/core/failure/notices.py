@@ -5,6 +5,10 @@ devices are healthy and the node offers none of them, it is the chain in between
 holds devices (they run on). Every such notice is *held down* first: a kubelet or plugin that restarts takes its counts to
 nothing and back, and nothing must be made of that. Placement does not wait for the hold-down: what is not allocatable is not
 given away meanwhile.
+
+A plugin of somebody else's may also drop a device from its list: capacity falls together with allocatable, and the kubelet goes
+on calling the device Healthy to its holder. What the node offers is therefore held against what the ledger (or, without rows of
+ours, the pods' own statuses) says there is: DevicesNotListed, with the holders it may concern.
 """
 
 from __future__ import annotations
@@ -15,19 +19,31 @@ from remuda.api.core_v1 import Node, Pod
 from remuda.api.devices import DeviceState, NodeDevices, Notice
 from remuda.api.meta import to_seconds, to_time
 from remuda.api.quantity import whole
-from remuda.core.failure.ledger import holders
+from remuda.core.failure.holding import Held, held_on
+from remuda.core.failure.ledger import AGENT_SILENT, LONGEST_MESSAGE
 from remuda.core.failure.timers import Timers
 
-PLUGIN_LOST = "PluginLost"
+PLUGIN_LOST, NOT_LISTED = "PluginLost", "DevicesNotListed"
 LOST = "Lost"  # PluginReport.state
 
 
 def judge_notices(
-    devices: NodeDevices, node: Node | None, pods: Iterable[Pod], now: float, timers: Timers
+    devices: NodeDevices,
+    node: Node | None,
+    pods: Iterable[Pod],
+    now: float,
+    timers: Timers,
+    *,
+    silent_since: float | None = None,
 ) -> list[Notice]:
     """The notices the node should carry; equal to `devices.notices` means no write."""
     old = {(n.reason, n.resource): n for n in devices.notices}
-    found = [*_lost_plugins(devices, node, list(pods)), *_node_signals(devices)]
+    live = [pod for pod in pods if pod.is_live and pod.spec.node_name == devices.name]
+    held = held_on(devices, live)
+    found = [*_lost_plugins(devices, node, held), *_unlisted(devices, node, live, held), *_node_signals(devices)]
+    if silent_since is not None:
+        words = "The node's agent has not renewed its lease; nothing is known of its devices until it does."
+        found.append(Notice(AGENT_SILENT, words, since=to_time(silent_since)))
     return [_dated(notice, old.get((notice.reason, notice.resource)), now, timers) for notice in found]
 
 
@@ -41,18 +57,17 @@ def is_held_down(notice: Notice, now: float) -> bool:
     return notice.holding_until is not None and now < to_seconds(notice.holding_until)
 
 
-def _lost_plugins(devices: NodeDevices, node: Node | None, pods: list[Pod]) -> list[Notice]:
+def _lost_plugins(devices: NodeDevices, node: Node | None, held: Held) -> list[Notice]:
     rows = [d for d in devices.observed.devices if d.resource]
     usable = {v.device for v in devices.verdicts if v.state in (DeviceState.HEALTHY, DeviceState.DEGRADED)}
     said = {p.resource: p for p in devices.observed.plugins if p.state == LOST}
-    held = holders(pods)
     notices: list[Notice] = []
     for resource in sorted({d.resource for d in rows}):
         mine = [d.id for d in rows if d.resource == resource]
         if resource not in said and not (_offers_none(node, resource) and usable.intersection(mine)):
             continue
-        users = {f"{p.namespace}/{p.name}": None for d in mine for p in held.get((devices.name, d), [])}
-        count = sum(bool(held.get((devices.name, d))) for d in mine)
+        users = _users(held, mine)
+        count = sum(device in held for device in mine)
         who = f"{count} held by {', '.join(users)}" if users else "none held"
         why = said[resource].message if resource in said else ""
         notices.append(
@@ -65,6 +80,38 @@ def _lost_plugins(devices: NodeDevices, node: Node | None, pods: list[Pod]) -> l
             )
         )
     return notices
+
+
+def _unlisted(devices: NodeDevices, node: Node | None, pods: list[Pod], held: Held) -> list[Notice]:
+    """Fewer devices published than there are. Those the ledger knows to be bad explain as many; a resource that offers nothing
+    at all is a lost plugin's."""
+    if node is None:
+        return []
+    fit = {v.device for v in devices.verdicts if v.state in (DeviceState.HEALTHY, DeviceState.DEGRADED)}
+    there: dict[str, dict[str, list[str]]] = {}  # resource -> device -> holders
+    for pod in pods:
+        for status in (*pod.status.init_container_statuses, *pod.status.container_statuses):
+            for resource in status.allocated_resources_status:
+                for device in resource.resources:
+                    users = there.setdefault(resource.name, {}).setdefault(device.resource_id, [])
+                    users.append(f"{pod.namespace}/{pod.name}")
+    for resource in {d.resource for d in devices.observed.devices if d.resource}:
+        mine = [d.id for d in devices.observed.devices if d.resource == resource and d.id in fit]
+        there[resource] = {device: _users(held, [device]) for device in mine}
+    notices: list[Notice] = []
+    for name, users_of in sorted(there.items()):
+        listed = _count(node.status.capacity, name)
+        missing = len(users_of) - listed
+        if listed > 0 and missing > 0:
+            users = dict.fromkeys(user for users in users_of.values() for user in users)
+            who = f"Devices of it are held by {', '.join(users)}." if users else "Nobody holds any of it."
+            words = f"{len(users_of)} fit devices of {name} are there and its plugin lists {listed}. {who}"
+            notices.append(Notice(NOT_LISTED, words, name))
+    return notices
+
+
+def _users(held: Held, devices: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(holder.pod for device in devices for holder in held.get(device, ())))
 
 
 def _offers_none(node: Node | None, resource: str) -> bool:
@@ -90,6 +137,6 @@ def _node_signals(devices: NodeDevices) -> list[Notice]:
 def _dated(notice: Notice, before: Notice | None, now: float, timers: Timers) -> Notice:
     since = before.since if before is not None else (notice.since or to_time(now))
     until = None
-    if notice.reason == PLUGIN_LOST and since is not None:
+    if notice.reason in (PLUGIN_LOST, NOT_LISTED) and since is not None:
         until = to_time(to_seconds(since) + timers.hold_down_s)
-    return Notice(notice.reason, notice.message, notice.resource, since, until)
+    return Notice(notice.reason, notice.message[:LONGEST_MESSAGE], notice.resource, since, until)

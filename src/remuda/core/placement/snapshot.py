@@ -31,7 +31,7 @@ class NodeView(msgspec.Struct, frozen=True):
     usable: int
     closed: str = ""  # why nothing may be placed here: dead, not ready, cordoned; "" = open
     taints: tuple[Taint, ...] = ()  # those that keep pods away: effect NoSchedule or NoExecute
-    resources: Mapping[str, int] = {}  # per resource of the ledger: the mask of its rows
+    resources: Mapping[str, int] = {}  # per resource of the ledger: the mask of its rows; one shared in time is counted only
     offered: Amounts = {}  # the node's allocatable
     model: str = ""
     observed: Observed | None = None  # what the node shows of itself: how its devices are joined
@@ -149,6 +149,9 @@ def _view(node: Node, devices: NodeDevices | None, alive: bool) -> NodeView:
     for bit, row in enumerate(rows):
         if row.resource:
             resources[row.resource] = resources.get(row.resource, 0) | 1 << bit
+    capacity = amounts_of(node.status.capacity)
+    for resource in [r for r, mask in resources.items() if capacity.get(r, 0) > mask.bit_count()]:
+        del resources[resource]  # each device is offered several times: which share a pod gets is the plugin's choice
     return NodeView(
         name=node.name,
         labels=node.labels,

@@ -5,7 +5,8 @@ import pytest
 
 from remuda.api.devices import DeviceState
 from remuda.api.meta import to_time
-from remuda.core.failure.ledger import holders, judge_node, rows
+from remuda.core.failure.holding import held_on
+from remuda.core.failure.ledger import judge_node, rows
 from tests.builders.gangs import NodeBuilder, a_held_pod, a_node
 
 NOW = 1000.0
@@ -78,4 +79,4 @@ def test_a_pod_holds_until_it_is_gone() -> None:
 
 def test_two_holders_are_both_seen() -> None:
     pods = [a_held_pod("a", "node-01", ["gpu-0"]), a_held_pod("b", "node-01", ["gpu-0"])]
-    assert len(holders(pods)[("node-01", "gpu-0")]) == 2
+    assert len(held_on(a_node().devices(), pods)["gpu-0"]) == 2
