@@ -14,7 +14,7 @@ FAST_TESTS = $(wildcard tests/unit tests/property tests/component)
 E2E_TESTS = $(wildcard tests/e2e)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv format lint check test demo kube bench-recovery bench-apiserver clean
+.PHONY: help venv format lint check test demo kube bench-recovery bench-apiserver bench-node clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -58,6 +58,9 @@ bench-recovery: $(STAMP) ## measure recovery times and print PASS or MISS for ea
 
 bench-apiserver: $(STAMP) ## compare the embedded API server with a real one under load (needs `make kube` and Go)
 	$(BIN)/python -m bench.apiserver $(ARGS)
+
+bench-node: $(STAMP) ## measure nodes at scale, Allocate and signals, and print PASS or MISS for each bar
+	$(BIN)/python -m bench.node $(ARGS)
 
 clean: ## remove .venv and every generated file (keeps the Kubernetes cache)
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import resource
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,7 @@ import msgspec
 
 from bench.gang import make_cluster
 from bench.marks import Broken
+from bench.onerun import answer, quiet, rss_mib
 from remuda.api.core_v1 import Lease, Node, Pod
 from remuda.api.devices import DeviceState, NodeDevices
 from remuda.api.meta import JsonObject, to_seconds
@@ -34,9 +36,16 @@ from remuda.runtime.embedded import EmbeddedCluster
 GPUS = 8  # of the default model
 
 
+class FleetAsk(msgspec.Struct, frozen=True):
+    nodes: int
+    window_s: float
+    lease_s: float = 8.0
+    timeout_s: float = 600.0
+
+
 class FleetRun(msgspec.Struct, frozen=True):
     """Times in seconds. `lease_age`: the oldest a renewal got before the next was seen; `late`: by how much the latest missed
-    its period; `expired`: leases older than their length, at any moment of the window."""
+    its period; `expired`: leases older than their length, at any moment of the window. `filling_`: while pods were made."""
 
     nodes: int
     pods: int
@@ -51,6 +60,8 @@ class FleetRun(msgspec.Struct, frozen=True):
     lease_age: float
     late: float
     expired: int
+    filling_lease_age: float
+    filling_expired: int
     rss_mib: float
     peak_mib: float
     store_mib: float
@@ -100,30 +111,34 @@ def a_pod(number: int) -> JsonObject:
     }
 
 
-async def run_fleet(root: Path, nodes: int, window_s: float, *, lease_s: float = 8.0, timeout_s: float = 600.0) -> FleetRun:
-    pods = nodes * GPUS
+async def run_fleet(root: Path, ask: FleetAsk) -> FleetRun:
+    nodes, pods, lease_s, timeout_s = ask.nodes, ask.nodes * GPUS, ask.lease_s, ask.timeout_s
     config = ClusterConfig(nodes=nodes, racks=max(1, nodes // 32), runtime="simulated", lease_seconds=lease_s)
     began, began_cpu = time.monotonic(), time.process_time()
     async with make_cluster(config, root) as cluster:
         watch = LeaseWatch(lease_s / 4)
         cluster.control.view.leases.subscribe(watch)
         await _offered(cluster, nodes, timeout_s)
+        filling = LeaseWatch(lease_s / 4)
+        cluster.control.view.leases.subscribe(filling)
         registered, registered_cpu = time.monotonic() - began, time.process_time() - began_cpu
+        filling.is_on = True
         began, began_cpu = time.monotonic(), time.process_time()
         await _fill(cluster, pods, timeout_s)
         running, running_cpu = time.monotonic() - began, time.process_time() - began_cpu
+        filling.is_on = False
         await asyncio.sleep(lease_s)
         gc.collect()
         watch.is_on = True
         began, began_cpu = time.monotonic(), time.process_time()
-        await asyncio.sleep(window_s)
+        await asyncio.sleep(ask.window_s)
         window, window_cpu = time.monotonic() - began, time.process_time() - began_cpu
         now = time.time()
         for lease in cluster.control.view.leases.items():
             watch.look(lease, now)
         watch.is_on = False
         _check(cluster, pods)
-        rss = _rss_mib()
+        rss = rss_mib()
     return FleetRun(
         nodes=nodes,
         pods=pods,
@@ -138,9 +153,11 @@ async def run_fleet(root: Path, nodes: int, window_s: float, *, lease_s: float =
         lease_age=watch.oldest,
         late=watch.latest,
         expired=len(watch.expired),
+        filling_lease_age=filling.oldest,
+        filling_expired=len(filling.expired),
         rss_mib=rss,
         peak_mib=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-        store_mib=sum(path.stat().st_size for path in root.glob("store.db*")) / 2**20,
+        store_mib=_disk_mib(root),
     )
 
 
@@ -166,7 +183,9 @@ async def _offered(cluster: EmbeddedCluster, nodes: int, timeout_s: float) -> No
 
     cluster.control.view.devices.subscribe(devices_changed)
     cluster.control.view.nodes.subscribe(node_changed)
-    await _within(timeout_s, all_here, lambda: f"{len(judged)} of {nodes} nodes are judged, {len(offering)} offer {GPUS}")
+    await _within(
+        timeout_s, all_here, lambda: f"{len(judged)} of {nodes} nodes are judged, {len(offering)} offer {GPUS}"
+    )
 
 
 async def _within(seconds: float, happened: asyncio.Event, words: Callable[[], str]) -> None:
@@ -209,6 +228,10 @@ def _check(cluster: EmbeddedCluster, pods: int) -> None:
         raise Broken(f"{pods} pods were made, {len(found)} are there and hold {len(held)} devices")
 
 
-def _rss_mib() -> float:
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * resource.getpagesize() / 2**20
+def _disk_mib(root: Path) -> float:
+    return sum(path.stat().st_size for path in root.glob("store.db*")) / 2**20
+
+
+if __name__ == "__main__":
+    quiet()
+    sys.exit(answer(FleetAsk, run_fleet))

@@ -31,6 +31,7 @@ from remuda.agent.plugin.published import Capacity
 from remuda.agent.plugin.resource import BoundPods
 from remuda.agent.plugin.shelf import PluginShelf
 from remuda.agent.report import BOOT, DEVICES, HOLDINGS, LAUNCHERS, LINKS, PARTS, PLUGINS, SIGNALS, Reporter
+from remuda.agent.reports import ReportWatch
 from remuda.agent.slicing import Slicer
 from remuda.api.codec import to_wire
 from remuda.api.core_v1 import Node, Pod
@@ -41,6 +42,7 @@ from remuda.api.selectors import FieldSelector
 from remuda.api.training import TrainingJob
 from remuda.core.devices.faults import DeviceRemedy, FaultClass, add_signal
 from remuda.core.devices.links import chooser_named
+from remuda.core.failure.silence import REPORT_TIMEOUT_S
 from remuda.core.workload.rendezvous import member_env
 from remuda.kube.cluster import Cluster
 from remuda.kube.informer import Informer
@@ -59,7 +61,8 @@ class AgentConfig(msgspec.Struct, frozen=True):
 
     `mode`: `dp` hands devices out, `health-only` leaves that to a vendor's plugin. `plugin_dir`: where a kubelet's registry
     is; "" = only a node in this process asks. `sockets`, `launcher_dir`: see `grants.Place`. `replicas` by resource, `mig`
-    by device (`slicing.Layouts`)."""
+    by device (`slicing.Layouts`). `report_timeout_s`: how long nothing may be heard of a device before it is Unknown, and
+    `report_timeouts` of single devices; 0 = for ever."""
 
     node: str
     alloc_root: str
@@ -71,6 +74,8 @@ class AgentConfig(msgspec.Struct, frozen=True):
     launcher_dir: str = ""
     replicas: dict[str, int] = {}
     mig: dict[str, tuple[str, ...]] = {}
+    report_timeout_s: float = REPORT_TIMEOUT_S
+    report_timeouts: dict[str, float] = {}
 
 
 class Agent:
@@ -149,6 +154,8 @@ class Agent:
             self.desk.sees_places = False
         self._backend = backend
         self._labels = LabelWriter(cluster, config.node, backend, config.replicas.get(RESOURCE_GPU, 1))
+        self._reports = ReportWatch(config.report_timeout_s, config.report_timeouts)
+        self._clock = clock
         self._signals: list[Signal] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._forget: asyncio.TimerHandle | None = None
@@ -192,6 +199,8 @@ class Agent:
             self._spawn(self.holdings.run())
         if self.shelf is not None:
             self.shelf.open()
+        if self._reports.look_s is not None:
+            self._spawn(self._watch_reports(self._reports.look_s))
         self.reporter.mark(*PARTS)
         self._labels.mark()
 
@@ -324,6 +333,13 @@ class Agent:
         self._signals = add_signal(self._signals, signal)
         if self._is_open:
             self.reporter.mark(SIGNALS)
+
+    async def _watch_reports(self, look_s: float) -> None:
+        while True:
+            await asyncio.sleep(look_s)
+            rows = list(self.inventory.rows.values())
+            for device, signal in self._reports.look(rows, self._backend.last_heard, self._clock()):
+                self.inventory.hear(device, signal)
 
     def _look_again(self) -> None:
         self.inventory.renew(self._backend.inventory())

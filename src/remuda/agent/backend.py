@@ -108,6 +108,10 @@ class DeviceBackend(Protocol):
         """The newest reading; None where there is none yet."""
         ...
 
+    def last_heard(self, device: str) -> float | None:
+        """When there was last an answer about the whole device `device`; None where nobody keeps track."""
+        ...
+
     async def probe(self, device: str) -> Probe:
         """Ask the device itself, now. The outcome is also reported as signal probe-passed or probe-failed."""
         ...

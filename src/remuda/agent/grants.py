@@ -160,6 +160,8 @@ class Grants:
     async def attach(
         self, pod: Pod, container: str, resource: str, ids: Sequence[str], *, simulated: bool = False
     ) -> Allocation:
+        if resource not in self._served():
+            return await self._attach_foreign(pod, ids, simulated=simulated)
         devices = tuple(in_order(ids))
         known = self.table.grants.get(Grant(devices, pod.uid).name)
         chosen = chosen_for(pod, container, resource, self._resource_of)
@@ -176,6 +178,21 @@ class Grants:
         if new.chosen:
             log.warning("KubeletChoseOtherDevices", pod=new.pod, devices=list(devices), chosen=list(chosen))
         return await self._enter(pod, new, simulated, keep=known is not None and known.uid in ("", pod.uid))
+
+    def _served(self) -> set[str]:
+        """Resources of ours, also while all their devices are cut into others."""
+        return {*self._inventory.resources(), *(g.resource for g in self.table.grants.values() if g.resource)}
+
+    async def _attach_foreign(self, pod: Pod, ids: Sequence[str], *, simulated: bool) -> Allocation:
+        """Devices of somebody else's plugin. Their ids say nothing here, not even when one of ours is called the same; the pod
+        needs a door for its launcher all the same."""
+        mine = next(iter(self.table.of(pod.uid)), None)
+        if mine is None:
+            door = await self.allocate(pod, [], simulated=simulated)
+            return Allocation(tuple(ids), door.directory, door.env)
+        has_directory = self._place.sockets and not simulated
+        shown = str(self._directory(mine)) if has_directory else ""
+        return Allocation(tuple(ids), shown, identity(mine) | environment(self._place.node, shown, []))
 
     async def allocate(self, pod: Pod, ids: Sequence[str], *, simulated: bool = False) -> Allocation:
         new = Grant(tuple(ids), pod.uid, f"{pod.namespace}/{pod.name}", at=self._clock())

@@ -172,6 +172,7 @@ class Door:
         self.directory = directory
         self.channels: set[SocketChannel] = set()
         self._server: asyncio.Server | None = None
+        self._is_closed = False
 
     def claim(self, uid: str) -> None:
         """Now it is known whose this is; those who wait are let in, or not."""
@@ -181,9 +182,18 @@ class Door:
                 channel.admit()
 
     async def open(self, sock: socket.socket) -> None:
-        self._server = await asyncio.get_running_loop().create_unix_server(lambda: SocketChannel(self), sock=sock)
+        try:
+            server = await asyncio.get_running_loop().create_unix_server(lambda: SocketChannel(self), sock=sock)
+        except BaseException:
+            sock.close()
+            raise
+        if self._is_closed:  # while it was being opened
+            server.close()
+        else:
+            self._server = server
 
     def close(self) -> None:
+        self._is_closed = True
         if self._server is not None:
             self._server.close()
         for channel in tuple(self.channels):

@@ -1,6 +1,7 @@
 """`remuda devices`: the ledger on the screen. One glyph per device, or with -o wide one row (`devicerows`).
 
-A device that is cut into slices is shown as its slices in brackets: what can be had is the slices, not the device.
+A device that is cut into slices is shown as its slices in brackets: what can be had is the slices, not the device. What is wrong
+with a node and no device's fault (a lost plugin) is told apart, below, and while it is held down it says until when.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from remuda.api.core_v1 import Node, Pod
-    from remuda.api.devices import NodeDevices, ObservedDevice
+    from remuda.api.devices import NodeDevices, Notice, ObservedDevice
     from remuda.core.failure.ledger import Row
 
 
@@ -88,9 +89,44 @@ def condition(entry: Entry) -> str:
     return "sliced" if entry.is_sliced else "free"
 
 
-def document(ledger: Sequence[Entry]) -> dict[str, Any]:
+def noted(devices: Sequence[NodeDevices]) -> list[tuple[str, Notice]]:
+    """(node, notice)"""
+    return [(d.name, notice) for d in sorted(devices, key=lambda d: d.name) for notice in d.notices]
+
+
+def counted(devices: Sequence[NodeDevices], pods: Sequence[Pod]) -> list[dict[str, Any]]:
+    """How many of each resource each node has, by the ledger."""
+    from remuda.core.failure.holding import counts_of
+
+    bound: dict[str, list[Pod]] = {}
+    for pod in pods:
+        bound.setdefault(pod.spec.node_name, []).append(pod)
+    return [
+        {"node": d.name, "resource": resource, **msgspec.structs.asdict(counts)}
+        for d in sorted(devices, key=lambda d: d.name)
+        for resource, counts in counts_of(d, bound.get(d.name, ())).items()
+    ]
+
+
+def document(
+    ledger: Sequence[Entry],
+    notices: Sequence[tuple[str, Notice]] = (),
+    counts: Sequence[dict[str, Any]] = (),
+) -> dict[str, Any]:
     """The shape of `-o json`."""
     return {
+        "counts": list(counts),
+        "notices": [
+            {
+                "node": node,
+                "reason": n.reason,
+                "message": n.message,
+                "resource": n.resource,
+                "since": _moment(n.since),
+                "holdingUntil": _moment(n.holding_until),
+            }
+            for node, n in notices
+        ],
         "devices": [
             {
                 "node": e.row.node,
@@ -100,8 +136,9 @@ def document(ledger: Sequence[Entry]) -> dict[str, Any]:
                 "state": e.row.state.value,
                 "reason": e.row.reason,
                 "message": e.row.message,
-                "since": e.since.isoformat().replace("+00:00", "Z") if e.since else None,
+                "since": _moment(e.since),
                 "holder": e.row.holder,
+                "container": e.row.container,
                 "draining": e.row.draining,
                 "resource": e.seen.resource,
                 "uuid": e.seen.uuid,
@@ -114,12 +151,18 @@ def document(ledger: Sequence[Entry]) -> dict[str, Any]:
                 else None,
             }
             for e in ledger
-        ]
+        ],
     }
 
 
-def render_ledger(ledger: Sequence[Entry], now: float, *, plain: bool = False) -> RenderableType:
-    """A line per node, the legend with counts, and every device that is not well with its reason."""
+def _moment(time: datetime | None) -> str | None:
+    return time.isoformat().replace("+00:00", "Z") if time else None
+
+
+def render_ledger(
+    ledger: Sequence[Entry], now: float, *, notices: Sequence[tuple[str, Notice]] = (), plain: bool = False
+) -> RenderableType:
+    """A line per node, the legend with counts, what is wrong with nodes, and every device that is not well, with reasons."""
     from rich.console import Group
     from rich.text import Text
 
@@ -144,6 +187,8 @@ def render_ledger(ledger: Sequence[Entry], now: float, *, plain: bool = False) -
     if len(types) == 1:
         legend.append(f"all {types[0]}", style="dim")
     parts: list[RenderableType] = [table, Text(), legend]
+    if notices:
+        parts += [Text(), render_notices(notices, now)]
     bad = [e for e in ledger if e.row.state != "Healthy"]
     if bad:
         parts += [Text(), _troubles(bad, now)]
@@ -185,6 +230,23 @@ def _holders(found: Sequence[Entry]) -> str:
     return ", ".join(names)
 
 
+def render_notices(notices: Sequence[tuple[str, Notice]], now: float) -> RenderableType:
+    """What is wrong with nodes and no device's fault."""
+    from rich.text import Text
+
+    from remuda.cli.text import age
+    from remuda.core.failure.notices import is_held_down
+
+    table = plain_table("NODE", "NOTICE", "SINCE", "WHAT", right=("SINCE",))
+    table.columns[-1].no_wrap = False
+    for node, n in notices:
+        words = n.message
+        if is_held_down(n, now) and n.holding_until is not None:
+            words += f" Held down until {n.holding_until:%H:%M:%S}: nothing is made of it before."
+        table.add_row(node, Text(n.reason, style="yellow"), age(n.since, now), words)
+    return table
+
+
 def _troubles(bad: Sequence[Entry], now: float) -> RenderableType:
     from rich.text import Text
 
@@ -194,6 +256,8 @@ def _troubles(bad: Sequence[Entry], now: float) -> RenderableType:
     table.columns[-1].no_wrap = False
     for e in bad:
         why = f"{e.row.reason}: {e.row.message}" if e.row.message else e.row.reason
+        if e.row.holder:
+            why += f" Held by {e.row.holder}{f' ({e.row.container})' if e.row.container else ''}."
         state = Text(e.row.state.value, style=GLYPHS[e.row.state.value][2])
         table.add_row(e.row.node, e.row.device, state, age(e.since, now), why)
     return table
@@ -205,25 +269,30 @@ def _troubles(bad: Sequence[Entry], now: float) -> RenderableType:
 def devices(session: Session, form: str) -> None:
     """The ledger: state, reason and holder of every device; one line per node, -o wide one row per device and slice.
 
-    -o json prints {"devices": [{node, rack, device, type, state, reason, message, since, holder, draining, resource, uuid,
-    pci, numa, nic, memoryBytes, slice: {of, profile, start} or null}]}.
+    -o json prints {"devices": [{node, rack, device, type, state, reason, message, since, holder, container, draining, resource,
+    uuid, pci, numa, nic, memoryBytes, slice: {of, profile, start} or null}], "notices": [{node, reason, message, resource,
+    since, holdingUntil}], "counts": [{node, resource, total, healthy, unfit, held, free}]}.
     """
     from remuda.api.core_v1 import Node, Pod
     from remuda.api.devices import NodeDevices
 
-    async def look() -> list[Entry]:
+    async def look() -> tuple[list[Node], list[NodeDevices], list[Pod]]:
         async with session.connect() as cluster:
-            nodes, pods = (await cluster.list(Node)).items, (await cluster.list(Pod)).items
-            return entries(nodes, (await cluster.list(NodeDevices)).items, pods)
+            found = (await cluster.list(Node)).items, (await cluster.list(NodeDevices)).items
+            return *found, (await cluster.list(Pod)).items
 
-    ledger = asyncio.run(look())
+    nodes, found, pods = asyncio.run(look())
+    ledger, notices = entries(nodes, found, pods), noted(found)
     console = make_console()
     if is_document(form):
-        print_document(form, document(ledger))
+        print_document(form, document(ledger, notices, counted(found, pods)))
     elif form == "wide":
         from remuda.cli.devicerows import DeviceRows
 
         show(DeviceRows(ledger, session.clock()))
+        if notices:
+            click.echo()
+            show(render_notices(notices, session.clock()))
     else:
         plain = not console.encoding.lower().startswith("utf")
-        show(render_ledger(ledger, session.clock(), plain=plain))
+        show(render_ledger(ledger, session.clock(), notices=notices, plain=plain))

@@ -39,25 +39,33 @@ def document(pod: Pod, steps: Sequence[Step]) -> dict[str, Any]:
     }
 
 
+def _took(seconds: float) -> str:
+    """Kubernetes writes some times in whole seconds; what took less is not nothing."""
+    from remuda.cli.text import duration
+
+    return "<1s" if seconds == 0 else "<0.01s" if seconds < 0.01 else duration(seconds)
+
+
 def render(pod: Pod, steps: Sequence[Step], *, plain: bool = False) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
-    from remuda.cli.text import NOTHING, duration
+    from remuda.cli.text import NOTHING
     from remuda.core.devices.chain import StepState, stuck_step
 
-    table = plain_table("", "STEP", "TOOK", "WHAT", right=("TOOK",))
+    table = plain_table("", "STEP", "AT", "TOOK", "WHAT", right=("TOOK",))
     table.columns[-1].no_wrap = False
     for step in steps:
         glyph, style = _GLYPHS[step.state.value]
-        took = NOTHING if step.took_s is None else duration(step.took_s)
+        took = NOTHING if step.took_s is None else _took(step.took_s)
+        at = f"{step.at.astimezone():%H:%M:%S}" if step.at is not None else NOTHING
         word = step.message or ("" if step.state is StepState.DONE else step.state.value.lower())
-        table.add_row(Text(step.state.value[0] if plain else glyph, style=style), step.name, took, Text(word))
+        table.add_row(Text(step.state.value[0] if plain else glyph, style=style), step.name, at, took, Text(word))
     where = f"on {pod.spec.node_name}" if pod.spec.node_name else "not bound"
     title = Text.assemble((f"{pod.namespace}/{pod.name}", "bold"), f"  {pod.status.phase}, {where}")
     stuck = stuck_step(steps)
     if stuck is None:
-        last = Text("Every step is done.")
+        last = Text("Every step is done; the pod has ended." if pod.is_terminal else "Every step is done.")
     else:
         verb = "Stuck at" if stuck.state is StepState.STUCK else "Waiting for"
         last = Text.assemble(f"{verb} ", (stuck.name, "bold"), f". {stuck.fix}".rstrip())

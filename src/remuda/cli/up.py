@@ -105,14 +105,29 @@ def refuse_second(state: StateDir) -> None:
 def describe(config: ClusterConfig) -> str:
     from remuda.cli.text import plural
     from remuda.runtime.models import machine_model
+    from remuda.runtime.sharing import show_layouts, show_replicas
 
     devices = machine_model(config.model).devices
     kind = devices[0].type if devices else "no GPUs"
     total = plural(config.nodes * len(devices), "GPU")
+    shared = [f"cut {', '.join(show_layouts(config.mig))}"] if config.mig else []
+    shared += [f"shared {', '.join(show_replicas(config.replicas))}"] if config.replicas else []
+    total = "; ".join([total, *shared])
     return (
         f"{plural(config.nodes, 'node')} x {len(devices)} {kind} in {plural(config.racks, 'rack')}: {total} "
         f"({'real processes' if config.runtime == 'process' else 'simulated pods'})"
     )
+
+
+def whole_gpus(config: ClusterConfig) -> int:
+    """How many uncut NVIDIA GPUs each node has."""
+    from remuda.agent.slicing import ALL
+    from remuda.api.names import RESOURCE_GPU
+    from remuda.runtime.models import machine_model
+
+    model = machine_model(config.model)
+    whole = [d for d in model.devices if not config.mig.get(d.id, config.mig.get(ALL))]
+    return len(whole) if model.resource == RESOURCE_GPU else 0
 
 
 def _ready(state: StateDir, config: ClusterConfig) -> None:
@@ -133,15 +148,18 @@ def _print_ready(state: StateDir, config: ClusterConfig, pid: int, *, detached: 
     click.echo(f"State: {state.path}   pid: {pid}")
     if state.path != Directory(default_state()).path:
         click.echo(f"In other terminals first:  export REMUDA_STATE={state.path}")
-    replicas = max(1, min(4, config.nodes - 1))
+    replicas, gpus = max(1, min(4, config.nodes - 1)), whole_gpus(config)
     spares = " --spares 1" if config.nodes > 1 else ""
     print_commands(
         "\nTry:",
         [
-            (f"remuda train hello --replicas {replicas} --gpus 8{spares} -- python train.py", "start a job"),
-            ("remuda job hello -w", "follow it"),
-            ("remuda drill device-fail hello --rank 0", "break a GPU under it"),
+            *([
+                (f"remuda train hello --replicas {replicas} --gpus {gpus}{spares} -- python train.py", "start a job"),
+                ("remuda job hello -w", "follow it"),
+                ("remuda drill device-fail hello --rank 0", "break a GPU under it"),
+            ] if gpus else []),
             ("remuda devices", "every device and who holds it"),
+            (f"remuda topology {config.node_names()[0]}", "how the devices of a node are joined"),
             (f"export KUBECONFIG={state.kubeconfig}", "then kubectl works too"),
         ],
     )

@@ -6,12 +6,15 @@ from collections.abc import Iterator
 
 from remuda.api.core_v1 import ContainerStatus, Pod, PodStatus
 from remuda.kube.events import EventSink
+from remuda.node.runtime import NO_LOCAL_COMMAND
 
 
 def tell_status(events: EventSink, pod: Pod, before: PodStatus, after: PodStatus) -> None:
     """Of a status that was written."""
     if after.phase == "Failed" and before.phase != "Failed" and after.reason:
         events.warning(pod, after.reason, after.message or "The node refused the pod.")
+    elif after.reason == NO_LOCAL_COMMAND != before.reason:
+        events.warning(pod, after.reason, after.message)
     known = {status.name: status for status in before.container_statuses}
     for status in after.container_statuses:
         for reason, message, is_warning in _container(known.get(status.name), status):

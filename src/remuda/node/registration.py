@@ -1,8 +1,9 @@
 """The node's face in the API: its Node object and its lease.
 
-The lease is renewed four times per length. When it could not be renewed for two thirds of it, `fence` is called once: the
-manager declares the node dead at the full length and hands its ranks on, so by then nothing of them may run here any more.
-`unfence` follows with the first renewal that gets through.
+The lease is renewed four times per length, each node at a moment of its own: nodes that came up together would else all renew
+at once for ever after. When it could not be renewed for two thirds of it, `fence` is called once: the manager declares the
+node dead at the full length and hands its ranks on, so by then nothing of them may run here any more. `unfence` follows with
+the first renewal that gets through.
 
 With every renewal the Node object is looked at and put right when it does not say what is true: the manager may have called
 the node dead meanwhile, somebody may have removed the object, an image may have arrived.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import zlib
 from collections.abc import Callable
 
 import msgspec
@@ -34,6 +36,11 @@ _TICK_S = 0.001  # a timer may fire a rounding error early: without a least wait
 _REGISTER = Backoff(base_s=0.2, max_s=7.0)
 
 
+def _phase(node: str) -> float:
+    """The node's place within a period, 0 to 1: spread evenly over many names, the same for a name each time."""
+    return zlib.crc32(node.encode()) / 2**32
+
+
 class NodeConfig(msgspec.Struct, frozen=True):
     """`lease_s`: the manager calls the node dead when it has not renewed for that long."""
 
@@ -43,6 +50,7 @@ class NodeConfig(msgspec.Struct, frozen=True):
     lease_s: float = 8.0
     info: NodeSystemInfo | None = None
     addresses: tuple[NodeAddress, ...] = ()
+    host: dict[str, int | str] = {}  # cpu, memory, pods: what the node has beside devices
 
 
 class Registration:
@@ -94,13 +102,14 @@ class Registration:
         loop = asyncio.get_running_loop()
         period, patience = self._config.lease_s / 4, self._config.lease_s * 2 / 3
         renewed, fenced = loop.time(), False
-        next_try = renewed + period
+        next_try = renewed + period * _phase(self._config.name)
         while True:
             await self._pause((next_try if fenced else min(next_try, renewed + patience)) - loop.time())
             begun = loop.time()
             if begun >= next_try or self._hurry.is_set():
                 self._hurry.clear()
-                next_try = begun + period
+                if begun >= next_try:  # by whole periods: whoever is late or in a hurry keeps its moment
+                    next_try += period * (1 + (begun - next_try) // period)
                 if await self._try(period):
                     # Counts from when it was sent: the manager may never have seen a later moment.
                     renewed = begun
@@ -137,7 +146,7 @@ class Registration:
         return Node(metadata=meta, status=self._status(NodeStatus()))
 
     def _status(self, old: NodeStatus) -> NodeStatus:
-        capacity, allocatable = self._amounts(old)
+        capacity, allocatable = ({**counts, **self._config.host} for counts in self._amounts(old))
         conditions = old.conditions
         if not is_true(conditions, "Ready"):
             at = to_time(self._clock())

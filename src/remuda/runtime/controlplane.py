@@ -53,7 +53,7 @@ class ControlPlane:
             schedulers,
             events=self._events.source("remuda-scheduler"),
         )
-        self.failure = FailureController(cluster, view, self._nodes)
+        self.failure = FailureController(cluster, view, self._nodes, events=self._events.source("remuda-failure"))
         told = self._events.source("remuda-training")
         self.training = TrainingController(cluster, view, board, self._jobs, clock, events=told, form=form)
 

@@ -42,6 +42,17 @@ from remuda.runtime.models import machine_model
 log = structlog.get_logger(__name__)
 
 PLUGINS_WITHIN_S = 5.0
+STAND_IN_S = 2.0
+
+
+# As fake as the devices, and of their size: a pod written for such a machine must fit on a laptop's idea of it.
+HOST: dict[str, int | str] = {"cpu": "128", "memory": "1Ti", "pods": "512"}
+
+
+def _behaviour(config: ClusterConfig, pod: Pod) -> Behaviour:
+    """Among real processes a simulated pod stands in for an image that cannot be run; one that is meant to end does."""
+    stands_in = config.runtime == "process" and pod.spec.restart_policy != "Always"
+    return Behaviour(step_s=config.step_seconds, run_s=STAND_IN_S if stands_in else None)
 
 
 class Machines:
@@ -63,7 +74,7 @@ class Machines:
         self._root = root
         self._clock = clock
         self._chance = chance
-        self._behaviour = behaviour or (lambda pod: Behaviour(step_s=config.step_seconds))
+        self._behaviour = behaviour or functools.partial(_behaviour, config)
         self._launcher = root / "bin" / "remuda-launch.pyz"
         if config.runtime == "process":
             self._launcher.parent.mkdir(parents=True, exist_ok=True)
@@ -111,6 +122,7 @@ class Machines:
                     lease_s=config.lease_seconds,
                     info=info,
                     addresses=tuple(node_addresses(name)),
+                    host=HOST,
                 ),
                 cluster=api,
                 agent=agent,

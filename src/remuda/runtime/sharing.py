@@ -6,7 +6,8 @@ depends on the moment (a device that somebody holds) is the agent's to say.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import groupby
 
 from remuda.agent.backends.slices import plan, resource_of
 from remuda.agent.plugin.resource import MAX_REPLICAS
@@ -67,7 +68,13 @@ def offers(model: MachineModel, layouts: Layouts) -> list[str]:
 
 def show_layouts(layouts: Layouts) -> list[str]:
     """As `--mig` takes them."""
-    return [f"{device}={','.join(profiles)}" for device, profiles in layouts.items()]
+    return [f"{device}={','.join(_counted(profiles))}" for device, profiles in layouts.items()]
+
+
+def _counted(profiles: Sequence[str]) -> list[str]:
+    """3g.40gb*2 for two in a row."""
+    runs = [(name, len(list(same))) for name, same in groupby(profiles)]
+    return [f"{name}*{count}" if count > 1 else name for name, count in runs]
 
 
 def show_replicas(replicas: Mapping[str, int]) -> list[str]:

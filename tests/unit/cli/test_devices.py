@@ -134,6 +134,7 @@ def test_devices_as_a_document(busy: Cli) -> None:
         "message": "xid-79: GPU has fallen off the bus.",
         "since": at(-60).isoformat().replace("+00:00", "Z"),
         "holder": "",
+        "container": "",
         "draining": False,
         "resource": "nvidia.com/gpu",
         "uuid": "",

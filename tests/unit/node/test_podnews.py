@@ -44,6 +44,7 @@ def a_status(state: ContainerState, last: ContainerState = ContainerState(), run
     return PodStatus(container_statuses=[ContainerStatus("main", restart_count=run, state=state, last_state=last)])
 
 
+SIMULATED = PodStatus(reason="NoLocalCommand", message="It is simulated.")
 STARTED = ("Normal", "Started", "Started container main")
 FAILED = ("Warning", "Failed", "Container main ended with exit code 3: boom")
 BACK_OFF = ("Warning", "BackOff", "Back-off restarting failed container main")
@@ -55,6 +56,8 @@ BACK_OFF = ("Warning", "BackOff", "Back-off restarting failed container main")
         (PodStatus(), a_status(CREATING), []),
         (a_status(CREATING), a_status(RUNNING), [STARTED]),
         (PodStatus(), a_status(RUNNING), [STARTED]),
+        (PodStatus(), SIMULATED, [("Warning", "NoLocalCommand", "It is simulated.")]),
+        (SIMULATED, SIMULATED, []),
         (a_status(RUNNING), a_status(ContainerState(running=ContainerStateRunning(to_time(1000.1)))), []),
         (a_status(RUNNING), a_status(RUNNING, ended(3, message="boom"), run=1), [STARTED, FAILED]),
         (a_status(RUNNING), a_status(ended(3, message="boom")), [FAILED]),

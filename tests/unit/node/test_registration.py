@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+from typing import Any
 
 from remuda.api.core_v1 import NODE_LEASE_NAMESPACE, Lease, Namespace, Node
 from remuda.api.meta import ObjectMeta
@@ -71,5 +73,50 @@ def test_what_a_node_does_not_know_of_itself_it_leaves_alone() -> None:
         assert node.status.node_info is not None
         assert node.status.node_info.kubelet_version == "v1"
         assert [a.address for a in node.status.addresses] == ["x"]
+
+    run_virtual(main(), loop)
+
+
+def test_nodes_that_come_up_together_renew_apart_and_every_period() -> None:
+    loop = VirtualLoop()
+    count, lease_s = 64, 8.0
+
+    async def main() -> None:
+        api = LocalCluster(Store(MemoryJournal()), clock=loop.clock, new_uid=lambda: "uid")
+        await api.create(Namespace, Namespace(metadata=ObjectMeta(name=NODE_LEASE_NAMESPACE)))
+        renewed: dict[str, list[float]] = {}
+
+        class Noting(Outage):
+            async def patch(self, kind: type[Any], name: str, *args: Any, **options: Any) -> Any:
+                if kind is Lease:
+                    renewed.setdefault(name, []).append(loop.time())
+                return await api.patch(kind, name, *args, **options)
+
+        nodes = [
+            Registration(
+                NodeConfig(f"node-{n:02d}", lease_s=lease_s), Noting(api), ImageStore(), loop.clock, lambda: None
+            )
+            for n in range(count)
+        ]
+        for node in nodes:
+            await node.register()
+        renewed.clear()
+        began = loop.time()
+        keeping = [asyncio.create_task(node.keep()) for node in nodes]
+        await asyncio.sleep(lease_s)
+        for node in nodes:  # a common hurry must not bring them together again
+            node.refresh()
+        await asyncio.sleep(2 * lease_s)
+        for task in keeping:
+            task.cancel()
+        await asyncio.gather(*keeping, return_exceptions=True)
+        assert len(renewed) == count
+        for times in renewed.values():
+            gaps = [b - a for a, b in itertools.pairwise([began, *times])]
+            assert max(gaps) <= lease_s / 4 + 0.01
+        last = sorted(times[-1] for times in renewed.values())
+        # 64 within 2 s by chance: the fullest quarter of a second would hold all of them, were they in step.
+        busiest = max(sum(at <= other < at + 0.25 for other in last) for at in last)
+        assert busiest < count / 2
 
     run_virtual(main(), loop)

@@ -40,6 +40,7 @@ class Asker:
         self.aside = Aside()
         self.lost: set[int] = set()
         self.is_blind = False
+        self.answered_at: dict[int, float] = {}
         self._node = node
         self._child = child
         self._census = census
@@ -72,6 +73,7 @@ class Asker:
         return answer
 
     def answered(self, number: int) -> None:
+        self.answered_at[number] = self._clock()
         self.aside.answered(device_id(number))
         self._listeners.tell(device_id(number), self._source, "driver-back")
 

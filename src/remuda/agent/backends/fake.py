@@ -54,6 +54,7 @@ class FakeBackend(Heard):
         self._leftovers: dict[str, str] = {}
         self._speed: dict[str, float] = {}
         self._known: dict[str, Known] = {}
+        self._muted: dict[str, float] = {}  # since when nothing is heard
         self._is_hanging = False
         self._rows: dict[str, ObservedDevice] = {}
         self._look()
@@ -232,6 +233,17 @@ class FakeBackend(Heard):
         self._listeners.tell(NODE, self.source, code, f"{classify(self.source, code).message} {_DRILL}")
         for device in self._model.devices:
             self._listeners.tell(device.id, self.source, code)
+
+    def mute(self, device: str, is_mute: bool = True) -> None:
+        """The driver answers, and never says anything of this device any more, or does again."""
+        self._find(device)
+        if is_mute:
+            self._muted.setdefault(device, self._clock())
+        else:
+            self._muted.pop(device, None)
+
+    def last_heard(self, device: str) -> float | None:
+        return self._muted.get(device, self._clock())
 
     def reboot(self) -> None:
         """A new boot: what only lives in the driver is gone."""

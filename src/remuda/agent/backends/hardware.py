@@ -270,6 +270,10 @@ class HardwareBackend(Heard):
         known = self._known.get(self.census.number(device))
         return known.last if known is not None else None
 
+    def last_heard(self, device: str) -> float | None:
+        numbers = (n for n in self._asker.answered_at if device_id(n) == device)
+        return next((self._asker.answered_at[n] for n in numbers), None)
+
     def inject(self, device: str, code: str) -> None:
         raise real_hardware(self.config.node)
 

@@ -111,6 +111,9 @@ class Heard:
     def device_at(self, key: str) -> str:
         return find_at(self.inventory(), key)
 
+    def last_heard(self, device: str) -> float | None:
+        return None
+
 
 def real_hardware(node: str) -> Refusal:
     return Refusal(

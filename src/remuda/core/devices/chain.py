@@ -60,9 +60,13 @@ def explain_pod(
     if resources:
         tried = [_plugin_steps(n, ledgers.get(n.name), resources) for n in mine]
         steps = max(tried, key=_reach, default=[_stuck(PLUGIN_UP, "The cluster has no nodes.", "Add a node.")])
+        if not pod.spec.node_name and len(mine) > 1 and steps[0].state is StepState.STUCK:
+            steps = [_nowhere(mine, resources), *steps[1:]]
     steps.append(_bound(pod, now))
-    steps.append(_allocated(pod, ledgers.get(pod.spec.node_name), resources, now))
-    steps.append(_started(pod, now))
+    given = _allocated(pod, ledgers.get(pod.spec.node_name), resources, now)
+    if resources and given.state is StepState.DONE:
+        steps = [_gone_by(step) for step in steps]
+    steps += [given, _started(pod, given.at, now)]
     return _in_order(steps)
 
 
@@ -113,6 +117,26 @@ def _registered(node: Node, plugin: PluginReport) -> Step:
     )
 
 
+def _gone_by(step: Step) -> Step:
+    """A pod that has its devices came past this step, whatever became of the plugin since."""
+    if step.state is StepState.DONE:
+        return step
+    words = f"done, and not so any more: {step.message}" if step.message else "done"
+    return Step(step.name, StepState.DONE, message=words)
+
+
+def _nowhere(nodes: Sequence[Node], resources: Sequence[str]) -> Step:
+    """No node has come anywhere with it: the word is about all of them."""
+    named = {r for node in nodes for r in node.status.capacity}
+    missing = [r for r in resources if r not in named] or list(resources)
+    offers = ", ".join(sorted(r for r in named if "/" in r)) or "no device resources"
+    return _stuck(
+        PLUGIN_UP,
+        f"No plugin on any of the {len(nodes)} nodes serves {', '.join(missing)}.",
+        f"Ask for a resource the nodes have ({offers}), or run an agent where the devices are.",
+    )
+
+
 def _published(node: Node, resource: str, at: datetime | None) -> Step:
     capacity, allocatable = node.status.capacity.get(resource), node.status.allocatable.get(resource)
     if capacity is None:
@@ -155,7 +179,10 @@ def _allocated(pod: Pod, ledger: NodeDevices | None, resources: Sequence[str], n
     if holdings or _first_start(pod) is not None or not resources:
         given = ", ".join(d for h in holdings for d in h.devices)
         at = min((h.since for h in holdings if h.since is not None), default=None)
-        return Step(ALLOCATED, StepState.DONE, at, message=_given(given, holdings))
+        words = _given(given, holdings)
+        if not holdings and resources and pod.is_terminal:
+            words = "given back since"
+        return Step(ALLOCATED, StepState.DONE, at, message=words)
     waited = _apart(_bound_at(pod), now)
     if waited is not None and waited > _SLOW_S:
         return _stuck(ALLOCATED, "The node's plugin has not answered.", "See `remuda devices` and the agent's log.")
@@ -169,8 +196,8 @@ def _given(devices: str, holdings: Sequence[Holding]) -> str:
     return f"{devices} (KubeletChoseOtherDevices: the scheduler had chosen {', '.join(other[0].chosen)})"
 
 
-def _started(pod: Pod, now: datetime) -> Step:
-    at = _first_start(pod)
+def _started(pod: Pod, given_at: datetime | None, now: datetime) -> Step:
+    at = _first_start(pod, given_at) or _first_start(pod)
     if at is not None:
         return Step(STARTED, StepState.DONE, at)
     for status in pod.status.container_statuses:
@@ -180,7 +207,8 @@ def _started(pod: Pod, now: datetime) -> Step:
     return Step(STARTED, StepState.WAITING, took_s=_apart(_bound_at(pod), now))
 
 
-def _first_start(pod: Pod) -> datetime | None:
+def _first_start(pod: Pod, after: datetime | None = None) -> datetime | None:
+    """Since `after`: a node that came back gives devices anew, and its containers start again."""
     starts: list[datetime] = []
     for status in pod.status.container_statuses:
         if status.state.running is not None and status.state.running.started_at is not None:
@@ -188,7 +216,7 @@ def _first_start(pod: Pod) -> datetime | None:
         for ended in (status.state.terminated, status.last_state.terminated):
             if ended is not None and ended.started_at is not None:
                 starts.append(ended.started_at)
-    return min(starts, default=None)
+    return min((s for s in starts if after is None or s >= after.replace(microsecond=0)), default=None)
 
 
 def _bound_at(pod: Pod) -> datetime | None:

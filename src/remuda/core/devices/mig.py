@@ -233,8 +233,18 @@ def plan_layout(geometry: MigGeometry, wanted: Mapping[str, int], keep: Layout =
     if found is None:
         what = ", ".join(f"{count} x {name}" for name, count in wanted.items())
         beside = " beside what is there" if keep else ""
-        raise Refusal("IllegalMigLayout", f"{what} do not fit one {geometry.name}{beside}.", "Ask for fewer slices.")
+        raise Refusal("IllegalMigLayout", f"{what} do not fit one {geometry.name}{beside}.", _fewer(geometry, amounts, keep))
     return found
+
+
+def _fewer(geometry: MigGeometry, amounts: Sequence[tuple[MigProfile, int]], keep: Layout) -> str:
+    """The nearest that would fit: slices left out from the end of the list, one after the other."""
+    profiles = [profile for profile, count in amounts for _ in range(min(count, geometry.memory_slices))]
+    while profiles := profiles[:-1]:
+        if _search(geometry, keep, sorted(profiles, key=lambda p: (-p.memory, -p.compute, p.name))) is not None:
+            counts = Counter(profile.name for profile in profiles)
+            return f"Ask for fewer slices: {', '.join(f'{n} x {name}' for name, n in counts.items())} would fit."
+    return "Ask for smaller slices."
 
 
 def _search(

@@ -88,26 +88,31 @@ def _unlisted(devices: NodeDevices, node: Node | None, pods: list[Pod], held: He
     if node is None:
         return []
     fit = {v.device for v in devices.verdicts if v.state in (DeviceState.HEALTHY, DeviceState.DEGRADED)}
-    there: dict[str, dict[str, list[str]]] = {}  # resource -> device -> holders
-    for pod in pods:
-        for status in (*pod.status.init_container_statuses, *pod.status.container_statuses):
-            for resource in status.allocated_resources_status:
-                for device in resource.resources:
-                    users = there.setdefault(resource.name, {}).setdefault(device.resource_id, [])
-                    users.append(f"{pod.namespace}/{pod.name}")
+    there = _told_by_pods(pods)
     for resource in {d.resource for d in devices.observed.devices if d.resource}:
         mine = [d.id for d in devices.observed.devices if d.resource == resource and d.id in fit]
         there[resource] = {device: _users(held, [device]) for device in mine}
     notices: list[Notice] = []
     for name, users_of in sorted(there.items()):
         listed = _count(node.status.capacity, name)
-        missing = len(users_of) - listed
-        if listed > 0 and missing > 0:
-            users = dict.fromkeys(user for users in users_of.values() for user in users)
+        if 0 < listed < len(users_of):
+            users = list(dict.fromkeys(user for some in users_of.values() for user in some))
             who = f"Devices of it are held by {', '.join(users)}." if users else "Nobody holds any of it."
             words = f"{len(users_of)} fit devices of {name} are there and its plugin lists {listed}. {who}"
             notices.append(Notice(NOT_LISTED, words, name))
     return notices
+
+
+def _told_by_pods(pods: Iterable[Pod]) -> dict[str, dict[str, list[str]]]:
+    """Resource -> device -> holders, as the statuses of the node's pods have them."""
+    there: dict[str, dict[str, list[str]]] = {}
+    for pod in pods:
+        for status in (*pod.status.init_container_statuses, *pod.status.container_statuses):
+            for told in status.allocated_resources_status:
+                for device in told.resources:
+                    users = there.setdefault(told.name, {}).setdefault(device.resource_id, [])
+                    users.append(f"{pod.namespace}/{pod.name}")
+    return there
 
 
 def _users(held: Held, devices: Iterable[str]) -> list[str]:

@@ -24,8 +24,8 @@ def node_of(lease: str) -> str:
 
 
 def silent_since(lease: Lease | None, now: float) -> float | None:
-    """When it was last heard of, if that is too long ago. An agent that ended on purpose gave its lease back (no holder)."""
-    if lease is None or lease.spec.renew_time is None or not lease.spec.holder_identity:
+    """When it was last heard of, if that is too long ago."""
+    if lease is None or lease.spec.renew_time is None:
         return None
     renewed = to_seconds(lease.spec.renew_time)
     return renewed if now > renewed + lease.spec.lease_duration_seconds else None
@@ -33,7 +33,7 @@ def silent_since(lease: Lease | None, now: float) -> float | None:
 
 def ends_at(lease: Lease | None, now: float) -> float | None:
     """When to look again because the lease would run out."""
-    if lease is None or lease.spec.renew_time is None or not lease.spec.holder_identity:
+    if lease is None or lease.spec.renew_time is None:
         return None
     end = to_seconds(lease.spec.renew_time) + lease.spec.lease_duration_seconds
     return end if end >= now else None

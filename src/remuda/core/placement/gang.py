@@ -18,7 +18,7 @@ from remuda.api.core_v1 import Pod, Toleration
 from remuda.api.errors import Refusal
 from remuda.api.names import RESOURCE_GPU
 from remuda.core.placement.refusal import no_room
-from remuda.core.placement.requests import Amounts, requests_of
+from remuda.core.placement.requests import Amounts, is_extended, requests_of
 from remuda.core.placement.room import Room, lacks
 from remuda.core.placement.snapshot import NodeView, Snapshot, tolerates
 
@@ -116,7 +116,7 @@ def place_members(snapshot: Snapshot, ask: GangAsk, room: Room | None = None) ->
         return Refusal(
             "GangIncomplete", f"{ask.waiting_for} pods of the gang do not exist yet.", "They are being made."
         )
-    if unfit := _too_large(snapshot, ask.members):
+    if unfit := _unknown(snapshot, ask.members) or _too_large(snapshot, ask.members):
         return unfit
     domains = snapshot.domains(ask.topology)
     if ask.pinned is not None:
@@ -139,6 +139,21 @@ def _place_spare(
         return Refusal("GangNotPlaced", "A spare waits until its gang has a place.", "It is placed beside the gang.")
     found = _fit(snapshot, snapshot.domains(topology).get(domain, []), [spare], room)
     return found if found is not None else explain(snapshot, [spare], topology, domain, room, "NoRoomForSpare")
+
+
+def _unknown(snapshot: Snapshot, members: Sequence[PodAsk]) -> Refusal | None:
+    """A resource that no node names. Where no node names any, plugins are still to come, and that is said instead."""
+    offered = sorted({r for view in snapshot.nodes for r in view.offered if is_extended(r)})
+    if not offered:
+        return None
+    for resource in dict.fromkeys(r for pod in members for r in pod.requests if is_extended(r)):
+        if resource not in offered:
+            return Refusal(
+                "NoSuchResource",
+                f"No node has {resource}.",
+                f"Ask for one that a node has: {', '.join(offered)}; or cut or add a device that counts for it.",
+            )
+    return None
 
 
 def _too_large(snapshot: Snapshot, members: Sequence[PodAsk]) -> Refusal | None:
@@ -221,20 +236,33 @@ def explain(
     return no_room(
         reason or ("DomainFull" if pinned is not None else "InsufficientDevices"),
         gpus=[pod.gpus for pod in pods],
+        others=[(r, n) for r, n in pods[0].others if is_extended(r)] if len({pod.others for pod in pods}) == 1 else (),
         fits=fits.get(best, 0),
         topology=topology,
         domain=best,
         is_known=bool(domains),
-        away=[_away(view, pods[0]) for view in nodes if not admits(view, pods[0])],
+        away=[why for view in nodes if (why := _away(view, pods[0]))],
         is_all_away=not any(admits(view, pods[0]) for view in nodes),
+        is_plugin_lost=any(_lost(view, pods[0]) for view in nodes),
     )
 
 
 def _away(view: NodeView, pod: PodAsk) -> str:
-    """Why the node takes no such pod at all, however much of it is free."""
+    """Why the node takes no such pod at all, however much of it is free; "" when it would."""
     if view.closed:
         return view.closed
     if not tolerates(pod.tolerations, view.taints):
         return "tainted"
-    missing = lacks(view, pod.requests)
-    return f"without {missing}" if missing else "not selected"
+    if missing := lacks(view, pod.requests):
+        return f"without {missing}"
+    if not admits(view, pod):
+        return "not selected"
+    return f"with a lost plugin for {lost}" if (lost := _lost(view, pod)) else ""
+
+
+def _lost(view: NodeView, pod: PodAsk) -> str:
+    """A resource the node offers nothing of although its devices are well: nobody serves them."""
+    return next(
+        (r for r in pod.requests if view.resources.get(r, 0) & view.usable and not view.offered.get(r, 1)),
+        "",
+    )

@@ -14,14 +14,16 @@ def no_room(
     reason: str,
     *,
     gpus: Sequence[int],
+    others: Sequence[tuple[str, int]] = (),
     fits: int,
     topology: str,
     domain: str,
     is_known: bool,
     away: Sequence[str],
     is_all_away: bool,
+    is_plugin_lost: bool = False,
 ) -> Refusal:
-    """`gpus` of each pod asked for; `fits` of them would fit in `domain`; `away`: why each node there that takes none does."""
+    """`gpus` of each pod asked for, and `others` of other devices; `fits` of them would fit in `domain`; `away`: why each node there that takes none does."""
     if not is_known:
         if topology:
             return Refusal(reason, f"No node has the label {topology}.", "Label the nodes or drop topology.required.")
@@ -29,25 +31,29 @@ def no_room(
     level = topology.rsplit("/", 1)[-1]
     where = f"{level} {domain}" if topology else "the cluster"
     need = len(gpus)
-    sentence = f"Needs {_pods(gpus)}{f' in one {level}' if topology else ''}; {where} has room for {fits}"
+    sentence = f"Needs {_pods(gpus, others)}{f' in one {level}' if topology else ''}; {where} has room for {fits}"
     sentence += f" ({_listed(away)})." if away else "."
+    if is_plugin_lost:
+        fix = "Wait for the plugin to register again, or look at the agent of that node (`remuda explain pod`)."
+        return Refusal(reason, sentence, fix)
     if is_all_away:
         return Refusal(reason, sentence, f"Bring nodes of {where} back, or let the pods' selectors and tolerations in.")
     if fits == 0:
-        return Refusal(reason, sentence, f"Free {_devices(max(gpus))} on one node of {where}.")
+        return Refusal(reason, sentence, f"Free {_devices(max(gpus), others)} on one node of {where}.")
     return Refusal(
         reason, sentence, f"Free room for {need - fits} more in {where}, or ask for {need - fits} fewer replicas."
     )
 
 
-def _pods(gpus: Sequence[int]) -> str:
+def _pods(gpus: Sequence[int], others: Sequence[tuple[str, int]]) -> str:
     low, high = min(gpus), max(gpus)
-    size = _devices(high) if low == high else f"{low} to {high} GPUs"
+    size = _devices(high, others) if low == high else f"{low} to {high} GPUs"
     return f"{len(gpus)} pod{'' if len(gpus) == 1 else 's'} of {size}"
 
 
-def _devices(count: int) -> str:
-    return f"{count} GPU{'' if count == 1 else 's'}"
+def _devices(count: int, others: Sequence[tuple[str, int]] = ()) -> str:
+    whole = [f"{count} GPU{'' if count == 1 else 's'}"] if count or not others else []
+    return " and ".join([*whole, *(f"{number} {resource}" for resource, number in others)])
 
 
 def _listed(away: Sequence[str]) -> str:

@@ -18,8 +18,8 @@ import msgspec
 from remuda.api.conditions import is_true
 from remuda.api.core_v1 import Node, Pod, Taint, Toleration
 from remuda.api.devices import DeviceState, NodeDevices, Observed
-from remuda.api.names import ANNOTATION_DEVICES
-from remuda.core.placement.requests import PODS, Amounts, amounts_of, requests_of
+from remuda.api.names import ANNOTATION_DEVICES, RESOURCE_GPU
+from remuda.core.placement.requests import PODS, Amounts, amount, amounts_of, requests_of
 
 
 class NodeView(msgspec.Struct, frozen=True):
@@ -55,7 +55,8 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     @property
     def largest_node(self) -> int:
-        return max((len(n.devices) for n in self.nodes), default=0)
+        """GPUs of the node that has most, well or not; a shared one counts as often as it is offered."""
+        return max((_gpus(n) for n in self.nodes), default=0)
 
     def domain_of(self, node: str, key: str) -> str:
         """The node's value of the label; '' when it has none, is unknown, or there is no key."""
@@ -85,6 +86,11 @@ class Snapshot(msgspec.Struct, frozen=True):
                 free[ix] |= mask_of(view.devices, ids) & view.usable
                 left[ix] = {r: n + (1 if r == PODS else requests.get(r, 0)) for r, n in left[ix].items()}
         return Snapshot(self.nodes, tuple(free), tuple(left))
+
+
+def _gpus(view: NodeView) -> int:
+    rows = view.resources.get(RESOURCE_GPU)
+    return view.offered.get(RESOURCE_GPU, 0) if rows is None else rows.bit_count()
 
 
 def mask_of(devices: tuple[str, ...], ids: Iterable[str]) -> int:
@@ -149,8 +155,8 @@ def _view(node: Node, devices: NodeDevices | None, alive: bool) -> NodeView:
     for bit, row in enumerate(rows):
         if row.resource:
             resources[row.resource] = resources.get(row.resource, 0) | 1 << bit
-    capacity = amounts_of(node.status.capacity)
-    for resource in [r for r, mask in resources.items() if capacity.get(r, 0) > mask.bit_count()]:
+    capacity = node.status.capacity
+    for resource in [r for r, mask in resources.items() if amount(r, capacity.get(r, 0)) > mask.bit_count()]:
         del resources[resource]  # each device is offered several times: which share a pod gets is the plugin's choice
     return NodeView(
         name=node.name,

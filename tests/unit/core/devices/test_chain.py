@@ -10,7 +10,7 @@ import pytest
 from remuda.api.codec import from_wire
 from remuda.api.core_v1 import Node, Pod
 from remuda.api.devices import Holding, NodeDevices, PluginReport
-from remuda.api.meta import to_time
+from remuda.api.meta import ObjectMeta, to_time
 from remuda.core.devices.chain import Step, StepState, explain_pod, stuck_step
 from tests.builders.gangs import a_node
 
@@ -107,6 +107,37 @@ def test_the_stuck_step_is_named(steps: list[Step], name: str, words: str) -> No
     after = steps[steps.index(stuck) + 1 :]
     assert {s.state for s in after} <= {StepState.LATER}
     assert stuck.state is StepState.WAITING or stuck.fix or name in ("bound", "started")
+
+
+def test_a_pod_that_has_its_devices_is_past_what_broke_since() -> None:
+    pod = a_pod(node="node-01", phase="Running", scheduled=("True", 103), containerStatuses=running(105))
+    held = Holding("default/p", "main", GPU, ["gpu-0"], uid="u", since=to_time(104))
+    steps = steps_of(pod, node=offering(8, 0), devices=ledger("Lost", held))
+    assert {s.state for s in steps} == {StepState.DONE}
+    assert steps[1].message.startswith("done, and not so any more: The plugin for nvidia.com/gpu on node-01 is lost.")
+    assert "offers 0 of 8" in steps[2].message
+
+
+def test_devices_given_anew_after_a_node_came_back_count_from_there() -> None:
+    pod = a_pod(node="node-01", phase="Running", scheduled=("True", 103), containerStatuses=[
+        {"name": "main", "state": {"running": {"startedAt": moment(205)}},
+         "lastState": {"terminated": {"exitCode": 1, "startedAt": moment(105)}}}])  # fmt: skip
+    held = Holding("default/p", "main", GPU, ["gpu-0"], uid="u", since=to_time(204.4))
+    steps = steps_of(pod, devices=ledger("Registered", held), now=300)
+    assert (steps[5].at, steps[5].took_s) == (to_time(205), pytest.approx(0.6))
+
+
+def test_a_pod_that_has_ended_gave_its_devices_back() -> None:
+    ended = [{"name": "main", "state": {"terminated": {"exitCode": 0, "startedAt": moment(105)}}}]
+    pod = a_pod(node="node-01", phase="Succeeded", scheduled=("True", 103), containerStatuses=ended)
+    assert steps_of(pod)[4].message == "given back since"
+
+
+def test_where_no_node_has_it_all_are_meant() -> None:
+    nodes = [offering(), msgspec.structs.replace(offering(), metadata=ObjectMeta(name="node-02"))]
+    steps = explain_pod(a_pod(), [MIG], nodes, [ledger()], to_time(110))
+    assert steps[0].message == "No plugin on any of the 2 nodes serves nvidia.com/mig-3g.40gb."
+    assert "nvidia.com/gpu" in steps[0].fix
 
 
 def test_other_vendors_plugins_are_judged_by_what_they_published() -> None:

@@ -74,20 +74,35 @@ def test_slices_and_whole_devices_are_never_mixed_up() -> None:
     snapshot = build_snapshot([node], [sliced("mig-a", "mig-b")], [])
     assert placed(snapshot, a_pod({MIG: 2})) == ("mig-a", "mig-b")
     assert placed(snapshot, a_pod({GPU: 7})) == tuple(f"gpu-{n}" for n in range(1, 8))
-    assert "room for 0" in placed(snapshot, a_pod({GPU: 8}))
+    assert "A pod asks for 8 GPUs; the largest node has 7." in placed(snapshot, a_pod({GPU: 8}))
+    assert "Needs 1 pod of 3 nvidia.com/mig-3g.40gb; the cluster has room for 0." in placed(snapshot, a_pod({MIG: 3}))
+    assert "Needs 1 pod of 1 GPU and 3 nvidia.com/mig" in placed(snapshot, a_pod({GPU: 1, MIG: 3}))
     assert placed(snapshot, a_pod({GPU: 1, MIG: 1})) == ("mig-a", "gpu-1")
 
 
 def test_a_node_that_does_not_name_the_resource_is_never_chosen() -> None:
     snapshot = build_snapshot([offering({GPU: 8})], [a_node().devices()], [])
-    assert "without nvidia.com/mig-3g.40gb" in placed(snapshot, a_pod({MIG: 1}))
+    assert placed(snapshot, a_pod({MIG: 1})) == "NoSuchResource: No node has nvidia.com/mig-3g.40gb."
     unnamed = build_snapshot([offering({})], [a_node().devices()], [])
     assert "without nvidia.com/gpu" in placed(unnamed, a_pod({GPU: 1}))
 
 
+def test_a_device_shared_in_time_is_counted_and_not_chosen() -> None:
+    node = offering({GPU: 16})
+    shared = msgspec.structs.replace(node, status=msgspec.structs.replace(node.status, capacity={GPU: 16}))
+    holders = [a_pod({GPU: 1}, name=f"h{n}", node="node-01") for n in range(15)]
+    snapshot = build_snapshot([shared], [a_node().devices()], holders)
+    assert placed(snapshot, a_pod({GPU: 1})) == ()  # there is room, and which share it is the plugin says
+    assert "room for 0" in placed(snapshot, a_pod({GPU: 2}))
+    # Half of them broken: still shared, and half as many.
+    half = msgspec.structs.replace(shared, status=msgspec.structs.replace(shared.status, allocatable={GPU: 8}))
+    assert placed(build_snapshot([half], [a_node().devices()], holders[:7]), a_pod({GPU: 1})) == ()
+    assert "room for 0" in placed(build_snapshot([half], [a_node().devices()], holders[:8]), a_pod({GPU: 1}))
+
+
 def test_a_lost_plugin_offers_nothing_however_healthy_its_devices() -> None:
     snapshot = build_snapshot([offering({GPU: 0})], [a_node().devices()], [])
-    assert "room for 0" in placed(snapshot, a_pod({GPU: 1}))
+    assert "room for 0 (1 node with a lost plugin for nvidia.com/gpu)." in placed(snapshot, a_pod({GPU: 1}))
 
 
 def test_the_node_may_offer_less_than_the_ledger_has() -> None:

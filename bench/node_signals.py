@@ -1,0 +1,305 @@
+"""Signals from agents to durable verdicts, the manager on one core.
+
+The manager's side is in this process, pinned to one CPU: link server with TLS, failure controller over its informers, API
+objects and the sqlite store that makes every transition durable with fsync. The agents (`node_agents`) are another process, with
+real link clients, a stream for each node. Every GPU has a pod that holds it, as a full cluster has.
+
+A transition is durable when the store has committed it. Its latency counts from the moment the agent was told by its driver and
+has the client's pause between two messages in it (0 to 50 ms). The bound beside it: a bare 4 KiB write with fsync in the same
+directory, in the same run. Nobody writes the agents' own copy to the API here, so the manager remembers every signal for as long
+as it ever does: the dearest case for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import os
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bench.marks import Broken
+from bench.node_agents import BIN_S, FATAL, GPUS, AgentsAsk, AgentsRun, node_name
+from bench.onerun import answer, quiet, rss_mib
+from remuda.agent.backends.fake import FakeBackend
+from remuda.api.codec import to_wire
+from remuda.api.core_v1 import Namespace, Node, Pod
+from remuda.api.devices import DeviceState, NodeDevices, Signal
+from remuda.api.errors import Refusal
+from remuda.api.meta import ObjectMeta, to_seconds
+from remuda.api.names import ANNOTATION_DEVICES, RESOURCE_GPU
+from remuda.apiserver.local import LocalCluster
+from remuda.apiserver.security.tls import Certificates
+from remuda.apiserver.store import Store
+from remuda.apiserver.store.sqlite import SqliteJournal
+from remuda.controllers.failure import FailureController
+from remuda.controllers.view import ClusterView
+from remuda.core.devices.machine import load_model
+from remuda.kube.cluster import Cluster
+from remuda.kube.controller import run_controller
+from remuda.kube.workqueue import WorkQueue
+from remuda.kube.writes import write_all
+from remuda.link.progress import ProgressBoard
+from remuda.link.server import LinkServer
+
+MODEL = "dgx-h100"
+SETTLE_S = 3.0  # after the last signal
+
+
+class SignalsAsk(msgspec.Struct, frozen=True):
+    nodes: int
+    rate: float
+    seconds: float
+    transitions: float = 0.01
+    lead_s: float = 10.0  # for streams to open
+    seed: int = 0
+
+
+class SignalsRun(msgspec.Struct, frozen=True):
+    """`backlog`: said and not yet heard, at the end of each bin. `waiting`: nodes in the controller's queue then."""
+
+    offered: float
+    heard: float
+    window_cpu: float
+    window: float
+    agents_cpu: float
+    signals: int
+    lost: int
+    backlog: list[int]
+    waiting: list[int]
+    transitions: int
+    durable: int
+    latency: list[float]
+    fsync: list[float]
+    looks: int
+    commits: int
+    rss_mib: float
+    streams: int
+
+    @property
+    def cpu_per_signal(self) -> float:
+        return self.window_cpu / max(1, self.signals)
+
+
+class Tap:
+    """The controller's port to the API: sees which transitions have become durable, and when."""
+
+    def __init__(self, inner: Cluster) -> None:
+        self._inner = inner
+        self.said_at: dict[tuple[str, str], float] = {}
+        self.latency: list[float] = []
+        self.durable: set[tuple[str, str]] = set()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def patch(self, kind: Any, name: str, patch: Any, *args: Any, **options: Any) -> Any:
+        found = await self._inner.patch(kind, name, patch, *args, **options)
+        now = time.time()
+        for verdict in patch.get("verdicts", ()):
+            key = (name, verdict["device"])
+            if key in self.said_at and key not in self.durable and verdict.get("state") == DeviceState.UNHEALTHY:
+                self.durable.add(key)
+                self.latency.append(now - self.said_at[key])
+        return found
+
+
+class Desk:
+    """What the link server tells, counted by moments."""
+
+    def __init__(self, failure: FailureController, tap: Tap) -> None:
+        self._failure = failure
+        self._tap = tap
+        self.heard = 0
+
+    def hear(self, node: str, device: str, signal: Signal) -> None:
+        self.heard += 1
+        if signal.code == FATAL and signal.time is not None:
+            self._tap.said_at.setdefault((node, device), to_seconds(signal.time))
+        self._failure.hear(node, device, signal, time.time())
+
+
+class Counted(FailureController):
+    looks = 0
+
+    def plan(self, observed: Any, now: float) -> Any:
+        self.looks += 1
+        return super().plan(observed, now)
+
+
+async def run_signals(root: Path, ask: SignalsAsk) -> SignalsRun:
+    journal = SqliteJournal(root / "store.db")
+    api = LocalCluster(Store(journal), clock=time.time, new_uid=_uids())
+    await _fill(api, ask.nodes)
+    tap = Tap(api)
+    view, queue = ClusterView(api, jitter=lambda: 0.0), WorkQueue[str]()
+    failure = Counted(tap, view, queue)
+    desk = Desk(failure, tap)
+    server = LinkServer(_check, ProgressBoard(), desk.hear, lambda node, uid: True)
+    certificates = Certificates(root)
+    tls = certificates.prepare([], time.time())
+    _on_one_core()
+    async with _tasks(view, queue, failure):
+        await _judged(view, ask.nodes)
+        port = await server.start("127.0.0.1", 0, tls)
+        fsync = _fsyncs(root / "probe")
+        gc.collect()
+        start_at = time.time() + ask.lead_s
+        agents = AgentsAsk(
+            port, str(certificates.ca), ask.nodes, ask.rate, ask.transitions, start_at, ask.seconds, ask.seed
+        )
+        speaking = asyncio.create_task(_speak(root, agents))
+        try:
+            await asyncio.sleep(max(0.0, start_at - time.time()))
+            streams, looks, commits = len(server.nodes), failure.looks, journal.commits
+            began, began_cpu = time.monotonic(), time.process_time()
+            heard, waiting = [], []
+            for number in range(round(ask.seconds / BIN_S)):
+                await asyncio.sleep(max(0.0, start_at + (number + 1) * BIN_S - time.time()))
+                heard.append(desk.heard)
+                waiting.append(len(queue))
+            window, window_cpu = time.monotonic() - began, time.process_time() - began_cpu
+            looks, commits = failure.looks - looks, journal.commits - commits
+            said = await speaking
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(SETTLE_S):
+                    while len(tap.durable) < said.transitions:  # noqa: ASYNC110 - to the nearest bin
+                        await asyncio.sleep(BIN_S)
+        finally:
+            speaking.cancel()
+            await server.stop()
+        rss = rss_mib()
+    await api.store.close()
+    return SignalsRun(
+        offered=said.said[-1] / window,
+        heard=heard[-1] / window,
+        window_cpu=window_cpu,
+        window=window,
+        agents_cpu=said.cpu,
+        signals=heard[-1],
+        lost=said.said[-1] - desk.heard,
+        backlog=[max(0, a - b) for a, b in zip(said.said, heard, strict=True)],
+        waiting=waiting,
+        transitions=said.transitions,
+        durable=len(tap.durable),
+        latency=tap.latency,
+        fsync=fsync,
+        looks=looks,
+        commits=commits,
+        rss_mib=rss,
+        streams=streams,
+    )
+
+
+@contextlib.asynccontextmanager
+async def _tasks(view: ClusterView, queue: WorkQueue[str], failure: FailureController) -> AsyncIterator[None]:
+    """The parts of `ControlPlane` that take part."""
+    running = [asyncio.create_task(informer.run()) for informer in view.informers]
+    running.append(asyncio.create_task(run_controller("failure", queue, failure, time.time)))
+    try:
+        for informer in view.informers:
+            await informer.synced()
+        yield
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+
+async def _judged(view: ClusterView, nodes: int) -> None:
+    """Every node has its first verdicts."""
+    async with asyncio.timeout(120):
+        while sum(bool(n.verdicts) for n in view.devices.items()) < nodes:  # noqa: ASYNC110 - before anything is timed
+            await asyncio.sleep(0.05)
+
+
+async def _fill(api: LocalCluster, nodes: int) -> None:
+    for name in ("default", "kube-node-lease"):
+        await api.create(Namespace, Namespace(metadata=ObjectMeta(name=name)))
+    model = load_model(MODEL)
+
+    async def make(number: int) -> None:
+        name = node_name(number)
+        rows = FakeBackend(model, name, time.time).inventory()
+        await api.create(Node, {"metadata": {"name": name}, "status": {"allocatable": {RESOURCE_GPU: str(GPUS)}}})
+        observed = {"model": MODEL, "devices": [to_wire(row) for row in rows]}
+        await api.create(NodeDevices, {"metadata": {"name": name}, "observed": observed})
+        for row in rows:
+            meta = {"name": f"{name}-{row.id}", "namespace": "default", "annotations": {ANNOTATION_DEVICES: row.id}}
+            container = {"name": "main", "image": "i", "resources": {"limits": {RESOURCE_GPU: "1"}}}
+            await api.create(Pod, {"metadata": meta, "spec": {"nodeName": name, "containers": [container]}})
+
+    await write_all(make, range(nodes))
+
+
+async def _speak(root: Path, ask: AgentsAsk) -> AgentsRun:
+    words = msgspec.json.encode(ask).decode()
+    child = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "bench.node_agents",
+        str(root),
+        words,
+        stdout=asyncio.subprocess.PIPE,
+        limit=1 << 24,
+        preexec_fn=_on_the_other_cores,
+    )
+    try:
+        out, _ = await child.communicate()
+    except asyncio.CancelledError:
+        with contextlib.suppress(ProcessLookupError):
+            child.kill()
+        raise
+    if child.returncode:
+        raise Broken(f"the agents ended with {child.returncode}")
+    return msgspec.json.decode(out.splitlines()[-1], type=AgentsRun)
+
+
+def _on_one_core() -> None:
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+
+
+def _on_the_other_cores() -> None:
+    every = set(range(os.cpu_count() or 1))
+    with contextlib.suppress(OSError):
+        os.sched_setaffinity(0, (every - os.sched_getaffinity(0)) or every)
+
+
+async def _check(token: str, node: str) -> None:
+    if token != f"token-{node}":
+        raise Refusal("WrongNode", f"The token is not {node}'s.", "Use its own.")
+
+
+def _uids() -> Any:
+    count = 0
+
+    def new() -> str:
+        nonlocal count
+        count += 1
+        return f"{count:08x}-0000-4000-8000-000000000000"
+
+    return new
+
+
+def _fsyncs(path: Path, count: int = 50) -> list[float]:
+    """Seconds of a 4 KiB append with fsync: what a commit cannot beat."""
+    found = []
+    with path.open("wb", buffering=0) as file:
+        for _ in range(count):
+            began = time.perf_counter()
+            file.write(b"x" * 4096)
+            os.fsync(file.fileno())
+            found.append(time.perf_counter() - began)
+    path.unlink()
+    return found
+
+
+if __name__ == "__main__":
+    quiet()
+    sys.exit(answer(SignalsAsk, run_signals))

@@ -1,0 +1,178 @@
+"""What the tests of the checklist's rows ask of a `World`: plain pods, node counts, and what `remuda devices` shows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from remuda.agent.agent import Agent
+from remuda.agent.backends.fake import FakeBackend
+from remuda.api.core_v1 import Node, Pod
+from remuda.api.devices import DeviceState, NodeDevices, Verdict
+from remuda.api.event_v1 import Event
+from remuda.api.meta import JsonObject
+from remuda.api.names import RESOURCE_GPU
+from remuda.cli.devices import counted, document, entries, noted, render_ledger
+from remuda.node.node import EmbeddedNode
+from tests.builders.plugins import PlainPlugin
+from tests.builders.pods import pod_wire
+from tests.builders.world import NAMESPACE, World
+from tests.unit.cli.scenes import text_of
+
+GPU = RESOURCE_GPU
+FPGA = "example.com/fpga"
+NODE = "node-01"
+STATUS_S = 2.0  # a quarter of the lease: the node's status period
+
+
+def gpus(
+    name: str, count: int = 1, *, resource: str = GPU, select: dict[str, str] | None = None, **more: Any
+) -> JsonObject:
+    """A pod that waits for a node."""
+    body = pod_wire(name, ["work"], node="", limits={resource: count} if count else None, **more)
+    if select:
+        body["spec"]["nodeSelector"] = select
+    return body
+
+
+async def stock_plugin(world: World, *devices: str, node: str = NODE, resource: str = FPGA) -> PlainPlugin:
+    """A vendor's plugin beside ours, of another resource."""
+    plugin = PlainPlugin(*devices)
+    own, service = agent(world, node).plugins, machine(world, node).devices
+    agent(world, node).plugins = lambda: {**own(), resource: plugin}  # type: ignore[method-assign]
+    assert service is not None
+    await service.connect()
+    want = str(len(devices))
+    await world.until(lambda: counts(world, node, resource) == (want, want), what=f"{resource} is published")
+    return plugin
+
+
+async def create(world: World, *bodies: JsonObject) -> None:
+    for body in bodies:
+        await world.cluster.api.create(Pod, body)
+
+
+async def run_pods(world: World, *bodies: JsonObject) -> list[Pod]:
+    await create(world, *bodies)
+    names = [body["metadata"]["name"] for body in bodies]
+    await world.until(lambda: all(is_up(world, name) for name in names), 60.0, f"{names} run")
+    return [the_pod(world, name) for name in names]
+
+
+def the_pod(world: World, name: str) -> Pod:
+    found = world.pod(name)
+    assert found is not None, f"there is no pod {name}"
+    return found
+
+
+def is_up(world: World, name: str) -> bool:
+    pod = world.pod(name)
+    return pod is not None and bool(pod.status.container_statuses) and all(s.ready for s in pod.status.container_statuses)
+
+
+def scheduled(pod: Pod) -> tuple[str, str]:
+    """Reason and message of the PodScheduled condition."""
+    found = next((c for c in pod.status.conditions if c.type == "PodScheduled"), None)
+    return (found.reason, found.message) if found is not None else ("", "")
+
+
+def agent(world: World, node: str = NODE) -> Agent:
+    return world.cluster.machines.agents[node]
+
+
+def machine(world: World, node: str = NODE) -> EmbeddedNode:
+    return world.cluster.machines.nodes[node]
+
+
+def hardware(world: World, node: str = NODE) -> FakeBackend:
+    found = agent(world, node).hardware()
+    assert isinstance(found, FakeBackend)
+    return found
+
+
+def node_object(world: World, node: str = NODE) -> Node:
+    found = world._read(Node, node)
+    assert found is not None
+    return found
+
+
+def counts(world: World, node: str = NODE, resource: str = GPU) -> tuple[str, str]:
+    """(capacity, allocatable) as the API has them; "" where the key is absent."""
+    status = node_object(world, node).status
+    return str(status.capacity.get(resource, "")), str(status.allocatable.get(resource, ""))
+
+
+async def counts_are(world: World, capacity: int, allocatable: int, node: str = NODE, within: float = 60.0) -> None:
+    want = (str(capacity), str(allocatable))
+    await world.until(lambda: counts(world, node) == want, within, f"{node} says {want}")
+
+
+def verdict(world: World, device: str, node: str = NODE) -> Verdict:
+    return next((v for v in world.devices(node).verdicts if v.device == device), Verdict(device, DeviceState.UNKNOWN))
+
+
+async def state_is(world: World, device: str, state: DeviceState, node: str = NODE, within: float = 60.0) -> Verdict:
+    await world.until(lambda: verdict(world, device, node).state is state, within, f"{device} of {node} is {state}")
+    return verdict(world, device, node)
+
+
+def notices(world: World, node: str = NODE) -> dict[str, str]:
+    return {n.reason: n.message for n in world.devices(node).notices}
+
+
+def events(world: World, about: str) -> list[tuple[str, str, str]]:
+    """(type, reason, message) of the Events about a node."""
+    found = world._read_all(Event)
+    return [(e.type, e.reason, e.message) for e in found if e.involved_object.name == about]
+
+
+def _everything(world: World) -> tuple[list[Node], list[NodeDevices], list[Pod]]:
+    return world._read_all(Node), world._read_all(NodeDevices), world.all_pods()
+
+
+def screen(world: World) -> str:
+    """`remuda devices`"""
+    nodes, devices, pods = _everything(world)
+    return text_of(render_ledger(entries(nodes, devices, pods), world.loop.clock(), notices=noted(devices)), 400)
+
+
+def listed(world: World) -> dict[str, Any]:
+    """`remuda devices -o json`"""
+    nodes, devices, pods = _everything(world)
+    return document(entries(nodes, devices, pods), noted(devices), counted(devices, pods))
+
+
+def shown(world: World, device: str, node: str = NODE) -> dict[str, Any]:
+    """One device of `remuda devices -o json`."""
+    return next(d for d in listed(world)["devices"] if (d["node"], d["device"]) == (node, device))
+
+
+def count_of(world: World, node: str = NODE, resource: str = GPU) -> dict[str, int]:
+    return next(c for c in listed(world)["counts"] if (c["node"], c["resource"]) == (node, resource))
+
+
+def held_by(world: World, pod: str) -> list[str]:
+    """Devices of the pod, as its node says."""
+    found = (h for d in world._read_all(NodeDevices) for h in d.observed.holdings if h.pod == f"{NAMESPACE}/{pod}")
+    return sorted(device for h in found for device in h.devices)
+
+
+def health(pod: Pod) -> list[tuple[str, str, str, str]]:
+    """(container, resource, device, health) of every container, as the kubelet tells it."""
+    statuses = (*pod.status.init_container_statuses, *pod.status.container_statuses)
+    return [
+        (s.name, r.name, d.resource_id, d.health)
+        for s in statuses
+        for r in s.allocated_resources_status
+        for d in r.resources
+    ]
+
+
+def kept(before: Sequence[Pod], world: World) -> bool:
+    """The same pods, nodes, containers, restarts and devices as before; what is said of their health may differ."""
+    return [_facts(the_pod(world, pod.name)) for pod in before] == [_facts(pod) for pod in before]
+
+
+def _facts(pod: Pod) -> tuple[object, ...]:
+    ran = [(s.name, s.restart_count, s.state) for s in pod.status.container_statuses]
+    return pod.uid, pod.spec.node_name, pod.status.phase, ran, [entry[:3] for entry in health(pod)]
