@@ -72,6 +72,7 @@ def fleet_bars(runs: list[FleetRun]) -> list[Bar]:
         Bar(group, "oldest lease (a node fences itself there)", [r.lease_age for r in runs], fence),
         Bar(group, f"latest renewal, against every {first.lease_s / 4:g} s", [r.late for r in runs]),
         Bar(group, "renewals", [r.renewals / r.window for r in runs], None, "/s"),
+        Bar(group, "longest garbage collection", [r.gc_pause for r in runs]),
         Bar(filling, "nodes registered, GPUs offered", [r.registered for r in runs]),
         Bar(filling, "pods made -> all Running (by the scheduler)", [r.running for r in runs]),
         Bar(filling, "CPU of that, per pod", [r.running_cpu / r.pods * 1000 for r in runs], None, "ms"),

@@ -62,6 +62,7 @@ class FleetRun(msgspec.Struct, frozen=True):
     expired: int
     filling_lease_age: float
     filling_expired: int
+    gc_pause: float
     rss_mib: float
     peak_mib: float
     store_mib: float
@@ -101,6 +102,20 @@ class LeaseWatch:
                 self.expired.add(lease.name)
 
 
+class GcPauses:
+    """The longest garbage collection; nothing else runs meanwhile, renewals included."""
+
+    def __init__(self) -> None:
+        self._began = 0.0
+        self.longest = 0.0
+
+    def __call__(self, phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            self._began = time.perf_counter()
+        else:
+            self.longest = max(self.longest, time.perf_counter() - self._began)
+
+
 def a_pod(number: int) -> JsonObject:
     amounts = {RESOURCE_GPU: "1", "cpu": "4", "memory": "16Gi"}
     return {
@@ -129,6 +144,8 @@ async def run_fleet(root: Path, ask: FleetAsk) -> FleetRun:
         filling.is_on = False
         await asyncio.sleep(lease_s)
         gc.collect()
+        pauses = GcPauses()
+        gc.callbacks.append(pauses)
         watch.is_on = True
         began, began_cpu = time.monotonic(), time.process_time()
         await asyncio.sleep(ask.window_s)
@@ -137,6 +154,7 @@ async def run_fleet(root: Path, ask: FleetAsk) -> FleetRun:
         for lease in cluster.control.view.leases.items():
             watch.look(lease, now)
         watch.is_on = False
+        gc.callbacks.remove(pauses)
         _check(cluster, pods)
         rss = rss_mib()
     return FleetRun(
@@ -155,6 +173,7 @@ async def run_fleet(root: Path, ask: FleetAsk) -> FleetRun:
         expired=len(watch.expired),
         filling_lease_age=filling.oldest,
         filling_expired=len(filling.expired),
+        gc_pause=pauses.longest,
         rss_mib=rss,
         peak_mib=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         store_mib=_disk_mib(root),

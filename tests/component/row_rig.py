@@ -67,7 +67,9 @@ def the_pod(world: World, name: str) -> Pod:
 
 def is_up(world: World, name: str) -> bool:
     pod = world.pod(name)
-    return pod is not None and bool(pod.status.container_statuses) and all(s.ready for s in pod.status.container_statuses)
+    return (
+        pod is not None and bool(pod.status.container_statuses) and all(s.ready for s in pod.status.container_statuses)
+    )
 
 
 def scheduled(pod: Pod) -> tuple[str, str]:

@@ -13,11 +13,11 @@ from remuda.link.allocation import HANG, KILL, MEND
 from remuda.node.devices.connections import Deadlines
 from tests.builders.world import World, in_world
 from tests.component.row_rig import (
+    FPGA,
     GPU,
     NODE,
     STATUS_S,
     agent,
-    FPGA,
     counts,
     counts_are,
     create,

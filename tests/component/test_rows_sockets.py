@@ -25,6 +25,7 @@ from remuda.api.training import TrainingJob
 from remuda.core.devices.machine import load_model
 from remuda.kube.informer import Informer
 from remuda.link.progress import ProgressBoard
+from remuda.node.devices.connections import Deadlines
 from remuda.node.devices.service import PLUGINS, DeviceSettings
 from remuda.node.simulated import SimulatedRuntime
 from remuda.node.training import CheckpointStore
@@ -50,7 +51,7 @@ class Place(Rig):
             lambda name, agent: SimulatedRuntime(
                 agent, clock=time.time, rng=random.Random(1), checkpoints=CheckpointStore()
             ),
-            devices=DeviceSettings(str(root)),
+            devices=DeviceSettings(str(root), deadlines=Deadlines(dial_s=1.0)),
         )
 
     @asynccontextmanager
@@ -90,6 +91,12 @@ class Place(Rig):
     @property
     def plugins(self) -> str:
         return str(self.home / PLUGINS)
+
+    def has(self, socket: str) -> bool:
+        return Path(self.plugins, socket).exists()
+
+    def remove(self, socket: str) -> None:
+        Path(self.plugins, socket).unlink(missing_ok=True)
 
     def instances(self) -> list[str]:
         assert self.node.devices is not None
@@ -186,7 +193,7 @@ async def test_row_15_a_plugin_that_came_before_its_kubelet_is_taken_once_that_i
     async with place.up():
         assert place.node.devices is not None
         await place.node.devices.stop()
-        Path(place.plugins, "kubelet.sock").unlink(missing_ok=True)
+        place.remove("kubelet.sock")
         await place.an_agent()
         await place.report(STARTING, "KubeletNotFound")
         await place.node.restart()
@@ -201,7 +208,7 @@ async def test_row_16_our_plugin_registers_again_when_the_kubelets_socket_is_mad
         [first] = place.instances()
         for _ in range(2):
             await place.node.restart()  # deletes every socket in the directory
-            assert not Path(place.plugins, first).exists()
+            assert not place.has(first)
             await place.allocatable(0)
             await place.report(LOST, "KubeletRestarted")
             await place.report(REGISTERED)

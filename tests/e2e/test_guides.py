@@ -98,12 +98,14 @@ async def test_the_guides_pods_work_as_written(guide: Guide) -> None:
 
     # Nobody has the third: never bound, and the reason and the fix are where users look.
     (why,) = await guide.events("mig-unknown", "FailedScheduling")
-    assert why.startswith("NoSuchResource: No node has nvidia.com/mig-3g.30gb. Ask for one that a node has: nvidia.com/gpu")
+    assert why.startswith(
+        "NoSuchResource: No node has nvidia.com/mig-3g.30gb. Ask for one that a node has: nvidia.com/gpu"
+    )
     unbound = await guide.pod("mig-unknown")
     assert "nodeName" not in unbound["spec"]
     (condition,) = [c for c in unbound["status"]["conditions"] if c["type"] == "PodScheduled"]
-    assert (condition["status"], condition["reason"]) == ("False", "Unschedulable")
-    assert condition["message"] == why
+    assert (condition["status"], condition["reason"]) == ("False", "NoSuchResource")
+    assert f"NoSuchResource: {condition['message']}" == why
     code, said = await guide.remuda("explain", "pod", "mig-unknown")
     assert code == 1
     assert "No plugin on any of the 4 nodes serves nvidia.com/mig-3g.30gb." in " ".join(said.split())
@@ -145,5 +147,5 @@ async def test_a_gpu_offered_twice_takes_two_pods(state: Path, tmp_path: Path) -
 
 def _sleeper(name: str, limits: dict[str, int]) -> dict[str, Any]:
     command = ["sh", "-c", "echo $CUDA_VISIBLE_DEVICES; exec sleep 600"]
-    container = {"name": "main", "command": command, "resources": {"limits": limits}}
+    container = {"name": "main", "image": "none", "command": command, "resources": {"limits": limits}}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": {"containers": [container]}}

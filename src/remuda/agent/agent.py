@@ -22,6 +22,7 @@ import structlog
 from remuda.agent.backend import DeviceBackend
 from remuda.agent.backends.labels import LabelWriter
 from remuda.agent.barrier import EnvOf
+from remuda.agent.cdi import CdiSpecs, keep_specs
 from remuda.agent.desk import Desk
 from remuda.agent.grants import Grants, Place
 from remuda.agent.inventory import Inventory
@@ -62,7 +63,7 @@ class AgentConfig(msgspec.Struct, frozen=True):
     `mode`: `dp` hands devices out, `health-only` leaves that to a vendor's plugin. `plugin_dir`: where a kubelet's registry
     is; "" = only a node in this process asks. `sockets`, `launcher_dir`: see `grants.Place`. `replicas` by resource, `mig`
     by device (`slicing.Layouts`). `report_timeout_s`: how long nothing may be heard of a device before it is Unknown, and
-    `report_timeouts` of single devices; 0 = for ever."""
+    `report_timeouts` of single devices; 0 = for ever. `cdi_dir`: where CDI specs of the devices are kept; "" = none are."""
 
     node: str
     alloc_root: str
@@ -76,6 +77,7 @@ class AgentConfig(msgspec.Struct, frozen=True):
     mig: dict[str, tuple[str, ...]] = {}
     report_timeout_s: float = REPORT_TIMEOUT_S
     report_timeouts: dict[str, float] = {}
+    cdi_dir: str = ""
 
 
 class Agent:
@@ -123,6 +125,8 @@ class Agent:
             device_files=backend.device_files,
         )
         self.grants.check_clean = backend.check_clean
+        if config.cdi_dir:
+            self.grants.cdi = CdiSpecs(config.cdi_dir, backend.device_files)
         self.slicer = Slicer(backend, self.inventory, self.grants, config.mig)
         self.shelf: PluginShelf | None = None
         if config.mode == DP:
@@ -201,6 +205,8 @@ class Agent:
             self.shelf.open()
         if self._reports.look_s is not None:
             self._spawn(self._watch_reports(self._reports.look_s))
+        if self.grants.cdi is not None:
+            self._spawn(keep_specs(self.grants.cdi, lambda: self.inventory.rows, self.config.node))
         self.reporter.mark(*PARTS)
         self._labels.mark()
 

@@ -29,6 +29,7 @@ from remuda.agent.allocations import (
     read_grant,
     remove_directory,
 )
+from remuda.agent.cdi import CdiSpecs, cdi_name
 from remuda.agent.chosen import chosen_for, in_order
 from remuda.agent.desk import Desk
 from remuda.agent.inventory import Inventory, device_of
@@ -75,6 +76,7 @@ class Grants:
         self.is_open = True  # False: another agent has taken over, and only that one hands out
         self.recheck: Callable[[Sequence[str]], Awaitable[None]] | None = None  # are these devices' holders gone?
         self.check_clean: Callable[[str], Awaitable[bool]] | None = None  # report what an ended holder left on a device
+        self.cdi: CdiSpecs | None = None  # devices are named to the runtime instead of listing their files
         self._place = place
         self._inventory = inventory
         self._desk = desk
@@ -150,10 +152,15 @@ class Grants:
         files = list(dict.fromkeys(file for row in new.rows for file in self._device_files(row)))
         env = environment(self._place.node, ALLOC_PATH if self._place.sockets else "", rows, by_uuid=bool(files))
         env["NVIDIA_VISIBLE_DEVICES"] = ",".join(row.uuid or str(row.index) for row in rows)
+        names: tuple[str, ...] = ()
+        if self.cdi is not None:
+            self.cdi.ensure(new.rows)
+            names, files = tuple(map(cdi_name, new.rows)), []
         mounts = [Mount(ALLOC_PATH, str(path))] if self._place.sockets else []
         if self._place.launcher:
             mounts.append(Mount(LAUNCHER_PATH, self._place.launcher, True))
-        return ContainerAllocation(env, tuple(mounts), tuple(DeviceNode(file, file, "rw") for file in files))
+        nodes = tuple(DeviceNode(file, file, "rw") for file in files)
+        return ContainerAllocation(env, tuple(mounts), nodes, cdi_devices=names)
 
     # --- whose it is ----------------------------------------------------------------------------------------------------
 
@@ -320,7 +327,9 @@ class Grants:
 
     def holdings(self) -> list[Holding]:
         held = [
-            Holding(g.pod, g.container, g.resource, list(g.rows), g.uid, [device_of(d) for d in g.chosen], to_time(g.at))
+            Holding(
+                g.pod, g.container, g.resource, list(g.rows), g.uid, [device_of(d) for d in g.chosen], to_time(g.at)
+            )
             for g in self.table.grants.values()
             if g.uid and g.devices
         ]

@@ -24,6 +24,7 @@ class UserInfo(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 class TokenReviewStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     authenticated: bool = False
     user: UserInfo = UserInfo()
+    audiences: list[str] = []  # those asked for that the token is meant for
     error: str = ""
 
 

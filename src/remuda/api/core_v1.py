@@ -202,6 +202,12 @@ class Lease(KObject, frozen=True, rename="camel", omit_defaults=True, kw_only=Tr
     spec: LeaseSpec = LeaseSpec()
 
 
+class ConfigMap(KObject, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
+    resource: ClassVar[Resource] = Resource("", "v1", "ConfigMap", "configmaps", short=("cm",))
+
+    data: dict[str, str] = {}
+
+
 class Binding(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
     """Puts one pod on one node. `metadata.annotations` are copied to the pod: the chosen device ids travel there."""
 

@@ -52,6 +52,26 @@ if TYPE_CHECKING:
     metavar="S",
     help="Without the API for that long, stop the ranks that run here; 0 = never.",
 )
+@click.option(
+    "--report-timeout",
+    "report_timeouts",
+    multiple=True,
+    metavar="[DEVICE=]S",
+    help="A device nothing is heard of for that long is Unknown; 0 = never.  [default: 30]",
+)
+@click.option(
+    "--cdi-dir", default="", metavar="DIR", help="Name devices to the runtime by CDI specs kept there: /var/run/cdi."
+)
+@click.option(
+    "--link-token",
+    default="/var/run/secrets/remuda.dev/link/token",
+    show_default=True,
+    metavar="FILE",
+    help="Token for the stream to the manager; without that file there is none.",
+)
+@click.option(
+    "--link-namespace", default="kube-system", show_default=True, metavar="NAME", help="Where the manager's lease is."
+)
 def agent(
     node: str | None,
     kubeconfig: str | None,
@@ -65,6 +85,10 @@ def agent(
     replicas: tuple[str, ...],
     dcgm_port: int,
     fence_after: float,
+    report_timeouts: tuple[str, ...],
+    cdi_dir: str,
+    link_token: str,
+    link_namespace: str,
 ) -> int:
     """Serve this node's devices to its kubelet, watch their health, and keep its launchers at their barrier.
 
@@ -77,7 +101,7 @@ def agent(
     import structlog
 
     from remuda.agent.slicing import parse_layouts
-    from remuda.runtime.node_agent import NodeAgentConfig, own_node_name, parse_replicas, serve
+    from remuda.runtime.node_agent import NodeAgentConfig, own_node_name, parse_replicas, parse_timeouts, serve
 
     config = NodeAgentConfig(
         node=node or own_node_name(),
@@ -92,6 +116,10 @@ def agent(
         context=context,
         dcgm_port=dcgm_port,
         fence_s=fence_after,
+        report_timeouts=parse_timeouts(report_timeouts),
+        cdi_dir=cdi_dir,
+        link_namespace=link_namespace,
+        link_token=link_token,
     )
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.INFO))
     asyncio.run(serve(config, _ready))

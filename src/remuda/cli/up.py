@@ -34,7 +34,10 @@ _TAIL_LINES = 12
 @click.option("--model", metavar="NAME", help="Machine model of every node, or a model file.  [default: dgx-h100]")
 @click.option("--runtime", metavar="process|simulated", help="Real processes, or none at all.  [default: process]")
 @click.option(
-    "--mig", multiple=True, metavar="DEVICE=PROFILE[*N],...", help="Cut a device of every node, or `all`: gpu-0=3g.40gb*2."
+    "--mig",
+    multiple=True,
+    metavar="DEVICE=PROFILE[*N],...",
+    help="Cut a device of every node, or `all`: gpu-0=3g.40gb*2.",
 )
 @click.option("--replicas", multiple=True, metavar="RESOURCE=N", help="Offer each device N times: nvidia.com/gpu=2.")
 @click.option("--lease", type=float, metavar="S", help="Seconds of silence after which a node is dead.  [default: 8]")
@@ -153,11 +156,18 @@ def _print_ready(state: StateDir, config: ClusterConfig, pid: int, *, detached: 
     print_commands(
         "\nTry:",
         [
-            *([
-                (f"remuda train hello --replicas {replicas} --gpus {gpus}{spares} -- python train.py", "start a job"),
-                ("remuda job hello -w", "follow it"),
-                ("remuda drill device-fail hello --rank 0", "break a GPU under it"),
-            ] if gpus else []),
+            *(
+                [
+                    (
+                        f"remuda train hello --replicas {replicas} --gpus {gpus}{spares} -- python train.py",
+                        "start a job",
+                    ),
+                    ("remuda job hello -w", "follow it"),
+                    ("remuda drill device-fail hello --rank 0", "break a GPU under it"),
+                ]
+                if gpus
+                else []
+            ),
             ("remuda devices", "every device and who holds it"),
             (f"remuda topology {config.node_names()[0]}", "how the devices of a node are joined"),
             (f"export KUBECONFIG={state.kubeconfig}", "then kubectl works too"),

@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Callable
 
 from remuda.api.authentication import TokenReview
-from remuda.api.errors import Refusal
+from remuda.api.errors import ApiError, Refusal
 from remuda.kube.cluster import Cluster
 
 NODE_EXTRA = "authentication.kubernetes.io/node-name"
@@ -21,9 +21,18 @@ MAX_REMEMBERED = 20_000
 
 
 class TokenReviewer:
-    """Call it as `link.server.Authenticate`. `users`: user names that may open a stream; empty = any that is on the node."""
+    """Call it as `link.server.Authenticate`. `users`: user names that may open a stream; empty = any that is on the node.
+    `audience`: whom tokens must be meant for; "" = the API itself."""
 
-    def __init__(self, cluster: Cluster, clock: Callable[[], float], users: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        clock: Callable[[], float],
+        users: frozenset[str] = frozenset(),
+        *,
+        audience: str = "",
+    ) -> None:
+        self._audience = audience
         self._cluster = cluster
         self._clock = clock
         self._users = users
@@ -46,9 +55,23 @@ class TokenReviewer:
         until, user, node = self._known.get(digest, (0.0, "", ""))
         if now < until:
             return user, node
-        review = await self._cluster.create(TokenReview, {"metadata": {}, "spec": {"token": token}})
+        asked = {"token": token, **({"audiences": [self._audience]} if self._audience else {})}
+        if not token:
+            raise Refusal("Unauthenticated", "There is no token.", "Mount a projected token into the agent's pod.")
+        try:
+            review = await self._cluster.create(TokenReview, {"metadata": {}, "spec": asked})
+        except ApiError as error:
+            raise Refusal(
+                "IdentityUnknown", f"The API cannot say whose the token is: {error}.", "The agent tries again by itself."
+            ) from error
         if not review.status.authenticated:
             raise Refusal("Unauthenticated", "The API does not know the token.", "Renew the agent's token.")
+        if self._audience and self._audience not in review.status.audiences:
+            raise Refusal(
+                "WrongAudience",
+                "The token is not meant for the manager.",
+                f"Give the agent's pod a projected token with audience {self._audience}.",
+            )
         user = review.status.user.username
         node = user.removeprefix(NODE_USER) if user.startswith(NODE_USER) else ""
         node = node or next(iter(review.status.user.extra.get(NODE_EXTRA, [])), "")

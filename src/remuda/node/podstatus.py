@@ -25,6 +25,7 @@ from remuda.api.core_v1 import (
 )
 from remuda.api.meta import Condition, JsonObject, to_time
 from remuda.node.containers import ContainerRecord, Phase, is_sidecar, sidecars, terminated
+from remuda.node.devices.cdi import WORDS as CDI_WORDS
 from remuda.node.devices.ledger import DeviceHealth
 from remuda.node.lifecycle import Admission, PodRecord, is_initialized, is_over, outcome, policy_of, restarts
 from remuda.node.runtime import NO_LOCAL_COMMAND
@@ -165,7 +166,10 @@ def _waits_to_restart(pod: Pod, spec: Container, record: PodRecord) -> bool:
 
 def _waiting(pod: Pod, spec: Container, record: PodRecord, container: ContainerRecord) -> ContainerStateWaiting:
     if container.problem:
-        return ContainerStateWaiting("CreateContainerConfigError", container.problem)
+        # What the kubelet finds wrong itself is the container's configuration; this one is the runtime's refusal.
+        is_runtimes = container.problem.startswith(CDI_WORDS)
+        word = "CreateContainerError" if is_runtimes else "CreateContainerConfigError"
+        return ContainerStateWaiting(word, container.problem)
     if spec.image in record.pulling:
         return ContainerStateWaiting("Pulling", f"Pulling image {spec.image}.")
     end = container.exit

@@ -10,6 +10,7 @@ What runs the pods are kubelets, so pods are written in their words (`core.workl
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 import signal
@@ -33,6 +34,7 @@ from remuda.launch.zipapp import container_argv
 from remuda.link.progress import ProgressBoard
 from remuda.runtime.attached import ATTACHED_SCHEDULERS, check_cluster
 from remuda.runtime.controlplane import ControlPlane
+from remuda.runtime.link_endpoint import LinkConfig, link_served
 
 LEASE = "remuda-manager"
 
@@ -45,6 +47,7 @@ class ManagerConfig(msgspec.Struct, frozen=True):
     lease_namespace: str = "kube-system"
     timing: Timing = Timing()
     agent_root: str = "/var/lib/remuda"
+    link: LinkConfig | None = None  # None: agents speak through the API only
 
 
 def kubelet_form(agent_root: str) -> KubeletForm:
@@ -82,15 +85,28 @@ async def manage(
 
     async def work(term: Term) -> None:
         said.leading(term)
+        fenced, board = FencedCluster(cluster, term), ProgressBoard()
         plane = ControlPlane(
-            FencedCluster(cluster, term),
-            ProgressBoard(),
+            fenced,
+            board,
             clock,
             chance=chance,
             schedulers=ATTACHED_SCHEDULERS,
             form=kubelet_form(config.agent_root),
         )
-        await plane.run()
+        async with contextlib.AsyncExitStack() as stack:
+            if config.link is not None:
+                served = link_served(
+                    config.link,
+                    cluster,
+                    board,
+                    hear=lambda node, device, signal: plane.failure.hear(node, device, signal, clock()),
+                    is_on=lambda node, uid: any(p.uid == uid for p in plane.view.pods.by_index("node", node)),
+                    clock=clock,
+                    publish=fenced,
+                )
+                await stack.enter_async_context(served)
+            await plane.run()
 
     place = Place(LEASE, config.lease_namespace, identity)
     contender = Contender(lease, place, config.timing, clock=clock, elapsed=elapsed, jitter=chance.random)

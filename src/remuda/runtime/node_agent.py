@@ -20,9 +20,8 @@ import os
 import signal
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import structlog
@@ -31,6 +30,7 @@ from remuda.agent.agent import DP, HEALTH_ONLY, Agent, AgentConfig
 from remuda.agent.backend import DeviceBackend
 from remuda.agent.backends.choose import NodeConfig, open_sources
 from remuda.agent.backends.fake import FakeBackend
+from remuda.agent.lease import AgentLease
 from remuda.agent.plugin.choice import linked_best
 from remuda.agent.plugin.holdings import PodResourcesClient
 from remuda.api.core_v1 import Pod
@@ -40,12 +40,15 @@ from remuda.api.selectors import FieldSelector
 from remuda.api.training import TrainingJob
 from remuda.core.devices.links import chooser_of
 from remuda.core.devices.machine import MachineModel
+from remuda.core.failure.silence import REPORT_TIMEOUT_S
 from remuda.kube import kubeconfig
 from remuda.kube.cluster import Cluster
 from remuda.kube.http import HttpCluster
 from remuda.kube.informer import Informer
 from remuda.launch.zipapp import build_zipapp
-from remuda.link.progress import ProgressBoard
+from remuda.runtime.background import running
+from remuda.runtime.link_endpoint import TOKEN_FILE, RelayBoard, link_dialled
+from remuda.runtime.link_endpoint import has_token as has_link_token
 from remuda.runtime.models import machine_model
 
 log = structlog.get_logger(__name__)
@@ -56,7 +59,8 @@ PLACE = "agent.token"  # whose the state directory is
 
 
 class NodeAgentConfig(msgspec.Struct, frozen=True):
-    """`model`: name or file of the machine model; "" = what the backend finds. `fence_s` 0: never fence."""
+    """`model`: name or file of the machine model; "" = what the backend finds. `fence_s` 0: never fence. `report_timeouts`:
+    by device, "" = of the others and of the agent itself."""
 
     node: str
     state: str = "/var/lib/remuda"
@@ -71,6 +75,14 @@ class NodeAgentConfig(msgspec.Struct, frozen=True):
     dcgm_port: int = 0
     kmsg: bool = True
     fence_s: float = 25.0
+    link_namespace: str = "kube-system"
+    link_token: str = TOKEN_FILE  # no such file: no stream, everything goes through the API
+    report_timeouts: dict[str, float] = {}
+    cdi_dir: str = ""
+
+    @property
+    def report_timeout_s(self) -> float:
+        return self.report_timeouts.get("", REPORT_TIMEOUT_S)
 
 
 def check(config: NodeAgentConfig) -> None:
@@ -100,6 +112,23 @@ def parse_replicas(texts: tuple[str, ...]) -> dict[str, int]:
     return found
 
 
+def parse_timeouts(texts: tuple[str, ...]) -> dict[str, float]:
+    """`60` for every device, `gpu-3=120` for one; Refusal InvalidTimeout."""
+    found: dict[str, float] = {}
+    for text in texts:
+        device, equals, number = text.rpartition("=")
+        try:
+            seconds = float(number)
+        except ValueError:
+            seconds = -1.0
+        if not 0 <= seconds <= 86400 or (equals and not device):
+            raise Refusal(
+                "InvalidTimeout", f"`{text}` is not SECONDS or DEVICE=SECONDS.", "Say for instance 60 or gpu-3=120."
+            )
+        found[device] = seconds
+    return found
+
+
 def agent_config(config: NodeAgentConfig) -> AgentConfig:
     state, kubelet = Path(config.state), Path(config.kubelet_dir)
     return AgentConfig(
@@ -111,6 +140,9 @@ def agent_config(config: NodeAgentConfig) -> AgentConfig:
         launcher_dir=str(state / "bin"),
         replicas=config.replicas,
         mig=config.mig,
+        report_timeout_s=config.report_timeout_s,
+        report_timeouts={device: limit for device, limit in config.report_timeouts.items() if device},
+        cdi_dir=config.cdi_dir,
     )
 
 
@@ -136,12 +168,13 @@ async def node_agent(
     async with _backend(config, model, clock) as backend, contextlib.AsyncExitStack() as stack:
         jobs = Informer(cluster, TrainingJob)
         bound = Informer(cluster, Pod, fields=FieldSelector((("spec.nodeName", True, config.node),)))
+        board = RelayBoard()
         agent = Agent(
             agent_config(config),
             cluster=cluster,
             backend=backend,
             jobs=jobs,
-            board=ProgressBoard(),
+            board=board,
             clock=clock,
             resources=PodResourcesClient(str(Path(config.kubelet_dir) / "pod-resources" / "kubelet.sock")),
         )
@@ -150,15 +183,30 @@ async def node_agent(
         own = Informer(cluster, NodeDevices, fields=FieldSelector((("metadata.name", True, config.node),)))
         own.subscribe(lambda old, new: agent.quarantine(new.quarantine if new is not None else {}))
         for informer in (jobs, bound, own):
-            await stack.enter_async_context(_running(informer.run(), f"agent-{informer.kind.resource.plural}"))
+            await stack.enter_async_context(running(informer.run(), f"agent-{informer.kind.resource.plural}"))
         await jobs.synced()
-        await stack.enter_async_context(_running(keep_place(agent, Path(config.state), token), "place"))
+        await stack.enter_async_context(running(keep_place(agent, Path(config.state), token), "place"))
         await agent.start()
         stack.push_async_callback(agent.stop)
         if agent.holdings is not None:
             bound.subscribe(lambda old, new, nudge=agent.holdings.nudge: nudge())  # type: ignore[misc]
+        if config.report_timeout_s > 0:
+            lease = AgentLease(cluster, config.node, clock, lease_s=config.report_timeout_s)
+            await stack.enter_async_context(running(lease.run(), "lease"))
         if config.fence_s > 0:
-            await stack.enter_async_context(_running(keep_fence(agent, cluster, config.fence_s, clock), "fence"))
+            await stack.enter_async_context(running(keep_fence(agent, cluster, config.fence_s, clock), "fence"))
+        if has_link_token(config.link_token):
+            dialled = link_dialled(
+                config.node,
+                cluster,
+                namespace=config.link_namespace,
+                token_file=config.link_token,
+                board=board,
+                subscribe=backend.subscribe,
+            )
+            await stack.enter_async_context(dialled)
+        else:
+            log.info("link.none", token=config.link_token)
         yield agent
 
 
@@ -185,16 +233,6 @@ async def _backend(
         yield sources.backend
     finally:
         await sources.close()
-
-
-@contextlib.asynccontextmanager
-async def _running(work: Coroutine[Any, Any, None], name: str) -> AsyncIterator[None]:
-    task = asyncio.get_running_loop().create_task(work, name=name)
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 async def keep_place(agent: Agent, state: Path, token: str, look_s: float = 0.5) -> None:

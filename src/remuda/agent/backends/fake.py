@@ -189,7 +189,9 @@ class FakeBackend(Heard):
         """Add to the memory error counters."""
         was = self._reading(device)
         before = was.ecc_corrected or 0, was.ecc_uncorrected or 0
-        self._read(device, ecc_corrected=before[0], ecc_uncorrected=before[1])  # the first reading is what others rise from
+        self._read(
+            device, ecc_corrected=before[0], ecc_uncorrected=before[1]
+        )  # the first reading is what others rise from
         self._read(device, ecc_corrected=before[0] + corrected, ecc_uncorrected=before[1] + uncorrected)
 
     def cap_power(self, fraction: float, devices: Sequence[str] = ()) -> None:

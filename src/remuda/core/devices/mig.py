@@ -233,7 +233,9 @@ def plan_layout(geometry: MigGeometry, wanted: Mapping[str, int], keep: Layout =
     if found is None:
         what = ", ".join(f"{count} x {name}" for name, count in wanted.items())
         beside = " beside what is there" if keep else ""
-        raise Refusal("IllegalMigLayout", f"{what} do not fit one {geometry.name}{beside}.", _fewer(geometry, amounts, keep))
+        raise Refusal(
+            "IllegalMigLayout", f"{what} do not fit one {geometry.name}{beside}.", _fewer(geometry, amounts, keep)
+        )
     return found
 
 

@@ -31,7 +31,9 @@ class NodeView(msgspec.Struct, frozen=True):
     usable: int
     closed: str = ""  # why nothing may be placed here: dead, not ready, cordoned; "" = open
     taints: tuple[Taint, ...] = ()  # those that keep pods away: effect NoSchedule or NoExecute
-    resources: Mapping[str, int] = {}  # per resource of the ledger: the mask of its rows; one shared in time is counted only
+    resources: Mapping[
+        str, int
+    ] = {}  # per resource of the ledger: the mask of its rows; one shared in time is counted only
     offered: Amounts = {}  # the node's allocatable
     model: str = ""
     observed: Observed | None = None  # what the node shows of itself: how its devices are joined

@@ -20,6 +20,7 @@ from remuda.api.errors import Refusal
 from remuda.api.quantity import whole
 from remuda.link.deviceplugin import ContainerAllocation, ContainerDevices, PluginPort
 from remuda.node.containers import is_sidecar
+from remuda.node.devices.cdi import WORDS, unresolvable
 from remuda.node.devices.checkpoint import CheckpointFile
 from remuda.node.devices.connections import Connections, Deadlines, within
 from remuda.node.devices.endpoint import words_of
@@ -42,10 +43,12 @@ class DeviceManager:
         checkpoint: CheckpointFile | None = None,
         memory: Memory | None = None,
         deadlines: Deadlines = Deadlines(),  # noqa: B008 - an immutable value
+        cdi_dirs: Sequence[str] = (),
         counts_changed: Callable[[], None] = lambda: None,
         health_changed: Callable[[frozenset[str]], None] = lambda uids: None,
     ) -> None:
         self.deadlines = deadlines
+        self._cdi_dirs = cdi_dirs
         self._node = node
         self._clock = clock
         self._pods = pods
@@ -102,7 +105,11 @@ class DeviceManager:
             missing = missing or grant is None
         if missing:
             await self._allocate(pod, container, {}, False)
-        return self.ledger.grants(pod.uid, container.name)
+        grants = self.ledger.grants(pod.uid, container.name)
+        names = unresolvable((name for grant in grants for name in grant.allocation.cdi_devices), self._cdi_dirs)
+        if names:
+            raise Refusal("UnresolvableCdiDevices", f"{WORDS} {', '.join(names)}")
+        return grants
 
     def is_rival(self, pod: Pod) -> bool:
         """Waits for just what another pod is being given: a plugin that guesses from the pods of the node, as no call names

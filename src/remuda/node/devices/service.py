@@ -38,9 +38,10 @@ Amounts = dict[str, int | str]
 
 
 class DeviceSettings(msgspec.Struct, frozen=True):
-    """`directory`: the kubelet's; None: the plugins are in the same process."""
+    """`directory`: the kubelet's; None: the plugins are in the same process. `cdi_dirs`: where the runtime finds CDI specs."""
 
     directory: str | None = None
+    cdi_dirs: tuple[str, ...] = ()
     deadlines: Deadlines = Deadlines()
 
 
@@ -68,6 +69,7 @@ class DeviceService:
             checkpoint=None if self._root is None else CheckpointFile(self._root / PLUGINS, node),
             memory=memory,
             deadlines=settings.deadlines,
+            cdi_dirs=settings.cdi_dirs,
             counts_changed=self._counts_changed,
             health_changed=health_changed,
         )
