@@ -36,9 +36,10 @@ lint: $(STAMP) ## format, lint, types and layers, without tests
 	$(BIN)/lint-imports
 
 check: lint ## lint + unit, property and component tests (under two minutes)
-	$(PYTEST) -n $(JOBS) --schedules 40 $(FAST_TESTS)
+	$(PYTEST) -n $(JOBS) -m "not slow" --schedules 30 $(FAST_TESTS)
 
 test: check ## check + end-to-end tests + crash tests + tests against a real Kubernetes API server
+	$(PYTEST) -n $(JOBS) -m slow $(FAST_TESTS)
 	$(PYTEST) -n $(JOBS) --schedules 200 tests/component/test_random_schedules.py
 	$(if $(E2E_TESTS),$(PYTEST) $(E2E_TESTS))
 	$(PYTEST) tests/crash

@@ -38,7 +38,7 @@ from remuda.apiserver.local import LocalCluster
 from remuda.apiserver.security.tls import Certificates
 from remuda.apiserver.store import Store
 from remuda.apiserver.store.sqlite import SqliteJournal
-from remuda.controllers.failure import FailureController
+from remuda.controllers.failure import WORKERS, FailureController
 from remuda.controllers.view import ClusterView
 from remuda.core.devices.machine import load_model
 from remuda.kube.cluster import Cluster
@@ -201,7 +201,7 @@ async def run_signals(root: Path, ask: SignalsAsk) -> SignalsRun:
 async def _tasks(view: ClusterView, queue: WorkQueue[str], failure: FailureController) -> AsyncIterator[None]:
     """The parts of `ControlPlane` that take part."""
     running = [asyncio.create_task(informer.run()) for informer in view.informers]
-    running.append(asyncio.create_task(run_controller("failure", queue, failure, time.time)))
+    running.append(asyncio.create_task(run_controller("failure", queue, failure, time.time, WORKERS)))
     try:
         for informer in view.informers:
             await informer.synced()

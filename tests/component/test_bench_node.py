@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 JUDGED = {
     "CPU while nothing happens",
@@ -21,6 +23,7 @@ JUDGED = {
 }
 
 
+@pytest.mark.slow
 def test_every_part_of_bench_node_measures_something(tmp_path: Path) -> None:
     result = tmp_path / "result.json"
     command = [sys.executable, "-m", "bench.node", "--quick", "--json", str(result)]

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
 import pytest_asyncio
 
 from remuda.api.core_v1 import Pod
@@ -113,6 +114,7 @@ async def test_row_6_the_plugin_comes_again_after_a_kubelet_restart_and_nobody_m
     assert len(place.machines.agents["node-01"].holders()) == 3
 
 
+@pytest.mark.slow
 async def test_faults_of_our_own_plugin_are_met_as_a_kubelet_meets_them(place: Place) -> None:
     agent = place.machines.agents["node-01"]
     agent.inject_plugin_fault(RESOURCE_GPU, FAIL)

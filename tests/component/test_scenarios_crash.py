@@ -83,6 +83,7 @@ async def _ends_well(world: World, case: Case) -> None:
     await world.parked("job", case.spares)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_control_plane_killed_at_any_of_its_writes(name: str) -> None:
     """One world for each write of the recovery, until there is none left."""
@@ -115,6 +116,7 @@ def test_control_plane_killed_at_any_of_its_writes(name: str) -> None:
     assert hits >= 3, "a recovery takes at least: new attempt, barrier open, first step"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_power_cut_at_any_commit_of_a_recovery(name: str) -> None:
     """Every simulated pod dies with the machine, so the restart is an interruption too; but nothing is done twice, nobody

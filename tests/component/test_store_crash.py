@@ -14,6 +14,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from remuda.apiserver.store import SqliteJournal, Store
 
 KILLS = 20
@@ -51,6 +53,7 @@ async def write_forever(path: str) -> None:
     await asyncio.gather(*(writer(number) for number in range(WRITERS)))
 
 
+@pytest.mark.slow
 def test_no_acknowledged_write_is_lost(tmp_path: Path) -> None:
     seed = random.SystemRandom().randrange(2**32)
     print(f"seed {seed}")

@@ -160,6 +160,7 @@ class ControlPlane:
             f"--etcd-servers={etcd_url}",
             f"--token-auth-file={tokens}",
             "--authorization-mode=Node,RBAC",
+            "--allow-privileged=true",  # as on every cluster that runs agents of any kind
             "--service-account-issuer=https://kubernetes.default.svc",
             f"--service-account-key-file={signing_key}",
             f"--service-account-signing-key-file={signing_key}",

@@ -23,7 +23,7 @@ from remuda.runtime.leading import ManagerConfig, manage
 from remuda.runtime.link_endpoint import LINK, LinkConfig
 from remuda.runtime.node_agent import NodeAgentConfig, node_agent
 from tests.e2e.rig import until
-from tests.kube.control_plane import ControlPlane
+from tests.kube.control_plane import ROOT, ControlPlane
 from tests.kube.own_plane import own_plane
 
 SPACE, ACCOUNT, NODE = "kube-system", "remuda-agent", "link-node"
@@ -54,6 +54,8 @@ class Quiet:
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """Of its own: it installs our kinds and registers a node."""
     with own_plane(tmp_path_factory.mktemp("link")) as plane:
+        plane.kubectl("apply", "-f", str(ROOT / "deploy" / "crds"))
+        plane.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=20s")
         for path, body in (
             (f"/api/v1/namespaces/{SPACE}/serviceaccounts", {"metadata": {"name": ACCOUNT}}),
             ("/api/v1/nodes", {"metadata": {"name": NODE}}),

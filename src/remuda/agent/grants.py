@@ -202,7 +202,7 @@ class Grants:
         return Allocation(tuple(ids), shown, identity(mine) | environment(self._place.node, shown, []))
 
     async def allocate(self, pod: Pod, ids: Sequence[str], *, simulated: bool = False) -> Allocation:
-        new = Grant(tuple(ids), pod.uid, f"{pod.namespace}/{pod.name}", at=self._clock())
+        new = Grant(tuple(ids), pod.uid, f"{pod.namespace}/{pod.name}", at=self._since(pod.uid, "", ""))
         self.table.check(new, self._inventory.rows)
         mine = self.table.of(pod.uid)
         if mine and new.name not in {grant.name for grant in mine}:

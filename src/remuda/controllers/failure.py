@@ -27,6 +27,9 @@ from remuda.kube.workqueue import WorkQueue
 
 log = structlog.get_logger(__name__)
 
+# Nodes judged at a time. A verdict waits for the disk; one after another, a burst of faults would make the last wait for them all.
+WORKERS = 8
+
 
 class Seen(msgspec.Struct, frozen=True):
     devices: NodeDevices

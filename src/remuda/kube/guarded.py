@@ -1,9 +1,9 @@
 """`GuardedCluster`: a `Cluster` that asks before each call whether it may be made.
 
 Two guards are known. `FencedCluster` reads freely and writes only while a term lasts: cancelling the work of a leader that lost
-its lease is enough as long as its process runs, but one that was frozen may wake in the middle of a function, long after another has
-taken over; its next write ends here, before it is sent. `SeverableCluster` does neither while its `Gate` is shut: a node that
-cannot reach the API.
+its lease is enough as long as its process runs, but one that was frozen may wake in the middle of a function, long after another
+has taken over; its next write ends here, before it is sent. `SeverableCluster` does neither while its `Gate` is shut: a node
+that cannot reach the API.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import asyncio
 import random
 from collections.abc import Callable
 
-from remuda.controllers.failure import FailureController
+from remuda.controllers.failure import WORKERS, FailureController
 from remuda.controllers.training import TrainingController
 from remuda.controllers.view import ClusterView
 from remuda.core.workload.kubelet_form import KubeletForm
@@ -65,5 +65,6 @@ class ControlPlane:
                 await informer.synced()
             group.create_task(self.scheduler.run(), name="scheduler")
             group.create_task(self._events.run(), name="events")
-            group.create_task(run_controller("failure", self._nodes, self.failure, self._clock), name="failure")
+            judging = run_controller("failure", self._nodes, self.failure, self._clock, WORKERS)
+            group.create_task(judging, name="failure")
             group.create_task(run_controller("training", self._jobs, self.training, self._clock), name="training")

@@ -3,10 +3,10 @@
 import msgspec
 
 from remuda.api.core_v1 import Node, NodeSpec
-from remuda.api.devices import DeviceState, NodeDevices, Verdict
+from remuda.api.devices import DeviceState, NodeDevices, Notice, Verdict
 from remuda.api.meta import ObjectMeta
 from remuda.cli.devicerows import DeviceRows
-from remuda.cli.devices import entries, render_ledger
+from remuda.cli.devices import counted, document, entries, noted, render_ledger
 from remuda.cli.nodes import render_nodes
 from tests.unit.cli.scenes import (
     NOW,
@@ -150,3 +150,25 @@ def test_empty_clusters_say_so(cli: Cli) -> None:
     assert cli.run("devices").out.startswith("No devices.")
     assert cli.run("nodes").out.startswith("No nodes.")
     assert cli.run("nodes", "-o", "json").document["items"] == []
+
+
+def test_what_is_wrong_with_a_node_is_told_apart_from_its_devices() -> None:
+    nodes, devices = sample()
+    words = "The plugin for nvidia.com/gpu is lost; none of its 8 devices failed, 8 held by default/hello-worker-0."
+    lost = Notice("PluginLost", words, "nvidia.com/gpu", at(-30), at(30))
+    hit = msgspec.structs.replace(devices[0], notices=[lost])
+    screen = text_of(
+        render_ledger(entries(nodes, [hit, *devices[1:]], pods()), NOW, notices=noted([hit, *devices[1:]])), 250
+    )
+    [line] = [line for line in screen.splitlines() if "PluginLost" in line]
+    assert line.startswith(
+        "node-01  PluginLost    30s  The plugin for nvidia.com/gpu is lost; none of its 8 devices failed"
+    )
+    assert line.endswith(f"Held down until {at(30):%H:%M:%S}: nothing is made of it before.")
+    later = text_of(render_ledger(entries(nodes, [hit], pods()), NOW + 31, notices=noted([hit])), 250)
+    assert "Held down" not in later
+    document_ = document(entries(nodes, [hit], pods()), noted([hit]), counted([hit], pods()))
+    assert document_["notices"][0]["holdingUntil"] == at(30).isoformat().replace("+00:00", "Z")
+    assert document_["counts"] == [
+        {"node": "node-01", "resource": "nvidia.com/gpu", "total": 8, "healthy": 8, "unfit": 0, "held": 8, "free": 0}
+    ]

@@ -110,8 +110,8 @@ async def test_a_bookmark_is_a_place_to_go_on_from() -> None:
         assert informer.relists == 1
 
 
-@pytest.mark.parametrize(("large", "froze"), [(2, 1), (3, 0)])
-async def test_a_large_copy_is_taken_out_of_the_collectors_sight_once(
+@pytest.mark.parametrize(("large", "froze"), [(1, 3), (2, 1), (3, 1), (4, 0)])
+async def test_a_copy_that_has_grown_is_taken_out_of_the_collectors_sight(
     monkeypatch: pytest.MonkeyPatch, large: int, froze: int
 ) -> None:
     frozen: list[None] = []

@@ -41,6 +41,7 @@ class Asker:
         self.lost: set[int] = set()
         self.is_blind = False
         self.answered_at: dict[int, float] = {}
+        self.asks_since = clock()
         self._node = node
         self._child = child
         self._census = census

@@ -271,8 +271,8 @@ class HardwareBackend(Heard):
         return known.last if known is not None else None
 
     def last_heard(self, device: str) -> float | None:
-        numbers = (n for n in self._asker.answered_at if device_id(n) == device)
-        return next((self._asker.answered_at[n] for n in numbers), None)
+        number = next((n for n in self.census.ids.devices if device_id(n) == device), None)
+        return None if number is None else self._asker.answered_at.get(number, self._asker.asks_since)
 
     def inject(self, device: str, code: str) -> None:
         raise real_hardware(self.config.node)

@@ -4,6 +4,9 @@ An agent tells a signal twice: over its stream at once, and in NodeDevices when 
 first until the second arrives, so that a verdict need not wait for it. It is a cache of news and nothing else: a manager that
 starts without it judges the same, a moment later.
 
+Of a code that is said again and again one signal is held, as in the record: a driver's noise costs little and cannot push out the
+fault that took a device out of use.
+
 A signal leaves when the node's record names the same code from the same source at that time or later, or after `FORGET_S`: by
 then the agent has written it, or is not going to.
 """
@@ -14,7 +17,8 @@ import msgspec
 
 from remuda.api.devices import NodeDevices, ObservedDevice, Signal
 from remuda.api.meta import to_seconds
-from remuda.core.failure.timers import with_signal
+from remuda.core.devices.faults import classify
+from remuda.core.failure.timers import is_repeat, with_signal
 
 FORGET_S = 30.0
 MAX_PER_DEVICE = 32
@@ -26,8 +30,15 @@ class SignalOverlay:
 
     def hear(self, node: str, device: str, signal: Signal, now: float) -> None:
         kept = self._heard.setdefault(node, {}).setdefault(device, [])
-        kept.append((now, signal))
-        del kept[:-MAX_PER_DEVICE]
+        place = _standing(kept, signal)
+        if place is None:
+            kept.append((now, signal))
+            del kept[:-MAX_PER_DEVICE]
+        elif is_repeat(kept[place][1], signal):
+            kept[place] = now, kept[place][1]
+        else:
+            del kept[place]
+            kept.append((now, signal))
 
     def merged(self, node: NodeDevices, now: float) -> NodeDevices:
         """The node's record with what was heard since; the same object when that adds nothing."""
@@ -51,6 +62,21 @@ class SignalOverlay:
         for _, signal in kept:
             device = with_signal(device, signal)
         return device
+
+
+def _standing(kept: list[tuple[float, Signal]], again: Signal) -> int | None:
+    """Where the same code stands already, not taken back since. What takes others back has to be heard each time."""
+    fault = classify(again.source, again.code)
+    if fault.clears or fault.retracts:
+        return None
+    for place in range(len(kept) - 1, -1, -1):
+        signal = kept[place][1]
+        if (signal.source, signal.code) == (again.source, again.code):
+            return place
+        earlier = classify(signal.source, signal.code)
+        if earlier.clears or again.code in earlier.retracts:
+            return None
+    return None
 
 
 def _is_known(device: ObservedDevice, signal: Signal) -> bool:

@@ -36,15 +36,22 @@ def believed_at(signal: Signal, timers: Timers) -> float:
     return to_seconds(signal.time) + timers.debounce_s if signal.time is not None else 0.0
 
 
+def is_repeat(before: Signal, again: Signal) -> bool:
+    """Whether `again`, of the same source and code, says nothing that `before` did not."""
+    if before.time is None or again.time is None:
+        return False
+    if 0 <= to_seconds(again.time) - to_seconds(before.time) < REPEAT_S:
+        return True
+    return classify(again.source, again.code).debounced  # it never went: a later time would start the debounce anew
+
+
 def with_signal(device: ObservedDevice, signal: Signal) -> ObservedDevice:
     """The device after one more observation; the same object when it says nothing new."""
     fault = classify(signal.source, signal.code)
     same = next((s for s in device.signals if (s.source, s.code) == (signal.source, signal.code)), None)
-    if same is not None and same.time is not None and signal.time is not None:
-        if 0 <= to_seconds(signal.time) - to_seconds(same.time) < REPEAT_S:
-            return device
-        if fault.debounced:
-            return device  # it never went: a later time would start the debounce anew
+    # Evidence of health is news again once something came after it.
+    if same is not None and is_repeat(same, signal) and not (fault.clears and same is not device.signals[-1]):
+        return device
     taken_back = [s for s in device.signals if s.code in fault.retracts]
     if fault.retracts and not taken_back:
         return device

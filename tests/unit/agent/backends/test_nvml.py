@@ -355,3 +355,15 @@ async def test_wiring_that_cannot_be_asked_now_is_asked_later(make: Make, librar
 async def test_real_devices_cannot_be_told_to_fail(make: Make) -> None:
     with pytest.raises(Refusal, match="RealHardware"):
         (await make()).inject("gpu-0", "xid-79")
+
+
+async def test_row_48_it_is_known_when_each_device_last_answered(make: Make, library: Library, clock: Clock) -> None:
+    backend = await make()
+    begun = clock.now
+    assert {backend.last_heard(f"gpu-{n}") for n in range(8)} == {begun}
+    library.says("lost 3")
+    clock.now += 100.0
+    await backend.look()
+    assert backend.last_heard("gpu-3") == begun
+    assert backend.last_heard("gpu-0") == begun + 100.0
+    assert backend.last_heard("gpu-99") is None

@@ -76,3 +76,36 @@ def test_signals_of_the_node_are_notices() -> None:
     short = msgspec.structs.replace(devices, observed=msgspec.structs.replace(devices.observed, signals=[signal]))
     [notice] = judge_notices(short, offering(a_node(), 7), [], NOW, TIMERS)
     assert (notice.reason, notice.since, notice.holding_until) == ("DevicesMissing", to_time(5), None)
+
+
+# --- devices a plugin does not list ---------------------------------------------------------------------------------------
+
+
+def listing(node: NodeBuilder, **capacity: int) -> Node:
+    amounts = {name.replace("_", "/").replace("DOT", "."): str(count) for name, count in capacity.items()}
+    found = node.node()
+    return msgspec.structs.replace(
+        found, status=msgspec.structs.replace(found.status, capacity=amounts, allocatable=amounts)
+    )
+
+
+@pytest.mark.parametrize(("capacity", "reasons"), [(8, []), (7, ["DevicesNotListed"]), (24, [])])
+def test_fewer_listed_than_there_are(capacity: int, reasons: list[str]) -> None:
+    """More are shares of the same devices."""
+    node = a_node()
+    pods = [a_held_pod("a", node.name, ["gpu-0"])]
+    found = judge_notices(node.devices(), listing(node, nvidiaDOTcom_gpu=capacity), pods, NOW, TIMERS)
+    assert [n.reason for n in found] == reasons
+    assert all("held by default/a" in n.message and is_held_down(n, NOW) for n in found)
+
+
+def test_what_is_known_to_be_broken_is_not_missed_twice() -> None:
+    node = a_node().signal("gpu-0", "xid-79")
+    devices = node.devices()
+    devices = msgspec.structs.replace(devices, verdicts=judge_node(devices, [], NOW))
+    assert judge_notices(devices, listing(node, nvidiaDOTcom_gpu=7), [], NOW, TIMERS) == []
+
+
+def test_a_silent_agent_is_told_at_once() -> None:
+    [notice] = judge_notices(a_node().devices(), offering(a_node(), 8), [], NOW, TIMERS, silent_since=900.0)
+    assert (notice.reason, notice.since, notice.holding_until) == ("AgentSilent", to_time(900.0), None)

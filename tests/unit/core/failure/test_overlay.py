@@ -1,6 +1,9 @@
 """News from the stream until the API has it."""
 
+import random
+
 import msgspec
+import pytest
 
 from remuda.api.devices import NodeDevices, Observed, ObservedDevice, Signal
 from remuda.api.meta import ObjectMeta, to_time
@@ -64,3 +67,36 @@ def test_a_flood_is_bounded() -> None:
     held = overlay._heard["n1"]["gpu-0"]
     assert len(held) == MAX_PER_DEVICE
     assert msgspec.structs.asdict(held[-1][1])["code"] == f"xid-{10 * MAX_PER_DEVICE - 1}"
+
+
+def test_noise_does_not_push_out_a_fault() -> None:
+    overlay = SignalOverlay()
+    overlay.hear("n1", "gpu-0", xid("xid-79", 10), 10.0)
+    for number in range(20 * MAX_PER_DEVICE):
+        at = 10 + number / 40
+        overlay.hear("n1", "gpu-0", xid(("xid-13", "xid-31")[number % 2], at), at)
+    assert sorted(codes(overlay.merged(a_node(), 26.0))[0]) == ["xid-13", "xid-31", "xid-79"]
+    assert len(overlay._heard["n1"]["gpu-0"]) == 3
+
+
+def test_what_is_said_on_and_on_does_not_leave_with_age() -> None:
+    overlay = SignalOverlay()
+    for at in range(10, 10 + 3 * int(FORGET_S), 2):
+        overlay.hear("n1", "gpu-0", xid("health-lost", at), float(at))
+    (held,) = overlay.merged(a_node(), 10 + 3 * FORGET_S).observed.devices[0].signals
+    assert held == xid("health-lost", 10)  # a later time would start its debounce anew
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_held_says_the_same_as_all_that_was_heard(seed: int) -> None:
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    overlay, told = SignalOverlay(), ObservedDevice("gpu-0", "H100")
+    at = 10.0
+    for _ in range(MAX_PER_DEVICE):
+        at += chance.choice((0.1, 0.9, 1.5))
+        signal = xid(chance.choice(("xid-79", "xid-13", "health-lost", "health-back", "probe-passed")), at)
+        overlay.hear("n1", "gpu-0", signal, at)
+        told = with_signal(told, signal)
+        held = overlay.merged(a_node(), at).observed.devices[0]
+        assert (held.signals, held.flaps) == (told.signals, told.flaps)

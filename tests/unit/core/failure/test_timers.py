@@ -82,3 +82,9 @@ def test_a_slice_is_as_bad_as_its_device_and_not_the_other_way_round() -> None:
     assert states == [DeviceState.UNHEALTHY] * 3
     states = [v.state for v in judge_node(node_of(parent, heard(slices[0], (1, "xid-79")), slices[1]), [], 2, TIMERS)]
     assert states == [DeviceState.HEALTHY, DeviceState.UNHEALTHY, DeviceState.HEALTHY]
+
+
+def test_evidence_of_health_counts_again_after_another_fault_however_soon() -> None:
+    device = heard(GPU, (1, "probe-passed"), (2, "xid-79"), (3, "probe-passed"))
+    assert [s.code for s in device.signals] == ["probe-passed"]
+    assert heard(device, (4, "probe-passed")) is device
