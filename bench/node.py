@@ -93,7 +93,13 @@ def allocate_bars(runs: list[AllocateRun]) -> list[Bar]:
         ms("round trip, p99", 0.99, lambda r: r.allocate),
         ms("empty call, median", 0.5, lambda r: r.empty),
         ms("empty call, p99", 0.99, lambda r: r.empty),
-        Bar(group, "that, against it", [at(r.allocate, 0.5) / at(r.empty, 0.5) for r in runs], None, "x"),
+        Bar(
+            group,
+            "round trip, against an empty call",
+            [at(r.allocate, 0.5) / at(r.empty, 0.5) for r in runs],
+            None,
+            "x",
+        ),
         ms("a pod admitted, median", 0.5, lambda r: r.admit),
         ms("a pod admitted, p99", 0.99, lambda r: r.admit),
     ]

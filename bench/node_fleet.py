@@ -5,7 +5,8 @@ server, garbage collection, built-in controllers, scheduler, controllers, and fo
 kubelet. The pods are plain ones (`nvidia.com/gpu: 1`), made through the API and placed by the scheduler; none is pre-bound.
 
 CPU is the whole process's (writer threads included) over a window that begins when all pods run and the fleet has been left alone
-for one lease: seconds of CPU by seconds of wall time, which other load on the machine does not change much. Leases are judged
+for one lease: seconds of CPU by seconds of wall time. Events of the pods' start are still being written then, a few at a time.
+Load from others does not count, but slows every second down: compare runs of a quiet machine. Leases are judged
 from the manager's side, by its own informer: how old a node's last known renewal was when the next one was seen.
 """
 

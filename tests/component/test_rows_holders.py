@@ -96,6 +96,7 @@ async def test_row_20_and_when_the_node_is_dead_its_devices_count_for_nothing(wo
     await create(world, gpus("c", 1, select={"kubernetes.io/hostname": NODE}))
     await world.sleep(10.0)
     assert not the_pod(world, "c").spec.node_name
+    assert "1 node dead" in scheduled(the_pod(world, "c"))[1]
 
 
 @in_world(nodes=2, racks=1)

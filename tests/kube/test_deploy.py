@@ -65,6 +65,7 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
         plane.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=20s")
         for name in ("manager.yaml", "agent.yaml"):
             plane.kubectl("apply", "--validate=strict", "-f", str(DEPLOY / name))
+        plane.request("POST", "/api/v1/namespaces/default/serviceaccounts", {"metadata": {"name": "default"}})
         for node in (HERE, THERE):
             plane.request("POST", "/api/v1/nodes", {"metadata": {"name": node}})
         yield plane
@@ -110,12 +111,10 @@ async def cast(plane: ControlPlane, tmp_path: Path) -> AsyncIterator[Cast]:
     pod = agents_pod(plane)
     link = tmp_path / "link-token"
     link.write_text(token_of(plane, "remuda-agent", pod, LINK))
-    async with (
-        asyncio.timeout(DEADLINE_S),
-        HttpCluster(access=kubeconfig.load(plane.kubeconfig)) as admin,
-        as_user(plane, token_of(plane, "remuda-manager"), tmp_path / "manager") as manager,
-        as_user(plane, token_of(plane, "remuda-agent", pod), tmp_path / "agent") as agent,
-    ):
+    manager = as_user(plane, token_of(plane, "remuda-manager"), tmp_path / "manager")
+    agent = as_user(plane, token_of(plane, "remuda-agent", pod), tmp_path / "agent")
+    own = HttpCluster(access=kubeconfig.load(plane.kubeconfig))
+    async with asyncio.timeout(DEADLINE_S), own as admin, manager, agent:
         yield Cast(admin, manager, agent, link)
 
 

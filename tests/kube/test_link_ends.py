@@ -85,7 +85,8 @@ def token(plane: ControlPlane, tmp_path: Path) -> Path:
 async def api(plane: ControlPlane) -> AsyncIterator[HeldBack]:
     """With a manager at work on it; the port is the agent's."""
     access = kubeconfig.load(plane.kubeconfig)
-    async with asyncio.timeout(DEADLINE_S), HttpCluster(access=access) as manager, HeldBack(access=access) as agent:
+    agent = HeldBack(access=access)
+    async with asyncio.timeout(DEADLINE_S), HttpCluster(access=access) as manager, agent:
         link = LinkConfig("127.0.0.1", 0, "127.0.0.1", SPACE, account=f"system:serviceaccount:{SPACE}:{ACCOUNT}")
         config = ManagerConfig(timing=Timing(4, 2.5, 0.2), link=link)
         work = asyncio.create_task(manage(config, manager, manager, identity="m", said=Quiet()))

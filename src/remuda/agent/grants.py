@@ -84,6 +84,8 @@ class Grants:
         self._changed = changed
         self._device_files = device_files
         self._inherited: dict[str, list[Holding]] = {}  # by uid
+        self._served: set[str] = set()
+        inventory.subscribe(lambda: self._served.update(inventory.resources()))
         desk.links.socket_mode = 0o666 if place.shared else 0o600
 
     # --- what the device plugin does ------------------------------------------------------------------------------------
@@ -167,7 +169,7 @@ class Grants:
     async def attach(
         self, pod: Pod, container: str, resource: str, ids: Sequence[str], *, simulated: bool = False
     ) -> Allocation:
-        if resource not in self._served():
+        if not self._serves(resource):
             return await self._attach_foreign(pod, ids, simulated=simulated)
         devices = tuple(in_order(ids))
         known = self.table.grants.get(Grant(devices, pod.uid).name)
@@ -186,9 +188,10 @@ class Grants:
             log.warning("KubeletChoseOtherDevices", pod=new.pod, devices=list(devices), chosen=list(chosen))
         return await self._enter(pod, new, simulated, keep=known is not None and known.uid in ("", pod.uid))
 
-    def _served(self) -> set[str]:
-        """Resources of ours, also while all their devices are cut into others."""
-        return {*self._inventory.resources(), *(g.resource for g in self.table.grants.values() if g.resource)}
+    def _serves(self, resource: str) -> bool:
+        """Whether it is one of ours; once it is, it stays so, also while all its devices are cut into others."""
+        self._served.update(self._inventory.resources(), (g.resource for g in self.table.grants.values()))
+        return resource in self._served
 
     async def _attach_foreign(self, pod: Pod, ids: Sequence[str], *, simulated: bool) -> Allocation:
         """Devices of somebody else's plugin. Their ids say nothing here, not even when one of ours is called the same; the pod

@@ -27,7 +27,7 @@ from remuda.kube.workqueue import WorkQueue
 
 log = structlog.get_logger(__name__)
 
-# Nodes judged at a time. A verdict waits for the disk; one after another, a burst of faults would make the last wait for them all.
+# Nodes judged at a time. A verdict waits for the disk: one after another, the last of a burst would wait for all of them.
 WORKERS = 8
 
 

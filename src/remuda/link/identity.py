@@ -62,7 +62,9 @@ class TokenReviewer:
             review = await self._cluster.create(TokenReview, {"metadata": {}, "spec": asked})
         except ApiError as error:
             raise Refusal(
-                "IdentityUnknown", f"The API cannot say whose the token is: {error}.", "The agent tries again by itself."
+                "IdentityUnknown",
+                f"The API cannot say whose the token is: {error}.",
+                "The agent tries again by itself.",
             ) from error
         if not review.status.authenticated:
             raise Refusal("Unauthenticated", "The API does not know the token.", "Renew the agent's token.")

@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 from remuda.cli.app import main
-from remuda.cli.up import describe, last_lines, merge
-from remuda.runtime.config import ClusterConfig
+from remuda.cli.up import describe, last_lines, merge, whole_gpus
+from remuda.runtime.config import ClusterConfig, check_config
+from remuda.runtime.models import machine_model
+from remuda.runtime.sharing import offers, show_layouts, show_replicas
 from remuda.runtime.state import StateDir
 
 MADE = ClusterConfig(nodes=4, racks=1, lease_seconds=3.0)
@@ -18,6 +20,18 @@ def test_options_win_over_the_directory_and_that_over_defaults() -> None:
     assert merge(None, unset) == ClusterConfig()
     assert merge(MADE, unset) == MADE
     assert merge(MADE, {"nodes": 8, "lease": 2.0}) == ClusterConfig(nodes=8, racks=1, lease_seconds=2.0)
+
+
+def test_devices_cut_and_shared_are_said_as_they_are_asked_for() -> None:
+    asked = {"mig": ("gpu-0=3g.40gb,3g.40gb", "all=1g.10gb*7"), "replicas": ("nvidia.com/mig-1g.10gb=2",)}
+    config = check_config(merge(None, asked))
+    assert config.mig == {"gpu-0": ("3g.40gb",) * 2, "all": ("1g.10gb",) * 7}
+    assert config.replicas == {"nvidia.com/mig-1g.10gb": 2}
+    assert "; cut gpu-0=3g.40gb*2, all=1g.10gb*7; shared nvidia.com/mig-1g.10gb=2 (" in describe(config)
+    again = merge(None, {"mig": tuple(show_layouts(config.mig)), "replicas": tuple(show_replicas(config.replicas))})
+    assert again == config
+    assert offers(machine_model("dgx-h100"), config.mig) == ["nvidia.com/mig-3g.40gb", "nvidia.com/mig-1g.10gb"]
+    assert (whole_gpus(config), whole_gpus(ClusterConfig()), whole_gpus(ClusterConfig(model="mi300x-8x"))) == (0, 8, 0)
 
 
 def test_the_cluster_in_one_line() -> None:
@@ -35,6 +49,15 @@ def test_the_cluster_in_one_line() -> None:
         (["--model", "toaster"], "UnknownMachineModel", "Known: "),
         (["--runtime", "magic"], "InvalidRuntime", "process or simulated"),
         (["--lease", "0"], "InvalidLease", "1 to 3600"),
+        (["--mig", "gpu-0"], "InvalidMigLayout", "gpu-0=3g.40gb*2"),
+        (["--mig", "gpu-0=3g.30gb"], "UnknownMigProfile", "Near: 3g.40gb"),
+        (["--mig", "all=3g.40gb*3"], "IllegalMigLayout", "2 x 3g.40gb would fit"),
+        (["--mig", "gpu-8=3g.40gb"], "UnknownDevice", "gpu-0, gpu-1"),
+        (["--mig", "gpu-0=3g.40gb", "--model", "l40s-4x-pcie"], "MigNotSupported", "gpu-0 cannot be cut"),
+        (["--mig", "gpu-0=3g.40gb"], "StateMadeDifferently", "no --mig, not --mig gpu-0=3g.40gb"),
+        (["--replicas", "gpu=2"], "InvalidReplicas", "nvidia.com/gpu=4"),
+        (["--replicas", "nvidia.com/gpu=0"], "InvalidReplicas", "from 1 to 64"),
+        (["--replicas", "amd.com/gpu=2"], "InvalidReplicas", "There are: nvidia.com/gpu"),
         (["--nodes", "5"], "StateMadeDifferently", "--nodes 4, not --nodes 5"),
     ],
 )

@@ -23,7 +23,8 @@ def no_room(
     is_all_away: bool,
     is_plugin_lost: bool = False,
 ) -> Refusal:
-    """`gpus` of each pod asked for, and `others` of other devices; `fits` of them would fit in `domain`; `away`: why each node there that takes none does."""
+    """`gpus` of each pod asked for, and `others` of other devices; `fits` of them would fit in `domain`; `away`: why each node
+    there that takes none does."""
     if not is_known:
         if topology:
             return Refusal(reason, f"No node has the label {topology}.", "Label the nodes or drop topology.required.")

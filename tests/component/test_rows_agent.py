@@ -1,0 +1,84 @@
+"""Checklist rows 26 and 48 on `remuda agent` as it runs beside a kubelet: its lease, its limits, its CDI specs."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from remuda.api.core_v1 import NODE_LEASE_NAMESPACE, Lease, Namespace, Node
+from remuda.api.errors import Refusal
+from remuda.core.failure.silence import agent_lease, silent_since
+from remuda.node.devices.cdi import known_devices
+from remuda.runtime.node_agent import NodeAgentConfig, agent_config, node_agent, parse_timeouts
+from tests.builders.nodes import Rig
+
+NODE = "node-01"
+
+
+async def a_cluster() -> Rig:
+    rig = Rig(time.time)
+    for name in ("default", NODE_LEASE_NAMESPACE):
+        await rig.cluster.create(Namespace, {"metadata": {"name": name}})
+    await rig.cluster.create(Node, {"metadata": {"name": NODE}})
+    return rig
+
+
+def a_config(root: Path, *timeouts: str, cdi: str = "") -> NodeAgentConfig:
+    kubelet = root / "kubelet"
+    (kubelet / "device-plugins").mkdir(parents=True, exist_ok=True)
+    return NodeAgentConfig(
+        NODE,
+        str(root / "state"),
+        str(kubelet),
+        backend="fake",
+        model="dgx-h100",
+        fence_s=0,
+        report_timeouts=parse_timeouts(timeouts),
+        cdi_dir=cdi,
+    )
+
+
+async def test_row_48_the_agent_renews_a_lease_of_its_own(tmp_path: Path) -> None:
+    rig = await a_cluster()
+    async with node_agent(a_config(tmp_path, "20"), rig.cluster):
+        lease = await rig.seen(Lease, agent_lease(NODE), lambda found: True, NODE_LEASE_NAMESPACE)
+        assert lease.spec.lease_duration_seconds == 20
+        assert silent_since(lease, time.time()) is None
+    assert silent_since(lease, time.time() + 30.0) is not None
+
+
+async def test_row_48_without_a_limit_there_is_no_lease(tmp_path: Path) -> None:
+    rig = await a_cluster()
+    async with node_agent(a_config(tmp_path, "0"), rig.cluster) as agent:
+        await agent.flush()
+        assert not (await rig.cluster.list(Lease, NODE_LEASE_NAMESPACE)).items
+
+
+def test_row_48_limits_as_they_are_written(tmp_path: Path) -> None:
+    made = agent_config(a_config(tmp_path, "60", "gpu-3=120", "gpu-4=0"))
+    assert (made.report_timeout_s, made.report_timeouts) == (60.0, {"gpu-3": 120.0, "gpu-4": 0.0})
+    assert agent_config(a_config(tmp_path)).report_timeout_s == 30.0
+
+
+@pytest.mark.parametrize("text", ["soon", "-1", "=5", "gpu-3=", "gpu-3=x", "nan", "inf"])
+def test_row_48_a_limit_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(Refusal, match="InvalidTimeout"):
+        parse_timeouts((text,))
+
+
+async def test_row_26_a_start_of_the_agent_makes_the_specs_that_a_reboot_took(tmp_path: Path) -> None:
+    rig = await a_cluster()
+    cdi = str(tmp_path / "cdi")
+    config = a_config(tmp_path, cdi=cdi)
+    everything = {f"remuda.dev/gpu=gpu-{n}" for n in range(8)}
+    for _ in range(2):
+        async with node_agent(config, rig.cluster) as agent:
+            await agent.flush()
+            answer = await agent.plugins()["nvidia.com/gpu"].allocate(["gpu-1", "gpu-2"])
+            assert answer.cdi_devices == ("remuda.dev/gpu=gpu-1", "remuda.dev/gpu=gpu-2")
+            assert answer.devices == ()
+            assert known_devices((cdi,)) == everything
+        for path in sorted((tmp_path / "cdi").iterdir()):
+            path.unlink()
