@@ -46,6 +46,9 @@ class ScriptedRuntime:
     def stop(self, key: ContainerKey, grace_s: float) -> None:
         pass
 
+    def set_speed(self, key: ContainerKey, speed: float) -> None:
+        """Nothing here is slow."""
+
     def kill(self, key: ContainerKey) -> None:
         self.killed.append(key)
 

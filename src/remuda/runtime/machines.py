@@ -15,6 +15,7 @@ import structlog
 from remuda.agent.agent import Agent, AgentConfig
 from remuda.agent.backends.fake import FakeBackend
 from remuda.api.core_v1 import Pod
+from remuda.api.devices import NodeDevices
 from remuda.api.drills import Drill
 from remuda.api.training import TrainingJob
 from remuda.kube.cluster import Cluster
@@ -84,6 +85,8 @@ class Machines:
         self.pods = Informer(cluster, Pod, jitter=chance.random)
         self.jobs = Informer(cluster, TrainingJob, jitter=chance.random)
         self.drills = Informer(cluster, Drill, jitter=chance.random)
+        self.ledgers = Informer(cluster, NodeDevices, jitter=chance.random)
+        self.ledgers.subscribe(self._quarantine)
         self._events = EventRecorder(cluster, clock)
         self.agents: dict[str, Agent] = {}
         self.nodes: dict[str, EmbeddedNode] = {}
@@ -138,6 +141,13 @@ class Machines:
         self._feed = PodFeed(self.pods, self.nodes.values(), self.addresses)
         self._drills = DrillRunner(cluster, self.drills, self.nodes.values(), clock)
 
+    def _quarantine(self, old: NodeDevices | None, new: NodeDevices | None) -> None:
+        """Orders reach the plugins: a kubelet must not be offered what nobody may use."""
+        before, after = old.quarantine if old else {}, new.quarantine if new else {}
+        agent = self.agents.get((new or old or NodeDevices()).name)
+        if before != after and agent is not None:
+            agent.quarantine(after)
+
     async def _bound_pods(self, node: str) -> list[Pod]:
         return self.nodes[node].bound_pods()
 
@@ -170,9 +180,10 @@ class Machines:
     async def run(self, ready: asyncio.Event) -> None:
         """Until cancelled. `ready` is set when every node is registered and has its pods."""
         async with asyncio.TaskGroup() as group:
-            for informer in (self.pods, self.jobs, self.drills):
+            informers = (self.pods, self.jobs, self.drills, self.ledgers)
+            for informer in informers:
                 group.create_task(informer.run(), name=f"machines-{informer.kind.resource.plural}")
-            await asyncio.gather(self.pods.synced(), self.jobs.synced(), self.drills.synced())
+            await asyncio.gather(*(informer.synced() for informer in informers))
             await asyncio.gather(*(node.open() for node in self.nodes.values()))
             await asyncio.gather(*(agent.start() for agent in self.agents.values()))
             await asyncio.gather(*(node.start() for node in self.nodes.values()))
