@@ -23,7 +23,7 @@ from remuda.api.names import (
     ANNOTATION_DEVICES,
     LABEL_GANG,
 )
-from remuda.core.placement.gang import Assignment, PlacementPlan, PodAsk, plan_placement
+from remuda.core.placement.gang import Assignment, PlacementPlan, PodAsk, plan_in_steps
 from remuda.core.placement.snapshot import Snapshot, build_snapshot
 from remuda.core.placement.waiting import created_at, gather_gangs
 from remuda.kube.cluster import Cluster, Preconditions
@@ -96,10 +96,17 @@ class Scheduler:
 
     async def cycle(self) -> PlacementPlan:
         now = self._clock()
-        plan = plan_placement(self._snapshot(now), gather_gangs(self._waiting(), self._siblings, self._domain))
-        await write_all(self._bind, plan.assignments)
-        await write_all(lambda refused: self._refuse(*refused, now), plan.refused)
-        return plan
+        asks = gather_gangs(self._waiting(), self._siblings, self._domain)
+        assignments: list[Assignment] = []
+        refused: list[tuple[PodAsk, Refusal]] = []
+        # Piece by piece: a plan for thousands of pods takes seconds, and leases must be renewed meanwhile.
+        for part in plan_in_steps(self._snapshot(now), asks):
+            await write_all(self._bind, part.assignments)
+            await write_all(lambda why: self._refuse(*why, now), part.refused)
+            assignments += part.assignments
+            refused += part.refused
+            await asyncio.sleep(0)
+        return PlacementPlan(tuple(assignments), tuple(refused))
 
     def _snapshot(self, now: float) -> Snapshot:
         return build_snapshot(

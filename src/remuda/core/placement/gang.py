@@ -10,7 +10,7 @@ pod of a gang, spares included, sits in one domain; spares never take the place 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -53,6 +53,12 @@ class GangAsk(msgspec.Struct, frozen=True):
     def is_recovering(self) -> bool:
         return self.pinned is not None
 
+    @property
+    def shape(self) -> object:
+        """What decides about members, names apart."""
+        members = tuple((p.gpus, p.others, p.node_selector, p.tolerations) for p in self.members)
+        return members, self.topology, self.pinned, self.waiting_for
+
 
 class Assignment(msgspec.Struct, frozen=True):
     pod: PodAsk
@@ -82,22 +88,35 @@ def ask_of(pod: Pod) -> PodAsk:
 
 def plan_placement(snapshot: Snapshot, asks: Iterable[GangAsk]) -> PlacementPlan:
     """Gangs in order: those already running first (freed room goes back to the gang that lost it), spares last of all."""
+    parts = list(plan_in_steps(snapshot, asks))
+    return PlacementPlan(
+        tuple(a for part in parts for a in part.assignments), tuple(r for part in parts for r in part.refused)
+    )
+
+
+def plan_in_steps(snapshot: Snapshot, asks: Iterable[GangAsk], gangs_per_step: int = 64) -> Iterator[PlacementPlan]:
+    """The same plan piece by piece, so that whoever carries it out can do other things in between. Within a plan room only
+    shrinks: what was refused once is refused, with the same words, to whoever asks the same again."""
     gangs = sorted(asks, key=lambda a: not a.is_recovering)
     room = Room.of(snapshot)
+    refusals: dict[object, Refusal] = {}
+    domain_of: dict[str, str | None] = {}
     done: list[Assignment] = []
     refused: list[tuple[PodAsk, Refusal]] = []
-    domain_of: dict[str, str | None] = {}
-    for ask in gangs:
+    for number, ask in enumerate(gangs, start=1):
         domain_of[ask.key] = ask.pinned
-        if not ask.members:
-            continue
-        placed = place_members(snapshot, ask, room)
-        if isinstance(placed, Refusal):
-            refused.extend((pod, placed) for pod in ask.members)
-            continue
-        domain_of[ask.key] = snapshot.domain_of(placed[0].node, ask.topology)
-        _take(snapshot, room, placed)
-        done.extend(placed)
+        if ask.members:
+            placed = refusals.get(ask.shape) or place_members(snapshot, ask, room)
+            if isinstance(placed, Refusal):
+                refusals[ask.shape] = placed
+                refused.extend((pod, placed) for pod in ask.members)
+            else:
+                domain_of[ask.key] = snapshot.domain_of(placed[0].node, ask.topology)
+                _take(snapshot, room, placed)
+                done.extend(placed)
+        if number % gangs_per_step == 0:
+            yield PlacementPlan(tuple(done), tuple(refused))
+            done, refused = [], []
     for ask in gangs:
         for spare in ask.spares:
             placed = _place_spare(snapshot, spare, ask.topology, domain_of[ask.key], room)
@@ -106,7 +125,7 @@ def plan_placement(snapshot: Snapshot, asks: Iterable[GangAsk]) -> PlacementPlan
                 continue
             _take(snapshot, room, placed)
             done.extend(placed)
-    return PlacementPlan(tuple(done), tuple(refused))
+    yield PlacementPlan(tuple(done), tuple(refused))
 
 
 def place_members(snapshot: Snapshot, ask: GangAsk, room: Room | None = None) -> list[Assignment] | Refusal:
@@ -123,13 +142,17 @@ def place_members(snapshot: Snapshot, ask: GangAsk, room: Room | None = None) ->
         found = _fit(snapshot, domains.get(ask.pinned, []), ask.members, room)
         return found if found is not None else explain(snapshot, ask.members, ask.topology, ask.pinned, room)
     # Tightest domain first keeps the large ones whole; one with room for the spares beats one without.
-    order = sorted(domains, key=lambda d: (sum(room.free[ix].bit_count() for ix in domains[d]), d))
+    order = sorted(domains, key=lambda d: (_free(domains[d], room), d)) if len(domains) > 1 else list(domains)
     for extra in (ask.spares, ()) if ask.spares else ((),):
         for domain in order:
             found = _fit(snapshot, domains[domain], ask.members, room, extra)
             if found is not None:
                 return found
     return explain(snapshot, ask.members, ask.topology, None, room)
+
+
+def _free(nodes: Iterable[int], room: Room) -> int:
+    return sum(room.free[ix].bit_count() for ix in nodes)
 
 
 def _place_spare(
@@ -143,7 +166,7 @@ def _place_spare(
 
 def _unknown(snapshot: Snapshot, members: Sequence[PodAsk]) -> Refusal | None:
     """A resource that no node names. Where no node names any, plugins are still to come, and that is said instead."""
-    offered = sorted({r for view in snapshot.nodes for r in view.offered if is_extended(r)})
+    offered = snapshot.offered
     if not offered:
         return None
     for resource in dict.fromkeys(r for pod in members for r in pod.requests if is_extended(r)):
@@ -177,30 +200,34 @@ def _fit(
     extra: Sequence[PodAsk] = (),
 ) -> list[Assignment] | None:
     """First fit of all `pods` on those nodes; None when one does not fit, or `extra` would not fit beside them."""
-    found, left = _first_fit(snapshot, nodes, pods, room)
-    if len(found) < len(pods) or len(_first_fit(snapshot, nodes, extra, left)[0]) < len(extra):
-        return None
-    return found
+    mark = room.mark()
+    found = _first_fit(snapshot, nodes, pods, room)
+    fits = len(found) == len(pods) and len(_first_fit(snapshot, nodes, extra, room)) == len(extra)
+    room.rollback(mark)
+    return found if fits else None
 
 
 def count_fit(snapshot: Snapshot, nodes: Sequence[int], pods: Sequence[PodAsk], room: Room) -> int:
     """How many of those pods those nodes could take."""
-    return len(_first_fit(snapshot, nodes, pods, room)[0])
+    mark = room.mark()
+    found = _first_fit(snapshot, nodes, pods, room)
+    room.rollback(mark)
+    return len(found)
 
 
-def _first_fit(
-    snapshot: Snapshot, nodes: Sequence[int], pods: Sequence[PodAsk], room: Room
-) -> tuple[list[Assignment], Room]:
-    """(those that fit, what is left after them)."""
-    room = room.copy()
+def _first_fit(snapshot: Snapshot, nodes: Sequence[int], pods: Sequence[PodAsk], room: Room) -> list[Assignment]:
+    """Those that fit, taken from `room`."""
     found: list[Assignment] = []
     for pod in sorted(pods, key=lambda p: -p.gpus):  # a large pod needs a whole node, a small one the rest of any
+        requests = pod.requests
         for ix in nodes:
             view = snapshot.nodes[ix]
-            if admits(view, pod) and (devices := room.take(view, ix, pod.requests)) is not None:
+            if room.free[ix].bit_count() < pod.gpus and RESOURCE_GPU in view.resources:
+                continue  # by far the most frequent answer, and the cheapest
+            if admits(view, pod) and (devices := room.take(view, ix, requests)) is not None:
                 found.append(Assignment(pod, view.name, devices))
                 break
-    return found, room
+    return found
 
 
 def admits(view: NodeView, pod: PodAsk) -> bool:
@@ -213,10 +240,10 @@ def admits(view: NodeView, pod: PodAsk) -> bool:
 
 
 def _take(snapshot: Snapshot, room: Room, assignments: Iterable[Assignment]) -> None:
-    at = {node.name: ix for ix, node in enumerate(snapshot.nodes)}
     for assignment in assignments:
-        ix = at[assignment.node]
+        ix = snapshot.index[assignment.node]
         room.spend(snapshot.nodes[ix], ix, assignment.devices, assignment.pod.requests)
+    room.settle()
 
 
 def explain(

@@ -1,8 +1,8 @@
 """What is left on the nodes while a plan is made, and what one pod takes of one node.
 
-`Room` is the only thing a trial changes: a list of free-device masks and a list of counts, copied before a trial and thrown away
-after it. A pod takes all it asks of a node or nothing. Devices are taken per resource from the rows that count for it; which of
-the free ones is `choose`'s decision alone.
+`Room` is the only thing a trial changes: a list of free-device masks and a list of counts, with a log by which a trial is undone.
+What a trial costs is what it took, not the size of the cluster. A pod takes all it asks of a node or nothing. Devices are taken
+per resource from the rows that count for it; which of the free ones is `choose`'s decision alone.
 """
 
 from __future__ import annotations
@@ -18,14 +18,25 @@ from remuda.core.placement.snapshot import NodeView, Snapshot, mask_of
 class Room:
     def __init__(self, free: list[int], left: list[Amounts]) -> None:
         self.free = free
-        self.left = left  # the mappings are replaced, never changed: copies share them
+        self.left = left  # the mappings are replaced, never changed: the log holds the old ones
+        self._log: list[tuple[int, int, Amounts]] = []  # node, what it had before
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> Room:
         return cls(list(snapshot.free), list(snapshot.left))
 
-    def copy(self) -> Room:
-        return Room(list(self.free), list(self.left))
+    def mark(self) -> int:
+        """A point to go back to."""
+        return len(self._log)
+
+    def rollback(self, mark: int) -> None:
+        """Give back what was taken since."""
+        while len(self._log) > mark:
+            ix, self.free[ix], self.left[ix] = self._log.pop()
+
+    def settle(self) -> None:
+        """What was taken stays taken: nobody goes back behind this point."""
+        self._log.clear()
 
     def take(self, view: NodeView, ix: int, requests: Amounts) -> tuple[str, ...] | None:
         """The devices a pod gets here, taken; None, and nothing taken, when the node has not got all it asks."""
@@ -46,6 +57,7 @@ class Room:
         return devices
 
     def spend(self, view: NodeView, ix: int, devices: Iterable[str], requests: Amounts) -> None:
+        self._log.append((ix, self.free[ix], self.left[ix]))
         self.free[ix] &= ~mask_of(view.devices, devices)
         if self.left[ix]:
             self.left[ix] = {r: n - (1 if r == PODS else requests.get(r, 0)) for r, n in self.left[ix].items()}

@@ -11,7 +11,9 @@ ask. A resource of the ledger is offered only as far as the node's status does: 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 import msgspec
 
@@ -19,7 +21,7 @@ from remuda.api.conditions import is_true
 from remuda.api.core_v1 import Node, Pod, Taint, Toleration
 from remuda.api.devices import DeviceState, NodeDevices, Observed
 from remuda.api.names import ANNOTATION_DEVICES, RESOURCE_GPU
-from remuda.core.placement.requests import PODS, Amounts, amount, amounts_of, requests_of
+from remuda.core.placement.requests import PODS, Amounts, amount, amounts_of, is_extended, requests_of
 
 
 class NodeView(msgspec.Struct, frozen=True):
@@ -39,30 +41,49 @@ class NodeView(msgspec.Struct, frozen=True):
     observed: Observed | None = None  # what the node shows of itself: how its devices are joined
 
 
-class Snapshot(msgspec.Struct, frozen=True):
-    """Nodes in name order and, per node, the mask of free devices and how much is left of what is counted."""
+@dataclass(frozen=True)
+class Snapshot:
+    """Nodes in name order and, per node, the mask of free devices and how much is left of what is counted.
+
+    What is asked of it again and again in one plan is worked out once."""
 
     nodes: tuple[NodeView, ...]
     free: tuple[int, ...]
     left: tuple[Amounts, ...]
 
-    def domains(self, key: str) -> dict[str, list[int]]:
+    def domains(self, key: str) -> Mapping[str, list[int]]:
         """Node indexes per value of the label; with no key the cluster is one domain called ''."""
-        found: dict[str, list[int]] = {}
-        for ix, node in enumerate(self.nodes):
-            value = node.labels.get(key) if key else ""
-            if value is not None:
-                found.setdefault(value, []).append(ix)
+        found = self._domains.get(key)
+        if found is None:
+            found = self._domains[key] = {}
+            for ix, node in enumerate(self.nodes):
+                value = node.labels.get(key) if key else ""
+                if value is not None:
+                    found.setdefault(value, []).append(ix)
         return found
 
-    @property
+    @cached_property
+    def _domains(self) -> dict[str, dict[str, list[int]]]:
+        return {}
+
+    @cached_property
+    def index(self) -> Mapping[str, int]:
+        """Node name -> its place in `nodes`."""
+        return {node.name: ix for ix, node in enumerate(self.nodes)}
+
+    @cached_property
+    def offered(self) -> Sequence[str]:
+        """Extended resources that some node names."""
+        return sorted({r for view in self.nodes for r in view.offered if is_extended(r)})
+
+    @cached_property
     def largest_node(self) -> int:
         """GPUs of the node that has most, well or not; a shared one counts as often as it is offered."""
         return max((_gpus(n) for n in self.nodes), default=0)
 
     def domain_of(self, node: str, key: str) -> str:
         """The node's value of the label; '' when it has none, is unknown, or there is no key."""
-        return next((n.labels.get(key, "") for n in self.nodes if n.name == node), "") if key else ""
+        return self.nodes[self.index[node]].labels.get(key, "") if key and node in self.index else ""
 
     def is_usable(self, node: str, device: str) -> bool:
         view = next((n for n in self.nodes if n.name == node), None)
@@ -79,7 +100,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     def releasing(self, held: Iterable[tuple[str, Iterable[str], Amounts]]) -> Snapshot:
         """The picture if those (node, device ids, requests) were given back: what a gang could have if it let go first."""
-        at = {node.name: ix for ix, node in enumerate(self.nodes)}
+        at = self.index
         free, left = list(self.free), list(self.left)
         for node, ids, requests in held:
             if node in at:
