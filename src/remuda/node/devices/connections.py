@@ -24,6 +24,9 @@ T = TypeVar("T")
 Gone = Callable[[], Awaitable[None]]
 
 MAX_ID = 63  # documented for device ids; longer ones are served and named
+# A kubelet takes any number, and of duplicates the last. No machine has so many devices and no device is two: such a list is a
+# fault of the plugin, and what it means nobody can tell.
+MAX_DEVICES = 4096
 KEPT_COMPLAINTS = 64
 
 
@@ -150,10 +153,14 @@ class Connections:
         """Raises Refusal for a list that cannot be used at all; the rest is used as far as it goes, and named."""
         if "" in ids:
             raise Refusal("InvalidDeviceList", f"{resource}: the plugin lists a device without an id")
+        if len(ids) > MAX_DEVICES:
+            raise Refusal(
+                "TooManyDevices", f"{resource}: the plugin lists {len(ids)} devices; {MAX_DEVICES} are taken."
+            )
         if len(set(ids)) < len(ids):
             seen: set[str] = set()
             twice = next(i for i in ids if i in seen or seen.add(i))  # type: ignore[func-returns-value]
-            self._complain(resource, key, "DuplicateDevices", f"The list names {twice:.63} more than once.")
+            raise Refusal("DuplicateDevices", f"{resource}: the list names {twice:.63} more than once.")
         long = next((i for i in ids if len(i) > MAX_ID), None)
         if long is not None:
             self._complain(resource, key, "DeviceIdTooLong", f"{long[:MAX_ID]}... is over {MAX_ID} characters.")

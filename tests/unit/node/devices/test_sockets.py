@@ -244,18 +244,28 @@ async def test_a_list_that_breaks_the_contract_ends_that_plugin_only(
     await kubelet.heard(lambda: kubelet.counts("amd.com/gpu") == (1, 1))
 
 
-async def test_duplicates_are_counted_once_and_named(kubelet: Kubelet) -> None:
-    plugin = await kubelet.plugin("a")
-    plugin.say([("a", "Healthy"), ("b", "Healthy"), ("a", "Unhealthy")])
-    await kubelet.heard(lambda: kubelet.counts() == (2, 1))
-    assert kubelet.manager.plugins.complaints[-1].reason == "DuplicateDevices"
-    assert await kubelet.admit("uid") == ("b",)
+@pytest.mark.parametrize(
+    ("devices", "reason"),
+    [
+        pytest.param([("a", "Healthy"), ("b", "Healthy"), ("a", "Unhealthy")], "DuplicateDevices", id="duplicates"),
+        pytest.param([(f"device-{n:05d}", "Healthy") for n in range(10_000)], "TooManyDevices", id="ten thousand"),
+    ],
+)
+async def test_a_list_nobody_can_mean_is_refused_by_name(
+    kubelet: Kubelet, devices: list[tuple[str, str]], reason: str
+) -> None:
+    await kubelet.plugin("x", resource="amd.com/gpu", socket="good.sock")
+    bad = await kubelet.plugin("a", "b")
+    bad.say(devices)
+    await kubelet.heard(lambda: kubelet.counts() == (2, 0))  # as if it had gone
+    assert kubelet.manager.plugins.complaints[-1].reason == reason
+    assert await kubelet.admit("uid", 1, "amd.com/gpu") == ("x",)
 
 
-async def test_ten_thousand_devices_are_served(kubelet: Kubelet) -> None:
-    names = [f"device-{n:05d}" for n in range(10_000)]
+async def test_four_thousand_devices_are_served(kubelet: Kubelet) -> None:
+    names = [f"device-{n:05d}" for n in range(4_000)]
     await kubelet.plugin(*names, preferred=names[-2:])
-    assert kubelet.counts() == (10_000, 10_000)
+    assert kubelet.counts() == (4_000, 4_000)
     assert await kubelet.admit("uid", 2) == tuple(names[-2:])
 
 
