@@ -1,4 +1,4 @@
-"""Configuration of a private containerd and a kubelet, as values: what design section 12 found to work on any such machine.
+"""Configuration of a private containerd and a kubelet, as values: what was found to work on any such machine.
 
 Everything that can be private is: root, state, sockets, logs, network data. What cannot is the kubelet's device-plugin
 directory, which the kubelet takes whatever its root directory is; `real_node` holds a lock for it.

@@ -94,10 +94,14 @@ class ResourceStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaults=
 
 
 class ContainerStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
+    """What has a factory is required by Kubernetes, and so by the models of its client libraries: written also when empty."""
+
     name: str
-    ready: bool = False
-    restart_count: int = 0
-    image: str = ""
+    ready: bool = msgspec.field(default_factory=bool)
+    restart_count: int = msgspec.field(default_factory=int)
+    image: str = msgspec.field(default_factory=str)
+    image_id: str = msgspec.field(name="imageID", default_factory=str)
+    container_id: str = msgspec.field(name="containerID", default="")
     state: ContainerState = ContainerState()
     last_state: ContainerState = ContainerState()
     allocated_resources_status: list[ResourceStatus] = []

@@ -123,8 +123,9 @@ class KObject(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, k
 class Condition(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     type: str
     status: str
-    reason: str = ""
-    message: str = ""
+    # Written also when empty: metav1.Condition requires both, and so do the client libraries.
+    reason: str = msgspec.field(default_factory=str)
+    message: str = msgspec.field(default_factory=str)
     last_transition_time: datetime | None = None
     observed_generation: int = 0
 

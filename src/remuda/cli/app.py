@@ -99,6 +99,7 @@ def main(argv: Sequence[str] | None = None, session: Session | None = None) -> i
     """Runs one command line and returns its exit code. Nothing but REMUDA_DEBUG=1 shows a traceback."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal that cannot show a glyph gets a question mark
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # its library writes to stderr about every stream that ends
     arguments = list(sys.argv[1:] if argv is None else argv)
     extra: dict[str, Any] = {} if session is None else {"obj": session}
     try:

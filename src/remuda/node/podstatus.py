@@ -130,10 +130,16 @@ def _container_status(pod: Pod, spec: Container, record: PodRecord, health: Heal
         ready=done if is_init and not is_sidecar(spec) else container.is_live,
         restart_count=container.run,
         image=spec.image,
+        container_id=_container_id(pod, container),
         state=state,
         last_state=ContainerState(terminated=last) if last is not None else ContainerState(),
         allocated_resources_status=_resources(health(spec.name)),
     )
+
+
+def _container_id(pod: Pod, container: ContainerRecord) -> str:
+    """Of the newest run that began; nothing before the first."""
+    return "" if container.phase is Phase.WAITING else f"remuda://{pod.uid}/{container.name}/{container.run}"
 
 
 def known_health(status: PodStatus) -> dict[str, tuple[DeviceHealth, ...]]:

@@ -232,6 +232,12 @@ def _apart(a: datetime | None, b: datetime | None) -> float | None:
     return max(0.0, (b - a).total_seconds()) if a is not None and b is not None else None
 
 
+def _measured(before: datetime, after: datetime) -> float:
+    """Kubernetes writes some times in whole seconds. From one of those, less than a second is not known any better: 0."""
+    took = (after - before).total_seconds()
+    return 0.0 if took < 1 and 0 in (before.microsecond, after.microsecond) else took
+
+
 def _in_order(steps: Sequence[Step]) -> list[Step]:
     """After the first that is not done all are Later; times taken are filled in from one step to the next."""
     found: list[Step] = []
@@ -242,7 +248,7 @@ def _in_order(steps: Sequence[Step]) -> list[Step]:
             step = Step(step.name, StepState.LATER)
         elif step.state is StepState.DONE:
             if step.took_s is None and before is not None and step.at is not None and step.at >= before:
-                step = msgspec.structs.replace(step, took_s=_apart(before, step.at))
+                step = msgspec.structs.replace(step, took_s=_measured(before, step.at))
             before = step.at or before
         else:
             is_open = False

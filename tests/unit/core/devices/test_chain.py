@@ -125,7 +125,7 @@ def test_devices_given_anew_after_a_node_came_back_count_from_there() -> None:
     held = Holding("default/p", "main", GPU, ["gpu-0"], uid="u", since=to_time(204.4))
     steps = steps_of(pod, devices=ledger("Registered", held), now=300)
     assert steps[5].at == to_time(205)
-    assert steps[5].took_s == pytest.approx(0.6)
+    assert steps[5].took_s == 0  # less than a second, and not known any better
 
 
 def test_a_pod_that_has_ended_gave_its_devices_back() -> None:
