@@ -197,6 +197,17 @@ async def process_hang(world: World) -> None:
     await world.until(lambda: victim.step > at, 30.0, "it goes on")
 
 
+async def device_fail_and_restart(world: World) -> None:
+    """Whoever carried it out is gone, and so must be what it did."""
+    await world.drill(DrillKind.DEVICE_FAIL, node=NODE, device="gpu-3", code="xid-79")
+    await becomes(world, "gpu-3", DeviceState.UNHEALTHY)
+    await world.power_cut()
+    name = f"drill-{world._drills:03d}"
+    await world.until(lambda: world._drill(name).status.phase == "Undone", 10.0, f"{name} is undone")
+    assert world._drill(name).status.reason == "NodeRestarted"
+    await becomes(world, "gpu-3", DeviceState.HEALTHY)
+
+
 STORIES: dict[DrillKind, Story] = {
     DrillKind.PROCESS_HANG: process_hang,
     DrillKind.DEVICE_FAIL: device_fail,
@@ -219,6 +230,10 @@ ELSEWHERE = {DrillKind.PROCESS_KILL, DrillKind.LAUNCHER_KILL, DrillKind.POD_DELE
 
 def test_every_drill_has_a_story() -> None:
     assert set(STORIES) | ELSEWHERE == set(DrillKind) == set(DRILLS)
+
+
+def test_a_restart_takes_back_what_lasts() -> None:
+    play(device_fail_and_restart, nodes=1, racks=1, behaviour=Behaviour(step_s=1.0))
 
 
 @pytest.mark.parametrize("kind", list(STORIES))

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from remuda.api.core_v1 import Namespace
 from remuda.api.event_v1 import Event
-from remuda.api.meta import ObjectMeta, to_time
+from remuda.api.meta import JsonObject, ObjectMeta, to_time
+from remuda.api.policy_v1 import ResourceQuota
+from remuda.apiserver.admission import Admission
+from remuda.apiserver.objects import Heads
 from remuda.controllers.builtin.events import EVERY_S, KEPT_S, expired
-from tests.builders.world import World, in_world
+from tests.builders.world import NAMESPACE, World, in_world
 
 
 async def events_of(world: World, kind: str) -> list[Event]:
@@ -42,6 +45,31 @@ async def test_a_gang_that_does_not_fit(world: World) -> None:
     assert all(e.type == "Warning" for e in refused)
     (waiting,) = [e for e in await events_of(world, "TrainingJob") if e.reason == "WaitingForRoom"]
     assert waiting.message.split(": ")[0] in refused[0].message
+
+
+@in_world(nodes=4, racks=1)
+async def test_a_gang_whose_pods_are_refused(world: World) -> None:
+    api = world.cluster.api
+    api._admission = Admission(Heads(world.cluster.store))
+    quota: JsonObject = {"metadata": {"namespace": NAMESPACE, "name": "few"}, "spec": {"hard": {"pods": "2"}}}
+    await api.create(ResourceQuota, quota)
+    await world.submit("job", replicas=4)
+    await world.until(lambda: world.job().status.reason == "PodsRefused")
+    status = world.job().status
+    assert status.phase == "Pending"
+    assert status.message.startswith("exceeded quota: few, requested: pods=1, used: pods=2, limited: pods=2.")
+    assert status.message.endswith(" Raise the quota or ask for fewer replicas.")
+    written = world.job().metadata.resource_version
+    await world.sleep(120.0)
+    assert world.job().metadata.resource_version == written, (
+        "refused for as long as the quota stands, and quiet about it"
+    )
+    told = [e for e in await events_of(world, "TrainingJob") if e.type == "Warning"]
+    assert [(e.reason, e.count) for e in told] == [("FailedCreate", 1)]
+    assert "exceeded quota: few" in told[0].message
+    await api.patch(ResourceQuota, "few", {"spec": {"hard": {"pods": "9"}}}, NAMESPACE)
+    await world.running("job")
+    assert world.job().status.reason == "BarrierOpen"
 
 
 @in_world(nodes=1, racks=1)

@@ -25,6 +25,8 @@ from remuda.launch.protocol import Hello, encode
 from remuda.link.allocation import NodeAgent
 from remuda.link.deviceplugin import ContainerDevices
 from remuda.runtime.node_agent import NodeAgentConfig, check, check_kinds, keep_fence, node_agent, parse_replicas
+from remuda.runtime.own_node import LOOK_S, WAIT_S, find_own_node
+from remuda.sim.loop import run_virtual
 from tests.unit.agent.plugin.kubelet import Kubelet, PodResources, a_kubelet
 from tests.unit.agent.plugin.scene import short_directory
 
@@ -321,6 +323,9 @@ class Bare:
     async def list(self, kind: type[object]) -> None:
         raise self._error
 
+    async def get(self, kind: type[object], name: str) -> None:
+        raise self._error
+
 
 async def test_a_cluster_without_our_kinds_is_refused_and_one_that_does_not_answer_is_waited_for() -> None:
     bare: Any = Bare(NotFound("the server could not find the requested resource"))
@@ -328,6 +333,53 @@ async def test_a_cluster_without_our_kinds_is_refused_and_one_that_does_not_answ
         await check_kinds(bare)
     away: Any = Bare(OSError("connection refused"))
     await check_kinds(away)
+
+
+# --- its node -----------------------------------------------------------------------------------------------------------
+
+
+def an_api() -> LocalCluster:
+    uids = itertools.count(1)
+    return LocalCluster(Store(MemoryJournal()), clock=time.time, new_uid=lambda: f"uid-{next(uids)}")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "fix"),
+    [
+        (["worker-1", "worker-2"], "Did you mean --node worker-1?"),
+        ([f"{n}" for n in range(10)], "Give --node one of 0, 1, 2, 3, 4, 5, 6, 7 and 2 more."),
+        ([], "kubectl get nodes"),
+    ],
+)
+def test_an_agent_of_no_node_waits_and_is_refused(nodes: list[str], fix: str) -> None:
+    async def story() -> None:
+        api = an_api()
+        for name in nodes:
+            await api.create(Node, {"metadata": {"name": name}})
+        began = asyncio.get_running_loop().time()
+        with pytest.raises(Refusal, match="NodeNotFound: The cluster has no node `workr-1`") as caught:
+            await find_own_node(api, "workr-1")
+        assert fix in caught.value.fix
+        assert asyncio.get_running_loop().time() - began == pytest.approx(WAIT_S)
+
+    run_virtual(story())
+
+
+def test_an_agent_that_comes_before_its_node_goes_on_when_it_is_there() -> None:
+    async def story() -> None:
+        api = an_api()
+        waiting = asyncio.ensure_future(find_own_node(api, NODE))
+        await asyncio.sleep(WAIT_S / 2)
+        assert not waiting.done()
+        await api.create(Node, {"metadata": {"name": NODE}})
+        await asyncio.wait_for(waiting, 2 * LOOK_S)
+
+    run_virtual(story())
+
+
+async def test_an_api_that_does_not_show_nodes_is_no_reason_to_end() -> None:
+    shut: Any = Bare(ApiError("nodes is forbidden", code=403))
+    await find_own_node(shut, NODE)
 
 
 # --- the fence ----------------------------------------------------------------------------------------------------------

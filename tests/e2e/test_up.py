@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from remuda.api.drills import DrillKind
+from remuda.api.drills import Drill, DrillKind
 from remuda.api.training import Remedy, TrainingJob
 from tests.e2e.clusters import Up
 from tests.e2e.rig import RANKS, Rig, kept, left_running, until
@@ -98,6 +100,31 @@ async def test_a_rank_that_died_while_the_cluster_was_dead_is_noticed(up: Up) ->
         await rig.check_invariants()
 
 
+@pytest.mark.parametrize("kind", [DrillKind.PROCESS_HANG, DrillKind.DEVICE_SLOW])
+async def test_a_rank_held_by_a_drill_goes_on_when_the_cluster_is_back(up: Up, kind: DrillKind) -> None:
+    async with up.rig() as rig:
+        before = await trained(rig, rig.job())
+        launchers, pid = rig.launchers(), rig.started(1)[1].pid
+        victim = before.status.members[1]
+        if kind is DrillKind.PROCESS_HANG:
+            await rig.strike(kind, victim)
+        else:
+            await rig.drill(kind, node=victim.node, device=victim.devices[0], factor=100.0)
+        await until("the rank to be stopped", lambda: _is_stopped(pid))
+
+    up.kill()
+    os.kill(pid, signal.SIGSTOP)  # a slow one runs now and then: as if the cluster had died in a pause
+    up.start()
+
+    async with up.rig() as rig:
+        rig.let_run_to(LATER)
+        after = await rig.trained_to(LATER)
+        kept(before, after)
+        assert (rig.launchers(), rig.started(1)[1].pid) == (launchers, pid)
+        [drill] = (await rig.api.list(Drill)).items
+        assert (drill.status.phase, drill.status.reason) == ("Undone", "NodeRestarted")
+
+
 async def test_a_second_cluster_on_the_same_state_is_refused(up: Up) -> None:
     code, words = await up.run("up")
 
@@ -128,6 +155,14 @@ async def test_down_leaves_nothing_running_and_up_goes_on_from_the_checkpoint(up
     code, words = await up.run("down")
     assert (code, up.wait()) == (0, 0), words
     assert left_running(up.state) == []
+
+
+async def _is_stopped(pid: int) -> bool:
+    return _state(pid) == "T"
+
+
+def _state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 async def _has_saved(rig: Rig, step: int) -> bool:

@@ -41,6 +41,12 @@ def parse_layouts(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
             profiles += [profile] * (int(times) if star else 1)
         if not equals or not device.strip() or not all(profiles):
             raise _invalid(text)
+        if device.strip() in found:
+            raise Refusal(
+                "InvalidMigLayout",
+                f"`{device.strip()}` is given two layouts.",
+                "Write all its profiles in one, say gpu-0=3g.40gb,2g.20gb.",
+            )
         found[device.strip()] = tuple(profiles)
     return found
 

@@ -107,11 +107,16 @@ class ContainerStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaults
     allocated_resources_status: list[ResourceStatus] = []
 
 
+class PodIP(msgspec.Struct, frozen=True, gc=False):
+    ip: str = ""
+
+
 class PodStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
     phase: str = "Pending"
     reason: str = ""
     message: str = ""
     pod_ip: str = msgspec.field(name="podIP", default="")
+    pod_ips: list[PodIP] = msgspec.field(name="podIPs", default_factory=list)
     start_time: datetime | None = None
     conditions: list[Condition] = []
     container_statuses: list[ContainerStatus] = []

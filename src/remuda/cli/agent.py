@@ -101,7 +101,9 @@ def agent(
     import structlog
 
     from remuda.agent.slicing import parse_layouts
+    from remuda.cli.errors import Failed
     from remuda.runtime.node_agent import NodeAgentConfig, own_node_name, parse_replicas, parse_timeouts, serve
+    from remuda.runtime.own_node import NodeNotFound
 
     config = NodeAgentConfig(
         node=node or own_node_name(),
@@ -122,7 +124,10 @@ def agent(
         link_token=link_token,
     )
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.INFO))
-    asyncio.run(serve(config, _ready))
+    try:
+        asyncio.run(serve(config, _ready))
+    except NodeNotFound as error:
+        raise Failed(error.reason, error.message, error.fix) from None
     click.echo("Stopped; what runs on this node runs on.")
     return 0
 

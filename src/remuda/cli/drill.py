@@ -69,9 +69,9 @@ def _said(facts: DrillFacts) -> str:
 
 _OPTIONS = {
     "code": click.option("--code", default=DEFAULT_CODE, show_default=True, help="Fault code: 79, xid-79, ecc-dbe ..."),
-    "times": click.option("--times", type=int, default=0, metavar="N", help="How often, or how many."),
-    "factor": click.option("--factor", type=float, default=0.0, metavar="X", help="How many times slower."),
-    "seconds": click.option("--seconds", type=float, default=0.0, metavar="S", help="How long, or how long from now."),
+    "times": click.option("--times", type=int, metavar="N", help="How often, or how many."),
+    "factor": click.option("--factor", type=float, metavar="X", help="How many times slower."),
+    "seconds": click.option("--seconds", type=float, metavar="S", help="How long, or how long from now."),
 }
 _NUMBERS: dict[DrillKind, tuple[str, ...]] = {
     DrillKind.DEVICE_FAIL: ("code", "seconds"),
@@ -159,10 +159,20 @@ async def _undo(session: Session, name: str | None) -> None:
             fix = nearest(name, [d.name for d in lasting], "Nothing lasts now.")
             raise Refusal("DrillNotFound", f"There is no drill `{name}`.", fix) from None
         if not DRILLS[found.spec.type].lasts:
-            raise Refusal("CannotBeUndone", f"A {found.spec.type} is a blow and cannot be taken back.")
-        if found.status.phase != "Undone":
-            found = await cluster.patch(Drill, name, {"spec": {"undo": True}})
-            found = await _outcome(cluster, found, "Undone")
+            raise Refusal(
+                "CannotBeUndone",
+                f"A {found.spec.type} is a blow and cannot be taken back.",
+                "Wait for the recovery, or repair what it broke; `remuda drill undo` lists what can be undone.",
+            )
+        if found.status.phase == "Undone":
+            since = age(found.status.undone_at, session.clock())
+            raise Refusal(
+                "AlreadyUndone",
+                f"`{name}` was undone {since} ago ({found.status.reason}).",
+                "`remuda drill undo` lists what lasts now.",
+            )
+        found = await cluster.patch(Drill, name, {"spec": {"undo": True}})
+        found = await _outcome(cluster, found, "Undone")
     click.echo(f"Undone: {DRILLS[found.spec.type].undoing}.")
 
 
@@ -178,6 +188,8 @@ async def _carry_out(session: Session, kind: DrillKind, target: Target, form: st
             raise Refusal(
                 "TwoTargets", "A job and a node are both named.", "Give JOB with --rank, or --node with --device."
             )
+        if target.spare and target.rank is not None:
+            raise Refusal("TwoTargets", "A rank and a spare are both named.", "Give --rank or --spare.")
         job = await find_job(cluster, target.name, session.namespace) if target.name else None
         spec = aim(kind, job, target, session.namespace)
         if spec.node:

@@ -24,24 +24,35 @@ class Target(msgspec.Struct, frozen=True):
     pod: str = ""
     node: str = ""
     device: str = ""
-    code: str = ""
+    code: str = DEFAULT_CODE
     resource: str = ""
-    times: int = 0
-    factor: float = 0.0
-    seconds: float = 0.0
+    times: int | None = None
+    factor: float | None = None
+    seconds: float | None = None
 
 
 def parse_code(text: str) -> str:
-    """79, xid79, `Xid 79` and xid-79 are the same; other codes (ecc-dbe) go as they are."""
-    match = re.fullmatch(r"(?:xid)?[\s_-]*(\d+)", text.strip().lower())
+    """79, xid79, `Xid 79` and xid-79 are the same, whichever number; other codes (ecc-dbe) must be in the fault table."""
+    from remuda.api.errors import Refusal
+    from remuda.core.devices.faults import fault_table
+
+    code = text.strip().lower()
+    match = re.fullmatch(r"(?:xid[\s_-]*)?(\d+)", code)
     if match:
         return f"xid-{int(match[1])}"
-    code = text.strip().lower()
-    if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", code):
-        from remuda.api.errors import Refusal
-
-        raise Refusal("InvalidFaultCode", f"`{text}` is not a fault code.", "Write an Xid number, say --code 79.")
+    if code not in fault_table().by_code:
+        fix = "Write an Xid number, say --code 79, or a code of the fault table, say ecc-dbe or nvlink-down."
+        raise Refusal("InvalidFaultCode", f"`{text}` is not a fault code.", fix)
     return code
+
+
+def _given(number: float | None, least: float, most: float, name: str) -> None:
+    """A number that was said; one that was not takes its default."""
+    from remuda.api.errors import Refusal
+
+    if number is not None and not least <= number <= most:
+        reason = f"Invalid{name.capitalize()}"
+        raise Refusal(reason, f"--{name} {number:g} is out of range.", f"Give a number from {least:g} to {most}.")
 
 
 def pick(job: TrainingJob, target: Target) -> Member | SparePod:
@@ -83,11 +94,14 @@ def aim(kind: DrillKind, job: TrainingJob | None, target: Target, namespace: str
     facts = DRILLS[kind]
     where = pick(job, target) if job is not None else None
     node = where.node if where else target.node
+    _given(target.times, 1, 100_000, "times")
+    _given(target.factor, 1, 100, "factor")
+    _given(target.seconds, 0.001, 86_400, "seconds")
     drill = DrillSpec(
         type=kind,
-        times=target.times or DEFAULT_TIMES.get(kind, 0),
-        factor=target.factor or DEFAULT_FACTOR.get(kind, 0.0),
-        seconds=target.seconds or DEFAULT_SECONDS.get(kind, 0.0),
+        times=target.times if target.times is not None else DEFAULT_TIMES.get(kind, 0),
+        factor=target.factor if target.factor is not None else DEFAULT_FACTOR.get(kind, 0.0),
+        seconds=target.seconds if target.seconds is not None else DEFAULT_SECONDS.get(kind, 0.0),
     )
     if facts.aim is Aim.POD:
         if where is None:
@@ -100,7 +114,7 @@ def aim(kind: DrillKind, job: TrainingJob | None, target: Target, namespace: str
         if where is not None and device not in where.devices:
             has = ", ".join(where.devices) or "none"
             raise Refusal("NotItsDevice", f"{where.pod} does not hold {device}.", f"It holds: {has}.")
-        code = parse_code(target.code or DEFAULT_CODE) if kind is DrillKind.DEVICE_FAIL else ""
+        code = parse_code(target.code) if kind is DrillKind.DEVICE_FAIL else ""
         return replace(drill, node=node, device=device, code=code)
     if not node:
         raise Refusal("NoTarget", "Which node?", f"Say `remuda drill {facts.example}`, or a job and --rank.")

@@ -30,7 +30,7 @@ _TAIL_LINES = 12
 
 @click.command()
 @click.option("--nodes", type=int, metavar="N", help="How many.  [default: 16]")
-@click.option("--racks", type=int, metavar="N", help="Racks they are spread over.  [default: 2]")
+@click.option("--racks", type=int, metavar="N", help="Racks they are spread over.  [default: 2; for one node 1]")
 @click.option("--model", metavar="NAME", help="Machine model of every node, or a model file.  [default: dgx-h100]")
 @click.option("--runtime", metavar="process|simulated", help="Real processes, or none at all.  [default: process]")
 @click.option(
@@ -90,7 +90,9 @@ def merge(remembered: ClusterConfig | None, asked: dict[str, Any]) -> ClusterCon
     for name, read in (("mig", parse_layouts), ("replicas", parse_replicas)):
         if texts := given.pop(name, ()):
             given[name] = read(texts)
-    return msgspec.structs.replace(remembered or ClusterConfig(), **given)
+    base = remembered or ClusterConfig()
+    given.setdefault("racks", max(1, min(base.racks, given.get("nodes", base.nodes))))
+    return msgspec.structs.replace(base, **given)
 
 
 def refuse_second(state: StateDir) -> None:
@@ -111,13 +113,12 @@ def describe(config: ClusterConfig) -> str:
     from remuda.runtime.sharing import show_layouts, show_replicas
 
     devices = machine_model(config.model).devices
-    kind = devices[0].type if devices else "no GPUs"
     total = plural(config.nodes * len(devices), "GPU")
     shared = [f"cut {', '.join(show_layouts(config.mig))}"] if config.mig else []
     shared += [f"shared {', '.join(show_replicas(config.replicas))}"] if config.replicas else []
     total = "; ".join([total, *shared])
     return (
-        f"{plural(config.nodes, 'node')} x {len(devices)} {kind} in {plural(config.racks, 'rack')}: {total} "
+        f"{plural(config.nodes, 'node')} x {len(devices)} {devices[0].type} in {plural(config.racks, 'rack')}: {total} "
         f"({'real processes' if config.runtime == 'process' else 'simulated pods'})"
     )
 

@@ -7,7 +7,7 @@ carry the pod's uid; creates use fixed names. Every step may be repeated after a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 import structlog
@@ -15,7 +15,7 @@ import structlog
 from remuda.api.codec import to_wire
 from remuda.api.core_v1 import Lease, Pod
 from remuda.api.devices import DeviceState, NodeDevices, QuarantineOrder, Verdict
-from remuda.api.errors import AlreadyExists, Conflict, NotFound
+from remuda.api.errors import AlreadyExists, ApiError, Conflict, NotFound
 from remuda.api.meta import JsonObject, to_time
 from remuda.api.names import LABEL_GANG
 from remuda.api.training import TrainingJob
@@ -25,6 +25,7 @@ from remuda.core.workload.gang import MemberProgress, PodView
 from remuda.core.workload.kubelet_form import KubeletForm
 from remuda.core.workload.news import news_of
 from remuda.core.workload.training import Doomed, GangObserved, TrainingPlan, plan_training
+from remuda.kube.backoff import Backoff
 from remuda.kube.cluster import Cluster, Preconditions
 from remuda.kube.events import SILENCE, EventSink
 from remuda.kube.workqueue import WorkQueue
@@ -39,6 +40,9 @@ Key = tuple[str, str]
 # came and went within it would otherwise be waited for for ever.
 MADE_S = 10.0
 
+REFUSED = (403, 422)  # a quota, a policy, a field: the same pod is refused again until somebody changes something
+REFUSED_BACKOFF = Backoff(base_s=1.0, max_s=15.0)
+
 
 class Observation(msgspec.Struct, frozen=True):
     gang: GangObserved
@@ -49,6 +53,14 @@ class Planned(msgspec.Struct, frozen=True):
     job: TrainingJob
     plan: TrainingPlan
     wake_s: float | None
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """Pods that the API would not make."""
+
+    message: str
+    tries: int
+    until: float  # not tried again before
 
 
 class TrainingController:
@@ -75,6 +87,7 @@ class TrainingController:
         self._events = events
         self._written: dict[Key, tuple[str, TrainingJob]] = {}  # version written over -> what came of it
         self._made: dict[Key, dict[str, tuple[float, Pod]]] = {}  # pods made and not seen in the informer yet, by uid
+        self._refused: dict[Key, Refused] = {}
         self._relists = 0
         view.jobs.subscribe(self._on_job)
         view.pods.subscribe(self._on_pod)
@@ -91,6 +104,7 @@ class TrainingController:
         if new is None:
             self._written.pop((job.namespace, job.name), None)
             self._made.pop((job.namespace, job.name), None)
+            self._refused.pop((job.namespace, job.name), None)
             self._board.forget(job.namespace, job.name)
         self._queue.add((job.namespace, job.name))
 
@@ -135,7 +149,8 @@ class TrainingController:
         expiries = [
             e for p in mine if p.spec.node_name and (e := self._view.lease_expiry(p.spec.node_name)) and e > now
         ]
-        gang = GangObserved(job=job, pods=views, snapshot=lambda: self._view.snapshot(now))
+        refused = self._refused.get(key)
+        gang = GangObserved(job, views, lambda: self._view.snapshot(now), refused.message if refused else "")
         return Observation(gang, min(expiries, default=None))
 
     def plan(self, observed: Observation | None, now: float) -> Planned | None:
@@ -167,8 +182,8 @@ class TrainingController:
             await self._cluster.patch(NodeDevices, order.node, patch)
             self._events.warning(job, "DeviceQuarantined", f"{order.device} of {order.node}: {order.message}")
         await write_all(lambda doomed: self._delete(job, doomed), plan.delete)
-        await write_all(lambda body: self._create(job, body), plan.create)
-        return planned.wake_s
+        retry_s = await self._create_all(job, plan.create)
+        return min((s for s in (planned.wake_s, retry_s) if s is not None), default=None)
 
     async def _delete(self, job: TrainingJob, doomed: Doomed) -> None:
         when = Preconditions(uid=doomed.uid)
@@ -176,6 +191,28 @@ class TrainingController:
             await self._cluster.delete(Pod, doomed.name, job.namespace, when=when, grace_s=0 if doomed.force else None)
         except (NotFound, Conflict):
             pass  # gone already, or another pod of that name: not ours to delete
+
+    async def _create_all(self, job: TrainingJob, bodies: Sequence[JsonObject]) -> float | None:
+        """Seconds until the next try, where they are refused. A new refusal is told, and the next look writes it down."""
+        key, now = (job.namespace, job.name), self._clock()
+        before = self._refused.get(key)
+        if before is not None and bodies and now < before.until:
+            return before.until - now
+        try:
+            await write_all(lambda body: self._create(job, body), bodies)
+        except ApiError as error:
+            if error.code not in REFUSED:
+                raise
+            tries = before.tries + 1 if before is not None else 1
+            wait_s = REFUSED_BACKOFF.delay(tries)
+            self._refused[key] = Refused(error.message, tries, now + wait_s)
+            if before is not None and before.message == error.message:
+                return wait_s
+            log.warning("pods refused", job=job.name, reason=error.reason, message=error.message)
+            self._events.warning(job, "FailedCreate", error.message)
+            return 0.0
+        self._refused.pop(key, None)
+        return None
 
     async def _create(self, job: TrainingJob, body: JsonObject) -> None:
         try:

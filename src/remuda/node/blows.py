@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from remuda.api.codec import to_wire
 from remuda.api.conditions import with_condition
 from remuda.api.core_v1 import Node, Pod
-from remuda.api.drills import DrillKind, DrillSpec
+from remuda.api.drills import DEFAULT_FACTOR, DrillKind, DrillSpec
 from remuda.api.errors import NotFound, Refusal
 from remuda.api.meta import to_time
 from remuda.kube.cluster import Cluster, Preconditions
@@ -123,6 +123,7 @@ class Blows:
             self._node(spec.node).agent.inject_fault(spec.device, spec.code)
             return f"{where} reports {spec.code}."
         hardware = self._hardware(spec.node)
+        factor = spec.factor or DEFAULT_FACTOR.get(spec.type, 1.0)
         match spec.type:
             case DrillKind.DEVICE_DROP:
                 hardware.drop(spec.device)
@@ -131,15 +132,15 @@ class Blows:
                 hardware.flap(spec.device, spec.times)
                 return f"{where} turned bad and good again {spec.times} times."
             case DrillKind.DEVICE_SLOW:
-                self._slow(spec, 1.0 / spec.factor)
-                return f"{where} works {spec.factor:g} times slower."
+                self._slow(spec, 1.0 / factor)
+                return f"{where} works {factor:g} times slower."
             case DrillKind.ECC_TREND:
                 hardware.count_ecc(spec.device, corrected=spec.times)
                 return f"{where} counted {spec.times} more corrected memory errors."
             case DrillKind.POWER_CAP:
-                hardware.cap_power(1.0 / spec.factor)
-                self._node(spec.node).set_speed(1.0 / spec.factor)
-                return f"Every device of {spec.node} works {spec.factor:g} times slower under a power cap."
+                hardware.cap_power(1.0 / factor)
+                self._node(spec.node).set_speed(1.0 / factor)
+                return f"Every device of {spec.node} works {factor:g} times slower under a power cap."
         raise Refusal("UnknownDrill", f"This node cannot do a {spec.type}.", "See `remuda drill list`.")
 
     def _slow(self, spec: DrillSpec, speed: float) -> None:

@@ -4,14 +4,16 @@ One watch for all nodes. A drill is carried out once, in the order it came, and 
 blow, or Refused with a reason. One that lasts is taken back when its time is over or its spec says `undo`; then it is Undone. One
 that names a node of somebody else's is left to them.
 
-What a drill did lives in the node, not here: after a restart of the process the hardware is whole again, and drills that lasted
-are called Undone with that reason.
+No drill outlives the process that carried it out: when and how it would end was known there alone. But what it did may be there
+still (a stopped process that was adopted, a fault in the ledger), so at the next start those that last are taken back first, and
+then called Undone with that reason. The nodes must have their pods by then.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any
 
 import structlog
 from msgspec.structs import replace
@@ -57,8 +59,8 @@ class DrillRunner:
             elif drill.status.phase == "Pending":
                 await self._begin(drill)
             else:
-                status = replace(drill.status, phase="Undone", reason="NodeRestarted", undone_at=to_time(self._clock()))
-                await self._report(drill, status)
+                await self._attempt(drill, self._blows.mend)  # of an earlier life
+                await self._undone(drill, "NodeRestarted")
 
     def _changed(self, old: Drill | None, new: Drill | None) -> None:
         if new is None:
@@ -105,14 +107,22 @@ class DrillRunner:
         if timer is not None:
             timer.cancel()
         reason = "TimeOver" if is_over else "TakenBack"
-        try:
-            if is_over and drill.spec.type in _NOTICES:
-                await self._blows.come_true(drill.spec)
+        if is_over and drill.spec.type in _NOTICES:
+            if await self._attempt(drill, self._blows.come_true):
                 reason = "CameTrue"
-            else:
-                await self._blows.mend(drill.spec)
+        else:
+            await self._attempt(drill, self._blows.mend)
+        await self._undone(drill, reason)
+
+    async def _attempt(self, drill: Drill, end: Callable[[DrillSpec], Coroutine[Any, Any, None]]) -> bool:
+        try:
+            await end(drill.spec)
         except (Refusal, ApiError, OSError) as error:
             log.info("drill.nothing_to_mend", drill=drill.name, why=str(error))  # what it broke is gone meanwhile
+            return False
+        return True
+
+    async def _undone(self, drill: Drill, reason: str) -> None:
         log.info("drill", drill=drill.name, phase="Undone", reason=reason)
         status = replace(drill.status, phase="Undone", reason=reason, undone_at=to_time(self._clock()))
         await self._report(drill, status)

@@ -1,6 +1,6 @@
 """The status of a pod as its node tells it: rendered from the record, and the smallest patch that says it. Pure.
 
-The node owns phase, reason, message, podIP, startTime, the statuses of containers and init containers, and four conditions;
+The node owns phase, reason, message, podIP(s), startTime, the statuses of containers and init containers, and four conditions;
 conditions of others are carried along word for word, because a merge patch replaces the whole list.
 """
 
@@ -19,6 +19,7 @@ from remuda.api.core_v1 import (
     ContainerStateWaiting,
     ContainerStatus,
     Pod,
+    PodIP,
     PodStatus,
     ResourceHealth,
     ResourceStatus,
@@ -40,6 +41,7 @@ _PATCHED = (
     "reason",
     "message",
     "podIP",
+    "podIPs",
     "startTime",
     "conditions",
     "containerStatuses",
@@ -59,11 +61,13 @@ def render_status(
     is_ready = bool(statuses) and all(s.ready for s in (*statuses, *_sidecars(pod, inits)))
     phase = _phase(pod, record, known)
     reason, message = _reason(record, known, phase)
+    address = record.address or known.pod_ip
     return PodStatus(
         phase=phase,
         reason=reason,
         message=message,
-        pod_ip=record.address or known.pod_ip,
+        pod_ip=address,
+        pod_ips=[PodIP(address)] if address else [],
         start_time=to_time(record.start_time) if record.start_time else known.start_time,
         conditions=_conditions(
             known.conditions, phase, [*inits, *statuses], is_ready, is_initialized(pod, record), now

@@ -280,6 +280,8 @@ class ProcessRuntime:
             self._held_back[key] = DutyCycle(
                 speed, lambda: self._nudge(key, signal.SIGSTOP), lambda: self._nudge(key, signal.SIGCONT)
             )
+        elif held is None:
+            self._nudge(key, signal.SIGCONT)  # one that held it back in an earlier life may have died in a pause
 
     def _let_go(self) -> None:
         for held in self._held_back.values():

@@ -79,7 +79,8 @@ class PodWorker:
         self.gone = asyncio.Event()  # nothing of the pod is left on the machine and no device is held
         self._site = site
         self._known = own_conditions(pod.status)  # what the API has of our part of the status
-        self._slowed: set[str] = set()  # containers that were held back once
+        # Containers that are held back; of those found running, nobody knows what an earlier life of the node did to them.
+        self._slowed = {c.name for c in record.every if c.is_live}
         self._allocations: allocating.Allocations | None = None  # None: not admitted in this life of the node
         self._health = known_health(pod.status)  # of the pod's devices, as last told
         self._changed = asyncio.Event()
@@ -310,11 +311,16 @@ class PodWorker:
 
     def apply_speed(self) -> None:
         """Hold the pod's processes back as much as its devices are slow."""
-        for name, allocation in (self._allocations or {}).items():
-            speed = self._site.speeds.of(allocation.devices)
-            if speed < 1.0 or name in self._slowed:
+        allocations = self._allocations or {}
+        for name in dict.fromkeys((*allocations, *sorted(self._slowed))):
+            speed = self._site.speeds.of(allocations[name].devices) if name in allocations else 1.0
+            if speed < 1.0:
                 self._slowed.add(name)
-                self._site.runtime.set_speed(ContainerKey(self.pod.uid, name), speed)
+            elif name in self._slowed:
+                self._slowed.remove(name)
+            else:
+                continue
+            self._site.runtime.set_speed(ContainerKey(self.pod.uid, name), speed)
 
     async def _release(self) -> None:
         try:

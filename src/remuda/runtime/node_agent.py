@@ -50,6 +50,7 @@ from remuda.runtime.background import running
 from remuda.runtime.link_endpoint import TOKEN_FILE, RelayBoard, link_dialled
 from remuda.runtime.link_endpoint import has_token as has_link_token
 from remuda.runtime.models import machine_model
+from remuda.runtime.own_node import find_own_node
 
 log = structlog.get_logger(__name__)
 
@@ -327,6 +328,7 @@ async def _until(
     told: asyncio.Event, config: NodeAgentConfig, cluster: Cluster, on_ready: Callable[[Agent], None]
 ) -> None:
     await check_kinds(cluster)
+    await find_own_node(cluster, config.node)
     async with node_agent(config, cluster) as agent:
         on_ready(agent)
         await told.wait()

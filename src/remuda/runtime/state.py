@@ -120,6 +120,12 @@ class StateDir:
             data = (self.path / "config.json").read_bytes()
         except FileNotFoundError:
             return None
+        except OSError as error:
+            raise Refusal(
+                "StateNotReadable",
+                f"{self.path} cannot be used as the state directory: {error.strerror}.",
+                "Give another directory with --state or REMUDA_STATE.",
+            ) from None
         return decode(ClusterConfig, data)
 
     def remember(self, config: ClusterConfig) -> None:

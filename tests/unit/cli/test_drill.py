@@ -1,15 +1,17 @@
 """From job and rank to the exact drill, and what is said about it."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from remuda.api.drills import DRILLS, Drill, DrillKind, DrillSpec
+from remuda.api.drills import DRILLS, Drill, DrillKind, DrillSpec, DrillStatus
 from remuda.api.errors import Refusal
+from remuda.api.meta import ObjectMeta, to_time
 from remuda.cli.drill import drill
 from remuda.cli.drilltarget import Target, aim, parse_code
 from remuda.core.devices.faults import fault_table
-from tests.unit.cli.scenes import Cli, a_job, machines
+from tests.unit.cli.scenes import NOW, Cli, a_job, machines
 
 HELLO = a_job()
 
@@ -26,7 +28,7 @@ def test_codes_have_many_spellings(text: str) -> None:
 
 def test_other_codes_go_as_they_are() -> None:
     assert parse_code("ECC-DBE") == "ecc-dbe"
-    for wrong in ("", "a b", "-", "xid-"):
+    for wrong in ("", "a b", "-", "xid-", "-5", "abc", "xid-79-x"):
         with pytest.raises(Refusal, match="InvalidFaultCode"):
             parse_code(wrong)
 
@@ -78,6 +80,17 @@ def test_targets_named_by_node() -> None:
         (("process-hang", "early", "--spare"), "NoSpare", "--spares N"),
         (("device-fail", "hello", "--rank", "1", "--device", "gpu-9"), "NotItsDevice", "It holds: gpu-0"),
         (("device-fail", "hello", "--rank", "1", "--code", "a b"), "InvalidFaultCode", "--code 79"),
+        (("device-fail", "hello", "--rank", "1", "--code", "-5"), "InvalidFaultCode", "ecc-dbe"),
+        (("device-fail", "hello", "--rank", "1", "--code", "abc"), "InvalidFaultCode", "ecc-dbe"),
+        (("device-fail", "hello", "--rank", "1", "--code", ""), "InvalidFaultCode", "--code 79"),
+        (("device-fail", "hello", "--rank", "1", "--spare"), "TwoTargets", "--rank or --spare"),
+        (("node-lost", "hello", "--rank", "1", "--spare"), "TwoTargets", "--rank or --spare"),
+        (("device-slow", "hello", "--rank", "1", "--factor", "0"), "InvalidFactor", "from 1 to 100"),
+        (("power-cap", "node-01", "--factor", "0.5"), "InvalidFactor", "from 1 to 100"),
+        (("power-cap", "node-01", "--factor", "nan"), "InvalidFactor", "from 1 to 100"),
+        (("device-flap", "hello", "--rank", "1", "--times", "0"), "InvalidTimes", "from 1 to 100000"),
+        (("ecc-trend", "hello", "--rank", "1", "--times", "-1"), "InvalidTimes", "from 1 to 100000"),
+        (("node-partition", "node-01", "--seconds", "0"), "InvalidSeconds", "to 86400"),
         (("device-fail",), "NoTarget", "--node and --device"),
         (("device-fail", "--node", "node-01"), "NoTarget", "--node and --device"),
         (("device-fail", "--node", "node-01", "--device", "gpu-9"), "DeviceNotFound", "It has gpu-0..7."),
@@ -126,6 +139,27 @@ def test_a_refused_drill_is_an_error_with_the_clusters_words(tmp_path: Path) -> 
     result = cluster.run("drill", "process-kill", "hello", "--rank", "0")
     assert (result.code, result.out) == (2, "")
     assert result.err == "error: NotRunning: No container runs. Wait until it does.\n"
+
+
+def a_drill(kind: DrillKind, **status: Any) -> Drill:
+    return Drill(
+        metadata=ObjectMeta(name="mine"), spec=DrillSpec(type=kind, node="node-01"), status=DrillStatus(**status)
+    )
+
+
+def test_what_was_undone_already_is_not_undone_again(tmp_path: Path) -> None:
+    undone = a_drill(DrillKind.POWER_CAP, phase="Undone", reason="NodeRestarted", undone_at=to_time(NOW - 90))
+    result = Cli(tmp_path, [undone]).run("drill", "undo", "mine")
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith("error: AlreadyUndone: `mine` was undone 1m30s ago (NodeRestarted)."), result.err
+    assert "remuda drill undo" in result.err
+
+
+def test_a_blow_cannot_be_undone_and_it_is_said_what_can(tmp_path: Path) -> None:
+    result = Cli(tmp_path, [a_drill(DrillKind.NODE_LOST, phase="Done")]).run("drill", "undo", "mine")
+    assert result.code == 2
+    assert result.err.startswith("error: CannotBeUndone: "), result.err
+    assert "repair what it broke" in result.err
 
 
 def test_a_drill_nobody_carries_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

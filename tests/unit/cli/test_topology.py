@@ -188,7 +188,12 @@ def test_a_model_alone_needs_no_cluster(cli: Cli, tmp_path: Path) -> None:
         ("just words", "m.yml", "InvalidMachineModel"),
         ("[1]", "m.json", "InvalidMachineModel"),
         ("x" * ((1 << 20) + 1), "m.json", "InvalidMachineModel"),
-        ('{"name": "dgx-h100", "devices": []}', "m.json", "MachineModelNameTaken"),
+        ('{"name": "mine", "devices": []}', "m.json", "InvalidMachineModel"),
+        (
+            '{"name": "dgx-h100", "devices": [{"index": 0, "type": "H100", "memoryBytes": 1}]}',
+            "m.json",
+            "MachineModelNameTaken",
+        ),
     ],
 )
 def test_files_that_are_no_models(cli: Cli, tmp_path: Path, text: str | None, name: str, reason: str) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from remuda.api.errors import Refusal
 from remuda.cli.app import main
 from remuda.cli.up import describe, last_lines, merge, whole_gpus
 from remuda.runtime.config import ClusterConfig, check_config
@@ -20,6 +21,27 @@ def test_options_win_over_the_directory_and_that_over_defaults() -> None:
     assert merge(None, unset) == ClusterConfig()
     assert merge(MADE, unset) == MADE
     assert merge(MADE, {"nodes": 8, "lease": 2.0}) == ClusterConfig(nodes=8, racks=1, lease_seconds=2.0)
+
+
+def test_no_more_racks_than_nodes_unless_asked_for() -> None:
+    assert check_config(merge(None, {"nodes": 1})).racks == 1
+    assert merge(None, {"nodes": 3}).racks == 2
+    made = ClusterConfig(nodes=4, racks=4)
+    assert merge(made, {"nodes": 4}) == made
+    assert check_config(merge(made, {"nodes": 2})).nodes == 2, "the contradiction is for `agree` to name"
+    with pytest.raises(Refusal, match="InvalidRacks"):
+        check_config(merge(None, {"nodes": 1, "racks": 2}))
+
+
+@pytest.mark.parametrize("detach", [[], ["--detach"]])
+def test_a_file_is_no_state_directory(tmp_path: Path, capfd: pytest.CaptureFixture[str], detach: list[str]) -> None:
+    (tmp_path / "file").touch()
+    assert main(["--state", str(tmp_path / "file"), "up", *detach]) == 2
+    err = capfd.readouterr().err
+    assert err.startswith(
+        f"error: StateNotReadable: {tmp_path}/file cannot be used as the state directory: Not a direct"
+    )
+    assert "--state" in err
 
 
 def test_devices_cut_and_shared_are_said_as_they_are_asked_for() -> None:
@@ -50,6 +72,7 @@ def test_the_cluster_in_one_line() -> None:
         (["--runtime", "magic"], "InvalidRuntime", "process or simulated"),
         (["--lease", "0"], "InvalidLease", "1 to 3600"),
         (["--mig", "gpu-0"], "InvalidMigLayout", "gpu-0=3g.40gb*2"),
+        (["--mig", "gpu-0=3g.40gb", "--mig", "gpu-0=1g.10gb"], "InvalidMigLayout", "`gpu-0` is given two layouts"),
         (["--mig", "gpu-0=3g.30gb"], "UnknownMigProfile", "Near: 3g.40gb"),
         (["--mig", "all=3g.40gb*3"], "IllegalMigLayout", "2 x 3g.40gb would fit"),
         (["--mig", "gpu-8=3g.40gb"], "UnknownDevice", "gpu-0, gpu-1"),

@@ -73,6 +73,21 @@ def test_a_crash_loop_shows_the_end_of_the_last_run() -> None:
     assert (container.last_state.terminated.exit_code, container.last_state.terminated.message) == (7, "bad")
 
 
+def test_what_kubernetes_requires_is_written_also_when_empty() -> None:
+    wire = to_wire(render_status(a_pod(), of(WAITING), NEW, NOW))
+    (container,) = wire["containerStatuses"]
+    required = {key: container[key] for key in ("name", "ready", "restartCount", "image", "imageID")}
+    assert required == {"name": "main", "ready": False, "restartCount": 0, "image": "", "imageID": ""}
+    for condition in wire["conditions"]:
+        assert {"type", "status", "reason", "message", "lastTransitionTime"} <= condition.keys()
+
+
+def test_a_container_has_an_id_from_its_first_run_on() -> None:
+    pod = a_pod()
+    ids = [render_status(pod, of(c), NEW, NOW).container_statuses[0].container_id for c in (WAITING, RUNNING, LOOPING)]
+    assert ids == ["", f"remuda://{pod.uid}/main/2", f"remuda://{pod.uid}/main/0"]
+
+
 def test_a_refused_pod_fails_like_on_a_kubelet() -> None:
     record = of(WAITING, admission=Admission.REFUSED, refusal="Allocate failed: DeviceHeld: gpu-0 is held by a/b.")
     status = render_status(a_pod(), record, NEW, NOW)
@@ -115,6 +130,7 @@ def test_the_patch_names_what_changed_and_takes_back_what_is_gone() -> None:
     assert status_patch(first, then) == {"reason": None, "message": None}
     assert status_patch(NEW, render_status(a_pod(), of(WAITING), NEW, NOW)).keys() == {
         "podIP",
+        "podIPs",
         "startTime",
         "conditions",
         "containerStatuses",

@@ -85,7 +85,7 @@ async def _open_backend(
         raise Refusal(
             "UnknownBackend",
             f"`{config.backend}` is not a backend.",
-            f"Known: auto, {', '.join(NAMES)}.",
+            f"Known: auto, {', '.join(NAMES)}, and fake with --model.",
             "backend",
         )
     ids = config.state / "devices.json"

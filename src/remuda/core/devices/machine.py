@@ -141,6 +141,8 @@ def parse_model(data: bytes | Mapping[str, Any]) -> MachineModel:
 def _check_whole(model: MachineModel) -> None:
     if not model.name:
         raise _invalid("it has no name")
+    if not model.devices:
+        raise _invalid("it has no devices")
     if len(model.devices) > MAX_DEVICES:
         raise _invalid(f"it has {len(model.devices)} devices, the most is {MAX_DEVICES}")
     if not 1 <= model.numa_nodes <= MAX_NUMA_NODES:

@@ -19,11 +19,13 @@ from remuda.core.workload.gang import PodView
 
 
 class GangObserved(msgspec.Struct, frozen=True):
-    """One look. `snapshot` is a thunk because only a fault needs the picture of the whole cluster."""
+    """One look. `snapshot` is a thunk because only a fault needs the picture of the whole cluster. `refusal`: what the API
+    said when it last would not make pods of the gang; "" when it made them."""
 
     job: TrainingJob
     pods: tuple[PodView, ...]
     snapshot: Callable[[], Snapshot]
+    refusal: str = ""
 
 
 class Doomed(msgspec.Struct, frozen=True):
@@ -56,6 +58,7 @@ class Look:
         self.before = observed.job.status
         self.status = observed.job.status
         self.spec = observed.job.spec
+        self.refusal = observed.refusal
         self.now = now
         self.views = {v.uid: v for v in sorted(observed.pods, key=lambda v: (v.index, v.uid))}
         self.doomed: dict[str, Doomed] = {}

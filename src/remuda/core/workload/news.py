@@ -12,11 +12,13 @@ import msgspec
 
 from remuda.api.training import Member, Remedy, TrainingJobStatus
 from remuda.core.workload.gang import OPEN
+from remuda.core.workload.outcome import PODS_REFUSED
 
 NAMED = 4  # so many pods are named in a sentence; more are counted
 
-# Said by the steps of a start or of a recovery; whatever else stands in a waiting job's status is why it waits.
-_USUAL = ("", "WaitingAtBarrier", "WaitingForPlacement", "BarrierOpen")
+# Said by the steps of a start or of a recovery; whatever else stands in a waiting job's status is why it waits. That pods are
+# refused is told by who tried to make them.
+_USUAL = ("", "WaitingAtBarrier", "WaitingForPlacement", "BarrierOpen", PODS_REFUSED)
 
 
 class News(msgspec.Struct, frozen=True):

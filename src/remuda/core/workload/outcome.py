@@ -14,6 +14,7 @@ from remuda.core.workload.look import Look
 
 PROGRESS_PERIOD_S = 1.0  # the API holds transitions; progress is shown, so it may be a second old
 WAITING_PERIOD_S = 1.0  # how often a gang that waits for room looks again
+PODS_REFUSED = "PodsRefused"  # the API does not let the gang's pods be made
 MARGIN_S = 0.01  # a deadline is over only after it
 
 
@@ -86,6 +87,8 @@ def _phase(look: Look) -> tuple[str, str, str]:
     if status.barrier == OPEN:
         return "Running", "BarrierOpen", f"All {size} ranks run attempt {status.attempt}."
     has_run = status.started_at is not None
+    if look.refusal and look.create:  # before the scheduler's word: it only says that pods are missing
+        return "Recovering" if has_run else "Pending", PODS_REFUSED, _refused_pods(look.refusal)
     refusal = refused(look)
     if refusal is not None:
         return "Recovering" if has_run else "Pending", refusal.reason, refusal.message
@@ -95,6 +98,17 @@ def _phase(look: Look) -> tuple[str, str, str]:
         last = look.last_recovery
         return "Recovering", last.reason if last else "WaitingAtBarrier", text
     return ("Starting", "WaitingAtBarrier", text) if status.members else ("Pending", "WaitingForPlacement", text)
+
+
+def _refused_pods(said: str) -> str:
+    """Without the name of the one pod it was said of; it holds for all that are missing."""
+    why = said.partition(" is forbidden: ")[2] or said
+    fix = (
+        "Raise the quota or ask for fewer replicas."
+        if "exceeded quota" in why
+        else "Allow such pods or change the job."
+    )
+    return f"{why.rstrip('.')}. {fix}"
 
 
 def waiting_pods(look: Look) -> list[PodView]:

@@ -140,6 +140,7 @@ def geometry(**changes: Any) -> list[dict[str, Any]]:
         (b"[]", "Expected `object`"),
         (b"\xff\xfe", "invalid"),
         (a_model(name=""), "no name"),
+        (a_model(devices=[]), "it has no devices"),
         (a_model(devices="eight"), "$.devices"),
         (a_model(devices=[{"index": 0}]), "$.devices[0]"),
         (a_model(devices=device(memoryBytes="80GB")), "$.devices[0].memoryBytes"),
