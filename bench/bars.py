@@ -9,13 +9,17 @@ from __future__ import annotations
 import itertools
 import os
 import platform
+import signal
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
 from rich.console import Console
 from rich.table import Table
+
+from bench.marks import Broken
 
 
 class Bar(msgspec.Struct, frozen=True):
@@ -100,6 +104,27 @@ def print_lines(console: Console, bars: Sequence[Bar]) -> None:
             what = f"{bar.group}: {bar.name}"
             line = f"{bar.verdict} {what}: {median} ({spread}, n={len(bar.samples)}) bar < {bar.limit:g} {bar.unit}"
             console.print(line, highlight=False, soft_wrap=True)
+
+
+def report(measure: Callable[[Console], Sequence[Bar]], json: Path | None) -> int:
+    """Measure and print: the machine, the table, a line per bar; every sample as JSON where asked. The exit code."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ended from outside, it still takes its processes along
+    console = Console()
+    machine = this_machine()
+    console.print(describe(machine), highlight=False, soft_wrap=True)
+    try:
+        bars = measure(console)
+    except Broken as problem:
+        console.print(f"[red]broken:[/red] {problem}", soft_wrap=True)
+        return 1
+    machine = msgspec.structs.replace(machine, load_after=os.getloadavg()[0])
+    console.print(f"load {machine.load_after:.2f} after the run", highlight=False)
+    console.print(render(bars))
+    print_lines(console, bars)
+    if json is not None:
+        result = {"machine": msgspec.to_builtins(machine), "bars": [bar.as_json() for bar in bars]}
+        json.write_bytes(msgspec.json.format(msgspec.json.encode(result)))
+    return 0
 
 
 def _number(value: float, unit: str) -> str:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,7 +20,7 @@ from typing import TypeVar
 import msgspec
 from rich.console import Console
 
-from bench.bars import Bar, describe, print_lines, render, this_machine
+from bench.bars import Bar, report
 from bench.marks import Broken
 from bench.node_agents import BIN_S
 from bench.node_allocate import AllocateAsk, AllocateRun
@@ -194,23 +193,7 @@ def main() -> int:
     options = parser.parse_args()
     if options.quick:
         options.repeat = 1
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ended from outside, it still takes its processes along
-    console = Console()
-    machine = this_machine()
-    console.print(describe(machine), highlight=False, soft_wrap=True)
-    try:
-        bars = measure(options, console)
-    except Broken as problem:
-        console.print(f"[red]broken:[/red] {problem}", soft_wrap=True)
-        return 1
-    machine = msgspec.structs.replace(machine, load_after=os.getloadavg()[0])
-    console.print(f"load {machine.load_after:.2f} after the run", highlight=False)
-    console.print(render(bars))
-    print_lines(console, bars)
-    if options.json is not None:
-        result = {"machine": msgspec.to_builtins(machine), "bars": [bar.as_json() for bar in bars]}
-        options.json.write_bytes(msgspec.json.format(msgspec.json.encode(result)))
-    return 0
+    return report(lambda console: measure(options, console), options.json)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ import asyncio
 import logging
 import os
 import shutil
-import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -27,7 +26,7 @@ import structlog
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from bench.bars import Bar, describe, print_lines, render, this_machine
+from bench.bars import Bar, report
 from bench.gang import Gang, Times, make_cluster, make_job, rank_command
 from bench.marks import Broken, start_bare, wait_for_marks
 from remuda.node.environment import base_environment
@@ -189,24 +188,8 @@ def main() -> int:
     parser.add_argument("--only", choices=("real", "simulated"), help="one part alone")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample there")
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ended from outside, it still takes its processes along
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
-    console = Console()
-    machine = this_machine()
-    console.print(describe(machine), highlight=False, soft_wrap=True)
-    try:
-        bars = measure(options, console)
-    except Broken as problem:
-        console.print(f"[red]broken:[/red] {problem}", soft_wrap=True)
-        return 1
-    machine = msgspec.structs.replace(machine, load_after=os.getloadavg()[0])
-    console.print(f"load {machine.load_after:.2f} after the run", highlight=False)
-    console.print(render(bars))
-    print_lines(console, bars)
-    if options.json is not None:
-        result = {"machine": msgspec.to_builtins(machine), "bars": [bar.as_json() for bar in bars]}
-        options.json.write_bytes(msgspec.json.format(msgspec.json.encode(result)))
-    return 0
+    return report(lambda console: measure(options, console), options.json)
 
 
 if __name__ == "__main__":

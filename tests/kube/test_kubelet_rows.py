@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 import pytest_asyncio
 
 from tests.kube.real_node import RealNode
 from tests.kube.real_node_rig import RealRig
-from tests.kubelet_rows.rows import FOUR, KubeletRows, StartPlugin
-from tests.kubelet_rows.stock_plugin import StockPlugin
+from tests.kubelet_rows.rows import KubeletRows, StartPlugin, stock_plugins
 
 
 @pytest_asyncio.fixture
@@ -26,18 +24,8 @@ async def rig(real_node: RealNode, request: pytest.FixtureRequest) -> AsyncItera
 
 @pytest_asyncio.fixture
 async def plugin(rig: RealRig) -> AsyncIterator[StartPlugin]:
-    started: list[StockPlugin] = []
-
-    async def start(resource: str, devices: tuple[str, ...] = FOUR, **options: Any) -> StockPlugin:
-        stock = StockPlugin(rig.plugin_directory, resource, devices, **options)
-        started.append(stock)
-        await stock.serve()
-        await stock.register()
-        return stock
-
-    yield start
-    for stock in started:
-        await stock.stop()
+    async with stock_plugins(rig.plugin_directory) as start:
+        yield start
 
 
 class TestRealKubelet(KubeletRows):

@@ -8,7 +8,9 @@ Each row has a resource of its own, so that what one leaves behind (a resource i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, Protocol
 
 import grpc
@@ -36,6 +38,23 @@ class StartPlugin(Protocol):
     def __call__(self, resource: str, devices: tuple[str, ...] = FOUR, **options: Any) -> Awaitable[StockPlugin]:
         """Serving and registered; stopped when the test ends."""
         ...
+
+
+@asynccontextmanager
+async def stock_plugins(directory: Path) -> AsyncIterator[StartPlugin]:
+    """Registers those it is asked for, and stops them in the end."""
+    started: list[StockPlugin] = []
+
+    async def start(resource: str, devices: tuple[str, ...] = FOUR, **options: Any) -> StockPlugin:
+        stock = StockPlugin(directory, resource, devices, **options)
+        started.append(stock)
+        await stock.serve()
+        await stock.register()
+        return stock
+
+    yield start
+    for stock in started:
+        await stock.stop()
 
 
 async def see_counts(rig: NodeRig, resource: str, capacity: int | None, allocatable: int | None) -> None:

@@ -6,14 +6,12 @@ import shutil
 import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest_asyncio
 
 from tests.kubelet_rows.embedded_rig import EmbeddedRig
 from tests.kubelet_rows.rig import NodeRig, is_running
-from tests.kubelet_rows.rows import FOUR, KubeletRows, StartPlugin, see_pod
-from tests.kubelet_rows.stock_plugin import StockPlugin
+from tests.kubelet_rows.rows import KubeletRows, StartPlugin, see_pod, stock_plugins
 
 
 @pytest_asyncio.fixture
@@ -30,18 +28,8 @@ async def rig() -> AsyncIterator[EmbeddedRig]:
 
 @pytest_asyncio.fixture
 async def plugin(rig: EmbeddedRig) -> AsyncIterator[StartPlugin]:
-    started: list[StockPlugin] = []
-
-    async def start(resource: str, devices: tuple[str, ...] = FOUR, **options: Any) -> StockPlugin:
-        stock = StockPlugin(rig.plugin_directory, resource, devices, **options)
-        started.append(stock)
-        await stock.serve()
-        await stock.register()
-        return stock
-
-    yield start
-    for stock in started:
-        await stock.stop()
+    async with stock_plugins(rig.plugin_directory) as start:
+        yield start
 
 
 class TestEmbeddedNode(KubeletRows):

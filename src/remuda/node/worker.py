@@ -65,8 +65,8 @@ class Site(msgspec.Struct, frozen=True):
     clock: Callable[[], float]
     images_changed: Callable[[], None]
     others_gone: Callable[[str], Coroutine[Any, Any, bool]]  # waits for pods that were removed by force; False: none
+    speeds: Speeds
     devices: Callable[[], DeviceManager | None] = lambda: None  # None: the agent hands devices out by itself
-    speeds: Speeds = Speeds()
     events: EventSink = SILENCE
 
 

@@ -25,11 +25,10 @@ from remuda.api.errors import AlreadyExists, ApiError, NotFound, Refusal
 from remuda.apiserver.security.tls import Certificates
 from remuda.kube.backoff import Backoff
 from remuda.kube.cluster import Cluster
-from remuda.link.client import Connection, LinkClient
+from remuda.link.client import Connection, LinkClient, dial_tcp
 from remuda.link.identity import TokenReviewer
 from remuda.link.progress import Heartbeat, ProgressBoard
 from remuda.link.server import Hear, IsOn, LinkServer
-from remuda.link.stream import MAX_LINE
 from remuda.runtime.background import running
 
 log = structlog.get_logger(__name__)
@@ -158,9 +157,7 @@ class Dialler:
             raise OSError(f"no manager has published {self._namespace}/{LINK}") from None
         except (ApiError, KeyError, ssl.SSLError) as error:
             raise OSError(f"{self._namespace}/{LINK} cannot be used: {error}") from error
-        return await asyncio.open_connection(
-            host.strip("[]"), int(port), ssl=context, server_hostname=name, limit=MAX_LINE
-        )
+        return await dial_tcp(host.strip("[]"), int(port), ssl=context, server_hostname=name)()
 
 
 class RelayBoard(ProgressBoard):

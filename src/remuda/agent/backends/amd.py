@@ -6,34 +6,15 @@ Not run on real hardware yet: the tests use a module with amdsmi's names. AMD pa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
-from remuda.agent.backends.hardware import HardwareBackend, HardwareConfig
-from remuda.agent.backends.sysfs import nearest_nics
+from remuda.agent.backends.hardware import HardwareBackend
 
 RESOURCE_AMD = "amd.com/gpu"
 
 
 class AmdBackend(HardwareBackend):
-    def __init__(
-        self,
-        config: HardwareConfig,
-        clock: Callable[[], float],
-        *,
-        environment: Mapping[str, str] | None = None,
-        root: Path = Path("/"),
-    ) -> None:
-        super().__init__(
-            config,
-            clock,
-            make="amd",
-            source="amdsmi",
-            resource=RESOURCE_AMD,
-            environment=environment,
-            nics=lambda pcis: nearest_nics(root / "sys", pcis),
-        )
-        self._root = root
+    make, source, resource = "amd", "amdsmi", RESOURCE_AMD
 
     def device_files(self, device: str) -> Sequence[str]:
         """The compute interface, and the render node the kernel made for this device."""

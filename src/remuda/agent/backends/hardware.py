@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import structlog
@@ -26,6 +26,7 @@ from remuda.agent.backends.identity import Assignment, IdMap, boot_id, device_id
 from remuda.agent.backends.listeners import NODE, Heard, Listeners, real_hardware
 from remuda.agent.backends.presence import tell_presence
 from remuda.agent.backends.slices import busy, not_supported, plan
+from remuda.agent.backends.sysfs import nearest_nics
 from remuda.agent.backends.wiring import observed_links
 from remuda.api.devices import ObservedDevice, ObservedLink
 from remuda.api.errors import Refusal
@@ -54,32 +55,33 @@ class HardwareConfig(msgspec.Struct, frozen=True):
 
 
 class HardwareBackend(Heard):
-    """`make`: which driver; `source`: what its signals are named after; `resource`: what a whole device counts for."""
+    """`make`: which driver; `source`: what its signals are named after; `resource`: what a whole device counts for. `root`:
+    where /proc and /sys are looked for. `environment`: of the driver process."""
+
+    make: ClassVar[str]
+    source: ClassVar[str]
+    resource: ClassVar[str]
 
     def __init__(
         self,
         config: HardwareConfig,
         clock: Callable[[], float],
         *,
-        make: str,
-        source: str,
-        resource: str,
         environment: Mapping[str, str] | None = None,
-        nics: Callable[[Sequence[str]], Mapping[str, str]] = lambda pcis: {},
+        root: Path = Path("/"),
     ) -> None:
         self.config = config
-        self.source = source
         self._clock = clock
-        self._nics = nics
+        self._root = root
         self._listeners = Listeners(clock)
-        self.child = DriverChild(make, self._event, environment=environment, on_start=self._restarted)
-        self.census = Census(config.node, resource, config.ids)
-        self._wire = "xgmi" if make == "amd" else "nvlink"
+        self.child = DriverChild(self.make, self._event, environment=environment, on_start=self._restarted)
+        self.census = Census(config.node, self.resource, config.ids)
+        self._wire = "xgmi" if self.make == "amd" else "nvlink"
         self._links: tuple[ObservedLink, ...] = ()
         self._facts = NodeFacts()
         self._known: dict[int, Known] = {}
         self._asker = Asker(
-            config.node, self.child, self.census, self._listeners, source=source, call_s=config.call_s, clock=clock
+            config.node, self.child, self.census, self._listeners, source=self.source, call_s=config.call_s, clock=clock
         )
         self._unclean: dict[str, set[int]] = {}  # pids left on a device
         self._is_deaf = True
@@ -159,7 +161,7 @@ class HardwareBackend(Heard):
                 self._asker.aside.hung(key, self._clock())
                 silent.append(str(error))
                 self._asker.tell_hang()
-        nics = self._nics([r["pci"] for r in raw])
+        nics = nearest_nics(self._root / "sys", [r["pci"] for r in raw])
         before = self.census.present
         result = self.census.take(raw, nics)
         for number in result.replaced:

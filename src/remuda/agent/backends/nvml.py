@@ -6,11 +6,9 @@ needs. A slice is reached through two capability files whose numbers the kernel 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
-from remuda.agent.backends.hardware import HardwareBackend, HardwareConfig
-from remuda.agent.backends.sysfs import nearest_nics
+from remuda.agent.backends.hardware import HardwareBackend
 from remuda.api.names import RESOURCE_GPU
 
 CONTROL_FILES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
@@ -18,26 +16,7 @@ CAPABILITY = "DeviceFileMinor:"
 
 
 class NvmlBackend(HardwareBackend):
-    """`root`: where /proc and /sys are looked for. `environment`: of the driver process."""
-
-    def __init__(
-        self,
-        config: HardwareConfig,
-        clock: Callable[[], float],
-        *,
-        environment: Mapping[str, str] | None = None,
-        root: Path = Path("/"),
-    ) -> None:
-        super().__init__(
-            config,
-            clock,
-            make="nvml",
-            source="nvml",
-            resource=RESOURCE_GPU,
-            environment=environment,
-            nics=lambda pcis: nearest_nics(root / "sys", pcis),
-        )
-        self._root = root
+    make, source, resource = "nvml", "nvml", RESOURCE_GPU
 
     def device_files(self, device: str) -> Sequence[str]:
         number = self.census.number(device)

@@ -73,7 +73,9 @@ def build_library(directory: Path) -> Path:
     """libnvidia-ml.so.1 in `directory`."""
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
-        pytest.skip("no C compiler")
+        if os.environ.get("REMUDA_REQUIRE_KUBE"):
+            pytest.fail("no C compiler: the NVML path would go untested; install gcc")
+        pytest.skip("no C compiler: the NVML path is not tested; install gcc")
     target = directory / "libnvidia-ml.so.1"
     subprocess.run(
         [compiler, "-Wall", "-Wextra", "-Werror", "-O1", "-shared", "-fPIC", "-o", str(target), str(SOURCE)], check=True
