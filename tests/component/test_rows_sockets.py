@@ -118,6 +118,11 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
 
 
+def is_listened_to(agent: Agent) -> bool:
+    """The kubelet has opened its list, and not merely taken its registration."""
+    return agent.shelf is not None and bool(agent.shelf.plugins[GPU].streams)
+
+
 async def test_row_14_two_instances_overlap_without_a_dip_and_either_may_be_killed(place: Place) -> None:
     async with place.up():
         old = await place.an_agent()
@@ -131,7 +136,7 @@ async def test_row_14_two_instances_overlap_without_a_dip_and_either_may_be_kill
         await place.running_pod("a")
         assert len(new.grants.table.grants) == 1  # it was the new one that was asked
         newest = await place.an_agent()
-        await until(lambda: len(place.instances()) == 2)
+        await until(lambda: len(place.instances()) == 2 and is_listened_to(newest))
         await newest.stop()  # and back again: the upgrade was bad
         await until(lambda: len(place.instances()) == 1)
         await place.create(pod_wire("b", limits={GPU: 2}))
