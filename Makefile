@@ -9,6 +9,9 @@ STAMP := .venv/.stamp
 # override with `make check JOBS=8`.
 JOBS ?= 4
 PYTEST := $(BIN)/python -m pytest
+# For suites on real processes and third-party servers: a failed test is tried once more and named in the summary; more than a
+# few such are a failure all the same (tests/conftest.py).
+AGAIN := --reruns 1 -r R
 
 # A test directory that is not there yet must not fail the run, so only existing ones are passed.
 FAST_TESTS = $(wildcard tests/unit tests/property tests/component)
@@ -42,11 +45,11 @@ check: lint ## lint + unit, property and component tests (under two minutes)
 test: check ## check + end-to-end tests + crash tests + tests against a real Kubernetes API server
 	$(PYTEST) -n $(JOBS) -m slow $(FAST_TESTS)
 	$(PYTEST) -n $(JOBS) --schedules 200 tests/component/test_random_schedules.py
-	$(if $(E2E_TESTS),$(PYTEST) $(E2E_TESTS))
-	$(PYTEST) tests/crash
-	$(PYTEST) tests/kubelet_rows
-	$(PYTEST) tests/kube
-	$(PYTEST) tests/conformance
+	$(if $(E2E_TESTS),$(PYTEST) $(AGAIN) $(E2E_TESTS))
+	$(PYTEST) $(AGAIN) tests/crash
+	$(PYTEST) $(AGAIN) tests/kubelet_rows
+	$(PYTEST) $(AGAIN) tests/kube
+	$(PYTEST) $(AGAIN) tests/conformance
 
 demo: $(STAMP) ## a cluster of simulated GPUs on this machine, a training job, and a failure it survives
 	$(BIN)/remuda demo

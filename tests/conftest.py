@@ -13,3 +13,35 @@ settings.load_profile("remuda")
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seed", type=int, default=None, help="run the random schedule of this seed alone")
     parser.addoption("--schedules", type=int, default=200, help="how many random schedules to run")
+
+
+# Suites on real processes, sockets and third-party servers may try a failed test once more (`--reruns 1` in the Makefile; unit
+# and property tests never do). It is told in the summary, and more than this many of them in one run is a failure: a suite
+# that needs its second tries is broken.
+MOST_SECOND_TRIES = 3
+
+
+class SecondTries:
+    """Counts tests that passed only when tried again."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.count += str(report.outcome) == "rerun"
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self.count > MOST_SECOND_TRIES and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if self.count:
+            verdict = "too many, this run fails" if self.count > MOST_SECOND_TRIES else "look into them"
+            terminalreporter.write_line(
+                f"{self.count} second tries, {MOST_SECOND_TRIES} allowed: {verdict}", yellow=True
+            )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(SecondTries(), "second-tries")

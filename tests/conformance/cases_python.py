@@ -117,8 +117,9 @@ def list_continue_with_version(run: Run) -> None:
 def list_versions(run: Run) -> None:
     made = run.core.create_namespaced_config_map(run.ns, config())
     version = made.metadata.resource_version
-    run.py(run.core.list_namespaced_config_map, run.ns, resource_version="0")
+    # First the one that waits for the server's cache: version 0 means "whatever the cache has", which may honestly be older.
     run.py(run.core.list_namespaced_config_map, run.ns, resource_version=version, resource_version_match="NotOlderThan")
+    run.py(run.core.list_namespaced_config_map, run.ns, resource_version="0")
     run.py(run.core.list_namespaced_config_map, run.ns, resource_version=version, resource_version_match="Exact")
     run.py(run.core.list_namespaced_config_map, run.ns, resource_version="0", resource_version_match="Exact")
     run.py(run.core.list_namespaced_config_map, run.ns, resource_version_match="Exact")
