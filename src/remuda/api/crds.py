@@ -19,7 +19,10 @@ import msgspec
 
 from remuda.api.devices import NodeDevices
 from remuda.api.drills import Drill
+from remuda.api.incidents import Incident
+from remuda.api.kinds import OWN_KINDS
 from remuda.api.meta import JsonObject, KObject, ObjectMeta
+from remuda.api.remedies import RemedyPolicy
 from remuda.api.training import TrainingJob
 
 _AGE = ("Age", "date", ".metadata.creationTimestamp", 0)
@@ -44,6 +47,25 @@ COLUMNS: dict[type[KObject], tuple[tuple[str, str, str, int], ...]] = {
         ("Device", "string", ".spec.device", 0),
         ("Phase", "string", ".status.phase", 0),
         ("Reason", "string", ".status.reason", 1),
+        _AGE,
+    ),
+    Incident: (
+        ("Subject", "string", ".spec.subject.kind", 0),
+        ("Node", "string", ".spec.subject.node", 0),
+        ("Device", "string", ".spec.subject.device", 0),
+        ("Gang", "string", ".spec.subject.gang", 0),
+        ("Reason", "string", ".status.verdict.reason", 0),
+        ("Phase", "string", ".status.phase", 0),
+        ("Outcome", "string", ".status.outcome", 0),
+        ("Lost-GPU-H", "number", ".status.lostGpuHours", 1),
+        _AGE,
+    ),
+    RemedyPolicy: (
+        ("Mode", "string", ".spec.mode", 0),
+        ("Priority", "integer", ".spec.priority", 0),
+        ("Nodes", "integer", ".status.nodes", 0),
+        ("Held-Back", "integer", ".status.heldBack", 0),
+        ("Breaker", "boolean", ".status.breaker.open", 0),
         _AGE,
     ),
 }
@@ -180,7 +202,15 @@ DESCRIPTIONS: dict[tuple[str, str], str] = {
     ("NodeDevices", "observed"): "What the node's agent sees.",
     ("NodeDevices", "verdicts"): "What the signals mean and who holds each device; written by the manager.",
     ("NodeDevices", "quarantine"): "Orders to keep a device out of use, by its id.",
+    ("NodeDevices", "withheld"): "Orders to place nothing of a resource on this node, by the resource's name.",
+    ("NodeDevices", "findings"): "What the manager itself found about a device, by its id.",
+    ("NodeDevices", "history"): "What is remembered of a device when its signals are gone, by its id.",
+    ("NodeDevices", "orders"): "What the node's agent is to do, by the order's id.",
     ("Drill", "spec"): "What to break.",
+    ("Incident", "spec"): "What it is about, and what operators say to it.",
+    ("Incident", "status"): "What was seen, whom it hit, what was done and what it cost; written by Remuda alone.",
+    ("RemedyPolicy", "spec"): "What may be done.",
+    ("RemedyPolicy", "status"): "What is being done under it; written by Remuda alone.",
 }
 
-CRDS: tuple[JsonObject, ...] = tuple(definition(kind) for kind in (TrainingJob, NodeDevices, Drill))
+CRDS: tuple[JsonObject, ...] = tuple(definition(kind) for kind in OWN_KINDS)

@@ -1,8 +1,8 @@
 """NodeDevices: the home of the ledger, one object per node.
 
 NodeDevices has two writers that never touch each other's part: the node's agent writes `observed`, the manager writes
-`verdicts`; `quarantine` takes orders from operators and controllers. All write transitions only, never heartbeats. Counts
-(capacity, free) are derived, never stored.
+`verdicts`, `notices`, `findings` and `history`; `quarantine`, `withheld` and `orders` take orders from operators and
+controllers. All write transitions only, never heartbeats. Counts (capacity, free) are derived, never stored.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ class ObservedDevice(msgspec.Struct, frozen=True, rename="camel", omit_defaults=
     profile: str = ""  # of a slice: say 3g.40gb
     start: int = 0  # of a slice: its first memory slice on the device
     flaps: list[datetime] = []  # when a fault that comes and goes went, newest last, bounded
+    idle_since: datetime | None = None  # held and hardly used since then
 
 
 class ObservedLink(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -96,6 +97,19 @@ class LauncherReport(msgspec.Struct, frozen=True, rename="camel", omit_defaults=
     time: datetime | None = None
 
 
+class OrderAnswer(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """What became of an order (`NodeDevices.orders`), by its id. An agent carries an id out once, whatever restarts meanwhile."""
+
+    id: str
+    action: str
+    outcome: str  # Running | Succeeded | Failed | TimedOut | Refused
+    device: str = ""
+    reason: str = ""
+    message: str = ""
+    started_at: datetime | None = None
+    time: datetime | None = None
+
+
 class Observed(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     model: str = ""
     devices: list[ObservedDevice] = []
@@ -107,6 +121,7 @@ class Observed(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
         Signal
     ] = []  # of the node as a whole: devices missing, driver hanging, kmsg gap; newest last, bounded
     boot: str = ""  # boot id
+    answers: list[OrderAnswer] = []  # to orders, newest last, bounded
 
 
 class Verdict(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -141,6 +156,26 @@ class QuarantineOrder(msgspec.Struct, frozen=True, rename="camel", omit_defaults
     message: str = ""
     by: str = ""
     since: datetime | None = None
+    incident: str = ""  # whose remedy it is, when it is one's
+
+
+class DeviceOrder(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """Something the node's agent is to do: probe | reset | reboot | command. Taken away by who gave it, once it is answered."""
+
+    action: str
+    device: str = ""  # "" = the node
+    command: list[str] = []
+    env: dict[str, str] = {}
+    by: str = ""
+    since: datetime | None = None
+    deadline: datetime | None = None
+
+
+class DeviceHistory(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """What is remembered of a device when its signals are gone."""
+
+    failures: list[datetime] = []  # when it turned Unhealthy, newest last, bounded
+    incidents: list[str] = []  # names, newest last, bounded
 
 
 class NodeDevices(KObject, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
@@ -152,3 +187,9 @@ class NodeDevices(KObject, frozen=True, rename="camel", omit_defaults=True, kw_o
     verdicts: list[Verdict] = []
     notices: list[Notice] = []  # by the manager
     quarantine: dict[str, QuarantineOrder] = {}  # by device id; a map, so that orders from several hands merge
+    withheld: dict[
+        str, QuarantineOrder
+    ] = {}  # by resource: nothing of it is to be placed here, whatever its devices say
+    findings: dict[str, list[Signal]] = {}  # by device: what the manager itself found, judged beside what the agent saw
+    history: dict[str, DeviceHistory] = {}  # by device, by the manager
+    orders: dict[str, DeviceOrder] = {}  # by order id, for the agent

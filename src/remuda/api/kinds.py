@@ -5,7 +5,10 @@ from __future__ import annotations
 from remuda.api.core_v1 import Lease, Namespace, Node, Pod
 from remuda.api.devices import NodeDevices
 from remuda.api.drills import Drill
+from remuda.api.incidents import Incident
 from remuda.api.meta import KObject
+from remuda.api.remedies import RemedyPolicy
 from remuda.api.training import TrainingJob
 
-KINDS: tuple[type[KObject], ...] = (Namespace, Node, Pod, Lease, TrainingJob, NodeDevices, Drill)
+OWN_KINDS: tuple[type[KObject], ...] = (TrainingJob, NodeDevices, Drill, Incident, RemedyPolicy)
+KINDS: tuple[type[KObject], ...] = (Namespace, Node, Pod, Lease, *OWN_KINDS)

@@ -40,6 +40,33 @@ class Remedy(StrEnum):
     FAIL = "Fail"
 
 
+class DeviceFailedPolicy(StrEnum):
+    """What a failed device means for this workload, when it is not to be the cheapest cure."""
+
+    CHEAPEST = "Cheapest"
+    IGNORE = "Ignore"
+    RESTART_IN_PLACE = "RestartInPlace"
+    REPLACE_POD = "ReplacePod"
+    REPLACE_GANG = "ReplaceGang"
+    FAIL = "Fail"
+
+
+class DegradedPolicy(StrEnum):
+    """What a slow device means for this workload."""
+
+    CARRY_ON = "CarryOn"
+    SWAP_AT_CHECKPOINT = "SwapAtCheckpoint"
+    SWAP_NOW = "SwapNow"
+
+
+class RuleAction(StrEnum):
+    IGNORE = "Ignore"  # restart in place, charged to nobody
+    RESTART_IN_PLACE = "RestartInPlace"
+    REPLACE_POD = "ReplacePod"
+    REPLACE_GANG = "ReplaceGang"
+    FAIL = "Fail"
+
+
 class PodTemplate(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
     """`spec` is a Kubernetes PodSpec kept word for word: fields Remuda never reads must reach the pod all the same."""
 
@@ -47,12 +74,19 @@ class PodTemplate(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
     spec: JsonObject = {}
 
 
+class RoleAfter(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
+    role: str
+    is_: str = msgspec.field(name="is", default="Running")  # Running | Succeeded
+
+
 class Role(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
     """A set of identical pods. `gpus` is the plain way to ask; the template's resource limits work as well."""
 
     name: str = "worker"
     replicas: int = 1
+    min_replicas: int = 0  # elastic: the gang goes on with so many when there is no room for all; 0 = all or nothing
     gpus: int = 0
+    after: list[RoleAfter] = []  # roles that must have got somewhere before this one's pods are made
     template: PodTemplate = PodTemplate()
 
 
@@ -60,6 +94,7 @@ class Topology(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, 
     """`required`: a node label (say `topology.remuda.dev/rack`) whose value all members and spares must share."""
 
     required: str = ""
+    segment_size: int = 0  # ranks that must share one domain of `required`; 0 = all of them
 
 
 class Checkpoint(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
@@ -67,6 +102,7 @@ class Checkpoint(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
 
     path: str = ""
     typical_seconds: float = 0.0
+    signal: str = "SIGUSR1"  # sent to ask for one; remuda_train answers it
 
 
 class Budgets(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
@@ -84,11 +120,42 @@ class Budgets(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, f
         return int(getattr(self, cause.value))
 
 
+class FailureRule(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
+    """First match wins. All that is given must match: a rank's exit code, a regular expression in the end of its log, a reason
+    or fault class (say Xid79, ecc, NodeLost)."""
+
+    action: RuleAction
+    name: str = ""  # named in the job's reason
+    exit_codes: list[int] = []
+    log_pattern: str = ""
+    faults: list[str] = []
+    charge: Cause | None = None  # another budget than the fault's own
+
+
+class Straggler(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
+    """When a rank is called slow, and what then. 0 = off."""
+
+    factor: float = 1.3  # times the median of its peers
+    policy: DegradedPolicy = DegradedPolicy.SWAP_AT_CHECKPOINT
+
+
+class SuccessPolicy(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
+    """The job has succeeded when these ranks have; empty = all of them."""
+
+    role: str = ""
+    ranks: list[int] = []
+
+
 class Failure(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
     """What may be spent on keeping the gang alive, and how long to wait for what."""
 
     budgets: Budgets = Budgets()
+    rules: list[FailureRule] = []
+    device_failed: DeviceFailedPolicy = DeviceFailedPolicy.CHEAPEST
+    straggler: Straggler = Straggler()
     hang_after_seconds: float = 0.0  # no new step for that long = hung; 0 = off
+    hang_after_steps: float = 0.0  # no new step for so many median steps = hung; 0 = off
+    same_step_limit: int = 3  # failing so often at one step, on whatever hardware, is not the hardware's fault; 0 = off
     stop_grace_seconds: float = 2.0  # SIGTERM to SIGKILL when the gang stops for a recovery
     stop_deadline_seconds: float = 10.0  # a member not stopped by then is replaced and its devices quarantined
     start_deadline_seconds: float = 600.0  # a placed member that never reaches the barrier is replaced
@@ -100,6 +167,12 @@ class TrainingJobSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults
     topology: Topology = Topology()
     checkpoint: Checkpoint = Checkpoint()
     failure: Failure = Failure()
+    suspend: bool = False  # give everything back, keep the record; resumes from the last checkpoint
+    active_deadline_seconds: float = 0.0  # since the first start, suspended time not counted; 0 = none
+    ttl_seconds_after_finished: float | None = None
+    success: SuccessPolicy = SuccessPolicy()
+    total_steps: int = 0  # for progress and ETA
+    lend_spares: bool = False  # preemptible pods may use the devices of parked spares until one is needed
 
 
 class Member(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -143,6 +216,8 @@ class Progress(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     step_seconds: float = 0.0
     time: datetime | None = None
     steps: list[int] = []  # of each rank, in rank order
+    total_steps: int = 0
+    eta: datetime | None = None
 
 
 class Recovery(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):

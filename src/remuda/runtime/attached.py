@@ -14,11 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from remuda.api.core_v1 import NODE_LEASE_NAMESPACE, Namespace
-from remuda.api.devices import NodeDevices
-from remuda.api.drills import Drill
 from remuda.api.errors import NotFound, Refusal
-from remuda.api.meta import KObject
-from remuda.api.training import TrainingJob
+from remuda.api.kinds import OWN_KINDS
 from remuda.kube.cluster import Cluster
 from remuda.link.progress import ProgressBoard
 from remuda.runtime.config import ClusterConfig
@@ -28,8 +25,6 @@ from remuda.runtime.parts import Parts
 
 # On somebody else's cluster pods are ours only when they say so: the rest has a scheduler.
 ATTACHED_SCHEDULERS = frozenset({"remuda"})
-
-OWN_KINDS: tuple[type[KObject], ...] = (TrainingJob, NodeDevices, Drill)
 
 
 class AttachedCluster(Parts):
