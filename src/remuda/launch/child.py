@@ -15,8 +15,9 @@ from remuda.launch.record import Record
 NOT_FOUND, NOT_RUNNABLE = 127, 126  # what a shell would exit with
 _PR_SET_CHILD_SUBREAPER = 36
 _TAIL_BYTES = 4096
-# The interpreter ignores these two for itself; ignored signals would survive into the child.
-_IGNORED_BY_PYTHON = (SIGNALS["PIPE"], 25)  # 25 = SIGXFSZ
+# Ignored signals survive into the child: the interpreter ignores two for itself, and a script's background job (`remuda up &`)
+# inherits more. The child gets every signal that can be set in its default state.
+_TO_DEFAULT = [n for n in range(1, 32) if n not in (SIGNALS["KILL"], SIGNALS["STOP"])]
 
 
 class Ended(Record):
@@ -55,9 +56,9 @@ def spawn(argv: list[str], env: dict[str, str]) -> int:
     os.environ["PATH"] = env.get("PATH", os.defpath)  # where posix_spawnp looks
     try:
         try:
-            return os.posix_spawnp(argv[0], argv, env, setsid=True, setsigmask=[], setsigdef=_IGNORED_BY_PYTHON)
+            return os.posix_spawnp(argv[0], argv, env, setsid=True, setsigmask=[], setsigdef=_TO_DEFAULT)
         except NotImplementedError:  # a C library without POSIX_SPAWN_SETSID
-            return os.posix_spawnp(argv[0], argv, env, setpgroup=0, setsigmask=[], setsigdef=_IGNORED_BY_PYTHON)
+            return os.posix_spawnp(argv[0], argv, env, setpgroup=0, setsigmask=[], setsigdef=_TO_DEFAULT)
     except FileNotFoundError:
         if "/" in argv[0] and os.path.exists(argv[0]):
             raise SpawnError(
@@ -75,6 +76,19 @@ def signal_process(pid: int, signal: int) -> None:
         os.kill(pid, signal)
     except ProcessLookupError:
         pass
+
+
+def dies_of(pid: int, signal: int) -> bool:
+    """Whether the process neither catches, blocks nor ignores the signal, as far as can be told."""
+    taken = 0
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            for line in file:
+                if line[:7] in (b"SigBlk:", b"SigIgn:", b"SigCgt:"):
+                    taken |= int(line[7:], 16)
+    except (OSError, ValueError):
+        return True
+    return not taken >> (signal - 1) & 1
 
 
 def signal_group(pid: int, signal: int) -> None:

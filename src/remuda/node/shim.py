@@ -39,7 +39,7 @@ NOT_FOUND, NOT_RUNNABLE, NOT_SET_UP = 127, 126, 128
 REKILL_S = 0.05  # between two passes over processes that fork while they are being killed
 GIVE_UP_S = 10.0  # a process in uninterruptible sleep: report the end rather than hold the status back for ever
 _PR_SET_CHILD_SUBREAPER = 36
-SIGHUP, SIGINT, SIGKILL, SIGUSR1, SIGPIPE, SIGTERM, SIGCHLD, SIGXFSZ = 1, 2, 9, 10, 13, 15, 17, 25
+SIGHUP, SIGINT, SIGKILL, SIGUSR1, SIGTERM, SIGCHLD, SIGSTOP = 1, 2, 9, 10, 15, 17, 19
 
 
 # --- files ------------------------------------------------------------------------------------------------------------
@@ -195,9 +195,9 @@ def _start(spec: "dict[str, Any]") -> int:
             raise Refused(NOT_SET_UP, f"cannot enter the working directory {cwd}: {error.strerror}") from None
     os.environ["PATH"] = env.get("PATH", os.defpath)  # where posix_spawnp looks
     try:
-        return os.posix_spawnp(
-            argv[0], argv, env, setpgroup=0, setsigmask=[], setsigdef=[SIGHUP, SIGINT, SIGPIPE, SIGXFSZ]
-        )
+        # Ignored signals survive into the command, and who started the node may have left any of them so.
+        to_default = [n for n in range(1, 32) if n not in (SIGKILL, SIGSTOP)]
+        return os.posix_spawnp(argv[0], argv, env, setpgroup=0, setsigmask=[], setsigdef=to_default)
     except FileNotFoundError:
         raise Refused(NOT_FOUND, f"command not found: {argv[0]}") from None
     except PermissionError:
