@@ -55,6 +55,9 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     },
 }
 
+# Commands that one process of ours starts another with. Not in the help.
+HIDDEN: dict[str, str] = {"part": "remuda.cli.part:part"}
+
 _EPILOG = """\b
 --state and -n may also follow the command.
 Shell completion, in ~/.bashrc (likewise zsh_source, fish_source):
@@ -69,10 +72,11 @@ class _Root(CommandGroup):
         return [name for section in SECTIONS.values() for name in section]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        entry = next((section[cmd_name] for section in SECTIONS.values() if cmd_name in section), None)
-        if entry is None:
+        places = (section[cmd_name][0] for section in SECTIONS.values() if cmd_name in section)
+        place = next(places, HIDDEN.get(cmd_name))
+        if place is None:
             return None
-        module, _, attribute = entry[0].partition(":")
+        module, _, attribute = place.partition(":")
         command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
 

@@ -40,6 +40,13 @@ _TAIL_LINES = 12
     help="Cut a device of every node, or `all`: gpu-0=3g.40gb*2.",
 )
 @click.option("--replicas", multiple=True, metavar="RESOURCE=N", help="Offer each device N times: nvidia.com/gpu=2.")
+@click.option(
+    "--allow-hook",
+    "allow_hooks",
+    multiple=True,
+    metavar="PATTERN",
+    help="A command that remedies may run on this machine: '/opt/site/recycle ...'.  [default: none]",
+)
 @click.option("--lease", type=float, metavar="S", help="Seconds of silence after which a node is dead.  [default: 8]")
 @click.option(
     "--port", type=click.IntRange(0, 65535), metavar="N", help="Of the API; 0 = any free one.  [default: as last time]"
@@ -51,13 +58,27 @@ _TAIL_LINES = 12
     metavar="REV",
     help="Go on from this revision of a damaged state; what came later is lost.",
 )
+@click.option(
+    "--split", is_flag=True, help="Server, manager and nodes as processes of their own, started again when killed."
+)
+@click.option(
+    "--groups", type=int, default=2, show_default=True, metavar="N", help="With --split: processes with nodes."
+)
 @click.option("-d", "--detach", is_flag=True, help="Run in the background; its log is <state>/up.log.")
 @click.option(
     "--wait", type=float, default=60.0, show_default=True, metavar="S", help="With -d: how long to wait for it."
 )
 @with_session
 def up(
-    session: Session, detach: bool, wait: float, port: int | None, bind: str, recover_to: int | None, **asked: Any
+    session: Session,
+    detach: bool,
+    wait: float,
+    port: int | None,
+    bind: str,
+    recover_to: int | None,
+    split: bool,
+    groups: int,
+    **asked: Any,
 ) -> int:
     """Start a cluster on this machine: an API server, the controllers, and nodes with fake GPUs that run pods as processes.
 
@@ -73,7 +94,13 @@ def up(
         agree(config, state.remembered())
         listening = [f"--bind={bind}", *([] if port is None else [f"--port={port}"])]
         recovering = [] if recover_to is None else [f"--recover-to={recover_to}"]
-        return _detach(state, config, wait, [*listening, *recovering])
+        splitting = ["--split", f"--groups={groups}"] if split else []
+        return _detach(state, config, wait, [*listening, *recovering, *splitting])
+    if split:
+        from remuda.runtime.split import SplitConfig, run_split
+
+        parts = SplitConfig(groups, port, bind, recover_to)
+        return run_split(config, state, parts, on_ready=lambda: _ready(state, config))
     return run_up(config, state, on_ready=lambda: _ready(state, config), port=port, bind=bind, recover_to=recover_to)
 
 
@@ -228,6 +255,7 @@ def _options(config: ClusterConfig) -> list[str]:
         f"--lease={config.lease_seconds:g}",
         *(f"--mig={layout}" for layout in show_layouts(config.mig)),
         *(f"--replicas={shares}" for shares in show_replicas(config.replicas)),
+        *(f"--allow-hook={pattern}" for pattern in config.allow_hooks),
     ]
 
 

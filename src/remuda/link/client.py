@@ -115,3 +115,10 @@ def dial_tcp(host: str, port: int, **tls: object) -> Dial:
         return await asyncio.open_connection(host, port, limit=MAX_LINE, **tls)  # type: ignore[arg-type]
 
     return dial
+
+
+def dial_unix(path: str) -> Dial:
+    async def dial() -> Connection:
+        return await asyncio.open_unix_connection(path, limit=MAX_LINE)
+
+    return dial

@@ -49,6 +49,10 @@ class LinkServer:
         self._server = await asyncio.start_server(self._serve, host, port, ssl=tls, limit=MAX_LINE)
         return int(self._server.sockets[0].getsockname()[1])
 
+    async def start_unix(self, path: str) -> None:
+        """Listen on a socket of this machine; who may open it is the file system's business."""
+        self._server = await asyncio.start_unix_server(self._serve, path, limit=MAX_LINE)
+
     async def stop(self) -> None:
         if self._server is not None:
             self._server.close()

@@ -13,12 +13,14 @@ _END = 255 << 16  # up to 127.254.255.255
 
 
 class PodAddresses:
-    """Shared by all nodes of one embedded cluster."""
+    """Shared by all nodes of one process. `share` (k, n): of n processes of one cluster this is the k-th, from 0, and hands out
+    every n-th address, so that none is given twice."""
 
-    def __init__(self) -> None:
+    def __init__(self, share: tuple[int, int] = (0, 1)) -> None:
         self._by_uid: dict[str, int] = {}
         self._taken: set[int] = set()
         self._next = _FIRST
+        self._share = share
 
     def assign(self, uid: str) -> str:
         """The pod's address; the same one when asked again."""
@@ -50,7 +52,8 @@ class PodAddresses:
         for _ in range(len(self._taken) + _END):
             number = self._next
             self._next = number + 1 if number + 1 < _END else _FIRST
-            if number not in self._taken and number & 0xFF not in (0, 255):
+            is_ours = number % self._share[1] == self._share[0]
+            if is_ours and number not in self._taken and number & 0xFF not in (0, 255):
                 return number
         raise Refusal("NoAddressLeft", "Every address of 127.0.0.0/8 is taken by a pod.", "Delete finished pods.")
 

@@ -24,10 +24,12 @@ from remuda.controllers.builtin.namespaces import stored_kind
 from remuda.kube.cluster import Cluster
 from remuda.link.progress import ProgressBoard
 from remuda.node.training import Behaviour, CheckpointStore
-from remuda.runtime.config import ClusterConfig
+from remuda.runtime.config import MAX_NODES, ClusterConfig
 from remuda.runtime.controlplane import ControlPlane
 from remuda.runtime.machines import Machines
 from remuda.runtime.parts import Parts
+
+ALL, NONE = (0, 1), (MAX_NODES, MAX_NODES + 1)  # shares of the machines
 
 
 class EmbeddedCluster(Parts):
@@ -45,10 +47,11 @@ class EmbeddedCluster(Parts):
         manager_api: Callable[[Cluster], Cluster] = lambda api: api,
         machine_api: Callable[[Cluster], Cluster] = lambda api: api,
         admission: Callable[[Heads], Admission] | None = None,
+        is_api_only: bool = False,
     ) -> None:
         """`checkpoints`: what simulated pods find on the shared file system. `manager_api` wraps the port that a control
         plane is given, each time one is made, `machine_api` that of the nodes and agents: there their calls can be watched,
-        held up, or made to fail."""
+        held up, or made to fail. `is_api_only`: manager and machines are other processes of this cluster."""
         self.config = config
         self.store = Store(journal)
         self.api = LocalCluster(self.store, clock=clock, new_uid=new_uid, admission=admission)
@@ -56,6 +59,7 @@ class EmbeddedCluster(Parts):
         self._clock = clock
         self._chance = chance
         self._manager_api = manager_api
+        self._is_api_only = is_api_only
         machines = Machines(
             config,
             machine_api(self.api),
@@ -65,6 +69,7 @@ class EmbeddedCluster(Parts):
             chance=chance,
             behaviour=behaviour,
             checkpoints=checkpoints,
+            share=NONE if is_api_only else ALL,
         )
         super().__init__(machines)
         self.control = self._control_plane()
@@ -76,7 +81,8 @@ class EmbeddedCluster(Parts):
         self.spawn("garbage", GarbageCollector(self.api).run(self._clock))
         self.spawn("builtin", run_builtin(self.api, self._clock, self._chance.random, self._kinds))
         await self.start_machines()
-        self.spawn("control-plane", self.control.run())
+        if not self._is_api_only:
+            self.spawn("control-plane", self.control.run())
 
     async def close(self) -> None:
         await self.store.close()

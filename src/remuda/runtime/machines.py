@@ -14,6 +14,8 @@ import structlog
 
 from remuda.agent.agent import Agent, AgentConfig
 from remuda.agent.backends.fake import FakeBackend
+from remuda.agent.hooks import parse_hooks
+from remuda.agent.orders import OrderRules
 from remuda.api.core_v1 import Pod
 from remuda.api.devices import NodeDevices
 from remuda.api.drills import Drill
@@ -57,7 +59,8 @@ def _behaviour(config: ClusterConfig, pod: Pod) -> Behaviour:
 
 
 class Machines:
-    """`root`: the state directory; unused by simulated nodes. `behaviour`: how simulated pods behave."""
+    """`root`: the state directory; unused by simulated nodes. `behaviour`: how simulated pods behave. `share` (k, n): of n
+    processes with machines of one cluster this is the k-th, from 0; it has every n-th node. `board_of`: a board per node."""
 
     def __init__(
         self,
@@ -70,6 +73,8 @@ class Machines:
         chance: random.Random,
         behaviour: Callable[[Pod], Behaviour] | None = None,
         checkpoints: CheckpointStore | None = None,
+        share: tuple[int, int] = (0, 1),
+        board_of: Callable[[str], ProgressBoard] | None = None,
     ) -> None:
         self._config = config
         self._root = root
@@ -81,7 +86,7 @@ class Machines:
             self._launcher.parent.mkdir(parents=True, exist_ok=True)
             build_zipapp(self._launcher)
         self.checkpoints = checkpoints or CheckpointStore()
-        self.addresses = PodAddresses()
+        self.addresses = PodAddresses(share)
         self.pods = Informer(cluster, Pod, jitter=chance.random)
         self.jobs = Informer(cluster, TrainingJob, jitter=chance.random)
         self.drills = Informer(cluster, Drill, jitter=chance.random)
@@ -89,13 +94,14 @@ class Machines:
         self.ledgers.subscribe(self._quarantine)
         self._events = EventRecorder(cluster, clock)
         self.agents: dict[str, Agent] = {}
+        self.backends: dict[str, FakeBackend] = {}
         self.nodes: dict[str, EmbeddedNode] = {}
         model = machine_model(config.model)
         info = machine_info(config.runtime)
-        for index, name in enumerate(config.node_names()):
+        for index, name in list(enumerate(config.node_names()))[share[0] :: share[1]]:
             gate = Gate(f"the API from {name}")
             api = SeverableCluster(cluster, gate)
-            backend = FakeBackend(model, name, clock)
+            backend = self.backends[name] = FakeBackend(model, name, clock)
             home = root / "nodes" / name
             is_real = config.runtime == "process"
             place = AgentConfig(
@@ -106,16 +112,18 @@ class Machines:
                 sockets=is_real,
                 replicas=config.replicas,
                 mig=config.mig,
+                rules=OrderRules(parse_hooks(config.allow_hooks)),
             )
             agent = Agent(
                 place,
                 cluster=api,
                 backend=backend,
                 jobs=self.jobs,
-                board=board,
+                board=board_of(name) if board_of is not None else board,
                 clock=clock,
                 pods=functools.partial(self._bound_pods, name),
             )
+            agent.orders.reboot = functools.partial(self._reboot, name)
             self.agents[name] = agent
             self.nodes[name] = EmbeddedNode(
                 NodeConfig(
@@ -143,10 +151,18 @@ class Machines:
 
     def _quarantine(self, old: NodeDevices | None, new: NodeDevices | None) -> None:
         """Orders reach the plugins: a kubelet must not be offered what nobody may use."""
-        before, after = old.quarantine if old else {}, new.quarantine if new else {}
         agent = self.agents.get((new or old or NodeDevices()).name)
-        if before != after and agent is not None:
+        if agent is None:
+            return
+        before, after = old.quarantine if old else {}, new.quarantine if new else {}
+        if before != after:
             agent.quarantine(after)
+        if (old.orders if old else {}) != (new.orders if new else {}):
+            agent.obey(new.orders if new else {})
+
+    async def _reboot(self, node: str) -> None:
+        self.agents[node].hardware().reboot()
+        await self.nodes[node].reboot()
 
     async def _bound_pods(self, node: str) -> list[Pod]:
         return self.nodes[node].bound_pods()

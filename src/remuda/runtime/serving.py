@@ -25,9 +25,12 @@ from remuda.runtime.state import StateDir
 
 
 class LocalState:
-    """The cluster that a state directory keeps; not started. `recover_to`: the revision to go back to when it is damaged."""
+    """The cluster that a state directory keeps; not started. `recover_to`: the revision to go back to when it is damaged.
+    `is_api_only`: manager and machines are other processes."""
 
-    def __init__(self, config: ClusterConfig, state: StateDir, recover_to: int | None = None) -> None:
+    def __init__(
+        self, config: ClusterConfig, state: StateDir, recover_to: int | None = None, *, is_api_only: bool = False
+    ) -> None:
         self.state = state
         self.journal = SqliteJournal(state.database, recover_to=recover_to)
         self.cluster = EmbeddedCluster(
@@ -38,6 +41,7 @@ class LocalState:
             chance=random.Random(),
             new_uid=lambda: str(uuid.uuid4()),
             admission=Admission,
+            is_api_only=is_api_only,
         )
 
     @asynccontextmanager

@@ -6,6 +6,8 @@
     <state>/api.sock     where the CLI finds the API, mode 0600
     <state>/kubeconfig   how kubectl and others find it over TCP; with <state>/token and <state>/pki, all 0600
     <state>/nodes/ logs/ checkpoints/ bin/
+    <state>/link.sock    of a split cluster: where agents reach the manager; <state>/link-secret makes their tokens, 0600
+    <state>/parts/       of a split cluster: the pid of each part, and its log
 
 The lock is the kernel's, so a killed process frees it and a living one cannot be overlooked.
 """
@@ -65,6 +67,18 @@ class StateDir:
     @property
     def up_log(self) -> Path:
         return self.path / "up.log"
+
+    @property
+    def parts(self) -> Path:
+        return self.path / "parts"
+
+    @property
+    def link_socket(self) -> Path:
+        return self.path / "link.sock"
+
+    @property
+    def link_secret(self) -> Path:
+        return self.path / "link-secret"
 
     def prepare(self) -> None:
         try:

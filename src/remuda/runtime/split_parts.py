@@ -1,0 +1,199 @@
+"""The parts of a split cluster, each a process of its own: the API server, the manager, and groups of nodes with their agents.
+
+They are the same code as in one process; what differs is the transport. Manager and nodes reach the API over its unix socket, the
+agents' stream goes over another one. No part shares memory with another, so a part may be killed at any moment: what it knew is
+in the API, in the state directory, or worth nothing.
+
+    server     store, API, garbage collection, built-in controllers
+    manager    scheduler and controllers, and the receiving end of the streams
+    nodes-K    every n-th node: agent, device manager and pods; containers outlive the process and are found again
+
+An agent proves its node by a token that only who can read the state directory can make.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import hmac
+import random
+import signal
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import msgspec
+
+from remuda.api.errors import Refusal
+from remuda.apiserver.security.tokens import load_token
+from remuda.kube.http import HttpCluster
+from remuda.kube.transport import Options
+from remuda.link.client import LinkClient, dial_unix
+from remuda.link.progress import ProgressBoard
+from remuda.link.server import LinkServer
+from remuda.runtime.background import running
+from remuda.runtime.config import ClusterConfig
+from remuda.runtime.controlplane import ControlPlane
+from remuda.runtime.endpoint import LOOPBACK, Endpoint
+from remuda.runtime.link_endpoint import RelayBoard
+from remuda.runtime.machines import Machines
+from remuda.runtime.parts import Parts
+from remuda.runtime.serving import LocalState
+from remuda.runtime.state import StateDir
+
+SERVER, MANAGER, NODES = "server", "manager", "nodes"
+
+# The server may be killed and started again: watches are taken up where they were.
+PATIENT = Options(reconnect_s=30.0)
+
+Ready = Callable[[], None]
+
+
+def node_token(secret: str, node: str) -> str:
+    return hmac.new(secret.encode(), f"agent/{node}".encode(), "sha256").hexdigest()
+
+
+class NodeTokens:
+    """Authenticates agents: a token speaks for the one node it was made for."""
+
+    def __init__(self, secret: str) -> None:
+        self._secret = secret
+
+    async def __call__(self, token: str, node: str) -> None:
+        if not hmac.compare_digest(token.encode(), node_token(self._secret, node).encode()):
+            raise Refusal(
+                "NotThisNode", f"The token does not speak for {node}.", "Start agents with `remuda up --split`."
+            )
+
+
+async def serve_api(
+    config: ClusterConfig, state: StateDir, endpoint: Endpoint, ready: Ready, recover_to: int | None = None
+) -> None:
+    local = LocalState(config, state, recover_to, is_api_only=True)
+    async with local.cluster, local.serving(endpoint) as face:
+        ready()
+        await _first(face, asyncio.create_task(local.cluster.wait_failed()))
+
+
+async def manage_split(state: StateDir, ready: Ready) -> None:
+    """The supervisor starts one at a time and the next only when the last is gone, so no lease is needed."""
+    board, clock = ProgressBoard(), time.time
+    async with HttpCluster(uds=state.socket, options=PATIENT) as api:
+        plane = ControlPlane(api, board, clock, chance=random.Random())
+        server = LinkServer(
+            NodeTokens(load_token(state.link_secret)),
+            board,
+            lambda node, device, signal: plane.failure.hear(node, device, signal, clock()),
+            lambda node, uid: any(p.uid == uid for p in plane.view.pods.by_index("node", node)),
+        )
+        _remove(state.link_socket)
+        await server.start_unix(str(state.link_socket))
+        state.link_socket.chmod(0o600)
+        try:
+            ready()
+            await plane.run()
+        finally:
+            await server.stop()
+
+
+class NodeGroup(Parts):
+    """Every `count`-th node of the cluster, from `index` on."""
+
+    def __init__(self, config: ClusterConfig, state: StateDir, api: HttpCluster, index: int, count: int) -> None:
+        self.boards: dict[str, RelayBoard] = {}
+        machines = Machines(
+            config,
+            api,
+            ProgressBoard(),
+            root=state.path,
+            clock=time.time,
+            chance=random.Random(),
+            share=(index, count),
+            board_of=self._board_of,
+        )
+        super().__init__(machines)
+
+    def _board_of(self, node: str) -> RelayBoard:
+        return self.boards.setdefault(node, RelayBoard())
+
+    async def start(self) -> None:
+        await self.start_machines()
+
+
+async def run_nodes(config: ClusterConfig, state: StateDir, index: int, count: int, ready: Ready) -> None:
+    secret = load_token(state.link_secret)
+    async with HttpCluster(uds=state.socket, options=PATIENT) as api:
+        group = NodeGroup(config, state, api, index, count)
+        async with contextlib.AsyncExitStack() as stack:
+            for node, board in group.boards.items():
+                await stack.enter_async_context(_stream(node, board, group.machines, state, secret))
+            async with group:
+                ready()
+                await group.wait_failed()
+
+
+@contextlib.asynccontextmanager
+async def _stream(
+    node: str, board: RelayBoard, machines: Machines, state: StateDir, secret: str
+) -> AsyncIterator[None]:
+    token = functools.partial(node_token, secret, node)
+    client = LinkClient(node, dial_unix(str(state.link_socket)), token, jitter=random.random)
+    board.tell = client.beat
+    machines.backends[node].subscribe(client.signal)
+    async with running(client.run(), f"link-{node}"):
+        yield
+
+
+class PartConfig(msgspec.Struct, frozen=True):
+    """Which part of how many a process is. `port`, `bind`, `recover_to`: the server's, as `remuda up` was asked."""
+
+    name: str
+    groups: int
+    port: int | None = None
+    bind: str = LOOPBACK
+    recover_to: int | None = None
+
+
+def run_part(part: PartConfig, config: ClusterConfig, state: StateDir, ready: Ready) -> int:
+    """Until SIGTERM (ended in order) or SIGKILL."""
+    return asyncio.run(_until_told(part, config, state, ready))
+
+
+async def _until_told(part: PartConfig, config: ClusterConfig, state: StateDir, ready: Ready) -> int:
+    match part.name.rpartition("-")[0] or part.name:
+        case "server":
+            endpoint = Endpoint(state, part.port, part.bind, time.time())
+            work = serve_api(config, state, endpoint, ready, part.recover_to)
+        case "manager":
+            work = manage_split(state, ready)
+        case _:
+            work = run_nodes(config, state, int(part.name.rpartition("-")[2]) - 1, part.groups, ready)
+    task = asyncio.create_task(work, name=part.name)
+    is_told = False
+
+    def end() -> None:
+        nonlocal is_told
+        is_told = True
+        task.cancel()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, end)
+    try:
+        await task
+    except asyncio.CancelledError:
+        if not is_told:
+            raise
+    return 0
+
+
+async def _first(*tasks: asyncio.Task[None]) -> None:
+    done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in done:
+        task.result()
+
+
+def _remove(path: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        path.unlink()
