@@ -40,8 +40,12 @@ class DrillRunner:
         informer: Informer[Drill],
         nodes: Iterable[EmbeddedNode],
         clock: Callable[[], float],
+        *,
+        is_ours: Callable[[DrillSpec], bool] = lambda spec: True,
     ) -> None:
+        """`is_ours`: whether a drill that names no node is for this process, where the cluster's nodes are in several."""
         self._cluster = cluster
+        self._is_ours = is_ours
         self._nodes = {node.name: node for node in nodes}
         self._blows = Blows(cluster, self._nodes, clock)
         self._clock = clock
@@ -69,7 +73,7 @@ class DrillRunner:
                 if old.uid in self._lasting:  # whoever removes it does not want it any more
                     self._queue.put_nowait((old, False))
             return
-        if new.spec.node and new.spec.node not in self._nodes:
+        if new.spec.node not in self._nodes if new.spec.node else not self._is_ours(new.spec):
             return
         if new.uid not in self._struck:
             self._struck.add(new.uid)

@@ -18,7 +18,7 @@ from remuda.agent.hooks import parse_hooks
 from remuda.agent.orders import OrderRules
 from remuda.api.core_v1 import Pod
 from remuda.api.devices import NodeDevices
-from remuda.api.drills import Drill
+from remuda.api.drills import Drill, DrillSpec
 from remuda.api.training import TrainingJob
 from remuda.kube.cluster import Cluster
 from remuda.kube.events import EventRecorder
@@ -147,7 +147,8 @@ class Machines:
                 events=self._events.source("remuda-node", name),
             )
         self._feed = PodFeed(self.pods, self.nodes.values(), self.addresses)
-        self._drills = DrillRunner(cluster, self.drills, self.nodes.values(), clock)
+        self._share = share
+        self._drills = DrillRunner(cluster, self.drills, self.nodes.values(), clock, is_ours=self._is_ours)
 
     def _quarantine(self, old: NodeDevices | None, new: NodeDevices | None) -> None:
         """Orders reach the plugins: a kubelet must not be offered what nobody may use."""
@@ -163,6 +164,11 @@ class Machines:
     async def _reboot(self, node: str) -> None:
         self.agents[node].hardware().reboot()
         await self.nodes[node].reboot()
+
+    def _is_ours(self, drill: DrillSpec) -> bool:
+        """A drill on a pod is for who runs the pod; one on a pod that runs nowhere is refused by the first."""
+        pod = self.pods.get(drill.pod, drill.namespace)
+        return pod.spec.node_name in self.nodes if pod is not None and pod.spec.node_name else self._share[0] == 0
 
     async def _bound_pods(self, node: str) -> list[Pod]:
         return self.nodes[node].bound_pods()
