@@ -16,9 +16,11 @@ AGAIN := --reruns 1 -r R
 # A test directory that is not there yet must not fail the run, so only existing ones are passed.
 FAST_TESTS = $(wildcard tests/unit tests/property tests/component)
 E2E_TESTS = $(wildcard tests/e2e)
+# Where drills of the failure checklist are; those in tests/kube need a real kubelet.
+DRILLS = tests/drills $(wildcard tests/component/test_rows_*.py tests/kube/test_kubelet_rows*.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv format lint check test demo kube bench-recovery bench-apiserver bench-node clean
+.PHONY: help venv format lint check test demo drills kube bench-recovery bench-apiserver bench-node bench-straggler clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,6 +52,10 @@ test: check ## check + end-to-end tests + crash tests + tests against a real Kub
 	$(PYTEST) $(AGAIN) tests/kubelet_rows
 	$(PYTEST) $(AGAIN) tests/kube
 	$(PYTEST) $(AGAIN) tests/conformance
+	$(PYTEST) $(AGAIN) tests/torch
+
+drills: $(STAMP) ## one drill per row of the failure checklist, the table of them, and docs/failure-modes.md from it
+	$(PYTEST) -n $(JOBS) -q -p tests.drill_table --write-docs $(DRILLS)
 
 demo: $(STAMP) ## a cluster of simulated GPUs on this machine, a training job, and a failure it survives
 	$(BIN)/remuda demo
@@ -63,6 +69,9 @@ bench-recovery: $(STAMP) ## measure recovery times and print PASS or MISS for ea
 
 bench-apiserver: $(STAMP) ## compare the embedded API server with a real one under load (needs `make kube` and Go)
 	$(BIN)/python -m bench.apiserver $(ARGS)
+
+bench-straggler: $(STAMP) ## who is found slow, how surely and how soon, on gangs whose stragglers are known
+	$(BIN)/python -m bench.straggler $(ARGS)
 
 bench-node: $(STAMP) ## measure nodes at scale, Allocate and signals, and print PASS or MISS for each bar
 	$(BIN)/python -m bench.node $(ARGS)

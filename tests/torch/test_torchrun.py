@@ -67,6 +67,7 @@ async def slow(rig: Rig, job: TrainingJob) -> None:
 async def undisturbed(rig: Rig, torch: str) -> dict[int, float]:
     await rig.submit(job(torch))
     await rig.until("the end of the undisturbed run", lambda j: j.is_finished, PATIENCE_S)
+    assert (await rig.get()).status.phase == "Succeeded", losses(rig)
     found = {step: values[0] for step, values in losses(rig).items()}
     await rig.api.delete(TrainingJob, NAME, NAMESPACE)
     await gone(rig)
@@ -107,7 +108,7 @@ def losses(rig: Rig) -> dict[int, list[float]]:
 
 
 def job(torch: str) -> TrainingJob:
-    variables = {"STEPS": STEPS, "EVERY": EVERY, "PAUSE_S": 0.03, "PET_REDIRECTS": "99:1", "PET_TEE": "99:1"}
+    variables = {"STEPS": STEPS, "EVERY": EVERY, "PAUSE_S": 0.03, "PET_REDIRECTS": "9:1", "PET_TEE": "9:1"}
     container = {
         "name": "main",
         "command": [torch, "-m", "torch.distributed.run", str(EXAMPLE / "train.py")],
