@@ -17,7 +17,7 @@ AGAIN := --reruns 1 -r R
 FAST_TESTS = $(wildcard tests/unit tests/property tests/component)
 E2E_TESTS = $(wildcard tests/e2e)
 # Where drills of the failure checklist are; those in tests/kube need a real kubelet.
-DRILLS = tests/drills $(wildcard tests/component/test_rows_*.py tests/kube/test_kubelet_rows*.py)
+DRILLS = tests/drills $(wildcard tests/component/test_rows_*.py) tests/kubelet_rows $(wildcard tests/kube/test_kubelet_*.py) -k test_row_
 
 .DEFAULT_GOAL := help
 .PHONY: help venv format lint check test demo drills kube bench-recovery bench-apiserver bench-node bench-straggler clean

@@ -10,6 +10,7 @@ import pytest_asyncio
 
 from remuda.api.devices import NodeDevices
 from remuda.kube.http import HttpCluster
+from tests.builders.evidence import note
 from tests.kube.real_node import RealNode
 from tests.kube.real_node_agent import agent_command, api_of, install_kinds, running_agent
 from tests.kube.real_node_rig import RealRig
@@ -104,7 +105,9 @@ async def test_without_a_choice_any_valid_set_will_do(rig: RealRig, api: HttpClu
         assert len(devices_of(await rig.pod_resources(), "plain")) == 3
 
 
-async def test_an_unhealthy_device_lowers_allocatable_and_reaches_the_pod(rig: RealRig, api: HttpCluster) -> None:
+async def test_row_30_an_unhealthy_device_lowers_allocatable_and_reaches_the_pod(
+    rig: RealRig, api: HttpCluster
+) -> None:
     async with running_agent(rig.real, api) as agent:
         await see_counts(rig, GPU, 8, 8)
         await run_chosen(rig, "holder", "gpu-3", "gpu-4")
@@ -116,6 +119,9 @@ async def test_an_unhealthy_device_lowers_allocatable_and_reaches_the_pod(rig: R
         assert restarts(pod) == 0
         ledger = await see_ledger(rig, api, "the holder", lambda n: held_by(n, "holder") == {"gpu-3", "gpu-4"})
         assert [s.code for d in ledger.observed.devices if d.id == "gpu-3" for s in d.signals] == ["xid-79"]
+    note(
+        "kubelet: xid-79 on gpu-3, allocatable 7, capacity 8; holder, container and device named in pod status and ledger"
+    )
     await forget_faults(rig, api)
 
 
@@ -124,7 +130,7 @@ async def forget_faults(rig: RealRig, api: HttpCluster) -> None:
     await api.delete(NodeDevices, rig.name)
 
 
-async def test_a_kubelet_restart_keeps_devices_and_restart_count(
+async def test_row_6_a_kubelet_restart_keeps_devices_and_restart_count(
     rig: RealRig, api: HttpCluster, tmp_path: Path
 ) -> None:
     async with agent_command(rig.real, tmp_path / "agent.log"):
@@ -142,6 +148,7 @@ async def test_a_kubelet_restart_keeps_devices_and_restart_count(
         ledger = await see_ledger(rig, api, "the plugin to be registered", is_registered)
         assert held_by(ledger, "holder") == {"gpu-1", "gpu-6"}
         await run_chosen(rig, "rest", "gpu-0", "gpu-2", "gpu-3", "gpu-4", "gpu-5", "gpu-7")
+        note("kubelet restarted: holder kept gpu-1 and gpu-6, restartCount 0; 8 of 8 registered again by the agent")
 
 
 async def test_an_agent_that_died_and_came_back_knows_what_is_held(

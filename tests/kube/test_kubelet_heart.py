@@ -27,6 +27,7 @@ from remuda.api.core_v1 import Pod
 from remuda.api.devices import NodeDevices
 from remuda.api.training import Member, TrainingJob
 from remuda.kube.cluster import Cluster
+from tests.builders.evidence import note
 from tests.kube.control_plane import ROOT
 from tests.kube.real_node import RealNode
 from tests.kube.real_node_agent import agent_command, agent_root, api_of, install_kinds, manager_of, running_agent
@@ -184,7 +185,7 @@ async def agent(heart: Heart, tmp_path: Path) -> AsyncIterator[Agent]:
 
 
 @pytest.mark.timeout(300)
-async def test_the_promises_hold_on_a_real_kubelet(heart: Heart, agent: Agent) -> None:
+async def test_row_60_the_promises_hold_on_a_real_kubelet(heart: Heart, agent: Agent) -> None:
     heart.let_run_to(STOP_AT)
     await heart.api.create(TrainingJob, heart.job())
     await heart.trained_to(STOP_AT, attempt=1)
@@ -217,6 +218,10 @@ async def test_the_promises_hold_on_a_real_kubelet(heart: Heart, agent: Agent) -
     assert await heart.containers(kept) == {m.uid: before[m.uid] for m in kept}
     assert victim.devices[0] not in {d for m in promoted.status.members for d in m.devices}
     await heart.until("a fresh spare", _parked)
+    note(
+        f"kubelet, {RANKS} pods: a killed process restarts all in place (same UID, container and devices, attempt 2); "
+        "a failed device costs one pod, the spare takes its rank, attempt 3"
+    )
 
 
 @pytest.mark.timeout(300)

@@ -8,7 +8,8 @@ Each row has a resource of its own, so that what one leaves behind (a resource i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,6 +18,7 @@ import grpc
 import pytest
 
 from remuda.link.deviceplugin import HEALTHY, ContainerAllocation, PreferredRequest
+from tests.builders.evidence import note
 from tests.kubelet_rows.rig import (
     Body,
     NodeRig,
@@ -32,6 +34,7 @@ from tests.kubelet_rows.rig import (
 from tests.kubelet_rows.stock_plugin import StockPlugin
 
 FOUR = ("d0", "d1", "d2", "d3")
+RESTARTING = "AllContainersRestarting"  # the pod condition
 
 
 class StartPlugin(Protocol):
@@ -116,8 +119,46 @@ async def see_held(rig: NodeRig, pod: str, devices: tuple[str, ...]) -> None:
     await until(f"podresources to say that {pod} has {devices}", there)
 
 
+class Once:
+    """Containers that end with a code in their first run, and stay in their next: a volume tells them apart."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def ending(self, body: Body, code: int, rules: list[Body]) -> Body:
+        """`body`'s first container. On the embedded node the directory is the machine's own, on a kubelet a volume."""
+        name = body["metadata"]["name"]
+        place = self._directory / name
+        place.mkdir()
+        mark = place / "ran"
+        words = f"[ -e {mark} ] && echo again && exec sleep 3600; echo first > {mark}; sleep 1; exit {code}"
+        body["spec"]["volumes"] = [{"name": "kept", "emptyDir": {}}]
+        return {
+            **body["spec"]["containers"][0],
+            "command": ["sh", "-c", words],
+            "restartPolicy": "Never",
+            "restartPolicyRules": rules,
+            "volumeMounts": [{"name": "kept", "mountPath": str(place)}],
+        }
+
+
+def _init_restarts(pod: Body, name: str) -> int:
+    found = pod["status"].get("initContainerStatuses", [])
+    return next(int(c["restartCount"]) for c in found if c["name"] == name)
+
+
+def _condition(pod: Body, kind: str) -> str:
+    found = pod.get("status", {}).get("conditions", [])
+    return next((str(c["status"]) for c in found if c["type"] == kind), "")
+
+
 class KubeletRows:
     """Needs the fixtures `rig` and `plugin`."""
+
+    @pytest.fixture
+    def once(self) -> Iterator[Once]:
+        with tempfile.TemporaryDirectory(prefix="remuda-once-") as place:
+            yield Once(Path(place))
 
     # --- health -------------------------------------------------------------------------------------------------------
 
@@ -489,6 +530,68 @@ class KubeletRows:
         assert first != second
         assert await held(rig, "holder", "side") == first
         assert await held(rig, "holder") == second
+
+    # --- restart rules ------------------------------------------------------------------------------------------------
+
+    async def test_row_58_a_rule_restarts_just_its_container_and_the_first_match_wins(
+        self, rig: NodeRig, plugin: StartPlugin, once: Once
+    ) -> None:
+        rules = [
+            {"action": "Restart", "exitCodes": {"operator": "In", "values": [42]}},
+            {"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [42, 43]}},
+        ]
+        body = pod_body("ruled", restart="Never")
+        beside = {**body["spec"]["containers"][0], "name": "beside"}
+        body["spec"]["containers"] = [once.ending(body, 42, rules), beside]
+        before = await run_pod(rig, body)
+        after = await see_pod(rig, "ruled", "restarted", lambda p: restarts(p) == 1 and is_running(p))
+        assert after["metadata"]["uid"] == before["metadata"]["uid"]
+        assert container_status(after)["lastState"]["terminated"]["exitCode"] == 42
+        assert restarts(after, "beside") == 0, "the first matching rule won: only that container"
+        assert _phase(after) == "Running", "although the pod says Never"
+
+        other = pod_body("other", restart="Never")
+        other["spec"]["containers"] = [once.ending(other, 3, rules)]
+        await rig.create_pod(other)
+        ended = await see_pod(rig, "other", "ended", lambda p: _phase(p) == "Failed")
+        assert restarts(ended) == 0, "no rule names 3, so Never holds"
+        note("exit 42: that container restarted once, its neighbour not, pod Running under Never; exit 3: pod Failed")
+
+    async def test_row_59_restart_all_keeps_the_pod_and_runs_init_again(
+        self, rig: NodeRig, plugin: StartPlugin, once: Once
+    ) -> None:
+        resource = "rows.test/all"
+        await plugin(resource)
+        await see_counts(rig, resource, 4, 4)
+        rules = [{"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [42]}}]
+        body = pod_body("whole", resource, 2, restart="Never", grace_s=30)
+        plain = {k: v for k, v in body["spec"]["containers"][0].items() if k != "resources"}
+        init = {**plain, "name": "init", "command": ["sh", "-c", "echo prepared"]}
+        stubborn = {**plain, "name": "beside", "command": ["sh", "-c", "trap '' TERM; while :; do sleep 1; done"]}
+        body["spec"]["initContainers"] = [init]
+        body["spec"]["containers"] = [once.ending(body, 42, rules), stubborn]
+        before = await run_pod(rig, body)
+        mine = await held(rig, "whole")
+        after = await see_pod(
+            rig,
+            "whole",
+            "restarted whole",
+            lambda p: restarts(p) == 1 and is_running(p) and is_running(p, "beside") and restarts(p, "beside") == 1,
+        )
+        assert after["metadata"]["uid"] == before["metadata"]["uid"]
+        assert after["status"]["podIP"] == before["status"]["podIP"]
+        assert await held(rig, "whole") == mine
+        assert _init_restarts(after, "init") == 1, "init containers run again"
+
+        async def found_its_mark() -> bool:
+            return (await rig.output("whole")).count("again") == 1
+
+        await until("the container to find what it had written to its volume", found_its_mark)
+        done = await see_pod(rig, "whole", "told that it is over", lambda p: _condition(p, RESTARTING) == "False")
+        assert _condition(done, RESTARTING) == "False"
+        note(
+            f"exit 42: both containers and init ran again within the grace of 30 s, same UID, address and {len(mine)} devices"
+        )
 
     # --- registration -------------------------------------------------------------------------------------------------
 

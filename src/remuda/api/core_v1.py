@@ -26,6 +26,16 @@ class ResourceRequirements(msgspec.Struct, frozen=True, rename="camel", omit_def
     limits: dict[str, int | str] = {}
 
 
+class ExitCodes(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
+    operator: str = "In"  # In | NotIn
+    values: list[int] = []
+
+
+class RestartRule(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
+    action: str  # Restart | RestartAllContainers
+    exit_codes: ExitCodes | None = None
+
+
 class Container(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
     name: str = "main"
     image: str = ""
@@ -34,7 +44,8 @@ class Container(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True,
     env: list[EnvVar] = []
     working_dir: str = ""
     resources: ResourceRequirements = ResourceRequirements()
-    restart_policy: str = ""  # "Always" makes an init container a sidecar
+    restart_policy: str = ""  # the container's own; "Always" makes an init container a sidecar
+    restart_policy_rules: list[RestartRule] = []  # before the policy; first match wins
 
 
 class Toleration(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
@@ -54,6 +65,7 @@ class PodSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, g
     scheduler_name: str = ""
     termination_grace_period_seconds: int = 30
     tolerations: list[Toleration] = []
+    scheduling_group: dict[str, Any] = {}  # podGroupName: of scheduling.k8s.io
 
 
 class ContainerStateTerminated(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):

@@ -75,6 +75,8 @@ class Blows:
                 self._hardware(spec.node).restore(spec.device)
             case DrillKind.DEVICE_SLOW:
                 self._slow(spec, 1.0)
+            case DrillKind.DEVICE_IDLE:
+                self._hardware(spec.node).set_utilisation(spec.device, 1.0)
             case DrillKind.POWER_CAP:
                 self._hardware(spec.node).cap_power(1.0)
                 self._node(spec.node).set_speed(1.0)
@@ -120,7 +122,7 @@ class Blows:
     def _hit_device(self, spec: DrillSpec) -> str:
         where = f"{spec.device} of {spec.node}"
         if spec.type is DrillKind.DEVICE_FAIL:
-            self._node(spec.node).agent.inject_fault(spec.device, spec.code)
+            self._node(spec.node).agent.inject_fault(spec.device, spec.code, spec.heals)
             return f"{where} reports {spec.code}."
         hardware = self._hardware(spec.node)
         factor = spec.factor or DEFAULT_FACTOR.get(spec.type, 1.0)
@@ -134,6 +136,12 @@ class Blows:
             case DrillKind.DEVICE_SLOW:
                 self._slow(spec, 1.0 / factor)
                 return f"{where} works {factor:g} times slower."
+            case DrillKind.DEVICE_IDLE:
+                hardware.set_utilisation(spec.device, 0.0)
+                return f"{where} is hardly used."
+            case DrillKind.DEVICE_REPLACE:
+                hardware.replace(spec.device)
+                return f"Another device is in the place of {where}."
             case DrillKind.ECC_TREND:
                 hardware.count_ecc(spec.device, corrected=spec.times)
                 return f"{where} counted {spec.times} more corrected memory errors."

@@ -26,7 +26,8 @@ from enum import StrEnum
 import msgspec
 
 from remuda.api.core_v1 import Container, Pod
-from remuda.node.containers import ContainerRecord, Phase, is_sidecar, sidecars
+from remuda.node.containers import ContainerRecord, Phase, is_sidecar, sidecars, terminated
+from remuda.node.restartrules import comes_back, takes_all_down
 
 ADMISSION_ERROR = "UnexpectedAdmissionError"
 
@@ -110,11 +111,15 @@ class Release(msgspec.Struct, frozen=True):
     """Tell the agent that the pod's processes are gone."""
 
 
+class Renew(msgspec.Struct, frozen=True):
+    """Every container has ended: the pod starts anew from its init containers."""
+
+
 class Remove(msgspec.Struct, frozen=True):
     """Delete the object for good."""
 
 
-Action = Admit | Pull | Start | Stop | Kill | Release | Remove
+Action = Admit | Pull | Start | Stop | Kill | Release | Renew | Remove
 
 
 class PodPlan(msgspec.Struct, frozen=True):
@@ -128,6 +133,8 @@ def plan_pod(pod: Pod, record: PodRecord, images: Membership[str], now: float, *
     """`images`: those present on the node. `written`: the API has the status that follows from `record`."""
     if is_over(pod, record):
         return _plan_end(pod, record, now, written)
+    if is_restarting(pod, record):
+        return _plan_restart(record, written)
     if record.admission is Admission.NONE:
         return PodPlan((Admit(),))
     if record.admission is Admission.ASKED:
@@ -150,29 +157,50 @@ def outcome(pod: Pod, record: PodRecord) -> str | None:
     if not record.containers:
         return None
     failed = False
+    if is_restarting(pod, record):
+        return None
     for spec in () if record.begun else pod.spec.init_containers:
         end = record.container(spec.name).exit
-        if end is not None and end.code and not restarts(policy_of(pod, spec), end.code):
+        if end is not None and end.code and not comes_back(pod, spec, end.code):
             return "Failed"
-    for container in record.containers:
-        end = container.exit
-        if end is None or restarts(pod.spec.restart_policy, end.code):
+    for spec in pod.spec.containers:
+        end = record.container(spec.name).exit
+        if end is None or comes_back(pod, spec, end.code):
             return None
         failed = failed or end.code != 0
     return "Failed" if failed else "Succeeded"
 
 
-def policy_of(pod: Pod, spec: Container) -> str:
-    """A container's own restart policy: a sidecar's is Always, an init container's never that."""
-    policy = pod.spec.restart_policy
-    if is_sidecar(spec):
-        return "Always"
-    is_init = any(c.name == spec.name for c in pod.spec.init_containers)
-    return "OnFailure" if is_init and policy == "Always" else policy
+def is_restarting(pod: Pod, record: PodRecord) -> bool:
+    """One of its containers has ended in a way that takes all of them down."""
+    known = {c.name for c in record.every}
+    specs = (*pod.spec.init_containers, *pod.spec.containers)
+    return any(takes_all_down(spec, record.container(spec.name)) for spec in specs if spec.name in known)
 
 
-def restarts(policy: str, code: int) -> bool:
-    return policy == "Always" or (policy == "OnFailure" and code != 0)
+def renewed(record: PodRecord) -> PodRecord:
+    """As before the first start, but for counts and what the last run ended with."""
+
+    def anew(container: ContainerRecord) -> ContainerRecord:
+        last = terminated(container) or container.last
+        crashes, not_before = container.crashes, container.not_before  # a pod that keeps ending so is slowed down
+        return ContainerRecord(
+            container.name, run=container.next_run, last=last, crashes=crashes, not_before=not_before
+        )
+
+    return msgspec.structs.replace(
+        record,
+        containers=tuple(anew(c) for c in record.containers),
+        inits=tuple(anew(c) for c in record.inits),
+        killed=False,
+    )
+
+
+def _plan_restart(record: PodRecord, written: bool) -> PodPlan:
+    """Down at once and without grace; up again when the API has been told."""
+    if record.is_live:
+        return PodPlan() if record.killed else PodPlan((Kill(),))
+    return PodPlan((Renew(),)) if written else PodPlan()
 
 
 def grace_s(pod: Pod, record: PodRecord) -> float:
@@ -261,5 +289,5 @@ def is_present(spec: Container, images: Membership[str]) -> bool:
 
 def _wants_start(pod: Pod, spec: Container, container: ContainerRecord) -> bool:
     if container.phase is Phase.EXITED and container.exit is not None:
-        return restarts(policy_of(pod, spec), container.exit.code)
+        return comes_back(pod, spec, container.exit.code)
     return container.phase is Phase.WAITING

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from remuda.api.codec import to_wire
-from remuda.api.conditions import with_condition
+from remuda.api.conditions import find_condition, with_condition
 from remuda.api.core_v1 import (
     Container,
     ContainerState,
@@ -28,10 +28,11 @@ from remuda.api.meta import Condition, JsonObject, to_time
 from remuda.node.containers import ContainerRecord, Phase, is_sidecar, sidecars, terminated
 from remuda.node.devices.cdi import WORDS as CDI_WORDS
 from remuda.node.devices.ledger import DeviceHealth
-from remuda.node.lifecycle import Admission, PodRecord, is_initialized, is_over, outcome, policy_of, restarts
+from remuda.node.lifecycle import Admission, PodRecord, is_initialized, is_over, is_restarting, outcome
+from remuda.node.restartrules import RESTARTING, comes_back
 from remuda.node.runtime import NO_LOCAL_COMMAND
 
-OWN_CONDITIONS = ("PodScheduled", "Initialized", "ContainersReady", "Ready")
+OWN_CONDITIONS = ("PodScheduled", "Initialized", "ContainersReady", "Ready", RESTARTING)
 
 _NOTICES = {
     NO_LOCAL_COMMAND: "A container names no command and images are not run here: the pod is simulated. Give it a command.",
@@ -70,7 +71,12 @@ def render_status(
         pod_ips=[PodIP(address)] if address else [],
         start_time=to_time(record.start_time) if record.start_time else known.start_time,
         conditions=_conditions(
-            known.conditions, phase, [*inits, *statuses], is_ready, is_initialized(pod, record), now
+            _restarting(pod, record, known.conditions, now),
+            phase,
+            [*inits, *statuses],
+            is_ready,
+            is_initialized(pod, record),
+            now,
         ),
         container_statuses=statuses,
         init_container_statuses=inits,
@@ -171,7 +177,7 @@ def _resources(health: Sequence[DeviceHealth]) -> list[ResourceStatus]:
 
 def _waits_to_restart(pod: Pod, spec: Container, record: PodRecord) -> bool:
     end = record.container(spec.name).exit
-    return end is not None and not is_over(pod, record) and restarts(policy_of(pod, spec), end.code)
+    return end is not None and not is_over(pod, record) and comes_back(pod, spec, end.code)
 
 
 def _waiting(pod: Pod, spec: Container, record: PodRecord, container: ContainerRecord) -> ContainerStateWaiting:
@@ -187,6 +193,15 @@ def _waiting(pod: Pod, spec: Container, record: PodRecord, container: ContainerR
         delay = container.not_before - end.time
         return ContainerStateWaiting("CrashLoopBackOff", f"Back-off {delay:g} s before the container starts again.")
     return ContainerStateWaiting("ContainerCreating" if is_initialized(pod, record) else "PodInitializing")
+
+
+def _restarting(pod: Pod, record: PodRecord, known: list[Condition], now: float) -> list[Condition]:
+    """Shown once it has happened: most pods never have it."""
+    is_so = is_restarting(pod, record)
+    if not is_so and find_condition(known, RESTARTING) is None:
+        return known
+    reason = "ContainerExited" if is_so else "RestartCompleted"
+    return with_condition(known, RESTARTING, is_so, reason, "", to_time(now))
 
 
 def _conditions(

@@ -280,7 +280,7 @@ class LaunchedContainer:
             self._input(machine.scanned(now, action, steps))
         elif isinstance(action, actions.WriteCheckpointRequest):
             if self._child is not None:
-                self._child.save()
+                self._child.save(action.step)
         elif isinstance(action, actions.Exit):
             self._finish(action.code)
 

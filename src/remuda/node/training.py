@@ -92,6 +92,7 @@ class TrainingChild:
         self._timer = self._loop.call_later(behaviour.child_start_s, self._begin_step)
         self._ending: asyncio.TimerHandle | None = None
         self._is_killed = False
+        self._asked: int | None = None  # a checkpoint of this step or a later one
 
     def terminate(self) -> None:
         """TERM (and CONT: a stopped process wakes up to die of it)."""
@@ -122,11 +123,9 @@ class TrainingChild:
             self.is_hung = False
             self._begin_step()
 
-    def save(self) -> None:
-        """A checkpoint of what has been done so far, on request."""
-        if self.is_alive and not self.is_hung:
-            self._store.save(self._job, self.rank, self.step)
-            self._report(Progress(step=self.step, checkpoint=self.step))
+    def save(self, first: int = 0) -> None:
+        """A checkpoint on request, at the next end of a step that is not before `first`."""
+        self._asked = first
 
     def vanish(self) -> None:
         """Dead, and nobody is told: the power is gone."""
@@ -148,8 +147,10 @@ class TrainingChild:
     def _end_step(self, took: float) -> None:
         self.step += 1
         every = self._behaviour.checkpoint_every
-        saved = self.step if every and self.step % every == 0 else None
+        is_asked = self._asked is not None and self.step >= self._asked
+        saved = self.step if is_asked or (every and self.step % every == 0) else None
         if saved is not None:
+            self._asked = None if is_asked else self._asked
             self._store.save(self._job, self.rank, self.step)
         self._report(Progress(step=self.step, step_time=took, self_time=took, checkpoint=saved))
         if self.is_alive and not self.is_hung and self._ending is None:

@@ -35,10 +35,12 @@ from remuda.node.lifecycle import (
     Pull,
     Release,
     Remove,
+    Renew,
     Start,
     Stop,
     is_over,
     plan_pod,
+    renewed,
 )
 from remuda.node.podnews import tell_status, tell_stop
 from remuda.node.podstatus import known_health, merged_conditions, own_conditions, render_status, status_patch
@@ -194,6 +196,8 @@ class PodWorker:
                 self._note(killed=True)
             case Release():
                 await self._release()
+            case Renew():
+                self.record = renewed(self.record)
             case Remove():
                 return await self._remove()
         return False

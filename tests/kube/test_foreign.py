@@ -1,0 +1,240 @@
+"""Workloads that are not ours on a real API server, with the real Job and disruption controllers beside our manager.
+
+There is no kubelet: the test reports what one would, and ends a pod that was deleted as one does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import subprocess
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from remuda.api.batch_v1 import Job
+from remuda.api.conditions import find_condition, is_true
+from remuda.api.core_v1 import Binding, Namespace, Node, Pod
+from remuda.api.devices import Holding, NodeDevices, Observed, ObservedDevice, Signal
+from remuda.api.errors import TooManyRequests
+from remuda.api.meta import JsonObject, ObjectMeta, to_time
+from remuda.api.names import ANNOTATION_DEVICES, RESOURCE_GPU
+from remuda.api.policy_v1 import PodDisruptionBudget
+from remuda.core.builtin.pod_state import is_active
+from remuda.core.failure.foreign import DEVICE_FAILED
+from remuda.core.failure.rejections import ADMISSION_REJECTED
+from remuda.core.workload.kubelet_form import KubeletForm
+from remuda.kube import kubeconfig
+from remuda.kube.cluster import Preconditions
+from remuda.kube.http import HttpCluster
+from remuda.link.progress import ProgressBoard
+from remuda.runtime.controlplane import ControlPlane as Manager
+from tests.e2e.rig import until
+from tests.kube.control_plane import ControlPlane
+from tests.kube.own_plane import own_plane
+from tests.kube.test_heart import install_kinds
+
+DEADLINE_S = 55.0
+NODE = "node-01"
+
+
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    with own_plane(tmp_path_factory.mktemp("foreign")) as plane:
+        command = [
+            str(plane.binaries / "kube-controller-manager"),
+            f"--kubeconfig={plane.kubeconfig}",
+            "--bind-address=127.0.0.1",
+            "--secure-port=0",
+            "--leader-elect=false",
+            "--controllers=job-controller,disruption-controller",
+        ]
+        with (Path(tmp_path_factory.mktemp("manager")) / "log").open("wb") as out:
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+        try:
+            yield plane
+        finally:
+            process.terminate()
+            process.wait(timeout=10)
+
+
+@pytest_asyncio.fixture
+async def api(plane: ControlPlane) -> AsyncIterator[HttpCluster]:
+    async with asyncio.timeout(DEADLINE_S), HttpCluster(access=kubeconfig.load(plane.kubeconfig)) as cluster:
+        await install_kinds(plane)
+        yield cluster
+
+
+class Stage:
+    """One namespace, one node, and the hand that plays its kubelet and its agent."""
+
+    def __init__(self, api: HttpCluster, plane: ControlPlane, namespace: str) -> None:
+        self.api, self.plane, self.namespace = api, plane, namespace
+
+    async def open(self) -> None:
+        await self.api.create(Namespace, {"metadata": {"name": self.namespace}})
+        path = f"/api/v1/namespaces/{self.namespace}/serviceaccounts"
+        account = {"metadata": {"name": "default"}}
+        assert (await asyncio.to_thread(self.plane.request, "POST", path, account)).status == 201
+        self.node = f"{NODE}-{self.namespace}"
+        await self.api.create(Node, {"metadata": {"name": self.node}})
+
+    async def run_job(self, **spec: Any) -> Pod:
+        template = {"spec": {"containers": [{"name": "main", "image": "x"}], "restartPolicy": "Never"}}
+        meta = {"name": "job", "namespace": self.namespace}
+        await self.api.create(Job, {"metadata": meta, "spec": {"template": template, **spec}})
+        return await self.active()
+
+    async def active(self, but: str = "") -> Pod:
+        async def found() -> bool:
+            return any(is_active(p) and p.uid != but for p in await self.pods())
+
+        await until("a pod", found)
+        return next(p for p in await self.pods() if is_active(p) and p.uid != but)
+
+    async def pods(self) -> list[Pod]:
+        return (await self.api.list(Pod, self.namespace)).items
+
+    async def start(self, pod: Pod) -> None:
+        """Bound with a device, and running."""
+        mark = ObjectMeta(uid=pod.uid, annotations={ANNOTATION_DEVICES: "gpu-0"})
+        await self.api.bind(pod.name, self.namespace, Binding(self.node, mark))
+        at = to_time(int(time.time()))
+        ready = {"type": "Ready", "status": "True", "lastTransitionTime": at}
+        status = {"phase": "Running", "conditions": [ready]}
+        await self.api.patch(Pod, pod.name, {"status": status}, self.namespace, subresource="status")
+
+    async def break_device(self, pod: Pod) -> None:
+        """What the agent would report."""
+        signal = Signal("kmsg", "xid-79", "GPU has fallen off the bus", to_time(int(time.time())))
+        held = Holding(f"{self.namespace}/{pod.name}", "main", RESOURCE_GPU, ["gpu-0"], pod.uid)
+        rows = [ObservedDevice("gpu-0", "H100", signals=[signal]), ObservedDevice("gpu-1", "H100", index=1)]
+        seen = Observed(devices=rows, holdings=[held])
+        await self.api.create(NodeDevices, NodeDevices(metadata=ObjectMeta(name=self.node), observed=seen))
+
+    async def end_when_deleted(self, pod: Pod) -> Pod:
+        """As a kubelet does: Failed with the conditions that are there. Returns the pod as it was when it was told to go."""
+        found: list[Pod] = []
+
+        async def told() -> bool:
+            found[:] = [await self.api.get(Pod, pod.name, self.namespace)]
+            return found[0].is_deleting
+
+        await until("the pod to be told to go", told)
+        status = {"phase": "Failed"}
+        await self.api.patch(Pod, pod.name, {"status": status}, self.namespace, subresource="status")
+        return found[0]
+
+    async def job(self) -> Job:
+        return await self.api.get(Job, "job", self.namespace)
+
+
+@pytest_asyncio.fixture
+async def manager(api: HttpCluster) -> AsyncIterator[None]:
+    control = Manager(
+        api,
+        ProgressBoard(),
+        time.time,
+        chance=random.Random(0),
+        schedulers=frozenset({"remuda"}),
+        form=KubeletForm(("remuda-launch",)),
+    )
+    task = asyncio.create_task(control.run())
+    yield
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+def policy(action: str) -> JsonObject:
+    return {"rules": [{"action": action, "onPodConditions": [{"type": DEVICE_FAILED, "status": "True"}]}]}
+
+
+@pytest.mark.usefixtures("manager")
+async def test_a_stock_job_ignores_a_failed_device(api: HttpCluster, plane: ControlPlane) -> None:
+    stage = Stage(api, plane, "ignores")
+    await stage.open()
+    pod = await stage.run_job(backoffLimit=0, podFailurePolicy=policy("Ignore"))
+    await stage.start(pod)
+    await stage.break_device(pod)
+    told = find_condition((await stage.end_when_deleted(pod)).status.conditions, DEVICE_FAILED)
+    assert told is not None
+    assert (told.status, told.reason) == ("True", "Xid79")
+    assert stage.node in told.message
+    assert "gpu-0" in told.message
+    after = await stage.active(but=pod.uid)
+    assert after.uid != pod.uid
+    job = await stage.job()
+    assert (job.status.failed, is_true(job.status.conditions, "Failed")) == (0, False)
+
+
+@pytest.mark.usefixtures("manager")
+async def test_a_stock_job_fails_by_a_failed_device(api: HttpCluster, plane: ControlPlane) -> None:
+    stage = Stage(api, plane, "fails")
+    await stage.open()
+    pod = await stage.run_job(podFailurePolicy=policy("FailJob"))
+    await stage.start(pod)
+    await stage.break_device(pod)
+    await stage.end_when_deleted(pod)
+
+    async def failed() -> bool:
+        return is_true((await stage.job()).status.conditions, "Failed")
+
+    await until("the Job to fail", failed)
+    said = find_condition((await stage.job()).status.conditions, "Failed")
+    assert said is not None
+    assert said.reason == "PodFailurePolicy"
+    assert DEVICE_FAILED in said.message
+
+
+@pytest.mark.usefixtures("manager")
+async def test_a_stock_job_gets_the_tries_back_that_refused_pods_cost(api: HttpCluster, plane: ControlPlane) -> None:
+    """Two pods refused with one try allowed. The real Job controller counts both and waits ten seconds between them."""
+    stage = Stage(api, plane, "refused")
+    await stage.open()
+    pod = await stage.run_job(backoffLimit=1)
+    for number in (1, 2):
+        await api.bind(pod.name, stage.namespace, Binding(stage.node, ObjectMeta(uid=pod.uid)))
+        no = {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "no devices"}
+        await api.patch(Pod, pod.name, {"status": no}, stage.namespace, subresource="status")
+
+        async def forgiven(number: int = number) -> bool:
+            return (await stage.job()).spec.backoff_limit == 1 + number
+
+        await until("the try to be given back", forgiven)
+        if number == 1:
+            pod = await stage.active(but=pod.uid)
+
+    async def counted() -> bool:
+        return (await stage.job()).status.failed == 2
+
+    await until("both to be counted", counted)
+    job = await stage.job()
+    assert not is_true(job.status.conditions, "FailureTarget")
+    assert not is_true(job.status.conditions, "Failed")
+    told = [p for p in await stage.pods() if is_true(p.status.conditions, ADMISSION_REJECTED)]
+    assert len(told) == 2
+
+
+async def test_an_eviction_is_refused_at_once_by_a_budget(api: HttpCluster, plane: ControlPlane) -> None:
+    stage = Stage(api, plane, "budget")
+    await stage.open()
+    meta: JsonObject = {"name": "web", "namespace": stage.namespace}
+    await api.create(PodDisruptionBudget, {"metadata": meta, "spec": {"minAvailable": 1, "selector": {}}})
+    spec = {"containers": [{"name": "main", "image": "x"}]}
+    pod = await api.create(Pod, {"metadata": meta, "spec": spec})
+    await stage.start(pod)
+
+    async def watched() -> bool:
+        return (await api.get(PodDisruptionBudget, "web", stage.namespace)).status.expected_pods == 1
+
+    await until("the budget to count its pod", watched)
+    with pytest.raises(TooManyRequests, match="disruption budget"):
+        await api.evict(pod.name, stage.namespace, when=Preconditions(uid=pod.uid))
+    await api.delete(PodDisruptionBudget, "web", stage.namespace)
+    await api.evict(pod.name, stage.namespace, when=Preconditions(uid=pod.uid))
+    assert (await api.get(Pod, pod.name, stage.namespace)).is_deleting
