@@ -55,7 +55,7 @@ test: check ## check + end-to-end tests + crash tests + tests against a real Kub
 	$(PYTEST) $(AGAIN) tests/torch
 
 drills: $(STAMP) ## one drill per row of the failure checklist, the table of them, and docs/failure-modes.md from it
-	$(PYTEST) -n $(JOBS) -q -p tests.drill_table --write-docs $(DRILLS)
+	$(PYTEST) -n $(JOBS) --dist loadgroup -q -p tests.drill_table --write-docs $(DRILLS)
 
 demo: $(STAMP) ## a cluster of simulated GPUs on this machine, a training job, and a failure it survives
 	$(BIN)/remuda demo

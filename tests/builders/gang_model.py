@@ -26,6 +26,7 @@ from remuda.api.names import ANNOTATION_DEVICES, LABEL_GANG
 from remuda.api.training import Member, Recovery, TrainingJob, TrainingJobStatus
 from remuda.core.failure.ledger import judge_node
 from remuda.core.placement.gang import plan_placement
+from remuda.core.placement.leaving import leaving_of
 from remuda.core.placement.snapshot import Snapshot, build_snapshot, devices_of
 from remuda.core.placement.waiting import gather_gangs
 from remuda.core.workload.gang import MemberProgress, PodView
@@ -71,6 +72,8 @@ class Launcher:
     rank: int | None = None
     step: int = 0
     resumed_at: int = 0
+    saved: int = 0  # newest checkpoint of this run
+    served: int = 0  # checkpoint requests up to this one
     first_step_at: float | None = None
     cannot_stop: bool = False
 
@@ -105,6 +108,7 @@ class GangModel:
     checkpoints: dict[int, set[int]] = field(default_factory=dict)  # rank -> steps, on storage all ranks share
     on_look: list[Callable[[Applied], None]] = field(default_factory=list)
     made: int = 0
+    answers_requests: bool = True  # False: the script knows nothing of checkpoint requests
 
     # --- who sees what ------------------------------------------------------------------------------------------------
 
@@ -159,14 +163,15 @@ class GangModel:
             pod=pod,
             report=self.reports.seen.get(pod.uid),
             progress=self.beats.get(pod.uid),
-            bad_device=self._bad_device(node, devices_of(pod)),
+            bad_device=self._judged(node, devices_of(pod), (DeviceState.UNHEALTHY, DeviceState.QUARANTINED)),
+            slow_device=self._judged(node, devices_of(pod), (DeviceState.DEGRADED,)),
+            leaving=leaving_of(self.nodes[node]) if node in self.nodes else None,
             node_dead=node in self.dead,
         )
 
-    def _bad_device(self, node: str, held: Iterable[str]) -> Verdict | None:
+    def _judged(self, node: str, held: Iterable[str], states: Iterable[DeviceState]) -> Verdict | None:
         ledger = self.ledger.seen.get(node)
-        bad = (DeviceState.UNHEALTHY, DeviceState.QUARANTINED)
-        found = (v for v in ledger.verdicts if v.device in held and v.state in bad) if ledger else iter(())
+        found = (v for v in ledger.verdicts if v.device in held and v.state in states) if ledger else iter(())
         return next(found, None)
 
     def plan(self) -> TrainingPlan:
@@ -230,7 +235,7 @@ class GangModel:
         waiting = [
             p for p in self.pods.now.values() if not p.spec.node_name and not p.is_deleting and not p.is_terminal
         ]
-        plan = plan_placement(self.snapshot(), gather_gangs(waiting, lambda p: self.gang, self._rack))
+        plan = plan_placement(self.snapshot(), gather_gangs(waiting, lambda p: self.gang, self._rack, self.now))
         for assignment in plan.assignments[:binds]:
             pod = self.pods.now[assignment.pod.uid]
             marks = {**pod.annotations, ANNOTATION_DEVICES: ",".join(assignment.devices)}
@@ -304,10 +309,11 @@ class GangModel:
         elif (
             member is not None
             and job.status.barrier == "Open"
+            and member.role not in job.status.held_roles
             and (launcher.state, launcher.attempt) == ("ready", attempt)
         ):
             launcher.state, launcher.rank = "running", member.rank
-            launcher.step = launcher.resumed_at = job.status.resume_step or 0
+            launcher.step = launcher.resumed_at = launcher.saved = job.status.resume_step or 0
             launcher.first_step_at = None
             self._report(uid)
 
@@ -338,17 +344,18 @@ class GangModel:
         ranks = [self.launchers.get(m.uid) for m in self.status.members]
         at_work = [r for r in ranks if r is not None and r.state == "running" and r.attempt == self.status.attempt]
         on = [r for r in at_work if self.reports.now[r.uid].hung_since is None]
-        if not on or len(on) < sum(role.replicas for role in self.job.spec.roles):
+        if not on or len(on) < sum(self.status.sizes.get(r.name, r.replicas) for r in self.job.spec.roles):
             return
         for _ in range(steps):
             self.now += 1.0
             for rank in on:
                 rank.step += 1
                 rank.first_step_at = rank.first_step_at or self.now
-                if rank.step % CHECKPOINT_EVERY == 0 and rank.rank is not None:
+                if (rank.step % CHECKPOINT_EVERY == 0 or self._is_asked(rank)) and rank.rank is not None:
                     self.checkpoints.setdefault(rank.rank, set()).add(rank.step)
+                    rank.saved = rank.step
         for rank in on:
-            saved = rank.step - rank.step % CHECKPOINT_EVERY
+            saved = rank.saved
             self.beats[rank.uid] = MemberProgress(
                 attempt=rank.attempt,
                 step=rank.step,
@@ -359,15 +366,27 @@ class GangModel:
                 checkpoint_time=self.now - (rank.step - saved),
             )
 
+    def _is_asked(self, rank: Launcher) -> bool:
+        """The rank's agent was told to ask for a checkpoint, and this is the step for it."""
+        pod = self.pods.now.get(rank.uid)
+        job = self.told.get(pod.spec.node_name) if pod is not None else None
+        request = job.status.checkpoint_request if job is not None else None
+        if request is None or (request.attempt, rank.served < request.id) != (rank.attempt, True):
+            return False
+        if self.answers_requests and rank.step >= request.step:
+            rank.served = request.id
+            return True
+        return False
+
     # --- what breaks --------------------------------------------------------------------------------------------------
 
-    def crash(self, uid: str, code: int = 1, message: str = "") -> bool:
+    def crash(self, uid: str, code: int = 1, message: str = "", tail: str = "") -> bool:
         """The process of a running rank ends by itself. False when none runs there."""
         launcher = self.launchers.get(uid)
         if launcher is None or launcher.state != "running" or launcher.cannot_stop:
             return False
         launcher.state = "exited"
-        self._report(uid, code=code, message=message)
+        self._report(uid, code=code, message=message, tail=tail)
         return True
 
     def hang(self, uid: str) -> bool:
@@ -387,13 +406,31 @@ class GangModel:
 
     def fail_device(self, node: str, device: str, code: str = "xid-79") -> None:
         self.broken.add((node, device))
+        self.signal(node, device, Signal("kmsg", code, time=to_time(self.now)))
+
+    def slow_device(self, node: str, device: str, factor: float = 2.0) -> None:
+        """Ranks on it take so many times longer than their peers, and it is known which device it is."""
+        words = f"its ranks take {factor:g} x the median of their peers"
+        self.signal(node, device, Signal("straggler", "straggler", words, to_time(self.now)))
+
+    def signal(self, node: str, device: str, new: Signal) -> None:
         old = self.ledger.now[node]
-        new = Signal("kmsg", code, time=to_time(self.now))
         devices = [
             msgspec.structs.replace(d, signals=[*d.signals, new]) if d.id == device else d for d in old.observed.devices
         ]
         observed = msgspec.structs.replace(old.observed, devices=devices)
         self.ledger.put(node, msgspec.structs.replace(old, observed=observed))
+
+    def announce(self, node: str, condition: str, seconds: float | None = 600.0) -> None:
+        """The node is told that it goes, after so many seconds or at any moment."""
+        when = "" if seconds is None else f" at {to_time(self.now + seconds):%Y-%m-%dT%H:%M:%SZ}"
+        old = self.nodes[node]
+        said = with_condition(old.status.conditions, condition, True, "Notice", f"It goes{when}.", to_time(self.now))
+        self.nodes[node] = msgspec.structs.replace(old, status=msgspec.structs.replace(old.status, conditions=said))
+
+    def edit(self, **spec: Any) -> None:
+        """The user changes the job."""
+        self.job = msgspec.structs.replace(self.job, spec=msgspec.structs.replace(self.job.spec, **spec))
 
     def delete_pod(self, uid: str) -> None:
         self._delete(uid)

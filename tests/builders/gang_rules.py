@@ -14,6 +14,7 @@ from remuda.api.core_v1 import Pod
 from remuda.api.devices import DeviceState
 from remuda.api.meta import to_seconds
 from remuda.api.training import Cause, TrainingJobStatus
+from remuda.core.placement.leaving import leaving_of
 from remuda.core.placement.snapshot import devices_of
 from remuda.core.workload.training import GangObserved, TrainingPlan, plan_training
 from tests.builders.gang_model import GangModel, Launcher
@@ -29,6 +30,7 @@ class Rules:
         self.allowed: dict[str, int] = {}  # how often each cause may have been charged by now
         job = model.job
         self.size = sum(role.replicas for role in job.spec.roles)
+        self.least = sum(role.min_replicas or role.replicas for role in job.spec.roles)
         self.gpus = job.spec.roles[0].gpus
         self.spares = job.spec.spares
         self.befell: set[tuple[str, str]] = set()  # (uid, what)
@@ -103,7 +105,9 @@ class Rules:
         else:
             assert new.barrier == "Closed", "a new attempt starts closed"
         if new.barrier == "Open":
-            assert sorted(ranks) == list(range(self.size)), f"open with ranks {sorted(ranks)}"
+            size = self._size(new)
+            assert sorted(ranks) == list(range(size)), f"open with ranks {sorted(ranks)}"
+            assert self.least <= size <= self.size, f"open with {size} ranks, {self.least} to {self.size} are allowed"
             if old.barrier == "Closed":
                 at_work = self._at_work(new)
                 assert not at_work, f"open while {at_work} run"
@@ -114,7 +118,12 @@ class Rules:
         assert min(new.goodput.lost_gpu_seconds.values(), default=0.0) >= 0.0
         self._no_second_is_lost_twice(new)
 
+    def _size(self, status: TrainingJobStatus) -> int:
+        return sum(status.sizes.get(role.name, role.replicas) for role in self.model.job.spec.roles)
+
     def _no_second_is_lost_twice(self, new: TrainingJobStatus) -> None:
+        if new.worlds or new.sizes:
+            return  # a gang of changing size loses other GPUs each time
         goodput = new.goodput
         by_cause = sum(goodput.lost_gpu_seconds.values())
         assert abs(by_cause - goodput.lost_seconds * self.size * self.gpus) < 0.1 * max(1, len(self.opened)), goodput
@@ -131,12 +140,19 @@ class Rules:
             assert falls <= SYMPTOMS, f"given back: {falls}"
             assert len(falls) == 1, f"{old.used} -> {new.used}"
             assert rises, f"{old.used} -> {new.used}: given back and charged to nobody"
+        is_new = new.interruptions > old.interruptions or new.recoveries != old.recoveries
+        last = new.recoveries[-1] if new.recoveries and is_new else None
+        is_code = last is not None and last.reason == "SameStepFailing"
+        if is_code and Cause.CODE in rises:
+            self.allowed["code"] = self.allowed.get("code", 0) + 1
         for cause, count in new.used.items():
+            if cause == "admission":  # refusals by nodes: no cause of an interruption, counted beside the budgets
+                continue
             assert count <= self.allowed.get(cause, 0), f"{cause} charged {count} times, {self.allowed} was done"
-        if new.attempt > old.attempt and old.barrier == "Open":
+        is_free = new.suspended_at is not None or (last is not None and last.charged == "")
+        if new.attempt > old.attempt and old.barrier == "Open" and not is_free:
             assert rises, "an interruption that nobody was charged for"
-        if len(new.recoveries) > len(old.recoveries):
-            last = new.recoveries[-1]
+        if last is not None and len(new.recoveries) > len(old.recoveries) and not is_code:
             causes = set().union(*(self.done_to.get(pod, set()) for pod in last.members))
             assert last.cause in causes, f"{last.members} charged to {last.cause}, but {causes} was done"
 
@@ -159,8 +175,11 @@ class Rules:
         live = [p for p in model.gang if not p.is_deleting and not p.is_terminal]
         assert len(live) <= self.size + self.spares, f"too many pods: {[p.name for p in live]}"
         if status.placement.topology:
-            racks = {model.nodes[m.node].labels[status.placement.topology] for m in status.members}
-            assert len(racks) <= 1, f"members in {racks}"
+            block = model.job.spec.topology.segment_size or self.size
+            for first in range(0, self.size, block):
+                here = [m for m in status.members if first <= m.rank < first + block]
+                racks = {model.nodes[m.node].labels[status.placement.topology] for m in here}
+                assert len(racks) <= 1, f"members of one segment in {racks}"
 
     def _at_work(self, status: TrainingJobStatus) -> list[Launcher]:
         """Launchers with a living process, but for those that did not stop in time: they are given up."""
@@ -181,10 +200,16 @@ class Rules:
                 continue
             ledger = model.ledger.now[name]
             good = {v.device for v in ledger.verdicts if v.state is DeviceState.HEALTHY} - set(ledger.quarantine)
+            if leaving_of(node) is not None:
+                continue
             free = [d for d in good if (name, d) not in stuck]
             domain = node.labels[topology] if topology else ""
             room[domain] = room.get(domain, 0) + len(free) // self.gpus
-        return max(room.values(), default=0) >= self.size
+        block = model.job.spec.topology.segment_size
+        if topology and 0 < block < self.size:
+            blocks = [min(block, self.size - first) for first in range(0, self.size, block)]
+            return _all_fit(sorted(blocks, reverse=True), sorted(room.values()))
+        return max(room.values(), default=0) >= self.least
 
     def _is_stuck(self, pod: Pod) -> bool:
         launcher = self.model.launchers.get(pod.uid)
@@ -215,6 +240,17 @@ class Rules:
                 f"{model.launchers.get(pod.uid)} {said}"
             )
         return "\n".join(lines)
+
+
+def _all_fit(blocks: list[int], rooms: list[int]) -> bool:
+    """Whether every block fits whole into some room; the tightest first."""
+    for block in blocks:
+        fitting = [ix for ix, room in enumerate(rooms) if room >= block]
+        if not fitting:
+            return False
+        best = min(fitting, key=lambda ix: rooms[ix])
+        rooms[best] -= block
+    return True
 
 
 def _done_again(status: TrainingJobStatus) -> dict[datetime | None, int]:

@@ -30,6 +30,7 @@ from remuda.api.training import (
     Failure,
     PodTemplate,
     Role,
+    RoleAfter,
     Topology,
     TrainingJob,
     TrainingJobSpec,
@@ -55,6 +56,10 @@ class JobBuilder(msgspec.Struct, frozen=True):
     def _spec(self, **changes: Any) -> JobBuilder:
         return JobBuilder(msgspec.structs.replace(self.job, spec=msgspec.structs.replace(self.job.spec, **changes)))
 
+    def spec(self, **fields: Any) -> JobBuilder:
+        """Fields of the spec that have no word of their own here."""
+        return self._spec(**fields)
+
     def _role(self, **changes: Any) -> JobBuilder:
         first, *others = self.job.spec.roles
         return self._spec(roles=[msgspec.structs.replace(first, **changes), *others])
@@ -69,12 +74,24 @@ class JobBuilder(msgspec.Struct, frozen=True):
     def gpus(self, count: int) -> JobBuilder:
         return self._role(gpus=count)
 
+    def least(self, count: int) -> JobBuilder:
+        """Elastic: goes on with so many."""
+        return self._role(min_replicas=count)
+
     def template(self, **spec: Any) -> JobBuilder:
         return self._role(template=a_template(**spec))
 
     def role(self, name: str, replicas: int = 1, gpus: int = 0, **spec: Any) -> JobBuilder:
         """One more role."""
-        return self._spec(roles=[*self.job.spec.roles, Role(name, replicas, gpus, a_template(**spec))])
+        return self._spec(roles=[*self.job.spec.roles, Role(name, replicas, gpus=gpus, template=a_template(**spec))])
+
+    def after(self, role: str, other: str, is_: str = "Running") -> JobBuilder:
+        """The role comes when the other one is Running or Succeeded."""
+        made = [
+            msgspec.structs.replace(r, after=[*r.after, RoleAfter(other, is_)]) if r.name == role else r
+            for r in self.job.spec.roles
+        ]
+        return self._spec(roles=made)
 
     def spares(self, count: int) -> JobBuilder:
         return self._spec(spares=count)
@@ -113,7 +130,7 @@ class JobBuilder(msgspec.Struct, frozen=True):
 def a_job(name: str = "job") -> JobBuilder:
     """A gang of two pods with a GPU each, anywhere, without spares."""
     meta = ObjectMeta(name=name, namespace=NAMESPACE, uid=f"uid-{name}", resource_version="1")
-    role = Role("worker", 2, 1, a_template())
+    role = Role("worker", 2, gpus=1, template=a_template())
     return JobBuilder(
         TrainingJob(metadata=meta, spec=TrainingJobSpec(roles=[role], failure=Failure()), status=TrainingJobStatus())
     )

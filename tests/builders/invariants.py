@@ -17,7 +17,13 @@ from typing import Protocol
 from remuda.api.core_v1 import Lease, Pod
 from remuda.api.devices import DeviceState, NodeDevices
 from remuda.api.meta import to_seconds
-from remuda.api.names import ANNOTATION_DEVICES, ANNOTATION_TOPOLOGY_REQUIRED, LABEL_GANG
+from remuda.api.names import (
+    ANNOTATION_DEVICES,
+    ANNOTATION_SEGMENT,
+    ANNOTATION_TOLERATE_DEGRADED,
+    ANNOTATION_TOPOLOGY_REQUIRED,
+    LABEL_GANG,
+)
 from remuda.api.training import TrainingJob, TrainingJobStatus
 from remuda.api.validation import gpus_of
 from remuda.apiserver.store import DELETED
@@ -59,6 +65,7 @@ class Invariants:
         self.pods: dict[str, Pod] = {}
         self.jobs: dict[str, TrainingJob] = {}  # by namespace/name
         self.bad_since: dict[Place, float] = {}
+        self.worn_since: dict[Place, float] = {}  # Degraded
         self.held: dict[str, dict[str, set[Place]]] = {}  # node -> pod uid -> what the node says it has
         self.opened: dict[tuple[str, int], dict[str, int]] = {}  # (job uid, attempt) -> uid -> rank
         self.resumed: dict[tuple[str, int], int] = {}  # (job uid, attempt) -> step
@@ -128,6 +135,9 @@ class Invariants:
             # The same moment is no violation: nobody can have known.
             if self.bad_since.get(place, self._now()) < self._now() - self._staleness_s:
                 self._broken("no unhealthy device is handed out", f"{pod.name} was bound to {place}")
+            is_tolerant = pod.annotations.get(ANNOTATION_TOLERATE_DEGRADED) == "true"
+            if not is_tolerant and self.worn_since.get(place, self._now()) < self._now() - self._staleness_s:
+                self._broken("a degraded device is for those who tolerate it", f"{pod.name} was bound to {place}")
             holder = self.reality.holders().get(place, pod.uid)
             if holder != pod.uid and not self._was_dead(pod.spec.node_name):
                 self._broken("a device is free before it is handed on", f"{place} to {pod.name}, held by {holder}")
@@ -139,7 +149,11 @@ class Invariants:
         siblings = [
             p
             for p in self._gang(pod)
-            if p.spec.node_name and not p.is_deleting and not p.is_terminal and p.uid != pod.uid
+            if p.spec.node_name
+            and not p.is_deleting
+            and not p.is_terminal
+            and p.uid != pod.uid
+            and p.annotations.get(ANNOTATION_SEGMENT) == pod.annotations.get(ANNOTATION_SEGMENT)
         ]
         racks = {self._rack_of[p.spec.node_name] for p in (*siblings, pod)}
         if len(racks) > 1:
@@ -186,12 +200,18 @@ class Invariants:
         return self._is_dead(node) or self._now() - self._revived.get(node, -math.inf) <= 2.0 + self._staleness_s
 
     def _see_devices(self, node: NodeDevices) -> None:
-        bad = {v.device for v in node.verdicts if v.state is not DeviceState.HEALTHY} | set(node.quarantine)
+        fit = (DeviceState.HEALTHY, DeviceState.DEGRADED)
+        bad = {v.device for v in node.verdicts if v.state not in fit} | set(node.quarantine)
+        worn = {v.device for v in node.verdicts if v.state is DeviceState.DEGRADED} - bad
         for device in node.observed.devices:
             if device.id in bad:
                 self.bad_since.setdefault((node.name, device.id), self._now())
             else:
                 self.bad_since.pop((node.name, device.id), None)
+            if device.id in worn:
+                self.worn_since.setdefault((node.name, device.id), self._now())
+            else:
+                self.worn_since.pop((node.name, device.id), None)
         held: dict[str, set[Place]] = {}
         for holding in node.observed.holdings:
             held.setdefault(holding.uid, set()).update((node.name, device) for device in holding.devices)
@@ -255,14 +275,23 @@ class Invariants:
         members = job.status.members
         if len({m.rank for m in members}) < len(members) or len({m.uid for m in members}) < len(members):
             self._broken("one rank, one pod", f"{job.name}: {[(m.rank, m.pod) for m in members]}")
-        racks = {self._rack_of[m.node] for m in members if m.node}
-        if job.spec.topology.required and len(racks) > 1:
-            self._broken("a gang stays in one rack", f"{job.name}: members in {racks}")
+        ranks = max((m.rank for m in members), default=0) + 1
+        block = job.spec.topology.segment_size or ranks
+        for first in range(0, ranks, block):
+            racks = {self._rack_of[m.node] for m in members if m.node and first <= m.rank < first + block}
+            if job.spec.topology.required and len(racks) > 1:
+                self._broken("a gang, or a segment of it, stays in one rack", f"{job.name}: members in {racks}")
 
     def _is_open(self, job: TrainingJob, old: TrainingJobStatus) -> None:
         key = (job.uid, job.status.attempt)
-        members = {m.uid: m.rank for m in job.status.members}
-        size = sum(role.replicas for role in job.spec.roles)
+        let_in = [m for m in job.status.members if m.role not in job.status.held_roles]
+        members = {m.uid: m.rank for m in let_in}
+        ordered = {role.name for role in job.spec.roles if role.after}
+        there = {m.role for m in let_in} if ordered else {role.name for role in job.spec.roles}
+        sizes = {role.name: job.status.sizes.get(role.name, role.replicas) for role in job.spec.roles}
+        size = sum(sizes[role.name] for role in job.spec.roles if role.name in there)
+        if any(sizes[role.name] < (role.min_replicas or role.replicas) for role in job.spec.roles):
+            self._broken("a gang is never smaller than it may be", f"{job.name}: {sizes}")
         if sorted(members.values()) != list(range(size)):
             self._broken("an open barrier has every rank", f"{job.name}: {sorted(members.values())} of {size}")
         if key not in self.opened:
@@ -271,6 +300,12 @@ class Invariants:
             for uid, child in self.reality.children():
                 if self._job_uid(uid) == job.uid and not self._is_given_up(uid):
                     self._broken("everyone has stopped before the barrier opens", f"{self._name(uid)} {_words(child)}")
+        elif self.opened[key].items() < members.items():
+            known = self.opened[key]
+            late = {m.role for m in let_in if m.uid not in known}
+            if not late <= ordered:
+                self._broken("only a role that comes after another joins late", f"{job.name}: {late}")
+            self.opened[key] = members
         elif self.opened[key] != members:
             self._broken("membership is fixed while open", f"{job.name}: {self.opened[key]} -> {members}")
         elif old.attempt == job.status.attempt and (job.status.resume_step or 0) != self.resumed[key]:

@@ -86,7 +86,7 @@ class BookkeepingAgent:
         self.calls.append(("release", uid))
         self.held = {device: holder for device, holder in self.held.items() if holder != uid}
 
-    def inject_fault(self, device: str, code: str) -> None:
+    def inject_fault(self, device: str, code: str, heals: str = "") -> None:
         if device not in {f"gpu-{n}" for n in range(8)}:
             raise Refusal("UnknownDevice", f"There is no {device}.", "Name another.")
         self.calls.append(("fault", device, code))

@@ -376,7 +376,10 @@ class Actor:
     def _check_end(self, job: TrainingJob, steps: dict[str, int]) -> None:
         world, status = self.world, job.status
         self._check_charges(job)
-        if status.phase == "Failed":
+        if status.phase == "Failed" and status.reason == "SameStepFailing":
+            there = [r for r in status.recoveries if r.step_at_fault == status.recoveries[-1].step_at_fault]
+            assert len(there) > job.spec.failure.same_step_limit, world.describe()
+        elif status.phase == "Failed":
             cause = status.reason.removesuffix("BudgetExhausted").lower()
             limit = job.spec.failure.budgets.limit(Cause(cause))
             assert status.used[cause] == limit + 1, world.describe()
@@ -398,6 +401,7 @@ class Actor:
         injected[Cause.INFRA.value] += self.world.reopened
         if self.world.lag_s:  # a pod may be bound to a device in the moment it breaks; its node refuses it
             injected[Cause.INFRA.value] += injected[Cause.DEVICE.value]
+        injected[Cause.CODE.value] += sum(1 for r in job.status.recoveries if r.reason == "SameStepFailing")
         over = {cause: n for cause, n in job.status.used.items() if n > injected[cause]}
         assert not over, f"{job.name} was charged {job.status.used} for {dict(injected)}\n{self.world.describe()}"
 

@@ -171,6 +171,9 @@ class MortalCluster:
     async def bind(self, name: str, namespace: str, binding: Binding) -> None:
         await self._write(lambda: self._inner.bind(name, namespace, binding))
 
+    async def evict(self, name: str, namespace: str, *, when: Preconditions = ANY) -> None:
+        await self._write(lambda: self._inner.evict(name, namespace, when=when))
+
 
 async def _late(stream: AsyncIterator[T], lag: Callable[[], float]) -> AsyncIterator[T]:
     """Each item `lag()` seconds after it came, in order: late, but not slow, however many there are."""

@@ -92,9 +92,9 @@ def training_job(
     spares: int = 0,
     rack: bool = True,
     budgets: Budgets | None = None,
-    **failure: float,
+    **failure: Any,
 ) -> TrainingJob:
-    """`failure`: fields of spec.failure, in seconds."""
+    """`failure`: fields of spec.failure."""
     template = PodTemplate(spec={"containers": [{"name": "main", "command": ["train"]}]})
     return TrainingJob(
         metadata=ObjectMeta(name=name, namespace=NAMESPACE),

@@ -10,8 +10,9 @@ from remuda.agent.backends.fake import FakeBackend
 from remuda.api.core_v1 import Node, Pod
 from remuda.api.devices import DeviceState, NodeDevices, Verdict
 from remuda.api.event_v1 import Event
-from remuda.api.meta import JsonObject
+from remuda.api.meta import JsonObject, ObjectMeta
 from remuda.api.names import RESOURCE_GPU
+from remuda.api.remedies import Mode, RemedyPolicy, RemedyPolicySpec
 from remuda.cli.devices import counted, document, entries, noted, render_ledger
 from remuda.node.node import EmbeddedNode
 from tests.builders.plugins import PlainPlugin
@@ -45,6 +46,12 @@ async def stock_plugin(world: World, *devices: str, node: str = NODE, resource: 
     want = str(len(devices))
     await world.until(lambda: counts(world, node, resource) == (want, want), what=f"{resource} is published")
     return plugin
+
+
+async def only_observe(world: World) -> None:
+    """Nothing is done to devices by itself."""
+    policy = RemedyPolicy(metadata=ObjectMeta(name="default"), spec=RemedyPolicySpec(mode=Mode.OBSERVE))
+    await world.cluster.api.create(RemedyPolicy, policy)
 
 
 async def create(world: World, *bodies: JsonObject) -> None:

@@ -9,10 +9,13 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import IO
 
+import pytest
 import pytest_asyncio
 
 from remuda.agent.agent import Agent
+from remuda.api.training import FailureRule, RuleAction
 from remuda.link.allocation import Allocation
 from tests.component.agent_rig import DEADLINE_S, Rig, a_rig
 
@@ -36,12 +39,14 @@ async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
 
 
 @asynccontextmanager
-async def a_container(allocation: Allocation, *command: str) -> AsyncIterator[asyncio.subprocess.Process]:
+async def a_container(
+    allocation: Allocation, *command: str, log: IO[bytes] | int = asyncio.subprocess.DEVNULL
+) -> AsyncIterator[asyncio.subprocess.Process]:
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "remuda.launch", "--", *command),
         env={**os.environ, **allocation.env},
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
     )
     try:
         yield process
@@ -99,6 +104,24 @@ async def test_a_command_that_does_not_exist(rig: Rig) -> None:
         await rig.all_are(["a"], "exited", 1)
         assert rig.reports()["a"].code == 127
         assert "/no/such/command" in rig.reports()["a"].message
+    await agent.stop()
+
+
+@pytest.mark.parametrize("has_rule", [True, False])
+async def test_the_end_of_the_log_is_told_when_a_rule_asks_for_it(rig: Rig, tmp_path: Path, has_rule: bool) -> None:
+    rule = FailureRule(RuleAction.FAIL, log_pattern="memory") if has_rule else FailureRule(RuleAction.FAIL, exit_codes=[9])
+    agent = await rig.agent()
+    allocation = await rig.allocate(agent, "a", "gpu-0", simulated=False)
+    await rig.make_job("a", rules=[rule])
+    with (tmp_path / "log").open("wb") as log:
+        words = "echo start; echo out of memory >&2; exit 3"
+        async with a_container(allocation, "sh", "-c", words, log=log):
+            await rig.all_are(["a"], "ready", 1)
+            await rig.steer(1, "Open", "a")
+            await rig.all_are(["a"], "exited", 1)
+            report = rig.reports()["a"]
+            assert (report.code, report.message) == (3, "exit code 3: out of memory")
+            assert report.tail == ("start\nout of memory\n" if has_rule else "")
     await agent.stop()
 
 

@@ -37,7 +37,9 @@ def allocatable(world: World) -> int:
 
 
 async def becomes(world: World, device: str, state: DeviceState) -> None:
-    await world.until(lambda: state_of(world, device)[0] is state, 60.0, f"{device} is {state}")
+    # A device that failed comes back after a probe and its soak only.
+    within = 1500.0 if state is DeviceState.HEALTHY else 60.0
+    await world.until(lambda: state_of(world, device)[0] is state, within, f"{device} is {state}")
 
 
 async def undo(world: World) -> None:
@@ -76,6 +78,36 @@ async def device_flap(world: World) -> None:
 async def ecc_trend(world: World) -> None:
     await world.drill(DrillKind.ECC_TREND, node=NODE, device="gpu-3", times=50_000)
     await becomes(world, "gpu-3", DeviceState.DEGRADED)
+
+
+async def device_idle(world: World) -> None:
+    await world.submit(replicas=1, gpus=2)
+    await world.running()
+    held = world.member("job", 0).devices[0]
+
+    def since() -> object:
+        return next(d.idle_since for d in world.devices(NODE).observed.devices if d.id == held)
+
+    await world.sleep(600.0)
+    assert since() is None
+    await world.drill(DrillKind.DEVICE_IDLE, node=NODE, device=held)
+    began = world.loop.clock()
+    await world.until(lambda: since() is not None, 600.0, f"{held} is idle")
+    assert world.loop.clock() - began >= 300.0
+    await undo(world)
+    await world.until(lambda: since() is None, 60.0, f"{held} is used again")
+
+
+async def device_replace(world: World) -> None:
+    def uuid() -> str:
+        return next(d.uuid for d in world.devices(NODE).observed.devices if d.id == "gpu-3")
+
+    before = uuid()
+    await world.drill(DrillKind.DEVICE_FAIL, node=NODE, device="gpu-3", code="xid-79", heals="replace")
+    await becomes(world, "gpu-3", DeviceState.UNHEALTHY)
+    await world.drill(DrillKind.DEVICE_REPLACE, node=NODE, device="gpu-3")
+    await world.until(lambda: uuid() != before, 10.0, "there is another device")
+    await becomes(world, "gpu-3", DeviceState.HEALTHY)
 
 
 async def steps_in(world: World, seconds: float) -> dict[str, int]:
@@ -214,6 +246,8 @@ STORIES: dict[DrillKind, Story] = {
     DrillKind.DEVICE_DROP: device_drop,
     DrillKind.DEVICE_FLAP: device_flap,
     DrillKind.DEVICE_SLOW: device_slow,
+    DrillKind.DEVICE_IDLE: device_idle,
+    DrillKind.DEVICE_REPLACE: device_replace,
     DrillKind.ECC_TREND: ecc_trend,
     DrillKind.POWER_CAP: power_cap,
     DrillKind.PLUGIN_KILL: plugin_kill,

@@ -32,6 +32,7 @@ from tests.component.row_rig import (
     listed,
     machine,
     notices,
+    only_observe,
     run_pods,
     scheduled,
     screen,
@@ -180,6 +181,7 @@ def test_row_13_a_node_that_boots_with_seven_of_eight_is_flagged_short(monkeypat
 
 
 async def _boots_short(world: World) -> None:
+    await only_observe(world)
     await world.until(lambda: "DevicesMissing" in notices(world))
     assert "gpu-5" in notices(world)["DevicesMissing"]
     assert "DevicesMissing" in screen(world)

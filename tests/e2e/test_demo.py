@@ -33,9 +33,13 @@ def test_every_promise_holds_when_kubectl_submits_the_job(tmp_path: Path) -> Non
     code, said = run_demo("--submit", "kubectl", KUBECTL=find_kubectl(), TMPDIR=str(tmp_path), HOME=str(tmp_path))
     assert code == 0, said
     assert "kubectl apply -f demo.yaml: trainingjob.remuda.dev/demo created" in said
-    assert said.count("kept:") == 3, said
-    remedies = re.findall(r"^\(([abc])\) .*?(RestartInPlace|PromoteSpare|ReplacePod)", said, re.MULTILINE)
-    assert remedies == [("a", "RestartInPlace"), ("b", "PromoteSpare"), ("c", "ReplacePod")]
+    assert said.count("kept:") == 4, said
+    remedies = re.findall(r"^\(([abcd])\) .*?(RestartInPlace|PromoteSpare|ReplacePod)", said, re.MULTILINE)
+    assert remedies == [("a", "RestartInPlace"), ("b", "PromoteSpare"), ("c", "ReplacePod"), ("d", "PromoteSpare")]
+    assert re.search(r"named after \d+ steps: Rank 6 of default/demo \(pod \S+, node \S+\) needs [\d.]+ x", said), said
+    listed = said.partition("$ remuda incidents")[2]
+    assert re.search(r"^dev-\S+ .*SlowRank", listed, re.MULTILINE), said
+    assert len(re.findall(r"^dev-", listed, re.MULTILINE)) >= 4, said
     assert list(tmp_path.iterdir()) == [], "the demo leaves nothing, kubectl's cache included"
 
 

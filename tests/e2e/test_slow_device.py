@@ -1,4 +1,5 @@
-"""A device turned slow on purpose: the node holds its holder's process back, the program does not help."""
+"""A device turned slow on purpose: the node holds its holder's process back, the program does not help. Its rank is found by its
+own time, named with pod, node and device, and let go when it is normal again, or swapped for the spare at a checkpoint."""
 
 from __future__ import annotations
 
@@ -6,11 +7,15 @@ import os
 import sys
 from pathlib import Path
 
+from remuda.api.devices import DeviceState, NodeDevices, Signal
 from remuda.api.drills import Drill, DrillKind
-from remuda.api.training import Member
+from remuda.api.training import Cause, DegradedPolicy, Failure, Member, Straggler
+from remuda.cli import demo
 from tests.e2e.rig import Rig, until
 
 BUSY = [sys.executable, "-c", "while True: pass"]
+COUPLED = [sys.executable, str(Path(demo.__file__).with_name("train.py"))]
+FOUND_S = 90.0  # a dozen slow steps, on a machine that may be busy
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -39,6 +44,85 @@ async def spent(rig: Rig, slow: Member, fast: Member, budget_s: float = 1.0) -> 
     return (cpu_s(pids[0]) - begun[0]) / (cpu_s(pids[1]) - begun[1])
 
 
+async def undo(rig: Rig) -> None:
+    [drill] = (await rig.api.list(Drill)).items
+    await rig.api.patch(Drill, drill.name, {"spec": {"undo": True}})
+
+    async def undone() -> bool:
+        return (await rig.api.get(Drill, drill.name)).status.phase == "Undone"
+
+    await until("the drill to be taken back", undone)
+
+
+async def found(rig: Rig) -> dict[tuple[str, str], Signal]:
+    nodes = (await rig.api.list(NodeDevices)).items
+    return {
+        (node.name, device): signal
+        for node in nodes
+        for device, signals in node.findings.items()
+        for signal in signals
+        if signal.source == "straggler"
+    }
+
+
+async def start_coupled(rig: Rig, policy: DegradedPolicy, *, spares: int = 0) -> Member:
+    """Four ranks whose every step is a collective; the one to be slowed."""
+    failure = Failure(straggler=Straggler(policy=policy))
+    await rig.submit(rig.job(replicas=4, gpus=1, spares=spares, command=COUPLED, failure=failure))
+    job = await rig.until("training", lambda j: j.status.progress.step >= 20, 60.0)
+    assert await found(rig) == {}
+    member = job.status.members[2]
+    await rig.drill(DrillKind.DEVICE_SLOW, node=member.node, device=member.devices[0], factor=3.0)
+    return member
+
+
+def check_named(member: Member, findings: dict[tuple[str, str], Signal]) -> None:
+    [(where, signal)] = findings.items()
+    assert where == (member.node, member.devices[0])
+    for word in (f"Rank {member.rank} ", member.pod, member.node, member.devices[0]):
+        assert word in signal.message
+
+
+async def test_the_slow_rank_of_a_coupled_gang_is_named_and_let_go_when_it_is_normal(rig: Rig) -> None:
+    member = await start_coupled(rig, DegradedPolicy.CARRY_ON)
+
+    async def is_found() -> bool:
+        return bool(await found(rig))
+
+    await until("the straggler to be found", is_found, FOUND_S)
+    check_named(member, await found(rig))
+
+    async def is_degraded() -> bool:
+        node = await rig.api.get(NodeDevices, member.node)
+        return any(
+            v.device == member.devices[0] and v.state is DeviceState.DEGRADED and v.reason == "SlowRank"
+            for v in node.verdicts
+        )
+
+    await until("the device to be Degraded", is_degraded)
+    assert (await rig.get()).status.attempt == 1
+    await undo(rig)
+
+    async def is_cleared() -> bool:
+        return not await found(rig)
+
+    await until("the finding to be taken back", is_cleared, FOUND_S)
+
+
+async def test_the_slow_rank_is_swapped_for_the_spare_at_a_checkpoint(rig: Rig) -> None:
+    member = await start_coupled(rig, DegradedPolicy.SWAP_AT_CHECKPOINT, spares=1)
+    job = await rig.until(
+        "the swap", lambda j: bool(j.status.recoveries) and j.status.recoveries[-1].first_step_at is not None, FOUND_S
+    )
+    check_named(member, await found(rig))
+    [recovery] = job.status.recoveries
+    assert (recovery.cause, recovery.reason, recovery.members) == (Cause.DEVICE, "SlowRank", [member.pod])
+    moved = job.status.members[2]
+    assert moved.uid != member.uid
+    assert (moved.node, moved.devices) != (member.node, member.devices)
+    assert recovery.resume_step > 0
+
+
 async def test_a_slow_device_slows_its_holder_and_nobody_else(rig: Rig) -> None:
     await rig.submit(rig.job(replicas=2, gpus=1, command=BUSY))
     job = await rig.until("both to run", lambda j: j.status.barrier == "Open" and len(j.status.members) == 2)
@@ -51,11 +135,5 @@ async def test_a_slow_device_slows_its_holder_and_nobody_else(rig: Rig) -> None:
     await rig.drill(DrillKind.DEVICE_SLOW, node=slow.node, device=slow.devices[0], factor=4.0)
     assert await spent(rig, slow, fast) < 0.6
 
-    [drill] = (await rig.api.list(Drill)).items
-    await rig.api.patch(Drill, drill.name, {"spec": {"undo": True}})
-
-    async def undone() -> bool:
-        return (await rig.api.get(Drill, drill.name)).status.phase == "Undone"
-
-    await until("the drill to be taken back", undone)
+    await undo(rig)
     assert await spent(rig, slow, fast) > 0.65

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from remuda.api.training import Cause
+from remuda.api.training import Cause, DeviceFailedPolicy, FailureRule, RuleAction
 from tests.builders.gang_model import GangModel, a_gang
 from tests.builders.gang_rules import Rules
 from tests.builders.gangs import JobBuilder, a_job, racks
@@ -42,11 +42,21 @@ class Shape:
     sizes: tuple[int, ...]
     is_pinned: bool
     budget: int
+    device_failed: DeviceFailedPolicy = DeviceFailedPolicy.CHEAPEST
+    same_step_limit: int = 0
+    action: RuleAction | None = None  # of a rule about the code that crashes end with
 
     def job(self) -> JobBuilder:
         limits = {cause.value: self.budget for cause in Cause}
         job = a_job().replicas(self.replicas).gpus(self.gpus).spares(self.spares).budgets(**limits)
-        job = job.failure(stop_deadline_seconds=10.0, start_deadline_seconds=30.0)
+        rules = [FailureRule(self.action, exit_codes=[1])] if self.action is not None else []
+        job = job.failure(
+            stop_deadline_seconds=10.0,
+            start_deadline_seconds=30.0,
+            device_failed=self.device_failed,
+            same_step_limit=self.same_step_limit,
+            rules=rules,
+        ).spec(total_steps=1000)
         return job.in_one_rack() if self.is_pinned else job
 
 
@@ -58,6 +68,9 @@ SHAPES = st.builds(
     sizes=st.sampled_from([(2, 2), (3, 3), (4, 2), (3,), (2, 2, 2)]),
     is_pinned=st.booleans(),
     budget=st.sampled_from([2, 50, 50, 50]),
+    device_failed=st.sampled_from(DeviceFailedPolicy),
+    same_step_limit=st.sampled_from([0, 0, 1, 3]),
+    action=st.sampled_from([None, None, None, *RuleAction]),
 )
 
 Step = tuple[str, int, int]
@@ -207,6 +220,11 @@ def occupy(rules: Rules, a: int, b: int) -> None:
         rules.model.vacate()
 
 
+def suspend(rules: Rules, a: int, b: int) -> None:
+    """Told to stand still, or to go on."""
+    rules.model.edit(suspend=bool(a % 2))
+
+
 def get_stuck(rules: Rules, a: int, b: int) -> None:
     """The process cannot be killed: it waits for a device that does not answer."""
     uid = _pick(rules.model, b)
@@ -218,7 +236,7 @@ def get_stuck(rules: Rules, a: int, b: int) -> None:
 
 
 WORK = (look, deliver, schedule, judge, tell, kubelet, agents, train, wait, everyone, lag)
-FAULTS = (crash, hang, kill_launcher, break_device, delete_pod, power_off, expire, refuse, occupy, get_stuck)
+FAULTS = (crash, hang, kill_launcher, break_device, delete_pod, power_off, expire, refuse, occupy, get_stuck, suspend)
 ACTORS: dict[str, Callable[[Rules, int, int], None]] = {actor.__name__: actor for actor in (*WORK, *FAULTS)}
 
 STORIES = st.lists(
@@ -248,6 +266,7 @@ def end_well(rules: Rules) -> str:
     for node in list(model.off):
         model.expire(node)
     model.lagging.clear()
+    model.edit(suspend=False)
     quiet = 0
     for _ in range(SETTLE_ROUNDS):
         before = model.status
@@ -262,7 +281,8 @@ def end_well(rules: Rules) -> str:
     status = model.status
     if model.job.is_finished:
         assert status.phase == "Failed", rules.describe()
-        assert status.reason.endswith("BudgetExhausted"), rules.describe()
+        named = ("RuleFail", "SameStepFailing", "DeviceFailed")
+        assert status.reason.endswith("BudgetExhausted") or status.reason in named, rules.describe()
         return "failed"
     elif model.is_running:
         assert status.reason == "BarrierOpen"
@@ -293,6 +313,8 @@ def test_long_stories(seed: int) -> None:
         sizes=chance.choice([(2, 2), (3, 3), (4, 2), (5, 5)]),
         is_pinned=chance.random() < 0.7,
         budget=50,
+        device_failed=chance.choice(list(DeviceFailedPolicy)[:-1]),
+        action=chance.choice([None, None, *list(RuleAction)[:-1]]),
     )
     story = [(chance.choice(names), chance.randint(0, 5), chance.randint(0, 7)) for _ in range(150)]
     end_well(play(shape, story))

@@ -26,6 +26,7 @@ from remuda.agent.cdi import CdiSpecs, keep_specs
 from remuda.agent.desk import Desk
 from remuda.agent.grants import Grants, Place
 from remuda.agent.inventory import Inventory
+from remuda.agent.orders import OrderRules, Orders
 from remuda.agent.plugin.choice import BestSet, linked_best, lowest
 from remuda.agent.plugin.holdings import Holdings
 from remuda.agent.plugin.published import Capacity
@@ -34,14 +35,17 @@ from remuda.agent.plugin.shelf import PluginShelf
 from remuda.agent.report import BOOT, DEVICES, HOLDINGS, LAUNCHERS, LINKS, PARTS, PLUGINS, SIGNALS, Reporter
 from remuda.agent.reports import ReportWatch
 from remuda.agent.slicing import Slicer
+from remuda.agent.usage import UsageWatch
 from remuda.api.codec import to_wire
 from remuda.api.core_v1 import Node, Pod
-from remuda.api.devices import DeviceState, QuarantineOrder, Signal
+from remuda.api.devices import DeviceOrder, DeviceState, Holding, QuarantineOrder, Signal
 from remuda.api.errors import Refusal
+from remuda.api.meta import to_time
 from remuda.api.names import RESOURCE_GPU
 from remuda.api.selectors import FieldSelector
 from remuda.api.training import TrainingJob
-from remuda.core.devices.faults import DeviceRemedy, FaultClass, add_signal
+from remuda.core.devices.faults import DeviceRemedy, FaultClass, add_signal, classify
+from remuda.core.devices.idle import IdleRule
 from remuda.core.devices.links import chooser_named
 from remuda.core.failure.silence import REPORT_TIMEOUT_S
 from remuda.core.workload.rendezvous import member_env
@@ -63,7 +67,9 @@ class AgentConfig(msgspec.Struct, frozen=True):
     `mode`: `dp` hands devices out, `health-only` leaves that to a vendor's plugin. `plugin_dir`: where a kubelet's registry
     is; "" = only a node in this process asks. `sockets`, `launcher_dir`: see `grants.Place`. `replicas` by resource, `mig`
     by device (`slicing.Layouts`). `report_timeout_s`: how long nothing may be heard of a device before it is Unknown, and
-    `report_timeouts` of single devices; 0 = for ever. `cdi_dir`: where CDI specs of the devices are kept; "" = none are."""
+    `report_timeouts` of single devices; 0 = for ever. `cdi_dir`: where CDI specs of the devices are kept; "" = none are.
+    `rules`: what the node lets the manager order. `idle`: when a held device is called idle.
+    `confirm_count`: after a boot nothing is handed out until the node has shown all its devices once."""
 
     node: str
     alloc_root: str
@@ -78,6 +84,9 @@ class AgentConfig(msgspec.Struct, frozen=True):
     report_timeout_s: float = REPORT_TIMEOUT_S
     report_timeouts: dict[str, float] = {}
     cdi_dir: str = ""
+    rules: OrderRules = OrderRules()
+    idle: IdleRule = IdleRule()
+    confirm_count: bool = False
 
 
 class Agent:
@@ -156,6 +165,22 @@ class Agent:
             self.grants.recheck = self.holdings.look
             self.desk.links.meet = self.holdings.meet
             self.desk.sees_places = False
+        self.orders = Orders(
+            config.node,
+            config.rules,
+            cluster=cluster,
+            backend=backend,
+            inventory=self.inventory,
+            holdings=self._held,
+            clock=clock,
+        )
+        self.usage = UsageWatch(
+            self.inventory,
+            held=lambda: {device for holding in self._holdings() for device in holding.devices},
+            utilisation=backend.utilisation,
+            clock=clock,
+            rule=config.idle,
+        )
         self._backend = backend
         self._labels = LabelWriter(cluster, config.node, backend, config.replicas.get(RESOURCE_GPU, 1))
         self._reports = ReportWatch(config.report_timeout_s, config.report_timeouts)
@@ -164,6 +189,7 @@ class Agent:
         self._tasks: set[asyncio.Task[None]] = set()
         self._forget: asyncio.TimerHandle | None = None
         self._is_open = False
+        self._boot: str | None = None  # the last that was looked at; None before the start
 
     def _linked(self, model: str) -> BestSet:
         try:
@@ -192,6 +218,8 @@ class Agent:
         self._backend.subscribe_node(self._hear)
         self._backend.subscribe_inventory(self._look_again)
         self.inventory.subscribe(self._devices_changed)
+        self._boot = found.observed.boot if found is not None else ""
+        self._confirm_count()
         self.desk.open(found.observed.launchers if found else ())
         if self.holdings is not None:
             # First what still has its rows, so that nothing held is cut; then what the cut brought back.
@@ -205,15 +233,18 @@ class Agent:
             self.shelf.open()
         if self._reports.look_s is not None:
             self._spawn(self._watch_reports(self._reports.look_s))
+        self._spawn(self.usage.run())
         if self.grants.cdi is not None:
             self._spawn(keep_specs(self.grants.cdi, lambda: self.inventory.rows, self.config.node))
         self.reporter.mark(*PARTS)
         self._labels.mark()
+        self.orders.open(found)
 
     async def stop(self) -> None:
         """Let go: launchers and their children run on and find the next agent."""
         self.silence()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.orders.closed()
         if self.shelf is not None:
             await self.shelf.close()
         await self._labels.close()
@@ -236,6 +267,7 @@ class Agent:
             self._forget.cancel()
         for task in self._tasks:
             task.cancel()
+        self.orders.close()
         self._labels.stop()
         self.reporter.stop()
         self.desk.silence()
@@ -260,13 +292,20 @@ class Agent:
             case "plugins":
                 return [to_wire(report) for report in (self.shelf.reports() if self.shelf else ())]
             case "holdings":
-                foreign = self.holdings.foreign() if self.holdings else []
-                return [to_wire(holding) for holding in (*self.grants.holdings(), *foreign)]
+                return [to_wire(holding) for holding in self._holdings()]
             case "signals":
                 return [to_wire(signal) for signal in self._signals]
             case "boot":
                 return self._backend.boot
         return self._backend.model
+
+    def _holdings(self) -> list[Holding]:
+        return [*self.grants.holdings(), *(self.holdings.foreign() if self.holdings else ())]
+
+    def _held(self) -> list[Holding]:
+        """The same, and what was handed out to a pod that has not said its name yet."""
+        nobodys = [g for g in self.grants.table.grants.values() if g.devices and not g.uid]
+        return [*self._holdings(), *(Holding("", "", g.resource, list(g.rows)) for g in nobodys)]
 
     # --- allocations ----------------------------------------------------------------------------------------------------
 
@@ -313,8 +352,8 @@ class Agent:
 
     # --- devices --------------------------------------------------------------------------------------------------------
 
-    def inject_fault(self, device: str, code: str) -> None:
-        self._backend.inject(device, code)
+    def inject_fault(self, device: str, code: str, heals: str = "") -> None:
+        self._backend.inject(device, code, heals)
 
     def hardware(self) -> Hardware:
         if not isinstance(self._backend, Hardware):
@@ -337,6 +376,7 @@ class Agent:
 
     def _hear(self, signal: Signal) -> None:
         self._signals = add_signal(self._signals, signal)
+        self._confirm_count()
         if self._is_open:
             self.reporter.mark(SIGNALS)
 
@@ -349,13 +389,30 @@ class Agent:
 
     def _look_again(self) -> None:
         self.inventory.renew(self._backend.inventory())
+        self._confirm_count()
         if self._is_open:
             self.reporter.mark(BOOT, DEVICES, LINKS)
             self._labels.mark()
 
+    def _confirm_count(self) -> None:
+        """A node that boots short gets no device workload before it is whole; one that falls short later keeps the rest."""
+        if not self.config.confirm_count or self._boot is None:
+            return
+        whole = {row.id for row in self.inventory.rows.values() if not row.parent}
+        is_short = bool(whole - self._backend.present()) or any(s.code == "devices-missing" for s in self._signals)
+        is_new_boot, self._boot = self._boot != self._backend.boot, self._backend.boot
+        code = "count-unconfirmed" if is_short and is_new_boot else "" if is_short else "count-confirmed"
+        for device in list(self.inventory.rows) if code else ():
+            signal = Signal("agent", code, classify("agent", code).message, to_time(self._clock()))
+            self.inventory.hear(device, signal)
+
     def quarantine(self, orders: Mapping[str, QuarantineOrder]) -> None:
         """These devices are kept out of use, whatever their signals say: the manager's orders, told to the kubelet too."""
         self.inventory.withhold("Quarantined", {device: _quarantined(order) for device, order in orders.items()})
+
+    def obey(self, orders: Mapping[str, DeviceOrder]) -> None:
+        """These orders of the manager stand now."""
+        self.orders.given(orders)
 
     def _devices_changed(self) -> None:
         if self._is_open:

@@ -100,8 +100,8 @@ class DeviceBackend(Protocol):
         """Id of the device or slice with this UUID or PCI address; "" when there is none."""
         ...
 
-    def inject(self, device: str, code: str) -> None:
-        """Make `device` report `code`; Refusal where the hardware is real and cannot be told to."""
+    def inject(self, device: str, code: str, heals: str = "") -> None:
+        """Make `device` report `code`; Refusal where the hardware is real and cannot be told to. `heals`: what cures it."""
         ...
 
     def counters(self, device: str) -> Counters | None:
@@ -114,6 +114,15 @@ class DeviceBackend(Protocol):
 
     async def probe(self, device: str) -> Probe:
         """Ask the device itself, now. The outcome is also reported as signal probe-passed or probe-failed."""
+        ...
+
+    async def reset(self, devices: Sequence[str]) -> None:
+        """Reset these whole devices together. Nobody holds them. Refusal where it cannot be done (ResetNotSupported,
+        ResetFailed, DeviceNotShown). What was known against them stays known until a probe passes."""
+        ...
+
+    def utilisation(self, device: str) -> float | None:
+        """How busy the device was lately, 0.0 to 1.0; None where nobody says."""
         ...
 
     async def check_clean(self, device: str) -> bool:

@@ -3,7 +3,8 @@
 A job's status steers with two fields, `attempt` and `barrier`. For a launcher in the job's member list:
 
     Closed, attempt behind the job's  -> stop{attempt, rank}: end what runs, say which checkpoints are usable
-    Open, ready for exactly it        -> start{attempt, env}
+    Open, ready for exactly it        -> start{attempt, env}; a member of a held role is treated as if it were Closed
+    Open, runs it, a request is open  -> checkpoint{deadline, step}, once per request
     anything else                     -> nothing: it runs, or it waits for the next attempt
 
 The barrier opens only when every member has said ready, so a member that is behind an open one is a launcher that died with its
@@ -26,8 +27,20 @@ import msgspec
 
 from remuda.agent.launcher import GONE, NEVER_HEARD, Launcher, changed, may_have_child, shown
 from remuda.agent.launcher import fence as fenced_launcher
+from remuda.api.meta import to_seconds
 from remuda.api.training import Member, TrainingJob
-from remuda.launch.protocol import EXITED, READY, RUNNING, STOPPING, Fence, Start, Stop, ToLauncher
+from remuda.launch.protocol import (
+    EXITED,
+    READY,
+    RUNNING,
+    SIGNALS,
+    STOPPING,
+    Checkpoint,
+    Fence,
+    Start,
+    Stop,
+    ToLauncher,
+)
 
 OPEN = "Open"
 CANNOT_WRITE = 73  # EX_CANTCREAT of sysexits.h
@@ -72,9 +85,11 @@ def plan(job: TrainingJob | None, launcher: Launcher, site: Site, now: float) ->
 def _plan_member(job: TrainingJob, member: Member, launcher: Launcher, site: Site, now: float) -> Orders:
     attempt = job.status.attempt
     is_ready = launcher.state == READY and launcher.attempt == attempt
-    if job.status.barrier == OPEN:
+    if job.status.barrier == OPEN and member.role not in job.status.held_roles:
         if is_ready and launcher.started < attempt and site.may_start:
             return _start(job, member, launcher, site, now)
+        if launcher.state == RUNNING and launcher.attempt == attempt:
+            return _ask_for_checkpoint(job, launcher, now)
     elif is_ready or launcher.attempt < attempt:
         # Ready already, after a reconnect: nobody knows for which rank, and asking again is free.
         return _stop(job, launcher, member.rank, site.checkpoint_dir, now)
@@ -117,6 +132,21 @@ def _start(job: TrainingJob, member: Member, launcher: Launcher, site: Site, now
         return Orders(shown(new, now, code=CANNOT_WRITE, message=words), transition=True)
     env = {**site.env_of(job, member, launcher.gpus), "REMUDA_CHECKPOINT_DIR": site.checkpoint_dir}
     return Orders(changed(launcher, started=attempt), Start(attempt, env))
+
+
+def _ask_for_checkpoint(job: TrainingJob, launcher: Launcher, now: float) -> Orders:
+    request = job.status.checkpoint_request
+    if (
+        request is None
+        or request.attempt != job.status.attempt
+        or request.answered_at is not None
+        or request.id == launcher.checkpoint_asked
+        or to_seconds(request.deadline) <= now
+    ):
+        return Orders(launcher)
+    signal = job.spec.checkpoint.signal.removeprefix("SIG") or None
+    message = Checkpoint(to_seconds(request.deadline), signal if signal in SIGNALS else None, request.step)
+    return Orders(changed(launcher, checkpoint_asked=request.id), message)
 
 
 # --- who is who ---------------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from remuda.agent.places import CheckpointPlaces
 from remuda.api.devices import LauncherReport
 from remuda.api.training import TrainingJob
 from remuda.kube.informer import Informer
-from remuda.launch.protocol import Fence, ToAgent
+from remuda.launch.protocol import Exited, Fence, ToAgent
 from remuda.link.progress import ProgressBoard
 
 log = structlog.get_logger(__name__)
@@ -219,6 +219,8 @@ class Desk:
         known = self._records.get(uid)
         if known is None:
             return
+        if isinstance(message, Exited) and message.tail and not self._wants_tail(known):
+            message = message.replace(tail="")
         update = launcher.receive(known, message, self._clock())
         self._keep(update.launcher, update.transition)
         if update.beat is not None:
@@ -244,6 +246,11 @@ class Desk:
             self.links.send(uid, orders.message)
         if orders.check and job is not None:
             self._places.look(directory, job.status.attempt)
+
+    def _wants_tail(self, known: Launcher) -> bool:
+        """The API holds the end of a log only for a job that has a rule about it: a gang that dies whole has many ends."""
+        job = self._job_of(known)
+        return job is not None and any(rule.log_pattern for rule in job.spec.failure.rules)
 
     def _job_of(self, known: Launcher) -> TrainingJob | None:
         if not known.gang:

@@ -11,12 +11,13 @@ else's. A device that is cut into slices counts for no resource of its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
 
 import msgspec
 import structlog
 
 from remuda.api.devices import DeviceState, ObservedDevice, Signal
-from remuda.core.devices.faults import FaultClass, classify
+from remuda.core.devices.faults import FaultClass, classify, standing
 from remuda.core.failure.timers import with_signal
 
 log = structlog.get_logger(__name__)
@@ -57,7 +58,9 @@ class Inventory:
         for old in earlier:
             new = self._rows.get(old.id)
             if new is not None and _is_same(old, new):
-                self._rows[old.id] = msgspec.structs.replace(new, signals=old.signals, flaps=old.flaps)
+                self._rows[old.id] = msgspec.structs.replace(
+                    new, signals=old.signals, flaps=old.flaps, idle_since=old.idle_since
+                )
 
     def renew(self, found: Iterable[ObservedDevice]) -> None:
         """The backend's list is another one now."""
@@ -65,7 +68,7 @@ class Inventory:
         for row in found:
             old = self._rows.get(row.id)
             if old is not None and _is_same(old, row):
-                row = msgspec.structs.replace(row, signals=old.signals, flaps=old.flaps)
+                row = msgspec.structs.replace(row, signals=old.signals, flaps=old.flaps, idle_since=old.idle_since)
             rows[row.id] = row
         if rows != self._rows or list(rows) != list(self._rows):
             self._rows = rows
@@ -81,6 +84,11 @@ class Inventory:
             fault = classify(signal.source, signal.code)
             log.info("signal", node=self._node, device=device, code=signal.code, effect=fault.effect.value)
             self.announce()
+
+    def set_idle(self, device: str, since: datetime | None) -> None:
+        """Held and hardly used since then; None: used, or nobody's."""
+        self._rows[device] = msgspec.structs.replace(self._rows[device], idle_since=since)
+        self.announce()
 
     def withhold(self, why: str, devices: Mapping[str, FaultClass]) -> None:
         """For this reason exactly these devices are not handed out, whatever their health."""
@@ -111,14 +119,7 @@ class Inventory:
 
 def _worst(signals: Iterable[Signal]) -> FaultClass | None:
     """The newest fault that makes a device unfit or unknown."""
-    found = None
-    for signal in signals:
-        fault = classify(signal.source, signal.code)
-        if fault.clears:
-            found = None
-        elif fault.effect not in _USABLE:
-            found = fault
-    return found
+    return next((fault for fault in reversed(standing(signals)) if fault.effect not in _USABLE), None)
 
 
 def _is_same(old: ObservedDevice, new: ObservedDevice) -> bool:

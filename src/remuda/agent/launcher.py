@@ -22,6 +22,7 @@ from remuda.api.meta import to_seconds, to_time
 from remuda.api.training import Failure
 from remuda.launch.protocol import (
     EXITED,
+    MAX_TAIL,
     MAX_TEXT,
     PARKED,
     READY,
@@ -57,6 +58,7 @@ class Launcher(msgspec.Struct, frozen=True):
     since: float = 0.0  # of this state
     told: bool = False
     asked: StopOrder | None = None  # the stop sent on this connection, so that it is not sent on every event
+    checkpoint_asked: int = 0  # id of the checkpoint request sent on this connection
     started: int = 0
     fenced: int = -1
     lost_at: float | None = None  # when the connection ended
@@ -110,7 +112,7 @@ def _hello(launcher: Launcher, message: Hello, now: float) -> Update:
         started = max(started, message.attempt)
     elif message.state == READY:
         started = min(started, message.attempt - 1)  # it says itself that a start it was sent never arrived
-    here = changed(launcher, connected=True, lost_at=None, asked=None, started=started)
+    here = changed(launcher, connected=True, lost_at=None, asked=None, checkpoint_asked=0, started=started)
     if (message.state, message.attempt) == (launcher.state, launcher.attempt):
         return Update(here)
     here = changed(
@@ -163,7 +165,8 @@ def _exited(launcher: Launcher, message: Exited, now: float) -> Update:
     at = _past(message.time, now)
     started = max(launcher.started, message.attempt)
     new = changed(launcher, state=EXITED, attempt=message.attempt, since=at, started=started)
-    return Update(shown(new, at, code=message.code, message=message.message[:MAX_TEXT]), transition=True)
+    words = {"message": message.message[:MAX_TEXT], "tail": message.tail[-MAX_TAIL:]}
+    return Update(shown(new, at, code=message.code, **words), transition=True)
 
 
 def _heartbeat(launcher: Launcher, message: Heartbeat, now: float) -> Update:
@@ -184,6 +187,7 @@ def _heartbeat(launcher: Launcher, message: Heartbeat, now: float) -> Update:
         checkpoint=message.checkpoint,
         checkpoint_seconds=message.checkpoint_time,
         time=_past(message.time, now),
+        total_steps=message.total_steps,
     )
     if new is not launcher and new.report is not None and new.report.hung_since is not None:
         return Update(shown(new, now), transition=True, beat=beat)

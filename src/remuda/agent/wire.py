@@ -37,7 +37,12 @@ def as_mapping(message: ToLauncher) -> dict[str, Any]:
     if isinstance(message, Start):
         return {"type": "start", "attempt": message.attempt, "env": message.env}
     if isinstance(message, Checkpoint):
-        return {"type": "checkpoint", "deadline": message.deadline, "signal": message.signal}
+        return {
+            "type": "checkpoint",
+            "deadline": message.deadline,
+            "signal": message.signal,
+            "step": message.step,
+        }
     return {"type": "fence"}
 
 
@@ -51,7 +56,8 @@ def from_mapping(data: Mapping[str, Any]) -> ToAgent | None:
         case "running":
             return Running(data["attempt"], data["pid"], data["time"])
         case "exited":
-            return Exited(data["attempt"], data["code"], data.get("signal"), data["time"], data.get("message", ""))
+            words = data.get("message", ""), data.get("tail", "")
+            return Exited(data["attempt"], data["code"], data.get("signal"), data["time"], *words)
         case "heartbeat":
             return Heartbeat(
                 data["attempt"],
@@ -61,5 +67,6 @@ def from_mapping(data: Mapping[str, Any]) -> ToAgent | None:
                 data.get("checkpoint"),
                 data.get("checkpointTime"),
                 data.get("time", 0.0),
+                data.get("totalSteps"),
             )
     return None

@@ -23,6 +23,7 @@ from remuda.api.incidents import Incident
 from remuda.api.kinds import OWN_KINDS
 from remuda.api.meta import JsonObject, KObject, ObjectMeta
 from remuda.api.remedies import RemedyPolicy
+from remuda.api.rollouts import NodeRollout
 from remuda.api.training import TrainingJob
 
 _AGE = ("Age", "date", ".metadata.creationTimestamp", 0)
@@ -66,6 +67,14 @@ COLUMNS: dict[type[KObject], tuple[tuple[str, str, str, int], ...]] = {
         ("Nodes", "integer", ".status.nodes", 0),
         ("Held-Back", "integer", ".status.heldBack", 0),
         ("Breaker", "boolean", ".status.breaker.open", 0),
+        _AGE,
+    ),
+    NodeRollout: (
+        ("Phase", "string", ".status.phase", 0),
+        ("Done", "integer", ".status.done", 0),
+        ("Total", "integer", ".status.total", 0),
+        ("Failed", "integer", ".status.failed", 0),
+        ("Stopped-Because", "string", ".status.stoppedBecause", 1),
         _AGE,
     ),
 }
@@ -190,6 +199,7 @@ DESCRIPTIONS: dict[tuple[str, str], str] = {
     ("Budgets", "maintenance"): "A node was drained; no limit when left out.",
     ("Budgets", "refillAfterSteps"): "So many steps of progress fill the budgets again; 0 = never.",
     ("Failure", "hangAfterSeconds"): "No new step for that long means hung; 0 turns the check off.",
+    ("Failure", "hangAfterSteps"): "No new step for so many of the gang's median steps means hung; 0 turns the check off.",
     ("Failure", "stopGraceSeconds"): "From SIGTERM to SIGKILL when the gang stops for a recovery.",
     ("Failure", "stopDeadlineSeconds"): "A member not stopped by then is replaced and its devices are quarantined.",
     ("Failure", "startDeadlineSeconds"): "A placed member that has not reached the barrier by then is replaced.",

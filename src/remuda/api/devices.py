@@ -92,6 +92,7 @@ class LauncherReport(msgspec.Struct, frozen=True, rename="camel", omit_defaults=
     attempt: int = 0
     code: int | None = None
     message: str = ""
+    tail: str = ""  # the last of its log when it failed, for jobs whose rules ask for it
     checkpoints: list[int] = []
     hung_since: datetime | None = None
     time: datetime | None = None
@@ -159,6 +160,15 @@ class QuarantineOrder(msgspec.Struct, frozen=True, rename="camel", omit_defaults
     incident: str = ""  # whose remedy it is, when it is one's
 
 
+class Rejection(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """A pod that the node refused to admit."""
+
+    pod: str  # namespace/name
+    uid: str
+    message: str = ""
+    time: datetime | None = None
+
+
 class DeviceOrder(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """Something the node's agent is to do: probe | reset | reboot | command. Taken away by who gave it, once it is answered."""
 
@@ -175,6 +185,8 @@ class DeviceHistory(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
     """What is remembered of a device when its signals are gone."""
 
     failures: list[datetime] = []  # when it turned Unhealthy, newest last, bounded
+    minor: list[Signal] = []  # when which minor fault was seen, without words, newest last, bounded
+    uuid: str = ""  # of the device all this is about: another one in its place has none of it
     incidents: list[str] = []  # names, newest last, bounded
 
 
@@ -190,6 +202,7 @@ class NodeDevices(KObject, frozen=True, rename="camel", omit_defaults=True, kw_o
     withheld: dict[
         str, QuarantineOrder
     ] = {}  # by resource: nothing of it is to be placed here, whatever its devices say
+    rejections: dict[str, list[Rejection]] = {}  # by resource: pods refused for it, newest last, bounded; by the manager
     findings: dict[str, list[Signal]] = {}  # by device: what the manager itself found, judged beside what the agent saw
     history: dict[str, DeviceHistory] = {}  # by device, by the manager
     orders: dict[str, DeviceOrder] = {}  # by order id, for the agent

@@ -26,6 +26,8 @@ class DrillKind(StrEnum):
     DEVICE_DROP = "device-drop"
     DEVICE_FLAP = "device-flap"
     DEVICE_SLOW = "device-slow"
+    DEVICE_IDLE = "device-idle"
+    DEVICE_REPLACE = "device-replace"
     ECC_TREND = "ecc-trend"
     POWER_CAP = "power-cap"
     PLUGIN_KILL = "plugin-kill"
@@ -93,6 +95,12 @@ DRILLS: dict[DrillKind, DrillFacts] = {
         "device-slow JOB --rank 5 --factor 2",
         "it works at full speed",
     ),
+    DrillKind.DEVICE_IDLE: DrillFacts(
+        Aim.DEVICE, "A GPU is held and hardly used", "device-idle JOB --rank 5", "its holder uses it again"
+    ),
+    DrillKind.DEVICE_REPLACE: DrillFacts(
+        Aim.DEVICE, "Somebody puts another GPU into its place", "device-replace --node node-03 --device gpu-5"
+    ),
     DrillKind.ECC_TREND: DrillFacts(
         Aim.DEVICE, "A GPU's corrected memory errors rise", "ecc-trend JOB --rank 5 --times 5000"
     ),
@@ -139,7 +147,8 @@ DEFAULT_SECONDS = {DrillKind.NODE_PARTITION: 5.0, DrillKind.SPOT_NOTICE: 120.0, 
 
 class DrillSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
     """`node` says whose embedded node acts; `pod`, `device` or `resource` what it breaks; `code` which fault, say "xid-79".
-    `factor`: how many times slower. `seconds`: how long it lasts, or until a notice comes true."""
+    `factor`: how many times slower. `seconds`: how long it lasts, or until a notice comes true. `heals`: what cures the fault
+    code, reset | reboot | replace | never; "" = what the fault table says."""
 
     type: DrillKind
     node: str = ""
@@ -152,6 +161,7 @@ class DrillSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True,
     factor: float = 0.0
     seconds: float = 0.0
     undo: bool = False
+    heals: str = ""
 
 
 class DrillStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):

@@ -103,6 +103,12 @@ class Expired(ApiError):
     code, reason = 410, "Expired"
 
 
+class TooManyRequests(ApiError):
+    """Turned away for now: the server is busy, or a PodDisruptionBudget does not allow an eviction."""
+
+    code, reason = 429, "TooManyRequests"
+
+
 class Unavailable(ApiError):
     code, reason = 503, "ServiceUnavailable"
 

@@ -108,8 +108,13 @@ class Affected(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     node: str = ""
     devices: list[str] = []
     container: str = ""
-    gang: str = ""
+    gang: str = ""  # as in Subject
     rank: int | None = None
+    exit_code: int | None = None
+    restarts: int = 0  # of its containers, when last seen
+    ended_at: datetime | None = None  # when it was seen ended or gone
+    ended: str = ""  # Succeeded | Failed | Deleted
+    state: DeviceState | None = None  # of the device when the pod ended
 
 
 class RemedyRecord(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -122,6 +127,7 @@ class RemedyRecord(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tr
     reason: str = ""
     message: str = ""
     price_gpu_hours: float = 0.0
+    lost_gpu_hours: float = 0.0  # what the interruption has cost, when it is a workload's
     why_not: list[str] = []  # cheaper rungs and why they were not taken
     started_at: datetime | None = None
     ended_at: datetime | None = None
@@ -153,7 +159,10 @@ class IncidentStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaults=
     evidence_dropped: int = 0
     affected: list[Affected] = []
     remedies: list[RemedyRecord] = []
-    lost_gpu_hours: float = 0.0
+    lost_gpu_hours: float = 0.0  # by the interruptions it caused
+    devices: int = 0  # how many it keeps out of use while it is open
+    device_uuid: str = ""  # who it was: another one in its place has replaced it
+    node_uid: str = ""
     part_of: str = ""  # the incident of the domain that explains this one
     parts: list[str] = []  # incidents this one explains
     ticket: str = ""  # of the vendor or the operator's tracker

@@ -8,7 +8,8 @@ from remuda.api.drills import Drill
 from remuda.api.incidents import Incident
 from remuda.api.meta import KObject
 from remuda.api.remedies import RemedyPolicy
+from remuda.api.rollouts import NodeRollout
 from remuda.api.training import TrainingJob
 
-OWN_KINDS: tuple[type[KObject], ...] = (TrainingJob, NodeDevices, Drill, Incident, RemedyPolicy)
+OWN_KINDS: tuple[type[KObject], ...] = (TrainingJob, NodeDevices, Drill, Incident, RemedyPolicy, NodeRollout)
 KINDS: tuple[type[KObject], ...] = (Namespace, Node, Pod, Lease, *OWN_KINDS)

@@ -105,9 +105,11 @@ class Drain(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, for
     """Before a node is rebooted or replaced: cordon, ask gangs for a checkpoint, move them, evict the rest (PDBs honoured until
     the deadline)."""
 
+    patience_seconds: float = 3600.0  # how long pods on the node's other devices are left in peace first; 0 = not at all
     checkpoint_seconds: float = 120.0  # how long to wait for the checkpoint that was asked for
     deadline_seconds: float = 900.0  # then pods are deleted
     whole_domain: bool = True  # a node of a multi-node domain is drained and recycled with all of it, never alone
+    take_over: bool = False  # go on with a node that somebody else cordoned; that cordon stays. False: wait until it is gone
 
 
 class Soak(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
@@ -122,6 +124,20 @@ class Offender(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, 
     incidents: int = 3
     window_seconds: float = 604_800.0
     action: Action = Action.REPLACE
+
+
+class Timers(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
+    """What keeps a flap from becoming a failure. A node goes by the policy of its first device.
+
+    Hold-down: for how long a plugin or kubelet may be gone before anything is made of it. Debounce: for how long a fault that
+    comes and goes must stay to be believed. More than `flapLimit` flaps within the window quarantine the device. (Look-back
+    is the workload's: `spec.failure.lookBackSeconds` of a TrainingJob.)
+    """
+
+    hold_down_seconds: float = 60.0
+    debounce_seconds: float = 5.0
+    flap_window_seconds: float = 3600.0
+    flap_limit: int = 3
 
 
 class Idle(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
@@ -159,6 +175,7 @@ class RemedyPolicySpec(msgspec.Struct, frozen=True, rename="camel", omit_default
     drain: Drain = Drain()
     soak: Soak = Soak()
     offender: Offender = Offender()
+    timers: Timers = Timers()
     idle: Idle = Idle()
     webhooks: list[Webhook] = []
     pause: Pause | None = None

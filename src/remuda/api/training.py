@@ -36,7 +36,10 @@ class Remedy(StrEnum):
     RESTART_IN_PLACE = "RestartInPlace"
     PROMOTE_SPARE = "PromoteSpare"
     REPLACE_POD = "ReplacePod"
+    MOVE_SEGMENT = "MoveSegment"
     REPLACE_GANG = "ReplaceGang"
+    SHRINK = "Shrink"  # go on with fewer ranks
+    GROW = "Grow"  # take in the ranks that were missing; nothing failed
     FAIL = "Fail"
 
 
@@ -140,7 +143,7 @@ class Straggler(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True,
 
 
 class SuccessPolicy(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
-    """The job has succeeded when these ranks have; empty = all of them."""
+    """The job has succeeded when these ranks have; empty = all of them. With a role, ranks are counted within it."""
 
     role: str = ""
     ranks: list[int] = []
@@ -155,7 +158,9 @@ class Failure(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, f
     straggler: Straggler = Straggler()
     hang_after_seconds: float = 0.0  # no new step for that long = hung; 0 = off
     hang_after_steps: float = 0.0  # no new step for so many median steps = hung; 0 = off
+    look_back_seconds: float = 10.0  # a crash so shortly before its device is reported bad was the device's
     same_step_limit: int = 3  # failing so often at one step, on whatever hardware, is not the hardware's fault; 0 = off
+    backoff_max_seconds: float = 30.0  # longest pause before a gang that fails without getting further starts again
     stop_grace_seconds: float = 2.0  # SIGTERM to SIGKILL when the gang stops for a recovery
     stop_deadline_seconds: float = 10.0  # a member not stopped by then is replaced and its devices quarantined
     start_deadline_seconds: float = 600.0  # a placed member that never reaches the barrier is replaced
@@ -230,8 +235,12 @@ class Recovery(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     message: str = ""
     price_gpu_hours: float = 0.0
     members: list[str] = []  # pods that failed
+    seats: list[Member] = []  # where those sat, as it was then: what says which device or node the interruption was about
+    exit_codes: dict[str, int] = {}  # of processes that ended, by pod
     replaced: list[str] = []  # pods that took over
     why_not: list[str] = []  # cheaper rungs and why they were not taken
+    rule: str = ""  # the job's own rule that decided
+    charged: str | None = None  # the budget that paid when it was not the cause's own; "" = nobody's
     signal_at: datetime | None = None
     detected_at: datetime | None = None
     stopped_at: datetime | None = None
@@ -240,6 +249,26 @@ class Recovery(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     step_at_fault: int = 0
     resume_step: int = 0
     lost_gpu_seconds: float = 0.0
+
+
+class CheckpointRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """A checkpoint the gang is asked for. Agents pass it on to the launchers of `attempt`, once per `id`. It is answered when
+    every rank has reported a checkpoint of `step` or later; whoever asked goes on then, or at `deadline`."""
+
+    id: int
+    attempt: int
+    asked_at: datetime
+    deadline: datetime
+    step: int = 0  # the first step it may be of, ahead of every rank when it was asked: so all save the same one
+    why: str = ""
+    answered_at: datetime | None = None
+
+
+class World(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """So many ranks wrote the checkpoints of the steps behind `from_step`."""
+
+    ranks: int
+    from_step: int = 0
 
 
 class Goodput(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -254,6 +283,7 @@ class Goodput(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 class Placement(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     topology: str = ""
     domain: str = ""
+    segments: list[str] = []  # of a gang in segments: the domain of each; "" = nowhere yet
 
 
 class TrainingJobStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -277,6 +307,15 @@ class TrainingJobStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaul
     started_at: datetime | None = None
     finished_at: datetime | None = None
     attempt_raised_at: datetime | None = None
+    suspended_at: datetime | None = None  # it stands still since, because it was told to
+    suspended_seconds: float = 0.0  # so long in all before that
+    done_roles: list[str] = []  # roles that have ended well and left; others waited for that
+    joined_roles: list[str] = []  # roles that waited for another one to run, and had their turn
+    held_roles: list[str] = []  # of those, the ones that do not run yet although the barrier is open
+    stage: int = 0  # roles that had ended when the barrier last opened
+    checkpoint_request: CheckpointRequest | None = None  # the newest
+    worlds: list[World] = []  # who wrote which checkpoints, when the size has ever changed; oldest first
+    sizes: dict[str, int] = {}  # ranks of roles that go on with fewer than were asked for
     conditions: list[Condition] = []
 
 

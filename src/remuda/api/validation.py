@@ -13,11 +13,16 @@ import msgspec
 from remuda.api.core_v1 import PodSpec
 from remuda.api.drills import DRILLS, NEEDS, Drill, DrillKind
 from remuda.api.errors import Refusal
+from remuda.api.job_policies import check_policies
+from remuda.api.job_policies import in_range as _in_range
 from remuda.api.meta import JsonObject, KObject
 from remuda.api.names import GROUP, RESOURCE_GPU
+from remuda.api.policy_validation import check_policy
 from remuda.api.quantity import whole
+from remuda.api.remedies import RemedyPolicy
+from remuda.api.rollouts import NodeRollout, check_rollout
 from remuda.api.selectors import is_label_key
-from remuda.api.training import UNLIMITED, Cause, Checkpoint, Failure, Role, TrainingJob
+from remuda.api.training import UNLIMITED, Cause, Checkpoint, Failure, Role, TrainingJob, TrainingJobSpec
 
 MAX_REPLICAS = 100_000
 MAX_JOB_NAME = 52  # leaves room for "-<role>-<index>" within the 63 characters a pod's host name may have
@@ -48,6 +53,10 @@ def validate(obj: KObject) -> None:
         _training_job(obj)
     elif isinstance(obj, Drill):
         _drill(obj)
+    elif isinstance(obj, NodeRollout):
+        check_rollout(obj)
+    elif isinstance(obj, RemedyPolicy):
+        check_policy(obj)
 
 
 def _training_job(job: TrainingJob) -> None:
@@ -83,6 +92,7 @@ def _training_job(job: TrainingJob) -> None:
             )
         seen.add(role.name)
         _in_range(role.replicas, 1, MAX_REPLICAS, "InvalidReplicas", f"{path}.replicas")
+        _in_range(role.min_replicas, 0, role.replicas, "InvalidReplicas", f"{path}.minReplicas")
         _in_range(role.gpus, 0, 1024, "InvalidGpus", f"{path}.gpus")
         _template(role, path)
     _in_range(spec.spares, 0, MAX_REPLICAS, "InvalidSpares", "spec.spares")
@@ -93,8 +103,36 @@ def _training_job(job: TrainingJob) -> None:
             "Name the label whose value all pods must share, say topology.remuda.dev/rack.",
             "spec.topology.required",
         )
+    _segments(spec)
     _failure(spec.failure)
     _checkpoint(spec.checkpoint)
+    check_policies(spec)
+
+
+def _segments(spec: TrainingJobSpec) -> None:
+    if spec.lend_spares:
+        raise Refusal(
+            "LendSparesNotServed",
+            "Spares cannot be lent yet: a parked spare holds its devices.",
+            "Leave out lendSpares; ask for fewer spares when their devices are needed elsewhere.",
+            "spec.lendSpares",
+        )
+    size = spec.topology.segment_size
+    _in_range(size, 0, MAX_REPLICAS, "InvalidTopology", "spec.topology.segmentSize")
+    if size and not spec.topology.required:
+        raise Refusal(
+            "InvalidTopology",
+            "segmentSize says how many ranks share a domain, but no domain is named.",
+            "Name the label in spec.topology.required, say topology.remuda.dev/rack.",
+            "spec.topology.segmentSize",
+        )
+    if size and any(role.min_replicas for role in spec.roles):
+        raise Refusal(
+            "ElasticSegments",
+            "A gang in segments cannot go on with fewer ranks: its segments would sit in the wrong places.",
+            "Leave out minReplicas or segmentSize.",
+            "spec.topology.segmentSize",
+        )
 
 
 def _failure(failure: Failure) -> None:
@@ -103,7 +141,7 @@ def _failure(failure: Failure) -> None:
         _in_range(limit, UNLIMITED, 1_000_000, "InvalidBudget", f"spec.failure.budgets.{cause}")
     refill = failure.budgets.refill_after_steps
     _in_range(refill, 0, 2**53, "InvalidBudget", "spec.failure.budgets.refillAfterSteps")
-    for field in ("hang_after_seconds", "stop_grace_seconds"):
+    for field in ("hang_after_seconds", "stop_grace_seconds", "look_back_seconds"):
         _in_range(getattr(failure, field), 0, 86_400, "InvalidSeconds", f"spec.failure.{_camel(field)}")
     for field in ("stop_deadline_seconds", "start_deadline_seconds"):
         _in_range(getattr(failure, field), 0.1, 86_400, "InvalidSeconds", f"spec.failure.{_camel(field)}")
@@ -207,11 +245,6 @@ def _known(body: JsonObject, known: frozenset[str], where: str) -> None:
             near = difflib.get_close_matches(field, known, n=1)
             fix = f"Did you mean `{near[0]}`?" if near else "See the Kubernetes pod reference for the names."
             raise Refusal("UnknownField", f"`{where}.{field}` is not a field.", fix, f"{where}.{field}")
-
-
-def _in_range(value: float, low: float, high: float, reason: str, field: str) -> None:
-    if not low <= value <= high:
-        raise Refusal(reason, f"{field} is {value:g}.", f"Give a number from {low:g} to {high:g}.", field)
 
 
 def _camel(name: str) -> str:

@@ -9,6 +9,7 @@ from remuda.api.core_v1 import Binding, Pod
 from remuda.api.meta import JsonObject, KObject
 from remuda.api.selectors import EVERYTHING, FieldSelector, Selector
 from remuda.apiserver import rules
+from remuda.apiserver.evictions import charge_budget
 from remuda.apiserver.objects import Objects, key_of
 from remuda.apiserver.store import ADDED, Record
 from remuda.kube.cluster import ANY, NO_FIELDS, Listing, Preconditions, WatchEvent
@@ -91,3 +92,10 @@ class LocalCluster(Objects):
             return rules.bound(head.body, binding.target, meta.annotations, now=self.clock(), expect=expect)
 
         await self._apply(served, key_of(served, name, namespace), decide)
+
+    async def evict(self, name: str, namespace: str, *, when: Preconditions = ANY) -> None:
+        served = self.registry.of(Pod)
+        pod = self.read(served, name, namespace).body
+        rules.check_expected(served.resource, pod, rules.Expect(when.uid, when.resource_version))
+        await charge_budget(self, pod)
+        await self.delete_record(served, name, namespace, when=when)

@@ -9,15 +9,15 @@ from datetime import UTC, datetime
 from typing import Any, cast
 
 from remuda.api.codec import encode
-from remuda.api.errors import ApiError, BadRequest, Invalid, Status, StatusCause, StatusDetails
+from remuda.api.errors import ApiError, BadRequest, Invalid, Status
 from remuda.api.meta import JsonObject, Resource
 from remuda.apiserver import patching, rules
 from remuda.apiserver.conversion import from_storage
+from remuda.apiserver.evictions import charge_budget
 from remuda.apiserver.handlers import Handlers, patched_body
 from remuda.apiserver.local import LocalCluster
 from remuda.apiserver.logs import LogQuery, LogSource
 from remuda.apiserver.naming import invalid_fields
-from remuda.apiserver.patching.owners import timestamp
 from remuda.apiserver.preparation import not_found_unless
 from remuda.apiserver.registry import Served
 from remuda.apiserver.store.record import Record
@@ -33,12 +33,7 @@ from remuda.apiserver.wire.cells import selector as selector_text
 from remuda.apiserver.wire.http import Request
 from remuda.apiserver.wire.paths import Target, parse_write_query
 
-_RETRY_EVICTION_S = 10
 _SCALE = Resource("autoscaling", "v1", "Scale", "scales")
-
-
-class TooManyRequests(ApiError):
-    code, reason = 429, "TooManyRequests"
 
 
 class NotImplementedHere(ApiError):
@@ -127,9 +122,9 @@ class Subresources:
         given = parse_object(request.content_type, await request.body())
         options = given.get("deleteOptions") or {}
         asked = deletion(options, request.query)
-        pod = self._cluster.read(target.served, target.name, target.namespace).body
-        if not asked.is_dry_run and not _is_done(pod) and "deletionTimestamp" not in pod["metadata"]:
-            await self._charge(pod)
+        if not asked.is_dry_run:
+            pod = self._cluster.read(target.served, target.name, target.namespace).body
+            await charge_budget(self._cluster, pod)
         await self._cluster.delete_record(
             target.served,
             target.name,
@@ -140,42 +135,6 @@ class Subresources:
             dry_run=asked.is_dry_run,
         )
         await request.answer(render_status(Status(status="Success", code=201)), 201)
-
-    async def _charge(self, pod: JsonObject) -> None:
-        """Take the eviction from the budget that protects the pod, or refuse it."""
-        meta = pod["metadata"]
-        served = cast(Served, self._cluster.registry.find("policy", "v1", "poddisruptionbudgets"))
-        found = [
-            record
-            for record in self._cluster.store.scan(f"{served.resource.prefix}{meta['namespace']}/")
-            if _selects((record.body.get("spec") or {}).get("selector"), meta.get("labels") or {})
-        ]
-        if not found:
-            return
-        if len(found) > 1:
-            raise ApiError(f'pod "{meta["name"]}" has more than one PodDisruptionBudget; leave one', code=500)
-        budget = found[0].body["metadata"]["name"]
-
-        def charged(old: JsonObject | None) -> JsonObject:
-            live = not_found_unless(old, served, budget)
-            status = live.get("status") or {}
-            allowed = int(status.get("disruptionsAllowed") or 0)
-            if allowed <= 0 or int(status.get("observedGeneration") or 0) < int(
-                live["metadata"].get("generation") or 0
-            ):
-                cause = StatusCause(
-                    "DisruptionBudget",
-                    f"The disruption budget {budget} needs {status.get('desiredHealthy', 0)} healthy pods and has "
-                    f"{status.get('currentHealthy', 0)} currently",
-                )
-                raise TooManyRequests(
-                    "Cannot evict pod as it would violate the pod's disruption budget.",
-                    details=StatusDetails(causes=[cause], retry_after_seconds=_RETRY_EVICTION_S),
-                )
-            disrupted = {**(status.get("disruptedPods") or {}), meta["name"]: timestamp(self._cluster.clock())}
-            return {**live, "status": {**status, "disruptionsAllowed": allowed - 1, "disruptedPods": disrupted}}
-
-        await self._cluster.change_record(served, budget, meta["namespace"], charged, subresource="status")
 
     # Logs.
 
@@ -272,29 +231,6 @@ def _set_at(body: JsonObject, path: str, value: Any) -> JsonObject:
     name, _, rest = path.partition(".")
     inner = body.get(name)
     return {**body, name: _set_at(inner if isinstance(inner, dict) else {}, rest, value) if rest else value}
-
-
-def _is_done(pod: JsonObject) -> bool:
-    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed", "Pending")
-
-
-def _selects(selector: Any, labels: dict[str, str]) -> bool:
-    """A LabelSelector of policy/v1: empty selects everything, absent nothing."""
-    if not isinstance(selector, dict):
-        return False
-    if any(labels.get(k) != v for k, v in (selector.get("matchLabels") or {}).items()):
-        return False
-    for each in selector.get("matchExpressions") or ():
-        value, values = labels.get(each.get("key")), each.get("values") or ()
-        fits = {
-            "In": value in values,
-            "NotIn": value not in values,
-            "Exists": value is not None,
-            "DoesNotExist": value is None,
-        }
-        if not fits.get(each.get("operator"), False):
-            return False
-    return True
 
 
 def _log_query(query: dict[str, str], pod: JsonObject, now: float) -> LogQuery:

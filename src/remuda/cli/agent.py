@@ -63,6 +63,22 @@ if TYPE_CHECKING:
     "--cdi-dir", default="", metavar="DIR", help="Name devices to the runtime by CDI specs kept there: /var/run/cdi."
 )
 @click.option(
+    "--allow-hook",
+    "allow_hooks",
+    multiple=True,
+    metavar="PATTERN",
+    help="A command that the manager may have run here: '/opt/site/recycle ...'.  [default: none]",
+)
+@click.option(
+    "--confirm-count", is_flag=True, help="After a boot hand nothing out until the node has shown all its devices once."
+)
+@click.option(
+    "--reboot-command",
+    default="",
+    metavar="COMMAND",
+    help="How to reboot this node: 'systemctl reboot'.  [default: none]",
+)
+@click.option(
     "--link-token",
     default="/var/run/secrets/remuda.dev/link/token",
     show_default=True,
@@ -87,6 +103,9 @@ def agent(
     fence_after: float,
     report_timeouts: tuple[str, ...],
     cdi_dir: str,
+    allow_hooks: tuple[str, ...],
+    reboot_command: str,
+    confirm_count: bool,
     link_token: str,
     link_namespace: str,
 ) -> int:
@@ -120,6 +139,9 @@ def agent(
         fence_s=fence_after,
         report_timeouts=parse_timeouts(report_timeouts),
         cdi_dir=cdi_dir,
+        allow_hooks=allow_hooks,
+        reboot_command=reboot_command,
+        confirm_count=confirm_count,
         link_namespace=link_namespace,
         link_token=link_token,
     )

@@ -70,6 +70,7 @@ class DeviceRows:
             column("SLICE", _slice),
             column("STATE", lambda e: e.row.state.value),
             column("REASON", lambda e: e.row.reason),
+            column("REMEDY", lambda e: e.remedy),
             column("HOLDER", _holder),
             column("SINCE", lambda e: age(e.since, self._now)),
             column("NUMA", lambda e: str(e.seen.numa)),
@@ -78,7 +79,9 @@ class DeviceRows:
             column("UUID", lambda e: e.seen.uuid),
         ]
         # A column nobody has anything for says nothing; slices are rare.
-        return [c for c in found if c.title not in ("SLICE", "NIC", "PCI", "UUID") or set(c.cells) != {NOTHING}]
+        return [
+            c for c in found if c.title not in ("SLICE", "REMEDY", "NIC", "PCI", "UUID") or set(c.cells) != {NOTHING}
+        ]
 
     def _cell(self, title: str, text: str, entry: Entry) -> str | Text:
         from rich.text import Text

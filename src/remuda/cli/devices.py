@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from remuda.api.core_v1 import Node, Pod
     from remuda.api.devices import NodeDevices, Notice, ObservedDevice
+    from remuda.api.incidents import Incident
     from remuda.core.failure.ledger import Row
 
 
@@ -34,6 +35,7 @@ class Entry(msgspec.Struct, frozen=True):
     rack: str
     since: datetime | None
     seen: ObservedDevice
+    remedy: str = ""  # what is being done about it: quarantine, rung, soak
 
     @property
     def is_slice(self) -> bool:
@@ -57,17 +59,49 @@ GLYPHS: dict[str, tuple[str, str, str, str]] = {
 }
 
 
-def entries(nodes: Sequence[Node], devices: Sequence[NodeDevices], pods: Sequence[Pod]) -> list[Entry]:
+def entries(
+    nodes: Sequence[Node],
+    devices: Sequence[NodeDevices],
+    pods: Sequence[Pod],
+    incidents: Sequence[Incident] = (),
+) -> list[Entry]:
     from remuda.core.failure.ledger import rows
     from remuda.runtime.config import RACK_LABEL
 
     racks = {n.name: n.labels.get(RACK_LABEL, "") for n in nodes}
     since = {(d.name, v.device): v.since for d in devices for v in d.verdicts}
     seen = {(d.name, o.id): o for d in devices for o in d.observed.devices}
+    remedies = remedies_of(devices, incidents)
     return [
-        Entry(r, racks.get(r.node, ""), since.get((r.node, r.device)), seen[r.node, r.device])
+        Entry(
+            r,
+            racks.get(r.node, ""),
+            since.get((r.node, r.device)),
+            seen[r.node, r.device],
+            remedies.get((r.node, r.device), ""),
+        )
         for r in rows(devices, pods)
     ]
+
+
+def remedies_of(devices: Sequence[NodeDevices], incidents: Sequence[Incident]) -> dict[tuple[str, str], str]:
+    """(node, device) -> what is being done about it: a soak, an open incident's phase, or whose quarantine it is under."""
+    found = {
+        (d.name, device): f"quarantined by {order.by or 'somebody'}"
+        for d in devices
+        for device, order in d.quarantine.items()
+    }
+    for incident in incidents:
+        subject, status = incident.spec.subject, incident.status
+        if not incident.is_open or not subject.device:
+            continue
+        running = next((r.key for r in reversed(status.remedies) if r.outcome == "Running"), "")
+        words = f"{status.phase} {running}".strip()
+        if status.soak_until is not None:
+            words = f"soaks until {status.soak_until:%H:%M:%S}"
+        if running or status.soak_until is not None or status.phase != "Open":
+            found[subject.node, subject.device] = words
+    return found
 
 
 def by_node(ledger: Sequence[Entry]) -> Mapping[str, list[Entry]]:
@@ -90,8 +124,17 @@ def condition(entry: Entry) -> str:
 
 
 def noted(devices: Sequence[NodeDevices]) -> list[tuple[str, Notice]]:
-    """(node, notice)"""
-    return [(d.name, notice) for d in sorted(devices, key=lambda d: d.name) for notice in d.notices]
+    """(node, notice), resources that are withheld among them."""
+    from remuda.api.devices import Notice
+
+    found: list[tuple[str, Notice]] = []
+    for node in sorted(devices, key=lambda d: d.name):
+        found += [(node.name, notice) for notice in node.notices]
+        for resource, order in sorted(node.withheld.items()):
+            fix = f"`remuda release {node.name} --resource {resource}` gives it back."
+            words = f"{resource} is withheld. {order.message} {fix}"
+            found.append((node.name, Notice(order.reason, words, resource, order.since)))
+    return found
 
 
 def counted(devices: Sequence[NodeDevices], pods: Sequence[Pod]) -> list[dict[str, Any]]:
@@ -139,6 +182,8 @@ def document(
                 "since": _moment(e.since),
                 "holder": e.row.holder,
                 "container": e.row.container,
+                "remedy": e.remedy,
+                "idleSince": _moment(e.seen.idle_since),
                 "draining": e.row.draining,
                 "resource": e.seen.resource,
                 "uuid": e.seen.uuid,
@@ -269,20 +314,21 @@ def _troubles(bad: Sequence[Entry], now: float) -> RenderableType:
 def devices(session: Session, form: str) -> None:
     """The ledger: state, reason and holder of every device; one line per node, -o wide one row per device and slice.
 
-    -o json prints {"devices": [{node, rack, device, type, state, reason, message, since, holder, container, draining, resource,
-    uuid, pci, numa, nic, memoryBytes, slice: {of, profile, start} or null}], "notices": [{node, reason, message, resource,
-    since, holdingUntil}], "counts": [{node, resource, total, healthy, unfit, held, free}]}.
+    -o json prints {"devices": [{node, rack, device, type, state, reason, message, since, holder, container, remedy, idleSince,
+    draining, resource, uuid, pci, numa, nic, memoryBytes, slice: {of, profile, start} or null}], "notices": [{node, reason,
+    message, resource, since, holdingUntil}], "counts": [{node, resource, total, healthy, unfit, held, free}]}.
     """
     from remuda.api.core_v1 import Node, Pod
     from remuda.api.devices import NodeDevices
+    from remuda.api.incidents import Incident
 
-    async def look() -> tuple[list[Node], list[NodeDevices], list[Pod]]:
+    async def look() -> tuple[list[Node], list[NodeDevices], list[Pod], list[Incident]]:
         async with session.connect() as cluster:
             found = (await cluster.list(Node)).items, (await cluster.list(NodeDevices)).items
-            return *found, (await cluster.list(Pod)).items
+            return *found, (await cluster.list(Pod)).items, (await cluster.list(Incident)).items
 
-    nodes, found, pods = asyncio.run(look())
-    ledger, notices = entries(nodes, found, pods), noted(found)
+    nodes, found, pods, incidents = asyncio.run(look())
+    ledger, notices = entries(nodes, found, pods, incidents), noted(found)
     console = make_console()
     if is_document(form):
         print_document(form, document(ledger, notices, counted(found, pods)))

@@ -69,12 +69,18 @@ def _said(facts: DrillFacts) -> str:
 
 _OPTIONS = {
     "code": click.option("--code", default=DEFAULT_CODE, show_default=True, help="Fault code: 79, xid-79, ecc-dbe ..."),
+    "heals": click.option(
+        "--heals",
+        default="",
+        metavar="reset|reboot|replace|never",
+        help="What cures it.  [default: as the code's table says]",
+    ),
     "times": click.option("--times", type=int, metavar="N", help="How often, or how many."),
     "factor": click.option("--factor", type=float, metavar="X", help="How many times slower."),
     "seconds": click.option("--seconds", type=float, metavar="S", help="How long, or how long from now."),
 }
 _NUMBERS: dict[DrillKind, tuple[str, ...]] = {
-    DrillKind.DEVICE_FAIL: ("code", "seconds"),
+    DrillKind.DEVICE_FAIL: ("code", "heals", "seconds"),
     DrillKind.DEVICE_FLAP: ("times",),
     DrillKind.DEVICE_SLOW: ("factor", "seconds"),
     DrillKind.ECC_TREND: ("times",),

@@ -26,6 +26,7 @@ class Target(msgspec.Struct, frozen=True):
     device: str = ""
     code: str = DEFAULT_CODE
     resource: str = ""
+    heals: str = ""
     times: int | None = None
     factor: float | None = None
     seconds: float | None = None
@@ -115,7 +116,7 @@ def aim(kind: DrillKind, job: TrainingJob | None, target: Target, namespace: str
             has = ", ".join(where.devices) or "none"
             raise Refusal("NotItsDevice", f"{where.pod} does not hold {device}.", f"It holds: {has}.")
         code = parse_code(target.code) if kind is DrillKind.DEVICE_FAIL else ""
-        return replace(drill, node=node, device=device, code=code)
+        return replace(drill, node=node, device=device, code=code, heals=target.heals)
     if not node:
         raise Refusal("NoTarget", "Which node?", f"Say `remuda drill {facts.example}`, or a job and --rank.")
     resource = (target.resource or RESOURCE_GPU) if facts.aim is Aim.PLUGIN else ""

@@ -28,6 +28,7 @@ PHASE_STYLE = {
     "Recovering": "bold yellow",
     "Starting": "cyan",
     "Pending": "yellow",
+    "Suspended": "blue",
 }
 STATE_STYLE = {"running": "green", "ready": "cyan", "parked": "blue", "stopping": "yellow"}
 
@@ -60,11 +61,13 @@ def take_picture(
 def render_jobs(jobs: Sequence[TrainingJob], now: float, width: int, *, wide: bool = False) -> RenderableType:
     if not jobs:
         return Text("No jobs. Start one: remuda train --replicas 4 --gpus 8 --spares 1 -- python train.py")
-    columns = ["NAME", "PHASE", "ATTEMPT", "RANKS", "STEP", "CKPT", "ETTR", "SPARES", "AGE", "REASON"]
+    columns = ["NAME", "PHASE", "ATTEMPT", "RANKS", "STEP", "CKPT", "ETTR", "ETA", "SPARES", "AGE", "REASON"]
+    if not any(job.status.progress.total_steps for job in jobs):
+        columns.remove("ETA")
     if wide:
         columns = ["NAMESPACE", *columns, "DOMAIN", "MESSAGE"]
     table = plain_table(
-        *columns, tight=width < 100, right=("ATTEMPT", "RANKS", "STEP", "CKPT", "ETTR", "SPARES", "AGE")
+        *columns, tight=width < 100, right=("ATTEMPT", "RANKS", "STEP", "CKPT", "ETTR", "ETA", "SPARES", "AGE")
     )
     words = {"NAME": [j.name for j in jobs], "REASON": [_reason(j) for j in jobs]}
     for name, texts in words.items():  # these may be broken over lines; numbers never
@@ -77,10 +80,11 @@ def render_jobs(jobs: Sequence[TrainingJob], now: float, width: int, *, wide: bo
             job.name,
             _phase(job),
             str(status.attempt),
-            f"{len(status.members)}/{sum(r.replicas for r in job.spec.roles)}",
-            _step(status.progress.step),
+            f"{len(status.members)}/{sum(r.replicas for r in job.spec.roles if r.name not in status.done_roles)}",
+            _step(status.progress.step, status.progress.total_steps),
             _step(status.progress.checkpoint_step),
             percent(status.goodput.ettr) if status.started_at else NOTHING,
+            *([_eta(job, now)] if "ETA" in columns else []),
             _spares(job),
             age(job.metadata.creation_timestamp, now),
             _reason(job),
@@ -108,8 +112,16 @@ def _spares(job: TrainingJob) -> str:
     return f"{sum(1 for s in job.status.spares if s.parked)}/{job.spec.spares}"
 
 
-def _step(step: int) -> str:
-    return str(step) if step else NOTHING
+def _step(step: int, total: int = 0) -> str:
+    return (f"{step}/{total}" if total else str(step)) if step else NOTHING
+
+
+def _eta(job: TrainingJob, now: float) -> str:
+    """How long it will still take, as of the newest step; nothing for one that does not run."""
+    eta = job.status.progress.eta
+    if eta is None or job.status.phase not in ("Running", "Recovering", "Starting"):
+        return NOTHING
+    return duration(max(0.0, to_seconds(eta) - now))
 
 
 def render_job(picture: Picture, width: int, *, rows: int | None = None, wide: bool = False) -> RenderableType:
@@ -134,12 +146,15 @@ def render_header(picture: Picture) -> RenderableType:
     lines = [first]
     if status.message and status.phase != "Running":
         lines.append(Text(f"{status.reason}: {status.message}", style=PHASE_STYLE.get(status.phase, "")))
-    facts = [f"step {progress.step}"]
+    total = progress.total_steps or job.spec.total_steps
+    facts = [f"step {progress.step} of {total} ({percent(progress.step / total)})" if total else f"step {progress.step}"]
     if progress.checkpoint_time:
         saved = f"checkpoint {progress.checkpoint_step}"
         facts.append(saved if job.is_finished else f"{saved} ({age(progress.checkpoint_time, now)} ago)")
     if progress.step_seconds:
         facts.append(f"{duration(progress.step_seconds)}/step")
+    if (left := _eta(job, now)) != NOTHING:
+        facts.append(f"done in {left}")
     if status.started_at:
         facts.append(f"ETTR {percent(goodput.ettr)}")
     lines.append(Text(" · ".join(facts)))

@@ -42,6 +42,10 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     topology: str = ""  # a node label
     checkpoint: str = ""
     hang_after: float = 0.0
+    total_steps: int = 0
+    suspend: bool = False
+    ttl: float | None = None
+    deadline: float = 0.0
     env: Mapping[str, str] = {}
     budgets: Mapping[str, int] = {}
     image: str = ""
@@ -81,7 +85,12 @@ def build_job(asked: Asked) -> TrainingJob:
         "topology": {"required": asked.topology} if asked.topology else {},
         "checkpoint": {"path": asked.checkpoint} if asked.checkpoint else {},
         "failure": failure,
+        "totalSteps": asked.total_steps,
+        "suspend": asked.suspend,
+        "activeDeadlineSeconds": asked.deadline,
     }
+    if asked.ttl is not None:
+        spec["ttlSecondsAfterFinished"] = asked.ttl
     return checked({"metadata": {"name": asked.name, "namespace": asked.namespace}, "spec": spec})
 
 
@@ -176,16 +185,32 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
 _Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
 
 
-def parse_document(text: str, source: str) -> JsonObject:
-    """The one document in `text`."""
+def load_documents(text: str, source: str) -> list[Any]:
+    """Everything between the `---` lines that is not empty."""
     try:
-        documents = [d for d in yaml.load_all(text, Loader=_Loader) if d is not None]
+        return [d for d in yaml.load_all(text, Loader=_Loader) if d is not None]
     except yaml.MarkedYAMLError as error:
         raise _broken(error, source) from None
     except yaml.YAMLError as error:
         raise Refusal(
             "InvalidYaml", f"{source}: {' '.join(str(error).split())}.", "Save the file as plain UTF-8 text."
         ) from None
+
+
+def parse_documents(text: str, source: str) -> list[JsonObject]:
+    """At least one mapping."""
+    documents = load_documents(text, source)
+    if not documents:
+        raise Refusal("EmptyFile", f"{source} has nothing in it.", "Write an object with apiVersion and kind.")
+    for body in documents:
+        if not isinstance(body, dict):
+            raise Refusal("NotAnObject", f"{source} has something that is not a mapping.", "Start with `apiVersion:`.")
+    return documents
+
+
+def parse_document(text: str, source: str) -> JsonObject:
+    """The one document in `text`."""
+    documents = load_documents(text, source)
     if not documents:
         raise Refusal("EmptyFile", f"{source} has no job in it.", "Write a TrainingJob, or use flags instead of -f.")
     if len(documents) > 1:

@@ -21,6 +21,9 @@ def render_recoveries(recoveries: Sequence[Recovery], width: int, *, wide: bool 
     notes = Text()
     for recovery in recoveries if wide else recoveries[-1:]:
         notes.append(f"\nattempt {recovery.attempt}: {recovery.message or recovery.reason}")
+        if recovery.rule:
+            payer = f", charged to {recovery.charged or 'nobody'}" if recovery.charged is not None else ""
+            notes.append(f"\n  by the job's rule {recovery.rule}{payer}")
         if recovery.replaced:
             notes.append(f"\n  {', '.join(recovery.members)} -> {', '.join(recovery.replaced)}")
         for refused in recovery.why_not:

@@ -52,6 +52,10 @@ class Flags(msgspec.Struct, kw_only=True):
     topology: str | None = None
     checkpoint: str | None = None
     hang_after: float | None = None
+    total_steps: int | None = None
+    deadline: float | None = None
+    ttl: float | None = None
+    suspend: bool | None = None
     env: tuple[str, ...] = ()
     budget: tuple[str, ...] = ()
     image: str | None = None
@@ -73,6 +77,10 @@ class Flags(msgspec.Struct, kw_only=True):
 @click.option(
     "--hang-after", type=float, metavar="S", help="No new step for S seconds counts as a hang.  [default: off]"
 )
+@click.option("--total-steps", type=int, metavar="N", help="Steps there will be, for progress and ETA.")
+@click.option("--deadline", type=float, metavar="S", help="Fail the job when it has run S seconds.  [default: none]")
+@click.option("--ttl", type=float, metavar="S", help="Delete the job S seconds after its end.  [default: keep it]")
+@click.option("--suspend", is_flag=True, default=None, help="Create it suspended; `remuda resume` starts it.")
 @click.option("--env", multiple=True, metavar="K=V", help="A variable for the command; may be repeated.")
 @click.option("--budget", multiple=True, metavar="CAUSE=N", help="Interruptions allowed, say code=5,device=10.")
 @click.option("--image", metavar="NAME", help="Container image; without one the command runs on this machine.")
@@ -190,6 +198,10 @@ def _read_flags(session: Session, flags: Flags, name: str, command: Sequence[str
         topology=topology_label(flags.topology) if flags.topology else "",
         checkpoint=os.path.abspath(flags.checkpoint) if flags.checkpoint else "",
         hang_after=flags.hang_after or 0.0,
+        total_steps=flags.total_steps or 0,
+        deadline=flags.deadline or 0.0,
+        ttl=flags.ttl,
+        suspend=bool(flags.suspend),
         env=parse_env(flags.env, os.environ),
         budgets=parse_budgets(flags.budget),
         image=flags.image or "",

@@ -1,6 +1,7 @@
 """Failure controller: what agents observed and nodes offer -> verdicts, notices and quarantine orders in NodeDevices.
 
-One key per node; writes transitions only. Looks again by itself when a debounce or a hold-down ends, or an agent's lease.
+One key per node; writes transitions only. Looks again by itself when a debounce or a hold-down ends, or an agent's lease, or
+a finding. What is found beyond the node (domains that fail as one) is kept by `suspicion`.
 
 Events about the Node say what became of its devices, and of its plugins once the hold-down is over: until then nothing is made
 of it.
@@ -13,14 +14,19 @@ import structlog
 
 from remuda.api.codec import to_wire
 from remuda.api.core_v1 import NODE_LEASE_NAMESPACE, Lease, Node, Pod
-from remuda.api.devices import DeviceState, NodeDevices, Notice, QuarantineOrder, Signal, Verdict
+from remuda.api.devices import DeviceHistory, DeviceState, NodeDevices, Notice, QuarantineOrder, Signal, Verdict
 from remuda.api.meta import JsonObject, to_seconds
+from remuda.api.remedies import Offender, RemedyPolicy
+from remuda.controllers.suspicion import Suspicion
 from remuda.controllers.view import ClusterView
-from remuda.core.failure.ledger import judge_node
+from remuda.core.failure.findings import Found, find
+from remuda.core.failure.fusion import settles_at
+from remuda.core.failure.ledger import judge_devices, judge_node
 from remuda.core.failure.notices import holds_until, is_held_down, judge_notices
 from remuda.core.failure.overlay import SignalOverlay
+from remuda.core.failure.policy import policy_for
 from remuda.core.failure.silence import agent_lease, ends_at, node_of, silent_since
-from remuda.core.failure.timers import DEFAULT, Timers, flapping, settles_at
+from remuda.core.failure.timers import Timers, flapping, timers_of
 from remuda.kube.cluster import Cluster, Preconditions
 from remuda.kube.events import SILENCE, EventSink
 from remuda.kube.workqueue import WorkQueue
@@ -45,6 +51,7 @@ class Judged(msgspec.Struct, frozen=True):
     look_again_s: float | None = None
     about: Node | None = None  # whom Events are about
     due: tuple[Notice, ...] = ()  # notices whose hold-down is over
+    found: Found = Found()
 
 
 class FailureController:
@@ -55,10 +62,11 @@ class FailureController:
         cluster: Cluster,
         view: ClusterView,
         queue: WorkQueue[str],
-        timers: Timers = DEFAULT,
+        timers: Timers | None = None,
         *,
         events: EventSink = SILENCE,
     ) -> None:
+        """`timers`: for every node; None = those of its policy."""
         self._cluster = cluster
         self._view = view
         self._queue = queue
@@ -66,10 +74,13 @@ class FailureController:
         self._overlay = SignalOverlay()
         self._events = events
         self._told: dict[str, dict[tuple[str, str], Notice]] = {}  # by node: notices that Events were made of
+        self._rules: dict[str, tuple[Timers, Offender]] = {}  # by node, as far as they were asked for
+        self.suspicion = Suspicion(view.penalties)
         view.devices.subscribe(self._on_devices)
         view.pods.subscribe(self._on_pod)
         view.nodes.subscribe(self._on_node)
         view.leases.subscribe(self._on_lease)
+        view.policies.subscribe(self._on_policy)
 
     def hear(self, node: str, device: str, signal: Signal, now: float) -> None:
         """A signal from the node's stream, ahead of the agent's own write."""
@@ -77,11 +88,13 @@ class FailureController:
         self._queue.add(node)
 
     def _on_devices(self, old: NodeDevices | None, new: NodeDevices | None) -> None:
+        self.suspicion.see_devices(old, new)
         if new is not None:
             self._queue.add(new.name)
         elif old is not None:
             self._overlay.forget(old.name)
             self._told.pop(old.name, None)
+            self._rules.pop(old.name, None)
 
     def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
         """Holders change when a pod is bound, ends or goes; its other changes do not matter here."""
@@ -91,7 +104,10 @@ class FailureController:
                 self._queue.add(node)
 
     def _on_node(self, old: Node | None, new: Node | None) -> None:
-        """Of the node itself only what it offers matters here."""
+        """Of the node itself only what it offers matters here, and for its policy its labels."""
+        self.suspicion.see_node(old, new)
+        if old is not None and (new is None or old.labels != new.labels):
+            self._rules.pop(old.name, None)
         if new is not None and (old is None or _offer(old) != _offer(new)):
             self._queue.add(new.name)
 
@@ -101,6 +117,20 @@ class FailureController:
         node = node_of(lease.name) if lease is not None else ""
         if node and (old is None or new is None or silent_since(old, _renewed(new)) is not None):
             self._queue.add(node)
+
+    def _on_policy(self, old: RemedyPolicy | None, new: RemedyPolicy | None) -> None:
+        """New times count from the next look: nothing is judged anew because somebody changed them."""
+        if old is None or new is None or old.spec != new.spec:
+            self._rules.clear()
+
+    def _rules_of(self, devices: NodeDevices, node: Node | None) -> tuple[Timers, Offender]:
+        rules = self._rules.get(devices.name)
+        if rules is None:
+            type_ = devices.observed.devices[0].type if devices.observed.devices else ""
+            policy = policy_for(type_, node.labels if node is not None else {}, self._view.policies.items()).spec
+            rules = self._timers or timers_of(policy.timers), policy.offender
+            self._rules[devices.name] = rules
+        return rules
 
     async def observe(self, key: str) -> Seen | None:
         devices = self._view.devices.get(key)
@@ -113,18 +143,34 @@ class FailureController:
         if observed is None:
             return None
         devices, pods = observed.devices, self._view.pods.by_index("node", observed.devices.name)
+        timers, offender = self._rules_of(devices, observed.node)
         newest = self._overlay.merged(devices, now)
         silent = silent_since(observed.lease, now)
-        verdicts = judge_node(newest, pods, now, self._timers, silent_since=silent)
-        judged = msgspec.structs.replace(newest, verdicts=verdicts)
-        notices = judge_notices(judged, observed.node, pods, now, self._timers, silent_since=silent)
-        judged = msgspec.structs.replace(judged, notices=notices)
-        looks = (settles_at(judged, now, self._timers), holds_until(judged, now), ends_at(observed.lease, now))
+        judged = judge_devices(newest, now, timers)
+        found = find(newest, judged, now, offender, self.suspicion.neighbours(devices.name))
+        newest = found.on(newest)
+        if found.findings:
+            judged = judge_devices(newest, now, timers)
+        verdicts = judge_node(newest, pods, now, timers, silent_since=silent, judged=judged)
+        newest = msgspec.structs.replace(newest, verdicts=verdicts)
+        notices = judge_notices(newest, observed.node, pods, now, timers, silent_since=silent)
+        newest = msgspec.structs.replace(newest, notices=notices)
+        if found.history:
+            self.suspicion.see_failures(newest)
+        if newest.history:
+            self.suspicion.score(newest, now)
+        looks = (
+            settles_at(newest, now, timers),
+            holds_until(newest, now),
+            ends_at(observed.lease, now),
+            found.ends_at,
+            self.suspicion.search(now),
+        )
         ends = [end for end in looks if end is not None]
-        again = min(ends) - now + 0.001 if ends else None
+        again = max(0.0, min(ends) - now) + 0.001 if ends else None
         due = tuple(n for n in notices if not is_held_down(n, now))
-        orders = flapping(devices, now, self._timers)
-        return Judged(devices, verdicts, notices, orders, again, observed.node, due)
+        orders = flapping(devices, now, timers)
+        return Judged(devices, verdicts, notices, orders, again, observed.node, due, found)
 
     async def apply(self, planned: Judged | None) -> float | None:
         if planned is None:
@@ -189,6 +235,15 @@ def _patch(planned: Judged) -> JsonObject:
         patch["notices"] = [to_wire(n) for n in planned.notices]
     if planned.orders:
         patch["quarantine"] = {device: to_wire(order) for device, order in planned.orders.items()}
+    if planned.found.history:
+        # Named in full: what a device that was replaced has no more must not stay behind in a merge.
+        none = dict.fromkeys(DeviceHistory.__struct_fields__)
+        patch["history"] = {device: none | to_wire(history) for device, history in planned.found.history.items()}
+    if planned.found.findings:
+        # An empty list is a device without findings; null takes its key away.
+        patch["findings"] = {
+            device: [to_wire(s) for s in signals] or None for device, signals in planned.found.findings.items()
+        }
     return patch
 
 

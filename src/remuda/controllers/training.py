@@ -13,19 +13,21 @@ import msgspec
 import structlog
 
 from remuda.api.codec import to_wire
-from remuda.api.core_v1 import Lease, Pod
-from remuda.api.devices import DeviceState, NodeDevices, QuarantineOrder, Verdict
+from remuda.api.conditions import is_true
+from remuda.api.core_v1 import Lease, Node, Pod
+from remuda.api.devices import DeviceState, NodeDevices, QuarantineOrder, Signal, Verdict
 from remuda.api.errors import AlreadyExists, ApiError, Conflict, NotFound
 from remuda.api.meta import JsonObject, to_time
 from remuda.api.names import LABEL_GANG
 from remuda.api.training import TrainingJob
 from remuda.controllers.view import ClusterView
+from remuda.core.placement.leaving import Leaving, leaving_of
 from remuda.core.placement.snapshot import devices_of
 from remuda.core.workload.gang import MemberProgress, PodView
 from remuda.core.workload.kubelet_form import KubeletForm
 from remuda.core.workload.news import news_of
+from remuda.core.workload.refusals import REFUSED_CODES, Refused, is_news, refused_again, wait_s
 from remuda.core.workload.training import Doomed, GangObserved, TrainingPlan, plan_training
-from remuda.kube.backoff import Backoff
 from remuda.kube.cluster import Cluster, Preconditions
 from remuda.kube.events import SILENCE, EventSink
 from remuda.kube.workqueue import WorkQueue
@@ -40,27 +42,20 @@ Key = tuple[str, str]
 # came and went within it would otherwise be waited for for ever.
 MADE_S = 10.0
 
-REFUSED = (403, 422)  # a quota, a policy, a field: the same pod is refused again until somebody changes something
-REFUSED_BACKOFF = Backoff(base_s=1.0, max_s=15.0)
-
 
 class Observation(msgspec.Struct, frozen=True):
     gang: GangObserved
     wake_at: float | None = None  # when a lease under the gang would run out
 
 
+BAD = (DeviceState.UNHEALTHY, DeviceState.QUARANTINED)
+SLOW = (DeviceState.DEGRADED,)
+
+
 class Planned(msgspec.Struct, frozen=True):
     job: TrainingJob
     plan: TrainingPlan
     wake_s: float | None
-
-
-class Refused(msgspec.Struct, frozen=True):
-    """Pods that the API would not make."""
-
-    message: str
-    tries: int
-    until: float  # not tried again before
 
 
 class TrainingController:
@@ -89,10 +84,12 @@ class TrainingController:
         self._made: dict[Key, dict[str, tuple[float, Pod]]] = {}  # pods made and not seen in the informer yet, by uid
         self._refused: dict[Key, Refused] = {}
         self._relists = 0
+        self._since = clock()
         view.jobs.subscribe(self._on_job)
         view.pods.subscribe(self._on_pod)
         view.devices.subscribe(self._on_devices)
         view.leases.subscribe(self._on_lease)
+        view.nodes.subscribe(self._on_node)
         board.subscribe(self._on_progress)
 
     # -- what wakes a gang ------------------------------------------------------------------------------------------
@@ -119,6 +116,11 @@ class TrainingController:
         node = new or old
         if node is not None:
             self._wake_node(node.name)
+
+    def _on_node(self, old: Node | None, new: Node | None) -> None:
+        """Nodes change all the time; only the word that one is about to go concerns a gang."""
+        if new is not None and leaving_of(new) != (leaving_of(old) if old is not None else None):
+            self._wake_node(new.name)
 
     def _on_lease(self, old: Lease | None, new: Lease | None) -> None:
         if new is None and old is not None:
@@ -150,7 +152,10 @@ class TrainingController:
             e for p in mine if p.spec.node_name and (e := self._view.lease_expiry(p.spec.node_name)) and e > now
         ]
         refused = self._refused.get(key)
-        gang = GangObserved(job, views, lambda: self._view.snapshot(now), refused.message if refused else "")
+        said = refused.message if refused else ""
+        gang = GangObserved(
+            job, views, lambda: self._view.snapshot(now), said, self._view.slow_gangs.get(key), self._since
+        )
         return Observation(gang, min(expiries, default=None))
 
     def plan(self, observed: Observation | None, now: float) -> Planned | None:
@@ -182,6 +187,9 @@ class TrainingController:
             await self._cluster.patch(NodeDevices, order.node, patch)
             self._events.warning(job, "DeviceQuarantined", f"{order.device} of {order.node}: {order.message}")
         await write_all(lambda doomed: self._delete(job, doomed), plan.delete)
+        if plan.is_over:
+            await self._delete_job(job)
+            return None
         retry_s = await self._create_all(job, plan.create)
         return min((s for s in (planned.wake_s, retry_s) if s is not None), default=None)
 
@@ -192,22 +200,27 @@ class TrainingController:
         except (NotFound, Conflict):
             pass  # gone already, or another pod of that name: not ours to delete
 
+    async def _delete_job(self, job: TrainingJob) -> None:
+        try:
+            await self._cluster.delete(TrainingJob, job.name, job.namespace, when=Preconditions(uid=job.uid))
+        except (NotFound, Conflict):
+            return  # gone already, or another job of that name
+        log.info("ttl over", job=job.name, namespace=job.namespace)
+
     async def _create_all(self, job: TrainingJob, bodies: Sequence[JsonObject]) -> float | None:
         """Seconds until the next try, where they are refused. A new refusal is told, and the next look writes it down."""
         key, now = (job.namespace, job.name), self._clock()
         before = self._refused.get(key)
-        if before is not None and bodies and now < before.until:
-            return before.until - now
+        if bodies and (pause_s := wait_s(before, now)) is not None:
+            return pause_s
         try:
             await write_all(lambda body: self._create(job, body), bodies)
         except ApiError as error:
-            if error.code not in REFUSED:
+            if error.code not in REFUSED_CODES:
                 raise
-            tries = before.tries + 1 if before is not None else 1
-            wait_s = REFUSED_BACKOFF.delay(tries)
-            self._refused[key] = Refused(error.message, tries, now + wait_s)
-            if before is not None and before.message == error.message:
-                return wait_s
+            after = self._refused[key] = refused_again(before, error.message, now)
+            if not is_news(before, after):
+                return after.until - now
             log.warning("pods refused", job=job.name, reason=error.reason, message=error.message)
             self._events.warning(job, "FailedCreate", error.message)
             return 0.0
@@ -255,15 +268,35 @@ class TrainingController:
             held=held,
             report=self._view.reports.get(pod.uid),
             progress=_progress(beat),
-            bad_device=self._bad_device(node, held or devices_of(pod)) if node else None,
+            bad_device=self._judged(node, held or devices_of(pod), BAD) if node else None,
+            slow_device=self._judged(node, held or devices_of(pod), SLOW) if node else None,
+            leaving=self._leaving(node) if node else None,
             node_dead=bool(node) and self._view.is_dead(node, now),
+            signals=self._signals(node, held or devices_of(pod)) if node else (),
+            memory_pressure=bool(node) and self._has_pressure(node),
         )
 
-    def _bad_device(self, node: str, held: tuple[str, ...]) -> Verdict | None:
+    def _signals(self, node: str, held: tuple[str, ...]) -> tuple[Signal, ...]:
+        """What stands against those devices and their node."""
         ledger = self._view.devices.get(node)
-        bad = (DeviceState.UNHEALTHY, DeviceState.QUARANTINED)
-        found = (v for v in ledger.verdicts if v.device in held and v.state in bad) if ledger and held else iter(())
+        if ledger is None:
+            return ()
+        own = (s for d in ledger.observed.devices if d.signals and d.id in held for s in d.signals)
+        return (*own, *ledger.observed.signals)
+
+    def _has_pressure(self, name: str) -> bool:
+        node = self._view.nodes.get(name)
+        return node is not None and is_true(node.status.conditions, "MemoryPressure")
+
+    def _judged(self, node: str, held: tuple[str, ...], states: tuple[DeviceState, ...]) -> Verdict | None:
+        """The first of those devices whose verdict is one of `states`."""
+        ledger = self._view.devices.get(node)
+        found = (v for v in ledger.verdicts if v.device in held and v.state in states) if ledger and held else iter(())
         return next(found, None)
+
+    def _leaving(self, name: str) -> Leaving | None:
+        node = self._view.nodes.get(name)
+        return leaving_of(node) if node is not None else None
 
 
 def _progress(beat: PodProgress | None) -> MemberProgress | None:
@@ -277,4 +310,6 @@ def _progress(beat: PodProgress | None) -> MemberProgress | None:
         step_seconds=beat.last.step_seconds,
         checkpoint=beat.checkpoint,
         checkpoint_time=beat.checkpoint_time,
+        checkpoint_seconds=beat.checkpoint_seconds,
+        total_steps=beat.last.total_steps,
     )

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from remuda.api.core_v1 import NODE_LEASE_NAMESPACE, Lease, Node, Pod
 from remuda.api.devices import LauncherReport, NodeDevices
 from remuda.api.errors import NotFound
+from remuda.api.incidents import Incident
 from remuda.api.meta import to_seconds
 from remuda.api.names import LABEL_GANG
+from remuda.api.remedies import RemedyPolicy
+from remuda.api.rollouts import NodeRollout
 from remuda.api.training import TrainingJob
+from remuda.core.failure.foreign_gangs import gang_of
+from remuda.core.failure.incidents import is_workload_key
+from remuda.core.failure.rejections import is_rejection, owner_key
+from remuda.core.failure.samples import GangSlow
 from remuda.core.placement.snapshot import Snapshot, build_snapshot
 from remuda.kube.cluster import Cluster
 from remuda.kube.informer import Informer
@@ -26,18 +34,28 @@ class ClusterView:
         self.nodes = Informer(cluster, Node, jitter=jitter)
         self.devices = Informer(cluster, NodeDevices, jitter=jitter)
         self.leases = Informer(cluster, Lease, namespace=NODE_LEASE_NAMESPACE, jitter=jitter)
+        self.policies = Informer(cluster, RemedyPolicy, jitter=jitter)
+        self.incidents = Informer(cluster, Incident, jitter=jitter)
+        self.rollouts = Informer(cluster, NodeRollout, jitter=jitter)
         self.pods.add_index("gang", lambda p: [gang_key(p)] if LABEL_GANG in p.labels else [])
         self.pods.add_index("node", lambda p: [p.spec.node_name] if p.spec.node_name else [])
+        self.pods.add_index("foreign-gang", lambda p: [gang] if (gang := gang_of(p)) else [])
+        self.pods.add_index("rejected", lambda p: [owner_key(p)] if is_rejection(p) else [])
+        self.incidents.add_index("node", lambda i: [i.spec.subject.node] if i.spec.subject.node else [])
+        self.incidents.add_index("gang", incident_gangs)
+        self.incidents.add_index("open-node", lambda i: [i.spec.subject.node] if i.is_open else [])
+        self.incidents.add_index("domain", lambda i: ["*"] if i.spec.subject.domain else [])
+        self.jobs.add_index("seat-node", lambda j: {s.node for r in j.status.recoveries for s in r.seats})
         # Launcher reports by pod uid, kept as the agents write them: a look costs its own gang, not the cluster.
         self.reports: dict[str, LauncherReport] = {}
+        self.penalties: dict[str, int] = {}  # by node: what speaks against placing there, as the failure controller says
+        self.slow_gangs: dict[tuple[str, str], GangSlow] = {}  # by job: the straggler watch's word; none = not known
         self.held: dict[str, tuple[str, ...]] = {}  # devices by pod uid, as its node says it
         self.devices.subscribe(self._index_reports)
 
     @property
-    def informers(
-        self,
-    ) -> tuple[Informer[TrainingJob] | Informer[Pod] | Informer[Node] | Informer[NodeDevices] | Informer[Lease], ...]:
-        return (self.jobs, self.pods, self.nodes, self.devices, self.leases)
+    def informers(self) -> tuple[Informer[Any], ...]:
+        return (self.jobs, self.pods, self.nodes, self.devices, self.leases, self.policies, self.incidents, self.rollouts)
 
     def _index_reports(self, old: NodeDevices | None, new: NodeDevices | None) -> None:
         if old is not None:
@@ -80,8 +98,17 @@ class ClusterView:
                     self._asked.pop(node, None)
 
     def snapshot(self, now: float) -> Snapshot:
-        return build_snapshot(self.nodes.items(), self.devices.items(), self.pods.items(), self.dead_nodes(now))
+        nodes, devices, pods = self.nodes.items(), self.devices.items(), self.pods.items()
+        return build_snapshot(nodes, devices, pods, self.dead_nodes(now), penalties=self.penalties)
 
 
 def gang_key(pod: Pod) -> str:
     return f"{pod.namespace}/{pod.labels.get(LABEL_GANG, '')}"
+
+
+def incident_gangs(incident: Incident) -> set[str]:
+    """TrainingJobs that the incident is about or tells of, as namespace/name."""
+    subject, status = incident.spec.subject, incident.status
+    found = {f"{subject.namespace}/{subject.gang}"} if subject.gang else set()
+    found |= {r.target for r in status.remedies if is_workload_key(r.key)}
+    return found | {f"{a.pod.partition('/')[0]}/{a.gang}" for a in status.affected if a.gang and "/" not in a.gang}

@@ -21,6 +21,7 @@ from remuda.api.errors import (
     NotFound,
     Status,
     StatusCause,
+    TooManyRequests,
     Unavailable,
     from_status,
 )
@@ -41,10 +42,6 @@ class Forbidden(ApiError):
 
     def __init__(self, message: str, *, fix: str = "", **rest: Any) -> None:
         super().__init__(message, fix=fix or "Grant it with a Role or ClusterRole and a binding.", **rest)
-
-
-class TooManyRequests(ApiError):
-    code, reason = 429, "TooManyRequests"
 
 
 class Undecodable(ApiError):

@@ -109,6 +109,10 @@ class Cluster(Protocol):
 
     async def bind(self, name: str, namespace: str, binding: Binding) -> None: ...
 
+    async def evict(self, name: str, namespace: str, *, when: Preconditions = ANY) -> None:
+        """A pod's deletion that asks its PodDisruptionBudget first; `TooManyRequests` when that does not allow it now."""
+        ...
+
 
 @runtime_checkable
 class Paged(Protocol):

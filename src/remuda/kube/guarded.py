@@ -110,6 +110,10 @@ class GuardedCluster:
         self._writing()
         await self._cluster.bind(name, namespace, binding)
 
+    async def evict(self, name: str, namespace: str, *, when: Preconditions = ANY) -> None:
+        self._writing()
+        await self._cluster.evict(name, namespace, when=when)
+
 
 class FencedCluster(GuardedCluster):
     def __init__(self, cluster: Cluster, term: Term) -> None:

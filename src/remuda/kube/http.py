@@ -41,6 +41,7 @@ from remuda.kube.rest import (
     object_path,
     path_of,
     render_binding,
+    render_eviction,
 )
 from remuda.kube.transport import Options, Request, Transport
 from remuda.kube.watch import follow, read_object
@@ -192,6 +193,13 @@ class HttpCluster:
     async def bind(self, name: str, namespace: str, binding: Binding) -> None:
         body = encode(render_binding(name, namespace, binding))
         await self._call("POST", object_path(Pod.resource, namespace, name, "binding"), body)
+
+    async def evict(self, name: str, namespace: str, *, when: Preconditions = ANY) -> None:
+        preconditions = None if when == ANY else DeletePreconditions(when.uid, when.resource_version)
+        body = encode(render_eviction(name, namespace, DeleteOptions("", "", None, preconditions)))
+        path = object_path(Pod.resource, namespace, name, "eviction")
+        # A budget says 429 for as long as it is used up: that is an answer, and whoever asked decides what to make of it.
+        await self.transport.call(Request(method="POST", path=path, body=body, is_patient=False))
 
     async def _call(
         self,

@@ -108,6 +108,15 @@ def render_binding(name: str, namespace: str, binding: Binding) -> JsonObject:
     }
 
 
+def render_eviction(name: str, namespace: str, options: DeleteOptions) -> JsonObject:
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": name, "namespace": namespace},
+        "deleteOptions": msgspec.to_builtins(options),
+    }
+
+
 class Lines:
     """A stream of bytes into whole lines. One line is one object, and no object is larger than `limit`."""
 

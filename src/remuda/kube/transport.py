@@ -75,6 +75,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     query: dict[str, str] = {}
     body: bytes | None = None
     type: str = JSON
+    is_patient: bool = True  # False: a 429 is the answer, not a reason to wait
 
 
 class Transport:
@@ -167,6 +168,8 @@ class Transport:
                 raise self._unreachable(cause) from cause
             except _NO_ANSWER as cause:
                 failure, error = Failure(), self._unreachable(cause)
+            if failure.code == 429 and not request.is_patient:
+                raise error
             failures += 1
             is_repeatable = request.method == "GET" and self._uds is None
             wait_s = next_wait(self.options.patience, failure, failures, is_read=is_repeatable, jitter=self.jitter)

@@ -39,7 +39,10 @@ class ScanCheckpoints(Record):
 
 
 class WriteCheckpointRequest(Record):
+    """Ask user code for a checkpoint: of the first step that is not before `step`, by `deadline`."""
+
     deadline: float
+    step: int = 0
 
 
 class SetTimer(Record):

@@ -79,14 +79,18 @@ def signal_process(pid: int, signal: int) -> None:
 
 
 def dies_of(pid: int, signal: int) -> bool:
-    """Whether the process neither catches, blocks nor ignores the signal, as far as can be told."""
-    taken = 0
+    """Whether the process neither catches, ignores nor waits for the signal, as far as can be told."""
+    masks = {}
     try:
         with open(f"/proc/{pid}/status", "rb") as file:
             for line in file:
-                if line[:7] in (b"SigBlk:", b"SigIgn:", b"SigCgt:"):
-                    taken |= int(line[7:], 16)
-    except (OSError, ValueError):
+                if line[:3] == b"Sig" and line[3:7] in (b"Blk:", b"Ign:", b"Cgt:"):
+                    masks[line[3:6]] = int(line[7:], 16)
+        taken = masks[b"Ign"] | masks[b"Cgt"]
+        # Blocked alone it is waited for; blocked with all the others it is so for a moment only, say while a shell forks.
+        if not masks[b"Blk"] >> (SIGNALS["TERM"] - 1) & 1:
+            taken |= masks[b"Blk"]
+    except (OSError, ValueError, KeyError):
         return True
     return not taken >> (signal - 1) & 1
 
@@ -176,13 +180,18 @@ def describe_end(ended: Ended, output_from: int) -> str:
 
 
 def _last_line(output_from: int) -> str:
+    lines = log_tail(output_from).strip().splitlines()
+    return lines[-1].strip()[:300] if lines else ""
+
+
+def log_tail(output_from: int) -> str:
+    """The end of what was written since then to the file behind standard error; "" when it is no file."""
     size = output_size()
     if output_from < 0 or size <= output_from:
         return ""
     try:
         with open("/proc/self/fd/2", "rb", buffering=0) as file:
             file.seek(max(output_from, size - _TAIL_BYTES))
-            lines = file.read(_TAIL_BYTES).decode("utf-8", "replace").strip().splitlines()
+            return file.read(_TAIL_BYTES).decode("utf-8", "replace")
     except OSError:
         return ""
-    return lines[-1].strip()[:300] if lines else ""

@@ -36,6 +36,7 @@ from remuda.launch.actions import (
 from remuda.launch.protocol import (
     EXITED,
     MAX_CHECKPOINTS,
+    MAX_TAIL,
     MAX_TEXT,
     PARKED,
     READY,
@@ -137,7 +138,7 @@ class Launcher:
             self._on_start(message)
         elif isinstance(message, Checkpoint):
             if self.state == RUNNING:
-                self._out.append(WriteCheckpointRequest(message.deadline))
+                self._out.append(WriteCheckpointRequest(message.deadline, message.step))
                 if message.signal is not None:  # the main process alone: others die of a signal they do not expect
                     self._out.append(SignalChild(SIGNALS[message.signal], group=False))
         elif isinstance(message, Fence):
@@ -155,7 +156,9 @@ class Launcher:
             self._tree = False
         return self.child_exited(now, attempt, code, None, message)
 
-    def child_exited(self, now: float, attempt: int, code: int, signal: int | None, message: str = "") -> list[Action]:
+    def child_exited(
+        self, now: float, attempt: int, code: int, signal: int | None, message: str = "", tail: str = ""
+    ) -> list[Action]:
         """The main process is gone; others of its tree may still be there until `tree_gone`."""
         if attempt != self.child:
             return self._actions()
@@ -167,7 +170,7 @@ class Launcher:
         if self.state == RUNNING:
             self.state = EXITED
             self._beat(now)
-            self._say(Exited(attempt, code, signal, now, message[:MAX_TEXT]))
+            self._say(Exited(attempt, code, signal, now, message[:MAX_TEXT], tail[-MAX_TAIL:] if code else ""))
             if self.identity.standalone:
                 self._terminating = True
         self._proceed(now)
@@ -200,6 +203,7 @@ class Launcher:
             known.checkpoint if report.checkpoint is None else report.checkpoint,
             report.checkpoint_time if fresh or report.checkpoint_time is not None else known.checkpoint_time,
             now,
+            known.total_steps if report.total_steps is None else report.total_steps,
         )
         if fresh or now >= self._next_beat:  # a checkpoint never waits: what is lost of it is lost work
             self._beat(now)

@@ -23,6 +23,7 @@ VERSION = 1
 MAX_LINE_BYTES = 64 * 1024
 MAX_CHECKPOINTS = 16  # in one `ready`: enough to find a step common to all ranks, and never near the line limit
 MAX_TEXT = 1024  # of a message meant for people
+MAX_TAIL = 4096  # characters of the log's end; six bytes each at worst, so a line always holds them
 
 PARKED, READY, RUNNING, STOPPING, EXITED = "parked", "ready", "running", "stopping", "exited"
 STATES = (PARKED, READY, RUNNING, STOPPING, EXITED)
@@ -72,13 +73,15 @@ class Running(Record):
 
 
 class Exited(Record):
-    """The child ended by itself. `code` is its exit code, or 128 + `signal`."""
+    """The child ended by itself. `code` is its exit code, or 128 + `signal`. `tail`: the last it wrote, when it failed and its
+    log can be read again."""
 
     attempt: int
     code: int
     signal: int | None
     time: float
     message: str = ""
+    tail: str = ""
 
 
 class Heartbeat(Record):
@@ -92,6 +95,7 @@ class Heartbeat(Record):
     checkpoint: int | None = None
     checkpoint_time: float | None = None
     time: float = 0.0
+    total_steps: int | None = None  # how many there will be, once the child has said so
 
 
 # --- agent -> launcher ------------------------------------------------------------------------------------------------
@@ -113,10 +117,12 @@ class Start(Record):
 
 
 class Checkpoint(Record):
-    """Ask user code for a checkpoint before `deadline` (unix seconds); `signal` wakes it when it does not poll."""
+    """Ask user code for a checkpoint before `deadline` (unix seconds); `signal` wakes it when it does not poll. `step`: the
+    first step it may be of. Ranks hear of it at different moments; a step ahead of all of them makes it one checkpoint."""
 
     deadline: float
     signal: str | None = None
+    step: int = 0
 
 
 class Fence(Record):
@@ -137,6 +143,7 @@ class Progress(Record):
     checkpoint: int | None = None
     checkpoint_time: float | None = None
     attempt: int | None = None  # whose report it is; None = not said, taken as the current child's
+    total_steps: int | None = None
 
 
 # --- field checks: each returns the value to store, or raises ValueError with the rest of a sentence -------------------
@@ -208,6 +215,7 @@ _PROGRESS: "dict[str, tuple[str, Callable[[object], Any]]]" = {
     "step": ("step", _maybe(_count)), "stepTime": ("step_time", _maybe(_seconds)),
     "selfTime": ("self_time", _maybe(_seconds)), "checkpoint": ("checkpoint", _maybe(_count)),
     "checkpointTime": ("checkpoint_time", _maybe(_seconds)), "attempt": ("attempt", _maybe(_count)),
+    "totalSteps": ("total_steps", _maybe(_count)),
 }  # fmt: skip
 _MESSAGES: "dict[str, tuple[type[Record], dict[str, tuple[str, Callable[[object], Any]]]]]" = {
     "hello": (Hello, {"version": ("version", _count), "pod": ("pod", _text), "uid": ("uid", _text),
@@ -215,13 +223,14 @@ _MESSAGES: "dict[str, tuple[type[Record], dict[str, tuple[str, Callable[[object]
     "ready": (Ready, {"attempt": ("attempt", _count), "checkpoints": ("checkpoints", _steps)}),
     "running": (Running, {"attempt": ("attempt", _count), "pid": ("pid", _count), "time": ("time", _seconds)}),
     "exited": (Exited, {"attempt": ("attempt", _count), "code": ("code", _count), "signal": ("signal", _maybe(_count)),
-                        "time": ("time", _seconds), "message": ("message", _text)}),
+                        "time": ("time", _seconds), "message": ("message", _text), "tail": ("tail", _text)}),
     "heartbeat": (Heartbeat, {**_PROGRESS, "step": ("step", _count), "attempt": ("attempt", _count),
                               "time": ("time", _seconds)}),
     "stop": (Stop, {"attempt": ("attempt", _count), "signal": ("signal", _signal), "grace": ("grace", _seconds),
                     "rank": ("rank", _maybe(_count)), "checkpointDir": ("checkpoint_dir", _maybe(_path))}),
     "start": (Start, {"attempt": ("attempt", _count), "env": ("env", _env)}),
-    "checkpoint": (Checkpoint, {"deadline": ("deadline", _seconds), "signal": ("signal", _maybe(_signal))}),
+    "checkpoint": (Checkpoint, {"deadline": ("deadline", _seconds), "signal": ("signal", _maybe(_signal)),
+                                "step": ("step", _count)}),
     "fence": (Fence, {}),
 }  # fmt: skip
 _NAMES = {cls: name for name, (cls, _) in _MESSAGES.items()}

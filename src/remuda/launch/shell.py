@@ -150,13 +150,16 @@ class Shell:
             self._spawn(action)
         elif isinstance(action, SignalChild):
             if self._child is not None:
-                (child.signal_group if action.group else child.signal_process)(self._child, action.signal)
+                if action.group:
+                    child.signal_group(self._child, action.signal)
+                elif not child.dies_of(self._child, action.signal):  # a script that only polls never asked for signals
+                    child.signal_process(self._child, action.signal)
         elif isinstance(action, KillChild):
             child.kill_everything(self._child)
         elif isinstance(action, ScanCheckpoints):
             self._scan(action)
         elif isinstance(action, WriteCheckpointRequest):
-            self._write_request(action.deadline)
+            self._write_request(action)
         elif isinstance(action, Connect):
             self._connect()
         elif isinstance(action, Exit):
@@ -303,7 +306,10 @@ class Shell:
                     self._inbox.close()
                 self._child = None
                 text = child.describe_end(one, self._output_from)
-                actions = self._machine.child_exited(unix_clock(), self._child_attempt, one.code, one.signal, text)
+                tail = child.log_tail(self._output_from) if one.code else ""
+                actions = self._machine.child_exited(
+                    unix_clock(), self._child_attempt, one.code, one.signal, text, tail
+                )
                 self._input(actions)
         if is_childless:
             self._input(self._machine.tree_gone(unix_clock()))
@@ -314,11 +320,11 @@ class Shell:
         for report in reports:
             self._input(self._machine.progress(unix_clock(), report))
 
-    def _write_request(self, deadline: float) -> None:
+    def _write_request(self, request: WriteCheckpointRequest) -> None:
         path = self._request_path()
         try:
             with open(path + ".tmp", "w", encoding="utf-8") as file:
-                file.write(jsonline.dumps({"deadline": deadline}))
+                file.write(jsonline.dumps({"deadline": request.deadline, "step": request.step}))
             os.replace(path + ".tmp", path)
         except OSError as error:
             complain(f"could not ask for a checkpoint: {error}")

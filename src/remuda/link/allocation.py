@@ -61,6 +61,14 @@ class Hardware(Protocol):
         """Whatever it was, it is over: the next probe passes and says so."""
         ...
 
+    def replace(self, device: str) -> None:
+        """Another device in its place."""
+        ...
+
+    def set_utilisation(self, device: str, share: float) -> None:
+        """How busy its holder keeps it from now on."""
+        ...
+
     def reboot(self) -> None: ...
 
 
@@ -102,8 +110,9 @@ class NodeAgent(Protocol):
         """The pod's processes are confirmed gone: its devices are free and its directories are removed."""
         ...
 
-    def inject_fault(self, device: str, code: str) -> None:
-        """Drill device-fail: make the fake backend report `code` (say "xid-79") for the device."""
+    def inject_fault(self, device: str, code: str, heals: str = "") -> None:
+        """Drill device-fail: make the fake backend report `code` (say "xid-79") for the device. `heals`: reset, reboot,
+        replace or never; "" = what the fault table says cures it."""
         ...
 
     def hardware(self) -> Hardware:

@@ -10,6 +10,8 @@ from collections.abc import Callable
 
 import msgspec
 
+from remuda.link.samples import SampleBoard
+
 
 class Heartbeat(msgspec.Struct, frozen=True):
     namespace: str
@@ -23,6 +25,7 @@ class Heartbeat(msgspec.Struct, frozen=True):
     checkpoint: int | None = None
     checkpoint_seconds: float | None = None
     time: float = 0.0
+    total_steps: int | None = None
 
 
 class PodProgress(msgspec.Struct, frozen=True):
@@ -32,6 +35,7 @@ class PodProgress(msgspec.Struct, frozen=True):
     first_step_time: float  # of the attempt the last heartbeat belongs to
     checkpoint: int | None = None  # newest checkpoint reported
     checkpoint_time: float = 0.0
+    checkpoint_seconds: float = 0.0  # the longest one took
 
 
 class ProgressBoard:
@@ -40,6 +44,7 @@ class ProgressBoard:
     def __init__(self) -> None:
         self._gangs: dict[tuple[str, str], dict[str, PodProgress]] = {}
         self._listeners: list[Callable[[str, str, bool], None]] = []
+        self.samples = SampleBoard()  # the newest steps of each pod, for who looks at more than the last one
 
     def subscribe(self, listener: Callable[[str, str, bool], None]) -> None:
         """`listener(namespace, gang, notable)`; notable = first step of an attempt, or a new checkpoint."""
@@ -50,6 +55,7 @@ class ProgressBoard:
         old = pods.get(beat.uid)
         if old is not None and (beat.attempt, beat.time) < (old.last.attempt, old.last.time):
             return  # late: a newer one has been seen
+        self.samples.add(beat)
         fresh = old is None or old.last.attempt != beat.attempt
         saved = beat.checkpoint is not None and (old is None or beat.checkpoint != old.checkpoint)
         pods[beat.uid] = PodProgress(
@@ -57,6 +63,7 @@ class ProgressBoard:
             first_step_time=beat.time if fresh or old is None else old.first_step_time,
             checkpoint=beat.checkpoint if beat.checkpoint is not None else (old.checkpoint if old else None),
             checkpoint_time=beat.time if saved else (old.checkpoint_time if old else 0.0),
+            checkpoint_seconds=max(beat.checkpoint_seconds or 0.0, old.checkpoint_seconds if old else 0.0),
         )
         for listener in self._listeners:
             listener(beat.namespace, beat.gang, fresh or saved)
@@ -69,6 +76,8 @@ class ProgressBoard:
         """A new reader: nothing known, nobody listening."""
         self._gangs.clear()
         self._listeners.clear()
+        self.samples.clear()
 
     def forget(self, namespace: str, gang: str) -> None:
         self._gangs.pop((namespace, gang), None)
+        self.samples.forget(namespace, gang)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from remuda.agent.hooks import parse_hooks
 from remuda.api.errors import Refusal
 from remuda.runtime.models import machine_model, settled
 from remuda.runtime.sharing import check_layouts, check_shares
@@ -24,6 +25,7 @@ class ClusterConfig(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_
     step_seconds: float = 0.5  # simulated pods only
     mig: dict[str, tuple[str, ...]] = {}  # of every node: device id or "all" -> profiles
     replicas: dict[str, int] = {}  # of every node: resource -> how often each device is offered
+    allow_hooks: tuple[str, ...] = ()  # commands that orders may run, as patterns; they run on this machine
 
     def node_names(self) -> list[str]:
         width = max(2, len(str(self.nodes)))
@@ -50,4 +52,5 @@ def check_config(config: ClusterConfig) -> ClusterConfig:
     model = machine_model(config.model)
     check_layouts(model, config.mig)
     check_shares(model, config.mig, config.replicas)
+    parse_hooks(config.allow_hooks)
     return msgspec.structs.replace(config, model=settled(config.model))

@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shlex
 import signal
 import time
 import uuid
@@ -30,7 +31,10 @@ from remuda.agent.agent import DP, HEALTH_ONLY, Agent, AgentConfig
 from remuda.agent.backend import DeviceBackend
 from remuda.agent.backends.choose import NodeConfig, open_sources
 from remuda.agent.backends.fake import FakeBackend
+from remuda.agent.hooks import parse_hooks
+from remuda.agent.lateness import watch_lateness
 from remuda.agent.lease import AgentLease
+from remuda.agent.orders import OrderRules
 from remuda.agent.plugin.choice import linked_best
 from remuda.agent.plugin.holdings import PodResourcesClient
 from remuda.api.core_v1 import Pod
@@ -80,6 +84,9 @@ class NodeAgentConfig(msgspec.Struct, frozen=True):
     link_token: str = TOKEN_FILE  # no such file: no stream, everything goes through the API
     report_timeouts: dict[str, float] = {}
     cdi_dir: str = ""
+    allow_hooks: tuple[str, ...] = ()
+    reboot_command: str = ""
+    confirm_count: bool = False
 
     @property
     def report_timeout_s(self) -> float:
@@ -144,6 +151,8 @@ def agent_config(config: NodeAgentConfig) -> AgentConfig:
         report_timeout_s=config.report_timeout_s,
         report_timeouts={device: limit for device, limit in config.report_timeouts.items() if device},
         cdi_dir=config.cdi_dir,
+        confirm_count=config.confirm_count,
+        rules=OrderRules(parse_hooks(config.allow_hooks), tuple(shlex.split(config.reboot_command))),
     )
 
 
@@ -183,6 +192,7 @@ async def node_agent(
             agent.shelf.prefer(linked_best(chooser_of(model), agent.inventory))
         own = Informer(cluster, NodeDevices, fields=FieldSelector((("metadata.name", True, config.node),)))
         own.subscribe(lambda old, new: agent.quarantine(new.quarantine if new is not None else {}))
+        own.subscribe(lambda old, new: agent.obey(new.orders if new is not None else {}))
         for informer in (jobs, bound, own):
             await stack.enter_async_context(running(informer.run(), f"agent-{informer.kind.resource.plural}"))
         await jobs.synced()
@@ -194,6 +204,7 @@ async def node_agent(
         if config.report_timeout_s > 0:
             lease = AgentLease(cluster, config.node, clock, lease_s=config.report_timeout_s)
             await stack.enter_async_context(running(lease.run(), "lease"))
+        await stack.enter_async_context(running(watch_lateness(backend.report), "lateness"))
         if config.fence_s > 0:
             await stack.enter_async_context(running(keep_fence(agent, cluster, config.fence_s, clock), "fence"))
         if has_link_token(config.link_token):

@@ -3,13 +3,13 @@
 A cycle runs whenever pods, nodes or verdicts changed, at most one at a time. Bindings that the informer has not shown back
 are *assumed*: their devices count as taken until the pod is seen bound or the binding failed, so two cycles can never give
 one device away twice. A refused pod gets a PodScheduled=False condition with the reason and the fix, written only when it
-changes.
+changes. Pods of an owner whose last ones were refused by their nodes wait before they are placed again, longer each time.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import structlog
 
@@ -23,6 +23,7 @@ from remuda.api.names import (
     ANNOTATION_DEVICES,
     LABEL_GANG,
 )
+from remuda.core.failure.rejections import held_back_until, owner_key
 from remuda.core.placement.gang import Assignment, PlacementPlan, PodAsk, plan_in_steps
 from remuda.core.placement.snapshot import Snapshot, build_snapshot
 from remuda.core.placement.waiting import created_at, gather_gangs
@@ -50,9 +51,12 @@ class Scheduler:
         clock: Callable[[], float],
         schedulers: frozenset[str] = frozenset({"remuda"}),
         *,
+        penalties: Mapping[str, int] | None = None,
         events: EventSink = SILENCE,
     ) -> None:
+        """`penalties`: what speaks against a node without closing it; read anew on every cycle."""
         self._cluster = cluster
+        self._penalties = penalties
         self._pods, self._nodes, self._devices = pods, nodes, devices
         self._dead_nodes = dead_nodes
         self._clock = clock
@@ -96,7 +100,7 @@ class Scheduler:
 
     async def cycle(self) -> PlacementPlan:
         now = self._clock()
-        asks = gather_gangs(self._waiting(), self._siblings, self._domain)
+        asks = gather_gangs(self._ready(now), self._siblings, self._domain, now)
         assignments: list[Assignment] = []
         refused: list[tuple[PodAsk, Refusal]] = []
         # Piece by piece: a plan for thousands of pods takes seconds, and leases must be renewed meanwhile.
@@ -110,7 +114,12 @@ class Scheduler:
 
     def _snapshot(self, now: float) -> Snapshot:
         return build_snapshot(
-            self._nodes.items(), self._devices.items(), self._pods.items(), self._dead_nodes(now), self._assumed
+            self._nodes.items(),
+            self._devices.items(),
+            self._pods.items(),
+            self._dead_nodes(now),
+            self._assumed,
+            self._penalties,
         )
 
     def _waiting(self) -> Iterable[Pod]:
@@ -122,6 +131,13 @@ class Scheduler:
                 and pod.uid not in self._assumed
                 and pod.spec.scheduler_name in self._schedulers
             ):
+                yield pod
+
+    def _ready(self, now: float) -> Iterable[Pod]:
+        """Those that wait, without the ones whose owner's last were refused by their nodes a moment ago."""
+        for pod in self._waiting():
+            rejected = self._pods.by_index("rejected", owner_key(pod))
+            if not rejected or held_back_until(rejected, now) <= now:
                 yield pod
 
     def _siblings(self, pod: Pod) -> list[Pod]:
@@ -176,4 +192,4 @@ class Scheduler:
 
 def _of_placement(node: NodeDevices) -> tuple[object, ...]:
     """The parts of a node's record that decide what fits there."""
-    return node.verdicts, node.observed.devices, node.observed.holdings
+    return node.verdicts, node.observed.devices, node.observed.holdings, node.withheld

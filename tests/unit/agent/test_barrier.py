@@ -7,8 +7,9 @@ import pytest
 
 from remuda.agent.barrier import CANNOT_WRITE, Orders, checkpoint_dir, plan, roster
 from remuda.agent.launcher import Launcher, changed, disconnected, fence, receive
-from remuda.api.training import TrainingJob
-from remuda.launch.protocol import Exited, Fence, Start, Stop, ToAgent, ToLauncher
+from remuda.api.meta import to_time
+from remuda.api.training import CheckpointRequest, TrainingJob
+from remuda.launch.protocol import Checkpoint, Exited, Fence, Start, Stop, ToAgent, ToLauncher
 from tests.unit.agent.scene import NOW, a_job, a_launcher, a_site, heard, hello, ready, running
 
 PARKED: list[ToAgent] = [hello()]
@@ -107,6 +108,37 @@ def test_a_start_that_arrived_is_not_said_again() -> None:
     launcher = order(OPEN_2, heard(*READY_2)).launcher
     launcher = receive(disconnected(launcher, NOW), hello("running", 2), NOW).launcher
     assert order(OPEN_2, launcher).message is None
+
+
+def asking(attempt: int = 2, left_s: float = 30.0, **fields: object) -> TrainingJob:
+    job = a_job(2, "Open")
+    request = CheckpointRequest(7, attempt, to_time(NOW - 1), to_time(NOW + left_s), step=12)
+    request = msgspec.structs.replace(request, **fields)
+    return msgspec.structs.replace(job, status=msgspec.structs.replace(job.status, checkpoint_request=request))
+
+
+def test_a_checkpoint_is_asked_for_once_and_again_after_a_reconnect() -> None:
+    told = order(asking(), heard(*RUNNING_2))
+    assert told.message == Checkpoint(NOW + 30.0, "USR1", 12)
+    assert order(asking(), told.launcher).message is None
+    back = receive(disconnected(told.launcher, NOW), hello("running", 2), NOW).launcher
+    assert order(asking(), back).message == told.message
+    assert order(asking(id=8), told.launcher).message == told.message
+
+
+@pytest.mark.parametrize(
+    ("job", "messages"),
+    [
+        (asking(attempt=1), RUNNING_2),
+        (asking(left_s=-1.0), RUNNING_2),
+        (asking(answered_at=to_time(NOW)), RUNNING_2),
+        (asking(), RUNNING_1),
+        (asking(), PARKED),
+    ],
+    ids=["of an older attempt", "too late", "answered", "it runs an older attempt", "a spare"],
+)
+def test_nobody_is_asked_for_a_checkpoint_in_vain(job: TrainingJob, messages: list[ToAgent]) -> None:
+    assert not isinstance(order(job, heard(*messages)).message, Checkpoint)
 
 
 def test_nothing_is_said_to_an_absent_launcher() -> None:

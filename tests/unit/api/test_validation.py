@@ -38,6 +38,15 @@ def test_a_plain_job_is_fine() -> None:
         (lambda: a_job(name="x" * 53), "InvalidName", "metadata.name"),
         (lambda: a_job(a_role(replicas=0)), "InvalidReplicas", "spec.roles[0].replicas"),
         (lambda: a_job(a_role(replicas=-1)), "InvalidReplicas", "spec.roles[0].replicas"),
+        (lambda: a_job(a_role(replicas=2, minReplicas=3)), "InvalidReplicas", "spec.roles[0].minReplicas"),
+        (lambda: a_job(topology={"segmentSize": 2}), "InvalidTopology", "spec.topology.segmentSize"),
+        (
+            lambda: a_job(
+                a_role(replicas=4, minReplicas=2), topology={"required": "topology.remuda.dev/rack", "segmentSize": 2}
+            ),
+            "ElasticSegments",
+            "spec.topology.segmentSize",
+        ),
         (lambda: a_job(a_role(gpus=-1)), "InvalidGpus", "spec.roles[0].gpus"),
         (lambda: a_job(a_role(), a_role()), "InvalidRoleName", "spec.roles[1].name"),
         (lambda: a_job(spares=-1), "InvalidSpares", "spec.spares"),

@@ -135,6 +135,8 @@ def test_devices_as_a_document(busy: Cli) -> None:
         "since": at(-60).isoformat().replace("+00:00", "Z"),
         "holder": "",
         "container": "",
+        "remedy": "",
+        "idleSince": None,
         "draining": False,
         "resource": "nvidia.com/gpu",
         "uuid": "",

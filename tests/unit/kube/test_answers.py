@@ -16,12 +16,12 @@ from remuda.api.errors import (
     Invalid,
     NotFound,
     Status,
+    TooManyRequests,
     Unavailable,
 )
 from remuda.kube.answers import (
     Forbidden,
     Replaced,
-    TooManyRequests,
     Unauthorized,
     error_of,
     error_of_status,

@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from remuda.api.errors import ApiError, Conflict, Expired, Unavailable
+from remuda.api.errors import ApiError, Conflict, Expired, TooManyRequests, Unavailable
 from remuda.kube.access import Access, Auth, ExecPlugin, Tls
-from remuda.kube.answers import TooManyRequests, Unauthorized
+from remuda.kube.answers import Unauthorized
 from remuda.kube.backoff import no_jitter
 from remuda.kube.patience import Patience
 from remuda.kube.ratelimit import Rate

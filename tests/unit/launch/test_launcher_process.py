@@ -159,6 +159,24 @@ def test_the_exit_message_ends_with_the_last_line_of_the_log(container: Containe
     assert (exited.code, exited.signal, exited.message) == (3, None, "exit code 3: ValueError: no such thing")
 
 
+def test_the_end_of_the_log_comes_with_a_failure_and_is_bounded(container: Container, agent: Agent) -> None:
+    words = "import sys; print('first', 'x' * 9000); print('CUDA out of memory', file=sys.stderr); print('bye'); sys.exit(3)"
+    container.run(sys.executable, "-u", "-c", words)
+    agent.accept()
+    agent.start(1)
+    tail = agent.exited().tail
+    assert tail.endswith("CUDA out of memory\nbye\n")
+    assert len(tail) == 4096
+    assert "first" not in tail
+
+
+def test_a_process_that_ends_well_has_no_tail(container: Container, agent: Agent) -> None:
+    container.run("sh", "-c", "echo done")
+    agent.accept()
+    agent.start(1)
+    assert agent.exited().tail == ""
+
+
 def test_the_exit_message_is_of_this_attempt_only(container: Container, agent: Agent) -> None:
     container.run("sh", "-c", '[ "$REMUDA_ATTEMPT" = 2 ] || echo old words; exit 3')
     agent.accept()
@@ -464,7 +482,18 @@ def test_a_checkpoint_is_requested_of_the_child(container: Container, agent: Age
     agent.expect(Heartbeat)
     agent.send(Checkpoint(5000.5, "USR1"))
     assert agent.exited().code == 0
-    assert json.loads((alloc / "checkpoint-request.json").read_text()) == {"deadline": 5000.5}
+    assert json.loads((alloc / "checkpoint-request.json").read_text()) == {"deadline": 5000.5, "step": 0}
+
+
+def test_a_script_that_knows_no_signals_is_not_killed_by_the_request(container: Container, agent: Agent) -> None:
+    container.run(
+        "sh", "-c", "while ! test -s $REMUDA_CHECKPOINT_REQUEST_FILE; do sleep 0.05; done; sleep 0.2; exit 4"
+    )
+    agent.accept()
+    agent.start(1)
+    agent.send(Checkpoint(5000.5, "USR1", 3))
+    ended = agent.exited()
+    assert (ended.code, ended.signal) == (4, None)
 
 
 def test_checkpoints_of_the_rank_are_offered_and_a_corrupt_one_is_not(

@@ -19,14 +19,17 @@ EVERY_MESSAGE: list[tuple[Message, dict[str, Any]]] = [
     (protocol.Ready(2, (30, 20)), {"type": "ready", "attempt": 2, "checkpoints": [30, 20]}),
     (protocol.Running(2, 99, 5.5), {"type": "running", "attempt": 2, "pid": 99, "time": 5.5}),
     (
-        protocol.Exited(2, 137, 9, 6.5, "killed by SIGKILL"),
-        {"type": "exited", "attempt": 2, "code": 137, "signal": 9, "time": 6.5, "message": "killed by SIGKILL"},
+        protocol.Exited(2, 137, 9, 6.5, "killed by SIGKILL", "last words"),
+        {
+            "type": "exited", "attempt": 2, "code": 137, "signal": 9, "time": 6.5, "message": "killed by SIGKILL",
+            "tail": "last words",
+        },
     ),
     (
-        protocol.Heartbeat(2, 41, 0.5, 0.25, 40, 1.5, 7.5),
+        protocol.Heartbeat(2, 41, 0.5, 0.25, 40, 1.5, 7.5, 900),
         {
             "type": "heartbeat", "attempt": 2, "step": 41, "stepTime": 0.5, "selfTime": 0.25, "checkpoint": 40,
-            "checkpointTime": 1.5, "time": 7.5,
+            "checkpointTime": 1.5, "time": 7.5, "totalSteps": 900,
         },
     ),
     (
@@ -34,7 +37,7 @@ EVERY_MESSAGE: list[tuple[Message, dict[str, Any]]] = [
         {"type": "stop", "attempt": 3, "signal": "TERM", "grace": 2.0, "rank": 5, "checkpointDir": "/ckpt"},
     ),
     (protocol.Start(3, {"RANK": "5"}), {"type": "start", "attempt": 3, "env": {"RANK": "5"}}),
-    (protocol.Checkpoint(9.5, "USR1"), {"type": "checkpoint", "deadline": 9.5, "signal": "USR1"}),
+    (protocol.Checkpoint(9.5, "USR1", 7), {"type": "checkpoint", "deadline": 9.5, "signal": "USR1", "step": 7}),
     (protocol.Fence(), {"type": "fence"}),
 ]  # fmt: skip
 

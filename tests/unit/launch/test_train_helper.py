@@ -147,3 +147,45 @@ def test_a_corrupt_checkpoint_raises_and_is_not_offered_again(tmp_path: Path) ->
 def test_it_keeps_the_last_three_by_default() -> None:
     paths = [Path(remuda_train.save(step, b"")) for step in range(6)]
     assert sorted(path.name for path in paths[0].parent.glob("*.ckpt")) == ["step-3.ckpt", "step-4.ckpt", "step-5.ckpt"]
+
+
+def test_a_request_may_name_the_first_step_it_is_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Ranks hear of it at different moments; all save the same step."""
+    request = tmp_path / "request.json"
+    request.write_text('{"deadline": 70.5, "step": 12}')
+    monkeypatch.setenv("REMUDA_CHECKPOINT_REQUEST_FILE", str(request))
+    monkeypatch.setenv("REMUDA_CHECKPOINT_DIR", str(tmp_path))
+    asked = []
+    for step in (10, 11, 12):
+        remuda_train.report(step)
+        asked.append(remuda_train.checkpoint_requested())
+    assert asked == [None, None, 70.5]
+    remuda_train.save(12, b"x")
+    assert remuda_train.checkpoint_requested() is None
+
+
+def test_a_rank_that_is_new_loads_what_another_one_saved(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("REMUDA_CHECKPOINT_DIR", str(tmp_path))
+    monkeypatch.setenv("REMUDA_CHECKPOINT_RANKS", "2")
+    remuda_train.write_checkpoint(str(tmp_path), 1, 5, b"of rank 1")
+    remuda_train.write_checkpoint(str(tmp_path), 3, 5, b"of a history given up")
+    monkeypatch.setenv("RANK", "3")
+    assert remuda_train.load(5) == b"of rank 1"
+    monkeypatch.setenv("RANK", "1")
+    assert remuda_train.load(5) == b"of rank 1"
+
+
+def test_the_total_is_said_along_with_every_report(listener: Listener) -> None:
+    remuda_train.report(1)
+    assert listener.next().total_steps is None
+    remuda_train.init(total_steps=900)
+    remuda_train.report(2, loss=0.25)
+    assert listener.next().total_steps == 900
+
+
+@pytest.mark.parametrize("loss", [float("nan"), float("inf"), float("-inf")])
+def test_a_loss_that_is_not_finite_ends_the_step_before_it_is_told(listener: Listener, loss: float) -> None:
+    with pytest.raises(remuda_train.LossNotFinite, match="at step 7"):
+        remuda_train.report(7, loss=loss)
+    remuda_train.report(8, loss=1.0)
+    assert listener.next().step == 8

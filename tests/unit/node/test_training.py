@@ -104,8 +104,8 @@ def test_it_can_be_told_to_fail() -> None:
 
 def test_a_checkpoint_can_be_asked_for() -> None:
     store = CheckpointStore()
-    live(STEADY, lambda child: child.save(), at=2.0, for_s=2.0, store=store)
-    assert store.usable(JOB, 0) == (1,)
+    live(STEADY, lambda child: child.save(), at=2.0, for_s=3.0, store=store)
+    assert store.usable(JOB, 0) == (2,)
 
 
 def test_the_same_seed_gives_the_same_run() -> None:

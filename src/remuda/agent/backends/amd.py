@@ -15,6 +15,7 @@ RESOURCE_AMD = "amd.com/gpu"
 
 class AmdBackend(HardwareBackend):
     make, source, resource = "amd", "amdsmi", RESOURCE_AMD
+    reset_command = ("amd-smi", "reset", "--gpureset", "--gpu", "{places}")
 
     def device_files(self, device: str) -> Sequence[str]:
         """The compute interface, and the render node the kernel made for this device."""

@@ -16,7 +16,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 import structlog
@@ -104,6 +104,12 @@ class DriverChild:
             await asyncio.sleep(delay)
 
     async def close(self) -> None:
+        async with self.let_go():
+            pass
+
+    @contextlib.asynccontextmanager
+    async def let_go(self) -> AsyncIterator[None]:
+        """Within, there is no process and so nothing of the driver is open; calls wait."""
         async with self._lock:
             self._stop()
             if self._reader_task is not None:
@@ -111,6 +117,7 @@ class DriverChild:
             for process in self._graves:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     await asyncio.to_thread(process.wait, 2.0)
+            yield
 
     async def _start(self) -> None:
         loop = asyncio.get_running_loop()

@@ -3,13 +3,17 @@
 It reports under the source a real node would name, through the same counters and thresholds, so that nothing above can tell a
 drill from the real thing except by the words of the message. UUIDs and PCI addresses follow from the node's name and the index,
 so they are the same after a restart. What a machine forgets at a reboot (slices, leftovers, volatile counts) it forgets at
-`reboot`; what it does not (a device that is gone, a replaced one) it keeps.
+`reboot`; what it does not (a device that was never there, a replaced one) it keeps.
+
+A fault is cured by what the fault table says cures it (`heals` says otherwise): reset, reboot, replacement. Until then a probe
+fails; afterwards it passes, and only that takes the signals back, as on real hardware.
 
 `speed` is how fast work on a device goes: the fake slows nothing by itself, the node that runs the holder does.
 """
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 
@@ -23,7 +27,7 @@ from remuda.agent.backends.slices import busy, plan, slice_row, whole_row
 from remuda.api.devices import DeviceState, ObservedDevice, ObservedLink
 from remuda.api.errors import Refusal
 from remuda.core.devices.counters import Counters, Known, Limits, LinkReading, step
-from remuda.core.devices.faults import classify
+from remuda.core.devices.faults import DeviceRemedy, classify
 from remuda.core.devices.machine import MachineModel
 from remuda.core.devices.seen import links_shown
 
@@ -32,6 +36,8 @@ NVLINKS = 18
 _SPACE = uuid.UUID("6f9e1a52-0c5c-4d0e-9f6b-5d7d1d0c8a11")
 _AT_ONCE = Limits(hold_s=0.0)  # a drill says what is so; there is no blip to wait out
 _DRILL = "(injected by a drill)"
+RESET, REBOOT, REPLACE, NEVER = HEALS = ("reset", "reboot", "replace", "never")  # the mildest that cures a fault
+_BY_REMEDY = {DeviceRemedy.RESET_DEVICE: RESET, DeviceRemedy.REBOOT_NODE: REBOOT, DeviceRemedy.REPLACE: REPLACE}
 
 
 class FakeBackend(Heard):
@@ -53,6 +59,9 @@ class FakeBackend(Heard):
         self._slices: dict[str, list[ObservedDevice]] = {}
         self._leftovers: dict[str, str] = {}
         self._speed: dict[str, float] = {}
+        self._broken: dict[str, dict[str, str]] = {}  # device -> code -> what cures it
+        self._use: dict[str, float] = {}
+        self._driver = ""
         self._known: dict[str, Known] = {}
         self._muted: dict[str, float] = {}  # since when nothing is heard
         self._is_hanging = False
@@ -102,7 +111,14 @@ class FakeBackend(Heard):
         first = self._model.devices[0] if self._model.devices else None
         family, compute = _FAMILIES.get(first.arch if first else "", ("", ""))
         can_cut = any(self._model.geometry(d.index) is not None for d in self._model.devices)
-        return NodeFacts(family=family, compute=compute, mig_capable=can_cut, machine=self._model.name)
+        return NodeFacts(
+            driver=self._driver, family=family, compute=compute, mig_capable=can_cut, machine=self._model.name
+        )
+
+    def set_driver(self, version: str) -> None:
+        """Another driver is loaded."""
+        self._driver = version
+        self._listeners.changed()
 
     def device_files(self, device: str) -> Sequence[str]:
         return ()
@@ -131,9 +147,12 @@ class FakeBackend(Heard):
 
     # --- what it can be told ----------------------------------------------------------------------------------------------
 
-    def inject(self, device: str, code: str) -> None:
-        """Report `code`, from where a real one would come. What says how things are (gone, back, not clean) makes them so."""
+    def inject(self, device: str, code: str, heals: str = "") -> None:
+        """Report `code`, from where a real one would come. What says how things are (gone, back, not clean) makes them so.
+        `heals`: what cures it (HEALS); "" = what the fault table says."""
         found = self._find(device)
+        if heals and heals not in HEALS:
+            raise Refusal("InvalidHeals", f"`{heals}` cures nothing.", f"Say one of {', '.join(HEALS)}.", "heals")
         if not code:
             raise Refusal(
                 "MissingFaultCode", f"No fault code was given for {device}.", 'Name one, say "xid-79".', "code"
@@ -146,26 +165,52 @@ class FakeBackend(Heard):
         }.get(code)
         if make_so is not None and not found.parent:
             make_so(device)
+            if heals and code == "device-missing":
+                self._broken.setdefault(device, {})[code] = heals
             return
         source = "kmsg" if code.startswith(("xid-", "sxid-")) else self.source
+        self._break(device, source, code, heals)
         self._listeners.tell(device, source, code, f"{classify(source, code).message} {_DRILL}")
+
+    def _break(self, device: str, source: str, code: str, heals: str) -> None:
+        fault = classify(source, code)
+        is_grave = fault.effect in (DeviceState.UNHEALTHY, DeviceState.UNKNOWN)
+        cure = heals or _BY_REMEDY.get(fault.remedy, RESET if is_grave and fault.remedy is DeviceRemedy.NONE else "")
+        codes = self._broken.setdefault(device, {})
+        for over in fault.retracts:
+            codes.pop(over, None)
+        if cure and not fault.retracts:
+            codes[code] = cure
+
+    def _cure(self, device: str, up_to: str) -> None:
+        """What this or something milder cures is over, of the device and its slices."""
+        cured = HEALS[: HEALS.index(up_to) + 1]
+        for name in (device, *(row.id for row in self._slices.get(device, []))):
+            codes = self._broken.get(name, {})
+            self._broken[name] = {code: cure for code, cure in codes.items() if cure not in cured}
+        self._known.pop(device, None)
 
     def drop(self, device: str) -> None:
         """The driver shows the device no longer."""
-        self._gone.add(self._find(device).parent or device)
+        gone = self._find(device).parent or device
+        self._gone.add(gone)
+        self._broken.setdefault(gone, {})["device-missing"] = REBOOT
         self._changed()
 
     def restore(self, device: str) -> None:
         """It is there again."""
-        self._gone.discard(self._find(device).parent or device)
+        back = self._find(device).parent or device
+        self._gone.discard(back)
+        self._broken.get(back, {}).pop("device-missing", None)
         self._changed()
 
     def replace(self, device: str) -> None:
         """Another device in its place: the same id and slot, another UUID."""
         found = self._find(device)
         self._exchanged[found.index] = self._exchanged.get(found.index, 0) + 1
-        self._gone.discard(device)
-        self._known.pop(device, None)
+        self._cure(device, REPLACE)
+        if "device-missing" not in self._broken[device]:
+            self._gone.discard(device)
         self._leftovers.pop(device, None)
         for row in self._slices.pop(device, []):
             self._listeners.forget(row.id)
@@ -176,6 +221,7 @@ class FakeBackend(Heard):
         """Whatever it was, it is over: counters start anew, and a probe passes."""
         self._find(device)
         self._known.pop(device, None)
+        self._broken.pop(device, None)
         self._listeners.tell(device, "probe", "probe-passed", f"The device answered. {_DRILL}")
 
     def flap(self, device: str, times: int = 1) -> None:
@@ -217,6 +263,14 @@ class FakeBackend(Heard):
     def speed(self, device: str) -> float:
         return self._speed.get(device, 1.0)
 
+    def set_utilisation(self, device: str, share: float) -> None:
+        """How busy the device is while somebody holds it; 1.0 unless it is said."""
+        self._find(device)
+        self._use[device] = share
+
+    def utilisation(self, device: str) -> float | None:
+        return None if self._is_hanging else self._use.get(device, 1.0)
+
     def leave_behind(self, device: str, what: str = "pid 4242 with 61440 MiB") -> None:
         """An unclean exit: something of the last holder stays on the device."""
         self._find(device)
@@ -250,6 +304,11 @@ class FakeBackend(Heard):
     def reboot(self) -> None:
         """A new boot: what only lives in the driver is gone."""
         self._boots += 1
+        for whole in self._model.devices:
+            was_dropped = "device-missing" in self._broken.get(whole.id, {})
+            self._cure(whole.id, REBOOT)
+            if was_dropped and "device-missing" not in self._broken[whole.id]:
+                self._gone.discard(whole.id)
         for rows in self._slices.values():
             for row in rows:
                 self._listeners.forget(row.id)
@@ -278,11 +337,28 @@ class FakeBackend(Heard):
             result = Probe(device, False, "The driver does not show the device.")
         elif device in self._leftovers:
             result = Probe(device, False, f"Left on the device: {self._leftovers[device]}.")
+        elif broken := sorted({*self._broken.get(device, {}), *self._broken.get(found.parent, {})}):
+            result = Probe(device, False, f"The device does not work: {', '.join(broken)}.")
         elif bad := sorted(c for c in held if classify(self.source, c).effect is DeviceState.UNHEALTHY):
             result = Probe(device, False, f"Its counters still say {', '.join(bad)}.")
         code = "probe-passed" if result.passed else "probe-failed"
         self._listeners.tell(device, "probe", code, result.message)
         return result
+
+    async def reset(self, devices: Sequence[str]) -> None:
+        """Cures what a reset cures. While the driver hangs it does not return."""
+        for device in devices:
+            if self._find(device).parent or device in self._gone:
+                raise Refusal("DeviceNotShown", f"The driver does not show {device}.", "Reboot the node.", "device")
+        if self._is_hanging:
+            await asyncio.get_running_loop().create_future()
+        for device in devices:
+            self._cure(device, RESET)
+            for row in self._slices.pop(device, []):
+                self._listeners.forget(row.id)
+            if device in self._leftovers:
+                self.clean(device)
+        self._changed()
 
     async def check_clean(self, device: str) -> bool:
         self._find(device)

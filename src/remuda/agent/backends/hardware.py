@@ -25,6 +25,7 @@ from remuda.agent.backends.child import DriverChild, DriverDown, DriverError, Dr
 from remuda.agent.backends.identity import Assignment, IdMap, boot_id, device_id
 from remuda.agent.backends.listeners import NODE, Heard, Listeners, real_hardware
 from remuda.agent.backends.presence import tell_presence
+from remuda.agent.backends.resetting import reset_not_supported, run_tool
 from remuda.agent.backends.slices import busy, not_supported, plan
 from remuda.agent.backends.sysfs import nearest_nics
 from remuda.agent.backends.wiring import observed_links
@@ -61,6 +62,7 @@ class HardwareBackend(Heard):
     make: ClassVar[str]
     source: ClassVar[str]
     resource: ClassVar[str]
+    reset_command: ClassVar[tuple[str, ...]] = ()  # {places}: the devices' PCI addresses
 
     def __init__(
         self,
@@ -276,7 +278,7 @@ class HardwareBackend(Heard):
         number = next((n for n in self.census.ids.devices if device_id(n) == device), None)
         return None if number is None else self._asker.answered_at.get(number, self._asker.asks_since)
 
-    def inject(self, device: str, code: str) -> None:
+    def inject(self, device: str, code: str, heals: str = "") -> None:
         raise real_hardware(self.config.node)
 
     # --- asked from above ---------------------------------------------------------------------------------------------------
@@ -292,6 +294,20 @@ class HardwareBackend(Heard):
         code = "probe-passed" if result.passed else "probe-failed"
         self._listeners.tell(device, "probe", code, result.message)
         return result
+
+    async def reset(self, devices: Sequence[str]) -> None:
+        """By the maker's tool: no library has a call for it. The driver process lets go of the devices first, since the tool
+        refuses while anybody has one open, and is started again by the next question."""
+        if not self.reset_command:
+            raise reset_not_supported(self.config.node)
+        places = [self.census.pci(self.census.number(device)) for device in devices]
+        async with self.child.let_go():
+            await run_tool([word.format(places=",".join(places)) for word in self.reset_command])
+        self._seen_closer = None
+
+    def utilisation(self, device: str) -> float | None:
+        reading = self.counters(device)
+        return reading.utilisation / 100 if reading is not None and reading.utilisation is not None else None
 
     async def check_clean(self, device: str) -> bool:
         number = self.census.number(device)

@@ -17,6 +17,7 @@ CAPABILITY = "DeviceFileMinor:"
 
 class NvmlBackend(HardwareBackend):
     make, source, resource = "nvml", "nvml", RESOURCE_GPU
+    reset_command = ("nvidia-smi", "--gpu-reset", "-i", "{places}")
 
     def device_files(self, device: str) -> Sequence[str]:
         number = self.census.number(device)

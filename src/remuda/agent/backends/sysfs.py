@@ -23,6 +23,7 @@ from remuda.agent.backend import NodeFacts, Probe, unknown_device
 from remuda.agent.backends.identity import IdMap, Seen, assign, boot_id, device_id, load_ids, save_ids
 from remuda.agent.backends.listeners import Heard, Listeners, real_hardware
 from remuda.agent.backends.presence import tell_presence
+from remuda.agent.backends.resetting import reset_not_supported
 from remuda.agent.backends.slices import not_supported
 from remuda.api.devices import ObservedDevice, ObservedLink
 from remuda.api.names import RESOURCE_GPU
@@ -221,7 +222,7 @@ class SysfsBackend(Heard):
     def device_files(self, device: str) -> Sequence[str]:
         return ()
 
-    def inject(self, device: str, code: str) -> None:
+    def inject(self, device: str, code: str, heals: str = "") -> None:
         raise real_hardware(self._config.node)
 
     def counters(self, device: str) -> Counters | None:
@@ -239,6 +240,12 @@ class SysfsBackend(Heard):
             is_there, message = False, f"The bus does not have the device: {error.strerror}."
         self._listeners.tell(device, "probe", "probe-passed" if is_there else "probe-failed", message)
         return Probe(device, is_there, message)
+
+    async def reset(self, devices: Sequence[str]) -> None:
+        raise reset_not_supported(self._config.node)
+
+    def utilisation(self, device: str) -> float | None:
+        return None
 
     async def check_clean(self, device: str) -> bool:
         self._number(device)

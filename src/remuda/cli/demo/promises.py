@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from remuda.api.incidents import Incident
 from remuda.api.training import Cause, Recovery, Remedy, TrainingJob
+
+Findings = Mapping[tuple[str, str], str]  # (node, device) -> what the straggler watch says of it
+
+MOST_LOST = 4  # steps, when the gang is stopped right after a checkpoint
 
 
 class Before(msgspec.Struct, frozen=True):
@@ -60,6 +65,30 @@ def broken_by_device(before: Before, after: After, rank: int, bad: tuple[str, st
     if after.job.status.used.get(Cause.CODE, 0) != before.job.status.used.get(Cause.CODE, 0):
         problems.append("the broken device changed the budget of the code")
     return problems
+
+
+def broken_by_slowness(before: Before, after: After, rank: int, slow: tuple[str, str], found: Findings) -> list[str]:
+    """(d) a device became slow: it alone is named, with rank, pod and node; the spare takes its rank at a checkpoint."""
+    problems = broken_by_device(before, after, rank, slow, by_spare=True)
+    old = {m.rank: m for m in before.job.status.members}[rank]
+    if set(found) != {slow}:
+        problems.append(f"{sorted('/'.join(place) for place in found)} were called slow, not {'/'.join(slow)} alone")
+    said = found.get(slow, "")
+    missing = [word for word in (f"Rank {rank} ", old.pod, old.node, slow[1]) if word not in said]
+    if missing:
+        problems.append(f"the finding does not name {', '.join(missing)}: {said!r}")
+    if after.recovery.reason != "SlowRank":
+        problems.append(f"the recovery's reason was {after.recovery.reason}, not SlowRank")
+    lost = after.recovery.step_at_fault - after.recovery.resume_step
+    if lost > MOST_LOST:
+        problems.append(f"{lost} steps were lost: it was not swapped at a checkpoint")
+    return problems
+
+
+def broken_record(incidents: Sequence[Incident], bad: Sequence[tuple[str, str]]) -> list[str]:
+    """Every device that failed or became slow has its incident."""
+    known = {(i.spec.subject.node, i.spec.subject.device) for i in incidents}
+    return [f"there is no incident for {node}/{device}" for node, device in bad if (node, device) not in known]
 
 
 def broken_spare(before: Before, after: TrainingJob) -> list[str]:

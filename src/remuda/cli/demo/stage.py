@@ -1,4 +1,4 @@
-"""The demo itself: a cluster, a gang, three faults, and after each the promises are checked against the API and the logs."""
+"""The demo itself: a cluster, a gang, four faults, and after each the promises are checked against the API and the logs."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import structlog
 from msgspec.structs import replace
@@ -18,6 +19,7 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 
 from remuda.api.drills import Drill, DrillKind, DrillSpec
+from remuda.api.incidents import Incident
 from remuda.api.meta import ObjectMeta, to_seconds
 from remuda.api.training import (
     Checkpoint,
@@ -33,6 +35,10 @@ from remuda.cli.demo import promises
 from remuda.cli.demo.promises import After, Before
 from remuda.cli.demo.screen import Scene, render_recoveries, render_scene, render_timeline
 from remuda.cli.demo.submit import NotSubmitted, Submit, by_api, by_kubectl
+from remuda.cli.incidents import chosen
+from remuda.cli.incidentview import render_incidents
+from remuda.cli.output import show
+from remuda.core.failure.slow_ranks import SOURCE
 from remuda.node.logs import find_sections, read_section
 from remuda.runtime.config import RACK_LABEL, ClusterConfig
 from remuda.runtime.embedded import EmbeddedCluster
@@ -43,6 +49,7 @@ from remuda.runtime.state import StateDir
 NAME, NAMESPACE = "demo", "default"
 RANKS, GPUS, SPARES = 8, 4, 1
 UNSAVED_STEPS, CALM_STEPS = 4, 24  # how far training gets between two faults
+SLOWER = 3.0
 TRAIN = Path(__file__).with_name("train.py")
 
 NEXT = """
@@ -53,6 +60,7 @@ Go on by hand (put .venv/bin on your PATH first):
   remuda job my-job -w
   remuda drill device-fail my-job --rank 5 --code 79
   remuda devices
+  remuda incidents
   remuda logs my-job --rank 3 --attempt 1
   remuda down
 """
@@ -89,6 +97,7 @@ class Demo:
         self._changed = asyncio.Event()
         self._rows: list[tuple[str, Recovery]] = []
         self._letters: dict[int, str] = {}
+        self._bad: list[tuple[str, str]] = []  # devices that were broken on purpose
         self._live = Live(console=console, refresh_per_second=8, get_renderable=self._scene) if live else None
         for informer in (self._view.jobs, self._view.pods, self._view.devices):
             informer.subscribe(lambda old, new: self._changed.set())
@@ -116,6 +125,8 @@ class Demo:
         await self._process_killed()
         await self._device_failed()
         await self._spare_and_device_failed()
+        await self._device_slow()
+        await self._recorded()
 
     async def _process_killed(self) -> None:
         self._say("(a) the process of rank 3 is killed")
@@ -131,6 +142,7 @@ class Demo:
         await self._drill(DrillKind.DEVICE_FAIL, node=victim.node, device=victim.devices[1], code="xid-79")
         after = await self._recovered("(b) device", before)
         bad = (victim.node, victim.devices[1])
+        self._bad.append(bad)
         problems = promises.broken_by_device(before, after, 5, bad, by_spare=True)
         await self._until("a fresh spare", lambda: not promises.broken_spare(before, self._job()), 20)
         self._check(problems, "1 pod replaced by the spare in the same rack, 7 kept theirs; a fresh spare is parked")
@@ -143,9 +155,34 @@ class Demo:
         await self._drill(DrillKind.DEVICE_FAIL, node=victim.node, device=victim.devices[0], code="xid-48")
         after = await self._recovered("(c) spare, device", before)
         bad = (victim.node, victim.devices[0])
+        self._bad += [bad, (spare.node, spare.devices[0])]
         problems = promises.broken_by_device(before, after, 2, bad, by_spare=False)
         await self._until("a fresh spare", lambda: not promises.broken_spare(before, self._job()), 20)
         self._check(problems, "no spare was left, so a new pod took over in the same rack; a fresh spare is parked")
+
+    async def _device_slow(self) -> None:
+        self._say(
+            f"(d) a GPU of rank 6 becomes {SLOWER:g} times slower; of the rank's four it is the one with a degraded link"
+        )
+        before = self._before()
+        victim = before.job.status.members[6]
+        node, device = victim.node, victim.devices[2]
+        await self._drill(DrillKind.DEVICE_FAIL, node=node, device=device, code="pcie-degraded")
+        await self._drill(DrillKind.DEVICE_SLOW, node=node, device=device, factor=SLOWER)
+        began = self._step()
+        await self._until("the slow device to be named", self._found, 45)
+        found = self._found()
+        self._note(f"named after {self._step() - began} steps: {next(iter(found.values()))}")
+        after = await self._recovered("(d) slow device", before)
+        self._check(
+            promises.broken_by_slowness(before, after, 6, (node, device), found),
+            "the slow rank was named with pod, node and device and swapped for the spare at a checkpoint",
+        )
+        self._bad.append((node, device))
+
+    async def _recorded(self) -> None:
+        """Incidents are written beside the recovery; they may come a moment later."""
+        await self._until("incidents", lambda: not promises.broken_record(self._incidents(), self._bad), 20)
 
     # -- looking ----------------------------------------------------------------------------------------------------
 
@@ -160,6 +197,19 @@ class Demo:
         beats = self._cluster.board.of_gang(NAMESPACE, NAME)
         steps = [beats[m.uid].last.step if m.uid in beats else 0 for m in self._job().status.members]
         return min(steps, default=0)
+
+    def _found(self) -> dict[tuple[str, str], str]:
+        """What the straggler watch says, by node and device."""
+        return {
+            (node.name, device): signal.message
+            for node in self._view.devices.items()
+            for device, signals in node.findings.items()
+            for signal in signals
+            if signal.source == SOURCE
+        }
+
+    def _incidents(self) -> list[Incident]:
+        return chosen(self._view.incidents.items(), time.time())
 
     def _racks(self) -> dict[str, str]:
         return {n.name: n.labels.get(RACK_LABEL, "") for n in self._view.nodes.items()}
@@ -227,7 +277,7 @@ class Demo:
 
     # -- acting -----------------------------------------------------------------------------------------------------
 
-    async def _drill(self, kind: DrillKind, **target: str) -> None:
+    async def _drill(self, kind: DrillKind, **target: Any) -> None:
         name = f"demo-{kind.value}-{uuid.uuid4().hex[:6]}"
         drill = Drill(metadata=ObjectMeta(name=name), spec=replace(DrillSpec(type=kind), **target))
         await self._cluster.api.create(Drill, drill)
@@ -240,7 +290,7 @@ class Demo:
         if found.status.phase != "Done":
             raise BrokenPromise(f"the drill was refused: {found.status.reason}: {found.status.message}")
 
-    async def _until(self, what: str, holds: Callable[[], bool], seconds: float) -> None:
+    async def _until(self, what: str, holds: Callable[[], object], seconds: float) -> None:
         try:
             async with asyncio.timeout(seconds):
                 while True:
@@ -295,6 +345,8 @@ class Demo:
             f"ETTR {job.status.goodput.ettr:.1%} over {job.status.goodput.wall_seconds:.0f} s with "
             f"{job.status.interruptions} interruptions; GPU-seconds lost by cause: {lost}"
         )
+        self._console.print("\n$ remuda incidents", highlight=False)
+        show(render_incidents(self._incidents(), time.time()))
         self._console.print(NEXT, highlight=False)
 
 

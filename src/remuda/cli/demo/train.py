@@ -1,6 +1,6 @@
 """The demo's training job: data-parallel gradient descent with a real collective, one process per rank.
 
-Each rank has its own shard of a fixed linear regression. Every step it computes a gradient (mostly a timed sleep, so that a
+Each rank has its own shard of a fixed linear regression. Every step it computes a gradient (mostly short naps, so that a
 laptop's few cores do not blur the timing), all ranks average their gradients through rank 0 over TCP, and all take the same
 step. A rank that dies therefore stops everybody, as in real synchronous training. Every few steps each rank saves its
 checkpoint; started again it loads the one Remuda names.
@@ -25,6 +25,7 @@ STEP_S = float(os.environ.get("DEMO_STEP_SECONDS", "0.12"))
 STEPS = int(os.environ.get("DEMO_STEPS", "1000000"))
 EVERY = int(os.environ.get("DEMO_CHECKPOINT_EVERY", "10"))
 SIZE = 64
+NAP_S = 0.005
 
 
 class Ring:
@@ -86,6 +87,13 @@ def _exactly(peer: socket.socket, count: int) -> bytes:
     return data
 
 
+def work(seconds: float) -> None:
+    """Computing, as a laptop can afford it: naps, counted rather than timed. A process that is held back takes longer for the
+    same number of them, as it would for the same arithmetic."""
+    for _ in range(round(seconds / NAP_S)):
+        time.sleep(NAP_S)
+
+
 def main() -> None:
     rank, world = remuda.rank(), remuda.world_size()
     chance = np.random.default_rng(rank)
@@ -100,7 +108,7 @@ def main() -> None:
         began = time.monotonic()
         error = inputs @ weights - targets
         gradient = inputs.T @ error / len(inputs)
-        time.sleep(max(0.0, STEP_S - (time.monotonic() - began)))
+        work(STEP_S - (time.monotonic() - began))
         self_time = time.monotonic() - began
         weights -= 0.05 * ring.mean(gradient)
         remuda.report(step, step_time=time.monotonic() - began, self_time=self_time)

@@ -10,6 +10,7 @@ from remuda.api.batch_v1 import COMPLETION_INDEX, Job
 from remuda.api.core_v1 import Pod
 from remuda.api.meta import JsonObject
 from remuda.core.builtin.indexes import parse_indexes
+from remuda.core.failure.rejections import is_rejection
 
 COUNT, IGNORE, FAIL_JOB, FAIL_INDEX = "Count", "Ignore", "FailJob", "FailIndex"
 
@@ -24,6 +25,8 @@ class Verdict(msgspec.Struct, frozen=True):
 def judge(job: Job, pod: Pod) -> Verdict:
     if pod.status.phase != "Failed":
         return Verdict()  # deleted before it could say why
+    if is_rejection(pod):
+        return Verdict(IGNORE)  # no container ran; kube-controller-manager would count it
     for number, rule in enumerate(job.spec.pod_failure_policy.get("rules") or ()):
         why = _exit_code(rule, pod) if rule.get("onExitCodes") else _condition(rule, pod)
         if why:

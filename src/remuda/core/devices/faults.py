@@ -14,6 +14,7 @@ vendor itself calls faults of the application.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import datetime
 from enum import StrEnum
 from functools import cache
 from importlib import resources
@@ -81,6 +82,7 @@ class _Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     retracts: list[str] = []
     debounced: bool = False
     scope: str = ""
+    reason: str = ""  # where the code's own name is not the word for it
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -133,7 +135,7 @@ def _resolve(row: _Row, file: _File) -> FaultClass:
         cls=row.cls,
         effect=effect,
         remedy=remedy,
-        reason=_reason(row.code),
+        reason=row.reason or _reason(row.code),
         message=message,
         arch=row.arch,
         clears=row.clears,
@@ -182,13 +184,19 @@ def classify(source: str, code: str) -> FaultClass:
 
 def unhealthy(signals: Iterable[Signal]) -> FaultClass | None:
     """The newest fault among `signals` that takes the device out of use, if any. Degraded still serves."""
-    found = None
+    return next((fault for fault in reversed(standing(signals)) if fault.effect is DeviceState.UNHEALTHY), None)
+
+
+def standing(signals: Iterable[Signal]) -> list[FaultClass]:
+    """What still counts, in the order it was heard: not what came before evidence of health, nor what is older than it."""
+    found: list[FaultClass] = []
+    cured: datetime | None = None
     for signal in signals:
         fault = classify(signal.source, signal.code)
         if fault.clears:
-            found = None
-        elif fault.effect is DeviceState.UNHEALTHY:
-            found = fault
+            found, cured = [], signal.time
+        elif cured is None or signal.time is None or signal.time > cured:
+            found.append(fault)
     return found
 
 
@@ -214,5 +222,8 @@ def add_signal(signals: list[Signal], new: Signal) -> list[Signal]:
 
 
 def _gravity(signal: Signal) -> int:
-    effect = classify(signal.source, signal.code).effect
+    fault = classify(signal.source, signal.code)
+    if fault.clears:
+        return 3  # it says which of the others no longer count
+    effect = fault.effect
     return {DeviceState.HEALTHY: 0, DeviceState.DEGRADED: 1}.get(effect, 2)

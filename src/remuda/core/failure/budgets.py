@@ -21,12 +21,16 @@ def charge(used: Mapping[str, int], causes: Iterable[Cause]) -> dict[str, int]:
 
 def recharge(used: Mapping[str, int], wrong: Cause, right: Cause) -> dict[str, int]:
     """Moves one charge: a crash that turned out to be the device's fault is given back to the code's budget."""
+    return charge(refund(used, wrong.value), [right])
+
+
+def refund(used: Mapping[str, int], cause: str) -> dict[str, int]:
     after = dict(used)
-    if after.get(wrong.value, 0) > 0:
-        after[wrong.value] -= 1
-        if not after[wrong.value]:
-            del after[wrong.value]
-    return charge(after, [right])
+    if after.get(cause, 0) > 0:
+        after[cause] -= 1
+        if not after[cause]:
+            del after[cause]
+    return after
 
 
 def exhausted(budgets: Budgets, used: Mapping[str, int]) -> Cause | None:

@@ -10,29 +10,20 @@ is taken off. What was known against a device before outlasts the silence.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 
 import msgspec
 
 from remuda.api.core_v1 import Pod
-from remuda.api.devices import DeviceState, NodeDevices, ObservedDevice, QuarantineOrder, Verdict
+from remuda.api.devices import DeviceState, NodeDevices, Verdict
 from remuda.api.meta import to_time
-from remuda.core.devices.faults import classify
+from remuda.core.failure.fusion import HEALTHY, RANK, Judgement, judge_device
 from remuda.core.failure.holding import held_on
-from remuda.core.failure.timers import DEFAULT, Timers, believed_at
+from remuda.core.failure.timers import DEFAULT, Timers
 
 AGENT_SILENT = "AgentSilent"
 LONGEST_MESSAGE = 1024  # as in a pod's status
-
-# Worst first: with several signals on one device the gravest decides.
-_GRAVITY = [
-    DeviceState.QUARANTINED,
-    DeviceState.UNHEALTHY,
-    DeviceState.UNKNOWN,
-    DeviceState.DEGRADED,
-    DeviceState.HEALTHY,
-]
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -49,40 +40,6 @@ class Row(msgspec.Struct, frozen=True):
     container: str = ""  # of the holder, once its node has told
 
 
-class Judgement(msgspec.Struct, frozen=True):
-    """What is known against a device. `at`: when the deciding signal was seen, None when nobody said."""
-
-    state: DeviceState = DeviceState.HEALTHY
-    reason: str = ""
-    message: str = ""
-    source: str = ""
-    at: datetime | None = None
-
-
-def judge_device(device: ObservedDevice, order: QuarantineOrder | None, now: float, timers: Timers) -> Judgement:
-    """What the device's signals and a quarantine order add up to."""
-    if order is not None:
-        return Judgement(DeviceState.QUARANTINED, order.reason, order.message, order.by or "operator", order.since)
-    worst, decisive = _GRAVITY.index(DeviceState.HEALTHY), None
-    for signal in device.signals:
-        fault = classify(signal.source, signal.code)
-        is_young = fault.debounced and now < believed_at(signal, timers)
-        gravity = _GRAVITY.index(DeviceState.UNKNOWN if is_young else fault.effect)
-        # <=: of two equally grave signals the newer one speaks; evidence of health silences what came before it.
-        if fault.clears or gravity <= worst:
-            worst, decisive = gravity, signal
-    if decisive is None or _GRAVITY[worst] is DeviceState.HEALTHY:
-        return Judgement()
-    fault = classify(decisive.source, decisive.code)
-    return Judgement(
-        state=_GRAVITY[worst],
-        reason=fault.reason,
-        message=decisive.message or fault.message,
-        source=f"{decisive.source}/{decisive.code}",
-        at=decisive.time,
-    )
-
-
 def judge_node(
     node: NodeDevices,
     pods: Iterable[Pod],
@@ -90,27 +47,26 @@ def judge_node(
     timers: Timers = DEFAULT,
     *,
     silent_since: float | None = None,
+    judged: Mapping[str, Judgement] | None = None,
 ) -> list[Verdict]:
     """The verdicts `node` should carry; equal to `node.verdicts` means no write.
 
-    `since` is when the deciding signal was seen, not when it was judged: recovery times are counted from it. Unchanged rows
-    keep theirs. A slice is as bad as its device, never the other way round.
+    `since` is when the deciding signal was seen, not when it was judged: recovery times are counted from it. It moves when the
+    state does and never backwards; another fault of the same gravity does not restart it. A slice is as bad as its device,
+    never the other way round. `judged`: of `judge_devices`, when that was asked already.
     """
     held = held_on(node, pods)
     old = {v.device: v for v in node.verdicts}
-    verdicts: list[Verdict] = []
-    judged = {d.id: judge_device(d, node.quarantine.get(d.id), now, timers) for d in node.observed.devices}
+    if judged is None:
+        judged = judge_devices(node, now, timers, old)
     if silent_since is not None:
         silence = _silence(silent_since)
         judged = {id: _worse(found, silence) for id, found in judged.items()}
+    verdicts: list[Verdict] = []
     for device in node.observed.devices:
-        found = _worse(judged[device.id], judged.get(device.parent, Judgement()))
-        before = old.get(device.id)
-        same = before is not None and (before.state, before.reason, before.source) == (
-            found.state,
-            found.reason,
-            found.source,
-        )
+        found = judged[device.id]
+        if device.parent:
+            found = _worse(found, judged.get(device.parent, HEALTHY))
         holder = next(iter(held.get(device.id, ())), None)
         verdicts.append(
             Verdict(
@@ -119,7 +75,7 @@ def judge_node(
                 reason=found.reason,
                 message=found.message[:LONGEST_MESSAGE],
                 source=found.source,
-                since=before.since if same and before is not None else min(found.at or to_time(now), to_time(now)),
+                since=_since(found, old.get(device.id), now),
                 holder=holder.pod if holder else "",
                 holder_uid=holder.uid if holder else "",
             )
@@ -127,9 +83,28 @@ def judge_node(
     return verdicts
 
 
+def judge_devices(
+    node: NodeDevices, now: float, timers: Timers = DEFAULT, old: Mapping[str, Verdict] | None = None
+) -> dict[str, Judgement]:
+    """Each device by what is known against itself: neither its parent's fault nor the agent's silence is in it."""
+    before = old if old is not None else {v.device: v for v in node.verdicts}
+    orders, findings = node.quarantine, node.findings
+    return {
+        d.id: judge_device(d, orders.get(d.id), now, timers, findings.get(d.id, ()), before.get(d.id))
+        for d in node.observed.devices
+    }
+
+
+def _since(found: Judgement, before: Verdict | None, now: float) -> datetime:
+    seen = min(found.at, to_time(now)) if found.at is not None else to_time(now)
+    if before is None or before.since is None:
+        return seen
+    return before.since if before.state is found.state else max(seen, before.since)
+
+
 def _worse(one: Judgement, other: Judgement) -> Judgement:
     """The graver of the two; of equals the first."""
-    return other if _GRAVITY.index(other.state) < _GRAVITY.index(one.state) else one
+    return other if RANK[other.state] < RANK[one.state] else one
 
 
 def _silence(since: float) -> Judgement:

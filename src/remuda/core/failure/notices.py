@@ -13,7 +13,8 @@ ours, the pods' own statuses) says there is: DevicesNotListed, with the holders 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 
 from remuda.api.core_v1 import Node, Pod
 from remuda.api.devices import DeviceState, NodeDevices, Notice
@@ -39,7 +40,11 @@ def judge_notices(
     """The notices the node should carry; equal to `devices.notices` means no write."""
     old = {(n.reason, n.resource): n for n in devices.notices}
     live = [pod for pod in pods if pod.is_live and pod.spec.node_name == devices.name]
-    held = held_on(devices, live)
+
+    @cache
+    def held() -> Held:  # hardly ever asked for: only what is wrong has to name its holders
+        return held_on(devices, live)
+
     found = [*_lost_plugins(devices, node, held), *_unlisted(devices, node, live, held), *_node_signals(devices)]
     if silent_since is not None:
         words = "The node's agent has not renewed its lease; nothing is known of its devices until it does."
@@ -57,7 +62,7 @@ def is_held_down(notice: Notice, now: float) -> bool:
     return notice.holding_until is not None and now < to_seconds(notice.holding_until)
 
 
-def _lost_plugins(devices: NodeDevices, node: Node | None, held: Held) -> list[Notice]:
+def _lost_plugins(devices: NodeDevices, node: Node | None, held: Callable[[], Held]) -> list[Notice]:
     rows = [d for d in devices.observed.devices if d.resource]
     usable = {v.device for v in devices.verdicts if v.state in (DeviceState.HEALTHY, DeviceState.DEGRADED)}
     said = {p.resource: p for p in devices.observed.plugins if p.state == LOST}
@@ -66,8 +71,8 @@ def _lost_plugins(devices: NodeDevices, node: Node | None, held: Held) -> list[N
         mine = [d.id for d in rows if d.resource == resource]
         if resource not in said and not (_offers_none(node, resource) and usable.intersection(mine)):
             continue
-        users = _users(held, mine)
-        count = sum(device in held for device in mine)
+        users = _users(held(), mine)
+        count = sum(device in held() for device in mine)
         who = f"{count} held by {', '.join(users)}" if users else "none held"
         why = said[resource].message if resource in said else ""
         notices.append(
@@ -82,7 +87,7 @@ def _lost_plugins(devices: NodeDevices, node: Node | None, held: Held) -> list[N
     return notices
 
 
-def _unlisted(devices: NodeDevices, node: Node | None, pods: list[Pod], held: Held) -> list[Notice]:
+def _unlisted(devices: NodeDevices, node: Node | None, pods: list[Pod], held: Callable[[], Held]) -> list[Notice]:
     """Fewer devices published than there are. Those the ledger knows to be bad explain as many; a resource that offers nothing
     at all is a lost plugin's."""
     if node is None:
@@ -91,7 +96,8 @@ def _unlisted(devices: NodeDevices, node: Node | None, pods: list[Pod], held: He
     there = _told_by_pods(pods)
     for resource in {d.resource for d in devices.observed.devices if d.resource}:
         mine = [d.id for d in devices.observed.devices if d.resource == resource and d.id in fit]
-        there[resource] = {device: _users(held, [device]) for device in mine}
+        is_short = 0 < _count(node.status.capacity, resource) < len(mine)
+        there[resource] = {device: _users(held(), [device]) for device in mine} if is_short else {}
     notices: list[Notice] = []
     for name, users_of in sorted(there.items()):
         listed = _count(node.status.capacity, name)

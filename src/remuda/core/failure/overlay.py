@@ -7,6 +7,10 @@ starts without it judges the same, a moment later.
 Of a code that is said again and again one signal is held, as in the record: a driver's noise costs little and cannot push out the
 fault that took a device out of use.
 
+Streams repeat and reorder. What was heard is applied in the order of its times; what takes others back never takes back what is
+newer than it; a time ahead of the manager's clock is taken for now; and a signal older than `FORGET_S` when it is heard is left
+to the record, which has it, or has what came after it.
+
 A signal leaves when the node's record names the same code from the same source at that time or later, or after `FORGET_S`: by
 then the agent has written it, or is not going to.
 """
@@ -16,9 +20,9 @@ from __future__ import annotations
 import msgspec
 
 from remuda.api.devices import NodeDevices, ObservedDevice, Signal
-from remuda.api.meta import to_seconds
+from remuda.api.meta import to_seconds, to_time
 from remuda.core.devices.faults import classify
-from remuda.core.failure.timers import is_repeat, with_signal
+from remuda.core.failure.timers import SKEW_S, is_repeat, with_signal
 
 FORGET_S = 30.0
 MAX_PER_DEVICE = 32
@@ -29,6 +33,12 @@ class SignalOverlay:
         self._heard: dict[str, dict[str, list[tuple[float, Signal]]]] = {}  # node -> device -> (heard at, signal)
 
     def hear(self, node: str, device: str, signal: Signal, now: float) -> None:
+        if signal.time is not None:
+            age = now - to_seconds(signal.time)
+            if age > FORGET_S:
+                return
+            if age < -SKEW_S:
+                signal = msgspec.structs.replace(signal, time=to_time(now))
         kept = self._heard.setdefault(node, {}).setdefault(device, [])
         place = _standing(kept, signal)
         if place is None:
@@ -59,9 +69,23 @@ class SignalOverlay:
         kept = [(at, s) for at, s in news.pop(device.id, []) if now - at < FORGET_S and not _is_known(device, s)]
         if kept:
             news[device.id] = kept
-        for _, signal in kept:
-            device = with_signal(device, signal)
+        for _, signal in sorted(kept, key=_said_at) if len(kept) > 1 else kept:
+            device = _after(device, signal)
         return device
+
+
+def _said_at(heard: tuple[float, Signal]) -> float:
+    at, signal = heard
+    return to_seconds(signal.time) if signal.time is not None else at
+
+
+def _after(device: ObservedDevice, signal: Signal) -> ObservedDevice:
+    """`with_signal`, except that what is newer than `signal` stays, whatever that takes back."""
+    new = with_signal(device, signal)
+    if new is device or signal.time is None or len(new.signals) > len(device.signals):
+        return new
+    newer = [s for s in device.signals if s not in new.signals and s.time is not None and s.time > signal.time]
+    return msgspec.structs.replace(new, signals=[*new.signals, *newer]) if newer else new
 
 
 def _standing(kept: list[tuple[float, Signal]], again: Signal) -> int | None:

@@ -1,7 +1,10 @@
 """Which remedy: the cheapest that cures. Pure: faults, what the cluster offers and what things cost in; one choice out.
 
 price = GPUs x (rollback to the last checkpoint + stop + wait for capacity + image pull + restart)
+        + slow-down x expected time
         + P(not cured) x price of the next rung that is possible,                       in GPU-hours.
+
+The slow-down is what the gang does less afterwards: a gang that goes on with fewer ranks, or beside a slow device.
 
 Behind the last rung stands waiting for capacity, tried until it cures. That price holds the rollback as often as the rungs
 before it do; were it cheaper, a long way back to the checkpoint would make the drastic rungs look like bargains.
@@ -24,6 +27,8 @@ from remuda.api.training import Cause, Remedy
 NOT_CURED_IN_PLACE = (0.05, 0.3, 0.6, 0.9)
 NOT_CURED_ELSEWHERE = 0.05
 
+IN_PLACE_REFUSED = "InPlaceRefused"  # asked for, but nothing is restarted on a device or node that is not well
+
 # When one look finds several faults, the one nearer to the hardware explains the others: it names the recovery. A crash
 # explains a hang beside it: ranks that wait in a collective for the one that died stand still, too.
 _ROOT = [Cause.DEVICE, Cause.INFRA, Cause.MAINTENANCE, Cause.PREEMPTION, Cause.CODE, Cause.HANG]
@@ -39,6 +44,9 @@ class Fault(msgspec.Struct, frozen=True):
     message: str
     lost: bool
     signal_at: float
+    planned: bool = False  # nothing is broken: the member is moved while it could go on
+    code: int | None = None  # its process ended with
+    tail: str = ""  # the last its process wrote, where that is known
 
 
 class Offer(msgspec.Struct, frozen=True):
@@ -49,6 +57,9 @@ class Offer(msgspec.Struct, frozen=True):
     domain: str = ""
     gang_fits: str | None = None  # a domain that would take the whole gang, its own freed devices included
     why_no_room: str = ""
+    is_segmented: bool = False
+    segment_fits: str | None = None  # a domain that would take the segments that lost pods, whole
+    shrinks_to: int = 0  # ranks the gang may go on with, without the lost ones; 0 = all or nothing
 
 
 class Costs(msgspec.Struct, frozen=True):
@@ -59,8 +70,10 @@ class Costs(msgspec.Struct, frozen=True):
     rollback_s: float
     stop_s: float = 1.0
     restart_s: float = 5.0
-    new_pod_s: float = 20.0  # bind + pull + start of a pod
+    new_pod_s: float = 20.0  # bind + start of a pod
+    pull_s: float = 0.0  # its image, where it is not on the node yet
     wait_s: float = 600.0  # for capacity, when there is none
+    expected_s: float = 3600.0  # how long the job goes on, as far as is known
     same_pod_failures: int = 0  # of the worst pod, without progress in between
 
 
@@ -79,6 +92,7 @@ class _Rung(msgspec.Struct, frozen=True):
     extra_gpu_s: float
     not_cured: float
     blocked: str = ""
+    slow_gpu_s: float = 0.0  # slow-down x expected time
 
 
 def root_fault(faults: Sequence[Fault]) -> Fault:
@@ -94,24 +108,27 @@ def causes_of(faults: Sequence[Fault]) -> list[Cause]:
     return sorted(outside or {root_fault(faults).cause})
 
 
-def choose_remedy(faults: Sequence[Fault], offer: Offer, costs: Costs) -> Choice:
-    """The cheapest rung that cures all `faults` at once."""
+def choose_remedy(faults: Sequence[Fault], offer: Offer, costs: Costs, wanted: Remedy | None = None) -> Choice:
+    """The cheapest rung that cures all `faults` at once. `wanted`: the rung the job asks for; it is taken when it is possible
+    and cures, whatever the others cost. A parked spare is as good as a new pod."""
     root = root_fault(faults)
     lost = [f for f in faults if f.lost]
     rungs, waits_for = _ladder(lost, offer, costs)
     prices: dict[Remedy, float] = {}
     following = costs.gang_gpus * (costs.rollback_s + costs.stop_s + costs.wait_s) / (1 - NOT_CURED_ELSEWHERE)
     for rung in reversed(rungs):
-        base = costs.gang_gpus * (costs.rollback_s + costs.stop_s + rung.seconds) + rung.extra_gpu_s
+        base = costs.gang_gpus * (costs.rollback_s + costs.stop_s + rung.seconds) + rung.extra_gpu_s + rung.slow_gpu_s
         prices[rung.remedy] = base + rung.not_cured * following
         if not rung.blocked:
             following = prices[rung.remedy]
     open_rungs = [r for r in rungs if not r.blocked]
-    best = min(open_rungs, key=lambda r: prices[r.remedy])
+    asked_for = {wanted, Remedy.PROMOTE_SPARE} if wanted is Remedy.REPLACE_POD else {wanted}
+    best = min([r for r in open_rungs if r.remedy in asked_for] or open_rungs, key=lambda r: prices[r.remedy])
     why_not = tuple(
-        f"{r.remedy}: {r.blocked}" if r.blocked else f"{r.remedy}: costs {prices[r.remedy] / 3600:.2f} GPU-hours"
+        _why_not(r, prices[r.remedy], wanted)
         for r in rungs
-        if r.remedy is not best.remedy and (r.blocked or prices[r.remedy] >= prices[best.remedy])
+        if r.remedy is not best.remedy
+        and (r.blocked or prices[r.remedy] >= prices[best.remedy] or best.remedy in asked_for)
     )
     return Choice(
         remedy=best.remedy,
@@ -121,6 +138,14 @@ def choose_remedy(faults: Sequence[Fault], offer: Offer, costs: Costs) -> Choice
         price_gpu_hours=prices[best.remedy] / 3600,
         why_not=(*why_not, f"{best.remedy} at once: {waits_for}") if waits_for else why_not,
     )
+
+
+def _why_not(rung: _Rung, price: float, wanted: Remedy | None) -> str:
+    if rung.blocked:
+        refused = f"{IN_PLACE_REFUSED}: " if rung.remedy is Remedy.RESTART_IN_PLACE and rung.remedy is wanted else ""
+        return f"{rung.remedy}: {refused}{rung.blocked}"
+    asked = f", and the job asks for {wanted}" if wanted is not None else ""
+    return f"{rung.remedy}: costs {price / 3600:.2f} GPU-hours{asked}"
 
 
 def _ladder(lost: Sequence[Fault], offer: Offer, costs: Costs) -> tuple[list[_Rung], str]:
@@ -141,14 +166,64 @@ def _ladder(lost: Sequence[Fault], offer: Offer, costs: Costs) -> tuple[list[_Ru
     no_gang = "" if offer.gang_fits is not None else "no domain has room for the whole gang"
     # A pod taken from the spares is made up for in the background: it costs its own devices' time, not the gang's.
     refill = costs.moved_gpus * costs.new_pod_s
+    new_pod_s = costs.new_pod_s + costs.pull_s
     rungs = [
         _Rung(Remedy.RESTART_IN_PLACE, costs.restart_s, 0.0, NOT_CURED_IN_PLACE[tries], no_place),
         _Rung(Remedy.PROMOTE_SPARE, costs.restart_s, refill, NOT_CURED_ELSEWHERE, no_spare),
-        _Rung(Remedy.REPLACE_POD, costs.restart_s + costs.new_pod_s, 0.0, NOT_CURED_ELSEWHERE, no_room),
-        _Rung(Remedy.REPLACE_GANG, costs.restart_s + 2 * costs.new_pod_s, 0.0, NOT_CURED_ELSEWHERE, no_gang),
+        _Rung(Remedy.REPLACE_POD, costs.restart_s + new_pod_s, 0.0, NOT_CURED_ELSEWHERE, no_room),
+        *_move_segment(offer, costs),
+        _Rung(Remedy.REPLACE_GANG, costs.restart_s + 2 * new_pod_s, 0.0, NOT_CURED_ELSEWHERE, no_gang),
     ]
     if all(r.blocked for r in rungs):
-        # Nothing is possible now, so wait for room: the replacement is asked for and the barrier stays closed.
+        # Nothing is possible now. The replacement is asked for and the barrier stays closed until there is room for it; or the
+        # gang goes on without, where it may.
         rungs[2] = _Rung(Remedy.REPLACE_POD, costs.wait_s, 0.0, NOT_CURED_ELSEWHERE)
-        return rungs, no_room
+        shrink = _shrink(offer, costs)
+        return [*rungs, *shrink], "" if shrink and _is_cheaper(shrink[0], rungs[2], costs) else no_room
     return rungs, ""
+
+
+def _move_segment(offer: Offer, costs: Costs) -> list[_Rung]:
+    if not offer.is_segmented:
+        return []
+    blocked = "" if offer.segment_fits is not None else "no domain has room for the whole segment"
+    seconds = costs.restart_s + 1.5 * (costs.new_pod_s + costs.pull_s)
+    return [_Rung(Remedy.MOVE_SEGMENT, seconds, 0.0, NOT_CURED_ELSEWHERE, blocked)]
+
+
+def _shrink(offer: Offer, costs: Costs) -> list[_Rung]:
+    """Going on with fewer: the work of those that are missing until there is room for them, and one more stop then."""
+    if not offer.shrinks_to:
+        return []
+    missing = costs.moved_gpus * min(costs.expected_s, costs.wait_s)
+    regrow = costs.gang_gpus * (costs.stop_s + costs.restart_s) if costs.expected_s > costs.wait_s else 0.0
+    return [_Rung(Remedy.SHRINK, costs.restart_s, regrow, NOT_CURED_ELSEWHERE, slow_gpu_s=missing)]
+
+
+def _is_cheaper(rung: _Rung, other: _Rung, costs: Costs) -> bool:
+    def price(r: _Rung) -> float:
+        return costs.gang_gpus * r.seconds + r.extra_gpu_s + r.slow_gpu_s
+
+    return price(rung) < price(other)
+
+
+# -- moves that nothing forces ----------------------------------------------------------------------------------------
+
+# A device that is Degraded without being slow may fail while the job runs: so often, as far as anybody has counted.
+P_DEGRADED_FAILS = 0.25
+
+
+def can_move(faults: Sequence[Fault], offer: Offer, *, whole: bool = True) -> bool:
+    """Whether there is somewhere to go right now. `whole`: moving the gang is a way, too."""
+    moved = max(1, sum(1 for f in faults if f.lost))
+    if offer.spares >= moved or offer.spares + offer.room_in_domain >= moved:
+        return True
+    return whole and (offer.gang_fits is not None or offer.segment_fits is not None)
+
+
+def price_of_staying(costs: Costs, factor: float) -> float:
+    """GPU-hours that going on beside a degraded device costs: in coupled steps all work as slowly as the slowest; and a device
+    that is only suspect may end in a failure, with the way back to the checkpoint that goes with it."""
+    slow = costs.gang_gpus * (1.0 - 1.0 / max(1.0, factor)) * costs.expected_s
+    failing = P_DEGRADED_FAILS * costs.gang_gpus * (costs.rollback_s + costs.stop_s + costs.restart_s + costs.new_pod_s)
+    return (slow + (failing if factor <= 1.0 else 0.0)) / 3600

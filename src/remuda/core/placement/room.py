@@ -16,14 +16,15 @@ from remuda.core.placement.snapshot import NodeView, Snapshot, mask_of
 
 
 class Room:
-    def __init__(self, free: list[int], left: list[Amounts]) -> None:
+    def __init__(self, free: list[int], left: list[Amounts], worn: list[int] | None = None) -> None:
         self.free = free
+        self.worn = worn or [0] * len(free)  # Degraded ones, for pods that tolerate them
         self.left = left  # the mappings are replaced, never changed: the log holds the old ones
-        self._log: list[tuple[int, int, Amounts]] = []  # node, what it had before
+        self._log: list[tuple[int, int, Amounts, int]] = []  # node, what it had before
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> Room:
-        return cls(list(snapshot.free), list(snapshot.left))
+        return cls(list(snapshot.free), list(snapshot.left), list(snapshot.worn))
 
     def mark(self) -> int:
         """A point to go back to."""
@@ -32,19 +33,19 @@ class Room:
     def rollback(self, mark: int) -> None:
         """Give back what was taken since."""
         while len(self._log) > mark:
-            ix, self.free[ix], self.left[ix] = self._log.pop()
+            ix, self.free[ix], self.left[ix], self.worn[ix] = self._log.pop()
 
     def settle(self) -> None:
         """What was taken stays taken: nobody goes back behind this point."""
         self._log.clear()
 
-    def take(self, view: NodeView, ix: int, requests: Amounts) -> tuple[str, ...] | None:
+    def take(self, view: NodeView, ix: int, requests: Amounts, *, tolerant: bool = False) -> tuple[str, ...] | None:
         """The devices a pod gets here, taken; None, and nothing taken, when the node has not got all it asks."""
         left = self.left[ix]
         chosen = 0
         for resource, count in requests.items():
             if resource in view.resources:
-                bits = self._pick(view, ix, resource, count)
+                bits = self._pick(view, ix, resource, count, tolerant)
                 if bits is None:
                     return None
                 chosen |= bits
@@ -57,18 +58,21 @@ class Room:
         return devices
 
     def spend(self, view: NodeView, ix: int, devices: Iterable[str], requests: Amounts) -> None:
-        self._log.append((ix, self.free[ix], self.left[ix]))
-        self.free[ix] &= ~mask_of(view.devices, devices)
+        self._log.append((ix, self.free[ix], self.left[ix], self.worn[ix]))
+        rest = ~mask_of(view.devices, devices)
+        self.free[ix] &= rest
+        self.worn[ix] &= rest
         if self.left[ix]:
             self.left[ix] = {r: n - (1 if r == PODS else requests.get(r, 0)) for r, n in self.left[ix].items()}
 
-    def _pick(self, view: NodeView, ix: int, resource: str, count: int) -> int | None:
+    def _pick(self, view: NodeView, ix: int, resource: str, count: int, tolerant: bool) -> int | None:
         rows = view.resources[resource]
         free = self.free[ix] & rows
-        held = (view.usable & rows & ~self.free[ix]).bit_count()
-        if min(free.bit_count(), view.offered.get(resource, 0) - held) < count:
+        worn = self.worn[ix] & rows if tolerant and free.bit_count() < count else 0
+        held = ((view.usable | view.worn) & rows & ~self.free[ix] & ~self.worn[ix]).bit_count()
+        if min((free | worn).bit_count(), view.offered.get(resource, 0) - held) < count:
             return None
-        return choose(view, free, count)
+        return free | choose(view, worn, count - free.bit_count()) if worn else choose(view, free, count)
 
 
 def choose(view: NodeView, free: int, count: int) -> int:

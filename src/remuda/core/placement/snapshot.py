@@ -5,8 +5,13 @@ the devices its annotation names from the moment it is bound (or assumed bound);
 holds what is the truth, also after the pod's object is gone: a device is free when its node says so, not when somebody removed
 an object by force. Bit i of a mask is the node's i-th row; `resources` says which rows count for which resource.
 
+Degraded devices are kept apart (`worn`): only a pod that says it tolerates them gets one, and Healthy ones come first.
+`penalty` is what speaks against a node without closing it, its failures and those of its domain: within a domain the nodes with
+the least come first.
+
 Resources no ledger row stands for (cpu, memory, another vendor's plugin) are counted: what the node offers less what its pods
-ask. A resource of the ledger is offered only as far as the node's status does: a plugin that is lost offers nothing.
+ask. A resource of the ledger is offered only as far as the node's status does: a plugin that is lost offers nothing. One that
+is withheld on a node (`NodeDevices.withheld`) is offered there as none.
 """
 
 from __future__ import annotations
@@ -21,17 +26,21 @@ from remuda.api.conditions import is_true
 from remuda.api.core_v1 import Node, Pod, Taint, Toleration
 from remuda.api.devices import DeviceState, NodeDevices, Observed
 from remuda.api.names import ANNOTATION_DEVICES, RESOURCE_GPU
+from remuda.core.placement.leaving import leaving_of
 from remuda.core.placement.requests import PODS, Amounts, amount, amounts_of, is_extended, requests_of
+
+SUSPECT = 100  # penalty of a node in a suspect domain; what its own failures add stays below
 
 
 class NodeView(msgspec.Struct, frozen=True):
-    """One node as placement sees it. `devices` gives the mask's bit order; `usable` has a bit per Healthy device."""
+    """One node as placement sees it. `devices` gives the mask's bit order; `usable` has a bit per Healthy device, `worn` one
+    per Degraded device."""
 
     name: str
     labels: Mapping[str, str]
     devices: tuple[str, ...]
     usable: int
-    closed: str = ""  # why nothing may be placed here: dead, not ready, cordoned; "" = open
+    closed: str = ""  # why nothing may be placed here: dead, not ready, cordoned, about to go; "" = open
     taints: tuple[Taint, ...] = ()  # those that keep pods away: effect NoSchedule or NoExecute
     resources: Mapping[
         str, int
@@ -39,6 +48,9 @@ class NodeView(msgspec.Struct, frozen=True):
     offered: Amounts = {}  # the node's allocatable
     model: str = ""
     observed: Observed | None = None  # what the node shows of itself: how its devices are joined
+    withheld: frozenset[str] = frozenset()  # resources nothing of which is to be placed here
+    worn: int = 0
+    penalty: int = 0
 
 
 @dataclass(frozen=True)
@@ -50,13 +62,15 @@ class Snapshot:
     nodes: tuple[NodeView, ...]
     free: tuple[int, ...]
     left: tuple[Amounts, ...]
+    worn: tuple[int, ...] = ()  # per node: the mask of free Degraded devices; empty = none anywhere
 
     def domains(self, key: str) -> Mapping[str, list[int]]:
-        """Node indexes per value of the label; with no key the cluster is one domain called ''."""
+        """Node indexes per value of the label, least penalty first; with no key the cluster is one domain called ''."""
         found = self._domains.get(key)
         if found is None:
             found = self._domains[key] = {}
-            for ix, node in enumerate(self.nodes):
+            for ix in self._order:
+                node = self.nodes[ix]
                 value = node.labels.get(key) if key else ""
                 if value is not None:
                     found.setdefault(value, []).append(ix)
@@ -65,6 +79,12 @@ class Snapshot:
     @cached_property
     def _domains(self) -> dict[str, dict[str, list[int]]]:
         return {}
+
+    @cached_property
+    def _order(self) -> Sequence[int]:
+        places = range(len(self.nodes))
+        is_flat = not any(node.penalty for node in self.nodes)
+        return places if is_flat else sorted(places, key=lambda ix: (self.nodes[ix].penalty, ix))
 
     @cached_property
     def index(self) -> Mapping[str, int]:
@@ -81,13 +101,17 @@ class Snapshot:
         """GPUs of the node that has most, well or not; a shared one counts as often as it is offered."""
         return max((_gpus(n) for n in self.nodes), default=0)
 
+    def is_suspect(self, nodes: Sequence[int]) -> bool:
+        """Whether what they share is suspected of failing."""
+        return sum(self.nodes[ix].penalty >= SUSPECT for ix in nodes) * 2 > len(nodes)
+
     def domain_of(self, node: str, key: str) -> str:
         """The node's value of the label; '' when it has none, is unknown, or there is no key."""
         return self.nodes[self.index[node]].labels.get(key, "") if key and node in self.index else ""
 
     def is_usable(self, node: str, device: str) -> bool:
         view = next((n for n in self.nodes if n.name == node), None)
-        return view is not None and bool(mask_of(view.devices, (device,)) & view.usable)
+        return view is not None and bool(mask_of(view.devices, (device,)) & (view.usable | view.worn))
 
     def outside(self, key: str, domain: str) -> Snapshot:
         """The picture without one domain."""
@@ -96,19 +120,23 @@ class Snapshot:
             tuple(self.nodes[ix] for ix in kept),
             tuple(self.free[ix] for ix in kept),
             tuple(self.left[ix] for ix in kept),
+            tuple(self.worn[ix] for ix in kept) if self.worn else (),
         )
 
     def releasing(self, held: Iterable[tuple[str, Iterable[str], Amounts]]) -> Snapshot:
         """The picture if those (node, device ids, requests) were given back: what a gang could have if it let go first."""
         at = self.index
         free, left = list(self.free), list(self.left)
+        worn = list(self.worn or [0] * len(free))
         for node, ids, requests in held:
             if node in at:
                 ix = at[node]
                 view = self.nodes[ix]
-                free[ix] |= mask_of(view.devices, ids) & view.usable
+                back = mask_of(view.devices, ids)
+                free[ix] |= back & view.usable
+                worn[ix] |= back & view.worn
                 left[ix] = {r: n + (1 if r == PODS else requests.get(r, 0)) for r, n in left[ix].items()}
-        return Snapshot(self.nodes, tuple(free), tuple(left))
+        return Snapshot(self.nodes, tuple(free), tuple(left), tuple(worn))
 
 
 def _gpus(view: NodeView) -> int:
@@ -132,11 +160,15 @@ def build_snapshot(
     pods: Iterable[Pod],
     dead: frozenset[str] = frozenset(),
     assumed: Mapping[str, tuple[str, tuple[str, ...]]] | None = None,
+    penalties: Mapping[str, int] | None = None,
 ) -> Snapshot:
-    """`dead`: nodes whose lease ran out. `assumed`: uid -> (node, devices) of bindings not seen back yet."""
+    """`dead`: nodes whose lease ran out. `assumed`: uid -> (node, devices) of bindings not seen back yet. `penalties`: by
+    node."""
+    against = penalties or {}
     ledger = {nd.name: nd for nd in node_devices}
     views = tuple(
-        _view(node, ledger.get(node.name), node.name not in dead) for node in sorted(nodes, key=lambda n: n.name)
+        _view(node, ledger.get(node.name), node.name not in dead, against.get(node.name, 0))
+        for node in sorted(nodes, key=lambda n: n.name)
     )
     held = {view.name: set(_reported(ledger.get(view.name))) for view in views}
     left = {view.name: {r: n for r, n in view.offered.items() if r not in view.resources} for view in views}
@@ -151,8 +183,10 @@ def build_snapshot(
             if pod.uid not in is_reported:
                 held[node].update(ids)
             _spend(left[node], pod)
-    free = tuple(v.usable & ~mask_of(v.devices, held[v.name]) for v in views)
-    return Snapshot(views, free, tuple(left[v.name] for v in views))
+    taken = [mask_of(v.devices, held[v.name]) for v in views]
+    free = tuple(v.usable & ~mask for v, mask in zip(views, taken, strict=True))
+    worn = tuple(v.worn & ~mask for v, mask in zip(views, taken, strict=True))
+    return Snapshot(views, free, tuple(left[v.name] for v in views), worn)
 
 
 def _reported(devices: NodeDevices | None) -> Iterable[str]:
@@ -168,12 +202,10 @@ def _spend(left: dict[str, int], pod: Pod) -> None:
         left[resource] -= 1 if resource == PODS else requests.get(resource, 0)
 
 
-def _view(node: Node, devices: NodeDevices | None, alive: bool) -> NodeView:
+def _view(node: Node, devices: NodeDevices | None, alive: bool, penalty: int) -> NodeView:
     rows = devices.observed.devices if devices else []
     ids = tuple(d.id for d in rows)
-    healthy = {v.device for v in devices.verdicts if v.state is DeviceState.HEALTHY} if devices else set()
-    if devices:
-        healthy -= set(devices.quarantine)
+    healthy, degraded = _fit_devices(devices)
     resources: dict[str, int] = {}
     for bit, row in enumerate(rows):
         if row.resource:
@@ -189,10 +221,28 @@ def _view(node: Node, devices: NodeDevices | None, alive: bool) -> NodeView:
         closed=_closed(node, alive),
         taints=tuple(t for t in node.spec.taints if t.effect in ("NoSchedule", "NoExecute")),
         resources=resources,
-        offered=amounts_of(node.status.allocatable),
+        offered={**amounts_of(node.status.allocatable), **dict.fromkeys(devices.withheld if devices else (), 0)},
         model=devices.observed.model if devices else "",
         observed=devices.observed if devices else None,
+        withheld=frozenset(devices.withheld) if devices else frozenset(),
+        worn=mask_of(ids, degraded) if degraded else 0,
+        penalty=penalty,
     )
+
+
+def _fit_devices(devices: NodeDevices | None) -> tuple[set[str], set[str]]:
+    """(Healthy, Degraded), as far as no order keeps them out of use."""
+    healthy: set[str] = set()
+    degraded: set[str] = set()
+    if devices is not None:
+        for verdict in devices.verdicts:
+            if verdict.device in devices.quarantine:
+                continue
+            if verdict.state is DeviceState.HEALTHY:
+                healthy.add(verdict.device)
+            elif verdict.state is DeviceState.DEGRADED:
+                degraded.add(verdict.device)
+    return healthy, degraded
 
 
 def _closed(node: Node, alive: bool) -> str:
@@ -200,7 +250,9 @@ def _closed(node: Node, alive: bool) -> str:
         return "dead"
     if not is_true(node.status.conditions, "Ready"):
         return "not ready"
-    return "cordoned" if node.spec.unschedulable else ""
+    if node.spec.unschedulable:
+        return "cordoned"
+    return "about to go" if leaving_of(node) is not None else ""
 
 
 def tolerates(tolerations: Iterable[Toleration], taints: Iterable[Taint]) -> bool:

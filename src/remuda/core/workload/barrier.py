@@ -9,10 +9,13 @@ started. One that does not answer in time is given up and its devices are quaran
 from __future__ import annotations
 
 from remuda.api.meta import to_time
-from remuda.api.training import RetiredPod
+from remuda.api.training import Member, RetiredPod, SuccessPolicy
+from remuda.core.workload.backoff import restart_at
 from remuda.core.workload.faults import NOT_STOPPED
-from remuda.core.workload.gang import OPEN, common_checkpoint, seconds_of
+from remuda.core.workload.gang import OPEN, seconds_of
 from remuda.core.workload.look import Look
+from remuda.core.workload.stages import still_to_come
+from remuda.core.workload.worlds import resume_from, with_world
 
 
 def open_barrier(look: Look) -> None:
@@ -27,7 +30,12 @@ def open_barrier(look: Look) -> None:
     ]
     if len(ready) < len(views) or any(_is_waited_for(look, pod) for pod in status.retired):
         return
-    resume = common_checkpoint(ready)
+    pause = restart_at(look)
+    if pause is not None and look.now < pause:
+        return
+    is_new_stage = status.stage != len(status.done_roles)
+    worlds = [] if is_new_stage else status.worlds
+    resume = None if is_new_stage else resume_from(ready, worlds)  # another role's checkpoints are not this one's
     under_way = look.under_way
     if under_way is not None:
         stopped = [r.time for r in ready if r.time and r.pod not in under_way.replaced]
@@ -37,7 +45,14 @@ def open_barrier(look: Look) -> None:
             opened_at=now,
             resume_step=resume or 0,
         )
-    look.update(barrier=OPEN, resume_step=resume, started_at=status.started_at or to_time(look.now))
+    look.update(
+        barrier=OPEN,
+        resume_step=resume,
+        started_at=status.started_at or to_time(look.now),
+        stage=len(status.done_roles),
+        worlds=with_world(worlds, len(views), resume, look.asked_size, has_run=status.started_at is not None),
+        held_roles=[],
+    )
 
 
 def _is_waited_for(look: Look, pod: RetiredPod) -> bool:
@@ -52,10 +67,27 @@ def is_overdue(look: Look) -> bool:
 
 
 def is_complete(look: Look) -> bool:
-    """Every rank ended with 0 in this attempt. Asked before faults are: what breaks after the last step breaks nothing."""
-    status = look.status
-    if status.barrier != OPEN or not status.members:
+    """Every rank that counts ended with 0 in this attempt. Asked before faults are: what breaks after the last step breaks
+    nothing."""
+    if look.status.barrier != OPEN:
         return False
-    reports = [v.report for m in status.members if (v := look.views.get(m.uid))]
-    done = [r for r in reports if r and r.state == "exited" and r.attempt == status.attempt and r.code == 0]
-    return len(done) == len(status.members)
+    if look.spec.success == SuccessPolicy() and still_to_come(look.whole_spec, look.status):
+        return False
+    needed = _those_that_count(look)
+    return bool(needed) and all(has_ended_well(look, m) for m in needed)
+
+
+def has_ended_well(look: Look, member: Member) -> bool:
+    view = look.views.get(member.uid)
+    report = view.report if view is not None else None
+    return report is not None and (report.state, report.attempt, report.code) == ("exited", look.status.attempt, 0)
+
+
+def _those_that_count(look: Look) -> list[Member]:
+    """By the success policy: the ranks it names, or all of them."""
+    policy, members = look.spec.success, look.status.members
+    of_role = [m for m in members if policy.role in ("", m.role)]
+    if not policy.ranks:
+        return of_role
+    first = next((i for i, r in enumerate(look.ranks) if policy.role in ("", r.name)), 0)
+    return [m for m in of_role if m.rank - first in policy.ranks]

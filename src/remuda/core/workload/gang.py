@@ -13,9 +13,10 @@ import msgspec
 
 from remuda.api.conditions import find_condition
 from remuda.api.core_v1 import Pod
-from remuda.api.devices import LauncherReport, Verdict
+from remuda.api.devices import LauncherReport, Signal, Verdict
 from remuda.api.meta import to_seconds
-from remuda.api.names import ANNOTATION_DOMAIN, ANNOTATION_SPARE, LABEL_INDEX, LABEL_ROLE
+from remuda.api.names import ANNOTATION_DOMAIN, ANNOTATION_SEGMENT, ANNOTATION_SPARE, LABEL_INDEX, LABEL_ROLE
+from remuda.core.placement.leaving import Leaving
 from remuda.core.placement.snapshot import devices_of
 
 OPEN, CLOSED = "Open", "Closed"
@@ -34,6 +35,8 @@ class MemberProgress(msgspec.Struct, frozen=True):
     step_seconds: float | None = None
     checkpoint: int | None = None
     checkpoint_time: float = 0.0
+    checkpoint_seconds: float = 0.0  # the longest one took
+    total_steps: int | None = None
 
 
 class PodView(msgspec.Struct, frozen=True):
@@ -41,8 +44,12 @@ class PodView(msgspec.Struct, frozen=True):
     report: LauncherReport | None = None
     progress: MemberProgress | None = None
     bad_device: Verdict | None = None
+    slow_device: Verdict | None = None  # Degraded: it serves, but not as it should
+    leaving: Leaving | None = None  # its node is about to go
     node_dead: bool = False
     held: tuple[str, ...] = ()  # devices its node says it was given
+    signals: tuple[Signal, ...] = ()  # of those devices and of its node
+    memory_pressure: bool = False  # of its node
 
     @property
     def uid(self) -> str:
@@ -66,6 +73,12 @@ class PodView(msgspec.Struct, frozen=True):
     def made_for(self) -> str:
         """The domain the pod was made for, '' when the gang sat nowhere then."""
         return self.pod.annotations.get(ANNOTATION_DOMAIN, "")
+
+    @property
+    def segment(self) -> int:
+        """The segment it was made for; -1 for a spare, and in a gang without segments."""
+        text = self.pod.annotations.get(ANNOTATION_SEGMENT, "")
+        return int(text) if text.isdecimal() else -1
 
     @property
     def node(self) -> str:

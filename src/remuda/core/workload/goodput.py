@@ -55,11 +55,20 @@ def moved_loss(goodput: Goodput, recovery: Recovery, cause: Cause) -> Goodput:
     return msgspec.structs.replace(goodput, lost_gpu_seconds=by_cause)
 
 
-def at_time(goodput: Goodput, started_at: datetime | None, open_loss: float, now: float) -> Goodput:
-    """The ratio as of `now`; `open_loss` is what the recovery still under way has cost so far."""
+def suspended_s(status: TrainingJobStatus, now: float) -> float:
+    """For how long the gang has stood still because it was told to."""
+    since = 0.0 if status.suspended_at is None else max(0.0, now - to_seconds(status.suspended_at))
+    return status.suspended_seconds + since
+
+
+def at_time(
+    goodput: Goodput, started_at: datetime | None, open_loss: float, now: float, idle_s: float = 0.0
+) -> Goodput:
+    """The ratio as of `now`; `open_loss` is what the recovery still under way has cost so far. `idle_s`: time that does not
+    count, because nobody wanted the gang to run then."""
     if started_at is None:
         return goodput
-    wall = max(0.0, now - to_seconds(started_at))
+    wall = max(0.0, now - to_seconds(started_at) - idle_s)
     lost = min(wall, goodput.lost_seconds + open_loss)
     ettr = 1.0 if wall <= 0 else (wall - lost) / wall
     return msgspec.structs.replace(goodput, wall_seconds=round(wall, 3), ettr=round(ettr, 4))

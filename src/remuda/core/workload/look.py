@@ -7,25 +7,30 @@ call of `plan_training`; nothing of it outlives the plan.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import msgspec
 
 from remuda.api.meta import JsonObject
-from remuda.api.training import Recovery, Role, TrainingJob, TrainingJobStatus
+from remuda.api.training import Recovery, Role, TrainingJob, TrainingJobSpec, TrainingJobStatus
 from remuda.api.validation import gpus_of
+from remuda.core.failure.samples import GangSlow
 from remuda.core.placement.snapshot import Snapshot
 from remuda.core.workload.gang import PodView
+from remuda.core.workload.stages import present_roles
 
 
 class GangObserved(msgspec.Struct, frozen=True):
     """One look. `snapshot` is a thunk because only a fault needs the picture of the whole cluster. `refusal`: what the API
-    said when it last would not make pods of the gang; "" when it made them."""
+    said when it last would not make pods of the gang; "" when it made them. `slow`: what the straggler watch says of the gang as
+    a whole; None when it cannot know yet. `heard_since`: when this manager began to listen to heartbeats."""
 
     job: TrainingJob
     pods: tuple[PodView, ...]
     snapshot: Callable[[], Snapshot]
     refusal: str = ""
+    slow: GangSlow | None = None
+    heard_since: float = 0.0
 
 
 class Doomed(msgspec.Struct, frozen=True):
@@ -51,29 +56,51 @@ class TrainingPlan(msgspec.Struct, frozen=True):
     delete: tuple[Doomed, ...] = ()
     create: tuple[JsonObject, ...] = ()
     look_again_s: float | None = None
+    is_over: bool = False  # the job itself is to go: it ended long enough ago
 
 
 class Look:
     def __init__(self, observed: GangObserved, now: float) -> None:
         self.before = observed.job.status
         self.status = observed.job.status
+        self._job = observed.job
         self.spec = observed.job.spec
         self.refusal = observed.refusal
+        self.slow = observed.slow
+        self.heard_since = observed.heard_since
         self.now = now
         self.views = {v.uid: v for v in sorted(observed.pods, key=lambda v: (v.index, v.uid))}
         self.doomed: dict[str, Doomed] = {}
         self.create: list[JsonObject] = []
         self.fresh = self.status.progress  # not throttled, unlike what is written
-        self.ranks: list[Role] = [role for role in self.spec.roles for _ in range(role.replicas)]
-        self.gang_gpus = sum(gpus_of(role) for role in self.ranks)
-        self._job = observed.job
+        self.ranks: list[Role] = []
+        self.gang_gpus = 0
+        self.restage()
         self._take_snapshot = observed.snapshot
         self._snapshot: Snapshot | None = None
 
+    def restage(self) -> None:
+        """Looks again which roles are there; only those count. Asked when that has been decided anew."""
+        roles = [_sized(role, self.status.sizes) for role in present_roles(self._job.spec, self.status)]
+        self.spec = msgspec.structs.replace(self._job.spec, roles=roles)
+        self.ranks = [role for role in self.spec.roles for _ in range(role.replicas)]
+        self.gang_gpus = sum(gpus_of(role) for role in self.ranks)
+
+    @property
+    def asked_size(self) -> int:
+        """Ranks that the roles which are there would have if there were room for all."""
+        there = {role.name for role in self.spec.roles}
+        return sum(role.replicas for role in self._job.spec.roles if role.name in there)
+
+    @property
+    def whole_spec(self) -> TrainingJobSpec:
+        """With the roles that are still to come, and those that have gone."""
+        return self._job.spec
+
     @property
     def job(self) -> TrainingJob:
-        """The job with the status as decided so far."""
-        return msgspec.structs.replace(self._job, status=self.status)
+        """The job with the status as decided so far, and the roles that are there."""
+        return msgspec.structs.replace(self._job, spec=self.spec, status=self.status)
 
     @property
     def is_finished(self) -> bool:
@@ -132,3 +159,9 @@ class Look:
     def doom_all(self) -> None:
         for uid in self.views:
             self.doom(uid)
+
+
+def _sized(role: Role, sizes: Mapping[str, int]) -> Role:
+    """The role as large as it is now."""
+    size = sizes.get(role.name, role.replicas)
+    return role if size >= role.replicas else msgspec.structs.replace(role, replicas=size)

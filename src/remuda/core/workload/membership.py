@@ -10,6 +10,7 @@ is placed; later each vacant rank goes to a parked spare, else to a pod that was
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 import msgspec
@@ -17,12 +18,18 @@ import msgspec
 from remuda.api.meta import to_seconds, to_time
 from remuda.api.training import Cause, Member, Placement, RetiredPod, Role
 from remuda.core.failure.budgets import charge, exhausted
+from remuda.core.failure.rejections import BUDGET as REJECTION_BUDGET
+from remuda.core.failure.rejections import USED as REJECTIONS
+from remuda.core.failure.rejections import is_rejection, retry_after
+from remuda.core.workload import segments
 from remuda.core.workload.barrier import is_overdue
+from remuda.core.workload.elastic import missing_of
 from remuda.core.workload.faults import NOT_STOPPED
 from remuda.core.workload.gang import CLOSED, PodView
 from remuda.core.workload.look import Look
-from remuda.core.workload.outcome import fail_over_budget, refused, waiting_pods
+from remuda.core.workload.outcome import fail, fail_over_budget, refused, waiting_pods
 from remuda.core.workload.pods import build_pod
+from remuda.core.workload.returning import places_to_return_to, with_return
 
 NOT_PLACED = "InsufficientDevices"  # the scheduler's word for a gang that sits nowhere yet
 RETRY_S = 2.0  # pause after a pod that ended before it had a rank: what refused it may need a moment to let go
@@ -61,6 +68,9 @@ def _pauses(pod: RetiredPod, now: float) -> bool:
 def locate(look: Look) -> None:
     """Keeps the domain that the gang sits in: that of its first placed pod. A gang that has run keeps it even when nothing of
     it is left there, so that the scheduler gives freed room back to it first; one that never ran is free to go anywhere."""
+    if segments.is_segmented(look):
+        segments.locate_segments(look)
+        return
     where, has_run = look.status.placement, look.status.started_at is not None
     if not where.topology or look.status.members:
         return
@@ -89,11 +99,18 @@ def drop_unfit(look: Look) -> None:
 
 
 def _drop_ended(look: Look, ended: list[PodView]) -> None:
-    """Refused by its node, or its launcher gave up. Charged unless a spare's: making the same pod for ever helps nobody."""
+    """Refused by its node, or its launcher gave up. Charged unless a spare's: making the same pod for ever helps nobody. Refusals
+    are charged to none of the budgets: they have a count of their own and are tried ever more seldom."""
     is_new = not any(_pauses(pod, look.now) for pod in look.status.retired)
+    refused = [v for v in ended if is_rejection(v.pod)]
+    if is_new and any(not view.is_spare for view in refused):
+        look.update(used={**look.status.used, REJECTIONS: look.status.used.get(REJECTIONS, 0) + 1})
+    until = pause_until(look, look.status.used) if refused else look.now + RETRY_S
     for view in ended:
-        retire(look, view.uid, view.pod.status.reason or "PodEnded", look.now + RETRY_S)
-    meant = [v for v in ended if not v.is_spare]
+        retire(look, view.uid, view.pod.status.reason or "PodEnded", until)
+    if check_rejections(look, _said(refused[-1]) if refused else ""):
+        return
+    meant = [v for v in ended if not v.is_spare and v not in refused]
     if meant and is_new:
         used = charge(look.status.used, [Cause.INFRA])
         look.update(used=used)
@@ -104,8 +121,32 @@ def _drop_ended(look: Look, ended: list[PodView]) -> None:
             fail_over_budget(look, over, f"{first.name}: {text}.")
 
 
+def _said(view: PodView) -> str:
+    status = view.pod.status
+    return f"{view.pod.name}: {status.message or status.reason}."
+
+
+def pause_until(look: Look, used: Mapping[str, int]) -> float:
+    """Until when no pod is made for one that its node refused: longer with every refusal."""
+    return look.now + max(RETRY_S, retry_after(used.get(REJECTIONS, 0)))
+
+
+def check_rejections(look: Look, why: str) -> bool:
+    """Ends a gang whose pods were refused more often than anybody would wait for."""
+    is_over = look.status.used.get(REJECTIONS, 0) > REJECTION_BUDGET
+    if is_over and not look.is_finished:
+        fail(
+            look,
+            "AdmissionBudgetExhausted",
+            f"Pods were refused by their nodes {REJECTION_BUDGET} times. {why}".strip(),
+        )
+    return is_over
+
+
 def _is_misplaced(look: Look, view: PodView) -> bool:
     """Made for a domain that the gang has left since."""
+    if segments.is_segmented(look):
+        return segments.is_misplaced(look, view)
     return bool(view.made_for) and view.made_for != look.status.placement.domain
 
 
@@ -126,7 +167,12 @@ def fill_ranks(look: Look) -> None:
             taken += _fill_vacant(look, members)
         under_way = look.under_way
         if under_way is not None and taken:
-            look.amend_recovery(replaced=[*under_way.replaced, *(p for p in taken if p not in under_way.replaced)])
+            look.amend_recovery(
+                replaced=[*under_way.replaced, *(p for p in taken if p not in under_way.replaced)],
+                message=with_return(under_way, [m for m in members.values() if m.pod in taken]),
+            )
+    elif look.status.held_roles:
+        _fill_vacant(look, members, look.status.held_roles)
     look.update(members=[members[rank] for rank in sorted(members)])
 
 
@@ -145,6 +191,8 @@ def _has_stand_in(look: Look) -> bool:
 def _fill_first(look: Look, members: dict[int, Member]) -> list[str]:
     """First placement: ranks follow topology order, so they are given only when all pods are placed. A spare that is placed
     stands in for a member that was refused: it may sit in the very room that the member waits for."""
+    if segments.is_segmented(look):
+        return _fill_segments(look, members)
     chosen: dict[str, list[PodView]] = {}
     may_stand_in = _has_stand_in(look)
     for role in look.spec.roles:
@@ -158,18 +206,41 @@ def _fill_first(look: Look, members: dict[int, Member]) -> list[str]:
     return [m.pod for m in members.values()]
 
 
+def _fill_segments(look: Look, members: dict[int, Member]) -> list[str]:
+    """The same for a gang in segments: each rank gets a pod of its own segment."""
+    free = sorted((v for v in look.free() if v.is_bound and v.segment >= 0), key=_order)
+    found: dict[int, PodView] = {}
+    for rank, role in enumerate(look.ranks):
+        number = segments.segment_of(look, rank)
+        view = next((v for v in free if (v.segment, v.role) == (number, role.name)), None)
+        if view is None:
+            return []
+        free.remove(view)
+        found[rank] = view
+    members.update((rank, _member(rank, view, to_time(look.now))) for rank, view in found.items())
+    return [view.pod.name for view in found.values()]
+
+
 def _order(view: PodView) -> tuple[str, tuple[str, ...], int]:
     return view.node, view.devices, view.index
 
 
-def _fill_vacant(look: Look, members: dict[int, Member]) -> list[str]:
+def _fill_vacant(look: Look, members: dict[int, Member], only: Sequence[str] | None = None) -> list[str]:
     placed = {role.name: [v for v in look.free(role.name) if v.is_bound] for role in look.spec.roles}
     taken: list[str] = []
     for rank, role in enumerate(look.ranks):
-        if rank not in members and placed[role.name]:
-            members[rank] = _member(rank, placed[role.name].pop(0), to_time(look.now))
+        if rank in members or (only is not None and role.name not in only):
+            continue
+        view = next((v for v in placed[role.name] if _may_have(look, v, rank)), None)
+        if view is not None:
+            placed[role.name].remove(view)
+            members[rank] = _member(rank, view, to_time(look.now))
             taken.append(members[rank].pod)
     return taken
+
+
+def _may_have(look: Look, view: PodView, rank: int) -> bool:
+    return not segments.is_segmented(look) or segments.serves(look, view, segments.segment_of(look, rank))
 
 
 def _refreshed(look: Look, member: Member) -> Member:
@@ -198,15 +269,21 @@ def _ask_for_role(look: Look, role: Role) -> None:
     A pod made for a rank that waits unplaced while the rank is no longer vacant is not kept as a spare: the scheduler places
     it as a member, so a gang could wait for room it does not need.
     """
+    if segments.is_segmented(look):
+        _ask_for_segments(look, role)
+        return
     free, vacant = look.free(role.name), look.vacant(role)
-    wanted = look.spec.spares if role is look.spec.roles[0] else 0
+    wanted = (look.spec.spares if role is look.spec.roles[0] else 0) + missing_of(look, role.name)
     placed = sum(1 for v in free if v.is_bound and not v.is_spare)
     waiting = [v for v in free if not v.is_bound and not v.is_spare]
     missing = max(0, vacant - placed)
     for view in waiting[missing:]:
         look.doom(view.uid)
-    for _ in range(missing - len(waiting)):
-        _make(look, role, spare=False)
+    old_places = places_to_return_to(look, role.name)[len(waiting) :]
+    for number in range(missing - len(waiting)):
+        place = placed + len(waiting) + number
+        optional = 0 < role.min_replicas <= place and not look.status.members
+        _make(look, role, prefer=old_places[number] if number < len(old_places) else "", optional=optional)
     spares = [v for v in free if v.is_spare or (v.is_bound and placed > vacant)]
     count = sum(1 for v in free if v.is_spare) + max(0, placed - vacant)
     for view in spares[::-1][: max(0, count - wanted)]:
@@ -215,10 +292,45 @@ def _ask_for_role(look: Look, role: Role) -> None:
         _make(look, role, spare=True)
 
 
-def _make(look: Look, role: Role, *, spare: bool) -> None:
+def _ask_for_segments(look: Look, role: Role) -> None:
+    """The same for a gang in segments: a pod is made for the segment whose rank is vacant, in that segment's domain."""
+    free, vacant, domains = look.free(role.name), segments.vacancies(look, role), segments.domains_of(look)
+    for number, where in enumerate(domains):
+        mine = [v for v in free if v.segment == number]
+        waiting = [v for v in mine if not v.is_bound]
+        missing = max(0, vacant[number] - (len(mine) - len(waiting)))
+        for view in waiting[missing:]:
+            look.doom(view.uid)
+        for view in [v for v in mine if v.is_bound][vacant[number] :]:
+            look.doom(view.uid)
+        for _ in range(missing - len(waiting)):
+            _make(look, role, segment=number, domain=where)
+    spares = [v for v in free if v.segment < 0]
+    wanted = look.spec.spares if role is look.spec.roles[0] else 0
+    for view in spares[::-1][: max(0, len(spares) - wanted)]:
+        look.doom(view.uid)
+    for _ in range(wanted - len(spares)):
+        _make(look, role, spare=True)
+
+
+def _make(
+    look: Look,
+    role: Role,
+    *,
+    spare: bool = False,
+    prefer: str = "",
+    optional: bool = False,
+    segment: int = -1,
+    domain: str | None = None,
+) -> None:
     """The next free name. `pods_created` counts pods that were *seen*, so asking twice asks for the same pod."""
     index = look.status.pods_created + len(look.create)
-    look.create.append(build_pod(look.job, role, index, spare=spare, domain=look.status.placement.domain))
+    where = look.status.placement.domain if domain is None else domain
+    look.create.append(
+        build_pod(
+            look.job, role, index, spare=spare, domain=where, prefer=prefer, optional=optional, segment=segment
+        )
+    )
 
 
 def count_pods(look: Look) -> None:

@@ -33,7 +33,8 @@ def news_of(before: TrainingJobStatus, after: TrainingJobStatus) -> list[News]:
 
 
 def _news(before: TrainingJobStatus, after: TrainingJobStatus) -> Iterator[News]:
-    if after.attempt != before.attempt and before.attempt:
+    yield from _planned(before, after)
+    if after.attempt != before.attempt and before.attempt and not _is_planned(before, after):
         yield _raised(after)
     if after.members != before.members:
         yield from _taken(before, after)
@@ -47,6 +48,23 @@ def _news(before: TrainingJobStatus, after: TrainingJobStatus) -> Iterator[News]
         last = after.recoveries[-1].reason if after.recoveries else ""
         if after.reason not in (*_USUAL, last):
             yield News("WaitingForRoom", f"{after.reason}: {after.message}", is_warning=True)
+
+
+def _is_planned(before: TrainingJobStatus, after: TrainingJobStatus) -> bool:
+    """The attempt was raised because somebody wanted the gang to stop, not because something failed."""
+    is_new = len(after.recoveries) > len(before.recoveries) or after.interruptions > before.interruptions
+    return not is_new and (after.suspended_at is not None or after.done_roles != before.done_roles)
+
+
+def _planned(before: TrainingJobStatus, after: TrainingJobStatus) -> Iterator[News]:
+    if after.suspended_at is not None and before.suspended_at is None:
+        yield News("Suspended", after.message)
+    if after.suspended_at is None and before.suspended_at is not None:
+        yield News("ResumeAsked", f"The job goes on with attempt {after.attempt} when there is room.")
+    if ended := [role for role in after.done_roles if role not in before.done_roles]:
+        yield News("RoleSucceeded", f"Every rank of {', '.join(ended)} ended with code 0; what comes after starts.")
+    if joined := [role for role in after.joined_roles if role not in before.joined_roles]:
+        yield News("RoleJoins", f"It is the turn of {', '.join(joined)}.")
 
 
 def _raised(after: TrainingJobStatus) -> News:

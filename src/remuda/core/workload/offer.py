@@ -13,7 +13,7 @@ from remuda.api.codec import from_wire
 from remuda.api.core_v1 import Pod
 from remuda.api.errors import Refusal
 from remuda.api.meta import to_seconds
-from remuda.api.training import Role
+from remuda.api.training import Remedy, Role
 from remuda.api.validation import gpus_of
 from remuda.core.failure.remedy import Costs, Fault, Offer, root_fault
 from remuda.core.placement.gang import GangAsk, PodAsk, ask_of, count_fit, explain, place_members
@@ -25,11 +25,16 @@ from remuda.core.workload.gang import PodView
 from remuda.core.workload.look import Look
 from remuda.core.workload.pods import build_pod
 
+NEW_POD_S = Costs(0, 0, 0.0).new_pod_s
+UNKNOWN_REST_S = 3600.0  # that a job which does not say its steps is taken to go on for
+
 Held = tuple[str, tuple[str, ...], Amounts]  # node, device ids, requests
 
 
-def offer_for(look: Look, faults: Sequence[Fault]) -> Offer:
+def offer_for(look: Look, faults: Sequence[Fault], shrinks_to: int = 0) -> Offer:
     """What there is for the pods that the faults cost: a spare each, room beside the gang, or a domain for all of it.
+
+    `shrinks_to`: ranks the gang may go on with instead.
 
     A spare that is placed but not parked yet counts as room: it sits there already and takes the rank when it is up.
     """
@@ -39,30 +44,31 @@ def offer_for(look: Look, faults: Sequence[Fault]) -> Offer:
     after_parked = needed - parked
     after_coming = after_parked - coming
     roles = {role.name: role for role in look.spec.roles}
-    asks = [_trial(look, roles[name]) for name in after_coming.elements() if name in roles]
+    asks = [trial(look, roles[name]) for name in after_coming.elements() if name in roles]
     lost = {f.uid for f in faults if f.lost}
     unstoppable = {f.uid for f in faults if f.reason == NOT_STOPPED}
-    room, why = _room(look, _with_leavers(look, lost, unstoppable), asks)
+    room, why = _room(look, with_leavers(look, lost, unstoppable), asks)
     return Offer(
         spares=needed.total() - after_parked.total(),
         room_in_domain=after_parked.total() - after_coming.total() + room,
         domain=look.status.placement.domain,
         gang_fits=domain_for_gang(look, unstoppable),
         why_no_room=why,
+        shrinks_to=shrinks_to,
     )
 
 
 def has_room_for(look: Look, waiting: Iterable[PodView]) -> bool:
     """Whether the gang's own domain can take those pods, now or once pods on their way out are gone."""
     asks = [ask_of(v.pod) for v in waiting]
-    return _room(look, _with_leavers(look, set(), set()), asks)[0] >= len(asks)
+    return _room(look, with_leavers(look, set(), set()), asks)[0] >= len(asks)
 
 
 def domain_for_gang(look: Look, unstoppable: Set[str] = frozenset(), *, elsewhere: bool = False) -> str | None:
     """A domain that would take the whole gang if it let go of all it holds; another than its own if there is one."""
     where = look.status.placement
     picture = look.snapshot.releasing(_held(v for v in look.views.values() if _lets_go(look, v, unstoppable)))
-    members = tuple(ask for role in look.spec.roles for ask in [_trial(look, role)] * role.replicas)
+    members = tuple(ask for role in look.spec.roles for ask in [trial(look, role)] * role.replicas)
     ask = GangAsk(look.job.name, members, topology=where.topology)
     pictures = [picture.outside(where.topology, where.domain)] if where.domain else []
     if not elsewhere:
@@ -74,16 +80,37 @@ def domain_for_gang(look: Look, unstoppable: Set[str] = frozenset(), *, elsewher
     return None
 
 
-def costs_of(look: Look, faults: Sequence[Fault]) -> Costs:
+def costs_of(look: Look, faults: Sequence[Fault], *, rollback_s: float | None = None) -> Costs:
+    """`rollback_s`: when it is known otherwise than by the time since the last checkpoint."""
     since = look.fresh.checkpoint_time or look.status.started_at
+    if rollback_s is None:
+        rollback_s = max(0.0, look.now - to_seconds(since)) if since else 0.0
     roles = {role.name: role for role in look.spec.roles}
     moved = sum(gpus_of(roles[name]) for name in _roles_to_move(look, faults) if name in roles)
     return Costs(
         gang_gpus=look.gang_gpus or len(look.ranks),
         moved_gpus=moved or 1,
-        rollback_s=max(0.0, look.now - to_seconds(since)) if since else 0.0,
+        rollback_s=rollback_s,
+        pull_s=max(0.0, measured_new_pod_s(look) - NEW_POD_S),
+        expected_s=expected_s(look),
         same_pod_failures=failures_in_row(look, worst_fault(look, faults)),
     )
+
+
+def measured_new_pod_s(look: Look) -> float:
+    """How long the gang's newest replacement took to reach the barrier, image and all; 0 when there was none yet."""
+    for record in reversed(look.status.recoveries):
+        if record.remedy in (Remedy.REPLACE_POD, Remedy.REPLACE_GANG) and record.stopped_at and record.opened_at:
+            return max(0.0, to_seconds(record.opened_at) - to_seconds(record.stopped_at))
+    return 0.0
+
+
+def expected_s(look: Look) -> float:
+    """How long the job goes on: by its steps when it says how many, else as long as it has run, an hour at least."""
+    if look.spec.total_steps and look.fresh.step_seconds:
+        return max(0.0, (look.spec.total_steps - look.fresh.step) * look.fresh.step_seconds)
+    started = look.status.started_at
+    return max(UNKNOWN_REST_S, look.now - to_seconds(started) if started else 0.0)
 
 
 def worst_fault(look: Look, faults: Sequence[Fault]) -> Fault:
@@ -115,10 +142,15 @@ def _room(look: Look, picture: Snapshot, asks: Sequence[PodAsk]) -> tuple[int, s
     return fits, explain(picture, asks, where.topology, where.domain, Room.of(picture)).message
 
 
-def _with_leavers(look: Look, lost: Set[str], unstoppable: Set[str]) -> Snapshot:
+def with_leavers(look: Look, lost: Set[str], unstoppable: Set[str]) -> Snapshot:
     """The picture once the gang's pods that leave are gone."""
     leaving = lost | look.retired_uids | look.doomed.keys()
     views = (v for v in look.views.values() if v.pod.is_deleting or v.uid in leaving)
+    return look.snapshot.releasing(_held(v for v in views if _lets_go(look, v, unstoppable)))
+
+
+def released(look: Look, views: Iterable[PodView], unstoppable: Set[str]) -> Snapshot:
+    """The picture once those pods have given back what they hold, as far as they will."""
     return look.snapshot.releasing(_held(v for v in views if _lets_go(look, v, unstoppable)))
 
 
@@ -131,5 +163,5 @@ def _held(views: Iterable[PodView]) -> list[Held]:
     return [(v.node, v.devices, requests_of(v.pod)) for v in views]
 
 
-def _trial(look: Look, role: Role) -> PodAsk:
+def trial(look: Look, role: Role) -> PodAsk:
     return ask_of(from_wire(Pod, build_pod(look.job, role, 0, spare=False, domain="")))

@@ -6,14 +6,21 @@ from collections.abc import Iterator
 
 from remuda.api.conditions import find_condition, with_condition
 from remuda.api.meta import Condition, to_seconds, to_time
-from remuda.api.training import Cause, SparePod
+from remuda.api.training import Cause, SparePod, SuccessPolicy
+from remuda.core.workload import handshake, moves
+from remuda.core.workload.backoff import restart_at
 from remuda.core.workload.faults import start_deadline
 from remuda.core.workload.gang import CLOSED, OPEN, PodView, seconds_of
-from remuda.core.workload.goodput import at_time, lost_seconds, with_loss
+from remuda.core.workload.goodput import at_time, lost_seconds, suspended_s, with_loss
+from remuda.core.workload.hanging import next_hang_look
+from remuda.core.workload.lifetime import deadline_of
 from remuda.core.workload.look import Look
 
 PROGRESS_PERIOD_S = 1.0  # the API holds transitions; progress is shown, so it may be a second old
 WAITING_PERIOD_S = 1.0  # how often a gang that waits for room looks again
+SUSPENDED = "Suspended"
+GANG_COMPLETE = "GangComplete"
+GANG_SLOW = "GangSlow"  # condition: slower than it was, and no single device is to blame
 PODS_REFUSED = "PodsRefused"  # the API does not let the gang's pods be made
 MARGIN_S = 0.01  # a deadline is over only after it
 
@@ -22,8 +29,21 @@ MARGIN_S = 0.01  # a deadline is over only after it
 
 
 def succeed(look: Look) -> None:
-    look.update(phase="Succeeded", reason="AllRanksDone", message="Every rank ended with code 0.")
+    reason, message = "AllRanksDone", "Every rank ended with code 0."
+    if look.spec.success != SuccessPolicy():
+        reason, message = "SuccessPolicyMet", f"{_those_that_count(look)} ended with code 0; the others are stopped."
+    look.update(phase="Succeeded", reason=reason, message=message)
     _finish(look)
+
+
+def _those_that_count(look: Look) -> str:
+    policy = look.spec.success
+    ranks = (
+        f"Rank{'' if len(policy.ranks) == 1 else 's'} {', '.join(map(str, policy.ranks))}"
+        if policy.ranks
+        else "All ranks"
+    )
+    return f"{ranks} of role {policy.role}" if policy.role else ranks
 
 
 def fail(look: Look, reason: str, message: str) -> None:
@@ -43,7 +63,8 @@ def _finish(look: Look) -> None:
         goodput, booked = with_loss(look.status, last, look.now, look.fresh.step_seconds, look.gang_gpus)
         look.update(recoveries=[*look.status.recoveries[:-1], booked], goodput=goodput)
     look.update(finished_at=to_time(look.now), progress=look.fresh, spares=[])
-    look.update(goodput=at_time(look.status.goodput, look.status.started_at, 0.0, look.now))
+    idle_s = suspended_s(look.status, look.now)
+    look.update(goodput=at_time(look.status.goodput, look.status.started_at, 0.0, look.now, idle_s))
     look.create.clear()
     look.doom_all()
 
@@ -58,7 +79,8 @@ def summarise(look: Look) -> None:
         under_way = [r for r in look.status.recoveries[-1:] if r.first_step_at is None]
         open_loss = sum(lost_seconds(r, look.status.started_at, look.now, look.fresh.step_seconds) for r in under_way)
         if look.status != look.before:  # the ratio moves all the time; it is written with what else there is to write
-            look.update(goodput=at_time(look.status.goodput, look.status.started_at, open_loss, look.now))
+            idle_s = suspended_s(look.status, look.now)
+            look.update(goodput=at_time(look.status.goodput, look.status.started_at, open_loss, look.now, idle_s))
     look.update(conditions=_conditions(look))
 
 
@@ -66,10 +88,50 @@ def _conditions(look: Look) -> list[Condition]:
     status, now = look.status, to_time(look.now)
     is_running = status.phase == "Running"
     conditions = with_condition(status.conditions, "Running", is_running, status.reason, status.message, now)
+    conditions = _suspended(look, conditions)
+    conditions = _complete(look, conditions)
+    conditions = _slow(look, conditions)
     if look.is_finished:
         kind = "Complete" if status.phase == "Succeeded" else "Failed"
         conditions = with_condition(conditions, kind, True, status.reason, status.message, now)
     return conditions
+
+
+def _slow(look: Look, conditions: list[Condition]) -> list[Condition]:
+    """Said once it is known to be slow, and afterwards that it is not. What nobody knows is left as it was."""
+    slow = look.slow
+    if slow is None or (not slow.reason and find_condition(conditions, GANG_SLOW) is None):
+        return conditions
+    message = slow.message or "The gang keeps its best pace."
+    return with_condition(
+        conditions, GANG_SLOW, bool(slow.reason), slow.reason or "PaceNormal", message, to_time(look.now)
+    )
+
+
+def _suspended(look: Look, conditions: list[Condition]) -> list[Condition]:
+    """Only of a job that was suspended once; afterwards it says that it is not."""
+    is_suspended = look.status.suspended_at is not None
+    if not is_suspended and find_condition(conditions, SUSPENDED) is None:
+        return conditions
+    reason = SUSPENDED if is_suspended else "Resumed"
+    message = "spec.suspend is true." if is_suspended else "spec.suspend is false."
+    return with_condition(conditions, SUSPENDED, is_suspended, reason, message, to_time(look.now))
+
+
+def _complete(look: Look, conditions: list[Condition]) -> list[Condition]:
+    """Whether every rank is there, of a gang that has run. One below its size says so for as long as it is."""
+    status = look.status
+    if status.started_at is None or look.is_finished or status.suspended_at is not None:
+        return [c for c in conditions if c.type != GANG_COMPLETE]
+    size, least = look.asked_size, sum(r.min_replicas or r.replicas for r in look.spec.roles)
+    there = [m for m in status.members if m.uid in look.views]  # while it runs: whoever cannot go on has closed the barrier
+    if status.barrier == CLOSED:
+        views = ((m, look.views[m.uid]) for m in there)
+        there = [m for m, view in views if view.is_usable and view.is_ready_for(status.attempt)]
+    is_whole = len(there) >= size
+    reason = "AllRanksThere" if is_whole else ("BelowMinimum" if len(there) < least else "BelowSize")
+    message = f"{len(there)} of {size} ranks are there; {least} are needed to train."
+    return with_condition(conditions, GANG_COMPLETE, is_whole, reason, message, to_time(look.now))
 
 
 def _spares(look: Look) -> list[SparePod]:
@@ -84,7 +146,23 @@ def _spares(look: Look) -> list[SparePod]:
 def _phase(look: Look) -> tuple[str, str, str]:
     """(phase, reason, message)."""
     status, size = look.status, len(look.ranks)
+    if status.suspended_at is not None:
+        step = (
+            f"the checkpoint of step {status.progress.checkpoint_step}"
+            if status.progress.checkpoint_step
+            else "the beginning"
+        )
+        return SUSPENDED, SUSPENDED, f"Everything is given back. Resumes from {step} when spec.suspend is false."
+    if status.barrier == OPEN and status.held_roles:
+        waiting = ", ".join(status.held_roles)
+        return (
+            "Running",
+            "RoleJoining",
+            f"Attempt {status.attempt} runs; role {waiting} starts when all of it is ready.",
+        )
     if status.barrier == OPEN:
+        if size < look.asked_size:
+            return "Running", "FewerRanks", f"{size} of {look.asked_size} ranks run attempt {status.attempt}."
         return "Running", "BarrierOpen", f"All {size} ranks run attempt {status.attempt}."
     has_run = status.started_at is not None
     if look.refusal and look.create:  # before the scheduler's word: it only says that pods are missing
@@ -94,9 +172,8 @@ def _phase(look: Look) -> tuple[str, str, str]:
         return "Recovering" if has_run else "Pending", refusal.reason, refusal.message
     ready = sum(1 for m in status.members if (v := look.views.get(m.uid)) and v.is_ready_for(status.attempt))
     text = f"{ready} of {size} ranks are ready for attempt {status.attempt}."
-    if has_run:
-        last = look.last_recovery
-        return "Recovering", last.reason if last else "WaitingAtBarrier", text
+    if has_run and look.under_way is not None:
+        return "Recovering", look.under_way.reason, text
     return ("Starting", "WaitingAtBarrier", text) if status.members else ("Pending", "WaitingForPlacement", text)
 
 
@@ -129,17 +206,37 @@ def look_again_s(look: Look) -> float | None:
     """Seconds until time alone would change the plan; None when only an event can."""
     if look.is_finished:
         return None
+    if look.status.suspended_at is not None:
+        return _while_suspended(look)
     waits = [at - look.now + MARGIN_S for at in _deadlines(look) if at >= look.now]
     if look.status.barrier == OPEN:
         if look.fresh != look.status.progress:
             waits.append(PROGRESS_PERIOD_S)
+        if look.status.held_roles:
+            waits.append(WAITING_PERIOD_S)
     elif len(look.status.members) < len(look.ranks):
         waits.append(WAITING_PERIOD_S)  # room appears without an event of this gang
     return min(waits, default=None)
 
 
+def _while_suspended(look: Look) -> float | None:
+    """A pod that does not stop in time costs its devices; nothing else can happen by itself."""
+    late = seconds_of(look.status.attempt_raised_at, look.now) + look.spec.failure.stop_deadline_seconds
+    return late - look.now + MARGIN_S if look.status.retired and late >= look.now else None
+
+
 def _deadlines(look: Look) -> Iterator[float]:
     status, limits = look.status, look.spec.failure
+    if (at := handshake.next_look(look)) is not None:
+        yield at
+    if (at := next_hang_look(look)) is not None:
+        yield at
+    if (at := moves.next_move_look(look)) is not None:
+        yield at
+    if (at := restart_at(look)) is not None:
+        yield at
+    if (at := deadline_of(look)) is not None:
+        yield at
     for pod in status.retired:
         if pod.until is not None:
             yield to_seconds(pod.until)

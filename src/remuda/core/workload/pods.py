@@ -13,7 +13,11 @@ from remuda.api.meta import JsonObject, OwnerReference
 from remuda.api.names import (
     ANNOTATION_DOMAIN,
     ANNOTATION_GANG_SIZE,
+    ANNOTATION_HAS_RUN,
     ANNOTATION_LAUNCH,
+    ANNOTATION_OPTIONAL,
+    ANNOTATION_PREFER_NODE,
+    ANNOTATION_SEGMENT,
     ANNOTATION_SPARE,
     ANNOTATION_TOPOLOGY_REQUIRED,
     LABEL_GANG,
@@ -30,8 +34,9 @@ def pod_name(job: str, role: str, index: int) -> str:
     return f"{job}-{role}-{index}"
 
 
-def build_pod(job: TrainingJob, role: Role, index: int, *, spare: bool, domain: str) -> JsonObject:
-    """`domain`: where the rest of the gang sits, or '' when it sits nowhere yet."""
+def build_pod(job: TrainingJob, role: Role, index: int, *, spare: bool, domain: str, prefer: str = "", optional: bool = False, segment: int = -1) -> JsonObject:
+    """`domain`: where the rest of the gang sits, or '' when it sits nowhere yet. `prefer`: the node it had better sit on.
+    `optional`: the gang may start without it. `segment`: the one it is made for, -1 = none."""
     annotations = {
         **role.template.metadata.annotations,
         ANNOTATION_LAUNCH: "true",
@@ -43,6 +48,14 @@ def build_pod(job: TrainingJob, role: Role, index: int, *, spare: bool, domain: 
         annotations[ANNOTATION_DOMAIN] = domain
     if spare:
         annotations[ANNOTATION_SPARE] = "true"
+    if segment >= 0:
+        annotations[ANNOTATION_SEGMENT] = str(segment)
+    if optional:
+        annotations[ANNOTATION_OPTIONAL] = "true"
+    if prefer:
+        annotations[ANNOTATION_PREFER_NODE] = prefer
+    if job.status.started_at is not None and not spare:
+        annotations[ANNOTATION_HAS_RUN] = "true"
     owner = OwnerReference(
         job.resource.api_version, job.resource.kind, job.name, job.uid, controller=True, block_owner_deletion=True
     )

@@ -6,9 +6,12 @@ books what it cost; getting far enough refills the budgets.
 
 from __future__ import annotations
 
+import msgspec
+
 from remuda.api.meta import to_seconds, to_time
 from remuda.api.training import Progress
 from remuda.core.failure.budgets import refill
+from remuda.core.workload.eta import eta_at, pace_s
 from remuda.core.workload.gang import OPEN, MemberProgress
 from remuda.core.workload.goodput import with_loss
 from remuda.core.workload.look import Look
@@ -17,11 +20,13 @@ from remuda.core.workload.outcome import PROGRESS_PERIOD_S
 
 def read_progress(look: Look) -> None:
     status, old = look.status, look.status.progress
-    found = [v.progress for m in status.members if (v := look.views.get(m.uid)) and v.progress]
+    at_work = [m for m in status.members if m.role not in status.held_roles]
+    found = [v.progress for m in at_work if (v := look.views.get(m.uid)) and v.progress]
     beats = [b for b in found if b.attempt == status.attempt]
-    if not beats or len(beats) < len(status.members):
+    if not beats or len(beats) < len(at_work):
         return
     look.fresh = _reduced(beats, old, status.resume_step or 0)
+    look.fresh = _with_eta(look, beats)
     _end_recovery(look, max(b.first_step_time for b in beats))
     used, at = refill(look.spec.failure.budgets, status.used, status.refill_step, look.fresh.step)
     if at != status.refill_step:
@@ -43,6 +48,19 @@ def _reduced(beats: list[MemberProgress], old: Progress, resumed: int) -> Progre
         time=to_time(max(b.time for b in beats)),
         steps=[b.step for b in beats],
     )
+
+
+def _with_eta(look: Look, beats: list[MemberProgress]) -> Progress:
+    fresh = look.fresh
+    reported = max((b.total_steps or 0 for b in beats), default=0)
+    total = look.spec.total_steps or reported
+    pace = pace_s(beats, look.status.resume_step or 0, fresh.step_seconds)
+    seen = to_seconds(fresh.time) if fresh.time is not None else look.now
+    at = eta_at(fresh.step, total, pace, look.status.goodput.ettr, seen)
+    fresh = msgspec.structs.replace(fresh, total_steps=total, eta=None if at is None else to_time(round(at)))
+    old = look.status.progress
+    # The ratio moves all the time; the estimate moves with the steps alone, or every look would write a new one.
+    return old if msgspec.structs.replace(fresh, eta=old.eta) == old else fresh
 
 
 def _end_recovery(look: Look, at: float) -> None:

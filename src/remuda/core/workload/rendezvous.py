@@ -8,6 +8,8 @@ children. PET_* are torchrun's flags as variables; its own restarts are off beca
 from __future__ import annotations
 
 from remuda.api.training import Member, TrainingJob
+from remuda.core.workload.stages import world_size
+from remuda.core.workload.worlds import ranks_at
 
 MASTER_PORT = 29500
 JAX_PORT = 55527
@@ -16,7 +18,7 @@ JAX_PORT = 55527
 def member_env(job: TrainingJob, member: Member, gpus: int) -> dict[str, str]:
     """Variables for the child of `member`'s launcher in the job's current attempt."""
     members = job.status.members
-    world = len(members)
+    world = world_size(job)
     first = members[0] if members else member
     master = first.address or "127.0.0.1"
     attempt = job.status.attempt
@@ -64,4 +66,6 @@ def member_env(job: TrainingJob, member: Member, gpus: int) -> dict[str, str]:
     # Empty means "from the beginning", which the launcher must hear: checkpoints of a history given up are then never used again.
     resume = job.status.resume_step
     env["REMUDA_RESUME_STEP"] = "" if resume is None else str(resume)
+    if job.status.worlds and resume is not None:
+        env["REMUDA_CHECKPOINT_RANKS"] = str(ranks_at(job.status.worlds, resume))
     return env

@@ -2,6 +2,7 @@
 
     import remuda_train as remuda
 
+    remuda.init(total_steps=steps)                    # for progress and ETA; may be left out
     step = remuda.resume_step()                       # None: start from the beginning
     model = decode(remuda.load(step)) if step is not None else fresh()
     for step in range((step or 0) + 1, steps + 1):
@@ -10,7 +11,7 @@
         if step % 100 == 0 or remuda.checkpoint_requested():
             remuda.save(step, encode(model))          # durable, verified on load, reported
 
-A script may do without it: write {"step": N, "stepTime": s, "selfTime": s, "checkpoint": N} as JSON to
+A script may do without it: write {"step": N, "stepTime": s, "selfTime": s, "checkpoint": N, "totalSteps": N} as JSON to
 $REMUDA_PROGRESS_FILE (write another file, then rename it over).
 
 A checkpoint of rank R is <dir>/rank-R/step-N.ckpt; its side file step-N.json, written last, is what makes it count.
@@ -21,8 +22,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import os
+import signal
 import socket
+import threading
 import time
 
 KEEP = 3  # newest good checkpoints kept of a rank: two to fall back to when the newest is corrupt
@@ -32,6 +36,16 @@ _sock: list[socket.socket] = []
 
 class CorruptCheckpoint(ValueError):
     """The checkpoint does not match its side file. It has been marked bad: the next attempt falls back to an older one."""
+
+
+class LossNotFinite(ArithmeticError):
+    """The loss is NaN or infinite. Left uncaught it ends the process, and Remuda blames the code, not the device."""
+
+
+def init(total_steps: int | None = None) -> None:
+    """How many steps there will be. Said along with every report."""
+    if total_steps is not None:
+        _last["total"] = int(total_steps)
 
 
 def rank() -> int:
@@ -57,10 +71,17 @@ def checkpoint_dir() -> str:
 
 
 def report(
-    step: int, step_time: float | None = None, self_time: float | None = None, checkpoint: int | None = None
+    step: int,
+    step_time: float | None = None,
+    self_time: float | None = None,
+    checkpoint: int | None = None,
+    loss: float | None = None,
 ) -> None:
     """Say which step is done. `step_time` is measured between reports when not given; `self_time` is the part of it
-    spent on own work before waiting for the other ranks, which is what tells the slow rank from those it holds up."""
+    spent on own work before waiting for the other ranks, which is what tells the slow rank from those it holds up.
+    A `loss` that is not finite raises LossNotFinite before anything is said of the step."""
+    if loss is not None and not math.isfinite(loss):
+        raise LossNotFinite(f"the loss is {loss} at step {step}")
     now = time.monotonic()
     if step_time is None and "step" in _last and step > _last["step"]:
         step_time = (now - _last["time"]) / (step - _last["step"])
@@ -80,18 +101,34 @@ def save(step: int, data: bytes, keep: int = KEEP) -> str:
 
 
 def load(step: int) -> bytes:
-    """The bytes given to `save`. Raises CorruptCheckpoint (and marks it bad), or FileNotFoundError."""
-    return read_checkpoint(checkpoint_dir(), rank(), step)
+    """The bytes given to `save`. Raises CorruptCheckpoint (and marks it bad), or FileNotFoundError.
+
+    A rank that was not there when the checkpoint was made (the gang has grown since) gets what another one saved."""
+    ranks = int(os.environ.get("REMUDA_CHECKPOINT_RANKS") or 0)
+    return read_checkpoint(checkpoint_dir(), rank() % ranks if 0 < ranks <= rank() else rank(), step)
 
 
 def checkpoint_requested() -> float | None:
-    """The deadline (unix seconds) of a checkpoint Remuda waits for; None when there is none, or `save` has served it."""
+    """The deadline (unix seconds) of a checkpoint Remuda waits for; None when there is none, or `save` has served it.
+
+    A request names the first step it may be of, so that all ranks save the same one: ask after `report`ing the step."""
     try:
         with open(os.environ.get("REMUDA_CHECKPOINT_REQUEST_FILE", ""), encoding="utf-8") as file:
-            deadline = float(json.load(file)["deadline"])
+            request = json.load(file)
+        deadline, first = float(request["deadline"]), int(request.get("step") or 0)
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return None if deadline == _last.get("served") else deadline
+    return None if deadline == _last.get("served") or _last.get("step", first) < first else deadline
+
+
+def _heard(number: int, frame: object) -> None:
+    """SIGUSR1 says that there is a request; the next `checkpoint_requested` reads it. Without a handler it would kill."""
+
+
+def _listen() -> None:
+    with contextlib.suppress(ValueError, OSError):  # not in the main thread, or no such signal here
+        if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL:
+            signal.signal(signal.SIGUSR1, _heard)
 
 
 def _send(step: int | None = None, checkpoint: int | None = None, **times: float | None) -> None:
@@ -102,7 +139,7 @@ def _send(step: int | None = None, checkpoint: int | None = None, **times: float
     if checkpoint is not None:
         _last["checkpoint"] = int(checkpoint)
     # The newest checkpoint is said again each time: a datagram may be lost, a checkpoint must not be.
-    message = {"attempt": attempt(), "step": step, "checkpoint": _last.get("checkpoint")}
+    message = {"attempt": attempt(), "step": step, "checkpoint": _last.get("checkpoint"), "totalSteps": _last.get("total")}
     message.update((name, float(value)) for name, value in times.items() if value is not None)
     directory = -1
     try:
@@ -181,3 +218,6 @@ def read_checkpoint(directory: str, rank: int, step: int) -> bytes:
 def mark_bad(directory: str, rank: int, step: int, why: str) -> None:
     """From now on nobody is told to resume from it."""
     _write(_stem(directory, rank, int(step)) + ".bad", why.encode())
+
+
+_listen()

@@ -156,7 +156,8 @@ async def test_a_reboot_forgets_what_a_machine_forgets(backend: FakeBackend) -> 
     backend.leave_behind("gpu-1")
     backend.count_ecc("gpu-2", uncorrected=1)
     backend.hang()
-    backend.drop("gpu-7")
+    backend.drop("gpu-6")
+    backend.inject("gpu-7", "device-missing", "replace")
     backend.replace("gpu-3")
     replaced = next(d.uuid for d in backend.inventory() if d.id == "gpu-3")
     ears.forget()
@@ -166,6 +167,7 @@ async def test_a_reboot_forgets_what_a_machine_forgets(backend: FakeBackend) -> 
     assert backend.counters("gpu-2") is None
     assert await backend.check_clean("gpu-1")
     assert ("", "driver-back") in ears.all_codes
+    assert "gpu-6" in backend.present()
     assert "gpu-7" not in backend.present()
     assert next(d.uuid for d in backend.inventory() if d.id == "gpu-3") == replaced
 

@@ -100,3 +100,32 @@ def test_what_is_held_says_the_same_as_all_that_was_heard(seed: int) -> None:
         told = with_signal(told, signal)
         held = overlay.merged(a_node(), at).observed.devices[0]
         assert (held.signals, held.flaps) == (told.signals, told.flaps)
+
+
+def test_a_stream_out_of_order_says_the_same() -> None:
+    overlay = SignalOverlay()
+    for at, code in ((12.0, "health-back"), (10.0, "health-lost"), (10.0, "health-lost")):
+        overlay.hear("n1", "gpu-0", xid(code, at), 13.0)
+    assert codes(overlay.merged(a_node(), 13.0))[0] == []
+
+
+def test_an_old_cure_takes_back_no_newer_fault_of_the_record() -> None:
+    overlay = SignalOverlay()
+    written = a_node(ObservedDevice("gpu-0", "H100", signals=[xid("xid-79", 20)]))
+    overlay.hear("n1", "gpu-0", xid("probe-passed", 15), 21.0)
+    assert "xid-79" in codes(overlay.merged(written, 21.0))[0]
+    overlay.hear("n1", "gpu-0", xid("probe-passed", 22), 23.0)
+    assert codes(overlay.merged(written, 23.0))[0] == ["probe-passed"]
+
+
+def test_what_is_old_when_it_is_heard_is_left_to_the_record() -> None:
+    overlay = SignalOverlay()
+    overlay.hear("n1", "gpu-0", xid("health-lost", 10), 10 + FORGET_S + 1)
+    assert codes(overlay.merged(a_node(), 10 + FORGET_S + 1))[0] == []
+
+
+def test_a_time_ahead_of_the_managers_clock_is_now() -> None:
+    overlay = SignalOverlay()
+    overlay.hear("n1", "gpu-0", xid("xid-79", 10_000), 20.0)
+    [signal] = overlay.merged(a_node(), 20.0).observed.devices[0].signals
+    assert signal.time == to_time(20)

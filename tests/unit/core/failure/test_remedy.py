@@ -5,7 +5,7 @@ import pytest
 
 from remuda.api.training import Budgets, Cause, Remedy
 from remuda.core.failure.budgets import charge, exhausted, recharge, refill
-from remuda.core.failure.remedy import Costs, Fault, Offer, causes_of, choose_remedy, root_fault
+from remuda.core.failure.remedy import Costs, Fault, Offer, causes_of, choose_remedy, price_of_staying, root_fault
 
 COSTS = Costs(gang_gpus=64, moved_gpus=8, rollback_s=60.0)
 PLENTY = Offer(spares=1, room_in_domain=4, domain="rack-1", gang_fits="rack-2")
@@ -107,3 +107,31 @@ def test_a_charge_moves_to_the_cause_that_explains_it() -> None:
 @pytest.mark.parametrize(("step", "after"), [(109, ({"code": 2}, 10)), (110, ({}, 110))])
 def test_budgets_refill_on_progress(step: int, after: tuple[dict[str, int], int]) -> None:
     assert refill(Budgets(refill_after_steps=100), {"code": 2}, 10, step) == after
+
+
+def test_it_shrinks_only_when_nothing_else_is_possible_and_waiting_costs_more() -> None:
+    elastic = Offer(shrinks_to=7)
+    assert choose_remedy([BROKEN], elastic, COSTS).remedy is Remedy.SHRINK
+    for better in (Offer(spares=1, shrinks_to=7), Offer(room_in_domain=1, shrinks_to=7), Offer(gang_fits="r", shrinks_to=7)):
+        assert choose_remedy([BROKEN], better, COSTS).remedy is not Remedy.SHRINK
+    soon = msgspec.structs.replace(COSTS, wait_s=5.0)
+    assert choose_remedy([BROKEN], elastic, soon).remedy is Remedy.REPLACE_POD, "another stop later costs more than waiting"
+
+
+def test_a_segment_is_moved_rather_than_the_gang() -> None:
+    offer = Offer(is_segmented=True, segment_fits="rack-3", gang_fits="rack-4")
+    assert choose_remedy([BROKEN], offer, COSTS).remedy is Remedy.MOVE_SEGMENT
+    full = Offer(is_segmented=True, gang_fits="rack-4")
+    assert choose_remedy([BROKEN], full, COSTS).remedy is Remedy.REPLACE_GANG
+
+
+def test_the_image_is_part_of_the_price() -> None:
+    slow = msgspec.structs.replace(COSTS, pull_s=300.0)
+    prices = [choose_remedy([BROKEN], Offer(room_in_domain=1), costs).price_gpu_hours for costs in (COSTS, slow)]
+    assert prices[1] - prices[0] == pytest.approx(64 * 300 / 3600, rel=0.1)
+
+
+def test_staying_beside_a_slow_device_costs_the_slow_down_of_all() -> None:
+    costs = Costs(gang_gpus=64, moved_gpus=8, rollback_s=60.0, expected_s=7200.0)
+    assert price_of_staying(costs, 2.0) == pytest.approx(64.0)
+    assert price_of_staying(costs, 1.0) < 1.0

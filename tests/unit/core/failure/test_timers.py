@@ -5,8 +5,9 @@ import pytest
 
 from remuda.api.devices import DeviceState, NodeDevices, Observed, ObservedDevice, QuarantineOrder, Signal
 from remuda.api.meta import ObjectMeta, to_time
+from remuda.core.failure.fusion import settles_at
 from remuda.core.failure.ledger import judge_node
-from remuda.core.failure.timers import MAX_FLAPS, Timers, flapping, settles_at, with_signal
+from remuda.core.failure.timers import MAX_FLAPS, Timers, flapping, with_signal
 
 TIMERS = Timers(debounce_s=5.0, flap_window_s=100.0, flap_limit=2)
 GPU = ObservedDevice(id="gpu-0", type="H100")

@@ -2,12 +2,14 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from remuda.api.core_v1 import Pod, Toleration
 from remuda.api.devices import DeviceState
 from remuda.api.errors import Refusal
 from remuda.core.placement.gang import GangAsk, PlacementPlan, plan_placement
+from remuda.core.placement.snapshot import SUSPECT
 from tests.builders.gangs import NodeBuilder, a_gang_ask, a_held_pod, a_node, a_snapshot, racks
 
 ALL = tuple(f"gpu-{i}" for i in range(8))
@@ -142,3 +144,66 @@ def test_an_assumed_binding_holds_its_devices_until_it_is_seen() -> None:
     waiting = a_held_pod("w")
     assumed = {waiting.uid: ("node-01", ALL[:6])}
     assert a_snapshot(racks(1), [waiting], assumed=assumed).free[0].bit_count() == 2
+
+
+# --- what speaks against a place ----------------------------------------------------------------------------------------
+
+
+def tolerant(ask: GangAsk) -> GangAsk:
+    members = tuple(msgspec.structs.replace(m, tolerates_degraded=True) for m in ask.members)
+    return msgspec.structs.replace(ask, members=members)
+
+
+def test_a_degraded_device_is_avoided_and_given_to_those_who_tolerate_it() -> None:
+    nodes = [a_node("node-01").device("gpu-1", DeviceState.DEGRADED)]
+    ask = a_gang_ask(1, gpus=8, topology="")
+    assert refusal(nodes, ask).reason == "InsufficientDevices"
+    assert placed(nodes, tolerant(ask)) == {"job-0": ("node-01", ALL)}
+    assert placed(nodes, a_gang_ask(1, gpus=7, topology=""))["job-0"] == (
+        "node-01",
+        tuple(d for d in ALL if d != "gpu-1"),
+    )
+
+
+def test_who_tolerates_degraded_devices_gets_healthy_ones_first() -> None:
+    nodes = [a_node("node-01").device("gpu-0", DeviceState.DEGRADED), a_node("node-02")]
+    assert placed(nodes, tolerant(a_gang_ask(1, gpus=8, topology="")))["job-0"][0] == "node-02"
+    assert "gpu-0" not in placed(nodes[:1], tolerant(a_gang_ask(1, gpus=2, topology="")))["job-0"][1]
+
+
+def test_a_degraded_device_is_not_given_twice() -> None:
+    nodes = [a_node("node-01").device("gpu-0", DeviceState.DEGRADED).gpus(1)]
+    both = placed(
+        nodes,
+        tolerant(a_gang_ask(1, gpus=1, topology="", key="default/a")),
+        tolerant(a_gang_ask(1, gpus=1, topology="", key="default/b")),
+    )
+    assert len(both) == 1
+    holder = a_held_pod("other", "node-01", ["gpu-0"])
+    assert placed(nodes, tolerant(a_gang_ask(1, gpus=1, topology="")), pods=[holder]) == {}
+
+
+def test_a_quarantined_or_unhealthy_device_is_tolerated_by_nobody() -> None:
+    nodes = [a_node("node-01").gpus(1).device("gpu-0", DeviceState.DEGRADED).quarantined("gpu-0")]
+    assert placed(nodes, tolerant(a_gang_ask(1, gpus=1, topology=""))) == {}
+    assert (
+        placed([a_node().gpus(1).device("gpu-0", DeviceState.UNHEALTHY)], tolerant(a_gang_ask(1, gpus=1, topology="")))
+        == {}
+    )
+
+
+def test_nodes_with_failures_behind_them_come_last() -> None:
+    nodes = [a_node(f"node-0{n}") for n in (1, 2, 3)]
+    ask = a_gang_ask(2, gpus=8, topology="")
+    assert {n for n, _ in placed(nodes, ask).values()} == {"node-01", "node-02"}
+    assert {n for n, _ in placed(nodes, ask, penalties={"node-01": 2, "node-02": 1}).values()} == {"node-02", "node-03"}
+    assert len(placed(nodes, a_gang_ask(3, gpus=8, topology=""), penalties={"node-01": 2})) == 3
+
+
+def test_a_suspect_rack_is_taken_when_no_other_will_do() -> None:
+    nodes = racks(2, 4)
+    suspect = {"node-01": SUSPECT, "node-02": SUSPECT}
+    assert {n for n, _ in placed(nodes, a_gang_ask(2)).values()} == {"node-01", "node-02"}
+    assert {n for n, _ in placed(nodes, a_gang_ask(2), penalties=suspect).values()} == {"node-03", "node-04"}
+    full = [a_held_pod(f"h{n}", f"node-0{n}", ALL) for n in (3, 4, 5, 6)]
+    assert {n for n, _ in placed(nodes, a_gang_ask(2), pods=full, penalties=suspect).values()} == {"node-01", "node-02"}

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from remuda.api.devices import DeviceState, Verdict
+from remuda.api.devices import DeviceState, Signal, Verdict
 from remuda.api.meta import Condition, to_time
 from remuda.api.training import Cause, Member, TrainingJob
 from remuda.core.workload.faults import find_faults, never_ran
@@ -154,3 +154,40 @@ def test_an_older_attempts_end_is_not_read() -> None:
 )
 def test_the_newest_step_that_everyone_has(kept: list[list[int]], step: int | None) -> None:
     assert common_checkpoint([a_report(f"p{i}", checkpoints=c) for i, c in enumerate(kept)]) == step
+
+
+# --- whose exit it was ------------------------------------------------------------------------------------------------
+
+
+def an_exit(*signals: Signal, pressure: bool = False, code: int = 1) -> PodView:
+    view = a_view("exited", code=code)
+    return msgspec.structs.replace(view, signals=signals, memory_pressure=pressure)
+
+
+def said(code: str, at: float = NOW - 1.0) -> Signal:
+    return Signal("kmsg", code, time=to_time(at))
+
+
+@pytest.mark.parametrize(
+    ("view", "expected"),
+    [
+        (an_exit(), (Cause.CODE, "ProcessExited", False)),
+        (
+            an_exit(said("xid-94")),
+            (Cause.DEVICE, "Xid94", False),
+        ),  # contained: the pod may go on, the memory is to blame
+        (an_exit(said("xid-31")), (Cause.CODE, "Xid31", False)),
+        (an_exit(said("xid-94", NOW - 60)), (Cause.CODE, "ProcessExited", False)),
+        (an_exit(pressure=True, code=137), (Cause.INFRA, "NodeMemoryPressure", False)),
+        (an_exit(pressure=True), (Cause.CODE, "ProcessExited", False)),
+    ],
+)
+def test_an_exit_is_read_with_what_stood_around_it(view: PodView, expected: tuple[Cause, str, bool]) -> None:
+    assert found(view) == expected
+
+
+def test_how_far_to_look_back_is_the_jobs_own() -> None:
+    one = job()
+    failure = msgspec.structs.replace(one.spec.failure, look_back_seconds=120.0)
+    patient = msgspec.structs.replace(one, spec=msgspec.structs.replace(one.spec, failure=failure))
+    assert found(an_exit(said("xid-94", NOW - 60)), patient) == (Cause.DEVICE, "Xid94", False)

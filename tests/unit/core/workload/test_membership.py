@@ -7,6 +7,7 @@ import pytest
 
 from remuda.api.names import ANNOTATION_DOMAIN, ANNOTATION_SPARE
 from remuda.api.training import Remedy
+from remuda.core.failure.rejections import BUDGET, LONGEST_RETRY_S
 from tests.builders.gang_model import GangModel, a_gang
 from tests.builders.gangs import a_job, racks
 
@@ -150,7 +151,7 @@ def test_a_gang_that_never_ran_moves_when_its_rack_lost_the_room() -> None:
 # --- pods without a rank ----------------------------------------------------------------------------------------------
 
 
-def test_a_pod_that_its_node_refuses_is_made_again_after_a_pause_and_charged_once() -> None:
+def test_a_pod_that_its_node_refuses_is_made_again_after_a_pause_and_costs_no_budget() -> None:
     gang = a_gang(JOB, racks(4))
     gang.look()
     gang.schedule()
@@ -159,23 +160,24 @@ def test_a_pod_that_its_node_refuses_is_made_again_after_a_pause_and_charged_onc
     gang.deliver()
     plan = gang.look()
     assert plan.create == ()
-    assert gang.status.used == {"infra": 1}
+    assert gang.status.used == {"admission": 1}
     assert plan.look_again_s == pytest.approx(1.0)  # a vacant rank is looked at every second; the pause ends after two
     gang.advance(2.1)
     assert gang.settle().is_running
-    assert gang.status.used == {"infra": 1}
+    assert gang.status.used == {"admission": 1}
 
 
 def test_a_pod_that_is_always_refused_fails_the_job_by_name() -> None:
     gang = a_gang(JOB.budgets(infra=2), racks(4))
-    for _ in range(10):
+    for _ in range(3 * BUDGET):
+        assert gang.status.phase != "Failed" or gang.status.used["admission"] > BUDGET
         gang.deliver()
         gang.look()
         gang.schedule()
         for pod in gang.gang:
             gang.kubelet(pod.uid, refuse=True)
-        gang.advance(3.0)
-    assert (gang.status.phase, gang.status.reason) == ("Failed", "InfraBudgetExhausted")
+        gang.advance(LONGEST_RETRY_S + 1)
+    assert (gang.status.phase, gang.status.reason) == ("Failed", "AdmissionBudgetExhausted")
     assert "UnexpectedAdmissionError" in gang.status.message
 
 

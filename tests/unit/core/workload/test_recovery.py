@@ -300,7 +300,7 @@ def test_the_devices_of_a_deleted_pod_are_waited_for_rather_than_moving_everyone
     gang.lagging = {victim.uid}  # it takes its grace
     gang.settle(5)
     assert gang.recovery.remedy is Remedy.REPLACE_POD
-    assert gang.status.reason == "DomainFull"
+    assert gang.status.reason == "PodDeleted", "its old place is free in a moment"
     assert [m.pod for m in gang.status.members] == ["job-worker-1", "job-worker-2"]
     gang.lagging.clear()
     recovered(gang)

@@ -1,0 +1,112 @@
+"""Idle-device controller: the shell around `core.failure.idle`. One key per node; looks again when a pod's time is over."""
+
+from __future__ import annotations
+
+import msgspec
+
+from remuda.api.codec import to_wire
+from remuda.api.conditions import is_true
+from remuda.api.core_v1 import Pod
+from remuda.api.devices import NodeDevices
+from remuda.api.errors import Conflict, NotFound, TooManyRequests
+from remuda.api.meta import Condition, JsonObject, OwnerReference
+from remuda.api.remedies import RemedyPolicy
+from remuda.api.training import TrainingJob
+from remuda.controllers.view import ClusterView
+from remuda.core.failure.idle import DEVICE_IDLE, IdlePlan, idle_pods, plan_idle
+from remuda.kube.cluster import Cluster, Preconditions
+from remuda.kube.events import SILENCE, EventSink
+from remuda.kube.workqueue import WorkQueue
+from remuda.kube.writes import write_all
+
+
+class Seen(msgspec.Struct, frozen=True):
+    devices: NodeDevices
+    labels: dict[str, str]
+    pods: tuple[Pod, ...]
+
+
+class IdleController:
+    """A `Reconciler` keyed by node name."""
+
+    def __init__(
+        self, cluster: Cluster, view: ClusterView, queue: WorkQueue[str], *, events: EventSink = SILENCE
+    ) -> None:
+        self._cluster, self._view, self._queue, self._events = cluster, view, queue, events
+        view.devices.subscribe(self._on_devices)
+        view.pods.subscribe(self._on_pod)
+        view.policies.subscribe(self._on_policy)
+
+    def _on_devices(self, old: NodeDevices | None, new: NodeDevices | None) -> None:
+        if new is not None and (old is None or _idle(old) != _idle(new)):
+            self._queue.add(new.name)
+
+    def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
+        """Only what was told matters: whether it still holds anything is the node's word."""
+        if new is not None and new.spec.node_name and is_true(new.status.conditions, DEVICE_IDLE):
+            self._queue.add(new.spec.node_name)
+
+    def _on_policy(self, old: RemedyPolicy | None, new: RemedyPolicy | None) -> None:
+        if old is None or new is None or old.spec != new.spec:
+            for node in self._view.devices.items():
+                if any(_idle(node)):
+                    self._queue.add(node.name)
+
+    async def observe(self, key: str) -> Seen | None:
+        devices, node = self._view.devices.get(key), self._view.nodes.get(key)
+        if devices is None:
+            return None
+        return Seen(devices, node.labels if node is not None else {}, tuple(self._view.pods.by_index("node", key)))
+
+    def plan(self, observed: Seen | None, now: float) -> IdlePlan:
+        if observed is None:
+            return IdlePlan()
+        policies = self._view.policies.items()
+        found = idle_pods(observed.devices, observed.pods, observed.labels, policies, self._job, now)
+        return plan_idle(found, observed.pods, now)
+
+    def _job(self, namespace: str, name: str) -> TrainingJob | None:
+        return self._view.jobs.get(name, namespace)
+
+    async def apply(self, plan: IdlePlan) -> float | None:
+        await write_all(lambda told: self._tell(*told), plan.tell)
+        await write_all(lambda due: self._reclaim(*due), plan.reclaim)
+        for namespace, owner, why in plan.suspend:
+            await self._suspend(namespace, owner, why)
+        return plan.look_again_s
+
+    async def _tell(self, pod: Pod, conditions: list[Condition], why: str) -> None:
+        status: JsonObject = {"status": {"conditions": [to_wire(c) for c in conditions]}}
+        when = Preconditions(uid=pod.uid, resource_version=pod.metadata.resource_version)
+        try:
+            await self._cluster.patch(Pod, pod.name, status, pod.namespace, subresource="status", when=when)
+        except NotFound:
+            return
+        is_idle = is_true(conditions, DEVICE_IDLE)
+        (self._events.warning if is_idle else self._events.normal)(pod, DEVICE_IDLE if is_idle else "DeviceUsed", why)
+
+    async def _reclaim(self, pod: Pod, why: str) -> None:
+        try:
+            await self._cluster.evict(pod.name, pod.namespace, when=Preconditions(uid=pod.uid))
+        except TooManyRequests as refused:
+            self._events.normal(pod, "EvictionHeldUp", f"{refused.message} It is asked again.")
+            return
+        except (NotFound, Conflict):
+            return
+        self._events.warning(pod, "DeviceReclaimed", why)
+
+    async def _suspend(self, namespace: str, owner: OwnerReference, why: str) -> None:
+        """Kept, without its pods: whoever needs it resumes it."""
+        job = self._view.jobs.get(owner.name, namespace)
+        if job is None or job.uid != owner.uid or job.spec.suspend:
+            return
+        patch: JsonObject = {"spec": {"suspend": True}}
+        try:
+            await self._cluster.patch(TrainingJob, owner.name, patch, namespace, when=Preconditions(uid=owner.uid))
+        except (NotFound, Conflict):
+            return
+        self._events.warning(job, "DeviceReclaimed", f"Suspended. {why}")
+
+
+def _idle(node: NodeDevices) -> list[object]:
+    return [row.idle_since for row in node.observed.devices if row.idle_since is not None]

@@ -1,0 +1,299 @@
+"""Remedy controller: climbs the device ladder of every incident, one key per incident.
+
+`core.failure.ladder` says what should stand; this makes it so, in an order in which a crash between any two writes costs
+nothing: first the nodes are taken (guarded by their versions, so that two incidents never have one), then the record is written,
+then what it stands for is done under the record's own key, and nodes are given back last. What is done already is found done.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import structlog
+
+from remuda.api.codec import to_wire
+from remuda.api.core_v1 import NODE_LEASE_NAMESPACE, Node, Pod
+from remuda.api.devices import NodeDevices
+from remuda.api.errors import NotFound, TooManyRequests
+from remuda.api.incidents import Incident, IncidentStatus, RemedyOutcome, SubjectKind
+from remuda.api.meta import JsonObject
+from remuda.api.remedies import RemedyPolicy
+from remuda.controllers.remedy_hooks import ObjectHooks
+from remuda.controllers.remedy_table import RemedyTable
+from remuda.controllers.remedy_taints import QuarantineTaints
+from remuda.controllers.taint_rules import TaintRules
+from remuda.controllers.view import ClusterView
+from remuda.core.failure.drain import Domain, holder_of, node_patch, owners_of
+from remuda.core.failure.ladder import BY, climb
+from remuda.core.failure.ladder_case import Case, Step
+from remuda.core.failure.rollout import owner_named
+from remuda.core.failure.rungs import began_at, device_records, is_under_remedy
+from remuda.core.failure.silence import agent_lease, silent_since
+from remuda.kube.cluster import Cluster, Preconditions
+from remuda.kube.events import SILENCE, EventSink
+from remuda.kube.workqueue import WorkQueue
+
+log = structlog.get_logger(__name__)
+
+# Limits are counted over what this controller wrote, so one look is ended before the next begins.
+WORKERS = 1
+WOKEN = 16  # held-back incidents looked at when one makes room
+
+
+class Plan(msgspec.Struct, frozen=True):
+    case: Case
+    step: Step
+    nodes: tuple[Node, ...]  # that carry our marks, or are to
+    ledgers: tuple[NodeDevices, ...]  # that have orders of ours, or are to
+
+
+class RemedyController:
+    """A `Reconciler` keyed by incident name."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        view: ClusterView,
+        table: RemedyTable,
+        queue: WorkQueue[str],
+        *,
+        events: EventSink = SILENCE,
+        taints: TaintRules | None = None,
+    ) -> None:
+        self._cluster = cluster
+        self._view = view
+        self._table = table
+        self._queue = queue
+        self._events = events
+        self._hooks = ObjectHooks(cluster)
+        self._taints = QuarantineTaints(taints)
+        view.incidents.subscribe(self._on_incident)
+        view.devices.subscribe(self._on_devices)
+        view.nodes.subscribe(self._on_node)
+        view.pods.subscribe(self._on_pod)
+        view.policies.subscribe(self._on_policy)
+
+    # --- what wakes a look --------------------------------------------------------------------------------------------
+
+    def _on_incident(self, old: Incident | None, new: Incident | None) -> None:
+        incident = new or old
+        assert incident is not None
+        if incident.spec.subject.kind is SubjectKind.GANG:
+            return
+        was, is_now = old is not None and is_under_remedy(old), new is not None and is_under_remedy(new)
+        if was and not is_now:
+            for name in self._table.held(self._table.policy_of(incident.spec.subject.node).name, WOKEN):
+                self._queue.add(name)
+        is_over = new is not None and not new.is_open and (old is None or not old.is_open)
+        if new is not None and (not is_over or (old is None and began_at(new) is not None)):
+            self._queue.add(new.name)
+
+    def _on_devices(self, old: NodeDevices | None, new: NodeDevices | None) -> None:
+        devices = new or old
+        assert devices is not None
+        self._wake(devices.name)
+        for name in {order.by for order in devices.orders.values()}:
+            self._wake_one(name)
+
+    def _on_node(self, old: Node | None, new: Node | None) -> None:
+        node = new or old
+        assert node is not None
+        if old is None or new is None or _matters(old) != _matters(new):
+            self._wake(node.name)
+            self._wake_one(holder_of(node))
+
+    def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
+        pod = new or old
+        assert pod is not None
+        name = pod.spec.node_name
+        if name and (old is None or new is None or _leaving(old) != _leaving(new)):
+            self._wake(name)
+            if (node := self._view.nodes.get(name)) is not None:
+                self._wake_one(holder_of(node))
+
+    def _on_policy(self, old: RemedyPolicy | None, new: RemedyPolicy | None) -> None:
+        if old is None or new is None or old.spec != new.spec:
+            for incident in self._view.incidents.items():
+                if incident.is_open and incident.spec.subject.kind is not SubjectKind.GANG:
+                    self._queue.add(incident.name)
+
+    def _wake(self, node: str) -> None:
+        for incident in self._view.incidents.by_index("open-node", node):
+            self._queue.add(incident.name)
+
+    def _wake_one(self, incident: str) -> None:
+        if incident and self._view.incidents.get(incident) is not None:
+            self._queue.add(incident)
+
+    # --- observe, plan, apply -----------------------------------------------------------------------------------------
+
+    async def observe(self, key: str) -> Incident | None:
+        return self._table.newest(key)
+
+    def plan(self, observed: Incident | None, now: float) -> Plan | None:
+        if observed is None or observed.spec.subject.kind is SubjectKind.GANG:
+            return None
+        case = self._case(observed, now)
+        step = climb(case, now)
+        ours = {n.name: n for n in self._view.nodes.by_index("marked", observed.name)}
+        ours |= {n: case.nodes[n] for n in step.hold | step.cordon if n in case.nodes}
+        ledgers = {d.name: d for d in self._view.devices.by_index("ordered", observed.name)}
+        ledgers |= {n: case.ledgers[n] for n in step.orders if n in case.ledgers}
+        if case.devices is not None:
+            ledgers[case.devices.name] = case.devices
+        return Plan(case, step, tuple(ours.values()), tuple(ledgers.values()))
+
+    def _case(self, incident: Incident, now: float) -> Case:
+        view, name = self._view, incident.spec.subject.node
+        node = view.nodes.get(name)
+        domain = self._table.domain_of(node) if node is not None else Domain("", (name,) if name else ())
+        nodes = {n: found for n in domain.nodes if (found := view.nodes.get(n)) is not None}
+        owners = {owner for n in nodes.values() for owner in owners_of(n)} - {incident.name}
+        lease = view.leases.get(agent_lease(name), NODE_LEASE_NAMESPACE)
+        return Case(
+            incident=incident,
+            policy=self._table.policy_of(name),
+            domain=domain,
+            nodes=nodes,
+            ledgers={n: ledger for n in domain.nodes if (ledger := view.devices.get(n)) is not None},
+            pods={n: view.pods.by_index("node", n) for n in domain.nodes},
+            gate=self._table.gate(incident, now) if incident.is_open else None,
+            at_work=frozenset(filter(self._is_at_work, owners)),
+            made=self._hooks.made(incident.name),
+            is_silent=silent_since(lease, now) is not None,
+        )
+
+    def _is_at_work(self, owner: str) -> bool:
+        """Marks of incidents that are closed, and of roll-outs that are gone, bind nobody."""
+        other = self._table.newest(owner)
+        if other is not None:
+            return other.is_open
+        return any(owner_named(rollout.name) == owner for rollout in self._view.rollouts.items())
+
+    async def apply(self, planned: Plan | None) -> float | None:
+        if planned is None:
+            return None
+        case, step = planned.case, planned.step
+        for node in planned.nodes:
+            if node.name in step.hold:
+                await self._mark(node, case.incident.name, step)
+        await self._write_status(case.incident, step.status)
+        for ledger in planned.ledgers:
+            await self._write_orders(ledger, case, step)
+        if step.quarantine is not None and await self._taints.stands(case, step.quarantine.reason):
+            self._events.normal(
+                case.incident, "DeviceTainted", f"{case.subject.device} is kept from claims by a DeviceTaintRule."
+            )
+        if step.drain is not None:
+            for pod in step.drain.evict:
+                await self._evict(pod)
+            for pod in step.drain.delete:
+                await self._delete(pod)
+        again = step.look_again_s
+        if step.call is not None and await self._hooks.call(case.incident.name, step.call):
+            again = 0.0
+        for node in planned.nodes:
+            if node.name not in step.hold:
+                await self._mark(node, case.incident.name, step)
+        if not case.incident.is_open:
+            self._hooks.forget(case.incident.name)
+        return again
+
+    async def _mark(self, node: Node, incident: str, step: Step) -> None:
+        is_empty = node.name in step.cordon
+        request = step.request if is_empty else None
+        patch = node_patch(node, incident, hold=node.name in step.hold, cordon=is_empty, request=request)
+        if not patch:
+            return
+        try:
+            when = Preconditions(resource_version=node.metadata.resource_version)
+            await self._cluster.patch(Node, node.name, patch, when=when)
+        except NotFound:
+            log.info("remedy.node_gone", node=node.name, incident=incident)
+
+    async def _write_status(self, incident: Incident, status: IncidentStatus) -> None:
+        patch = _status_patch(incident.status, status)
+        if not patch:
+            return
+        when = Preconditions(resource_version=incident.metadata.resource_version)
+        written = await self._cluster.patch(Incident, incident.name, {"status": patch}, subresource="status", when=when)
+        self._table.wrote(written)
+        self._tell(incident, status)
+
+    async def _write_orders(self, ledger: NodeDevices, case: Case, step: Step) -> None:
+        patch = _devices_patch(ledger, case, step)
+        if case.subject.device in patch.get("quarantine", {}) and step.quarantine is None:
+            await self._taints.lifted(case)
+        if patch:
+            when = Preconditions(resource_version=ledger.metadata.resource_version)
+            await self._cluster.patch(NodeDevices, ledger.name, patch, when=when)
+
+    async def _evict(self, pod: Pod) -> None:
+        try:
+            await self._cluster.evict(pod.name, pod.namespace, when=Preconditions(uid=pod.uid))
+        except TooManyRequests as error:
+            log.info("remedy.budget", pod=f"{pod.namespace}/{pod.name}", message=error.message)
+        except NotFound:
+            pass
+
+    async def _delete(self, pod: Pod) -> None:
+        try:
+            await self._cluster.delete(Pod, pod.name, pod.namespace, when=Preconditions(uid=pod.uid))
+        except NotFound:
+            pass
+
+    def _tell(self, incident: Incident, status: IncidentStatus) -> None:
+        before = device_records(incident.status.remedies)
+        for key, record in device_records(status.remedies).items():
+            if key in before and before[key].outcome is record.outcome:
+                continue
+            words = f"{key} of {record.target}: {record.outcome}. {record.message}".strip()
+            is_bad = record.outcome in (RemedyOutcome.FAILED, RemedyOutcome.TIMED_OUT)
+            tell = self._events.warning if is_bad else self._events.normal
+            tell(incident, f"Remedy{record.outcome}", words)
+            log.info("remedy", incident=incident.name, key=key, outcome=record.outcome, reason=record.reason)
+
+
+def _status_patch(old: IncidentStatus, new: IncidentStatus) -> JsonObject:
+    """Our own fields, those that changed."""
+    patch: JsonObject = {}
+    if new.phase is not old.phase:
+        patch["phase"] = new.phase.value
+    if new.remedies != old.remedies:
+        patch["remedies"] = [to_wire(r) for r in new.remedies]
+    if new.soak_until != old.soak_until:
+        patch["soakUntil"] = new.soak_until.isoformat() if new.soak_until is not None else None
+    if new.ticket != old.ticket:
+        patch["ticket"] = new.ticket
+    if new.conditions != old.conditions:
+        patch["conditions"] = [to_wire(c) for c in new.conditions]
+    return patch
+
+
+def _devices_patch(ledger: NodeDevices, case: Case, step: Step) -> JsonObject:
+    """Our own quarantine and orders, those that changed. Another's order for the device is left as it is."""
+    patch: JsonObject = {}
+    name, device = case.incident.name, case.subject.device
+    if ledger.name == case.subject.node and device:
+        there = ledger.quarantine.get(device)
+        is_ours = there is not None and there.incident == name
+        may_be = there is None or is_ours or (there.by == BY and not there.incident)
+        if step.quarantine is not None and may_be and not is_ours:
+            patch["quarantine"] = {device: to_wire(step.quarantine)}
+        elif step.quarantine is None and is_ours:
+            patch["quarantine"] = {device: None}
+    wanted = step.orders.get(ledger.name, {})
+    orders: JsonObject = {id: None for id, order in ledger.orders.items() if order.by == name and id not in wanted}
+    orders |= {id: to_wire(order) for id, order in wanted.items() if id not in ledger.orders}
+    if orders:
+        patch["orders"] = orders
+    return patch
+
+
+def _matters(node: Node) -> tuple[object, ...]:
+    """What of a node a ladder may wait for."""
+    ready = next((c.status for c in node.status.conditions if c.type == "Ready"), "")
+    return node.spec, node.annotations, node.labels, ready, node.is_deleting
+
+
+def _leaving(pod: Pod) -> tuple[bool, bool, str]:
+    return pod.is_deleting, pod.is_live, pod.spec.node_name

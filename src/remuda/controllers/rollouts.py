@@ -1,0 +1,152 @@
+"""Rollout controller: the nodes of a NodeRollout, their ledgers and pods -> its status, cordons, drains and orders.
+
+One key per NodeRollout. The status is written first, guarded by its version; what must stand follows from it, so whatever was not
+written after it is written at the next look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+import structlog
+
+from remuda.api.codec import to_wire
+from remuda.api.core_v1 import Node, Pod
+from remuda.api.devices import NodeDevices
+from remuda.api.errors import NotFound, TooManyRequests
+from remuda.api.meta import JsonObject
+from remuda.api.rollouts import NodeRollout, NodeRolloutStatus, RolloutPhase, StepPhase
+from remuda.controllers.remedy_hooks import ObjectHooks
+from remuda.controllers.view import ClusterView
+from remuda.core.failure.rollout import RolloutPlan, RolloutSeen, given_back, is_of, plan_rollout, selects
+from remuda.kube.cluster import Cluster, Preconditions
+from remuda.kube.events import SILENCE, EventSink
+from remuda.kube.workqueue import WorkQueue
+
+log = structlog.get_logger(__name__)
+
+
+class Gone(msgspec.Struct, frozen=True):
+    """A roll-out that was deleted, and who may still carry its name."""
+
+    rollout: str
+    nodes: tuple[Node, ...]
+
+
+class RolloutController:
+    """A `Reconciler` keyed by the roll-out's name."""
+
+    def __init__(
+        self, cluster: Cluster, view: ClusterView, queue: WorkQueue[str], *, events: EventSink = SILENCE
+    ) -> None:
+        self._cluster = cluster
+        self._view = view
+        self._queue = queue
+        self._events = events
+        self._hooks = ObjectHooks(cluster)
+        self._busy: dict[str, str] = {}  # node -> the roll-out it is under
+        view.rollouts.subscribe(self._on_rollout)
+        view.devices.subscribe(lambda old, new: self._on_node((new or old or NodeDevices()).name))
+        view.pods.subscribe(self._on_pod)
+
+    def _on_rollout(self, old: NodeRollout | None, new: NodeRollout | None) -> None:
+        rollout = new or old
+        if rollout is None:
+            return
+        self._busy = {node: name for node, name in self._busy.items() if name != rollout.name}
+        if new is not None:
+            self._busy |= {step.node: new.name for step in new.status.steps if step.phase is not StepPhase.DONE}
+        self._queue.add(rollout.name)
+
+    def _on_node(self, node: str) -> None:
+        if node in self._busy:
+            self._queue.add(self._busy[node])
+
+    def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
+        for pod in (old, new):
+            if pod is not None and pod.spec.node_name:
+                self._on_node(pod.spec.node_name)
+
+    async def observe(self, key: str) -> RolloutSeen | Gone:
+        rollout = self._view.rollouts.get(key)
+        if rollout is None or rollout.is_deleting:
+            return Gone(key, tuple(self._view.nodes.items()))
+        under = {step.node for step in rollout.status.steps}
+        nodes = {n.name: n for n in self._view.nodes.items() if selects(rollout, n) or n.name in under}
+        ledgers = {name: found for name in nodes if (found := self._view.devices.get(name)) is not None}
+        nodes = {name: node for name, node in nodes.items() if name in ledgers or name in under}
+        pods = {name: self._view.pods.by_index("node", name) for name in nodes}
+        made = {name: it for name in under if (it := self._hooks.made(f"{key}/{name}")) is not None}
+        return RolloutSeen(rollout, nodes, ledgers, pods, made)
+
+    def plan(self, observed: RolloutSeen | Gone, now: float) -> RolloutPlan | dict[str, JsonObject]:
+        if isinstance(observed, Gone):
+            patches = {node.name: given_back(observed.rollout, node) for node in observed.nodes}
+            return {name: patch for name, patch in patches.items() if patch}
+        return plan_rollout(observed, now)
+
+    async def apply(self, plan: RolloutPlan | dict[str, JsonObject]) -> float | None:
+        if not isinstance(plan, RolloutPlan):
+            await self._mark(plan)
+            return None
+        rollout = plan.rollout
+        if plan.status != rollout.status:
+            await self._write(rollout, plan.status)
+        await self._mark(plan.patches)
+        for drain in plan.drains:
+            for pod in drain.evict:
+                await self._evict(pod)
+            for pod in drain.delete:
+                await self._delete(pod)
+        for node in plan.orders:
+            await self._order(plan, node)
+        again = plan.look_again_s
+        for node, call in plan.calls.items():
+            if await self._hooks.call(f"{rollout.name}/{node}", call):
+                again = 0.0
+        return again
+
+    async def _mark(self, patches: Mapping[str, JsonObject]) -> None:
+        for node, patch in patches.items():
+            found = self._view.nodes.get(node)
+            if found is not None:
+                when = Preconditions(resource_version=found.metadata.resource_version)
+                await self._cluster.patch(Node, node, patch, when=when)
+
+    async def _write(self, rollout: NodeRollout, status: NodeRolloutStatus) -> None:
+        body = to_wire(status)
+        for part in ("stoppedBecause", "done", "failed"):
+            body.setdefault(part, None)
+        when = Preconditions(resource_version=rollout.metadata.resource_version)
+        await self._cluster.patch(NodeRollout, rollout.name, {"status": body}, subresource="status", when=when)
+        if status.phase is not rollout.status.phase:
+            log.info("rollout", rollout=rollout.name, phase=status.phase, why=status.stopped_because)
+            tell = self._events.warning if status.phase is RolloutPhase.STOPPED else self._events.normal
+            tell(rollout, f"Rollout{status.phase}", status.stopped_because or f"{status.done} of {status.total} done.")
+
+    async def _order(self, plan: RolloutPlan, node: str) -> None:
+        found = self._view.devices.get(node)
+        if found is None:
+            return
+        wanted = plan.orders[node]
+        there = {id for id in found.orders if is_of(id, plan.rollout)}
+        patch: JsonObject = dict.fromkeys(there - wanted.keys())
+        patch |= {id: to_wire(order) for id, order in wanted.items() if id not in there}
+        if patch:
+            when = Preconditions(resource_version=found.metadata.resource_version)
+            await self._cluster.patch(NodeDevices, node, {"orders": patch}, when=when)
+
+    async def _evict(self, pod: Pod) -> None:
+        try:
+            await self._cluster.evict(pod.name, pod.namespace, when=Preconditions(uid=pod.uid))
+        except TooManyRequests as error:
+            log.info("rollout.budget", pod=f"{pod.namespace}/{pod.name}", message=error.message)
+        except NotFound:
+            pass
+
+    async def _delete(self, pod: Pod) -> None:
+        try:
+            await self._cluster.delete(Pod, pod.name, pod.namespace, when=Preconditions(uid=pod.uid))
+        except NotFound:
+            pass

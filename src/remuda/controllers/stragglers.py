@@ -1,0 +1,162 @@
+"""Straggler watch: the newest steps of each gang -> who is slow -> findings in NodeDevices, and GangSlow for its job.
+
+One key per gang; ("", node) looks at a node's findings after a probe. Heartbeats wake a gang at most once in LOOK_S, and a look
+without a new step costs nothing. Only transitions are written: a finding when a rank turns slow, its end when it is normal.
+
+What a look needs of the past is durable where it matters: that a rank was slow is the finding itself. The window of samples and
+the gang's best pace are memory; a new manager needs a new window, and until then changes nothing of what was found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+import structlog
+
+from remuda.api.codec import to_wire
+from remuda.api.devices import NodeDevices
+from remuda.api.meta import JsonObject
+from remuda.api.training import TrainingJob
+from remuda.controllers.view import ClusterView
+from remuda.core.failure.pace import GangLook, Pace, look_at
+from remuda.core.failure.samples import NOT_SLOW, GangSlow, Sample
+from remuda.core.failure.slow_ranks import Findings, found_slow, outdated, plan_findings
+from remuda.kube.cluster import Cluster, Preconditions
+from remuda.kube.events import SILENCE, EventSink
+from remuda.kube.workqueue import WorkQueue
+from remuda.link.progress import ProgressBoard
+
+log = structlog.get_logger(__name__)
+
+Key = tuple[str, str]
+
+LOOK_S = 1.0
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """A gang (`job`) or, after a probe, a node (`probed`)."""
+
+    job: TrainingJob | None = None
+    groups: tuple[Mapping[int, Sequence[Sample]], ...] = ()
+    nodes: Mapping[str, NodeDevices] = {}
+    pace: Pace | None = None
+    was_slow: bool = False
+    newest: tuple[int, int] = (0, 0)
+    probed: NodeDevices | None = None
+
+
+class Found(msgspec.Struct, frozen=True):
+    job: TrainingJob | None
+    findings: tuple[Findings, ...] = ()
+    look: GangLook | None = None
+    gang: GangSlow | None = None  # None: too early to say
+    newest: tuple[int, int] = (0, 0)
+
+
+class StragglerController:
+    """A `Reconciler` keyed by (namespace, name) of a TrainingJob, or ("", node). `wake`: what makes the job's own controller
+    look, which alone writes its status."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        view: ClusterView,
+        board: ProgressBoard,
+        queue: WorkQueue[Key],
+        wake: Callable[[Key], None],
+        *,
+        events: EventSink = SILENCE,
+    ) -> None:
+        self._cluster = cluster
+        self._view = view
+        self._board = board
+        self._queue = queue
+        self._wake = wake
+        self._events = events
+        self._paces: dict[Key, Pace] = {}
+        self._seen: dict[Key, tuple[int, int]] = {}  # attempt and newest step of the last look
+        self._waiting: set[Key] = set()
+        view.jobs.subscribe(self._on_job)
+        view.devices.subscribe(self._on_devices)
+        board.subscribe(self._on_progress)
+
+    def _on_job(self, old: TrainingJob | None, new: TrainingJob | None) -> None:
+        if new is None and old is not None:
+            key = (old.namespace, old.name)
+            for memory in (self._paces, self._seen, self._view.slow_gangs):
+                memory.pop(key, None)
+            self._waiting.discard(key)
+
+    def _on_devices(self, old: NodeDevices | None, new: NodeDevices | None) -> None:
+        if new is not None and new.findings and outdated(new) is not None:
+            self._queue.add(("", new.name))
+
+    def _on_progress(self, namespace: str, gang: str, notable: bool) -> None:
+        key = (namespace, gang)
+        if key not in self._waiting:
+            self._waiting.add(key)
+            self._queue.add_after(key, LOOK_S)
+
+    async def observe(self, key: Key) -> Seen | None:
+        self._waiting.discard(key)
+        if not key[0]:
+            return Seen(probed=self._view.devices.get(key[1]))
+        job = self._view.jobs.get(key[1], key[0])
+        newest = self._board.samples.newest(*key)
+        if job is None or job.status.barrier != "Open" or job.spec.failure.straggler.factor <= 1.0:
+            return None
+        if self._seen.get(key) == newest or newest[0] != job.status.attempt:
+            return None
+        samples = self._board.samples.of_gang(*key, job.status.attempt)
+        groups: dict[str, dict[int, Sequence[Sample]]] = {}
+        for member in job.status.members:
+            groups.setdefault(member.role, {})[member.rank] = tuple(samples.get(member.uid, ()))
+        names = {m.node for m in job.status.members}
+        nodes = {name: node for name in names if (node := self._view.devices.get(name)) is not None}
+        was_slow = bool(self._view.slow_gangs.get(key, NOT_SLOW).reason)
+        return Seen(job, tuple(groups.values()), nodes, self._paces.get(key), was_slow, newest)
+
+    def plan(self, observed: Seen | None, now: float) -> Found | None:
+        if observed is None:
+            return None
+        if observed.probed is not None:
+            gone = outdated(observed.probed)
+            return Found(None, (gone,)) if gone is not None else None
+        if (job := observed.job) is None:
+            return None
+        nodes = observed.nodes
+        known = [m.rank for m in job.status.members if found_slow(nodes.get(m.node), m.devices)]
+        factor = job.spec.failure.straggler.factor
+        look = look_at(observed.groups, factor, known, observed.pace, observed.was_slow)
+        findings, uneven = plan_findings(job, look.speeds, nodes, now)
+        gang = uneven or look.gang or (NOT_SLOW if look.is_enough else None)
+        return Found(job, tuple(findings), look, gang, observed.newest)
+
+    async def apply(self, planned: Found | None) -> float | None:
+        if planned is None:
+            return None
+        job = planned.job
+        for found in planned.findings:
+            # A list is written whole: guarded by the version, so that nobody else's entries are lost.
+            lists: JsonObject = {d: [to_wire(s) for s in kept] or None for d, kept in found.devices.items()}
+            when = Preconditions(resource_version=found.version)
+            await self._cluster.patch(NodeDevices, found.node, {"findings": lists}, when=when)
+            for words in found.told:
+                log.warning("straggler", node=found.node, devices=sorted(found.devices), message=words)
+                if job is not None:
+                    self._events.warning(job, "SlowRank", words)
+        if job is not None:
+            self._remember(job, planned)
+        return None
+
+    def _remember(self, job: TrainingJob, planned: Found) -> None:
+        key = (job.namespace, job.name)
+        self._seen[key] = planned.newest
+        if planned.look is not None:
+            self._paces[key] = planned.look.pace
+        before, gang = self._view.slow_gangs.get(key), planned.gang
+        # The sentence moves with every step; the condition is a transition.
+        if gang is not None and (before is None or before.reason != gang.reason):
+            self._view.slow_gangs[key] = gang
+            self._wake(key)

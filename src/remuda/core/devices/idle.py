@@ -1,0 +1,35 @@
+"""Held and not used: when a device turns idle, and when it is used again.
+
+A device is idle once its holder has kept it below `low` for `after_s` on end, and since the first of those samples; it is used
+again at one sample above `high`, or when nobody holds it. Between the two nothing changes, so that a job that reads data now and
+then does not come and go. No answer is no evidence: it neither makes a device idle nor takes it back.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class IdleRule(msgspec.Struct, frozen=True):
+    low: float = 0.05
+    high: float = 0.15
+    after_s: float = 300.0
+    sample_s: float = 15.0
+
+
+class Quiet(msgspec.Struct, frozen=True):
+    """What is remembered of one device between samples. `since`: the first of the low samples; None = it is used."""
+
+    since: float | None = None
+    is_idle: bool = False
+
+
+def sampled(before: Quiet, share: float | None, is_held: bool, now: float, rule: IdleRule) -> Quiet:
+    if not is_held:
+        return Quiet()
+    if share is None:
+        return before
+    if share > (rule.high if before.since is not None else rule.low):
+        return Quiet()
+    since = before.since if before.since is not None else now
+    return Quiet(since, before.is_idle or now - since >= rule.after_s)

@@ -1,0 +1,81 @@
+"""What the device ladder looks at, and what it answers: values only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from remuda.api.core_v1 import Node, Pod
+from remuda.api.devices import DeviceOrder, NodeDevices, ObservedDevice, QuarantineOrder
+from remuda.api.incidents import Incident, IncidentStatus, Subject
+from remuda.api.meta import JsonObject
+from remuda.api.remedies import RemedyPolicy
+from remuda.core.failure.drain import Domain, DrainPlan, DrainRequest
+from remuda.core.failure.limits import Gate
+
+
+class Made(msgspec.Struct, frozen=True):
+    """What became of the objects of an object hook. `outcome`: "" while they are at it."""
+
+    key: str  # of the record
+    outcome: str = ""  # Succeeded | Failed
+    message: str = ""
+    names: tuple[str, ...] = ()  # Kind/name
+
+
+class Case(msgspec.Struct, frozen=True):
+    """One incident and all it has to do with. `nodes`, `ledgers` and `pods` are by node, of the subject's whole domain."""
+
+    incident: Incident
+    policy: RemedyPolicy
+    domain: Domain
+    nodes: Mapping[str, Node] = {}
+    ledgers: Mapping[str, NodeDevices] = {}
+    pods: Mapping[str, Sequence[Pod]] = {}
+    gate: Gate | None = None  # None: nothing stands in the way
+    at_work: frozenset[str] = frozenset()  # other open incidents, and roll-outs: a node with one's name on it is theirs
+    made: Made | None = None
+    is_silent: bool = False  # the node's agent has not been heard of
+
+    @property
+    def subject(self) -> Subject:
+        return self.incident.spec.subject
+
+    @property
+    def devices(self) -> NodeDevices | None:
+        return self.ledgers.get(self.subject.node)
+
+    @property
+    def seen(self) -> ObservedDevice | None:
+        """The subject's row."""
+        rows = self.devices.observed.devices if self.devices is not None else ()
+        return next((d for d in rows if d.id == self.subject.device), None)
+
+
+class ObjectCall(msgspec.Struct, frozen=True):
+    """Objects that are to be there, and the conditions that say how they ended."""
+
+    key: str
+    bodies: tuple[JsonObject, ...]
+    success: str
+    failure: str
+
+
+class Step(msgspec.Struct, frozen=True):
+    """What should stand. `orders` and `nodes` are whole: what is of this incident and not in them is taken away."""
+
+    status: IncidentStatus
+    quarantine: QuarantineOrder | None = None  # of the subject's device; None = lifted, when it is this incident's
+    hold: frozenset[str] = frozenset()  # nodes that are to be ours
+    cordon: frozenset[str] = frozenset()
+    request: DrainRequest | None = None  # to gangs on the cordoned nodes
+    orders: Mapping[str, Mapping[str, DeviceOrder]] = {}  # by node, by order id
+    drain: DrainPlan | None = None
+    call: ObjectCall | None = None
+    look_again_s: float | None = None
+
+
+def order_id(incident: Incident, key: str) -> str:
+    """The idempotency key of a record's execution."""
+    return f"{incident.name}.{key}"

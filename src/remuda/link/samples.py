@@ -1,0 +1,79 @@
+"""The newest steps of each rank, as heartbeats told them: what the straggler watch looks at.
+
+A bounded window of the current attempt only, in memory: O(1) for a heartbeat, nothing of it survives a restart, and losing it
+costs a new window before anybody can be called slow. The first steps of an attempt (compiling, filling caches) are not kept.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from remuda.core.failure.samples import WARM_UP, WINDOW, Sample
+
+if TYPE_CHECKING:
+    from remuda.link.progress import Heartbeat
+
+KEPT = 2 * WINDOW  # some steps are told by few ranks only
+
+
+class _Ring:
+    __slots__ = ("last", "samples", "skipped")
+
+    def __init__(self) -> None:
+        self.samples: deque[Sample] = deque(maxlen=KEPT)
+        self.last = -1
+        self.skipped = 0
+
+
+class _Gang:
+    __slots__ = ("attempt", "newest", "rings")
+
+    def __init__(self, attempt: int) -> None:
+        self.attempt = attempt
+        self.rings: dict[str, _Ring] = {}
+        self.newest = 0
+
+
+class SampleBoard:
+    def __init__(self) -> None:
+        self._gangs: dict[tuple[str, str], _Gang] = {}
+
+    def add(self, beat: Heartbeat) -> None:
+        """One heartbeat. A step is a sample once; a beat that only tells a checkpoint is none."""
+        key = (beat.namespace, beat.gang)
+        gang = self._gangs.get(key)
+        if gang is None or beat.attempt > gang.attempt:
+            gang = self._gangs[key] = _Gang(beat.attempt)
+        elif beat.attempt < gang.attempt:
+            return
+        ring = gang.rings.get(beat.uid)
+        if ring is None:
+            ring = gang.rings[beat.uid] = _Ring()
+        if beat.step <= ring.last or (beat.self_seconds is None and beat.step_seconds is None):
+            return
+        ring.last = beat.step
+        if ring.skipped < WARM_UP:
+            ring.skipped += 1
+            return
+        ring.samples.append(Sample(beat.step, beat.self_seconds, beat.step_seconds, beat.time))
+        gang.newest = max(gang.newest, beat.step)
+
+    def of_gang(self, namespace: str, gang: str, attempt: int) -> Mapping[str, Sequence[Sample]]:
+        """By pod uid; empty for an attempt that nothing was heard of."""
+        found = self._gangs.get((namespace, gang))
+        if found is None or found.attempt != attempt:
+            return {}
+        return {uid: ring.samples for uid, ring in found.rings.items()}
+
+    def newest(self, namespace: str, gang: str) -> tuple[int, int]:
+        """(attempt, newest step kept): whether there is anything to look at that was not there at the last look."""
+        found = self._gangs.get((namespace, gang))
+        return (found.attempt, found.newest) if found is not None else (0, 0)
+
+    def clear(self) -> None:
+        self._gangs.clear()
+
+    def forget(self, namespace: str, gang: str) -> None:
+        self._gangs.pop((namespace, gang), None)

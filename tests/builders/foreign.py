@@ -1,0 +1,87 @@
+"""Workloads that are not ours, in a `World`: Deployments, Jobs and bare pods that ask for GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from remuda.api.apps_v1 import Deployment
+from remuda.api.batch_v1 import Job
+from remuda.api.conditions import find_condition
+from remuda.api.core_v1 import Pod
+from remuda.api.meta import Condition, JsonObject, KObject
+from remuda.api.names import RESOURCE_GPU
+from remuda.apiserver.admission import Admission
+from remuda.apiserver.objects import Heads
+from remuda.core.builtin.pod_state import is_active
+from remuda.node.training import Behaviour
+from tests.builders.world import NAMESPACE, World, play
+
+K = TypeVar("K", bound=KObject)
+FOREVER = Behaviour()
+
+
+def tell(
+    story: Callable[[World], Coroutine[Any, Any, None]], *, behaviour: Behaviour = FOREVER, nodes: int = 4
+) -> None:
+    """Runs the story in a world whose API has admission, as that of `remuda up` has."""
+
+    async def main(world: World) -> None:
+        world.cluster.api._admission = Admission(Heads(world.cluster.store))
+        await story(world)
+
+    play(main, nodes=nodes, racks=2, behaviour=behaviour)
+
+
+def template(
+    gpus: int = 1, restart: str = "Always", annotations: dict[str, str] | None = None, **labels: str
+) -> JsonObject:
+    container = {"name": "main", "image": "x:1", "resources": {"limits": {RESOURCE_GPU: gpus}}}
+    return {
+        "metadata": {"labels": labels, "annotations": annotations or {}},
+        "spec": {"containers": [container], "restartPolicy": restart},
+    }
+
+
+async def deploy(world: World, name: str = "web", replicas: int = 1, **options: Any) -> None:
+    spec: JsonObject = {
+        "replicas": replicas,
+        "selector": {"matchLabels": {"app": name}},
+        "template": template(app=name, **options),
+    }
+    await world.cluster.api.create(Deployment, {"metadata": {"name": name, "namespace": NAMESPACE}, "spec": spec})
+
+
+async def submit_job(world: World, name: str = "batch", *, restart: str = "Never", **spec: Any) -> None:
+    """`gpus` and `annotations` go to the template, the rest to the Job's spec."""
+    options = {key: spec.pop(key) for key in ("gpus", "annotations") if key in spec}
+    body: JsonObject = {"template": template(restart=restart, app=name, **options), **spec}
+    await world.cluster.api.create(Job, {"metadata": {"name": name, "namespace": NAMESPACE}, "spec": body})
+
+
+async def bare(world: World, name: str = "solo", **options: Any) -> None:
+    body = template(app=name, **options)
+    meta = {**body["metadata"], "name": name, "namespace": NAMESPACE}
+    await world.cluster.api.create(Pod, {"metadata": meta, "spec": body["spec"]})
+
+
+def read(world: World, kind: type[K], name: str) -> K:
+    api = world.cluster.api
+    return api.read(api.registry.of(kind), name, NAMESPACE if kind.resource.namespaced else "").decode(kind)
+
+
+def pods_of(world: World, app: str) -> list[Pod]:
+    return [p for p in world.all_pods() if p.labels.get("app") == app]
+
+
+def running(world: World, app: str) -> list[Pod]:
+    return [p for p in pods_of(world, app) if is_active(p) and p.status.phase == "Running"]
+
+
+async def one_running(world: World, app: str, within: float = 60.0) -> Pod:
+    await world.until(lambda: len(running(world, app)) == 1, within, f"one pod of {app} runs")
+    return running(world, app)[0]
+
+
+def condition(pod: Pod | None, type_: str) -> Condition | None:
+    return find_condition(pod.status.conditions, type_) if pod is not None else None

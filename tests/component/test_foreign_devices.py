@@ -1,0 +1,266 @@
+"""Failed devices under Deployments, Jobs and bare pods, on a whole embedded cluster in virtual time."""
+
+from __future__ import annotations
+
+import pytest
+
+from remuda.api.batch_v1 import Job
+from remuda.api.conditions import is_true
+from remuda.api.core_v1 import Pod
+from remuda.api.meta import JsonObject
+from remuda.api.names import ANNOTATION_DEVICE_FAILED, LABEL_GANG, RESOURCE_GPU
+from remuda.api.policy_v1 import PodDisruptionBudget
+from remuda.api.remedies import Mode, RemedyPolicy
+from remuda.core.failure.foreign import DEVICE_FAILED, DISRUPTION_TARGET, EVICT_FOR_S, RESTART_FOR_S
+from remuda.core.placement.snapshot import devices_of
+from tests.builders.foreign import bare, condition, deploy, one_running, pods_of, read, running, submit_job, tell
+from tests.builders.world import NAMESPACE, World
+
+IGNORED: JsonObject = {"rules": [{"action": "Ignore", "onPodConditions": [{"type": DEVICE_FAILED}]}]}
+FATAL: JsonObject = {"rules": [{"action": "FailJob", "onPodConditions": [{"type": DEVICE_FAILED}]}]}
+
+
+def seen_with(world: World, uid: str, type_: str) -> list[JsonObject]:
+    """Every version of the pod that was committed with that condition True. `journal` keeps none, so it is asked as it goes."""
+    found: list[JsonObject] = []
+    inner = world.journal._see
+
+    def look(event: object) -> None:
+        body = event.record.body if hasattr(event, "record") else {}
+        if body.get("metadata", {}).get("uid") == uid:
+            conditions = body.get("status", {}).get("conditions", ())
+            if any(c["type"] == type_ and c["status"] == "True" for c in conditions):
+                found.append(body)
+        inner(event)  # type: ignore[arg-type]
+
+    world.journal._see = look
+    return found
+
+
+def test_a_pod_that_restarts_for_ever_moves_to_a_healthy_device() -> None:
+    """Row 35. It never waits in CrashLoopBackOff, and says why before it goes."""
+
+    async def story(world: World) -> None:
+        await deploy(world)
+        before = await one_running(world, "web")
+        told = seen_with(world, before.uid, DEVICE_FAILED)
+        await world.fail_device_of(before.name)
+        await world.until(lambda: [p.uid for p in running(world, "web")] not in ([], [before.uid]), 40.0)
+        after = running(world, "web")[0]
+        assert (after.spec.node_name, devices_of(after)) != (before.spec.node_name, devices_of(before))
+        assert told, "the condition was never there"
+        assert "deletionTimestamp" not in told[0]["metadata"], "the condition came after the end"
+        said = next(c for c in told[0]["status"]["conditions"] if c["type"] == DEVICE_FAILED)
+        assert said["reason"] == "Xid79"
+        assert all(word in said["message"] for word in (before.spec.node_name, devices_of(before)[0], "xid-79"))
+
+    tell(story)
+
+
+def test_a_sidecars_device_counts_as_well() -> None:
+    """Rows 49 and 50: its health is shown under the upstream names, and its failure is the pod's."""
+
+    async def story(world: World) -> None:
+        sidecar: JsonObject = {"name": "side", "image": "x:1", "restartPolicy": "Always"}
+        sidecar["resources"] = {"limits": {RESOURCE_GPU: 1}}
+        meta = {"name": "solo", "namespace": NAMESPACE, "labels": {"app": "solo"}}
+        spec = {"initContainers": [sidecar], "containers": [{"name": "main", "image": "x:1"}]}
+        await world.cluster.api.create(Pod, {"metadata": meta, "spec": spec})
+        pod = await one_running(world, "solo")
+        held = [h for h in world.devices(pod.spec.node_name).observed.holdings if h.pod == f"{NAMESPACE}/solo"]
+        assert [h.container for h in held] == ["side"]
+
+        def shown() -> list[tuple[str, str, str]]:
+            found = world.pod("solo")
+            statuses = found.status.init_container_statuses if found is not None else []
+            return [
+                (r.name, d.resource_id, d.health)
+                for s in statuses
+                for r in s.allocated_resources_status
+                for d in r.resources
+            ]
+
+        assert shown() == [(RESOURCE_GPU, held[0].devices[0], "Healthy")]
+        await world.fail_device_of("solo")
+        await world.until(lambda: shown() == [(RESOURCE_GPU, held[0].devices[0], "Unhealthy")])
+        await world.until(lambda: is_true(pods_of(world, "solo")[0].status.conditions, DEVICE_FAILED))
+        mark = {"metadata": {"annotations": {ANNOTATION_DEVICE_FAILED: "delete"}}}
+        await world.cluster.api.patch(Pod, "solo", mark, NAMESPACE)
+        await world.until(lambda: world.pod("solo") is None)
+
+    tell(story)
+
+
+def test_a_stock_job_can_ignore_a_failed_device() -> None:
+    async def story(world: World) -> None:
+        await submit_job(world, podFailurePolicy=IGNORED, backoffLimit=0)
+        before = await one_running(world, "batch")
+        await world.fail_device_of(before.name)
+        await world.until(lambda: [p.uid for p in running(world, "batch")] not in ([], [before.uid]), 60.0)
+        job = read(world, Job, "batch")
+        assert (job.status.failed, is_true(job.status.conditions, "Failed")) == (0, False)
+
+    tell(story)
+
+
+def test_a_stock_job_can_fail_by_a_failed_device() -> None:
+    async def story(world: World) -> None:
+        await submit_job(world, podFailurePolicy=FATAL)
+        await world.fail_device_of((await one_running(world, "batch")).name)
+        await world.until(lambda: is_true(read(world, Job, "batch").status.conditions, "Failed"), 60.0)
+        failed = next(c for c in read(world, Job, "batch").status.conditions if c.type == "Failed")
+        assert failed.reason == "PodFailurePolicy"
+        assert DEVICE_FAILED in failed.message
+
+    tell(story)
+
+
+@pytest.mark.parametrize("restart", ["Never", "OnFailure"])
+def test_a_jobs_pod_is_replaced(restart: str) -> None:
+    async def story(world: World) -> None:
+        await submit_job(world, restart=restart)
+        before = await one_running(world, "batch")
+        await world.fail_device_of(before.name)
+        await world.until(lambda: [p.uid for p in running(world, "batch")] not in ([], [before.uid]), 60.0)
+
+    tell(story)
+
+
+# -- each policy, row 34 ----------------------------------------------------------------------------------------------
+
+
+def policy(word: str) -> dict[str, str]:
+    return {ANNOTATION_DEVICE_FAILED: word}
+
+
+def test_ignore_only_says_it() -> None:
+    async def story(world: World) -> None:
+        await deploy(world, annotations=policy("ignore"))
+        pod = await one_running(world, "web")
+        await world.fail_device_of(pod.name)
+        await world.until(lambda: is_true(pods_of(world, "web")[0].status.conditions, DEVICE_FAILED))
+        await world.sleep(2 * EVICT_FOR_S)
+        assert [p.uid for p in running(world, "web")] == [pod.uid]
+
+    tell(story)
+
+
+def test_restart_waits_for_the_device_and_moves_on_when_it_stays_away() -> None:
+    async def story(world: World) -> None:
+        await deploy(world, annotations=policy("restart"))
+        pod = await one_running(world, "web")
+        await world.fail_device_of(pod.name)
+        await world.sleep(RESTART_FOR_S - 20)
+        assert [p.uid for p in running(world, "web")] == [pod.uid]
+        await world.until(lambda: [p.uid for p in running(world, "web")] not in ([], [pod.uid]), 60.0)
+
+    tell(story)
+
+
+def test_gang_takes_all_members_and_nobody_else() -> None:
+    async def story(world: World) -> None:
+        gang = {**policy("gang"), LABEL_GANG: "ring"}
+        await deploy(world, "ring", replicas=3, gpus=8, annotations=gang)
+        await deploy(world, "other", gpus=2)
+        await world.until(lambda: len(running(world, "ring")) == 3)
+        other = await one_running(world, "other")
+        before = running(world, "ring")
+        marked = [seen_with(world, p.uid, DISRUPTION_TARGET) for p in before]
+        await world.fail_device_of(before[0].name)
+        gone = {p.uid for p in before}
+        # Of four nodes one has a failed device now: two of the three find room.
+        await world.until(
+            lambda: len(running(world, "ring")) == 2 and not gone & {p.uid for p in running(world, "ring")}
+        )
+        assert all(marked), "a member went without a word"
+        assert [p.uid for p in running(world, "other")] == [other.uid]
+
+    tell(story)
+
+
+@pytest.mark.parametrize("writes", range(1, 9))
+def test_a_gang_whose_controller_dies_halfway_still_goes_as_one(writes: int) -> None:
+    async def story(world: World) -> None:
+        gang = {**policy("gang"), LABEL_GANG: "ring"}
+        await deploy(world, "ring", replicas=3, gpus=8, annotations=gang)
+        await world.until(lambda: len(running(world, "ring")) == 3)
+        before = {p.uid for p in running(world, "ring")}
+        world.manager.after(writes)
+        await world.fail_device_of(sorted(running(world, "ring"), key=lambda p: p.name)[0].name)
+        assert await world.kill_control_plane()
+        await world.until(lambda: not before & {p.uid for p in running(world, "ring")}, 120.0)
+
+    tell(story)
+
+
+def test_fail_ends_the_pod_and_its_job() -> None:
+    async def story(world: World) -> None:
+        await submit_job(world, annotations=policy("fail"), backoffLimit=6)
+        pod = await one_running(world, "batch")
+        await world.fail_device_of(pod.name)
+        await world.until(lambda: is_true(read(world, Job, "batch").status.conditions, "Failed"), 60.0)
+        ended = world.pod(pod.name)
+        assert ended is not None
+        assert (ended.status.phase, ended.status.reason) == ("Failed", DEVICE_FAILED)
+        assert len(pods_of(world, "batch")) == 1
+
+    tell(story)
+
+
+def test_a_bare_pod_is_told_and_kept_unless_it_asks_to_go() -> None:
+    async def story(world: World) -> None:
+        await bare(world, "kept")
+        await bare(world, "gone", annotations=policy("delete"))
+        await one_running(world, "kept")
+        await one_running(world, "gone")
+        await world.fail_device_of("kept")
+        await world.fail_device_of("gone")
+        await world.until(lambda: world.pod("gone") is None, 90.0)
+        told = condition(world.pod("kept"), DEVICE_FAILED)
+        assert told is not None
+        assert told.status == "True"
+
+    tell(story)
+
+
+def test_a_degraded_device_touches_nobody() -> None:
+    async def story(world: World) -> None:
+        await deploy(world)
+        pod = await one_running(world, "web")
+        await world.fail_device_of(pod.name, code="xid-63")
+        await world.sleep(60.0)
+        found = running(world, "web")
+        assert [p.uid for p in found] == [pod.uid]
+        assert condition(found[0], DEVICE_FAILED) is None
+
+    tell(story)
+
+
+def test_a_budget_is_honoured_until_the_deadline() -> None:
+    async def story(world: World) -> None:
+        meta: JsonObject = {"namespace": NAMESPACE, "name": "web"}
+        spec: JsonObject = {"minAvailable": 1, "selector": {"matchLabels": {"app": "web"}}}
+        await world.cluster.api.create(PodDisruptionBudget, {"metadata": meta, "spec": spec})
+        await deploy(world)
+        pod = await one_running(world, "web")
+        await world.until(lambda: read(world, PodDisruptionBudget, "web").status.expected_pods == 1)
+        await world.fail_device_of(pod.name)
+        await world.sleep(EVICT_FOR_S - 20)
+        assert [p.uid for p in running(world, "web")] == [pod.uid]
+        await world.until(lambda: [p.uid for p in running(world, "web")] not in ([], [pod.uid]), 80.0)
+
+    tell(story)
+
+
+def test_a_policy_that_only_observes_sends_nobody_away() -> None:
+    async def story(world: World) -> None:
+        spec: JsonObject = {"metadata": {"name": "default"}, "spec": {"mode": Mode.OBSERVE.value}}
+        await world.cluster.api.create(RemedyPolicy, spec)
+        await deploy(world)
+        pod = await one_running(world, "web")
+        await world.fail_device_of(pod.name)
+        await world.until(lambda: is_true(pods_of(world, "web")[0].status.conditions, DEVICE_FAILED))
+        await world.sleep(60.0)
+        assert [p.uid for p in running(world, "web")] == [pod.uid]
+
+    tell(story)

@@ -1,0 +1,100 @@
+"""The example of docs/training.md, as written: stages, rules by exit code and by log, suspend and resume, on real processes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.clusters import Up
+from tests.e2e.rig import until
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "05-policies"
+
+
+class Guide:
+    def __init__(self, cluster: Up) -> None:
+        self._cluster = cluster
+
+    async def run(self, *words: str) -> str:
+        code, said = await self._cluster.run(*words)
+        assert code == 0, said
+        return said
+
+    async def status(self, name: str) -> Any:
+        return json.loads(await self.run("job", name, "-o", "json"))["status"]
+
+    async def waits(self, name: str, what: str, holds: Callable[[Any], bool]) -> Any:
+        found: list[Any] = []
+
+        async def is_so() -> bool:
+            found[:] = [await self.status(name)]
+            return holds(found[0])
+
+        await until(f"{name}: {what}", is_so)
+        return found[0]
+
+    async def submit(self, name: str, **changes: str) -> None:
+        text = (EXAMPLE / "job.yaml").read_text().replace("name: policies", f"name: {name}")
+        for old, new in changes.items():
+            assert f"python, {old}.py" in text
+            text = text.replace(f"python, {old}.py", new)
+        path = self._cluster.state / f"{name}.yaml"
+        path.write_text(text)
+        await self.run("train", "-f", str(path), "--workdir", str(EXAMPLE))
+
+
+@pytest.fixture
+async def guide(state: Path) -> AsyncIterator[Guide]:
+    cluster = Up(state)
+    cluster.start()
+    try:
+        yield Guide(cluster)
+    finally:
+        cluster.kill()
+
+
+async def test_the_example_goes_through_its_stages_and_survives_a_suspension(guide: Guide) -> None:
+    await guide.run("train", "-f", str(EXAMPLE / "job.yaml"))
+    trained = await guide.waits("policies", "trains", lambda s: s.get("progress", {}).get("step", 0) > 20)
+    assert (trained["doneRoles"], trained["progress"]["totalSteps"]) == (["prepare"], 300)
+    assert trained["progress"]["eta"]
+    assert [m["role"] for m in trained["members"]] == ["worker", "worker"]
+
+    await guide.run("suspend", "policies")
+    stopped = await guide.waits("policies", "stands still", lambda s: s["phase"] == "Suspended")
+    assert "members" not in stopped
+    saved = stopped["progress"]["checkpointStep"]
+    assert saved > 0
+    assert "Suspended" in await guide.run("jobs")
+
+    await guide.run("resume", "policies")
+    again = await guide.waits("policies", "goes on", lambda s: s["phase"] == "Running")
+    assert again["resumeStep"] >= saved
+    assert "used" not in again
+
+    said = await guide.run("logs", "policies", "--rank", "0")
+    _touch(next(line for line in said.splitlines() if "touch" in line).split("touch ")[1])
+    charged = await guide.waits("policies", "was restarted by rule", lambda s: s.get("used"))
+    assert charged["used"] == {"infra": 1}
+    assert (charged["recoveries"][-1]["rule"], charged["recoveries"][-1]["remedy"]) == (
+        "lost-connection",
+        "RestartInPlace",
+    )
+    assert "charged to infra" in await guide.run("job", "policies")
+
+
+async def test_rules_end_a_job_by_exit_code_and_by_what_its_log_says(guide: Guide) -> None:
+    await guide.submit("no-data", prepare='python, -c, "0"')
+    await guide.submit("no-memory", prepare='sh, -c, "echo CUDA out of memory >&2; echo bye; exit 1"')
+    for name, rule in (("no-data", "no-data"), ("no-memory", "out-of-memory")):
+        failed = await guide.waits(name, "fails", lambda s: s["phase"] == "Failed")
+        assert (failed["reason"], failed["recoveries"][-1]["rule"]) == ("RuleFail", rule)
+        assert f"Rule `{rule}` ends the job" in failed["message"]
+
+
+def _touch(path: str) -> None:
+    Path(path).touch()

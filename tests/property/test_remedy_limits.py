@@ -1,0 +1,183 @@
+"""Limits are never exceeded and the breaker always closes by itself, whatever fails and in whichever order."""
+
+from __future__ import annotations
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from remuda.api.meta import to_seconds
+from remuda.api.remedies import Breaker, Limits
+from remuda.core.failure.breaker import Failed, breaker_of
+from remuda.core.failure.limits import HOUR_S, Footprint, Pool, bound, held_by
+from tests.builders.remedies import T0, Bench, incident
+
+NODES = [f"n{i}" for i in range(20)]
+RACK_OF = {name: f"rack-{i // 5}" for i, name in enumerate(NODES)}
+POOL = Pool(nodes=20, racks={f"rack-{i}": 5 for i in range(4)}, tenants={"a": 8, "b": 3}, reservations={"r": 6})
+
+bounds = st.sampled_from(["", "0", "1", "2", "3", "0%", "5%", "20%", "50%", "100%"])
+KINDS = ("pool", "rack", "tenant", "reservation", "cause", "per_hour")
+several = st.builds(Limits, **dict.fromkeys(KINDS, bounds))
+# Alone: with several, one that lets nothing through hides the others.
+alone = st.builds(lambda kind, text: Limits(**{"pool": "", kind: text}), st.sampled_from(KINDS), bounds)
+limits = st.one_of(alone, several)
+
+
+@st.composite
+def footprints(draw: st.DrawFn) -> Footprint:
+    node = draw(st.sampled_from(NODES))
+    return Footprint(
+        incident=f"{node}-{draw(st.integers(0, 7))}",
+        policy=draw(st.sampled_from(["p", "q"])),
+        nodes=(node,),
+        began=0.0,
+        rack=RACK_OF[node],
+        tenants=tuple(sorted(draw(st.sets(st.sampled_from(["a", "b"]))))),
+        reservation=draw(st.sampled_from(["", "r"])),
+        cause=draw(st.sampled_from(["Xid79", "Xid48"])),
+    )
+
+
+# Begin one, end one (the n-th), or let time pass.
+moves = st.one_of(footprints(), st.integers(0, 30), st.floats(1.0, 2 * HOUR_S))
+
+
+@given(limits, st.lists(moves, max_size=60))
+def test_no_sequence_of_failures_and_cures_exceeds_a_limit(
+    limit: Limits, sequence: list[Footprint | int | float]
+) -> None:
+    known: dict[str, Footprint] = {}
+    now = T0
+    for move in sequence:
+        if isinstance(move, float):
+            now += move
+        elif isinstance(move, int):
+            active = [f for f in known.values() if f.is_active]
+            if active:
+                over = active[move % len(active)]
+                known[over.incident] = msgspec.structs.replace(over, is_active=False)
+        elif not (move.incident in known and known[move.incident].is_active):
+            new = msgspec.structs.replace(move, began=now, is_active=False)
+            if held_by(new, known.values(), limit, POOL, now) is None:
+                known[move.incident] = msgspec.structs.replace(new, is_active=True)
+        _check(limit, [f for f in known.values() if f.policy == "p"], now)
+        _check(limit, [f for f in known.values() if f.policy == "q"], now)
+
+
+def _check(limit: Limits, known: list[Footprint], now: float) -> None:
+    active = [f for f in known if f.is_active]
+
+    def within(text: str, of: int, some: list[Footprint]) -> None:
+        most = bound(text, of)
+        nodes = {n for f in some for n in f.nodes}
+        assert most is None or len(nodes) <= most, f"{text} of {of}: {sorted(nodes)}"
+
+    within(limit.pool, POOL.nodes, active)
+    for rack, size in POOL.racks.items():
+        within(limit.rack, size, [f for f in active if f.rack == rack])
+    for tenant, size in POOL.tenants.items():
+        within(limit.tenant, size, [f for f in active if tenant in f.tenants])
+    within(limit.reservation, POOL.reservations["r"], [f for f in active if f.reservation == "r"])
+    for cause in ("Xid79", "Xid48"):
+        within(limit.cause, POOL.nodes, [f for f in active if f.cause == cause])
+    an_hour = bound(limit.per_hour, POOL.nodes)
+    assert an_hour is None or sum(now - f.began < HOUR_S for f in known) <= an_hour
+
+
+@given(footprints(), st.lists(footprints(), max_size=20), limits)
+def test_what_is_held_back_says_which_limit_and_how_full_it_is(
+    new: Footprint, others: list[Footprint], limit: Limits
+) -> None:
+    held = held_by(msgspec.structs.replace(new, is_active=False), others, limit, POOL, T0)
+    if held is not None:
+        assert held.reason.endswith("Limit")
+        assert any(c.isdigit() for c in held.message)
+
+
+def test_a_whole_domain_may_go_alone_and_nothing_beside_it() -> None:
+    domain = Footprint("rack", "p", tuple(NODES[:18]), T0)
+    one = Footprint("one", "p", (NODES[19],), T0)
+    assert held_by(domain, [], Limits(pool="10%"), POOL, T0) is None
+    assert held_by(domain, [one], Limits(pool="10%"), POOL, T0) is not None
+    assert held_by(one, [domain], Limits(pool="10%"), POOL, T0) is not None
+    assert held_by(domain, [], Limits(pool="0"), POOL, T0) is not None
+
+
+def test_so_many_may_be_begun_within_an_hour() -> None:
+    begun = [Footprint(f"i{n}", "p", (NODES[n],), T0 + n, is_active=False) for n in range(3)]
+    new, limit = Footprint("new", "p", (NODES[9],), 0.0, is_active=False), Limits(pool="", per_hour="3")
+    assert held_by(new, begun, limit, POOL, T0 + HOUR_S - 1) is not None
+    assert held_by(new, begun, limit, POOL, T0 + HOUR_S) is None
+    assert held_by(new, begun[1:], limit, POOL, T0 + 10) is None
+    going_on = msgspec.structs.replace(new, is_active=True)
+    assert held_by(going_on, begun, limit, POOL, T0 + 10) is None, (
+        "the next rung of one that was begun is none that begins"
+    )
+
+
+def test_shares_are_rounded_down_and_let_at_least_one_through() -> None:
+    assert [bound(text, 25) for text in ("", "0", "3", "0%", "1%", "10%", "100%")] == [None, 0, 3, 0, 1, 2, 25]
+
+
+# --- the breaker ------------------------------------------------------------------------------------------------------
+
+breakers = st.builds(
+    Breaker,
+    share=st.sampled_from(["0", "2", "10%", "30%"]),
+    at_least=st.integers(0, 5),
+    window_seconds=st.sampled_from([10.0, 300.0]),
+    cooldown_seconds=st.sampled_from([5.0, 600.0]),
+)
+failures = st.lists(st.builds(Failed, at=st.floats(T0, T0 + 3000.0), node=st.sampled_from(NODES)), max_size=40)
+
+
+@given(breakers, failures)
+def test_the_breaker_always_closes_by_itself(breaker: Breaker, failed: list[Failed]) -> None:
+    last = max((f.at for f in failed), default=T0)
+    status = breaker_of(breaker, failed, len(NODES), last)
+    if status.open:
+        assert status.closes_at is not None
+        assert not breaker_of(breaker, failed, len(NODES), to_seconds(status.closes_at) + 0.01).open
+    assert not breaker_of(breaker, failed, len(NODES), last + breaker.cooldown_seconds + 0.01).open
+
+
+@given(breakers, failures, st.randoms())
+def test_the_breaker_opens_for_too_many_at_once_and_for_nothing_less(
+    breaker: Breaker, failed: list[Failed], chance: object
+) -> None:
+    most = max(breaker.at_least, bound(breaker.share, len(NODES)) or 0)
+    now = T0 + 3000.0
+    is_ever = any(
+        len({f.node for f in failed if at - breaker.window_seconds < f.at <= at}) > most
+        for at in (f.at for f in failed)
+    )
+    # Told of only what lay before, as a manager is: later failures change nothing about what was.
+    past = [breaker_of(breaker, [g for g in failed if g.at <= f.at], len(NODES), f.at) for f in failed]
+    assert any(s.open for s in past) == is_ever
+    shuffled = list(failed)
+    chance.shuffle(shuffled)  # type: ignore[attr-defined]
+    assert breaker_of(breaker, shuffled, len(NODES), now) == breaker_of(breaker, failed, len(NODES), now)
+
+
+def test_a_clock_that_was_set_back_does_not_keep_the_breaker_open() -> None:
+    ahead = [Failed(T0 + 86_400.0, name) for name in NODES]
+    status = breaker_of(Breaker(), ahead, len(NODES), T0)
+    assert status.open
+    assert status.closes_at is not None
+    assert to_seconds(status.closes_at) <= T0 + Breaker().cooldown_seconds
+
+
+@given(st.lists(st.sampled_from(["Succeeded", "Failed", "TimedOut", "Refused", ""]), min_size=12, max_size=12))
+def test_whatever_an_agent_answers_the_ladder_comes_to_rest_and_no_order_is_given_twice(said: list[str]) -> None:
+    keys = (
+        "probe-1 reset-1 probe-reset-1 reset-2 probe-reset-2 reboot-1 probe-reboot-1 replace-1 probe-replace-1 ticket-1 x y"
+    ).split()
+    bench = Bench(incident(), answers=dict(zip(keys, said, strict=True)))
+    bench.run(until=200_000)
+    assert len(bench.begun) == len(set(bench.begun))
+    assert not any(outcome == "Running" for outcome in bench.outcomes().values())
+    node = next(iter(bench.nodes.values()))
+    assert (node.spec.unschedulable, node.annotations) == (False, {}), "nothing is kept that is not needed"
+    cured = bench.incident.status.phase == "Verifying"
+    assert (bench.quarantined == []) is cured

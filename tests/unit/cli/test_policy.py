@@ -1,0 +1,179 @@
+"""policies, policy, --what-if, apply, pause, approve and deny, run against a small cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from remuda.api.incidents import Incident, RemedyOutcome, RemedyRecord
+from remuda.api.meta import ObjectMeta
+from remuda.api.names import LABEL_CLIQUE
+from remuda.api.remedies import RemedyPolicy
+from remuda.cli.pause import seconds_of
+from tests.builders.remedies import incident, remedy_policy
+from tests.unit.cli.scenes import NOW, Cli, a_node, devices_of_node, machines, pods
+
+MANIFEST = """
+apiVersion: remuda.dev/v1alpha1
+kind: RemedyPolicy
+metadata: {name: h100}
+spec:
+  selector: {deviceTypes: ["H100*"]}
+  mode: Approve
+  ladders:
+    - when: ResetDevice
+      rungs: [{action: probe}, {action: reset, attempts: 2}, {action: ticket}]
+"""
+
+
+def written(tmp_path: Path, text: str = MANIFEST) -> str:
+    path = tmp_path / "policy.yaml"
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def stored(cli: Cli, name: str) -> dict[str, Any]:
+    body: dict[str, Any] = yaml.safe_load(cli.run("get", "remedypolicies", name, "-o", "yaml").out)
+    return body
+
+
+def test_apply_makes_changes_and_leaves_as_it_is(cli: Cli, tmp_path: Path) -> None:
+    assert cli.run("apply", "-f", written(tmp_path)).out == "h100: created\n"
+    assert cli.run("apply", "-f", written(tmp_path)).out == "h100: unchanged\n"
+    cli.run("pause", "--policy", "h100")
+    assert cli.run("apply", "-f", written(tmp_path, MANIFEST.replace("Approve", "Observe"))).out == "h100: configured\n"
+    spec = stored(cli, "h100")["spec"]
+    assert spec["mode"] == "Observe"
+    assert "pause" in spec, "what an operator said meanwhile stands"
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (("action: reset, attempts: 2", "action: reset, attempts: 0"), "InvalidAttempts"),
+        (("kind: RemedyPolicy", "kind: TrainingJob"), "NotAPolicy"),
+        (("mode:", "mod:"), "UnknownField"),
+        (("{name: other}", "{}"), "NoName"),
+        (("mode: Approve", "mode: Approve\n  mode: Auto"), "InvalidYaml"),
+    ],
+)
+def test_apply_refuses_and_sends_nothing(cli: Cli, tmp_path: Path, change: tuple[str, str], reason: str) -> None:
+    bad = MANIFEST + "---" + MANIFEST.replace("h100", "other").replace(*change)
+    result = cli.run("apply", "-f", written(tmp_path, bad))
+    assert result.code == 2
+    assert reason in result.err
+    assert cli.run("get", "remedypolicies", "h100").code != 0, "half a file is no file"
+
+
+def test_policies_tells_of_the_built_in_one(cli: Cli) -> None:
+    out = cli.run("policies").out
+    assert "default" in out
+    assert "what no other does" in out
+
+
+def test_policy_says_its_ladders_rung_by_rung(cli: Cli, tmp_path: Path) -> None:
+    out = cli.run("policy", "default").out
+    assert "built in" in out
+    assert "RebootNode" in out
+    cli.run("apply", "-f", written(tmp_path))
+    out = cli.run("policy", "h100").out
+    assert "H100*" in out
+    assert "RebootNode" not in out, "a policy that names ladders has no others"
+    assert cli.run("policy", "h10").err.strip().endswith("Did you mean `h100`?")
+
+
+def test_row_44_what_if_names_devices_pods_and_namespaces_and_changes_nothing(tmp_path: Path) -> None:
+    cli = Cli(tmp_path, [*machines(), *pods()])
+    before = cli.run("get", "nodedevices", "-o", "json").out
+    found = cli.run("policy", "default", "--what-if", "device", "node-03", "gpu-2", "-o", "json").document
+    assert found["reason"] == "Xid79"
+    assert found["quarantined"] == ["gpu-2"]
+    hits = {hit["key"]: hit for hit in found["hits"]}
+    assert list(hits) == ["probe-1", "reboot-1", "reboot-2", "replace-1", "ticket-1"]
+    assert hits["probe-1"]["devices"] == ["node-03/gpu-2"]
+    assert hits["reboot-1"]["devices"] == [f"node-03/gpu-{i}" for i in range(8)]
+    assert hits["reboot-1"]["pods"] == ["default/hello-worker-2"]
+    assert hits["reboot-1"]["namespaces"] == ["default"]
+    assert "no hook" in hits["replace-1"]["how"]
+    text = cli.run("policy", "default", "--what-if", "device", "node-03", "gpu-2").out
+    assert "Nothing was changed." in text
+    assert cli.run("get", "nodedevices", "-o", "json").out == before
+    assert not cli.run("get", "incidents", "-o", "json").document["items"]
+
+
+def test_what_if_names_the_whole_domain(tmp_path: Path) -> None:
+    trays = [
+        msgspec.structs.replace(a_node(i), metadata=ObjectMeta(name=f"node-0{i}", labels={LABEL_CLIQUE: "rack.7"}))
+        for i in range(1, 4)
+    ]
+    cli = Cli(tmp_path, [*trays, *(devices_of_node(i) for i in range(1, 4))])
+    found = cli.run("policy", "default", "--what-if", "device", "node-02", "gpu-2", "-o", "json").document
+    hit = next(h for h in found["hits"] if h["key"] == "reboot-1")
+    assert hit["nodes"] == ["node-01", "node-02", "node-03"]
+
+
+def test_what_if_of_a_fault_of_the_application_does_nothing(tmp_path: Path) -> None:
+    cli = Cli(tmp_path, machines())
+    out = cli.run("policy", "default", "--what-if", "device", "node-02", "gpu-2", "--code", "xid-31").out
+    assert "nothing is done" in out
+    assert cli.run("policy", "default", "--what-if", "device", "node-02", "gpu-99").code == 2
+
+
+def test_pause_and_unpause(cli: Cli, tmp_path: Path) -> None:
+    cli.run("apply", "-f", written(tmp_path))
+    assert "default, h100" in cli.run("pause", "--for", "1h", "--why", "power work").out
+    pause = stored(cli, "default")["spec"]["pause"]
+    assert pause["message"] == "power work"
+    assert "paused until" in cli.run("policies").out
+    assert cli.run("pause").code == 0
+    assert "until" not in stored(cli, "h100")["spec"]["pause"], "the later pause says all"
+    assert "default, h100" in cli.run("unpause").out
+    assert "pause" not in stored(cli, "default").get("spec", {})
+    assert cli.run("unpause").out == "Nothing was paused.\n"
+    assert cli.run("pause", "--policy", "nope").code == 2
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("45m", 2700), ("1h30m", 5400), ("2d", 172_800)])
+def test_durations(text: str, seconds: float) -> None:
+    assert seconds_of(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "soon", "1h soon", "-1h", "0m"])
+def test_what_is_no_duration(cli: Cli, text: str) -> None:
+    assert "InvalidDuration" in cli.run("pause", "--for", text or " ").err
+
+
+def waiting(*outcomes: tuple[str, RemedyOutcome], **changes: Any) -> Incident:
+    found = incident(name="dev-node-02-gpu-2", opened=NOW, **changes)
+    records = [RemedyRecord(key, key.rpartition("-")[0], outcome=outcome) for key, outcome in outcomes]
+    return msgspec.structs.replace(found, status=msgspec.structs.replace(found.status, remedies=records))
+
+
+def test_approve_and_deny_say_it_to_the_remedy_that_waits(tmp_path: Path) -> None:
+    about = waiting(("probe-1", RemedyOutcome.FAILED), ("reset-1", RemedyOutcome.WAITING))
+    cli = Cli(tmp_path, [about])
+    assert "reset-1" in cli.run("approve", about.name).out
+    assert "reset-1" in cli.run("deny", about.name, "reset-1").out
+    said = cli.run("get", "incidents", about.name, "-o", "json").document["spec"]["approvals"]
+    assert [(a["remedy"], a.get("granted", True)) for a in said] == [("reset-1", False)], "the last word counts"
+    result = cli.run("approve", about.name, "probe-1")
+    assert (result.code, "NotWaiting" in result.err) == (2, True)
+    assert "IncidentNotFound" in cli.run("approve", "dev-node-02-gpu-3").err
+
+
+def test_nothing_to_approve(tmp_path: Path) -> None:
+    about = waiting(("reset-1", RemedyOutcome.RUNNING))
+    assert "NothingWaits" in Cli(tmp_path, [about]).run("approve", about.name).err
+
+
+def test_policies_of_the_cluster_are_shown_with_what_is_in_use(tmp_path: Path) -> None:
+    made = remedy_policy("racks", priority=3)
+    cli = Cli(tmp_path, [made])
+    row = next(line for line in cli.run("policies").out.splitlines() if line.startswith("racks"))
+    assert row.split()[1:3] == ["Auto", "3"]
+    items = cli.run("policies", "-o", "json").document["items"]
+    assert [item["kind"] for item in items] == [RemedyPolicy.resource.kind]
