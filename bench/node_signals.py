@@ -8,6 +8,9 @@ A transition is durable when the store has committed it. Its latency counts from
 has the client's pause between two messages in it (0 to 50 ms). The bound beside it: a bare 4 KiB write with fsync in the same
 directory, in the same run. Nobody writes the agents' own copy to the API here, so the manager remembers every signal for as long
 as it ever does: the dearest case for it.
+
+`whole`: with everything else a manager runs (incidents, remedies, scheduler, workloads), under a policy that lets a tenth of the
+nodes be under remedy. Every transition is an incident then, and most of them are held back.
 """
 
 from __future__ import annotations
@@ -16,9 +19,10 @@ import asyncio
 import contextlib
 import gc
 import os
+import random
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +36,10 @@ from remuda.api.codec import to_wire
 from remuda.api.core_v1 import Namespace, Node, Pod
 from remuda.api.devices import DeviceState, NodeDevices, Signal
 from remuda.api.errors import Refusal
+from remuda.api.incidents import Incident, SubjectKind
 from remuda.api.meta import ObjectMeta, to_seconds
 from remuda.api.names import ANNOTATION_DEVICES, RESOURCE_GPU
+from remuda.api.remedies import DEFAULT_POLICY, RemedyPolicy
 from remuda.apiserver.local import LocalCluster
 from remuda.apiserver.security.tls import Certificates
 from remuda.apiserver.store import Store
@@ -41,15 +47,19 @@ from remuda.apiserver.store.sqlite import SqliteJournal
 from remuda.controllers.failure import WORKERS, FailureController
 from remuda.controllers.view import ClusterView
 from remuda.core.devices.machine import load_model
+from remuda.core.failure.rungs import is_held_back, is_under_remedy
 from remuda.kube.cluster import Cluster
 from remuda.kube.controller import run_controller
 from remuda.kube.workqueue import WorkQueue
 from remuda.kube.writes import write_all
 from remuda.link.progress import ProgressBoard
 from remuda.link.server import LinkServer
+from remuda.runtime.controlplane import ControlPlane
 
 MODEL = "dgx-h100"
 SETTLE_S = 3.0  # after the last signal
+SETTLE_WHOLE_S = 60.0  # until every failure has its incident
+SHARE = 10  # percent of the nodes that may be under remedy; the breaker stays out of it
 
 
 class SignalsAsk(msgspec.Struct, frozen=True):
@@ -59,6 +69,19 @@ class SignalsAsk(msgspec.Struct, frozen=True):
     transitions: float = 0.01
     lead_s: float = 10.0  # for streams to open
     seed: int = 0
+    whole: bool = False  # everything a manager runs, not verdicts alone
+
+
+class WholeRun(msgspec.Struct, frozen=True):
+    """What the rest of the manager made of it, when nothing changed any more. `twice`: incidents beyond one for a device."""
+
+    incidents: int
+    twice: int
+    held_back: int
+    under_remedy: int  # nodes
+    most_under_remedy: int
+    limit: int
+    behind_s: float  # until every transition had its incident, from the last signal on
 
 
 class SignalsRun(msgspec.Struct, frozen=True):
@@ -77,10 +100,11 @@ class SignalsRun(msgspec.Struct, frozen=True):
     durable: int
     latency: list[float]
     fsync: list[float]
-    looks: int
     commits: int
     rss_mib: float
     streams: int
+    filled_mib: float  # before the first signal
+    whole: WholeRun | None = None
 
     @property
     def cpu_per_signal(self) -> float:
@@ -125,12 +149,33 @@ class Desk:
         self._failure.hear(node, device, signal, time.time())
 
 
-class Counted(FailureController):
-    looks = 0
+class Manager(msgspec.Struct, frozen=True):
+    """The manager's parts that take part; `run` until cancelled."""
 
-    def plan(self, observed: Any, now: float) -> Any:
-        self.looks += 1
-        return super().plan(observed, now)
+    view: ClusterView
+    queue: WorkQueue[str]
+    failure: FailureController
+    run: Callable[[], Awaitable[None]]
+
+
+def verdicts_alone(api: Cluster, ask: SignalsAsk) -> Manager:
+    view, queue = ClusterView(api, jitter=lambda: 0.0), WorkQueue[str]()
+    failure = FailureController(api, view, queue)
+
+    async def run() -> None:
+        async with asyncio.TaskGroup() as group:
+            for informer in view.informers:
+                group.create_task(informer.run())
+            for informer in view.informers:
+                await informer.synced()
+            group.create_task(run_controller("failure", queue, failure, time.time, WORKERS))
+
+    return Manager(view, queue, failure, run)
+
+
+def whole_manager(api: Cluster, ask: SignalsAsk) -> Manager:
+    plane = ControlPlane(api, ProgressBoard(), time.time, chance=random.Random(ask.seed))
+    return Manager(plane.view, plane._nodes, plane.failure, plane.run)
 
 
 async def run_signals(root: Path, ask: SignalsAsk) -> SignalsRun:
@@ -138,18 +183,20 @@ async def run_signals(root: Path, ask: SignalsAsk) -> SignalsRun:
     api = LocalCluster(Store(journal), clock=time.time, new_uid=_uids())
     await _fill(api, ask.nodes)
     tap = Tap(api)
-    view, queue = ClusterView(api, jitter=lambda: 0.0), WorkQueue[str]()
-    failure = Counted(tap, view, queue)
-    desk = Desk(failure, tap)
+    manager = whole_manager(tap, ask) if ask.whole else verdicts_alone(tap, ask)
+    view, queue = manager.view, manager.queue
+    tally = Tally(view)
+    desk = Desk(manager.failure, tap)
     server = LinkServer(_check, ProgressBoard(), desk.hear, lambda node, uid: True)
     certificates = Certificates(root)
     tls = certificates.prepare([], time.time())
     _on_one_core()
-    async with _tasks(view, queue, failure):
+    async with _running(manager):
         await _judged(view, ask.nodes)
         port = await server.start("127.0.0.1", 0, tls)
         fsync = _fsyncs(root / "probe")
         gc.collect()
+        filled = rss_mib()
         start_at = time.time() + ask.lead_s
         agents = AgentsAsk(
             port, str(certificates.ca), ask.nodes, ask.rate, ask.transitions, start_at, ask.seconds, ask.seed
@@ -157,7 +204,7 @@ async def run_signals(root: Path, ask: SignalsAsk) -> SignalsRun:
         speaking = asyncio.create_task(_speak(root, agents))
         try:
             await asyncio.sleep(max(0.0, start_at - time.time()))
-            streams, looks, commits = len(server.nodes), failure.looks, journal.commits
+            streams, commits = len(server.nodes), journal.commits
             began, began_cpu = time.monotonic(), time.process_time()
             heard, waiting = [], []
             for number in range(round(ask.seconds / BIN_S)):
@@ -165,12 +212,13 @@ async def run_signals(root: Path, ask: SignalsAsk) -> SignalsRun:
                 heard.append(desk.heard)
                 waiting.append(len(queue))
             window, window_cpu = time.monotonic() - began, time.process_time() - began_cpu
-            looks, commits = failure.looks - looks, journal.commits - commits
+            commits = journal.commits - commits
             said = await speaking
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(SETTLE_S):
                     while len(tap.durable) < said.transitions:  # noqa: ASYNC110 - to the nearest bin
                         await asyncio.sleep(BIN_S)
+            whole = await tally.settled(tap.durable, ask.nodes) if ask.whole else None
         finally:
             speaking.cancel()
             await server.stop()
@@ -190,26 +238,73 @@ async def run_signals(root: Path, ask: SignalsAsk) -> SignalsRun:
         durable=len(tap.durable),
         latency=tap.latency,
         fsync=fsync,
-        looks=looks,
         commits=commits,
         rss_mib=rss,
         streams=streams,
+        filled_mib=filled,
+        whole=whole,
     )
 
 
+class Tally:
+    """Incidents as the informer tells of them."""
+
+    def __init__(self, view: ClusterView) -> None:
+        self._view = view
+        self._limit = 0
+        self._active: dict[str, str] = {}  # incident -> node
+        self._most = 0
+        view.incidents.subscribe(self._on_incident)
+
+    def _on_incident(self, old: Incident | None, new: Incident | None) -> None:
+        incident = new or old
+        assert incident is not None
+        if new is not None and is_under_remedy(new):
+            self._active[incident.name] = incident.spec.subject.node
+            self._most = max(self._most, len(set(self._active.values())))
+        else:
+            self._active.pop(incident.name, None)
+
+    async def settled(self, transitions: set[tuple[str, str]], nodes: int) -> WholeRun:
+        began = time.monotonic()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SETTLE_WHOLE_S):
+                while self._missing(transitions):  # noqa: ASYNC110 - to the nearest bin
+                    await asyncio.sleep(BIN_S)
+        behind = time.monotonic() - began
+        if missing := self._missing(transitions):
+            raise Broken(f"{missing} of {len(transitions)} failures have no incident")
+        every = [i for i in self._view.incidents.items() if i.spec.subject.kind is SubjectKind.DEVICE]
+        subjects = {(i.spec.subject.node, i.spec.subject.device) for i in every}
+        return WholeRun(
+            incidents=len(every),
+            twice=len(every) - len(subjects),
+            held_back=sum(map(is_held_back, every)),
+            under_remedy=len(set(self._active.values())),
+            most_under_remedy=self._most,
+            limit=nodes * SHARE // 100,
+            behind_s=behind,
+        )
+
+    def _missing(self, transitions: set[tuple[str, str]]) -> int:
+        told = {
+            (i.spec.subject.node, i.spec.subject.device)
+            for i in self._view.incidents.items()
+            if i.status.opened_at is not None
+        }
+        return len(transitions - told)
+
+
 @contextlib.asynccontextmanager
-async def _tasks(view: ClusterView, queue: WorkQueue[str], failure: FailureController) -> AsyncIterator[None]:
-    """The parts of `ControlPlane` that take part."""
-    running = [asyncio.create_task(informer.run()) for informer in view.informers]
-    running.append(asyncio.create_task(run_controller("failure", queue, failure, time.time, WORKERS)))
+async def _running(manager: Manager) -> AsyncIterator[None]:
+    running = asyncio.ensure_future(manager.run())
     try:
-        for informer in view.informers:
+        for informer in manager.view.informers:
             await informer.synced()
         yield
     finally:
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
 
 
 async def _judged(view: ClusterView, nodes: int) -> None:
@@ -222,6 +317,8 @@ async def _judged(view: ClusterView, nodes: int) -> None:
 async def _fill(api: LocalCluster, nodes: int) -> None:
     for name in ("default", "kube-node-lease"):
         await api.create(Namespace, Namespace(metadata=ObjectMeta(name=name)))
+    limits = {"limits": {"pool": f"{SHARE}%"}, "breaker": {"share": "100%"}}
+    await api.create(RemedyPolicy, {"metadata": {"name": DEFAULT_POLICY}, "spec": limits})
     model = load_model(MODEL)
 
     async def make(number: int) -> None:

@@ -8,12 +8,14 @@ from typing import Any, TypeVar
 from remuda.api.apps_v1 import Deployment
 from remuda.api.batch_v1 import Job
 from remuda.api.conditions import find_condition
-from remuda.api.core_v1 import Pod
+from remuda.api.core_v1 import Node, Pod
+from remuda.api.drills import DrillKind
 from remuda.api.meta import Condition, JsonObject, KObject
 from remuda.api.names import RESOURCE_GPU
 from remuda.apiserver.admission import Admission
 from remuda.apiserver.objects import Heads
 from remuda.core.builtin.pod_state import is_active
+from remuda.core.failure.rejections import is_rejection
 from remuda.node.training import Behaviour
 from tests.builders.world import NAMESPACE, World, play
 
@@ -85,3 +87,28 @@ async def one_running(world: World, app: str, within: float = 60.0) -> Pod:
 
 def condition(pod: Pod | None, type_: str) -> Condition | None:
     return find_condition(pod.status.conditions, type_) if pod is not None else None
+
+
+# -- nodes that refuse ------------------------------------------------------------------------------------------------
+
+
+def refused(world: World) -> list[Pod]:
+    """Pods that their node did not admit."""
+    return [p for p in world.all_pods() if is_rejection(p)]
+
+
+async def break_plugin(world: World, node: str, **options: Any) -> None:
+    """Its plugin refuses every Allocate."""
+    await world.drill(DrillKind.ALLOCATE_FAIL, node=node, resource=RESOURCE_GPU, **options)
+
+
+async def only(world: World, *nodes: str) -> None:
+    """Cordons the others."""
+    for node in world.rack_of:
+        if node not in nodes:
+            await world.cluster.api.patch(Node, node, {"spec": {"unschedulable": True}})
+
+
+async def reopen(world: World) -> None:
+    for node in world.rack_of:
+        await world.cluster.api.patch(Node, node, {"spec": {"unschedulable": None}})

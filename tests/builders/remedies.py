@@ -32,7 +32,8 @@ from remuda.controllers.remedies import _devices_patch as devices_patch
 from remuda.core.failure.drain import domain_of, node_patch
 from remuda.core.failure.ladder import climb
 from remuda.core.failure.ladder_case import Case, Made, Step
-from remuda.core.failure.limits import Footprint, Gate, Held
+from remuda.core.failure.limits import Gate, Held
+from remuda.core.failure.occupancy import Footprint
 from remuda.core.failure.rungs import device_records
 
 T0 = 1_000_000.0

@@ -184,7 +184,11 @@ async def test_an_upgrade_of_the_agent_never_dips(rig: RealRig, api: HttpCluster
         looking = asyncio.create_task(look())
         sockets = set(plugin_sockets(rig))
         async with agent_command(rig.real, tmp_path / "new.log") as new:
-            assert set(plugin_sockets(rig)) > sockets, "each instance has a socket of its own"
+
+            async def both() -> bool:
+                return set(plugin_sockets(rig)) > sockets
+
+            await until("each instance to have a socket of its own", both)
             await new.has_said("Registered")
             await old.stop()
             await run_chosen(rig, "second", "gpu-0")

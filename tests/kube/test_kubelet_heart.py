@@ -25,6 +25,7 @@ from remuda.agent.agent import Agent
 from remuda.api.codec import from_wire
 from remuda.api.core_v1 import Pod
 from remuda.api.devices import NodeDevices
+from remuda.api.incidents import Incident
 from remuda.api.training import Member, TrainingJob
 from remuda.kube.cluster import Cluster
 from tests.builders.evidence import note
@@ -165,7 +166,10 @@ async def job_place(node: RealNode) -> AsyncIterator[Heart]:
         for job in (await api.list(TrainingJob, rig.namespace)).items:
             await api.delete(TrainingJob, job.name, rig.namespace)
         await rig.close()
-        await api.delete(NodeDevices, rig.name)  # its faults outlive its agents; the next test has new devices
+        # Its faults outlive its agents, and what is known against its devices its managers; the next test has new devices.
+        for incident in (await api.list(Incident)).items:
+            await api.delete(Incident, incident.name)
+        await api.delete(NodeDevices, rig.name)
 
 
 @pytest_asyncio.fixture

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import msgspec
 import pytest
 
-from remuda.api.training import Cause, DegradedPolicy, Straggler, Topology
-from tests.builders.gang_model import a_gang
+from remuda.api.training import Cause, DegradedPolicy, Straggler, Topology, TrainingJobStatus
+from tests.builders.gang_model import GangModel, a_gang
 from tests.builders.gang_rules import Rules
 from tests.builders.gangs import RACK, JobBuilder, a_job, racks
 from tests.property import test_gang as plain
@@ -72,13 +72,14 @@ def announce(rules: Rules, a: int, b: int) -> None:
 
 def _may_be_charged(rules: Rules, node: str, cause: Cause) -> None:
     """Whoever sits there, now or later, may be moved away for that: once for each of them."""
+    assert isinstance(rules, MovingRules)
     rules.moved[node] = rules.moved.get(node, set()) | {cause}
 
 
 class MovingRules(Rules):
     """Also knows which nodes pods may be moved away from, and that a gang may grow."""
 
-    def __init__(self, model: plain.GangModel) -> None:
+    def __init__(self, model: GangModel) -> None:
         super().__init__(model)
         self.moved: dict[str, set[Cause]] = {}
 
@@ -93,7 +94,7 @@ class MovingRules(Rules):
                 self.befell.add(key)
                 self.allowed["maintenance"] = self.allowed.get("maintenance", 0) + 1
 
-    def _is_charged_rightly(self, old, new):  # type: ignore[no-untyped-def]
+    def _is_charged_rightly(self, old: TrainingJobStatus, new: TrainingJobStatus) -> None:
         if len(new.recoveries) > len(old.recoveries) and new.recoveries[-1].remedy == "Grow":
             assert old.sizes, "grew without having been small"
             assert not new.recoveries[-1].members
@@ -104,11 +105,11 @@ class MovingRules(Rules):
 def come_back(rules: Rules, a: int, b: int) -> None:
     """What went is there again: a node, or what was said of one."""
     model = rules.model
-    for node in list(model.dead)[:1]:
-        if not any(p.spec.node_name == node for p in model.pods.now.values()):
-            model.dead.discard(node)
-            model.off.discard(node)
-    for name, node in model.nodes.items():
+    for gone in sorted(model.dead)[:1]:
+        if not any(p.spec.node_name == gone for p in model.pods.now.values()):
+            model.dead.discard(gone)
+            model.off.discard(gone)
+    for name, node in list(model.nodes.items()):
         kept = [c for c in node.status.conditions if c.type == "Ready"]
         model.nodes[name] = msgspec.structs.replace(node, status=msgspec.structs.replace(node.status, conditions=kept))
 

@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 
 from remuda.api.meta import to_seconds
 from remuda.api.remedies import Breaker, Limits
-from remuda.core.failure.breaker import Failed, breaker_of
-from remuda.core.failure.limits import HOUR_S, Footprint, Pool, bound, held_by
+from remuda.core.failure.breaker import BreakerWatch, Failed, breaker_of
+from remuda.core.failure.limits import HOUR_S, Pool, bound, held_by
+from remuda.core.failure.occupancy import POOL as ALL
+from remuda.core.failure.occupancy import Footprint, Occupancy, kinds_of
 from tests.builders.remedies import T0, Bench, incident
 
 NODES = [f"n{i}" for i in range(20)]
@@ -48,6 +50,7 @@ def test_no_sequence_of_failures_and_cures_exceeds_a_limit(
     limit: Limits, sequence: list[Footprint | int | float]
 ) -> None:
     known: dict[str, Footprint] = {}
+    occupancy = Occupancy()
     now = T0
     for move in sequence:
         if isinstance(move, float):
@@ -57,10 +60,12 @@ def test_no_sequence_of_failures_and_cures_exceeds_a_limit(
             if active:
                 over = active[move % len(active)]
                 known[over.incident] = msgspec.structs.replace(over, is_active=False)
+                occupancy.put(known[over.incident])
         elif not (move.incident in known and known[move.incident].is_active):
             new = msgspec.structs.replace(move, began=now, is_active=False)
-            if held_by(new, known.values(), limit, POOL, now) is None:
+            if held_by(new, occupancy, limit, POOL, now) is None:
                 known[move.incident] = msgspec.structs.replace(new, is_active=True)
+                occupancy.put(known[move.incident])
         _check(limit, [f for f in known.values() if f.policy == "p"], now)
         _check(limit, [f for f in known.values() if f.policy == "q"], now)
 
@@ -85,11 +90,41 @@ def _check(limit: Limits, known: list[Footprint], now: float) -> None:
     assert an_hour is None or sum(now - f.began < HOUR_S for f in known) <= an_hour
 
 
+@st.composite
+def any_footprints(draw: st.DrawFn) -> Footprint:
+    found = draw(footprints())
+    nodes = draw(st.lists(st.sampled_from(NODES), min_size=1, max_size=3, unique=True))
+    began, is_active = draw(st.floats(0.0, 9.0)), draw(st.booleans())
+    name = f"i{draw(st.integers(0, 6))}"
+    return msgspec.structs.replace(found, incident=name, nodes=tuple(nodes), began=began, is_active=is_active)
+
+
+@given(st.lists(st.one_of(any_footprints(), st.integers(0, 6)), max_size=30), any_footprints(), st.floats(0.0, 9.0))
+def test_what_is_counted_as_it_comes_and_goes_is_what_one_would_count_at_the_end(
+    moves: list[Footprint | int], new: Footprint, since: float
+) -> None:
+    occupancy, known = Occupancy(), dict[str, Footprint]()
+    for move in moves:
+        if isinstance(move, int):
+            occupancy.drop(f"i{move}")
+            known.pop(f"i{move}", None)
+        else:
+            occupancy.put(move)
+            known[move.incident] = move
+    rest = [f for f in known.values() if f.policy == new.policy and f.incident != new.incident]
+    for kind in {ALL, *kinds_of(new)}:
+        there = {n for f in rest if f.is_active and kind in kinds_of(f) for n in f.nodes}
+        assert occupancy.beside(new, kind) == (len(there), len(set(new.nodes) - there))
+        assert occupancy.named(new, kind, 99) == sorted(there)
+    assert occupancy.begun_since(new, since) == sum(f.began > since for f in rest)
+    assert {f.incident: f for f in occupancy} == known
+
+
 @given(footprints(), st.lists(footprints(), max_size=20), limits)
 def test_what_is_held_back_says_which_limit_and_how_full_it_is(
     new: Footprint, others: list[Footprint], limit: Limits
 ) -> None:
-    held = held_by(msgspec.structs.replace(new, is_active=False), others, limit, POOL, T0)
+    held = held_by(msgspec.structs.replace(new, is_active=False), Occupancy(others), limit, POOL, T0)
     if held is not None:
         assert held.reason.endswith("Limit")
         assert any(c.isdigit() for c in held.message)
@@ -98,20 +133,20 @@ def test_what_is_held_back_says_which_limit_and_how_full_it_is(
 def test_a_whole_domain_may_go_alone_and_nothing_beside_it() -> None:
     domain = Footprint("rack", "p", tuple(NODES[:18]), T0)
     one = Footprint("one", "p", (NODES[19],), T0)
-    assert held_by(domain, [], Limits(pool="10%"), POOL, T0) is None
-    assert held_by(domain, [one], Limits(pool="10%"), POOL, T0) is not None
-    assert held_by(one, [domain], Limits(pool="10%"), POOL, T0) is not None
-    assert held_by(domain, [], Limits(pool="0"), POOL, T0) is not None
+    assert held_by(domain, Occupancy(), Limits(pool="10%"), POOL, T0) is None
+    assert held_by(domain, Occupancy([one]), Limits(pool="10%"), POOL, T0) is not None
+    assert held_by(one, Occupancy([domain]), Limits(pool="10%"), POOL, T0) is not None
+    assert held_by(domain, Occupancy(), Limits(pool="0"), POOL, T0) is not None
 
 
 def test_so_many_may_be_begun_within_an_hour() -> None:
     begun = [Footprint(f"i{n}", "p", (NODES[n],), T0 + n, is_active=False) for n in range(3)]
     new, limit = Footprint("new", "p", (NODES[9],), 0.0, is_active=False), Limits(pool="", per_hour="3")
-    assert held_by(new, begun, limit, POOL, T0 + HOUR_S - 1) is not None
-    assert held_by(new, begun, limit, POOL, T0 + HOUR_S) is None
-    assert held_by(new, begun[1:], limit, POOL, T0 + 10) is None
+    assert held_by(new, Occupancy(begun), limit, POOL, T0 + HOUR_S - 1) is not None
+    assert held_by(new, Occupancy(begun), limit, POOL, T0 + HOUR_S) is None
+    assert held_by(new, Occupancy(begun[1:]), limit, POOL, T0 + 10) is None
     going_on = msgspec.structs.replace(new, is_active=True)
-    assert held_by(going_on, begun, limit, POOL, T0 + 10) is None, (
+    assert held_by(going_on, Occupancy(begun), limit, POOL, T0 + 10) is None, (
         "the next rung of one that was begun is none that begins"
     )
 
@@ -158,6 +193,16 @@ def test_the_breaker_opens_for_too_many_at_once_and_for_nothing_less(
     shuffled = list(failed)
     chance.shuffle(shuffled)  # type: ignore[attr-defined]
     assert breaker_of(breaker, shuffled, len(NODES), now) == breaker_of(breaker, failed, len(NODES), now)
+
+
+@given(breakers, failures)
+def test_a_breaker_told_failure_by_failure_says_the_same_at_every_one(breaker: Breaker, failed: list[Failed]) -> None:
+    watch = BreakerWatch(breaker, len(NODES))
+    known: list[Failed] = []
+    for one in sorted(failed):
+        watch.add(one)
+        known.append(one)
+        assert watch.status(one.at) == breaker_of(breaker, known, len(NODES), one.at)
 
 
 def test_a_clock_that_was_set_back_does_not_keep_the_breaker_open() -> None:

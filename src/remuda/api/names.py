@@ -20,6 +20,7 @@ ANNOTATION_TOLERATE_DEGRADED = "remuda.dev/tolerate-degraded"  # "true": Degrade
 ANNOTATION_SEGMENT = "remuda.dev/segment"  # of a gang in segments: the number of the one a pod was made for
 ANNOTATION_OPTIONAL = "remuda.dev/optional"  # "true": its gang may be placed without it when there is no room for all
 ANNOTATION_PREFER_NODE = "remuda.dev/prefer-node"  # where the pod it replaces sat, when that place is well
+ANNOTATION_LOST_NODE = "remuda.dev/lost-node"  # where the pod it replaces was lost: the rest is kept for it a while
 ANNOTATION_HAS_RUN = "remuda.dev/has-run"  # "true": of a gang that has trained already: freed room is its own first
 ANNOTATION_MIN_DRIVER = "remuda.dev/min-driver"  # "550.54": the driver that the pod's node must have at least
 ANNOTATION_LAUNCH = "remuda.dev/launch"  # "true": run the container's command under remuda-launch

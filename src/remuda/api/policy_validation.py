@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sized
 from urllib.parse import urlsplit
 
 from remuda.api.errors import Refusal
+from remuda.api.hook_validation import check_hook
+from remuda.api.incident_validation import no_zone
 from remuda.api.remedies import (
     DEFAULT_POLICY,
     Action,
-    Hook,
+    Drain,
     Idle,
     Ladder,
     Limits,
+    Pause,
     RemedyPolicy,
     RemedyPolicySpec,
     Rung,
@@ -23,13 +27,21 @@ from remuda.api.selectors import is_label_key
 DAY_S = 86_400.0
 MAX_TIMEOUT_S = 30 * DAY_S
 MAX_ATTEMPTS = 20
+MAX_LADDERS = 256
+MAX_RUNGS = 32
+MAX_PATTERNS = 64
+MAX_STARS = 8
+MAX_PATTERN = 256  # characters; a type's name has at most some dozens
+MAX_WEBHOOKS = 16
+MAX_URL = 2048
+MAX_PRIORITY = 1_000_000_000
 WEBHOOK_EVENTS = ("Opened", "Remedy", "AwaitingApproval", "Closed", "Breaker")
 IDLE_ACTIONS = ("Warn", "Reclaim")
 
 _REASON = re.compile(r"[A-Z][A-Za-z0-9]*")
 _BOUND = re.compile(r"[0-9]{1,9}%?")
-_PLACEHOLDER = re.compile(r"\{(\w*)\}")
-_KNOWN_PLACEHOLDERS = ("node", "device", "uuid", "incident", "action")
+_LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
+_PLACEHOLDERS = ("node", "device", "uuid", "incident", "action")
 # Rungs from the mildest on: a policy that reboots before it resets would never come to the reset's good.
 _ORDER = {action: number for number, action in enumerate(Action)}
 
@@ -37,7 +49,10 @@ _ORDER = {action: number for number, action in enumerate(Action)}
 def check_policy(policy: RemedyPolicy) -> None:
     """Raises Refusal."""
     spec = policy.spec
+    _in_range(spec.priority, -MAX_PRIORITY, MAX_PRIORITY, "InvalidPriority", "spec.priority")
     _selector(policy)
+    _at_most(spec.ladders, MAX_LADDERS, "spec.ladders")
+    _at_most(spec.webhooks, MAX_WEBHOOKS, "spec.webhooks")
     seen: set[str] = set()
     for index, ladder in enumerate(spec.ladders):
         path = f"spec.ladders[{index}]"
@@ -62,8 +77,17 @@ def check_policy(policy: RemedyPolicy) -> None:
     _idle(spec.idle)
     for index, webhook in enumerate(spec.webhooks):
         _webhook(webhook, f"spec.webhooks[{index}]")
-    pause = spec.pause
-    if pause is not None and pause.since is not None and pause.until is not None and pause.until <= pause.since:
+    _pause(spec.pause)
+
+
+def _pause(pause: Pause | None) -> None:
+    if pause is None:
+        return
+    for field in ("since", "until"):
+        moment = getattr(pause, field)
+        if moment is not None and moment.tzinfo is None:
+            raise no_zone(f"spec.pause.{field}")
+    if pause.since is not None and pause.until is not None and pause.until <= pause.since:
         raise Refusal("InvalidPause", "The pause ends before it begins.", "Give a later `until`.", "spec.pause.until")
 
 
@@ -83,10 +107,30 @@ def _selector(policy: RemedyPolicy) -> None:
             'Write `"*"`, or leave deviceTypes out.',
             "spec.selector.deviceTypes",
         )
-    for name in selector.nodes:
-        if not is_label_key(name):
+    _at_most(selector.device_types, MAX_PATTERNS, "spec.selector.deviceTypes")
+    for pattern in selector.device_types:
+        if len(pattern) > MAX_PATTERN or pattern.count("*") > MAX_STARS:
             raise Refusal(
-                "InvalidSelector", f"`{name}` is not a label.", "Name a label of nodes.", "spec.selector.nodes"
+                "InvalidSelector",
+                f"The pattern `{pattern:.40}...` is longer than any device type.",
+                f"Use at most {MAX_PATTERN} characters and {MAX_STARS} stars.",
+                "spec.selector.deviceTypes",
+            )
+    _at_most(selector.nodes, MAX_PATTERNS, "spec.selector.nodes")
+    check_labels(selector.nodes, "InvalidSelector", "spec.selector.nodes")
+
+
+def check_labels(labels: Mapping[str, str], reason: str, field: str) -> None:
+    """Labels a node can have. Raises Refusal."""
+    for name, value in labels.items():
+        if not is_label_key(name):
+            raise Refusal(reason, f"`{name:.100}` is not a label.", "Name a label of nodes.", field)
+        if not _LABEL_VALUE.fullmatch(value):
+            raise Refusal(
+                reason,
+                f"No node can have `{value.encode('unicode_escape').decode('ascii'):.100}` as the value of {name}.",
+                "Use at most 63 letters, digits, dashes, dots and underscores.",
+                field,
             )
 
 
@@ -98,6 +142,7 @@ def _ladder(ladder: Ladder, path: str) -> None:
             "Give it one, or leave the ladder out: what has no ladder is left alone.",
             f"{path}.rungs",
         )
+    _at_most(ladder.rungs, MAX_RUNGS, f"{path}.rungs")
     highest = -1
     for number, rung in enumerate(ladder.rungs):
         where = f"{path}.rungs[{number}]"
@@ -118,43 +163,7 @@ def _rung(rung: Rung, where: str) -> None:
     _in_range(rung.attempts, 1, MAX_ATTEMPTS, "InvalidAttempts", f"{where}.attempts")
     _in_range(rung.timeout_seconds, 1, MAX_TIMEOUT_S, "InvalidSeconds", f"{where}.timeoutSeconds")
     if rung.hook is not None:
-        _hook(rung.hook, f"{where}.hook")
-
-
-def _hook(hook: Hook, where: str) -> None:
-    if bool(hook.command) == bool(hook.object):
-        both = "both a command and an object" if hook.command else "neither a command nor an object"
-        raise Refusal("InvalidHook", f"The hook has {both}.", "Give it exactly one of the two.", where)
-    if hook.command and not hook.command[0].startswith("/"):
-        raise Refusal(
-            "InvalidHook",
-            f"The command `{hook.command[0]}` is not an absolute path; the agent looks nothing up.",
-            "Write the program's whole path.",
-            f"{where}.command",
-        )
-    if not hook.object:
-        return
-    for field in ("apiVersion", "kind"):
-        if not isinstance(hook.object.get(field), str) or not hook.object[field]:
-            raise Refusal("InvalidHook", f"The object has no {field}.", f"Set {field}.", f"{where}.object.{field}")
-    for name in sorted(_placeholders(hook.object)):
-        if name not in _KNOWN_PLACEHOLDERS:
-            known = ", ".join(f"{{{p}}}" for p in _KNOWN_PLACEHOLDERS)
-            raise Refusal("InvalidHook", f"Nothing fills in {{{name}}}.", f"There are {known}.", f"{where}.object")
-    if hook.success_condition == hook.failure_condition:
-        raise Refusal(
-            "InvalidHook",
-            f"The condition {hook.success_condition} would mean success and failure.",
-            "Name two different conditions.",
-            f"{where}.failureCondition",
-        )
-
-
-def _placeholders(body: object) -> set[str]:
-    if isinstance(body, str):
-        return set(_PLACEHOLDER.findall(body))
-    inner = body.values() if isinstance(body, dict) else body if isinstance(body, list) else ()
-    return {name for value in inner for name in _placeholders(value)}
+        check_hook(rung.hook, f"{where}.hook", _PLACEHOLDERS)
 
 
 def _limits(limits: Limits) -> None:
@@ -189,9 +198,6 @@ def _timers(spec: RemedyPolicySpec) -> None:
     for value, low, field in (
         (spec.breaker.window_seconds, 1, "spec.breaker.windowSeconds"),
         (spec.breaker.cooldown_seconds, 1, "spec.breaker.cooldownSeconds"),
-        (spec.drain.patience_seconds, 0, "spec.drain.patienceSeconds"),
-        (spec.drain.checkpoint_seconds, 0, "spec.drain.checkpointSeconds"),
-        (spec.drain.deadline_seconds, 0, "spec.drain.deadlineSeconds"),
         (spec.soak.seconds, 0, "spec.soak.seconds"),
         (spec.offender.window_seconds, 1, "spec.offender.windowSeconds"),
         (spec.timers.hold_down_seconds, 0, "spec.timers.holdDownSeconds"),
@@ -199,16 +205,23 @@ def _timers(spec: RemedyPolicySpec) -> None:
         (spec.timers.flap_window_seconds, 1, "spec.timers.flapWindowSeconds"),
     ):
         _in_range(value, low, 365 * DAY_S, "InvalidSeconds", field)
-    if spec.drain.checkpoint_seconds > spec.drain.deadline_seconds:
-        raise Refusal(
-            "InvalidSeconds",
-            "drain.checkpointSeconds is longer than drain.deadlineSeconds: pods would be deleted while they still save.",
-            f"Set deadlineSeconds to {spec.drain.checkpoint_seconds:g} or more.",
-            "spec.drain.deadlineSeconds",
-        )
+    check_drain(spec.drain)
     # More of them are not remembered.
     _in_range(spec.offender.incidents, 1, 31, "InvalidOffender", "spec.offender.incidents")
     _in_range(spec.timers.flap_limit, 0, 15, "InvalidLimit", "spec.timers.flapLimit")
+
+
+def check_drain(drain: Drain) -> None:
+    """Raises Refusal. Of a policy or a roll-out."""
+    for name in ("patience", "checkpoint", "deadline"):
+        _in_range(getattr(drain, f"{name}_seconds"), 0, 365 * DAY_S, "InvalidSeconds", f"spec.drain.{name}Seconds")
+    if drain.checkpoint_seconds > drain.deadline_seconds:
+        raise Refusal(
+            "InvalidSeconds",
+            "drain.checkpointSeconds is longer than drain.deadlineSeconds: pods would be deleted while they still save.",
+            f"Set deadlineSeconds to {drain.checkpoint_seconds:g} or more.",
+            "spec.drain.deadlineSeconds",
+        )
 
 
 def _idle(idle: Idle) -> None:
@@ -231,11 +244,10 @@ def _idle(idle: Idle) -> None:
 
 
 def _webhook(webhook: Webhook, where: str) -> None:
-    parts = urlsplit(webhook.url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    if not _is_address(webhook.url):
         raise Refusal(
             "InvalidWebhook",
-            f"`{webhook.url}` is not an address that can be posted to.",
+            f"`{webhook.url:.200}` is not an address that can be posted to.",
             "Write a whole http:// or https:// address.",
             f"{where}.url",
         )
@@ -244,6 +256,21 @@ def _webhook(webhook: Webhook, where: str) -> None:
             raise Refusal(
                 "InvalidWebhook", f"`{event}` never happens.", f"There are {', '.join(WEBHOOK_EVENTS)}.", f"{where}.on"
             )
+
+
+def _is_address(url: str) -> bool:
+    if len(url) > MAX_URL or not url.isprintable() or not url.isascii() or " " in url:
+        return False
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:  # half an IPv6 address, a port beyond 65535
+        return False
+
+
+def _at_most(given: Sized, most: int, field: str) -> None:
+    if len(given) > most:
+        raise Refusal("TooMany", f"{field} has {len(given)} entries.", f"Use at most {most}.", field)
 
 
 def _in_range(value: float, low: float, high: float, reason: str, field: str) -> None:

@@ -16,8 +16,10 @@ from typing import ClassVar
 import msgspec
 
 from remuda.api.errors import Refusal
+from remuda.api.hook_validation import check_hook
 from remuda.api.meta import KObject, Resource
 from remuda.api.names import GROUP, VERSION
+from remuda.api.policy_validation import check_drain, check_labels
 from remuda.api.remedies import Drain, Hook
 
 
@@ -89,21 +91,17 @@ class NodeRollout(KObject, frozen=True, rename="camel", omit_defaults=True, kw_o
         return self.status.phase in (RolloutPhase.SUCCEEDED, RolloutPhase.STOPPED)
 
 
+_PLACEHOLDERS = ("node", "rollout", "action")
 _BOUND = re.compile(r"[1-9][0-9]{0,8}|[1-9][0-9]?%|100%")
 
 
 def check_rollout(rollout: NodeRollout) -> None:
     """Raises Refusal."""
     spec = rollout.spec
-    if bool(spec.hook.command) == bool(spec.hook.object):
-        raise Refusal(
-            "InvalidHook",
-            "A roll-out does one thing to each node.",
-            "Give hook.command or hook.object, one of the two.",
-            "spec.hook",
-        )
-    if spec.hook.object and not (spec.hook.object.get("apiVersion") and spec.hook.object.get("kind")):
-        raise Refusal("InvalidHook", "An object has apiVersion and kind.", "Say both.", "spec.hook.object")
+    check_hook(spec.hook, "spec.hook", _PLACEHOLDERS)
+    check_labels(spec.selector, "InvalidSelector", "spec.selector")
+    check_labels(spec.expect, "InvalidExpect", "spec.expect")
+    check_drain(spec.drain)
     if not 1 <= spec.canary <= 1000:
         raise Refusal(
             "InvalidCanary", f"canary is {spec.canary}.", "Try at least one node before the others.", "spec.canary"

@@ -13,6 +13,8 @@ import msgspec
 from remuda.api.core_v1 import PodSpec
 from remuda.api.drills import DRILLS, NEEDS, Drill, DrillKind
 from remuda.api.errors import Refusal
+from remuda.api.incident_validation import check_incident
+from remuda.api.incidents import Incident
 from remuda.api.job_policies import check_policies
 from remuda.api.job_policies import in_range as _in_range
 from remuda.api.meta import JsonObject, KObject
@@ -25,6 +27,7 @@ from remuda.api.selectors import is_label_key
 from remuda.api.training import UNLIMITED, Cause, Checkpoint, Failure, Role, TrainingJob, TrainingJobSpec
 
 MAX_REPLICAS = 100_000
+MAX_ROLES = 64
 MAX_JOB_NAME = 52  # leaves room for "-<role>-<index>" within the 63 characters a pod's host name may have
 MAX_POD_PREFIX = 58  # of "<job>-<role>": an index of four digits still fits
 
@@ -57,6 +60,8 @@ def validate(obj: KObject) -> None:
         check_rollout(obj)
     elif isinstance(obj, RemedyPolicy):
         check_policy(obj)
+    elif isinstance(obj, Incident):
+        check_incident(obj)
 
 
 def _training_job(job: TrainingJob) -> None:
@@ -72,6 +77,10 @@ def _training_job(job: TrainingJob) -> None:
     if not spec.roles:
         raise Refusal(
             "NoRoles", "The job has no roles.", "Give spec.roles at least one role with a template.", "spec.roles"
+        )
+    if len(spec.roles) > MAX_ROLES:
+        raise Refusal(
+            "TooManyRoles", f"The job has {len(spec.roles)} roles.", f"Use at most {MAX_ROLES}.", "spec.roles"
         )
     seen: set[str] = set()
     for index, role in enumerate(spec.roles):

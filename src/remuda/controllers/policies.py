@@ -79,7 +79,7 @@ class PolicyController:
         if observed is None or observed.is_deleting:
             return None
         name = observed.name
-        active = (f for f in self._table.footprints(now) if f.policy == name and f.is_active)
+        active = (f for f in self._table.occupancy(now) if f.policy == name and f.is_active)
         breaker = self._table.breaker(observed, now)
         status = RemedyPolicyStatus(
             nodes=len(self._table.nodes_of(name)),

@@ -1,7 +1,7 @@
 """What the manager knows about remedies as a whole: which policy each node is under, what is under remedy, when nodes failed.
 
-All of it follows from the informers and is kept up as they tell, so that a look costs its own incident. Nothing here is a
-record: a new manager arrives at the same table.
+All of it follows from the informers and is kept up as they tell, so that a look costs its own incident, however many there are.
+Nothing here is a record: a new manager arrives at the same table.
 
 Between a write of ours and the informer's word of it, two incidents could pass the same limit. `wrote` keeps our own copy until
 then: it counts as soon as it is written.
@@ -19,16 +19,18 @@ from remuda.api.devices import DeviceState, NodeDevices
 from remuda.api.incidents import Incident, SubjectKind
 from remuda.api.meta import to_seconds
 from remuda.api.names import LABEL_CLIQUE, LABEL_RESERVATION
-from remuda.api.remedies import BreakerStatus, RemedyPolicy
+from remuda.api.remedies import Breaker, BreakerStatus, RemedyPolicy
 from remuda.controllers.view import ClusterView
-from remuda.core.failure.breaker import Failed, breaker_of
+from remuda.core.failure.breaker import BreakerWatch, Failed, breaker_of, watch_of
 from remuda.core.failure.drain import Domain, domain_of, owners_of
 from remuda.core.failure.ladder import BY
-from remuda.core.failure.limits import HOUR_S, Footprint, Gate, Held, Pool
+from remuda.core.failure.limits import HOUR_S, Gate, Held, Pool
+from remuda.core.failure.occupancy import Footprint, Occupancy
 from remuda.core.failure.policy import is_paused, policy_for
 from remuda.core.failure.rungs import RECYCLES, began_at, device_records, is_held_back, is_under_remedy
 
 REMEMBERED_S = 86_400.0  # how far back failures matter to a breaker
+TIDY_S = 60.0  # between two looks for what no longer counts
 _FAILED = (DeviceState.UNHEALTHY, DeviceState.UNKNOWN)
 _RECYCLED = (*(f"{action}-" for action in RECYCLES), "drain-")
 
@@ -43,11 +45,14 @@ class RemedyTable:
         self._failed: dict[str, Failed] = {}  # by incident
         self._held: dict[str, None] = {}  # incidents that are held back, the longest waiting first
         self._mine: dict[str, Incident] = {}
-        # In a storm thousands ask the same again and again.
-        self._prints: dict[str, tuple[Incident, Footprint]] = {}
-        self._breakers: dict[str, tuple[object, BreakerStatus]] = {}
+        self._occupancy: Occupancy | None = None  # of what has begun; None = to be counted anew
+        self._failures: list[Failed] = []  # in the order in which they came
+        self._watches: dict[str, tuple[Breaker, BreakerWatch, int]] = {}  # by policy: with how many of them it was told
+        self._sizes: dict[tuple[str, str, str], int] = {}  # nodes of a policy by label and value
+        self._tidied_at = float("-inf")
         view.nodes.add_index("clique", lambda n: [n.labels[LABEL_CLIQUE]] if LABEL_CLIQUE in n.labels else [])
         view.nodes.add_index("marked", owners_of)
+        view.devices.add_index("tenant", lambda d: {h.pod.partition("/")[0] for h in d.observed.holdings})
         view.devices.add_index("ordered", lambda d: {order.by for order in d.orders.values() if order.by})
         view.policies.subscribe(self._on_policy)
         view.nodes.subscribe(self._on_node)
@@ -78,8 +83,14 @@ class RemedyTable:
             for devices in self._view.devices.items():
                 self._place(devices.name)
 
+    def _recount(self) -> None:
+        """Which node is under which policy, or in which rack, has changed: what was counted by that no longer counts."""
+        self._occupancy = None
+        self._watches.clear()
+        self._sizes.clear()
+
     def _place(self, name: str) -> None:
-        self._prints.clear()
+        self._recount()
         node, devices = self._view.nodes.get(name), self._view.devices.get(name)
         before = self._policy_of.pop(name, None)
         if before is not None:
@@ -94,7 +105,7 @@ class RemedyTable:
     def _on_policy(self, old: RemedyPolicy | None, new: RemedyPolicy | None) -> None:
         if old is None or new is None or old.spec != new.spec or new.is_deleting:
             self._is_stale = True
-            self._prints.clear()
+            self._recount()
 
     def _on_node(self, old: Node | None, new: Node | None) -> None:
         if not self._is_stale and (old is None or new is None or old.labels != new.labels):
@@ -120,16 +131,27 @@ class RemedyTable:
         assert incident is not None
         self._mine.pop(incident.name, None)
         if new is None:
-            self._begun.pop(incident.name, None)
+            self._forget(incident.name)
             self._held.pop(incident.name, None)
-            self._failed.pop(incident.name, None)
-            self._prints.pop(incident.name, None)
+            if self._failed.pop(incident.name, None) is not None:
+                self._retell()
         else:
             self._note(new)
+
+    def _forget(self, incident: str) -> None:
+        self._begun.pop(incident, None)
+        if self._occupancy is not None:
+            self._occupancy.drop(incident)
+
+    def _retell(self) -> None:
+        self._failures = list(self._failed.values())
+        self._watches.clear()
 
     def _note(self, incident: Incident) -> None:
         if began_at(incident) is not None:
             self._begun[incident.name] = incident
+            if self._occupancy is not None:
+                self._occupancy.put(self._footprint(incident))
         if is_held_back(incident):
             self._held.setdefault(incident.name)
         else:
@@ -140,7 +162,8 @@ class RemedyTable:
         is_bad = verdict.state in _FAILED or (verdict.state is DeviceState.QUARANTINED and verdict.source == BY)
         is_counted = subject.kind in (SubjectKind.DEVICE, SubjectKind.NODE) and is_bad
         if is_counted and opened is not None and incident.name not in self._failed:
-            self._failed[incident.name] = Failed(to_seconds(opened), subject.node)
+            failed = self._failed[incident.name] = Failed(to_seconds(opened), subject.node)
+            self._failures.append(failed)
 
     def held(self, policy: str, most: int) -> list[str]:
         """Incidents that wait for room, the longest waiting first."""
@@ -152,12 +175,6 @@ class RemedyTable:
                 if len(found) == most:
                     break
         return found
-
-    def footprint(self, incident: Incident) -> Footprint:
-        known = self._prints.get(incident.name)
-        if known is None or known[0] is not incident or self._is_stale:
-            known = self._prints[incident.name] = incident, self._footprint(incident)
-        return known[1]
 
     def _footprint(self, incident: Incident) -> Footprint:
         subject, policy = incident.spec.subject, self.policy_of(incident.spec.subject.node)
@@ -180,42 +197,61 @@ class RemedyTable:
             is_active=is_under_remedy(incident),
         )
 
-    def footprints(self, now: float) -> list[Footprint]:
-        """Of all that is under remedy, or was begun within the hour."""
-        found = []
+    def occupancy(self, now: float) -> Occupancy:
+        """All that is under remedy, or was begun within the hour."""
+        self._refresh()
+        self._tidy(now)
+        if self._occupancy is None:
+            self._occupancy = Occupancy(map(self._footprint, self._begun.values()))
+        return self._occupancy
+
+    def _tidy(self, now: float) -> None:
+        if now - self._tidied_at < TIDY_S:
+            return
+        self._tidied_at = now
         for name, incident in list(self._begun.items()):
-            footprint = self.footprint(incident)
-            if footprint.is_active or now - footprint.began < HOUR_S:
-                found.append(footprint)
-            elif not incident.is_open:
-                del self._begun[name]
-                self._prints.pop(name, None)
-        return found
+            if not incident.is_open and now - (began_at(incident) or 0.0) >= HOUR_S:
+                self._forget(name)
+        old = [name for name, failed in self._failed.items() if failed.at < now - REMEMBERED_S]
+        for name in old:
+            del self._failed[name]
+        if old:
+            self._retell()
 
     # --- what stands in the way ---------------------------------------------------------------------------------------
 
     def gate(self, incident: Incident, now: float) -> Gate:
-        new, policy = self.footprint(incident), self.policy_of(incident.spec.subject.node)
+        new, policy = self._footprint(incident), self.policy_of(incident.spec.subject.node)
         has_begun = began_at(incident) is not None
         return Gate(
             new=msgspec.structs.replace(new, is_active=has_begun),
             limits=policy.spec.limits,
             pool=self._pool(new, policy),
-            others=tuple(self.footprints(now)),
+            others=self.occupancy(now),
             shut=self._shut(policy, now),
         )
 
     def breaker(self, policy: RemedyPolicy, now: float) -> BreakerStatus:
-        nodes = self.nodes_of(policy.name)
-        for name in [n for n, f in self._failed.items() if f.at < now - REMEMBERED_S]:
-            del self._failed[name]
-        key = (policy.spec.breaker, len(self._failed), len(nodes), int(now))
-        known = self._breakers.get(policy.name)
-        closes = known[1].closes_at if known is not None and known[0] == key else None
-        if known is None or closes is None or now >= to_seconds(closes):
-            failed = [f for f in self._failed.values() if f.node in nodes]
-            known = self._breakers[policy.name] = key, breaker_of(policy.spec.breaker, failed, len(nodes), now)
-        return known[1]
+        self._tidy(now)
+        nodes, breaker = self.nodes_of(policy.name), policy.spec.breaker
+        before, watch, told = self._watches.get(policy.name, (None, None, 0))
+        if watch is not None:
+            news = sorted(f for f in self._failures[told:] if f.node in nodes)
+            if before == breaker and all(watch.newest <= at <= now for at in (watch.newest, *(f.at for f in news))):
+                for failed in news:
+                    watch.add(failed)
+            else:
+                watch = None
+        if watch is None:
+            every = [f for f in self._failures if f.node in nodes]
+            if any(
+                f.at > now for f in every
+            ):  # a clock that was set back: until it has caught up, time changes the answer
+                self._watches.pop(policy.name, None)
+                return breaker_of(breaker, every, len(nodes), now)
+            watch = watch_of(breaker, every, len(nodes), now)
+        self._watches[policy.name] = breaker, watch, len(self._failures)
+        return watch.status(now)
 
     def _shut(self, policy: RemedyPolicy, now: float) -> Held | None:
         pause = policy.spec.pause
@@ -230,7 +266,7 @@ class RemedyTable:
 
     def _pool(self, new: Footprint, policy: RemedyPolicy) -> Pool:
         nodes, limits = self.nodes_of(policy.name), policy.spec.limits
-        count = partial(self._with_label, nodes)
+        count = partial(self._with_label, policy.name)
         return Pool(
             nodes=len(nodes),
             racks={new.rack: count(limits.rack_label, new.rack)} if limits.rack.endswith("%") else {},
@@ -240,19 +276,16 @@ class RemedyTable:
             tenants=self._tenants(new.tenants) if limits.tenant.endswith("%") else {},
         )
 
-    def _with_label(self, nodes: Iterable[str], label: str, value: str) -> int:
-        found = (self._view.nodes.get(name) for name in nodes)
-        return sum(1 for node in found if node is not None and node.labels.get(label) == value)
+    def _with_label(self, policy: str, label: str, value: str) -> int:
+        key = policy, label, value
+        if key not in self._sizes:
+            found = (self._view.nodes.get(name) for name in self.nodes_of(policy))
+            self._sizes[key] = sum(1 for node in found if node is not None and node.labels.get(label) == value)
+        return self._sizes[key]
 
     def _tenants(self, tenants: Iterable[str]) -> dict[str, int]:
         """Nodes that each namespace has devices on."""
-        wanted = set(tenants)
-        nodes: dict[str, set[str]] = {tenant: set() for tenant in wanted}
-        for devices in self._view.devices.items():
-            for holding in devices.observed.holdings:
-                if (namespace := holding.pod.partition("/")[0]) in wanted:
-                    nodes[namespace].add(devices.name)
-        return {tenant: len(found) for tenant, found in nodes.items()}
+        return {tenant: len(self._view.devices.by_index("tenant", tenant)) for tenant in tenants}
 
 
 def _kind(devices: NodeDevices) -> str:

@@ -41,9 +41,15 @@ class QuarantineTaints:
     async def lifted(self, case: Case) -> None:
         """No rule of ours stands for the device."""
         device = _device(case)
-        if self._rules is None or device is None or not await self._rules.version():
+        if self._rules is None or device is None:
             return
-        await self._rules.remove(device)
+        try:
+            if await self._rules.version():
+                await self._rules.remove(device)
+        except (ApiError, Refusal) as error:
+            if isinstance(error, ApiError) and error.code >= 500:
+                raise  # asked again; but one that may not remove rules gives devices back all the same
+            log.warning("remedy.taint_rule", node=device.node, device=device.device, error=str(error))
         self._made.discard(device)
 
 

@@ -50,9 +50,21 @@ class _Index(Generic[K]):
 
     def drop(self, name: Name, obj: K) -> None:
         for key in self.keys(obj):
-            entries = self.found.get(key)
-            if entries is not None and entries.pop(name, None) is not None and not entries:
-                del self.found[key]
+            self._drop(name, key)
+
+    def replace(self, name: Name, old: K, new: K) -> None:
+        """An object that changed keeps its place: what is found is in the order in which it came."""
+        keys = list(self.keys(new))
+        for key in self.keys(old):
+            if key not in keys:
+                self._drop(name, key)
+        for key in keys:
+            self.found.setdefault(key, {})[name] = new
+
+    def _drop(self, name: Name, key: str) -> None:
+        entries = self.found.get(key)
+        if entries is not None and entries.pop(name, None) is not None and not entries:
+            del self.found[key]
 
 
 class Informer(Generic[K]):
@@ -194,8 +206,9 @@ class Informer(Generic[K]):
             gc.freeze()
         for index in self._indexes.values():
             if old is not None:
-                index.drop(name, old)
-            index.put(name, obj)
+                index.replace(name, old, obj)
+            else:
+                index.put(name, obj)
         self._tell(old, obj)
 
     def _forget(self, name: Name) -> None:

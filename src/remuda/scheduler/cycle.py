@@ -64,6 +64,7 @@ class Scheduler:
         self._events = events
         self._assumed: dict[str, tuple[str, tuple[str, ...]]] = {}
         self._changed = asyncio.Event()
+        pods.add_index("unbound", lambda pod: [] if pod.spec.node_name else ["*"])
         pods.subscribe(self._on_pod)
         nodes.subscribe(lambda old, new: self._changed.set())
         devices.subscribe(self._on_devices)
@@ -103,6 +104,8 @@ class Scheduler:
         asks = gather_gangs(self._ready(now), self._siblings, self._domain, now)
         assignments: list[Assignment] = []
         refused: list[tuple[PodAsk, Refusal]] = []
+        if not asks:  # most cycles: devices fail and heal while nobody waits, and a snapshot costs the whole cluster
+            return PlacementPlan((), ())
         # Piece by piece: a plan for thousands of pods takes seconds, and leases must be renewed meanwhile.
         for part in plan_in_steps(self._snapshot(now), asks):
             await write_all(self._bind, part.assignments)
@@ -123,10 +126,9 @@ class Scheduler:
         )
 
     def _waiting(self) -> Iterable[Pod]:
-        for pod in self._pods.items():
+        for pod in self._pods.by_index("unbound", "*"):
             if (
-                not pod.spec.node_name
-                and not pod.is_deleting
+                not pod.is_deleting
                 and not pod.is_terminal
                 and pod.uid not in self._assumed
                 and pod.spec.scheduler_name in self._schedulers

@@ -233,6 +233,23 @@ async def test_indexes_follow_the_objects() -> None:
         assert len(informer.by_index("phase", "Pending")) == 2
 
 
+async def test_what_an_index_finds_keeps_its_order_when_it_changes() -> None:
+    cluster = Lossy()
+    informer = Informer(cluster, Pod)
+    informer.add_index("gang", lambda pod: [pod.labels["gang"]] if "gang" in pod.labels else [])
+    heard = Heard()
+    informer.subscribe(heard)
+    async with running(informer):
+        await asyncio.wait_for(informer.synced(), DEADLINE_S)
+        for name in ("c", "a", "b"):
+            await make(cluster, name, labels={"gang": "g"})
+        await cluster.patch(Pod, "c", {"metadata": {"labels": {"more": "x"}}}, "team")
+        await heard.until(4)
+        found = informer.by_index("gang", "g")
+    assert [pod.name for pod in found] == ["c", "a", "b"]
+    assert found[0].labels["more"] == "x"
+
+
 async def test_a_failing_handler_stops_neither_the_informer_nor_the_others() -> None:
     cluster = Lossy()
     informer = Informer(cluster, Pod)

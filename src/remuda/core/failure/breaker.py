@@ -27,28 +27,59 @@ class Failed(msgspec.Struct, frozen=True, order=True):
     node: str
 
 
-def breaker_of(breaker: Breaker, failures: Iterable[Failed], pool: int, now: float) -> BreakerStatus:
+class BreakerWatch:
+    """The breaker of one pool, failure by failure: one more costs itself, not all that were."""
+
+    def __init__(self, breaker: Breaker, pool: int) -> None:
+        self._breaker = breaker
+        self._pool = pool
+        self._most = max(breaker.at_least, bound(breaker.share, pool) or 0)
+        self._recent: deque[Failed] = deque()
+        self._nodes: dict[str, int] = {}  # of the recent ones
+        self._since = self._closes = 0.0
+        self._seen = 0
+
+    @property
+    def newest(self) -> float:
+        return self._recent[-1].at if self._recent else 0.0
+
+    def add(self, failed: Failed) -> None:
+        """None older than `newest`."""
+        self._recent.append(failed)
+        self._nodes[failed.node] = self._nodes.get(failed.node, 0) + 1
+        while self._recent[0].at <= failed.at - self._breaker.window_seconds:
+            gone = self._recent.popleft().node
+            self._nodes[gone] -= 1
+            if not self._nodes[gone]:
+                del self._nodes[gone]
+        nodes = len(self._nodes)
+        is_open = failed.at < self._closes
+        if nodes > self._most or is_open:
+            self._since = self._since if is_open else failed.at
+            self._seen = max(self._seen, nodes) if is_open else nodes
+            self._closes = failed.at + self._breaker.cooldown_seconds
+
+    def status(self, now: float) -> BreakerStatus:
+        """As of `now`, not before `newest`."""
+        if now >= self._closes:
+            return BreakerStatus()
+        return BreakerStatus(
+            open=True,
+            since=to_time(self._since),
+            closes_at=to_time(self._closes),
+            message=f"{self._seen} of {self._pool} nodes failed within {self._breaker.window_seconds:g} s; "
+            f"{self._most} may.",
+        )
+
+
+def watch_of(breaker: Breaker, failures: Iterable[Failed], pool: int, now: float) -> BreakerWatch:
     """`failures`: of the pool's nodes, in any order, as far back as a day. What lies ahead of `now` counts as of now: a
     clock that was set back must not hold the breaker open for as long as it was wrong."""
-    most = max(breaker.at_least, bound(breaker.share, pool) or 0)
-    recent: deque[Failed] = deque()
-    since = closes = 0.0
-    seen = 0
+    watch = BreakerWatch(breaker, pool)
     for failed in sorted(msgspec.structs.replace(f, at=min(f.at, now)) for f in failures):
-        recent.append(failed)
-        while recent[0].at <= failed.at - breaker.window_seconds:
-            recent.popleft()
-        nodes = len({f.node for f in recent})
-        is_open = failed.at < closes
-        if nodes > most or is_open:
-            since = since if is_open else failed.at
-            seen = max(seen, nodes) if is_open else nodes
-            closes = failed.at + breaker.cooldown_seconds
-    if now >= closes:
-        return BreakerStatus()
-    return BreakerStatus(
-        open=True,
-        since=to_time(since),
-        closes_at=to_time(closes),
-        message=f"{seen} of {pool} nodes failed within {breaker.window_seconds:g} s; {most} may.",
-    )
+        watch.add(failed)
+    return watch
+
+
+def breaker_of(breaker: Breaker, failures: Iterable[Failed], pool: int, now: float) -> BreakerStatus:
+    return watch_of(breaker, failures, pool, now).status(now)

@@ -13,12 +13,13 @@ import msgspec
 
 from remuda.api.devices import DeviceOrder, OrderAnswer, QuarantineOrder
 from remuda.api.incidents import IncidentPhase, IncidentStatus, RemedyOutcome, RemedyRecord, SubjectKind
-from remuda.api.meta import Condition, JsonObject, to_seconds, to_time
+from remuda.api.meta import Condition, to_seconds, to_time
 from remuda.api.remedies import Action, Hook, Rung
 from remuda.core.failure.drain import DrainPlan, DrainRequest, other_actor, owners_of, plan_drain
 from remuda.core.failure.holding import Holder, held_on
 from remuda.core.failure.incidents import is_workload_key
 from remuda.core.failure.ladder_case import Case, ObjectCall, Step, order_id
+from remuda.core.failure.ladder_hooks import hook_body
 from remuda.core.failure.limits import Held
 from remuda.core.failure.rungs import DEVICE_IN_USE, NODE_IN_USE, NODE_TAKEN, RECYCLES, VERIFY_S, Stage, device_records
 
@@ -408,24 +409,3 @@ def _via(hook: Hook | None) -> str:
 def _outcome(word: str) -> RemedyOutcome:
     known = {o.value: o for o in (RemedyOutcome.SUCCEEDED, RemedyOutcome.TIMED_OUT, RemedyOutcome.REFUSED)}
     return known.get(word, RemedyOutcome.FAILED)
-
-
-def hook_body(hook: Hook, facts: dict[str, str], name: str, index: int, count: int) -> JsonObject:
-    """The hook's object with everything filled in. One without a name gets one that is always the same for this step."""
-    body: JsonObject = {name: _filled(value, facts) for name, value in hook.object.items()}
-    meta = dict(body.get("metadata") or {})
-    meta.pop("generateName", None)
-    meta["name"] = meta.get("name") or (name if count == 1 else f"{name}-{index}")
-    return {**body, "metadata": meta}
-
-
-def _filled(value: object, facts: dict[str, str]) -> object:
-    if isinstance(value, str):
-        for fact, text in facts.items():
-            value = value.replace(f"{{{fact}}}", text)
-        return value
-    if isinstance(value, list):
-        return [_filled(v, facts) for v in value]
-    if isinstance(value, dict):
-        return {_filled(k, facts): _filled(v, facts) for k, v in value.items()}
-    return value

@@ -11,27 +11,14 @@ of that limit is under remedy.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from remuda.api.remedies import Limits
+from remuda.core.failure.occupancy import POOL, Footprint, Kind, Occupancy
 
 HOUR_S = 3600.0
-
-
-class Footprint(msgspec.Struct, frozen=True):
-    """What one incident's remedy takes up. `is_active`: now; of one that is over, when it began still counts."""
-
-    incident: str
-    policy: str
-    nodes: tuple[str, ...]
-    began: float
-    rack: str = ""
-    tenants: tuple[str, ...] = ()
-    reservation: str = ""
-    cause: str = ""
-    is_active: bool = True
 
 
 class Pool(msgspec.Struct, frozen=True):
@@ -51,12 +38,13 @@ class Held(msgspec.Struct, frozen=True):
 
 
 class Gate(msgspec.Struct, frozen=True):
-    """What a rung that is not begun has to pass. `shut`: a pause, or the breaker."""
+    """What a rung that is not begun has to pass. `others`: as it stands at the time of the look. `shut`: a pause, or the
+    breaker."""
 
     new: Footprint
     limits: Limits = Limits()
     pool: Pool = Pool()
-    others: tuple[Footprint, ...] = ()
+    others: Occupancy = msgspec.field(default_factory=Occupancy)
     shut: Held | None = None
 
     def held(self, nodes: Sequence[str], now: float) -> Held | None:
@@ -75,67 +63,54 @@ def bound(text: str, of: int) -> int | None:
     return int(text)
 
 
-def held_by(new: Footprint, others: Iterable[Footprint], limits: Limits, pool: Pool, now: float) -> Held | None:
-    """The first limit that `new` would exceed beside `others`; None when it may begin."""
-    rest = [f for f in others if f.policy == new.policy and f.incident != new.incident]
-    active = [f for f in rest if f.is_active]
-    checks: list[tuple[str, str, str, int, Callable[[Footprint], bool]]] = [
-        ("PoolLimit", limits.pool, f"of policy {new.policy}", pool.nodes, lambda f: True),
-        ("CauseLimit", limits.cause, f"with {new.cause}", pool.nodes, lambda f: f.cause == new.cause),
+def held_by(new: Footprint, others: Occupancy, limits: Limits, pool: Pool, now: float) -> Held | None:
+    """The first limit that `new` would exceed beside `others`; None when it may begin. What `new` itself has already is not
+    counted against it."""
+    checks: list[tuple[str, str, str, int, Kind]] = [
+        ("PoolLimit", limits.pool, f"of policy {new.policy}", pool.nodes, POOL),
+        ("CauseLimit", limits.cause, f"with {new.cause}", pool.nodes, ("cause", new.cause)),
     ]
     if new.rack:
         of_rack = pool.racks.get(new.rack, 0)
-        checks.append(("RackLimit", limits.rack, f"of rack {new.rack}", of_rack, lambda f: f.rack == new.rack))
+        checks.append(("RackLimit", limits.rack, f"of rack {new.rack}", of_rack, ("rack", new.rack)))
     if new.reservation:
         reserved = pool.reservations.get(new.reservation, 0)
         words = f"of reservation {new.reservation}"
-        checks.append(
-            ("ReservationLimit", limits.reservation, words, reserved, lambda f: f.reservation == new.reservation)
-        )
+        checks.append(("ReservationLimit", limits.reservation, words, reserved, ("reservation", new.reservation)))
     for tenant in new.tenants:
         count = pool.tenants.get(tenant, 0)
-        checks.append(("TenantLimit", limits.tenant, f"of namespace {tenant}", count, _of_tenant(tenant)))
-    for reason, text, words, base, concerns in checks:
-        if held := _exceeds(reason, text, words, base, new, [f for f in active if concerns(f)]):
+        checks.append(("TenantLimit", limits.tenant, f"of namespace {tenant}", count, ("tenant", tenant)))
+    for reason, text, words, base, kind in checks:
+        if held := _exceeds(reason, text, words, base, new, others, kind):
             return held
-    return None if new.is_active else _per_hour(new, rest, limits.per_hour, pool.nodes, now)
+    return None if new.is_active else _per_hour(new, others, limits.per_hour, pool.nodes, now)
 
 
-def _of_tenant(tenant: str) -> Callable[[Footprint], bool]:
-    return lambda f: tenant in f.tenants
-
-
-def _exceeds(reason: str, text: str, words: str, of: int, new: Footprint, beside: Sequence[Footprint]) -> Held | None:
+def _exceeds(reason: str, text: str, words: str, of: int, new: Footprint, others: Occupancy, kind: Kind) -> Held | None:
     most = bound(text, of)
     if most is None:
         return None
-    there = {node for f in beside for node in f.nodes}
-    coming = set(new.nodes) - there
-    if not coming or (most and (len(there) + len(coming) <= most or not there)):
+    there, coming = others.beside(new, kind)
+    if not coming or (most and (there + coming <= most or not there)):
         return None
     share = f" ({text} of {of})" if text.endswith("%") else ""
-    named = f": {', '.join(sorted(there)[:5])}{' ...' if len(there) > 5 else ''}" if there else ""
-    is_one = len(there) == 1
+    named = f": {', '.join(others.named(new, kind, 5))}{' ...' if there > 5 else ''}" if there else ""
+    is_one = there == 1
     return Held(
         reason,
-        f"{len(there)} node{'' if is_one else 's'} {words} {'is' if is_one else 'are'} under remedy{named}; "
+        f"{there} node{'' if is_one else 's'} {words} {'is' if is_one else 'are'} under remedy{named}; "
         f"{most}{share} may be.",
     )
 
 
-def _per_hour(new: Footprint, rest: Sequence[Footprint], text: str, of: int, now: float) -> Held | None:
+def _per_hour(new: Footprint, others: Occupancy, text: str, of: int, now: float) -> Held | None:
     most = bound(text, of)
     if most is None:
         return None
-    begun = sorted(f.began for f in rest if now - f.began < HOUR_S)
-    if len(begun) < most:
+    begun = others.begun_since(new, now - HOUR_S)
+    if begun < most:
         return None
     share = f" ({text} of {of})" if text.endswith("%") else ""
     return Held(
-        "HourLimit", f"{len(begun)} remedies of policy {new.policy} were begun within an hour; {most}{share} may be."
+        "HourLimit", f"{begun} remedies of policy {new.policy} were begun within an hour; {most}{share} may be."
     )
-
-
-def hour_ends(rest: Iterable[Footprint], now: float) -> float | None:
-    """When the oldest remedy of this hour no longer counts."""
-    return min((f.began + HOUR_S for f in rest if now - f.began < HOUR_S), default=None)

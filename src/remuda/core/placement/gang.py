@@ -25,6 +25,7 @@ from remuda.api.names import (
     RESOURCE_GPU,
 )
 from remuda.core.placement.driver import check_driver, driver_of, is_older
+from remuda.core.placement.keeping import keep
 from remuda.core.placement.refusal import no_room
 from remuda.core.placement.requests import Amounts, is_extended, requests_of
 from remuda.core.placement.room import Room, lacks
@@ -71,6 +72,7 @@ class GangAsk(msgspec.Struct, frozen=True):
     waiting_for: int = 0  # members not created yet: a gang is placed only when it is whole
     segments: tuple[Segment, ...] = ()  # the members once more, when not all of them must share a domain
     has_run: bool = False  # it trained already, and lost its place or some of it
+    keeps: tuple[str, ...] = ()  # nodes it lost: what is left there is kept for it while it fits nowhere
 
     @property
     def is_recovering(self) -> bool:
@@ -143,8 +145,12 @@ def plan_in_steps(snapshot: Snapshot, asks: Iterable[GangAsk], gangs_per_step: i
     domain_of: dict[str, str | None] = {}
     done: list[Assignment] = []
     refused: list[tuple[PodAsk, Refusal]] = []
+    keepers: list[GangAsk] = []
     for number, ask in enumerate(gangs, start=1):
+        if not ask.is_recovering:
+            _keep(snapshot, room, keepers)
         domain_of[ask.key] = ask.pinned
+        before = len(refused)
         if ask.members:
             placed = refusals.get(ask.shape) or place_members(snapshot, ask, room)
             if isinstance(placed, Refusal):
@@ -155,9 +161,12 @@ def plan_in_steps(snapshot: Snapshot, asks: Iterable[GangAsk], gangs_per_step: i
                 _take(snapshot, room, placed)
                 done.extend(placed)
                 refused.extend(_left_over(snapshot, ask, placed, room))
+        if ask.keeps and len(refused) > before:
+            keepers.append(ask)
         if number % gangs_per_step == 0:
             yield PlacementPlan(tuple(done), tuple(refused))
             done, refused = [], []
+    _keep(snapshot, room, keepers)
     for ask in gangs:
         for spare in ask.spares:
             placed = _place_spare(snapshot, spare, ask.topology, domain_of[ask.key], room)
@@ -167,6 +176,13 @@ def plan_in_steps(snapshot: Snapshot, asks: Iterable[GangAsk], gangs_per_step: i
             _take(snapshot, room, placed)
             done.extend(placed)
     yield PlacementPlan(tuple(done), tuple(refused))
+
+
+def _keep(snapshot: Snapshot, room: Room, keepers: list[GangAsk]) -> None:
+    """From here on nobody gets what those gangs wait for."""
+    for ask in keepers:
+        keep(snapshot, room, ask.keeps, (pod.requests for pod in ask.members), ask.key)
+    keepers.clear()
 
 
 def place_members(snapshot: Snapshot, ask: GangAsk, room: Room | None = None) -> list[Assignment] | Refusal:
@@ -413,7 +429,7 @@ def explain(
         topology=topology,
         domain=best,
         is_known=bool(domains),
-        away=[why for view in nodes if (why := _away(view, pods[0]))],
+        away=[why for view in nodes if (why := _away(view, pods[0]) or _kept(snapshot, view, room))],
         is_all_away=not any(admits(view, pods[0]) for view in nodes),
         is_plugin_lost=any(_lost(view, pods[0]) for view in nodes),
     )
@@ -437,6 +453,11 @@ def _away(view: NodeView, pod: PodAsk) -> str:
     if held := next((r for r in pod.requests if r in view.withheld), ""):
         return f"that {held} is withheld on"
     return f"with a lost plugin for {lost}" if (lost := _lost(view, pod)) else ""
+
+
+def _kept(snapshot: Snapshot, view: NodeView, room: Room) -> str:
+    gang = room.kept.get(snapshot.index[view.name])
+    return f"kept for {gang}, which lost its place there" if gang else ""
 
 
 def _lost(view: NodeView, pod: PodAsk) -> str:

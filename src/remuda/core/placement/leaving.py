@@ -50,6 +50,12 @@ class Leaving(msgspec.Struct, frozen=True):
 
 def leaving_of(node: Node) -> Leaving | None:
     """The most urgent word on the node's going, if there is any."""
+    if not (
+        ANNOTATION_DRAIN_REQUESTED in node.annotations
+        or any(t.key in TAINTS for t in node.spec.taints)
+        or any(c.status == "True" and c.type in CONDITIONS for c in node.status.conditions)
+    ):
+        return None  # nearly always, and asked of every node for every picture
     found = [*_conditions(node), *_taints(node), *_drain(node)]
     return min(found, key=lambda f: (f.until is not None, f.until or 0.0, f.reason), default=None)
 

@@ -20,6 +20,7 @@ class Room:
         self.free = free
         self.worn = worn or [0] * len(free)  # Degraded ones, for pods that tolerate them
         self.left = left  # the mappings are replaced, never changed: the log holds the old ones
+        self.kept: dict[int, str] = {}  # nodes whose rest is kept for a gang
         self._log: list[tuple[int, int, Amounts, int]] = []  # node, what it had before
 
     @classmethod
@@ -38,6 +39,13 @@ class Room:
     def settle(self) -> None:
         """What was taken stays taken: nobody goes back behind this point."""
         self._log.clear()
+
+    def keep(self, ix: int, rows: int, gang: str) -> None:
+        """Those rows of a node are nobody's for the rest of the plan."""
+        if self.free[ix] & rows or self.worn[ix] & rows:
+            self.free[ix] &= ~rows
+            self.worn[ix] &= ~rows
+            self.kept[ix] = gang
 
     def take(self, view: NodeView, ix: int, requests: Amounts, *, tolerant: bool = False) -> tuple[str, ...] | None:
         """The devices a pod gets here, taken; None, and nothing taken, when the node has not got all it asks."""

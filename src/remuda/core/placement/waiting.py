@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+import msgspec
+
 from remuda.api.core_v1 import Pod
 from remuda.api.names import (
     ANNOTATION_DOMAIN,
@@ -20,6 +22,7 @@ from remuda.api.names import (
     LABEL_GANG,
 )
 from remuda.core.placement.gang import GangAsk, Segment, ask_of
+from remuda.core.placement.keeping import kept_nodes
 
 SLACK_S = 2.0  # after a pod's grace: its node needs a moment to say that it is gone
 
@@ -40,10 +43,15 @@ def gather_gangs(
         groups.setdefault(f"{pod.namespace}/{gang}" if gang else f"{pod.namespace}/pod/{pod.name}", []).append(pod)
     order = sorted(groups.items(), key=lambda item: (min(created_at(p) for p in item[1]), item[0]))
     return [
-        _gang(key, found, siblings, domain_of)
+        _with_kept(_gang(key, found, siblings, domain_of), found, now)
         for key, found in order
         if now is None or not any(_waits_for_its_place(pod, siblings, now) for pod in found)
     ]
+
+
+def _with_kept(gang: GangAsk, waiting: list[Pod], now: float | None) -> GangAsk:
+    nodes = kept_nodes(((pod, created_at(pod)) for pod in waiting), now)
+    return msgspec.structs.replace(gang, keeps=nodes) if nodes else gang
 
 
 def _waits_for_its_place(pod: Pod, siblings: Callable[[Pod], list[Pod]], now: float) -> bool:

@@ -29,7 +29,7 @@ from remuda.core.workload.gang import CLOSED, PodView
 from remuda.core.workload.look import Look
 from remuda.core.workload.outcome import fail, fail_over_budget, refused, waiting_pods
 from remuda.core.workload.pods import build_pod
-from remuda.core.workload.returning import places_to_return_to, with_return
+from remuda.core.workload.returning import places_lost, places_to_return_to, with_return
 
 NOT_PLACED = "InsufficientDevices"  # the scheduler's word for a gang that sits nowhere yet
 RETRY_S = 2.0  # pause after a pod that ended before it had a rank: what refused it may need a moment to let go
@@ -280,10 +280,17 @@ def _ask_for_role(look: Look, role: Role) -> None:
     for view in waiting[missing:]:
         look.doom(view.uid)
     old_places = places_to_return_to(look, role.name)[len(waiting) :]
+    lost = places_lost(look, role.name)[len(waiting) :]
     for number in range(missing - len(waiting)):
         place = placed + len(waiting) + number
         optional = 0 < role.min_replicas <= place and not look.status.members
-        _make(look, role, prefer=old_places[number] if number < len(old_places) else "", optional=optional)
+        _make(
+            look,
+            role,
+            prefer=old_places[number] if number < len(old_places) else "",
+            lost=lost[number] if number < len(lost) else "",
+            optional=optional,
+        )
     spares = [v for v in free if v.is_spare or (v.is_bound and placed > vacant)]
     count = sum(1 for v in free if v.is_spare) + max(0, placed - vacant)
     for view in spares[::-1][: max(0, count - wanted)]:
@@ -319,6 +326,7 @@ def _make(
     *,
     spare: bool = False,
     prefer: str = "",
+    lost: str = "",
     optional: bool = False,
     segment: int = -1,
     domain: str | None = None,
@@ -328,7 +336,15 @@ def _make(
     where = look.status.placement.domain if domain is None else domain
     look.create.append(
         build_pod(
-            look.job, role, index, spare=spare, domain=where, prefer=prefer, optional=optional, segment=segment
+            look.job,
+            role,
+            index,
+            spare=spare,
+            domain=where,
+            prefer=prefer,
+            lost=lost,
+            optional=optional,
+            segment=segment,
         )
     )
 

@@ -15,6 +15,7 @@ from remuda.api.names import (
     ANNOTATION_GANG_SIZE,
     ANNOTATION_HAS_RUN,
     ANNOTATION_LAUNCH,
+    ANNOTATION_LOST_NODE,
     ANNOTATION_OPTIONAL,
     ANNOTATION_PREFER_NODE,
     ANNOTATION_SEGMENT,
@@ -34,9 +35,21 @@ def pod_name(job: str, role: str, index: int) -> str:
     return f"{job}-{role}-{index}"
 
 
-def build_pod(job: TrainingJob, role: Role, index: int, *, spare: bool, domain: str, prefer: str = "", optional: bool = False, segment: int = -1) -> JsonObject:
+def build_pod(
+    job: TrainingJob,
+    role: Role,
+    index: int,
+    *,
+    spare: bool,
+    domain: str,
+    prefer: str = "",
+    lost: str = "",
+    optional: bool = False,
+    segment: int = -1,
+) -> JsonObject:
     """`domain`: where the rest of the gang sits, or '' when it sits nowhere yet. `prefer`: the node it had better sit on.
-    `optional`: the gang may start without it. `segment`: the one it is made for, -1 = none."""
+    `lost`: the one its predecessor was lost on. `optional`: the gang may start without it. `segment`: the one it is made for,
+    -1 = none."""
     annotations = {
         **role.template.metadata.annotations,
         ANNOTATION_LAUNCH: "true",
@@ -54,6 +67,8 @@ def build_pod(job: TrainingJob, role: Role, index: int, *, spare: bool, domain: 
         annotations[ANNOTATION_OPTIONAL] = "true"
     if prefer:
         annotations[ANNOTATION_PREFER_NODE] = prefer
+    if lost:
+        annotations[ANNOTATION_LOST_NODE] = lost
     if job.status.started_at is not None and not spare:
         annotations[ANNOTATION_HAS_RUN] = "true"
     owner = OwnerReference(

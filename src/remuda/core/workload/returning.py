@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from remuda.api.training import Cause, Member, Recovery, Remedy
 from remuda.core.workload.look import Look
 
+LOST_BY = (Cause.DEVICE, Cause.INFRA)
 AWAY_FROM = (Cause.DEVICE, Cause.MAINTENANCE, Cause.CODE, Cause.HANG)
 
 
@@ -21,6 +22,15 @@ def places_to_return_to(look: Look, role: str) -> list[str]:
         return []
     here = look.member_uids
     return [s.node for s in under_way.seats if s.role == role and s.uid not in here and _is_well(look, s)]
+
+
+def places_lost(look: Look, role: str) -> list[str]:
+    """Nodes of replaced pods that went because of a device or of the node: what is left there is kept for the next ones."""
+    under_way = look.under_way
+    if under_way is None or under_way.cause not in LOST_BY or under_way.remedy is Remedy.REPLACE_GANG:
+        return []
+    here = look.member_uids
+    return [s.node for s in under_way.seats if s.role == role and s.uid not in here]
 
 
 def _is_well(look: Look, seat: Member) -> bool:

@@ -25,6 +25,8 @@ class Rules:
         self.done.append((f"make {reason} {effect}", device))
 
     async def remove(self, device: TaintedDevice) -> bool:
+        if self._error is not None:
+            raise self._error
         self.done.append(("remove", device))
         return True
 
@@ -46,5 +48,6 @@ def test_a_rule_is_made_once_and_removed_with_the_order() -> None:
 def test_where_rules_are_not_served_or_not_allowed_nothing_else_changes() -> None:
     for rules in (Rules(version=""), Rules(error=ApiError("no", code=403, reason="Forbidden"))):
         assert not asyncio.run(QuarantineTaints(rules).stands(CASE, "Xid79"))  # type: ignore[arg-type]
+        asyncio.run(QuarantineTaints(rules).lifted(CASE))  # type: ignore[arg-type]
         assert rules.done == []
     assert not asyncio.run(QuarantineTaints().stands(CASE, "Xid79"))

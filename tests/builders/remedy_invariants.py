@@ -1,0 +1,300 @@
+"""What must hold of incidents, remedies and orders at every single committed change: the second half of the invariants.
+
+`RemedyInvariants.see` is told of each change in the order of its commit, as `Invariants` is, and keeps a picture of its own made
+from the history alone. The rules are those of the policy's words, written a second time and plainly:
+
+- one open incident per subject; a closed one stays as it was closed
+- a rung is begun once: its record runs once, its order is carried out once
+- a policy's mode, pause and limits bind every rung that is begun; what is under way goes on, and giving back is free
+- a node that somebody else cordoned stays cordoned
+- nothing of a withheld resource is placed; no node gives out a device that has been out of use for long
+
+Known only here: `forgive` names nodes whose cordon the test itself takes back.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from remuda.api.core_v1 import Node, Pod
+from remuda.api.devices import DeviceState, NodeDevices, OrderAnswer
+from remuda.api.incidents import Incident, RemedyOutcome, RemedyRecord
+from remuda.api.meta import to_seconds
+from remuda.api.names import ANNOTATION_CORDONED_BY
+from remuda.api.remedies import Mode, RemedyPolicy, RemedyPolicySpec
+from remuda.api.validation import pod_requests
+from remuda.apiserver.store import DELETED
+from remuda.apiserver.store.record import Event
+from remuda.sim.loop import EPOCH
+
+MAX_KEPT = 20
+REACTION_S = 1.0  # within this nobody need have heard of a change
+GIVEN_S = 5.0  # a node may give out what it had promised for so long
+Subject = tuple[str, ...]
+
+
+class RemedyInvariants:
+    def __init__(self, now: Callable[[], float], rack_of: dict[str, str], *, staleness_s: float = 0.0) -> None:
+        self.violations: list[str] = []
+        self.incidents: dict[str, Incident] = {}
+        self.policies: dict[str, RemedyPolicy] = {}
+        self.nodes: dict[str, Node] = {}
+        self.ledgers: dict[str, NodeDevices] = {}
+        self.forgive: set[str] = set()
+        self.carried_out: dict[str, OrderAnswer] = {}  # by node and order id
+        self._now = now
+        self._rack_of = rack_of
+        self._late_s = REACTION_S + staleness_s
+        self._revision = 0
+        self._bound: dict[str, str] = {}  # pod uid -> node
+        self._policy_since: dict[str, float] = {}
+        self._withheld_since: dict[tuple[str, str], float] = {}
+        self._out_since: dict[tuple[str, str], float] = {}
+        self._given: set[tuple[str, str, str]] = set()  # node, device, pod uid
+
+    def see(self, event: Event) -> None:
+        record, gone = event.record, event.type == DELETED
+        self._revision = record.rv
+        key = record.key
+        if key.startswith(Incident.resource.prefix):
+            self._see_incident(record.decode(Incident), gone)
+        elif key.startswith(Node.resource.prefix):
+            self._see_node(record.decode(Node), gone)
+        elif key.startswith(NodeDevices.resource.prefix):
+            self._see_devices(record.decode(NodeDevices), gone)
+        elif key.startswith(RemedyPolicy.resource.prefix):
+            self._see_policy(record.decode(RemedyPolicy), gone)
+        elif key.startswith(Pod.resource.prefix):
+            self._see_pod(record.decode(Pod), gone)
+
+    def _broken(self, rule: str, what: str) -> None:
+        if len(self.violations) < MAX_KEPT:
+            self.violations.append(f"[t={self._now():.3f} rv={self._revision}] {rule}: {what}")
+
+    # --- incidents ----------------------------------------------------------------------------------------------------
+
+    def _see_incident(self, new: Incident, gone: bool) -> None:
+        old = self.incidents.get(new.name)
+        if gone:
+            self.incidents.pop(new.name, None)
+            if new.is_open:
+                self._broken("an open incident is not thrown away", new.name)
+            return
+        self.incidents[new.name] = new
+        if old is not None and not old.is_open:
+            if new.is_open:
+                self._broken("closed stays closed", f"{new.name}: {old.status.outcome} -> {new.status.phase}")
+            elif (old.status.outcome, old.status.message) != (new.status.outcome, new.status.message):
+                self._broken("an outcome is final", f"{new.name}: {old.status.outcome} -> {new.status.outcome}")
+        if new.is_open:
+            self._only_one_of_its_subject(new)
+        elif new.status.outcome is None or not new.status.message:
+            self._broken("a closed incident says how it ended", new.name)
+        self._rungs_are_begun_once(old, new)
+
+    def _only_one_of_its_subject(self, incident: Incident) -> None:
+        mine = subject_of(incident)
+        for other in self.incidents.values():
+            if other.name != incident.name and other.is_open and subject_of(other) == mine:
+                self._broken("one open incident per subject", f"{other.name} and {incident.name} are about {mine}")
+
+    def _rungs_are_begun_once(self, old: Incident | None, new: Incident) -> None:
+        records = device_rungs(new)
+        keys = [r.key for r in new.status.remedies]
+        if len(set(keys)) < len(keys):
+            self._broken("a rung has one record", f"{new.name}: {keys}")
+        before = device_rungs(old) if old is not None else {}
+        for key in before.keys() - records.keys():
+            self._broken("a rung's record stays", f"{new.name} lost {key}")
+        begun = []
+        for key, record in records.items():
+            known = before.get(key)
+            if known is None or known.started_at is None:
+                if record.started_at is not None:
+                    begun.append(record)
+                continue
+            if record.started_at != known.started_at:
+                self._broken("a rung is begun once", f"{new.name} {key}: {known.started_at} -> {record.started_at}")
+            if record.outcome is RemedyOutcome.RUNNING and known.outcome is not RemedyOutcome.RUNNING:
+                self._broken("a rung that has ended does not run again", f"{new.name} {key}: {known.outcome} before")
+        for record in begun:
+            self._may_begin(new, record, before)
+        if new.spec.subject.node and is_at_work(new) and (old is None or not is_at_work(old)):
+            self._within_limits(new)
+
+    def _may_begin(self, incident: Incident, record: RemedyRecord, before: dict[str, RemedyRecord]) -> None:
+        """Asked of a stage once, at its first step: a drain, the rung, or the probe after it."""
+        stage = stage_of(record.key)
+        if record.key.startswith("recheck-") or any(stage_of(k) == stage and r.started_at for k, r in before.items()):
+            return
+        name, spec = self._policy_of(incident.spec.subject.node)
+        if self._is_fresh(name):
+            return
+        what = f"{incident.name} began {record.key}"
+        said = [a for a in incident.spec.approvals if a.remedy == stage]
+        if spec.mode is Mode.OBSERVE:
+            self._broken("a policy that only observes begins nothing", what)
+        if spec.mode is Mode.APPROVE and not (said and said[-1].granted):
+            self._broken("a policy that asks waits for the answer", what)
+        if said and not said[-1].granted:
+            self._broken("what is denied is not done", what)
+        pause, now = spec.pause, EPOCH + self._now()
+        if pause is not None and not stage.startswith("ticket"):
+            since = to_seconds(pause.since) if pause.since is not None else -math.inf
+            until = to_seconds(pause.until) if pause.until is not None else math.inf
+            if since + self._late_s < now < until:
+                self._broken("nothing is begun while the policy is paused", what)
+
+    def _within_limits(self, incident: Incident) -> None:
+        """Nodes at work now, this one included, are as many as may be."""
+        mine = incident.spec.subject.node
+        name, spec = self._policy_of(mine)
+        if self._is_fresh(name):
+            return
+        there = {
+            i.spec.subject.node
+            for i in self.incidents.values()
+            if i.name != incident.name and i.spec.subject.node and is_at_work(i)
+        }
+        pool = [n for n in self.nodes if n in self.ledgers and self._policy_of(n)[0] == name]
+        there = {n for n in there if self._policy_of(n)[0] == name}
+        rack = {n for n in pool if self._rack_of.get(n) == self._rack_of.get(mine)}
+        for limit, among, words in (
+            (spec.limits.pool, set(pool), f"of policy {name}"),
+            (spec.limits.rack, rack, f"of {self._rack_of.get(mine)}"),
+        ):
+            most = _bound(limit, len(among))
+            beside = there & among
+            if most is not None and mine not in beside and len(beside) + 1 > most:
+                self._broken("limits hold", f"{incident.name}: {sorted(beside)} {words} are at work, {most} may be")
+
+    # --- policies -----------------------------------------------------------------------------------------------------
+
+    def _see_policy(self, policy: RemedyPolicy, gone: bool) -> None:
+        old = self.policies.get(policy.name)
+        if gone:
+            self.policies.pop(policy.name, None)
+        else:
+            self.policies[policy.name] = policy
+        if gone or old is None or old.spec != policy.spec:
+            self._policy_since[policy.name] = self._now()
+
+    def _policy_of(self, node: str) -> tuple[str, RemedyPolicySpec]:
+        """All devices here are of one type, so only the node's labels choose."""
+        found = self.nodes.get(node)
+        labels = found.labels if found is not None else {}
+        fits = [
+            p
+            for p in self.policies.values()
+            if not p.spec.selector.device_types and p.spec.selector.nodes.items() <= labels.items()
+        ]
+        chosen = min(fits, key=lambda p: (-p.spec.priority, -len(p.spec.selector.nodes), p.name), default=None)
+        return (chosen.name, chosen.spec) if chosen is not None else ("default", RemedyPolicySpec())
+
+    def _is_fresh(self, policy: str) -> bool:
+        """Nobody need have heard of it as it is now."""
+        return self._now() - max(self._policy_since.values(), default=-math.inf) <= self._late_s
+
+    # --- nodes, devices, pods -----------------------------------------------------------------------------------------
+
+    def _see_node(self, node: Node, gone: bool) -> None:
+        old = self.nodes.get(node.name)
+        if gone:
+            self.nodes.pop(node.name, None)
+            return
+        self.nodes[node.name] = node
+        if old is None or old.uid != node.uid or not old.spec.unschedulable or node.spec.unschedulable:
+            return
+        if not old.annotations.get(ANNOTATION_CORDONED_BY) and node.name not in self.forgive:
+            self._broken("somebody else's cordon is left alone", f"{node.name} was uncordoned")
+        self.forgive.discard(node.name)
+
+    def _see_devices(self, node: NodeDevices, gone: bool) -> None:
+        if gone:
+            self.ledgers.pop(node.name, None)
+            return
+        self.ledgers[node.name] = node
+        for answer in node.observed.answers:
+            self._is_carried_out_once(node.name, answer)
+        withheld = {(node.name, resource) for resource in node.withheld}
+        for place in [p for p in self._withheld_since if p[0] == node.name and p not in withheld]:
+            del self._withheld_since[place]
+        for place in withheld:
+            self._withheld_since.setdefault(place, self._now())
+        fit = (DeviceState.HEALTHY, DeviceState.DEGRADED)
+        bad = {v.device for v in node.verdicts if v.state not in fit} | set(node.quarantine)
+        for holding in node.observed.holdings:
+            for device in holding.devices:
+                self._is_given(node.name, device, holding.uid)
+        held = {(node.name, d, h.uid) for h in node.observed.holdings for d in h.devices}
+        self._given = {g for g in self._given if g[0] != node.name} | held
+        for place in [p for p in self._out_since if p[0] == node.name and p[1] not in bad]:
+            del self._out_since[place]
+        for device in bad:
+            self._out_since.setdefault((node.name, device), self._now())
+
+    def _is_carried_out_once(self, node: str, answer: OrderAnswer) -> None:
+        key = f"{node}/{answer.id}"
+        known = self.carried_out.get(key)
+        self.carried_out[key] = answer
+        if known is None:
+            return
+        if known.started_at is not None and answer.started_at != known.started_at:
+            self._broken("an order is carried out once", f"{key} was begun {known.started_at} and {answer.started_at}")
+        if known.outcome != RemedyOutcome.RUNNING and answer.outcome != known.outcome:
+            self._broken("an order is answered once", f"{key}: {known.outcome} -> {answer.outcome}")
+
+    def _is_given(self, node: str, device: str, uid: str) -> None:
+        if (node, device, uid) in self._given:
+            return
+        since = self._out_since.get((node, device), math.inf)
+        # A pod that was bound before may still have been on its way.
+        if since < self._now() - self._late_s - GIVEN_S:
+            self._broken("no node gives out a device that is out of use", f"{node} {device} to {uid}")
+
+    def _see_pod(self, pod: Pod, gone: bool) -> None:
+        if gone:
+            self._bound.pop(pod.uid, None)
+            return
+        node = pod.spec.node_name
+        if not node or pod.uid in self._bound:
+            return
+        self._bound[pod.uid] = node
+        for resource in pod_requests(pod):
+            if self._withheld_since.get((node, resource), math.inf) < self._now() - self._late_s:
+                self._broken("nothing of a withheld resource is placed", f"{pod.name} on {node} asks for {resource}")
+
+
+def subject_of(incident: Incident) -> Subject:
+    s = incident.spec.subject
+    return s.kind.value, s.node, s.device, s.namespace, s.gang, s.domain
+
+
+def device_rungs(incident: Incident) -> dict[str, RemedyRecord]:
+    """Those of the device ladder; a workload's are called attempt-N."""
+    return {r.key: r for r in incident.status.remedies if not r.key.startswith("attempt-")}
+
+
+def stage_of(key: str) -> str:
+    """drain-reboot-1 and probe-reboot-1 belong to reboot-1."""
+    words = key.split("-")
+    return "-".join(words[1:]) if len(words) == 3 else key
+
+
+def is_at_work(incident: Incident) -> bool:
+    """Something is being done to its node, or it soaks after that. A ticket does nothing to a node."""
+    if not incident.is_open:
+        return False
+    rungs = [r for r in device_rungs(incident).values() if r.started_at is not None and r.action != "ticket"]
+    soaks = incident.status.phase == "Verifying" and bool(rungs)
+    return soaks or any(r.outcome is RemedyOutcome.RUNNING for r in rungs)
+
+
+def _bound(text: str, of: int) -> int | None:
+    if not text:
+        return None
+    if text.endswith("%"):
+        share = int(text[:-1])
+        return max(1, of * share // 100) if share else 0
+    return int(text)
