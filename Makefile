@@ -20,7 +20,7 @@ E2E_TESTS = $(wildcard tests/e2e)
 DRILLS = tests/drills $(wildcard tests/component/test_rows_*.py) tests/kubelet_rows $(wildcard tests/kube/test_kubelet_*.py) -k test_row_
 
 .DEFAULT_GOAL := help
-.PHONY: help venv format lint check test demo drills kube bench-recovery bench-apiserver bench-node bench-straggler clean
+.PHONY: help venv format lint check test demo drills kube bench-recovery bench-apiserver bench-node bench-straggler bench-failure clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,7 +46,7 @@ check: lint ## lint + unit, property and component tests (under two minutes)
 
 test: check ## check + end-to-end tests + crash tests + tests against a real Kubernetes API server
 	$(PYTEST) -n $(JOBS) -m slow $(FAST_TESTS)
-	$(PYTEST) -n $(JOBS) --schedules 200 tests/component/test_random_schedules.py
+	$(PYTEST) -n $(JOBS) --schedules 500 tests/component/test_random_schedules.py tests/component/test_random_recoveries.py
 	$(if $(E2E_TESTS),$(PYTEST) $(AGAIN) $(E2E_TESTS))
 	$(PYTEST) $(AGAIN) tests/crash
 	$(PYTEST) $(AGAIN) tests/kubelet_rows
@@ -72,6 +72,9 @@ bench-apiserver: $(STAMP) ## compare the embedded API server with a real one und
 
 bench-straggler: $(STAMP) ## who is found slow, how surely and how soon, on gangs whose stragglers are known
 	$(BIN)/python -m bench.straggler $(ARGS)
+
+bench-failure: $(STAMP) ## measure a storm of failures: signals to verdicts at scale, 750 nodes quarantined (needs `make kube`)
+	$(BIN)/python -m bench.failure $(ARGS)
 
 bench-node: $(STAMP) ## measure nodes at scale, Allocate and signals, and print PASS or MISS for each bar
 	$(BIN)/python -m bench.node $(ARGS)

@@ -114,7 +114,7 @@ class Gang:
     async def kill_process(self, rank: int) -> Times:
         """All members must be what they were before."""
         before = self.status
-        began = await self._drill(DrillKind.PROCESS_KILL, pod=before.members[rank].pod, namespace=NAMESPACE)
+        began = await self._drill(DrillSpec(DrillKind.PROCESS_KILL, pod=before.members[rank].pod, namespace=NAMESPACE))
         recovery = await self._recovery(before)
         _expect(recovery, Remedy.RESTART_IN_PLACE)
         _check_members(before, self.status, moved=set())
@@ -124,7 +124,9 @@ class Gang:
         """The rank must move to the parked spare, the others must stay."""
         before = self.status
         victim = before.members[rank]
-        began = await self._drill(DrillKind.DEVICE_FAIL, node=victim.node, device=victim.devices[0], code="xid-79")
+        began = await self._drill(
+            DrillSpec(DrillKind.DEVICE_FAIL, node=victim.node, device=victim.devices[0], code="xid-79")
+        )
         recovery = await self._recovery(before)
         _expect(recovery, Remedy.PROMOTE_SPARE)
         _check_members(before, self.status, moved={rank})
@@ -161,10 +163,10 @@ class Gang:
             raise Broken(f"one fault raised the attempt from {before.attempt} to {self.status.attempt}")
         return self.status.recoveries[-1]
 
-    async def _drill(self, kind: DrillKind, **target: str) -> float:
+    async def _drill(self, spec: DrillSpec) -> float:
         """When the blow fell."""
-        name = f"{kind.value}-{uuid.uuid4().hex[:8]}"
-        await self.cluster.api.create(Drill, Drill(metadata=ObjectMeta(name=name), spec=DrillSpec(type=kind, **target)))
+        name = f"{spec.type.value}-{uuid.uuid4().hex[:8]}"
+        await self.cluster.api.create(Drill, Drill(metadata=ObjectMeta(name=name), spec=spec))
         done: list[Drill] = []
 
         async def wait() -> None:

@@ -43,12 +43,12 @@ class Sizes(msgspec.Struct, frozen=True):
 FULL = Sizes(
     FleetAsk(nodes=1000, window_s=30.0),
     AllocateAsk(calls=1000),
-    SignalsAsk(nodes=1000, rate=10_000, seconds=20.0, lead_s=12.0),
+    SignalsAsk(nodes=1000, rate=10_000, seconds=20.0),
 )
 QUICK = Sizes(
     FleetAsk(nodes=4, window_s=0.6, lease_s=1.0, timeout_s=60.0),
     AllocateAsk(calls=20),
-    SignalsAsk(nodes=8, rate=400, seconds=1.0, lead_s=3.0, transitions=0.05),
+    SignalsAsk(nodes=8, rate=400, seconds=1.0, transitions=0.05),
 )
 
 

@@ -33,14 +33,14 @@ BIN_S = 0.1
 
 
 class AgentsAsk(msgspec.Struct, frozen=True):
-    """`start_at`: unix seconds of the first signal, so that counts of both sides have the same bins."""
+    """When the streams are open, the manager's side says on stdin at which unix second the first signal is due: counts of both
+    sides have the same bins then."""
 
     port: int
     ca: str
     nodes: int
     rate: float
     transitions: float  # part of the signals
-    start_at: float
     seconds: float
     seed: int
 
@@ -65,11 +65,10 @@ async def run_agents(root: Path, ask: AgentsAsk) -> AgentsRun:
         running.append(asyncio.create_task(client.run()))
         if number % 16 == 15:  # handshakes cost the manager a millisecond each: not all at the same moment
             await asyncio.sleep(0.02)
-    while not all(c.is_connected for c in clients) and time.time() < ask.start_at:  # noqa: ASYNC110 - nobody tells
-        await asyncio.sleep(0.05)
+    start_at = float(await asyncio.to_thread(sys.stdin.readline))
     connected = sum(c.is_connected for c in clients)
     try:
-        said, transitions = await _talk(clients, ask)
+        said, transitions = await _talk(clients, ask, start_at)
         await asyncio.sleep(1.0)  # the last batches are under way
     finally:
         for task in running:
@@ -78,7 +77,7 @@ async def run_agents(root: Path, ask: AgentsAsk) -> AgentsRun:
     return AgentsRun(said, transitions, time.process_time(), connected)
 
 
-async def _talk(clients: list[LinkClient], ask: AgentsAsk) -> tuple[list[int], int]:
+async def _talk(clients: list[LinkClient], ask: AgentsAsk, start_at: float) -> tuple[list[int], int]:
     chance = random.Random(ask.seed)
     fresh = [(n, d) for n in range(ask.nodes) for d in range(GPUS)]
     chance.shuffle(fresh)
@@ -89,7 +88,7 @@ async def _talk(clients: list[LinkClient], ask: AgentsAsk) -> tuple[list[int], i
     tick_s = 0.01
     ticks = round(ask.seconds / tick_s)
     for tick in range(ticks):
-        await asyncio.sleep(max(0.0, ask.start_at + tick * tick_s - time.time()))
+        await asyncio.sleep(max(0.0, start_at + tick * tick_s - time.time()))
         debt += ask.rate * tick_s
         while debt >= 1.0:
             node = next(turns)

@@ -10,7 +10,8 @@ directory, in the same run. Nobody writes the agents' own copy to the API here, 
 as it ever does: the dearest case for it.
 
 `whole`: with everything else a manager runs (incidents, remedies, scheduler, workloads), under a policy that lets a tenth of the
-nodes be under remedy. Every transition is an incident then, and most of them are held back.
+nodes be under remedy. Every transition is an incident then. Every other node is free, so that remedies begin until the limit is
+reached; the rest are held back.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ from remuda.apiserver.store.sqlite import SqliteJournal
 from remuda.controllers.failure import WORKERS, FailureController
 from remuda.controllers.view import ClusterView
 from remuda.core.devices.machine import load_model
-from remuda.core.failure.rungs import is_held_back, is_under_remedy
+from remuda.core.failure.rungs import device_records, is_held_back, is_under_remedy
 from remuda.kube.cluster import Cluster
 from remuda.kube.controller import run_controller
 from remuda.kube.workqueue import WorkQueue
@@ -57,8 +58,9 @@ from remuda.link.server import LinkServer
 from remuda.runtime.controlplane import ControlPlane
 
 MODEL = "dgx-h100"
+START_S = 1.0  # from the word to begin to the first signal
 SETTLE_S = 3.0  # after the last signal
-SETTLE_WHOLE_S = 60.0  # until every failure has its incident
+SETTLE_WHOLE_S = 60.0  # without one more incident: the rest will not come
 SHARE = 10  # percent of the nodes that may be under remedy; the breaker stays out of it
 
 
@@ -67,7 +69,7 @@ class SignalsAsk(msgspec.Struct, frozen=True):
     rate: float
     seconds: float
     transitions: float = 0.01
-    lead_s: float = 10.0  # for streams to open
+    lead_s: float = 60.0  # for streams to open, at most
     seed: int = 0
     whole: bool = False  # everything a manager runs, not verdicts alone
 
@@ -81,7 +83,7 @@ class WholeRun(msgspec.Struct, frozen=True):
     under_remedy: int  # nodes
     most_under_remedy: int
     limit: int
-    behind_s: float  # until every transition had its incident, from the last signal on
+    behind_s: float  # from the last transition on, until each had its incident and that its first remedy or why not
 
 
 class SignalsRun(msgspec.Struct, frozen=True):
@@ -181,13 +183,13 @@ def whole_manager(api: Cluster, ask: SignalsAsk) -> Manager:
 async def run_signals(root: Path, ask: SignalsAsk) -> SignalsRun:
     journal = SqliteJournal(root / "store.db")
     api = LocalCluster(Store(journal), clock=time.time, new_uid=_uids())
-    await _fill(api, ask.nodes)
+    await _fill(api, ask)
     tap = Tap(api)
     manager = whole_manager(tap, ask) if ask.whole else verdicts_alone(tap, ask)
     view, queue = manager.view, manager.queue
     tally = Tally(view)
     desk = Desk(manager.failure, tap)
-    server = LinkServer(_check, ProgressBoard(), desk.hear, lambda node, uid: True)
+    server = LinkServer(_check, ProgressBoard(), desk.hear, lambda node, beat: True)
     certificates = Certificates(root)
     tls = certificates.prepare([], time.time())
     _on_one_core()
@@ -197,12 +199,14 @@ async def run_signals(root: Path, ask: SignalsAsk) -> SignalsRun:
         fsync = _fsyncs(root / "probe")
         gc.collect()
         filled = rss_mib()
-        start_at = time.time() + ask.lead_s
-        agents = AgentsAsk(
-            port, str(certificates.ca), ask.nodes, ask.rate, ask.transitions, start_at, ask.seconds, ask.seed
-        )
-        speaking = asyncio.create_task(_speak(root, agents))
+        agents = AgentsAsk(port, str(certificates.ca), ask.nodes, ask.rate, ask.transitions, ask.seconds, ask.seed)
+        child = await _spawn(root, agents)
+        speaking = asyncio.create_task(_speak(child))
         try:
+            await _opened(server, ask)
+            start_at = time.time() + START_S
+            assert child.stdin is not None
+            child.stdin.write(f"{start_at}\n".encode())
             await asyncio.sleep(max(0.0, start_at - time.time()))
             streams, commits = len(server.nodes), journal.commits
             began, began_cpu = time.monotonic(), time.process_time()
@@ -266,14 +270,18 @@ class Tally:
             self._active.pop(incident.name, None)
 
     async def settled(self, transitions: set[tuple[str, str]], nodes: int) -> WholeRun:
-        began = time.monotonic()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(SETTLE_WHOLE_S):
-                while self._missing(transitions):  # noqa: ASYNC110 - to the nearest bin
-                    await asyncio.sleep(BIN_S)
+        began = moved = time.monotonic()
+        missing = self._missing(transitions)
+        while missing and time.monotonic() - moved < SETTLE_WHOLE_S:
+            await asyncio.sleep(BIN_S)
+            left = self._missing(transitions)
+            if left != missing:
+                missing, moved = left, time.monotonic()
         behind = time.monotonic() - began
-        if missing := self._missing(transitions):
-            raise Broken(f"{missing} of {len(transitions)} failures have no incident")
+        if missing:
+            raise Broken(
+                f"{missing} of {len(transitions)} failures have no incident with a remedy, or why there is none"
+            )
         every = [i for i in self._view.incidents.items() if i.spec.subject.kind is SubjectKind.DEVICE]
         subjects = {(i.spec.subject.node, i.spec.subject.device) for i in every}
         return WholeRun(
@@ -290,7 +298,7 @@ class Tally:
         told = {
             (i.spec.subject.node, i.spec.subject.device)
             for i in self._view.incidents.items()
-            if i.status.opened_at is not None
+            if device_records(i.status.remedies)
         }
         return len(transitions - told)
 
@@ -314,7 +322,7 @@ async def _judged(view: ClusterView, nodes: int) -> None:
             await asyncio.sleep(0.05)
 
 
-async def _fill(api: LocalCluster, nodes: int) -> None:
+async def _fill(api: LocalCluster, ask: SignalsAsk) -> None:
     for name in ("default", "kube-node-lease"):
         await api.create(Namespace, Namespace(metadata=ObjectMeta(name=name)))
     limits = {"limits": {"pool": f"{SHARE}%"}, "breaker": {"share": "100%"}}
@@ -327,28 +335,40 @@ async def _fill(api: LocalCluster, nodes: int) -> None:
         await api.create(Node, {"metadata": {"name": name}, "status": {"allocatable": {RESOURCE_GPU: str(GPUS)}}})
         observed = {"model": MODEL, "devices": [to_wire(row) for row in rows]}
         await api.create(NodeDevices, {"metadata": {"name": name}, "observed": observed})
-        for row in rows:
+        for row in () if ask.whole and number % 2 else rows:
             meta = {"name": f"{name}-{row.id}", "namespace": "default", "annotations": {ANNOTATION_DEVICES: row.id}}
             container = {"name": "main", "image": "i", "resources": {"limits": {RESOURCE_GPU: "1"}}}
             await api.create(Pod, {"metadata": meta, "spec": {"nodeName": name, "containers": [container]}})
 
-    await write_all(make, range(nodes))
+    await write_all(make, range(ask.nodes))
 
 
-async def _speak(root: Path, ask: AgentsAsk) -> AgentsRun:
-    words = msgspec.json.encode(ask).decode()
-    child = await asyncio.create_subprocess_exec(
+async def _opened(server: LinkServer, ask: SignalsAsk) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(ask.lead_s):
+            while len(server.nodes) < ask.nodes:  # noqa: ASYNC110 - before anything is timed
+                await asyncio.sleep(BIN_S)
+
+
+async def _spawn(root: Path, ask: AgentsAsk) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
         "bench.node_agents",
         str(root),
-        words,
+        msgspec.json.encode(ask).decode(),
+        stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         limit=1 << 24,
         preexec_fn=_on_the_other_cores,
     )
+
+
+async def _speak(child: asyncio.subprocess.Process) -> AgentsRun:
+    assert child.stdout is not None
     try:
-        out, _ = await child.communicate()
+        out = await child.stdout.read()
+        await child.wait()
     except asyncio.CancelledError:
         with contextlib.suppress(ProcessLookupError):
             child.kill()

@@ -12,7 +12,7 @@ settings.load_profile("remuda")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seed", type=int, default=None, help="run the random schedule of this seed alone")
-    parser.addoption("--schedules", type=int, default=200, help="how many random schedules to run")
+    parser.addoption("--schedules", type=int, default=500, help="how many random schedules to run")
 
 
 # Suites on real processes, sockets and third-party servers may try a failed test once more (`--reruns 1` in the Makefile; unit

@@ -87,8 +87,9 @@ class DrillTable:
         terminalreporter.write_line(", ".join(f"{count} {state}" for state, count in counts.items() if count))
 
     def _of(self, row: Row, *, is_real: bool) -> list[Drilled]:
-        drills = self._drills.get(row.number, {}).values()
-        return [drill for drill in drills if drill.is_real is is_real and not drill.skipped]
+        """By name, whichever process was first."""
+        drills = sorted(self._drills.get(row.number, {}).items())
+        return [drill for _, drill in drills if drill.is_real is is_real and not drill.skipped]
 
     def _state(self, row: Row) -> str:
         drills = [*self._of(row, is_real=False), *self._of(row, is_real=True)]
@@ -102,8 +103,8 @@ class DrillTable:
         lines = ["| Row | What holds | Result | Drill | What was seen |", "|---|---|---|---|---|"] if is_page else []
         for row in ROWS:
             embedded, real = self._of(row, is_real=False), self._of(row, is_real=True)
-            names = ", ".join(drill.name for drill in embedded)
-            seen = "; ".join(text for drill in (*embedded, *real) for text in drill.seen)
+            names = ", ".join(dict.fromkeys(drill.name for drill in embedded))  # those with parameters are several
+            seen = "; ".join(dict.fromkeys(text for drill in (*embedded, *real) for text in drill.seen))
             state = self._state(row)
             if real and state == "pass":
                 state = "pass, also on a real kubelet"

@@ -89,6 +89,23 @@ def condition(pod: Pod | None, type_: str) -> Condition | None:
     return find_condition(pod.status.conditions, type_) if pod is not None else None
 
 
+def seen_with(world: World, uid: str, type_: str) -> list[JsonObject]:
+    """Every version of the pod that was committed with that condition True. `journal` keeps none, so it is asked as it goes."""
+    found: list[JsonObject] = []
+    inner = world.journal._see
+
+    def look(event: object) -> None:
+        body = event.record.body if hasattr(event, "record") else {}
+        if body.get("metadata", {}).get("uid") == uid:
+            conditions = body.get("status", {}).get("conditions", ())
+            if any(c["type"] == type_ and c["status"] == "True" for c in conditions):
+                found.append(body)
+        inner(event)  # type: ignore[arg-type]
+
+    world.journal._see = look
+    return found
+
+
 # -- nodes that refuse ------------------------------------------------------------------------------------------------
 
 

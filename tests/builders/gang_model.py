@@ -22,7 +22,7 @@ from remuda.api.conditions import with_condition
 from remuda.api.core_v1 import Node, Pod
 from remuda.api.devices import DeviceState, LauncherReport, NodeDevices, QuarantineOrder, Signal, Verdict
 from remuda.api.meta import JsonObject, to_time
-from remuda.api.names import ANNOTATION_DEVICES, LABEL_GANG
+from remuda.api.names import ANNOTATION_DEVICES, ANNOTATION_PREEMPTIBLE, LABEL_GANG, RESOURCE_GPU
 from remuda.api.training import Member, Recovery, TrainingJob, TrainingJobStatus
 from remuda.core.failure.ledger import judge_node
 from remuda.core.placement.gang import plan_placement
@@ -30,6 +30,8 @@ from remuda.core.placement.leaving import leaving_of
 from remuda.core.placement.snapshot import Snapshot, build_snapshot, devices_of
 from remuda.core.placement.waiting import gather_gangs
 from remuda.core.workload.gang import MemberProgress, PodView
+from remuda.core.workload.loans import is_preemptible, reservations_of
+from remuda.core.workload.look import LendingView
 from remuda.core.workload.training import GangObserved, TrainingPlan, plan_training
 from tests.builders.gangs import NAMESPACE, JobBuilder, NodeBuilder
 
@@ -147,15 +149,40 @@ class GangModel:
         return [p for p in self.pods.now.values() if LABEL_GANG in p.labels]
 
     def snapshot(self) -> Snapshot:
+        """As the scheduler sees it; what is reserved is in no mask."""
         return build_snapshot(
-            self.nodes.values(), self.ledger.now.values(), self.pods.now.values(), frozenset(self.dead)
+            self.nodes.values(),
+            self.ledger.now.values(),
+            self.pods.now.values(),
+            frozenset(self.dead),
+            reserved=reservations_of(self.job),
         )
+
+    def own_snapshot(self) -> Snapshot:
+        return self.snapshot().opened_to(f"{NAMESPACE}/{self.job.name}")
+
+    def _lending(self) -> LendingView | None:
+        if not (self.job.spec.lend_spares or self.status.loans):
+            return None
+        pods = {p.uid: p for p in self.pods.seen.values() if is_preemptible(p)}
+        waiting = [p for p in pods.values() if not p.spec.node_name and not p.is_deleting and p.status.conditions]
+        return LendingView(tuple(waiting), pods, self._node_snapshot)
+
+    def _node_snapshot(self, node: str) -> Snapshot:
+        picture = build_snapshot(
+            [self.nodes[node]],
+            [self.ledger.now[node]],
+            [p for p in self.pods.now.values() if p.spec.node_name == node],
+            frozenset(self.dead),
+            reserved=reservations_of(self.job),
+        )
+        return picture.opened_to(f"{NAMESPACE}/{self.job.name}")
 
     # --- the controller -----------------------------------------------------------------------------------------------
 
     def observe(self) -> GangObserved:
         views = tuple(self._view(p) for p in self.pods.seen.values() if LABEL_GANG in p.labels)
-        return GangObserved(self.job, views, self.snapshot)
+        return GangObserved(self.job, views, self.own_snapshot, lending=self._lending())
 
     def _view(self, pod: Pod) -> PodView:
         node = pod.spec.node_name
@@ -185,6 +212,7 @@ class GangModel:
             steps.append(lambda: self._write_status(plan.status))
         steps += [lambda q=q: self._quarantine(q.node, q.device, q.reason) for q in plan.quarantine]  # type: ignore[misc]
         steps += [lambda d=d: self._delete(d.uid, force=d.force) for d in plan.delete]  # type: ignore[misc]
+        steps += [lambda r=r: self._delete(r.pod.uid) for r in plan.recall]  # type: ignore[misc]
         steps += [lambda body=body: self._create(body) for body in plan.create]  # type: ignore[misc]
         for step in steps[:writes]:
             step()
@@ -457,9 +485,19 @@ class GangModel:
             body = {"metadata": meta, "spec": {"nodeName": node}, "status": {"phase": "Running"}}
             self.pods.put(uid, from_wire(Pod, body))
 
+    def ask_preemptibly(self, gpus: int) -> str:
+        """A preemptible pod comes and waits for so many devices; its uid."""
+        self.made += 1
+        uid = f"guest-{self.made}"
+        meta = {"name": uid, "namespace": "else", "uid": uid, "annotations": {ANNOTATION_PREEMPTIBLE: "true"}}
+        meta["creationTimestamp"] = to_time(self.now)
+        container = {"name": "main", "resources": {"limits": {RESOURCE_GPU: gpus}}}
+        self.pods.put(uid, from_wire(Pod, {"metadata": meta, "spec": {"containers": [container]}}))
+        return uid
+
     def vacate(self) -> None:
         for uid in [uid for uid, p in self.pods.now.items() if LABEL_GANG not in p.labels]:
-            self.pods.put(uid, None)
+            self._remove(uid)
 
     # --- all of them, fairly ------------------------------------------------------------------------------------------
 

@@ -84,7 +84,7 @@ class Rules:
 
     def _changes_nothing_more(self, observed: GangObserved, plan: TrainingPlan) -> None:
         job = msgspec.structs.replace(observed.job, status=plan.status)
-        again = plan_training(GangObserved(job, observed.pods, observed.snapshot), self.model.now)
+        again = plan_training(msgspec.structs.replace(observed, job=job), self.model.now)
         assert again.status == plan.status, _difference(plan.status, again.status)
         assert again.delete == plan.delete, f"deletes {plan.delete} -> {again.delete}"
         assert again.create == plan.create, f"creates {_names(plan)} -> {_names(again)}"

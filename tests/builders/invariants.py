@@ -146,6 +146,9 @@ class Invariants:
     def _same_rack(self, pod: Pod) -> None:
         if not pod.annotations.get(ANNOTATION_TOPOLOGY_REQUIRED):
             return
+        job = self._job_of(pod)
+        if job is not None and job.spec.topology.segment_size and ANNOTATION_SEGMENT not in pod.annotations:
+            return  # a spare of a gang in segments serves whichever of them shares its rack
         siblings = [
             p
             for p in self._gang(pod)

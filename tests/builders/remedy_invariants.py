@@ -9,13 +9,14 @@ from the history alone. The rules are those of the policy's words, written a sec
 - a node that somebody else cordoned stays cordoned
 - nothing of a withheld resource is placed; no node gives out a device that has been out of use for long
 
-Known only here: `forgive` names nodes whose cordon the test itself takes back.
+`theirs` names nodes that the test itself has cordoned, as somebody else; it takes the name out before it uncordons one.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from fnmatch import fnmatchcase
 
 from remuda.api.core_v1 import Node, Pod
 from remuda.api.devices import DeviceState, NodeDevices, OrderAnswer
@@ -23,9 +24,9 @@ from remuda.api.incidents import Incident, RemedyOutcome, RemedyRecord
 from remuda.api.meta import to_seconds
 from remuda.api.names import ANNOTATION_CORDONED_BY
 from remuda.api.remedies import Mode, RemedyPolicy, RemedyPolicySpec
-from remuda.api.validation import pod_requests
 from remuda.apiserver.store import DELETED
 from remuda.apiserver.store.record import Event
+from remuda.core.placement.requests import requests_of
 from remuda.sim.loop import EPOCH
 
 MAX_KEPT = 20
@@ -41,7 +42,7 @@ class RemedyInvariants:
         self.policies: dict[str, RemedyPolicy] = {}
         self.nodes: dict[str, Node] = {}
         self.ledgers: dict[str, NodeDevices] = {}
-        self.forgive: set[str] = set()
+        self.theirs: set[str] = set()
         self.carried_out: dict[str, OrderAnswer] = {}  # by node and order id
         self._now = now
         self._rack_of = rack_of
@@ -72,6 +73,10 @@ class RemedyInvariants:
         if len(self.violations) < MAX_KEPT:
             self.violations.append(f"[t={self._now():.3f} rv={self._revision}] {rule}: {what}")
 
+    def out_since(self, node: str, device: str) -> float | None:
+        """Since when the device is not to be used; None when it may be."""
+        return self._out_since.get((node, device))
+
     # --- incidents ----------------------------------------------------------------------------------------------------
 
     def _see_incident(self, new: Incident, gone: bool) -> None:
@@ -85,7 +90,7 @@ class RemedyInvariants:
         if old is not None and not old.is_open:
             if new.is_open:
                 self._broken("closed stays closed", f"{new.name}: {old.status.outcome} -> {new.status.phase}")
-            elif (old.status.outcome, old.status.message) != (new.status.outcome, new.status.message):
+            elif old.status.outcome != new.status.outcome and not new.status.part_of:  # the explanation may come late
                 self._broken("an outcome is final", f"{new.name}: {old.status.outcome} -> {new.status.outcome}")
         if new.is_open:
             self._only_one_of_its_subject(new)
@@ -181,15 +186,22 @@ class RemedyInvariants:
             self._policy_since[policy.name] = self._now()
 
     def _policy_of(self, node: str) -> tuple[str, RemedyPolicySpec]:
-        """All devices here are of one type, so only the node's labels choose."""
-        found = self.nodes.get(node)
+        """By the node's labels alone, and the type of its first device: all of a node are of one."""
+        found, ledger = self.nodes.get(node), self.ledgers.get(node)
         labels = found.labels if found is not None else {}
+        kind = ledger.observed.devices[0].type if ledger is not None and ledger.observed.devices else ""
         fits = [
             p
             for p in self.policies.values()
-            if not p.spec.selector.device_types and p.spec.selector.nodes.items() <= labels.items()
+            if p.name != "default"
+            and p.spec.selector.nodes.items() <= labels.items()
+            and (not p.spec.selector.device_types or any(fnmatchcase(kind, t) for t in p.spec.selector.device_types))
         ]
-        chosen = min(fits, key=lambda p: (-p.spec.priority, -len(p.spec.selector.nodes), p.name), default=None)
+        chosen = min(
+            fits,
+            key=lambda p: (-p.spec.priority, -len(p.spec.selector.nodes), p.name),
+            default=self.policies.get("default"),
+        )
         return (chosen.name, chosen.spec) if chosen is not None else ("default", RemedyPolicySpec())
 
     def _is_fresh(self, policy: str) -> bool:
@@ -204,11 +216,12 @@ class RemedyInvariants:
             self.nodes.pop(node.name, None)
             return
         self.nodes[node.name] = node
-        if old is None or old.uid != node.uid or not old.spec.unschedulable or node.spec.unschedulable:
+        if node.name not in self.theirs or old is None or old.uid != node.uid:
             return
-        if not old.annotations.get(ANNOTATION_CORDONED_BY) and node.name not in self.forgive:
+        if old.spec.unschedulable and not node.spec.unschedulable:
             self._broken("somebody else's cordon is left alone", f"{node.name} was uncordoned")
-        self.forgive.discard(node.name)
+        if node.annotations.get(ANNOTATION_CORDONED_BY):
+            self._broken("somebody else's cordon is not called ours", f"{node.name}: {node.annotations}")
 
     def _see_devices(self, node: NodeDevices, gone: bool) -> None:
         if gone:
@@ -261,7 +274,7 @@ class RemedyInvariants:
         if not node or pod.uid in self._bound:
             return
         self._bound[pod.uid] = node
-        for resource in pod_requests(pod):
+        for resource in requests_of(pod):
             if self._withheld_since.get((node, resource), math.inf) < self._now() - self._late_s:
                 self._broken("nothing of a withheld resource is placed", f"{pod.name} on {node} asks for {resource}")
 

@@ -55,6 +55,7 @@ class Act(msgspec.Struct, frozen=True):
     pick: float
     count: int = 0  # of writes or commits, for the crashes
     code: str = ""
+    heals: str = ""  # what cures the fault; "" = what the fault table says
 
 
 class Schedule(msgspec.Struct, frozen=True):

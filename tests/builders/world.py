@@ -43,6 +43,7 @@ from remuda.api.training import (
     TrainingJob,
     TrainingJobSpec,
 )
+from remuda.apiserver.admission import Admission
 from remuda.apiserver.store.record import Event
 from remuda.core.placement.snapshot import devices_of
 from remuda.node.simulated import SimulatedRuntime
@@ -51,6 +52,7 @@ from remuda.runtime.config import RACK_LABEL, ClusterConfig
 from remuda.runtime.embedded import EmbeddedCluster
 from remuda.sim.loop import VirtualLoop, run_virtual
 from tests.builders.invariants import Invariants, Nothing, Place
+from tests.builders.remedy_invariants import RemedyInvariants
 from tests.builders.taps import Kill, MortalCluster, WatchedJournal
 
 K = TypeVar("K", bound=KObject)
@@ -109,7 +111,8 @@ def training_job(
 
 class World:
     """`behaviours` (by pod name) and `behaviour` say how simulated pods behave; `lag_s`: how late, at most, the
-    control plane and the nodes hear of things, and their writes arrive (unless `write_lag_s` says otherwise)."""
+    control plane and the nodes hear of things, and their writes arrive (unless `write_lag_s` says otherwise). `admits`: the
+    API has admission, as that of `remuda up` has: quotas count."""
 
     def __init__(
         self,
@@ -118,17 +121,19 @@ class World:
         seed: int = 0,
         nodes: int = 12,
         racks: int = 2,
+        model: str = "dgx-h100",
         behaviour: Behaviour = STEADY,
         lease_s: float = 8.0,
         pull_s: float = 0.0,
         lag_s: float = 0.0,
         write_lag_s: float | None = None,
         keeps_history: bool = False,
+        admits: bool = False,
     ) -> None:
         self.loop = loop
         self.seed = seed
         self.config = ClusterConfig(
-            nodes=nodes, racks=racks, runtime="simulated", lease_seconds=lease_s, pull_seconds=pull_s
+            nodes=nodes, racks=racks, model=model, runtime="simulated", lease_seconds=lease_s, pull_seconds=pull_s
         )
         self.rack_of = {name: self.config.rack_of(ix) for ix, name in enumerate(self.config.node_names())}
         self.behaviour = behaviour
@@ -136,7 +141,9 @@ class World:
         self.checkpoints = CheckpointStore()
         self.lag_s = lag_s
         self.write_lag_s = lag_s if write_lag_s is None else write_lag_s
+        self.admits = admits
         self.invariants = Invariants(loop.time, self.rack_of, staleness_s=20 * lag_s)
+        self.remedies = RemedyInvariants(loop.time, self.rack_of, staleness_s=20 * lag_s)
         self.injected: list[Injected] = []
         self.reopened = 0
         self.errors: list[str] = []
@@ -162,10 +169,12 @@ class World:
             checkpoints=self.checkpoints,
             manager_api=lambda api: MortalCluster(api, self.manager, self._lag, self._write_lag),
             machine_api=lambda api: MortalCluster(api, self.machines, self._lag, self._write_lag),
+            admission=Admission if self.admits else None,
         )
 
     def _see(self, event: Event) -> None:
         self.invariants.see(event)
+        self.remedies.see(event)
         self.changed.set()
         if self.digest is not None:
             record = event.record
@@ -454,7 +463,7 @@ class World:
         assert sorted({self.rack_of[node] for node in nodes if node}) == sorted(racks), self.describe()
 
     def check(self) -> None:
-        found = [*self.invariants.violations, *self.errors]
+        found = [*self.invariants.violations, *self.remedies.violations, *self.errors]
         if found:
             lines = "\n  ".join(found)
             raise AssertionError(f"seed {self.seed}: {len(found)} violations\n  {lines}\n{self.describe()}")

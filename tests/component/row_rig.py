@@ -10,6 +10,7 @@ from remuda.agent.backends.fake import FakeBackend
 from remuda.api.core_v1 import Node, Pod
 from remuda.api.devices import DeviceState, NodeDevices, Verdict
 from remuda.api.event_v1 import Event
+from remuda.api.incidents import Incident
 from remuda.api.meta import JsonObject, ObjectMeta
 from remuda.api.names import RESOURCE_GPU
 from remuda.api.remedies import Mode, RemedyPolicy, RemedyPolicySpec
@@ -133,6 +134,10 @@ def events(world: World, about: str) -> list[tuple[str, str, str]]:
     """(type, reason, message) of the Events about a node."""
     found = world._read_all(Event)
     return [(e.type, e.reason, e.message) for e in found if e.involved_object.name == about]
+
+
+def incidents(world: World) -> list[Incident]:
+    return world._read_all(Incident)
 
 
 def _everything(world: World) -> tuple[list[Node], list[NodeDevices], list[Pod]]:

@@ -109,7 +109,9 @@ async def test_a_command_that_does_not_exist(rig: Rig) -> None:
 
 @pytest.mark.parametrize("has_rule", [True, False])
 async def test_the_end_of_the_log_is_told_when_a_rule_asks_for_it(rig: Rig, tmp_path: Path, has_rule: bool) -> None:
-    rule = FailureRule(RuleAction.FAIL, log_pattern="memory") if has_rule else FailureRule(RuleAction.FAIL, exit_codes=[9])
+    rule = (
+        FailureRule(RuleAction.FAIL, log_pattern="memory") if has_rule else FailureRule(RuleAction.FAIL, exit_codes=[9])
+    )
     agent = await rig.agent()
     allocation = await rig.allocate(agent, "a", "gpu-0", simulated=False)
     await rig.make_job("a", rules=[rule])

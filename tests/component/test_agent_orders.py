@@ -285,3 +285,27 @@ def _is_gone(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:
         return True
+
+
+@pytest.mark.parametrize("ahead_s", [-3600.0, 3600.0, -1e9, 2e9])
+async def test_an_order_has_its_time_whatever_the_nodes_clock_says(orderer: Orderer, ahead_s: float) -> None:
+    """`since` and `deadline` are the manager's clock; the node's is so much ahead of it."""
+    await orderer.agent(*ALL)
+    begun = time.time() - ahead_s
+    for id, command, given_s in (("quick", "exit 0", 30.0), ("slow", "sleep 30", 0.3)):
+        order = DeviceOrder(
+            "command", "", ["/bin/sh", "-c", command], since=to_time(begun), deadline=to_time(begun + given_s)
+        )
+        await orderer.rig.cluster.patch(NodeDevices, NODE, {"orders": {id: to_wire(order)}})
+    assert (await orderer.until("quick")).outcome == "Succeeded"
+    slow = await orderer.until("slow")
+    assert (slow.outcome, slow.reason) == ("TimedOut", "DeadlinePassed")
+
+
+async def test_answers_to_orders_that_nobody_gave_are_not_made(orderer: Orderer) -> None:
+    await orderer.agent()
+    await orderer.asked("probe", "gpu-1")
+    agent = orderer.agents[0]
+    agent.obey({"forged": DeviceOrder("probe", "gpu-2")})  # told past the API, which does not know of it
+    await orderer.asked("probe", "gpu-3")
+    assert orderer.answer("forged") is None

@@ -1,4 +1,4 @@
-"""Failed devices under Deployments, Jobs and bare pods, on a whole embedded cluster in virtual time."""
+"""Failed devices under Deployments, Jobs and bare pods, in virtual time. Rows 34 and 35 are in tests/drills."""
 
 from __future__ import annotations
 
@@ -11,50 +11,12 @@ from remuda.api.meta import JsonObject
 from remuda.api.names import ANNOTATION_DEVICE_FAILED, LABEL_GANG, RESOURCE_GPU
 from remuda.api.policy_v1 import PodDisruptionBudget
 from remuda.api.remedies import Mode, RemedyPolicy
-from remuda.core.failure.foreign import DEVICE_FAILED, DISRUPTION_TARGET, EVICT_FOR_S, RESTART_FOR_S
-from remuda.core.placement.snapshot import devices_of
+from remuda.core.failure.foreign import DEVICE_FAILED, EVICT_FOR_S
 from tests.builders.foreign import bare, condition, deploy, one_running, pods_of, read, running, submit_job, tell
 from tests.builders.world import NAMESPACE, World
 
 IGNORED: JsonObject = {"rules": [{"action": "Ignore", "onPodConditions": [{"type": DEVICE_FAILED}]}]}
 FATAL: JsonObject = {"rules": [{"action": "FailJob", "onPodConditions": [{"type": DEVICE_FAILED}]}]}
-
-
-def seen_with(world: World, uid: str, type_: str) -> list[JsonObject]:
-    """Every version of the pod that was committed with that condition True. `journal` keeps none, so it is asked as it goes."""
-    found: list[JsonObject] = []
-    inner = world.journal._see
-
-    def look(event: object) -> None:
-        body = event.record.body if hasattr(event, "record") else {}
-        if body.get("metadata", {}).get("uid") == uid:
-            conditions = body.get("status", {}).get("conditions", ())
-            if any(c["type"] == type_ and c["status"] == "True" for c in conditions):
-                found.append(body)
-        inner(event)  # type: ignore[arg-type]
-
-    world.journal._see = look
-    return found
-
-
-def test_a_pod_that_restarts_for_ever_moves_to_a_healthy_device() -> None:
-    """Row 35. It never waits in CrashLoopBackOff, and says why before it goes."""
-
-    async def story(world: World) -> None:
-        await deploy(world)
-        before = await one_running(world, "web")
-        told = seen_with(world, before.uid, DEVICE_FAILED)
-        await world.fail_device_of(before.name)
-        await world.until(lambda: [p.uid for p in running(world, "web")] not in ([], [before.uid]), 40.0)
-        after = running(world, "web")[0]
-        assert (after.spec.node_name, devices_of(after)) != (before.spec.node_name, devices_of(before))
-        assert told, "the condition was never there"
-        assert "deletionTimestamp" not in told[0]["metadata"], "the condition came after the end"
-        said = next(c for c in told[0]["status"]["conditions"] if c["type"] == DEVICE_FAILED)
-        assert said["reason"] == "Xid79"
-        assert all(word in said["message"] for word in (before.spec.node_name, devices_of(before)[0], "xid-79"))
-
-    tell(story)
 
 
 def test_a_sidecars_device_counts_as_well() -> None:
@@ -126,56 +88,8 @@ def test_a_jobs_pod_is_replaced(restart: str) -> None:
     tell(story)
 
 
-# -- each policy, row 34 ----------------------------------------------------------------------------------------------
-
-
 def policy(word: str) -> dict[str, str]:
     return {ANNOTATION_DEVICE_FAILED: word}
-
-
-def test_ignore_only_says_it() -> None:
-    async def story(world: World) -> None:
-        await deploy(world, annotations=policy("ignore"))
-        pod = await one_running(world, "web")
-        await world.fail_device_of(pod.name)
-        await world.until(lambda: is_true(pods_of(world, "web")[0].status.conditions, DEVICE_FAILED))
-        await world.sleep(2 * EVICT_FOR_S)
-        assert [p.uid for p in running(world, "web")] == [pod.uid]
-
-    tell(story)
-
-
-def test_restart_waits_for_the_device_and_moves_on_when_it_stays_away() -> None:
-    async def story(world: World) -> None:
-        await deploy(world, annotations=policy("restart"))
-        pod = await one_running(world, "web")
-        await world.fail_device_of(pod.name)
-        await world.sleep(RESTART_FOR_S - 20)
-        assert [p.uid for p in running(world, "web")] == [pod.uid]
-        await world.until(lambda: [p.uid for p in running(world, "web")] not in ([], [pod.uid]), 60.0)
-
-    tell(story)
-
-
-def test_gang_takes_all_members_and_nobody_else() -> None:
-    async def story(world: World) -> None:
-        gang = {**policy("gang"), LABEL_GANG: "ring"}
-        await deploy(world, "ring", replicas=3, gpus=8, annotations=gang)
-        await deploy(world, "other", gpus=2)
-        await world.until(lambda: len(running(world, "ring")) == 3)
-        other = await one_running(world, "other")
-        before = running(world, "ring")
-        marked = [seen_with(world, p.uid, DISRUPTION_TARGET) for p in before]
-        await world.fail_device_of(before[0].name)
-        gone = {p.uid for p in before}
-        # Of four nodes one has a failed device now: two of the three find room.
-        await world.until(
-            lambda: len(running(world, "ring")) == 2 and not gone & {p.uid for p in running(world, "ring")}
-        )
-        assert all(marked), "a member went without a word"
-        assert [p.uid for p in running(world, "other")] == [other.uid]
-
-    tell(story)
 
 
 @pytest.mark.parametrize("writes", range(1, 9))
@@ -189,20 +103,6 @@ def test_a_gang_whose_controller_dies_halfway_still_goes_as_one(writes: int) -> 
         await world.fail_device_of(sorted(running(world, "ring"), key=lambda p: p.name)[0].name)
         assert await world.kill_control_plane()
         await world.until(lambda: not before & {p.uid for p in running(world, "ring")}, 120.0)
-
-    tell(story)
-
-
-def test_fail_ends_the_pod_and_its_job() -> None:
-    async def story(world: World) -> None:
-        await submit_job(world, annotations=policy("fail"), backoffLimit=6)
-        pod = await one_running(world, "batch")
-        await world.fail_device_of(pod.name)
-        await world.until(lambda: is_true(read(world, Job, "batch").status.conditions, "Failed"), 60.0)
-        ended = world.pod(pod.name)
-        assert ended is not None
-        assert (ended.status.phase, ended.status.reason) == ("Failed", DEVICE_FAILED)
-        assert len(pods_of(world, "batch")) == 1
 
     tell(story)
 

@@ -1,7 +1,8 @@
 """Two hundred random fault schedules of the whole control plane with simulated pods, in virtual time.
 
 Each must end with every job at work, done, or stopped for a reason that is true, with every invariant of
-`tests.builders.invariants` holding at every commit in between. One schedule again, alone:
+`tests.builders.invariants` holding at every commit in between. With the three hundred of `test_random_recoveries` they make the
+five hundred of `--schedules 500`. One schedule again, alone:
 
     python -m pytest tests/component/test_random_schedules.py --seed 1234
 """
@@ -20,13 +21,14 @@ from tests.builders.schedules import Schedule, act_out, draw, options
 from tests.builders.world import World, play
 
 CHUNK = 10
+SHARE = 0.4  # of --schedules; the others are recoveries
 ROOT = Path(__file__).parents[2]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "seeds" in metafunc.fixturenames:
         one = metafunc.config.getoption("--seed")
-        count = metafunc.config.getoption("--schedules")
+        count = round(metafunc.config.getoption("--schedules") * SHARE)
         chunks = [range(one, one + 1)] if one is not None else _chunks(count)
         metafunc.parametrize("seeds", chunks, ids=lambda seeds: f"{seeds.start}-{seeds.stop - 1}")
 

@@ -12,6 +12,7 @@ from remuda.api.errors import Refusal
 from remuda.core.failure.silence import agent_lease, silent_since
 from remuda.node.devices.cdi import known_devices
 from remuda.runtime.node_agent import NodeAgentConfig, agent_config, node_agent, parse_timeouts
+from tests.builders.evidence import note
 from tests.builders.nodes import Rig
 
 NODE = "node-01"
@@ -82,3 +83,4 @@ async def test_row_26_a_start_of_the_agent_makes_the_specs_that_a_reboot_took(tm
             assert known_devices((cdi,)) == everything
         for path in sorted((tmp_path / "cdi").iterdir()):
             path.unlink()
+    note("a start of the agent makes the CDI specs of all 8 devices")

@@ -17,6 +17,7 @@ from remuda.api.meta import JsonObject
 from remuda.core.failure.holding import Counts, counts_of
 from remuda.core.failure.ledger import judge_node
 from remuda.core.placement.snapshot import build_snapshot
+from tests.builders.evidence import note
 from tests.builders.gangs import a_held_pod, a_node
 from tests.builders.world import World, in_world
 from tests.component.row_rig import (
@@ -67,6 +68,7 @@ async def test_row_30_one_unhealthy_device_is_one_less_and_names_pod_container_a
     await world.until(lambda: ("main", GPU, device, "Unhealthy") in health(the_pod(world, "b")))
     assert world.now - begun <= STATUS_S
     assert {h for *_, h in health(the_pod(world, "a"))} == {"Healthy"}
+    note(f"allocatable 7, capacity 8, {device} of default/b (main) named after {world.now - begun:.1f} s")
 
 
 @in_world(nodes=2, racks=1)
@@ -90,6 +92,7 @@ async def test_row_36_a_failed_device_nobody_uses_is_removed_alone(world: World)
         "held": 7,
         "free": 0,
     }
+    note("1 idle device failed: the node's other 7 are held by pods, it is neither cordoned nor tainted")
 
 
 @in_world(nodes=1, racks=1)
@@ -104,6 +107,7 @@ async def test_row_37_a_held_and_unhealthy_device_is_subtracted_once(world: Worl
     await create(world, gpus("c", 1))
     await world.until(lambda: scheduled(the_pod(world, "c"))[0])
     assert count_of(world)["free"] == 0
+    note("8 devices, 3 held and bad, 1 bad: healthy 4, unfit 4, held 3, free 4; a pod of 4 fits, one more does not")
 
 
 @pytest.mark.parametrize("seed", range(25))
@@ -124,6 +128,8 @@ def test_row_37_free_is_never_negative_and_is_what_placement_sees(seed: int) -> 
     assert found.free == snapshot.free[0].bit_count()
     assert 0 <= found.free <= found.healthy <= found.total == found.healthy + found.unfit
     assert found != Counts()
+    if seed == 0:
+        note("25 random nodes: free is what placement sees, never negative")
 
 
 @in_world(nodes=2, racks=1)
@@ -149,6 +155,9 @@ async def test_row_38_a_short_flap_evicts_nobody_and_too_many_are_a_quarantine(w
     found = await state_is(world, device, DeviceState.QUARANTINED, node)
     await world.running("job", attempt=2)
     assert device not in world.gang("job")[0].devices or world.gang("job")[0].node != node
+    note(
+        "3 flaps of 2 s: same pod and devices, no recovery; the 4th: DeviceFlapping, quarantined, the gang moved off it"
+    )
 
 
 @in_world(nodes=2, racks=1)
@@ -163,7 +172,8 @@ async def test_row_48_a_device_nothing_is_heard_of_is_unknown_and_nobody_is_take
     hardware(world, node).mute(other)
     await state_is(world, mine, DeviceState.UNKNOWN, node)
     found = await state_is(world, other, DeviceState.UNKNOWN, node)
-    assert 30.0 <= world.now - begun <= 45.0
+    took = world.now - begun
+    assert 30.0 <= took <= 45.0
     assert found.reason == "NoReport"
     assert f"Nothing was heard of {other} for longer than 30 s." in screen(world)
     await world.sleep(120.0)
@@ -175,6 +185,9 @@ async def test_row_48_a_device_nothing_is_heard_of_is_unknown_and_nobody_is_take
     hardware(world, node).mute(other, False)
     await state_is(world, mine, DeviceState.HEALTHY, node)
     await state_is(world, other, DeviceState.HEALTHY, node)
+    note(
+        f"two silent devices Unknown (NoReport) after {took:.0f} s; the holder of one stays for 120 s; back when heard"
+    )
 
 
 @in_world(nodes=1, racks=1)
@@ -194,6 +207,9 @@ async def test_row_48_the_timeout_can_be_set_for_each_device(world: World) -> No
     assert 5.0 <= when["gpu-3"] <= 20.0
     assert 30.0 <= when["gpu-0"] <= 45.0
     assert 300.0 <= when["gpu-1"] <= 315.0
+    note(
+        f"timeouts of 5, 30, 300 s and none: Unknown after {when['gpu-3']:.0f}, {when['gpu-0']:.0f}, {when['gpu-1']:.0f} s"
+    )
 
 
 @in_world(nodes=2, racks=1)
@@ -210,7 +226,8 @@ async def test_row_48_a_silent_agent_makes_every_device_of_its_node_unknown(worl
     renewing.cancel()
     begun = world.now
     await state_is(world, gang[0].devices[0], DeviceState.UNKNOWN, node)
-    assert 20.0 <= world.now - begun <= 31.0
+    took = world.now - begun
+    assert 20.0 <= took <= 31.0
     states = {v.device: (v.state, v.reason) for v in world.devices(node).verdicts}
     assert states.pop(broken) == (DeviceState.UNHEALTHY, "Xid79")
     assert set(states.values()) == {(DeviceState.UNKNOWN, "AgentSilent")}
@@ -223,6 +240,7 @@ async def test_row_48_a_silent_agent_makes_every_device_of_its_node_unknown(worl
     await state_is(world, gang[0].devices[0], DeviceState.HEALTHY, node)
     await world.until(lambda: "AgentSilent" not in notices(world, node))
     again.cancel()
+    note(f"agent silent: 7 devices Unknown (AgentSilent) after {took:.0f} s, a known fault stays, the gang stays")
 
 
 @in_world(nodes=1, racks=1)
@@ -236,6 +254,7 @@ async def test_row_49_health_entries_use_the_upstream_names(world: World) -> Non
     assert len(verdict(world, mine[0]).message) == 1024
     await world.sleep(5.0)
     assert all(len(message) <= 1024 for _, _, message in events(world, NODE))
+    note(f"entries ({GPU}, {mine[0]}, Unhealthy) in container main; a message of 5000 characters is told with 1024")
 
 
 def sidecar(count: int) -> JsonObject:
@@ -264,6 +283,9 @@ async def test_row_50_devices_of_sidecars_and_init_containers_are_covered(world:
     assert (shown(world, device)["holder"], shown(world, device)["container"]) == ("default/a", "watcher")
     await world.until(lambda: ("watcher", GPU, device, "Unhealthy") in health(the_pod(world, "a")))
     assert count_of(world)["free"] == 5
+    note(
+        f"init container, sidecar and main each with their devices; the sidecar's {device} failed: default/a (watcher) named"
+    )
 
 
 @in_world(nodes=1, racks=1)
@@ -277,6 +299,7 @@ async def test_row_51_one_device_off_the_bus_leaves_the_others_allocatable(world
     await run_pods(world, gpus("c", 2))
     assert "gpu-7" not in held_by(world, "b") + held_by(world, "c")
     assert kept(before, world)
+    note("gpu-7 off the bus: allocatable 7 of 8, also after a kubelet restart; two more pods started, the first kept")
 
 
 @in_world(nodes=1, racks=1)
@@ -297,6 +320,7 @@ async def test_row_52_a_device_with_leftovers_is_withheld_until_it_is_clean(worl
     hardware(world).clean("gpu-3")
     await world.until(lambda: is_up(world, "c"))
     assert held_by(world, "c") == ["gpu-3"]
+    note("gpu-3 Unknown (LeftoverProcesses, pid 4242) for 60 s with a pod waiting; given out once it was clean")
 
 
 @in_world(nodes=1, racks=1)
@@ -322,6 +346,9 @@ async def test_row_54_a_device_takes_its_slices_along_and_a_slice_nobody(world: 
     assert verdict(world, first[1]).state is DeviceState.HEALTHY
     await world.until(lambda: counts(world, resource=SLICE)[0] == "4")
     assert kept(pods, world)
+    note(
+        "xid-94 on one slice: its sibling, both devices and the other slices Healthy; xid-79 on gpu-1: its 2 slices failed"
+    )
 
 
 @in_world(nodes=1, racks=1)
@@ -353,3 +380,4 @@ async def test_row_55_slices_never_exceed_their_device_and_are_given_back_once(w
     await agent(world).slicer.cut("gpu-0", [])
     await world.until(lambda: counts(world) == ("8", "8"))
     assert counts(world, resource=SLICE) == ("0", "0")
+    note("3 layouts too large refused; 2 slices, 3 pods: the third waits; all given back, gpu-0 whole again: 8 of 8")

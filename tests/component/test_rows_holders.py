@@ -15,6 +15,7 @@ from remuda.node.devices.service import DeviceSettings
 from remuda.node.runtime import ContainerKey
 from remuda.node.training import Behaviour
 from remuda.node.worker import PREPARE_S
+from tests.builders.evidence import note
 from tests.builders.world import NAMESPACE, World, in_world
 from tests.component.row_rig import (
     FPGA,
@@ -54,6 +55,7 @@ async def test_row_19_a_device_whose_holder_is_terminating_is_draining_and_nobod
     await world.until(lambda: is_up(world, "new"))
     assert world.now - begun >= 10.0
     assert not any(d["draining"] for d in _devices(world))
+    note(f"8 draining, free 0 while the old pod stops for 10 s; the next one runs after {world.now - begun:.1f} s")
 
 
 def _devices(world: World) -> list[dict[str, object]]:
@@ -82,6 +84,7 @@ async def test_row_20_a_holder_deleted_by_force_on_an_unreachable_node_keeps_its
     world.machines.cut_off.discard(NODE)
     await world.until(lambda: is_up(world, "eight"))  # the node has answered
     assert len(held_by(world, "eight")) == 8
+    note("pod removed by force: its 3 devices stay fenced, a pod of 5 is placed, one of 8 waits until the node answers")
 
 
 @in_world(nodes=2, racks=1)
@@ -97,6 +100,7 @@ async def test_row_20_and_when_the_node_is_dead_its_devices_count_for_nothing(wo
     await world.sleep(10.0)
     assert not the_pod(world, "c").spec.node_name
     assert "1 node dead" in scheduled(the_pod(world, "c"))[1]
+    note("node declared dead: its devices count for nothing, refusals say '1 node dead'")
 
 
 @in_world(nodes=2, racks=1)
@@ -113,6 +117,7 @@ async def test_row_27_a_pod_is_never_bound_where_the_resource_is_not_named(world
     await create(world, gpus("second", 1, resource=FPGA))
     await world.sleep(30.0)
     assert not the_pod(world, "second").spec.node_name  # node-01 has room for anything but this
+    note(f"{FPGA}: unbound for 30 s and named in the refusal; bound to node-02 once its plugin named it")
 
 
 # --- CDI ----------------------------------------------------------------------------------------------------------------
@@ -168,6 +173,7 @@ def test_row_26_a_container_whose_cdi_specs_vanished_starts_once_the_agent_has_m
         await world.sleep(LOOK_S + 1.0)
         assert len(names_in(tmp_path)) == 8
         keeping.cancel()
+        note("unresolvable CDI devices after the wipe; specs made anew, the same pod runs on the same devices")
 
     story()
 
@@ -187,8 +193,10 @@ def test_row_26_a_member_whose_cdi_specs_never_come_back_is_replaced_within_a_bo
         await world.until(lambda: waiting(world, gang[1].pod)[0] == "CreateContainerError")
         begun = world.now
         await world.until(lambda: world.gang("job")[1].uid != gang[1].uid, 120.0, "the member is replaced")
-        assert world.now - begun <= 60.0
+        took = world.now - begun
+        assert took <= 60.0
         await world.until(lambda: world.is_running("job", world.job("job").status.attempt), 60.0, "the gang runs")
         world.assert_kept(gang, but=[1])
+        note(f"specs that never come back: the member is replaced after {took:.0f} s")
 
     story()

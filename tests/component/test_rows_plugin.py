@@ -11,8 +11,10 @@ from remuda.agent.backends.fake import FakeBackend
 from remuda.api.core_v1 import Pod
 from remuda.api.devices import DeviceState
 from remuda.api.errors import Unavailable
+from remuda.api.incidents import SubjectKind
 from remuda.link.allocation import HANG, KILL, MEND
 from remuda.node.devices.connections import Deadlines
+from tests.builders.evidence import note
 from tests.builders.world import World, in_world
 from tests.component.row_rig import (
     FPGA,
@@ -28,6 +30,7 @@ from tests.component.row_rig import (
     hardware,
     health,
     held_by,
+    incidents,
     kept,
     listed,
     machine,
@@ -64,11 +67,15 @@ async def test_row_01_a_lost_plugin_takes_the_counts_in_two_steps_lets_nobody_in
     await create(world, gpus("late", 1))
     await world.until(lambda: scheduled(the_pod(world, "late"))[0])
     await counts_are(world, 0, 0, within=400.0)  # the key is kept
-    assert 300.0 <= world.now - lost <= 300.0 + 2 * STATUS_S
+    took = world.now - lost
+    assert 300.0 <= took <= 300.0 + 2 * STATUS_S
     await world.sleep(600.0)
     assert not the_pod(world, "late").spec.node_name
     assert kept(before, world)
     assert {p.status.phase for p in before} == {"Running"}
+    note(
+        f"capacity 8, allocatable 0 within {STATUS_S:g} s; both 0 after {took:.0f} s; 2 pods untouched, a third never bound"
+    )
 
 
 @in_world(nodes=1, racks=1)
@@ -84,6 +91,8 @@ async def test_row_02_a_lost_plugin_is_told_from_failed_devices(world: World) ->
     told = [e for e in events(world, NODE) if e[1] == "PluginLost"]
     assert [(kind, message.startswith(said)) for kind, _, message in told] == [("Warning", True)]
     assert not [e for e in events(world, NODE) if e[1].startswith("Device")]
+    [lost] = incidents(world)
+    assert (lost.spec.subject.kind, lost.status.verdict.reason) == (SubjectKind.NODE, "PluginLost")
     mend_plugin(world)
     await counts_are(world, 8, 8)
     device = held_by(world, "b")[0]
@@ -94,6 +103,11 @@ async def test_row_02_a_lost_plugin_is_told_from_failed_devices(world: World) ->
     failed = [message for _, reason, message in events(world, NODE) if reason == "DeviceUnhealthy"]
     assert len(failed) == 1
     assert failed[0].startswith(f"{device} failed (Xid79), held by default/b.")
+    [own] = [i for i in incidents(world) if i.name != lost.name]
+    assert (own.spec.subject.kind, own.spec.subject.device) == (SubjectKind.DEVICE, device)
+    note(
+        f"plugin killed: a {lost.spec.subject.kind} incident, {said} Then {device} fails: a {own.spec.subject.kind} incident"
+    )
     assert "PluginLost" not in screen(world)
 
 
@@ -111,8 +125,10 @@ async def test_row_03_a_plugin_back_within_the_grace_costs_nothing(world: World)
     world.assert_kept(gang)
     assert kept(pods, world)
     assert world.job("job").status.recoveries == []
-    assert all(d.quarantine == {} and d.notices == [] for d in map(world.devices, world.rack_of))
+    assert all(not d.quarantine and not d.orders and not d.notices for d in map(world.devices, world.rack_of))
     assert not [e for e in events(world, gang[0].node) if e[0] == "Warning"]
+    assert incidents(world) == []
+    note("plugin away for 40 s: allocatable 8, 0, 8; 0 restarts, 0 incidents, 0 tickets")
 
 
 @in_world(nodes=4, racks=1)
@@ -136,6 +152,11 @@ async def test_row_04_a_device_missing_when_the_plugin_comes_back_is_a_device_fa
     assert verdict(world, device, node).reason == "DeviceMissing"
     failed = [message for _, reason, message in events(world, node) if reason == "DeviceUnhealthy"]
     assert [f"held by default/{gang[1].pod}" in message for message in failed] == [True]
+    [incident] = incidents(world)
+    assert (incident.spec.subject.node, incident.spec.subject.device) == (node, device)
+    [hit] = [a for a in incident.status.affected if a.uid == gang[1].uid]
+    assert (hit.pod, hit.rank) == (f"default/{gang[1].pod}", 1)
+    note(f"{device} not listed any more: {recovery.reason}, {recovery.remedy} of rank 1, one incident names {hit.pod}")
 
 
 @in_world(nodes=4, racks=1)
@@ -157,6 +178,8 @@ async def test_row_05_a_kubelet_restart_is_held_down_and_nothing_is_made_of_it(w
     assert listed(world)["notices"] == []
     assert listed(world)["counts"] == free
     assert not [e for node in world.rack_of for e in events(world, node) if e[0] == "Warning"]
+    assert incidents(world) == []
+    note("kubelet restart: 8, 0, 8 in the node's counts, held down; ledger unchanged, 0 incidents")
 
 
 @in_world(nodes=1, racks=1)
@@ -173,6 +196,7 @@ async def test_row_06_a_kubelet_restart_leaves_pods_on_their_devices(world: Worl
     [third] = await run_pods(world, gpus("c", 3))
     assert not set(held_by(world, "c")) & {d for devices in held.values() for d in devices}
     assert third.status.phase == "Running"
+    note("3 kubelet restarts: 2 pods on the same 5 devices, restart count 0; a third pod gets 3 others")
 
 
 def test_row_13_a_node_that_boots_with_seven_of_eight_is_flagged_short(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,6 +215,7 @@ async def _boots_short(world: World) -> None:
     hardware(world).restore("gpu-5")
     await state_is(world, "gpu-5", DeviceState.HEALTHY)
     assert "DevicesMissing" not in notices(world)
+    note("7 of 8 at boot: DevicesMissing names gpu-5; a pod of 7 runs; taken back when it is there")
 
 
 @in_world(nodes=1, racks=1)
@@ -209,6 +234,7 @@ async def test_row_04_a_held_device_that_a_vendors_plugin_drops_is_reported_with
     assert ("Warning", "DevicesNotListed", said) in events(world, NODE)
     plugin.say("fpga-1", "Healthy")
     await world.until(lambda: notices(world) == {})
+    note(f"a vendor's plugin drops a held device: '{said}'")
 
 
 # --- 14-18: registration and calls --------------------------------------------------------------------------------------
@@ -228,10 +254,12 @@ async def test_row_17_a_hung_allocate_hits_its_deadline_and_others_start(world: 
     failed = the_pod(world, "stuck").status
     assert failed.reason == "UnexpectedAdmissionError"
     assert "context deadline exceeded" in failed.message
-    assert world.now - begun <= 2 * Deadlines().call_s
+    took = world.now - begun
+    assert took <= 2 * Deadlines().call_s
     agent(world).inject_plugin_fault(GPU, MEND)
     await run_pods(world, gpus("fine", 1, select=pin))
     assert len(held_by(world, "fine")) == 1
+    note(f"Allocate hangs: its pod is refused after {took:.0f} s (context deadline exceeded); others start within 1 s")
 
 
 @pytest.mark.parametrize("broken", ["best set", "pods", "both"])
@@ -254,6 +282,7 @@ def test_row_18_a_choice_that_fails_falls_back_to_any_valid_set(broken: str) -> 
         mine = held_by(world, "a") + held_by(world, "b")
         assert len(set(mine)) == 5
         assert {verdict(world, device).state for device in mine} == {DeviceState.HEALTHY}
+        note(f"{broken} fails: 2 pods run on 5 healthy devices, none twice")
 
     story()
 
@@ -274,3 +303,4 @@ async def test_row_28_the_same_id_in_two_resources_is_two_devices(world: World) 
     assert ("main", FPGA, "gpu-1", "Healthy") in health(the_pod(world, "other"))
     assert verdict(world, "gpu-1").holder == "default/ours"
     assert (ours.uid, other.uid) == (the_pod(world, "ours").uid, the_pod(world, "other").uid)
+    note(f"gpu-0 of {FPGA} Unhealthy: gpu-0 of {GPU} Healthy; gpu-1 of {GPU} failed: gpu-1 of {FPGA} Healthy")

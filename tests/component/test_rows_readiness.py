@@ -12,6 +12,7 @@ from remuda.agent.backends.fake import FakeBackend
 from remuda.agent.lateness import Lateness, LatenessRule, watch_lateness, woke
 from remuda.api.drills import DrillKind
 from remuda.core.devices.machine import load_model
+from tests.builders.evidence import note
 from tests.builders.world import World, play
 from tests.component.agent_rig import NODE as RIG_NODE
 from tests.component.agent_rig import Rig, a_rig
@@ -32,6 +33,7 @@ async def unready(world: World) -> None:
 
     await world.cluster.api.patch(Drill, drill, {"spec": {"undo": True}})
     await world.until(lambda: is_up(world, "early"), 120.0, "the pod runs")
+    note("no plugin: the pod is unbound for 60 s; it runs once the plugin is there")
 
 
 def test_row_12_nothing_is_placed_before_the_plugin_is_there() -> None:
@@ -67,6 +69,9 @@ async def test_row_12_a_node_that_boots_short_hands_nothing_out_until_it_is_whol
         agent = await _agent(rig, backend)
         assert usable(agent) == 7
         await agent.stop()
+        note(
+            "7 of 8 at boot and --confirm-count: 0 usable, also after a restart; 8 once it was whole; 7 when it is short later"
+        )
 
 
 async def drivers(world: World) -> None:
@@ -84,6 +89,7 @@ async def drivers(world: World) -> None:
     hardware(world, "node-01").set_driver("570.124.06")
     await world.until(lambda: is_up(world, "newest"), 60.0, "newest runs")
     assert the_pod(world, "newest").spec.node_name == "node-01"
+    note("drivers 535 and 550: a pod for 550.54 is on the latter; one for 570 is refused (DriverTooOld), naming it")
 
 
 async def selected(world: World) -> None:
@@ -94,6 +100,7 @@ async def selected(world: World) -> None:
         60.0,
         "the refusal names the attribute",
     )
+    note("selector on a driver label: 'nvidia.com/cuda.driver.major is 535 and not 550'")
 
 
 def _needs(name: str, driver: str):  # type: ignore[no-untyped-def]
@@ -139,3 +146,4 @@ async def test_row_29_a_starved_agent_says_so_and_takes_it_back() -> None:
             await asyncio.sleep(0.01)
     task.cancel()
     assert told[:2] == ["agent-starved", "agent-on-time"]
+    note("an agent that gets no time says agent-starved, and agent-on-time when it does again")

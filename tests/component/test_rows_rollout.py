@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from remuda.agent.hooks import Ran
 from remuda.api.core_v1 import Node
 from remuda.api.rollouts import NodeRollout, NodeRolloutStatus, RolloutPhase
+from tests.builders.evidence import note
 from tests.builders.world import World, play
 from tests.component.row_rig import agent, gpus, hardware, is_up, node_object, run_pods, the_pod
 
@@ -71,6 +72,7 @@ async def all_nodes_one_by_one(world: World) -> None:
     await world.until(lambda: not cordoned(world), 30.0, "every node is open again")
     assert all(node_object(world, name).labels[LABEL] == WANT for name in NAMES)
     await world.until(lambda: not any(world.devices(name).orders for name in NAMES), 30.0, "no order is left")
+    note("3 nodes, the canary first: all 3 have the driver, none cordoned")
 
 
 async def a_failed_canary(world: World, bad: str, reason: str) -> None:
@@ -89,6 +91,9 @@ async def a_failed_canary(world: World, bad: str, reason: str) -> None:
     assert cordoned(world) == ["node-01"]
     assert {n: (node_object(world, n).labels, node_object(world, n).annotations) for n in NAMES[1:]} == before
     assert all(is_up(world, pod.name) and the_pod(world, pod.name).uid == pod.uid for pod in running)
+    note(
+        f"canary {reason}: Stopped, installer ran on 1 of 3 nodes, labels, annotations and pods of the others as before"
+    )
 
 
 def test_row_24_canary_then_the_rest() -> None:

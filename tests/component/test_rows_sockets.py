@@ -30,6 +30,7 @@ from remuda.node.devices.service import PLUGINS, DeviceSettings
 from remuda.node.simulated import SimulatedRuntime
 from remuda.node.training import CheckpointStore
 from remuda.sim.loop import VirtualLoop, run_virtual
+from tests.builders.evidence import note
 from tests.builders.nodes import Rig, until
 from tests.builders.pods import pod_wire
 from tests.builders.stock_plugin import StockPlugin
@@ -143,6 +144,9 @@ async def test_row_14_two_instances_overlap_without_a_dip_and_either_may_be_kill
         await place.running_pod("b")
         assert len(new.grants.table.grants) == 2
         assert set(place.history[begun:]) <= {"8"}, place.history
+        note(
+            "two instances over two upgrades, either stopped: allocatable 8 throughout, pods start at the one that is left"
+        )
 
 
 async def test_row_15_a_bad_registration_fails_with_a_specific_error(place: Place) -> None:
@@ -161,6 +165,7 @@ async def test_row_15_a_bad_registration_fails_with_a_specific_error(place: Plac
                 assert words in (refused.value.details() or "")
             await plugin.register()
             await place.allocatable(1)
+            note("version v1alpha, resource cpu, resource kubernetes.io/gpu and a dead socket each refused by name")
         finally:
             await plugin.stop()
 
@@ -192,6 +197,7 @@ def test_row_15_our_plugin_tries_again_with_back_off(tmp_path: Path) -> None:
     gaps = [round(b - a, 3) for a, b in itertools.pairwise(looks)]
     assert gaps[:8] == [0.25, 0.5, 1, 2, 4, 8, 16, 30]
     assert set(gaps[8:]) == {30.0}
+    note("no kubelet: tried again after 0.25, 0.5, 1, 2, 4, 8, 16 s, then every 30 s")
 
 
 async def test_row_15_a_plugin_that_came_before_its_kubelet_is_taken_once_that_is_there(place: Place) -> None:
@@ -204,6 +210,7 @@ async def test_row_15_a_plugin_that_came_before_its_kubelet_is_taken_once_that_i
         await place.node.restart()
         await place.report(REGISTERED)
         await place.allocatable(8)
+        note("agent first (KubeletNotFound), then the kubelet: registered, 8 allocatable")
 
 
 async def test_row_16_our_plugin_registers_again_when_the_kubelets_socket_is_made_anew(place: Place) -> None:
@@ -222,3 +229,6 @@ async def test_row_16_our_plugin_registers_again_when_the_kubelets_socket_is_mad
         await place.allocatable(8)
         await place.create(pod_wire("a", limits={GPU: 8}))
         await place.running_pod("a")
+        note(
+            "kubelet.sock made anew twice: KubeletRestarted, registered again under another socket, a pod gets 8 devices"
+        )

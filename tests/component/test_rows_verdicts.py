@@ -7,6 +7,7 @@ import pytest
 from remuda.api.devices import DeviceState
 from remuda.api.names import ANNOTATION_TOLERATE_DEGRADED
 from remuda.core.devices.faults import DeviceRemedy, classify
+from tests.builders.evidence import note
 from tests.builders.world import World, in_world
 from tests.component.row_rig import agent, create, gpus, held_by, only_observe, run_pods, screen, state_is, the_pod
 
@@ -25,6 +26,7 @@ async def test_row_33_a_crash_whose_device_is_reported_bad_seconds_later_is_the_
     await world.running("job", attempt=3)
     assert world.job("job").status.used == {"device": 1}
     assert "Explained by Xid79" in world.job("job").status.recoveries[0].message
+    note("charged to code 1 at first; Xid79 seconds later: charged to device 1, 'Explained by Xid79'")
 
 
 @in_world(nodes=4, racks=1)
@@ -39,6 +41,7 @@ async def test_row_33_the_look_back_is_the_jobs_to_set(world: World) -> None:
     agent(world, member.node).inject_fault(member.devices[0], "xid-79")
     await world.running("job", attempt=3)
     assert world.job("job").status.used == {"code": 1, "device": 1}
+    note("look-back 0: the crash stays the code's")
 
 
 @pytest.mark.parametrize(
@@ -65,6 +68,7 @@ def test_row_40_a_code_says_what_it_does_to_the_device_and_what_cures_it(
         await state_is(world, "gpu-2", state)
         await run_pods(world, gpus("seven", 7))
         assert ("gpu-2" in held_by(world, "seven")) is False or state is DeviceState.HEALTHY
+        note(f"{code}: {state}, {remedy}")
 
     story()
 
@@ -85,3 +89,4 @@ async def test_row_79_a_degraded_device_is_avoided_unless_it_is_tolerated(world:
     await run_pods(world, easy)
     assert "gpu-0" in held_by(world, "easy")
     assert "Degraded" in screen(world)
+    note("degraded gpu-0: avoided by a pod of 6, one of 2 waits; a pod that tolerates it gets it")

@@ -84,7 +84,9 @@ async def test_row_68_a_planned_restart_waits_for_no_crash_loop(world: World) ->
     await world.running("job")
     times = []
     for attempt in range(2, 7):
-        await world.step("job", 12 * (attempt - 1))  # past another checkpoint: failing at one step would be a cause of its own
+        await world.step(
+            "job", 12 * (attempt - 1)
+        )  # past another checkpoint: failing at one step would be a cause of its own
         begun = world.now
         await world.kill_process(rank=attempt % 4)
         await world.running("job", attempt=attempt)

@@ -22,7 +22,7 @@ from remuda.runtime.embedded import EmbeddedCluster
 from remuda.runtime.state import StateDir
 from tests.e2e.rig import PATIENCE_S, Rig
 
-CONFIG = ClusterConfig(nodes=4, racks=2, lease_seconds=2.0)
+CONFIG = ClusterConfig(nodes=4, racks=2, lease_seconds=10.0)  # longer than a busy machine holds a process up
 
 
 @asynccontextmanager
@@ -42,7 +42,7 @@ async def embedded(state: Path, config: ClusterConfig = CONFIG) -> AsyncIterator
 class Up:
     """`remuda up` on a state directory. Its words go to <state>/up.log."""
 
-    def __init__(self, state: Path, lease_s: float = 4.0) -> None:
+    def __init__(self, state: Path, lease_s: float = 10.0) -> None:
         self.state = state
         self._lease_s = lease_s
         self._process: subprocess.Popen[bytes] | None = None

@@ -33,7 +33,7 @@ NAME, NAMESPACE = "job", "default"
 RANKS = 4
 TRAIN = Path(__file__).with_name("train.py")
 POLL_S = 0.02
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 
 class Started(msgspec.Struct, frozen=True):

@@ -127,7 +127,7 @@ def members(job: Job) -> dict[int, tuple[str, tuple[str, ...]]]:
 @pytest.fixture(scope="module")
 def remuda(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Remuda]:
     cluster = Remuda(tmp_path_factory.mktemp("state"))
-    started = cluster.out("up", "--detach", "--nodes", "12", "--racks", "2", "--lease", "3")
+    started = cluster.out("up", "--detach", "--nodes", "12", "--racks", "2", "--lease", "10")
     try:
         assert "The cluster is ready: 12 nodes x 8 " in started
         assert "remuda train" in started
@@ -261,7 +261,7 @@ def test_examples_run_without_remuda(tmp_path: Path, example: str) -> None:
 def test_down_ends_every_process_and_up_goes_on(tmp_path: Path) -> None:
     remuda = Remuda(tmp_path / "state")
     try:
-        remuda.run("up", "--detach", "--nodes", "1", "--racks", "1", "--lease", "3")
+        remuda.run("up", "--detach", "--nodes", "1", "--racks", "1", "--lease", "10")
         remuda.run("train", "stays", "--gpus", "2", *QUICK, "--", "python", "train.py")
         remuda.running("stays")
         remuda.run("down")

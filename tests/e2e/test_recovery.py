@@ -186,7 +186,7 @@ async def test_a_deleted_pod_is_replaced_alone(rig: Rig) -> None:
 
 async def test_a_lost_node_costs_the_pods_on_it(state: Path) -> None:
     # Whole machines, so that each rank has a node of its own.
-    async with embedded(state, ClusterConfig(nodes=6, racks=1, lease_seconds=1.5)) as rig:
+    async with embedded(state, ClusterConfig(nodes=6, racks=1, lease_seconds=6.0)) as rig:
         before = await trained(rig, rig.job(gpus=8, spares=1), spares=1)
         victim = before.status.members[1]
 

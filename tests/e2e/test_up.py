@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from remuda.api.drills import Drill, DrillKind
-from remuda.api.training import Remedy, TrainingJob
+from remuda.api.training import Cause, Remedy, TrainingJob
 from tests.e2e.clusters import Up
 from tests.e2e.rig import RANKS, Rig, kept, left_running, until
 
@@ -151,10 +151,31 @@ async def test_down_leaves_nothing_running_and_up_goes_on_from_the_checkpoint(up
         after = await rig.trained_to(STOP_AT, attempt=again.status.attempt)
         kept(before, after)
         assert {line.resumed for line in (await rig.all_started(after.status.attempt)).values()} == {SAVED}
+        assert after.status.used == {"maintenance": 1}, "nothing broke, so no budget for what breaks pays"
+        assert {(r.cause, r.reason) for r in after.status.recoveries} == {(Cause.MAINTENANCE, "NodeStopped")}
         await rig.check_invariants()
     code, words = await up.run("down")
     assert (code, up.wait()) == (0, 0), words
     assert left_running(up.state) == []
+
+
+async def test_a_split_cluster_that_is_taken_down_says_so_too(state: Path) -> None:
+    up = Up(state, lease_s=20.0)
+    try:
+        up.start("--split", "--groups=2")
+        async with up.rig() as rig:
+            before = await trained(rig, rig.job())
+        code, words = await up.run("down")
+        assert (code, up.wait()) == (0, 0), words
+
+        up.start("--split", "--groups=2")
+        async with up.rig() as rig:
+            again = await rig.until("a new attempt", lambda j: j.status.attempt > 1 and j.status.phase == "Running")
+            after = await rig.trained_to(STOP_AT, attempt=again.status.attempt)
+            kept(before, after)
+            assert after.status.used == {"maintenance": 1}
+    finally:
+        up.kill()
 
 
 async def _is_stopped(pid: int) -> bool:

@@ -38,7 +38,9 @@ async def test_losses_are_those_of_the_undisturbed_run(rig: Rig, torch: str) -> 
     member = after_kill.status.members[1]
     await rig.fail_device(member.node, member.devices[0])
     after_fail = await reached(rig, 50, attempt=3)
-    moved = [m.rank for m, n in zip(after_kill.status.members, after_fail.status.members, strict=True) if m.uid != n.uid]
+    moved = [
+        m.rank for m, n in zip(after_kill.status.members, after_fail.status.members, strict=True) if m.uid != n.uid
+    ]
     assert moved == [1], "the spare took the rank over, and nobody else moved"
 
     await slow(rig, after_fail)

@@ -12,6 +12,7 @@ otherwise.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from uuid import uuid4
@@ -58,6 +59,7 @@ from remuda.link.progress import ProgressBoard
 log = structlog.get_logger(__name__)
 
 DP, HEALTH_ONLY = "dp", "health-only"
+LEAVE_S = 2.0  # for the last words of a node that is stopped; without them its stop looks like an accident
 
 
 class AgentConfig(msgspec.Struct, frozen=True):
@@ -251,6 +253,13 @@ class Agent:
         await self.reporter.close()
         await self.desk.close()
         await self._backend.close()
+
+    async def leave(self) -> None:
+        """The node is stopped on purpose. Tells so before anything ends, as long as the API answers in time; then `stop`."""
+        self.desk.leave()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LEAVE_S):
+                await self.flush()
 
     def silence(self) -> None:
         """From here on nothing is said, heard or reported: the node lost its power."""

@@ -82,6 +82,14 @@ class Desk:
             self._wake_at(self._inherited_until)
         self._jobs.subscribe(self._job_changed)
 
+    def leave(self) -> None:
+        """The node is stopped on purpose: every launcher's report says so, and nothing that ends now changes it."""
+        now = self._clock()
+        for known in list(self._records.values()):
+            new = launcher.stopped(known, now)
+            self._keep(new, transition=new is not known)
+        self.silence()
+
     def silence(self) -> None:
         """Nothing is said or heard any more."""
         self._is_open = False

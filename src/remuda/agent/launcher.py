@@ -5,7 +5,8 @@ The launcher is the authority on its own state; this record follows it. Three th
 - *started*: the highest attempt it was told to start, or is known to have run, so that no start is said twice.
 - *told*: after a reconnect `hello` names the state and the message with the details (checkpoints, exit code) follows. The
   report keeps its old words until then: "ready, no checkpoints" for an instant would restart a job from step 0.
-- *fenced*: no message of an attempt up to this one counts any more.
+- *fenced*: no message of an attempt up to this one counts any more. It never covers less than the launcher itself will be
+  deaf to (`floor`), nor more: a launcher that was started anew has heard of no fence and answers what it is told.
 
 Attempts only grow within one connection; a message of an older attempt is late and changes nothing.
 """
@@ -60,6 +61,7 @@ class Launcher(msgspec.Struct, frozen=True):
     asked: StopOrder | None = None  # the stop sent on this connection, so that it is not sent on every event
     checkpoint_asked: int = 0  # id of the checkpoint request sent on this connection
     started: int = 0
+    floor: int = 0  # the highest attempt it had been told of when it connected
     fenced: int = -1
     lost_at: float | None = None  # when the connection ended
     step: int | None = None  # newest of this attempt
@@ -112,7 +114,10 @@ def _hello(launcher: Launcher, message: Hello, now: float) -> Update:
         started = max(started, message.attempt)
     elif message.state == READY:
         started = min(started, message.attempt - 1)  # it says itself that a start it was sent never arrived
+    floor = max(message.floor, message.attempt)
+    fenced = min(launcher.fenced, floor)
     here = changed(launcher, connected=True, lost_at=None, asked=None, checkpoint_asked=0, started=started)
+    here = changed(here, floor=floor, fenced=fenced)
     if (message.state, message.attempt) == (launcher.state, launcher.attempt):
         return Update(here)
     here = changed(
@@ -125,10 +130,11 @@ def _hello(launcher: Launcher, message: Hello, now: float) -> Update:
     )
     if not here.told:
         return Update(here)
-    words = ""
+    words, planned = "", False
     if message.state == PARKED and message.attempt < launcher.attempt:
         words = f"LauncherRestarted: the launcher came back and knows nothing of attempt {launcher.attempt}."
-    return Update(shown(here, now, message=words), transition=True)
+        planned = _was_planned(launcher)
+    return Update(shown(here, now, message=words, planned=planned), transition=True)
 
 
 def _ready(launcher: Launcher, message: Ready, now: float) -> Update:
@@ -226,7 +232,23 @@ def disconnected(launcher: Launcher, now: float) -> Launcher:
 
 def gone(launcher: Launcher, code: int | None, message: str, now: float) -> Launcher:
     new = changed(launcher, connected=False, state=GONE, since=now, lost_at=None, asked=None, step=None)
-    return shown(new, now, code=code, message=message)
+    return shown(new, now, code=code, message=message, planned=_was_planned(launcher))
+
+
+def stopped(launcher: Launcher, now: float) -> Launcher:
+    """Its node is stopped on purpose, and it with it. Said before it happens, and kept until it is back at the barrier: whoever
+    finds it gone knows that nothing broke. What it had ended with before stays said."""
+    report = launcher.report
+    if report is None or launcher.state in (NEVER_HEARD, GONE):
+        return launcher
+    if launcher.state == EXITED:
+        return changed(launcher, report=msgspec.structs.replace(report, planned=True))
+    new = changed(launcher, connected=False, state=GONE, since=now, lost_at=None, asked=None, step=None)
+    return shown(new, now, message="NodeStopped: the node was stopped on purpose.", planned=True)
+
+
+def _was_planned(launcher: Launcher) -> bool:
+    return launcher.report is not None and launcher.report.planned
 
 
 def may_have_child(launcher: Launcher) -> bool:
@@ -238,7 +260,7 @@ def may_have_child(launcher: Launcher) -> bool:
 
 def fence(launcher: Launcher, now: float) -> Launcher:
     """The launcher as it is once the fence arrives: parked, deaf to every attempt it may have been told of."""
-    highest = max(launcher.attempt, launcher.asked[0] if launcher.asked else 0)
+    highest = max(launcher.attempt, launcher.floor, launcher.asked[0] if launcher.asked else 0)
     deaf = changed(launcher, fenced=max(launcher.fenced, highest))
     if not launcher.connected:
         return deaf  # it is told when it comes back, and until then it is what it was

@@ -41,6 +41,7 @@ RUNNING, SUCCEEDED, FAILED, TIMED_OUT, REFUSED = "Running", "Succeeded", "Failed
 LIMITS_S = {PROBE: 60.0, RESET: 300.0, REBOOT: 1200.0, COMMAND: 600.0}
 MAX_ANSWERS = 16  # beside those whose order still stands
 LONGEST_MESSAGE = 1024
+MAX_AWAY_S = 1200.0  # that a reboot is believed to have lasted already: clocks are set while a node comes up
 RETRY_FIRST_S, RETRY_MAX_S = 0.05, 2.0
 _BOOT = "Rebooting; the boot was "  # and its id: how the next agent knows that it happened
 
@@ -144,8 +145,9 @@ class Orders:
         """Begun by an earlier agent."""
         was = answer.message.removeprefix(_BOOT).rstrip(".")
         if was == self._backend.boot:
-            limit = _deadline(order, answer, to_seconds(answer.started_at) if answer.started_at else self._clock())
-            await asyncio.sleep(max(0.0, limit - self._clock()))
+            begun = to_seconds(answer.started_at) if answer.started_at else self._clock()
+            gone_s = min(max(0.0, self._clock() - begun), MAX_AWAY_S)
+            await asyncio.sleep(max(0.0, _seconds(order, answer, begun) - gone_s))
             await self._settle(_ended(answer, TIMED_OUT, "NotRebooted", "The node did not reboot in time."))
         else:
             await self._settle(_ended(answer, SUCCEEDED, "", f"The node came back; its boot is {self._backend.boot}."))
@@ -157,9 +159,9 @@ class Orders:
             begun = await self._begin(id, order)
             if begun is None:
                 return
-            limit = _deadline(order, begun, self._clock())
+            seconds = _seconds(order, begun, self._clock())
             log.info("order", node=self._node, id=id, action=order.action, device=order.device)
-            scope = asyncio.timeout(max(0.0, limit - self._clock()))
+            scope = asyncio.timeout(seconds)
             try:
                 async with scope:
                     answer = await self._do(order, begun)
@@ -167,7 +169,7 @@ class Orders:
                 words = f"{refusal.message} {refusal.fix or ''}".strip()
                 answer = _ended(begun, REFUSED, refusal.reason, words)
             except TimeoutError as error:
-                words = f"It had not ended after {limit - to_seconds(begun.started_at or to_time(limit)):.0f} s."
+                words = f"It had not ended after {seconds:.0f} s."
                 answer = _ended(begun, TIMED_OUT, "DeadlinePassed", words)
                 if not scope.expired():
                     answer = _ended(begun, FAILED, "DriverError", str(error) or "A call of the driver timed out.")
@@ -325,10 +327,15 @@ def _ended(begun: OrderAnswer, outcome: str, reason: str, message: str) -> Order
     return msgspec.structs.replace(begun, outcome=outcome, reason=reason, message=message)
 
 
-def _deadline(order: DeviceOrder | None, answer: OrderAnswer, since: float) -> float:
-    if order is not None and order.deadline is not None:
-        return to_seconds(order.deadline)
-    return since + LIMITS_S.get(answer.action, LIMITS_S[PROBE])
+def _seconds(order: DeviceOrder | None, answer: OrderAnswer, now: float) -> float:
+    """How long it may take. `since` and `deadline` are the manager's clock, `now` is ours: where they contradict each other
+    ours is wrong, and the order gets the time it was given. (It still stands, so the manager has not given it up.)"""
+    usual = LIMITS_S.get(answer.action, LIMITS_S[PROBE])
+    if order is None or order.deadline is None:
+        return usual
+    left = to_seconds(order.deadline) - now
+    whole = to_seconds(order.deadline) - to_seconds(order.since) if order.since is not None else usual
+    return left if 0 < left <= whole else max(0.0, whole)
 
 
 def _time(order: DeviceOrder) -> float:

@@ -35,6 +35,7 @@ MODEL, BOOT, DEVICES, LINKS, LAUNCHERS, PLUGINS, HOLDINGS, SIGNALS = PARTS = (
 )
 
 RETRY_FIRST_S, RETRY_MAX_S = 0.05, 2.0
+RATE, BURST = 5.0, 100.0  # writes a second in the long run, and at once
 
 Render = Callable[[str], Any]  # part -> its JSON-ready content
 
@@ -48,6 +49,8 @@ class Reporter:
         self._written: JsonObject = {}
         self._task: asyncio.Task[None] | None = None
         self._stopped = False
+        self._tokens = BURST
+        self._filled_at = 0.0
         self.writes = 0
 
     async def load(self) -> NodeDevices | None:
@@ -99,6 +102,10 @@ class Reporter:
                 body = {part: value for part, value in body.items() if value != self._written.get(part)}
                 if not body:
                     continue
+                if (pause_s := self._too_fast()) > 0:
+                    self._dirty |= parts
+                    await asyncio.sleep(pause_s)
+                    continue
                 try:
                     await self._write(body)
                 except Exception as error:  # whatever the transport raises: the news stays news
@@ -111,6 +118,17 @@ class Reporter:
                     self._written.update(body)
         finally:
             self._task = None
+
+    def _too_fast(self) -> float:
+        """Seconds to wait before the next write, or 0: a launcher that changes its state all the time costs the API no more
+        than so much, and what it said last is what is written."""
+        now = asyncio.get_running_loop().time()
+        self._tokens = min(BURST, self._tokens + (now - self._filled_at) * RATE)
+        self._filled_at = now
+        if self._tokens < 1.0:
+            return (1.0 - self._tokens) / RATE
+        self._tokens -= 1.0
+        return 0.0
 
     async def _write(self, body: JsonObject) -> None:
         self.writes += 1

@@ -50,7 +50,8 @@ def from_mapping(data: Mapping[str, Any]) -> ToAgent | None:
     """A launcher's message from its wire form; None for a type not known here. KeyError when a field is missing."""
     match data["type"]:
         case "hello":
-            return Hello(data["pod"], data["uid"], data["pid"], data["state"], data["attempt"])
+            who = data["pod"], data["uid"], data["pid"]
+            return Hello(*who, data["state"], data["attempt"], floor=data.get("floor", 0))
         case "ready":
             return Ready(data["attempt"], tuple(data.get("checkpoints", ())))
         case "running":

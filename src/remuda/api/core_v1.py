@@ -66,6 +66,7 @@ class PodSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, g
     termination_grace_period_seconds: int = 30
     tolerations: list[Toleration] = []
     scheduling_group: dict[str, Any] = {}  # podGroupName: of scheduling.k8s.io
+    priority: int | None = None  # as admission filled it in from the PriorityClass
 
 
 class ContainerStateTerminated(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):

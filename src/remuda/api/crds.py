@@ -199,7 +199,10 @@ DESCRIPTIONS: dict[tuple[str, str], str] = {
     ("Budgets", "maintenance"): "A node was drained; no limit when left out.",
     ("Budgets", "refillAfterSteps"): "So many steps of progress fill the budgets again; 0 = never.",
     ("Failure", "hangAfterSeconds"): "No new step for that long means hung; 0 turns the check off.",
-    ("Failure", "hangAfterSteps"): "No new step for so many of the gang's median steps means hung; 0 turns the check off.",
+    (
+        "Failure",
+        "hangAfterSteps",
+    ): "No new step for so many of the gang's median steps means hung; 0 turns the check off.",
     ("Failure", "stopGraceSeconds"): "From SIGTERM to SIGKILL when the gang stops for a recovery.",
     ("Failure", "stopDeadlineSeconds"): "A member not stopped by then is replaced and its devices are quarantined.",
     ("Failure", "startDeadlineSeconds"): "A placed member that has not reached the barrier by then is replaced.",

@@ -96,6 +96,7 @@ class LauncherReport(msgspec.Struct, frozen=True, rename="camel", omit_defaults=
     checkpoints: list[int] = []
     hung_since: datetime | None = None
     time: datetime | None = None
+    planned: bool = False  # it ended because its node was stopped on purpose
 
 
 class OrderAnswer(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -202,7 +203,9 @@ class NodeDevices(KObject, frozen=True, rename="camel", omit_defaults=True, kw_o
     withheld: dict[
         str, QuarantineOrder
     ] = {}  # by resource: nothing of it is to be placed here, whatever its devices say
-    rejections: dict[str, list[Rejection]] = {}  # by resource: pods refused for it, newest last, bounded; by the manager
+    rejections: dict[
+        str, list[Rejection]
+    ] = {}  # by resource: pods refused for it, newest last, bounded; by the manager
     findings: dict[str, list[Signal]] = {}  # by device: what the manager itself found, judged beside what the agent saw
     history: dict[str, DeviceHistory] = {}  # by device, by the manager
     orders: dict[str, DeviceOrder] = {}  # by order id, for the agent

@@ -23,13 +23,16 @@ ANNOTATION_PREFER_NODE = "remuda.dev/prefer-node"  # where the pod it replaces s
 ANNOTATION_LOST_NODE = "remuda.dev/lost-node"  # where the pod it replaces was lost: the rest is kept for it a while
 ANNOTATION_HAS_RUN = "remuda.dev/has-run"  # "true": of a gang that has trained already: freed room is its own first
 ANNOTATION_MIN_DRIVER = "remuda.dev/min-driver"  # "550.54": the driver that the pod's node must have at least
+ANNOTATION_PREEMPTIBLE = "remuda.dev/preemptible"  # "true": may be ended whenever its devices are needed elsewhere
 ANNOTATION_LAUNCH = "remuda.dev/launch"  # "true": run the container's command under remuda-launch
 
 RESOURCE_GPU = "nvidia.com/gpu"
 
 # On a Node, while a remedy needs it. One incident has a node at a time; what another actor did to it is left alone.
 ANNOTATION_REMEDY_BY = "remuda.dev/remedy-by"  # the incident whose remedy has the node
-ANNOTATION_CORDONED_BY = "remuda.dev/cordoned-by"  # the incident that cordoned it; a cordon without it is somebody else's
+ANNOTATION_CORDONED_BY = (
+    "remuda.dev/cordoned-by"  # the incident that cordoned it; a cordon without it is somebody else's
+)
 # "<incident>/<RFC 3339>": the node is to be empty. Until then gangs may write a checkpoint and move by themselves; after it their
 # pods are evicted like all others. See core.failure.drain.DrainRequest.
 ANNOTATION_DRAIN_REQUESTED = "remuda.dev/drain-requested"

@@ -39,7 +39,7 @@ class Action(StrEnum):
 
 
 class PolicySelector(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
-    """Empty = everything. `deviceTypes` are shell patterns: "NVIDIA H100*"."""
+    """Empty = everything. `deviceTypes` are shell patterns: "NVIDIA-H100*"."""
 
     device_types: list[str] = []
     nodes: dict[str, str] = {}  # labels the node must have
@@ -105,11 +105,15 @@ class Drain(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, for
     """Before a node is rebooted or replaced: cordon, ask gangs for a checkpoint, move them, evict the rest (PDBs honoured until
     the deadline)."""
 
-    patience_seconds: float = 3600.0  # how long pods on the node's other devices are left in peace first; 0 = not at all
+    patience_seconds: float = (
+        3600.0  # how long pods on the node's other devices are left in peace first; 0 = not at all
+    )
     checkpoint_seconds: float = 120.0  # how long to wait for the checkpoint that was asked for
     deadline_seconds: float = 900.0  # then pods are deleted
     whole_domain: bool = True  # a node of a multi-node domain is drained and recycled with all of it, never alone
-    take_over: bool = False  # go on with a node that somebody else cordoned; that cordon stays. False: wait until it is gone
+    take_over: bool = (
+        False  # go on with a node that somebody else cordoned; that cordon stays. False: wait until it is gone
+    )
 
 
 class Soak(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):

@@ -36,6 +36,7 @@ class Remedy(StrEnum):
     RESTART_IN_PLACE = "RestartInPlace"
     PROMOTE_SPARE = "PromoteSpare"
     REPLACE_POD = "ReplacePod"
+    RECALL_SPARE = "RecallSpare"  # the same, on devices of a spare that were lent to preemptible work
     MOVE_SEGMENT = "MoveSegment"
     REPLACE_GANG = "ReplaceGang"
     SHRINK = "Shrink"  # go on with fewer ranks
@@ -159,7 +160,7 @@ class Failure(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, f
     hang_after_seconds: float = 0.0  # no new step for that long = hung; 0 = off
     hang_after_steps: float = 0.0  # no new step for so many median steps = hung; 0 = off
     look_back_seconds: float = 10.0  # a crash so shortly before its device is reported bad was the device's
-    same_step_limit: int = 3  # failing so often at one step, on whatever hardware, is not the hardware's fault; 0 = off
+    same_step_limit: int = 3  # failing so often at one step, on two pods or more, is not the hardware's fault; 0 = off
     backoff_max_seconds: float = 30.0  # longest pause before a gang that fails without getting further starts again
     stop_grace_seconds: float = 2.0  # SIGTERM to SIGKILL when the gang stops for a recovery
     stop_deadline_seconds: float = 10.0  # a member not stopped by then is replaced and its devices quarantined
@@ -202,6 +203,32 @@ class SparePod(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     parked: bool = False
 
 
+class Borrower(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """A preemptible pod that the devices of a spare were promised to."""
+
+    namespace: str
+    pod: str
+    uid: str
+    since: datetime | None = None
+
+
+class Loan(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """The place of a spare that was given up for preemptible work. It stays the gang's: nobody else is placed there. It goes one
+    way: lent, then called back (`recalled_at`, the gang needs it) or returned (`returned_at`, no borrower is left), then over."""
+
+    spare: str  # the pod that was parked there
+    uid: str
+    role: str
+    node: str
+    devices: list[str] = []
+    since: datetime | None = None
+    borrowers: list[Borrower] = []
+    recalled_at: datetime | None = None
+    reason: str = ""  # of the recall
+    message: str = ""
+    returned_at: datetime | None = None
+
+
 class RetiredPod(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """A pod that was taken out of the gang and has to go. Kept until it is seen gone, so that no crash between writing the
     status and deleting the pod brings it back. `until`: nothing is made in its place before then."""
@@ -235,7 +262,9 @@ class Recovery(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     message: str = ""
     price_gpu_hours: float = 0.0
     members: list[str] = []  # pods that failed
-    seats: list[Member] = []  # where those sat, as it was then: what says which device or node the interruption was about
+    seats: list[
+        Member
+    ] = []  # where those sat, as it was then: what says which device or node the interruption was about
     exit_codes: dict[str, int] = {}  # of processes that ended, by pod
     replaced: list[str] = []  # pods that took over
     why_not: list[str] = []  # cheaper rungs and why they were not taken
@@ -296,6 +325,8 @@ class TrainingJobStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaul
     members: list[Member] = []
     spares: list[SparePod] = []
     retired: list[RetiredPod] = []
+    loans: list[Loan] = []  # places of spares that preemptible work has
+    lent_at: datetime | None = None  # when a loan was last made or ended: the next one is not made at once
     pods_created: int = 0
     placement: Placement = Placement()
     progress: Progress = Progress()

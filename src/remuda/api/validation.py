@@ -119,14 +119,15 @@ def _training_job(job: TrainingJob) -> None:
 
 
 def _segments(spec: TrainingJobSpec) -> None:
-    if spec.lend_spares:
+    size = spec.topology.segment_size
+    if spec.lend_spares and (not spec.spares or size):
+        why = "a gang in segments does not lend its spares" if spec.spares else "the job has no spares"
         raise Refusal(
-            "LendSparesNotServed",
-            "Spares cannot be lent yet: a parked spare holds its devices.",
-            "Leave out lendSpares; ask for fewer spares when their devices are needed elsewhere.",
+            "NothingToLend",
+            f"lendSpares is true, but {why}.",
+            "Leave out lendSpares, or ask for spares and leave out segmentSize.",
             "spec.lendSpares",
         )
-    size = spec.topology.segment_size
     _in_range(size, 0, MAX_REPLICAS, "InvalidTopology", "spec.topology.segmentSize")
     if size and not spec.topology.required:
         raise Refusal(

@@ -61,7 +61,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "rollouts": ("remuda.cli.rollouts:rollouts", "Driver roll-outs: canary, progress, why one stopped."),
         "rollout": ("remuda.cli.rollouts:rollout", "One roll-out, node by node."),
         "drill": ("remuda.cli.drill:drill", "Break something on purpose and watch the recovery."),
-        "demo": ("remuda.cli.up:demo", "A cluster, a job and three failures it survives, in a minute."),
+        "demo": ("remuda.cli.up:demo", "A cluster, a job and four failures it survives, in a minute."),
     },
     "Other": {
         "kubectl": ("remuda.cli.kubectl:kubectl", "kubectl with this cluster's kubeconfig: remuda kubectl -- get pods"),

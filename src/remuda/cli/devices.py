@@ -295,16 +295,16 @@ def render_notices(notices: Sequence[tuple[str, Notice]], now: float) -> Rendera
 def _troubles(bad: Sequence[Entry], now: float) -> RenderableType:
     from rich.text import Text
 
-    from remuda.cli.text import age
+    from remuda.cli.text import age, why
 
     table = plain_table("NODE", "DEVICE", "STATE", "SINCE", "REASON", right=("SINCE",))
     table.columns[-1].no_wrap = False
     for e in bad:
-        why = f"{e.row.reason}: {e.row.message}" if e.row.message else e.row.reason
+        words = why(e.row.reason, e.row.message)
         if e.row.holder:
-            why += f" Held by {e.row.holder}{f' ({e.row.container})' if e.row.container else ''}."
+            words += f" Held by {e.row.holder}{f' ({e.row.container})' if e.row.container else ''}."
         state = Text(e.row.state.value, style=GLYPHS[e.row.state.value][2])
-        table.add_row(e.row.node, e.row.device, state, age(e.since, now), why)
+        table.add_row(e.row.node, e.row.device, state, age(e.since, now), words)
     return table
 
 

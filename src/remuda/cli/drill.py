@@ -20,6 +20,7 @@ from remuda.cli.output import (
     print_document,
     show,
 )
+from remuda.cli.printable import printable_line
 from remuda.cli.session import CommandGroup, Session, with_session
 
 if TYPE_CHECKING:
@@ -210,7 +211,7 @@ async def _carry_out(session: Session, kind: DrillKind, target: Target, form: st
         raise Refusal(done.status.reason or "DrillRefused", done.status.message or "The drill was refused.")
     if not is_document(form):
         who = f"{_who(target)} of {target.name}: " if target.name else ""
-        click.echo(f"Done: {who}{done.status.message}")
+        click.echo(f"Done: {who}{printable_line(done.status.message)}")
         option = f" -n {session.namespace}" if session.namespace != "default" else ""
         watch = f"remuda{option} job {target.name} -w" if target.name else "remuda devices"
         click.echo(f"Watch: {watch}")

@@ -10,6 +10,7 @@ import difflib
 import click
 
 from remuda.api.errors import AlreadyExists, ApiError, BadRequest, Invalid, NotFound, Refusal
+from remuda.cli.printable import printable_line
 
 REFUSED, FAILED, INTERRUPTED = 2, 1, 130
 
@@ -62,7 +63,7 @@ def explain(error: BaseException) -> tuple[int, str]:
 
 
 def _line(reason: str, message: str, fix: str) -> str:
-    return "error: " + " ".join(part for part in (f"{reason}: {message}", fix) if part)
+    return printable_line("error: " + " ".join(part for part in (f"{reason}: {message}", fix) if part))
 
 
 def _sentence(text: str) -> str:

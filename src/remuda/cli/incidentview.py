@@ -16,6 +16,7 @@ from rich.text import Text
 
 from remuda.api.incidents import Affected, Evidence, Incident, IncidentPhase, RemedyOutcome, RemedyRecord, SubjectKind
 from remuda.api.meta import to_seconds
+from remuda.api.training import Remedy
 from remuda.cli.output import plain_table
 from remuda.cli.text import NOTHING, age, compact, duration, plural
 from remuda.core.failure.incident_summary import CauseTotals, device_hours_out
@@ -91,12 +92,20 @@ def state_words(incident: Incident) -> Text:
 
 
 def remedy_words(incident: Incident) -> str:
-    """The newest remedy and what came of it."""
-    remedies = incident.status.remedies
+    """The newest remedy and what came of it. The probe after a rung (probe-reset-1) only says whether the rung has cured."""
+    remedies = [r for r in incident.status.remedies if not r.key.startswith("probe-") or r.key[6:].isdigit()]
     if not remedies:
         return NOTHING
     last = max(remedies, key=lambda r: (_time(r.started_at), remedies.index(r)))
-    words = {RemedyOutcome.SUCCEEDED: "ok", RemedyOutcome.RUNNING: "..."}
+    words = {
+        **_NEVER_TAKEN,
+        RemedyOutcome.SUCCEEDED: "ok",
+        RemedyOutcome.RUNNING: "...",
+        RemedyOutcome.FAILED: "failed",
+        RemedyOutcome.TIMED_OUT: "timed out",
+    }
+    if last.action == Remedy.FAIL:
+        return "job failed"
     return f"{last.action} {words.get(last.outcome, last.outcome.value)}"
 
 
@@ -230,7 +239,7 @@ def _remedy_moments(record: RemedyRecord, first: datetime | None) -> Iterator[Mo
     via = f" ({record.via})" if record.via else ""
     if record.outcome in _NEVER_TAKEN:
         why = record.message or record.reason
-        text = f"{record.key} {record.action}{target} {_NEVER_TAKEN[record.outcome]}{f': {why}' if why else ''}"
+        text = f"{_step(record)}{target} {_NEVER_TAKEN[record.outcome]}{f': {why}' if why else ''}"
         is_waiting = record.outcome in (RemedyOutcome.WAITING, RemedyOutcome.HELD_BACK)
         yield Moment(
             None if is_waiting else record.ended_at or record.started_at or first, "remedy", text, _not(record)
@@ -238,7 +247,7 @@ def _remedy_moments(record: RemedyRecord, first: datetime | None) -> Iterator[Mo
         return
     said = "" if record.key.startswith("attempt-") else record.message  # of a workload it is the fault, told above
     is_running = record.outcome is RemedyOutcome.RUNNING
-    words = f"{record.key} {record.action}{target}{price}{via}.{f' {said}' if said and is_running else ''}"
+    words = f"{_step(record)}{target}{price}{via}.{f' {said}' if said and is_running else ''}"
     yield Moment(record.started_at or first, "remedy", words, _not(record))
     if is_running:
         return
@@ -252,6 +261,11 @@ def _remedy_moments(record: RemedyRecord, first: datetime | None) -> Iterator[Mo
         "done" if good else "failed",
         f"{record.key} {record.outcome.value}{reason}{after}{lost}{f': {said}' if said else '.'}",
     )
+
+
+def _step(record: RemedyRecord) -> str:
+    """attempt-2 PromoteSpare; but probe-1, which names its action already."""
+    return record.key if record.key.startswith(f"{record.action}-") else f"{record.key} {record.action}"
 
 
 def _not(record: RemedyRecord) -> tuple[str, ...]:

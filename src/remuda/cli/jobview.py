@@ -15,7 +15,7 @@ from rich.text import Text
 from remuda.api.core_v1 import Node, Pod
 from remuda.api.devices import LauncherReport, NodeDevices
 from remuda.api.meta import to_seconds
-from remuda.api.training import UNLIMITED, Cause, TrainingJob
+from remuda.api.training import UNLIMITED, Cause, Loan, TrainingJob
 from remuda.cli.output import plain_table
 from remuda.cli.recoveryview import render_recoveries
 from remuda.cli.text import NOTHING, age, amount, compact, duration, percent, plural
@@ -109,7 +109,9 @@ def _reason(job: TrainingJob) -> str:
 def _spares(job: TrainingJob) -> str:
     if not job.spec.spares or job.is_finished:
         return NOTHING
-    return f"{sum(1 for s in job.status.spares if s.parked)}/{job.spec.spares}"
+    lent = sum(1 for loan in job.status.loans if loan.returned_at is None)
+    parked = sum(1 for s in job.status.spares if s.parked)
+    return f"{parked}/{job.spec.spares}" + (f" ({lent} lent)" if lent else "")
 
 
 def _step(step: int, total: int = 0) -> str:
@@ -147,7 +149,9 @@ def render_header(picture: Picture) -> RenderableType:
     if status.message and status.phase != "Running":
         lines.append(Text(f"{status.reason}: {status.message}", style=PHASE_STYLE.get(status.phase, "")))
     total = progress.total_steps or job.spec.total_steps
-    facts = [f"step {progress.step} of {total} ({percent(progress.step / total)})" if total else f"step {progress.step}"]
+    facts = [
+        f"step {progress.step} of {total} ({percent(progress.step / total)})" if total else f"step {progress.step}"
+    ]
     if progress.checkpoint_time:
         saved = f"checkpoint {progress.checkpoint_step}"
         facts.append(saved if job.is_finished else f"{saved} ({age(progress.checkpoint_time, now)} ago)")
@@ -176,12 +180,22 @@ def _budgets(job: TrainingJob) -> Text:
     return line
 
 
+def _lent(loan: Loan) -> Text:
+    """What has become of the place of a spare that was given up."""
+    to = ", ".join(f"{b.namespace}/{b.pod}" for b in loan.borrowers)
+    if loan.returned_at is not None:
+        return Text("returned: the spare is made again")
+    if loan.recalled_at is not None:
+        return Text(f"called back from {to}" if to else "called back", style="yellow")
+    return Text(f"to {to}")
+
+
 def _members(picture: Picture, rows: int | None) -> RenderableType:
     status = picture.job.status
     if not status.members and not status.spares:
-        return Text("No pods placed yet.", style="dim")
+        return Text("No pods: suspended." if picture.job.spec.suspend else "No pods placed yet.", style="dim")
     columns = ["RANK", "POD", "NODE", "RACK", "DEVICES", "STEP", "STATE"]
-    used = [m.node for m in status.members] + [s.node for s in status.spares]
+    used = [m.node for m in status.members] + [s.node for s in status.spares] + [loan.node for loan in status.loans]
     if not any(node in picture.racks for node in used):
         columns.remove("RACK")
     table = plain_table(*columns, right=("RANK", "STEP"))
@@ -199,7 +213,8 @@ def _members(picture: Picture, rows: int | None) -> RenderableType:
         lines = [line for line in lines if line in shown]
     steps = {str(rank): str(step) for rank, step in enumerate(status.progress.steps)}
     spares = [("spare", s.pod, s.node, s.devices, member_state(picture, s.uid)) for s in status.spares]
-    for rank, pod, node, devices, state in [*lines, *spares]:
+    lent = [("lent", loan.spare, loan.node, loan.devices, _lent(loan)) for loan in status.loans]
+    for rank, pod, node, devices, state in [*lines, *spares, *lent]:
         cells: list[str | Text] = [
             rank,
             pod,
@@ -211,7 +226,7 @@ def _members(picture: Picture, rows: int | None) -> RenderableType:
         ]
         if "RACK" not in columns:
             del cells[3]
-        table.add_row(*cells, style="dim" if rank == "spare" else None)
+        table.add_row(*cells, style="dim" if rank in ("spare", "lent") else None)
     if not hidden:
         return table
     return Group(table, Text(f"… and {plural(hidden, 'more rank')}; the whole: remuda job {picture.job.name}", "dim"))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from remuda.cli.printable import printable_line
 from remuda.cli.session import Session, with_session
 from remuda.cli.withheld import release_resource
 
@@ -78,9 +79,9 @@ def probe(session: Session, node: str, device: str, timeout: float) -> int:
 
     answer = asyncio.run(run())
     if answer.outcome == "Succeeded":
-        click.echo(f"{device} of {node} passed: {answer.message}")
+        click.echo(f"{device} of {node} passed: {printable_line(answer.message)}")
         return 0
-    click.echo(f"{device} of {node} did not pass ({answer.reason or answer.outcome}): {answer.message}")
+    click.echo(f"{device} of {node} did not pass ({answer.reason or answer.outcome}): {printable_line(answer.message)}")
     return 1
 
 
@@ -90,7 +91,8 @@ def probe(session: Session, node: str, device: str, timeout: float) -> int:
 @click.option("--why", required=True, metavar="TEXT", help="Shown to everybody who asks why it is not used.")
 @with_session
 def quarantine(session: Session, node: str, device: str, why: str) -> None:
-    """Keep a device out of use, whatever its signals say, until it is released. Who holds it goes on."""
+    """Keep a device out of use, whatever its signals say, until it is released. Who holds it is moved, as if it had
+    failed: a gang puts the rank elsewhere, of other pods their annotation decides."""
     from remuda.api.codec import to_wire
     from remuda.api.devices import NodeDevices, QuarantineOrder
     from remuda.api.errors import Refusal

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from remuda.cli.printable import printable
+
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
@@ -34,11 +36,19 @@ def output_option(default: str = "table", formats: Sequence[str] = FORMATS) -> C
 
 
 def make_console(*, err: bool = False) -> Console:
-    from rich.console import Console
+    from rich.console import Console, ConsoleOptions
+    from rich.segment import Segment
+
+    class Careful(Console):
+        """Everything that is shown passes here, whoever wrote it."""
+
+        def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+            for text, style, control in super().render(renderable, options):
+                yield Segment(text if control else printable(text), style, control)
 
     stream = sys.stderr if err else sys.stdout
     width = None if stream.isatty() else max(PIPE_WIDTH, shutil.get_terminal_size((0, 0)).columns)
-    return Console(file=stream, width=width, highlight=False, soft_wrap=False, emoji=False, markup=False)
+    return Careful(file=stream, width=width, highlight=False, soft_wrap=False, emoji=False, markup=False)
 
 
 def show(renderable: RenderableType) -> None:

@@ -89,8 +89,7 @@ def approve(session: Session, incident: str, remedy: str | None) -> None:
     Without REMEDY it is the one that waits. For an incident whose ladder has ended it asks for another probe: a device
     that passes it, and soaks, is given back.
     """
-    key = asyncio.run(_say(session, incident, remedy, granted=True))
-    click.echo(f"Approved: {key} of {incident}")
+    click.echo(f"Approved: {asyncio.run(_say(session, incident, remedy, granted=True))}")
 
 
 @click.command()
@@ -99,32 +98,25 @@ def approve(session: Session, incident: str, remedy: str | None) -> None:
 @with_session
 def deny(session: Session, incident: str, remedy: str | None) -> None:
     """Say no to a remedy that waits for approval; the next rung of the ladder is asked for."""
-    key = asyncio.run(_say(session, incident, remedy, granted=False))
-    click.echo(f"Denied: {key} of {incident}")
+    click.echo(f"Denied: {asyncio.run(_say(session, incident, remedy, granted=False))}")
 
 
 async def _say(session: Session, name: str, remedy: str | None, *, granted: bool) -> str:
     from remuda.api.codec import to_wire
-    from remuda.api.errors import NotFound, Refusal
     from remuda.api.incidents import Approval, Incident
     from remuda.api.meta import to_time
-    from remuda.cli.lookup import nearest
+    from remuda.cli.incidents import find_incident
     from remuda.kube.cluster import Preconditions
 
     async with session.connect() as cluster:
-        try:
-            incident = await cluster.get(Incident, name)
-        except NotFound:
-            names = sorted(i.name for i in (await cluster.list(Incident)).items if i.is_open)
-            fix = nearest(name, names, "No incident is open.")
-            raise Refusal("IncidentNotFound", f"There is no incident `{name}`.", fix) from None
+        incident = await find_incident(cluster, name)
         key = _key(incident, remedy, granted=granted)
         said = Approval(remedy=key, by=getpass.getuser(), granted=granted, time=to_time(session.clock()))
         kept = [a for a in incident.spec.approvals if a.remedy != key]
         patch = {"spec": {"approvals": [to_wire(a) for a in (*kept, said)]}}
         when = Preconditions(resource_version=incident.metadata.resource_version)
-        await cluster.patch(Incident, name, patch, when=when)
-        return key
+        await cluster.patch(Incident, incident.name, patch, when=when)
+        return f"{key} of {incident.name}"
 
 
 def _key(incident: Incident, remedy: str | None, *, granted: bool) -> str:
@@ -142,6 +134,9 @@ def _key(incident: Incident, remedy: str | None, *, granted: bool) -> str:
             outcome = records[remedy].outcome
             fix = f"Waiting: {', '.join(waiting)}." if waiting else "Nothing of it waits for approval."
             raise Refusal("NotWaiting", f"{remedy} of {incident.name} does not wait: {outcome}.", fix)
+        if remedy not in records and not _may_come(remedy):
+            fix = f"Waiting: {', '.join(waiting)}." if waiting else f"See `remuda incident {incident.name}`."
+            raise Refusal("UnknownRemedy", f"`{remedy}` is no remedy of a ladder.", fix)
         return remedy
     if waiting:
         return waiting[-1]
@@ -151,6 +146,15 @@ def _key(incident: Incident, remedy: str | None, *, granted: bool) -> str:
     raise Refusal(
         "NothingWaits", f"Nothing of {incident.name} waits for approval.", f"See `remuda incident {incident.name}`."
     )
+
+
+def _may_come(remedy: str) -> bool:
+    """Whether a ladder can come to it: a yes may be said ahead, say to reboot-1 while reset-1 still waits."""
+    from remuda.api.policy_validation import MAX_ATTEMPTS
+    from remuda.api.remedies import Action
+
+    action, _, attempt = remedy.rpartition("-")
+    return action in list(Action) and attempt.isdecimal() and 1 <= int(attempt) <= MAX_ATTEMPTS
 
 
 async def _policies(cluster: Cluster) -> list[RemedyPolicy]:
@@ -176,7 +180,7 @@ async def _chosen(cluster: Cluster, name: str | None, *, create: bool) -> list[s
     if name is None:
         return names
     if name not in names:
-        fix = nearest(name, [*names, DEFAULT_POLICY], "There are none.")
+        fix = nearest(name, sorted({*names, DEFAULT_POLICY}), "There are none.")
         raise Refusal("PolicyNotFound", f"There is no RemedyPolicy `{name}`.", fix)
     return [name]
 

@@ -29,32 +29,43 @@ if TYPE_CHECKING:
 def policies(session: Session, form: str) -> None:
     """Remedy policies: what they select, mode, limits in use, breaker. -o json and yaml print them as stored."""
     from remuda.cli.text import plural
+    from remuda.core.failure.limits import bound
 
-    found = asyncio.run(_all(session))
     if is_document(form):
-        print_document(form, list_body(found))
+        print_document(form, list_body(asyncio.run(_all(session))))
         return
+    found = asyncio.run(_standing(session))
     now = session.clock()
-    table = plain_table("NAME", "MODE", "PRIORITY", "SELECTS", "NODES", "UNDER REMEDY", "HELD BACK", "STATE")
-    for policy in _with_default(found):
+    table = plain_table(
+        "NAME",
+        "MODE",
+        "PRIORITY",
+        "SELECTS",
+        "NODES",
+        "UNDER REMEDY",
+        "HELD BACK",
+        "STATE",
+        right=("PRIORITY", "NODES", "UNDER REMEDY", "HELD BACK"),
+    )
+    for policy in found:
         status = policy.status
-        is_built_in = not policy.uid
-        nodes = "-" if is_built_in else str(status.nodes)
-        remedied = "-" if is_built_in else f"{len(status.under_remedy)} of {policy.spec.limits.pool or 'any'}"
+        most = bound(policy.spec.limits.pool, status.nodes)
+        remedied = str(len(status.under_remedy)) + ("" if most is None else f" of {most}")
         table.add_row(
             policy.name,
             policy.spec.mode.value,
             str(policy.spec.priority),
             _selects(policy),
-            nodes,
+            str(status.nodes),
             remedied,
-            "-" if is_built_in else str(status.held_back),
+            str(status.held_back),
             _state(policy, now),
         )
     show(table)
     if not any(p.uid for p in found):
         click.echo(
-            f"\nNothing but the built-in policy: {plural(len(_built_in_ladders()), 'ladder')}. Write your own: RemedyPolicy."
+            f"\nNothing but the built-in policy, with {plural(len(_built_in_ladders()), 'ladder')}: `remuda policy default`.\n"
+            "Your own: write a RemedyPolicy, `remuda apply -f FILE`."
         )
 
 
@@ -66,7 +77,7 @@ def policies(session: Session, form: str) -> None:
     metavar="device NODE DEVICE",
     help="What would be done if that device failed, and to whom. Changes nothing.",
 )
-@click.option("--code", default="xid-79", show_default=True, help="The fault code of --what-if.")
+@click.option("--code", default="xid-79", show_default=True, help="The fault code of --what-if: 79, ecc-dbe ...")
 @output_option()
 @with_session
 def policy(session: Session, name: str, what_if: tuple[str, str, str] | None, code: str, form: str) -> None:
@@ -76,17 +87,19 @@ def policy(session: Session, name: str, what_if: tuple[str, str, str] | None, co
     namespaces, how}], remarks}.
     """
     from remuda.api.errors import Refusal
+    from remuda.cli.drilltarget import parse_code
 
     if what_if is None:
-        found = asyncio.run(_one(session, name))
         if is_document(form):
-            print_document(form, object_body(found))
+            print_document(form, object_body(asyncio.run(_one(session, name))))
         else:
+            found = asyncio.run(_one_standing(session, name))
             show(render_policy(found, session.clock()))
         return
     what, node, device = what_if
     if what != "device":
         raise Refusal("UnknownWhatIf", f"`{what}` cannot fail here.", "Write --what-if device NODE DEVICE.")
+    code = parse_code(code)
     answer = asyncio.run(_what_if(session, name, node, device, code))
     if is_document(form):
         import msgspec
@@ -106,6 +119,31 @@ async def _all(session: Session) -> list[RemedyPolicy]:
 async def _one(session: Session, name: str) -> RemedyPolicy:
     async with session.connect() as cluster:
         return await _find(cluster, name)
+
+
+async def _one_standing(session: Session, name: str) -> RemedyPolicy:
+    found = await _one(session, name)
+    return found if found.uid else next(p for p in await _standing(session) if p.name == name)
+
+
+async def _standing(session: Session) -> list[RemedyPolicy]:
+    """Every policy with its status; that of the built-in one, which has no object, is worked out."""
+    import msgspec
+
+    from remuda.api.core_v1 import Node
+    from remuda.api.devices import NodeDevices
+    from remuda.api.incidents import Incident
+    from remuda.core.failure.standing import standing_of
+
+    found = _with_default(await _all(session))
+    default = next((p for p in found if not p.uid), None)
+    if default is None:
+        return found
+    async with session.connect() as cluster:
+        nodes, incidents = (await cluster.list(Node)).items, (await cluster.list(Incident)).items
+        ledgers = {n.name: n for n in (await cluster.list(NodeDevices)).items}
+    status = standing_of(default, found, nodes, ledgers, incidents, session.clock())
+    return [msgspec.structs.replace(p, status=status) if p is default else p for p in found]
 
 
 async def _find(cluster: Cluster, name: str) -> RemedyPolicy:
@@ -163,7 +201,7 @@ def render_policy(policy: RemedyPolicy, now: float) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
-    from remuda.cli.text import duration
+    from remuda.cli.text import span
     from remuda.core.failure.policy import ladders_of
 
     spec, status = policy.spec, policy.status
@@ -181,17 +219,15 @@ def render_policy(policy: RemedyPolicy, now: float) -> RenderableType:
     say(
         "breaker",
         f"opens above {spec.breaker.share} of the nodes (and {spec.breaker.at_least}) within "
-        f"{duration(spec.breaker.window_seconds)}, closes after {duration(spec.breaker.cooldown_seconds)} without another",
+        f"{span(spec.breaker.window_seconds)}, closes after {span(spec.breaker.cooldown_seconds)} without another",
     )
     whole = "whole domains" if spec.drain.whole_domain else "nodes alone"
-    waits = [
-        duration(s) for s in (spec.drain.patience_seconds, spec.drain.checkpoint_seconds, spec.drain.deadline_seconds)
-    ]
+    waits = [span(s) for s in (spec.drain.patience_seconds, spec.drain.checkpoint_seconds, spec.drain.deadline_seconds)]
     say("drain", f"others left in peace for {waits[0]}, checkpoint {waits[1]}, deadline {waits[2]}, {whole}")
-    say("soak", duration(spec.soak.seconds))
+    say("soak", span(spec.soak.seconds))
     say(
         "offenders",
-        f"more than {spec.offender.incidents} failures within {duration(spec.offender.window_seconds)}: "
+        f"more than {spec.offender.incidents} failures within {span(spec.offender.window_seconds)}: "
         f"start at {spec.offender.action}",
     )
     for webhook in spec.webhooks:
@@ -200,7 +236,7 @@ def render_policy(policy: RemedyPolicy, now: float) -> RenderableType:
     for ladder in ladders_of(policy):
         for number, rung in enumerate(ladder.rungs):
             when = ladder.when if number == 0 else ""
-            rungs.add_row(when, rung.action.value, str(rung.attempts), duration(rung.timeout_seconds), _done_by(rung))
+            rungs.add_row(when, rung.action.value, str(rung.attempts), span(rung.timeout_seconds), _done_by(rung))
         if not ladder.rungs:
             rungs.add_row(ladder.when, "none", "", "", "the workload is restarted, the device is fine")
     parts: list[RenderableType] = [head, Text(), rungs]
@@ -216,8 +252,9 @@ def render_what_if(answer: WhatIf, node: str, device: str, code: str) -> Rendera
 
     from remuda.cli.text import compact, plural
 
+    asks = f", asks for {answer.remedy}" if answer.remedy != "None" else ""
     lines = [
-        f"If {device} of {node} had {code} ({answer.reason}, {answer.remedy}), policy {answer.policy} ({answer.mode}):",
+        f"If {device} of {node} had {code} ({answer.reason}{asks}), policy {answer.policy} ({answer.mode}):",
         *answer.remarks,
     ]
     if answer.quarantined:
@@ -277,7 +314,7 @@ def _limits(policy: RemedyPolicy) -> str:
     named = ("pool", "rack", "tenant", "reservation", "cause", "per_hour")
     said = [f"{name.replace('per_hour', 'an hour')} {getattr(limits, name)}" for name in named if getattr(limits, name)]
     use = ""
-    if policy.uid:
+    if policy.uid or status.nodes:
         nodes = ", ".join(status.under_remedy[:6]) + (" ..." if len(status.under_remedy) > 6 else "")
         use = f"; in use: {len(status.under_remedy)} of {status.nodes} nodes{f' ({nodes})' if nodes else ''}"
         use += f", {status.held_back} held back" if status.held_back else ""

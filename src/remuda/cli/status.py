@@ -17,7 +17,7 @@ from remuda.cli.session import Session, with_session
 def status(session: Session, form: str) -> int:
     """Whether the cluster runs, where its API is, and what is in it. Exit code 1 when it does not run.
 
-    -o json prints {"running", "pid", "state", "api", "kubeconfig", "nodes", "ready", "pods", "jobs"}.
+    -o json prints {"running", "pid", "state", "api", "kubeconfig", "nodes", "ready", "pods", "jobs", "openIncidents"}.
     """
     body = asyncio.run(_look(session))
     if is_document(form):
@@ -28,7 +28,7 @@ def status(session: Session, form: str) -> int:
         from remuda.cli.text import plural
 
         click.echo(f"Running: pid {body['pid']}, {body['ready']} of {plural(body['nodes'], 'node')} ready.")
-        click.echo(f"Pods: {body['pods']}   jobs: {body['jobs']}")
+        click.echo(f"Pods: {body['pods']}   jobs: {body['jobs']}   open incidents: {body['openIncidents']}")
         click.echo(f"API: {body['api']}   KUBECONFIG={body['kubeconfig']}")
         click.echo(f"State: {body['state']}")
     return 0 if body["running"] else 1
@@ -37,6 +37,7 @@ def status(session: Session, form: str) -> int:
 async def _look(session: Session) -> dict[str, Any]:
     from remuda.api.conditions import is_true
     from remuda.api.core_v1 import Node, Pod
+    from remuda.api.incidents import Incident
     from remuda.api.training import TrainingJob
     from remuda.runtime.client import api_address
 
@@ -47,6 +48,7 @@ async def _look(session: Session) -> dict[str, Any]:
     async with session.connect() as cluster:
         nodes = (await cluster.list(Node)).items
         pods, jobs = (await cluster.list(Pod)).items, (await cluster.list(TrainingJob)).items
+        incidents = (await cluster.list(Incident)).items
     return {
         "running": True,
         "pid": pid,
@@ -57,4 +59,5 @@ async def _look(session: Session) -> dict[str, Any]:
         "ready": sum(1 for node in nodes if is_true(node.status.conditions, "Ready")),
         "pods": len(pods),
         "jobs": len(jobs),
+        "openIncidents": sum(1 for incident in incidents if incident.is_open),
     }

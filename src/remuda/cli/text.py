@@ -32,6 +32,18 @@ def duration(seconds: float) -> str:
     return f"{days}d{h:02d}h"
 
 
+def span(seconds: float) -> str:
+    """A length of time somebody chose: 5m, 24h, 7d, 1h30m. As `duration`, without units that are nothing."""
+    return re.sub(r"(?<=\D)00\D$", "", duration(seconds))
+
+
+def why(reason: str, message: str) -> str:
+    """Reason and sentence as one. A sentence that begins with the reason's own code (Xid79, xid-79: ...) says it once."""
+    head, colon, rest = message.partition(": ")
+    is_same = colon and re.sub(r"\W", "", head).lower() == reason.lower()
+    return f"{reason}: {rest if is_same else message}" if message else reason
+
+
 def age(since: datetime | None, now: float) -> str:
     """Whole seconds: an age with decimals only flickers."""
     return NOTHING if since is None else duration(max(0, round(now - to_seconds(since))))
@@ -70,7 +82,8 @@ def compact(names: Iterable[str]) -> str:
         if match is None:
             groups.append((name, []))
             continue
-        prefix, number = match[1], int(match[2])
+        number = int(match[2])
+        prefix = name.removesuffix(str(number))  # node-01 keeps its zero
         if not groups or groups[-1][0] != prefix or not groups[-1][1]:
             groups.append((prefix, []))
         runs = groups[-1][1]

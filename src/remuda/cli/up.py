@@ -197,6 +197,7 @@ def _print_ready(state: StateDir, config: ClusterConfig, pid: int, *, detached: 
                 else []
             ),
             ("remuda devices", "every device and who holds it"),
+            ("remuda incidents", "what failed, and what was done about it"),
             (f"remuda topology {config.node_names()[0]}", "how the devices of a node are joined"),
             (f"export KUBECONFIG={state.kubeconfig}", "then kubectl works too"),
         ],

@@ -13,7 +13,7 @@ import msgspec
 import structlog
 
 from remuda.api.codec import to_wire
-from remuda.api.core_v1 import NODE_LEASE_NAMESPACE, Lease, Node, Pod
+from remuda.api.core_v1 import Lease, Node, Pod
 from remuda.api.devices import DeviceHistory, DeviceState, NodeDevices, Notice, QuarantineOrder, Signal, Verdict
 from remuda.api.meta import JsonObject, to_seconds
 from remuda.api.remedies import Offender, RemedyPolicy
@@ -84,8 +84,8 @@ class FailureController:
 
     def hear(self, node: str, device: str, signal: Signal, now: float) -> None:
         """A signal from the node's stream, ahead of the agent's own write."""
-        self._overlay.hear(node, device, signal, now)
-        self._queue.add(node)
+        if self._overlay.hear(node, device, signal, now):
+            self._queue.add(node)
 
     def _on_devices(self, old: NodeDevices | None, new: NodeDevices | None) -> None:
         self.suspicion.see_devices(old, new)
@@ -127,7 +127,7 @@ class FailureController:
         rules = self._rules.get(devices.name)
         if rules is None:
             type_ = devices.observed.devices[0].type if devices.observed.devices else ""
-            policy = policy_for(type_, node.labels if node is not None else {}, self._view.policies.items()).spec
+            policy = policy_for(type_, node.labels if node is not None else {}, self._view.policies_in_force).spec
             rules = self._timers or timers_of(policy.timers), policy.offender
             self._rules[devices.name] = rules
         return rules
@@ -136,7 +136,7 @@ class FailureController:
         devices = self._view.devices.get(key)
         if devices is None:
             return None
-        lease = self._view.leases.get(agent_lease(key), NODE_LEASE_NAMESPACE)
+        lease = self._view.lease_as_seen(agent_lease(key))
         return Seen(devices, self._view.nodes.get(key), lease)
 
     def plan(self, observed: Seen | None, now: float) -> Judged | None:

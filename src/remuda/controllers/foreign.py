@@ -168,7 +168,7 @@ class ForeignController:
         """Where a policy only observes, nobody is sent away. A pause is of remedies on devices, not of what workloads need."""
         rows = seen.devices.observed.devices if seen.devices is not None else []
         labels = seen.node.labels if seen.node is not None else {}
-        policy = policy_for(rows[0].type if rows else "", labels, self._view.policies.items())
+        policy = policy_for(rows[0].type if rows else "", labels, self._view.policies_in_force)
         return policy.spec.mode is not Mode.OBSERVE
 
     def _refusals(self, seen: Seen, now: float) -> Refusals:

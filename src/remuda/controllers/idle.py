@@ -61,7 +61,7 @@ class IdleController:
     def plan(self, observed: Seen | None, now: float) -> IdlePlan:
         if observed is None:
             return IdlePlan()
-        policies = self._view.policies.items()
+        policies = self._view.policies_in_force
         found = idle_pods(observed.devices, observed.pods, observed.labels, policies, self._job, now)
         return plan_idle(found, observed.pods, now)
 

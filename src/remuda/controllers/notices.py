@@ -132,7 +132,7 @@ class NoticeController:
         return FULL_S if is_full else None
 
     def _object(self, key: Key) -> KObject | None:
-        return self._view.incidents.get(key[1]) if key[0] == "incident" else self._view.policies.get(key[1])
+        return self._view.incidents.get(key[1]) if key[0] == "incident" else self._view.policy_in_force(key[1])
 
     def _policy(self, incident: Incident) -> RemedyPolicy:
         """Of the device, or of the node where it happened; what has neither is the default policy's."""
@@ -142,7 +142,7 @@ class NoticeController:
         rows = ledger.observed.devices if ledger is not None else []
         found = next((d for d in rows if d.id == subject.device), rows[0] if rows else None)
         labels = node.labels if node is not None else {}
-        return policy_for(found.type if found is not None else "", labels, self._view.policies.items())
+        return policy_for(found.type if found is not None else "", labels, self._view.policies_in_force)
 
     # -- lanes ------------------------------------------------------------------------------------------------------
 

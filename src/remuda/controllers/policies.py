@@ -11,12 +11,13 @@ import structlog
 from remuda.api.codec import to_wire
 from remuda.api.conditions import with_condition
 from remuda.api.core_v1 import Node
+from remuda.api.errors import Refusal
 from remuda.api.incidents import Incident
 from remuda.api.meta import Condition, JsonObject, to_seconds, to_time
 from remuda.api.remedies import RemedyPolicy, RemedyPolicyStatus
 from remuda.controllers.remedy_table import RemedyTable
 from remuda.controllers.view import ClusterView
-from remuda.core.failure.policy import OVERLAPS, is_paused, overlaps_of, unknown_reasons
+from remuda.core.failure.policy import INVALID, OVERLAPS, in_force, is_paused, overlaps_of, refusal_of, unknown_reasons
 from remuda.core.failure.rungs import is_held_back, is_under_remedy
 from remuda.kube.cluster import Cluster, Preconditions
 from remuda.kube.events import SILENCE, EventSink
@@ -80,7 +81,7 @@ class PolicyController:
             return None
         name = observed.name
         active = (f for f in self._table.occupancy(now) if f.policy == name and f.is_active)
-        breaker = self._table.breaker(observed, now)
+        breaker = self._table.breaker(self._view.policy_in_force(name) or in_force(observed), now)
         status = RemedyPolicyStatus(
             nodes=len(self._table.nodes_of(name)),
             under_remedy=sorted({node for f in active for node in f.nodes}),
@@ -123,6 +124,8 @@ def conditions_of(policy: RemedyPolicy, others: list[RemedyPolicy], now: float) 
         elif any(c.type == type_ for c in conditions):
             conditions = with_condition(conditions, type_, False, calm, "", moment)
 
+    refused = refusal_of(policy)
+    say(INVALID, refused is not None, refused.reason if refused else "", _only_observes(refused), "Valid")
     found = overlaps_of(policy, others)
     words = " ".join(
         f"{o.winner} and {o.loser} are equally right for the same devices; {o.winner} is taken, by its name."
@@ -137,6 +140,10 @@ def conditions_of(policy: RemedyPolicy, others: list[RemedyPolicy], now: float) 
     why = f": {pause.message}" if pause is not None and pause.message else ""
     say("Paused", is_paused(pause, now), "PausedByOperator", f"Nothing new is begun{until}{why}.", "NotPaused")
     return conditions
+
+
+def _only_observes(refused: Refusal | None) -> str:
+    return f"{refused.message} {refused.fix} Until then it only observes." if refused is not None else ""
 
 
 def _matters(incident: Incident) -> tuple[object, ...]:

@@ -11,7 +11,7 @@ import msgspec
 import structlog
 
 from remuda.api.codec import to_wire
-from remuda.api.core_v1 import NODE_LEASE_NAMESPACE, Node, Pod
+from remuda.api.core_v1 import Node, Pod
 from remuda.api.devices import NodeDevices
 from remuda.api.errors import NotFound, TooManyRequests
 from remuda.api.incidents import Incident, IncidentStatus, RemedyOutcome, SubjectKind
@@ -34,8 +34,9 @@ from remuda.kube.workqueue import WorkQueue
 
 log = structlog.get_logger(__name__)
 
-# Limits are counted over what this controller wrote, so one look is ended before the next begins.
-WORKERS = 1
+# A rung waits for several writes: one after another, the last of a storm would wait for all of them. What a look is about to
+# begin counts against the limits before its first write, so that looks side by side never pass the same limit.
+WORKERS = 8
 WOKEN = 16  # held-back incidents looked at when one makes room
 
 
@@ -148,7 +149,7 @@ class RemedyController:
         domain = self._table.domain_of(node) if node is not None else Domain("", (name,) if name else ())
         nodes = {n: found for n in domain.nodes if (found := view.nodes.get(n)) is not None}
         owners = {owner for n in nodes.values() for owner in owners_of(n)} - {incident.name}
-        lease = view.leases.get(agent_lease(name), NODE_LEASE_NAMESPACE)
+        lease = view.lease_as_seen(agent_lease(name))
         return Case(
             incident=incident,
             policy=self._table.policy_of(name),
@@ -173,6 +174,7 @@ class RemedyController:
         if planned is None:
             return None
         case, step = planned.case, planned.step
+        self._table.intend(msgspec.structs.replace(case.incident, status=step.status))
         for node in planned.nodes:
             if node.name in step.hold:
                 await self._mark(node, case.incident.name, step)

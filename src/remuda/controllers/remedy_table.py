@@ -3,8 +3,9 @@
 All of it follows from the informers and is kept up as they tell, so that a look costs its own incident, however many there are.
 Nothing here is a record: a new manager arrives at the same table.
 
-Between a write of ours and the informer's word of it, two incidents could pass the same limit. `wrote` keeps our own copy until
-then: it counts as soon as it is written.
+Between a decision of ours and the informer's word of it, two incidents could pass the same limit. So what is about to be begun
+counts from the decision on (`intend`), until the next look at that incident decides anew; and `wrote` keeps our own copy until
+the informer has it.
 """
 
 from __future__ import annotations
@@ -15,23 +16,20 @@ from functools import partial
 import msgspec
 
 from remuda.api.core_v1 import Node
-from remuda.api.devices import DeviceState, NodeDevices
-from remuda.api.incidents import Incident, SubjectKind
-from remuda.api.meta import to_seconds
+from remuda.api.devices import NodeDevices
+from remuda.api.incidents import Incident
 from remuda.api.names import LABEL_CLIQUE, LABEL_RESERVATION
 from remuda.api.remedies import Breaker, BreakerStatus, RemedyPolicy
 from remuda.controllers.view import ClusterView
 from remuda.core.failure.breaker import BreakerWatch, Failed, breaker_of, watch_of
 from remuda.core.failure.drain import Domain, domain_of, owners_of
-from remuda.core.failure.ladder import BY
 from remuda.core.failure.limits import HOUR_S, Gate, Held, Pool
 from remuda.core.failure.occupancy import Footprint, Occupancy
 from remuda.core.failure.policy import is_paused, policy_for
 from remuda.core.failure.rungs import RECYCLES, began_at, device_records, is_held_back, is_under_remedy
+from remuda.core.failure.standing import REMEMBERED_S, failure_of
 
-REMEMBERED_S = 86_400.0  # how far back failures matter to a breaker
 TIDY_S = 60.0  # between two looks for what no longer counts
-_FAILED = (DeviceState.UNHEALTHY, DeviceState.UNKNOWN)
 _RECYCLED = (*(f"{action}-" for action in RECYCLES), "drain-")
 
 
@@ -64,7 +62,7 @@ class RemedyTable:
     def policy_of(self, node: str) -> RemedyPolicy:
         self._refresh()
         found = self._policy_of.get(node)
-        return found if found is not None else policy_for("", {}, self._view.policies.items())
+        return found if found is not None else policy_for("", {}, self._view.policies_in_force)
 
     def nodes_of(self, policy: str) -> set[str]:
         self._refresh()
@@ -98,7 +96,7 @@ class RemedyTable:
         if node is None or devices is None:
             return
         kind = next((d.type for d in devices.observed.devices if not d.parent), "")
-        policy = policy_for(kind, node.labels, self._view.policies.items())
+        policy = policy_for(kind, node.labels, self._view.policies_in_force)
         self._policy_of[name] = policy
         self._nodes_of.setdefault(policy.name, set()).add(name)
 
@@ -116,6 +114,13 @@ class RemedyTable:
             self._place((new or old).name)  # type: ignore[union-attr]
 
     # --- what is under remedy -----------------------------------------------------------------------------------------
+
+    def intend(self, incident: Incident) -> None:
+        """As it will be when our writes are through. When they are not, the next look at it says what it is then."""
+        if began_at(incident) is not None:
+            self._count(incident)
+        else:
+            self._forget(incident.name)
 
     def wrote(self, incident: Incident) -> None:
         """Our own write, ahead of the informer."""
@@ -143,26 +148,25 @@ class RemedyTable:
         if self._occupancy is not None:
             self._occupancy.drop(incident)
 
+    def _count(self, incident: Incident) -> None:
+        self._begun[incident.name] = incident
+        if self._occupancy is not None:
+            self._occupancy.put(self._footprint(incident))
+
     def _retell(self) -> None:
         self._failures = list(self._failed.values())
         self._watches.clear()
 
     def _note(self, incident: Incident) -> None:
         if began_at(incident) is not None:
-            self._begun[incident.name] = incident
-            if self._occupancy is not None:
-                self._occupancy.put(self._footprint(incident))
+            self._count(incident)
         if is_held_back(incident):
             self._held.setdefault(incident.name)
         else:
             self._held.pop(incident.name, None)
-        subject, opened = incident.spec.subject, incident.status.opened_at
-        verdict = incident.status.verdict
-        # What an operator takes out is no failure.
-        is_bad = verdict.state in _FAILED or (verdict.state is DeviceState.QUARANTINED and verdict.source == BY)
-        is_counted = subject.kind in (SubjectKind.DEVICE, SubjectKind.NODE) and is_bad
-        if is_counted and opened is not None and incident.name not in self._failed:
-            failed = self._failed[incident.name] = Failed(to_seconds(opened), subject.node)
+        failed = failure_of(incident)
+        if failed is not None and incident.name not in self._failed:
+            self._failed[incident.name] = failed
             self._failures.append(failed)
 
     def held(self, policy: str, most: int) -> list[str]:

@@ -13,18 +13,22 @@ import msgspec
 import structlog
 
 from remuda.api.codec import to_wire
-from remuda.api.conditions import is_true
+from remuda.api.conditions import is_true, with_condition
 from remuda.api.core_v1 import Lease, Node, Pod
 from remuda.api.devices import DeviceState, NodeDevices, QuarantineOrder, Signal, Verdict
-from remuda.api.errors import AlreadyExists, ApiError, Conflict, NotFound
+from remuda.api.errors import AlreadyExists, ApiError, Conflict, NotFound, Refusal
 from remuda.api.meta import JsonObject, to_time
 from remuda.api.names import LABEL_GANG
-from remuda.api.training import TrainingJob
-from remuda.controllers.view import ClusterView
+from remuda.api.training import TrainingJob, TrainingJobSpec
+from remuda.controllers.view import ClusterView, waits_preemptible
 from remuda.core.placement.leaving import Leaving, leaving_of
 from remuda.core.placement.snapshot import devices_of
+from remuda.core.placement.waiting import created_at
 from remuda.core.workload.gang import MemberProgress, PodView
+from remuda.core.workload.invalid import left_alone, refusal_of
 from remuda.core.workload.kubelet_form import KubeletForm
+from remuda.core.workload.lending import DEVICE_RECALLED
+from remuda.core.workload.look import LendingView, Recalled
 from remuda.core.workload.news import news_of
 from remuda.core.workload.refusals import REFUSED_CODES, Refused, is_news, refused_again, wait_s
 from remuda.core.workload.training import Doomed, GangObserved, TrainingPlan, plan_training
@@ -41,6 +45,8 @@ Key = tuple[str, str]
 # For how long a pod that was made counts although the informer does not show it. Longer than any lag worth the name; one that
 # came and went within it would otherwise be waited for for ever.
 MADE_S = 10.0
+
+MOST_BORROWERS = 16  # waiting pods that a gang looks at when it lends
 
 
 class Observation(msgspec.Struct, frozen=True):
@@ -83,6 +89,7 @@ class TrainingController:
         self._written: dict[Key, tuple[str, TrainingJob]] = {}  # version written over -> what came of it
         self._made: dict[Key, dict[str, tuple[float, Pod]]] = {}  # pods made and not seen in the informer yet, by uid
         self._refused: dict[Key, Refused] = {}
+        self._checked: dict[Key, tuple[TrainingJobSpec, Refusal | None]] = {}
         self._relists = 0
         self._since = clock()
         view.jobs.subscribe(self._on_job)
@@ -102,6 +109,7 @@ class TrainingController:
             self._written.pop((job.namespace, job.name), None)
             self._made.pop((job.namespace, job.name), None)
             self._refused.pop((job.namespace, job.name), None)
+            self._checked.pop((job.namespace, job.name), None)
             self._board.forget(job.namespace, job.name)
         self._queue.add((job.namespace, job.name))
 
@@ -111,6 +119,12 @@ class TrainingController:
             key = (pod.namespace, pod.labels[LABEL_GANG])
             self._made.get(key, {}).pop(pod.uid, None)
             self._queue.add(key)
+        elif pod is not None:
+            lenders = self._view.jobs.by_index("borrower", pod.uid)
+            if new is not None and waits_preemptible(new) and (old is None or not waits_preemptible(old)):
+                lenders = self._view.jobs.by_index("lender", "*")
+            for job in lenders:
+                self._queue.add((job.namespace, job.name))
 
     def _on_devices(self, old: NodeDevices | None, new: NodeDevices | None) -> None:
         node = new or old
@@ -154,18 +168,47 @@ class TrainingController:
         refused = self._refused.get(key)
         said = refused.message if refused else ""
         gang = GangObserved(
-            job, views, lambda: self._view.snapshot(now), said, self._view.slow_gangs.get(key), self._since
+            job,
+            views,
+            lambda: self._view.snapshot(now, f"{key[0]}/{key[1]}"),
+            said,
+            self._view.slow_gangs.get(key),
+            self._since,
+            self._lending(job, now),
         )
         return Observation(gang, min(expiries, default=None))
+
+    def _lending(self, job: TrainingJob, now: float) -> LendingView | None:
+        if not (job.spec.lend_spares or job.status.loans):
+            return None
+        waiting = sorted(self._view.pods.by_index("would-borrow", "*"), key=lambda p: (created_at(p), p.name))
+        lent = [b for loan in job.status.loans for b in loan.borrowers]
+        found = ((b.uid, self._view.pods.get(b.pod, b.namespace)) for b in lent)
+        return LendingView(
+            waiting=tuple(waiting[:MOST_BORROWERS]),
+            pods={**{p.uid: p for p in waiting}, **{u: pod for u, pod in found if pod is not None and pod.uid == u}},
+            picture=lambda node: self._view.snapshot_of(node, now, f"{job.namespace}/{job.name}"),
+        )
 
     def plan(self, observed: Observation | None, now: float) -> Planned | None:
         if observed is None:
             return None
+        job = observed.gang.job
+        if not job.is_finished and not job.is_deleting and (refused := self._refusal(job)) is not None:
+            return Planned(job, TrainingPlan(left_alone(job.status, refused, now)), None)
         plan = plan_training(observed.gang, now)
         waits = [plan.look_again_s] if plan.look_again_s is not None else []
         if observed.wake_at is not None:  # also of a finished job: nobody else clears away what it had on a dead node
             waits.append(max(0.0, observed.wake_at - now) + 0.01)
         return Planned(observed.gang.job, plan, min(waits, default=None))
+
+    def _refusal(self, job: TrainingJob) -> Refusal | None:
+        """Why the job would not have been let in, where the API checks types alone. Looked at once per spec."""
+        key = (job.namespace, job.name)
+        known = self._checked.get(key)
+        if known is None or known[0] != job.spec:
+            known = self._checked[key] = job.spec, refusal_of(job)
+        return known[1]
 
     async def apply(self, planned: Planned | None) -> float | None:
         if planned is None:
@@ -187,6 +230,7 @@ class TrainingController:
             await self._cluster.patch(NodeDevices, order.node, patch)
             self._events.warning(job, "DeviceQuarantined", f"{order.device} of {order.node}: {order.message}")
         await write_all(lambda doomed: self._delete(job, doomed), plan.delete)
+        await write_all(self._recall, plan.recall)
         if plan.is_over:
             await self._delete_job(job)
             return None
@@ -199,6 +243,21 @@ class TrainingController:
             await self._cluster.delete(Pod, doomed.name, job.namespace, when=when, grace_s=0 if doomed.force else None)
         except (NotFound, Conflict):
             pass  # gone already, or another pod of that name: not ours to delete
+
+    async def _recall(self, recalled: Recalled) -> None:
+        """Told first, then deleted with its own grace. No PodDisruptionBudget is asked: preemptible work has agreed."""
+        pod, now = recalled.pod, to_time(self._clock())
+        said = with_condition(pod.status.conditions, DEVICE_RECALLED, True, recalled.reason, recalled.message, now)
+        said = with_condition(said, "DisruptionTarget", True, DEVICE_RECALLED, recalled.message, now)
+        try:
+            if said is not pod.status.conditions:
+                patch: JsonObject = {"status": {"conditions": [to_wire(c) for c in said]}}
+                when = Preconditions(uid=pod.uid, resource_version=pod.metadata.resource_version)
+                await self._cluster.patch(Pod, pod.name, patch, pod.namespace, subresource="status", when=when)
+                self._events.warning(pod, DEVICE_RECALLED, recalled.message)
+            await self._cluster.delete(Pod, pod.name, pod.namespace, when=Preconditions(uid=pod.uid))
+        except NotFound:
+            pass
 
     async def _delete_job(self, job: TrainingJob) -> None:
         try:

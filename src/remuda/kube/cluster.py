@@ -39,8 +39,11 @@ ANY = Preconditions()
 
 
 class Listing(msgspec.Struct, Generic[K], frozen=True):
+    """`unreadable`: (namespace, name) of objects that are there and do not fit their kind. Pages have them; a list raises."""
+
     items: list[K]
     resource_version: str
+    unreadable: tuple[tuple[str, str], ...] = ()
 
 
 class WatchEvent(msgspec.Struct, Generic[K], frozen=True):
@@ -126,7 +129,8 @@ class Paged(Protocol):
         labels: Selector = EVERYTHING,
         fields: FieldSelector = NO_FIELDS,
     ) -> AsyncIterator[Listing[K]]:
-        """The pages of one list, all of the same version. Raises `Expired` when the server forgets it halfway: begin anew."""
+        """The pages of one list, all of the same version. Raises `Expired` when the server forgets it halfway: begin anew.
+        An object that cannot be read is named in its page instead of failing it."""
         ...
 
 

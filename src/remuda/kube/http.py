@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import TypeVar
 
 import msgspec
+import structlog
 
 from remuda.api.codec import decode, encode
 from remuda.api.core_v1 import Binding, Pod
@@ -44,10 +45,13 @@ from remuda.kube.rest import (
     render_eviction,
 )
 from remuda.kube.transport import Options, Request, Transport
-from remuda.kube.watch import follow, read_object
+from remuda.kube.watch import follow, meta_of, read_object
 
 K = TypeVar("K", bound=KObject)
 Objects = list[K]  # `list` is a method in the class below
+Names = list[tuple[str, str]]
+
+log = structlog.get_logger(__name__)
 
 _LIST_ATTEMPTS = 3  # history lasts minutes and a list seconds: losing it three times in a row is no accident
 _RECONNECT_S = 30.0
@@ -100,9 +104,9 @@ class HttpCluster:
             found: Objects[K] = []
             version = ""
             try:
-                async for page in self.pages(kind, namespace, labels=labels, fields=fields):
+                async for page in self._bodies(kind, namespace, labels=labels, fields=fields):
                     found += page.items
-                    version = page.resource_version
+                    version = page.metadata.resource_version
                 return Listing(found, version)
             except Expired:
                 if attempt == _LIST_ATTEMPTS:
@@ -117,11 +121,30 @@ class HttpCluster:
         labels: Selector = EVERYTHING,
         fields: FieldSelector = NO_FIELDS,
     ) -> AsyncGenerator[Listing[K], None]:
-        """One list, a page at a time; `Expired` when the server forgets it halfway."""
+        """One list, a page at a time; `Expired` when the server forgets it halfway. Who keeps a copy of a whole kind reads
+        it like this: one object that somebody wrote past all checks must not cost everybody all the others."""
+        unreadable: Names = []
+        bodies = self._bodies(kind, namespace, labels=labels, fields=fields, unreadable=unreadable)
+        async with aclosing(bodies):
+            async for page in bodies:
+                yield Listing(page.items, page.metadata.resource_version, tuple(unreadable))
+                unreadable.clear()
+
+    async def _bodies(
+        self,
+        kind: type[K],
+        namespace: str,
+        *,
+        labels: Selector,
+        fields: FieldSelector,
+        unreadable: Names | None = None,
+    ) -> AsyncGenerator[ListBody[K], None]:
+        """`unreadable`: gets the names of objects that cannot be read; without it they raise."""
         query = {**_query(labels, fields), "limit": str(self.transport.options.page_size)}
         while True:
-            page = read_page(kind, await self._call("GET", path_of(kind.resource, namespace), query=query))
-            yield Listing(page.items, page.metadata.resource_version)
+            body = await self._call("GET", path_of(kind.resource, namespace), query=query)
+            page = read_page(kind, body, unreadable)
+            yield page
             if not page.metadata.continue_:
                 return
             query["continue"] = page.metadata.continue_
@@ -213,7 +236,7 @@ class HttpCluster:
         return await self.transport.call(Request(method=method, path=path, query=query or {}, body=body, type=type_))
 
 
-def read_page(kind: type[K], body: bytes) -> ListBody[K]:
+def read_page(kind: type[K], body: bytes, unreadable: Names | None = None) -> ListBody[K]:
     """All of a page's objects stay, so looking for garbage among them while they come is in vain. It would take longer than
     decoding them: 100,000 pods take 1.7 s of CPU like this and 4.4 s otherwise."""
     was_enabled = gc.isenabled()
@@ -222,10 +245,31 @@ def read_page(kind: type[K], body: bytes) -> ListBody[K]:
         page: ListBody[K] = decode(ListBody[kind], body)  # type: ignore[valid-type]
         return page
     except msgspec.MsgspecError as error:
-        raise _culprit(kind, body, error) from None
+        if unreadable is None:
+            raise _culprit(kind, body, error) from None
+        return _rest(kind, body, error, unreadable)
     finally:
         if was_enabled:
             gc.enable()
+
+
+def _rest(kind: type[K], body: bytes, error: Exception, unreadable: Names) -> ListBody[K]:
+    """A page without the objects that cannot be read."""
+    try:
+        page = decode(Untyped, body)
+    except msgspec.MsgspecError:
+        raise _culprit(kind, body, error) from None
+    found: Objects[K] = []
+    for item in page.items:
+        try:
+            found.append(read_object(kind, bytes(item)))
+        except Undecodable as culprit:
+            meta = meta_of(bytes(item))
+            if meta is None:
+                raise
+            log.error("api.unreadable", kind=kind.resource.kind, message=culprit.message)
+            unreadable.append((meta.namespace, meta.name))
+    return ListBody(found, page.metadata)
 
 
 def _culprit(kind: type[KObject], body: bytes, error: Exception) -> ApiError:

@@ -167,6 +167,7 @@ class Informer(Generic[K]):
                     here.add(name_of(old))
                 else:
                     changed[name] = obj
+            here |= set(page.unreadable)  # what could be read of them last stays
             since = page.resource_version
         self.relists += 1
         for name in [name for name in self._cache if name not in here and name not in changed]:

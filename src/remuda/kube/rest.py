@@ -60,6 +60,7 @@ class Untyped(msgspec.Struct, frozen=True):
     """A page of a list before its items are looked at."""
 
     items: list[msgspec.Raw] = []
+    metadata: ListMeta = ListMeta()
 
 
 class Named(msgspec.Struct, frozen=True):

@@ -14,15 +14,18 @@ from collections.abc import AsyncGenerator
 from typing import TypeVar
 
 import msgspec
+import structlog
 
 from remuda.api.codec import decode
-from remuda.api.errors import ApiError, Status
-from remuda.api.meta import KObject
+from remuda.api.errors import ApiError, Expired, Status
+from remuda.api.meta import KObject, ObjectMeta
 from remuda.kube.answers import Undecodable, error_of_status
 from remuda.kube.backoff import Backoff
 from remuda.kube.cluster import WatchEvent
 from remuda.kube.rest import Lines, Named, WatchLine
 from remuda.kube.transport import Request, Transport
+
+log = structlog.get_logger(__name__)
 
 K = TypeVar("K", bound=KObject)
 
@@ -93,8 +96,32 @@ def read_event(kind: type[K], line: bytes) -> WatchEvent[K]:
             return WatchEvent("BOOKMARK", decode(Named, body).metadata.resource_version, None)
     except msgspec.MsgspecError as error:
         raise Undecodable(f"the watch of {kind.resource.plural} cannot be read: {error}") from None
-    obj = read_object(kind, body)
+    try:
+        obj = read_object(kind, body)
+    except Undecodable as culprit:
+        return _unreadable(kind, event.type, body, culprit)
     return WatchEvent(event.type, obj.metadata.resource_version, obj)
+
+
+def _unreadable(kind: type[K], type_: str, body: bytes, culprit: Undecodable) -> WatchEvent[K]:
+    """The watch goes on past an object that does not fit its kind: whoever follows keeps what could be read of it last. When
+    it is deleted there is nothing to tell it by, so they have to list anew."""
+    meta = meta_of(body)
+    if meta is None or not meta.resource_version:
+        raise culprit
+    log.error("api.unreadable", kind=kind.resource.kind, message=culprit.message)
+    if type_ == "DELETED":
+        raise Expired(f"{culprit.message}; it was deleted: list again")
+    return WatchEvent("BOOKMARK", meta.resource_version, None)
+
+
+def meta_of(body: bytes) -> ObjectMeta | None:
+    """Who an object is, when at least that can be read."""
+    try:
+        meta = decode(Named, body).metadata
+    except msgspec.MsgspecError:
+        return None
+    return meta if meta.name else None
 
 
 def read_object(kind: type[K], body: bytes) -> K:
@@ -105,9 +132,8 @@ def read_object(kind: type[K], body: bytes) -> K:
 
 
 def _undecodable(kind: type[KObject], body: bytes, error: Exception) -> Undecodable:
-    try:
-        meta = decode(Named, body).metadata
-    except msgspec.MsgspecError:
+    meta = meta_of(body)
+    if meta is None:
         return Undecodable(f"a {kind.resource.kind} cannot be read: {error}")
     place = f"{meta.namespace}/{meta.name}" if meta.namespace else meta.name
     return Undecodable(f'the {kind.resource.kind} "{place}" cannot be read: {error}', fix="Correct or delete it.")

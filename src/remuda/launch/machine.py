@@ -116,7 +116,7 @@ class Launcher:
         self._backoff = RECONNECT_FIRST_S
         self._due.pop("connect", None)
         who = self.identity
-        self._out.append(Send(Hello(who.pod, who.uid, who.pid, self.state, self.attempt)))
+        self._out.append(Send(Hello(who.pod, who.uid, who.pid, self.state, self.attempt, floor=self.floor)))
         self._out += [Send(message) for message in self._outbox.values()]
         return self._actions()
 

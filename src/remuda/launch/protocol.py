@@ -49,7 +49,8 @@ class ProtocolError(Exception):
 
 
 class Hello(Record):
-    """First line after every (re)connect. `attempt` is the one it runs or was last made ready for; 0 = none."""
+    """First line after every (re)connect. `attempt` is the one it runs or was last made ready for; 0 = none. `floor` is the
+    highest it was ever told of, which is higher while it stops for it: a fence makes it deaf up to there."""
 
     pod: str
     uid: str
@@ -57,6 +58,7 @@ class Hello(Record):
     state: str
     attempt: int
     version: int = VERSION
+    floor: int = 0
 
 
 class Ready(Record):
@@ -219,7 +221,8 @@ _PROGRESS: "dict[str, tuple[str, Callable[[object], Any]]]" = {
 }  # fmt: skip
 _MESSAGES: "dict[str, tuple[type[Record], dict[str, tuple[str, Callable[[object], Any]]]]]" = {
     "hello": (Hello, {"version": ("version", _count), "pod": ("pod", _text), "uid": ("uid", _text),
-                      "pid": ("pid", _count), "state": ("state", _state), "attempt": ("attempt", _count)}),
+                      "pid": ("pid", _count), "state": ("state", _state), "attempt": ("attempt", _count),
+                      "floor": ("floor", _count)}),
     "ready": (Ready, {"attempt": ("attempt", _count), "checkpoints": ("checkpoints", _steps)}),
     "running": (Running, {"attempt": ("attempt", _count), "pid": ("pid", _count), "time": ("time", _seconds)}),
     "exited": (Exited, {"attempt": ("attempt", _count), "code": ("code", _count), "signal": ("signal", _maybe(_count)),

@@ -18,6 +18,15 @@ if TYPE_CHECKING:
 KEPT = 2 * WINDOW  # some steps are told by few ranks only
 
 
+ROUNDING = 1.05  # own time and step time are measured apart
+
+
+def _own(beat: Heartbeat) -> float | None:
+    """The rank's own time. More of it than the step took is no measurement: nobody is called slow for it."""
+    own, step = beat.self_seconds, beat.step_seconds
+    return None if own is not None and step is not None and own > step * ROUNDING else own
+
+
 class _Ring:
     __slots__ = ("last", "samples", "skipped")
 
@@ -57,7 +66,7 @@ class SampleBoard:
         if ring.skipped < WARM_UP:
             ring.skipped += 1
             return
-        ring.samples.append(Sample(beat.step, beat.self_seconds, beat.step_seconds, beat.time))
+        ring.samples.append(Sample(beat.step, _own(beat), beat.step_seconds, beat.time))
         gang.newest = max(gang.newest, beat.step)
 
     def of_gang(self, namespace: str, gang: str, attempt: int) -> Mapping[str, Sequence[Sample]]:

@@ -2,8 +2,9 @@
 
 A stream speaks for exactly one node, the one its credentials prove; an agent that claims another is refused by name. A newer
 stream of a node replaces the older one (an agent that restarted is faster than its predecessor's timeout). News of pods that
-are not on the node is dropped: a launcher that lies can harm the numbers of its own pod only. A line that is too long or cannot
-be read ends its stream and nobody else's; the limits bound what one agent can make the manager hold.
+are not on the node, or not of the gang it names, is dropped, and so are numbers that cannot be: who lies can harm the numbers
+of its own gang only. A line that is too long or cannot be read ends its stream and nobody else's; the limits bound what one
+agent can make the manager hold.
 """
 
 from __future__ import annotations
@@ -16,18 +17,21 @@ import structlog
 
 from remuda.api.devices import Signal
 from remuda.api.errors import Refusal
-from remuda.link.progress import ProgressBoard
+from remuda.link.progress import Heartbeat, ProgressBoard
+from remuda.link.slim import slim
 from remuda.link.stream import MAX_LINE, VERSION, Hello, News, Refused, Welcome, line_of, read_upward
 
 log = structlog.get_logger(__name__)
 
 HELLO_S = 10.0
+MAX_SECONDS = 1e15
+MAX_WORD, MAX_MESSAGE = 253, 1024  # characters of a name or code, and of a sentence
 
 Authenticate = Callable[
     [str, str], Awaitable[None]
 ]  # (token, node): Refusal when the token does not speak for the node
 Hear = Callable[[str, str, Signal], None]  # node, device, signal
-IsOn = Callable[[str, str], bool]  # (node, pod uid)
+IsOn = Callable[[str, Heartbeat], bool]  # whether the heartbeat's pod is on the node, and of the gang it names
 
 
 class LinkServer:
@@ -62,6 +66,7 @@ class LinkServer:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         node = ""
+        slim(writer)
         try:
             async with asyncio.timeout(HELLO_S):
                 node = await self._greet(reader)
@@ -100,7 +105,20 @@ class LinkServer:
         if not isinstance(news, News):
             raise Refusal("MalformedMessage", "A second hello on one stream.", "Open another stream.")
         for beat in news.beats:
-            if self._is_on(node, beat.uid):
+            if _can_be(beat) and self._is_on(node, beat):
                 self._board.report(beat)
         for found in news.signals:
-            self._hear(node, found.device, found.signal)
+            self._hear(node, found.device[:MAX_WORD], _cut(found.signal))
+
+
+def _can_be(beat: Heartbeat) -> bool:
+    spans = (beat.step_seconds, beat.self_seconds, beat.checkpoint_seconds, beat.time)
+    counts = (beat.step, beat.attempt, beat.checkpoint, beat.total_steps)
+    return all(s is None or 0 <= s < MAX_SECONDS for s in spans) and all(c is None or 0 <= c < 1 << 63 for c in counts)
+
+
+def _cut(signal: Signal) -> Signal:
+    """What an agent of ours sends is never that long; whatever else sends is not to fill the manager."""
+    if len(signal.message) <= MAX_MESSAGE and len(signal.code) <= MAX_WORD and len(signal.source) <= MAX_WORD:
+        return signal
+    return Signal(signal.source[:MAX_WORD], signal.code[:MAX_WORD], signal.message[:MAX_MESSAGE], signal.time)

@@ -246,7 +246,8 @@ class EmbeddedNode:
             self.pod_changed(pod)
         for uid in [uid for uid, waiting in self._orphans.items() if not waiting]:
             self._spawn(self._bury(uid))
-        await self._register()
+        await self._registration.again()
+        self._spawn(self._registration.keep())
         if self.devices is not None:
             self.devices.connect_later()
 

@@ -75,6 +75,8 @@ class Registration:
         self._unfence = unfence
         self._amounts = amounts or self._all_devices
         self._hurry = asyncio.Event()
+        self._renewed: float | None = None  # when the last renewal that got through was sent, on the loop's clock
+        self._is_fenced = False
 
     def refresh(self) -> None:
         """Something to tell: do not wait for the next renewal."""
@@ -92,36 +94,50 @@ class Registration:
                 log.warning("node.not_registered", node=self._config.name, reason=error.reason, error=str(error))
             await asyncio.sleep(_REGISTER.delay(failures))
 
+    async def again(self) -> None:
+        """One try. A kubelet that restarts while the API is out of reach runs on, and its lease runs out like anybody's."""
+        try:
+            await self._register()
+        except ApiError as error:
+            log.warning("node.not_registered", node=self._config.name, reason=error.reason, error=str(error))
+
     async def _register(self) -> None:
         try:
             await self._cluster.create(Node, self._wire(self._node()))
         except AlreadyExists:
             await self._publish()
+        begun = asyncio.get_running_loop().time()
         await self._renew()
+        self._reached(begun)
+
+    def _reached(self, begun: float) -> None:
+        # Counts from when it was sent: the manager may never have seen a later moment.
+        self._renewed = begun
+        if self._is_fenced:
+            self._is_fenced = False
+            self._unfence()
 
     async def keep(self) -> None:
-        """Until cancelled."""
+        """Until cancelled. Kept again after a restart, it goes on from the last renewal: the manager counts from there, too."""
         loop = asyncio.get_running_loop()
         period, patience = self._config.lease_s / 4, self._config.lease_s * 2 / 3
-        renewed, fenced = loop.time(), False
-        next_try = renewed + period * _phase(self._config.name)
+        if self._renewed is None:
+            self._renewed = loop.time()
+        next_try = loop.time() + period * _phase(self._config.name)
         while True:
-            await self._pause((next_try if fenced else min(next_try, renewed + patience)) - loop.time())
+            due = next_try if self._is_fenced else min(next_try, self._renewed + patience)
+            await self._pause(due - loop.time())
             begun = loop.time()
             if begun >= next_try or self._hurry.is_set():
                 self._hurry.clear()
                 if begun >= next_try:  # by whole periods: whoever is late or in a hurry keeps its moment
                     next_try += period * (1 + (begun - next_try) // period)
                 if await self._try(period):
-                    # Counts from when it was sent: the manager may never have seen a later moment.
-                    renewed = begun
-                    if fenced:
-                        fenced = False
-                        self._unfence()
-            if not fenced and loop.time() - renewed >= patience:
+                    self._reached(begun)
+            if not self._is_fenced and loop.time() - self._renewed >= patience:
                 log.warning("node.fence", node=self._config.name, unreachable_s=patience)
+                self._is_fenced = True
                 self._fence()
-                fenced = True
 
     async def _try(self, timeout: float) -> bool:
         try:

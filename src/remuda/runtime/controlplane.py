@@ -53,7 +53,7 @@ class ControlPlane:
         poster: Poster | None = None,
     ) -> None:
         """`form`: how pods are written where kubelets run them. `poster`: how webhooks are posted to."""
-        self.view = ClusterView(cluster, jitter=chance.random)
+        self.view = ClusterView(cluster, jitter=chance.random, clock=clock)
         self._clock = clock
         self._jobs: WorkQueue[tuple[str, str]] = WorkQueue(jitter=chance.random)
         self._nodes: WorkQueue[str] = WorkQueue(jitter=chance.random)
@@ -76,6 +76,7 @@ class ControlPlane:
             clock,
             schedulers,
             penalties=view.penalties,
+            reserved=view.reserved,
             events=self._events.source("remuda-scheduler"),
         )
         self.failure = FailureController(cluster, view, self._nodes, events=self._events.source("remuda-failure"))

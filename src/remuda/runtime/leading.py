@@ -101,7 +101,7 @@ async def manage(
                     cluster,
                     board,
                     hear=lambda node, device, signal: plane.failure.hear(node, device, signal, clock()),
-                    is_on=lambda node, uid: any(p.uid == uid for p in plane.view.pods.by_index("node", node)),
+                    is_on=plane.view.has_beat,
                     clock=clock,
                     publish=fenced,
                 )

@@ -85,7 +85,7 @@ async def manage_split(state: StateDir, ready: Ready) -> None:
             NodeTokens(load_token(state.link_secret)),
             board,
             lambda node, device, signal: plane.failure.hear(node, device, signal, clock()),
-            lambda node, uid: any(p.uid == uid for p in plane.view.pods.by_index("node", node)),
+            plane.view.has_beat,
         )
         _remove(state.link_socket)
         await server.start_unix(str(state.link_socket))
@@ -157,7 +157,8 @@ class PartConfig(msgspec.Struct, frozen=True):
 
 def run_part(part: PartConfig, config: ClusterConfig, state: StateDir, ready: Ready) -> int:
     """Until SIGTERM (ended in order) or SIGKILL."""
-    return asyncio.run(_until_told(part, config, state, ready))
+    with state.part_locked(part.name):
+        return asyncio.run(_until_told(part, config, state, ready))
 
 
 async def _until_told(part: PartConfig, config: ClusterConfig, state: StateDir, ready: Ready) -> int:

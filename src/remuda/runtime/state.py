@@ -7,7 +7,7 @@
     <state>/kubeconfig   how kubectl and others find it over TCP; with <state>/token and <state>/pki, all 0600
     <state>/nodes/ logs/ checkpoints/ bin/
     <state>/link.sock    of a split cluster: where agents reach the manager; <state>/link-secret makes their tokens, 0600
-    <state>/parts/       of a split cluster: the pid of each part, and its log
+    <state>/parts/       of a split cluster: the pid of each part, its lock, and its log
 
 The lock is the kernel's, so a killed process frees it and a living one cannot be overlooked.
 """
@@ -108,6 +108,24 @@ class StateDir:
                 ) from None
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+            yield
+        finally:
+            os.close(descriptor)
+
+    @contextlib.contextmanager
+    def part_locked(self, name: str) -> Iterator[None]:
+        """Holds one part of a split cluster: two managers, or two agents of one node, would undo each other's work."""
+        self.parts.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(self.parts / f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise Refusal(
+                    "PartInUse",
+                    f"The part {name} of {self.path} runs already.",
+                    "`remuda up --split` starts the parts; stop all of them with `remuda down`.",
+                ) from None
             yield
         finally:
             os.close(descriptor)

@@ -25,6 +25,7 @@ from remuda.api.names import (
 )
 from remuda.core.failure.rejections import held_back_until, owner_key
 from remuda.core.placement.gang import Assignment, PlacementPlan, PodAsk, plan_in_steps
+from remuda.core.placement.reserving import Reservation
 from remuda.core.placement.snapshot import Snapshot, build_snapshot
 from remuda.core.placement.waiting import created_at, gather_gangs
 from remuda.kube.cluster import Cluster, Preconditions
@@ -52,11 +53,14 @@ class Scheduler:
         schedulers: frozenset[str] = frozenset({"remuda"}),
         *,
         penalties: Mapping[str, int] | None = None,
+        reserved: Callable[[], Iterable[Reservation]] = tuple,
         events: EventSink = SILENCE,
     ) -> None:
-        """`penalties`: what speaks against a node without closing it; read anew on every cycle."""
+        """`penalties`: what speaks against a node without closing it; `reserved`: places that only some may have. Both are
+        read anew on every cycle."""
         self._cluster = cluster
         self._penalties = penalties
+        self._reserved = reserved
         self._pods, self._nodes, self._devices = pods, nodes, devices
         self._dead_nodes = dead_nodes
         self._clock = clock
@@ -123,6 +127,7 @@ class Scheduler:
             self._dead_nodes(now),
             self._assumed,
             self._penalties,
+            self._reserved(),
         )
 
     def _waiting(self) -> Iterable[Pod]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from remuda.agent import launcher as records
-from remuda.agent.launcher import Launcher, disconnected, fence, gone, inherit, look, receive
+from remuda.agent.launcher import Launcher, disconnected, fence, gone, inherit, look, receive, stopped
 from remuda.api.devices import LauncherReport
 from remuda.api.meta import to_time
 from remuda.api.training import Failure
-from remuda.launch.protocol import Exited, Heartbeat, ToAgent
+from remuda.launch.protocol import Exited, Heartbeat, Hello, ToAgent
 from tests.unit.agent.scene import NOW, a_launcher, heard, hello, ready, running
 
 REJOIN_S = 5.0
@@ -262,6 +262,19 @@ def test_a_fence_covers_the_attempt_it_was_being_stopped_for() -> None:
     assert receive(launcher, ready(3), NOW).launcher == launcher  # was on its way
 
 
+def test_a_fence_covers_what_an_agent_before_this_one_told_it() -> None:
+    """It stops for attempt 3, as the agent before asked: the fence makes it deaf to that one, and a ready of it is late."""
+    launcher = fence(heard(Hello("pod-a", "a", 42, "stopping", 2, floor=3)), NOW)
+    assert words(launcher) == ("parked", 3)
+    assert receive(launcher, ready(3), NOW).launcher == launcher
+
+
+def test_a_launcher_started_anew_knows_of_no_fence() -> None:
+    launcher = gone(fence(heard(hello(), ready(2), running(2)), NOW), 137, "", NOW)
+    launcher = receive(launcher, hello(), NOW).launcher
+    assert words(receive(launcher, ready(2), NOW).launcher) == ("ready", 2)
+
+
 def test_an_absent_launcher_is_not_called_parked() -> None:
     launcher = disconnected(heard(hello(), ready(2), running(2)), NOW)
     assert words(fence(launcher, NOW)) == ("running", 2)
@@ -285,3 +298,33 @@ def test_who_may_have_a_child(messages: list[ToAgent], expected: bool) -> None:
 
 def test_one_that_was_just_told_to_start_may_have_a_child() -> None:
     assert records.may_have_child(records.changed(heard(hello(), ready(1)), started=1))
+
+
+# --- a node that is stopped on purpose ----------------------------------------------------------------------------------
+
+
+def test_a_stop_on_purpose_is_known_until_the_launcher_is_back_at_the_barrier() -> None:
+    old = stopped(heard(hello(), ready(2), running(2)), NOW)
+    assert words(old) == ("gone", 2)
+    assert old.report is not None
+    launcher = inherit(a_launcher(), old.report, NOW + 60)  # by the agent of the next start
+    launcher = gone(launcher, 143, "The container ended with code 143.", NOW + 61)
+    launcher = receive(launcher, hello(), NOW + 62).launcher
+    assert words(launcher) == ("parked", 0)
+    assert launcher.report is not None
+    assert launcher.report.planned
+    launcher = receive(launcher, ready(3), NOW + 63).launcher
+    assert launcher.report is not None
+    assert not launcher.report.planned
+
+
+def test_what_had_ended_before_the_stop_stays_said() -> None:
+    launcher = stopped(heard(hello(), ready(2), running(2), exited(2, 7)), NOW)
+    assert launcher.report is not None
+    assert (launcher.report.state, launcher.report.code, launcher.report.planned) == ("exited", 7, True)
+
+
+def test_who_never_spoke_or_was_gone_already_is_not_stopped() -> None:
+    assert stopped(a_launcher(), NOW) == a_launcher()
+    lost = gone(heard(hello(), ready(2), running(2)), 137, "", NOW)
+    assert stopped(lost, NOW) == lost

@@ -276,12 +276,10 @@ async def test_a_flood_fills_the_flooder_s_own_buffer(desk: Desk, client: Client
     client.raw(beat)
     writing = asyncio.create_task(client.drain())
     await desk.until(lambda: len(desk.heard) >= module.BURST)
-    loop = asyncio.get_running_loop()
-    since, before = loop.time(), len(desk.heard)
+    before = len(desk.heard)
     await desk.until(lambda: len(desk.heard) >= before + 40)
-    rate = (len(desk.heard) - before) / (loop.time() - since)
-    assert len(desk.heard) < total / 4
-    assert rate < module.RATE * 5  # far below what a socket carries; exact only over longer times
+    assert len(desk.heard) < total / 4, "a socket carries all of them in this time"
+    assert not writing.done(), "the flooder waits"
     steps = [m.step for _, m in desk.heard if isinstance(m, Heartbeat)]
     assert steps == list(range(len(steps)))
     writing.cancel()

@@ -205,3 +205,22 @@ async def test_after_stop_nothing_is_written(cluster: Gate) -> None:
     node.reporter.mark(DEVICES)
     await node.reporter.flush()
     assert len(cluster.patches) == 1
+
+
+async def test_a_launcher_that_changes_all_the_time_costs_a_bounded_number_of_writes(
+    cluster: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report, "BURST", 10.0)
+    monkeypatch.setattr(report, "RATE", 20.0)
+    node = await started(cluster)
+    node.reporter._tokens = 10.0
+    for number in range(10):
+        node.launcher(number)
+        await node.reporter.flush()
+    before = len(cluster.patches)
+    for number in range(10, 500):
+        node.launcher(number)
+        await asyncio.sleep(0)  # each would be a write of its own
+    assert len(cluster.patches) - before < 100
+    await node.reporter.flush()
+    assert [r.attempt for r in (await observed(cluster)).launchers] == [499]

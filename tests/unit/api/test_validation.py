@@ -50,6 +50,14 @@ def test_a_plain_job_is_fine() -> None:
         (lambda: a_job(a_role(gpus=-1)), "InvalidGpus", "spec.roles[0].gpus"),
         (lambda: a_job(a_role(), a_role()), "InvalidRoleName", "spec.roles[1].name"),
         (lambda: a_job(spares=-1), "InvalidSpares", "spec.spares"),
+        (lambda: a_job(lendSpares=True), "NothingToLend", "spec.lendSpares"),
+        (
+            lambda: a_job(
+                spares=1, lendSpares=True, topology={"required": "topology.remuda.dev/rack", "segmentSize": 2}
+            ),
+            "NothingToLend",
+            "spec.lendSpares",
+        ),
         (lambda: a_job(failure={"budgets": {"code": -2}}), "InvalidBudget", "spec.failure.budgets.code"),
         (lambda: a_job(failure={"hangAfterSeconds": -1}), "InvalidSeconds", "spec.failure.hangAfterSeconds"),
         (

@@ -43,7 +43,7 @@ def test_one_line_a_node_with_legend_and_troubles() -> None:
         "○ 15 free   ● 32 held   ✗ 1 unhealthy   all H100\n"
         "\n"
         "NODE     DEVICE  STATE      SINCE  REASON\n"
-        "node-02  gpu-2   Unhealthy  1m00s  Xid79: xid-79: GPU has fallen off the bus."
+        "node-02  gpu-2   Unhealthy  1m00s  Xid79: GPU has fallen off the bus."
     )
 
 

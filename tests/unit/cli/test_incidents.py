@@ -17,7 +17,7 @@ from remuda.api.incidents import (
     RemedyRecord,
 )
 from remuda.api.training import Cause, Remedy
-from remuda.cli.incidentview import render_incident, timeline
+from remuda.cli.incidentview import remedy_words, render_incident, timeline
 from tests.builders.incidents import T0, Book, a_device_pod, a_gang, a_recovery, a_sight, a_verdict, at
 from tests.unit.cli.scenes import Cli, text_of
 
@@ -72,7 +72,7 @@ def test_one_line_each_newest_first(cli: Cli) -> None:
     assert lines[0].split() == ["NAME", "AGE", "WHERE", "REASON", "STATE", "REMEDY", "GPU-H"]
     assert lines[1].startswith(GANG)
     assert "Cured" in lines[1]
-    for piece in (DEVICE, "1h00m", "rank 1 job-worker-1 @ node-1/gpu-0", "Xid79", "Open", "reset Failed", "0.50"):
+    for piece in (DEVICE, "1h00m", "rank 1 job-worker-1 @ node-1/gpu-0", "Xid79", "Open", "reset failed", "0.50"):
         assert piece in lines[2], lines[2]
 
 
@@ -129,13 +129,13 @@ def test_the_story_is_told_in_order(cli: Cli) -> None:
         "attempt-2 Succeeded after 4s, 0.50 GPU-hours lost.",
         "default/job-worker-1 was deleted with exit 134; gpu-0 was Unhealthy then.",
         "alice approves reset-1.",
-        "reset-1 reset for node-1/gpu-0 (agent order).",
+        "reset-1 for node-1/gpu-0 (agent order).",
         "reset-1 Failed (StillBroken) after 10s: It did not come back.",
     ]
     places = [text.find(piece) for piece in order]
     assert -1 not in places, (order[places.index(-1)], text)
     assert places == sorted(places), text
-    assert " ".join("now → remedy reboot-1 reboot for node-1 waits for approval: Approve mode.".split()) in " ".join(
+    assert " ".join("now → remedy reboot-1 for node-1 waits for approval: Approve mode.".split()) in " ".join(
         text.split()
     )
     assert "0.50 GPU-hours of training; 1 device out of use for 1.00 device-hours" in text
@@ -188,3 +188,21 @@ def test_a_healthy_verdict_is_good_news() -> None:
     book.see_node(a_sight(a_verdict(state=DeviceState.HEALTHY, since=30)), 95)
     kinds = [m.kind for m in timeline(book.only())]
     assert kinds[-2:] == ["well", "closed"]
+
+
+@pytest.mark.parametrize(
+    ("records", "words"),
+    [
+        ([("reset-1", "reset", "Succeeded"), ("probe-reset-1", "probe", "Succeeded")], "reset ok"),
+        ([("probe-1", "probe", "HeldBack")], "probe held back"),
+        ([("attempt-2", "Fail", "Failed")], "job failed"),
+        ([], "-"),
+    ],
+)
+def test_the_remedy_that_counts_is_named(records: list[tuple[str, str, str]], words: str) -> None:
+    remedies = [RemedyRecord(key, action, outcome=RemedyOutcome(outcome)) for key, action, outcome in records]
+    first = story()[0]
+    assert (
+        remedy_words(msgspec.structs.replace(first, status=msgspec.structs.replace(first.status, remedies=remedies)))
+        == words
+    )

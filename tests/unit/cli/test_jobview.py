@@ -7,7 +7,7 @@ import pytest
 
 from remuda.api.core_v1 import ContainerState, ContainerStateWaiting, ContainerStatus, PodStatus
 from remuda.api.meta import Condition, ObjectMeta
-from remuda.api.training import Budgets, Failure, Member, TrainingJob
+from remuda.api.training import Borrower, Budgets, Failure, Loan, Member, TrainingJob
 from remuda.cli.jobview import Picture, member_state, render_job, render_jobs, take_picture
 from tests.unit.cli.scenes import NOW, a_job, a_node, a_pod, a_report, at, devices_of_node, pods, text_of
 
@@ -131,3 +131,16 @@ def test_budgets_show_what_is_used_and_unlimited_ones_only_then() -> None:
     job = msgspec.structs.replace(job, spec=msgspec.structs.replace(job.spec, failure=Failure(budgets=Budgets(code=3))))
     screen = text_of(render_job(picture(job), 120), 120)
     assert "budgets  code 3/3 device 0/10 infra 0/10 hang 0/3 preemption 2/∞" in screen
+
+
+def test_a_lent_spare_says_who_has_its_place() -> None:
+    loan = Loan(
+        "hello-worker-4", "uid-4", "worker", "node-05", ["gpu-0"], at(-9), [Borrower("else", "guest", "uid-guest")]
+    )
+    job = a_job(spares=[], loans=[loan])
+    assert "lent  hello-worker-4  node-05  rack-1  gpu-0        -  to else/guest" in text_of(
+        render_job(picture(job), 80), 80
+    )
+    assert "0/1 (1 lent)" in text_of(render_jobs([job], NOW, 120), 120)
+    called = a_job(spares=[], loans=[msgspec.structs.replace(loan, recalled_at=at(-1))])
+    assert "called back from else/guest" in text_of(render_job(picture(called), 100), 100)

@@ -160,6 +160,8 @@ def test_approve_and_deny_say_it_to_the_remedy_that_waits(tmp_path: Path) -> Non
     assert "reset-1" in cli.run("deny", about.name, "reset-1").out
     said = cli.run("get", "incidents", about.name, "-o", "json").document["spec"]["approvals"]
     assert [(a["remedy"], a.get("granted", True)) for a in said] == [("reset-1", False)], "the last word counts"
+    for odd in ("bogus", "reset-0", "reset-99", "format-1", "\x1b[2J"):
+        assert "UnknownRemedy" in cli.run("approve", about.name, odd).err
     result = cli.run("approve", about.name, "probe-1")
     assert (result.code, "NotWaiting" in result.err) == (2, True)
     assert "IncidentNotFound" in cli.run("approve", "dev-node-02-gpu-3").err
@@ -177,3 +179,25 @@ def test_policies_of_the_cluster_are_shown_with_what_is_in_use(tmp_path: Path) -
     assert row.split()[1:3] == ["Auto", "3"]
     items = cli.run("policies", "-o", "json").document["items"]
     assert [item["kind"] for item in items] == [RemedyPolicy.resource.kind]
+
+
+def test_the_built_in_policy_says_how_it_stands(tmp_path: Path) -> None:
+    failed = [incident(node=f"node-0{n}", device="gpu-0", opened=NOW - 60) for n in range(1, 5)]
+    cli = Cli(tmp_path / "some", [*machines(), *failed[:3]])
+    row = next(line for line in cli.run("policies").out.splitlines() if line.startswith("default"))
+    assert row.split()[7:] == ["6", "0", "of", "1", "0", "active"], "three nodes of six are no storm"
+
+    cli = Cli(tmp_path / "more", [*machines(), *failed])
+    row = next(line for line in cli.run("policies").out.splitlines() if line.startswith("default"))
+    assert "breaker open" in row
+    assert "4 of 6 nodes failed" in cli.run("policy", "default").out
+
+
+def test_pause_names_each_policy_once(cli: Cli) -> None:
+    cli.run("pause")
+    assert cli.run("pause", "--policy", "nope").err.strip().endswith("There are: default.")
+
+
+def test_approve_takes_the_beginning_of_a_name(tmp_path: Path) -> None:
+    about = waiting(("reset-1", RemedyOutcome.WAITING))
+    assert Cli(tmp_path, [about]).run("approve", "dev-node").out == f"Approved: reset-1 of {about.name}\n"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from remuda.cli.text import age, amount, between, compact, duration, numbers, percent, plural
+from remuda.cli.text import age, amount, between, compact, duration, numbers, percent, plural, span, why
 from tests.unit.cli.scenes import NOW, at
 
 
@@ -34,11 +34,29 @@ def test_durations_take_two_units_at_most(seconds: float, text: str) -> None:
         (["gpu-0", "nic-0", "nic-1"], "gpu-0,nic-0,1"),
         (["gpu-0", "gpu-1", "gpu-3", "gpu-4"], "gpu-0,1,3,4"),
         (["odd"], "odd"),
+        (["node-01"], "node-01"),
+        (["node-00", "node-01", "node-02"], "node-00..2"),
+        (["node-09", "node-10"], "node-09,node-10"),
         ([], "-"),
     ],
 )
 def test_devices_are_shown_as_ranges(names: list[str], text: str) -> None:
     assert compact(names) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(300, "5m"), (90, "1m30s"), (86_400, "24h"), (604_800, "7d"), (5400, "1h30m"), (30, "30s"), (0, "0s")],
+)
+def test_a_chosen_time_has_no_empty_units(seconds: float, text: str) -> None:
+    assert span(seconds) == text
+
+
+def test_a_reason_is_said_once() -> None:
+    assert why("Xid79", "xid-79: GPU unreachable.") == "Xid79: GPU unreachable."
+    assert why("SlowRank", "slow-rank: rank 3 is slow.") == "SlowRank: rank 3 is slow."
+    assert why("ByOperator", "fan: it is loud") == "ByOperator: fan: it is loud"
+    assert why("Lost", "") == "Lost"
 
 
 def test_small_words() -> None:

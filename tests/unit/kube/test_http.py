@@ -99,13 +99,21 @@ async def test_a_page_that_is_lost_is_fetched_again_and_not_the_whole_list() -> 
 async def test_an_object_that_cannot_be_read_is_named() -> None:
     bad = a_pod("culprit", spec={"containers": "none"})
     listing = Reply(body={"metadata": {"resourceVersion": "5"}, "items": [a_pod("fine"), bad]})
-    async with a_cluster(listing, Reply(body=bad), told(a_line("ADDED", bad))) as (cluster, _, _):
+    async with a_cluster(listing, Reply(body=bad)) as (cluster, _, _):
         with pytest.raises(Undecodable, match=r'Pod "team/culprit" cannot be read: .*containers'):
             await cluster.list(Pod)
         with pytest.raises(Undecodable, match="culprit"):
             await cluster.get(Pod, "culprit", "team")
-        with pytest.raises(Undecodable, match="culprit"):
-            await watched(cluster, "5", 1)
+
+
+async def test_a_watch_goes_on_past_an_object_that_cannot_be_read() -> None:
+    bad = a_pod("culprit", 11, spec={"containers": "none"})
+    lines = (a_line("ADDED", bad), added("fine", 12))
+    async with a_cluster(told(*lines, hold=asyncio.Event())) as (cluster, _, _):
+        assert brief(await watched(cluster, "10", 2)) == ["BOOKMARK  11", "ADDED fine 12"]
+    async with a_cluster(told(a_line("DELETED", bad))) as (cluster, _, _):
+        with pytest.raises(Expired, match="culprit"):
+            await watched(cluster, "10", 1)
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"[]", b'{"items": 3}'])

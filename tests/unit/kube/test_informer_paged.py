@@ -123,3 +123,19 @@ async def test_a_copy_that_has_grown_is_taken_out_of_the_collectors_sight(
         await until(server, 4)
         assert len(informer) == 3
     assert len(frozen) == froze
+
+
+async def test_one_object_that_cannot_be_read_costs_nobody_the_others() -> None:
+    bad = a_pod("bad", 3, spec={"containers": "none"})
+    first = Reply(body={"metadata": {"resourceVersion": "20"}, "items": [a_pod("a", 1), bad, a_pod("b", 2)]})
+    turns_bad = a_line("MODIFIED", a_pod("a", 21, spec={"containers": "none"}))
+    expired = a_line("ERROR", a_status(410, "Expired", "too old resource version"))
+    again = Reply(body={"metadata": {"resourceVersion": "40"}, "items": [a_pod("a", 21, spec={"containers": "none"})]})
+    deleted = a_line("DELETED", a_pod("a", 41, spec={"containers": "none"}))
+    replies = (first, told(turns_bad, added("c", 22), expired), again, told(deleted), page(50, "", d=45), told())
+    async with informed(*replies) as (informer, heard, server):
+        await until(server, 6)
+        assert heard.calls[:3] == ["+a", "+b", "+c"]
+        assert sorted(heard.calls[3:5]) == ["-b", "-c"], "what could be read of a last stays"
+        assert heard.calls[5:] == ["-a", "+d"]
+        assert [pod.name for pod in informer.items()] == ["d"]

@@ -486,9 +486,7 @@ def test_a_checkpoint_is_requested_of_the_child(container: Container, agent: Age
 
 
 def test_a_script_that_knows_no_signals_is_not_killed_by_the_request(container: Container, agent: Agent) -> None:
-    container.run(
-        "sh", "-c", "while ! test -s $REMUDA_CHECKPOINT_REQUEST_FILE; do sleep 0.05; done; sleep 0.2; exit 4"
-    )
+    container.run("sh", "-c", "while ! test -s $REMUDA_CHECKPOINT_REQUEST_FILE; do sleep 0.05; done; sleep 0.2; exit 4")
     agent.accept()
     agent.start(1)
     agent.send(Checkpoint(5000.5, "USR1", 3))

@@ -412,7 +412,7 @@ def test_the_child_outlives_the_agent_and_the_newest_of_each_kind_is_said_again(
     assert kinds(machine.child_exited(T + 3, 2, 1, None, "boom")) == "KillChild"
     machine.tree_gone(T + 3)
     assert without_timers(machine.connected(T + 4)) == [
-        Send(Hello("p-0", "u1", 77, "exited", 2)),
+        Send(Hello("p-0", "u1", 77, "exited", 2, floor=2)),
         Send(Running(2, 500, T)),
         Send(Heartbeat(2, 11, None, None, 10, None, T + 2)),
         Send(Exited(2, 1, None, T + 3, "boom")),

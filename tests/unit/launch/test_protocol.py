@@ -13,8 +13,11 @@ from remuda.launch.protocol import LineReader, Message, Progress, ProtocolError,
 unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 EVERY_MESSAGE: list[tuple[Message, dict[str, Any]]] = [
     (
-        protocol.Hello("p-0", "u1", 7, "running", 3),
-        {"type": "hello", "version": 1, "pod": "p-0", "uid": "u1", "pid": 7, "state": "running", "attempt": 3},
+        protocol.Hello("p-0", "u1", 7, "running", 3, floor=4),
+        {
+            "type": "hello", "version": 1, "pod": "p-0", "uid": "u1", "pid": 7, "state": "running", "attempt": 3,
+            "floor": 4,
+        },
     ),
     (protocol.Ready(2, (30, 20)), {"type": "ready", "attempt": 2, "checkpoints": [30, 20]}),
     (protocol.Running(2, 99, 5.5), {"type": "running", "attempt": 2, "pid": 99, "time": 5.5}),

@@ -56,3 +56,21 @@ def test_a_forgotten_gang_leaves_nothing() -> None:
         board.report(beat(step))
     board.forget("ns", "g")
     assert steps(board) == []
+
+
+def test_more_own_time_than_the_step_took_is_no_measurement() -> None:
+    """A rank that lies about its own time alone is called slow by nobody; what it says of the step still counts."""
+    board = ProgressBoard()
+    for step in range(1, 8):
+        board.report(beat(step, own=50.0))
+        board.report(beat(step, uid="u1", own=1.01))  # measured apart: no lie
+    kept = board.samples.of_gang("ns", "g", 1)
+    assert {(s.self_seconds, s.step_seconds) for s in kept["u0"]} == {(None, 1.0)}
+    assert {s.self_seconds for s in kept["u1"]} == {1.01}
+
+
+def test_a_step_that_goes_back_is_no_sample() -> None:
+    board = ProgressBoard()
+    for step in (1, 2, 3, 4, 5, 2, 1, 6):
+        board.report(Heartbeat("ns", "g", "pod", "u0", 1, step, 1.0, 0.5, time=50.0))
+    assert steps(board) == [4, 5, 6]

@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 import pytest
 import pytest_asyncio
 
@@ -17,12 +18,14 @@ from remuda.api.meta import to_time
 from remuda.apiserver.security.tls import Certificates
 from remuda.link.client import LinkClient, dial_tcp
 from remuda.link.progress import Heartbeat, ProgressBoard
-from remuda.link.server import LinkServer
+from remuda.link.server import MAX_WORD, LinkServer
 from remuda.link.stream import (
     MAX_BATCH,
     MAX_LINE,
     MAX_WAITING,
+    DeviceSignal,
     Hello,
+    News,
     Outbox,
     Refused,
     Welcome,
@@ -34,8 +37,9 @@ from remuda.link.stream import (
 DEADLINE_S = 20.0
 
 
-def a_beat(uid: str = "u1", step: int = 1, attempt: int = 1, checkpoint: int | None = None) -> Heartbeat:
-    return Heartbeat("default", "job", f"pod-{uid}", uid, attempt, step, checkpoint=checkpoint, time=float(step))
+def a_beat(uid: str = "u1", step: int = 1, attempt: int = 1, checkpoint: int | None = None, **more: float) -> Heartbeat:
+    beat = Heartbeat("default", "job", f"pod-{uid}", uid, attempt, step, checkpoint=checkpoint, time=abs(float(step)))
+    return msgspec.structs.replace(beat, **more)
 
 
 def a_signal(code: str = "xid-79", at: float = 1.0) -> Signal:
@@ -102,7 +106,7 @@ class Manager:
         self.board = ProgressBoard()
         self.heard: list[tuple[str, str, str]] = []
         self.news = asyncio.Event()
-        self.server = LinkServer(self._check, self.board, self._hear, lambda node, uid: uid.endswith(f"@{node}"))
+        self.server = LinkServer(self._check, self.board, self._hear, lambda node, beat: beat.uid.endswith(f"@{node}"))
         certificates = Certificates(directory)
         self._tls = certificates.prepare([], time.time())
         self.trust = ssl.create_default_context(cafile=str(certificates.ca))
@@ -201,3 +205,25 @@ async def test_a_stream_that_breaks_is_opened_again_and_the_newer_one_counts(man
     assert manager.heard == [("n1", "gpu-0", "xid-48")]
     assert manager.server.nodes == ["n1"]
     running.cancel()
+
+
+async def test_numbers_that_cannot_be_are_dropped_and_long_words_are_cut(manager: Manager) -> None:
+    reader, writer = await manager.raw()
+    writer.write(line_of(Hello("n1", "token-n1")))
+    await reader.readline()
+    lies = [
+        a_beat("lies@n1", step=-1),
+        a_beat("lies@n1", step=1, step_seconds=-1.0),
+        a_beat("lies@n1", step=1, self_seconds=1e300),
+        a_beat("lies@n1", step=1, checkpoint=1 << 70),
+        a_beat("lies@n1", step=1, attempt=-3),
+    ]
+    long = Signal("kmsg" * 500, "xid-79" * 500, "x" * 500_000, a_signal().time)
+    writer.write(line_of(News(lies, [DeviceSignal("gpu-0" * 500, long)])))
+    writer.write(line_of(News([a_beat("fine@n1", step=3)])))
+    while not manager.board.of_gang("default", "job"):
+        await manager.told()
+    assert list(manager.board.of_gang("default", "job")) == ["fine@n1"]
+    [(node, device, code)] = manager.heard
+    assert (node, len(device), len(code)) == ("n1", MAX_WORD, MAX_WORD)
+    writer.close()

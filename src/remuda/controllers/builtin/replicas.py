@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from remuda.api.apps_v1 import REPLICA_FAILURE, REVISION, Deployment, ReplicaSet
 from remuda.api.codec import to_wire
-from remuda.api.conditions import with_condition
+from remuda.api.conditions import find_condition, with_condition
 from remuda.api.core_v1 import Pod
 from remuda.api.errors import AlreadyExists, ApiError, Conflict, NotFound
 from remuda.api.meta import JsonObject, to_time
@@ -83,10 +83,14 @@ class ReplicaSetController:
         self._view.made_pod(await self._cluster.create(Pod, body))
 
     async def _tell(self, own: ReplicaSet, error: ApiError) -> None:
-        """Say on the set why it has too few pods, say because of a quota."""
+        """Say on the set why it has too few pods, say because of a quota. Once: each try names another pod, and to say so
+        again would be a change of the set, which asks for the next try at once."""
         newest = await self._cluster.get(ReplicaSet, own.name, own.namespace)
         at = to_time(int(self._clock()))
         old = newest.status.conditions
+        said = find_condition(old, REPLICA_FAILURE)
+        if said is not None and (said.status, said.reason) == ("True", "FailedCreate"):
+            return
         told = with_condition(old, REPLICA_FAILURE, True, "FailedCreate", error.message, at)
         if told is not old:
             status: JsonObject = {"status": {"conditions": [to_wire(c) for c in told]}}

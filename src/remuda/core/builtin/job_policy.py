@@ -26,7 +26,7 @@ def judge(job: Job, pod: Pod) -> Verdict:
     if pod.status.phase != "Failed":
         return Verdict()  # deleted before it could say why
     if is_rejection(pod):
-        return Verdict(IGNORE)  # no container ran; kube-controller-manager would count it
+        return Verdict(IGNORE)  # its node's doing; kube-controller-manager would count it
     for number, rule in enumerate(job.spec.pod_failure_policy.get("rules") or ()):
         why = _exit_code(rule, pod) if rule.get("onExitCodes") else _condition(rule, pod)
         if why:

@@ -19,6 +19,8 @@ from remuda.api.meta import to_time
 from remuda.api.remedies import Breaker, BreakerStatus
 from remuda.core.failure.limits import bound
 
+AHEAD_S = 86_400.0
+
 
 class Failed(msgspec.Struct, frozen=True, order=True):
     """One incident of the pool, as the breaker sees it."""
@@ -74,9 +76,10 @@ class BreakerWatch:
 
 def watch_of(breaker: Breaker, failures: Iterable[Failed], pool: int, now: float) -> BreakerWatch:
     """`failures`: of the pool's nodes, in any order, as far back as a day. What lies ahead of `now` counts as of now: a
-    clock that was set back must not hold the breaker open for as long as it was wrong."""
+    clock that was set back must not hold the breaker open for as long as it was wrong. More than a day ahead it counts
+    no more, or it would be of now for ever."""
     watch = BreakerWatch(breaker, pool)
-    for failed in sorted(msgspec.structs.replace(f, at=min(f.at, now)) for f in failures):
+    for failed in sorted(msgspec.structs.replace(f, at=min(f.at, now)) for f in failures if f.at <= now + AHEAD_S):
         watch.add(failed)
     return watch
 

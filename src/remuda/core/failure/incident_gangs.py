@@ -229,14 +229,19 @@ class _Look:
             return closed(status, IncidentOutcome.FALSE_ALARM, text, self.now)
         last = told[-1]
         step = max(r.step_at_fault for r in told)
-        if last.first_step_at is not None and job.status.progress.step > step:
-            text = f"{target} got past step {step}, where it failed, in attempt {last.attempt}."
+        # Another interruption may have come before its first step; then the gang got on with that one's attempt.
+        back = next(
+            (r for r in job.status.recoveries if r.attempt >= last.attempt and r.first_step_at is not None), None
+        )
+        if back is not None and job.status.progress.step > step:
+            text = f"{target} got past step {step}, where it failed, in attempt {back.attempt}."
             return closed(status, IncidentOutcome.CURED, text, self.now)
-        if last.first_step_at is not None:
+        if back is not None:
             phase, text = IncidentPhase.VERIFYING, f"{target} runs again; closed when it is past step {step}."
         else:
             phase = IncidentPhase.OPEN
-            text = f"{target} was interrupted ({status.verdict.reason}). Waits for the first step of attempt {last.attempt}"
+            waits = max(last.attempt, job.status.attempt)
+            text = f"{target} was interrupted ({status.verdict.reason}). Waits for the first step of attempt {waits}"
             text += f": {job.status.message}" if job.status.message else "."
         return msgspec.structs.replace(status, phase=phase, message=text)
 

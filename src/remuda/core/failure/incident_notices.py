@@ -16,10 +16,12 @@ from datetime import datetime
 import msgspec
 
 from remuda.api.codec import to_wire
+from remuda.api.conditions import find_condition
 from remuda.api.incidents import Incident, IncidentOutcome, RemedyOutcome
 from remuda.api.meta import JsonObject, KObject, to_seconds
 from remuda.api.remedies import RemedyPolicy, Webhook
 from remuda.core.failure.incidents import is_workload_key, subject_words
+from remuda.core.failure.rungs import LADDER, ladder_has_ended
 
 ANNOTATION = "remuda.dev/notified"
 MAX_AGE_S = 3600.0
@@ -57,6 +59,11 @@ def notices_of(incident: Incident) -> list[Notice]:
             text = f"{what}: {record.key} ({record.action}) {record.outcome.value}.{about} ({incident.name})"
             at = record.ended_at or record.started_at
             found.append(Notice(f"{REMEDY}/{record.key}/{record.outcome.value}", REMEDY, at, text))
+    ladder = find_condition(status.conditions, LADDER)
+    if ladder is not None and ladder_has_ended(incident):
+        at = ladder.last_transition_time
+        id = f"{REMEDY}/ended/{int(to_seconds(at)) if at is not None else 0}"
+        found.append(Notice(id, REMEDY, at, f"{what}: {ladder.message} ({incident.name})"))
     if status.closed_at is not None:
         text = (
             f"{what}: {status.outcome}. {status.message} {status.lost_gpu_hours:.2f} GPU-hours lost. ({incident.name})"
@@ -115,8 +122,8 @@ def body_of(about: Sequence[tuple[KObject, Notice]]) -> JsonObject:
     if len(texts) == 1:
         text = texts[0]
     else:
-        more = f"\n... and {len(texts) - NAMED} more" if len(texts) > NAMED else ""
-        text = f"{len(texts)} notices:\n" + "\n".join(texts[:NAMED]) + more
+        more = f"... and {len(texts) - NAMED} more before\n" if len(texts) > NAMED else ""
+        text = f"{len(texts)} notices:\n{more}" + "\n".join(texts[-NAMED:])  # the newest say where things stand
     entries = [{"event": notice.event, **_facts(obj)} for obj, notice in about]
     body: JsonObject = {"text": text, **entries[0]}
     if len(entries) > 1:

@@ -19,9 +19,11 @@ from remuda.core.failure.drain import DrainPlan, DrainRequest, other_actor, owne
 from remuda.core.failure.holding import Holder, held_on
 from remuda.core.failure.incidents import is_workload_key
 from remuda.core.failure.ladder_case import Case, ObjectCall, Step, order_id
+from remuda.core.failure.ladder_clock import rebased
 from remuda.core.failure.ladder_hooks import hook_body
 from remuda.core.failure.limits import Held
 from remuda.core.failure.rungs import DEVICE_IN_USE, NODE_IN_USE, NODE_TAKEN, RECYCLES, VERIFY_S, Stage, device_records
+from remuda.core.failure.timers import SKEW_S
 
 GRACE_S = 10.0  # after a deadline: the agent's own word of it may be on its way
 POLL_S = 5.0  # between two looks at an object of a hook
@@ -46,7 +48,7 @@ class Climber:
         self.case = case
         self.now = now
         self.workload = [r for r in case.incident.status.remedies if is_workload_key(r.key)]
-        self.records = device_records(case.incident.status.remedies)
+        self.records = rebased(device_records(case.incident.status.remedies), now)
         self.looks: list[float] = []
         self.why_not: list[str] = []
         self.soak_until: float | None = None
@@ -250,8 +252,12 @@ class Climber:
 
     @property
     def _opened(self) -> float:
-        opened = self.case.incident.status.opened_at
-        return to_seconds(opened) if opened is not None else self.now
+        """When the incident began. A time ahead of the clock is no time: then the object's own counts, or it was long ago."""
+        status, meta = self.case.incident.status, self.case.incident.metadata
+        if status.opened_at is None:
+            return self.now
+        times = [to_seconds(t) for t in (status.opened_at, meta.creation_timestamp) if t is not None]
+        return next((t for t in times if t <= self.now + SKEW_S), 0.0)
 
     def _holders(self) -> list[Holder]:
         devices, name = self.case.devices, self.case.subject.device
@@ -295,7 +301,8 @@ class Climber:
             self.amend(record.key, _outcome(bad.outcome), bad.reason, bad.message)
             return NEXT
         if len(ended) == len(targets):
-            times = [to_seconds(a.time) for a in ended if a.time is not None]
+            started = to_seconds(record.started_at) if record.started_at is not None else self.now
+            times = [at for a in ended if a.time is not None and started <= (at := to_seconds(a.time)) <= self.now]
             words = " ".join(dict.fromkeys(a.message for a in ended if a.message))
             self.amend(record.key, RemedyOutcome.SUCCEEDED, "", words, max(times, default=self.now))
             if record.action == Action.TICKET:

@@ -4,8 +4,9 @@ An agent tells a signal twice: over its stream at once, and in NodeDevices when 
 first until the second arrives, so that a verdict need not wait for it. It is a cache of news and nothing else: a manager that
 starts without it judges the same, a moment later.
 
-Of a code that is said again and again one signal is held, as in the record: a driver's noise costs little and cannot push out the
-fault that took a device out of use.
+What can change no verdict (codes that an application causes, by far the most frequent) is not held, and nobody has to look.
+Of a code that is said again and again one signal is held, as in the record: a driver's noise costs little and cannot push out
+the fault that took a device out of use.
 
 Streams repeat and reorder. What was heard is applied in the order of its times; what takes others back never takes back what is
 newer than it; a time ahead of the manager's clock is taken for now; and a signal older than `FORGET_S` when it is heard is left
@@ -19,27 +20,35 @@ from __future__ import annotations
 
 import msgspec
 
-from remuda.api.devices import NodeDevices, ObservedDevice, Signal
+from remuda.api.devices import DeviceState, NodeDevices, ObservedDevice, Signal
 from remuda.api.meta import to_seconds, to_time
 from remuda.core.devices.faults import classify
 from remuda.core.failure.timers import SKEW_S, is_repeat, with_signal
+from remuda.core.failure.trend import is_minor
 
 FORGET_S = 30.0
 MAX_PER_DEVICE = 32
+MAX_DEVICES = 1024  # of one node: slices included, no machine has more; names that no device has are not to pile up
 
 
 class SignalOverlay:
     def __init__(self) -> None:
         self._heard: dict[str, dict[str, list[tuple[float, Signal]]]] = {}  # node -> device -> (heard at, signal)
 
-    def hear(self, node: str, device: str, signal: Signal, now: float) -> None:
+    def hear(self, node: str, device: str, signal: Signal, now: float) -> bool:
+        """Whether it may change a verdict, so that somebody has to look."""
+        if not is_of_weight(signal):
+            return False
         if signal.time is not None:
             age = now - to_seconds(signal.time)
             if age > FORGET_S:
-                return
+                return False
             if age < -SKEW_S:
                 signal = msgspec.structs.replace(signal, time=to_time(now))
-        kept = self._heard.setdefault(node, {}).setdefault(device, [])
+        of_node = self._heard.setdefault(node, {})
+        if device not in of_node and len(of_node) >= MAX_DEVICES:
+            del of_node[next(iter(of_node))]
+        kept = of_node.setdefault(device, [])
         place = _standing(kept, signal)
         if place is None:
             kept.append((now, signal))
@@ -49,6 +58,7 @@ class SignalOverlay:
         else:
             del kept[place]
             kept.append((now, signal))
+        return True
 
     def merged(self, node: NodeDevices, now: float) -> NodeDevices:
         """The node's record with what was heard since; the same object when that adds nothing."""
@@ -72,6 +82,13 @@ class SignalOverlay:
         for _, signal in sorted(kept, key=_said_at) if len(kept) > 1 else kept:
             device = _after(device, signal)
         return device
+
+
+def is_of_weight(signal: Signal) -> bool:
+    """Whether it says something against a device, or takes something back, or is remembered for a trend."""
+    fault = classify(signal.source, signal.code)
+    is_harmless = fault.effect is DeviceState.HEALTHY and not (fault.clears or fault.retracts or fault.debounced)
+    return not is_harmless or is_minor(signal)
 
 
 def _said_at(heard: tuple[float, Signal]) -> float:

@@ -16,9 +16,21 @@ from fnmatch import fnmatchcase
 import msgspec
 
 from remuda.api.devices import DeviceState
+from remuda.api.errors import Refusal
 from remuda.api.incidents import IncidentVerdict
 from remuda.api.meta import ObjectMeta, to_seconds
-from remuda.api.remedies import DEFAULT_POLICY, Action, Ladder, Pause, PolicySelector, RemedyPolicy, Rung
+from remuda.api.policy_validation import MAX_PATTERN, MAX_PATTERNS, check_policy
+from remuda.api.remedies import (
+    DEFAULT_POLICY,
+    Action,
+    Ladder,
+    Mode,
+    Pause,
+    PolicySelector,
+    RemedyPolicy,
+    RemedyPolicySpec,
+    Rung,
+)
 from remuda.core.devices.faults import DeviceRemedy, fault_table
 
 ANY_FAULT = "*"
@@ -51,6 +63,32 @@ BUILT_IN_LADDERS: tuple[Ladder, ...] = (
 )
 
 BUILT_IN = RemedyPolicy(metadata=ObjectMeta(name=DEFAULT_POLICY))
+
+
+INVALID = "Invalid"
+_NO_TYPE = "\0"  # matches no device
+
+
+def refusal_of(policy: RemedyPolicy) -> Refusal | None:
+    """Why it would not have been let in. Where the API checks types alone, one that contradicts itself may be there."""
+    try:
+        check_policy(policy)
+    except Refusal as refusal:
+        return refusal
+    return None
+
+
+def in_force(policy: RemedyPolicy) -> RemedyPolicy:
+    """The policy as it is acted on. One that would not have been let in still has its nodes, so that no milder policy gets
+    them by somebody's slip, but nothing is done to them: it observes."""
+    if refusal_of(policy) is None:
+        return policy
+    asked, selector = policy.spec.selector, PolicySelector()
+    if policy.name != DEFAULT_POLICY:
+        patterns = [p for p in asked.device_types if len(p) <= MAX_PATTERN][:MAX_PATTERNS]
+        selector = PolicySelector(patterns or ([_NO_TYPE] if asked.device_types else []), asked.nodes)
+    spec = RemedyPolicySpec(selector=selector, priority=policy.spec.priority, mode=Mode.OBSERVE)
+    return msgspec.structs.replace(policy, spec=spec)
 
 
 class Overlap(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""Pods that their node refused to admit: no container ran, so it is nobody's failure but the infrastructure's. Pure.
+"""Pods that their node refused to admit, new or after its reboot: nobody's failure but the infrastructure's. Pure.
 
 A refused pod is not charged to its workload. It is tried again after `retry_after(n)`, n being how many of its owner's were
 refused in a row: 1, 2, 4 ... seconds, at most five minutes. The count is kept on the pods themselves (`remuda.dev/rejections`),
@@ -59,11 +59,10 @@ DEFAULT = Limits()
 
 
 def is_rejection(pod: Pod) -> bool:
-    """Refused at admission: Failed, for one of the kubelet's reasons, and no container ever ran."""
+    """Refused at admission: Failed, for one of the kubelet's reasons, which it gives to no other end. Its containers may have
+    run: after a reboot a node admits its pods anew, and one that comes before its plugin is refused."""
     status = pod.status
-    if status.phase != "Failed" or not (status.reason in _REASONS or status.reason.startswith(_OUT_OF)):
-        return False
-    return not any(s.state.terminated or s.state.running or s.restart_count for s in status.container_statuses)
+    return status.phase == "Failed" and (status.reason in _REASONS or status.reason.startswith(_OUT_OF))
 
 
 def retry_after(n: int) -> float:

@@ -59,6 +59,8 @@ class Offer(msgspec.Struct, frozen=True):
     why_no_room: str = ""
     is_segmented: bool = False
     segment_fits: str | None = None  # a domain that would take the segments that lost pods, whole
+    lent: int = 0  # of those that no spare can replace, how many could have the place of a spare that is lent
+    recall_s: float = 0.0  # until whoever has those places is gone
     shrinks_to: int = 0  # ranks the gang may go on with, without the lost ones; 0 = all or nothing
 
 
@@ -84,6 +86,7 @@ class Choice(msgspec.Struct, frozen=True):
     message: str
     price_gpu_hours: float
     why_not: tuple[str, ...] = ()
+    recalled: int = 0  # lent places that are called back, with RecallSpare
 
 
 class _Rung(msgspec.Struct, frozen=True):
@@ -110,7 +113,7 @@ def causes_of(faults: Sequence[Fault]) -> list[Cause]:
 
 def choose_remedy(faults: Sequence[Fault], offer: Offer, costs: Costs, wanted: Remedy | None = None) -> Choice:
     """The cheapest rung that cures all `faults` at once. `wanted`: the rung the job asks for; it is taken when it is possible
-    and cures, whatever the others cost. A parked spare is as good as a new pod."""
+    and cures, whatever the others cost. A spare, parked or lent, is as good as a new pod."""
     root = root_fault(faults)
     lost = [f for f in faults if f.lost]
     rungs, waits_for = _ladder(lost, offer, costs)
@@ -122,7 +125,8 @@ def choose_remedy(faults: Sequence[Fault], offer: Offer, costs: Costs, wanted: R
         if not rung.blocked:
             following = prices[rung.remedy]
     open_rungs = [r for r in rungs if not r.blocked]
-    asked_for = {wanted, Remedy.PROMOTE_SPARE} if wanted is Remedy.REPLACE_POD else {wanted}
+    as_good = {Remedy.PROMOTE_SPARE, Remedy.RECALL_SPARE} if wanted is Remedy.REPLACE_POD else set()
+    asked_for = {wanted, *as_good}
     best = min([r for r in open_rungs if r.remedy in asked_for] or open_rungs, key=lambda r: prices[r.remedy])
     why_not = tuple(
         _why_not(r, prices[r.remedy], wanted)
@@ -137,6 +141,7 @@ def choose_remedy(faults: Sequence[Fault], offer: Offer, costs: Costs, wanted: R
         message=root.message,
         price_gpu_hours=prices[best.remedy] / 3600,
         why_not=(*why_not, f"{best.remedy} at once: {waits_for}") if waits_for else why_not,
+        recalled=min(offer.lent, max(len(lost), 1) - offer.spares) if best.remedy is Remedy.RECALL_SPARE else 0,
     )
 
 
@@ -171,16 +176,29 @@ def _ladder(lost: Sequence[Fault], offer: Offer, costs: Costs) -> tuple[list[_Ru
         _Rung(Remedy.RESTART_IN_PLACE, costs.restart_s, 0.0, NOT_CURED_IN_PLACE[tries], no_place),
         _Rung(Remedy.PROMOTE_SPARE, costs.restart_s, refill, NOT_CURED_ELSEWHERE, no_spare),
         _Rung(Remedy.REPLACE_POD, costs.restart_s + new_pod_s, 0.0, NOT_CURED_ELSEWHERE, no_room),
+        *_recall(offer, costs, short),
         *_move_segment(offer, costs),
         _Rung(Remedy.REPLACE_GANG, costs.restart_s + 2 * new_pod_s, 0.0, NOT_CURED_ELSEWHERE, no_gang),
     ]
     if all(r.blocked for r in rungs):
         # Nothing is possible now. The replacement is asked for and the barrier stays closed until there is room for it; or the
         # gang goes on without, where it may.
-        rungs[2] = _Rung(Remedy.REPLACE_POD, costs.wait_s, 0.0, NOT_CURED_ELSEWHERE)
+        waits = _Rung(Remedy.REPLACE_POD, costs.wait_s, 0.0, NOT_CURED_ELSEWHERE)
+        rungs = [waits if r.remedy is Remedy.REPLACE_POD else r for r in rungs]
         shrink = _shrink(offer, costs)
-        return [*rungs, *shrink], "" if shrink and _is_cheaper(shrink[0], rungs[2], costs) else no_room
+        return [*rungs, *shrink], "" if shrink and _is_cheaper(shrink[0], waits, costs) else no_room
     return rungs, ""
+
+
+def _recall(offer: Offer, costs: Costs, short: int) -> list[_Rung]:
+    """A lent place: its borrower's grace, and the start of a pod where the image is there already. What the borrower loses is not
+    the gang's to count: it has agreed."""
+    if not offer.lent or short <= 0:
+        return []
+    blocked = "" if offer.lent + offer.room_in_domain >= short else f"{offer.lent} lent, {short} needed"
+    pull_s = costs.pull_s if offer.lent < short else 0.0
+    seconds = costs.restart_s + offer.recall_s + costs.new_pod_s + pull_s
+    return [_Rung(Remedy.RECALL_SPARE, seconds, 0.0, NOT_CURED_ELSEWHERE, blocked)]
 
 
 def _move_segment(offer: Offer, costs: Costs) -> list[_Rung]:
@@ -217,6 +235,8 @@ def can_move(faults: Sequence[Fault], offer: Offer, *, whole: bool = True) -> bo
     """Whether there is somewhere to go right now. `whole`: moving the gang is a way, too."""
     moved = max(1, sum(1 for f in faults if f.lost))
     if offer.spares >= moved or offer.spares + offer.room_in_domain >= moved:
+        return True
+    if whole and offer.spares + offer.room_in_domain + offer.lent >= moved:
         return True
     return whole and (offer.gang_fits is not None or offer.segment_fits is not None)
 

@@ -18,8 +18,16 @@ import msgspec
 from remuda.api.conditions import is_true
 from remuda.api.core_v1 import Node, Pod
 from remuda.api.devices import DeviceOrder, NodeDevices, OrderAnswer
+from remuda.api.errors import Refusal
 from remuda.api.meta import JsonObject, to_seconds, to_time
-from remuda.api.rollouts import NodeRollout, NodeRolloutStatus, NodeStep, RolloutPhase, StepPhase
+from remuda.api.rollouts import (
+    NodeRollout,
+    NodeRolloutStatus,
+    NodeStep,
+    RolloutPhase,
+    StepPhase,
+    check_rollout,
+)
 from remuda.core.failure.drain import DrainPlan, DrainRequest, has_to_go, holder_of, node_patch, other_actor, plan_drain
 from remuda.core.failure.ladder_case import Made, ObjectCall
 from remuda.core.failure.limits import bound
@@ -75,6 +83,12 @@ def selects(rollout: NodeRollout, node: Node) -> bool:
 
 def plan_rollout(seen: RolloutSeen, now: float) -> RolloutPlan:
     rollout = seen.rollout
+    if not rollout.is_over and (refused := _refusal(rollout)) is not None:
+        because = f"{refused.reason}: {refused.message} {refused.fix}"
+        stopped = msgspec.structs.replace(rollout.status, phase=RolloutPhase.STOPPED, stopped_because=because)
+        return RolloutPlan(rollout, stopped, {}, {}, (), {}, None)
+    if _is_cut_short(rollout):
+        return RolloutPlan(rollout, rollout.status, {}, {}, (), {}, None)
     steps = [_advance(seen, step, now) for step in rollout.status.steps]
     steps += [_begun(seen, name, now, is_canary) for name, is_canary in _next(seen, steps)]
     status = _status(seen, steps)
@@ -93,6 +107,20 @@ def plan_rollout(seen: RolloutSeen, now: float) -> RolloutPlan:
     is_waiting = status.phase in (RolloutPhase.CANARY, RolloutPhase.ROLLING)
     look = LOOK_S if is_moving or is_waiting else None
     return RolloutPlan(rollout, status, patches, orders, tuple(drains), calls, look)
+
+
+def _refusal(rollout: NodeRollout) -> Refusal | None:
+    """Why it would not have been let in. Where the API checks types alone, it may be there all the same: it is stopped."""
+    try:
+        check_rollout(rollout)
+    except Refusal as refusal:
+        return refusal
+    return None
+
+
+def _is_cut_short(rollout: NodeRollout) -> bool:
+    """Stopped although no node failed: it was invalid, and begins nothing more. Nodes it had begun stay out of use."""
+    return rollout.status.phase is RolloutPhase.STOPPED and not rollout.status.failed
 
 
 # --- which nodes ------------------------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from remuda.core.placement.driver import check_driver, driver_of, is_older
 from remuda.core.placement.keeping import keep
 from remuda.core.placement.refusal import no_room
 from remuda.core.placement.requests import Amounts, is_extended, requests_of
+from remuda.core.placement.reserving import opened
 from remuda.core.placement.room import Room, lacks
 from remuda.core.placement.snapshot import NodeView, Snapshot, tolerates
 
@@ -152,13 +153,16 @@ def plan_in_steps(snapshot: Snapshot, asks: Iterable[GangAsk], gangs_per_step: i
         domain_of[ask.key] = ask.pinned
         before = len(refused)
         if ask.members:
-            placed = refusals.get(ask.shape) or place_members(snapshot, ask, room)
+            with opened(room, snapshot.reserved, ask.key) as has_more:
+                placed = (None if has_more else refusals.get(ask.shape)) or place_members(snapshot, ask, room)
+                if not isinstance(placed, Refusal):
+                    _take(snapshot, room, placed)
             if isinstance(placed, Refusal):
-                refusals[ask.shape] = placed
+                if not has_more:
+                    refusals[ask.shape] = placed
                 refused.extend((pod, placed) for pod in ask.members)
             else:
                 domain_of[ask.key] = snapshot.domain_of(placed[0].node, ask.topology)
-                _take(snapshot, room, placed)
                 done.extend(placed)
                 refused.extend(_left_over(snapshot, ask, placed, room))
         if ask.keeps and len(refused) > before:
@@ -169,11 +173,12 @@ def plan_in_steps(snapshot: Snapshot, asks: Iterable[GangAsk], gangs_per_step: i
     _keep(snapshot, room, keepers)
     for ask in gangs:
         for spare in ask.spares:
-            placed = _place_spare(snapshot, spare, ask.topology, domain_of[ask.key], room)
-            if isinstance(placed, Refusal):
-                refused.append((spare, placed))
-                continue
-            _take(snapshot, room, placed)
+            with opened(room, snapshot.reserved, ask.key):
+                placed = _place_spare(snapshot, spare, ask.topology, domain_of[ask.key], room)
+                if isinstance(placed, Refusal):
+                    refused.append((spare, placed))
+                    continue
+                _take(snapshot, room, placed)
             done.extend(placed)
     yield PlacementPlan(tuple(done), tuple(refused))
 

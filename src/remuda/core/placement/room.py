@@ -21,6 +21,7 @@ class Room:
         self.worn = worn or [0] * len(free)  # Degraded ones, for pods that tolerate them
         self.left = left  # the mappings are replaced, never changed: the log holds the old ones
         self.kept: dict[int, str] = {}  # nodes whose rest is kept for a gang
+        self.claimed: dict[int, int] = {}  # rows of reserved places that their askers took
         self._log: list[tuple[int, int, Amounts, int]] = []  # node, what it had before
 
     @classmethod

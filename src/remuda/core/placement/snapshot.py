@@ -17,7 +17,7 @@ is withheld on a node (`NodeDevices.withheld`) is offered there as none.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import msgspec
@@ -28,6 +28,7 @@ from remuda.api.devices import DeviceState, NodeDevices, Observed
 from remuda.api.names import ANNOTATION_DEVICES, RESOURCE_GPU
 from remuda.core.placement.leaving import leaving_of
 from remuda.core.placement.requests import PODS, Amounts, amount, amounts_of, is_extended, requests_of
+from remuda.core.placement.reserving import Places, Reservation, places_by_asker
 
 SUSPECT = 100  # penalty of a node in a suspect domain; what its own failures add stays below
 
@@ -63,6 +64,7 @@ class Snapshot:
     free: tuple[int, ...]
     left: tuple[Amounts, ...]
     worn: tuple[int, ...] = ()  # per node: the mask of free Degraded devices; empty = none anywhere
+    reserved: Mapping[str, Places] = field(default_factory=dict)  # by asker: what is free for it alone, and in no mask
 
     def domains(self, key: str) -> Mapping[str, list[int]]:
         """Node indexes per value of the label, least penalty first; with no key the cluster is one domain called ''."""
@@ -123,6 +125,16 @@ class Snapshot:
             tuple(self.worn[ix] for ix in kept) if self.worn else (),
         )
 
+    def opened_to(self, asker: str) -> Snapshot:
+        """The picture for one that places are reserved for."""
+        mine = self.reserved.get(asker, ())
+        if not mine:
+            return self
+        free = list(self.free)
+        for ix, rows in mine:
+            free[ix] |= rows
+        return Snapshot(self.nodes, tuple(free), self.left, self.worn)
+
     def releasing(self, held: Iterable[tuple[str, Iterable[str], Amounts]]) -> Snapshot:
         """The picture if those (node, device ids, requests) were given back: what a gang could have if it let go first."""
         at = self.index
@@ -161,9 +173,10 @@ def build_snapshot(
     dead: frozenset[str] = frozenset(),
     assumed: Mapping[str, tuple[str, tuple[str, ...]]] | None = None,
     penalties: Mapping[str, int] | None = None,
+    reserved: Iterable[Reservation] = (),
 ) -> Snapshot:
     """`dead`: nodes whose lease ran out. `assumed`: uid -> (node, devices) of bindings not seen back yet. `penalties`: by
-    node."""
+    node. `reserved`: places that only some may have."""
     against = penalties or {}
     ledger = {nd.name: nd for nd in node_devices}
     views = tuple(
@@ -186,7 +199,23 @@ def build_snapshot(
     taken = [mask_of(v.devices, held[v.name]) for v in views]
     free = tuple(v.usable & ~mask for v, mask in zip(views, taken, strict=True))
     worn = tuple(v.worn & ~mask for v, mask in zip(views, taken, strict=True))
-    return Snapshot(views, free, tuple(left[v.name] for v in views), worn)
+    picture = Snapshot(views, free, tuple(left[v.name] for v in views), worn)
+    return _reserving(picture, reserved)
+
+
+def _reserving(picture: Snapshot, reserved: Iterable[Reservation]) -> Snapshot:
+    """The picture without what is reserved. A Degraded device in such a place is nobody's."""
+    free, worn = list(picture.free), list(picture.worn)
+    found: list[tuple[Reservation, int, int]] = []
+    for reservation in reserved:
+        if (ix := picture.index.get(reservation.node)) is not None:
+            rows = mask_of(picture.nodes[ix].devices, reservation.devices)
+            found.append((reservation, ix, rows & picture.free[ix]))
+            free[ix] &= ~rows
+            worn[ix] &= ~rows
+    if not found:
+        return picture
+    return Snapshot(picture.nodes, tuple(free), picture.left, tuple(worn), places_by_asker(found))
 
 
 def _reported(devices: NodeDevices | None) -> Iterable[str]:

@@ -23,6 +23,7 @@ from remuda.api.names import (
 )
 from remuda.core.placement.gang import GangAsk, Segment, ask_of
 from remuda.core.placement.keeping import kept_nodes
+from remuda.core.placement.reserving import pod_key
 
 SLACK_S = 2.0  # after a pod's grace: its node needs a moment to say that it is gone
 
@@ -40,7 +41,7 @@ def gather_gangs(
     groups: dict[str, list[Pod]] = {}
     for pod in pods:
         gang = pod.labels.get(LABEL_GANG)
-        groups.setdefault(f"{pod.namespace}/{gang}" if gang else f"{pod.namespace}/pod/{pod.name}", []).append(pod)
+        groups.setdefault(f"{pod.namespace}/{gang}" if gang else pod_key(pod.namespace, pod.name), []).append(pod)
     order = sorted(groups.items(), key=lambda item: (min(created_at(p) for p in item[1]), item[0]))
     return [
         _with_kept(_gang(key, found, siblings, domain_of), found, now)

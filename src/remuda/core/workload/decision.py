@@ -5,7 +5,8 @@ In this order, and the first that has something to say decides:
   1 a failure rule       Fail ends the job (RuleFail, the rule is named). RestartInPlace, ReplacePod and ReplaceGang are taken
                          when they are possible, else the cheapest other rung that cures. Ignore restarts in place and charges
                          nobody. `charge` names the budget that pays instead of the cause's own.
-  2 the same step        The limit-th failure at one step is charged to the code, whatever broke; one more ends the job.
+  2 the same step        The limit-th failure at one step, of two pods or more, is charged to the code, whatever broke; one more
+                         ends the job.
   3 deviceFailed         Fail ends the job (DeviceFailed); the rungs work as above. RestartInPlace never cures a broken device and
                          is refused (InPlaceRefused): the next rung is taken. Ignore is no decision: such a device is no
                          fault while its rank runs (see `faults`).
@@ -60,7 +61,7 @@ def decide(look: Look, faults: Sequence[Fault]) -> Decision:
     if ruling is not None:
         return _by_rule(look, faults, ruling)
     root = root_fault(faults)
-    count, limit = failures_at_step(look, root), look.spec.failure.same_step_limit
+    count, limit = failures_at_step(look, faults), look.spec.failure.same_step_limit
     if limit and count >= limit and not root.planned:
         return _by_step(look, faults, count)
     view = look.views.get(root.uid)
@@ -83,7 +84,8 @@ def _by_rule(look: Look, faults: Sequence[Fault], ruling: Ruling) -> Decision:
     rule, first = ruling.rule, root_fault(ruling.matched)
     charge: tuple[Cause, ...] | None = (rule.charge,) if rule.charge is not None else None
     if rule.action is RuleAction.FAIL:
-        code = f" with exit code {first.code}" if first.code is not None else ""
+        is_said = first.code is None or f"exit code {first.code}" in first.message
+        code = "" if is_said else f" with exit code {first.code}"
         text = f"Rule `{ruling.name}` ends the job: {first.pod} failed{code}: {first.message}"
         return _failing(faults, RULE_FAIL, text, charge=charge, rule=ruling.name)
     if rule.action is RuleAction.IGNORE:

@@ -104,6 +104,9 @@ def _deletion(view: PodView, fault: _MakeFault) -> Fault:
 def _running_fault(job: TrainingJob, view: PodView, fault: _MakeFault, now: float) -> Fault | None:
     """The barrier is open: everyone is at work on this attempt."""
     report = view.report
+    if report is not None and report.planned and report.state in ("gone", "parked"):
+        text = f"{view.pod.spec.node_name} was stopped on purpose, and {view.pod.name}'s launcher with it."
+        return fault(Cause.MAINTENANCE, "NodeStopped", text, lost=False)
     if report is None or report.state in ("gone", "parked") or report.attempt < job.status.attempt:
         return fault(Cause.INFRA, "LauncherDied", f"{view.pod.name}'s launcher ended.", lost=False)
     if report.state == "exited" and report.code:

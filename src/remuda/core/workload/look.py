@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
+from remuda.api.core_v1 import Pod
 from remuda.api.meta import JsonObject
 from remuda.api.training import Recovery, Role, TrainingJob, TrainingJobSpec, TrainingJobStatus
 from remuda.api.validation import gpus_of
@@ -18,6 +19,15 @@ from remuda.core.failure.samples import GangSlow
 from remuda.core.placement.snapshot import Snapshot
 from remuda.core.workload.gang import PodView
 from remuda.core.workload.stages import present_roles
+
+
+class LendingView(msgspec.Struct, frozen=True):
+    """What a gang that lends sees beyond itself: preemptible pods the scheduler has refused, oldest first; those and its
+    borrowers, by uid; and one node as the gang may have it."""
+
+    waiting: tuple[Pod, ...]
+    pods: Mapping[str, Pod]
+    picture: Callable[[str], Snapshot]
 
 
 class GangObserved(msgspec.Struct, frozen=True):
@@ -31,6 +41,15 @@ class GangObserved(msgspec.Struct, frozen=True):
     refusal: str = ""
     slow: GangSlow | None = None
     heard_since: float = 0.0
+    lending: LendingView | None = None  # of a gang that lends, or has lent
+
+
+class Recalled(msgspec.Struct, frozen=True):
+    """A borrower that has to give a place back: told, and deleted with its grace."""
+
+    pod: Pod
+    reason: str
+    message: str
 
 
 class Doomed(msgspec.Struct, frozen=True):
@@ -49,12 +68,13 @@ class Quarantine(msgspec.Struct, frozen=True):
 
 
 class TrainingPlan(msgspec.Struct, frozen=True):
-    """Applied in this order: status (raises the attempt: the fence comes first), quarantine, deletes, creates."""
+    """Applied in this order: status (raises the attempt: the fence comes first), quarantine, deletes, recalls, creates."""
 
     status: TrainingJobStatus
     quarantine: tuple[Quarantine, ...] = ()
     delete: tuple[Doomed, ...] = ()
     create: tuple[JsonObject, ...] = ()
+    recall: tuple[Recalled, ...] = ()
     look_again_s: float | None = None
     is_over: bool = False  # the job itself is to go: it ended long enough ago
 
@@ -68,6 +88,7 @@ class Look:
         self.refusal = observed.refusal
         self.slow = observed.slow
         self.heard_since = observed.heard_since
+        self.lending = observed.lending
         self.now = now
         self.views = {v.uid: v for v in sorted(observed.pods, key=lambda v: (v.index, v.uid))}
         self.doomed: dict[str, Doomed] = {}

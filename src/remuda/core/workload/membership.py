@@ -26,6 +26,7 @@ from remuda.core.workload.barrier import is_overdue
 from remuda.core.workload.elastic import missing_of
 from remuda.core.workload.faults import NOT_STOPPED
 from remuda.core.workload.gang import CLOSED, PodView
+from remuda.core.workload.loans import lent_count, places_called_back, places_returned
 from remuda.core.workload.look import Look
 from remuda.core.workload.outcome import fail, fail_over_budget, refused, waiting_pods
 from remuda.core.workload.pods import build_pod
@@ -273,13 +274,14 @@ def _ask_for_role(look: Look, role: Role) -> None:
         _ask_for_segments(look, role)
         return
     free, vacant = look.free(role.name), look.vacant(role)
-    wanted = (look.spec.spares if role is look.spec.roles[0] else 0) + missing_of(look, role.name)
+    spares_wanted = max(0, look.spec.spares - lent_count(look, role.name)) if role is look.spec.roles[0] else 0
+    wanted = spares_wanted + missing_of(look, role.name)
     placed = sum(1 for v in free if v.is_bound and not v.is_spare)
     waiting = [v for v in free if not v.is_bound and not v.is_spare]
     missing = max(0, vacant - placed)
     for view in waiting[missing:]:
         look.doom(view.uid)
-    old_places = places_to_return_to(look, role.name)[len(waiting) :]
+    old_places = [*places_called_back(look, role.name), *places_to_return_to(look, role.name)][len(waiting) :]
     lost = places_lost(look, role.name)[len(waiting) :]
     for number in range(missing - len(waiting)):
         place = placed + len(waiting) + number
@@ -295,8 +297,9 @@ def _ask_for_role(look: Look, role: Role) -> None:
     count = sum(1 for v in free if v.is_spare) + max(0, placed - vacant)
     for view in spares[::-1][: max(0, count - wanted)]:
         look.doom(view.uid)
-    for _ in range(wanted - count):
-        _make(look, role, spare=True)
+    returned = places_returned(look, role.name)
+    for number in range(wanted - count):
+        _make(look, role, spare=True, prefer=returned[number] if number < len(returned) else "")
 
 
 def _ask_for_segments(look: Look, role: Role) -> None:

@@ -6,7 +6,8 @@ any other (`planned`), so that remedy, budget, record and barrier are those of e
 
 A slow device (row 80): the job's policy says carry on, swap at the next checkpoint, or swap now. At a checkpoint it is swapped
 when that pays: slow-down x the time the job still has, against the price of the swap. A checkpoint is asked for once waiting for
-the next one has cost as much as making one does. A gang that is slow without anybody to blame has no slow device, and is left be.
+the next one has cost as much as making one does. Several are swapped in one stop. A gang that is slow without anybody to blame,
+or degraded as a whole for one reason, has no slow device, and is left be.
 
 A node that is about to go (row 76): the gang is asked for a checkpoint at once, and the members there are moved when it is made
 or when the time left is just enough for the move. Without room they stay as long as the node does, with a checkpoint as late as
@@ -23,6 +24,7 @@ from remuda.api.meta import to_seconds
 from remuda.api.training import Cause, DegradedPolicy, Member
 from remuda.core.failure.budgets import charge, exhausted
 from remuda.core.failure.remedy import Choice, Costs, Fault, can_move, choose_remedy, price_of_staying
+from remuda.core.failure.slow_ranks import SLOW_RANK
 from remuda.core.placement.leaving import Leaving
 from remuda.core.workload.gang import OPEN, seconds_of
 from remuda.core.workload.handshake import ask_for_checkpoint, is_fresh, open_request, ready_to_stop, usual_wait_s
@@ -107,12 +109,20 @@ def _leaving_fault(look: Look, member: Member, where: Leaving) -> Fault:
 def slow_members(look: Look) -> list[tuple[Member, Verdict]]:
     found = ((m, look.views.get(m.uid)) for m in look.status.members)
     slow = [(m, v.slow_device) for m, v in found if v is not None and v.slow_device is not None]
+    if _is_everybody(look, slow):
+        return []
     return [(m, verdict) for m, verdict in slow if verdict.reason != GANG_SLOW]
+
+
+def _is_everybody(look: Look, slow: Sequence[tuple[Member, Verdict]]) -> bool:
+    """All of a gang for one reason that is not a comparison with its peers: a power cap, a hot row. Nobody is to blame."""
+    reasons = {verdict.reason for _, verdict in slow}
+    return len(slow) > 1 and len(slow) == len(look.status.members) and len(reasons) == 1 and SLOW_RANK not in reasons
 
 
 def factor_of(look: Look, verdict: Verdict) -> float:
     """How many times slower its ranks work; 1 when the verdict is about something else."""
-    if verdict.reason != "SlowRank":
+    if verdict.reason != SLOW_RANK:
         return 1.0
     found = _FACTOR.search(verdict.message)
     return max(1.0, float(found.group(1))) if found else max(1.0, look.spec.failure.straggler.factor)
@@ -123,10 +133,12 @@ def _swap_slow(look: Look) -> list[Fault]:
     slow = slow_members(look)
     if not slow or policy is DegradedPolicy.CARRY_ON:
         return []
-    worst = max(slow, key=lambda pair: (factor_of(look, pair[1]), -pair[0].rank))
-    fault = _slow_fault(look, *worst)
-    faults = [fault]
-    if _is_over_budget(look, faults) or not can_move(faults, offer_of(look, faults), whole=False):
+    slow.sort(key=lambda pair: (-factor_of(look, pair[1]), pair[0].rank))
+    worst = slow[0]
+    every = [_slow_fault(look, *pair) for pair in slow]
+    # One stop for all of them; when there is not room for all, for the worst.
+    faults = next((f for f in (every, every[:1]) if can_move(f, offer_of(look, f), whole=False)), [])
+    if not faults or _is_over_budget(look, faults):
         return []
     if policy is DegradedPolicy.SWAP_NOW:
         return faults
@@ -135,7 +147,7 @@ def _swap_slow(look: Look) -> list[Fault]:
     if is_fresh(look):
         return faults
     if look.now >= _asks_at(look, worst[1]) and _may_ask(look):
-        ask_for_checkpoint(look, fault.reason, usual_wait_s(look))
+        ask_for_checkpoint(look, faults[0].reason, usual_wait_s(look))
     return []
 
 

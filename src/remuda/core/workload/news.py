@@ -36,6 +36,7 @@ def _news(before: TrainingJobStatus, after: TrainingJobStatus) -> Iterator[News]
     yield from _planned(before, after)
     if after.attempt != before.attempt and before.attempt and not _is_planned(before, after):
         yield _raised(after)
+    yield from _lent(before, after)
     if after.members != before.members:
         yield from _taken(before, after)
     if after.barrier == OPEN and (before.barrier != OPEN or after.attempt != before.attempt):
@@ -65,6 +66,21 @@ def _planned(before: TrainingJobStatus, after: TrainingJobStatus) -> Iterator[Ne
         yield News("RoleSucceeded", f"Every rank of {', '.join(ended)} ended with code 0; what comes after starts.")
     if joined := [role for role in after.joined_roles if role not in before.joined_roles]:
         yield News("RoleJoins", f"It is the turn of {', '.join(joined)}.")
+
+
+def _lent(before: TrainingJobStatus, after: TrainingJobStatus) -> Iterator[News]:
+    """Spares that were lent, called back or returned."""
+    had = {loan.uid: loan for loan in before.loans}
+    for loan in after.loans:
+        old = had.get(loan.uid)
+        place = f"{len(loan.devices)} device{'' if len(loan.devices) == 1 else 's'} of {loan.node}"
+        to = ", ".join(f"{b.namespace}/{b.pod}" for b in loan.borrowers)
+        if old is None or (to and {b.uid for b in loan.borrowers} - {b.uid for b in old.borrowers}):
+            yield News("SpareLent", f"{loan.spare} gives {place} to {to} until the gang needs them.")
+        elif loan.returned_at is not None and old.returned_at is None:
+            yield News("SpareReturned", f"{place} have no borrower any more; a spare is made again.")
+        elif loan.recalled_at is not None and old.recalled_at is None:
+            yield News("SpareRecalled", f"{place} are called back{f' from {to}' if to else ''}: {loan.reason}.", True)
 
 
 def _raised(after: TrainingJobStatus) -> News:

@@ -13,7 +13,7 @@ from remuda.api.codec import from_wire
 from remuda.api.core_v1 import Pod
 from remuda.api.errors import Refusal
 from remuda.api.meta import to_seconds
-from remuda.api.training import Remedy, Role
+from remuda.api.training import Loan, Remedy, Role
 from remuda.api.validation import gpus_of
 from remuda.core.failure.remedy import Costs, Fault, Offer, root_fault
 from remuda.core.placement.gang import GangAsk, PodAsk, ask_of, count_fit, explain, place_members
@@ -22,6 +22,7 @@ from remuda.core.placement.room import Room
 from remuda.core.placement.snapshot import Snapshot
 from remuda.core.workload.faults import NOT_STOPPED
 from remuda.core.workload.gang import PodView
+from remuda.core.workload.loans import coming_back, grace_s, held_by, recallable
 from remuda.core.workload.look import Look
 from remuda.core.workload.pods import build_pod
 
@@ -48,6 +49,8 @@ def offer_for(look: Look, faults: Sequence[Fault], shrinks_to: int = 0) -> Offer
     lost = {f.uid for f in faults if f.lost}
     unstoppable = {f.uid for f in faults if f.reason == NOT_STOPPED}
     room, why = _room(look, with_leavers(look, lost, unstoppable), asks)
+    first = look.spec.roles[0].name
+    lent = recallable(look, first)[: after_parked[first]]
     return Offer(
         spares=needed.total() - after_parked.total(),
         room_in_domain=after_parked.total() - after_coming.total() + room,
@@ -55,13 +58,17 @@ def offer_for(look: Look, faults: Sequence[Fault], shrinks_to: int = 0) -> Offer
         gang_fits=domain_for_gang(look, unstoppable),
         why_no_room=why,
         shrinks_to=shrinks_to,
+        lent=len(lent),
+        recall_s=max((grace_s(look, loan) for loan in lent), default=0.0),
     )
 
 
-def has_room_for(look: Look, waiting: Iterable[PodView]) -> bool:
-    """Whether the gang's own domain can take those pods, now or once pods on their way out are gone."""
+def has_room_for(look: Look, waiting: Iterable[PodView], recalled: Iterable[Loan] = ()) -> bool:
+    """Whether the gang's own domain can take those pods, now or once pods on their way out are gone. `recalled`: loans that
+    would be called back as well."""
     asks = [ask_of(v.pod) for v in waiting]
-    return _room(look, with_leavers(look, set(), set()), asks)[0] >= len(asks)
+    picture = with_leavers(look, set(), set()).releasing(held for loan in recalled for held in held_by(look, loan))
+    return _room(look, picture, asks)[0] >= len(asks)
 
 
 def domain_for_gang(look: Look, unstoppable: Set[str] = frozenset(), *, elsewhere: bool = False) -> str | None:
@@ -143,10 +150,11 @@ def _room(look: Look, picture: Snapshot, asks: Sequence[PodAsk]) -> tuple[int, s
 
 
 def with_leavers(look: Look, lost: Set[str], unstoppable: Set[str]) -> Snapshot:
-    """The picture once the gang's pods that leave are gone."""
+    """The picture once the gang's pods that leave, and borrowers that were called back, are gone."""
     leaving = lost | look.retired_uids | look.doomed.keys()
     views = (v for v in look.views.values() if v.pod.is_deleting or v.uid in leaving)
-    return look.snapshot.releasing(_held(v for v in views if _lets_go(look, v, unstoppable)))
+    gang = _held(v for v in views if _lets_go(look, v, unstoppable))
+    return look.snapshot.releasing([*gang, *coming_back(look)])
 
 
 def released(look: Look, views: Iterable[PodView], unstoppable: Set[str]) -> Snapshot:

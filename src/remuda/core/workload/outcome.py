@@ -13,6 +13,7 @@ from remuda.core.workload.faults import start_deadline
 from remuda.core.workload.gang import CLOSED, OPEN, PodView, seconds_of
 from remuda.core.workload.goodput import at_time, lost_seconds, suspended_s, with_loss
 from remuda.core.workload.hanging import next_hang_look
+from remuda.core.workload.invalid import looked_after
 from remuda.core.workload.lifetime import deadline_of
 from remuda.core.workload.look import Look
 
@@ -62,7 +63,7 @@ def _finish(look: Look) -> None:
     if last is not None and last.first_step_at is None and not last.lost_gpu_seconds:
         goodput, booked = with_loss(look.status, last, look.now, look.fresh.step_seconds, look.gang_gpus)
         look.update(recoveries=[*look.status.recoveries[:-1], booked], goodput=goodput)
-    look.update(finished_at=to_time(look.now), progress=look.fresh, spares=[])
+    look.update(finished_at=to_time(look.now), progress=look.fresh, spares=[], loans=[])
     idle_s = suspended_s(look.status, look.now)
     look.update(goodput=at_time(look.status.goodput, look.status.started_at, 0.0, look.now, idle_s))
     look.create.clear()
@@ -91,6 +92,7 @@ def _conditions(look: Look) -> list[Condition]:
     conditions = _suspended(look, conditions)
     conditions = _complete(look, conditions)
     conditions = _slow(look, conditions)
+    conditions = looked_after(conditions, look.now)
     if look.is_finished:
         kind = "Complete" if status.phase == "Succeeded" else "Failed"
         conditions = with_condition(conditions, kind, True, status.reason, status.message, now)
@@ -124,7 +126,9 @@ def _complete(look: Look, conditions: list[Condition]) -> list[Condition]:
     if status.started_at is None or look.is_finished or status.suspended_at is not None:
         return [c for c in conditions if c.type != GANG_COMPLETE]
     size, least = look.asked_size, sum(r.min_replicas or r.replicas for r in look.spec.roles)
-    there = [m for m in status.members if m.uid in look.views]  # while it runs: whoever cannot go on has closed the barrier
+    there = [
+        m for m in status.members if m.uid in look.views
+    ]  # while it runs: whoever cannot go on has closed the barrier
     if status.barrier == CLOSED:
         views = ((m, look.views[m.uid]) for m in there)
         there = [m for m, view in views if view.is_usable and view.is_ready_for(status.attempt)]

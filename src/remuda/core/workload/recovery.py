@@ -24,6 +24,7 @@ from remuda.core.workload.elastic import growth, resize, sizes_without, stranded
 from remuda.core.workload.faults import LOSS_NOT_FINITE, NOT_STOPPED
 from remuda.core.workload.gang import CLOSED, OPEN, seconds_of
 from remuda.core.workload.goodput import moved_loss, with_loss
+from remuda.core.workload.lending import call_back
 from remuda.core.workload.look import Look, Quarantine
 from remuda.core.workload.membership import ask_for_pods, check_rejections, fill_ranks, pause_until, retire
 from remuda.core.workload.offer import domain_for_gang, has_room_for, worst_fault
@@ -54,6 +55,8 @@ def recover(look: Look, found: Sequence[Fault]) -> None:
     dropped = _dropped(look, choice, faults)
     if choice.remedy is Remedy.MOVE_SEGMENT:
         segments.forget_domains(look, segments.hit_segments(look, dropped))
+    if choice.remedy is Remedy.RECALL_SPARE:
+        call_back(look, look.spec.roles[0].name, choice.recalled, choice.reason, choice.message)
     if is_explained:
         _reattribute(look, root)
     if is_same and look.under_way is not None:
@@ -234,6 +237,7 @@ def raise_attempt(look: Look, *, is_move: bool) -> None:
         attempt_raised_at=to_time(look.now),
         members=[m for m in status.members if m.uid in look.views and m.uid not in gone],
         placement=Placement(topology=status.placement.topology) if is_move else status.placement,
+        loans=[] if is_move else status.loans,  # what it lent there is not its any more
     )
 
 

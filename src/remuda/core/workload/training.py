@@ -12,6 +12,7 @@ The steps of one look, in order:
                 fewer ranks, if it may; one that went on with fewer takes the others in when there is room
   7 barrier     every rank has a pod and every pod is ready for this attempt -> open, with one common resume step
                 roles that come after others join, or follow (`order`)
+  8 lending     a gang that is well may give up a spare for preemptible work (`lending`)
 
 Invariants: `attempt` never goes down; ranks are assigned only while the barrier is closed, and taken away only by raising the
 attempt, so no two pods ever run one rank of one attempt; membership is decided by the status alone and pods that were taken
@@ -28,6 +29,7 @@ from remuda.core.workload.elastic import next_growth_look, next_shrink_look
 from remuda.core.workload.faults import find_faults, never_ran, with_ignored
 from remuda.core.workload.handshake import note_answer
 from remuda.core.workload.hanging import find_hangs
+from remuda.core.workload.lending import lend_spares, next_lending_look, recall_if_stranded, recalled_pods, tend_loans
 from remuda.core.workload.lifetime import DEADLINE_EXCEEDED, is_past_deadline, kept_s
 from remuda.core.workload.look import Doomed, GangObserved, Look, Quarantine, TrainingPlan
 from remuda.core.workload.membership import (
@@ -68,6 +70,7 @@ def plan_training(observed: GangObserved, now: float) -> TrainingPlan:
     keep_retired_out(look)
     read_progress(look)
     note_answer(look)
+    tend_loans(look)
     if is_complete(look):
         succeed(look)
     elif refused := never_ran(look.job, look.views):
@@ -96,11 +99,13 @@ def _steer(look: Look) -> None:
         return
     join_roles(look)
     fill_ranks(look)
+    recall_if_stranded(look)
     ask_for_pods(look)
     move_if_stranded(look)
     shrink_if_stranded(look)
     open_barrier(look)
     let_go(look)
+    lend_spares(look)
 
 
 def _plan(look: Look) -> TrainingPlan:
@@ -109,12 +114,13 @@ def _plan(look: Look) -> TrainingPlan:
         quarantine=tuple(quarantine_unstoppable(look)),
         delete=tuple(look.doomed[uid] for uid in sorted(look.doomed)),
         create=tuple(look.create),
+        recall=tuple(recalled_pods(look)),
         look_again_s=_look_again_s(look),
     )
 
 
 def _look_again_s(look: Look) -> float | None:
-    resized = [] if look.is_finished else [next_shrink_look(look), next_growth_look(look)]
+    resized = [] if look.is_finished else [next_shrink_look(look), next_growth_look(look), next_lending_look(look)]
     waits = [at - look.now + MARGIN_S for at in resized if at is not None and at >= look.now]
     usual = look_again_s(look)
     return min(waits if usual is None else [usual, *waits], default=None)

@@ -139,7 +139,12 @@ def _send(step: int | None = None, checkpoint: int | None = None, **times: float
     if checkpoint is not None:
         _last["checkpoint"] = int(checkpoint)
     # The newest checkpoint is said again each time: a datagram may be lost, a checkpoint must not be.
-    message = {"attempt": attempt(), "step": step, "checkpoint": _last.get("checkpoint"), "totalSteps": _last.get("total")}
+    message = {
+        "attempt": attempt(),
+        "step": step,
+        "checkpoint": _last.get("checkpoint"),
+        "totalSteps": _last.get("total"),
+    }
     message.update((name, float(value)) for name, value in times.items() if value is not None)
     directory = -1
     try:

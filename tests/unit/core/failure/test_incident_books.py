@@ -178,6 +178,8 @@ def test_what_is_posted_is_a_sentence_and_the_facts() -> None:
     many = body_of([(incident, notices_of(incident)[0])] * 12)
     assert many["text"].startswith("12 notices:")
     assert "and 2 more" in many["text"]
+    notices = [(incident, msgspec.structs.replace(notices_of(incident)[0], text=f"notice {n}.")) for n in range(12)]
+    assert body_of(notices)["text"].endswith("notice 11."), "the newest say where things stand"
     assert len(many["notices"]) == 12
 
 

@@ -52,6 +52,17 @@ def test_crashing_again_before_getting_past_is_the_same_incident() -> None:
     assert len(book.all) == 2, "a crash later on is another failure"
 
 
+def test_a_crash_that_another_interruption_overtook_ends_with_that_ones_first_step() -> None:
+    book = Book()
+    book.see_gang(a_gang(a_recovery(2)), 0.1)
+    moved = a_recovery(3, 5, cause=Cause.PREEMPTION, first_step=9)
+    book.see_gang(a_gang(a_recovery(2), moved, step=24), 10)
+    assert book.only().status.phase is IncidentPhase.VERIFYING
+    book.see_gang(a_gang(a_recovery(2), moved, step=26), 12)
+    assert book.only().status.outcome is IncidentOutcome.CURED
+    assert "in attempt 3" in book.only().status.message
+
+
 def test_the_attempt_of_one_interruption_may_move() -> None:
     book = Book()
     book.see_gang(a_gang(a_recovery(2)), 0.1)

@@ -7,7 +7,11 @@ import pytest
 
 from remuda.api.devices import NodeDevices, Observed, ObservedDevice, Signal
 from remuda.api.meta import ObjectMeta, to_time
-from remuda.core.failure.overlay import FORGET_S, MAX_PER_DEVICE, SignalOverlay
+from remuda.api.remedies import Offender
+from remuda.core.devices.faults import fault_table
+from remuda.core.failure.findings import find
+from remuda.core.failure.ledger import judge_devices
+from remuda.core.failure.overlay import FORGET_S, MAX_DEVICES, MAX_PER_DEVICE, SignalOverlay, is_of_weight
 from remuda.core.failure.timers import with_signal
 
 
@@ -75,8 +79,36 @@ def test_noise_does_not_push_out_a_fault() -> None:
     for number in range(20 * MAX_PER_DEVICE):
         at = 10 + number / 40
         overlay.hear("n1", "gpu-0", xid(("xid-13", "xid-31")[number % 2], at), at)
-    assert sorted(codes(overlay.merged(a_node(), 26.0))[0]) == ["xid-13", "xid-31", "xid-79"]
-    assert len(overlay._heard["n1"]["gpu-0"]) == 3
+    assert sorted(codes(overlay.merged(a_node(), 26.0))[0]) == ["xid-79"]
+    assert len(overlay._heard["n1"]["gpu-0"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "asks"),
+    [
+        ("xid-79", True),  # out of use
+        ("xid-63", True),  # remembered for a trend
+        ("health-lost", True),
+        ("health-back", True),  # takes back
+        ("probe-passed", True),  # evidence of health
+        ("never-heard-of", True),
+        ("xid-13", False),  # of an application
+        ("xid-31", False),
+    ],
+)
+def test_only_what_may_change_a_verdict_asks_for_a_look(code: str, asks: bool) -> None:
+    assert SignalOverlay().hear("n1", "gpu-0", xid(code, 10), 10.0) is asks
+
+
+def test_every_code_that_asks_for_no_look_changes_no_verdict() -> None:
+    harmless = [code for code in fault_table().by_code if not is_of_weight(xid(code))]
+    assert len(harmless) > 5
+    for code in harmless:
+        for known in ([], [xid("xid-79", 5)], [xid("health-lost", 9)]):
+            before = a_node(ObservedDevice("gpu-0", "H100", signals=known))
+            after = a_node(with_signal(before.observed.devices[0], xid(code, 10)))
+            assert judge_devices(after, 11.0) == judge_devices(before, 11.0), code
+            assert find(after, {}, 11.0, Offender()).history == find(before, {}, 11.0, Offender()).history, code
 
 
 def test_what_is_said_on_and_on_does_not_leave_with_age() -> None:
@@ -97,7 +129,8 @@ def test_what_is_held_says_the_same_as_all_that_was_heard(seed: int) -> None:
         at += chance.choice((0.1, 0.9, 1.5))
         signal = xid(chance.choice(("xid-79", "xid-13", "health-lost", "health-back", "probe-passed")), at)
         overlay.hear("n1", "gpu-0", signal, at)
-        told = with_signal(told, signal)
+        if is_of_weight(signal):
+            told = with_signal(told, signal)
         held = overlay.merged(a_node(), at).observed.devices[0]
         assert (held.signals, held.flaps) == (told.signals, told.flaps)
 
@@ -129,3 +162,23 @@ def test_a_time_ahead_of_the_managers_clock_is_now() -> None:
     overlay.hear("n1", "gpu-0", xid("xid-79", 10_000), 20.0)
     [signal] = overlay.merged(a_node(), 20.0).observed.devices[0].signals
     assert signal.time == to_time(20)
+
+
+def test_names_that_no_device_has_do_not_pile_up() -> None:
+    overlay = SignalOverlay()
+    for number in range(20 * MAX_DEVICES):
+        overlay.hear("n1", f"made-up-{number}", xid(at=10.0), 10.0)
+    assert len(overlay._heard["n1"]) == MAX_DEVICES
+    overlay.hear("n1", "gpu-0", xid(at=11.0), 11.0)
+    assert codes(overlay.merged(a_node(), 11.0)) == [["xid-79"], []]
+
+
+def test_a_hundred_thousand_signals_of_one_device_are_one_fact() -> None:
+    """Duplicated, out of order and replayed: bounded, and the verdict is the same."""
+    overlay, chance = SignalOverlay(), random.Random(7)
+    for _ in range(100_000):
+        overlay.hear(
+            "n1", "gpu-0", xid(chance.choice(["xid-79", "xid-48", "no-such-code"]), chance.uniform(5, 10)), 10.0
+        )
+    assert len(overlay._heard["n1"]["gpu-0"]) <= MAX_PER_DEVICE
+    assert set(codes(overlay.merged(a_node(), 10.0))[0]) >= {"xid-79", "xid-48"}

@@ -82,9 +82,9 @@ def refused(
         (refused(reason="Evicted"), False),
         (refused(reason=""), False),
         (refused(status={"phase": "Pending"}), False),
-        (
-            refused(status={"containerStatuses": [{"name": "main", "state": {"terminated": {"exitCode": 1}}}]}),
-            False,
+        (  # it ran before its node rebooted
+            refused(status={"containerStatuses": [{"name": "main", "state": {"terminated": {"exitCode": 137}}}]}),
+            True,
         ),
     ],
 )

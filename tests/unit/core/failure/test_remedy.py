@@ -35,6 +35,34 @@ def test_choice(faults: list[Fault], offer: Offer, remedy: Remedy) -> None:
     assert choose_remedy(faults, offer, COSTS).remedy is remedy
 
 
+TWO = [BROKEN, a_fault(Cause.DEVICE, pod="p1", lost=True)]
+
+
+@pytest.mark.parametrize(
+    ("faults", "offer", "pull_s", "remedy", "recalled"),
+    [
+        ([BROKEN], Offer(lent=1, recall_s=30.0), 0.0, Remedy.RECALL_SPARE, 1),
+        ([BROKEN], Offer(spares=1, lent=1, recall_s=0.0), 0.0, Remedy.PROMOTE_SPARE, 0),
+        ([BROKEN], Offer(room_in_domain=1, lent=1, recall_s=30.0), 0.0, Remedy.REPLACE_POD, 0),
+        ([BROKEN], Offer(room_in_domain=1, lent=1, recall_s=30.0), 120.0, Remedy.RECALL_SPARE, 1),
+        (TWO, Offer(lent=1), 0.0, Remedy.REPLACE_POD, 0),  # waits: one place is not enough
+        (TWO, Offer(spares=1, lent=2), 0.0, Remedy.RECALL_SPARE, 1),
+        (TWO, Offer(room_in_domain=1, lent=1), 0.0, Remedy.RECALL_SPARE, 1),
+        ([a_fault()], Offer(lent=1), 0.0, Remedy.RESTART_IN_PLACE, 0),
+    ],
+)
+def test_a_lent_spare_is_called_back_when_nothing_is_cheaper(
+    faults: list[Fault], offer: Offer, pull_s: float, remedy: Remedy, recalled: int
+) -> None:
+    choice = choose_remedy(faults, offer, msgspec.structs.replace(COSTS, pull_s=pull_s))
+    assert (choice.remedy, choice.recalled) == (remedy, recalled)
+
+
+def test_a_recall_costs_the_borrowers_grace() -> None:
+    soon, late = (choose_remedy([BROKEN], Offer(lent=1, recall_s=s), COSTS).price_gpu_hours for s in (1.0, 31.0))
+    assert late - soon == pytest.approx(30.0 * COSTS.gang_gpus / 3600, rel=0.1)
+
+
 def test_every_cheaper_rung_says_why_not() -> None:
     choice = choose_remedy([BROKEN], Offer(domain="rack-1", gang_fits="rack-2"), COSTS)
     text = " | ".join(choice.why_not)
@@ -112,10 +140,16 @@ def test_budgets_refill_on_progress(step: int, after: tuple[dict[str, int], int]
 def test_it_shrinks_only_when_nothing_else_is_possible_and_waiting_costs_more() -> None:
     elastic = Offer(shrinks_to=7)
     assert choose_remedy([BROKEN], elastic, COSTS).remedy is Remedy.SHRINK
-    for better in (Offer(spares=1, shrinks_to=7), Offer(room_in_domain=1, shrinks_to=7), Offer(gang_fits="r", shrinks_to=7)):
+    for better in (
+        Offer(spares=1, shrinks_to=7),
+        Offer(room_in_domain=1, shrinks_to=7),
+        Offer(gang_fits="r", shrinks_to=7),
+    ):
         assert choose_remedy([BROKEN], better, COSTS).remedy is not Remedy.SHRINK
     soon = msgspec.structs.replace(COSTS, wait_s=5.0)
-    assert choose_remedy([BROKEN], elastic, soon).remedy is Remedy.REPLACE_POD, "another stop later costs more than waiting"
+    assert choose_remedy([BROKEN], elastic, soon).remedy is Remedy.REPLACE_POD, (
+        "another stop later costs more than waiting"
+    )
 
 
 def test_a_segment_is_moved_rather_than_the_gang() -> None:

@@ -70,6 +70,9 @@ BAD = Verdict("gpu-0", DeviceState.UNHEALTHY, "Xid79", since=to_time(NOW - 3))
         (a_view("gone"), (Cause.INFRA, "LauncherDied", False)),
         (a_view("parked", 0), (Cause.INFRA, "LauncherDied", False)),
         (PodView(POD), (Cause.INFRA, "LauncherDied", False)),
+        (a_view("gone", planned=True), (Cause.MAINTENANCE, "NodeStopped", False)),
+        (a_view("parked", 0, planned=True), (Cause.MAINTENANCE, "NodeStopped", False)),
+        (a_view("exited", code=1, planned=True), (Cause.CODE, "ProcessExited", False)),
     ],
 )
 def test_while_the_barrier_is_open(view: PodView | None, expected: tuple[Cause, str, bool] | None) -> None:

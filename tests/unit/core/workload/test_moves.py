@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from remuda.api.devices import Signal
+from remuda.api.meta import to_time
 from remuda.api.training import Cause, DegradedPolicy, Remedy, Straggler
 from tests.builders.gang_model import GangModel, a_gang
 from tests.builders.gangs import JobBuilder, NodeBuilder, a_job, racks
@@ -81,6 +83,39 @@ def test_carry_on_carries_on(factor: float) -> None:
     gang = running(with_policy(DegradedPolicy.CARRY_ON))
     slow(gang, factor=factor)
     train(gang, 20)
+    assert gang.status.attempt == 1
+
+
+def test_several_slow_ones_are_swapped_in_one_stop() -> None:
+    gang = running(with_policy(DegradedPolicy.SWAP_NOW, JOB.spares(2)))
+    before = {rank: gang.member(rank).node for rank in range(3)}
+    for rank in (0, 2):
+        member = gang.member(rank)
+        gang.slow_device(member.node, member.devices[3], 2.0)
+    gang.settle()
+    assert gang.is_running
+    assert gang.status.attempt == 2
+    assert [gang.member(rank).node == before[rank] for rank in range(3)] == [False, True, False]
+
+
+def test_with_room_for_one_the_worst_is_swapped() -> None:
+    gang = running(with_policy(DegradedPolicy.SWAP_NOW), racks(4))
+    before = {rank: gang.member(rank).node for rank in range(3)}
+    for rank, factor in ((0, 1.5), (2, 3.0)):
+        member = gang.member(rank)
+        gang.slow_device(member.node, member.devices[3], factor)
+    gang.settle()
+    assert gang.is_running
+    assert [gang.member(rank).node == before[rank] for rank in range(3)] == [True, True, False]
+
+
+def test_a_gang_degraded_as_a_whole_is_left_alone() -> None:
+    gang = running(with_policy(DegradedPolicy.SWAP_NOW))
+    for rank in range(3):
+        member = gang.member(rank)
+        for device in member.devices:
+            gang.signal(member.node, device, Signal("smi", "power-cap", time=to_time(gang.now)))
+    gang.settle()
     assert gang.status.attempt == 1
 
 

@@ -5,7 +5,18 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from remuda.api.training import Cause, Member, Placement, Recovery, Remedy, SparePod, TrainingJobStatus
+from remuda.api.meta import to_time
+from remuda.api.training import (
+    Borrower,
+    Cause,
+    Loan,
+    Member,
+    Placement,
+    Recovery,
+    Remedy,
+    SparePod,
+    TrainingJobStatus,
+)
 from remuda.core.workload.news import News, news_of
 
 
@@ -101,3 +112,17 @@ def test_why_it_waits_is_said_once() -> None:
     after = changed(before, reason="InsufficientDevices", message="8 GPUs are free.")
     assert news_of(before, after) == [News("WaitingForRoom", "InsufficientDevices: 8 GPUs are free.", is_warning=True)]
     assert news_of(after, after) == []
+
+
+def test_a_loan_is_told_from_its_beginning_to_its_end() -> None:
+    loan = Loan("c", "uid-c", "worker", "node-05", ["gpu-0", "gpu-1"], borrowers=[Borrower("else", "guest", "uid-g")])
+    lent = changed(RUNNING, loans=[loan])
+    assert news_of(RUNNING, lent) == [
+        News("SpareLent", "c gives 2 devices of node-05 to else/guest until the gang needs them.")
+    ]
+    assert news_of(lent, lent) == []
+    called = changed(lent, loans=[msgspec.structs.replace(loan, recalled_at=to_time(1.0), reason="Xid79")])
+    text = "2 devices of node-05 are called back from else/guest: Xid79."
+    assert news_of(lent, called) == [News("SpareRecalled", text, is_warning=True)]
+    back = changed(lent, loans=[msgspec.structs.replace(loan, borrowers=[], returned_at=to_time(1.0))])
+    assert [n.reason for n in news_of(lent, back)] == ["SpareReturned"]

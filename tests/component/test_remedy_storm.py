@@ -1,0 +1,96 @@
+"""Many devices fail at once: looks run side by side, and the limit holds at every moment."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from typing import Any
+
+import pytest
+
+from remuda.api.codec import to_wire
+from remuda.api.core_v1 import Namespace, Node
+from remuda.api.devices import DeviceState, NodeDevices
+from remuda.api.incidents import Incident, IncidentStatus, IncidentVerdict, RemedyOutcome
+from remuda.api.meta import ObjectMeta, to_time
+from remuda.api.remedies import DEFAULT_POLICY, RemedyPolicy
+from remuda.apiserver.local import LocalCluster
+from remuda.apiserver.store import MemoryJournal, Store
+from remuda.controllers.remedies import WORKERS, RemedyController
+from remuda.controllers.remedy_table import RemedyTable
+from remuda.controllers.view import ClusterView
+from remuda.core.failure.incidents import blank_incident, device_subject
+from remuda.core.failure.rungs import device_records, is_under_remedy
+from remuda.kube.backoff import Backoff
+from remuda.kube.controller import run_controller
+from remuda.kube.workqueue import WorkQueue
+
+T0, NODES, MAY = 1_000_000.0, 40, 4
+
+
+class Slow(LocalCluster):
+    """As far away as a real server: a write takes a while, and others go on meanwhile. The first writes of some fail."""
+
+    fails = 0
+
+    async def patch(self, kind: Any, name: str, patch: Any, *args: Any, **options: Any) -> Any:
+        for _ in range(7):
+            await asyncio.sleep(0)
+        if kind is Incident and self.fails:
+            self.fails -= 1
+            raise TimeoutError("the server did not answer")
+        return await super().patch(kind, name, patch, *args, **options)
+
+
+async def a_storm(api: LocalCluster) -> None:
+    await api.create(Namespace, Namespace(metadata=ObjectMeta(name="default")))
+    spec = {"limits": {"pool": f"{100 * MAY // NODES}%"}, "breaker": {"share": "100%"}}
+    await api.create(RemedyPolicy, {"metadata": {"name": DEFAULT_POLICY}, "spec": spec})
+    verdict = IncidentVerdict(state=DeviceState.UNHEALTHY, reason="Xid79", source="kmsg/xid-79", remedy="RebootNode")
+    status = IncidentStatus(opened_at=to_time(T0), verdict=verdict)
+    for number in range(NODES):
+        name = f"n{number:02d}"
+        await api.create(Node, {"metadata": {"name": name}})
+        rows = [{"id": "gpu-0", "type": "H100", "resource": "nvidia.com/gpu"}]
+        await api.create(NodeDevices, {"metadata": {"name": name}, "observed": {"devices": rows}})
+        made = await api.create(Incident, blank_incident(device_subject(name, "gpu-0"), to_time(T0)))
+        await api.patch(Incident, made.name, {"status": to_wire(status)}, subresource="status")
+
+
+@pytest.mark.parametrize("fails", [0, 9])
+async def test_looks_side_by_side_never_pass_the_same_limit(fails: int) -> None:
+    counter = itertools.count()
+    api = Slow(Store(MemoryJournal()), clock=lambda: T0, new_uid=lambda: f"uid-{next(counter)}")
+    await a_storm(api)
+    api.fails = fails
+    view, queue = ClusterView(api, jitter=lambda: 0.0), WorkQueue[str](backoff=Backoff(base_s=0.001))
+    table = RemedyTable(view)
+    remedies = RemedyController(api, view, table, queue)
+    most, active = 0, set[str]()
+
+    def see(old: Incident | None, new: Incident | None) -> None:
+        nonlocal most
+        if new is not None and is_under_remedy(new):
+            active.add(new.name)
+        most = max(most, len(active))
+
+    view.incidents.subscribe(see)
+    tasks = [asyncio.create_task(informer.run()) for informer in view.informers]
+    for informer in view.informers:
+        await informer.synced()
+    tasks.append(asyncio.create_task(run_controller("remedies", queue, remedies, lambda: T0, WORKERS)))
+    try:
+        async with asyncio.timeout(30):
+            while not all(device_records(i.status.remedies) for i in view.incidents.items()):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    found = [r for i in view.incidents.items() for r in device_records(i.status.remedies).values()]
+    assert (most, len(active)) == (MAY, MAY)
+    assert sum(r.outcome is RemedyOutcome.RUNNING for r in found) == MAY
+    held = [r for r in found if r.outcome is RemedyOutcome.HELD_BACK]
+    assert len(held) == NODES - MAY
+    assert {r.reason for r in held} == {"PoolLimit"}
+    assert sum(bool(d.quarantine) for d in view.devices.items()) == MAY

@@ -1,0 +1,42 @@
+"""Stories that random schedules found, told alone."""
+
+from __future__ import annotations
+
+from remuda.api.apps_v1 import Deployment
+from remuda.api.conditions import find_condition
+from remuda.api.drills import DrillKind
+from remuda.api.policy_v1 import ResourceQuota
+from tests.builders.foreign import deploy, read
+from tests.builders.recoveries import quota_body
+from tests.builders.world import NAMESPACE, World, in_world
+
+
+@in_world(nodes=4, racks=1, lease_s=8.0)
+async def test_a_kubelet_that_restarts_while_it_is_cut_off_still_gives_its_ranks_up_in_time(world: World) -> None:
+    """Otherwise its rank runs twice: the manager hands it on when the lease is over. The world's invariants would tell."""
+    await world.submit(replicas=2)
+    await world.running()
+    node = world.member("job", 1).node
+    await world.drill(DrillKind.NODE_PARTITION, node=node, seconds=25.0)
+    await world.drill(DrillKind.KUBELET_RESTART, node=node)
+    await world.running(attempt=2, within=40.0)
+    assert world.member("job", 1).node != node
+    name = "drill-001"
+    await world.until(lambda: world._drill(name).status.phase == "Undone", 60.0, "the partition ends")
+    await world.until(lambda: not world.devices(node).observed.holdings, 30.0, "the node is heard again, and empty")
+
+
+@in_world(nodes=2, racks=1, admits=True)
+async def test_a_deployment_over_its_quota_is_tried_again_ever_more_seldom(world: World) -> None:
+    """Each refusal names another pod. Told anew each time it was a change of the set, which asked for the next try at once."""
+    await world.cluster.api.create(ResourceQuota, quota_body(1, NAMESPACE))
+    await deploy(world, "web", 2, gpus=1)
+
+    def is_told() -> bool:
+        return find_condition(read(world, Deployment, "web").status.conditions, "ReplicaFailure") is not None
+
+    await world.until(is_told, 30.0, "the refusal is told")
+    before = world.journal.commits
+    await world.sleep(20.0)
+    leases = 2 * 20.0 / (8.0 / 4) * 2
+    assert world.journal.commits - before < leases + 20

@@ -1,0 +1,53 @@
+"""Manifests that people copy are taken as they stand: those of our own kinds in the README, in docs/ and in examples/."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from remuda.api.codec import decode_strict
+from remuda.api.meta import JsonObject, KObject
+from remuda.api.names import GROUP
+from remuda.api.remedies import RemedyPolicy
+from remuda.api.rollouts import NodeRollout
+from remuda.api.training import TrainingJob
+from remuda.api.validation import validate
+from remuda.core.devices.machine import known_models, load_model
+from remuda.core.failure.policy import matches
+
+ROOT = Path(__file__).parents[2]
+KINDS: dict[str, type[KObject]] = {k.resource.kind: k for k in (RemedyPolicy, NodeRollout, TrainingJob)}
+YAML = re.compile(r"^```yaml\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+
+def documents() -> Iterator[tuple[str, JsonObject]]:
+    pages = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+    texts = [(page, block) for page in pages for block in YAML.findall(page.read_text())]
+    texts += [(path, path.read_text()) for path in sorted((ROOT / "examples").glob("*/*.yaml"))]
+    for path, text in texts:
+        if f"apiVersion: {GROUP}/" in text:
+            for number, body in enumerate(yaml.safe_load_all(text)):
+                yield f"{path.relative_to(ROOT)}-{number}", body
+
+
+FOUND = dict(documents())
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_a_manifest_is_taken(name: str) -> None:
+    validate(decode_strict(KINDS[FOUND[name]["kind"]], FOUND[name]))
+
+
+def test_all_kinds_are_shown() -> None:
+    assert {body["kind"] for body in FOUND.values()} == set(KINDS)
+
+
+def test_policies_select_devices_that_there_are() -> None:
+    """Types have dashes where the driver has spaces, so a pattern as the maker writes the name selects nothing."""
+    known = {device.type for name in known_models() for device in load_model(name).devices}
+    for name, body in FOUND.items():
+        if body["kind"] == "RemedyPolicy":
+            selector = decode_strict(RemedyPolicy, body).spec.selector
+            assert any(matches(selector, kind, selector.nodes) for kind in known), name
