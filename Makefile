@@ -47,6 +47,7 @@ check: lint ## lint + unit, property and component tests (under two minutes)
 test: check ## check + end-to-end tests + crash tests + tests against a real Kubernetes API server
 	$(PYTEST) -n $(JOBS) -m slow $(FAST_TESTS)
 	$(PYTEST) -n $(JOBS) --schedules 500 tests/component/test_random_schedules.py tests/component/test_random_recoveries.py
+	$(PYTEST) -n $(JOBS) tests/drills
 	$(if $(E2E_TESTS),$(PYTEST) $(AGAIN) $(E2E_TESTS))
 	$(PYTEST) $(AGAIN) tests/crash
 	$(PYTEST) $(AGAIN) tests/kubelet_rows

@@ -489,8 +489,8 @@ class GangModel:
         """A preemptible pod comes and waits for so many devices; its uid."""
         self.made += 1
         uid = f"guest-{self.made}"
-        meta = {"name": uid, "namespace": "else", "uid": uid, "annotations": {ANNOTATION_PREEMPTIBLE: "true"}}
-        meta["creationTimestamp"] = to_time(self.now)
+        meta: JsonObject = {"name": uid, "namespace": "else", "uid": uid, "creationTimestamp": to_time(self.now)}
+        meta["annotations"] = {ANNOTATION_PREEMPTIBLE: "true"}
         container = {"name": "main", "resources": {"limits": {RESOURCE_GPU: gpus}}}
         self.pods.put(uid, from_wire(Pod, {"metadata": meta, "spec": {"containers": [container]}}))
         return uid

@@ -81,7 +81,7 @@ def _hangs(world: World, job: TrainingJob) -> bool:
 
 
 def plenty_of_room(world: World, plan: GangPlan) -> bool:
-    """So many good, empty nodes in one rack that the whole gang would fit, however it is placed. Less may do; then nothing is said."""
+    """So many good, empty nodes in one rack that the whole gang fits, however it is placed. Less may do; that is not said."""
     held = {p.spec.node_name for p in world.all_pods() if p.is_live and devices_of(p)}
     racks: Counter[str] = Counter()
     for name, node in world.cluster.machines.nodes.items():

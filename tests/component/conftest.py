@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-IN_VIRTUAL_TIME = ("test_random_schedules", "test_scenarios_")
+IN_VIRTUAL_TIME = ("test_random_", "test_scenarios_")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

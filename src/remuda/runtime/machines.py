@@ -216,8 +216,8 @@ class Machines:
             ready.set()
 
     async def halt(self, grace_s: float) -> None:
-        """`remuda down`: end every container; the pods stay in the API and run again at the next start. Said before it is done, so
-        that the next start's manager does not take it for an accident."""
+        """`remuda down`: end every container; the pods stay in the API and run again at the next start. Said before it is done,
+        so that the next start's manager does not take it for an accident."""
         there = [agent for name, agent in self.agents.items() if not self.nodes[name].is_lost]
         await asyncio.gather(*(agent.leave() for agent in there))
         await asyncio.gather(*(node.halt(grace_s) for node in self.nodes.values()))

@@ -211,7 +211,7 @@ def test_two_are_lost_and_one_is_lent_so_the_borrower_stays_until_that_is_enough
     gang.fail_device(first.node, first.devices[0])
     gang.fail_device(second.node, second.devices[0])
     gang.settle()
-    assert not gang.is_running
+    assert gang.status.barrier == "Closed"
     assert uid in gang.pods.now, "one place for two would cure nothing"
     assert loan_of(gang).recalled_at is None
     old = gang.ledger.now[first.node]
