@@ -10,7 +10,6 @@ PAGES = [
     *sorted(ROOT.glob("*.md")),
     *(page for top in ("docs", "deploy", "examples") for page in sorted((ROOT / top).rglob("*.md"))),
 ]
-MADE = ROOT / "docs" / "failure-modes.md"  # written by `make drills`
 FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
@@ -31,8 +30,6 @@ def test_links_lead_somewhere(page: Path) -> None:
     for link in links(page.read_text(encoding="utf-8")):
         path, _, anchor = link.partition("#")
         target = (page.parent / path).resolve() if path else page
-        if target == MADE and not MADE.exists():
-            continue
         if not target.exists() or (anchor and anchor not in anchors(target.read_text(encoding="utf-8"))):
             lost.append(link)
     assert not lost, f"{page.relative_to(ROOT)} links to what is not there: {lost}"
