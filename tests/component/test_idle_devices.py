@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from remuda.api.core_v1 import Pod
 from remuda.api.drills import DrillKind
 from remuda.api.meta import JsonObject
@@ -12,6 +14,8 @@ from remuda.core.failure.idle import DEVICE_IDLE, GRACE_S
 from remuda.core.placement.snapshot import devices_of
 from tests.builders.foreign import bare, condition, deploy, one_running, running, tell
 from tests.builders.world import World
+
+pytestmark = pytest.mark.slow  # `make test` runs it; `make check` has its two minutes
 
 AFTER_S = 400.0
 

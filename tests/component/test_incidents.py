@@ -10,6 +10,8 @@ from remuda.api.meta import ObjectMeta
 from remuda.api.remedies import RemedyPolicy, RemedyPolicySpec, Soak
 from tests.builders.world import World, in_world
 
+pytestmark = pytest.mark.slow  # `make test` runs it; `make check` has its two minutes
+
 
 def incidents(world: World) -> list[Incident]:
     return world._read_all(Incident)

@@ -443,6 +443,7 @@ def test_deleting_a_launched_pod_stops_its_child_first() -> None:
     play(scenario, TRAIN)
 
 
+@pytest.mark.slow
 def test_512_pods_train_in_one_process_and_every_run_is_the_same() -> None:
     def once() -> list[tuple[str, float]]:
         loop = VirtualLoop()

@@ -66,6 +66,7 @@ def report(schedule: RecoverySchedule, error: Exception) -> str:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [5, 23])
 def test_same_seed_same_history(seed: int) -> None:
     """Byte for byte, also in another process where strings hash differently."""

@@ -67,6 +67,7 @@ def report(schedule: Schedule, error: Exception) -> str:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [3, 17, 42])
 def test_same_seed_same_history(seed: int) -> None:
     """Byte for byte, also in another process where strings hash differently: a seed is a reproduction, not a hint."""

@@ -37,6 +37,8 @@ from tests.component.remedy_rig import (
     set_policy,
 )
 
+pytestmark = pytest.mark.slow  # `make test` runs it; `make check` has its two minutes
+
 
 @pytest.mark.parametrize("writes", range(1, 12))
 def test_a_control_plane_killed_at_any_write_of_a_reboot_is_followed_by_one_that_goes_on(writes: int) -> None:

@@ -25,6 +25,8 @@ from remuda.kube.backoff import Backoff
 from remuda.kube.controller import run_controller
 from remuda.kube.workqueue import WorkQueue
 
+pytestmark = pytest.mark.slow  # `make test` runs it; `make check` has its two minutes
+
 T0, NODES, MAY = 1_000_000.0, 40, 4
 
 

@@ -11,6 +11,8 @@ from remuda.api.training import Cause, Remedy
 from remuda.node.training import Behaviour
 from tests.builders.world import World, in_world
 
+pytestmark = pytest.mark.slow  # `make test` runs it; `make check` has its two minutes
+
 # Slow enough that every phase of a recovery can be hit: half a second to stop, one to start.
 SLOW = Behaviour(step_s=0.5, checkpoint_every=10, stop_s=0.5, child_start_s=1.0)
 

@@ -256,6 +256,7 @@ async def test_the_rank_of_a_failed_device_is_not_handed_on_before_its_process_i
     world.assert_kept(before, but=[rank])
 
 
+@pytest.mark.slow
 @in_world(nodes=16)
 async def test_a_member_that_cannot_be_stopped_is_given_up_and_its_devices_with_it(world: World) -> None:
     """A process in the kernel's hands (D state) outlives every signal. The barrier must not wait for it for ever."""

@@ -19,6 +19,8 @@ from tests.builders.gang_rules import Rules
 from tests.builders.gangs import a_job, racks
 from tests.property import test_gang as plain
 
+pytestmark = pytest.mark.slow  # `make test` runs it; `make check` has its two minutes
+
 
 class LendingRules(Rules):
     def __init__(self, model: GangModel) -> None:

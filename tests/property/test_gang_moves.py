@@ -16,6 +16,8 @@ from tests.builders.gang_rules import Rules
 from tests.builders.gangs import RACK, JobBuilder, a_job, racks
 from tests.property import test_gang as plain
 
+pytestmark = pytest.mark.slow  # `make test` runs it; `make check` has its two minutes
+
 ROUNDS = 150
 
 

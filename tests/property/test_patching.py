@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -346,6 +347,7 @@ def only_refused(act: Callable[[], Any]) -> None:
     msgspec.json.encode(result)
 
 
+@pytest.mark.slow
 @given(makers, kinds, junk, operations)
 @settings(max_examples=400, deadline=None)
 def test_junk_is_refused_and_changes_nothing(maker: Maker, kind: Any, patch: Any, ops: Any) -> None:
@@ -361,6 +363,7 @@ def test_junk_is_refused_and_changes_nothing(maker: Maker, kind: Any, patch: Any
     assert [live, patch, ops] == before
 
 
+@pytest.mark.slow
 @given(makers, kinds, st.dictionaries(names, junk, max_size=5), junk)
 @settings(max_examples=300, deadline=None)
 def test_junk_bodies_can_be_tracked_and_stored(maker: Maker, kind: Any, body: Any, owners: Any) -> None:

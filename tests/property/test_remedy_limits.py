@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +14,8 @@ from remuda.core.failure.limits import HOUR_S, Pool, bound, held_by
 from remuda.core.failure.occupancy import POOL as ALL
 from remuda.core.failure.occupancy import Footprint, Occupancy, kinds_of
 from tests.builders.remedies import T0, Bench, incident
+
+pytestmark = pytest.mark.slow  # `make test` runs it; `make check` has its two minutes
 
 NODES = [f"n{i}" for i in range(20)]
 RACK_OF = {name: f"rack-{i // 5}" for i, name in enumerate(NODES)}

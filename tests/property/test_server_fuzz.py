@@ -33,6 +33,8 @@ from remuda.apiserver.store import Store
 from remuda.apiserver.store.journal import MemoryJournal
 from tests.builders.patches import GADGET_SCHEMA
 
+pytestmark = pytest.mark.slow  # `make test` runs it; `make check` has its two minutes
+
 EXAMPLES = int(os.environ.get("REMUDA_FUZZ_EXAMPLES", "100"))
 FUZZ = settings(
     max_examples=EXAMPLES,
