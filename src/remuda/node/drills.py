@@ -30,6 +30,8 @@ from remuda.node.node import EmbeddedNode
 log = structlog.get_logger(__name__)
 
 _RETRY_S = 0.5
+_LOOK_S = 0.1  # between two looks for the node of a drill's pod
+_STRAY_S = 3.0  # a pod that is on no node by then runs nowhere
 _NOTICES = (DrillKind.SPOT_NOTICE, DrillKind.MAINTENANCE_NOTICE)
 
 
@@ -41,11 +43,15 @@ class DrillRunner:
         nodes: Iterable[EmbeddedNode],
         clock: Callable[[], float],
         *,
-        is_ours: Callable[[DrillSpec], bool] = lambda spec: True,
+        is_ours: Callable[[DrillSpec], bool | None] = lambda spec: True,
+        refuses_strays: bool = True,
     ) -> None:
-        """`is_ours`: whether a drill that names no node is for this process, where the cluster's nodes are in several."""
+        """Where the cluster's nodes are in several processes: `is_ours` says whether a drill that names no node is for this one,
+        None while that cannot be told (its pod is not seen on a node); `refuses_strays`: this one refuses what stays so."""
         self._cluster = cluster
+        self._informer = informer
         self._is_ours = is_ours
+        self._refuses_strays = refuses_strays
         self._nodes = {node.name: node for node in nodes}
         self._blows = Blows(cluster, self._nodes, clock)
         self._clock = clock
@@ -73,14 +79,26 @@ class DrillRunner:
                 if old.uid in self._lasting:  # whoever removes it does not want it any more
                     self._queue.put_nowait((old, False))
             return
-        if new.spec.node not in self._nodes if new.spec.node else not self._is_ours(new.spec):
+        if new.spec.node and new.spec.node not in self._nodes:
             return
         if new.uid not in self._struck:
             self._struck.add(new.uid)
             if new.status.phase == "Pending" or (new.status.phase == "Done" and DRILLS[new.spec.type].lasts):
-                self._queue.put_nowait((new, False))
+                self._claim(new, self._clock() + _STRAY_S)
         elif new.spec.undo and new.uid in self._lasting:
             self._queue.put_nowait((new, False))
+
+    def _claim(self, drill: Drill, until: float) -> None:
+        """Queue the drill if it is for this process. A pod may be seen on its node a moment later than the drill on it."""
+        known = self._informer.get(drill.name)
+        if known is None or known.uid != drill.uid or known.status.phase != drill.status.phase:
+            return  # somebody else has taken it meanwhile
+        is_ours = True if drill.spec.node else self._is_ours(drill.spec)
+        is_over = self._clock() >= until
+        if is_ours or (is_ours is None and is_over and self._refuses_strays):
+            self._queue.put_nowait((drill, False))
+        elif is_ours is None and not is_over:
+            asyncio.get_running_loop().call_later(_LOOK_S, self._claim, drill, until)
 
     async def _begin(self, drill: Drill) -> None:
         moment = self._clock()

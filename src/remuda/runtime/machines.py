@@ -147,8 +147,15 @@ class Machines:
                 events=self._events.source("remuda-node", name),
             )
         self._feed = PodFeed(self.pods, self.nodes.values(), self.addresses)
-        self._share = share
-        self._drills = DrillRunner(cluster, self.drills, self.nodes.values(), clock, is_ours=self._is_ours)
+        is_whole = share[1] == 1
+        self._drills = DrillRunner(
+            cluster,
+            self.drills,
+            self.nodes.values(),
+            clock,
+            is_ours=(lambda spec: True) if is_whole else self._is_ours,
+            refuses_strays=share[0] == 0,
+        )
 
     def _quarantine(self, old: NodeDevices | None, new: NodeDevices | None) -> None:
         """Orders reach the plugins: a kubelet must not be offered what nobody may use."""
@@ -165,10 +172,10 @@ class Machines:
         self.agents[node].hardware().reboot()
         await self.nodes[node].reboot()
 
-    def _is_ours(self, drill: DrillSpec) -> bool:
-        """A drill on a pod is for who runs the pod; one on a pod that runs nowhere is refused by the first."""
+    def _is_ours(self, drill: DrillSpec) -> bool | None:
+        """A drill on a pod is for who runs the pod."""
         pod = self.pods.get(drill.pod, drill.namespace)
-        return pod.spec.node_name in self.nodes if pod is not None and pod.spec.node_name else self._share[0] == 0
+        return pod.spec.node_name in self.nodes if pod is not None and pod.spec.node_name else None
 
     async def _bound_pods(self, node: str) -> list[Pod]:
         return self.nodes[node].bound_pods()
