@@ -116,7 +116,7 @@ async def strike(rig: Rig, act: Act, job: TrainingJob) -> None:
         try:
             await rig.drill(DrillKind.PROCESS_KILL, pod=member.pod, namespace=NAMESPACE)
         except AssertionError as error:
-            # The gang may just be recovering from the act before, whose news had to wait for the server: the pod is on its way out.
+            # The gang may still recover from the act before, whose news had to wait for the server: the pod is on its way out.
             if not str(error).startswith(("NoSuchPod", "NotRunning")):
                 raise
     else:
