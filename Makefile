@@ -42,7 +42,7 @@ lint: $(STAMP) ## format, lint, types and layers, without tests
 	$(BIN)/lint-imports
 
 check: lint ## lint + unit, property and component tests (under two minutes)
-	$(PYTEST) -n $(JOBS) -m "not slow" --schedules 15 $(FAST_TESTS)
+	$(PYTEST) -n $(JOBS) -m "not slow" --schedules 10 $(FAST_TESTS)
 
 test: check ## check + end-to-end tests + crash tests + tests against a real Kubernetes API server
 	$(PYTEST) -n $(JOBS) -m slow $(FAST_TESTS)

@@ -8,6 +8,8 @@ from remuda.api.training import Budgets, Remedy, TrainingJob
 from remuda.node.training import Behaviour
 from tests.builders.world import NAMESPACE, World, in_world
 
+pytestmark = pytest.mark.slow  # `make test` runs it; `make check` has its two minutes
+
 
 async def gang_at_work(world: World, name: str = "job", **options: object) -> None:
     await world.submit(name, **options)

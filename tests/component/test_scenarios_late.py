@@ -11,6 +11,8 @@ from remuda.api.names import RESOURCE_GPU, SCHEDULER
 from remuda.api.training import Remedy
 from tests.builders.world import NAMESPACE, World, in_world
 
+pytestmark = pytest.mark.slow  # `make test` runs it; `make check` has its two minutes
+
 LAG_S = 0.2
 
 

@@ -21,6 +21,8 @@ from tests.builders.gang_model import GangModel, a_gang
 from tests.builders.gang_rules import Rules
 from tests.builders.gangs import JobBuilder, a_job, racks
 
+pytestmark = pytest.mark.slow  # `make test` runs it; `make check` has its two minutes
+
 SETTLE_ROUNDS = 150
 QUIET_ROUNDS = 45  # no deadline is longer
 STEPS = settings(

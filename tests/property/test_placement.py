@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -10,6 +11,8 @@ from remuda.api.devices import DeviceState
 from remuda.core.placement.gang import GangAsk, plan_placement
 from remuda.core.placement.snapshot import Snapshot
 from tests.builders.gangs import RACK, NodeBuilder, a_gang_ask, a_held_pod, a_node, a_snapshot
+
+pytestmark = pytest.mark.slow  # `make test` runs it; `make check` has its two minutes
 
 GPUS = 4
 STEPS = settings(max_examples=120, deadline=None, print_blob=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -17,6 +18,8 @@ from remuda.api.errors import AlreadyExists, ApiError, Conflict, NotFound
 from remuda.apiserver.local import LocalCluster
 from remuda.apiserver.store import MemoryJournal, SqliteJournal, Store
 from remuda.kube.cluster import Preconditions
+
+pytestmark = pytest.mark.slow  # `make test` runs it; `make check` has its two minutes
 
 NAMESPACE = "team"
 
