@@ -334,7 +334,7 @@ class World:
         raise AssertionError("it never comes to rest")
 
 
-# The same walks in every run. Known and open: the walk of 29620 ends before its barrier opens, about one walk in several thousand.
+# The same walks in every run. Known and open: the walk of 29620 ends before its barrier opens (one in several thousand does).
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(st.integers(0, 2**32))
 @example(98641)  # fenced by a new agent while it stops for an attempt the old one named
