@@ -13,13 +13,14 @@ import structlog
 from remuda.api.codec import to_wire
 from remuda.api.core_v1 import Node, Pod
 from remuda.api.devices import NodeDevices
-from remuda.api.errors import NotFound, TooManyRequests
+from remuda.api.errors import NotFound
 from remuda.api.incidents import Incident, IncidentStatus, RemedyOutcome, SubjectKind
 from remuda.api.meta import JsonObject
 from remuda.api.remedies import RemedyPolicy
 from remuda.controllers.remedy_hooks import ObjectHooks
 from remuda.controllers.remedy_table import RemedyTable
 from remuda.controllers.remedy_taints import QuarantineTaints
+from remuda.controllers.removing import evict, remove
 from remuda.controllers.taint_rules import TaintRules
 from remuda.controllers.view import ClusterView
 from remuda.core.failure.drain import Domain, holder_of, node_patch, owners_of
@@ -187,9 +188,9 @@ class RemedyController:
             )
         if step.drain is not None:
             for pod in step.drain.evict:
-                await self._evict(pod)
+                await evict(self._cluster, pod)
             for pod in step.drain.delete:
-                await self._delete(pod)
+                await remove(self._cluster, pod)
         again = step.look_again_s
         if step.call is not None and await self._hooks.call(case.incident.name, step.call):
             again = 0.0
@@ -228,20 +229,6 @@ class RemedyController:
         if patch:
             when = Preconditions(resource_version=ledger.metadata.resource_version)
             await self._cluster.patch(NodeDevices, ledger.name, patch, when=when)
-
-    async def _evict(self, pod: Pod) -> None:
-        try:
-            await self._cluster.evict(pod.name, pod.namespace, when=Preconditions(uid=pod.uid))
-        except TooManyRequests as error:
-            log.info("remedy.budget", pod=f"{pod.namespace}/{pod.name}", message=error.message)
-        except NotFound:
-            pass
-
-    async def _delete(self, pod: Pod) -> None:
-        try:
-            await self._cluster.delete(Pod, pod.name, pod.namespace, when=Preconditions(uid=pod.uid))
-        except NotFound:
-            pass
 
     def _tell(self, incident: Incident, status: IncidentStatus) -> None:
         before = device_records(incident.status.remedies)

@@ -14,10 +14,10 @@ import structlog
 from remuda.api.codec import to_wire
 from remuda.api.core_v1 import Node, Pod
 from remuda.api.devices import NodeDevices
-from remuda.api.errors import NotFound, TooManyRequests
 from remuda.api.meta import JsonObject
 from remuda.api.rollouts import NodeRollout, NodeRolloutStatus, RolloutPhase, StepPhase
 from remuda.controllers.remedy_hooks import ObjectHooks
+from remuda.controllers.removing import evict, remove
 from remuda.controllers.view import ClusterView
 from remuda.core.failure.rollout import RolloutPlan, RolloutSeen, given_back, is_of, plan_rollout, selects
 from remuda.kube.cluster import Cluster, Preconditions
@@ -96,9 +96,9 @@ class RolloutController:
         await self._mark(plan.patches)
         for drain in plan.drains:
             for pod in drain.evict:
-                await self._evict(pod)
+                await evict(self._cluster, pod)
             for pod in drain.delete:
-                await self._delete(pod)
+                await remove(self._cluster, pod)
         for node in plan.orders:
             await self._order(plan, node)
         again = plan.look_again_s
@@ -136,17 +136,3 @@ class RolloutController:
         if patch:
             when = Preconditions(resource_version=found.metadata.resource_version)
             await self._cluster.patch(NodeDevices, node, {"orders": patch}, when=when)
-
-    async def _evict(self, pod: Pod) -> None:
-        try:
-            await self._cluster.evict(pod.name, pod.namespace, when=Preconditions(uid=pod.uid))
-        except TooManyRequests as error:
-            log.info("rollout.budget", pod=f"{pod.namespace}/{pod.name}", message=error.message)
-        except NotFound:
-            pass
-
-    async def _delete(self, pod: Pod) -> None:
-        try:
-            await self._cluster.delete(Pod, pod.name, pod.namespace, when=Preconditions(uid=pod.uid))
-        except NotFound:
-            pass
