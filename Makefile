@@ -9,9 +9,6 @@ STAMP := .venv/.stamp
 # override with `make check JOBS=8`.
 JOBS ?= 4
 PYTEST := $(BIN)/python -m pytest
-# For suites on real processes and third-party servers: a failed test is tried once more and named in the summary; more than a
-# few such are a failure all the same (tests/conftest.py).
-AGAIN := --reruns 1 -r R
 
 # A test directory that is not there yet must not fail the run, so only existing ones are passed.
 FAST_TESTS = $(wildcard tests/unit tests/property tests/component)
@@ -48,12 +45,12 @@ test: check ## check + end-to-end tests + crash tests + tests against a real Kub
 	$(PYTEST) -n $(JOBS) -m slow $(FAST_TESTS)
 	$(PYTEST) -n $(JOBS) --schedules 500 tests/component/test_random_schedules.py tests/component/test_random_recoveries.py
 	$(PYTEST) -n $(JOBS) tests/drills
-	$(if $(E2E_TESTS),$(PYTEST) $(AGAIN) $(E2E_TESTS))
-	$(PYTEST) $(AGAIN) tests/crash
-	$(PYTEST) $(AGAIN) tests/kubelet_rows
-	$(PYTEST) $(AGAIN) tests/kube
-	$(PYTEST) $(AGAIN) tests/conformance
-	$(PYTEST) $(AGAIN) tests/torch
+	$(if $(E2E_TESTS),$(PYTEST) $(E2E_TESTS))
+	$(PYTEST) tests/crash
+	$(PYTEST) tests/kubelet_rows
+	$(PYTEST) tests/kube
+	$(PYTEST) tests/conformance
+	$(PYTEST) tests/torch
 
 drills: $(STAMP) ## one drill per row of the failure checklist, the table of them, and docs/failure-modes.md from it
 	$(PYTEST) -n $(JOBS) --dist loadgroup -q -p tests.drill_table --write-docs $(DRILLS)

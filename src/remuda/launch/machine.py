@@ -115,8 +115,7 @@ class Launcher:
         self.connected_to_agent = True
         self._backoff = RECONNECT_FIRST_S
         self._due.pop("connect", None)
-        who = self.identity
-        self._out.append(Send(Hello(who.pod, who.uid, who.pid, self.state, self.attempt, floor=self.floor)))
+        self._greet()
         self._out += [Send(message) for message in self._outbox.values()]
         return self._actions()
 
@@ -327,6 +326,8 @@ class Launcher:
         elif self.state == STOPPING and not self._tree:
             if self._target is None:
                 self.state = PARKED
+                if self.connected_to_agent:  # an agent that met it while it stopped waits for a word that it has
+                    self._greet()
                 return
             scan = ScanCheckpoints(self._target, self._rank, self._directory)
             if scan != self._scan:
@@ -339,6 +340,10 @@ class Launcher:
             self._out.append(Exit(self._code))
 
     # --- talking ------------------------------------------------------------------------------------------------------
+
+    def _greet(self) -> None:
+        who = self.identity
+        self._out.append(Send(Hello(who.pod, who.uid, who.pid, self.state, self.attempt, floor=self.floor)))
 
     def _say(self, message: ToAgent) -> None:
         self._outbox.pop(type(message), None)  # the newest goes last: re-sent in the order of the events

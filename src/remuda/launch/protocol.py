@@ -49,8 +49,9 @@ class ProtocolError(Exception):
 
 
 class Hello(Record):
-    """First line after every (re)connect. `attempt` is the one it runs or was last made ready for; 0 = none. `floor` is the
-    highest it was ever told of, which is higher while it stops for it: a fence makes it deaf up to there."""
+    """First line after every (re)connect, and said again once a fenced launcher's child is gone. `attempt` is the one it runs or
+    was last made ready for; 0 = none. `floor` is the highest it was ever told of, which is higher while it stops for it: a fence
+    makes it deaf up to there."""
 
     pod: str
     uid: str

@@ -334,10 +334,10 @@ class World:
         raise AssertionError("it never comes to rest")
 
 
-# The same walks in every run. Known and open: the walk of 29620 ends before its barrier opens (one in several thousand does).
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150, deadline=None)
 @given(st.integers(0, 2**32))
 @example(98641)  # fenced by a new agent while it stops for an attempt the old one named
+@example(29620)  # fenced, met by a new agent while its child is still dying, and parked afterwards
 @example(17193)  # fenced, then its container dies and comes back empty
 def test_no_order_of_events_starts_anything_twice_and_all_come_to_run(seed: int) -> None:
     world = World(seed)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from remuda.launch import checkpoints
-from remuda.launch.protocol import Checkpoint, Fence, Heartbeat, Ready, Running, Start, Stop
+from remuda.launch.protocol import Checkpoint, Fence, Heartbeat, Hello, Ready, Running, Start, Stop
 from tests.unit.launch.rig import DEADLINE_S, Agent, Container, is_running, wait_until
 
 SLEEP = ("sleep", "1000")
@@ -296,6 +296,7 @@ def test_a_fence_kills_at_once_and_holds_until_a_higher_attempt(
     pids = stubborn_tree(container, agent, tmp_path)
     agent.send(Fence())
     wait_until(lambda: not any(map(is_running, pids)), "everything to die")
+    assert agent.expect(Hello).state == "parked"
     agent.send(Stop(1), Start(1, {}), Stop(2))
     assert agent.expect(Ready).attempt == 2
 
