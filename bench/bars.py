@@ -110,6 +110,8 @@ def report(measure: Callable[[Console], Sequence[Bar]], json: Path | None) -> in
     """Measure and print: the machine, the table, a line per bar; every sample as JSON where asked. The exit code."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ended from outside, it still takes its processes along
     console = Console()
+    if not console.is_terminal:
+        console = Console(width=140)  # into a file or a pipe, where the default of 80 leaves no room for the names
     machine = this_machine()
     console.print(describe(machine), highlight=False, soft_wrap=True)
     try:

@@ -258,13 +258,17 @@ class Tally:
         self._limit = 0
         self._active: dict[str, str] = {}  # incident -> node
         self._most = 0
+        self._told: set[tuple[str, str]] = set()  # (node, device) with an incident that says what is done, or why not
         view.incidents.subscribe(self._on_incident)
 
     def _on_incident(self, old: Incident | None, new: Incident | None) -> None:
         incident = new or old
         assert incident is not None
+        subject = incident.spec.subject
+        if new is not None and device_records(new.status.remedies):
+            self._told.add((subject.node, subject.device))
         if new is not None and is_under_remedy(new):
-            self._active[incident.name] = incident.spec.subject.node
+            self._active[incident.name] = subject.node
             self._most = max(self._most, len(set(self._active.values())))
         else:
             self._active.pop(incident.name, None)
@@ -295,12 +299,7 @@ class Tally:
         )
 
     def _missing(self, transitions: set[tuple[str, str]]) -> int:
-        told = {
-            (i.spec.subject.node, i.spec.subject.device)
-            for i in self._view.incidents.items()
-            if device_records(i.status.remedies)
-        }
-        return len(transitions - told)
+        return len(transitions - self._told)
 
 
 @contextlib.asynccontextmanager

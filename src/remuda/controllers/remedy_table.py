@@ -30,6 +30,9 @@ from remuda.core.failure.rungs import RECYCLES, began_at, device_records, is_hel
 from remuda.core.failure.standing import REMEMBERED_S, failure_of
 
 TIDY_S = 60.0  # between two looks for what no longer counts
+# Incidents are opened side by side and told in another order; so little does not change what a breaker says, and to count
+# all of them anew for each would cost the square of a storm.
+LATE_S = 1.0
 _RECYCLED = (*(f"{action}-" for action in RECYCLES), "drain-")
 
 
@@ -241,9 +244,10 @@ class RemedyTable:
         before, watch, told = self._watches.get(policy.name, (None, None, 0))
         if watch is not None:
             news = sorted(f for f in self._failures[told:] if f.node in nodes)
-            if before == breaker and all(watch.newest <= at <= now for at in (watch.newest, *(f.at for f in news))):
+            oldest = watch.newest - LATE_S
+            if before == breaker and watch.newest <= now and all(oldest <= f.at <= now for f in news):
                 for failed in news:
-                    watch.add(failed)
+                    watch.add(msgspec.structs.replace(failed, at=max(failed.at, watch.newest)))
             else:
                 watch = None
         if watch is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections.abc import Iterable, Iterator
+from itertools import islice
 
 import msgspec
 
@@ -76,9 +77,9 @@ class Occupancy:
         return len(counts) - len(own), coming
 
     def named(self, new: Footprint, kind: Kind, most: int) -> list[str]:
-        """The first of the nodes that others have."""
+        """Those of the nodes that others have which were first to be counted."""
         own = self._own(new, kind)
-        return sorted(node for node in self._counts.get((new.policy, kind), {}) if node not in own)[:most]
+        return list(islice((node for node in self._counts.get((new.policy, kind), {}) if node not in own), most))
 
     def begun_since(self, new: Footprint, since: float) -> int:
         """Others of its policy that were begun after that moment."""
