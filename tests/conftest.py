@@ -24,7 +24,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--schedules", type=int, default=500, help="how many random schedules to run")
 
 
-# A test of real processes, sockets or third-party servers that fails is tried once more: on a busy machine it may have lost a race
+# A test of real processes, sockets or third-party servers that fails is tried once more: on a busy machine it may lose a race
 # against a deadline of its own. It is named in the summary, and more than this many of them in one run is a failure: a suite that
 # needs its second tries is broken. Tests of pure code and in virtual time depend on nothing but their input and are never tried
 # again; a second try could only hide what they found.
