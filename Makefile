@@ -9,6 +9,9 @@ STAMP := .venv/.stamp
 # override with `make check JOBS=8`.
 JOBS ?= 4
 PYTEST := $(BIN)/python -m pytest
+# Containers often tell Python to keep no bytecode. Then every worker, and every process that a test starts, compiles all of it anew:
+# half a minute of each run.
+export PYTHONDONTWRITEBYTECODE :=
 
 # A test directory that is not there yet must not fail the run, so only existing ones are passed.
 FAST_TESTS = $(wildcard tests/unit tests/property tests/component)

@@ -13,29 +13,20 @@ limit exceeded, a device with two incidents, an order given twice). The last two
 
 from __future__ import annotations
 
-import argparse
-import os
 import statistics
 import sys
-from collections.abc import Callable
-from pathlib import Path
-from typing import TypeVar
 
 import msgspec
-from rich.console import Console
 
-from bench.bars import Bar, report
+from bench.bars import Bar
 from bench.failure_quarantine import QuarantineAsk, QuarantineRun
 from bench.marks import Broken
 from bench.node import at, check_signals, said_signals
 from bench.node_signals import SignalsAsk, SignalsRun, WholeRun
-from bench.onerun import run_apart
-from bench.recovery import scratch
+from bench.parts import Parts, main
 from tests.kube.control_plane import binaries_dir
 
 PARTS = ("signals", "quarantine", "limit")
-
-Run = TypeVar("Run")
 
 
 class Sizes(msgspec.Struct, frozen=True):
@@ -158,30 +149,20 @@ def check_storm(run: SignalsRun, ask: SignalsAsk) -> SignalsRun:
     return run
 
 
-def measure(options: argparse.Namespace, console: Console) -> list[Bar]:
-    sizes = QUICK if options.quick else FULL
-    has_kube = binaries_dir().is_dir()
-
-    def say(words: str) -> None:
-        console.print(words, highlight=False, soft_wrap=True)
-
-    def repeat(part: str, module: str, ask: object, result: type[Run], said: Callable[[Run], str]) -> list[Run]:
-        found: list[Run] = []
-        for number in range(options.repeat if not options.only or options.only == part else 0):
-            if part != "signals" and not has_kube:
-                say(f"{part}: left out, there is no kube-apiserver; `make kube` builds one")
-                break
-            with scratch() as root:
-                found.append(run_apart(module, ask, result, root, 900.0))
-            say(f"{part} {number + 1}/{options.repeat}: {said(found[-1])}; load {os.getloadavg()[0]:.2f}")
-        return found
-
-    signals = repeat("signals", "bench.node_signals", sizes.signals, SignalsRun, said_storm)
+def measure(parts: Parts) -> list[Bar]:
+    sizes = QUICK if parts.is_quick else FULL
+    signals = parts.run("signals", "bench.node_signals", sizes.signals, SignalsRun, said_storm, 900.0)
     for run in signals:
         check_storm(run, sizes.signals)
-    module = "bench.failure_quarantine"
-    quarantine = repeat("quarantine", module, sizes.quarantine, QuarantineRun, said_quarantine)
-    limit = repeat("limit", module, sizes.limit, QuarantineRun, said_quarantine)
+
+    def quarantined(part: str, ask: QuarantineAsk) -> list[QuarantineRun]:
+        if parts.is_asked(part) and not binaries_dir().is_dir():
+            parts.say(f"{part}: left out, there is no kube-apiserver; `make kube` builds one")
+            return []
+        return parts.run(part, "bench.failure_quarantine", ask, QuarantineRun, said_quarantine, 900.0)
+
+    quarantine = quarantined("quarantine", sizes.quarantine)
+    limit = quarantined("limit", sizes.limit)
     return [
         *(signals_bars(signals, sizes.signals) if signals else ()),
         *(quarantine_bars(quarantine, sizes.quarantine) if quarantine else ()),
@@ -189,17 +170,5 @@ def measure(options: argparse.Namespace, console: Console) -> list[Bar]:
     ]
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="bench-failure", description=__doc__.partition("\n")[0])
-    parser.add_argument("--repeat", type=int, default=1, help="repetitions of each part (default 1)")
-    parser.add_argument("--only", choices=PARTS, help="one part alone")
-    parser.add_argument("--quick", action="store_true", help="in small and once: does it work at all?")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample there")
-    options = parser.parse_args()
-    if options.quick:
-        options.repeat = 1
-    return report(lambda console: measure(options, console), options.json)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main("bench-failure", __doc__, PARTS, 1, measure))

@@ -10,28 +10,20 @@ run, a device held twice, a transition lost). `--quick` runs all of it in small:
 
 from __future__ import annotations
 
-import argparse
-import os
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import TypeVar
 
 import msgspec
-from rich.console import Console
 
-from bench.bars import Bar, report
+from bench.bars import Bar
 from bench.marks import Broken
 from bench.node_agents import BIN_S
 from bench.node_allocate import AllocateAsk, AllocateRun
 from bench.node_fleet import FleetAsk, FleetRun
 from bench.node_signals import SignalsAsk, SignalsRun
-from bench.onerun import run_apart
-from bench.recovery import scratch
+from bench.parts import Parts, main
 
 PARTS = ("fleet", "allocate", "signals")
-
-Run = TypeVar("Run")
 
 
 class Sizes(msgspec.Struct, frozen=True):
@@ -158,23 +150,11 @@ def check_signals(run: SignalsRun, ask: SignalsAsk) -> SignalsRun:
     return run
 
 
-def measure(options: argparse.Namespace, console: Console) -> list[Bar]:
-    sizes = QUICK if options.quick else FULL
-
-    def repeat(
-        part: str, module: str, ask: object, result: type[Run], said: Callable[[Run], str], timeout_s: float
-    ) -> list[Run]:
-        found: list[Run] = []
-        for number in range(options.repeat if not options.only or options.only == part else 0):
-            with scratch() as root:
-                found.append(run_apart(module, ask, result, root, timeout_s))
-            words = f"{part} {number + 1}/{options.repeat}: {said(found[-1])}; load {os.getloadavg()[0]:.2f}"
-            console.print(words, highlight=False, soft_wrap=True)
-        return found
-
-    fleet = repeat("fleet", "bench.node_fleet", sizes.fleet, FleetRun, said_fleet, 900.0)
-    allocate = repeat("allocate", "bench.node_allocate", sizes.allocate, AllocateRun, said_allocate, 300.0)
-    signals = repeat("signals", "bench.node_signals", sizes.signals, SignalsRun, said_signals, 300.0)
+def measure(parts: Parts) -> list[Bar]:
+    sizes = QUICK if parts.is_quick else FULL
+    fleet = parts.run("fleet", "bench.node_fleet", sizes.fleet, FleetRun, said_fleet, 900.0)
+    allocate = parts.run("allocate", "bench.node_allocate", sizes.allocate, AllocateRun, said_allocate, 300.0)
+    signals = parts.run("signals", "bench.node_signals", sizes.signals, SignalsRun, said_signals, 300.0)
     for run in signals:
         check_signals(run, sizes.signals)
     return [
@@ -184,17 +164,5 @@ def measure(options: argparse.Namespace, console: Console) -> list[Bar]:
     ]
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="bench-node", description=__doc__.partition("\n")[0])
-    parser.add_argument("--repeat", type=int, default=3, help="repetitions of each part (default 3)")
-    parser.add_argument("--only", choices=PARTS, help="one part alone")
-    parser.add_argument("--quick", action="store_true", help="in small and once: does it work at all?")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample there")
-    options = parser.parse_args()
-    if options.quick:
-        options.repeat = 1
-    return report(lambda console: measure(options, console), options.json)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main("bench-node", __doc__, PARTS, 3, measure))

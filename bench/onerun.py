@@ -9,9 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import resource
+import shutil
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+import tempfile
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -34,6 +37,15 @@ def rss_mib() -> float:
     """This process's resident memory now."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * resource.getpagesize() / 2**20
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    root = Path(tempfile.mkdtemp(prefix="remuda-bench-"))
+    try:
+        yield root
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
 
 
 def run_apart(module: str, ask: object, result: type[Result], root: Path, timeout_s: float) -> Result:

@@ -14,11 +14,7 @@ import argparse
 import asyncio
 import logging
 import os
-import shutil
 import sys
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -29,6 +25,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from bench.bars import Bar, report
 from bench.gang import Gang, Times, make_cluster, make_job, rank_command
 from bench.marks import Broken, start_bare, wait_for_marks
+from bench.onerun import scratch
 from remuda.node.environment import base_environment
 from remuda.runtime.config import ClusterConfig
 
@@ -131,15 +128,6 @@ def simulated_bars(runs: list[SimulatedRun], pods: int) -> list[Bar]:
             Bar(group, "of that: open", [t.opened - t.stopped for t in times]),
         ]
     return bars
-
-
-@contextmanager
-def scratch() -> Iterator[Path]:
-    root = Path(tempfile.mkdtemp(prefix="remuda-bench-"))
-    try:
-        yield root
-    finally:
-        shutil.rmtree(root, ignore_errors=True)
 
 
 def measure(options: argparse.Namespace, console: Console) -> list[Bar]:

@@ -45,25 +45,29 @@ def template(
     }
 
 
-async def deploy(world: World, name: str = "web", replicas: int = 1, **options: Any) -> None:
+async def deploy(
+    world: World, name: str = "web", replicas: int = 1, *, namespace: str = NAMESPACE, **options: Any
+) -> None:
     spec: JsonObject = {
         "replicas": replicas,
         "selector": {"matchLabels": {"app": name}},
         "template": template(app=name, **options),
     }
-    await world.cluster.api.create(Deployment, {"metadata": {"name": name, "namespace": NAMESPACE}, "spec": spec})
+    await world.cluster.api.create(Deployment, {"metadata": {"name": name, "namespace": namespace}, "spec": spec})
 
 
-async def submit_job(world: World, name: str = "batch", *, restart: str = "Never", **spec: Any) -> None:
+async def submit_job(
+    world: World, name: str = "batch", *, restart: str = "Never", namespace: str = NAMESPACE, **spec: Any
+) -> None:
     """`gpus` and `annotations` go to the template, the rest to the Job's spec."""
     options = {key: spec.pop(key) for key in ("gpus", "annotations") if key in spec}
     body: JsonObject = {"template": template(restart=restart, app=name, **options), **spec}
-    await world.cluster.api.create(Job, {"metadata": {"name": name, "namespace": NAMESPACE}, "spec": body})
+    await world.cluster.api.create(Job, {"metadata": {"name": name, "namespace": namespace}, "spec": body})
 
 
-async def bare(world: World, name: str = "solo", **options: Any) -> None:
+async def bare(world: World, name: str = "solo", *, namespace: str = NAMESPACE, **options: Any) -> None:
     body = template(app=name, **options)
-    meta = {**body["metadata"], "name": name, "namespace": NAMESPACE}
+    meta = {**body["metadata"], "name": name, "namespace": namespace}
     await world.cluster.api.create(Pod, {"metadata": meta, "spec": body["spec"]})
 
 

@@ -11,7 +11,7 @@ as far as they were delivered to it (`deliver`); an agent sees the job as of the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -460,6 +460,12 @@ class GangModel:
         """The user changes the job."""
         self.job = msgspec.structs.replace(self.job, spec=msgspec.structs.replace(self.job.spec, **spec))
 
+    def offer(self, **amounts: int | str) -> None:
+        """What every node has beside its devices."""
+        for name, old in self.nodes.items():
+            status = msgspec.structs.replace(old.status, allocatable={**old.status.allocatable, **amounts})
+            self.nodes[name] = msgspec.structs.replace(old, status=status)
+
     def delete_pod(self, uid: str) -> None:
         self._delete(uid)
 
@@ -485,13 +491,17 @@ class GangModel:
             body = {"metadata": meta, "spec": {"nodeName": node}, "status": {"phase": "Running"}}
             self.pods.put(uid, from_wire(Pod, body))
 
-    def ask_preemptibly(self, gpus: int) -> str:
-        """A preemptible pod comes and waits for so many devices; its uid."""
+    def ask_preemptibly(self, gpus: int, **others: int | str) -> str:
+        """A preemptible pod comes and waits for so many devices, and for the other resources; its uid."""
+        return self.ask(gpus, "guest", {ANNOTATION_PREEMPTIBLE: "true"}, **others)
+
+    def ask(self, gpus: int, name: str, annotations: Mapping[str, str] | None = None, **others: int | str) -> str:
+        """A pod that is not the gang's comes and waits for room; its uid."""
         self.made += 1
-        uid = f"guest-{self.made}"
+        uid = f"{name}-{self.made}"
         meta: JsonObject = {"name": uid, "namespace": "else", "uid": uid, "creationTimestamp": to_time(self.now)}
-        meta["annotations"] = {ANNOTATION_PREEMPTIBLE: "true"}
-        container = {"name": "main", "resources": {"limits": {RESOURCE_GPU: gpus}}}
+        meta["annotations"] = dict(annotations or {})
+        container = {"name": "main", "resources": {"limits": {RESOURCE_GPU: gpus, **others} if gpus else others}}
         self.pods.put(uid, from_wire(Pod, {"metadata": meta, "spec": {"containers": [container]}}))
         return uid
 

@@ -36,7 +36,7 @@ from remuda.api.training import (
     TrainingJobSpec,
     TrainingJobStatus,
 )
-from remuda.core.placement.gang import GangAsk, PodAsk
+from remuda.core.placement.asks import GangAsk, PodAsk
 from remuda.core.placement.snapshot import Snapshot, build_snapshot
 
 RACK = "topology.remuda.dev/rack"

@@ -30,6 +30,7 @@ from remuda.apiserver.store import DELETED
 from remuda.apiserver.store.record import Event
 from remuda.node.training import TrainingChild
 from remuda.sim.loop import EPOCH
+from tests.builders.charges import ChargeBook
 
 Place = tuple[str, str]  # node, device
 MAX_KEPT = 20
@@ -69,6 +70,7 @@ class Invariants:
         self.held: dict[str, dict[str, set[Place]]] = {}  # node -> pod uid -> what the node says it has
         self.opened: dict[tuple[str, int], dict[str, int]] = {}  # (job uid, attempt) -> uid -> rank
         self.resumed: dict[tuple[str, int], int] = {}  # (job uid, attempt) -> step
+        self.charges = ChargeBook()
         self._now = now
         self._rack_of = rack_of
         self._staleness_s = staleness_s
@@ -241,6 +243,8 @@ class Invariants:
         self.jobs[key] = job
         old = before.status if before is not None and before.uid == job.uid else TrainingJobStatus()
         self._attempt_moves_forward(job, old)
+        if job.status.used != old.used:
+            self.charges.see(job, old, self._now(), self._nodes_of(job))
         self._ranks_are_unique(job)
         if job.status.barrier == "Open":
             self._is_open(job, old)
@@ -249,6 +253,10 @@ class Invariants:
         goodput = job.status.goodput
         if not 0.0 <= goodput.ettr <= 1.0 or min(goodput.lost_gpu_seconds.values(), default=0.0) < 0.0:
             self._broken("goodput is a ratio", f"{goodput}")
+
+    def _nodes_of(self, job: TrainingJob) -> set[str]:
+        mine = [p for p in self.pods.values() if p.labels.get(LABEL_GANG) == job.name]
+        return {p.spec.node_name for p in mine if p.spec.node_name}
 
     def _attempt_moves_forward(self, job: TrainingJob, old: TrainingJobStatus) -> None:
         new = job.status
@@ -259,7 +267,7 @@ class Invariants:
         same_attempt = new.attempt == old.attempt
         if same_attempt and old.barrier == "Open" and new.barrier != "Open" and not job.is_finished:
             self._broken("a barrier closes with a new attempt", f"{job.name} at {new.attempt}")
-        if not job.spec.failure.budgets.refill_after_steps:
+        if new.refill_step == old.refill_step:
             self._budgets_move_forward(job, old)
 
     def _budgets_move_forward(self, job: TrainingJob, old: TrainingJobStatus) -> None:
@@ -268,12 +276,20 @@ class Invariants:
             cause: job.status.used.get(cause, 0) - old.used.get(cause, 0) for cause in {*job.status.used, *old.used}
         }
         fell = {cause: -by for cause, by in moved.items() if by < 0}
-        # A pod that its node refuses after a reboot has a count of its own, and explains why the process stopped.
-        explained = moved.get("device", 0) + moved.get("infra", 0) + moved.get("admission", 0) >= 1
+        explained = moved.get("device", 0) + moved.get("infra", 0) >= 1 or self._is_refused_after_it_ran(job, moved)
         if fell and not (explained and fell in ({"code": 1}, {"hang": 1})):
             self._broken("budgets are not given back", f"{job.name}: {old.used} -> {job.status.used}")
         if any(by > 1 for by in moved.values()):
             self._broken("one interruption is charged once", f"{job.name}: {old.used} -> {job.status.used}")
+
+    def _is_refused_after_it_ran(self, job: TrainingJob, moved: dict[str, int]) -> bool:
+        """A pod that has run and is refused by its node has seen the node start anew beneath it. That explains a rank that ended
+        or stood still just before, as a lost node does, and has a count of its own. A hang of the code's own that came right
+        before is not told from it: the code has the benefit of the doubt, as everywhere, and refusals are bounded. A pod
+        that never ran explains nothing."""
+        ran = {uid for (owner, _), members in self.opened.items() if owner == job.uid for uid in members}
+        refused = [p for p in self.pods.values() if p.uid in ran and p.status.reason == "UnexpectedAdmissionError"]
+        return moved.get("admission", 0) >= 1 and bool(refused)
 
     def _ranks_are_unique(self, job: TrainingJob) -> None:
         members = job.status.members

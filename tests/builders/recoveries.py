@@ -9,6 +9,7 @@ what has to be so when the faults are over.
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -31,10 +32,12 @@ from remuda.api.remedies import (
 )
 from remuda.api.training import Budgets, DegradedPolicy
 from remuda.node.training import Behaviour
-from tests.builders.schedules import Act
+from tests.builders.acts import Act
+from tests.builders.world import NAMESPACE
 
 # Codes and what the fault table makes of them: reset, reboot, replace, an unknown one, harmless.
 CODES = ("xid-79", "xid-48", "xid-95", "xid-62", "xid-119", "xid-64", "xid-13", "xid-31", "xid-999")
+GUESTS = "guests"  # another tenant than the gangs
 HEALS = ("", "", "", "reset", "reboot", "never")
 
 KINDS = {
@@ -114,6 +117,7 @@ class ForeignPlan(msgspec.Struct, frozen=True):
     name: str
     replicas: int
     gpus: int
+    namespace: str
 
 
 class RecoverySchedule(msgspec.Struct, frozen=True):
@@ -125,6 +129,7 @@ class RecoverySchedule(msgspec.Struct, frozen=True):
     gangs: tuple[GangPlan, ...]
     foreign: tuple[ForeignPlan, ...]
     quota: int  # GPUs of the namespace; 0 = no quota
+    reserved: int  # so many nodes are one reservation, the others another; 0 = none are any
     policy: RemedyPolicySpec | None  # None = the built-in one
     acts: tuple[Act, ...]
 
@@ -133,7 +138,8 @@ def draw(seed: int) -> RecoverySchedule:
     rng = random.Random(f"recovery {seed}")
     gpus = rng.choice((8, 8, 4, 2))
     gangs = tuple(_draw_gang(rng, index, gpus) for index in range(rng.choice((1, 1, 2))))
-    foreign = tuple(_draw_foreign(rng, index) for index in range(rng.choice((0, 1, 1, 2))))
+    whose = random.Random(f"tenants {seed}")
+    foreign = tuple(_draw_foreign(rng, whose, index) for index in range(rng.choice((0, 1, 1, 2))))
     asked = sum((g.replicas + g.spares) * g.gpus for g in gangs) + sum(f.replicas * f.gpus for f in foreign)
     racks = rng.choice((1, 2, 2, 3))
     nodes = max(racks, round(asked / 8 * rng.choice((0.9, 1.2, 1.5, 2.0)) + rng.randint(0, 2)), 3)
@@ -141,7 +147,11 @@ def draw(seed: int) -> RecoverySchedule:
     acts = tuple(_draw_act(rng) for _ in range(rng.randint(4, 12)))
     policy = _draw_policy(rng) if rng.random() < 0.9 else None
     lease_s, lag_s = rng.choice((5.0, 10.0)), rng.choice((0.0, 0.0, 0.02, 0.2))
-    return RecoverySchedule(seed, nodes, racks, lease_s, lag_s, gangs, foreign, quota, policy, acts)
+    if policy is not None:
+        policy = msgspec.structs.replace(policy, limits=_draw_limits(whose, policy.limits))
+        acts = _draw_burst(whose, acts)
+    reserved = whose.choice((0, nodes // 2, nodes))
+    return RecoverySchedule(seed, nodes, racks, lease_s, lag_s, gangs, foreign, quota, reserved, policy, acts)
 
 
 def _draw_gang(rng: random.Random, index: int, gpus: int) -> GangPlan:
@@ -169,9 +179,29 @@ def _draw_gang(rng: random.Random, index: int, gpus: int) -> GangPlan:
     )
 
 
-def _draw_foreign(rng: random.Random, index: int) -> ForeignPlan:
+def _draw_foreign(rng: random.Random, whose: random.Random, index: int) -> ForeignPlan:
     kind = rng.choice(("Deployment", "Deployment", "Job", "Pod"))
-    return ForeignPlan(kind, f"app-{index}", 1 if kind == "Pod" else rng.randint(1, 3), rng.choice((1, 2, 4)))
+    replicas, gpus = 1 if kind == "Pod" else rng.randint(1, 3), rng.choice((1, 2, 4))
+    return ForeignPlan(kind, f"app-{index}", replicas, gpus, whose.choice((NAMESPACE, GUESTS)))
+
+
+def _draw_limits(rng: random.Random, limits: Limits) -> Limits:
+    """One of them is the narrow one; the pool's, which is nearly always that, would hide the others."""
+    narrow = rng.choice(("", "tenant", "reservation", "cause", "per_hour"))
+    if not narrow:
+        return limits
+    wide = msgspec.structs.replace(limits, pool=rng.choice(("", "90%")), rack="", cause="")
+    return msgspec.structs.replace(wide, **{narrow: rng.choice(("1", "1", "2", "30%"))})
+
+
+def _draw_burst(rng: random.Random, acts: Sequence[Act]) -> tuple[Act, ...]:
+    """Among the others several devices that fail of one fault at nearly one time."""
+    code, at = rng.choice(CODES[:6]), rng.randint(0, len(acts))
+    burst = [
+        Act(round(rng.uniform(0.0, 1.5), 3), rng.choice(("device", "any-device")), rng.random(), 1, code)
+        for _ in range(rng.choice((0, 3, 4)))
+    ]
+    return (*acts[:at], *burst, *acts[at:])
 
 
 def _draw_policy(rng: random.Random) -> RemedyPolicySpec:

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypeVar
-
 import msgspec
 
-from remuda.api.core_v1 import Node
+from remuda.api.core_v1 import Namespace, Node
 from remuda.api.drills import DrillKind
 from remuda.api.errors import Conflict, NotFound
 from remuda.api.incidents import Incident, RemedyOutcome
 from remuda.api.meta import JsonObject, KObject, ObjectMeta, to_time
-from remuda.api.names import ANNOTATION_CORDONED_BY, RESOURCE_GPU
+from remuda.api.names import ANNOTATION_CORDONED_BY, LABEL_RESERVATION, RESOURCE_GPU
 from remuda.api.policy_v1 import ResourceQuota
 from remuda.api.remedies import RemedyPolicy
 from remuda.api.training import Straggler, Topology, TrainingJob
 from remuda.runtime.config import RACK_LABEL
 from tests.builders import recovery_end as end
+from tests.builders.acts import Act, Actor, pick
 from tests.builders.foreign import bare, deploy, submit_job
-from tests.builders.recoveries import ForeignPlan, GangPlan, RecoverySchedule, quota_body
-from tests.builders.schedules import Act
+from tests.builders.recoveries import GUESTS, ForeignPlan, GangPlan, RecoverySchedule, quota_body
+from tests.builders.stops import wrong_charges
 from tests.builders.world import NAMESPACE, World, training_job
-
-T = TypeVar("T")
 
 SETTLE_S = 900.0
 LOOK_S = 10.0
@@ -33,6 +29,10 @@ async def act_out(world: World, schedule: RecoverySchedule) -> None:
     api = world.cluster.api
     if schedule.policy is not None:
         await api.create(RemedyPolicy, RemedyPolicy(metadata=ObjectMeta(name="default"), spec=schedule.policy))
+    await api.create(Namespace, Namespace(metadata=ObjectMeta(name=GUESTS)))
+    for number, name in enumerate(sorted(world.rack_of)) if schedule.reserved else ():
+        whose = "reserved" if number < schedule.reserved else "on-demand"
+        await api.patch(Node, name, {"metadata": {"labels": {LABEL_RESERVATION: whose}}})
     if schedule.quota:
         await api.create(ResourceQuota, quota_body(schedule.quota, NAMESPACE))
     for gang in schedule.gangs:
@@ -42,7 +42,7 @@ async def act_out(world: World, schedule: RecoverySchedule) -> None:
     for plan in schedule.foreign:
         await _create(world, plan)
     await world.sleep(6.0)
-    actor = Actor(world, schedule)
+    actor = RecoveryActor(world, schedule)
     for act in schedule.acts:
         await actor.perform(act)
     await actor.finish()
@@ -66,86 +66,39 @@ def job_of(gang: GangPlan) -> TrainingJob:
 
 async def _create(world: World, plan: ForeignPlan) -> None:
     if plan.kind == "Deployment":
-        await deploy(world, plan.name, plan.replicas, gpus=plan.gpus)
+        await deploy(world, plan.name, plan.replicas, gpus=plan.gpus, namespace=plan.namespace)
     elif plan.kind == "Job":
-        await submit_job(world, plan.name, gpus=plan.gpus, completions=plan.replicas, parallelism=plan.replicas)
+        await submit_job(
+            world,
+            plan.name,
+            gpus=plan.gpus,
+            namespace=plan.namespace,
+            completions=plan.replicas,
+            parallelism=plan.replicas,
+        )
     else:
-        await bare(world, plan.name, gpus=plan.gpus)
+        await bare(world, plan.name, gpus=plan.gpus, namespace=plan.namespace)
 
 
-class Actor:
+class RecoveryActor(Actor):
+    look_s = 0.5
+
     def __init__(self, world: World, schedule: RecoverySchedule) -> None:
-        self.world = world
+        super().__init__(world)
         self.schedule = schedule
-
-    async def perform(self, act: Act) -> None:
-        await self._pass(act.wait)
-        await getattr(self, f"_{act.kind.replace('-', '_')}")(act)
-        await self._crashes()
-
-    async def _pass(self, seconds: float) -> None:
-        """Time goes by; a power cut or a kill that was armed happens in it, and the world starts again."""
-        world = self.world
-        until = world.now + seconds
-        while True:
-            await self._crashes()
-            if world.now >= until:
-                return
-            await world.sleep(min(0.5, until - world.now))
-
-    async def _crashes(self) -> None:
-        world = self.world
-        if world.journal.captured.is_set():
-            await world.power_cut()
-        elif world.manager.dead.is_set():
-            await world.restart_control_plane()
-
-    async def _blow(self, kind: DrillKind, **spec: object) -> None:
-        await self.world.drill(kind, may_be_refused=True, **spec)
 
     # --- pods ---------------------------------------------------------------------------------------------------------
 
-    async def _hit_member(self, kind: DrillKind, act: Act) -> None:
-        members = [m for job in self.world.jobs() for m in job.status.members]
-        if members:
-            await self._blow(kind, pod=_pick(members, act).pod, namespace=NAMESPACE)
-
-    async def _process(self, act: Act) -> None:
-        await self._hit_member(DrillKind.PROCESS_KILL, act)
-
-    async def _hang(self, act: Act) -> None:
-        await self._hit_member(DrillKind.PROCESS_HANG, act)
-
-    async def _launcher(self, act: Act) -> None:
-        await self._hit_member(DrillKind.LAUNCHER_KILL, act)
-
     async def _pod(self, act: Act) -> None:
-        pods = [p.name for p in self.world.all_pods() if p.namespace == NAMESPACE]
+        pods = self.world.all_pods()
         if pods:
-            await self._blow(DrillKind.POD_DELETE, pod=_pick(pods, act), namespace=NAMESPACE)
+            pod = pick(pods, act)
+            await self._blow(DrillKind.POD_DELETE, pod=pod.name, namespace=pod.namespace)
 
     # --- devices ------------------------------------------------------------------------------------------------------
 
-    def _held(self) -> list[tuple[str, str]]:
-        return [(m.node, d) for job in self.world.jobs() for m in job.status.members for d in m.devices if m.node]
-
-    def _all(self) -> list[tuple[str, str]]:
-        return [(node, f"gpu-{n}") for node in sorted(self.world.rack_of) for n in range(8)]
-
-    async def _hit_device(self, kind: DrillKind, places: list[tuple[str, str]], act: Act, **spec: object) -> None:
-        if places:
-            node, device = _pick(places, act)
-            await self._blow(kind, node=node, device=device, **spec)
-
-    async def _device(self, act: Act) -> None:
-        await self._hit_device(DrillKind.DEVICE_FAIL, self._held(), act, code=act.code, heals=act.heals)
-
-    async def _spare_device(self, act: Act) -> None:
-        spares = [(s.node, d) for job in self.world.jobs() for s in job.status.spares for d in s.devices if s.node]
-        await self._hit_device(DrillKind.DEVICE_FAIL, spares, act, code=act.code, heals=act.heals)
-
     async def _any_device(self, act: Act) -> None:
-        await self._hit_device(DrillKind.DEVICE_FAIL, self._all(), act, code=act.code, heals=act.heals)
+        await self._break(self._all(), act)
 
     async def _drop(self, act: Act) -> None:
         seconds = float(act.count) if act.count % 2 else 0.0
@@ -170,9 +123,6 @@ class Actor:
 
     # --- nodes --------------------------------------------------------------------------------------------------------
 
-    async def _hit_node(self, kind: DrillKind, act: Act, **spec: object) -> None:
-        await self._blow(kind, node=_pick(sorted(self.world.rack_of), act), **spec)
-
     async def _power_cap(self, act: Act) -> None:
         await self._hit_node(DrillKind.POWER_CAP, act, factor=2.0, seconds=20.0 + act.count)
 
@@ -185,9 +135,6 @@ class Actor:
 
     async def _kubelet(self, act: Act) -> None:
         await self._hit_node(DrillKind.KUBELET_RESTART, act)
-
-    async def _node(self, act: Act) -> None:
-        await self._hit_node(DrillKind.NODE_LOST, act)
 
     async def _reboot(self, act: Act) -> None:
         await self._hit_node(DrillKind.NODE_REBOOT, act)
@@ -218,7 +165,7 @@ class Actor:
             if i.is_open and r.outcome is RemedyOutcome.WAITING
         ]
         if asked:
-            incident, key = _pick(asked, act)
+            incident, key = pick(asked, act)
             said = [*incident.spec.approvals, {"remedy": key, "by": "op", "granted": granted}]
             await self._say(Incident, incident.name, {"spec": {"approvals": msgspec.to_builtins(said)}})
 
@@ -244,7 +191,7 @@ class Actor:
         free = [n.name for n in self.world._read_all(Node) if not n.spec.unschedulable]
         if not free:
             return
-        name = _pick(free, act)
+        name = pick(free, act)
         await self._say(Node, name, {"spec": {"unschedulable": True}})
         node = self.world._read(Node, name)
         if node is not None and node.spec.unschedulable and not node.annotations.get(ANNOTATION_CORDONED_BY):
@@ -252,14 +199,14 @@ class Actor:
 
     async def _uncordon(self, act: Act) -> None:
         if self.world.remedies.theirs:
-            name = _pick(sorted(self.world.remedies.theirs), act)
+            name = pick(sorted(self.world.remedies.theirs), act)
             self.world.remedies.theirs.discard(name)
             await self._say(Node, name, {"spec": {"unschedulable": None}})
 
     async def _suspend(self, act: Act, *, suspend: bool = True) -> None:
         jobs = [j for j in self.world.jobs() if not j.is_finished and j.spec.suspend is not suspend]
         if jobs:
-            await self._say(TrainingJob, _pick(jobs, act).name, {"spec": {"suspend": suspend}}, NAMESPACE)
+            await self._say(TrainingJob, pick(jobs, act).name, {"spec": {"suspend": suspend}}, NAMESPACE)
 
     async def _resume(self, act: Act) -> None:
         await self._suspend(act, suspend=False)
@@ -267,38 +214,24 @@ class Actor:
     async def _dismiss(self, act: Act) -> None:
         there = [i for i in self.world._read_all(Incident) if i.is_open]
         if there:
-            await self._say(Incident, _pick(there, act).name, {"spec": {"dismiss": "Known."}})
-
-    # --- crashes ------------------------------------------------------------------------------------------------------
-
-    async def _restart(self, act: Act) -> None:
-        await self.world.restart_control_plane()
-
-    async def _restart_at_write(self, act: Act) -> None:
-        self.world.manager.after(act.count)
-
-    async def _power(self, act: Act) -> None:
-        await self.world.power_cut(down_s=round(act.pick * 20, 1))
-
-    async def _power_at_commit(self, act: Act) -> None:
-        if not self.world.journal.is_armed:
-            self.world.journal.capture_after(act.count)
+            await self._say(Incident, pick(there, act).name, {"spec": {"dismiss": "Known."}})
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
     async def finish(self) -> None:
         world = self.world
         await self._pass(20.0)
-        world.manager.disarm()
-        world.journal.disarm()
+        self._no_more_crashes()
         until = world.now + SETTLE_S
         while world.now < until and self._open_ends():
             await world.sleep(LOOK_S)
         found = self._open_ends()
         steps = {uid: child.step for uid, child in world.children()}
+        attempts = {job.name: job.status.attempt for job in world.jobs()}
         await world.sleep(8.0)
         for job in world.jobs():
-            if world.is_running(job.name):
+            # One that began another attempt meanwhile (a slow device was swapped) runs again only when it has made steps.
+            if world.is_running(job.name) and job.status.attempt == attempts[job.name]:
                 children = dict(world.children())
                 found += [
                     f"{m.pod} makes no steps"
@@ -307,7 +240,7 @@ class Actor:
                     and not children[m.uid].is_hung
                     and children[m.uid].step <= steps.get(m.uid, -1)
                 ]
-        found += [*end.wrong_charges(world), *end.wrong_holders(world)]
+        found += [*wrong_charges(world), *end.wrong_holders(world)]
         assert not found, "\n  ".join(["at the end:", *found]) + f"\n{world.describe()}"
 
     def _open_ends(self) -> list[str]:
@@ -317,7 +250,3 @@ class Actor:
             *end.jobs_not_done(world, self.schedule),
             *end.incidents_not_done(world),
         ]
-
-
-def _pick(among: Sequence[T], act: Act) -> T:
-    return among[int(act.pick * len(among))]

@@ -16,34 +16,15 @@ from remuda.api.incidents import Incident, IncidentPhase, RemedyOutcome, RemedyR
 from remuda.api.meta import to_seconds
 from remuda.api.names import RESOURCE_GPU
 from remuda.api.remedies import RemedyPolicy
-from remuda.api.training import Cause, TrainingJob
+from remuda.api.training import TrainingJob
 from remuda.core.placement.snapshot import devices_of
+from tests.builders.limit_rules import device_rungs, is_at_work
 from tests.builders.recoveries import GangPlan, RecoverySchedule
-from tests.builders.remedy_invariants import device_rungs, is_at_work
 from tests.builders.world import NAMESPACE, World
 
 FAR_S = 300.0  # what comes later than this is not waited for
 SLACK_S = 60.0  # what should have come so long ago will not come
 LIMITS = ("PoolLimit", "RackLimit", "CauseLimit", "TenantLimit", "ReservationLimit")
-
-DEVICE_KINDS = frozenset(
-    {
-        DrillKind.DEVICE_FAIL,
-        DrillKind.DEVICE_DROP,
-        DrillKind.DEVICE_FLAP,
-        DrillKind.DEVICE_SLOW,
-        DrillKind.ECC_TREND,
-        DrillKind.POWER_CAP,
-        DrillKind.DEVICE_REPLACE,
-    }
-)
-# A hung process, a stalled plugin or a node that is cut off are told apart by what else is heard, and that may come too late.
-CHARGEABLE: dict[Cause, frozenset[DrillKind]] = {
-    Cause.CODE: frozenset({DrillKind.PROCESS_KILL}),
-    Cause.HANG: frozenset({DrillKind.PROCESS_HANG, DrillKind.DEVICE_SLOW, DrillKind.POWER_CAP}),
-    Cause.DEVICE: DEVICE_KINDS,
-    Cause.PREEMPTION: frozenset({DrillKind.SPOT_NOTICE}),
-}
 
 
 # --- gangs ------------------------------------------------------------------------------------------------------------
@@ -105,32 +86,6 @@ def _is_good(world: World, name: str) -> bool:
     return len(ledger.verdicts) == 8 and all(v.state is DeviceState.HEALTHY for v in ledger.verdicts)
 
 
-def wrong_charges(world: World) -> list[str]:
-    """No cause is charged that nothing was broken for, and crashes no more often than there were."""
-    kinds = {fault.kind for fault in world.injected}
-    drained = any(r.key.startswith("drain-") for i in world._read_all(Incident) for r in i.status.remedies)
-    wrong = []
-    for job in world.jobs():
-        # Refused admissions have a count of their own, which is no cause.
-        used = {Cause(cause): n for cause, n in job.status.used.items() if n and cause != "admission"}
-        for cause, n in used.items():
-            if cause in CHARGEABLE and not CHARGEABLE[cause] & kinds and not _is_same_step(job, cause):
-                wrong.append(f"{job.name} was charged {n} times to {cause}, and nothing of the kind was injected")
-        crashes = sum(1 + (not f.is_certain) for f in world.injected if f.kind is DrillKind.PROCESS_KILL)
-        same = sum(1 for r in job.status.recoveries if r.reason == "SameStepFailing")
-        if used.get(Cause.CODE, 0) > crashes + same:
-            wrong.append(f"{job.name} was charged {used} for {crashes} crashes")
-        moves = kinds & {DrillKind.MAINTENANCE_NOTICE, DrillKind.DEVICE_SLOW, DrillKind.ECC_TREND, DrillKind.POWER_CAP}
-        is_elastic = bool(job.spec.roles[0].min_replicas)
-        if used.get(Cause.MAINTENANCE, 0) and not (moves or drained or is_elastic):
-            wrong.append(f"{job.name} was charged for maintenance, and there was none")
-    return wrong
-
-
-def _is_same_step(job: TrainingJob, cause: Cause) -> bool:
-    return cause is Cause.CODE and any(r.reason == "SameStepFailing" for r in job.status.recoveries)
-
-
 # --- incidents --------------------------------------------------------------------------------------------------------
 
 
@@ -147,6 +102,9 @@ def _incident_is(world: World, incident: Incident) -> str:
     status, now = incident.status, world.loop.clock()
     if not status.message:
         return "it does not say what it waits for"
+    parts = [i.name for i in world._read_all(Incident) if i.is_open and i.status.part_of == incident.name]
+    if parts:
+        return "" if any(part in status.message for part in parts) else f"it names none of its parts: {parts}"
     rungs = list(device_rungs(incident).values())
     running = next((r for r in rungs if r.outcome is RemedyOutcome.RUNNING), None)
     if running is not None:
@@ -182,8 +140,17 @@ def _held_back(world: World, incident: Incident, record: RemedyRecord) -> str:
             )
         case "NodeInUse":
             is_so = not policies and any(p.is_live and p.spec.node_name == subject.node for p in world.all_pods())
+        case "TooEarly":
+            is_so = not _is_heard(world, subject.node)  # it may come back by itself
+        case "PartOfDomain":
+            whole = world._read(Incident, incident.status.part_of) if incident.status.part_of else None
+            is_so = whole is not None and whole.is_open
         case "NodeGone":
             is_so = world._read(Node, subject.node) is None
+        case "HourLimit":
+            name, spec = world.remedies.policy_of(subject.node)
+            most = world.remedies.limits.most_an_hour(name, spec)
+            is_so = most is not None and world.remedies.limits.begun_within_the_hour(name) >= most
         case _ if reason in LIMITS:
             is_so = any(not _soon(world, other) for other in others)
         case _:

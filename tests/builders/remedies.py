@@ -29,7 +29,7 @@ from remuda.api.incidents import (
 from remuda.api.meta import Condition, ObjectMeta, to_time
 from remuda.api.remedies import Action, Ladder, Limits, RemedyPolicy, RemedyPolicySpec, Rung, Soak
 from remuda.controllers.remedies import _devices_patch as devices_patch
-from remuda.core.failure.drain import domain_of, node_patch
+from remuda.core.failure.drain import Domain, domain_of, node_patch
 from remuda.core.failure.ladder import climb
 from remuda.core.failure.ladder_case import Case, Made, Step
 from remuda.core.failure.limits import Gate, Held
@@ -114,6 +114,7 @@ class Bench:
         self.at_work: frozenset[str] = frozenset()
         self.made: Made | None = None
         self.is_silent = False
+        self.cause: Incident | None = None
         self.begun: list[str] = []  # orders the agent carried out, in order: node/id
         self.evicted: list[str] = []
         self.deleted: list[str] = []
@@ -122,11 +123,11 @@ class Bench:
 
     def case(self) -> Case:
         node = self.nodes.get(self.incident.spec.subject.node)
-        assert node is not None
+        assert node is not None or self.incident.spec.subject.kind is SubjectKind.DOMAIN
         return Case(
             incident=self.incident,
             policy=self.policy,
-            domain=domain_of(node, self.ledgers.get(node.name), self.nodes.values()),
+            domain=domain_of(node, self.ledgers.get(node.name), self.nodes.values()) if node else Domain("", ()),
             nodes=self.nodes,
             ledgers=self.ledgers,
             pods={n: [p for p in self.pods if p.spec.node_name == n] for n in self.nodes},
@@ -134,6 +135,7 @@ class Bench:
             at_work=self.at_work,
             made=self.made,
             is_silent=self.is_silent,
+            cause=self.cause,
         )
 
     def look(self, now: float | None = None) -> Step:

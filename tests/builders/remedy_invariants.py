@@ -5,7 +5,8 @@ from the history alone. The rules are those of the policy's words, written a sec
 
 - one open incident per subject; a closed one stays as it was closed
 - a rung is begun once: its record runs once, its order is carried out once
-- a policy's mode, pause and limits bind every rung that is begun; what is under way goes on, and giving back is free
+- a policy's mode, pause and limits (`tests.builders.limit_rules`) bind every rung that is begun; what is under way goes on, and
+  giving back is free
 - a node that somebody else cordoned stays cordoned
 - nothing of a withheld resource is placed; no node gives out a device that has been out of use for long
 
@@ -28,6 +29,7 @@ from remuda.apiserver.store import DELETED
 from remuda.apiserver.store.record import Event
 from remuda.core.placement.requests import requests_of
 from remuda.sim.loop import EPOCH
+from tests.builders.limit_rules import LimitRules, device_rungs, is_at_work
 
 MAX_KEPT = 20
 REACTION_S = 1.0  # within this nobody need have heard of a change
@@ -36,7 +38,7 @@ Subject = tuple[str, ...]
 
 
 class RemedyInvariants:
-    def __init__(self, now: Callable[[], float], rack_of: dict[str, str], *, staleness_s: float = 0.0) -> None:
+    def __init__(self, now: Callable[[], float], *, staleness_s: float = 0.0) -> None:
         self.violations: list[str] = []
         self.incidents: dict[str, Incident] = {}
         self.policies: dict[str, RemedyPolicy] = {}
@@ -45,7 +47,6 @@ class RemedyInvariants:
         self.theirs: set[str] = set()
         self.carried_out: dict[str, OrderAnswer] = {}  # by node and order id
         self._now = now
-        self._rack_of = rack_of
         self._late_s = REACTION_S + staleness_s
         self._revision = 0
         self._bound: dict[str, str] = {}  # pod uid -> node
@@ -53,6 +54,14 @@ class RemedyInvariants:
         self._withheld_since: dict[tuple[str, str], float] = {}
         self._out_since: dict[tuple[str, str], float] = {}
         self._given: set[tuple[str, str, str]] = set()  # node, device, pod uid
+        self.limits = LimitRules(
+            now,
+            self._late_s,
+            incidents=self.incidents,
+            nodes=self.nodes,
+            ledgers=self.ledgers,
+            policy_of=self.policy_of,
+        )
 
     def see(self, event: Event) -> None:
         record, gone = event.record, event.type == DELETED
@@ -87,6 +96,7 @@ class RemedyInvariants:
                 self._broken("an open incident is not thrown away", new.name)
             return
         self.incidents[new.name] = new
+        self.limits.note(old, new)
         if old is not None and not old.is_open:
             if new.is_open:
                 self._broken("closed stays closed", f"{new.name}: {old.status.outcome} -> {new.status.phase}")
@@ -111,6 +121,8 @@ class RemedyInvariants:
             self._broken("a rung has one record", f"{new.name}: {keys}")
         before = device_rungs(old) if old is not None else {}
         for key in before.keys() - records.keys():
+            if before[key].started_at is None:
+                continue  # it only waited, and no ladder leads to it any more
             self._broken("a rung's record stays", f"{new.name} lost {key}")
         begun = []
         for key, record in records.items():
@@ -125,15 +137,18 @@ class RemedyInvariants:
                 self._broken("a rung that has ended does not run again", f"{new.name} {key}: {known.outcome} before")
         for record in begun:
             self._may_begin(new, record, before)
+            self.limits.note_begun(new, record)
         if new.spec.subject.node and is_at_work(new) and (old is None or not is_at_work(old)):
-            self._within_limits(new)
+            name, _ = self.policy_of(new.spec.subject.node)
+            for words in self.limits.exceeded(new) if not self._is_fresh(name) else ():
+                self._broken("limits hold", words)
 
     def _may_begin(self, incident: Incident, record: RemedyRecord, before: dict[str, RemedyRecord]) -> None:
         """Asked of a stage once, at its first step: a drain, the rung, or the probe after it."""
         stage = stage_of(record.key)
         if record.key.startswith("recheck-") or any(stage_of(k) == stage and r.started_at for k, r in before.items()):
             return
-        name, spec = self._policy_of(incident.spec.subject.node)
+        name, spec = self.policy_of(incident.spec.subject.node)
         if self._is_fresh(name):
             return
         what = f"{incident.name} began {record.key}"
@@ -151,29 +166,6 @@ class RemedyInvariants:
             if since + self._late_s < now < until:
                 self._broken("nothing is begun while the policy is paused", what)
 
-    def _within_limits(self, incident: Incident) -> None:
-        """Nodes at work now, this one included, are as many as may be."""
-        mine = incident.spec.subject.node
-        name, spec = self._policy_of(mine)
-        if self._is_fresh(name):
-            return
-        there = {
-            i.spec.subject.node
-            for i in self.incidents.values()
-            if i.name != incident.name and i.spec.subject.node and is_at_work(i)
-        }
-        pool = [n for n in self.nodes if n in self.ledgers and self._policy_of(n)[0] == name]
-        there = {n for n in there if self._policy_of(n)[0] == name}
-        rack = {n for n in pool if self._rack_of.get(n) == self._rack_of.get(mine)}
-        for limit, among, words in (
-            (spec.limits.pool, set(pool), f"of policy {name}"),
-            (spec.limits.rack, rack, f"of {self._rack_of.get(mine)}"),
-        ):
-            most = _bound(limit, len(among))
-            beside = there & among
-            if most is not None and mine not in beside and len(beside) + 1 > most:
-                self._broken("limits hold", f"{incident.name}: {sorted(beside)} {words} are at work, {most} may be")
-
     # --- policies -----------------------------------------------------------------------------------------------------
 
     def _see_policy(self, policy: RemedyPolicy, gone: bool) -> None:
@@ -185,7 +177,7 @@ class RemedyInvariants:
         if gone or old is None or old.spec != policy.spec:
             self._policy_since[policy.name] = self._now()
 
-    def _policy_of(self, node: str) -> tuple[str, RemedyPolicySpec]:
+    def policy_of(self, node: str) -> tuple[str, RemedyPolicySpec]:
         """By the node's labels alone, and the type of its first device: all of a node are of one."""
         found, ledger = self.nodes.get(node), self.ledgers.get(node)
         labels = found.labels if found is not None else {}
@@ -286,30 +278,7 @@ def subject_of(incident: Incident) -> Subject:
     return s.kind.value, s.node, s.device, s.namespace, s.gang, s.domain
 
 
-def device_rungs(incident: Incident) -> dict[str, RemedyRecord]:
-    """Those of the device ladder; a workload's are called attempt-N."""
-    return {r.key: r for r in incident.status.remedies if not r.key.startswith("attempt-")}
-
-
 def stage_of(key: str) -> str:
     """drain-reboot-1 and probe-reboot-1 belong to reboot-1."""
     words = key.split("-")
     return "-".join(words[1:]) if len(words) == 3 else key
-
-
-def is_at_work(incident: Incident) -> bool:
-    """Something is being done to its node, or it soaks after that. A ticket does nothing to a node."""
-    if not incident.is_open:
-        return False
-    rungs = [r for r in device_rungs(incident).values() if r.started_at is not None and r.action != "ticket"]
-    soaks = incident.status.phase == "Verifying" and bool(rungs)
-    return soaks or any(r.outcome is RemedyOutcome.RUNNING for r in rungs)
-
-
-def _bound(text: str, of: int) -> int | None:
-    if not text:
-        return None
-    if text.endswith("%"):
-        share = int(text[:-1])
-        return max(1, of * share // 100) if share else 0
-    return int(text)

@@ -18,6 +18,8 @@ from remuda.api.names import LABEL_GANG
 from remuda.api.training import Budgets, Cause, Member, TrainingJob
 from remuda.core.placement.snapshot import devices_of
 from remuda.node.training import Behaviour
+from tests.builders.acts import Act, Actor, pick
+from tests.builders.stops import wrong_charges
 from tests.builders.world import NAMESPACE, Injected, World
 
 CALM_S = 12.0  # longer than the look-back: what comes later is judged for itself
@@ -45,17 +47,6 @@ class JobPlan(msgspec.Struct, frozen=True):
     hang_after: float
     budgets: Budgets
     behaviour: Behaviour
-
-
-class Act(msgspec.Struct, frozen=True):
-    """`wait` seconds after the act before. `pick` in [0, 1) chooses the target among what is there then."""
-
-    wait: float
-    kind: str
-    pick: float
-    count: int = 0  # of writes or commits, for the crashes
-    code: str = ""
-    heals: str = ""  # what cures the fault; "" = what the fault table says
 
 
 class Schedule(msgspec.Struct, frozen=True):
@@ -164,25 +155,25 @@ async def act_out(world: World, schedule: Schedule) -> None:
             start_deadline_seconds=20.0,
         )
     await world.sleep(6.0)
-    actor = Actor(world, schedule)
+    actor = StrictActor(world, schedule)
     for act in schedule.acts:
         await actor.perform(act)
     await actor.finish()
 
 
-class Actor:
+class StrictActor(Actor):
+    """Knows what a lone fault must cost."""
+
     def __init__(self, world: World, schedule: Schedule) -> None:
-        self.world = world
+        super().__init__(world)
         self.plans = {job.name: job for job in schedule.jobs}
-        self.corrupted_at = 0.0
         self._last_act_at = 0.0
         self._heal_at: dict[str, float] = {}  # by node that is cut off
         self._lone: tuple[Cause | None, tuple[str, ...], dict[str, dict[str, int]]] | None = None
 
     async def perform(self, act: Act) -> None:
         world = self.world
-        if act.wait:
-            await self._pass(act.wait)
+        await self._pass(act.wait)
         if act.wait >= RECOVERY_S:
             self._check_lone_charge()
         self._lone = None
@@ -190,119 +181,52 @@ class Actor:
         used = {job.name: job.status.used for job in world.jobs()}
         members = {m.pod: m for job in world.jobs() if not job.is_finished for m in job.status.members}
         before = len(world.injected)
-        await getattr(self, f"_{act.kind.replace('-', '_')}")(act)
+        await self._do(act)
         if calm and len(world.injected) == before + 1 and world.injected[-1].is_certain:
             self._lone = (*self._expected(act, members), used)
         self._last_act_at = world.now
 
-    async def _pass(self, seconds: float) -> None:
-        """Time goes by; a power cut or a kill that was armed happens in it, and the world starts again."""
-        world = self.world
-        until = world.now + seconds
-        while True:
-            await self._crashes()
-            self._heal(world.now)
-            if world.now >= until:
-                return
-            await world.sleep(min(0.25, until - world.now))
+    def _tick(self) -> None:
+        self._heal(self.world.now)
+
+    def _power_is_back(self) -> None:
+        self._lone = None
 
     def _heal(self, now: float) -> None:
         for node in [node for node, at in self._heal_at.items() if at <= now]:
             del self._heal_at[node]
             self.world.machines.cut_off.discard(node)
 
-    async def _crashes(self) -> None:
-        world = self.world
-        if world.journal.captured.is_set():
-            await world.power_cut()
-            self._lone = None
-        elif world.manager.dead.is_set():
-            await world.restart_control_plane()
-
     # --- the faults ---------------------------------------------------------------------------------------------------
-
-    async def _blow(self, kind: DrillKind, act: Act, **spec: str) -> None:
-        await self.world.drill(kind, may_be_refused=True, **spec)
-        await self._crashes()
-
-    async def _process(self, act: Act) -> None:
-        await self._hit_member(DrillKind.PROCESS_KILL, act)
-
-    async def _hang(self, act: Act) -> None:
-        await self._hit_member(DrillKind.PROCESS_HANG, act)
-
-    async def _launcher(self, act: Act) -> None:
-        await self._hit_member(DrillKind.LAUNCHER_KILL, act)
 
     async def _pod(self, act: Act) -> None:
         await self._hit_member(DrillKind.POD_DELETE, act)
 
-    async def _hit_member(self, kind: DrillKind, act: Act) -> None:
-        members = [m for job in self.world.jobs() for m in job.status.members]
-        if members:
-            await self._blow(kind, act, pod=members[int(act.pick * len(members))].pod, namespace=NAMESPACE)
-
-    async def _device(self, act: Act) -> None:
-        held = [(m.node, d) for job in self.world.jobs() for m in job.status.members for d in m.devices]
-        await self._break_device(held, act)
-
     async def _harmless(self, act: Act) -> None:
         await self._device(act)
 
-    async def _spare_device(self, act: Act) -> None:
-        await self._break_device(
-            [(s.node, d) for job in self.world.jobs() for s in job.status.spares for d in s.devices], act
-        )
-
     async def _idle_device(self, act: Act) -> None:
         held = set(self.world.holders())
-        names = [f"gpu-{n}" for n in range(8)]
-        await self._break_device([(n, d) for n in self.world.rack_of for d in names if (n, d) not in held], act)
-
-    async def _break_device(self, places: list[tuple[str, str]], act: Act) -> None:
-        places = [p for p in places if p[0]]
-        if places:
-            node, device = places[int(act.pick * len(places))]
-            await self._blow(DrillKind.DEVICE_FAIL, act, node=node, device=device, code=act.code)
+        await self._break([place for place in self._all() if place not in held], act)
 
     async def _spare_pod(self, act: Act) -> None:
         spares = [s.pod for job in self.world.jobs() for s in job.status.spares]
         if spares:
-            await self._blow(DrillKind.POD_DELETE, act, pod=spares[int(act.pick * len(spares))], namespace=NAMESPACE)
-
-    async def _node(self, act: Act) -> None:
-        nodes = sorted(self.world.rack_of)
-        await self._blow(DrillKind.NODE_LOST, act, node=nodes[int(act.pick * len(nodes))])
+            await self._blow(DrillKind.POD_DELETE, pod=pick(spares, act), namespace=NAMESPACE)
 
     async def _cut_off(self, act: Act) -> None:
         """A node's leases and reports do not get through for a while: too short to matter, long enough to fence, or to die."""
         world = self.world
-        nodes = sorted(world.rack_of)
-        node = nodes[int(act.pick * len(nodes))]
+        node = pick(sorted(world.rack_of), act)
         world.machines.cut_off.add(node)
         self._heal_at[node] = world.now + act.count
         # Twice at most: it fences itself, and is called dead later.
-        world.injected.append(Injected(DrillKind.NODE_LOST, world.now, f"{node} cut off", (), is_certain=False))
+        cut = Injected(DrillKind.NODE_LOST, world.now, f"{node} cut off", (), is_certain=False, seconds=act.count)
+        world.injected.append(cut)
 
     async def _corrupt(self, act: Act) -> None:
-        jobs = self.world.jobs()
-        job = jobs[int(act.pick * len(jobs))]
-        rank = act.count % self.plans[job.name].replicas
-        if self.world.checkpoints.corrupt((NAMESPACE, job.name), rank) is not None:
-            self.corrupted_at = self.world.now
-
-    async def _restart(self, act: Act) -> None:
-        await self.world.restart_control_plane()
-
-    async def _restart_at_write(self, act: Act) -> None:
-        self.world.manager.after(act.count)
-
-    async def _power(self, act: Act) -> None:
-        await self.world.power_cut(down_s=round(act.pick * 20, 1))
-
-    async def _power_at_commit(self, act: Act) -> None:
-        if not self.world.journal.is_armed:
-            self.world.journal.capture_after(act.count)
+        job = pick(self.world.jobs(), act)
+        self.world.checkpoints.corrupt((NAMESPACE, job.name), act.count % self.plans[job.name].replicas)
 
     # --- who was charged ----------------------------------------------------------------------------------------------
 
@@ -348,14 +272,15 @@ class Actor:
         world = self.world
         await self._pass(RECOVERY_S)
         self._check_lone_charge()
-        world.manager.disarm()
-        world.journal.disarm()
+        self._no_more_crashes()
         self._heal(math.inf)
         await world.until(self._is_settled, SETTLE_S, "every job has come to an end or runs")
         steps = {uid: child.step for uid, child in world.children()}
         await world.sleep(3.0)
         for job in world.jobs():
             self._check_end(job, steps)
+        wrong = wrong_charges(world)
+        assert not wrong, "\n  ".join(["charged wrongly:", *wrong]) + f"\n{world.describe()}"
 
     def _is_settled(self) -> bool:
         world = self.world
@@ -376,7 +301,6 @@ class Actor:
 
     def _check_end(self, job: TrainingJob, steps: dict[str, int]) -> None:
         world, status = self.world, job.status
-        self._check_charges(job)
         if status.phase == "Failed" and status.reason == "SameStepFailing":
             there = [r for r in status.recoveries if r.step_at_fault == status.recoveries[-1].step_at_fault]
             assert len(there) > job.spec.failure.same_step_limit, world.describe()
@@ -391,22 +315,6 @@ class Actor:
         elif status.phase != "Succeeded":
             assert status.reason in ("DomainFull", "InsufficientDevices", "NoRoom"), world.describe()
             assert not self._fits(job), f"{job.name} waits although there is room\n{world.describe()}"
-
-    def _check_charges(self, job: TrainingJob) -> None:
-        """No cause is charged more often than it was injected."""
-        injected: Counter[str] = Counter()
-        for fault in self.world.injected:
-            # A replacement may land on a node that is lost and not yet known to be.
-            if job.name in fault.jobs or fault.kind is DrillKind.NODE_LOST:
-                injected[CAUSE_OF[fault.kind].value] += 1 if fault.is_certain else 2
-        injected[Cause.INFRA.value] += self.world.reopened
-        if self.world.lag_s:  # a pod may be bound to a device in the moment it breaks; its node refuses it
-            injected[Cause.INFRA.value] += injected[Cause.DEVICE.value]
-        injected[Cause.CODE.value] += sum(1 for r in job.status.recoveries if r.reason == "SameStepFailing")
-        # Refusals at admission have a budget of their own and follow from other faults (a plugin that is not back yet).
-        charged = {cause: n for cause, n in job.status.used.items() if cause != "admission"}
-        over = {cause: n for cause, n in charged.items() if n > injected[cause]}
-        assert not over, f"{job.name} was charged {job.status.used} for {dict(injected)}\n{self.world.describe()}"
 
     def _fits(self, job: TrainingJob) -> bool:
         """Whether all members of the job would fit somewhere, if it let go of what it holds."""

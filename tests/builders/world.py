@@ -84,6 +84,7 @@ class Injected(msgspec.Struct, frozen=True):
     what: str  # pod, node, or node and device
     jobs: tuple[str, ...]  # that had a pod there
     is_certain: bool = True  # False: the power went before its end was on the disk, so it may happen again
+    seconds: float = 0.0  # that it lasts, or until it comes true
 
 
 def training_job(
@@ -143,9 +144,9 @@ class World:
         self.write_lag_s = lag_s if write_lag_s is None else write_lag_s
         self.admits = admits
         self.invariants = Invariants(loop.time, self.rack_of, staleness_s=20 * lag_s)
-        self.remedies = RemedyInvariants(loop.time, self.rack_of, staleness_s=20 * lag_s)
+        self.remedies = RemedyInvariants(loop.time, staleness_s=20 * lag_s)
         self.injected: list[Injected] = []
-        self.reopened = 0
+        self.cuts: list[float] = []  # when it started again after the power went
         self.errors: list[str] = []
         self.digest = hashlib.sha256() if keeps_history else None
         self.changed = asyncio.Event()
@@ -238,7 +239,7 @@ class World:
         await self.cluster.let_go()
         if down_s:
             await asyncio.sleep(down_s)
-        self.reopened += 1
+        self.cuts.append(self.now)
         self.machines.cut_off.clear()
         self.journal = WatchedJournal(self._see, rows)
         self.manager = Kill()
@@ -389,7 +390,7 @@ class World:
             assert may_be_refused, f"{kind} was refused: {status.reason}: {status.message}"
             return False
         what = order.pod or f"{order.node} {order.device}".strip()
-        self.injected.append(Injected(kind, self.now, what, hit, is_certain=not journal.is_dead))
+        self.injected.append(Injected(kind, self.now, what, hit, not journal.is_dead, order.seconds))
         return not journal.is_dead
 
     def _drill(self, name: str) -> Drill:

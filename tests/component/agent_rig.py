@@ -10,8 +10,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from remuda.agent.agent import Agent, AgentConfig
+from remuda.agent.agent import Agent
 from remuda.agent.backends.fake import FakeBackend
+from remuda.agent.config import AgentConfig
 from remuda.api.codec import decode_json, encode, to_wire
 from remuda.api.core_v1 import Namespace, Pod
 from remuda.api.devices import LauncherReport, NodeDevices

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Mapping
 from typing import Any
 
 from remuda.api.core_v1 import Node, Pod
 from remuda.api.drills import DrillKind
 from remuda.api.incidents import Incident, RemedyRecord
-from remuda.api.meta import ObjectMeta
+from remuda.api.meta import JsonObject, ObjectMeta
 from remuda.api.names import ANNOTATION_CORDONED_BY, ANNOTATION_DRAIN_REQUESTED, ANNOTATION_REMEDY_BY
-from remuda.api.remedies import RemedyPolicy, RemedyPolicySpec
+from remuda.api.policy_v1 import PodDisruptionBudget
+from remuda.api.remedies import Drain, RemedyPolicy, RemedyPolicySpec, Soak
 from remuda.core.failure.rungs import device_records
-from tests.builders.world import World
+from tests.builders.world import NAMESPACE, World
 
 NODE, DEVICE = "node-03", "gpu-2"
 
@@ -24,6 +26,20 @@ async def set_policy(world: World, name: str = "default", **spec: Any) -> None:
     body = RemedyPolicy(metadata=ObjectMeta(name=name), spec=RemedyPolicySpec(**spec))
     await world.cluster.api.create(RemedyPolicy, body)
     await world.sleep(1.0)
+
+
+async def drain_at_once(world: World, checkpoint_s: float, deadline_s: float, **spec: Any) -> None:
+    """A policy that lets nobody be left in peace, and soaks for ten seconds."""
+    drain = Drain(patience_seconds=0.0, checkpoint_seconds=checkpoint_s, deadline_seconds=deadline_s)
+    await set_policy(world, drain=drain, soak=Soak(seconds=10.0), **spec)
+
+
+async def protect(world: World, labels: Mapping[str, str], least: int) -> None:
+    """A disruption budget over all of those pods that allows nothing."""
+    budget: JsonObject = {"selector": {"matchLabels": dict(labels)}, "minAvailable": least}
+    meta = {"name": "all", "namespace": NAMESPACE}
+    await world.cluster.api.create(PodDisruptionBudget, {"metadata": meta, "spec": budget})
+    await world.sleep(2.0)
 
 
 def policy(world: World, name: str = "default") -> RemedyPolicy:
@@ -49,6 +65,11 @@ def records(world: World) -> dict[str, RemedyRecord]:
 
 def outcomes(world: World) -> dict[str, str]:
     return {key: r.outcome.value for key, r in records(world).items()}
+
+
+async def until_done(world: World, step: str, within: float, outcome: str = "Succeeded") -> None:
+    """The one incident's step of that key."""
+    await world.until(lambda: outcomes(world).get(step) == outcome, within, f"{step} {outcome}")
 
 
 def node(world: World, name: str = NODE) -> Node:
@@ -78,5 +99,8 @@ def held(world: World, pod: Pod) -> set[str]:
 
 def a_free_device(world: World, pod: Pod) -> str:
     """Of the pod's node."""
-    mine = held(world, pod)
-    return next(d.id for d in world.devices(pod.spec.node_name).observed.devices if d.id not in mine)
+    return free_on(world, pod.spec.node_name, held(world, pod))
+
+
+def free_on(world: World, name: str, taken: Container[str]) -> str:
+    return next(d.id for d in world.devices(name).observed.devices if d.id not in taken)

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from remuda.agent.agent import Agent, AgentConfig
+from remuda.agent.agent import Agent
 from remuda.agent.backend import DeviceBackend
 from remuda.agent.backends.fake import FakeBackend
 from remuda.agent.backends.hardware import HardwareConfig
 from remuda.agent.backends.nvml import NvmlBackend
+from remuda.agent.config import AgentConfig
 from remuda.api.devices import DeviceState, ObservedDevice
 from remuda.api.errors import Refusal
 from remuda.core.devices.machine import load_model

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from remuda.agent.agent import Agent, AgentConfig
+from remuda.agent.agent import Agent
 from remuda.agent.backends.fake import FakeBackend
+from remuda.agent.config import AgentConfig
 from remuda.agent.hooks import parse_hooks
 from remuda.agent.orders import OrderRules
 from remuda.api.codec import to_wire

@@ -41,6 +41,7 @@ def test_an_idle_pod_is_told_and_told_again_when_it_works() -> None:
         told = condition(world.pod("solo"), DEVICE_IDLE)
         assert told is not None
         assert "GPU-hours" in told.message
+        assert "(0% busy)" in told.message
         await world.until(lambda: (c := condition(world.pod("solo"), DEVICE_IDLE)) and c.status == "False", 600.0)
         await world.sleep(2 * GRACE_S)
         assert world.pod("solo") is not None

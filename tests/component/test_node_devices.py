@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -13,13 +12,13 @@ from remuda.api.core_v1 import ContainerStatus, Node, Pod
 from remuda.api.errors import Refusal
 from remuda.api.meta import JsonObject
 from remuda.node.devices.service import DeviceSettings
-from remuda.node.runtime import ContainerKey, PodRuntime
-from remuda.node.simulated import SimulatedRuntime
-from remuda.node.training import Behaviour, CheckpointStore
+from remuda.node.runtime import ContainerKey
+from remuda.node.training import Behaviour
 from remuda.sim.loop import VirtualLoop, run_virtual
-from tests.builders.nodes import BookkeepingAgent, Rig, until
+from tests.builders.nodes import Rig, until
 from tests.builders.plugins import PlainPlugin
 from tests.builders.pods import pod_wire
+from tests.builders.runtimes import simulated
 
 GPU = "nvidia.com/gpu"
 STATUS_S = 2.0  # a quarter of the lease: the node's status period
@@ -29,19 +28,10 @@ Scenario = Callable[[Rig, PlainPlugin], Coroutine[Any, Any, None]]
 def play(scenario: Scenario, behaviour: Behaviour = Behaviour(), **plugin: Any) -> None:  # noqa: B008 (a value)
     loop = VirtualLoop()
 
-    def runtime(name: str, agent: BookkeepingAgent) -> PodRuntime:
-        return SimulatedRuntime(
-            agent,
-            clock=loop.clock,
-            rng=random.Random(1),
-            checkpoints=CheckpointStore(),
-            behaviour=lambda pod: behaviour,
-        )
-
     async def main() -> None:
         rig = Rig(loop.clock, deadline_s=3600.0)
         served = PlainPlugin(*(f"gpu-{n}" for n in range(4)), **plugin)
-        rig.add_node(runtime, devices=DeviceSettings(), plugins={GPU: served})
+        rig.add_node(simulated(loop.clock, behaviour), devices=DeviceSettings(), plugins={GPU: served})
         async with rig.running():
             await scenario(rig, served)
 
@@ -360,9 +350,7 @@ def test_a_node_made_anew_leaves_what_its_object_says() -> None:
         )
         plugin = PlainPlugin(*(f"gpu-{n}" for n in range(4)))
         rig.add_node(
-            lambda name, agent: SimulatedRuntime(
-                agent, clock=loop.clock, rng=random.Random(1), checkpoints=CheckpointStore()
-            ),
+            simulated(loop.clock),
             devices=DeviceSettings(),
             plugins={GPU: plugin},
         )
@@ -375,19 +363,16 @@ def test_a_node_made_anew_leaves_what_its_object_says() -> None:
 def test_a_simulated_node_that_starts_again_has_the_statuses_of_its_pods_for_a_checkpoint() -> None:
     loop = VirtualLoop()
 
-    def runtime(name: str, agent: BookkeepingAgent) -> PodRuntime:
-        return SimulatedRuntime(agent, clock=loop.clock, rng=random.Random(1), checkpoints=CheckpointStore())
-
     async def main() -> None:
         rig = Rig(loop.clock, deadline_s=600.0)
         plugin = PlainPlugin(*(f"gpu-{n}" for n in range(6)))
-        rig.add_node(runtime, devices=DeviceSettings(), plugins={GPU: plugin})
+        rig.add_node(simulated(loop.clock), devices=DeviceSettings(), plugins={GPU: plugin})
         async with rig.running():
             for name in "abc":
                 await rig.create(gpus(name, 2))
                 await rig.running_pod(name)
         plugin.devices["gpu-3"] = "Unhealthy"
-        rig.add_node(runtime, devices=DeviceSettings(), plugins={GPU: plugin})
+        rig.add_node(simulated(loop.clock), devices=DeviceSettings(), plugins={GPU: plugin})
         async with rig.running():
             lost = await rig.pod("b", lambda p: p.status.phase == "Failed")
             assert "previously allocated devices are no longer healthy" in lost.status.message

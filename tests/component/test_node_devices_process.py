@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
-import sys
 import time
 import uuid
 from collections.abc import AsyncIterator
@@ -20,14 +18,11 @@ from remuda.api.core_v1 import Pod
 from remuda.launch.zipapp import build_zipapp
 from remuda.node import proctree
 from remuda.node.devices.service import PLUGINS, DeviceSettings
-from remuda.node.environment import CONTAINER_ID, base_environment
+from remuda.node.environment import CONTAINER_ID
 from remuda.node.logs import log_path
-from remuda.node.process import ProcessRuntime
-from remuda.node.runtime import PodRuntime
-from remuda.node.simulated import SimulatedRuntime
-from remuda.node.training import CheckpointStore
-from tests.builders.nodes import BookkeepingAgent, Rig, until
+from tests.builders.nodes import Rig, until
 from tests.builders.pods import pod_wire
+from tests.builders.runtimes import processes
 from tests.builders.stock_plugin import StockPlugin, healthy
 
 GPU = "nvidia.com/gpu"
@@ -45,17 +40,7 @@ class Machine:
         self.plugins: list[StockPlugin] = []
 
     def boot(self) -> Rig:
-        def runtime(name: str, agent: BookkeepingAgent) -> PodRuntime:
-            simulated = SimulatedRuntime(agent, clock=time.time, rng=random.Random(1), checkpoints=CheckpointStore())
-            return ProcessRuntime(
-                name,
-                state=self.state,
-                clock=time.time,
-                base_env=base_environment(os.environ, str(Path(sys.executable).parent)),
-                launcher=self.launcher,
-                simulated=simulated,
-            )
-
+        runtime = processes(self.state, self.launcher)
         self.rig.add_node(runtime, directory=str(self.state / "alloc"), devices=DeviceSettings(str(self.home)))
         return self.rig
 

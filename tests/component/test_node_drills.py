@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 from remuda.api.core_v1 import Pod
 from remuda.api.drills import Drill
 from remuda.api.meta import to_seconds
-from remuda.node.runtime import PodRuntime
-from remuda.node.simulated import SimulatedRuntime
 from remuda.node.training import Behaviour, CheckpointStore
 from remuda.sim.loop import VirtualLoop, run_virtual
-from tests.builders.nodes import BookkeepingAgent, Rig, until
+from tests.builders.nodes import Rig, until
 from tests.builders.pods import pod_wire
+from tests.builders.runtimes import simulated
 
 TRAIN = Behaviour(start_s=0.2, child_start_s=0.5, step_s=1.0, checkpoint_every=5)
 
@@ -23,12 +21,7 @@ TRAIN = Behaviour(start_s=0.2, child_start_s=0.5, step_s=1.0, checkpoint_every=5
 def play(scenario: Callable[[Rig], Coroutine[Any, Any, None]]) -> None:
     """Two nodes; the pod `worker-0` trains on node-01."""
     loop = VirtualLoop()
-    store = CheckpointStore()
-
-    def runtime(name: str, agent: BookkeepingAgent) -> PodRuntime:
-        return SimulatedRuntime(
-            agent, clock=loop.clock, rng=random.Random(1), checkpoints=store, behaviour=lambda pod: TRAIN
-        )
+    runtime = simulated(loop.clock, TRAIN, CheckpointStore())
 
     async def main() -> None:
         rig = Rig(loop.clock, deadline_s=600.0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import random
 import shlex
 import signal
 import subprocess
@@ -26,14 +25,12 @@ from remuda.api.drills import Drill
 from remuda.launch.zipapp import build_zipapp
 from remuda.node import proctree
 from remuda.node.containers import STATUS_UNKNOWN
-from remuda.node.environment import CONTAINER_ID, base_environment
+from remuda.node.environment import CONTAINER_ID
 from remuda.node.logs import find_sections, log_path, read_section
-from remuda.node.process import ProcessRuntime
-from remuda.node.runtime import ContainerKey, PodRuntime
-from remuda.node.simulated import SimulatedRuntime
-from remuda.node.training import CheckpointStore
-from tests.builders.nodes import BookkeepingAgent, Rig, until
+from remuda.node.runtime import ContainerKey
+from tests.builders.nodes import Rig, until
 from tests.builders.pods import pod_wire
+from tests.builders.runtimes import processes
 
 
 class Machine:
@@ -46,17 +43,7 @@ class Machine:
         self.rig = Rig(time.time, uid_prefix=uuid.uuid4().hex)
 
     def boot(self) -> Rig:
-        def runtime(name: str, agent: BookkeepingAgent) -> PodRuntime:
-            simulated = SimulatedRuntime(agent, clock=time.time, rng=random.Random(1), checkpoints=CheckpointStore())
-            return ProcessRuntime(
-                name,
-                state=self.state,
-                clock=time.time,
-                base_env=base_environment(os.environ, str(Path(sys.executable).parent)),
-                launcher=self.launcher,
-                simulated=simulated,
-            )
-
+        runtime = processes(self.state, self.launcher)
         self.rig.add_node(runtime, directory=str(self.state / "alloc"))
         return self.rig
 

@@ -20,6 +20,7 @@ from remuda.node.training import Behaviour, CheckpointStore
 from remuda.sim.loop import EPOCH, VirtualLoop, run_virtual
 from tests.builders.nodes import BookkeepingAgent, Rig, until
 from tests.builders.pods import pod_wire
+from tests.builders.runtimes import simulated
 
 Scenario = Callable[[Rig], Coroutine[Any, Any, None]]
 
@@ -34,18 +35,9 @@ def play(
     """Run the scenario in virtual time on one node whose pods behave like this."""
     loop = VirtualLoop()
 
-    def runtime(name: str, agent: BookkeepingAgent) -> PodRuntime:
-        return SimulatedRuntime(
-            agent,
-            clock=loop.clock,
-            rng=random.Random(1),
-            checkpoints=CheckpointStore(),
-            behaviour=lambda pod: behaviour,
-        )
-
     async def main() -> None:
         rig = Rig(loop.clock, deadline_s=3600.0)
-        rig.add_node(runtime, images=images, lease_s=lease_s)
+        rig.add_node(simulated(loop.clock, behaviour), images=images, lease_s=lease_s)
         async with rig.running():
             await scenario(rig)
 

@@ -9,32 +9,26 @@ import pytest
 from remuda.api.core_v1 import Node
 from remuda.api.meta import JsonObject, KObject, Resource
 from remuda.api.names import ANNOTATION_REMEDY_BY
-from remuda.api.policy_v1 import PodDisruptionBudget
-from remuda.api.remedies import (
-    Action,
-    Drain,
-    Hook,
-    Ladder,
-    Mode,
-    RemedyPolicy,
-    Rung,
-    Soak,
-)
+from remuda.api.remedies import Action, Hook, Ladder, Mode, RemedyPolicy, Rung, Soak
 from remuda.controllers.remedy_hooks import dynamic_kind
 from tests.builders.foreign import bare, one_running, tell
-from tests.builders.world import NAMESPACE, World, in_world
+from tests.builders.world import World, in_world
 from tests.component.remedy_rig import (
     NODE,
     a_free_device,
     assert_untouched,
     carried_out,
+    drain_at_once,
     fail,
+    free_on,
     incidents,
     is_quarantined,
     node,
     outcomes,
+    protect,
     records,
     set_policy,
+    until_done,
 )
 
 pytestmark = pytest.mark.slow  # `make test` runs it; `make check` has its two minutes
@@ -48,7 +42,7 @@ def test_a_control_plane_killed_at_any_write_of_a_reboot_is_followed_by_one_that
         world.manager.after(writes)
         await fail(world, "xid-79")
         await world.kill_control_plane(within=30.0)
-        await world.until(lambda: outcomes(world).get("probe-reboot-1") == "Succeeded", 120.0)
+        await until_done(world, "probe-reboot-1", 120.0)
         assert len(carried_out(world)) == len(set(carried_out(world)))
         await world.until(lambda: not is_quarantined(world), 700.0)
         await world.sleep(5.0)
@@ -80,7 +74,7 @@ async def test_a_pause_holds_new_remedies_and_gives_devices_back(world: World) -
     await world.sleep(2.0)
     await set_policy(world, soak=Soak(seconds=30.0))
     await fail(world)
-    await world.until(lambda: outcomes(world).get("probe-reset-1") == "Succeeded", 10.0)
+    await until_done(world, "probe-reset-1", 10.0)
     api = world.cluster.api
     await api.patch(RemedyPolicy, "default", {"spec": {"pause": {"by": "eva", "message": "power work"}}})
     await fail(world, node="node-01")
@@ -112,28 +106,24 @@ async def test_somebody_elses_cordon_is_left_alone(world: World) -> None:
     assert records(world)["probe-1"].reason == "NodeTakenByOther"
     assert not carried_out(world)
     await world.cluster.api.patch(Node, NODE, {"spec": {"unschedulable": None}})
-    await world.until(lambda: outcomes(world).get("probe-reboot-1") == "Succeeded", 60.0)
+    await until_done(world, "probe-reboot-1", 60.0)
     await world.sleep(1.0)
     assert_untouched(world)
 
 
 def test_row_75_a_budget_that_allows_nothing_does_not_hold_a_drain_up_for_ever() -> None:
     async def story(world: World) -> None:
-        drain = Drain(patience_seconds=0.0, checkpoint_seconds=10.0, deadline_seconds=120.0)
-        await set_policy(world, drain=drain, soak=Soak(seconds=10.0))
+        await drain_at_once(world, 10.0, 120.0)
         await bare(world, "solo", gpus=1)
         pod = await one_running(world, "solo")
-        budget: JsonObject = {"selector": {"matchLabels": {"app": "solo"}}, "minAvailable": 1}
-        meta = {"name": "all", "namespace": NAMESPACE}
-        await world.cluster.api.create(PodDisruptionBudget, {"metadata": meta, "spec": budget})
-        await world.sleep(5.0)
+        await protect(world, {"app": "solo"}, 1)
         free = a_free_device(world, pod)
         started = world.now
         await fail(world, "xid-79", pod.spec.node_name, free)
         await world.until(lambda: "drain-reboot-1" in outcomes(world), 30.0)
         await world.sleep(60.0)
         assert world.pod("solo") is not None, "the budget is honoured until the deadline"
-        await world.until(lambda: outcomes(world).get("probe-reboot-1") == "Succeeded", 200.0)
+        await until_done(world, "probe-reboot-1", 200.0)
         await world.sleep(1.0)
         assert world.now - started < 300.0
         assert world.pod("solo") is None
@@ -144,14 +134,12 @@ def test_row_75_a_budget_that_allows_nothing_does_not_hold_a_drain_up_for_ever()
 
 @in_world(nodes=6)
 async def test_row_75_a_gang_on_a_node_that_is_drained_goes_on_elsewhere(world: World) -> None:
-    drain = Drain(patience_seconds=0.0, checkpoint_seconds=30.0, deadline_seconds=300.0)
-    await set_policy(world, drain=drain, soak=Soak(seconds=10.0))
+    await drain_at_once(world, 30.0, 300.0)
     await world.submit("job", replicas=2, gpus=4, rack=False)
     await world.running("job")
     seat = world.gang("job")[0]
-    free = next(d.id for d in world.devices(seat.node).observed.devices if d.id not in seat.devices)
-    await fail(world, "xid-79", seat.node, free)
-    await world.until(lambda: outcomes(world).get("probe-reboot-1") == "Succeeded", 600.0)
+    await fail(world, "xid-79", seat.node, free_on(world, seat.node, seat.devices))
+    await until_done(world, "probe-reboot-1", 600.0)
     await world.running("job", attempt=2, within=120.0)
     assert_untouched(world, seat.node)
 
@@ -168,7 +156,7 @@ async def test_overlapping_policies_say_so_and_the_first_name_is_taken(world: Wo
         assert condition.status == "True"
         assert "a is taken" in condition.message
     await fail(world)
-    await world.until(lambda: outcomes(world).get("reset-1") == "Succeeded", 30.0)
+    await until_done(world, "reset-1", 30.0)
 
 
 CRD: JsonObject = {
@@ -208,7 +196,7 @@ def test_a_hook_that_is_an_object_is_made_once_and_its_conditions_are_believed()
         rungs = [Rung(Action.REPLACE, attempts=2, timeout_seconds=600.0, hook=hook), Rung(Action.TICKET)]
         await set_policy(world, ladders=[Ladder("ResetDevice", rungs)], soak=Soak(seconds=10.0))
         await fail(world, node="node-03")
-        await world.until(lambda: outcomes(world).get("replace-1") == "Running", 30.0)
+        await until_done(world, "replace-1", 30.0, "Running")
         await world.restart_control_plane()
         await world.sleep(30.0)
         kind = dynamic_kind({**body, "metadata": {}})
@@ -217,14 +205,29 @@ def test_a_hook_that_is_an_object_is_made_once_and_its_conditions_are_believed()
         assert made[0].name.endswith("-replace-1")
         conditions = [{"type": "GaveUp", "status": "True", "message": "no such slot"}]
         await api.patch(kind, made[0].name, {"status": {"conditions": conditions}}, subresource="status")
-        await world.until(lambda: outcomes(world).get("replace-1") == "Failed", 30.0)
+        await until_done(world, "replace-1", 30.0, "Failed")
         assert records(world)["replace-1"].message == "no such slot"
-        await world.until(lambda: outcomes(world).get("replace-2") == "Running", 30.0)
+        await until_done(world, "replace-2", 30.0, "Running")
         await world.sleep(10.0)
         other = next(o for o in (await api.list(kind)).items if o.name.endswith("-replace-2"))
         done = {"status": {"conditions": [{"type": "Done", "status": "True"}]}}
         await api.patch(kind, other.name, done, subresource="status")
-        await world.until(lambda: outcomes(world).get("replace-2") == "Succeeded", 30.0)
+        await until_done(world, "replace-2", 30.0)
         assert records(world)["replace-2"].via == "object hook"
 
     tell(story)
+
+
+@in_world(nodes=4)
+async def test_a_device_whose_node_left_is_free_again_under_the_next_node_of_that_name(world: World) -> None:
+    """Its incident is closed as worked around and keeps the device out; the machine that comes is another one."""
+    await world.sleep(2.0)
+    await set_policy(world, ladders=[Ladder("ResetDevice", [Rung(Action.PROBE), Rung(Action.TICKET)])])
+    await fail(world, heals="replace")
+    await until_done(world, "ticket-1", 300.0)
+    assert is_quarantined(world)
+    await world.cluster.api.delete(Node, NODE)
+    await world.until(lambda: incidents(world)[0].status.outcome == "WorkedAround", 60.0, "its node is gone")
+    assert is_quarantined(world), "what is owed is owed"
+    await world.until(lambda: world._read(Node, NODE) is not None, 120.0, "the node registers again")
+    await world.until(lambda: not is_quarantined(world), 60.0, "nothing is owed to another node")

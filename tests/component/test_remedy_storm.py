@@ -7,6 +7,7 @@ import itertools
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from remuda.api.codec import to_wire
 from remuda.api.core_v1 import Namespace, Node
@@ -82,9 +83,10 @@ async def test_looks_side_by_side_never_pass_the_same_limit(fails: int) -> None:
         await informer.synced()
     tasks.append(asyncio.create_task(run_controller("remedies", queue, remedies, lambda: T0, WORKERS)))
     try:
-        async with asyncio.timeout(30):
-            while not (_all_recorded(view) and _quarantined(view) >= MAY):  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        with capture_logs():  # a traceback of eight workers takes seconds to draw
+            async with asyncio.timeout(30):
+                while not (_all_recorded(view) and _quarantined(view) >= MAY):  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
     finally:
         for task in tasks:
             task.cancel()

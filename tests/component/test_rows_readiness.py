@@ -7,8 +7,9 @@ import time
 
 import pytest
 
-from remuda.agent.agent import Agent, AgentConfig
+from remuda.agent.agent import Agent
 from remuda.agent.backends.fake import FakeBackend
+from remuda.agent.config import AgentConfig
 from remuda.agent.lateness import Lateness, LatenessRule, watch_lateness, woke
 from remuda.api.drills import DrillKind
 from remuda.core.devices.machine import load_model

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from remuda.agent.hooks import Ran
 from remuda.api.core_v1 import Node
+from remuda.api.names import LABEL_CLIQUE
 from remuda.api.rollouts import NodeRollout, NodeRolloutStatus, RolloutPhase
 from tests.builders.evidence import note
 from tests.builders.world import World, play
@@ -130,6 +131,45 @@ async def busy_nodes_are_emptied(world: World) -> None:
 
 def test_nodes_in_use_are_emptied_first_so_many_at_a_time() -> None:
     play(busy_nodes_are_emptied, nodes=3, racks=1)
+
+
+async def a_domain_is_one_step(world: World) -> None:
+    for name in NAMES[:2]:
+        await world.cluster.api.patch(Node, name, {"metadata": {"labels": {LABEL_CLIQUE: "rack-7.1"}}})
+    await run_pods(world, gpus("p1", select={"kubernetes.io/hostname": NAMES[1]}))
+    installer = Installer(world)
+    await begin(world, drain={"checkpointSeconds": 1, "deadlineSeconds": 30}, selector={LABEL_CLIQUE: "rack-7.1"})
+    seen = set()
+
+    def watch() -> bool:
+        steps = status(world).steps
+        seen.add(tuple(sorted(step.phase for step in steps)))
+        assert not installer.ran or world.pod("p1") is None, "nothing is done to either before both are empty"
+        return status(world).phase is RolloutPhase.SUCCEEDED
+
+    await world.until(watch, 900.0, "the roll-out is over")
+    assert sorted(installer.ran) == list(NAMES[:2])
+    assert all(len(set(phases)) <= 1 for phases in seen)
+    await world.until(lambda: not cordoned(world), 30.0, "both are open again")
+
+
+def test_a_domain_of_several_nodes_is_one_step() -> None:
+    play(a_domain_is_one_step, nodes=3, racks=1)
+
+
+async def half_a_domain_is_refused(world: World) -> None:
+    for name in NAMES[:2]:
+        await world.cluster.api.patch(Node, name, {"metadata": {"labels": {LABEL_CLIQUE: "rack-7.1"}}})
+    installer = Installer(world)
+    await begin(world, selector={"kubernetes.io/hostname": NAMES[0]})
+    await world.until(lambda: bool(status(world).waiting_for), 30.0, "it says why")
+    await world.sleep(120.0)
+    assert f"{NAMES[1]} of it is not in this roll-out" in status(world).waiting_for
+    assert (installer.ran, cordoned(world), status(world).steps) == ([], [], [])
+
+
+def test_half_a_domain_is_not_rolled_out() -> None:
+    play(half_a_domain_is_refused, nodes=3, racks=1)
 
 
 async def deleting_gives_back(world: World) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import random
 import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
@@ -14,8 +13,9 @@ from typing import cast
 import grpc.aio
 import pytest
 
-from remuda.agent.agent import Agent, AgentConfig
+from remuda.agent.agent import Agent
 from remuda.agent.backends.fake import FakeBackend
+from remuda.agent.config import AgentConfig
 from remuda.agent.plugin.resource import ResourcePlugin
 from remuda.agent.plugin.serving import LOST, REGISTERED, STARTING, PluginServer
 from remuda.api.core_v1 import Node
@@ -27,12 +27,11 @@ from remuda.kube.informer import Informer
 from remuda.link.progress import ProgressBoard
 from remuda.node.devices.connections import Deadlines
 from remuda.node.devices.service import PLUGINS, DeviceSettings
-from remuda.node.simulated import SimulatedRuntime
-from remuda.node.training import CheckpointStore
 from remuda.sim.loop import VirtualLoop, run_virtual
 from tests.builders.evidence import note
 from tests.builders.nodes import Rig, until
 from tests.builders.pods import pod_wire
+from tests.builders.runtimes import simulated
 from tests.builders.stock_plugin import StockPlugin
 
 NODE = "node-01"
@@ -49,9 +48,7 @@ class Place(Rig):
         self._agents: list[Agent] = []
         self.history: list[str] = []  # allocatable, as it was published over time
         self.add_node(
-            lambda name, agent: SimulatedRuntime(
-                agent, clock=time.time, rng=random.Random(1), checkpoints=CheckpointStore()
-            ),
+            simulated(time.time),
             devices=DeviceSettings(str(root), deadlines=Deadlines(dial_s=1.0)),
         )
 

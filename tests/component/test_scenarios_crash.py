@@ -13,6 +13,7 @@ import pytest
 
 from remuda.api.training import Budgets, TrainingJob
 from remuda.node.training import Behaviour
+from tests.builders import rank_faults
 from tests.builders.world import NAMESPACE, World, in_world, play
 
 QUICK = Behaviour(step_s=0.5, checkpoint_every=4, start_s=0.02, child_start_s=0.05)
@@ -35,35 +36,17 @@ class Case(msgspec.Struct, frozen=True):
     phase: str = "Running"
 
 
-async def _process(world: World) -> None:
-    await world.kill_process(rank=1)
-
-
-async def _device(world: World) -> None:
-    await world.fail_device(rank=1)
-
-
-async def _pod(world: World) -> None:
-    await world.delete_pod(world.member("job", 1).pod)
-
-
-async def _node(world: World) -> None:
-    await world.lose_node(world.member("job", 1).node)
-
-
-async def _launcher(world: World) -> None:
-    await world.kill_launcher(rank=1)
-
-
 CASES = {
-    "process": Case(_process, used={"code": 1}),
-    "launcher": Case(_launcher, used={"infra": 1}),
-    "device-spare": Case(_device, replaced=(1,), used={"device": 1}),
-    "device-no-spare": Case(_device, replaced=(1,), used={"device": 1}, spares=0),
-    "device-move": Case(_device, replaced=(0, 1), used={"device": 1}, spares=0, nodes=4, racks=2, replicas=2),
-    "pod": Case(_pod, replaced=(1,), used={"infra": 1}),
-    "node": Case(_node, replaced=(1,), used={"infra": 1}),
-    "budget": Case(_process, used={"code": 1}, budgets=Budgets(code=0), phase="Failed"),
+    "process": Case(rank_faults.process, used={"code": 1}),
+    "launcher": Case(rank_faults.launcher, used={"infra": 1}),
+    "device-spare": Case(rank_faults.device, replaced=(1,), used={"device": 1}),
+    "device-no-spare": Case(rank_faults.device, replaced=(1,), used={"device": 1}, spares=0),
+    "device-move": Case(
+        rank_faults.device, replaced=(0, 1), used={"device": 1}, spares=0, nodes=4, racks=2, replicas=2
+    ),
+    "pod": Case(rank_faults.pod, replaced=(1,), used={"infra": 1}),
+    "node": Case(rank_faults.node, replaced=(1,), used={"infra": 1}),
+    "budget": Case(rank_faults.process, used={"code": 1}, budgets=Budgets(code=0), phase="Failed"),
 }
 
 
@@ -160,7 +143,7 @@ async def _ends_well_after_power_cut(world: World, case: Case) -> None:
         await world.until(lambda: not world.pods() and not world.holders())
     else:
         await world.parked("job", case.spares)
-        await world.sleep(10.0 if case.fault is _node else 2.0)
+        await world.sleep(10.0 if case.fault is rank_faults.node else 2.0)
         await world.until(lambda: world.job().status.phase == "Failed" or world.is_running("job", 2))
 
 

@@ -9,6 +9,7 @@ import pytest
 from remuda.api.core_v1 import Lease, Pod
 from remuda.api.names import RESOURCE_GPU, SCHEDULER
 from remuda.api.training import Remedy
+from tests.builders import rank_faults
 from tests.builders.world import NAMESPACE, World, in_world
 
 pytestmark = pytest.mark.slow  # `make test` runs it; `make check` has its two minutes
@@ -41,32 +42,12 @@ def test_every_pod_is_made_once(seed: int) -> None:
     story()
 
 
-async def _process(world: World) -> None:
-    await world.kill_process(rank=1)
-
-
-async def _device(world: World) -> None:
-    await world.fail_device(rank=1)
-
-
-async def _pod(world: World) -> None:
-    await world.delete_pod(world.member("job", 1).pod)
-
-
-async def _launcher(world: World) -> None:
-    await world.kill_launcher(rank=1)
-
-
-async def _node(world: World) -> None:
-    await world.lose_node(world.member("job", 1).node)
-
-
 FAULTS: dict[str, tuple[Callable[[World], Awaitable[None]], Remedy, dict[str, int]]] = {
-    "process": (_process, Remedy.RESTART_IN_PLACE, {"code": 1}),
-    "launcher": (_launcher, Remedy.RESTART_IN_PLACE, {"infra": 1}),
-    "device": (_device, Remedy.PROMOTE_SPARE, {"device": 1}),
-    "pod": (_pod, Remedy.PROMOTE_SPARE, {"infra": 1}),
-    "node": (_node, Remedy.PROMOTE_SPARE, {"infra": 1}),
+    "process": (rank_faults.process, Remedy.RESTART_IN_PLACE, {"code": 1}),
+    "launcher": (rank_faults.launcher, Remedy.RESTART_IN_PLACE, {"infra": 1}),
+    "device": (rank_faults.device, Remedy.PROMOTE_SPARE, {"device": 1}),
+    "pod": (rank_faults.pod, Remedy.PROMOTE_SPARE, {"infra": 1}),
+    "node": (rank_faults.node, Remedy.PROMOTE_SPARE, {"infra": 1}),
 }
 
 

@@ -1,4 +1,5 @@
-"""A spot node that is about to go. Planned maintenance, drains and slow devices are drills (tests/drills)."""
+"""Nodes that are about to go: a spot node, and one that nobody could leave in time. Planned maintenance, drains and slow devices
+are drills (tests/drills)."""
 
 from __future__ import annotations
 
@@ -23,3 +24,16 @@ async def test_a_spot_node_is_left_before_it_is_taken(world: World) -> None:
     await world.sleep(90.0)
     assert world.job("job").status.attempt == 2
     assert node not in {m.node for m in world.job("job").status.members}
+
+
+@in_world(nodes=4, racks=1)
+async def test_a_maintenance_that_finds_the_gang_still_there_is_charged_to_maintenance(world: World) -> None:
+    """There was nowhere to go. What was announced is no fault of the infrastructure, whose budget would end the job in time."""
+    await world.submit("job", replicas=4, start_deadline_seconds=20.0)
+    await world.running("job")
+    await world.drill(DrillKind.MAINTENANCE_NOTICE, node=world.member("job", 0).node, seconds=15.0)
+    await world.sleep(14.0)
+    assert world.job("job").status.attempt == 1
+    await world.running("job", attempt=2, within=60.0)
+    used = {cause: n for cause, n in world.job("job").status.used.items() if cause != "admission"}
+    assert used == {"maintenance": 1}, world.describe()

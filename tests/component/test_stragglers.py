@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from msgspec.structs import replace
 
+from remuda.api.conditions import find_condition
 from remuda.api.devices import Signal
 from remuda.api.drills import Drill, DrillKind
 from remuda.api.training import Cause, DegradedPolicy, Member, Straggler
 from remuda.node.training import Behaviour
-from tests.builders.world import World, in_world, training_job
+from tests.builders.world import World, in_world, play, training_job
 
 NOISY = Behaviour(step_s=0.5, checkpoint_every=20, jitter=0.1)
 
@@ -73,6 +76,56 @@ async def test_what_was_found_outlasts_the_manager_and_is_cleared_by_the_next(wo
     assert findings(world, member) == before
     await undo(world)
     await world.until(lambda: not findings(world, member), 120.0, "the finding is taken back")
+
+
+def test_a_manager_that_ends_halfway_costs_no_step_of_what_was_measured() -> None:
+    """The same story with and without a new manager shortly before the verdict: the same device, at the same time."""
+
+    def told(dies_after_s: float | None) -> tuple[float, str, str]:
+        async def story(world: World) -> tuple[float, str, str]:
+            await started(world)
+            await world.sleep(60.0)
+            member = world.member("job", 2)
+            await slow(world, member, 1.5)
+            began = world.now
+            if dies_after_s is not None:
+                await world.sleep(dies_after_s)
+                assert not findings(world, member), "the story wants a manager that has not found it yet"
+                await world.restart_control_plane()
+            await world.until(lambda: findings(world, member), 120.0, "the slow device is found")
+            [(device, [signal])] = findings(world, member).items()
+            return world.now - began, device, signal.message
+
+        return play(story, nodes=4, behaviour=NOISY)
+
+    took, device, words = told(None)
+    assert took > 10.0, "there must be a middle to end in"
+    again = told(took - 2.0)
+    assert again[1] == device
+    assert "over 12 steps" in words or "over 16 steps" in words, words
+    assert abs(again[0] - took) <= 2.0, f"{again[0]:.1f} s with a new manager, {took:.1f} s without"
+
+
+@in_world(nodes=4, behaviour=NOISY)
+async def test_a_gang_that_is_slow_as_a_whole_stays_so_for_the_next_manager(world: World) -> None:
+    def said() -> tuple[str, str, str]:
+        found = find_condition(world.job().status.conditions, "GangSlow")
+        return (found.status, found.reason, found.message) if found is not None else ("", "", "")
+
+    await started(world)
+    await world.sleep(30.0)
+    await asyncio.gather(*(slow(world, world.member("job", rank)) for rank in range(4)))
+    drills = range(world._drills - 3, world._drills + 1)
+    await world.until(lambda: said()[0] == "True", 120.0, "the gang is slow")
+    await world.sleep(200.0)  # no agent remembers a better time
+    before = said()
+    await world.restart_control_plane()
+    await world.sleep(200.0)
+    assert said() == before
+    for number in drills:
+        await world.cluster.api.patch(Drill, f"drill-{number:03d}", {"spec": {"undo": True}})
+    await world.until(lambda: said()[:2] == ("False", "PaceNormal"), 120.0, "it is as fast as it was")
+    assert world.job().status.best_step_seconds == 0.0
 
 
 @in_world(nodes=4, behaviour=NOISY)

@@ -11,29 +11,21 @@ from remuda.api.conditions import find_condition
 from remuda.api.core_v1 import Node, Pod
 from remuda.api.drills import DrillKind
 from remuda.api.errors import TooManyRequests
-from remuda.api.incidents import Incident
-from remuda.api.meta import Condition, ObjectMeta, to_seconds, to_time
+from remuda.api.meta import Condition, to_seconds, to_time
 from remuda.api.names import LABEL_GANG
-from remuda.api.policy_v1 import PodDisruptionBudget
-from remuda.api.remedies import Drain, RemedyPolicy, RemedyPolicySpec, Soak
+from remuda.api.remedies import Soak
 from remuda.api.training import Cause, Remedy, TrainingJob
 from remuda.cli.recoveryview import render_recoveries
-from remuda.core.failure.rungs import device_records
 from remuda.node.training import Behaviour
 from tests.builders.evidence import note
-from tests.builders.world import NAMESPACE, World, in_world
+from tests.builders.world import NAMESPACE, Gang, Seat, World, in_world
+from tests.component.remedy_rig import drain_at_once, fail, free_on, protect, set_policy, until_done
 from tests.component.row_rig import events, gpus, is_up, node_object, scheduled, the_pod
 from tests.unit.cli.scenes import text_of
 
 STEP_S = 0.5
 SELDOM = Behaviour(step_s=STEP_S, checkpoint_every=1000)
 PULL_S = 40.0
-
-
-async def set_policy(world: World, **spec: object) -> None:
-    policy = RemedyPolicy(metadata=ObjectMeta(name="default"), spec=RemedyPolicySpec(**spec))  # type: ignore[arg-type]
-    await world.cluster.api.create(RemedyPolicy, policy)
-    await world.sleep(1.0)
 
 
 def printed(world: World, job: str = "job") -> str:
@@ -137,13 +129,18 @@ async def test_row_71_a_gang_below_its_minimum_says_so_while_it_is(world: World)
 # --- 73 ---------------------------------------------------------------------------------------------------------------
 
 
+async def two_gangs(world: World) -> None:
+    """Of a node each: `job`, which will lose its own, and `other`."""
+    for name in ("job", "other"):
+        await world.submit(name, replicas=1)
+        await world.running(name)
+
+
 @in_world(nodes=2, racks=1)
 async def test_row_73_a_cured_device_goes_first_to_the_gang_that_lost_it(world: World) -> None:
     """Others have waited for longer: one for a whole node, two for a single device, of which seven lie idle meanwhile."""
     await set_policy(world, soak=Soak(seconds=60.0))
-    for name in ("job", "other"):
-        await world.submit(name, replicas=1)
-        await world.running(name)
+    await two_gangs(world)
     await world.submit("newcomer", replicas=1)
     await world.submit("small", replicas=1, gpus=1)
     await world.cluster.api.create(Pod, gpus("tiny", 1))
@@ -173,12 +170,10 @@ async def test_row_73_a_cured_device_goes_first_to_the_gang_that_lost_it(world: 
 async def test_row_73_room_is_not_kept_for_ever(world: World) -> None:
     """A device that no remedy cures: after half an hour the rest of the node is there for others."""
     await set_policy(world, soak=Soak(seconds=60.0))
-    for name in ("job", "other"):
-        await world.submit(name, replicas=1)
-        await world.running(name)
+    await two_gangs(world)
     await world.cluster.api.create(Pod, gpus("tiny", 1))
     lost = world.member("job", 0)
-    await world.drill(DrillKind.DEVICE_FAIL, node=lost.node, device=lost.devices[0], code="xid-48", heals="never")
+    await fail(world, node=lost.node, device=lost.devices[0], heals="never")
     await world.until(lambda: world.job().status.reason == "DomainFull")
     await world.sleep(1200.0)
     assert not is_up(world, "tiny")
@@ -189,9 +184,7 @@ async def test_row_73_room_is_not_kept_for_ever(world: World) -> None:
 
 @in_world(nodes=2, racks=1)
 async def test_row_73_a_node_that_others_give_up_goes_to_the_gang_that_lost_its_own(world: World) -> None:
-    for name in ("job", "other"):
-        await world.submit(name, replicas=1)
-        await world.running(name)
+    await two_gangs(world)
     await world.submit("newcomer", replicas=1)
     await world.until(lambda: world.job("newcomer").status.reason == "InsufficientDevices")
     await world.fail_device(rank=0)
@@ -249,12 +242,18 @@ async def test_row_74_a_full_rack_is_left_by_the_whole_gang(world: World, losses
 # --- 75 ---------------------------------------------------------------------------------------------------------------
 
 
-async def protect(world: World, least: int) -> None:
-    """A budget over the whole gang that allows nothing."""
-    budget = {"selector": {"matchLabels": {LABEL_GANG: "job"}}, "minAvailable": least}
-    meta = {"name": "all", "namespace": NAMESPACE}
-    await world.cluster.api.create(PodDisruptionBudget, {"metadata": meta, "spec": budget})
-    await world.sleep(2.0)
+async def protected_gang(world: World, replicas: int, gpus: int = 8) -> Gang:
+    """It trains, under a budget over all of it that allows nothing."""
+    await world.submit("job", replicas=replicas, gpus=gpus)
+    await world.running("job")
+    await world.sleep(10.0)
+    await protect(world, {LABEL_GANG: "job"}, replicas)
+    return world.gang()
+
+
+async def fail_beside(world: World, seat: Seat) -> None:
+    """A device that the member does not hold; its cure is a reboot of the member's node."""
+    await fail(world, "xid-79", seat.node, free_on(world, seat.node, seat.devices))
 
 
 async def is_refused(world: World, pod: str) -> bool:
@@ -266,33 +265,19 @@ async def is_refused(world: World, pod: str) -> bool:
     return False
 
 
-def reboot_outcomes(world: World) -> dict[str, str]:
-    found = [i for i in world._read_all(Incident) if i.spec.subject.device]
-    return {key: r.outcome.value for i in found for key, r in device_records(i.status.remedies).items()}
-
-
 def left_on(world: World, node: str) -> list[str]:
     return [pod.name for pod in world.pods("job") if pod.spec.node_name == node]
 
 
 @in_world(nodes=6, racks=1, behaviour=SELDOM)
 async def test_row_75_a_remedys_drain_of_a_protected_gang_completes(world: World) -> None:
-    await set_policy(
-        world,
-        drain=Drain(patience_seconds=0.0, checkpoint_seconds=60.0, deadline_seconds=600.0),
-        soak=Soak(seconds=10.0),
-    )
-    await world.submit("job", replicas=4, gpus=7)
-    await world.running("job")
-    await world.sleep(10.0)
-    await protect(world, 4)
-    before = world.gang()
+    await drain_at_once(world, 60.0, 600.0)
+    before = await protected_gang(world, 4, gpus=7)
     node = before[0].node
     assert await is_refused(world, before[0].pod)
-    free = next(d.id for d in world.devices(node).observed.devices if d.id not in before[0].devices)
     began = world.now
-    await world.drill(DrillKind.DEVICE_FAIL, node=node, device=free, code="xid-79")
-    await world.until(lambda: reboot_outcomes(world).get("probe-reboot-1") == "Succeeded", 300.0)
+    await fail_beside(world, before[0])
+    await until_done(world, "probe-reboot-1", 300.0)
     took = world.now - began
     await world.running("job", attempt=2, within=60.0)
     world.assert_kept(before, but=[0])
@@ -307,11 +292,8 @@ async def test_row_75_a_remedys_drain_of_a_protected_gang_completes(world: World
 @in_world(nodes=6, racks=1, behaviour=SELDOM)
 async def test_row_75_an_operators_drain_of_a_protected_gang_completes(world: World) -> None:
     """The eviction is refused for as long as the gang is there. It leaves by itself, behind a checkpoint, so that ends."""
-    await world.submit("job", replicas=4)
-    await world.running("job")
-    await world.sleep(10.0)
-    await protect(world, 4)
-    before, node = world.gang(), world.member("job", 3).node
+    before = await protected_gang(world, 4)
+    node = before[3].node
     await world.cluster.api.patch(Node, node, {"spec": {"unschedulable": True}})
     assert await is_refused(world, before[3].pod)
     said = [c for c in node_object(world, node).status.conditions if c.type != "DrainInProgress"]
@@ -341,23 +323,14 @@ async def test_row_75_an_operators_drain_of_a_protected_gang_completes(world: Wo
 
 @in_world(nodes=2, racks=1, behaviour=SELDOM)
 async def test_row_75_a_protected_gang_with_nowhere_to_go_holds_a_drain_up_until_its_deadline(world: World) -> None:
-    await set_policy(
-        world,
-        drain=Drain(patience_seconds=0.0, checkpoint_seconds=20.0, deadline_seconds=120.0),
-        soak=Soak(seconds=10.0),
-    )
-    await world.submit("job", replicas=2, gpus=7)
-    await world.running("job")
-    await world.sleep(10.0)
-    await protect(world, 2)
-    before = world.gang()
-    free = next(d.id for d in world.devices(before[0].node).observed.devices if d.id not in before[0].devices)
+    await drain_at_once(world, 20.0, 120.0)
+    before = await protected_gang(world, 2, gpus=7)
     began = world.now
-    await world.drill(DrillKind.DEVICE_FAIL, node=before[0].node, device=free, code="xid-79")
+    await fail_beside(world, before[0])
     await world.sleep(90.0)
     world.assert_kept(before)
     assert world.job().status.attempt == 1, "the budget is honoured until the deadline"
-    await world.until(lambda: reboot_outcomes(world).get("probe-reboot-1") == "Succeeded", 300.0)
+    await until_done(world, "probe-reboot-1", 300.0)
     await world.running("job", attempt=2, within=120.0)
     world.assert_kept(before, but=[0])
     record = world.recovery()

@@ -206,13 +206,19 @@ def test_row_10_a_node_that_goes_on_refusing_is_left() -> None:
     tell(story)
 
 
+async def black_hole(world: World) -> str:
+    """A node that refused so many pods that it is withheld; it is the only one they could go to."""
+    hole = sorted(world.rack_of)[0]
+    await break_plugin(world, hole)
+    await only(world, hole)
+    await deploy(world)
+    await world.until(lambda: world.devices(hole).withheld, 120.0)
+    return hole
+
+
 def test_row_11_a_withheld_node_stays_so_over_restarts_until_a_probe_passes() -> None:
     async def story(world: World) -> None:
-        hole = sorted(world.rack_of)[0]
-        await break_plugin(world, hole)
-        await only(world, hole)
-        await deploy(world)
-        await world.until(lambda: world.devices(hole).withheld, 120.0)
+        hole = await black_hole(world)
         order = world.devices(hole).withheld[RESOURCE_GPU]
         await world.restart_control_plane()
         await deploy(world, "burst", replicas=20)  # however many wait for room
@@ -237,11 +243,7 @@ def test_row_11_a_withheld_node_stays_so_over_restarts_until_a_probe_passes() ->
 
 def test_row_11_an_operator_gives_a_withheld_node_back() -> None:
     async def story(world: World) -> None:
-        hole = sorted(world.rack_of)[0]
-        await break_plugin(world, hole)
-        await only(world, hole)
-        await deploy(world)
-        await world.until(lambda: world.devices(hole).withheld, 120.0)
+        hole = await black_hole(world)
         await break_plugin(world, hole, undo=True, may_be_refused=True)
         said = await release_resource(world.cluster.api, hole, RESOURCE_GPU)
         await world.sleep(5.0)

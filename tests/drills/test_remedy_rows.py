@@ -14,10 +14,11 @@ from remuda.api.drills import DrillKind
 from remuda.api.incidents import IncidentPhase
 from remuda.api.meta import JsonObject, to_seconds
 from remuda.api.names import LABEL_CLIQUE, RESOURCE_GPU
-from remuda.api.remedies import Action, Breaker, Drain, Hook, Ladder, Limits, Mode, Rung, Soak, Webhook
+from remuda.api.remedies import Action, Breaker, Hook, Ladder, Limits, Mode, Rung, Soak, Webhook
 from remuda.cli.policy import _what_if as ask_what_if
 from remuda.cli.policy import render_what_if
 from remuda.cli.session import Session
+from remuda.core.failure.incident_notices import breaker_notices
 from remuda.core.failure.rungs import is_under_remedy, ladder_has_ended
 from remuda.kube.cluster import Cluster
 from remuda.runtime.state import StateDir
@@ -30,6 +31,7 @@ from tests.component.remedy_rig import (
     a_free_device,
     assert_untouched,
     carried_out,
+    drain_at_once,
     fail,
     incidents,
     is_quarantined,
@@ -39,6 +41,7 @@ from tests.component.remedy_rig import (
     records,
     set_policy,
     the_incident,
+    until_done,
 )
 from tests.component.row_rig import agent, counts_are, hardware, machine
 from tests.unit.cli.scenes import text_of
@@ -50,7 +53,7 @@ from tests.unit.cli.scenes import text_of
 async def test_row_11_a_quarantine_survives_the_control_plane(world: World) -> None:
     await world.sleep(2.0)
     await fail(world)
-    await world.until(lambda: outcomes(world).get("probe-reset-1") == "Succeeded", 30.0)
+    await until_done(world, "probe-reset-1", 30.0)
     for _ in range(3):
         await world.restart_control_plane()
         await world.sleep(60.0)
@@ -86,7 +89,7 @@ def test_row_36_one_failed_device_does_not_cost_the_other_seven() -> None:
 async def test_row_39_a_device_returns_after_probe_and_soak_only(world: World) -> None:
     await world.sleep(2.0)
     await fail(world)
-    await world.until(lambda: outcomes(world).get("probe-reset-1") == "Succeeded", 30.0)
+    await until_done(world, "probe-reset-1", 30.0)
     probed = world.now
     assert outcomes(world) == {"probe-1": "Failed", "reset-1": "Succeeded", "probe-reset-1": "Succeeded"}
     await counts_are(world, 8, 7, NODE)
@@ -113,10 +116,10 @@ async def test_row_39_a_device_returns_after_probe_and_soak_only(world: World) -
 async def test_row_39_a_fault_in_the_soak_breaks_it(world: World) -> None:
     await world.sleep(2.0)
     await fail(world)
-    await world.until(lambda: outcomes(world).get("probe-reset-1") == "Succeeded", 30.0)
+    await until_done(world, "probe-reset-1", 30.0)
     await world.sleep(300.0)
     await fail(world)
-    await world.until(lambda: outcomes(world).get("probe-reset-2") == "Succeeded", 60.0)
+    await until_done(world, "probe-reset-2", 60.0)
     assert records(world)["probe-reset-1"].reason == "FaultDuringSoak"
     await world.sleep(400.0)
     assert is_quarantined(world), "the soak starts anew"
@@ -234,7 +237,7 @@ async def test_row_42_a_storm_is_held_back_and_ends_by_itself(world: World) -> N
         breaker=Breaker(share="40%", at_least=3, window_seconds=60.0, cooldown_seconds=120.0),
     )
     await fail(world, node="node-10")
-    await world.until(lambda: outcomes(world).get("probe-reset-1") == "Succeeded", 30.0)
+    await until_done(world, "probe-reset-1", 30.0)
     assert is_quarantined(world, "node-10")
     most = 0
     for name in [f"node-{i:02d}" for i in range(1, 9)]:
@@ -259,6 +262,7 @@ async def test_row_42_a_storm_is_held_back_and_ends_by_itself(world: World) -> N
     assert 0 < most <= 2
     await world.sleep(130.0)
     assert not policy(world).status.breaker.open
+    assert [n.text for n in breaker_notices(policy(world))] == ["Breaker of policy default is closed. Remedies go on."]
     assert policy(world).status.held_back == 0
     note(
         f"8 of 10 nodes fail at once: breaker open, {status.held_back} held back, one device given back meanwhile; never "
@@ -278,9 +282,8 @@ async def test_row_43_a_tray_is_recycled_with_its_whole_domain(world: World) -> 
             await world.cluster.api.patch(Node, name, {"metadata": {"labels": {LABEL_CLIQUE: "rack-a.1"}}})
 
     await join(*trays[:17])
-    drain = Drain(patience_seconds=0.0, checkpoint_seconds=5.0, deadline_seconds=60.0)
     ladder = Ladder("RebootNode", [Rung(Action.REBOOT, attempts=2)])
-    await set_policy(world, drain=drain, soak=Soak(seconds=10.0), limits=Limits(pool=""), ladders=[ladder])
+    await drain_at_once(world, 5.0, 60.0, limits=Limits(pool=""), ladders=[ladder])
     await fail(world, "xid-79", heals="never")
     await world.until(lambda: "reboot-2" in outcomes(world), 60.0)
     refused = records(world)["reboot-1"]
@@ -314,8 +317,7 @@ def _of(world: World, name: str) -> dict[str, str]:
 
 def test_row_44_a_dry_run_changes_nothing_and_comes_true() -> None:
     async def story(world: World) -> None:
-        drain = Drain(patience_seconds=0.0, checkpoint_seconds=5.0, deadline_seconds=60.0)
-        await set_policy(world, drain=drain, soak=Soak(seconds=10.0))
+        await drain_at_once(world, 5.0, 60.0)
         await deploy(world, "web", gpus=2)
         pod = await one_running(world, "web")
         here, device = pod.spec.node_name, a_free_device(world, pod)
@@ -340,7 +342,7 @@ def test_row_44_a_dry_run_changes_nothing_and_comes_true() -> None:
             assert piece in words, words
 
         await fail(world, "xid-79", here, device)
-        await world.until(lambda: outcomes(world).get("probe-reboot-1") == "Succeeded", 600.0)
+        await until_done(world, "probe-reboot-1", 600.0)
         assert set(world.devices(here).quarantine) == set(answer.quarantined)
         assert world.pod(pod.name) is None
         assert {n for n in world.rack_of if carried_out(world, n)} == set(reboot.nodes)

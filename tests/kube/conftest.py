@@ -13,7 +13,12 @@ import pytest
 from tests.kube.control_plane import ControlPlane, binaries_dir
 from tests.kube.real_node import RealNode, missing
 
-pytest.register_assert_rewrite("tests.kubelet_rows.rows", "tests.kubelet_rows.rig")
+pytest.register_assert_rewrite(
+    "tests.kubelet_rows.plugin_rows",
+    "tests.kubelet_rows.pod_rows",
+    "tests.kubelet_rows.sights",
+    "tests.kubelet_rows.rig",
+)
 
 HERE = Path(__file__).parent
 NO_NODE = "there is no real kubelet here (`make kube` as root sets one up)"

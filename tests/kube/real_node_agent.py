@@ -47,7 +47,13 @@ def kubelet_view(node: RealNode) -> Path:
 def running_agent(node: RealNode, api: Cluster) -> contextlib.AbstractAsyncContextManager[Agent]:
     """One life of the agent, in this process. Another one over the same directory takes over what it left."""
     config = NodeAgentConfig(
-        node.name, str(agent_root(node)), str(kubelet_view(node)), backend="fake", model=MODEL, fence_s=0
+        node.name,
+        str(agent_root(node)),
+        str(kubelet_view(node)),
+        backend="fake",
+        model=MODEL,
+        fence_s=0,
+        pod_logs=str(node.places.pod_logs),
     )
     return node_agent(config, api)
 
@@ -105,6 +111,7 @@ async def agent_command(node: RealNode, log: Path) -> AsyncIterator[Command]:
         f"--model={MODEL}",
         f"--kubelet-dir={kubelet_view(node)}",
         f"--root={agent_root(node)}",
+        f"--pod-logs={node.places.pod_logs}",
     )
     try:
         await command.has_said("is up:")

@@ -22,11 +22,11 @@ from remuda.api.core_v1 import Binding, Namespace, Node, Pod
 from remuda.api.devices import Holding, NodeDevices, Observed, ObservedDevice, Signal
 from remuda.api.errors import TooManyRequests
 from remuda.api.meta import JsonObject, ObjectMeta, to_time
-from remuda.api.names import ANNOTATION_DEVICES, RESOURCE_GPU
+from remuda.api.names import ANNOTATION_DEVICES, ANNOTATION_RETRY_ADMISSION, RESOURCE_GPU
 from remuda.api.policy_v1 import PodDisruptionBudget
 from remuda.core.builtin.pod_state import is_active
 from remuda.core.failure.foreign import DEVICE_FAILED
-from remuda.core.failure.rejections import ADMISSION_REJECTED
+from remuda.core.failure.rejections import ADMISSION_REJECTED, PLACED
 from remuda.core.workload.kubelet_form import KubeletForm
 from remuda.kube import kubeconfig
 from remuda.kube.cluster import Preconditions
@@ -84,7 +84,10 @@ class Stage:
         await self.api.create(Node, {"metadata": {"name": self.node}})
 
     async def run_job(self, **spec: Any) -> Pod:
-        template = {"spec": {"containers": [{"name": "main", "image": "x"}], "restartPolicy": "Never"}}
+        template: JsonObject = {"spec": {"containers": [{"name": "main", "image": "x"}], "restartPolicy": "Never"}}
+        template["metadata"] = {"annotations": spec.pop("annotations", {})}
+        if scheduler := spec.pop("scheduler", ""):
+            template["spec"]["schedulerName"] = scheduler
         meta = {"name": "job", "namespace": self.namespace}
         await self.api.create(Job, {"metadata": meta, "spec": {"template": template, **spec}})
         return await self.active()
@@ -218,6 +221,50 @@ async def test_a_stock_job_gets_the_tries_back_that_refused_pods_cost(api: HttpC
     assert not is_true(job.status.conditions, "Failed")
     told = [p for p in await stage.pods() if is_true(p.status.conditions, ADMISSION_REJECTED)]
     assert len(told) == 2
+
+
+@pytest.mark.usefixtures("manager")
+async def test_a_stock_job_without_a_try_to_lose_outlives_refused_pods_and_not_its_own_failures(
+    api: HttpCluster, plane: ControlPlane
+) -> None:
+    """The recipe of docs/other-workloads.md. Our scheduler places the pods; the test refuses them as a kubelet does."""
+    stage = Stage(api, plane, f"recipe-{time.time_ns()}")
+    await stage.open()
+    up = {"type": "Ready", "status": "True", "lastTransitionTime": to_time(int(time.time()))}
+    status = {"conditions": [up], "allocatable": {"pods": "10"}, "capacity": {"pods": "10"}}
+    await api.patch(Node, stage.node, {"status": status}, subresource="status")
+    await api.patch(Node, stage.node, {"spec": {"taints": []}})
+    rules = [
+        {"action": "Count", "onExitCodes": {"operator": "NotIn", "values": [0]}},
+        {"action": "Ignore", "onPodConditions": [{"type": PLACED, "status": "True"}]},
+    ]
+    pod = await stage.run_job(
+        backoffLimit=0,
+        podFailurePolicy={"rules": rules},
+        scheduler="remuda",
+        annotations={ANNOTATION_RETRY_ADMISSION: "true"},
+    )
+    no = {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "no devices"}
+    ended = {"name": "main", "image": "x", "imageID": "", "ready": False, "restartCount": 0}
+    ended["state"] = {"terminated": {"exitCode": 1, "reason": "Error"}}
+    for outcome in (no, {"phase": "Failed", "containerStatuses": [ended]}):
+
+        async def placed(pod: Pod = pod) -> bool:
+            return bool((await api.get(Pod, pod.name, stage.namespace)).spec.node_name)
+
+        await until("the pod to be placed", placed)
+        assert is_true((await api.get(Pod, pod.name, stage.namespace)).status.conditions, PLACED)
+        await api.patch(Pod, pod.name, {"status": outcome}, stage.namespace, subresource="status")
+        if outcome is no:
+            pod = await stage.active(but=pod.uid)
+            assert (await stage.job()).status.failed == 0
+
+    async def failed() -> bool:
+        return is_true((await stage.job()).status.conditions, "Failed")
+
+    await until("the Job to fail of its own program", failed)
+    job = await stage.job()
+    assert (job.status.failed, job.spec.backoff_limit) == (1, 0)
 
 
 async def test_an_eviction_is_refused_at_once_by_a_budget(api: HttpCluster, plane: ControlPlane) -> None:

@@ -25,7 +25,7 @@ from tests.kubelet_rows.rig import (
     restarts,
     until,
 )
-from tests.kubelet_rows.rows import see_counts, see_held, see_pod
+from tests.kubelet_rows.sights import see_counts, see_held, see_pod
 
 GPU = "nvidia.com/gpu"
 DEVICES = "remuda.dev/devices"

@@ -26,7 +26,7 @@ from remuda.api.codec import from_wire
 from remuda.api.core_v1 import Pod
 from remuda.api.devices import NodeDevices
 from remuda.api.incidents import Incident
-from remuda.api.training import Member, TrainingJob
+from remuda.api.training import FailureRule, Member, RuleAction, TrainingJob
 from remuda.kube.cluster import Cluster
 from tests.builders.evidence import note
 from tests.kube.control_plane import ROOT
@@ -35,7 +35,7 @@ from tests.kube.real_node_agent import agent_command, agent_root, api_of, instal
 from tests.kube.real_node_images import PYTHON
 from tests.kube.real_node_rig import RealRig
 from tests.kubelet_rows.rig import POLL_S, container_status, restarts, until
-from tests.kubelet_rows.rows import see_counts
+from tests.kubelet_rows.sights import see_counts
 
 RANKS, NAME = 4, "job"
 STOP_AT, SAVED = 14, 12  # training waits here while something is broken; the checkpoint before it
@@ -186,6 +186,24 @@ async def agent(heart: Heart, tmp_path: Path) -> AsyncIterator[Agent]:
         yield running
         for job in (await heart.api.list(TrainingJob, heart.rig.namespace)).items:
             await heart.api.delete(TrainingJob, job.name, heart.rig.namespace)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.usefixtures("agent")
+async def test_a_rule_about_a_log_decides_on_a_real_kubelet(heart: Heart) -> None:
+    """The first attempt ends in words that no rule is about, the second in those of the rule, which stood in no log before."""
+    mark = heart.shared / "been-here"
+    words = f"if [ -e {mark} ]; then echo 'CUDA out of memory' >&2; else echo 'no luck' >&2; touch {mark}; fi; exit 1"
+    job = heart.job(replicas=1, spares=0)
+    container = job.spec.roles[0].template.spec["containers"][0]
+    container["command"] = ["sh", "-c", words]
+    rule = FailureRule(RuleAction.FAIL, "oom", log_pattern="(?i)out of MEMORY$")
+    failure = msgspec.structs.replace(job.spec.failure, rules=[rule])
+    spec = msgspec.structs.replace(job.spec, failure=failure)
+    await heart.api.create(TrainingJob, msgspec.structs.replace(job, spec=spec))
+    failed = await heart.until("the rule to decide", lambda job: job.status.phase == "Failed")
+    assert (failed.status.reason, failed.status.attempt) == ("RuleFail", 3), "two ran, and the third only ends them"
+    assert "oom" in failed.status.message
 
 
 @pytest.mark.timeout(300)

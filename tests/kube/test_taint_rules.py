@@ -41,6 +41,7 @@ async def test_a_rule_is_made_once_changed_and_removed(cluster: HttpCluster, con
     assert (spec["taint"]["value"], spec["taint"]["effect"]) == ("Xid79", "NoExecute")
     await rules.make(DEVICE, "Quarantined", NO_SCHEDULE)
     assert control_plane.request("GET", path).body["spec"]["taint"]["effect"] == "NoSchedule"
+    assert (await rules.ours())[DEVICE] == "Quarantined"
     assert await rules.remove(DEVICE)
     assert control_plane.request("GET", path).status == 404
     assert not await rules.remove(DEVICE)

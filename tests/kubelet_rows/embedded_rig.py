@@ -6,9 +6,7 @@ A kubelet that is stopped is a node that lets go of everything; started, it is a
 from __future__ import annotations
 
 import os
-import random
 import signal
-import sys
 import time
 import uuid
 from collections.abc import Awaitable
@@ -25,13 +23,10 @@ from remuda.link.deviceplugin import ContainerDevices
 from remuda.link.kubelet_proto import POD_RESOURCES_LIST
 from remuda.node import proctree
 from remuda.node.devices.service import PLUGINS, POD_RESOURCES, DeviceSettings
-from remuda.node.environment import CONTAINER_ID, base_environment
+from remuda.node.environment import CONTAINER_ID
 from remuda.node.logs import log_path
-from remuda.node.process import ProcessRuntime
-from remuda.node.runtime import PodRuntime
-from remuda.node.simulated import SimulatedRuntime
-from remuda.node.training import CheckpointStore
-from tests.builders.nodes import BookkeepingAgent, Rig
+from tests.builders.nodes import Rig
+from tests.builders.runtimes import processes
 from tests.kubelet_rows.rig import Body, until
 
 NAMESPACE = "default"
@@ -54,7 +49,9 @@ class EmbeddedRig:
 
     async def start_kubelet(self, first: Awaitable[None] | None = None) -> None:
         settings = DeviceSettings(str(self._home))
-        node = self._rig.add_node(self._runtime, directory=str(self._state / "alloc"), devices=settings)
+        node = self._rig.add_node(
+            processes(self._state, self._launcher), directory=str(self._state / "alloc"), devices=settings
+        )
         self._life = AsyncExitStack()
         if first is not None:
             await node.open()
@@ -73,17 +70,6 @@ class EmbeddedRig:
         if self._life is not None:
             await self._life.aclose()
             self._life = None
-
-    def _runtime(self, name: str, agent: BookkeepingAgent) -> PodRuntime:
-        simulated = SimulatedRuntime(agent, clock=time.time, rng=random.Random(1), checkpoints=CheckpointStore())
-        return ProcessRuntime(
-            name,
-            state=self._state,
-            clock=time.time,
-            base_env=base_environment(os.environ, str(Path(sys.executable).parent)),
-            launcher=self._launcher,
-            simulated=simulated,
-        )
 
     async def close(self) -> None:
         await self.lose_containers()

@@ -88,6 +88,29 @@ def pod_body(
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": body}
 
 
+class Once:
+    """Containers that end with a code in their first run, and stay in their next: a volume tells them apart."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def ending(self, body: Body, code: int, rules: list[Body]) -> Body:
+        """`body`'s first container. On the embedded node the directory is the machine's own, on a kubelet a volume."""
+        name = body["metadata"]["name"]
+        place = self._directory / name
+        place.mkdir()
+        mark = place / "ran"
+        words = f"[ -e {mark} ] && echo again && exec sleep 3600; echo first > {mark}; sleep 1; exit {code}"
+        body["spec"]["volumes"] = [{"name": "kept", "emptyDir": {}}]
+        return {
+            **body["spec"]["containers"][0],
+            "command": ["sh", "-c", words],
+            "restartPolicy": "Never",
+            "restartPolicyRules": rules,
+            "volumeMounts": [{"name": "kept", "mountPath": str(place)}],
+        }
+
+
 async def until(what: str, look: Callable[[], Awaitable[T]], seconds: float = PATIENCE_S) -> T:
     """The first true value of `look`."""
     deadline = time.monotonic() + seconds
@@ -129,3 +152,17 @@ def restarts(pod: Body, name: str = "main") -> int:
 
 def devices_of(rows: tuple[ContainerDevices, ...], pod: str, container: str = "main") -> tuple[str, ...]:
     return tuple(sorted(d for row in rows if row.pod == pod and row.container == container for d in row.device_ids))
+
+
+def phase(pod: Body) -> str:
+    return str(pod.get("status", {}).get("phase", ""))
+
+
+def init_restarts(pod: Body, name: str) -> int:
+    found = pod["status"].get("initContainerStatuses", [])
+    return next(int(c["restartCount"]) for c in found if c["name"] == name)
+
+
+def condition(pod: Body, kind: str) -> str:
+    found = pod.get("status", {}).get("conditions", [])
+    return next((str(c["status"]) for c in found if c["type"] == kind), "")

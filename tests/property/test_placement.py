@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from remuda.api.core_v1 import Pod
 from remuda.api.devices import DeviceState
-from remuda.core.placement.gang import GangAsk, plan_placement
+from remuda.core.placement.asks import GangAsk
+from remuda.core.placement.gang import plan_placement
 from remuda.core.placement.snapshot import Snapshot
 from tests.builders.gangs import RACK, NodeBuilder, a_gang_ask, a_held_pod, a_node, a_snapshot
 

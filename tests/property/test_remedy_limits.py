@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from remuda.api.meta import to_seconds
 from remuda.api.remedies import Breaker, Limits
-from remuda.core.failure.breaker import BreakerWatch, Failed, breaker_of
+from remuda.core.failure.breaker import BreakerWatch, Failed, breaker_of, remembered
 from remuda.core.failure.limits import HOUR_S, Pool, bound, held_by
 from remuda.core.failure.occupancy import POOL as ALL
 from remuda.core.failure.occupancy import Footprint, Occupancy, kinds_of
@@ -177,7 +177,10 @@ def test_the_breaker_always_closes_by_itself(breaker: Breaker, failed: list[Fail
     if status.open:
         assert status.closes_at is not None
         assert not breaker_of(breaker, failed, len(NODES), to_seconds(status.closes_at) + 0.01).open
-    assert not breaker_of(breaker, failed, len(NODES), last + breaker.cooldown_seconds + 0.01).open
+    over = last + breaker.cooldown_seconds + 0.01
+    closed = remembered(breaker_of(breaker, failed, len(NODES), over), status, over)
+    assert (closed.open, closed.since, closed.message) == (False, status.since, "")
+    assert remembered(closed, closed, over + 1.0) == closed, "said once"
 
 
 @given(breakers, failures, st.randoms())

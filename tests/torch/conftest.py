@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.e2e.clusters import embedded
-from tests.e2e.rig import Rig, sweep
+from tests.e2e.conftest import rig as rig
+from tests.e2e.conftest import state as state
 
 PYTHON = "/usr/bin/python3"
 
@@ -26,17 +24,3 @@ def torch() -> str:
             pytest.fail(words)
         pytest.skip(words)
     return PYTHON
-
-
-@pytest.fixture
-def state(tmp_path: Path) -> Iterator[Path]:
-    path = tmp_path / "state"
-    path.mkdir()
-    yield path
-    sweep(path)
-
-
-@pytest.fixture
-async def rig(state: Path) -> AsyncIterator[Rig]:
-    async with embedded(state) as found:
-        yield found

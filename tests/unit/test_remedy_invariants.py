@@ -29,7 +29,7 @@ class History:
 
     def __init__(self, policy: RemedyPolicy | None = None) -> None:
         self.now = 0.0
-        self.rules = RemedyInvariants(lambda: self.now, dict.fromkeys(("n1", "n2", "n3"), "rack-1"))
+        self.rules = RemedyInvariants(lambda: self.now)
         self.rules._see_policy(policy or remedy_policy(limits=Limits(pool="1")), gone=False)
         for name in ("n1", "n2", "n3"):
             self.rules._see_node(machine(name), gone=False)
@@ -71,6 +71,7 @@ def test_a_rung_is_begun_once() -> None:
     assert "a rung that has ended does not run again" in History().see(failed, on("n1", rung("reset-1")))
     assert History().see(failed, on("n1", rung("reset-1", RemedyOutcome.FAILED, 200.0))) == ["a rung is begun once"]
     assert History().see(failed, on("n1")) == ["a rung's record stays"]
+    assert History().see(on("n1", rung("reset-1", RemedyOutcome.WAITING, None)), on("n1")) == []
     assert "a rung has one record" in History().see(on("n1", rung("reset-1"), rung("reset-1")))
 
 

@@ -17,38 +17,32 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
-import msgspec
-import structlog
-
+from remuda.agent.account import Account
 from remuda.agent.backend import DeviceBackend
 from remuda.agent.backends.labels import LabelWriter
 from remuda.agent.barrier import EnvOf
 from remuda.agent.cdi import CdiSpecs, keep_specs
+from remuda.agent.config import DP, AgentConfig
 from remuda.agent.desk import Desk
 from remuda.agent.grants import Grants, Place
+from remuda.agent.hearing import Hearing
 from remuda.agent.inventory import Inventory
-from remuda.agent.orders import OrderRules, Orders
-from remuda.agent.plugin.choice import BestSet, linked_best, lowest
+from remuda.agent.logends import PodLogEnds
+from remuda.agent.lookup import bound_pods_of, capacity_of
+from remuda.agent.orders import Orders
+from remuda.agent.plugin.choice import BestSet, best_for
 from remuda.agent.plugin.holdings import Holdings
-from remuda.agent.plugin.published import Capacity
 from remuda.agent.plugin.resource import BoundPods
 from remuda.agent.plugin.shelf import PluginShelf
 from remuda.agent.report import BOOT, DEVICES, HOLDINGS, LAUNCHERS, LINKS, PARTS, PLUGINS, SIGNALS, Reporter
 from remuda.agent.reports import ReportWatch
 from remuda.agent.slicing import Slicer
 from remuda.agent.usage import UsageWatch
-from remuda.api.codec import to_wire
-from remuda.api.core_v1 import Node, Pod
-from remuda.api.devices import DeviceOrder, DeviceState, Holding, QuarantineOrder, Signal
+from remuda.api.core_v1 import Pod
+from remuda.api.devices import DeviceOrder, QuarantineOrder
 from remuda.api.errors import Refusal
-from remuda.api.meta import to_time
 from remuda.api.names import RESOURCE_GPU
-from remuda.api.selectors import FieldSelector
 from remuda.api.training import TrainingJob
-from remuda.core.devices.faults import DeviceRemedy, FaultClass, add_signal, classify
-from remuda.core.devices.idle import IdleRule
-from remuda.core.devices.links import chooser_named
-from remuda.core.failure.silence import REPORT_TIMEOUT_S
 from remuda.core.workload.rendezvous import member_env
 from remuda.kube.cluster import Cluster
 from remuda.kube.informer import Informer
@@ -56,39 +50,7 @@ from remuda.link.allocation import Allocation, Deliver, Hardware
 from remuda.link.deviceplugin import PluginPort, PodResourcesPort
 from remuda.link.progress import ProgressBoard
 
-log = structlog.get_logger(__name__)
-
-DP, HEALTH_ONLY = "dp", "health-only"
 LEAVE_S = 2.0  # for the last words of a node that is stopped; without them its stop looks like an accident
-
-
-class AgentConfig(msgspec.Struct, frozen=True):
-    """`alloc_root` holds the allocations' directories, `checkpoint_root` those of jobs that name no path of their own.
-    `rejoin_s`: how long a launcher may be out of touch before it is reported gone.
-
-    `mode`: `dp` hands devices out, `health-only` leaves that to a vendor's plugin. `plugin_dir`: where a kubelet's registry
-    is; "" = only a node in this process asks. `sockets`, `launcher_dir`: see `grants.Place`. `replicas` by resource, `mig`
-    by device (`slicing.Layouts`). `report_timeout_s`: how long nothing may be heard of a device before it is Unknown, and
-    `report_timeouts` of single devices; 0 = for ever. `cdi_dir`: where CDI specs of the devices are kept; "" = none are.
-    `rules`: what the node lets the manager order. `idle`: when a held device is called idle.
-    `confirm_count`: after a boot nothing is handed out until the node has shown all its devices once."""
-
-    node: str
-    alloc_root: str
-    checkpoint_root: str
-    rejoin_s: float = 5.0
-    mode: str = DP
-    plugin_dir: str = ""
-    sockets: bool = True
-    launcher_dir: str = ""
-    replicas: dict[str, int] = {}
-    mig: dict[str, tuple[str, ...]] = {}
-    report_timeout_s: float = REPORT_TIMEOUT_S
-    report_timeouts: dict[str, float] = {}
-    cdi_dir: str = ""
-    rules: OrderRules = OrderRules()
-    idle: IdleRule = IdleRule()
-    confirm_count: bool = False
 
 
 class Agent:
@@ -114,8 +76,8 @@ class Agent:
         token: Callable[[], str] = lambda: uuid4().hex[:8],
     ) -> None:
         self.config = config
-        self.pods: BoundPods = pods or _listed(cluster, config.node)
-        self.reporter = Reporter(cluster, config.node, self._render)
+        self.pods: BoundPods = pods or bound_pods_of(cluster, config.node)
+        self.reporter = Reporter(cluster, config.node, lambda part: self.account.render(part))
         self.inventory = Inventory(config.node, backend.inventory())
         self.desk = Desk(
             config.node,
@@ -145,13 +107,13 @@ class Agent:
                 self.inventory,
                 self.grants,
                 pods=lambda: self.pods(),
-                best=best or self._linked(backend.model),
+                best=best or best_for(backend.model, self.inventory),
                 replicas=config.replicas,
                 directory=config.plugin_dir,
                 clock=clock,
                 token=token,
                 changed=lambda: self.reporter.mark(PLUGINS),
-                capacity=_capacity(cluster, config.node),
+                capacity=capacity_of(cluster, config.node),
             )
         self.holdings: Holdings | None = None
         if resources is not None:
@@ -167,37 +129,39 @@ class Agent:
             self.grants.recheck = self.holdings.look
             self.desk.links.meet = self.holdings.meet
             self.desk.sees_places = False
+        if config.pod_logs:
+            self.desk.log_ends = PodLogEnds(config.pod_logs)
+        self.hearing = Hearing(
+            backend,
+            self.inventory,
+            watch=ReportWatch(config.report_timeout_s, config.report_timeouts),
+            is_count_confirmed=config.confirm_count,
+            clock=clock,
+            spoke=self._node_spoke,
+            counted=self._devices_counted,
+        )
+        self.account = Account(backend, self.inventory, self.desk, self.grants, self.shelf, self.holdings, self.hearing)
         self.orders = Orders(
             config.node,
             config.rules,
             cluster=cluster,
             backend=backend,
             inventory=self.inventory,
-            holdings=self._held,
+            holdings=self.account.held,
             clock=clock,
         )
         self.usage = UsageWatch(
             self.inventory,
-            held=lambda: {device for holding in self._holdings() for device in holding.devices},
+            held=lambda: {device for holding in self.account.holdings() for device in holding.devices},
             utilisation=backend.utilisation,
             clock=clock,
             rule=config.idle,
         )
         self._backend = backend
         self._labels = LabelWriter(cluster, config.node, backend, config.replicas.get(RESOURCE_GPU, 1))
-        self._reports = ReportWatch(config.report_timeout_s, config.report_timeouts)
-        self._clock = clock
-        self._signals: list[Signal] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._forget: asyncio.TimerHandle | None = None
         self._is_open = False
-        self._boot: str | None = None  # the last that was looked at; None before the start
-
-    def _linked(self, model: str) -> BestSet:
-        try:
-            return linked_best(chooser_named(model), self.inventory)
-        except Refusal:
-            return lowest
 
     # --- life -----------------------------------------------------------------------------------------------------------
 
@@ -207,8 +171,7 @@ class Agent:
         await self._backend.open()
         self.inventory.renew(self._backend.inventory())
         if found is not None:
-            self.inventory.load(found.observed.devices)
-            self._signals = list(found.observed.signals) if found.observed.boot == self._backend.boot else []
+            self.hearing.inherit(found.observed)
             self.grants.inherit(found.observed.holdings)
             if self.shelf is not None:
                 self.shelf.inherit(found.observed.plugins)
@@ -216,12 +179,9 @@ class Agent:
                 loop = asyncio.get_running_loop()
                 self._forget = loop.call_later(self.config.rejoin_s, self.grants.forget_inherited)
         self._is_open = True
-        self._backend.subscribe(self.inventory.hear)
-        self._backend.subscribe_node(self._hear)
-        self._backend.subscribe_inventory(self._look_again)
+        self.hearing.listen()
         self.inventory.subscribe(self._devices_changed)
-        self._boot = found.observed.boot if found is not None else ""
-        self._confirm_count()
+        self.hearing.begin(found.observed.boot if found is not None else "")
         self.desk.open(found.observed.launchers if found else ())
         if self.holdings is not None:
             # First what still has its rows, so that nothing held is cut; then what the cut brought back.
@@ -233,8 +193,7 @@ class Agent:
             self._spawn(self.holdings.run())
         if self.shelf is not None:
             self.shelf.open()
-        if self._reports.look_s is not None:
-            self._spawn(self._watch_reports(self._reports.look_s))
+        self._spawn(self.hearing.watch_silence())
         self._spawn(self.usage.run())
         if self.grants.cdi is not None:
             self._spawn(keep_specs(self.grants.cdi, lambda: self.inventory.rows, self.config.node))
@@ -289,32 +248,6 @@ class Agent:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-    def _render(self, part: str) -> Any:
-        match part:
-            case "launchers":
-                return [to_wire(report) for report in self.desk.reports()]
-            case "devices":
-                return [to_wire(device) for device in self.inventory.rows.values()]
-            case "links":
-                return [to_wire(link) for link in self._backend.links()]
-            case "plugins":
-                return [to_wire(report) for report in (self.shelf.reports() if self.shelf else ())]
-            case "holdings":
-                return [to_wire(holding) for holding in self._holdings()]
-            case "signals":
-                return [to_wire(signal) for signal in self._signals]
-            case "boot":
-                return self._backend.boot
-        return self._backend.model
-
-    def _holdings(self) -> list[Holding]:
-        return [*self.grants.holdings(), *(self.holdings.foreign() if self.holdings else ())]
-
-    def _held(self) -> list[Holding]:
-        """The same, and what was handed out to a pod that has not said its name yet."""
-        nobodys = [g for g in self.grants.table.grants.values() if g.devices and not g.uid]
-        return [*self._holdings(), *(Holding("", "", g.resource, list(g.rows)) for g in nobodys)]
 
     # --- allocations ----------------------------------------------------------------------------------------------------
 
@@ -383,45 +316,22 @@ class Agent:
             )
         self.shelf.inject(resource, fault)
 
-    def _hear(self, signal: Signal) -> None:
-        self._signals = add_signal(self._signals, signal)
-        self._confirm_count()
-        if self._is_open:
-            self.reporter.mark(SIGNALS)
-
-    async def _watch_reports(self, look_s: float) -> None:
-        while True:
-            await asyncio.sleep(look_s)
-            rows = list(self.inventory.rows.values())
-            for device, signal in self._reports.look(rows, self._backend.last_heard, self._clock()):
-                self.inventory.hear(device, signal)
-
-    def _look_again(self) -> None:
-        self.inventory.renew(self._backend.inventory())
-        self._confirm_count()
-        if self._is_open:
-            self.reporter.mark(BOOT, DEVICES, LINKS)
-            self._labels.mark()
-
-    def _confirm_count(self) -> None:
-        """A node that boots short gets no device workload before it is whole; one that falls short later keeps the rest."""
-        if not self.config.confirm_count or self._boot is None:
-            return
-        whole = {row.id for row in self.inventory.rows.values() if not row.parent}
-        is_short = bool(whole - self._backend.present()) or any(s.code == "devices-missing" for s in self._signals)
-        is_new_boot, self._boot = self._boot != self._backend.boot, self._backend.boot
-        code = "count-unconfirmed" if is_short and is_new_boot else "" if is_short else "count-confirmed"
-        for device in list(self.inventory.rows) if code else ():
-            signal = Signal("agent", code, classify("agent", code).message, to_time(self._clock()))
-            self.inventory.hear(device, signal)
-
     def quarantine(self, orders: Mapping[str, QuarantineOrder]) -> None:
         """These devices are kept out of use, whatever their signals say: the manager's orders, told to the kubelet too."""
-        self.inventory.withhold("Quarantined", {device: _quarantined(order) for device, order in orders.items()})
+        self.inventory.quarantine(orders)
 
     def obey(self, orders: Mapping[str, DeviceOrder]) -> None:
         """These orders of the manager stand now."""
         self.orders.given(orders)
+
+    def _node_spoke(self) -> None:
+        if self._is_open:
+            self.reporter.mark(SIGNALS)
+
+    def _devices_counted(self) -> None:
+        if self._is_open:
+            self.reporter.mark(BOOT, DEVICES, LINKS)
+            self._labels.mark()
 
     def _devices_changed(self) -> None:
         if self._is_open:
@@ -436,23 +346,3 @@ class Agent:
     def _cut_what_is_due(self) -> None:
         if self.config.mig and not self.slicer.is_settled:
             self._spawn(self.slicer.settle())
-
-
-def _quarantined(order: QuarantineOrder) -> FaultClass:
-    words = order.message or f"Quarantined for {order.reason}."
-    return FaultClass("quarantined", "health", DeviceState.QUARANTINED, DeviceRemedy.NONE, "Quarantined", words)
-
-
-def _capacity(cluster: Cluster, node: str) -> Capacity:
-    async def capacity() -> Mapping[str, int | str]:
-        return (await cluster.get(Node, node)).status.capacity
-
-    return capacity
-
-
-def _listed(cluster: Cluster, node: str) -> BoundPods:
-    async def bound() -> Sequence[Pod]:
-        fields = FieldSelector((("spec.nodeName", True, node),))
-        return (await cluster.list(Pod, fields=fields)).items
-
-    return bound

@@ -14,12 +14,14 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
+from typing import TypeGuard
 
 import structlog
 
 from remuda.agent import barrier, launcher
 from remuda.agent.launcher import Launcher
 from remuda.agent.launchers import Launchers
+from remuda.agent.logends import LogEnds
 from remuda.agent.places import CheckpointPlaces
 from remuda.api.devices import LauncherReport
 from remuda.api.training import TrainingJob
@@ -48,6 +50,7 @@ class Desk:
         """`announce` is called at every transition: `reports()` has changed."""
         self.node = node
         self.links = Launchers(node, self._hear, self._lose)
+        self.log_ends: LogEnds | None = None  # where the end of a log is that launchers cannot read themselves
         self.sees_places = True  # False: checkpoint paths are inside containers, and only those can tell
         self._checkpoint_root = checkpoint_root
         self._jobs = jobs
@@ -65,6 +68,7 @@ class Desk:
         self._places = CheckpointPlaces(self._steer_all)
         self._inbox: deque[tuple[str, ToAgent]] = deque()
         self._to_steer: deque[str] = deque()
+        self._reading: set[asyncio.Task[None]] = set()
         self._is_busy = False
         self._is_open = False
         self._is_fenced = False
@@ -94,12 +98,15 @@ class Desk:
         """Nothing is said or heard any more."""
         self._is_open = False
         self.links.close_all()
+        for task in self._reading:
+            task.cancel()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     async def close(self) -> None:
         self.silence()
+        await asyncio.gather(*self._reading, return_exceptions=True)
         await self._places.close()
 
     # --- who is here ----------------------------------------------------------------------------------------------------
@@ -187,7 +194,20 @@ class Desk:
 
     def _hear(self, uid: str, message: ToAgent) -> None:
         """A simulated launcher answers before the question is out of our mouth, so messages queue up behind one another."""
+        known = self._records.get(uid)
+        if self.log_ends is not None and known is not None and _lacks_tail(message) and self._wants_tail(known):
+            task = asyncio.get_running_loop().create_task(self._read_end(self.log_ends, known, message))
+            self._reading.add(task)
+            task.add_done_callback(self._reading.discard)
+            return
         self._inbox.append((uid, message))
+        self._work(())
+
+    async def _read_end(self, log_ends: LogEnds, known: Launcher, message: Exited) -> None:
+        """The exit is heard once the end of the log is known: the rules about it are asked when it is heard. If the launcher
+        has gone on to another attempt meanwhile, it comes late like any other message."""
+        tail = await log_ends.read(known.pod, known.uid, known.namespace, known.container, message.attempt)
+        self._inbox.append((known.uid, message.replace(tail=tail)))
         self._work(())
 
     def _lose(self, uid: str) -> None:
@@ -306,3 +326,7 @@ class Desk:
                 self._wake_at(self._inherited_until)
         for uid in list(self._records):
             self._look(uid)
+
+
+def _lacks_tail(message: ToAgent) -> TypeGuard[Exited]:
+    return isinstance(message, Exited) and message.code != 0 and not message.tail

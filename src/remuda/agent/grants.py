@@ -34,6 +34,7 @@ from remuda.agent.chosen import chosen_for, in_order
 from remuda.agent.desk import Desk
 from remuda.agent.inventory import Inventory, device_of
 from remuda.agent.launcher import Launcher
+from remuda.agent.logends import launched_container
 from remuda.api.core_v1 import Pod
 from remuda.api.devices import Holding
 from remuda.api.errors import Refusal
@@ -256,7 +257,8 @@ class Grants:
             self._desk.equip(pod.uid, gpus)
         else:
             gang = pod.labels.get(LABEL_GANG, "")
-            self._desk.welcome(Launcher(pod.name, pod.uid, pod.namespace, gang, gpus, simulated))
+            new = Launcher(pod.name, pod.uid, pod.namespace, gang, gpus, simulated, container=launched_container(pod))
+            self._desk.welcome(new)
 
     def _resource_of(self, device: str) -> str:
         row = self._inventory.rows.get(device)

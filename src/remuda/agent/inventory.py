@@ -16,8 +16,8 @@ from datetime import datetime
 import msgspec
 import structlog
 
-from remuda.api.devices import DeviceState, ObservedDevice, Signal
-from remuda.core.devices.faults import FaultClass, classify, standing
+from remuda.api.devices import DeviceState, ObservedDevice, QuarantineOrder, Signal
+from remuda.core.devices.faults import DeviceRemedy, FaultClass, classify, standing
 from remuda.core.failure.timers import with_signal
 
 log = structlog.get_logger(__name__)
@@ -58,9 +58,7 @@ class Inventory:
         for old in earlier:
             new = self._rows.get(old.id)
             if new is not None and _is_same(old, new):
-                self._rows[old.id] = msgspec.structs.replace(
-                    new, signals=old.signals, flaps=old.flaps, idle_since=old.idle_since
-                )
+                self._rows[old.id] = _with_past(new, old)
 
     def renew(self, found: Iterable[ObservedDevice]) -> None:
         """The backend's list is another one now."""
@@ -68,7 +66,7 @@ class Inventory:
         for row in found:
             old = self._rows.get(row.id)
             if old is not None and _is_same(old, row):
-                row = msgspec.structs.replace(row, signals=old.signals, flaps=old.flaps, idle_since=old.idle_since)
+                row = _with_past(row, old)
             rows[row.id] = row
         if rows != self._rows or list(rows) != list(self._rows):
             self._rows = rows
@@ -85,9 +83,10 @@ class Inventory:
             log.info("signal", node=self._node, device=device, code=signal.code, effect=fault.effect.value)
             self.announce()
 
-    def set_idle(self, device: str, since: datetime | None) -> None:
+    def set_idle(self, device: str, since: datetime | None, utilisation: float | None = None) -> None:
         """Held and hardly used since then; None: used, or nobody's."""
-        self._rows[device] = msgspec.structs.replace(self._rows[device], idle_since=since)
+        share = utilisation if since is not None else None
+        self._rows[device] = msgspec.structs.replace(self._rows[device], idle_since=since, idle_utilisation=share)
         self.announce()
 
     def withhold(self, why: str, devices: Mapping[str, FaultClass]) -> None:
@@ -95,6 +94,10 @@ class Inventory:
         if dict(devices) != self._withheld.get(why, {}):
             self._withheld[why] = dict(devices)
             self.announce()
+
+    def quarantine(self, orders: Mapping[str, QuarantineOrder]) -> None:
+        """Exactly these devices are kept out of use by order."""
+        self.withhold("Quarantined", {device: _quarantined(order) for device, order in orders.items()})
 
     # --- questions ------------------------------------------------------------------------------------------------------
 
@@ -117,9 +120,25 @@ class Inventory:
         return found or next(filter(None, held), None)
 
 
+def _quarantined(order: QuarantineOrder) -> FaultClass:
+    words = order.message or f"Quarantined for {order.reason}."
+    return FaultClass("quarantined", "health", DeviceState.QUARANTINED, DeviceRemedy.NONE, "Quarantined", words)
+
+
 def _worst(signals: Iterable[Signal]) -> FaultClass | None:
     """The newest fault that makes a device unfit or unknown."""
     return next((fault for fault in reversed(standing(signals)) if fault.effect not in _USABLE), None)
+
+
+def _with_past(row: ObservedDevice, old: ObservedDevice) -> ObservedDevice:
+    """What was known of the same device before."""
+    return msgspec.structs.replace(
+        row,
+        signals=old.signals,
+        flaps=old.flaps,
+        idle_since=old.idle_since,
+        idle_utilisation=old.idle_utilisation,
+    )
 
 
 def _is_same(old: ObservedDevice, new: ObservedDevice) -> bool:

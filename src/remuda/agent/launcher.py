@@ -67,6 +67,7 @@ class Launcher(msgspec.Struct, frozen=True):
     step: int | None = None  # newest of this attempt
     step_at: float = 0.0  # when it was new
     report: LauncherReport | None = None  # what the API says; changed by transitions only
+    container: str = ""  # where it runs
 
 
 class Update(msgspec.Struct, frozen=True):

@@ -63,4 +63,4 @@ class UsageWatch:
             since = to_time(after.since) if after.is_idle and after.since is not None else None
             if (since is None) != (row.idle_since is None):
                 log.info("device.idle" if since else "device.used", device=device)
-                self._inventory.set_idle(device, since)
+                self._inventory.set_idle(device, since, after.utilisation)

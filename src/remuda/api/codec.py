@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from enum import Enum
 from functools import cache
 from typing import Any, TypeVar, cast
 
@@ -113,7 +114,15 @@ def _struct_in(kind: Any) -> type[msgspec.Struct] | None:
 
 _UNKNOWN = re.compile(r"Object contains unknown field `(?P<field>[^`]+)`(?: - at `(?P<path>[^`]+)`)?")
 _AT = re.compile(r"^(?P<what>.*?)(?: - at (?:`key` in )?`(?P<path>[^`]+)`)?$", re.DOTALL)
-_EXPECTED = re.compile(r"[Ee]xpected `([^`]+)`")
+_EXPECTED = re.compile(r"[Ee]xpected `([^`]+)`(?:, got `([^`]+)`)?")
+_SAID = {
+    "str": "text",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "a mapping",
+}
 
 
 def _explain(kind: type[KObject], text: str) -> Refusal:
@@ -124,9 +133,18 @@ def _explain(kind: type[KObject], text: str) -> Refusal:
     path = path.removeprefix("$.")
     if "`key` in" in text:
         what = f"one of its names is not text ({what[:1].lower()}{what[1:]})"
+    return Refusal("InvalidField", f"`{path}`: {what[:1].lower()}{what[1:]}.", _right_value(kind, what, path), path)
+
+
+def _right_value(kind: type[KObject], what: str, path: str) -> str:
+    """What to write instead."""
     wanted = _EXPECTED.search(what)
-    fix = f"Write a value of type {wanted[1]}." if wanted else "Correct the value."
-    return Refusal("InvalidField", f"`{path}`: {what[:1].lower()}{what[1:]}.", fix, path)
+    if wanted is not None:
+        words = _SAID.get(wanted[1].partition(" ")[0], f"a value of type {wanted[1]}")
+        quotes = ", in quotes" if wanted[1].startswith("str") and wanted[2] in ("int", "float", "bool") else ""
+        return f"Write {words}{quotes}."
+    known = _choices_at(kind, path)
+    return f"Write one of: {', '.join(known)}." if known else "Correct the value."
 
 
 def _unknown(field: str, path: str, known: list[str]) -> Refusal:
@@ -138,13 +156,27 @@ def _unknown(field: str, path: str, known: list[str]) -> Refusal:
 
 def _fields_at(kind: type[KObject], path: str) -> list[str]:
     """Wire names of the Struct a msgspec error path points to, for the 'did you mean'."""
-    current: type[msgspec.Struct] | None = kind
+    current = _struct_in(_type_at(kind, path))
+    return sorted(f.encode_name for f in msgspec.structs.fields(current)) if current else []
+
+
+def _choices_at(kind: type[KObject], path: str) -> list[str]:
+    """What may be written where a path points to a choice; nothing when it does not."""
+    found = _type_at(kind, path)
+    enums = [e for e in (found, *getattr(found, "__args__", ())) if isinstance(e, type) and issubclass(e, Enum)]
+    return [str(choice.value) for choice in enums[0]] if enums else []
+
+
+def _type_at(kind: type[KObject], path: str) -> Any:
+    """The type of what a msgspec error path points to; None when nobody knows."""
+    found: Any = kind
     for part in re.findall(r"[^.\[\]$]+", path):
         if part.isdigit() or part == "...":
             continue
-        fields = {f.encode_name: f.type for f in msgspec.structs.fields(current)} if current else {}
-        current = _struct_in(fields.get(part))
-    return sorted(f.encode_name for f in msgspec.structs.fields(current)) if current else []
+        struct = _struct_in(found)
+        fields = {f.encode_name: f.type for f in msgspec.structs.fields(struct)} if struct else {}
+        found = fields.get(part)
+    return found
 
 
 def merge_patch(target: Any, patch: Any) -> Any:

@@ -15,6 +15,7 @@ import msgspec
 
 from remuda.api.meta import KObject, Resource
 from remuda.api.names import GROUP, RESOURCE_GPU, VERSION
+from remuda.api.told import Told
 
 
 class DeviceState(StrEnum):
@@ -25,7 +26,7 @@ class DeviceState(StrEnum):
     QUARANTINED = "Quarantined"
 
 
-class Signal(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class Signal(Told, frozen=True, rename="camel", omit_defaults=True):
     """One observation from one source, say ("kmsg", "xid-79")."""
 
     source: str
@@ -34,7 +35,7 @@ class Signal(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     time: datetime | None = None
 
 
-class ObservedDevice(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class ObservedDevice(Told, frozen=True, rename="camel", omit_defaults=True):
     id: str
     type: str
     index: int = 0
@@ -50,6 +51,7 @@ class ObservedDevice(msgspec.Struct, frozen=True, rename="camel", omit_defaults=
     start: int = 0  # of a slice: its first memory slice on the device
     flaps: list[datetime] = []  # when a fault that comes and goes went, newest last, bounded
     idle_since: datetime | None = None  # held and hardly used since then
+    idle_utilisation: float | None = None  # how much, 0 to 1, when it was found so
 
 
 class ObservedLink(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -59,7 +61,7 @@ class ObservedLink(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tr
     among: list[str]
 
 
-class PluginReport(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class PluginReport(Told, frozen=True, rename="camel", omit_defaults=True):
     """One device plugin of the node, as its agent sees it."""
 
     resource: str
@@ -70,7 +72,7 @@ class PluginReport(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tr
     published_at: datetime | None = None  # when the Node was seen to name the resource, after the last registration
 
 
-class Holding(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class Holding(Told, frozen=True, rename="camel", omit_defaults=True):
     """Devices a container was given, as podresources says it. `chosen`: what the scheduler had asked for, when the kubelet
     took others (KubeletChoseOtherDevices)."""
 
@@ -83,7 +85,7 @@ class Holding(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     since: datetime | None = None
 
 
-class LauncherReport(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class LauncherReport(Told, frozen=True, rename="camel", omit_defaults=True):
     """What the agent knows of one pod's launcher: its state at the barrier. A transition each, never a heartbeat."""
 
     pod: str
@@ -99,7 +101,7 @@ class LauncherReport(msgspec.Struct, frozen=True, rename="camel", omit_defaults=
     planned: bool = False  # it ended because its node was stopped on purpose
 
 
-class OrderAnswer(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class OrderAnswer(Told, frozen=True, rename="camel", omit_defaults=True):
     """What became of an order (`NodeDevices.orders`), by its id. An agent carries an id out once, whatever restarts meanwhile."""
 
     id: str
@@ -126,7 +128,7 @@ class Observed(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     answers: list[OrderAnswer] = []  # to orders, newest last, bounded
 
 
-class Verdict(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class Verdict(Told, frozen=True, rename="camel", omit_defaults=True):
     """What the signals of one device mean, and who holds the device."""
 
     device: str
@@ -139,7 +141,7 @@ class Verdict(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     holder_uid: str = ""
 
 
-class Notice(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class Notice(Told, frozen=True, rename="camel", omit_defaults=True):
     """Something about the node that is no device's fault: a plugin lost, devices missing, a driver that hangs.
 
     `holding_until`: the hold-down. Until then it may be a restart that passes, and nothing is to be made of it."""
@@ -151,7 +153,7 @@ class Notice(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     holding_until: datetime | None = None
 
 
-class QuarantineOrder(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class QuarantineOrder(Told, frozen=True, rename="camel", omit_defaults=True):
     """Keep this device out of use whatever its signals say, until the order is taken back."""
 
     reason: str
@@ -161,7 +163,7 @@ class QuarantineOrder(msgspec.Struct, frozen=True, rename="camel", omit_defaults
     incident: str = ""  # whose remedy it is, when it is one's
 
 
-class Rejection(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class Rejection(Told, frozen=True, rename="camel", omit_defaults=True):
     """A pod that the node refused to admit."""
 
     pod: str  # namespace/name
@@ -170,7 +172,7 @@ class Rejection(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
     time: datetime | None = None
 
 
-class DeviceOrder(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class DeviceOrder(Told, frozen=True, rename="camel", omit_defaults=True):
     """Something the node's agent is to do: probe | reset | reboot | command. Taken away by who gave it, once it is answered."""
 
     action: str
@@ -182,7 +184,7 @@ class DeviceOrder(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
     deadline: datetime | None = None
 
 
-class DeviceHistory(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class DeviceHistory(Told, frozen=True, rename="camel", omit_defaults=True):
     """What is remembered of a device when its signals are gone."""
 
     failures: list[datetime] = []  # when it turned Unhealthy, newest last, bounded

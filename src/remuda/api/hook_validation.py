@@ -15,6 +15,7 @@ MAX_OBJECT = 65_536  # characters of text in an object's template
 MAX_DEPTH = 32
 
 _PLACEHOLDER = re.compile(r"\{(\w*)\}")
+_FILLED_IN = re.compile(r"(?<!\$)\{(\w+)\}")  # ${node} is a variable of the shell
 _VERSION = re.compile(r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?v[0-9][a-z0-9]*")
 _KIND = re.compile(r"[A-Z][A-Za-z0-9]{0,62}")
 
@@ -25,7 +26,7 @@ def check_hook(hook: Hook, where: str, placeholders: Collection[str]) -> None:
         both = "both a command and an object" if hook.command else "neither a command nor an object"
         raise Refusal("InvalidHook", f"The hook has {both}.", "Give it exactly one of the two.", where)
     if hook.command:
-        _command(hook.command, f"{where}.command")
+        _command(hook.command, f"{where}.command", placeholders)
         return
     _object(hook.object, f"{where}.object", placeholders)
     if not hook.success_condition or hook.success_condition == hook.failure_condition:
@@ -37,7 +38,7 @@ def check_hook(hook: Hook, where: str, placeholders: Collection[str]) -> None:
         )
 
 
-def _command(command: list[str], where: str) -> None:
+def _command(command: list[str], where: str, placeholders: Collection[str]) -> None:
     if not command[0].startswith("/"):
         raise Refusal(
             "InvalidHook",
@@ -56,6 +57,14 @@ def _command(command: list[str], where: str) -> None:
         raise Refusal(
             "InvalidHook", "A word of the command holds a NUL, which no program can be given.", "Take it out.", where
         )
+    for name in (name for word in command for name in _FILLED_IN.findall(word)):
+        if name in placeholders:
+            raise Refusal(
+                "InvalidHook",
+                f"Nothing is filled into a command, so {{{name}}} would be taken as it is written.",
+                f"Let the program read its environment: REMUDA_{name.upper()}.",
+                where,
+            )
 
 
 def _object(body: JsonObject, where: str, placeholders: Collection[str]) -> None:

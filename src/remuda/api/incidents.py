@@ -37,7 +37,7 @@ class IncidentPhase(StrEnum):
 
 
 class IncidentOutcome(StrEnum):
-    """How it ended."""
+    """How it ended. NotCured also stands on an open one: its ladder has ended, its cure is still owed."""
 
     CURED = "Cured"  # verified: probe and soak, or steps after a restart
     REPLACED = "Replaced"  # the device, node or pod is another one now

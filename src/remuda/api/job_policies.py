@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from remuda.api.errors import Refusal
 from remuda.api.patterns import BadPattern, compile_pattern
+from remuda.api.ranges import in_range
 from remuda.api.training import Checkpoint, Failure, FailureRule, Role, RuleAction, SuccessPolicy, TrainingJobSpec
 
 MAX_RULES = 64
@@ -17,11 +18,6 @@ MAX_STEPS = 2**53
 MAX_SECONDS = 10 * 365 * 86_400.0
 AFTER = ("Running", "Succeeded")
 SIGNALS = ("HUP", "INT", "QUIT", "USR1", "USR2", "ALRM", "TERM", "CONT", "WINCH")  # a process can answer these
-
-
-def in_range(value: float, low: float, high: float, reason: str, field: str) -> None:
-    if not low <= value <= high:
-        raise Refusal(reason, f"{field} is {value:g}.", f"Give a number from {low:g} to {high:g}.", field)
 
 
 def check_policies(spec: TrainingJobSpec) -> None:

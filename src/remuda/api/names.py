@@ -42,7 +42,7 @@ LABEL_CLIQUE = "nvidia.com/gpu.clique"  # of a node: its multi-node NVLink domai
 
 # On pods of workloads that are not ours (say in a Deployment's or a Job's template). See core.failure.foreign.
 ANNOTATION_DEVICE_FAILED = "remuda.dev/device-failed"  # ignore | delete | restart | gang | fail
-ANNOTATION_RETRY_ADMISSION = "remuda.dev/retry-admission"  # "true": a bare pod that its node refused is made again
+ANNOTATION_RETRY_ADMISSION = "remuda.dev/retry-admission"  # "true": a pod that its node refuses may be tried again
 ANNOTATION_RETRY_OF = "remuda.dev/retry-of"  # the pod that it is made again for
 ANNOTATION_REJECTIONS = "remuda.dev/rejections"  # of a refused pod: how many of its owner's in a row, this one included
 ANNOTATION_FORGIVEN = "remuda.dev/forgiven-rejections"  # of a Job: uids of refused pods its backoffLimit was raised for

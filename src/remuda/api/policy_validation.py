@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from remuda.api.errors import Refusal
 from remuda.api.hook_validation import check_hook
 from remuda.api.incident_validation import no_zone
+from remuda.api.ranges import in_range
 from remuda.api.remedies import (
     DEFAULT_POLICY,
     Action,
@@ -49,7 +50,7 @@ _ORDER = {action: number for number, action in enumerate(Action)}
 def check_policy(policy: RemedyPolicy) -> None:
     """Raises Refusal."""
     spec = policy.spec
-    _in_range(spec.priority, -MAX_PRIORITY, MAX_PRIORITY, "InvalidPriority", "spec.priority")
+    in_range(spec.priority, -MAX_PRIORITY, MAX_PRIORITY, "InvalidPriority", "spec.priority")
     _selector(policy)
     _at_most(spec.ladders, MAX_LADDERS, "spec.ladders")
     _at_most(spec.webhooks, MAX_WEBHOOKS, "spec.webhooks")
@@ -160,8 +161,9 @@ def _ladder(ladder: Ladder, path: str) -> None:
 
 
 def _rung(rung: Rung, where: str) -> None:
-    _in_range(rung.attempts, 1, MAX_ATTEMPTS, "InvalidAttempts", f"{where}.attempts")
-    _in_range(rung.timeout_seconds, 1, MAX_TIMEOUT_S, "InvalidSeconds", f"{where}.timeoutSeconds")
+    in_range(rung.attempts, 1, MAX_ATTEMPTS, "InvalidAttempts", f"{where}.attempts")
+    in_range(rung.timeout_seconds, 1, MAX_TIMEOUT_S, "InvalidSeconds", f"{where}.timeoutSeconds")
+    in_range(rung.after_seconds, 0, MAX_TIMEOUT_S, "InvalidSeconds", f"{where}.afterSeconds")
     if rung.hook is not None:
         check_hook(rung.hook, f"{where}.hook", _PLACEHOLDERS)
 
@@ -194,7 +196,7 @@ def _bound(text: str, field: str, *, may_be_empty: bool) -> None:
 
 def _timers(spec: RemedyPolicySpec) -> None:
     _bound(spec.breaker.share, "spec.breaker.share", may_be_empty=False)
-    _in_range(spec.breaker.at_least, 0, 1_000_000, "InvalidBreaker", "spec.breaker.atLeast")
+    in_range(spec.breaker.at_least, 0, 1_000_000, "InvalidBreaker", "spec.breaker.atLeast")
     for value, low, field in (
         (spec.breaker.window_seconds, 1, "spec.breaker.windowSeconds"),
         (spec.breaker.cooldown_seconds, 1, "spec.breaker.cooldownSeconds"),
@@ -204,17 +206,17 @@ def _timers(spec: RemedyPolicySpec) -> None:
         (spec.timers.debounce_seconds, 0, "spec.timers.debounceSeconds"),
         (spec.timers.flap_window_seconds, 1, "spec.timers.flapWindowSeconds"),
     ):
-        _in_range(value, low, 365 * DAY_S, "InvalidSeconds", field)
+        in_range(value, low, 365 * DAY_S, "InvalidSeconds", field)
     check_drain(spec.drain)
     # More of them are not remembered.
-    _in_range(spec.offender.incidents, 1, 31, "InvalidOffender", "spec.offender.incidents")
-    _in_range(spec.timers.flap_limit, 0, 15, "InvalidLimit", "spec.timers.flapLimit")
+    in_range(spec.offender.incidents, 1, 31, "InvalidOffender", "spec.offender.incidents")
+    in_range(spec.timers.flap_limit, 0, 15, "InvalidLimit", "spec.timers.flapLimit")
 
 
 def check_drain(drain: Drain) -> None:
     """Raises Refusal. Of a policy or a roll-out."""
     for name in ("patience", "checkpoint", "deadline"):
-        _in_range(getattr(drain, f"{name}_seconds"), 0, 365 * DAY_S, "InvalidSeconds", f"spec.drain.{name}Seconds")
+        in_range(getattr(drain, f"{name}_seconds"), 0, 365 * DAY_S, "InvalidSeconds", f"spec.drain.{name}Seconds")
     if drain.checkpoint_seconds > drain.deadline_seconds:
         raise Refusal(
             "InvalidSeconds",
@@ -232,8 +234,8 @@ def _idle(idle: Idle) -> None:
             "Write Warn or Reclaim.",
             "spec.idle.action",
         )
-    _in_range(idle.after_seconds, 0, 365 * DAY_S, "InvalidSeconds", "spec.idle.afterSeconds")
-    _in_range(idle.gpu_hour_price, 0, 1e9, "InvalidIdle", "spec.idle.gpuHourPrice")
+    in_range(idle.after_seconds, 0, 365 * DAY_S, "InvalidSeconds", "spec.idle.afterSeconds")
+    in_range(idle.gpu_hour_price, 0, 1e9, "InvalidIdle", "spec.idle.gpuHourPrice")
     if idle.action == "Reclaim" and not idle.after_seconds:
         raise Refusal(
             "InvalidIdle",
@@ -271,8 +273,3 @@ def _is_address(url: str) -> bool:
 def _at_most(given: Sized, most: int, field: str) -> None:
     if len(given) > most:
         raise Refusal("TooMany", f"{field} has {len(given)} entries.", f"Use at most {most}.", field)
-
-
-def _in_range(value: float, low: float, high: float, reason: str, field: str) -> None:
-    if not low <= value <= high:
-        raise Refusal(reason, f"{field} is {value:g}.", f"Give a number from {low:g} to {high:g}.", field)

@@ -64,6 +64,7 @@ class Rung(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forb
     timeout_seconds: float = 600.0
     attempts: int = 1
     hook: Hook | None = None
+    after_seconds: float = 0.0  # not begun before the incident has been open for so long
 
 
 class Ladder(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
@@ -186,6 +187,8 @@ class RemedyPolicySpec(msgspec.Struct, frozen=True, rename="camel", omit_default
 
 
 class BreakerStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """Of one that is closed again `since` and `closesAt` say when it was open last."""
+
     open: bool = False
     since: datetime | None = None
     closes_at: datetime | None = None

@@ -3,6 +3,8 @@
 Canaries first: `canary` nodes are emptied, acted on and verified before any other is touched. Then the rest, `maxUnavailable`
 at a time. The first failure stops it: nothing more is begun, the node that failed stays out of use, and the rest of the pool is
 as it was.
+A multi-node NVLink domain is one step: all of it is emptied before any of it is acted on, acted on before any is verified, and
+given back together (unless `drain.wholeDomain` is false).
 A node is verified when the labels of `expect` are there, it has as many devices as before, and a probe of each has passed.
 """
 
@@ -55,7 +57,7 @@ class NodeRolloutSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults
 
 
 class NodeStep(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """One node of a roll-out. `devices`: how many it had before."""
+    """One node of a roll-out. `devices`: how many it had before. `domain`: what it goes step by step with; "" = itself."""
 
     node: str
     phase: StepPhase = StepPhase.DRAINING
@@ -65,6 +67,7 @@ class NodeStep(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     message: str = ""
     started_at: datetime | None = None
     since: datetime | None = None  # in this phase
+    domain: str = ""
 
 
 class NodeRolloutStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -74,6 +77,7 @@ class NodeRolloutStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaul
     failed: int = 0
     stopped_because: str = ""
     steps: list[NodeStep] = []  # in the order they were begun
+    waiting_for: str = ""  # why nodes of a domain that are left are not begun
 
 
 class NodeRollout(KObject, frozen=True, rename="camel", omit_defaults=True, kw_only=True):

@@ -110,7 +110,8 @@ class Checkpoint(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
 
 
 class Budgets(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
-    """Interruptions allowed per cause; -1 = no limit. Refilled when training gets `refillAfterSteps` further."""
+    """Interruptions allowed per cause; -1 = no limit. Refilled when training gets `refillAfterSteps` further: a budget tells a
+    job that gets nowhere from one that runs for months."""
 
     code: int = 3
     device: int = 10
@@ -118,7 +119,7 @@ class Budgets(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, f
     hang: int = 3
     preemption: int = UNLIMITED
     maintenance: int = UNLIMITED
-    refill_after_steps: int = 0
+    refill_after_steps: int = 1000
 
     def limit(self, cause: Cause) -> int:
         return int(getattr(self, cause.value))
@@ -223,6 +224,7 @@ class Loan(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     devices: list[str] = []
     since: datetime | None = None
     borrowers: list[Borrower] = []
+    requests: dict[str, str] = {}  # of that pod: what is kept beside the devices
     recalled_at: datetime | None = None
     reason: str = ""  # of the recall
     message: str = ""
@@ -332,6 +334,7 @@ class TrainingJobStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaul
     progress: Progress = Progress()
     used: dict[str, int] = {}  # interruptions charged per cause since the last refill
     refill_step: int = 0
+    best_step_seconds: float = 0.0  # of the whole gang; kept while GangSlow says that it is slower than that
     recoveries: list[Recovery] = []
     interruptions: int = msgspec.field(default_factory=int)  # written also when it is 0: it has a column
     goodput: Goodput = Goodput()

@@ -16,11 +16,11 @@ from remuda.api.errors import Refusal
 from remuda.api.incident_validation import check_incident
 from remuda.api.incidents import Incident
 from remuda.api.job_policies import check_policies
-from remuda.api.job_policies import in_range as _in_range
 from remuda.api.meta import JsonObject, KObject
 from remuda.api.names import GROUP, RESOURCE_GPU
 from remuda.api.policy_validation import check_policy
 from remuda.api.quantity import whole
+from remuda.api.ranges import in_range as _in_range
 from remuda.api.remedies import RemedyPolicy
 from remuda.api.rollouts import NodeRollout, check_rollout
 from remuda.api.selectors import is_label_key

@@ -63,6 +63,13 @@ if TYPE_CHECKING:
     "--cdi-dir", default="", metavar="DIR", help="Name devices to the runtime by CDI specs kept there: /var/run/cdi."
 )
 @click.option(
+    "--pod-logs",
+    default="/var/log/pods",
+    show_default=True,
+    metavar="DIR",
+    help="The kubelet's podLogsDir, for failure rules about a rank's log.",
+)
+@click.option(
     "--allow-hook",
     "allow_hooks",
     multiple=True,
@@ -103,6 +110,7 @@ def agent(
     fence_after: float,
     report_timeouts: tuple[str, ...],
     cdi_dir: str,
+    pod_logs: str,
     allow_hooks: tuple[str, ...],
     reboot_command: str,
     confirm_count: bool,
@@ -139,6 +147,7 @@ def agent(
         fence_s=fence_after,
         report_timeouts=parse_timeouts(report_timeouts),
         cdi_dir=cdi_dir,
+        pod_logs=pod_logs,
         allow_hooks=allow_hooks,
         reboot_command=reboot_command,
         confirm_count=confirm_count,

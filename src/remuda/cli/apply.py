@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -25,8 +23,9 @@ def apply(session: Session, file: str) -> None:
 
     Jobs are started with `remuda train -f`; every other kind goes through `remuda kubectl -- apply -f`.
     """
-    text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
-    found = policies_in(text, "standard input" if file == "-" else file)
+    from remuda.cli.files import read_named
+
+    found = policies_in(*read_named(file))
 
     async def run() -> list[str]:
         async with session.connect() as cluster:

@@ -184,6 +184,7 @@ def document(
                 "container": e.row.container,
                 "remedy": e.remedy,
                 "idleSince": _moment(e.seen.idle_since),
+                "idleUtilisation": e.seen.idle_utilisation,
                 "draining": e.row.draining,
                 "resource": e.seen.resource,
                 "uuid": e.seen.uuid,
@@ -302,6 +303,7 @@ def _troubles(bad: Sequence[Entry], now: float) -> RenderableType:
     for e in bad:
         words = why(e.row.reason, e.row.message)
         if e.row.holder:
+            words += "" if words.endswith((".", ")", "!", "?")) else "."
             words += f" Held by {e.row.holder}{f' ({e.row.container})' if e.row.container else ''}."
         state = Text(e.row.state.value, style=GLYPHS[e.row.state.value][2])
         table.add_row(e.row.node, e.row.device, state, age(e.since, now), words)
@@ -315,8 +317,8 @@ def devices(session: Session, form: str) -> None:
     """The ledger: state, reason and holder of every device; one line per node, -o wide one row per device and slice.
 
     -o json prints {"devices": [{node, rack, device, type, state, reason, message, since, holder, container, remedy, idleSince,
-    draining, resource, uuid, pci, numa, nic, memoryBytes, slice: {of, profile, start} or null}], "notices": [{node, reason,
-    message, resource, since, holdingUntil}], "counts": [{node, resource, total, healthy, unfit, held, free}]}.
+    idleUtilisation, draining, resource, uuid, pci, numa, nic, memoryBytes, slice: {of, profile, start} or null}], "notices":
+    [{node, reason, message, resource, since, holdingUntil}], "counts": [{node, resource, total, healthy, unfit, held, free}]}.
     """
     from remuda.api.core_v1 import Node, Pod
     from remuda.api.devices import NodeDevices

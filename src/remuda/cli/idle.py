@@ -72,15 +72,16 @@ def render_idle(found: Sequence[IdlePod], now: float, *, wide: bool = False) -> 
     if not found:
         return Text("No idle devices: whatever is held is used.")
     has_price = any(each.cost for each in found)
-    columns = ["POD", "NODE", "IDLE", "SINCE", "GPU-HOURS", *(["COST"] if has_price else []), "POLICY", "NEXT"]
+    columns = ["POD", "NODE", "IDLE", "BUSY", "SINCE", "GPU-HOURS", *(["COST"] if has_price else []), "POLICY", "NEXT"]
     columns += ["DEVICES"] if wide else []
-    table = plain_table(*columns, right=("IDLE", "SINCE", "GPU-HOURS", "COST"))
+    table = plain_table(*columns, right=("IDLE", "BUSY", "SINCE", "GPU-HOURS", "COST"))
     for each in found:
         since = to_time(each.since) if each.since is not None else None
         cells = [
             f"{each.pod.namespace}/{each.pod.name}",
             each.node,
             f"{len(each.idle)}/{each.held}",
+            f"{each.utilisation:.0%}" if each.utilisation is not None else NOTHING,
             age(since, now) if since is not None else NOTHING,
             f"{each.idle_gpu_hours:.1f}",
             *([f"{each.cost:.2f}"] if has_price else []),
@@ -109,6 +110,7 @@ def document(found: Sequence[IdlePod]) -> dict[str, Any]:
                 "node": each.node,
                 "devices": list(each.idle),
                 "held": each.held,
+                "utilisation": each.utilisation,
                 "since": moment(each.since),
                 "gpuHours": round(each.idle_gpu_hours, 4),
                 "cost": round(each.cost, 4),
@@ -126,10 +128,11 @@ def document(found: Sequence[IdlePod]) -> dict[str, Any]:
 @output_option()
 @with_session
 def idle(session: Session, form: str) -> None:
-    """Devices that are held and hardly used: by which pod, since when, GPU-hours and cost so far, and what the policy
-    (`spec.idle` of a RemedyPolicy) will do, and when. All namespaces unless -n names one.
+    """Devices that are held and hardly used: by which pod, how busy they were when they were found so, since when, GPU-hours and
+    cost so far, and what the policy (`spec.idle` of a RemedyPolicy) will do, and when. All namespaces unless -n names one.
 
-    -o json prints {"idle": [{namespace, pod, node, devices, held, since, gpuHours, cost, policy, exempt, next, nextAt}]}.
+    -o json prints {"idle": [{namespace, pod, node, devices, held, utilisation, since, gpuHours, cost, policy, exempt,
+    next, nextAt}]}.
     """
     from remuda.api.core_v1 import Node, Pod
     from remuda.api.devices import NodeDevices

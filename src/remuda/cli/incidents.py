@@ -125,7 +125,7 @@ def incidents(
     elif not found:
         click.echo("No incidents are open." if only_open else "No incidents. --all shows closed ones.")
     else:
-        show(render_incidents(found, now, wide=form == "wide"))
+        show(render_incidents(found, now, make_console().width, wide=form == "wide"))
 
 
 @click.command()
@@ -171,6 +171,9 @@ async def find_incident(cluster: Cluster, name: str) -> Incident:
         starting = [n for n in names if n.startswith(name)]
         if len(starting) == 1:
             return await cluster.get(Incident, starting[0])
+        if starting:
+            which = nearest("", starting, "")
+            raise Refusal("AmbiguousName", f"{len(starting)} incidents begin with `{name}`.", which) from None
         fix = nearest(name, names, "There are none.")
         raise Refusal("IncidentNotFound", f"There is no incident `{name}`.", fix) from None
 

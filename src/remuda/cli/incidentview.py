@@ -40,6 +40,7 @@ MARKS: dict[str, tuple[str, str, str]] = {
     "operator": ("☞", "@", "magenta"),
     "closed": ("■", "#", "bold green"),
 }
+WIDE = 100  # columns of a terminal; in one with fewer the gaps are smaller
 _ORDER = list(MARKS)
 _STYLES = {"Open": "bold red", "Remedying": "bold cyan", "Verifying": "yellow", "Closed": "green"}
 _BAD_ENDS = ("NotCured",)
@@ -85,7 +86,7 @@ def where_words(incident: Incident) -> str:
 
 def state_words(incident: Incident) -> Text:
     status = incident.status
-    if status.phase is IncidentPhase.CLOSED and status.outcome is not None:
+    if status.outcome is not None:  # an open one has it, too, when its ladder has ended: NotCured
         bad = status.outcome.value in _BAD_ENDS
         return Text(status.outcome.value, style="bold red" if bad else "dim" if status.part_of else "green")
     return Text(status.phase.value, style=_STYLES[status.phase.value])
@@ -96,7 +97,9 @@ def remedy_words(incident: Incident) -> str:
     remedies = [r for r in incident.status.remedies if not r.key.startswith("probe-") or r.key[6:].isdigit()]
     if not remedies:
         return NOTHING
-    last = max(remedies, key=lambda r: (_time(r.started_at), remedies.index(r)))
+    # What is asked for or held back comes after all that was done.
+    ahead = {r.key for r in remedies if incident.is_open and r.started_at is None and r.ended_at is None}
+    last = max(remedies, key=lambda r: (r.key in ahead, _time(r.started_at), remedies.index(r)))
     words = {
         **_NEVER_TAKEN,
         RemedyOutcome.SUCCEEDED: "ok",
@@ -109,11 +112,17 @@ def remedy_words(incident: Incident) -> str:
     return f"{last.action} {words.get(last.outcome, last.outcome.value)}"
 
 
-def render_incidents(incidents: Sequence[Incident], now: float, *, wide: bool = False) -> Table:
+def render_incidents(incidents: Sequence[Incident], now: float, width: int = WIDE, *, wide: bool = False) -> Table:
+    """A narrow terminal gets neither place nor cost: the name says most of the one, `remuda incident` both."""
+    is_narrow = width < WIDE and not wide
     extra = ("CAUSE", "HIT", "TOOK", "MESSAGE") if wide else ()
-    table = plain_table("NAME", "AGE", "WHERE", "REASON", "STATE", "REMEDY", "GPU-H", *extra, right=("AGE", "GPU-H"))
-    table.columns[2].no_wrap = False
-    table.columns[2].min_width = 20
+    place, cost = ((), ()) if is_narrow else (("WHERE",), ("GPU-H",))
+    table = plain_table(
+        *("NAME", "AGE", *place, "REASON", "STATE", "REMEDY", *cost, *extra),
+        right=("AGE", "GPU-H"),
+        tight=is_narrow,
+        words=("WHERE", "REMEDY"),
+    )
     if wide:
         for column in (table.columns[-1], table.columns[-3]):
             column.no_wrap, column.min_width = False, 16
@@ -127,11 +136,11 @@ def render_incidents(incidents: Sequence[Incident], now: float, *, wide: bool = 
         table.add_row(
             incident.name,
             age(status.first_signal_at or status.opened_at or incident.metadata.creation_timestamp, now),
-            where_words(incident),
+            *((where_words(incident),) if place else ()),
             status.verdict.reason or NOTHING,
             state_words(incident),
             remedy_words(incident),
-            hours(status.lost_gpu_hours),
+            *((hours(status.lost_gpu_hours),) if cost else ()),
             *more,
         )
     return table

@@ -31,6 +31,7 @@ PHASE_STYLE = {
     "Suspended": "blue",
 }
 STATE_STYLE = {"running": "green", "ready": "cyan", "parked": "blue", "stopping": "yellow"}
+SLOWNESS = ("SlowRanks", "GangSlow")  # conditions of a job that runs, but not as it should
 
 LIVE_RECOVERIES = 4  # on a screen that is redrawn the newest ones are enough
 
@@ -67,7 +68,10 @@ def render_jobs(jobs: Sequence[TrainingJob], now: float, width: int, *, wide: bo
     if wide:
         columns = ["NAMESPACE", *columns, "DOMAIN", "MESSAGE"]
     table = plain_table(
-        *columns, tight=width < 100, right=("ATTEMPT", "RANKS", "STEP", "CKPT", "ETTR", "ETA", "SPARES", "AGE")
+        *columns,
+        tight=width < 100,
+        right=("ATTEMPT", "RANKS", "STEP", "CKPT", "ETTR", "ETA", "SPARES", "AGE"),
+        words=("NAMESPACE", "DOMAIN", "MESSAGE"),
     )
     words = {"NAME": [j.name for j in jobs], "REASON": [_reason(j) for j in jobs]}
     for name, texts in words.items():  # these may be broken over lines; numbers never
@@ -148,6 +152,7 @@ def render_header(picture: Picture) -> RenderableType:
     lines = [first]
     if status.message and status.phase != "Running":
         lines.append(Text(f"{status.reason}: {status.message}", style=PHASE_STYLE.get(status.phase, "")))
+    lines += _slowness(job, now)
     total = progress.total_steps or job.spec.total_steps
     facts = [
         f"step {progress.step} of {total} ({percent(progress.step / total)})" if total else f"step {progress.step}"
@@ -167,6 +172,12 @@ def render_header(picture: Picture) -> RenderableType:
     if lost:
         lines.append(Text.assemble(("GPU-seconds lost ", "dim"), f" {lost}"))
     return Group(*lines)
+
+
+def _slowness(job: TrainingJob, now: float) -> list[Text]:
+    """Who is slow, or that the gang is, and why nothing is done about it. The control plane wrote it where it decided."""
+    said = [c for c in job.status.conditions if c.type in SLOWNESS and c.status == "True" and not job.is_finished]
+    return [Text(f"{c.type} for {age(c.last_transition_time, now)}: {c.reason}: {c.message}", "yellow") for c in said]
 
 
 def _budgets(job: TrainingJob) -> Text:

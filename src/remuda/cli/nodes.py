@@ -28,7 +28,9 @@ def render_nodes(found: Sequence[Node], ledger: Sequence[Entry], now: float, *, 
         return Text("No nodes. They register when `remuda up` starts.")
     devices = by_node(ledger)
     columns = ["NAME", "RACK", "STATUS", "GPUS", "FREE", "BAD", "PODS", "AGE"]
-    table = plain_table(*columns, *(["REASON"] if wide else []), right=("GPUS", "FREE", "BAD", "PODS", "AGE"))
+    table = plain_table(
+        *columns, *(["REASON"] if wide else []), right=("GPUS", "FREE", "BAD", "PODS", "AGE"), words=("REASON",)
+    )
     for node in sorted(found, key=lambda n: n.name):
         own = devices.get(node.name, [])
         ready = find_condition(node.status.conditions, "Ready")

@@ -97,9 +97,10 @@ def quarantine(session: Session, node: str, device: str, why: str) -> None:
     from remuda.api.devices import NodeDevices, QuarantineOrder
     from remuda.api.errors import Refusal
     from remuda.api.meta import to_time
+    from remuda.core.failure.policy import BY_OPERATOR
     from remuda.kube.cluster import Preconditions
 
-    order = QuarantineOrder("ByOperator", why, getpass.getuser(), to_time(session.clock()))
+    order = QuarantineOrder(BY_OPERATOR, why, getpass.getuser(), to_time(session.clock()))
 
     async def run() -> None:
         async with session.connect() as cluster:
@@ -156,6 +157,8 @@ def release(session: Session, node: str, device: str, resource: str, after_probe
                 if answer.outcome != "Succeeded":
                     return f"{answer.reason or answer.outcome}: {answer.message}"
                 found = await find_device(cluster, node, device)
+            else:
+                await _check_no_incident_keeps_it(cluster, node, device, found.quarantine[device].incident)
             when = Preconditions(resource_version=found.metadata.resource_version)
             await cluster.patch(NodeDevices, node, {"quarantine": {device: None}}, when=when)
             return ""
@@ -166,3 +169,20 @@ def release(session: Session, node: str, device: str, resource: str, after_probe
         return 1
     click.echo(f"{device} of {node} is released.")
     return 0
+
+
+async def _check_no_incident_keeps_it(cluster: Cluster, node: str, device: str, incident: str) -> None:
+    """An open incident gives its order again at its next look, so taking it away would be no release."""
+    from remuda.api.errors import NotFound, Refusal
+    from remuda.api.incidents import Incident
+
+    try:
+        is_open = bool(incident) and (await cluster.get(Incident, incident)).is_open
+    except NotFound:
+        return
+    if is_open:
+        raise Refusal(
+            "IncidentOpen",
+            f"{incident} keeps {device} of {node} out until it is cured, and would quarantine it again.",
+            f'Add --after-probe, or close it on your word: remuda incident {incident} --dismiss "why".',
+        )

@@ -62,13 +62,20 @@ def show(renderable: RenderableType) -> None:
     click.echo("\n".join(line.rstrip() for line in capture.get().rstrip("\n").split("\n")))
 
 
-def plain_table(*columns: str, right: Iterable[str] = (), tight: bool = False) -> Table:
-    """kubectl's look: headings, no lines. `tight` halves the gaps, for tables with many columns in narrow terminals."""
+def plain_table(*columns: str, right: Iterable[str] = (), tight: bool = False, words: Iterable[str] = ()) -> Table:
+    """kubectl's look: headings, no lines. `tight` halves the gaps, for tables with many columns in narrow terminals. Where it
+    is narrower still, the columns of `words` are broken over lines, and the others keep all they say."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, padding=(0, 1 if tight else 2, 0, 0), header_style="bold")
     for column in columns:
-        table.add_column(column, no_wrap=True, justify="right" if column in right else "left")
+        is_broken = column in words
+        table.add_column(
+            column,
+            no_wrap=not is_broken,
+            justify="right" if column in right else "left",
+            overflow="fold" if is_broken else "ellipsis",
+        )
     return table
 
 

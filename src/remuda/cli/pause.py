@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from remuda.api.remedies import RemedyPolicy
     from remuda.kube.cluster import Cluster
 
+LONGEST_S = 10 * 365 * 86_400.0
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
@@ -27,6 +28,9 @@ def seconds_of(text: str) -> float:
     if not parts or "".join(number + unit for number, unit in parts) != text:
         raise Refusal("InvalidDuration", f"`{text}` is not a duration.", "Write it as 45m, 1h or 1h30m.")
     total = sum(float(number) * _UNITS[unit or "s"] for number, unit in parts)
+    if total > LONGEST_S:
+        fix = "Leave --for out: then it lasts until `remuda unpause`."
+        raise Refusal("InvalidDuration", f"`{text}` is longer than anybody waits.", fix)
     if total <= 0:
         raise Refusal("InvalidDuration", "A pause of no time changes nothing.", "Write it as 45m, 1h or 1h30m.")
     return total
@@ -86,8 +90,8 @@ def unpause(session: Session, name: str | None) -> None:
 def approve(session: Session, incident: str, remedy: str | None) -> None:
     """Say yes to a remedy that waits for it (policies of mode Approve).
 
-    Without REMEDY it is the one that waits. For an incident whose ladder has ended it asks for another probe: a device
-    that passes it, and soaks, is given back.
+    Without REMEDY it is the one that waits; also of a part of a domain that failed as a whole. For an incident whose ladder
+    has ended it asks for another probe: a device that passes it, and soaks, is given back.
     """
     click.echo(f"Approved: {asyncio.run(_say(session, incident, remedy, granted=True))}")
 
@@ -97,7 +101,7 @@ def approve(session: Session, incident: str, remedy: str | None) -> None:
 @click.argument("remedy", required=False)
 @with_session
 def deny(session: Session, incident: str, remedy: str | None) -> None:
-    """Say no to a remedy that waits for approval; the next rung of the ladder is asked for."""
+    """Say no to a remedy that waits for approval; the next rung of the ladder is asked for, not this one again."""
     click.echo(f"Denied: {asyncio.run(_say(session, incident, remedy, granted=False))}")
 
 
@@ -122,13 +126,12 @@ async def _say(session: Session, name: str, remedy: str | None, *, granted: bool
 def _key(incident: Incident, remedy: str | None, *, granted: bool) -> str:
     """Which remedy is meant."""
     from remuda.api.errors import Refusal
-    from remuda.api.incidents import RemedyOutcome
-    from remuda.core.failure.rungs import RECHECK, device_records, ladder_has_ended
+    from remuda.core.failure.rungs import RECHECK, device_records, ladder_has_ended, needs_a_word
 
     if not incident.is_open:
         raise Refusal("IncidentClosed", f"{incident.name} is closed.", "`remuda incidents` lists what is open.")
     records = device_records(incident.status.remedies)
-    waiting = [key for key, r in records.items() if r.outcome is RemedyOutcome.WAITING]
+    waiting = [key for key, r in records.items() if needs_a_word(r)]
     if remedy is not None:
         if remedy in records and remedy not in waiting:
             outcome = records[remedy].outcome
@@ -140,7 +143,7 @@ def _key(incident: Incident, remedy: str | None, *, granted: bool) -> str:
         return remedy
     if waiting:
         return waiting[-1]
-    if granted and ladder_has_ended(incident):
+    if granted and ladder_has_ended(incident) and incident.spec.subject.device:
         asked = [a for a in incident.spec.approvals if a.remedy.startswith(RECHECK)]
         return f"{RECHECK}{len(asked) + 1}"
     raise Refusal(

@@ -6,11 +6,21 @@ A dry run reads and decides with the manager's own functions and writes nothing.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from remuda.cli.output import is_document, list_body, object_body, output_option, plain_table, print_document, show
+from remuda.cli.output import (
+    is_document,
+    list_body,
+    make_console,
+    object_body,
+    output_option,
+    plain_table,
+    print_document,
+    show,
+)
 from remuda.cli.session import Session, with_session
 
 if TYPE_CHECKING:
@@ -22,6 +32,8 @@ if TYPE_CHECKING:
     from remuda.core.failure.whatif import WhatIf
     from remuda.kube.cluster import Cluster
 
+NARROW = 100  # columns of a terminal below which gaps are smaller
+
 
 @click.command()
 @output_option()
@@ -29,39 +41,13 @@ if TYPE_CHECKING:
 def policies(session: Session, form: str) -> None:
     """Remedy policies: what they select, mode, limits in use, breaker. -o json and yaml print them as stored."""
     from remuda.cli.text import plural
-    from remuda.core.failure.limits import bound
 
     if is_document(form):
         print_document(form, list_body(asyncio.run(_all(session))))
         return
     found = asyncio.run(_standing(session))
     now = session.clock()
-    table = plain_table(
-        "NAME",
-        "MODE",
-        "PRIORITY",
-        "SELECTS",
-        "NODES",
-        "UNDER REMEDY",
-        "HELD BACK",
-        "STATE",
-        right=("PRIORITY", "NODES", "UNDER REMEDY", "HELD BACK"),
-    )
-    for policy in found:
-        status = policy.status
-        most = bound(policy.spec.limits.pool, status.nodes)
-        remedied = str(len(status.under_remedy)) + ("" if most is None else f" of {most}")
-        table.add_row(
-            policy.name,
-            policy.spec.mode.value,
-            str(policy.spec.priority),
-            _selects(policy),
-            str(status.nodes),
-            remedied,
-            str(status.held_back),
-            _state(policy, now),
-        )
-    show(table)
+    show(render_policies(found, now, make_console().width))
     if not any(p.uid for p in found):
         click.echo(
             f"\nNothing but the built-in policy, with {plural(len(_built_in_ladders()), 'ladder')}: `remuda policy default`.\n"
@@ -197,6 +183,32 @@ async def _what_if(session: Session, name: str, node_name: str, device: str, cod
 # --- the screen -------------------------------------------------------------------------------------------------------
 
 
+def render_policies(found: Sequence[RemedyPolicy], now: float, width: int) -> RenderableType:
+    from remuda.core.failure.limits import bound
+
+    table = plain_table(
+        *("NAME", "MODE", "PRIORITY", "SELECTS", "NODES", "UNDER REMEDY", "HELD BACK", "STATE"),
+        right=("PRIORITY", "NODES", "UNDER REMEDY", "HELD BACK"),
+        tight=width < NARROW,
+        words=("NAME", "SELECTS", "STATE", "UNDER REMEDY", "HELD BACK"),
+    )
+    for policy in found:
+        status = policy.status
+        most = bound(policy.spec.limits.pool, status.nodes)
+        remedied = str(len(status.under_remedy)) + ("" if most is None else f" of {most}")
+        table.add_row(
+            policy.name,
+            policy.spec.mode.value,
+            str(policy.spec.priority),
+            _selects(policy),
+            str(status.nodes),
+            remedied,
+            str(status.held_back),
+            _state(policy, now),
+        )
+    return table
+
+
 def render_policy(policy: RemedyPolicy, now: float) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
@@ -205,7 +217,7 @@ def render_policy(policy: RemedyPolicy, now: float) -> RenderableType:
     from remuda.core.failure.policy import ladders_of
 
     spec, status = policy.spec, policy.status
-    head = plain_table("", "")
+    head = plain_table("", "what", words=("what",))
     head.show_header = False
 
     def say(name: str, text: str) -> None:
@@ -232,11 +244,15 @@ def render_policy(policy: RemedyPolicy, now: float) -> RenderableType:
     )
     for webhook in spec.webhooks:
         say("webhook", f"{webhook.url} on {', '.join(webhook.on) or 'everything'}")
-    rungs = plain_table("WHEN", "RUNG", "ATTEMPTS", "TIMEOUT", "DONE BY", right=("ATTEMPTS", "TIMEOUT"))
+    rungs = plain_table(
+        "WHEN", "RUNG", "ATTEMPTS", "TIMEOUT", "DONE BY", right=("ATTEMPTS", "TIMEOUT"), words=("DONE BY",)
+    )
     for ladder in ladders_of(policy):
         for number, rung in enumerate(ladder.rungs):
             when = ladder.when if number == 0 else ""
-            rungs.add_row(when, rung.action.value, str(rung.attempts), span(rung.timeout_seconds), _done_by(rung))
+            early = f", not in the first {span(rung.after_seconds)}" if rung.after_seconds else ""
+            done_by = f"{_done_by(rung)}{early}"
+            rungs.add_row(when, rung.action.value, str(rung.attempts), span(rung.timeout_seconds), done_by)
         if not ladder.rungs:
             rungs.add_row(ladder.when, "none", "", "", "the workload is restarted, the device is fine")
     parts: list[RenderableType] = [head, Text(), rungs]
@@ -261,7 +277,8 @@ def render_what_if(answer: WhatIf, node: str, device: str, code: str) -> Rendera
         lines.append(f"quarantined: {compact(answer.quarantined)}; the node's other devices go on serving")
     parts: list[RenderableType] = [Text(line) for line in lines]
     if answer.hits:
-        table = plain_table("RUNG", "NODES", "DEVICES", "PODS THAT LEAVE", "NAMESPACES", "BY")
+        columns = ("NODES", "DEVICES", "PODS THAT LEAVE", "NAMESPACES", "BY")
+        table = plain_table("RUNG", *columns, words=columns)
         for hit in answer.hits:
             pods = ", ".join(hit.pods[:4]) + (f" and {len(hit.pods) - 4} more" if len(hit.pods) > 4 else "")
             devices = ", ".join(hit.devices) if len(hit.devices) < 3 else plural(len(hit.devices), "device")

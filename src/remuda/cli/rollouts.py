@@ -36,7 +36,7 @@ def render_rollouts(found: list[NodeRollout], now: float) -> RenderableType:
             f"{status.done}/{status.total}",
             str(status.failed),
             age(r.metadata.creation_timestamp, now),
-            status.stopped_because or "-",
+            status.stopped_because or status.waiting_for or "-",
         )
     return table
 
@@ -51,6 +51,8 @@ def render_rollout(found: NodeRollout, now: float) -> RenderableType:
     head = f"{found.name}: {status.phase}, {status.done} of {status.total} nodes done"
     if status.stopped_because:
         head += f"\n{status.stopped_because}\nThe rest of the pool is as it was; the node that failed stays cordoned."
+    if status.waiting_for:
+        head += f"\nNot begun: {status.waiting_for}"
     table = plain_table("NODE", "STEP", "CANARY", "SINCE", "WHAT", right=("SINCE",))
     table.columns[-1].no_wrap = False
     for step in status.steps:

@@ -159,21 +159,12 @@ def check_words(flags: Flags, command: Sequence[str]) -> str:
 
 
 def _read_job(session: Session, flags: Flags, name: str) -> TrainingJob:
-    from remuda.api.errors import Refusal
+    from remuda.cli.files import STDIN, read_named
     from remuda.cli.manifest import job_from_document, parse_document, with_workdir
 
     assert flags.file is not None
-    try:
-        if flags.file == "-":
-            text, source, directory = sys.stdin.read(), "standard input", os.getcwd()
-        else:
-            text, source = Path(flags.file).read_text(encoding="utf-8"), flags.file
-            directory = os.path.dirname(os.path.abspath(flags.file))
-    except UnicodeDecodeError:
-        raise Refusal("InvalidYaml", f"{flags.file} is not UTF-8 text.", "Give a YAML file.") from None
-    except OSError as error:
-        what = (error.strerror or str(error)).lower()
-        raise Refusal("FileNotReadable", f"{flags.file} cannot be read: {what}.", "Check the path after -f.") from None
+    text, source = read_named(flags.file)
+    directory = os.getcwd() if flags.file == STDIN else os.path.dirname(os.path.abspath(flags.file))
     job = job_from_document(
         parse_document(text, source),
         name=name,

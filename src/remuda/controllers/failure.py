@@ -1,7 +1,10 @@
 """Failure controller: what agents observed and nodes offer -> verdicts, notices and quarantine orders in NodeDevices.
 
 One key per node; writes transitions only. Looks again by itself when a debounce or a hold-down ends, or an agent's lease, or
-a finding. What is found beyond the node (domains that fail as one) is kept by `suspicion`.
+a finding. What is found beyond the node (domains that fail as one) is kept by `suspicion`; its search, which concerns no node
+more than another, has the key `SEARCH`.
+
+Its own write tells it nothing: what the informer brings back as it was written is not looked at again.
 
 Events about the Node say what became of its devices, and of its plugins once the hold-down is over: until then nothing is made
 of it.
@@ -19,6 +22,7 @@ from remuda.api.meta import JsonObject, to_seconds
 from remuda.api.remedies import Offender, RemedyPolicy
 from remuda.controllers.suspicion import Suspicion
 from remuda.controllers.view import ClusterView
+from remuda.core.failure.correlation import NVSWITCH_FAILED, DomainSuspect
 from remuda.core.failure.findings import Found, find
 from remuda.core.failure.fusion import settles_at
 from remuda.core.failure.ledger import judge_devices, judge_node
@@ -35,6 +39,7 @@ log = structlog.get_logger(__name__)
 
 # Nodes judged at a time. A verdict waits for the disk: one after another, the last of a burst would wait for all of them.
 WORKERS = 8
+SEARCH = ""  # the key of the look for suspects
 
 
 class Seen(msgspec.Struct, frozen=True):
@@ -52,6 +57,19 @@ class Judged(msgspec.Struct, frozen=True):
     about: Node | None = None  # whom Events are about
     due: tuple[Notice, ...] = ()  # notices whose hold-down is over
     found: Found = Found()
+    search_s: float | None = None  # until the next search for suspects
+
+    def is_echoed(self, old: NodeDevices | None, new: NodeDevices) -> bool:
+        """Whether `new` is what was looked at with what this look has written, and nothing else."""
+        if old is not self.node or self.orders or self.found.findings:
+            return False  # orders and findings bear on verdicts in their turn
+        return new == msgspec.structs.replace(
+            old,
+            metadata=new.metadata,
+            verdicts=self.verdicts,
+            notices=self.notices,
+            history={**old.history, **self.found.history},
+        )
 
 
 class FailureController:
@@ -75,7 +93,10 @@ class FailureController:
         self._events = events
         self._told: dict[str, dict[tuple[str, str], Notice]] = {}  # by node: notices that Events were made of
         self._rules: dict[str, tuple[Timers, Offender]] = {}  # by node, as far as they were asked for
+        self._writing: dict[str, Judged] = {}  # by node: what the informer has yet to bring back
+        self._suspected: set[str] = set()  # nodes with a suspect switch
         self.suspicion = Suspicion(view.penalties)
+        self.suspicion.subscribe(self._on_suspects)
         view.devices.subscribe(self._on_devices)
         view.pods.subscribe(self._on_pod)
         view.nodes.subscribe(self._on_node)
@@ -89,8 +110,11 @@ class FailureController:
 
     def _on_devices(self, old: NodeDevices | None, new: NodeDevices | None) -> None:
         self.suspicion.see_devices(old, new)
+        name = (new or old).name  # type: ignore[union-attr]
+        written = self._writing.pop(name, None)
         if new is not None:
-            self._queue.add(new.name)
+            if written is None or not written.is_echoed(old, new):
+                self._queue.add(name)
         elif old is not None:
             self._overlay.forget(old.name)
             self._told.pop(old.name, None)
@@ -105,7 +129,8 @@ class FailureController:
 
     def _on_node(self, old: Node | None, new: Node | None) -> None:
         """Of the node itself only what it offers matters here, and for its policy its labels."""
-        self.suspicion.see_node(old, new)
+        if self.suspicion.see_node(old, new):
+            self._queue.add(SEARCH)
         if old is not None and (new is None or old.labels != new.labels):
             self._rules.pop(old.name, None)
         if new is not None and (old is None or _offer(old) != _offer(new)):
@@ -123,6 +148,12 @@ class FailureController:
         if old is None or new is None or old.spec != new.spec:
             self._rules.clear()
 
+    def _on_suspects(self, suspects: list[DomainSuspect]) -> None:
+        """What is found of a switch concerns the other devices on it."""
+        before, self._suspected = self._suspected, {n for s in suspects if s.reason == NVSWITCH_FAILED for n in s.nodes}
+        for node in sorted(before | self._suspected):
+            self._queue.add(node)
+
     def _rules_of(self, devices: NodeDevices, node: Node | None) -> tuple[Timers, Offender]:
         rules = self._rules.get(devices.name)
         if rules is None:
@@ -139,9 +170,10 @@ class FailureController:
         lease = self._view.lease_as_seen(agent_lease(key))
         return Seen(devices, self._view.nodes.get(key), lease)
 
-    def plan(self, observed: Seen | None, now: float) -> Judged | None:
+    def plan(self, observed: Seen | None, now: float) -> Judged | float | None:
+        """A float: seconds until the next search for suspects; all that is planned when there is no node to judge."""
         if observed is None:
-            return None
+            return self._search(now)
         devices, pods = observed.devices, self._view.pods.by_index("node", observed.devices.name)
         timers, offender = self._rules_of(devices, observed.node)
         newest = self._overlay.merged(devices, now)
@@ -157,6 +189,7 @@ class FailureController:
         newest = msgspec.structs.replace(newest, notices=notices)
         if found.history:
             self.suspicion.see_failures(newest)
+        self.suspicion.see_held_back(newest)
         if newest.history:
             self.suspicion.score(newest, now)
         looks = (
@@ -164,22 +197,29 @@ class FailureController:
             holds_until(newest, now),
             ends_at(observed.lease, now),
             found.ends_at,
-            self.suspicion.search(now),
         )
         ends = [end for end in looks if end is not None]
         again = max(0.0, min(ends) - now) + 0.001 if ends else None
         due = tuple(n for n in notices if not is_held_down(n, now))
         orders = flapping(devices, now, timers)
-        return Judged(devices, verdicts, notices, orders, again, observed.node, due, found)
+        return Judged(devices, verdicts, notices, orders, again, observed.node, due, found, self._search(now))
 
-    async def apply(self, planned: Judged | None) -> float | None:
-        if planned is None:
+    def _search(self, now: float) -> float | None:
+        at = self.suspicion.search(now)
+        return None if at is None else max(0.0, at - now) + 0.001
+
+    async def apply(self, planned: Judged | float | None) -> float | None:
+        search_s = planned.search_s if isinstance(planned, Judged) else planned
+        if search_s is not None:
+            self._queue.add_after(SEARCH, search_s)
+        if not isinstance(planned, Judged):
             return None
         node, patch = planned.node, _patch(planned)
         if not patch:
             self._tell_notices(planned)
             return planned.look_again_s
         when = Preconditions(resource_version=node.metadata.resource_version)
+        self._writing[node.name] = planned
         await self._cluster.patch(NodeDevices, node.name, patch, when=when)
         self._tell_verdicts(planned)
         self._tell_notices(planned)

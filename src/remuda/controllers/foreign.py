@@ -3,7 +3,8 @@
 One key per node. A look plans four things, each pure and in its own module, and carries them out in this order:
 
 1. rejections are noted in NodeDevices, and a resource that the node goes on refusing is withheld (`rejections`, `withheld`);
-2. refused pods get their number and the condition AdmissionRejected; the oldest of too many go; bare ones are made again;
+2. refused pods get their number and the condition AdmissionRejected; the oldest of too many go; bare ones are made again
+   (`refused_pods`, here and in core);
 3. holders of failed devices get the condition DeviceFailed, and then go, as their own policy says (`foreign`);
 4. pods on a node that does not answer are marked Failed (`foreign_unreachable`).
 
@@ -20,19 +21,23 @@ import structlog
 
 from remuda.api.batch_v1 import Job
 from remuda.api.codec import to_wire
-from remuda.api.conditions import find_condition, with_condition
+from remuda.api.conditions import find_condition
 from remuda.api.core_v1 import Node, Pod
-from remuda.api.devices import NodeDevices, QuarantineOrder, Rejection
-from remuda.api.errors import AlreadyExists, Conflict, NotFound, TooManyRequests
-from remuda.api.meta import JsonObject, KObject, OwnerReference, to_time
-from remuda.api.names import ANNOTATION_DEVICE_FAILED, ANNOTATION_REJECTIONS
+from remuda.api.devices import NodeDevices
+from remuda.api.errors import Conflict, NotFound
+from remuda.api.meta import JsonObject, OwnerReference
+from remuda.api.names import ANNOTATION_DEVICE_FAILED
 from remuda.api.remedies import Mode
+from remuda.controllers.marking import write_conditions
+from remuda.controllers.refused_pods import RefusedPods
+from remuda.controllers.removing import evict, remove
 from remuda.controllers.view import ClusterView
 from remuda.core.failure import rejections as refusing
 from remuda.core.failure.foreign import ForeignPlan, Mark, Reaction, Removal, plan_foreign
 from remuda.core.failure.foreign_gangs import is_ours
 from remuda.core.failure.foreign_unreachable import fail_unreachable
 from remuda.core.failure.policy import policy_for
+from remuda.core.failure.refused_pods import RefusedPlan, plan_refused
 from remuda.core.failure.withheld import WithheldPlan, plan_withheld
 from remuda.kube.cluster import Cluster, Preconditions
 from remuda.kube.events import SILENCE, EventSink
@@ -42,14 +47,6 @@ from remuda.kube.writes import write_all
 log = structlog.get_logger(__name__)
 
 WORKERS = 4  # nodes looked at together
-
-
-class WholePod(KObject, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
-    """A pod with all its fields: what is made again must not lose those that we never read."""
-
-    resource = Pod.resource
-
-    spec: JsonObject = {}
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -71,19 +68,10 @@ class Seen(msgspec.Struct, frozen=True):
     expiry: float | None  # of the node's lease
 
 
-class Refusals(msgspec.Struct, frozen=True):
-    notes: dict[str, list[Rejection]] = {}
-    withhold: dict[str, QuarantineOrder] = {}
-    tell: tuple[tuple[Pod, int], ...] = ()
-    prune: tuple[Pod, ...] = ()
-    again: tuple[tuple[Pod, int], ...] = ()  # bare pods to make anew
-    look_again_s: float | None = None
-
-
 class Planned(msgspec.Struct, frozen=True):
     seen: Seen
     now: float
-    refusals: Refusals
+    refused: RefusedPlan
     withheld: WithheldPlan
     foreign: ForeignPlan
     unreachable: tuple[Mark, ...] = ()
@@ -106,6 +94,7 @@ class ForeignController:
         self._cluster, self._view, self._queue, self._clock = cluster, view, queue, clock
         self._settings = settings
         self._events = events
+        self._refused = RefusedPods(cluster, events, forgives=settings.forgives)
         # A refused pod of a gang is gone a moment later: kept here by node until it is noted.
         self._fresh: dict[str, dict[str, Pod]] = {}
         view.devices.subscribe(self._on_devices)
@@ -147,16 +136,17 @@ class ForeignController:
 
     def plan(self, observed: Seen, now: float) -> Planned:
         seen, devices = observed, observed.devices
-        refusals = self._refusals(seen, now)
+        limits, kept = self._settings.limits, self._settings.kept_pods
+        refused = plan_refused(devices, seen.pods, seen.refused, self._rejected, now, limits, kept)
         withheld, foreign = WithheldPlan(), ForeignPlan()
         if devices is not None:
             withheld = plan_withheld(devices, seen.node, now)
             members = self._members
             foreign = plan_foreign(devices, seen.pods, members, now, acts=self._acts(seen))
         marks, wait = fail_unreachable(seen.name, seen.pods, seen.expiry, now, self._settings.unreachable_s)
-        waits = [refusals.look_again_s, withheld.look_again_s, foreign.look_again_s, wait]
+        waits = [refused.look_again_s, withheld.look_again_s, foreign.look_again_s, wait]
         again = min((w for w in waits if w is not None), default=None)
-        return Planned(seen, now, refusals, withheld, foreign, tuple(marks), again)
+        return Planned(seen, now, refused, withheld, foreign, tuple(marks), again)
 
     def _members(self, gang: str) -> list[Pod]:
         return self._view.pods.by_index("foreign-gang", gang)
@@ -171,34 +161,14 @@ class ForeignController:
         policy = policy_for(rows[0].type if rows else "", labels, self._view.policies_in_force)
         return policy.spec.mode is not Mode.OBSERVE
 
-    def _refusals(self, seen: Seen, now: float) -> Refusals:
-        limits, devices = self._settings.limits, seen.devices
-        notes = refusing.note_rejections(devices, seen.refused, now, limits) if devices is not None else {}
-        orders = refusing.withhold(devices, notes, now, limits) if devices is not None else {}
-        there = {p.uid for p in seen.pods}
-        kept = [p for p in seen.refused if p.uid in there]
-        tell = refusing.numbered((p for p in kept if not is_ours(p)), self._rejected, now)
-        again: list[tuple[Pod, int]] = []
-        waits: list[float] = []
-        for pod in kept:
-            if refusing.is_retried(pod) and refusing.is_told(pod) and not pod.is_deleting:
-                n = max(1, refusing.count_on(pod))
-                left = refusing.rejected_at(pod) + refusing.retry_after(n) - now
-                if left <= 0:
-                    again.append((pod, n))
-                else:
-                    waits.append(left + 0.001)
-        prune = refusing.to_prune(kept, self._settings.kept_pods)
-        return Refusals(notes, orders, tuple(tell), tuple(prune), tuple(again), min(waits, default=None))
-
     # --- carrying out ---------------------------------------------------------------------------------------------------
 
     async def apply(self, planned: Planned) -> float | None:
         await self._note(planned)
-        refusals = planned.refusals
-        await write_all(lambda told: self._tell_refused(*told, planned.now), refusals.tell)
-        await write_all(self._delete, refusals.prune)
-        await write_all(lambda due: self._make_again(*due), refusals.again)
+        refused = planned.refused
+        await write_all(lambda told: self._refused.tell(*told, planned.now), refused.tell)
+        await write_all(self._refused.forget, refused.prune)
+        await write_all(lambda due: self._refused.make_again(*due), refused.again)
         foreign = planned.foreign
         for pod, word in foreign.unknown:
             known = ", ".join(Reaction)
@@ -213,12 +183,12 @@ class ForeignController:
         return planned.look_again_s
 
     async def _note(self, planned: Planned) -> None:
-        seen, refusals, withheld = planned.seen, planned.refusals, planned.withheld
+        seen, refused, withheld = planned.seen, planned.refused, planned.withheld
         patch: JsonObject = {}
-        if refusals.notes:
-            patch["rejections"] = {r: [to_wire(e) for e in entries] for r, entries in refusals.notes.items()}
-        if refusals.withhold or withheld.lift:
-            patch["withheld"] = {r: to_wire(order) for r, order in refusals.withhold.items()}
+        if refused.notes:
+            patch["rejections"] = {r: [to_wire(e) for e in entries] for r, entries in refused.notes.items()}
+        if refused.withhold or withheld.lift:
+            patch["withheld"] = {r: to_wire(order) for r, order in refused.withhold.items()}
             patch["withheld"] |= dict.fromkeys(withheld.lift)
             patch["rejections"] = {**patch.get("rejections", {}), **dict.fromkeys(withheld.lift)}
         if withheld.orders:
@@ -227,7 +197,7 @@ class ForeignController:
             when = Preconditions(resource_version=seen.devices.metadata.resource_version)
             await self._cluster.patch(NodeDevices, seen.name, patch, when=when)
         self._forget_noted(seen)
-        for resource, order in refusals.withhold.items():
+        for resource, order in refused.withhold.items():
             log.warning("withheld", node=seen.name, resource=resource)
             if seen.node is not None:
                 self._events.warning(seen.node, "ResourceWithheld", order.message)
@@ -242,56 +212,10 @@ class ForeignController:
         if not fresh:
             self._fresh.pop(seen.name, None)
 
-    async def _tell_refused(self, pod: Pod, number: int, now: float) -> None:
-        """First the number, then the condition that says it is there. What is done for a pod once is done before that."""
-        if self._settings.forgives and (owner := pod.owner("Job")) is not None:
-            await self._forgive(pod, owner)
-        count: JsonObject = {"metadata": {"annotations": {ANNOTATION_REJECTIONS: str(number)}}}
-        try:
-            newest = await self._cluster.patch(Pod, pod.name, count, pod.namespace, when=Preconditions(uid=pod.uid))
-        except (NotFound, Conflict):
-            return
-        why = f"{pod.spec.node_name} refused the pod ({pod.status.reason}): {pod.status.message}"[:1024]
-        told = with_condition(
-            newest.status.conditions, refusing.ADMISSION_REJECTED, True, pod.status.reason, why, to_time(int(now))
-        )
-        await self._mark(Mark(newest, told))
-        self._events.warning(pod, refusing.ADMISSION_REJECTED, f"Number {number} in a row. {why}")
-
-    async def _forgive(self, pod: Pod, owner: OwnerReference) -> None:
-        try:
-            job = await self._cluster.get(Job, owner.name, pod.namespace)
-            patch = refusing.forgiveness(job, pod.uid) if job.uid == owner.uid else {}
-            if patch:
-                when = Preconditions(uid=job.uid, resource_version=job.metadata.resource_version)
-                await self._cluster.patch(Job, job.name, patch, job.namespace, when=when)
-        except NotFound:
-            pass
-
-    async def _make_again(self, pod: Pod, number: int) -> None:
-        try:
-            whole = await self._cluster.get(WholePod, pod.name, pod.namespace)
-            if whole.uid != pod.uid:
-                return
-            body = refusing.made_again({"metadata": to_wire(whole.metadata), "spec": whole.spec}, number)
-            await self._cluster.create(Pod, body)
-            self._events.normal(pod, "MadeAgain", f"{body['metadata']['name']} was made for it.")
-        except AlreadyExists:
-            pass  # made before, and then somebody ended
-        except NotFound:
-            return
-        await self._delete(pod)
-
     async def _mark(self, mark: Mark) -> None:
-        """On the version that was looked at: the list of conditions is replaced whole, and others write into it, too."""
         pod = mark.pod
-        status: JsonObject = {"conditions": [to_wire(c) for c in mark.conditions]}
-        if mark.phase:
-            status |= {"phase": mark.phase, "reason": mark.reason, "message": mark.message}
-        when = Preconditions(uid=pod.uid, resource_version=pod.metadata.resource_version)
-        try:
-            await self._cluster.patch(Pod, pod.name, {"status": status}, pod.namespace, subresource="status", when=when)
-        except NotFound:
+        ended = {"phase": mark.phase, "reason": mark.reason, "message": mark.message} if mark.phase else None
+        if not await write_conditions(self._cluster, pod, mark.conditions, ended):
             return
         if mark.reason:
             is_good = mark.reason == "DeviceHealthy"
@@ -300,25 +224,16 @@ class ForeignController:
 
     async def _remove(self, removal: Removal) -> None:
         pod = removal.pod
-        when = Preconditions(uid=pod.uid)
         try:
-            if removal.evict:
-                await self._cluster.evict(pod.name, pod.namespace, when=when)
-            else:
-                await self._cluster.delete(Pod, pod.name, pod.namespace, when=when)
-        except TooManyRequests as refused:
-            self._events.normal(pod, "EvictionHeldUp", f"{refused.message} It is asked again.")
+            is_going = (
+                await evict(self._cluster, pod, self._events) if removal.evict else await remove(self._cluster, pod)
+            )
+        except Conflict:
+            return  # another pod of that name
+        if not is_going:
             return
-        except (NotFound, Conflict):
-            return  # gone already, or another pod of that name
         log.info("foreign.removed", pod=f"{pod.namespace}/{pod.name}", node=pod.spec.node_name, evicted=removal.evict)
         self._events.normal(pod, "DeviceFailedRemoved", f"The pod goes because of a failed device. {removal.why}")
-
-    async def _delete(self, pod: Pod) -> None:
-        try:
-            await self._cluster.delete(Pod, pod.name, pod.namespace, when=Preconditions(uid=pod.uid))
-        except (NotFound, Conflict):
-            pass
 
     async def _fail_job(self, namespace: str, job: OwnerReference, why: str) -> None:
         """No further tries: the pod that failed is then one too many."""

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import msgspec
 
-from remuda.api.codec import to_wire
 from remuda.api.conditions import is_true
 from remuda.api.core_v1 import Pod
 from remuda.api.devices import NodeDevices
-from remuda.api.errors import Conflict, NotFound, TooManyRequests
+from remuda.api.errors import Conflict, NotFound
 from remuda.api.meta import Condition, JsonObject, OwnerReference
 from remuda.api.remedies import RemedyPolicy
 from remuda.api.training import TrainingJob
+from remuda.controllers.marking import write_conditions
+from remuda.controllers.removing import evict
 from remuda.controllers.view import ClusterView
 from remuda.core.failure.idle import DEVICE_IDLE, IdlePlan, idle_pods, plan_idle
 from remuda.kube.cluster import Cluster, Preconditions
@@ -76,24 +79,15 @@ class IdleController:
         return plan.look_again_s
 
     async def _tell(self, pod: Pod, conditions: list[Condition], why: str) -> None:
-        status: JsonObject = {"status": {"conditions": [to_wire(c) for c in conditions]}}
-        when = Preconditions(uid=pod.uid, resource_version=pod.metadata.resource_version)
-        try:
-            await self._cluster.patch(Pod, pod.name, status, pod.namespace, subresource="status", when=when)
-        except NotFound:
+        if not await write_conditions(self._cluster, pod, conditions):
             return
         is_idle = is_true(conditions, DEVICE_IDLE)
         (self._events.warning if is_idle else self._events.normal)(pod, DEVICE_IDLE if is_idle else "DeviceUsed", why)
 
     async def _reclaim(self, pod: Pod, why: str) -> None:
-        try:
-            await self._cluster.evict(pod.name, pod.namespace, when=Preconditions(uid=pod.uid))
-        except TooManyRequests as refused:
-            self._events.normal(pod, "EvictionHeldUp", f"{refused.message} It is asked again.")
-            return
-        except (NotFound, Conflict):
-            return
-        self._events.warning(pod, "DeviceReclaimed", why)
+        with contextlib.suppress(Conflict):  # another pod of that name: it has held nothing yet
+            if await evict(self._cluster, pod, self._events):
+                self._events.warning(pod, "DeviceReclaimed", why)
 
     async def _suspend(self, namespace: str, owner: OwnerReference, why: str) -> None:
         """Kept, without its pods: whoever needs it resumes it."""

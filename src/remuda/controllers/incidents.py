@@ -5,13 +5,15 @@ interruptions, ("domains",) for what failed together, ("leases",) and ("retentio
 decided in `core.failure.incident_*`; names are made there, so whatever this repeats after a crash it finds done.
 
 An incident is made first and its status written after, guarded by its version: the remedy controller writes the same status. A
-blank one that a crash left behind is filled by the next look.
+blank one that a crash left behind is filled by the next look. What a look at a node has itself written about a device that is
+still failed tells it nothing: the informer's word of it wakes no other look.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+import msgspec
 import structlog
 
 from remuda.api.codec import to_wire
@@ -45,6 +47,8 @@ WORKERS = 8
 LEASES_S = 5.0  # how often leases are looked over: one that ran out says nothing
 RETENTION_S = 600.0
 CORRELATE_S = 1.0  # failures of one blow come one after another
+# What a look at a node writes from what it sees there; a second look would say the same.
+_LOOKED_AT = frozenset("affected deviceUuid devices evidence firstSignalAt message nodeUid openedAt verdict".split())
 DOMAINS: Key = ("domains",)
 LEASES: Key = ("leases",)
 RETENTION: Key = ("retention",)
@@ -74,6 +78,8 @@ class IncidentController:
         self._events = events
         self._watching_since: float | None = None
         self._lost: set[str] = set()  # nodes whose lease had run out at the last look over
+        self._making: set[str] = set()  # incidents whose beginning the informer has yet to bring
+        self._writing: dict[str, IncidentStatus] = {}  # as of a look at their node, and not yet brought back
         self._gone = GonePods(clock)
         self._suspicion = suspicion
         suspicion.subscribe(lambda _: queue.add_after(DOMAINS, CORRELATE_S))
@@ -103,7 +109,8 @@ class IncidentController:
         assert pod is not None
         if new is None:
             self._gone.add(pod)
-        if pod.spec.node_name and self._has_open(pod.spec.node_name):
+        is_news = old is None or new is None or _seen_of(old) != _seen_of(new)
+        if is_news and pod.spec.node_name and self._has_open(pod.spec.node_name):
             self._queue.add(("node", pod.spec.node_name))
 
     def _on_node(self, old: Node | None, new: Node | None) -> None:
@@ -130,7 +137,7 @@ class IncidentController:
         incident = new or old
         assert incident is not None
         subject = incident.spec.subject
-        if subject.node:
+        if subject.node and not self._is_echo(old, new):
             self._queue.add(("node", subject.node))
         elif subject.gang and new is not None:
             self._queue.add(("gang", subject.namespace, subject.gang))
@@ -141,6 +148,17 @@ class IncidentController:
                 self._queue.add(("gang", job.namespace, job.name))
         if new.status.part_of or subject.domain or (old is None and self._suspicion.suspects):
             self._queue.add_after(DOMAINS, CORRELATE_S)
+
+    def _is_echo(self, old: Incident | None, new: Incident | None) -> bool:
+        """Whether it is our own write that comes back, as it was written."""
+        if new is None:
+            return False
+        if old is None:
+            is_made = new.name in self._making
+            self._making.discard(new.name)
+            return is_made and new.status == IncidentStatus()
+        written = self._writing.pop(new.name, None)
+        return written is not None and new.status == written and new.spec == old.spec
 
     def _has_open(self, node: str) -> bool:
         return bool(self._view.incidents.by_index("open-node", node))
@@ -177,9 +195,9 @@ class IncidentController:
             parts = parts_of(self._view, suspects)
             return plan_domains(suspects, incidents.by_index("domain", "*"), parts, incidents.get, now)
         if observed == RETENTION:
-            return IncidentPlan(
-                removed=tuple(outdated(incidents.items(), now, self._retention)), look_again_s=RETENTION_S
-            )
+            needed = {order.incident for devices in self._view.devices.items() for order in devices.quarantine.values()}
+            removed = outdated(incidents.items(), now, self._retention, needed)
+            return IncidentPlan(removed=tuple(removed), look_again_s=RETENTION_S)
         lost = {node for node in self._view.dead_nodes(now) if not node_of(node)}
         for node in sorted(lost ^ self._lost):
             self._queue.add(("node", node))
@@ -197,8 +215,10 @@ class IncidentController:
         made: dict[str, Incident] = {}
         for incident in planned.opened:
             try:
+                self._making.add(incident.name)
                 made[incident.name] = await self._cluster.create(Incident, incident)
             except AlreadyExists:
+                self._making.discard(incident.name)
                 # Made by an earlier life of ours, or a moment ago: the informer brings it, and the next look amends it.
                 made[incident.name] = await self._cluster.get(Incident, incident.name)
         for before, status in planned.amended:
@@ -219,6 +239,8 @@ class IncidentController:
         if not patch:
             return
         when = Preconditions(uid=incident.uid, resource_version=incident.metadata.resource_version)
+        if incident.spec.subject.device and patch.keys() <= _LOOKED_AT and status.phase is not IncidentPhase.CLOSED:
+            self._writing[incident.name] = status
         try:
             await self._cluster.patch(Incident, incident.name, {"status": patch}, subresource="status", when=when)
         except NotFound:
@@ -261,6 +283,13 @@ def _bad(devices: NodeDevices) -> list[tuple[object, ...]]:
     """What is wrong with its devices; holders come and go without an incident."""
     fine = (DeviceState.HEALTHY, DeviceState.UNKNOWN)
     return [(v.device, v.state, v.reason, v.since) for v in devices.verdicts if v.state not in fine]
+
+
+def _seen_of(pod: Pod) -> tuple[object, ...]:
+    """All that an incident tells of a pod; what conditions say follows from it, and some of them are ours."""
+    meta = pod.metadata
+    status = msgspec.structs.replace(pod.status, conditions=[])
+    return pod.spec, status, meta.uid, meta.labels, meta.annotations, meta.owner_references, pod.is_deleting
 
 
 def _told(job: TrainingJob) -> Iterable[object]:

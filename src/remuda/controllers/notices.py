@@ -84,19 +84,23 @@ class NoticeController:
         self._ringing: dict[str, asyncio.Event] = {}
         self._taken: dict[tuple[str, Key, str], None] = {}  # of late: the informer may not show yet that they were
         self._new_lanes: asyncio.Queue[str] = asyncio.Queue()
+        self._is_anyone_told = False  # by any policy: else there is nothing to look for
         view.incidents.subscribe(self._on_incident)
         view.policies.subscribe(self._on_policy)
 
     def _on_incident(self, old: Incident | None, new: Incident | None) -> None:
-        if new is not None and (old is None or notices_of(old) != notices_of(new)):
+        if new is None or not self._is_anyone_told:
+            return
+        if old is None or notices_of(old) != notices_of(new):
             self._queue.add(("incident", new.name))
 
     def _on_policy(self, old: RemedyPolicy | None, new: RemedyPolicy | None) -> None:
+        self._is_anyone_told = any(policy.spec.webhooks for policy in self._view.policies_in_force)
         if new is None:
             return
         if old is None or breaker_notices(old) != breaker_notices(new):
             self._queue.add(("policy", new.name))
-        if old is not None and old.spec.webhooks != new.spec.webhooks:
+        if new.spec.webhooks if old is None else old.spec.webhooks != new.spec.webhooks:
             for incident in self._view.incidents.items():
                 self._queue.add(("incident", incident.name))
 

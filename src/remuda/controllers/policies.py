@@ -17,6 +17,7 @@ from remuda.api.meta import Condition, JsonObject, to_seconds, to_time
 from remuda.api.remedies import RemedyPolicy, RemedyPolicyStatus
 from remuda.controllers.remedy_table import RemedyTable
 from remuda.controllers.view import ClusterView
+from remuda.core.failure.breaker import remembered
 from remuda.core.failure.policy import INVALID, OVERLAPS, in_force, is_paused, overlaps_of, refusal_of, unknown_reasons
 from remuda.core.failure.rungs import is_held_back, is_under_remedy
 from remuda.kube.cluster import Cluster, Preconditions
@@ -81,7 +82,8 @@ class PolicyController:
             return None
         name = observed.name
         active = (f for f in self._table.occupancy(now) if f.policy == name and f.is_active)
-        breaker = self._table.breaker(self._view.policy_in_force(name) or in_force(observed), now)
+        found = self._table.breaker(self._view.policy_in_force(name) or in_force(observed), now)
+        breaker = remembered(found, observed.status.breaker, now)
         status = RemedyPolicyStatus(
             nodes=len(self._table.nodes_of(name)),
             under_remedy=sorted({node for f in active for node in f.nodes}),

@@ -13,21 +13,20 @@ import structlog
 from remuda.api.codec import to_wire
 from remuda.api.core_v1 import Node, Pod
 from remuda.api.devices import NodeDevices
-from remuda.api.errors import NotFound
+from remuda.api.errors import Conflict, NotFound
 from remuda.api.incidents import Incident, IncidentStatus, RemedyOutcome, SubjectKind
 from remuda.api.meta import JsonObject
 from remuda.api.remedies import RemedyPolicy
 from remuda.controllers.remedy_hooks import ObjectHooks
 from remuda.controllers.remedy_table import RemedyTable
-from remuda.controllers.remedy_taints import QuarantineTaints
-from remuda.controllers.removing import evict, remove
-from remuda.controllers.taint_rules import TaintRules
+from remuda.controllers.removing import drain
 from remuda.controllers.view import ClusterView
 from remuda.core.failure.drain import Domain, holder_of, node_patch, owners_of
-from remuda.core.failure.ladder import BY, climb
+from remuda.core.failure.ladder import climb, may_take_over
 from remuda.core.failure.ladder_case import Case, Step
-from remuda.core.failure.rollout import owner_named
-from remuda.core.failure.rungs import began_at, device_records, is_under_remedy
+from remuda.core.failure.policy import SHARED_REASONS
+from remuda.core.failure.rollout_units import owner_named
+from remuda.core.failure.rungs import began_at, device_records, is_held_back, is_under_remedy
 from remuda.core.failure.silence import agent_lease, silent_since
 from remuda.kube.cluster import Cluster, Preconditions
 from remuda.kube.events import SILENCE, EventSink
@@ -59,7 +58,6 @@ class RemedyController:
         queue: WorkQueue[str],
         *,
         events: EventSink = SILENCE,
-        taints: TaintRules | None = None,
     ) -> None:
         self._cluster = cluster
         self._view = view
@@ -67,7 +65,7 @@ class RemedyController:
         self._queue = queue
         self._events = events
         self._hooks = ObjectHooks(cluster)
-        self._taints = QuarantineTaints(taints)
+        self._waiting: dict[str, tuple[IncidentStatus, int]] = {}  # held back by a write that has yet to come back
         view.incidents.subscribe(self._on_incident)
         view.devices.subscribe(self._on_devices)
         view.nodes.subscribe(self._on_node)
@@ -81,18 +79,38 @@ class RemedyController:
         assert incident is not None
         if incident.spec.subject.kind is SubjectKind.GANG:
             return
+        was_open = old is not None and old.is_open
+        if incident.spec.subject.kind is SubjectKind.DOMAIN and was_open and (new is None or not new.is_open):
+            for part in incident.status.parts:  # they may have waited for it
+                self._wake_one(part)
         was, is_now = old is not None and is_under_remedy(old), new is not None and is_under_remedy(new)
         if was and not is_now:
             for name in self._table.held(self._table.policy_of(incident.spec.subject.node).name, WOKEN):
                 self._queue.add(name)
+        if self._is_echo(old, new):
+            return
         is_over = new is not None and not new.is_open and (old is None or not old.is_open)
         if new is not None and (not is_over or (old is None and began_at(new) is not None)):
             self._queue.add(new.name)
+
+    def _is_echo(self, old: Incident | None, new: Incident | None) -> bool:
+        """Whether there is nothing in it for a ladder: a blank one, whose beginning is written next; other words for the same; or
+        what our own look said of one that has to wait, unless room was made since."""
+        if new is None or not new.is_open:
+            self._waiting.pop((new or old).name, None)  # type: ignore[union-attr]
+            return False
+        if old is None:
+            return new.status == IncidentStatus()
+        if _climbed(old) == _climbed(new):
+            return True
+        written = self._waiting.pop(new.name, None)
+        return written is not None and written == (new.status, self._table.released) and old.spec == new.spec
 
     def _on_devices(self, old: NodeDevices | None, new: NodeDevices | None) -> None:
         devices = new or old
         assert devices is not None
         self._wake(devices.name)
+        self._wake_keepers(devices)
         for name in {order.by for order in devices.orders.values()}:
             self._wake_one(name)
 
@@ -102,6 +120,14 @@ class RemedyController:
         if old is None or new is None or _matters(old) != _matters(new):
             self._wake(node.name)
             self._wake_one(holder_of(node))
+        ledger = self._view.devices.get(node.name)
+        if ledger is not None and new is not None and (old is None or old.uid != new.uid):
+            self._wake_keepers(ledger)
+
+    def _wake_keepers(self, devices: NodeDevices) -> None:
+        """Also those that are closed and keep a device out: another one may be in its place."""
+        for order in devices.quarantine.values():
+            self._wake_one(order.incident)
 
     def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
         pod = new or old
@@ -162,7 +188,14 @@ class RemedyController:
             at_work=frozenset(filter(self._is_at_work, owners)),
             made=self._hooks.made(incident.name),
             is_silent=silent_since(lease, now) is not None,
+            cause=self._cause(incident),
         )
+
+    def _cause(self, incident: Incident) -> Incident | None:
+        """The open incident of what several nodes share that explains this one."""
+        whole = self._table.newest(incident.status.part_of) if incident.status.part_of else None
+        is_shared = whole is not None and whole.status.verdict.reason in SHARED_REASONS
+        return whole if whole is not None and whole.is_open and is_shared else None
 
     def _is_at_work(self, owner: str) -> bool:
         """Marks of incidents that are closed, and of roll-outs that are gone, bind nobody."""
@@ -175,22 +208,20 @@ class RemedyController:
         if planned is None:
             return None
         case, step = planned.case, planned.step
-        self._table.intend(msgspec.structs.replace(case.incident, status=step.status))
+        decided = msgspec.structs.replace(case.incident, status=step.status)
+        if is_held_back(decided) and began_at(decided) is None:
+            self._waiting[decided.name] = step.status, self._table.released
+        else:
+            self._waiting.pop(decided.name, None)
+        self._table.intend(decided)
         for node in planned.nodes:
             if node.name in step.hold:
                 await self._mark(node, case.incident.name, step)
         await self._write_status(case.incident, step.status)
         for ledger in planned.ledgers:
             await self._write_orders(ledger, case, step)
-        if step.quarantine is not None and await self._taints.stands(case, step.quarantine.reason):
-            self._events.normal(
-                case.incident, "DeviceTainted", f"{case.subject.device} is kept from claims by a DeviceTaintRule."
-            )
         if step.drain is not None:
-            for pod in step.drain.evict:
-                await evict(self._cluster, pod)
-            for pod in step.drain.delete:
-                await remove(self._cluster, pod)
+            await drain(self._cluster, step.drain)
         again = step.look_again_s
         if step.call is not None and await self._hooks.call(case.incident.name, step.call):
             again = 0.0
@@ -217,15 +248,20 @@ class RemedyController:
         patch = _status_patch(incident.status, status)
         if not patch:
             return
-        when = Preconditions(resource_version=incident.metadata.resource_version)
-        written = await self._cluster.patch(Incident, incident.name, {"status": patch}, subresource="status", when=when)
-        self._table.wrote(written)
+        version, told = incident.metadata.resource_version, self._view.incidents.get(incident.name)
+        when = Preconditions(resource_version=version)
+        try:
+            written = await self._cluster.patch(
+                Incident, incident.name, {"status": patch}, subresource="status", when=when
+            )
+        except Conflict:
+            self._table.distrust(incident.name)
+            raise
+        self._table.wrote(written, version, told)
         self._tell(incident, status)
 
     async def _write_orders(self, ledger: NodeDevices, case: Case, step: Step) -> None:
         patch = _devices_patch(ledger, case, step)
-        if case.subject.device in patch.get("quarantine", {}) and step.quarantine is None:
-            await self._taints.lifted(case)
         if patch:
             when = Preconditions(resource_version=ledger.metadata.resource_version)
             await self._cluster.patch(NodeDevices, ledger.name, patch, when=when)
@@ -247,6 +283,8 @@ def _status_patch(old: IncidentStatus, new: IncidentStatus) -> JsonObject:
     patch: JsonObject = {}
     if new.phase is not old.phase:
         patch["phase"] = new.phase.value
+    if new.outcome is not old.outcome:
+        patch["outcome"] = new.outcome.value if new.outcome is not None else None
     if new.remedies != old.remedies:
         patch["remedies"] = [to_wire(r) for r in new.remedies]
     if new.soak_until != old.soak_until:
@@ -259,13 +297,13 @@ def _status_patch(old: IncidentStatus, new: IncidentStatus) -> JsonObject:
 
 
 def _devices_patch(ledger: NodeDevices, case: Case, step: Step) -> JsonObject:
-    """Our own quarantine and orders, those that changed. Another's order for the device is left as it is."""
+    """Our own quarantine and orders, those that changed. A person's order for the device is left as it is."""
     patch: JsonObject = {}
     name, device = case.incident.name, case.subject.device
     if ledger.name == case.subject.node and device:
         there = ledger.quarantine.get(device)
         is_ours = there is not None and there.incident == name
-        may_be = there is None or is_ours or (there.by == BY and not there.incident)
+        may_be = there is None or is_ours or may_take_over(there)
         if step.quarantine is not None and may_be and not is_ours:
             patch["quarantine"] = {device: to_wire(step.quarantine)}
         elif step.quarantine is None and is_ours:
@@ -276,6 +314,11 @@ def _devices_patch(ledger: NodeDevices, case: Case, step: Step) -> JsonObject:
     if orders:
         patch["orders"] = orders
     return patch
+
+
+def _climbed(incident: Incident) -> tuple[object, ...]:
+    """What of an incident a ladder goes by: all but the sentence that people read, and what was lost."""
+    return incident.spec, msgspec.structs.replace(incident.status, message="", lost_gpu_hours=0.0)
 
 
 def _matters(node: Node) -> tuple[object, ...]:

@@ -51,6 +51,7 @@ class RemedyTable:
         self._watches: dict[str, tuple[Breaker, BreakerWatch, int]] = {}  # by policy: with how many of them it was told
         self._sizes: dict[tuple[str, str, str], int] = {}  # nodes of a policy by label and value
         self._tidied_at = float("-inf")
+        self.released = 0  # how often something that was under way no longer is: what had to wait may go on
         view.nodes.add_index("clique", lambda n: [n.labels[LABEL_CLIQUE]] if LABEL_CLIQUE in n.labels else [])
         view.nodes.add_index("marked", owners_of)
         view.devices.add_index("tenant", lambda d: {h.pod.partition("/")[0] for h in d.observed.holdings})
@@ -125,10 +126,18 @@ class RemedyTable:
         else:
             self._forget(incident.name)
 
-    def wrote(self, incident: Incident) -> None:
-        """Our own write, ahead of the informer."""
-        self._mine[incident.name] = incident
-        self._note(incident)
+    def wrote(self, incident: Incident, based_on: str, told_before: Incident | None) -> None:
+        """Our own write, ahead of the informer. `based_on`: the version it replaced; `told_before`: the informer's copy when the
+        write was sent. An answer may come after the informer's word of it, and of what others wrote on top: then it is no news,
+        and kept it would hide theirs for ever."""
+        told = self._view.incidents.get(incident.name)
+        if told is told_before or (told is not None and told.metadata.resource_version == based_on):
+            self._mine[incident.name] = incident
+            self._note(incident)
+
+    def distrust(self, incident: str) -> None:
+        """Our copy is not the newest: the informer's is, or will be."""
+        self._mine.pop(incident, None)
 
     def newest(self, name: str) -> Incident | None:
         return self._mine.get(name) or self._view.incidents.get(name)
@@ -147,11 +156,16 @@ class RemedyTable:
             self._note(new)
 
     def _forget(self, incident: str) -> None:
-        self._begun.pop(incident, None)
+        before = self._begun.pop(incident, None)
+        if before is not None:
+            self.released += 1
         if self._occupancy is not None:
             self._occupancy.drop(incident)
 
     def _count(self, incident: Incident) -> None:
+        before = self._begun.get(incident.name)
+        if before is not None and is_under_remedy(before) and not is_under_remedy(incident):
+            self.released += 1
         self._begun[incident.name] = incident
         if self._occupancy is not None:
             self._occupancy.put(self._footprint(incident))

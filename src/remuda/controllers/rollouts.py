@@ -15,11 +15,14 @@ from remuda.api.codec import to_wire
 from remuda.api.core_v1 import Node, Pod
 from remuda.api.devices import NodeDevices
 from remuda.api.meta import JsonObject
+from remuda.api.names import LABEL_CLIQUE
 from remuda.api.rollouts import NodeRollout, NodeRolloutStatus, RolloutPhase, StepPhase
 from remuda.controllers.remedy_hooks import ObjectHooks
-from remuda.controllers.removing import evict, remove
+from remuda.controllers.removing import drain
 from remuda.controllers.view import ClusterView
-from remuda.core.failure.rollout import RolloutPlan, RolloutSeen, given_back, is_of, plan_rollout, selects
+from remuda.core.failure.drain import Domain, domain_of
+from remuda.core.failure.rollout import RolloutPlan, given_back, is_of, plan_rollout, selects
+from remuda.core.failure.rollout_units import RolloutSeen
 from remuda.kube.cluster import Cluster, Preconditions
 from remuda.kube.events import SILENCE, EventSink
 from remuda.kube.workqueue import WorkQueue
@@ -78,7 +81,19 @@ class RolloutController:
         nodes = {name: node for name, node in nodes.items() if name in ledgers or name in under}
         pods = {name: self._view.pods.by_index("node", name) for name in nodes}
         made = {name: it for name in under if (it := self._hooks.made(f"{key}/{name}")) is not None}
-        return RolloutSeen(rollout, nodes, ledgers, pods, made)
+        return RolloutSeen(rollout, nodes, ledgers, pods, made, self._domains(nodes))
+
+    def _domains(self, nodes: Mapping[str, Node]) -> dict[str, Domain]:
+        """Of the nodes that are recycled with others."""
+        cliques: dict[str, list[Node]] = {}
+        for node in self._view.nodes.items():
+            if clique := node.labels.get(LABEL_CLIQUE):
+                cliques.setdefault(clique, []).append(node)
+        found = {
+            name: domain_of(node, self._view.devices.get(name), cliques.get(node.labels.get(LABEL_CLIQUE, ""), ()))
+            for name, node in nodes.items()
+        }
+        return {name: domain for name, domain in found.items() if domain.name}
 
     def plan(self, observed: RolloutSeen | Gone, now: float) -> RolloutPlan | dict[str, JsonObject]:
         if isinstance(observed, Gone):
@@ -94,11 +109,8 @@ class RolloutController:
         if plan.status != rollout.status:
             await self._write(rollout, plan.status)
         await self._mark(plan.patches)
-        for drain in plan.drains:
-            for pod in drain.evict:
-                await evict(self._cluster, pod)
-            for pod in drain.delete:
-                await remove(self._cluster, pod)
+        for asked in plan.drains:
+            await drain(self._cluster, asked)
         for node in plan.orders:
             await self._order(plan, node)
         again = plan.look_again_s
@@ -116,7 +128,7 @@ class RolloutController:
 
     async def _write(self, rollout: NodeRollout, status: NodeRolloutStatus) -> None:
         body = to_wire(status)
-        for part in ("stoppedBecause", "done", "failed"):
+        for part in ("stoppedBecause", "done", "failed", "waitingFor"):
             body.setdefault(part, None)
         when = Preconditions(resource_version=rollout.metadata.resource_version)
         await self._cluster.patch(NodeRollout, rollout.name, {"status": body}, subresource="status", when=when)

@@ -3,8 +3,8 @@
 One key per gang; ("", node) looks at a node's findings after a probe. Heartbeats wake a gang at most once in LOOK_S, and a look
 without a new step costs nothing. Only transitions are written: a finding when a rank turns slow, its end when it is normal.
 
-What a look needs of the past is durable where it matters: that a rank was slow is the finding itself. The window of samples and
-the gang's best pace are memory; a new manager needs a new window, and until then changes nothing of what was found.
+What a look needs of the past outlasts the manager: that a rank was slow is the finding itself, that the gang was is its condition
+GangSlow with the pace it had before, and the window of samples is told to a new manager by the agents.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import msgspec
 import structlog
 
 from remuda.api.codec import to_wire
+from remuda.api.conditions import find_condition
 from remuda.api.devices import NodeDevices
 from remuda.api.meta import JsonObject
 from remuda.api.training import TrainingJob
@@ -22,6 +23,7 @@ from remuda.controllers.view import ClusterView
 from remuda.core.failure.pace import GangLook, Pace, look_at
 from remuda.core.failure.samples import NOT_SLOW, GangSlow, Sample
 from remuda.core.failure.slow_ranks import Findings, found_slow, outdated, plan_findings
+from remuda.core.workload.outcome import GANG_SLOW
 from remuda.kube.cluster import Cluster, Preconditions
 from remuda.kube.events import SILENCE, EventSink
 from remuda.kube.workqueue import WorkQueue
@@ -41,7 +43,7 @@ class Seen(msgspec.Struct, frozen=True):
     groups: tuple[Mapping[int, Sequence[Sample]], ...] = ()
     nodes: Mapping[str, NodeDevices] = {}
     pace: Pace | None = None
-    was_slow: bool = False
+    was: GangSlow = NOT_SLOW
     newest: tuple[int, int] = (0, 0)
     probed: NodeDevices | None = None
 
@@ -114,8 +116,8 @@ class StragglerController:
             groups.setdefault(member.role, {})[member.rank] = tuple(samples.get(member.uid, ()))
         names = {m.node for m in job.status.members}
         nodes = {name: node for name in names if (node := self._view.devices.get(name)) is not None}
-        was_slow = bool(self._view.slow_gangs.get(key, NOT_SLOW).reason)
-        return Seen(job, tuple(groups.values()), nodes, self._paces.get(key), was_slow, newest)
+        was = self._view.slow_gangs.get(key) or _said_before(job)
+        return Seen(job, tuple(groups.values()), nodes, self._paces.get(key), was, newest)
 
     def plan(self, observed: Seen | None, now: float) -> Found | None:
         if observed is None:
@@ -128,7 +130,7 @@ class StragglerController:
         nodes = observed.nodes
         known = [m.rank for m in job.status.members if found_slow(nodes.get(m.node), m.devices)]
         factor = job.spec.failure.straggler.factor
-        look = look_at(observed.groups, factor, known, observed.pace, observed.was_slow)
+        look = look_at(observed.groups, factor, known, observed.pace, observed.was)
         findings, uneven = plan_findings(job, look.speeds, nodes, now)
         gang = uneven or look.gang or (NOT_SLOW if look.is_enough else None)
         return Found(job, tuple(findings), look, gang, observed.newest)
@@ -160,3 +162,13 @@ class StragglerController:
         if gang is not None and (before is None or before.reason != gang.reason):
             self._view.slow_gangs[key] = gang
             self._wake(key)
+
+
+def _said_before(job: TrainingJob) -> GangSlow:
+    """What an earlier manager said of the gang. A best step of an earlier attempt may be that of a gang of another size."""
+    found = find_condition(job.status.conditions, GANG_SLOW)
+    if found is None or found.status != "True":
+        return NOT_SLOW
+    raised, since = job.status.attempt_raised_at, found.last_transition_time
+    is_same = raised is None or (since is not None and raised <= since)
+    return GangSlow(found.reason, found.message, 1.0, job.status.best_step_seconds if is_same else 0.0)

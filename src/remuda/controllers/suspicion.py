@@ -1,8 +1,8 @@
 """What the failure controller knows beyond one node: failures of late by domain, the domains they make suspect, and the score
 that placement takes from both.
 
-An index over informers and nothing else: every failure in it stands in `NodeDevices.history` or in a Node's Ready condition,
-so a manager that starts anew has the same suspects after its first list.
+An index over informers and nothing else: every failure in it stands in `NodeDevices.history`, in a verdict (a device that is held
+back) or in a Node's Ready condition, so a manager that starts anew has the same suspects after its first list.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from remuda.api.devices import DeviceState, NodeDevices, Signal, Verdict
 from remuda.api.meta import to_seconds
 from remuda.core.devices.faults import classify
 from remuda.core.failure.correlation import DomainSuspect, find_suspects, neighbours
-from remuda.core.failure.recent import DeviceFailure, RecentFailures, switch_groups
+from remuda.core.failure.recent import HELD_BACK, DeviceFailure, RecentFailures, switch_groups
 from remuda.core.placement.snapshot import SUSPECT
 
 NODE_NOT_READY = "NodeNotReady"
+HOLD_BACK = frozenset({"power-cap", "power-brake", "thermal"})  # codes of what a node does to all its devices
 PAUSE_S = 0.5  # between two searches: in a storm each failure would search all of them
 MANY = 500  # failures from which on the pause grows with their number
 HISTORY_S = 604_800.0
@@ -43,20 +44,24 @@ class Suspicion:
         """Told whenever the suspects change."""
         self._listeners.append(listener)
 
-    def see_node(self, old: Node | None, new: Node | None) -> None:
+    def see_node(self, old: Node | None, new: Node | None) -> bool:
+        """Whether a node was lost that calls for a search: with its agent gone, nothing else may ask for one."""
         if new is None:
             if old is not None:
                 self.recent.forget(old.name)
-            return
+            return False
         if old is None or old.labels != new.labels:
             self._is_stale |= self.recent.place(new.name, new.labels)
         ready = find_condition(new.status.conditions, "Ready")
         if ready is None or ready.status == "True" or ready.last_transition_time is None:
-            return
+            return False
         before = find_condition(old.status.conditions, "Ready") if old is not None else None
-        if before is None or before.status == "True":
-            lost = DeviceFailure(to_seconds(ready.last_transition_time), new.name, reason=NODE_NOT_READY, scope="node")
-            self._is_stale |= self.recent.add(lost)
+        if before is not None and before.status != "True":
+            return False
+        lost = DeviceFailure(to_seconds(ready.last_transition_time), new.name, reason=NODE_NOT_READY, scope="node")
+        is_news = self.recent.add(lost)
+        self._is_stale |= is_news
+        return is_news
 
     def see_devices(self, old: NodeDevices | None, new: NodeDevices | None) -> None:
         if new is None:
@@ -70,6 +75,13 @@ class Suspicion:
             self._is_stale |= self.recent.join(new.name, switch_groups(new.observed.links), whole)
         if new.history and (old is None or old.history != new.history):
             self.see_failures(new)
+
+    def see_held_back(self, node: NodeDevices) -> None:
+        """Devices that have not failed, but are slowed by what may hold back all of their node."""
+        for v in node.verdicts:
+            if v.state is DeviceState.DEGRADED and v.since is not None and v.source.partition("/")[2] in HOLD_BACK:
+                held = DeviceFailure(to_seconds(v.since), node.name, v.device, v.reason, HELD_BACK)
+                self._is_stale |= self.recent.add(held)
 
     def see_failures(self, node: NodeDevices) -> None:
         """Those that the node's history has, and the index not yet."""

@@ -54,6 +54,11 @@ class TaintRules:
             return version
         return ""
 
+    async def ours(self) -> dict[TaintedDevice, str]:
+        """The rules that carry our label, and what each says."""
+        found = (await self._cluster.list(_KINDS[await self._served()])).items
+        return {device: _value(rule) for rule in found if (device := _device(rule)) is not None}
+
     async def make(self, device: TaintedDevice, reason: str, effect: str) -> None:
         """The rule stands and says this. Refusal TaintRulesNotServed, NotOurs."""
         version = await self._served()
@@ -91,3 +96,18 @@ class TaintRules:
                 "Devices given by a device plugin need none; for claims turn the API on.",
             )
         return version
+
+
+def _device(rule: TaintRule) -> TaintedDevice | None:
+    """Whose rule it is; None when it is not ours, or not as we write them."""
+    selector = rule.spec.get("deviceSelector")
+    if rule.labels.get(OURS) != "remuda" or not isinstance(selector, dict):
+        return None
+    pool, device, driver = (str(selector.get(part) or "") for part in ("pool", "device", "driver"))
+    found = TaintedDevice(pool, device, driver)
+    return found if rule_name(found) == rule.name else None
+
+
+def _value(rule: TaintRule) -> str:
+    taint = rule.spec.get("taint")
+    return str(taint.get("value") or "") if isinstance(taint, dict) else ""

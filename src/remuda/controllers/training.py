@@ -21,6 +21,7 @@ from remuda.api.meta import JsonObject, to_time
 from remuda.api.names import LABEL_GANG
 from remuda.api.training import TrainingJob, TrainingJobSpec
 from remuda.controllers.view import ClusterView, waits_preemptible
+from remuda.core.failure.policy import BY_JOB
 from remuda.core.placement.leaving import Leaving, leaving_of
 from remuda.core.placement.snapshot import devices_of
 from remuda.core.placement.waiting import created_at
@@ -224,7 +225,7 @@ class TrainingController:
             if plan.status.attempt != job.status.attempt:
                 log.info("attempt", job=job.name, attempt=plan.status.attempt, reason=plan.status.reason)
         for order in plan.quarantine:
-            by = f"job {job.namespace}/{job.name}"
+            by = f"{BY_JOB}{job.namespace}/{job.name}"
             entry = QuarantineOrder(order.reason, order.message, by, to_time(self._clock()))
             patch: JsonObject = {"quarantine": {order.device: to_wire(entry)}}
             await self._cluster.patch(NodeDevices, order.node, patch)

@@ -1,22 +1,22 @@
 """The agent's end of the stream: dials the manager, says who it is, and sends what its outbox holds.
 
 It keeps trying for as long as it runs; nothing waits for it. What was sent and not received when a connection broke is lost,
-which is all right: the next heartbeat is newer, and signals are in the API. A refusal is said once per reason and tried again
-slowly, since a token may be renewed and a node's name does not change.
+which is all right: the next heartbeat is newer, the last steps are told again on the next connection, and signals are in the
+API. A refusal is said once per reason and tried again slowly, since a token may be renewed and a node's name does not change.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 import structlog
 
 from remuda.api.devices import Signal
 from remuda.api.errors import Refusal
 from remuda.kube.backoff import Backoff, Jitter, no_jitter
-from remuda.link.progress import Heartbeat
-from remuda.link.stream import MAX_LINE, Hello, Outbox, Refused, line_of, read_downward
+from remuda.link.progress import Heartbeat, Past
+from remuda.link.stream import MAX_LINE, Hello, News, Outbox, Refused, line_of, read_downward
 
 log = structlog.get_logger(__name__)
 
@@ -29,12 +29,22 @@ HELLO_S = 10.0
 
 
 class LinkClient:
-    """`dial` opens the connection (TLS, address and trust are its business), `token` is asked before each hello."""
+    """`dial` opens the connection (TLS, address and trust are its business), `token` is asked before each hello, `past` for
+    what a manager that may be new is told of the pods' last steps."""
 
-    def __init__(self, node: str, dial: Dial, token: Callable[[], str], *, jitter: Jitter = no_jitter) -> None:
+    def __init__(
+        self,
+        node: str,
+        dial: Dial,
+        token: Callable[[], str],
+        *,
+        past: Callable[[], Iterable[Past]] = list,
+        jitter: Jitter = no_jitter,
+    ) -> None:
         self._node = node
         self._dial = dial
         self._token = token
+        self._past = past
         self._jitter = jitter
         self._outbox = Outbox()
         self._some = asyncio.Event()
@@ -78,6 +88,9 @@ class LinkClient:
                 await writer.drain()
                 _raise_if_refused(await reader.readuntil(b"\n"))
             self.is_connected, self._refused = True, ""
+            for past in self._past():
+                writer.write(line_of(News(past=[past])))
+                await writer.drain()
             await self._talk(reader, writer)
         finally:
             writer.close()

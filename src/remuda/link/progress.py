@@ -1,7 +1,8 @@
 """The fast path of progress: heartbeats of launchers, reduced to the newest per pod.
 
 Heartbeats never go through the API (transitions do). Losing the board costs numbers in a status, never a recovery: what
-recovery needs (who is ready, which checkpoints are usable) is in NodeDevices.
+recovery needs (who is ready, which checkpoints are usable) is in NodeDevices. A new manager is told it again by those who have
+it (`Past`), so that a rank which was about to be called slow, or hung, does not get its time anew.
 """
 
 from __future__ import annotations
@@ -10,7 +11,10 @@ from collections.abc import Callable
 
 import msgspec
 
+from remuda.core.failure.samples import WINDOW, Sample
 from remuda.link.samples import SampleBoard
+
+MAX_PODS = 64  # an agent remembers the steps of
 
 
 class Heartbeat(msgspec.Struct, frozen=True):
@@ -36,6 +40,13 @@ class PodProgress(msgspec.Struct, frozen=True):
     checkpoint: int | None = None  # newest checkpoint reported
     checkpoint_time: float = 0.0
     checkpoint_seconds: float = 0.0  # the longest one took
+
+
+class Past(msgspec.Struct, frozen=True):
+    """What is remembered of one pod: its newest heartbeat, and the newest steps of that attempt, oldest first."""
+
+    beat: Heartbeat
+    steps: list[Sample] = []
 
 
 class ProgressBoard:
@@ -68,6 +79,16 @@ class ProgressBoard:
         for listener in self._listeners:
             listener(beat.namespace, beat.gang, fresh or saved)
 
+    def past(self) -> list[Past]:
+        """What another board has to be told to know what this one does, as far as anybody looks at it."""
+        newest = [progress.last for pods in self._gangs.values() for progress in pods.values()]
+        return [Past(beat, [_short(s) for s in list(self.samples.of_pod(beat))[-WINDOW:]]) for beat in newest]
+
+    def recall(self, past: Past) -> None:
+        """Told again. What is known already changes nothing."""
+        self.samples.recall(past.beat, past.steps)
+        self.report(past.beat)
+
     def of_gang(self, namespace: str, gang: str) -> dict[str, PodProgress]:
         """By pod uid."""
         return self._gangs.get((namespace, gang), {})
@@ -81,3 +102,21 @@ class ProgressBoard:
     def forget(self, namespace: str, gang: str) -> None:
         self._gangs.pop((namespace, gang), None)
         self.samples.forget(namespace, gang)
+
+    def forget_pod(self, namespace: str, gang: str, uid: str) -> None:
+        pods = self._gangs.get((namespace, gang), {})
+        pods.pop(uid, None)
+        if not pods:
+            self._gangs.pop((namespace, gang), None)
+        self.samples.forget_pod(namespace, gang, uid)
+
+
+def _short(sample: Sample) -> Sample:
+    """Microseconds are enough, and a third of the bytes."""
+    own, step = sample.self_seconds, sample.step_seconds
+    return Sample(
+        sample.step,
+        None if own is None else round(own, 6),
+        None if step is None else round(step, 6),
+        round(sample.time, 3),
+    )

@@ -1,7 +1,9 @@
 """The newest steps of each rank, as heartbeats told them: what the straggler watch looks at.
 
-A bounded window of the current attempt only, in memory: O(1) for a heartbeat, nothing of it survives a restart, and losing it
-costs a new window before anybody can be called slow. The first steps of an attempt (compiling, filling caches) are not kept.
+A bounded window of the current attempt only, in memory: O(1) for a heartbeat. The first steps of an attempt (compiling, filling
+caches) are not kept. Both ends of the stream have it: an agent of its own pods, the manager of all; so a new manager is told the
+agents' (`recall`) and nobody starts over. Steps only grow within an attempt, so what both know is one set of steps, in whatever
+order and however often it is told. It is lost only when agent and manager end at once.
 """
 
 from __future__ import annotations
@@ -69,6 +71,26 @@ class SampleBoard:
         ring.samples.append(Sample(beat.step, _own(beat), beat.step_seconds, beat.time))
         gang.newest = max(gang.newest, beat.step)
 
+    def recall(self, beat: Heartbeat, steps: Sequence[Sample]) -> None:
+        """What an agent still knows of the steps of the pod that `beat` is of."""
+        key = (beat.namespace, beat.gang)
+        gang = self._gangs.get(key)
+        if not steps or (gang is not None and beat.attempt < gang.attempt):
+            return
+        if gang is None or beat.attempt > gang.attempt:
+            gang = self._gangs[key] = _Gang(beat.attempt)
+        ring = gang.rings.setdefault(beat.uid, _Ring())
+        known = {sample.step: sample for sample in (*steps, *ring.samples)}
+        ring.samples = deque((known[step] for step in sorted(known)), maxlen=KEPT)
+        ring.last, ring.skipped = max(ring.last, max(known)), WARM_UP  # the agent has left the first ones out
+        gang.newest = max(gang.newest, ring.last)
+
+    def of_pod(self, beat: Heartbeat) -> Sequence[Sample]:
+        """What is kept of the pod's steps in the attempt of `beat`."""
+        gang = self._gangs.get((beat.namespace, beat.gang))
+        ring = gang.rings.get(beat.uid) if gang is not None and gang.attempt == beat.attempt else None
+        return ring.samples if ring is not None else ()
+
     def of_gang(self, namespace: str, gang: str, attempt: int) -> Mapping[str, Sequence[Sample]]:
         """By pod uid; empty for an attempt that nothing was heard of."""
         found = self._gangs.get((namespace, gang))
@@ -86,3 +108,10 @@ class SampleBoard:
 
     def forget(self, namespace: str, gang: str) -> None:
         self._gangs.pop((namespace, gang), None)
+
+    def forget_pod(self, namespace: str, gang: str, uid: str) -> None:
+        found = self._gangs.get((namespace, gang))
+        if found is not None:
+            found.rings.pop(uid, None)
+            if not found.rings:
+                del self._gangs[(namespace, gang)]

@@ -5,6 +5,9 @@ stream of a node replaces the older one (an agent that restarted is faster than 
 are not on the node, or not of the gang it names, is dropped, and so are numbers that cannot be: who lies can harm the numbers
 of its own gang only. A line that is too long or cannot be read ends its stream and nobody else's; the limits bound what one
 agent can make the manager hold.
+
+What an agent tells of the past of its pods is held until their next heartbeat when the pods are not known yet: a manager that has
+just started hears of them from the API a moment later.
 """
 
 from __future__ import annotations
@@ -17,7 +20,8 @@ import structlog
 
 from remuda.api.devices import Signal
 from remuda.api.errors import Refusal
-from remuda.link.progress import Heartbeat, ProgressBoard
+from remuda.link.progress import MAX_PODS, Heartbeat, Past, ProgressBoard
+from remuda.link.samples import KEPT
 from remuda.link.slim import slim
 from remuda.link.stream import MAX_LINE, VERSION, Hello, News, Refused, Welcome, line_of, read_upward
 
@@ -41,6 +45,7 @@ class LinkServer:
         self._hear = hear
         self._is_on = is_on
         self._streams: dict[str, asyncio.StreamWriter] = {}
+        self._held: dict[str, dict[str, Past]] = {}  # by node and pod: of pods that are not known yet
         self._server: asyncio.Server | None = None
 
     @property
@@ -63,6 +68,7 @@ class LinkServer:
         for writer in self._streams.values():
             writer.close()
         self._streams.clear()
+        self._held.clear()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         node = ""
@@ -73,6 +79,7 @@ class LinkServer:
                 writer.write(line_of(Welcome()))
                 await writer.drain()
             older, self._streams[node] = self._streams.get(node), writer
+            self._held.pop(node, None)
             if older is not None:
                 older.close()
             while line := await reader.readline():
@@ -85,6 +92,7 @@ class LinkServer:
         finally:
             if self._streams.get(node) is writer:
                 del self._streams[node]
+                self._held.pop(node, None)
             writer.close()
 
     async def _greet(self, reader: asyncio.StreamReader) -> str:
@@ -104,11 +112,37 @@ class LinkServer:
         news = read_upward(line)
         if not isinstance(news, News):
             raise Refusal("MalformedMessage", "A second hello on one stream.", "Open another stream.")
+        for past in news.past:
+            self._recall(node, past)
         for beat in news.beats:
             if _can_be(beat) and self._is_on(node, beat):
+                if (held := self._held.get(node)) and (known := held.pop(beat.uid, None)) is not None:
+                    self._recall(node, known)
                 self._board.report(beat)
         for found in news.signals:
             self._hear(node, found.device[:MAX_WORD], _cut(found.signal))
+
+    def _recall(self, node: str, past: Past) -> None:
+        if not _can_have_been(past):
+            return
+        if self._is_on(node, past.beat):
+            self._board.recall(past)
+        elif len(held := self._held.setdefault(node, {})) < MAX_PODS:
+            held[past.beat.uid] = past
+
+
+def _can_have_been(past: Past) -> bool:
+    """Steps that a board would have kept of the pod's heartbeats, under names that can be."""
+    words = (past.beat.namespace, past.beat.gang, past.beat.pod, past.beat.uid)
+    if len(past.steps) > KEPT or not _can_be(past.beat) or max(map(len, words)) > MAX_WORD:
+        return False
+    last = -1
+    for s in past.steps:
+        spans = (s.self_seconds, s.step_seconds, s.time)
+        if not last < s.step < 1 << 63 or not all(t is None or 0 <= t < MAX_SECONDS for t in spans):
+            return False
+        last = s.step
+    return True
 
 
 def _can_be(beat: Heartbeat) -> bool:

@@ -2,9 +2,10 @@
 
 One stream per node, one JSON object a line. Upwards go heartbeats and signals, reduced per node: of a pod's heartbeats only the
 newest matters (but a checkpoint once reported is never dropped), of a device's signals every kind once per batch. Everything
-that recovery needs is written to the API as well; the stream only makes it known sooner, and losing it loses nothing.
+that recovery needs is written to the API as well; the stream only makes it known sooner, and losing it loses nothing. A stream
+that opens tells first what the agent remembers of its pods' last steps, one pod a line: the manager may be a new one.
 
-    agent -> manager   hello{node, token, version}, then news{beats, signals}
+    agent -> manager   hello{node, token, version}, then news{beats, signals, past}
     manager -> agent   welcome{} | refused{reason, message, fix}
 """
 
@@ -14,7 +15,7 @@ import msgspec
 
 from remuda.api.devices import Signal
 from remuda.api.errors import Refusal
-from remuda.link.progress import Heartbeat
+from remuda.link.progress import Heartbeat, Past
 
 VERSION = 1
 MAX_LINE = 1 << 20
@@ -35,9 +36,10 @@ class DeviceSignal(msgspec.Struct, frozen=True):
     signal: Signal
 
 
-class News(msgspec.Struct, frozen=True, tag_field="type", tag="news"):
+class News(msgspec.Struct, frozen=True, tag_field="type", tag="news", omit_defaults=True):
     beats: list[Heartbeat] = []
     signals: list[DeviceSignal] = []
+    past: list[Past] = []  # before anything else; a manager of an older release does not look at it
 
 
 class Welcome(msgspec.Struct, frozen=True, tag_field="type", tag="welcome"):

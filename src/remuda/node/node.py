@@ -21,7 +21,6 @@ import msgspec
 import structlog
 
 from remuda.api.core_v1 import NodeStatus, Pod
-from remuda.api.errors import Refusal
 from remuda.kube.cluster import Cluster
 from remuda.kube.events import SILENCE, EventSink
 from remuda.kube.guarded import Gate
@@ -30,11 +29,14 @@ from remuda.node.addresses import PodAddresses
 from remuda.node.containers import Exit
 from remuda.node.devices.ledger import Memory
 from remuda.node.devices.service import Amounts, DeviceService, DeviceSettings
+from remuda.node.ending import end_all
 from remuda.node.images import ImageStore
 from remuda.node.lifecycle import PodRecord
+from remuda.node.orphans import Orphans
+from remuda.node.partition import Partition
 from remuda.node.recall import first_record, forgotten
 from remuda.node.registration import NodeConfig, Registration
-from remuda.node.runtime import Adopted, ContainerKey, PodRuntime
+from remuda.node.runtime import Adopted, ContainerKey, ExitListener, PodRuntime
 from remuda.node.speed import Speeds
 from remuda.node.worker import PodWorker, Site
 
@@ -71,10 +73,7 @@ class EmbeddedNode:
         self._addresses = addresses
         self._clock = clock
         self._silence = silence
-        self._gate = gate
-        self._missed: dict[str, tuple[Pod, bool]] | None = (
-            None  # by uid: what happened while cut off (and whether it went)
-        )
+        self._partition = Partition(config.name, gate)
         self._speeds = Speeds()
         self._device_settings = devices
         self.devices: DeviceService | None = self._new_devices() if devices is not None else None
@@ -82,7 +81,7 @@ class EmbeddedNode:
         self._registration = Registration(config, cluster, self.images, clock, agent.fence, agent.unfence, amounts)
         self._telling: asyncio.TimerHandle | None = None
         self._workers: dict[str, PodWorker] = {}
-        self._orphans: dict[str, set[str]] = {}  # uid -> containers still to die
+        self._orphans = Orphans(agent, runtime, addresses, self._spawn)
         self._adopted: dict[str, list[Adopted]] = {}
         self._is_synced = False
         self._late: dict[str, Pod] | None = None  # pods that came while the node began anew; None: it does not
@@ -147,15 +146,14 @@ class EmbeddedNode:
             self.pod_changed(pod)
         for uid, found in self._adopted.items():
             if uid not in self._workers:
-                self._end_orphan(uid, found)
+                self._orphans.end(uid, found)
         self._adopted.clear()
         self._is_synced = True
 
     def pod_changed(self, pod: Pod) -> None:
         if self.is_lost:
             return
-        if self._missed is not None:
-            self._missed[pod.uid] = (pod, False)
+        if self._partition.misses(pod, is_gone=False):
             return
         worker = self._workers.get(pod.uid)
         if worker is not None:
@@ -171,8 +169,7 @@ class EmbeddedNode:
         self._spawn(self._work(worker))
 
     def pod_gone(self, pod: Pod) -> None:
-        if self._missed is not None:
-            self._missed[pod.uid] = (pod, True)
+        if self._partition.misses(pod, is_gone=True):
             return
         if self._late is not None:
             self._late.pop(pod.uid, None)
@@ -187,20 +184,15 @@ class EmbeddedNode:
 
     def partition(self) -> None:
         """Drill node-partition: the API cannot be reached and nothing is heard of it; what runs here runs on."""
-        if self._gate is None:
-            raise Refusal("NoGate", f"{self.name} cannot be cut off.", "Run the drill on a node of `remuda up`.")
-        if self._missed is None:
-            self._missed = {}
-            self._gate.is_shut = True
+        if self._partition.cut():
             self.agent.isolate(True)
 
     def heal(self) -> None:
         """The end of a partition: what happened meanwhile is caught up with."""
-        if self._gate is None or self._missed is None:
+        missed = self._partition.mend()
+        if missed is None:
             return
-        missed, self._missed = self._missed, None
-        self._gate.is_shut = False
-        for pod, is_gone in missed.values():
+        for pod, is_gone in missed:
             if is_gone:
                 self.pod_gone(pod)
             else:
@@ -232,7 +224,7 @@ class EmbeddedNode:
         self._late = {}
         await self._cancel()
         if is_reboot:
-            await self._end_all(self.runtime.kill, REBOOT_S, told=True)
+            await self._end_all(self.runtime.kill, REBOOT_S, self._container_exited)
         if self.devices is not None:
             await self.devices.stop()
             self.devices = self._new_devices(self.devices.memory())
@@ -244,8 +236,7 @@ class EmbeddedNode:
                 self._take_on(PodWorker(self._site, old.pod, forgotten(old.record)))
         for pod in late.values():
             self.pod_changed(pod)
-        for uid in [uid for uid, waiting in self._orphans.items() if not waiting]:
-            self._spawn(self._bury(uid))
+        self._orphans.resume()
         await self._registration.again()
         self._spawn(self._registration.keep())
         if self.devices is not None:
@@ -265,27 +256,13 @@ class EmbeddedNode:
             await self._end_all(lambda key: self.runtime.stop(key, grace_s), grace_s)
         await self.runtime.close()
 
-    async def _end_all(self, end: Callable[[ContainerKey], None], grace_s: float, *, told: bool = False) -> None:
-        """Of every container, with no worker to start it again; by force what is left after the grace. `told`: the ends go on
-        record and to the agent; otherwise the next start of the node finds them."""
+    async def _end_all(
+        self, end: Callable[[ContainerKey], None], grace_s: float, told: ExitListener | None = None
+    ) -> None:
+        """Of every container, with no worker to start it again."""
         records = [(w.pod.uid, c) for w in self._workers.values() for c in w.record.every]
-        live = {ContainerKey(uid, c.name) for uid, c in records if c.is_live}
-        ended = asyncio.Event()
-
-        def exited(key: ContainerKey, run: int, end: Exit) -> None:
-            if told:
-                self._container_exited(key, run, end)
-            live.discard(key)
-            if not live:
-                ended.set()
-
-        self.runtime.on_exit(exited)
-        for key in tuple(live):
-            end(key)
-        if not await _within(grace_s, ended, live):
-            for key in tuple(live):
-                self.runtime.kill(key)
-            await _within(grace_s, ended, live)
+        live = [ContainerKey(uid, c.name) for uid, c in records if c.is_live]
+        await end_all(self.runtime, live, end, grace_s, told)
         self.runtime.on_exit(self._container_exited)
 
     def lose(self) -> None:
@@ -343,29 +320,11 @@ class EmbeddedNode:
         if worker is not None:
             worker.container_exited(key.container, run, end)
         elif key.uid in self._orphans:
-            waiting = self._orphans[key.uid]
-            waiting.discard(key.container)
-            if not waiting:
-                self._spawn(self._bury(key.uid))
+            self._orphans.exited(key)
         else:  # found alive, and ended before its pod was
             found = self._adopted.get(key.uid, [])
             ended = [msgspec.structs.replace(a, exit=end) if (a.key, a.run) == (key, run) else a for a in found]
             self._adopted[key.uid] = ended
-
-    def _end_orphan(self, uid: str, found: list[Adopted]) -> None:
-        """Its pod was removed while nobody was here: devices and processes must not outlive it."""
-        live = {a.key.container for a in found if a.exit is None}
-        self._orphans[uid] = live
-        for container in live:
-            self.runtime.kill(ContainerKey(uid, container))
-        if not live:
-            self._spawn(self._bury(uid))
-
-    async def _bury(self, uid: str) -> None:
-        await self.agent.release(uid)
-        self._addresses.release(uid)
-        self.runtime.forget(uid)
-        self._orphans.pop(uid, None)
 
     # --- devices ------------------------------------------------------------------------------------------------------
 
@@ -417,14 +376,3 @@ class EmbeddedNode:
         for worker in ending:
             await worker.gone.wait()
         return bool(ending)
-
-
-async def _within(seconds: float, ended: asyncio.Event, live: set[ContainerKey]) -> bool:
-    if not live:
-        return True
-    try:
-        async with asyncio.timeout(seconds):
-            await ended.wait()
-    except TimeoutError:
-        return False
-    return True

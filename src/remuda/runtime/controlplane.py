@@ -19,6 +19,7 @@ from remuda.controllers.incidents import WORKERS as INCIDENT_WORKERS
 from remuda.controllers.incidents import IncidentController
 from remuda.controllers.notices import NoticeController
 from remuda.controllers.policies import PolicyController
+from remuda.controllers.quarantine_taints import TaintController
 from remuda.controllers.remedies import WORKERS as REMEDY_WORKERS
 from remuda.controllers.remedies import RemedyController
 from remuda.controllers.remedy_table import RemedyTable
@@ -65,6 +66,7 @@ class ControlPlane:
         self._remedied: WorkQueue[str] = WorkQueue(jitter=chance.random)
         self._policies: WorkQueue[str] = WorkQueue(jitter=chance.random)
         self._rollouts: WorkQueue[str] = WorkQueue(jitter=chance.random)
+        self._tainted: WorkQueue[str] = WorkQueue(jitter=chance.random)
         view = self.view
         self._events = EventRecorder(cluster, clock)
         self.scheduler = Scheduler(
@@ -101,8 +103,11 @@ class ControlPlane:
             self.remedy_table,
             self._remedied,
             events=self._events.source("remuda-remedies"),
-            taints=TaintRules(cluster) if form is not None else None,  # the embedded cluster has no claims
         )
+        self.taints: TaintController | None = None
+        if form is not None:  # the embedded cluster has no claims
+            told = self._events.source("remuda-remedies")
+            self.taints = TaintController(view, self._tainted, TaintRules(cluster), events=told)
         self.policies = PolicyController(
             cluster, view, self.remedy_table, self._policies, events=self._events.source("remuda-remedies")
         )
@@ -137,6 +142,9 @@ class ControlPlane:
             group.create_task(curing, name="remedies")
             group.create_task(run_controller("policies", self._policies, self.policies, self._clock), name="policies")
             group.create_task(run_controller("rollouts", self._rollouts, self.rollouts, self._clock), name="rollouts")
+            if self.taints is not None:
+                self.taints.begin()
+                group.create_task(run_controller("taints", self._tainted, self.taints, self._clock), name="taints")
             judging = run_controller("failure", self._nodes, self.failure, self._clock, WORKERS)
             group.create_task(judging, name="failure")
             watching = run_controller("foreign", self._foreign, self.foreign, self._clock, FOREIGN_WORKERS)

@@ -102,6 +102,11 @@ class EmbeddedCluster(Parts):
         await self.end("control-plane")
 
     def _control_plane(self) -> ControlPlane:
-        # The board belongs to the control plane's side of the link: a new manager starts with an empty one.
+        # The board belongs to the control plane's side of the link: a new manager starts with an empty one, and is told by the
+        # agents what they remember. They are in this process, and theirs would be a copy.
+        past = self.board.past()
         self.board.clear()
-        return ControlPlane(self._manager_api(self.api), self.board, self._clock, chance=self._chance)
+        control = ControlPlane(self._manager_api(self.api), self.board, self._clock, chance=self._chance)
+        for told in past:
+            self.board.recall(told)
+        return control

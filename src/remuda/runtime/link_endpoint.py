@@ -27,7 +27,7 @@ from remuda.kube.backoff import Backoff
 from remuda.kube.cluster import Cluster
 from remuda.link.client import Connection, LinkClient, dial_tcp
 from remuda.link.identity import TokenReviewer
-from remuda.link.progress import Heartbeat, ProgressBoard
+from remuda.link.progress import MAX_PODS, Heartbeat, ProgressBoard
 from remuda.link.server import Hear, IsOn, LinkServer
 from remuda.runtime.background import running
 
@@ -161,14 +161,21 @@ class Dialler:
 
 
 class RelayBoard(ProgressBoard):
-    """The agent's board: what launchers report goes on to the manager. `tell` is set when there is a stream."""
+    """The agent's board: what launchers report goes on to the manager. `tell` is set when there is a stream. It remembers the
+    pods that spoke last, for a manager that comes anew."""
 
     def __init__(self) -> None:
         super().__init__()
         self.tell: Callable[[Heartbeat], None] = lambda beat: None
+        self._spoke: dict[str, tuple[str, str]] = {}  # gangs by pod; who was silent longest comes first
 
     def report(self, beat: Heartbeat) -> None:
         super().report(beat)
+        self._spoke.pop(beat.uid, None)
+        self._spoke[beat.uid] = (beat.namespace, beat.gang)
+        if len(self._spoke) > MAX_PODS:
+            uid = next(iter(self._spoke))
+            self.forget_pod(*self._spoke.pop(uid), uid)
         self.tell(beat)
 
 
@@ -187,7 +194,7 @@ async def link_dialled(
     def token() -> str:
         return Path(token_file).read_text(encoding="ascii").strip()  # anew each time: the kubelet renews it
 
-    client = LinkClient(node, Dialler(cluster, namespace), token)
+    client = LinkClient(node, Dialler(cluster, namespace), token, past=board.past)
     board.tell = client.beat
     subscribe(client.signal)
     try:

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import structlog
 
-from remuda.agent.agent import Agent, AgentConfig
+from remuda.agent.agent import Agent
 from remuda.agent.backends.fake import FakeBackend
+from remuda.agent.config import AgentConfig
 from remuda.agent.hooks import parse_hooks
 from remuda.agent.orders import OrderRules
 from remuda.api.core_v1 import Pod

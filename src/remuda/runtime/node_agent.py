@@ -2,6 +2,7 @@
 
     <kubelet>/device-plugins/     the plugins' sockets and the kubelet's registry
     <kubelet>/pod-resources/      who has what, read only
+    <pod logs>/                   what containers wrote, read only: its end, for jobs with a rule about it
     <state>/alloc/<devices>/      one directory per allocation, mounted into its container
     <state>/bin/                  the launcher, mounted into containers
     <state>/agent.token           which agent this is; a newer one writes its own, and this one steps aside
@@ -27,10 +28,11 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from remuda.agent.agent import DP, HEALTH_ONLY, Agent, AgentConfig
+from remuda.agent.agent import Agent
 from remuda.agent.backend import DeviceBackend
 from remuda.agent.backends.choose import NodeConfig, open_sources
 from remuda.agent.backends.fake import FakeBackend
+from remuda.agent.config import DP, HEALTH_ONLY, AgentConfig
 from remuda.agent.hooks import parse_hooks
 from remuda.agent.lateness import watch_lateness
 from remuda.agent.lease import AgentLease
@@ -84,6 +86,7 @@ class NodeAgentConfig(msgspec.Struct, frozen=True):
     link_token: str = TOKEN_FILE  # no such file: no stream, everything goes through the API
     report_timeouts: dict[str, float] = {}
     cdi_dir: str = ""
+    pod_logs: str = "/var/log/pods"
     allow_hooks: tuple[str, ...] = ()
     reboot_command: str = ""
     confirm_count: bool = False
@@ -151,6 +154,7 @@ def agent_config(config: NodeAgentConfig) -> AgentConfig:
         report_timeout_s=config.report_timeout_s,
         report_timeouts={device: limit for device, limit in config.report_timeouts.items() if device},
         cdi_dir=config.cdi_dir,
+        pod_logs=config.pod_logs,
         confirm_count=config.confirm_count,
         rules=OrderRules(parse_hooks(config.allow_hooks), tuple(shlex.split(config.reboot_command))),
     )

@@ -138,7 +138,7 @@ async def _stream(
     node: str, board: RelayBoard, machines: Machines, state: StateDir, secret: str
 ) -> AsyncIterator[None]:
     token = functools.partial(node_token, secret, node)
-    client = LinkClient(node, dial_unix(str(state.link_socket)), token, jitter=random.random)
+    client = LinkClient(node, dial_unix(str(state.link_socket)), token, past=board.past, jitter=random.random)
     board.tell = client.beat
     machines.backends[node].subscribe(client.signal)
     async with running(client.run(), f"link-{node}"):

@@ -23,8 +23,9 @@ from remuda.api.names import (
     ANNOTATION_DEVICES,
     LABEL_GANG,
 )
-from remuda.core.failure.rejections import held_back_until, owner_key
-from remuda.core.placement.gang import Assignment, PlacementPlan, PodAsk, plan_in_steps
+from remuda.core.failure.rejections import PLACED, PLACED_WORDS, held_back_until, is_marked, owner_key
+from remuda.core.placement.asks import Assignment, PodAsk
+from remuda.core.placement.gang import PlacementPlan, plan_in_steps
 from remuda.core.placement.reserving import Reservation
 from remuda.core.placement.snapshot import Snapshot, build_snapshot
 from remuda.core.placement.waiting import created_at, gather_gangs
@@ -158,7 +159,10 @@ class Scheduler:
         ask = assignment.pod
         self._assumed[ask.uid] = (assignment.node, assignment.devices)
         annotations = {ANNOTATION_DEVICES: ",".join(assignment.devices)}
+        pod = self._pods.get(ask.name, ask.namespace)
         try:
+            if pod is not None and pod.uid == ask.uid and is_marked(pod):
+                await self._mark_placed(pod)
             await self._cluster.bind(
                 ask.name, ask.namespace, Binding(assignment.node, ObjectMeta(uid=ask.uid, annotations=annotations))
             )
@@ -170,11 +174,19 @@ class Scheduler:
             self._assumed.pop(ask.uid, None)
             raise
         else:
-            pod = self._pods.get(ask.name, ask.namespace)
             if pod is not None and pod.uid == ask.uid:
                 held = f" with {', '.join(assignment.devices)}" if assignment.devices else ""
                 text = f"Successfully assigned {ask.namespace}/{ask.name} to {assignment.node}{held}"
                 self._events.normal(pod, "Scheduled", text)
+
+    async def _mark_placed(self, pod: Pod) -> None:
+        """Before it is bound: afterwards its node may have refused it, and its owner's controller judged that, already."""
+        old = pod.status.conditions
+        new = with_condition(old, PLACED, True, "Placed", PLACED_WORDS, to_time(self._clock()))
+        if new is not old:
+            patch = {"status": {"conditions": [to_wire(c) for c in new]}}
+            when = Preconditions(uid=pod.uid)
+            await self._cluster.patch(Pod, pod.name, patch, pod.namespace, subresource="status", when=when)
 
     async def _refuse(self, ask: PodAsk, refusal: Refusal, now: float) -> None:
         pod = self._pods.get(ask.name, ask.namespace)

@@ -27,8 +27,12 @@ def a_body(**spec: Any) -> dict[str, Any]:
         (a_body(spares="two"), "InvalidField", "`spec.spares`"),
         (a_body(roles={}), "InvalidField", "`spec.roles`"),
         (a_body(roles=[{"replicas": 8.5}]), "InvalidField", "`spec.roles[0].replicas`: expected `int`, got `float`"),
-        (a_body(roles=[{"replicas": True}]), "InvalidField", "Write a value of type int."),
+        (a_body(roles=[{"replicas": True}]), "InvalidField", "Write a whole number."),
         (a_body(spares=None), "InvalidField", "`spec.spares`"),
+        (a_body(failure={"rules": [{"name": 7}]}), "InvalidField", "Write text, in quotes."),
+        (a_body(failure={"rules": [{"exitCodes": "3"}]}), "InvalidField", "Write a list."),
+        (a_body(failure={"deviceFailed": "Maybe"}), "InvalidField", "Write one of: Cheapest, Ignore, RestartInPlace"),
+        (a_body(failure={"rules": [{"charge": "x"}]}), "InvalidField", "Write one of: code, device, infra, hang"),
         ({**a_body(), "metadata": {"name": "j", "lables": {}}}, "UnknownField", "Did you mean `labels`?"),
         (
             a_body(roles=[{"template": {"metadata": {"anotations": {}}}}]),

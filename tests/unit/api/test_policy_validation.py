@@ -70,6 +70,11 @@ BAD: dict[str, tuple[JsonObject, str, str]] = {
         "InvalidHook",
         "spec.ladders[0].rungs[0].hook.command",
     ),
+    "a command with something to fill in": (
+        {"ladders": hooked(command=["/opt/recycle", "--node={node}"])},
+        "InvalidHook",
+        "spec.ladders[0].rungs[0].hook.command",
+    ),
     "an object of no kind": (
         {"ladders": hooked(object={"apiVersion": "v1"})},
         "InvalidHook",
@@ -140,7 +145,7 @@ def test_a_policy_that_says_everything_passes() -> None:
                     PROBE,
                     {"action": "reset", "attempts": 2},
                     PROBE,
-                    {"action": "reboot", "hook": {"command": ["/usr/sbin/bmc", "cycle"]}},
+                    {"action": "reboot", "hook": {"command": ["/bin/sh", "-c", "bmc ${node} {x}"]}},
                     {"action": "replace"},
                     {
                         "action": "ticket",

@@ -137,6 +137,7 @@ def test_devices_as_a_document(busy: Cli) -> None:
         "container": "",
         "remedy": "",
         "idleSince": None,
+        "idleUtilisation": None,
         "draining": False,
         "resource": "nvidia.com/gpu",
         "uuid": "",

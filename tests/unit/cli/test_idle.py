@@ -25,7 +25,7 @@ def a_holder(name: str, node: int, *devices: str, namespace: str = "default") ->
 
 def resting(node: NodeDevices, since: float, *devices: str) -> NodeDevices:
     rows = [
-        msgspec.structs.replace(row, idle_since=at(since)) if row.id in devices else row
+        msgspec.structs.replace(row, idle_since=at(since), idle_utilisation=0.02) if row.id in devices else row
         for row in node.observed.devices
     ]
     return msgspec.structs.replace(node, observed=msgspec.structs.replace(node.observed, devices=rows))
@@ -56,9 +56,9 @@ def idling(tmp_path: Path) -> Cli:
 
 def test_the_table_says_who_since_when_what_it_cost_and_what_comes(idling: Cli) -> None:
     lines = idling.run("idle").out.splitlines()
-    assert lines[0].split() == ["POD", "NODE", "IDLE", "SINCE", "GPU-HOURS", "COST", "POLICY", "NEXT"]
+    assert lines[0].split() == ["POD", "NODE", "IDLE", "BUSY", "SINCE", "GPU-HOURS", "COST", "POLICY", "NEXT"]
     notebook = next(line for line in lines if "notebook" in line)
-    assert all(word in notebook for word in ("node-01", "2/2", "4.0", "10.00", "default", "Warn in 1h"))
+    assert all(word in notebook for word in ("node-01", "2/2", "2%", "4.0", "10.00", "default", "Warn in 1h"))
     server = next(line for line in lines if "server" in line)
     assert all(word in server for word in ("1/2", "nothing: partly used"))
     assert not any("trainer" in line for line in lines)
@@ -73,6 +73,7 @@ def test_as_a_document(idling: Cli) -> None:
         "node": "node-01",
         "devices": ["gpu-0", "gpu-1"],
         "held": 2,
+        "utilisation": 0.02,
         "since": "",
         "gpuHours": 4.0,
         "cost": 10.0,

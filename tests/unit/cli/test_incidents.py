@@ -17,7 +17,7 @@ from remuda.api.incidents import (
     RemedyRecord,
 )
 from remuda.api.training import Cause, Remedy
-from remuda.cli.incidentview import remedy_words, render_incident, timeline
+from remuda.cli.incidentview import remedy_words, render_incident, render_incidents, state_words, timeline
 from tests.builders.incidents import T0, Book, a_device_pod, a_gang, a_recovery, a_sight, a_verdict, at
 from tests.unit.cli.scenes import Cli, text_of
 
@@ -72,8 +72,24 @@ def test_one_line_each_newest_first(cli: Cli) -> None:
     assert lines[0].split() == ["NAME", "AGE", "WHERE", "REASON", "STATE", "REMEDY", "GPU-H"]
     assert lines[1].startswith(GANG)
     assert "Cured" in lines[1]
-    for piece in (DEVICE, "1h00m", "rank 1 job-worker-1 @ node-1/gpu-0", "Xid79", "Open", "reset failed", "0.50"):
+    pieces = (
+        DEVICE,
+        "1h00m",
+        "rank 1 job-worker-1 @ node-1/gpu-0",
+        "Xid79",
+        "Open",
+        "reboot waits for approval",
+        "0.50",
+    )
+    for piece in pieces:
         assert piece in lines[2], lines[2]
+
+
+def test_a_narrow_terminal_cuts_nothing() -> None:
+    lines = text_of(render_incidents(story(), T0 + 3600, 80), 80).splitlines()
+    assert lines[0].split() == ["NAME", "AGE", "REASON", "STATE", "REMEDY"]
+    assert "…" not in "".join(lines)
+    assert any(line.startswith(DEVICE) and "Xid79" in line for line in lines)
 
 
 @pytest.mark.parametrize(
@@ -182,6 +198,13 @@ def test_dismissing_needs_a_reason_and_an_open_incident(cli: Cli) -> None:
     assert found[DEVICE] == "riser swapped"
 
 
+def test_an_open_one_whose_ladder_has_ended_is_shown_as_not_cured() -> None:
+    device = story()[0]
+    assert state_words(device).plain == "Open"
+    owed = msgspec.structs.replace(device.status, outcome=IncidentOutcome.NOT_CURED)
+    assert state_words(msgspec.structs.replace(device, status=owed)).plain == "NotCured"
+
+
 def test_a_healthy_verdict_is_good_news() -> None:
     book = Book()
     book.see_node(a_sight(a_verdict()), 0)
@@ -195,6 +218,7 @@ def test_a_healthy_verdict_is_good_news() -> None:
     [
         ([("reset-1", "reset", "Succeeded"), ("probe-reset-1", "probe", "Succeeded")], "reset ok"),
         ([("probe-1", "probe", "HeldBack")], "probe held back"),
+        ([("probe-1", "probe", "Failed"), ("reboot-1", "reboot", "HeldBack")], "reboot held back"),
         ([("attempt-2", "Fail", "Failed")], "job failed"),
         ([], "-"),
     ],

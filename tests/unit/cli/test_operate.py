@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from remuda.api.codec import to_wire
-from remuda.api.devices import NodeDevices, OrderAnswer
+from remuda.api.devices import NodeDevices, OrderAnswer, QuarantineOrder
 from remuda.api.meta import ObjectMeta
 from remuda.api.remedies import Hook
 from remuda.api.rollouts import NodeRollout, NodeRolloutSpec, NodeRolloutStatus, NodeStep, RolloutPhase, StepPhase
 from remuda.kube.cluster import Cluster
 from remuda.runtime.state import StateDir
+from tests.builders.remedies import incident
 from tests.unit.cli.scenes import Cli, machines
 
 
@@ -98,6 +99,25 @@ def test_a_quarantine_is_lifted_by_word_or_probe_alone(cli: Answering) -> None:
     assert "NotQuarantined" in cli.run("release", "node-01", "gpu-1").err
     cli.run("quarantine", "node-01", "gpu-1", "--why", "it smokes")
     assert cli.run("release", "node-01", "gpu-1").code == 0
+
+
+def test_what_an_open_incident_keeps_out_is_not_released_by_word(tmp_path: Path) -> None:
+    """It would give its order again at the next look."""
+    about = incident(node="node-01", device="gpu-1", name="dev-1")
+    cli = Answering(tmp_path, [*machines(), about])
+    order = QuarantineOrder("Xid48", "It failed.", "remuda", incident="dev-1")
+
+    async def keep_out() -> None:
+        async with cli.connect(StateDir(tmp_path)) as cluster:
+            await cluster.patch(NodeDevices, "node-01", {"quarantine": {"gpu-1": to_wire(order)}})
+
+    asyncio.run(keep_out())
+    refused = cli.run("release", "node-01", "gpu-1")
+    assert refused.code == 2
+    assert refused.err.startswith("error: IncidentOpen: dev-1 keeps gpu-1 of node-01 out until it is cured")
+    assert "gpu-1" in node(cli).quarantine
+    assert cli.run("release", "node-01", "gpu-1", "--after-probe").code == 0
+    assert not node(cli).quarantine
 
 
 def test_devices_says_what_is_done_about_one(tmp_path: Path) -> None:

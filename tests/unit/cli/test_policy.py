@@ -12,10 +12,13 @@ import yaml
 from remuda.api.incidents import Incident, RemedyOutcome, RemedyRecord
 from remuda.api.meta import ObjectMeta
 from remuda.api.names import LABEL_CLIQUE
-from remuda.api.remedies import RemedyPolicy
+from remuda.api.remedies import Mode, PolicySelector, RemedyPolicy
 from remuda.cli.pause import seconds_of
+from remuda.cli.policy import render_policies, render_policy, render_what_if
+from remuda.core.failure.policy import BUILT_IN
+from remuda.core.failure.whatif import Hit, WhatIf
 from tests.builders.remedies import incident, remedy_policy
-from tests.unit.cli.scenes import NOW, Cli, a_node, devices_of_node, machines, pods
+from tests.unit.cli.scenes import NOW, Cli, a_node, devices_of_node, machines, pods, text_of
 
 MANIFEST = """
 apiVersion: remuda.dev/v1alpha1
@@ -142,7 +145,7 @@ def test_durations(text: str, seconds: float) -> None:
     assert seconds_of(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "soon", "1h soon", "-1h", "0m"])
+@pytest.mark.parametrize("text", ["", "soon", "1h soon", "-1h", "0m", "99999999999999h", "9" * 400])
 def test_what_is_no_duration(cli: Cli, text: str) -> None:
     assert "InvalidDuration" in cli.run("pause", "--for", text or " ").err
 
@@ -165,6 +168,16 @@ def test_approve_and_deny_say_it_to_the_remedy_that_waits(tmp_path: Path) -> Non
     result = cli.run("approve", about.name, "probe-1")
     assert (result.code, "NotWaiting" in result.err) == (2, True)
     assert "IncidentNotFound" in cli.run("approve", "dev-node-02-gpu-3").err
+
+
+def test_a_part_of_a_domain_waits_for_an_operators_word_too(tmp_path: Path) -> None:
+    about = waiting(("probe-1", RemedyOutcome.FAILED))
+    part = RemedyRecord("reboot-1", "reboot", outcome=RemedyOutcome.HELD_BACK, reason="PartOfDomain")
+    full = RemedyRecord("reset-1", "reset", outcome=RemedyOutcome.HELD_BACK, reason="PoolLimit")
+    status = msgspec.structs.replace(about.status, remedies=[*about.status.remedies, full, part])
+    cli = Cli(tmp_path, [msgspec.structs.replace(about, status=status)])
+    assert "reboot-1" in cli.run("approve", about.name).out
+    assert "NotWaiting" in cli.run("approve", about.name, "reset-1").err, "a limit is not an operator's to lift so"
 
 
 def test_nothing_to_approve(tmp_path: Path) -> None:
@@ -201,3 +214,44 @@ def test_pause_names_each_policy_once(cli: Cli) -> None:
 def test_approve_takes_the_beginning_of_a_name(tmp_path: Path) -> None:
     about = waiting(("reset-1", RemedyOutcome.WAITING))
     assert Cli(tmp_path, [about]).run("approve", "dev-node").out == f"Approved: reset-1 of {about.name}\n"
+
+
+def test_the_beginning_of_several_names_is_no_name(tmp_path: Path) -> None:
+    result = Cli(tmp_path, [incident(name="dev-node-1"), incident(name="dev-node-2")]).run("approve", "dev-node")
+    assert result.code == 2
+    found = "error: AmbiguousName: 2 incidents begin with `dev-node`. There are: dev-node-1, dev-node-2.\n"
+    assert result.err == found
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (b"\xa6\x00", "error: InvalidYaml: {file} is not UTF-8 text. Give a YAML file.\n"),
+        (None, "error: FileNotReadable: {file} cannot be read: no such file or directory. Check the path after -f.\n"),
+    ],
+)
+def test_a_file_that_is_none(cli: Cli, tmp_path: Path, text: bytes | None, line: str) -> None:
+    file = tmp_path / "policy.yaml"
+    if text is not None:
+        file.write_bytes(text)
+    assert cli.run("apply", "-f", str(file)).err == line.format(file=file)
+
+
+def test_narrow_terminals_cut_nothing() -> None:
+    long = remedy_policy(
+        "h100-training", mode=Mode.APPROVE, selector=PolicySelector(["NVIDIA-H100*"], {"pool": "training"})
+    )
+    hit = Hit(
+        "probe-1", ("node-03",), ("node-03/gpu-2",), ("default/my-job-worker-4",), ("default",), "an order to the agent"
+    )
+    shown = [
+        render_policies([long, BUILT_IN], NOW, 80),
+        render_policy(BUILT_IN, NOW),
+        render_what_if(
+            WhatIf("default", Mode.AUTO, "Xid79", "RebootNode", "RebootNode", hits=(hit,)), "node-03", "gpu-2", "xid-79"
+        ),
+    ]
+    for renderable in shown:
+        text = text_of(renderable, 80)
+        assert "…" not in text
+        assert max(map(len, text.splitlines())) <= 80

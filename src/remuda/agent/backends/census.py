@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from remuda.agent.backend import unknown_device
-from remuda.agent.backends.identity import Assignment, IdMap, Seen, assign, device_id, load_ids, save_ids
+from remuda.agent.backends.identity import Assignment, IdMap, Seen, assign, device_id, load_ids, row_of, save_ids
 from remuda.agent.backends.slices import slice_row, whole_row
 from remuda.api.devices import ObservedDevice
 
@@ -87,18 +87,7 @@ class Census:
         return self.slice(number, piece).id if piece is not None else device_id(number)
 
     def whole(self, number: int) -> ObservedDevice:
-        seen = self.ids.devices[number]
-        return ObservedDevice(
-            id=device_id(number),
-            type=seen.type or _UNKNOWN_TYPE,
-            index=number,
-            memory_bytes=seen.memory_bytes,
-            numa=seen.numa,
-            uuid=seen.uuid,
-            pci=seen.pci,
-            nic=seen.nic,
-            resource=self._resource,
-        )
+        return row_of(number, self.ids.devices[number], self._resource, _UNKNOWN_TYPE)
 
     def slice(self, number: int, piece: Mapping[str, Any]) -> ObservedDevice:
         return slice_row(self.whole(number), piece["profile"], piece["start"], piece["uuid"], piece["memory"])

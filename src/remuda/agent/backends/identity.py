@@ -21,6 +21,7 @@ from pathlib import Path
 import msgspec
 import structlog
 
+from remuda.api.devices import ObservedDevice
 from remuda.core.devices.machine import DEVICE_PREFIX
 
 log = structlog.get_logger(__name__)
@@ -36,6 +37,21 @@ class Seen(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     numa: int = 0
     nic: str = ""
     minor: int = -1  # of its file under /dev
+
+
+def row_of(number: int, seen: Seen, resource: str, type: str = "") -> ObservedDevice:
+    """The whole device under its number. `type`: what it is called when the driver does not say."""
+    return ObservedDevice(
+        id=device_id(number),
+        type=seen.type or type,
+        index=number,
+        memory_bytes=seen.memory_bytes,
+        numa=seen.numa,
+        uuid=seen.uuid,
+        pci=seen.pci,
+        nic=seen.nic,
+        resource=resource,
+    )
 
 
 class IdMap(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):

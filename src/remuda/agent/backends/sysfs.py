@@ -20,7 +20,7 @@ import msgspec
 import structlog
 
 from remuda.agent.backend import NodeFacts, Probe, unknown_device
-from remuda.agent.backends.identity import IdMap, Seen, assign, boot_id, device_id, load_ids, save_ids
+from remuda.agent.backends.identity import IdMap, Seen, assign, boot_id, device_id, load_ids, row_of, save_ids
 from remuda.agent.backends.listeners import Heard, Listeners, real_hardware
 from remuda.agent.backends.presence import tell_presence
 from remuda.agent.backends.resetting import reset_not_supported
@@ -195,17 +195,7 @@ class SysfsBackend(Heard):
 
     def inventory(self) -> Sequence[ObservedDevice]:
         return tuple(
-            ObservedDevice(
-                id=device_id(number),
-                type=seen.type,
-                index=number,
-                memory_bytes=seen.memory_bytes,
-                numa=seen.numa,
-                uuid=seen.uuid,
-                pci=seen.pci,
-                nic=seen.nic,
-                resource=RESOURCES.get(self._vendors.get(seen.pci, ""), RESOURCE_GPU),
-            )
+            row_of(number, seen, RESOURCES.get(self._vendors.get(seen.pci, ""), RESOURCE_GPU))
             for number, seen in self._ids.devices.items()
         )
 

@@ -18,8 +18,9 @@ import msgspec
 from remuda.agent.chosen import ResourceOf, Want, in_order, wants_of
 from remuda.agent.inventory import Inventory, device_of
 from remuda.api.core_v1 import Pod
+from remuda.api.errors import Refusal
 from remuda.api.meta import to_seconds
-from remuda.core.devices.links import Chooser
+from remuda.core.devices.links import Chooser, chooser_named
 
 BestSet = Callable[[Sequence[str], int, Sequence[str]], Sequence[str]]  # free devices, how many, those that must be in
 
@@ -55,6 +56,14 @@ def choose(
             return Choice(ids, f"{pod.namespace}/{pod.name}")
     others = {device_of(device) for _, want in waiting for device in want.chosen}
     return Choice(_best(ask, others, best))
+
+
+def best_for(model: str, inventory: Inventory) -> BestSet:
+    """By the machine's model, if it is known."""
+    try:
+        return linked_best(chooser_named(model), inventory)
+    except Refusal:
+        return lowest
 
 
 def linked_best(chooser: Chooser, inventory: Inventory) -> BestSet:

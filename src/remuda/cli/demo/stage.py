@@ -37,7 +37,7 @@ from remuda.cli.demo.screen import Scene, render_recoveries, render_scene, rende
 from remuda.cli.demo.submit import NotSubmitted, Submit, by_api, by_kubectl
 from remuda.cli.incidents import chosen
 from remuda.cli.incidentview import render_incidents
-from remuda.cli.output import show
+from remuda.cli.output import make_console, show
 from remuda.core.failure.slow_ranks import SOURCE
 from remuda.node.logs import find_sections, read_section
 from remuda.runtime.config import RACK_LABEL, ClusterConfig
@@ -161,12 +161,14 @@ class Demo:
         self._check(problems, "no spare was left, so a new pod took over in the same rack; a fresh spare is parked")
 
     async def _device_slow(self) -> None:
-        self._say(
-            f"(d) a GPU of rank 6 becomes {SLOWER:g} times slower; of the rank's four it is the one with a degraded link"
-        )
+        self._say(f"(d) a GPU of rank 6 becomes {SLOWER:g} times slower")
         before = self._before()
         victim = before.job.status.members[6]
         node, device = victim.node, victim.devices[2]
+        self._note(
+            f"injected: {device} of {node} works {SLOWER:g} times slower, and reports a narrow PCIe link (pcie-degraded). The "
+            f"rank's speed alone tells that one of its {GPUS} GPUs is slow; the link tells which"
+        )
         await self._drill(DrillKind.DEVICE_FAIL, node=node, device=device, code="pcie-degraded")
         await self._drill(DrillKind.DEVICE_SLOW, node=node, device=device, factor=SLOWER)
         began = self._step()
@@ -346,7 +348,7 @@ class Demo:
             f"{job.status.interruptions} interruptions; GPU-seconds lost by cause: {lost}"
         )
         self._console.print("\n$ remuda incidents", highlight=False)
-        show(render_incidents(self._incidents(), time.time()))
+        show(render_incidents(self._incidents(), time.time(), make_console().width))
         self._console.print(NEXT, highlight=False)
 
 

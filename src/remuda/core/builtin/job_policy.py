@@ -22,10 +22,11 @@ class Verdict(msgspec.Struct, frozen=True):
     message: str = ""
 
 
-def judge(job: Job, pod: Pod) -> Verdict:
+def judge(job: Job, pod: Pod, *, is_spent: bool = False) -> Verdict:
+    """`is_spent`: its nodes have refused the Job's pods so often that it pays for the next ones itself."""
     if pod.status.phase != "Failed":
         return Verdict()  # deleted before it could say why
-    if is_rejection(pod):
+    if is_rejection(pod) and not is_spent:
         return Verdict(IGNORE)  # its node's doing; kube-controller-manager would count it
     for number, rule in enumerate(job.spec.pod_failure_policy.get("rules") or ()):
         why = _exit_code(rule, pod) if rule.get("onExitCodes") else _condition(rule, pod)

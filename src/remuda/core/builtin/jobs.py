@@ -22,6 +22,7 @@ from remuda.core.builtin.indexes import format_indexes, parse_indexes
 from remuda.core.builtin.job_pods import delay_left, failures_of_index, new_pod
 from remuda.core.builtin.job_policy import COUNT, FAIL_INDEX, FAIL_JOB, IGNORE, Verdict, index_of, judge, success_rule
 from remuda.core.builtin.pod_state import is_active, is_ready, is_terminating
+from remuda.core.failure.rejections import is_rejection, is_spent
 
 BURST = 500
 COMPLETE, FAILED, SUSPENDED = "Complete", "Failed", "Suspended"
@@ -102,6 +103,7 @@ def _count(job: Job, pods: tuple[Pod, ...]) -> Tally:
     completed = parse_indexes(status.completed_indexes, completions)
     bad = parse_indexes(status.failed_indexes, completions)
     fatal: Verdict | None = None
+    pays = is_spent(job, filter(is_rejection, pods))
     done = status.succeeded + len(listed.succeeded) - len(succeeded)
     lost = status.failed + len(listed.failed) - len(failed)
     for pod in sorted(pods, key=lambda p: p.name):
@@ -114,7 +116,7 @@ def _count(job: Job, pods: tuple[Pod, ...]) -> Tally:
             elif index is not None and (completions is None or index < completions):
                 completed.add(index)
             continue
-        verdict = judge(job, pod)
+        verdict = judge(job, pod, is_spent=pays)
         if verdict.action == FAIL_JOB:
             fatal = fatal or verdict
         if verdict.action == IGNORE:

@@ -22,6 +22,13 @@ class Quiet(msgspec.Struct, frozen=True):
 
     since: float | None = None
     is_idle: bool = False
+    busy: float = 0.0  # sum of the samples since then
+    samples: int = 0
+
+    @property
+    def utilisation(self) -> float | None:
+        """The mean of the samples that made it idle; None when there are none."""
+        return round(self.busy / self.samples, 4) if self.samples else None
 
 
 def sampled(before: Quiet, share: float | None, is_held: bool, now: float, rule: IdleRule) -> Quiet:
@@ -32,4 +39,4 @@ def sampled(before: Quiet, share: float | None, is_held: bool, now: float, rule:
     if share > (rule.high if before.since is not None else rule.low):
         return Quiet()
     since = before.since if before.since is not None else now
-    return Quiet(since, before.is_idle or now - since >= rule.after_s)
+    return Quiet(since, before.is_idle or now - since >= rule.after_s, before.busy + share, before.samples + 1)

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from remuda.api.meta import to_time
+from remuda.api.meta import to_seconds, to_time
 from remuda.api.remedies import Breaker, BreakerStatus
 from remuda.core.failure.limits import bound
 
@@ -82,6 +82,15 @@ def watch_of(breaker: Breaker, failures: Iterable[Failed], pool: int, now: float
     for failed in sorted(msgspec.structs.replace(f, at=min(f.at, now)) for f in failures if f.at <= now + AHEAD_S):
         watch.add(failed)
     return watch
+
+
+def remembered(status: BreakerStatus, before: BreakerStatus, now: float) -> BreakerStatus:
+    """What a policy's status says. One that has closed says when it was open: `before` is all that knows it, and whoever was told
+    that it opened is owed the other half."""
+    if status.open or before.since is None:
+        return status
+    closed = before.closes_at if before.closes_at is not None and to_seconds(before.closes_at) <= now else to_time(now)
+    return BreakerStatus(since=before.since, closes_at=closed)
 
 
 def breaker_of(breaker: Breaker, failures: Iterable[Failed], pool: int, now: float) -> BreakerStatus:

@@ -3,8 +3,9 @@
 Faults of devices are independent; faults of what devices share are not. When `at_least` nodes of one domain (rack, NVLink
 domain, power feed, any `topology.remuda.dev/` label) fail within `window_s`, and the share of the domain's nodes that did is far
 above the share elsewhere, the domain is *suspect*. Within a node the same holds of devices on one switch, and of all its
-devices. Of domains that explain the same failures the one that explains most of them, most completely, is named: a feed of two
-racks that lost both, the rack when only one of its racks fell.
+devices, also when they did not fail but are held back alike: by a power cap, by heat. Of domains that explain the same failures
+the one that explains most of them, most completely, is named: a feed of two racks that lost both, the rack when only one of its
+racks fell.
 
 The cost is that of the domains failures fell into (`RecentFailures`), never the cluster's. Nothing here cannot be read again from
 the API, so a new manager finds the same suspects.
@@ -18,7 +19,7 @@ import msgspec
 
 from remuda.api.devices import Signal
 from remuda.api.meta import to_time
-from remuda.core.failure.recent import NODE, NVLINK, SWITCH, TOPOLOGY, DeviceFailure, RecentFailures
+from remuda.core.failure.recent import HELD_BACK, NODE, NVLINK, SWITCH, TOPOLOGY, DeviceFailure, RecentFailures
 from remuda.core.failure.recent import WINDOW_S as WINDOW_S
 
 LABEL_RACK = "topology.remuda.dev/rack"
@@ -118,6 +119,8 @@ def _inside(
 ) -> tuple[float, DomainSuspect] | None:
     """The same of the devices of one switch, or of one node."""
     count = recent.devices_on(domain)
+    if not count:
+        return None  # it reports none any more: there is nothing left of which they were most
     runs = (run for run in _runs(failures, recent, lambda f: f.device) if len({f.device for f in run}) > MOST * count)
     together = next(runs, None)
     if together is None:
@@ -132,6 +135,10 @@ def _inside(
     if is_switch:
         text = f"{within} on one switch of {node} failed {seconds}: look at the switch before the devices."
         reason = NVSWITCH_FAILED
+    elif all(f.scope == HELD_BACK for f in together):
+        why = ", ".join(sorted({f.reason for f in together}))
+        text = f"{within} of {node} were held back {seconds} ({why}): look at its power and cooling before the devices."
+        reason = "NodeSuspect"
     else:
         text = f"{within} of {node} failed {seconds}: look at its board, power and driver before the devices."
         reason = "NodeSuspect"

@@ -7,6 +7,7 @@ A policy (`RemedyPolicy.spec.idle`) names a time. When a pod has been idle for s
 is all with action Warn. With Reclaim it is taken off its devices GRACE_S after it was told, unless it uses them by then: a
 TrainingJob is suspended, other pods are evicted (PodDisruptionBudgets are honoured). Never touched: exempt namespaces,
 kube-system, spares (they wait for their turn), and a TrainingJob that is not running or is writing a checkpoint just then.
+A policy that only observes takes nobody off, and neither does one that is paused, until the pause ends.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from remuda.api.core_v1 import Pod
 from remuda.api.devices import NodeDevices, ObservedDevice
 from remuda.api.meta import Condition, OwnerReference, to_seconds, to_time
 from remuda.api.names import ANNOTATION_SPARE
-from remuda.api.remedies import Idle, RemedyPolicy
+from remuda.api.remedies import Idle, Mode, RemedyPolicy, RemedyPolicySpec
 from remuda.api.training import TrainingJob
 from remuda.core.failure.holding import held_on
 from remuda.core.failure.policy import policy_for
@@ -41,6 +42,7 @@ class IdlePod(msgspec.Struct, frozen=True, kw_only=True):
     held: int
     idle: tuple[str, ...]
     since: float | None
+    utilisation: float | None  # of the idle ones, when they were found so
     idle_gpu_hours: float
     cost: float = 0.0
     policy: str = ""
@@ -90,16 +92,19 @@ def _judged(
 ) -> IdlePod:
     rule = policy.spec.idle
     idle = [(row.id, to_seconds(row.idle_since)) for row in held if row.idle_since is not None]
+    told = [row.idle_utilisation for row in held if row.idle_since and row.idle_utilisation is not None]
+    shares = [min(1.0, max(0.0, share)) for share in told]
     hours = sum(max(0.0, now - since) for _, since in idle) / 3600
     since = max(since for _, since in idle) if len(idle) == len(held) else None
     exempt = _exempt(pod, rule, job_of, now, partly=since is None)
-    step, at = ("", None) if exempt or since is None else _next(pod, rule, since)
+    step, at = ("", None) if exempt or since is None else _next(pod, policy.spec, since)
     return IdlePod(
         pod=pod,
         node=node,
         held=len(held),
         idle=tuple(sorted(device for device, _ in idle)),
         since=since,
+        utilisation=sum(shares) / len(shares) if shares else None,
         idle_gpu_hours=hours,
         cost=hours * rule.gpu_hour_price,
         policy=policy.name,
@@ -130,13 +135,15 @@ def _exempt(pod: Pod, rule: Idle, job_of: JobOf, now: float, *, partly: bool) ->
     return ""
 
 
-def _next(pod: Pod, rule: Idle, since: float) -> tuple[str, float | None]:
+def _next(pod: Pod, spec: RemedyPolicySpec, since: float) -> tuple[str, float | None]:
+    rule, pause = spec.idle, spec.pause
     told = find_condition(pod.status.conditions, DEVICE_IDLE)
     if told is None or told.status != "True" or told.last_transition_time is None:
         return "Warn", since + rule.after_seconds
-    if rule.action != RECLAIM:
+    if rule.action != RECLAIM or spec.mode is Mode.OBSERVE or (pause is not None and pause.until is None):
         return "", None
-    return RECLAIM, to_seconds(told.last_transition_time) + GRACE_S
+    ends = to_seconds(pause.until) if pause is not None and pause.until is not None else 0.0
+    return RECLAIM, max(to_seconds(told.last_transition_time) + GRACE_S, ends)
 
 
 def plan_idle(idle: Sequence[IdlePod], pods: Sequence[Pod], now: float) -> IdlePlan:
@@ -162,7 +169,8 @@ def plan_idle(idle: Sequence[IdlePod], pods: Sequence[Pod], now: float) -> IdleP
                 reclaim.append((pod, f"{text}."))
             waits.append(10.0)
         else:
-            why = f"{text}: {found.idle_gpu_hours:.1f} GPU-hours so far."
+            used = f" ({found.utilisation:.0%} busy)" if found.utilisation is not None else ""
+            why = f"{text}{used}: {found.idle_gpu_hours:.1f} GPU-hours so far."
             tell.append((pod, with_condition(pod.status.conditions, DEVICE_IDLE, True, "HeldUnused", why, at), why))
             waits.append(GRACE_S)
     still = {found.pod.uid for found in idle if found.since is not None}

@@ -2,8 +2,9 @@
 
 An incident is closed only on something verified: the subject was well for long enough (with a ladder: the probe passed and the
 soak is over; without one: `settle` seconds), or is another one now, or an operator said so. *WorkedAround* is for what left the
-cluster; a subject that somebody keeps out of use by order stays open, because its cure is still owed. The remedy controller
-may close an incident too, when its ladder has ended; what it wrote stands.
+cluster; a subject that somebody keeps out of use by order stays open, because its cure is still owed. So does one whose ladder
+has ended, with the outcome *NotCured*, until one of these comes true: closed, nobody would find a device that was swapped, and
+nobody could ask for another probe.
 
 An open incident always says in its message what it waits for.
 """
@@ -97,17 +98,29 @@ def waits_for(incident: Incident, status: IncidentStatus, health: Health, settle
         return f"{what} is well again; closed when it stays so until {end:%H:%M:%S}."
     ladder = find_condition(status.conditions, "Ladder")
     if ladder is not None and ladder.status == "False":
-        return f"{head} {ladder.message} Waits for an operator to replace it, to ask for another probe, or to dismiss this."
-    last = next((r for r in reversed(status.remedies) if not is_workload_key(r.key)), None)
-    if last is not None and last.outcome is RemedyOutcome.WAITING:
-        return f"{head} Waits for an operator's yes to {last.key}."
-    if last is not None and last.outcome is RemedyOutcome.HELD_BACK:
-        return f"{head} {last.key} is held back: {last.message or last.reason}"
-    if last is not None and last.outcome is RemedyOutcome.OBSERVED:
-        return f"{head} The policy only observes: {last.key} would be taken. Waits for an operator."
+        ask = ", to ask for another probe," if incident.spec.subject.device else ""
+        return f"{head} {ladder.message} Waits for an operator to replace it{ask} or to dismiss this."
+    if ladder is not None and ladder.status == "Unknown":
+        return f"{head} {ladder.message} Waits for it to be well again."
+    if words := next_rung(status):
+        return f"{head} {words}"
     if health.out_by:
         return f"{head} Waits for {health.out_by} to take the order back that keeps it out of use."
     return f"{head} {health.waits or 'Waits for a remedy, or for it to be well again.'}"
+
+
+def next_rung(status: IncidentStatus) -> str:
+    """What the ladder's next rung waits for; "" when it waits for nothing."""
+    last = next((r for r in reversed(status.remedies) if not is_workload_key(r.key)), None)
+    if last is None:
+        return ""
+    if last.outcome is RemedyOutcome.WAITING:
+        return f"Waits for an operator's yes to {last.key}."
+    if last.outcome is RemedyOutcome.HELD_BACK:
+        return f"{last.key} is held back: {last.message or last.reason}"
+    if last.outcome is RemedyOutcome.OBSERVED:
+        return f"The policy only observes: {last.key} would be taken. Waits for an operator."
+    return ""
 
 
 def _under_way(status: IncidentStatus) -> RemedyRecord | None:

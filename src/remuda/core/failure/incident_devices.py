@@ -33,6 +33,7 @@ from remuda.core.failure.incidents import (
 )
 
 BEFORE_S = 600.0  # signals so long before the verdict are part of its story
+_UNTOLD = (DeviceState.HEALTHY, DeviceState.UNKNOWN)  # open nothing
 _FINAL = (IncidentOutcome.DISMISSED, IncidentOutcome.NOT_CURED, IncidentOutcome.WORKED_AROUND)
 
 
@@ -51,6 +52,8 @@ def plan_devices(sight: NodeSight, incidents: Sequence[Incident], now: float, ti
             mine.setdefault(incident.spec.subject.device, []).append(incident)
     for device in [*verdicts, *(d for d in mine if d not in verdicts)]:
         verdict = verdicts.get(device)
+        if device not in mine and verdict is not None and verdict.state in _UNTOLD:
+            continue  # by far the most frequent
         past = incidents_of(mine.get(device, ()), device_subject(sight.name, device))
         standing = next((i for i in past if i.is_open), None)
         if standing is None and verdict is not None and not _is_told_with_parent(verdict, seen, verdicts):

@@ -2,7 +2,8 @@
 
 A suspect domain (`correlation.find_suspects`) gets one incident; those of its members become its parts and name it in
 `partOf`. They stay incidents of their own, because each device still has to be cured; the domain's is over when all of them
-are. A domain is called again only for a failure after that.
+are. A domain is called again only for a failure after that. What is done about a domain is its ladder's to say (by default
+somebody is told, and none of its nodes is recycled for it by itself); the incident's message repeats it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
+from remuda.api.conditions import find_condition
 from remuda.api.incidents import (
     Evidence,
     Incident,
@@ -22,9 +24,10 @@ from remuda.api.incidents import (
 from remuda.api.meta import to_seconds, to_time
 from remuda.api.training import Cause
 from remuda.core.failure.correlation import WINDOW_S, DomainSuspect
-from remuda.core.failure.incident_closing import closed
+from remuda.core.failure.incident_closing import closed, next_rung
 from remuda.core.failure.incident_evidence import with_evidence
 from remuda.core.failure.incidents import IncidentPlan, blank_incident, domain_subject, incident_name, incidents_of
+from remuda.core.failure.rungs import LADDER
 
 _NAMED = 4
 # The best of how its parts ended is how the domain's ended.
@@ -121,7 +124,9 @@ def _concluded(
     if left:
         more = f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
         words = f"Waits for {len(left)} of its {len(parts)} parts to be closed: {', '.join(left[:_NAMED])}{more}."
-        message = f"{status.verdict.message} {words}".strip()
+        ladder = find_condition(status.conditions, LADDER)
+        said = ladder.message if ladder is not None and ladder.status != "True" else next_rung(status)
+        message = " ".join(filter(None, (status.verdict.message, said, words)))
         return status if message == status.message else msgspec.structs.replace(status, message=message)
     outcomes = {p.status.outcome for p in parts}
     outcome = next((o for o in _ENDS if o in outcomes), IncidentOutcome.FALSE_ALARM)

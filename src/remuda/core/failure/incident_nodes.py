@@ -139,6 +139,11 @@ def _look(
     return status, Health(None if troubles else _well_since(status, now), sight.node_uid)
 
 
+def is_well_again(status: IncidentStatus) -> bool:
+    """The node's trouble is over, and the incident only waits whether it stays so."""
+    return any(e.kind == "node" for e in status.evidence) and _newest_trouble(status) is None
+
+
 def _newest_trouble(status: IncidentStatus) -> Evidence | None:
     """The trouble that stood until now; None when its end was noted already."""
     news = [e for e in status.evidence if e.kind == "node"]

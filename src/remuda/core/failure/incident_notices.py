@@ -21,7 +21,7 @@ from remuda.api.incidents import Incident, IncidentOutcome, RemedyOutcome
 from remuda.api.meta import JsonObject, KObject, to_seconds
 from remuda.api.remedies import RemedyPolicy, Webhook
 from remuda.core.failure.incidents import is_workload_key, subject_words
-from remuda.core.failure.rungs import LADDER, ladder_has_ended
+from remuda.core.failure.rungs import LADDER, TOO_EARLY, ladder_has_ended
 
 ANNOTATION = "remuda.dev/notified"
 MAX_AGE_S = 3600.0
@@ -54,7 +54,7 @@ def notices_of(incident: Incident) -> list[Notice]:
         if record.outcome is RemedyOutcome.WAITING:
             ask = f"{record.key} for {record.target or what} waits for approval: {record.message or record.reason}"
             found.append(Notice(f"{WAITING}/{record.key}", WAITING, record.started_at, f"{ask} ({incident.name})"))
-        elif record.outcome is not RemedyOutcome.SKIPPED:
+        elif record.outcome is not RemedyOutcome.SKIPPED and record.reason != TOO_EARLY:
             about = "" if is_workload_key(record.key) or not record.message else f" {record.message}"
             text = f"{what}: {record.key} ({record.action}) {record.outcome.value}.{about} ({incident.name})"
             at = record.ended_at or record.started_at
@@ -73,12 +73,14 @@ def notices_of(incident: Incident) -> list[Notice]:
 
 
 def breaker_notices(policy: RemedyPolicy) -> list[Notice]:
+    """That it opened, or that it has closed again, whichever is the newest."""
     breaker = policy.status.breaker
     if breaker.since is None:
         return []
-    state = "open" if breaker.open else "closed"
-    text = f"Breaker of policy {policy.name} is {state}. {breaker.message}".strip()
-    return [Notice(f"{BREAKER}/{state}/{int(to_seconds(breaker.since))}", BREAKER, breaker.since, text)]
+    state, at = ("open", breaker.since) if breaker.open else ("closed", breaker.closes_at or breaker.since)
+    words = breaker.message if breaker.open else "Remedies go on."
+    text = f"Breaker of policy {policy.name} is {state}. {words}".strip()
+    return [Notice(f"{BREAKER}/{state}/{int(to_seconds(breaker.since))}", BREAKER, at, text)]
 
 
 def due_notices(

@@ -7,7 +7,10 @@ runs on it. So a look that is repeated, by this manager or the next, arrives at 
 
     quarantine -> rung -> probe passes? -> soak (Verifying) -> quarantine lifted
                     |          | no, or a fault in the soak
-                    +----------+-> the next rung ... -> the ladder has ended: somebody is told, the device stays out
+                    +----------+-> the next rung ... -> the ladder has ended: NotCured. Somebody is told, the device stays out
+
+An incident whose ladder has ended stays open, because the cure is still owed: it is over when the subject is well again or
+another one, or when an operator says so. What has no ladder says why in the same condition.
 
 A soak is broken by what was heard *after* the probe. What a rung itself stirs up (a monitor that starts anew and tells
 the old fault again) lies before it and starts nothing. Before every rung the policy is asked: its mode, and the `gate`
@@ -16,18 +19,24 @@ of pause, limits and breaker. They never stand in the way of what is under way, 
 
 from __future__ import annotations
 
+import msgspec
+
 from remuda.api.conditions import find_condition, with_condition
 from remuda.api.devices import DeviceState, QuarantineOrder
 from remuda.api.incidents import IncidentOutcome, IncidentPhase, IncidentStatus, RemedyOutcome, SubjectKind
 from remuda.api.meta import to_seconds, to_time
-from remuda.api.remedies import Action, Ladder, Mode, Rung
+from remuda.api.remedies import Action, Ladder, Rung
+from remuda.core.failure.ladder_admission import admit
 from remuda.core.failure.ladder_case import Case, Step
-from remuda.core.failure.ladder_moves import CURED, GO, NEXT, WAIT, Climber, Move, is_open
+from remuda.core.failure.ladder_climber import CURED, GO, NEXT, Climber, Move, is_open
+from remuda.core.failure.ladder_left import take_over
+from remuda.core.failure.ladder_moves import done, emptied, verified
 from remuda.core.failure.ladder_soak import heard_since, is_still_bad
-from remuda.core.failure.policy import ANY_FAULT, ladder_for, ladders_of
+from remuda.core.failure.policy import ANY_FAULT, BY_JOB, ladder_for, ladders_of
 from remuda.core.failure.rungs import (
     ENDED,
     LADDER,
+    NO_LADDER,
     RECHECK,
     RECYCLES,
     VERIFY_S,
@@ -50,22 +59,26 @@ SILENT_S = 30.0  # between two looks at a soak whose agent says nothing
 BY = "remuda"
 ANY = "Any"  # the reason of the condition for a ladder that waits for `*`
 RECHECKED = "Recheck"
+LEFT = "nothing more; what was begun before ends"
 
 
 def climb(case: Case, now: float) -> Step:
     """What should stand for this incident now."""
     if not case.incident.is_open:
-        keeps = case.incident.status.outcome not in GIVEN_BACK
+        keeps = case.incident.status.outcome not in GIVEN_BACK and not case.is_another
         return Step(case.incident.status, _standing(case) if keeps else None)
     ladder = _ladder(case)
     climber = Climber(case, now)
     stages = stages_of(ladder) if ladder is not None else []
-    move = _walk(climber, stages, now)
+    left = take_over(climber, stages, follows=ladder is None or ladder.when != RECHECKED)
+    move = _stage(climber, left, now) if left is not None else NEXT
+    if move is NEXT:
+        move = _walk(climber, stages, now)
     if ladder is None and not climber.has_begun:
-        return Step(case.incident.status, None)
+        return Step(_without_ladder(case, now), None)
     if move is NEXT:  # nothing is left to try
         move = _recheck(climber, now)
-    status = _status(climber, move, ladder.when if ladder else "None", describe(ladder) if ladder else "", now)
+    status = _status(climber, move, ladder.when if ladder else "None", describe(ladder) if ladder else LEFT, now)
     wants = climber.has_begun and not climber.is_given_back
     return climber.step(status, _order(case, now) if wants else None)
 
@@ -105,17 +118,17 @@ def _stage(climber: Climber, stage: Stage, now: float) -> Move:
         act = records.get(stage.key)
         if act is not None and not is_open(act):
             return NEXT
-        move = _admit(climber, stage)
+        move = admit(climber, stage)
         if move is not GO:
             return move
     if stage.drain_key:
-        move = climber.emptied(stage.drain_key, stage)
+        move = emptied(climber, stage.drain_key, stage)
         if move is not GO:
             return move
         if not climber.has_ended(stage.key):
             climber.keep_empty(climber.targets(rung.action))
-    move = climber.done(
-        stage.key, rung, climber.targets(rung.action), is_waiting_for_device=rung.action not in RECYCLES
+    move = done(
+        climber, stage.key, rung, climber.targets(rung.action), is_waiting_for_device=rung.action not in RECYCLES
     )
     if move is not GO:
         return move
@@ -123,39 +136,10 @@ def _stage(climber: Climber, stage: Stage, now: float) -> Move:
         return NEXT
     probe = stage.verify_key or stage.key
     if stage.verify_key:
-        move = climber.verified(stage)
+        move = verified(climber, stage)
         if move is not GO:
             return move
     return _soaked(climber, probe, now)
-
-
-def _admit(climber: Climber, stage: Stage) -> Move:
-    """Whether a stage that was not begun may be."""
-    case, key, action = climber.case, stage.key, stage.rung.action
-    if (impossible := climber.impossible(stage)) is not None:
-        climber.record(key, stage.rung, impossible[0], impossible[1], impossible[2])
-        return NEXT
-    if case.policy.spec.mode is Mode.OBSERVE:
-        words = f"Policy {case.policy.name} only observes; {action} would be next."
-        climber.record(key, stage.rung, RemedyOutcome.OBSERVED, "ObserveOnly", words)
-        return WAIT
-    said = next((a for a in reversed(case.incident.spec.approvals) if a.remedy == key), None)
-    if said is not None and not said.granted:
-        by = f" by {said.by}" if said.by else ""
-        climber.record(key, stage.rung, RemedyOutcome.REFUSED, "Denied", f"Denied{by}.")
-        return NEXT
-    if case.policy.spec.mode is Mode.APPROVE and said is None:
-        words = f"Policy {case.policy.name} asks first: remuda approve {case.incident.name} {key}"
-        climber.record(key, stage.rung, RemedyOutcome.WAITING, "AwaitingApproval", words)
-        return WAIT
-    targets = climber.targets(action)
-    if climber.disturbs(key, stage.rung, targets) is not GO:
-        return WAIT
-    held = case.gate.held(targets, climber.now) if case.gate is not None and action is not Action.TICKET else None
-    if held is not None:
-        climber.hold_back(key, stage.rung, held)
-        return WAIT
-    return GO if action is Action.TICKET else climber.may_have(key, stage.rung, targets)
 
 
 def _soaked(climber: Climber, probe: str, now: float) -> Move:
@@ -184,7 +168,7 @@ def _recheck(climber: Climber, now: float) -> Move:
     asked = [a.remedy for a in climber.case.incident.spec.approvals if a.granted and a.remedy.startswith(RECHECK)]
     for key in dict.fromkeys(asked):
         probe = Rung(Action.PROBE, timeout_seconds=VERIFY_S)
-        move = climber.done(key, probe, climber.targets(Action.PROBE), is_waiting_for_device=True)
+        move = done(climber, key, probe, climber.targets(Action.PROBE), is_waiting_for_device=True)
         if move is GO:
             move = _soaked(climber, key, now)
         if move is not NEXT:
@@ -201,8 +185,11 @@ def _status(climber: Climber, move: Move, when: str, rungs: str, now: float) -> 
         phase = IncidentPhase.VERIFYING
     elif move is NEXT:
         phase = IncidentPhase.OPEN
-        tried = ", ".join(f"{r.key} {r.outcome}" for r in climber.records.values())
-        words = f"The ladder for {when} has ended without a cure ({tried}). The device stays out of use."
+        ends = {RemedyOutcome.REFUSED, RemedyOutcome.SKIPPED}
+        tried = ", ".join(f"{r.key} {r.reason if r.outcome in ends else r.outcome}" for r in climber.records.values())
+        is_domain = climber.case.subject.kind is SubjectKind.DOMAIN
+        what = "Somebody was told" if is_domain else f"The ladder for {when} has ended without a cure"
+        words = f"{what} ({tried}). {climber.is_left}"
         if not ladder_has_ended(climber.case.incident):
             conditions = with_condition(conditions, LADDER, False, ENDED, words, moment)
     else:
@@ -212,7 +199,27 @@ def _status(climber: Climber, move: Move, when: str, rungs: str, now: float) -> 
         reason = when if when != ANY_FAULT else ANY
         words = f"Policy {climber.case.policy.name}: {rungs}." if rungs else "An operator asked for another probe."
         conditions = with_condition(conditions, LADDER, True, reason, words, moment)
-    return climber.changed(status, phase, records, conditions)
+    elif move is not NEXT:  # for what it failed with at first there was none; for what it is now there is
+        conditions = [c for c in conditions if (c.type, c.reason) != (LADDER, NO_LADDER)]
+    return climber.changed(status, phase, records, conditions, is_cure_owed=move is NEXT)
+
+
+def _without_ladder(case: Case, now: float) -> IncidentStatus:
+    """Of a node or a domain: why nothing is done to it. (A device without one is fine, or goes on serving.)"""
+    status, kind = case.incident.status, case.subject.kind
+    if kind is SubjectKind.DEVICE or not status.verdict.reason or ladder_has_ended(case.incident):
+        return status
+    words = f"Policy {case.policy.name} has no ladder for {status.verdict.reason}: nothing is done to it by itself."
+    if kind is SubjectKind.DOMAIN:
+        words += " Its parts climb ladders of their own."
+    conditions = with_condition(status.conditions, LADDER, None, NO_LADDER, words, to_time(now))
+    return msgspec.structs.replace(status, conditions=conditions) if conditions is not status.conditions else status
+
+
+def may_take_over(order: QuarantineOrder) -> bool:
+    """Given for something that was found, by us or by a job: a ladder that climbs for it gives the device back when it is well
+    again. A person's order is taken back by a person, another incident's by that."""
+    return not order.incident and (order.by == BY or order.by.startswith(BY_JOB))
 
 
 def _standing(case: Case) -> QuarantineOrder | None:

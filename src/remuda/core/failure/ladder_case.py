@@ -37,6 +37,7 @@ class Case(msgspec.Struct, frozen=True):
     at_work: frozenset[str] = frozenset()  # other open incidents, and roll-outs: a node with one's name on it is theirs
     made: Made | None = None
     is_silent: bool = False  # the node's agent has not been heard of
+    cause: Incident | None = None  # the open incident of what several nodes share, when this one is a part of it
 
     @property
     def subject(self) -> Subject:
@@ -51,6 +52,15 @@ class Case(msgspec.Struct, frozen=True):
         """The subject's row."""
         rows = self.devices.observed.devices if self.devices is not None else ()
         return next((d for d in rows if d.id == self.subject.device), None)
+
+    @property
+    def is_another(self) -> bool:
+        """The node was made anew, or another device is in the place of the one that failed: what was owed to that one is not owed
+        to this."""
+        status, node, seen = self.incident.status, self.nodes.get(self.subject.node), self.seen
+        is_new_node = node is not None and bool(status.node_uid) and node.uid != status.node_uid
+        is_swapped = seen is not None and bool(seen.uuid and status.device_uuid) and seen.uuid != status.device_uuid
+        return is_new_node or is_swapped
 
 
 class ObjectCall(msgspec.Struct, frozen=True):

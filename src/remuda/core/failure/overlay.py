@@ -18,6 +18,8 @@ then the agent has written it, or is not going to.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import msgspec
 
 from remuda.api.devices import DeviceState, NodeDevices, ObservedDevice, Signal
@@ -86,9 +88,14 @@ class SignalOverlay:
 
 def is_of_weight(signal: Signal) -> bool:
     """Whether it says something against a device, or takes something back, or is remembered for a trend."""
-    fault = classify(signal.source, signal.code)
+    return _weighs(signal.source, signal.code)
+
+
+@lru_cache(maxsize=4096)  # asked of every signal of the cluster; bounded, because whoever speaks chooses the words
+def _weighs(source: str, code: str) -> bool:
+    fault = classify(source, code)
     is_harmless = fault.effect is DeviceState.HEALTHY and not (fault.clears or fault.retracts or fault.debounced)
-    return not is_harmless or is_minor(signal)
+    return not is_harmless or is_minor(Signal(source, code))
 
 
 def _said_at(heard: tuple[float, Signal]) -> float:

@@ -8,7 +8,10 @@ was: the median of the newest steps against the best stretch seen. selfTime, whe
   OnlyStepTimeKnown  no rank tells its own time, so the part cannot be known
   OneOfTwo           two ranks, one slower than the other, and no past that says which of them changed
 
-`Pace` is the memory: kept by whoever looks, lost with it. A gang of another size begins a new one.
+`Pace` is the memory: kept by whoever looks. A gang of another size begins a new one, and so does who looks for the first time:
+with the best stretch that the samples still have, so that a slow-down which began within them is seen as one. Of a gang that was
+slow before, the job's status keeps the best step: whoever takes over knows when it is not slow any more, and until then says what
+was said.
 """
 
 from __future__ import annotations
@@ -18,8 +21,9 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
-from remuda.core.failure.samples import GangSlow, Sample
+from remuda.core.failure.samples import NOT_SLOW, GangSlow, Sample
 from remuda.core.failure.stragglers import (
     CLEAR_STEPS,
     LEAST_COVER,
@@ -43,6 +47,7 @@ class Pace(msgspec.Struct, frozen=True):
     ranks: tuple[int, ...] = ()
     step_seconds: float = math.inf
     own_seconds: Mapping[int, float] = {}
+    is_inherited: bool = False  # the step's is from before anybody here looked; the ranks' are not
 
 
 class GangLook(msgspec.Struct, frozen=True):
@@ -57,59 +62,76 @@ def look_at(
     factor: float,
     known: Sequence[int] = (),
     pace: Pace | None = None,
-    was_slow: bool = False,
+    was: GangSlow = NOT_SLOW,
 ) -> GangLook:
-    """`groups`: samples by rank, ranks that do the same work together. `known`: ranks called slow before; `was_slow`: the gang
-    was."""
+    """`groups`: samples by rank, ranks that do the same work together. `known`: ranks called slow before; `was`: what was said of
+    the gang."""
     ranks = tuple(sorted(rank for group in groups for rank in group))
-    if pace is None or pace.ranks != ranks:
-        pace = Pace(ranks)
     everybody = {rank: samples for group in groups for rank, samples in group.items()}
+    if pace is None or pace.ranks != ranks:
+        pace = _best_within(ranks, everybody, was if pace is None else NOT_SLOW)
     own = _levels(everybody, steps=False)
-    took = sorted(_levels(everybody, steps=True).values())
-    step = took[len(took) // 2] if took else math.inf
+    step = _middle(_levels(everybody, steps=True))
     grown = {rank: own[rank] / pace.own_seconds[rank] for rank in own if rank in pace.own_seconds}
     speeds = _speeds(groups, factor, frozenset(known), grown)
     gang = None
     longer = step / pace.step_seconds if math.isfinite(step) and math.isfinite(pace.step_seconds) else 1.0
-    line = factor if not was_slow else math.sqrt(factor)
+    line = factor if not was.reason else math.sqrt(factor)
     if longer >= line and not speeds.slow:
-        gang = _why(longer, pace, own, grown, math.sqrt(factor), len(ranks))
+        gang = was if pace.is_inherited else _why(longer, pace, own, grown, math.sqrt(factor), len(ranks))
     best = {rank: min(seconds, pace.own_seconds.get(rank, math.inf)) for rank, seconds in own.items()}
-    kept = Pace(ranks, min(step, pace.step_seconds), {**pace.own_seconds, **best})
+    is_inherited = pace.is_inherited and (gang is not None or not math.isfinite(step))
+    kept = Pace(ranks, min(step, pace.step_seconds), {**pace.own_seconds, **best}, is_inherited)
     return GangLook(speeds, gang, kept, is_enough=math.isfinite(step))
 
 
 def _why(
     longer: float, pace: Pace, own: Mapping[int, float], grown: Mapping[int, float], line: float, size: int
 ) -> GangSlow:
-    words = f"A step takes {longer:.2g} times as long as the gang's best ({pace.step_seconds:.3g} s)"
     grew = sum(1 for g in grown.values() if g >= line)
     if not own:
-        return GangSlow(
-            UNKNOWN_PART, f"{words}. The ranks report no selfTime, so no rank can be told from the others.", longer
-        )
-    if size == 2 and grew < 2:
-        return GangSlow(
-            ONE_OF_TWO, f"{words}. With two ranks there is no majority that says which is the slow one.", longer
-        )
-    if grown and grew >= QUORUM * len(grown):
-        return GangSlow(
-            UNIFORM, f"{words}, on {grew} of {len(grown)} ranks alike: no single device is to blame.", longer
-        )
-    return GangSlow(WAITING, f"{words}, the ranks' own work does not: they wait for one another.", longer)
+        reason, words = UNKNOWN_PART, ". The ranks report no selfTime, so none can be told from the others: report it."
+    elif size == 2 and grew < 2:
+        reason = ONE_OF_TWO
+        words = ". With two ranks there is no majority that says which is the slow one: probe the devices of both."
+    elif grown and grew >= QUORUM * len(grown):
+        reason, words = UNIFORM, f", on {grew} of {len(grown)} ranks alike: no single device is to blame."
+        words += " Look at power caps, cooling and the input."
+    else:
+        reason, words = WAITING, ", the ranks' own work does not: they wait for one another. Look at the network."
+    begin = f"A step takes {longer:.2g} times as long as the gang's best ({pace.step_seconds:.3g} s)"
+    return GangSlow(reason, begin + words, longer, pace.step_seconds)
 
 
 def _levels(samples: Mapping[int, Sequence[Sample]], *, steps: bool) -> dict[int, float]:
     """Median seconds of each rank over its newest CLEAR_STEPS samples, for those that have so many."""
     found: dict[int, float] = {}
     for rank, row in samples.items():
-        told = [t for s in row if (t := s.step_seconds if steps else s.self_seconds) is not None and t > 0][
-            -CLEAR_STEPS:
-        ]
+        told = _told(row, steps)[-CLEAR_STEPS:]
         if len(told) >= CLEAR_STEPS * LEAST_COVER:
             found[rank] = float(np.median(told))
     return found
+
+
+def _best_within(ranks: tuple[int, ...], samples: Mapping[int, Sequence[Sample]], was: GangSlow) -> Pace:
+    """The pace that one would have who had looked after every step of them, and knows what was said before."""
+    best: tuple[dict[int, float], dict[int, float]] = {}, {}
+    for steps, found in enumerate(best):
+        for rank, row in samples.items():
+            told = _told(row, bool(steps))
+            if len(told) >= CLEAR_STEPS:
+                found[rank] = float(np.median(sliding_window_view(told, CLEAR_STEPS), axis=1).min())
+    step, before = _middle(best[1]), was.best_seconds or math.inf
+    return Pace(ranks, min(step, before), best[0], is_inherited=before < step)
+
+
+def _middle(levels: Mapping[int, float]) -> float:
+    ordered = sorted(levels.values())
+    return ordered[len(ordered) // 2] if ordered else math.inf
+
+
+def _told(row: Sequence[Sample], steps: bool) -> list[float]:
+    return [t for s in row if (t := s.step_seconds if steps else s.self_seconds) is not None and t > 0]
 
 
 def _speeds(

@@ -34,13 +34,17 @@ from remuda.api.remedies import (
 from remuda.core.devices.faults import DeviceRemedy, fault_table
 
 ANY_FAULT = "*"
+BY_JOB = "job "  # how the name begins of a job that keeps a device out, because something of it may still run there
+BY_OPERATOR = "ByOperator"  # reason of a quarantine that an operator gave by hand: an order, and no fault
 OVERLAPS = "Overlaps"
 
 # Reasons that are no fault code's.
 OWN_REASONS = frozenset(
     "UnknownFaultCode DeviceFlapping RepeatOffender AgentSilent NodeLost SlowRank RackSuspect NvlinkDomainSuspect PowerEvent "
-    "DomainSuspect NvswitchFailed NodeSuspect".split()
+    "DomainSuspect NvswitchFailed NodeSuspect DriverHang DevicesMissing PluginLost DevicesNotListed".split()
 )
+# What several nodes share has failed. No node of them is worked on for that by itself: somebody has to look at it first.
+SHARED_REASONS = ("RackSuspect", "NvlinkDomainSuspect", "PowerEvent", "DomainSuspect")
 
 
 def _rungs(*said: tuple[Action, int, float]) -> list[Rung]:
@@ -60,6 +64,16 @@ BUILT_IN_LADDERS: tuple[Ladder, ...] = (
     Ladder("DeviceFlapping", _rungs((Action.RESET, 1, 300.0), (Action.REBOOT, 1, _REBOOT_S), *_LAST)),
     Ladder("RepeatOffender", _rungs(*_LAST)),
     Ladder("UnknownFaultCode", _rungs(_PROBE, (Action.TICKET, 1, _TICKET_S))),
+    # Most come back by themselves, and nobody on the node can be told anything: only hooks that reach it from outside help.
+    Ladder(
+        "NodeLost",
+        [
+            Rung(Action.REBOOT, timeout_seconds=_REBOOT_S, after_seconds=600.0),
+            Rung(Action.REPLACE, timeout_seconds=_REPLACE_S, after_seconds=1800.0),
+            Rung(Action.TICKET, timeout_seconds=_TICKET_S, after_seconds=1800.0),
+        ],
+    ),
+    *(Ladder(reason, _rungs((Action.TICKET, 1, _TICKET_S))) for reason in SHARED_REASONS),
 )
 
 BUILT_IN = RemedyPolicy(metadata=ObjectMeta(name=DEFAULT_POLICY))
@@ -178,14 +192,18 @@ def ladders_of(policy: RemedyPolicy) -> Sequence[Ladder]:
 
 
 def ladder_for(policy: RemedyPolicy, verdict: IncidentVerdict) -> Ladder | None:
-    """None: nothing is done to the device. One that is merely slow, or about which nothing is known, is only worked on when the
-    policy names its reason, or the fault table asks for more than a restart of the application."""
+    """None: nothing is done to the device. One that is merely slow, about which nothing is known, or that an operator keeps out
+    for reasons of their own, is only worked on when the policy names its reason, or the fault table asks for more than a
+    restart of the application."""
     by_name = {ladder.when: ladder for ladder in ladders_of(policy)}
     if verdict.reason in by_name:
         return _climbable(by_name[verdict.reason])
     if verdict.remedy in by_name:
         return _climbable(by_name[verdict.remedy])
-    if verdict.state in (DeviceState.DEGRADED, DeviceState.UNKNOWN, DeviceState.HEALTHY):
+    if (
+        verdict.state in (DeviceState.DEGRADED, DeviceState.UNKNOWN, DeviceState.HEALTHY)
+        or verdict.reason == BY_OPERATOR
+    ):
         return None
     return _climbable(by_name[ANY_FAULT]) if ANY_FAULT in by_name else None
 

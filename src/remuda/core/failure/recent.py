@@ -4,7 +4,8 @@ A failure costs its own domains when it is added and when it is old, never the c
 `label=value` for every `topology.remuda.dev/` label of a node, `nvlink/<clique>` for its multi-node NVLink domain; within a node
 `nvswitch/<node>/<n>` for devices that meet in one switch and `node/<node>` for all of them.
 
-A failure counts once, however often and in whatever order it is told.
+A failure counts once, however often and in whatever order it is told. A device that is *held back* (a power cap, heat) has not
+failed: that counts within its node alone, where one cap holds back all of them, and says nothing against a rack.
 """
 
 from __future__ import annotations
@@ -24,12 +25,13 @@ NVLINK, SWITCH, NODE = "nvlink/", "nvswitch/", "node/"
 WINDOW_S = 60.0
 KEEP_S = 3600.0  # how long a domain stays suspect
 AT_LEAST = 3
+HELD_BACK = "held-back"  # scope of what is no failure
 
 _SWITCHED = re.compile(r"nv\d+", re.IGNORECASE)  # as agents write links over NVLink
 
 
 class DeviceFailure(msgspec.Struct, frozen=True, order=True):
-    """`device`: "" when it is the node itself that was lost. `scope`: as in the fault table."""
+    """`device`: "" when it is the node itself that was lost. `scope`: as in the fault table, or HELD_BACK."""
 
     at: float
     node: str
@@ -119,7 +121,7 @@ class RecentFailures:
     def nodes_failed(self, start: float, end: float) -> set[str]:
         first = bisect_left(self._all, start, key=lambda f: f.at)
         last = bisect_right(self._all, end, key=lambda f: f.at)
-        return {f.node for f in self._all[first:last]}
+        return {f.node for f in self._all[first:last] if f.scope != HELD_BACK}
 
     def devices_on(self, domain: str) -> int:
         """Of a switch or a node."""
@@ -157,6 +159,8 @@ class RecentFailures:
         return bool(failures)
 
     def _of(self, failure: DeviceFailure) -> tuple[str, ...]:
+        if failure.scope == HELD_BACK:
+            return (f"{NODE}{failure.node}",)
         domains = list(self._domains.get(failure.node, ()))
         if failure.device:
             domains.append(f"{NODE}{failure.node}")

@@ -4,8 +4,14 @@ A refused pod is not charged to its workload. It is tried again after `retry_aft
 refused in a row: 1, 2, 4 ... seconds, at most five minutes. The count is kept on the pods themselves (`remuda.dev/rejections`),
 of which the newest KEPT_PODS per owner and node stay as evidence; older ones are deleted, so the count outlives them.
 
+The tries have a budget of their own: BUDGET in a row, of a Job for each pod that it runs at a time. What is refused more often is
+its workload's matter: a TrainingJob fails by that name, a Job pays for further ones with its own tries, a bare pod is not made
+again. A ReplicaSet knows no end.
+
 The embedded Job controller does not count refused pods. kube-controller-manager does, before anybody could tell it not to, so a
-Job there gets each try back: its backoffLimit is raised by one (`forgiveness`). A limit of 0 is lost by then.
+Job there gets each try back: its backoffLimit is raised by one (`forgiveness`). A limit of 0 is lost by then. What it heeds in
+time is the Job's podFailurePolicy, and a kubelet that refuses a pod keeps the conditions that are not its own. So a pod that asks
+for it gets one (PLACED) before it is bound, for a rule to match.
 
 A *black hole* is a node that goes on refusing pods of one resource: it is always free, so everything is sent there. After
 `Limits.rejections` of a resource on one node within the window, `NodeDevices.withheld` takes the resource out of placement with
@@ -34,6 +40,8 @@ from remuda.api.names import (
 from remuda.core.placement.requests import is_extended, requests_of
 
 ADMISSION_REJECTED = "AdmissionRejected"  # a refused pod's condition
+PLACED = "PlacedByRemuda"  # the condition of a pod whose node our scheduler chose
+PLACED_WORDS = "Our scheduler chose its node. If it ends without an exit code, its program was not the cause."
 BLACK_HOLE = "BlackHole"
 BY = "remuda/rejections"  # who withheld it
 KEPT_PODS = 3  # refused pods of one owner on one node that are kept
@@ -41,7 +49,8 @@ FIRST_RETRY_S = 1.0
 LONGEST_RETRY_S = 300.0
 FORGIVEN_S = 900.0  # without another one, a row is over
 FORGIVEN_KEPT = 32  # uids remembered on a Job; far more than are kept of its refused pods
-BUDGET = 60  # refused tries of a TrainingJob, the last forty of them five minutes apart
+BUDGET = 60  # refused tries in a row, the last fifty of them five minutes apart
+BUDGET_EXHAUSTED = "AdmissionBudgetExhausted"
 USED = "admission"  # the key under which a TrainingJob's tries are counted, beside the budgets of its causes
 
 _REASONS = frozenset(
@@ -107,6 +116,16 @@ def count_on(pod: Pod) -> int:
     return int(text) if text.isascii() and text.isdigit() else 0
 
 
+def budget_of(job: Job) -> int:
+    """Refused tries in a row that cost a Job nothing. One blow may hit all pods that it runs at a time."""
+    return BUDGET * max(1, job.spec.parallelism)
+
+
+def is_spent(job: Job, rejected: Iterable[Pod]) -> bool:
+    """Whether that is used up, by the Job's refused pods that are kept."""
+    return max(map(count_on, rejected), default=0) >= budget_of(job)
+
+
 def held_back_until(rejected: Sequence[Pod], now: float) -> float:
     """Until when another pod of the same owner is not to be placed; 0: it may be."""
     n = row_of(rejected, now)
@@ -148,6 +167,11 @@ def is_bare(pod: Pod) -> bool:
 def is_retried(pod: Pod) -> bool:
     """A bare pod that asks to be made again."""
     return is_bare(pod) and pod.annotations.get(ANNOTATION_RETRY_ADMISSION) == "true"
+
+
+def is_marked(pod: Pod) -> bool:
+    """Whether it gets the condition PLACED before it is bound: it has an owner that may have a rule about it, and says so."""
+    return not is_bare(pod) and pod.annotations.get(ANNOTATION_RETRY_ADMISSION) == "true"
 
 
 def made_again(pod: JsonObject, n: int) -> JsonObject:

@@ -4,19 +4,23 @@ Each node goes Draining -> Acting -> Verifying -> Done or Failed, and what must 
 to its agent, the object of its hook) follows from the status alone. So a manager that dies between any two writes is replaced by
 one that makes the same plan. A node that somebody else has is not begun.
 
+The nodes of one domain go together (`rollout_units`): none of them leaves a phase before the others do, so that nothing runs on
+a domain of which a node is down.
+
 Invariants: while a canary is not Done no node beside the canaries is begun; after a failure none is; at most `maxUnavailable`
-nodes are under way; a node that failed keeps its cordon. A roll-out that is deleted gives back what it has.
+nodes are under way, or one unit that is larger; a node that failed keeps its cordon. A roll-out that is deleted gives back what
+it has.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from remuda.api.conditions import is_true
-from remuda.api.core_v1 import Node, Pod
+from remuda.api.core_v1 import Node
 from remuda.api.devices import DeviceOrder, NodeDevices, OrderAnswer
 from remuda.api.errors import Refusal
 from remuda.api.meta import JsonObject, to_seconds, to_time
@@ -28,23 +32,21 @@ from remuda.api.rollouts import (
     StepPhase,
     check_rollout,
 )
-from remuda.core.failure.drain import DrainPlan, DrainRequest, has_to_go, holder_of, node_patch, other_actor, plan_drain
-from remuda.core.failure.ladder_case import Made, ObjectCall
-from remuda.core.failure.limits import bound
+from remuda.core.failure.drain import DrainPlan, DrainRequest, node_patch, plan_drain
+from remuda.core.failure.ladder_case import ObjectCall
+from remuda.core.failure.rollout_units import (
+    BUSY,
+    RolloutSeen,
+    domain_of_step,
+    is_proven,
+    next_nodes,
+    owner_named,
+    owner_of,
+    unfit,
+)
 
 LOOK_S = 5.0
 ANSWER_S = 30.0  # after its deadline an order must be answered
-_BUSY = (StepPhase.DRAINING, StepPhase.ACTING, StepPhase.VERIFYING)
-
-
-class RolloutSeen(msgspec.Struct, frozen=True):
-    """`nodes`: of the pool. `pods` by node. `made`: objects of object hooks, by node."""
-
-    rollout: NodeRollout
-    nodes: Mapping[str, Node]
-    ledgers: Mapping[str, NodeDevices]
-    pods: Mapping[str, Sequence[Pod]]
-    made: Mapping[str, Made] = {}
 
 
 class RolloutPlan(msgspec.Struct, frozen=True):
@@ -57,15 +59,6 @@ class RolloutPlan(msgspec.Struct, frozen=True):
     drains: tuple[DrainPlan, ...] = ()
     calls: Mapping[str, ObjectCall] = {}
     look_again_s: float | None = None
-
-
-def owner_of(rollout: NodeRollout) -> str:
-    """How nodes and orders name it, beside incidents."""
-    return owner_named(rollout.name)
-
-
-def owner_named(name: str) -> str:
-    return f"rollout-{name}"
 
 
 def is_of(order_id: str, rollout: NodeRollout) -> bool:
@@ -89,8 +82,8 @@ def plan_rollout(seen: RolloutSeen, now: float) -> RolloutPlan:
         return RolloutPlan(rollout, stopped, {}, {}, (), {}, None)
     if _is_cut_short(rollout):
         return RolloutPlan(rollout, rollout.status, {}, {}, (), {}, None)
-    steps = [_advance(seen, step, now) for step in rollout.status.steps]
-    steps += [_begun(seen, name, now, is_canary) for name, is_canary in _next(seen, steps)]
+    steps = _in_step(rollout.status.steps, [_advance(seen, step, now) for step in rollout.status.steps], now)
+    steps += [_begun(seen, name, now, is_canary) for name, is_canary in next_nodes(seen, steps)]
     status = _status(seen, steps)
     patches, orders, calls, drains = {}, {}, {}, []
     for step in steps:
@@ -103,7 +96,7 @@ def plan_rollout(seen: RolloutSeen, now: float) -> RolloutPlan:
             drains.append(_drain(seen, step, now))
         if step.phase is StepPhase.ACTING and rollout.spec.hook.object:
             calls[step.node] = _call(rollout, step)
-    is_moving = any(step.phase in _BUSY for step in steps) or status.phase is RolloutPhase.PENDING
+    is_moving = any(step.phase in BUSY for step in steps) or status.phase is RolloutPhase.PENDING
     is_waiting = status.phase in (RolloutPhase.CANARY, RolloutPhase.ROLLING)
     look = LOOK_S if is_moving or is_waiting else None
     return RolloutPlan(rollout, status, patches, orders, tuple(drains), calls, look)
@@ -123,40 +116,12 @@ def _is_cut_short(rollout: NodeRollout) -> bool:
     return rollout.status.phase is RolloutPhase.STOPPED and not rollout.status.failed
 
 
-# --- which nodes ------------------------------------------------------------------------------------------------------
-
-
-def _next(seen: RolloutSeen, steps: Sequence[NodeStep]) -> Iterable[tuple[str, bool]]:
-    """Nodes to begin now, and whether each is a canary."""
-    spec = seen.rollout.spec
-    if spec.paused or any(step.phase is StepPhase.FAILED for step in steps):
-        return []
-    begun = {step.node for step in steps}
-    busy = sum(step.phase in _BUSY for step in steps)
-    is_proven = sum(step.phase is StepPhase.DONE for step in steps) >= min(spec.canary, len(seen.nodes))
-    at_a_time = bound(spec.max_unavailable, len(seen.nodes))
-    room = (len(seen.nodes) if at_a_time is None else at_a_time) - busy
-    if not is_proven:
-        room = min(room, spec.canary - len(begun)) if at_a_time else 0
-    ready = [name for name, node in seen.nodes.items() if name not in begun and _is_ready(seen, node)]
-    ready.sort(
-        key=lambda name: (sum(has_to_go(pod) for pod in seen.pods.get(name, ())), name)
-    )  # the cheapest to empty first
-    return [(name, not is_proven) for name in ready[: max(0, room)]]
-
-
-def _is_ready(seen: RolloutSeen, node: Node) -> bool:
-    """Up, with devices, and nobody else's."""
-    ledger = seen.ledgers.get(node.name)
-    is_up = is_true(node.status.conditions, "Ready") and ledger is not None and bool(ledger.observed.devices)
-    is_free = not holder_of(node) or holder_of(node) == owner_of(seen.rollout)
-    return is_up and is_free and not other_actor(node)
-
-
 def _begun(seen: RolloutSeen, name: str, now: float, is_canary: bool) -> NodeStep:
     ledger = seen.ledgers[name]
     count = len(_whole(ledger))
-    return NodeStep(name, is_canary=is_canary, devices=count, started_at=to_time(now), since=to_time(now))
+    domain = domain_of_step(seen, name)
+    moment, named = to_time(now), domain.name if domain is not None else ""
+    return NodeStep(name, is_canary=is_canary, devices=count, started_at=moment, since=moment, domain=named)
 
 
 def _whole(ledger: NodeDevices) -> list[str]:
@@ -166,8 +131,30 @@ def _whole(ledger: NodeDevices) -> list[str]:
 # --- one node ---------------------------------------------------------------------------------------------------------
 
 
+def _in_step(before: Sequence[NodeStep], after: Sequence[NodeStep], now: float) -> list[NodeStep]:
+    """The nodes of one domain leave a phase together: who is ahead waits. Of a domain that a node was lost from before anything
+    was done to it, nothing is done to the others either."""
+    units: dict[str, list[NodeStep]] = {}
+    for step in after:
+        units.setdefault(step.domain, []).append(step)
+    steps = []
+    for was, step in zip(before, after, strict=True):
+        peers = units[step.domain] if step.domain else [step]
+        lost = next((peer for peer in peers if peer.phase is StepPhase.FAILED), None)
+        if was.phase is StepPhase.DRAINING and lost is not None and step.phase is not StepPhase.FAILED:
+            words = f"{lost.node} of {step.domain} failed, and the domain is not recycled in part."
+            step = _to(was, StepPhase.FAILED, now, "DomainFailed", words)
+        elif was.phase in BUSY and step.phase not in (was.phase, StepPhase.FAILED):
+            behind = [peer.node for peer in peers if peer.phase is was.phase]
+            if behind:
+                words = f"{step.message} Waits for {len(behind)} more of {step.domain}: {', '.join(behind[:3])}."
+                step = msgspec.structs.replace(was, message=words.strip())
+        steps.append(step)
+    return steps
+
+
 def _advance(seen: RolloutSeen, step: NodeStep, now: float) -> NodeStep:
-    if step.phase not in _BUSY:
+    if step.phase not in BUSY:
         return step
     if step.node not in seen.nodes:
         return _to(step, StepPhase.FAILED, now, "NodeGone", "The node is not there any more.")
@@ -247,7 +234,7 @@ def _mark(rollout: NodeRollout, node: Node, step: NodeStep) -> JsonObject:
     request = None
     if step.phase is StepPhase.DRAINING and step.since is not None:
         request = DrainRequest(owner, to_seconds(step.since) + rollout.spec.drain.checkpoint_seconds)
-    return node_patch(node, owner, hold=is_ours and step.phase in _BUSY, cordon=is_ours, request=request)
+    return node_patch(node, owner, hold=is_ours and step.phase in BUSY, cordon=is_ours, request=request)
 
 
 def _orders(rollout: NodeRollout, step: NodeStep, ledger: NodeDevices) -> dict[str, DeviceOrder]:
@@ -289,20 +276,23 @@ def _status(seen: RolloutSeen, steps: list[NodeStep]) -> NodeRolloutStatus:
     total = len({*seen.nodes, *(step.node for step in steps)})
     done = sum(step.phase is StepPhase.DONE for step in steps)
     failed = [step for step in steps if step.phase is StepPhase.FAILED]
-    if failed and not any(step.phase in _BUSY for step in steps):
+    if failed and not any(step.phase in BUSY for step in steps):
         phase = RolloutPhase.STOPPED
     elif not failed and done == total and total:
         phase = RolloutPhase.SUCCEEDED
     elif not total:
         phase = RolloutPhase.PENDING
     else:
-        phase = RolloutPhase.ROLLING if done >= spec.canary else RolloutPhase.CANARY
+        phase = RolloutPhase.ROLLING if is_proven(spec.canary, total, steps) else RolloutPhase.CANARY
     because = ""
     if failed:
         first = failed[0]
         what = "canary" if first.is_canary else "node"
         because = f"The {what} {first.node} failed ({first.reason}): {first.message}"
-    return NodeRolloutStatus(phase, total, done, len(failed), because, steps)
+    begun = {step.node for step in steps}
+    left = sorted(name for name in seen.domains if name in seen.nodes and name not in begun) if not failed else []
+    waiting = next(filter(None, (unfit(seen, name, begun) for name in left)), "")
+    return NodeRolloutStatus(phase, total, done, len(failed), because, steps, waiting)
 
 
 def _to(step: NodeStep, phase: StepPhase, now: float, reason: str = "", message: str = "") -> NodeStep:

@@ -30,8 +30,12 @@ ENDED = "LadderEnded"
 NODE_TAKEN = "NodeTakenByOther"
 DEVICE_IN_USE = "DeviceInUse"
 NODE_IN_USE = "NodeInUse"
+TOO_EARLY = "TooEarly"
+PART_OF_DOMAIN = "PartOfDomain"
+NO_LADDER = "NoLadder"  # reason of the condition `Ladder`, which is Unknown then: there is none for this fault
 RECHECK = "recheck-"  # an approval of that key: an operator asks for another probe after the ladder has ended
 VERIFY_S = 120.0
+OWN_TIME = (TOO_EARLY, PART_OF_DOMAIN)  # held back by what no room in the limits would end
 
 RECYCLES = (Action.REBOOT, Action.REPLACE)  # the node goes down, so it is drained first
 _CHANGES = (Action.RESET, *RECYCLES)  # something was done to the device, so a probe follows
@@ -43,6 +47,7 @@ class Stage(msgspec.Struct, frozen=True):
 
     key: str
     rung: Rung
+    before: tuple[str, ...] = ()  # the rung's earlier attempts
 
     @property
     def drain_key(self) -> str:
@@ -61,9 +66,11 @@ def stages_of(ladder: Ladder) -> list[Stage]:
     taken: dict[Action, int] = {}
     stages = []
     for rung in ladder.rungs:
+        before: tuple[str, ...] = ()
         for _ in range(rung.attempts):
             number = taken[rung.action] = taken.get(rung.action, 0) + 1
-            stages.append(Stage(f"{rung.action}-{number}", rung))
+            stages.append(Stage(f"{rung.action}-{number}", rung, before))
+            before = (*before, stages[-1].key)
     return stages
 
 
@@ -123,4 +130,10 @@ def is_under_remedy(incident: Incident) -> bool:
 
 def is_held_back(incident: Incident) -> bool:
     records = device_records(incident.status.remedies).values()
-    return incident.is_open and any(r.outcome is RemedyOutcome.HELD_BACK for r in records)
+    return incident.is_open and any(r.outcome is RemedyOutcome.HELD_BACK and r.reason not in OWN_TIME for r in records)
+
+
+def needs_a_word(record: RemedyRecord) -> bool:
+    """Only an operator's yes or no gets it on."""
+    is_part = record.outcome is RemedyOutcome.HELD_BACK and record.reason == PART_OF_DOMAIN
+    return is_part or record.outcome is RemedyOutcome.WAITING

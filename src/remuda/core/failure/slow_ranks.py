@@ -133,6 +133,6 @@ def _moved(job: TrainingJob) -> set[str]:
 def _uneven(job: TrainingJob, member: Member, slow: SlowRank) -> GangSlow:
     words = (
         f"Rank {member.rank} needs {slow.factor:.2f} x the own time of its peers also on the devices it was moved to "
-        f"({member.node}): it carries more work than they do."
+        f"({member.node}): it carries more work than they do. Even the work out."
     )
     return GangSlow(UNEVEN, words, slow.factor)

@@ -13,7 +13,7 @@ Up to a quarter of a gang may be slow at once: the median does not move with the
 when it became slower against its own past while the other did not. With fewer, or without selfTime, nobody can be blamed: when
 the gang's steps became longer than they were, the gang is slow, and why nobody is named is said.
 
-The samples are a window in memory. Nothing here survives a restart; what was found does, in NodeDevices.
+The samples are a window in memory, which agents tell to a new manager; what was found stands in NodeDevices.
 """
 
 from __future__ import annotations

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping
 
 import msgspec
 
-from remuda.api.devices import DeviceState, Verdict
+from remuda.api.devices import DeviceState, NodeDevices, Verdict
 from remuda.api.meta import JsonObject
 
 GROUP, KIND, PLURAL = "resource.k8s.io", "DeviceTaintRule", "devicetaintrules"
@@ -54,9 +55,32 @@ def taint_rule(device: TaintedDevice, reason: str, effect: str, version: str) ->
         "metadata": {"name": rule_name(device), "labels": {OURS: "remuda"}},
         "spec": {
             "deviceSelector": {"driver": device.driver, "pool": device.node, "device": device.name or device.device},
-            "taint": {"key": TAINT, "value": _NOT_A_VALUE.sub("-", reason)[:63].strip("._-"), "effect": effect},
+            "taint": {"key": TAINT, "value": taint_value(reason), "effect": effect},
         },
     }
+
+
+def taint_value(reason: str) -> str:
+    return _NOT_A_VALUE.sub("-", reason)[:63].strip("._-")
+
+
+class RulePlan(msgspec.Struct, frozen=True):
+    make: dict[TaintedDevice, str] = {}  # with the reason of its order
+    remove: tuple[TaintedDevice, ...] = ()
+
+
+def plan_rules(node: str, devices: NodeDevices | None, standing: Mapping[TaintedDevice, str]) -> RulePlan:
+    """What is to be done so that exactly the devices under an order have a rule. `devices`: None = the node is gone. `standing`:
+    what each rule of ours says. A device that is not reported just now keeps the rule it has."""
+    orders = devices.quarantine if devices is not None else {}
+    resources = {row.id: row.resource for row in devices.observed.devices} if devices is not None else {}
+    make: dict[TaintedDevice, str] = {}
+    for id, order in orders.items():
+        device = TaintedDevice(node, id, driver_for(resources.get(id, "")))
+        if device.driver and standing.get(device) != taint_value(order.reason):
+            make[device] = order.reason
+    remove = (device for device in standing if device.node == node and device.device not in orders)
+    return RulePlan(make, tuple(sorted(remove, key=lambda device: device.device)))
 
 
 def effect_of(verdict: Verdict) -> str:

@@ -38,6 +38,8 @@ TAINTS = {
     "karpenter.sh/disrupted": Cause.MAINTENANCE,
 }
 
+CLOCKS_DIFFER_S = 5.0
+
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)")
 
 
@@ -46,6 +48,10 @@ class Leaving(msgspec.Struct, frozen=True):
     reason: str
     message: str
     until: float | None = None
+
+    def is_due(self, now: float) -> bool:
+        """What stops there now stops because the node goes, as far as clocks agree on the moment."""
+        return self.until is None or now >= self.until - CLOCKS_DIFFER_S
 
 
 def leaving_of(node: Node) -> Leaving | None:

@@ -44,6 +44,11 @@ def amounts_of(quantities: Mapping[str, int | str]) -> dict[str, int]:
     return {resource: amount(resource, quantity) for resource, quantity in quantities.items()}
 
 
+def quantities_of(amounts: Amounts) -> dict[str, str]:
+    """The other way round: as the API writes them."""
+    return {resource: f"{count}m" if resource == CPU else str(count) for resource, count in amounts.items()}
+
+
 def _of(container: Container) -> dict[str, int]:
     stated = {**container.resources.limits, **container.resources.requests}
     return {resource: amount(resource, quantity) for resource, quantity in stated.items()}

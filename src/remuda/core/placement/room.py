@@ -22,6 +22,7 @@ class Room:
         self.left = left  # the mappings are replaced, never changed: the log holds the old ones
         self.kept: dict[int, str] = {}  # nodes whose rest is kept for a gang
         self.claimed: dict[int, int] = {}  # rows of reserved places that their askers took
+        self.spent: dict[int, Amounts] = {}  # by number of a reserved place: what its askers took of its amounts
         self._log: list[tuple[int, int, Amounts, int]] = []  # node, what it had before
 
     @classmethod

@@ -28,7 +28,16 @@ from remuda.api.devices import DeviceState, NodeDevices, Observed
 from remuda.api.names import ANNOTATION_DEVICES, RESOURCE_GPU
 from remuda.core.placement.leaving import leaving_of
 from remuda.core.placement.requests import PODS, Amounts, amount, amounts_of, is_extended, requests_of
-from remuda.core.placement.reserving import Places, Reservation, places_by_asker
+from remuda.core.placement.reserving import (
+    Places,
+    Reservation,
+    Sitting,
+    less,
+    more,
+    places_by_asker,
+    pod_key,
+    unused,
+)
 
 SUSPECT = 100  # penalty of a node in a suspect domain; what its own failures add stays below
 
@@ -64,7 +73,9 @@ class Snapshot:
     free: tuple[int, ...]
     left: tuple[Amounts, ...]
     worn: tuple[int, ...] = ()  # per node: the mask of free Degraded devices; empty = none anywhere
-    reserved: Mapping[str, Places] = field(default_factory=dict)  # by asker: what is free for it alone, and in no mask
+    reserved: Mapping[str, Places] = field(
+        default_factory=dict
+    )  # by asker: what is free for it alone, and in no mask or count
 
     def domains(self, key: str) -> Mapping[str, list[int]]:
         """Node indexes per value of the label, least penalty first; with no key the cluster is one domain called ''."""
@@ -130,10 +141,11 @@ class Snapshot:
         mine = self.reserved.get(asker, ())
         if not mine:
             return self
-        free = list(self.free)
-        for ix, rows in mine:
-            free[ix] |= rows
-        return Snapshot(self.nodes, tuple(free), self.left, self.worn)
+        free, left = list(self.free), list(self.left)
+        for place in mine:
+            free[place.ix] |= place.rows
+            left[place.ix] = more(left[place.ix], place.amounts)
+        return Snapshot(self.nodes, tuple(free), tuple(left), self.worn)
 
     def releasing(self, held: Iterable[tuple[str, Iterable[str], Amounts]]) -> Snapshot:
         """The picture if those (node, device ids, requests) were given back: what a gang could have if it let go first."""
@@ -187,6 +199,8 @@ def build_snapshot(
     left = {view.name: {r: n for r, n in view.offered.items() if r not in view.resources} for view in views}
     is_reported = {h.uid for nd in ledger.values() for h in nd.observed.holdings if h.uid}
     pending = dict(assumed or {})
+    reservations = list(reserved)
+    lent_on: dict[str, list[Sitting]] = {r.node: [] for r in reservations}
     for pod in pods:
         guess = pending.pop(pod.uid, None)
         if pod.is_terminal:
@@ -196,26 +210,30 @@ def build_snapshot(
             if pod.uid not in is_reported:
                 held[node].update(ids)
             _spend(left[node], pod)
+            if node in lent_on:
+                lent_on[node].append(Sitting(pod_key(pod.namespace, pod.name), ids, requests_of(pod)))
     taken = [mask_of(v.devices, held[v.name]) for v in views]
     free = tuple(v.usable & ~mask for v, mask in zip(views, taken, strict=True))
     worn = tuple(v.worn & ~mask for v, mask in zip(views, taken, strict=True))
     picture = Snapshot(views, free, tuple(left[v.name] for v in views), worn)
-    return _reserving(picture, reserved)
+    return _reserving(picture, reservations, lent_on)
 
 
-def _reserving(picture: Snapshot, reserved: Iterable[Reservation]) -> Snapshot:
+def _reserving(picture: Snapshot, reserved: Iterable[Reservation], there: Mapping[str, Sequence[Sitting]]) -> Snapshot:
     """The picture without what is reserved. A Degraded device in such a place is nobody's."""
-    free, worn = list(picture.free), list(picture.worn)
-    found: list[tuple[Reservation, int, int]] = []
+    free, worn, left = list(picture.free), list(picture.worn), list(picture.left)
+    found: list[tuple[Reservation, int, int, Amounts]] = []
     for reservation in reserved:
         if (ix := picture.index.get(reservation.node)) is not None:
             rows = mask_of(picture.nodes[ix].devices, reservation.devices)
-            found.append((reservation, ix, rows & picture.free[ix]))
+            amounts = unused(reservation, there[reservation.node], left[ix])
+            found.append((reservation, ix, rows & picture.free[ix], amounts))
             free[ix] &= ~rows
             worn[ix] &= ~rows
+            left[ix] = less(left[ix], amounts)
     if not found:
         return picture
-    return Snapshot(picture.nodes, tuple(free), picture.left, tuple(worn), places_by_asker(found))
+    return Snapshot(picture.nodes, tuple(free), tuple(left), tuple(worn), places_by_asker(found))
 
 
 def _reported(devices: NodeDevices | None) -> Iterable[str]:

@@ -21,7 +21,7 @@ from remuda.api.names import (
     ANNOTATION_TOPOLOGY_REQUIRED,
     LABEL_GANG,
 )
-from remuda.core.placement.gang import GangAsk, Segment, ask_of
+from remuda.core.placement.asks import GangAsk, Segment, ask_of
 from remuda.core.placement.keeping import kept_nodes
 from remuda.core.placement.reserving import pod_key
 

@@ -71,7 +71,7 @@ def _member_fault(job: TrainingJob, member: Member, view: PodView | None, now: f
     if view.node_dead:
         return fault(Cause.INFRA, "NodeLost", f"{member.node} has not renewed its lease.", lost=True)
     if view.pod.is_deleting:
-        return _deletion(view, fault)
+        return _deletion(view, fault, now)
     if view.pod.is_terminal:
         reason, text = view.pod.status.reason or "PodEnded", view.pod.status.message or f"{member.pod} ended."
         return fault(Cause.INFRA, reason, text, lost=True)
@@ -91,13 +91,16 @@ def _is_carried_on(job: TrainingJob, member: Member, view: PodView, now: float) 
     return _member_fault(job, member, msgspec.structs.replace(view, bad_device=None), now) is None
 
 
-def _deletion(view: PodView, fault: _MakeFault) -> Fault:
+def _deletion(view: PodView, fault: _MakeFault, now: float) -> Fault:
     """Who took the pod away is in its DisruptionTarget condition, when Kubernetes did it on somebody's behalf."""
     target = find_condition(view.pod.status.conditions, "DisruptionTarget")
     if target is not None and "Preempt" in target.reason:
         return fault(Cause.PREEMPTION, target.reason, target.message, lost=True)
     if target is not None and "Eviction" in target.reason:
         return fault(Cause.MAINTENANCE, target.reason, target.message, lost=True)
+    if view.leaving is not None and view.leaving.is_due(now):
+        text = f"{view.pod.name} is being deleted, as it was said: {view.leaving.message}"
+        return fault(view.leaving.cause, view.leaving.reason, text, lost=True)
     return fault(Cause.INFRA, "PodDeleted", f"{view.pod.name} is being deleted.", lost=True)
 
 
@@ -108,6 +111,9 @@ def _running_fault(job: TrainingJob, view: PodView, fault: _MakeFault, now: floa
         text = f"{view.pod.spec.node_name} was stopped on purpose, and {view.pod.name}'s launcher with it."
         return fault(Cause.MAINTENANCE, "NodeStopped", text, lost=False)
     if report is None or report.state in ("gone", "parked") or report.attempt < job.status.attempt:
+        if view.leaving is not None and view.leaving.is_due(now):
+            text = f"{view.pod.name}'s launcher ended with {view.pod.spec.node_name}, as it was said: {view.leaving.message}"
+            return fault(view.leaving.cause, view.leaving.reason, text, lost=False)
         return fault(Cause.INFRA, "LauncherDied", f"{view.pod.name}'s launcher ended.", lost=False)
     if report.state == "exited" and report.code:
         text = report.message or f"{view.pod.name}'s process ended with code {report.code}."

@@ -27,8 +27,9 @@ from remuda.api.conditions import find_condition
 from remuda.api.core_v1 import Pod
 from remuda.api.meta import to_seconds, to_time
 from remuda.api.training import Borrower, Loan, Remedy
-from remuda.core.placement.gang import ask_of, count_fit
-from remuda.core.placement.requests import requests_of
+from remuda.core.placement.asks import ask_of
+from remuda.core.placement.fitting import count_fit
+from remuda.core.placement.requests import quantities_of, requests_of
 from remuda.core.placement.room import Room
 from remuda.core.placement.snapshot import Snapshot
 from remuda.core.workload.gang import OPEN, PodView
@@ -183,6 +184,7 @@ def _give_up(look: Look, waiting: Sequence[Pod]) -> None:
         before = look.lending.picture(spare.node)
         after = before.releasing([(spare.node, spare.devices, requests_of(spare.pod))])
         loan = Loan(spare.pod.name, spare.uid, spare.role, spare.node, list(spare.devices), to_time(look.now))
+        loan = msgspec.structs.replace(loan, requests=quantities_of(requests_of(spare.pod)))
         helped = [pod for pod in waiting if not _fitting(look, before, loan, [pod])]  # others need only be placed
         if new := _fitting(look, after, loan, helped):
             retire(look, spare.uid, LENT)

@@ -13,7 +13,7 @@ from remuda.api.meta import to_seconds
 from remuda.api.names import ANNOTATION_PREEMPTIBLE, LABEL_GANG
 from remuda.api.training import Loan, TrainingJob
 from remuda.core.failure.foreign_gangs import gang_of
-from remuda.core.placement.requests import Amounts, requests_of
+from remuda.core.placement.requests import Amounts, amounts_of, requests_of
 from remuda.core.placement.reserving import Reservation, pod_key
 from remuda.core.placement.snapshot import Snapshot, devices_of, mask_of
 from remuda.core.workload.gang import STUCK_AFTER_S
@@ -33,8 +33,9 @@ def reservations_of(job: TrainingJob) -> Iterator[Reservation]:
     """Whom the scheduler may give the gang's lent places: the gang, and while they are not called back the borrowers."""
     for loan in job.status.loans:
         is_lent = loan.recalled_at is None and loan.returned_at is None
-        borrowers = [pod_key(b.namespace, b.pod) for b in loan.borrowers] if is_lent else []
-        yield Reservation(loan.node, tuple(loan.devices), (f"{job.namespace}/{job.name}", *borrowers))
+        borrowers = tuple(pod_key(b.namespace, b.pod) for b in loan.borrowers)
+        askers = (f"{job.namespace}/{job.name}", *(borrowers if is_lent else ()))
+        yield Reservation(loan.node, tuple(loan.devices), askers, amounts_of(loan.requests), borrowers)
 
 
 def lent_count(look: Look, role: str) -> int:

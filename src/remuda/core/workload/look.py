@@ -30,6 +30,15 @@ class LendingView(msgspec.Struct, frozen=True):
     picture: Callable[[str], Snapshot]
 
 
+class Stay(msgspec.Struct, frozen=True):
+    """Why slow ranks are not moved now. `who` is empty when there are none."""
+
+    reason: str = ""
+    who: str = ""
+    why: str = ""
+    fix: str = ""
+
+
 class GangObserved(msgspec.Struct, frozen=True):
     """One look. `snapshot` is a thunk because only a fault needs the picture of the whole cluster. `refusal`: what the API
     said when it last would not make pods of the gang; "" when it made them. `slow`: what the straggler watch says of the gang as
@@ -94,6 +103,7 @@ class Look:
         self.doomed: dict[str, Doomed] = {}
         self.create: list[JsonObject] = []
         self.fresh = self.status.progress  # not throttled, unlike what is written
+        self.stays: Stay | None = None  # why slow ranks are left where they are; None = not decided at this look
         self.ranks: list[Role] = []
         self.gang_gpus = 0
         self.restage()

@@ -19,8 +19,8 @@ from remuda.api.meta import to_seconds, to_time
 from remuda.api.training import Cause, Member, Placement, RetiredPod, Role
 from remuda.core.failure.budgets import charge, exhausted
 from remuda.core.failure.rejections import BUDGET as REJECTION_BUDGET
+from remuda.core.failure.rejections import BUDGET_EXHAUSTED, is_rejection, retry_after
 from remuda.core.failure.rejections import USED as REJECTIONS
-from remuda.core.failure.rejections import is_rejection, retry_after
 from remuda.core.workload import segments
 from remuda.core.workload.barrier import is_overdue
 from remuda.core.workload.elastic import missing_of
@@ -138,7 +138,7 @@ def check_rejections(look: Look, why: str) -> bool:
     if is_over and not look.is_finished:
         fail(
             look,
-            "AdmissionBudgetExhausted",
+            BUDGET_EXHAUSTED,
             f"Pods were refused by their nodes {REJECTION_BUDGET} times. {why}".strip(),
         )
     return is_over

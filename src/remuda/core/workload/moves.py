@@ -7,7 +7,7 @@ any other (`planned`), so that remedy, budget, record and barrier are those of e
 A slow device (row 80): the job's policy says carry on, swap at the next checkpoint, or swap now. At a checkpoint it is swapped
 when that pays: slow-down x the time the job still has, against the price of the swap. A checkpoint is asked for once waiting for
 the next one has cost as much as making one does. Several are swapped in one stop. A gang that is slow without anybody to blame,
-or degraded as a whole for one reason, has no slow device, and is left be.
+or degraded as a whole for one reason, has no slow device, and is left be. Whoever is left be is told why (`staying`).
 
 A node that is about to go (row 76): the gang is asked for a checkpoint at once, and the members there are moved when it is made
 or when the time left is just enough for the move. Without room they stay as long as the node does, with a checkpoint as late as
@@ -28,9 +28,10 @@ from remuda.core.failure.slow_ranks import SLOW_RANK
 from remuda.core.placement.leaving import Leaving
 from remuda.core.workload.gang import OPEN, seconds_of
 from remuda.core.workload.handshake import ask_for_checkpoint, is_fresh, open_request, ready_to_stop, usual_wait_s
-from remuda.core.workload.look import Look
+from remuda.core.workload.look import Look, Stay
 from remuda.core.workload.offer import costs_of
 from remuda.core.workload.segments import offer_of
+from remuda.core.workload.staying import ALL_ALIKE, CARRY_ON, NO_BUDGET, NO_ROOM, NOT_WORTH_IT, WAITS, stay
 
 GANG_SLOW = "GangSlow"  # a verdict about nobody: no device to swap
 SETTLE_S = 1.0  # that a gang runs before it is moved
@@ -107,10 +108,13 @@ def _leaving_fault(look: Look, member: Member, where: Leaving) -> Fault:
 
 
 def slow_members(look: Look) -> list[tuple[Member, Verdict]]:
+    slow = _degraded_members(look)
+    return [] if _is_everybody(look, slow) else slow
+
+
+def _degraded_members(look: Look) -> list[tuple[Member, Verdict]]:
     found = ((m, look.views.get(m.uid)) for m in look.status.members)
     slow = [(m, v.slow_device) for m, v in found if v is not None and v.slow_device is not None]
-    if _is_everybody(look, slow):
-        return []
     return [(m, verdict) for m, verdict in slow if verdict.reason != GANG_SLOW]
 
 
@@ -132,23 +136,52 @@ def _swap_slow(look: Look) -> list[Fault]:
     policy = look.spec.failure.straggler.policy
     slow = slow_members(look)
     if not slow or policy is DegradedPolicy.CARRY_ON:
+        look.stays = _not_asked(look)
         return []
     slow.sort(key=lambda pair: (-factor_of(look, pair[1]), pair[0].rank))
     worst = slow[0]
     every = [_slow_fault(look, *pair) for pair in slow]
     # One stop for all of them; when there is not room for all, for the worst.
     faults = next((f for f in (every, every[:1]) if can_move(f, offer_of(look, f), whole=False)), [])
-    if not faults or _is_over_budget(look, faults):
+    if not faults:
+        full = offer_of(look, every[:1]).why_no_room
+        why = f"No spare is parked, and beside the gang there is no room{': ' if full else ''}{full.rstrip('.')}."
+        _stays(look, NO_ROOM, why, "Give the job a spare (spec.spares), or free a node of its domain.")
+        return []
+    if _is_over_budget(look, faults):
+        why = "The budget for device faults is spent: a swap would end the job."
+        _stays(look, NO_BUDGET, why, "Raise spec.failure.budgets.device.")
         return []
     if policy is DegradedPolicy.SWAP_NOW:
         return faults
     if not pays(look, faults, factor_of(look, worst[1])):
+        why = "Until the job ends a swap would cost more GPU-hours than going on like this."
+        _stays(look, NOT_WORTH_IT, why, "To swap all the same, set spec.failure.straggler.policy to SwapNow.")
         return []
     if is_fresh(look):
         return faults
+    why = "It is swapped at the next checkpoint."
+    _stays(look, WAITS, why, "To swap at once, set spec.failure.straggler.policy to SwapNow.")
     if look.now >= _asks_at(look, worst[1]) and _may_ask(look):
         ask_for_checkpoint(look, faults[0].reason, usual_wait_s(look))
     return []
+
+
+def _not_asked(look: Look) -> Stay:
+    """Nobody is slow, or nobody is to be swapped for it."""
+    slow = [(m, verdict, factor_of(look, verdict)) for m, verdict in _degraded_members(look)]
+    if not slow:
+        return Stay()
+    if not slow_members(look):
+        why = f"All ranks are held back alike ({slow[0][1].reason}): on other devices of theirs none would be faster."
+        return stay(slow, ALL_ALIKE, why, "Look at what they share: power, cooling, the network (`remuda incidents`).")
+    why = "spec.failure.straggler.policy is CarryOn, so it stays."
+    return stay(slow, CARRY_ON, why, "To have slow ranks swapped, set it to SwapAtCheckpoint.")
+
+
+def _stays(look: Look, reason: str, why: str, fix: str) -> None:
+    slow = [(m, verdict, factor_of(look, verdict)) for m, verdict in slow_members(look)]
+    look.stays = stay(sorted(slow, key=lambda one: (-one[2], one[0].rank)), reason, why, fix)
 
 
 def _slow_fault(look: Look, member: Member, verdict: Verdict) -> Fault:

@@ -16,7 +16,10 @@ from remuda.api.meta import to_seconds
 from remuda.api.training import Loan, Remedy, Role
 from remuda.api.validation import gpus_of
 from remuda.core.failure.remedy import Costs, Fault, Offer, root_fault
-from remuda.core.placement.gang import GangAsk, PodAsk, ask_of, count_fit, explain, place_members
+from remuda.core.placement.asks import GangAsk, PodAsk, ask_of
+from remuda.core.placement.explaining import explain
+from remuda.core.placement.fitting import count_fit
+from remuda.core.placement.gang import place_members
 from remuda.core.placement.requests import Amounts, requests_of
 from remuda.core.placement.room import Room
 from remuda.core.placement.snapshot import Snapshot

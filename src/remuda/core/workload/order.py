@@ -32,8 +32,8 @@ def end_stage(look: Look) -> bool:
 
 
 def _count_anew(look: Look) -> None:
-    """Who is still there gives up its rank and takes another: ranks are those of the new stage, from 0."""
-    look.update(members=[], progress=look.fresh)
+    """Who is still there gives up its rank and takes another: ranks are those of the new stage, from 0, and so are its steps."""
+    look.update(members=[], progress=look.fresh, refill_step=0)
 
 
 def join_roles(look: Look) -> None:

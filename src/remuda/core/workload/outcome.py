@@ -16,6 +16,7 @@ from remuda.core.workload.hanging import next_hang_look
 from remuda.core.workload.invalid import looked_after
 from remuda.core.workload.lifetime import deadline_of
 from remuda.core.workload.look import Look
+from remuda.core.workload.staying import with_slow_ranks
 
 PROGRESS_PERIOD_S = 1.0  # the API holds transitions; progress is shown, so it may be a second old
 WAITING_PERIOD_S = 1.0  # how often a gang that waits for room looks again
@@ -91,7 +92,7 @@ def _conditions(look: Look) -> list[Condition]:
     conditions = with_condition(status.conditions, "Running", is_running, status.reason, status.message, now)
     conditions = _suspended(look, conditions)
     conditions = _complete(look, conditions)
-    conditions = _slow(look, conditions)
+    conditions = with_slow_ranks(look, _slow(look, conditions))
     conditions = looked_after(conditions, look.now)
     if look.is_finished:
         kind = "Complete" if status.phase == "Succeeded" else "Failed"
@@ -104,6 +105,7 @@ def _slow(look: Look, conditions: list[Condition]) -> list[Condition]:
     slow = look.slow
     if slow is None or (not slow.reason and find_condition(conditions, GANG_SLOW) is None):
         return conditions
+    look.update(best_step_seconds=slow.best_seconds)
     message = slow.message or "The gang keeps its best pace."
     return with_condition(
         conditions, GANG_SLOW, bool(slow.reason), slow.reason or "PaceNormal", message, to_time(look.now)

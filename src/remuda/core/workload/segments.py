@@ -15,8 +15,11 @@ from collections.abc import Iterable, Sequence, Set
 from remuda.api.errors import Refusal
 from remuda.api.training import Placement, Role
 from remuda.core.failure.remedy import Fault, Offer
-from remuda.core.placement.gang import Segment, ask_of, count_fit, explain, place_segments
+from remuda.core.placement.asks import Segment, ask_of
+from remuda.core.placement.explaining import explain
+from remuda.core.placement.fitting import count_fit
 from remuda.core.placement.room import Room
+from remuda.core.placement.segments import place_segments
 from remuda.core.placement.snapshot import Snapshot
 from remuda.core.workload.faults import NOT_STOPPED
 from remuda.core.workload.gang import PodView

@@ -17,11 +17,10 @@ import grpc
 import grpc.aio
 
 from remuda.api.core_v1 import Pod
-from remuda.link.deviceplugin import KUBELET_SOCKET
 from remuda.link.kubelet_proto import POD_RESOURCES_ALLOCATABLE, POD_RESOURCES_GET, POD_RESOURCES_LIST, Method
 from remuda.node.devices.admission import DeviceManager
 from remuda.node.devices.ledger import NO_NUMA, Grant
-from remuda.node.devices.sockets import SocketDirectory
+from remuda.node.devices.sockets import KubeletSocket
 
 QPS, BURST = 100.0, 10
 
@@ -47,16 +46,12 @@ class Bucket:
 class PodResourcesServer:
     def __init__(self, directory: Path, manager: DeviceManager, now: Callable[[], float] | None = None) -> None:
         """`now`: seconds that only grow; the loop's time unless told."""
-        self._path = directory
+        self._socket = KubeletSocket(directory)
         self._manager = manager
         self._now = now
-        self._directory: SocketDirectory | None = None
-        self._server: grpc.aio.Server | None = None
         self._bucket: Bucket | None = None
 
     async def start(self) -> None:
-        self._directory = SocketDirectory(self._path)
-        self._directory.remove_sockets()
         self._now = self._now or asyncio.get_running_loop().time
         self._bucket = Bucket(QPS, BURST, self._now())
         answers: dict[Method[Any, Any], Callable[..., Any]] = {
@@ -70,19 +65,10 @@ class PodResourcesServer:
             )
             for method, answer in answers.items()
         }
-        server = self._server = grpc.aio.server()
-        service = POD_RESOURCES_LIST.service
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
-        server.add_insecure_port(self._directory.address(KUBELET_SOCKET))
-        await server.start()
+        await self._socket.serve(POD_RESOURCES_LIST.service, handlers)
 
     async def stop(self) -> None:
-        if self._server is not None:
-            await self._server.stop(None)
-            self._server = None
-        if self._directory is not None:
-            self._directory.close()
-            self._directory = None
+        await self._socket.close()
 
     async def _list(self, request: None, context: grpc.aio.ServicerContext) -> Any:
         await self._limit(context)

@@ -19,7 +19,7 @@ from remuda.link.deviceplugin import KUBELET_SOCKET, VERSION, RegisterRequest
 from remuda.link.kubelet_proto import REGISTER
 from remuda.node.devices.admission import DeviceManager
 from remuda.node.devices.endpoint import SocketPlugin
-from remuda.node.devices.sockets import SocketDirectory
+from remuda.node.devices.sockets import KubeletSocket
 
 log = structlog.get_logger(__name__)
 
@@ -31,31 +31,19 @@ _RESOURCE = re.compile(
 
 class Registry:
     def __init__(self, directory: Path, manager: DeviceManager) -> None:
-        self._path = directory
+        self._socket = KubeletSocket(directory)
         self._manager = manager
-        self._directory: SocketDirectory | None = None
-        self._server: grpc.aio.Server | None = None
 
     async def start(self) -> None:
-        self._directory = SocketDirectory(self._path)
-        self._directory.remove_sockets()
         method = REGISTER
         handler = grpc.unary_unary_rpc_method_handler(
             self._register, request_deserializer=method.request.decode, response_serializer=method.response.encode
         )
-        server = self._server = grpc.aio.server()
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(method.service, {method.name: handler}),))
-        server.add_insecure_port(self._directory.address(KUBELET_SOCKET))
-        await server.start()
+        await self._socket.serve(method.service, {method.name: handler})
 
     async def stop(self) -> None:
         """As when a kubelet ends: nobody registers any more. The plugins' own sockets are theirs."""
-        if self._server is not None:
-            await self._server.stop(None)
-            self._server = None
-        if self._directory is not None:
-            self._directory.close()
-            self._directory = None
+        await self._socket.close()
 
     async def _register(self, request: RegisterRequest, context: grpc.aio.ServicerContext) -> None:
         try:
@@ -68,9 +56,10 @@ class Registry:
     async def register(self, request: RegisterRequest) -> None:
         """Raises Refusal."""
         validate(request)
-        if self._directory is None:
+        directory = self._socket.directory
+        if directory is None:
             raise Refusal("RegistryStopped", "The node takes no registrations now.", "Register again later.")
-        plugin = SocketPlugin(self._directory.address(request.endpoint))
+        plugin = SocketPlugin(directory.address(request.endpoint))
         try:
             await plugin.connect(self._manager.deadlines.dial_s)
             await self._manager.plugins.connect(request.resource_name, request.endpoint, plugin, plugin.close)

@@ -2,13 +2,21 @@
 
 The kernel takes 107 bytes of path; a state directory can be deeper. Then the directory is opened and its sockets are reached
 through /proc/self/fd, which is short and, unlike a change of directory, harms nobody else in the process.
+
+Both services that a node offers (`registry`, `podresources`) are on such a socket: `KubeletSocket`.
 """
 
 from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Mapping
 from pathlib import Path
+
+import grpc
+import grpc.aio
+
+from remuda.link.deviceplugin import KUBELET_SOCKET
 
 MAX_PATH = 107
 
@@ -43,3 +51,28 @@ class SocketDirectory:
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
+
+
+class KubeletSocket:
+    """A gRPC service on `kubelet.sock` of a directory; whatever sockets were there are removed at its start."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.directory: SocketDirectory | None = None  # while it is served
+        self._server: grpc.aio.Server | None = None
+
+    async def serve(self, service: str, handlers: Mapping[str, grpc.RpcMethodHandler]) -> None:
+        self.directory = SocketDirectory(self._path)
+        self.directory.remove_sockets()
+        server = self._server = grpc.aio.server()
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
+        server.add_insecure_port(self.directory.address(KUBELET_SOCKET))
+        await server.start()
+
+    async def close(self) -> None:
+        if self._server is not None:
+            await self._server.stop(None)
+            self._server = None
+        if self.directory is not None:
+            self.directory.close()
+            self.directory = None

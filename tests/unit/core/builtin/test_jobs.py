@@ -3,10 +3,12 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from remuda.api.batch_v1 import Job
 from remuda.api.core_v1 import Pod
 from remuda.api.meta import JsonObject
+from remuda.api.names import ANNOTATION_REJECTIONS
 from remuda.core.builtin.indexes import format_indexes, parse_indexes
 from remuda.core.builtin.jobs import JobObserved, JobPlan, plan_job
 from tests.unit.core.builtin.objects import NOW, a_job, job_pod, stamp
@@ -232,3 +234,16 @@ def test_a_finished_job_stays_as_it_is_and_goes_after_its_time(ago: int, expires
 def test_indexes_as_text(indexes: list[int], text: str) -> None:
     assert format_indexes(indexes) == text
     assert parse_indexes(text) == set(indexes)
+
+
+@pytest.mark.parametrize(("parallelism", "before", "counted"), [(1, 59, 0), (1, 60, 1), (2, 60, 0), (2, 120, 1)])
+def test_refused_pods_are_the_jobs_own_once_their_budget_is_spent(parallelism: int, before: int, counted: int) -> None:
+    def refused(name: str, number: int, *, tracked: bool) -> Pod:
+        pod = job_pod(name, "Failed", tracked=tracked)
+        status = replace(pod.status, reason="OutOfcpu")
+        meta = replace(pod.metadata, annotations={ANNOTATION_REJECTIONS: str(number)} if number else {})
+        return replace(pod, metadata=meta, status=status)
+
+    job = a_job(completions=2, parallelism=parallelism, status=STARTED)
+    plan = look(job, refused("a", before, tracked=False), refused("b", 0, tracked=True))
+    assert len(plan.status.uncounted_terminated_pods.failed) == counted

@@ -19,11 +19,13 @@ def after(*shares: float | None, held: bool = True) -> Quiet:
 
 def test_idle_since_the_first_low_sample() -> None:
     assert not after(0.9, 0.0, 0.0, 0.0, 0.0).is_idle
-    assert after(0.9, 0.0, 0.0, 0.0, 0.0, 0.0) == Quiet(15.0, True)
+    idle = after(0.9, 0.0, 0.0, 0.04, 0.0, 0.01)
+    assert (idle.since, idle.is_idle, idle.utilisation) == (15.0, True, 0.01)
 
 
 def test_between_the_marks_nothing_changes() -> None:
-    assert after(0.0, 0.1, 0.1, 0.1, 0.1) == Quiet(0.0, True)
+    idle = after(0.0, 0.1, 0.1, 0.1, 0.1)
+    assert (idle.since, idle.is_idle, idle.utilisation) == (0.0, True, 0.08)
     assert after(0.1, 0.1, 0.1, 0.1, 0.1) == Quiet()
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from remuda.api.devices import ObservedLink
 from remuda.core.failure.correlation import DomainSuspect, find_suspects, neighbours
-from remuda.core.failure.recent import DeviceFailure, RecentFailures, switch_groups
+from remuda.core.failure.recent import HELD_BACK, DeviceFailure, RecentFailures, switch_groups
 
 RACK, POWER, CLIQUE = "topology.remuda.dev/rack", "topology.remuda.dev/power", "nvidia.com/gpu.clique"
 NODES = 16  # four racks of four; feeds of two racks; cliques of eight
@@ -109,6 +109,31 @@ def test_most_devices_of_a_node_without_a_word_of_links_blame_the_node() -> None
     [suspect] = after(*(failed(0, 100, gpu) for gpu in GPUS[:6]), labels=only())
     assert (suspect.domain, suspect.reason) == ("node/n0", "NodeSuspect")
     assert after(*(failed(0, 100, gpu) for gpu in GPUS[:4]), labels=only()) == []
+
+
+def held(node: int, gpu: str, at: float = 100.0, reason: str = "PowerCap") -> DeviceFailure:
+    return DeviceFailure(at, f"n{node}", gpu, reason, HELD_BACK)
+
+
+def test_devices_that_are_held_back_alike_are_their_nodes_matter_and_no_racks() -> None:
+    [suspect] = after(*(held(3, gpu) for gpu in GPUS))
+    assert (suspect.domain, suspect.reason, suspect.nodes) == ("node/n3", "NodeSuspect", ("n3",))
+    assert "8 of 8 devices of n3 were held back within 0 s (PowerCap)" in suspect.message
+    assert after(*(held(3, gpu) for gpu in GPUS[:4])) == [], "half of them may be hot by themselves"
+    rack = after(*(held(node, gpu) for node in range(4) for gpu in GPUS))
+    assert [s.domain for s in rack] == [f"node/n{node}" for node in range(4)]
+    fallen = after(
+        failed(0), failed(1), failed(2), *(held(n, gpu) for n in (8, 9, 12) for gpu in GPUS), labels=only(RACK)
+    )
+    assert fallen[0].reason == "RackSuspect", "no node of those that are held back has failed"
+
+
+def test_a_node_that_reports_no_devices_any_more_blames_nothing() -> None:
+    recent = a_cluster()
+    for gpu in GPUS:
+        recent.add(failed(3, device=gpu))
+    recent.join("n3", [], 0)
+    assert find_suspects(recent) == []
 
 
 def test_one_rack_is_blamed_only_when_most_of_it_fell() -> None:

@@ -11,7 +11,7 @@ from remuda.api.core_v1 import Pod
 from remuda.api.devices import NodeDevices, Observed, ObservedDevice, Verdict
 from remuda.api.meta import JsonObject, ObjectMeta, to_time
 from remuda.api.names import ANNOTATION_SPARE
-from remuda.api.remedies import Idle, RemedyPolicy, RemedyPolicySpec
+from remuda.api.remedies import Idle, Mode, Pause, RemedyPolicy, RemedyPolicySpec
 from remuda.api.training import TrainingJob
 from remuda.core.failure.idle import DEVICE_IDLE, GRACE_S, IdlePlan, IdlePod, idle_pods, plan_idle
 from tests.builders.pods import a_pod
@@ -20,8 +20,9 @@ NOW = 1_000_000.0
 AFTER_S = 600.0
 
 
-def policy(**rule: Any) -> RemedyPolicy:
-    spec = RemedyPolicySpec(idle=Idle(**{"after_seconds": AFTER_S, "action": "Reclaim", **rule}))
+def policy(*, mode: Mode = Mode.AUTO, pause: Pause | None = None, **rule: Any) -> RemedyPolicy:
+    idle = Idle(**{"after_seconds": AFTER_S, "action": "Reclaim", **rule})
+    spec = RemedyPolicySpec(idle=idle, mode=mode, pause=pause)
     return RemedyPolicy(metadata=ObjectMeta(name="default"), spec=spec)
 
 
@@ -73,6 +74,21 @@ def test_it_goes_a_while_after_it_was_told() -> None:
     plan = look(pod(NOW - GRACE_S - 5), 5000.0, 5000.0)[1]
     assert [p.name for p, _ in plan.reclaim] == ["p"]
     assert look(pod(NOW - GRACE_S - 5), 5000.0, 5000.0, rule=policy(action="Warn"))[1].reclaim == ()
+
+
+def test_a_policy_that_observes_or_is_paused_takes_nobody_off() -> None:
+    told = pod(NOW - GRACE_S - 5)
+    observing = policy(mode=Mode.OBSERVE)
+    assert look(told, 5000.0, 5000.0, rule=observing)[1].reclaim == ()
+    assert [p.name for p, _, _ in look(pod(), 5000.0, 5000.0, rule=observing)[1].tell] == ["p"], (
+        "it is told all the same"
+    )
+    for_ever, an_hour, over = (Pause(until=until) for until in (None, to_time(NOW + 3600), to_time(NOW - 1)))
+    assert look(told, 5000.0, 5000.0, rule=policy(pause=for_ever))[1].reclaim == ()
+    plan = look(told, 5000.0, 5000.0, rule=policy(pause=an_hour))[1]
+    assert plan.reclaim == ()
+    assert plan.look_again_s == pytest.approx(3600.0, abs=0.1)
+    assert len(look(told, 5000.0, 5000.0, rule=policy(pause=over))[1].reclaim) == 1
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,20 @@ def test_a_domain_is_over_with_its_parts_and_not_called_again_for_them() -> None
     assert len([i for i in book.all if i.spec.subject.domain]) == 1
 
 
+@pytest.mark.parametrize("outcome", [RemedyOutcome.WAITING, RemedyOutcome.OBSERVED, RemedyOutcome.HELD_BACK])
+def test_a_domain_says_what_its_own_ladder_waits_for(outcome: RemedyOutcome) -> None:
+    book = Book()
+    rack_fails(book)
+    book.see_domains([RACK], 3)
+    domain = next(i for i in book.all if i.spec.subject.domain)
+    status = msgspec.structs.replace(domain.status, remedies=[RemedyRecord("ticket-1", "ticket", outcome=outcome)])
+    book.incidents[domain.name] = msgspec.structs.replace(domain, status=status)
+    book.see_domains([RACK], 4)
+    message = book.incidents[domain.name].status.message
+    assert "ticket-1" in message
+    assert "Waits for 3 of its 3 parts" in message
+
+
 def test_a_part_that_comes_later_joins() -> None:
     book = Book()
     rack_fails(book)
@@ -105,6 +119,12 @@ def test_open_and_fresh_ones_stay_whatever_the_count() -> None:
     fresh = closed("fresh", 0.01)
     assert outdated([book.only(), fresh], T0 + 90 * 86_400, Retention(count=0)) == [fresh]
     assert outdated([book.only(), fresh], T0, Retention(count=0)) == []
+
+
+def test_what_keeps_a_device_out_of_use_is_kept_as_long() -> None:
+    old = closed("old", 400)
+    assert outdated([old], T0, Retention(), needed={"old"}) == []
+    assert outdated([old], T0, Retention(), needed={"another"}) == [old]
 
 
 # -- totals -----------------------------------------------------------------------------------------------------------
@@ -189,5 +209,7 @@ def test_a_breaker_is_told_when_it_opens_and_when_it_closes() -> None:
     opened = RemedyPolicyStatus(breaker=BreakerStatus(open=True, since=at(0), message="5 of 8 nodes failed."))
     found = breaker_notices(msgspec.structs.replace(policy, status=opened))
     assert [(n.event, n.text) for n in found] == [("Breaker", "Breaker of policy p is open. 5 of 8 nodes failed.")]
-    again = RemedyPolicyStatus(breaker=BreakerStatus(open=False, since=at(9)))
-    assert breaker_notices(msgspec.structs.replace(policy, status=again))[0].id != found[0].id
+    again = RemedyPolicyStatus(breaker=BreakerStatus(since=at(0), closes_at=at(600)))
+    [over] = breaker_notices(msgspec.structs.replace(policy, status=again))
+    assert (over.text, over.at) == ("Breaker of policy p is closed. Remedies go on.", at(600))
+    assert over.id != found[0].id

@@ -8,9 +8,10 @@ import pytest
 from remuda.api.core_v1 import Node, NodeSpec
 from remuda.api.devices import DeviceHistory, DeviceState, NodeDevices, QuarantineOrder
 from remuda.api.incidents import Approval, IncidentOutcome, IncidentPhase
-from remuda.api.meta import to_time
+from remuda.api.meta import ObjectMeta, to_time
 from remuda.api.names import ANNOTATION_CORDONED_BY, ANNOTATION_REMEDY_BY, LABEL_CLIQUE
 from remuda.api.remedies import Action, Drain, Hook, Mode, Offender, Rung, Soak
+from remuda.core.failure.ladder import may_take_over
 from remuda.core.failure.ladder_case import Made
 from remuda.core.failure.rungs import ladder_has_ended
 from tests.builders.remedies import DEVICE, NODE, T0, Bench, a_pod, incident, ladder, ledger, machine, remedy_policy
@@ -27,6 +28,16 @@ def test_a_probe_that_passes_is_enough() -> None:
     bench.run(until=100)
     assert bench.quarantined == []
     assert not bench.ledgers[NODE].orders
+
+
+@pytest.mark.parametrize(
+    ("by", "incident", "is_ours_to_take"),
+    [("remuda", "", True), ("job default/train", "", True), ("alice", "", False), ("remuda", "dev-other", False)],
+)
+def test_it_takes_over_what_was_found_and_leaves_a_person_s_order(
+    by: str, incident: str, is_ours_to_take: bool
+) -> None:
+    assert may_take_over(QuarantineOrder("MemberNotStopped", by=by, incident=incident)) is is_ours_to_take
 
 
 def test_row_41_it_escalates_within_its_budget_then_stops_and_pages() -> None:
@@ -46,6 +57,7 @@ def test_row_41_it_escalates_within_its_budget_then_stops_and_pages() -> None:
     }
     assert bench.reason("replace-1") == "NoHook"
     assert ladder_has_ended(bench.incident)
+    assert (bench.phase, bench.incident.status.outcome) == (IncidentPhase.OPEN, IncidentOutcome.NOT_CURED)
     assert bench.quarantined == [DEVICE], "a device that was not cured stays out"
     node = bench.nodes[NODE]
     assert not node.spec.unschedulable
@@ -167,9 +179,29 @@ def test_approve_waits_rung_by_rung() -> None:
     assert bench.outcomes() == {"probe-1": "Failed", "reset-1": "AwaitingApproval"}
     _approve(bench, "reset-1", granted=False)
     bench.run(until=30)
-    assert bench.reason("reset-1") == "Denied"
-    assert bench.outcomes()["reset-2"] == "AwaitingApproval"
+    assert bench.reason("reset-1") == bench.reason("reset-2") == "Denied", "not asked again under another number"
+    assert bench.outcomes()["reboot-1"] == "AwaitingApproval"
     assert bench.begun == ["n1/probe-1"]
+
+
+def test_a_yes_to_a_later_attempt_counts_more_than_the_no_to_an_earlier_one() -> None:
+    bench = Bench(incident(), remedy_policy(mode=Mode.APPROVE, soak=SOAK), answers={"probe-1": "Failed"})
+    for key, granted in (("probe-1", True), ("reset-1", False), ("reset-2", True)):
+        _approve(bench, key, granted=granted)
+    bench.run(until=30)
+    assert (bench.reason("reset-1"), bench.outcomes()["reset-2"]) == ("Denied", "Succeeded")
+
+
+def test_a_ladder_of_which_all_is_denied_ends_and_says_so() -> None:
+    policy = remedy_policy(mode=Mode.APPROVE, ladders=[ladder("ResetDevice", Rung(Action.RESET, attempts=3))])
+    bench = Bench(incident(), policy)
+    bench.run(until=10)
+    _approve(bench, "reset-1", granted=False)
+    bench.run(until=30)
+    assert ladder_has_ended(bench.incident)
+    assert bench.incident.status.outcome is IncidentOutcome.NOT_CURED
+    assert "reset-1 Denied, reset-2 Denied, reset-3 Denied" in bench.incident.status.conditions[0].message
+    assert (bench.begun, bench.quarantined) == ([], [])
 
 
 def _approve(bench: Bench, key: str, *, granted: bool = True) -> None:
@@ -186,10 +218,12 @@ def test_after_the_end_an_operator_may_ask_for_another_probe() -> None:
     bench.run(until=100)
     assert bench.outcomes()["recheck-1"] == "Failed"
     assert bench.quarantined == [DEVICE]
+    assert bench.incident.status.outcome is IncidentOutcome.NOT_CURED
     _approve(bench, "recheck-2")
     bench.run(until=400)
     assert bench.outcomes()["recheck-2"] == "Succeeded"
     assert bench.quarantined == []
+    assert bench.incident.status.outcome is None, "it soaked: the incident controller says how it ends"
 
 
 def test_what_the_rungs_bring_to_light_starts_no_other_ladder() -> None:
@@ -496,6 +530,32 @@ def test_a_closed_incident_leaves_nothing_behind_but_what_is_still_owed(outcome:
     assert not bench.nodes[NODE].spec.unschedulable
     assert not bench.nodes[NODE].annotations
     assert not bench.ledgers[NODE].orders
+    assert bench.quarantined == ([DEVICE] if stays else [])
+
+
+@pytest.mark.parametrize(
+    ("node_uid", "uuid", "stays"),
+    [("u1", f"GPU-{NODE}-3", True), ("u2", f"GPU-{NODE}-3", False), ("u1", "GPU-new", False), ("u1", "", True)],
+)
+def test_what_left_with_its_node_is_not_owed_to_the_next_of_its_name(node_uid: str, uuid: str, stays: bool) -> None:
+    """A closed incident keeps the device out; another node or device under the same name is not the one that failed."""
+    bench = Bench(incident(), answers={"probe-1": ""})
+    bench.run(until=5)
+    status = msgspec.structs.replace(
+        bench.incident.status,
+        phase=IncidentPhase.CLOSED,
+        outcome=IncidentOutcome.WORKED_AROUND,
+        node_uid="u1",
+        device_uuid=f"GPU-{NODE}-3",
+    )
+    bench.incident = msgspec.structs.replace(bench.incident, status=status)
+    bench.nodes[NODE] = msgspec.structs.replace(machine(), metadata=ObjectMeta(name=NODE, uid=node_uid))
+    seen = bench.ledgers[NODE].observed
+    rows = [msgspec.structs.replace(d, uuid=uuid) if d.id == DEVICE else d for d in seen.devices]
+    bench.ledgers[NODE] = msgspec.structs.replace(
+        bench.ledgers[NODE], observed=msgspec.structs.replace(seen, devices=rows)
+    )
+    bench.look()
     assert bench.quarantined == ([DEVICE] if stays else [])
 
 

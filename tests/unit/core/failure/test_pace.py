@@ -120,3 +120,30 @@ def test_a_lone_rank_is_never_blamed() -> None:
 def test_one_called_slow_is_slow_until_it_is_normal_also_of_two() -> None:
     assert [s.rank for s in look_at([gang({0: 1.0, 1: 1.8})], 1.3, (1,), Pace()).speeds.slow] == [1]
     assert 1 in look_at([gang(even(2))], 1.3, (1,), Pace()).speeds.normal
+
+
+def joined(before: Gang, after: Gang) -> Gang:
+    return {rank: (*before[rank], *after[rank]) for rank in after}
+
+
+def test_who_looks_for_the_first_time_knows_what_the_samples_still_tell() -> None:
+    """A manager that is new, told the window: the gang slowed down within it."""
+    slower = look_at([joined(gang(even(4)), gang(even(4, 2.0), first=100, steps=20))], 1.3)
+    assert slower.gang is not None
+    assert slower.gang.reason == UNIFORM
+    of_two = look_at([joined(gang(even(2)), gang({0: 1.0, 1: 1.8}, first=100, steps=20))], 1.3)
+    assert [s.rank for s in of_two.speeds.slow] == [1]
+
+
+def test_who_takes_over_says_what_was_said_until_the_gang_is_as_fast_as_it_was() -> None:
+    slow = then(gang(even(4)), gang(even(4, 2.0), first=100)).gang
+    assert slow is not None
+    assert slow.best_seconds == pytest.approx(1.1, rel=0.05)
+    first = look_at([gang(even(4, 2.0), first=300)], 1.3, was=slow)  # the window has no better past
+    assert first.gang == slow
+    again = look_at([gang(even(4, 2.0), first=400)], 1.3, pace=first.pace, was=slow)
+    assert again.gang == slow
+    over = look_at([gang(even(4), first=500)], 1.3, pace=again.pace, was=slow)
+    assert (over.gang, over.is_enough, over.pace.is_inherited) == (None, True, False)
+    smaller = look_at([gang(even(3, 2.0), first=600)], 1.3, pace=again.pace, was=slow)
+    assert (smaller.gang, smaller.pace.is_inherited) == (None, False), "a gang of another size has another best"

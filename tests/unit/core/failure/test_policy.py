@@ -119,6 +119,8 @@ def test_the_reason_goes_before_the_remedy_and_that_before_anything() -> None:
     assert when("Xid62", "ResetDevice") == "ResetDevice"
     assert when("Xid79", "RebootNode") == "*"
     assert when("Straggler", "", DeviceState.DEGRADED) == ""
+    assert when("DeviceFlapping", "", DeviceState.QUARANTINED) == "*"
+    assert when("ByOperator", "", DeviceState.QUARANTINED) == "", "an operator's order is no fault"
 
 
 def test_reasons_no_fault_has_are_told() -> None:

@@ -8,7 +8,8 @@ import pytest
 from remuda.api.core_v1 import Pod, Toleration
 from remuda.api.devices import DeviceState
 from remuda.api.errors import Refusal
-from remuda.core.placement.gang import GangAsk, PlacementPlan, plan_placement
+from remuda.core.placement.asks import GangAsk
+from remuda.core.placement.gang import PlacementPlan, plan_placement
 from remuda.core.placement.snapshot import SUSPECT
 from tests.builders.gangs import NodeBuilder, a_gang_ask, a_held_pod, a_node, a_snapshot, racks
 

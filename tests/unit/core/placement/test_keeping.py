@@ -8,7 +8,8 @@ from remuda.api.codec import from_wire
 from remuda.api.core_v1 import Pod
 from remuda.api.meta import to_time
 from remuda.api.names import ANNOTATION_LOST_NODE, LABEL_GANG
-from remuda.core.placement.gang import GangAsk, PlacementPlan, plan_placement
+from remuda.core.placement.asks import GangAsk
+from remuda.core.placement.gang import PlacementPlan, plan_placement
 from remuda.core.placement.keeping import KEEP_S
 from remuda.core.placement.waiting import gather_gangs
 from tests.builders.gangs import a_gang_ask, a_held_pod, a_snapshot, racks

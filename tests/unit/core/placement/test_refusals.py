@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from remuda.api.errors import Refusal
-from remuda.core.placement.gang import GangAsk, place_members, plan_placement
+from remuda.core.placement.asks import GangAsk
+from remuda.core.placement.gang import place_members, plan_placement
 from tests.builders.gangs import NodeBuilder, a_gang_ask, a_held_pod, a_node, a_pod_ask, a_snapshot, racks
 
 ALL = [f"gpu-{i}" for i in range(8)]

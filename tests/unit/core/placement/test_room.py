@@ -11,7 +11,8 @@ from remuda.api.codec import from_wire
 from remuda.api.core_v1 import Node, Pod
 from remuda.api.devices import Holding, NodeDevices, ObservedDevice, Verdict
 from remuda.api.errors import Refusal
-from remuda.core.placement.gang import GangAsk, PodAsk, ask_of, place_members
+from remuda.core.placement.asks import GangAsk, PodAsk, ask_of
+from remuda.core.placement.gang import place_members
 from remuda.core.placement.requests import requests_of
 from remuda.core.placement.snapshot import Snapshot, build_snapshot
 from tests.builders.gangs import a_held_pod, a_node

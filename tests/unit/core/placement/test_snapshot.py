@@ -7,7 +7,7 @@ import pytest
 from remuda.api.codec import from_wire
 from remuda.api.core_v1 import Pod, Taint, Toleration
 from remuda.api.devices import DeviceState
-from remuda.core.placement.gang import ask_of
+from remuda.core.placement.asks import ask_of
 from remuda.core.placement.snapshot import devices_of, tolerates
 from tests.builders.gangs import RACK, NodeBuilder, a_held_pod, a_node, a_snapshot, racks
 

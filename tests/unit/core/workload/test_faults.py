@@ -10,6 +10,7 @@ import pytest
 from remuda.api.devices import DeviceState, Signal, Verdict
 from remuda.api.meta import Condition, to_time
 from remuda.api.training import Cause, Member, TrainingJob
+from remuda.core.placement.leaving import Leaving
 from remuda.core.workload.faults import find_faults, never_ran
 from remuda.core.workload.gang import MemberProgress, PodView, common_checkpoint
 from tests.builders.gangs import a_held_pod, a_job, a_report
@@ -51,6 +52,11 @@ def found(view: PodView | None, of: TrainingJob | None = None) -> tuple[Cause, s
 BAD = Verdict("gpu-0", DeviceState.UNHEALTHY, "Xid79", since=to_time(NOW - 3))
 
 
+def leaving(view: PodView, until: float | None) -> PodView:
+    """Its node was to go then."""
+    return msgspec.structs.replace(view, leaving=Leaving(Cause.MAINTENANCE, "MaintenancePlanned", "Maintained.", until))
+
+
 @pytest.mark.parametrize(
     ("view", "expected"),
     [
@@ -73,6 +79,13 @@ BAD = Verdict("gpu-0", DeviceState.UNHEALTHY, "Xid79", since=to_time(NOW - 3))
         (a_view("gone", planned=True), (Cause.MAINTENANCE, "NodeStopped", False)),
         (a_view("parked", 0, planned=True), (Cause.MAINTENANCE, "NodeStopped", False)),
         (a_view("exited", code=1, planned=True), (Cause.CODE, "ProcessExited", False)),
+        (leaving(a_view("gone"), NOW - 1), (Cause.MAINTENANCE, "MaintenancePlanned", False)),
+        (leaving(a_view("parked", 0), None), (Cause.MAINTENANCE, "MaintenancePlanned", False)),
+        (leaving(a_view("gone"), NOW + 60), (Cause.INFRA, "LauncherDied", False)),
+        (leaving(a_view("exited", code=1), NOW - 1), (Cause.CODE, "ProcessExited", False)),
+        (leaving(a_view(), NOW - 1), None),
+        (leaving(deleting(), NOW - 1), (Cause.MAINTENANCE, "MaintenancePlanned", True)),
+        (leaving(deleting(), NOW + 60), (Cause.INFRA, "PodDeleted", True)),
     ],
 )
 def test_while_the_barrier_is_open(view: PodView | None, expected: tuple[Cause, str, bool] | None) -> None:

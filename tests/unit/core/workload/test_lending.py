@@ -9,7 +9,7 @@ import pytest
 
 from remuda.api.codec import from_wire
 from remuda.api.core_v1 import Pod
-from remuda.api.names import ANNOTATION_PREEMPTIBLE, LABEL_GANG
+from remuda.api.names import ANNOTATION_PREEMPTIBLE, LABEL_GANG, RESOURCE_GPU
 from remuda.api.training import Loan, Remedy
 from remuda.core.workload.lending import LEND_EVERY_S, SETTLED_S, TAKE_S
 from remuda.core.workload.loans import is_preemptible
@@ -279,3 +279,72 @@ def test_a_loan_outlives_the_wish_to_lend() -> None:
     train(gang, 10.0)
     assert not gang.status.loans
     assert spares(gang)
+
+
+# -- cpu, memory and slots ---------------------------------------------------------------------------------------------
+
+HOST = JOB.template(containers=[{"name": "main", "resources": {"requests": {"cpu": "6", "memory": "8Gi"}}}])
+ROOM: dict[str, int | str] = {"cpu": "8", "memory": "16Gi", "pods": 3}
+
+
+def lending_with_cpu(cpu: str) -> tuple[GangModel, str]:
+    gang = a_gang(HOST, racks(3, gpus=2))
+    gang.offer(**ROOM)
+    gang.settle()
+    train(gang, SETTLED_S + 5.0)
+    uid = gang.ask_preemptibly(2, cpu=cpu)
+    train(gang, 20.0)
+    assert gang.pods.now[uid].spec.node_name, gang.status
+    return gang, uid
+
+
+def test_a_loan_says_all_that_its_spare_asked_for() -> None:
+    gang, _ = lending_with_cpu("1")
+    assert loan_of(gang).requests == {"cpu": "6000m", "memory": str(8 << 30), RESOURCE_GPU: "2"}
+
+
+@pytest.mark.parametrize("many", [{"cpu": "3"}, {"memory": "9Gi"}])
+def test_what_a_borrower_leaves_of_a_place_is_for_nobody_else(many: dict[str, str]) -> None:
+    """Else the spare would find its devices there and no processor beside them."""
+    gang, guest = lending_with_cpu("1")
+    place = loan_of(gang).node
+    big, small = gang.ask(0, "stranger", None, **many), gang.ask(0, "stranger", cpu="2", memory="1Gi")
+    for other in [node for node in gang.nodes if node != place]:
+        gang.nodes[other] = msgspec.structs.replace(
+            gang.nodes[other], spec=msgspec.structs.replace(gang.nodes[other].spec, unschedulable=True)
+        )
+    train(gang, 15.0)
+    assert not gang.pods.now[big].spec.node_name
+    assert gang.pods.now[small].spec.node_name == place, "two of eight were nobody's before, either"
+    gang.fail_device(gang.member(1).node, gang.member(1).devices[0])
+    gang.settle()
+    assert gang.is_running
+    assert gang.recovery.remedy is Remedy.RECALL_SPARE
+    assert (gang.member(1).node, guest in gang.pods.now) == (place, False)
+    assert not gang.pods.now[big].spec.node_name
+
+
+def test_a_second_borrower_has_what_the_first_left() -> None:
+    gang = a_gang(HOST, racks(3, gpus=2))
+    gang.offer(**ROOM)
+    gang.settle()
+    train(gang, SETTLED_S + 5.0)
+    first = gang.ask_preemptibly(1, cpu="4")
+    train(gang, 20.0)
+    late, second = gang.ask_preemptibly(1, cpu="5"), gang.ask_preemptibly(1, cpu="4")
+    train(gang, 15.0)
+    assert [b.uid for b in loan_of(gang).borrowers] == [first, second]
+    assert gang.pods.now[second].spec.node_name == loan_of(gang).node
+    assert not gang.pods.now[late].spec.node_name
+
+
+def test_the_spare_returns_to_a_place_that_its_borrower_left() -> None:
+    gang, guest = lending_with_cpu("1")
+    place = loan_of(gang).node
+    stranger = gang.ask(0, "stranger", cpu="3")
+    train(gang, 5.0)
+    gang.delete_pod(guest)
+    train(gang, 10.0)
+    assert not gang.status.loans
+    assert [s.node for s in gang.status.spares if s.parked] == [place]
+    assert not gang.pods.now[stranger].spec.node_name

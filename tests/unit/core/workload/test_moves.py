@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from remuda.api.conditions import find_condition
 from remuda.api.devices import Signal
-from remuda.api.meta import to_time
+from remuda.api.meta import Condition, to_time
 from remuda.api.training import Cause, DegradedPolicy, Remedy, Straggler
 from tests.builders.gang_model import GangModel, a_gang
 from tests.builders.gangs import JobBuilder, NodeBuilder, a_job, racks
@@ -138,6 +139,63 @@ def test_a_swap_never_ends_the_job() -> None:
     slow(gang)
     train(gang, 10)
     assert (gang.status.attempt, gang.status.phase) == (1, "Running")
+
+
+# --- what is said of those that stay ----------------------------------------------------------------------------------
+
+
+def said(gang: GangModel) -> Condition | None:
+    return find_condition(gang.status.conditions, "SlowRanks")
+
+
+@pytest.mark.parametrize(
+    ("job", "nodes", "factor", "reason", "fix"),
+    [
+        (with_policy(DegradedPolicy.CARRY_ON), 6, 2.0, "CarryOn", "set it to SwapAtCheckpoint"),
+        (JOB.spares(0), 3, 2.0, "NoRoomToMove", "spec.spares"),
+        (JOB.budgets(device=0), 6, 2.0, "BudgetSpent", "spec.failure.budgets.device"),
+        (JOB.spec(total_steps=21), 6, 1.05, "SwapCostsMore", "SwapNow"),
+        (JOB, 6, 2.0, "WaitsForCheckpoint", "SwapNow"),
+    ],
+)
+def test_who_stays_slow_is_told_with_since_when_how_much_why_and_what_helps(
+    job: JobBuilder, nodes: int, factor: float, reason: str, fix: str
+) -> None:
+    gang = running(job, racks(nodes, 6))
+    member, device = gang.member(1), slow(gang, factor=factor)
+    found = said(gang)
+    assert found is not None
+    assert (found.status, found.reason) == ("True", reason)
+    who = f"Rank 1 ({member.pod} on {member.node}, {device}): {factor:g} times slower than its peers since "
+    assert found.message.startswith(who), found.message
+    assert fix in found.message
+    train(gang, 1)
+    assert said(gang) == found, "said once"
+
+
+def test_what_holds_everybody_back_alike_is_told_so() -> None:
+    gang = running()
+    for member in gang.status.members:
+        for device in member.devices:
+            gang.signal(member.node, device, Signal("smi", "power-cap", time=to_time(gang.now)))
+    gang.settle()
+    found = said(gang)
+    assert found is not None
+    assert (found.status, found.reason) == ("True", "AllAlike")
+    assert "PowerCap" in found.message
+
+
+def test_once_nobody_is_slow_that_is_said() -> None:
+    gang = running()
+    slow(gang)
+    train(gang, 3)
+    gang.settle()
+    train(gang, 3)
+    found = said(gang)
+    assert found is not None
+    assert (found.status, found.reason) == ("False", "NoSlowRank")
+    never = running()
+    assert said(never) is None
 
 
 # --- nodes that go ----------------------------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from remuda.api.conditions import find_condition
 from remuda.api.training import SuccessPolicy
 from remuda.core.workload.rendezvous import member_env
@@ -91,6 +93,15 @@ def test_a_stage_does_not_resume_from_the_checkpoints_of_the_one_before() -> Non
     gang.crash(gang.member(1).uid, 1)
     gang.settle()
     assert (gang.is_running, gang.status.resume_step) == (True, 10), "its own it does"
+
+
+def test_a_stage_refills_the_budgets_by_its_own_steps() -> None:
+    gang = a_gang(leader_first("Succeeded").budgets(refill_after_steps=10), racks(3)).settle()
+    status = msgspec.structs.replace(gang.status, refill_step=50)
+    gang.job = msgspec.structs.replace(gang.job, status=status)
+    gang.crash(gang.member(0).uid, 0)
+    gang.settle()
+    assert (roles(gang)[0], gang.status.refill_step) == ((0, "follower"), 0), "its steps begin at 0"
 
 
 def test_a_role_that_fails_keeps_the_next_one_waiting() -> None:

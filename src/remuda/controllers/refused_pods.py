@@ -1,0 +1,92 @@
+"""Refused pods, told and helped: the shell of `core.failure.refused_pods`.
+
+What is done for a pod once (a Job's try given back, a bare pod made again) is done before the write that says so, and can be
+told by what it leaves behind: a crash in between repeats it without effect.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+from remuda.api.batch_v1 import Job
+from remuda.api.codec import to_wire
+from remuda.api.conditions import with_condition
+from remuda.api.core_v1 import Pod
+from remuda.api.errors import AlreadyExists, Conflict, NotFound
+from remuda.api.meta import JsonObject, KObject, OwnerReference, to_time
+from remuda.api.names import ANNOTATION_REJECTIONS
+from remuda.controllers.marking import write_conditions
+from remuda.controllers.removing import remove
+from remuda.core.builtin.job_policy import IGNORE, judge
+from remuda.core.failure import rejections as refusing
+from remuda.kube.cluster import Cluster, Preconditions
+from remuda.kube.events import EventSink
+
+
+class WholePod(KObject, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
+    """A pod with all its fields: what is made again must not lose those that we never read."""
+
+    resource = Pod.resource
+
+    spec: JsonObject = {}
+
+
+class RefusedPods:
+    """`forgives`: Jobs get the tries back that refused pods cost them, because their controller is Kubernetes' own."""
+
+    def __init__(self, cluster: Cluster, events: EventSink, *, forgives: bool) -> None:
+        self._cluster, self._events, self._forgives = cluster, events, forgives
+
+    async def tell(self, pod: Pod, number: int, now: float) -> None:
+        """First the number, then the condition that says it is there. What is done for a pod once is done before that."""
+        is_over = refusing.is_retried(pod) and number > refusing.BUDGET
+        if self._forgives and (owner := pod.owner("Job")) is not None:
+            is_over = not await self._forgive(pod, owner, number)
+        count: JsonObject = {"metadata": {"annotations": {ANNOTATION_REJECTIONS: str(number)}}}
+        try:
+            newest = await self._cluster.patch(Pod, pod.name, count, pod.namespace, when=Preconditions(uid=pod.uid))
+        except (NotFound, Conflict):
+            return
+        why = f"{pod.spec.node_name} refused the pod ({pod.status.reason}): {pod.status.message}"[:1024]
+        told = with_condition(
+            newest.status.conditions, refusing.ADMISSION_REJECTED, True, pod.status.reason, why, to_time(int(now))
+        )
+        await write_conditions(self._cluster, newest, told)
+        self._events.warning(pod, refusing.ADMISSION_REJECTED, f"Number {number} in a row. {why}")
+        if is_over:
+            words = f"Refused {number} times in a row: its workload is not spared that any more. {why}"
+            self._events.warning(pod, refusing.BUDGET_EXHAUSTED, words)
+
+    async def _forgive(self, pod: Pod, owner: OwnerReference, number: int) -> bool:
+        """False when the Job has used up what it is forgiven."""
+        try:
+            job = await self._cluster.get(Job, owner.name, pod.namespace)
+            if judge(job, pod, is_spent=True).action == IGNORE:
+                return True  # by a rule of its own; there is nothing to give back
+            if number > refusing.budget_of(job):
+                return False
+            patch = refusing.forgiveness(job, pod.uid) if job.uid == owner.uid else {}
+            if patch:
+                when = Preconditions(uid=job.uid, resource_version=job.metadata.resource_version)
+                await self._cluster.patch(Job, job.name, patch, job.namespace, when=when)
+        except NotFound:
+            pass
+        return True
+
+    async def make_again(self, pod: Pod, number: int) -> None:
+        try:
+            whole = await self._cluster.get(WholePod, pod.name, pod.namespace)
+            if whole.uid != pod.uid:
+                return
+            body = refusing.made_again({"metadata": to_wire(whole.metadata), "spec": whole.spec}, number)
+            await self._cluster.create(Pod, body)
+            self._events.normal(pod, "MadeAgain", f"{body['metadata']['name']} was made for it.")
+        except AlreadyExists:
+            pass  # made before, and then somebody ended
+        except NotFound:
+            return
+        await self.forget(pod)
+
+    async def forget(self, pod: Pod) -> None:
+        with contextlib.suppress(Conflict):
+            await remove(self._cluster, pod)

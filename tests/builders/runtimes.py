@@ -1,0 +1,50 @@
+"""Runtimes for the nodes of a `Rig`: simulated pods, or real processes below a state directory."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from remuda.node.environment import base_environment
+from remuda.node.process import ProcessRuntime
+from remuda.node.runtime import PodRuntime
+from remuda.node.simulated import SimulatedRuntime
+from remuda.node.training import Behaviour, CheckpointStore
+from tests.builders.nodes import BookkeepingAgent, RuntimeOf
+
+
+def simulated(
+    clock: Callable[[], float],
+    behaviour: Behaviour = Behaviour(),  # noqa: B008 - an immutable value
+    checkpoints: CheckpointStore | None = None,
+) -> RuntimeOf:
+    """Pods that all behave like this. `checkpoints`: nodes that share a disk; each has its own unless told."""
+
+    def runtime(name: str, agent: BookkeepingAgent) -> PodRuntime:
+        return SimulatedRuntime(
+            agent,
+            clock=clock,
+            rng=random.Random(1),
+            checkpoints=checkpoints if checkpoints is not None else CheckpointStore(),
+            behaviour=lambda pod: behaviour,
+        )
+
+    return runtime
+
+
+def processes(state: Path, launcher: Path) -> RuntimeOf:
+    def runtime(name: str, agent: BookkeepingAgent) -> PodRuntime:
+        return ProcessRuntime(
+            name,
+            state=state,
+            clock=time.time,
+            base_env=base_environment(os.environ, str(Path(sys.executable).parent)),
+            launcher=launcher,
+            simulated=SimulatedRuntime(agent, clock=time.time, rng=random.Random(1), checkpoints=CheckpointStore()),
+        )
+
+    return runtime
