@@ -20,7 +20,7 @@ E2E_TESTS = $(wildcard tests/e2e)
 DRILLS = tests/drills $(wildcard tests/component/test_rows_*.py) tests/kubelet_rows $(wildcard tests/kube/test_kubelet_*.py) -k test_row_
 
 .DEFAULT_GOAL := help
-.PHONY: help venv format lint check test demo drills kube bench-recovery bench-apiserver bench-node bench-straggler bench-failure clean
+.PHONY: help venv format lint compiled check test demo drills kube bench-recovery bench-apiserver bench-node bench-straggler bench-failure clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,8 +41,13 @@ lint: $(STAMP) ## format, lint, types and layers, without tests
 	$(BIN)/mypy --strict src tests
 	$(BIN)/lint-imports
 
-check: lint ## lint + unit, property and component tests (under two minutes)
+check: $(STAMP) ## lint + unit, property and component tests (under two minutes)
+	@$(MAKE) --no-print-directory -j2 lint compiled
 	$(PYTEST) -n $(JOBS) -m "not slow" --schedules 10 $(FAST_TESTS)
+
+# While lint runs, one process compiles the tests; else every worker of a fresh clone does it for itself.
+compiled: $(STAMP)
+	@$(PYTEST) --collect-only -qq $(FAST_TESTS) > /dev/null || true
 
 test: check ## check + end-to-end tests + crash tests + tests against a real Kubernetes API server
 	$(PYTEST) -n $(JOBS) -m slow $(FAST_TESTS)

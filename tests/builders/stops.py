@@ -17,7 +17,6 @@ Which cause is whose:
 Some are felt twice, and only those may be charged twice to one job:
 
 - a node that is cut off or lost fences its launchers at once, and is called dead when its lease has run out
-- a node that is to go is left by its ranks, and may be left again by a spare of the gang that sat there and took one of them
 - whatever the power cut off before it was on the disk (`Injected.is_certain`) may be done again after it
 
 A maintenance that comes at another time than its notice says is an infra fault like any other (`_is_doubled`).
@@ -107,11 +106,10 @@ def _injected(world: World) -> list[Stop]:
             times = stop.times * (2 if kind in _TWICE else 1)
             stops.append(msgspec.structs.replace(stop, causes=frozenset({Cause.INFRA}), node=node, times=times))
         elif kind is DrillKind.SPOT_NOTICE:
-            causes = frozenset({Cause.PREEMPTION})
-            stops.append(msgspec.structs.replace(stop, causes=causes, node=node, times=stop.times * 2))
+            stops.append(msgspec.structs.replace(stop, causes=frozenset({Cause.PREEMPTION}), node=node))
         elif kind is DrillKind.MAINTENANCE_NOTICE:
             causes = frozenset({Cause.MAINTENANCE, *((Cause.INFRA,) if _is_doubled(world, fault) else ())})
-            stops.append(msgspec.structs.replace(stop, causes=causes, node=node, times=stop.times * 2))
+            stops.append(msgspec.structs.replace(stop, causes=causes, node=node))
     return stops
 
 

@@ -7,6 +7,7 @@ import pytest
 from remuda.api.batch_v1 import Job
 from remuda.api.conditions import is_true
 from remuda.api.core_v1 import Pod
+from remuda.api.drills import DrillKind
 from remuda.api.meta import JsonObject
 from remuda.api.names import ANNOTATION_DEVICE_FAILED, LABEL_GANG, RESOURCE_GPU
 from remuda.api.policy_v1 import PodDisruptionBudget
@@ -162,5 +163,29 @@ def test_a_policy_that_only_observes_sends_nobody_away() -> None:
         await world.until(lambda: is_true(pods_of(world, "web")[0].status.conditions, DEVICE_FAILED))
         await world.sleep(60.0)
         assert [p.uid for p in running(world, "web")] == [pod.uid]
+
+    tell(story)
+
+
+def test_while_the_breaker_is_open_nobody_is_sent_away() -> None:
+    """So much fails at once that it is hardly the devices. What was told stays told, and is done when the breaker closes."""
+
+    async def story(world: World) -> None:
+        breaker: JsonObject = {"share": "1%", "atLeast": 1, "windowSeconds": 60, "cooldownSeconds": 120}
+        await world.cluster.api.create(
+            RemedyPolicy, {"metadata": {"name": "default"}, "spec": {"breaker": breaker, "mode": "Approve"}}
+        )
+        await deploy(world)
+        pod = await one_running(world, "web")
+        others = sorted(n for n in world.cluster.machines.nodes if n != pod.spec.node_name)[:2]
+        for name in others:
+            await world.drill(DrillKind.DEVICE_FAIL, node=name, device="gpu-7", code="xid-79")
+        await world.until(lambda: read(world, RemedyPolicy, "default").status.breaker.open, 30.0)
+        await world.fail_device_of(pod.name)
+        await world.until(lambda: is_true(pods_of(world, "web")[0].status.conditions, DEVICE_FAILED))
+        await world.sleep(60.0)
+        assert [p.uid for p in running(world, "web")] == [pod.uid]
+        await world.until(lambda: [p.uid for p in running(world, "web")] not in ([], [pod.uid]), 120.0)
+        assert not read(world, RemedyPolicy, "default").status.breaker.open
 
     tell(story)

@@ -37,3 +37,21 @@ async def test_a_maintenance_that_finds_the_gang_still_there_is_charged_to_maint
     await world.running("job", attempt=2, within=60.0)
     used = {cause: n for cause, n in world.job("job").status.used.items() if cause != "admission"}
     assert used == {"maintenance": 1}, world.describe()
+
+
+@in_world(nodes=4, racks=1)
+async def test_a_spare_on_the_node_that_goes_takes_nobody_s_place(world: World) -> None:
+    """It would have to leave at once again, and the gang would be stopped twice for one notice."""
+    await world.submit("job", replicas=3, gpus=2, spares=1)
+    await world.running("job")
+    await world.parked("job", spares=1)
+    members = world.job("job").status.members
+    spare = next(p for p in world.pods("job") if p.uid not in {m.uid for m in members})
+    node = spare.spec.node_name
+    assert node in {m.node for m in members}, "the story needs a spare beside the ranks"
+    await world.drill(DrillKind.MAINTENANCE_NOTICE, node=node, seconds=60.0)
+    await world.running("job", attempt=2, within=60.0)
+    await world.sleep(90.0)
+    status = world.job("job").status
+    assert status.attempt == 2, world.describe()
+    assert node not in {m.node for m in status.members}

@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 import msgspec
 
-EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
+EARLIEST = datetime(1900, 1, 1, tzinfo=UTC)
 LATEST = datetime(9000, 1, 1, tzinfo=UTC)
 
 

@@ -61,6 +61,19 @@ def chosen(
     return sorted(found, key=lambda i: (-began(i), i.name))
 
 
+def folded(incidents: Sequence[Incident]) -> list[Incident]:
+    """Without parts of another in the list: that one tells of them, and says how many. Those that ask an operator stay."""
+    from remuda.api.incidents import RemedyOutcome
+
+    named = {i.name for i in incidents}
+
+    def is_told_by_another(incident: Incident) -> bool:
+        is_asking = any(r.outcome is RemedyOutcome.WAITING for r in incident.status.remedies)
+        return incident.status.part_of in named and not is_asking
+
+    return [i for i in incidents if not is_told_by_another(i)]
+
+
 def _is_recent(incident: Incident, which: str, now: float) -> bool:
     from remuda.api.meta import to_seconds
 
@@ -93,7 +106,8 @@ def _is_about(incident: Incident, job: str) -> bool:
 def incidents(
     session: Session, every: bool, only_open: bool, node: str, job: str, since: str, summary: bool, form: str
 ) -> None:
-    """Failures from first signal to cure, newest first: those open, and those closed within a day.
+    """Failures from first signal to cure, newest first: those open, and those closed within a day. Parts of a larger failure are
+    told by that one.
 
     -o json prints a List of Incidents; with --summary {"causes": [{cause, count, open, lostGpuHours, deviceHoursOut,
     curedSeconds, betweenSeconds}]}, the last one being the total.
@@ -125,7 +139,10 @@ def incidents(
     elif not found:
         click.echo("No incidents are open." if only_open else "No incidents. --all shows closed ones.")
     else:
-        show(render_incidents(found, now, make_console().width, wide=form == "wide"))
+        shown = found if every or node or job else folded(found)
+        show(render_incidents(shown, now, make_console().width, wide=form == "wide"))
+        if len(shown) < len(found):
+            click.echo(f"{len(found) - len(shown)} that are parts of others are not shown: --all, or --node NAME.")
 
 
 @click.command()

@@ -8,6 +8,9 @@ One key per node. A look plans four things, each pure and in its own module, and
 3. holders of failed devices get the condition DeviceFailed, and then go, as their own policy says (`foreign`);
 4. pods on a node that does not answer are marked Failed (`foreign_unreachable`).
 
+While the breaker of a node's policy is open, so much fails at once that the fault is hardly the devices': holders get their
+condition and stay until it closes. What a job of ours needs is decided elsewhere, and goes on.
+
 Every write is guarded by uid or version and safe to repeat. A condition is always there before the pod it explains goes.
 Only the port and the stock API are used, so it is the same on a real cluster.
 """
@@ -23,7 +26,7 @@ from remuda.api.batch_v1 import Job
 from remuda.api.codec import to_wire
 from remuda.api.conditions import find_condition
 from remuda.api.core_v1 import Node, Pod
-from remuda.api.devices import NodeDevices
+from remuda.api.devices import DeviceState, NodeDevices
 from remuda.api.errors import Conflict, NotFound
 from remuda.api.meta import JsonObject, OwnerReference
 from remuda.api.names import ANNOTATION_DEVICE_FAILED
@@ -90,9 +93,12 @@ class ForeignController:
         *,
         settings: Settings = Settings(),  # noqa: B008 - an immutable value
         events: EventSink = SILENCE,
+        shut_until: Callable[[str, float], float | None] = lambda node, now: None,
     ) -> None:
+        """`shut_until`: until when the breaker over that node is open; None when it is not."""
         self._cluster, self._view, self._queue, self._clock = cluster, view, queue, clock
         self._settings = settings
+        self._shut_until = shut_until
         self._events = events
         self._refused = RefusedPods(cluster, events, forgives=settings.forgives)
         # A refused pod of a gang is gone a moment later: kept here by node until it is noted.
@@ -142,7 +148,10 @@ class ForeignController:
         if devices is not None:
             withheld = plan_withheld(devices, seen.node, now)
             members = self._members
-            foreign = plan_foreign(devices, seen.pods, members, now, acts=self._acts(seen))
+            shut = self._shut_until(seen.name, now)
+            foreign = plan_foreign(devices, seen.pods, members, now, acts=shut is None and self._acts(seen))
+            if shut is not None and any(v.state is not DeviceState.HEALTHY for v in devices.verdicts):
+                foreign = msgspec.structs.replace(foreign, look_again_s=shut - now + 0.01)
         marks, wait = fail_unreachable(seen.name, seen.pods, seen.expiry, now, self._settings.unreachable_s)
         waits = [refused.look_again_s, withheld.look_again_s, foreign.look_again_s, wait]
         again = min((w for w in waits if w is not None), default=None)

@@ -18,6 +18,7 @@ import msgspec
 from remuda.api.core_v1 import Node
 from remuda.api.devices import NodeDevices
 from remuda.api.incidents import Incident
+from remuda.api.meta import to_seconds
 from remuda.api.names import LABEL_CLIQUE, LABEL_RESERVATION
 from remuda.api.remedies import Breaker, BreakerStatus, RemedyPolicy
 from remuda.controllers.view import ClusterView
@@ -274,6 +275,11 @@ class RemedyTable:
             watch = watch_of(breaker, every, len(nodes), now)
         self._watches[policy.name] = breaker, watch, len(self._failures)
         return watch.status(now)
+
+    def shut_until(self, node: str, now: float) -> float | None:
+        """Until when the breaker of the node's policy is open, as far as is known now; None when it is not."""
+        closes = self.breaker(self.policy_of(node), now).closes_at
+        return to_seconds(closes) if closes is not None and to_seconds(closes) > now else None
 
     def _shut(self, policy: RemedyPolicy, now: float) -> Held | None:
         pause = policy.spec.pause

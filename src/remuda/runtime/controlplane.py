@@ -83,6 +83,7 @@ class ControlPlane:
         )
         self.failure = FailureController(cluster, view, self._nodes, events=self._events.source("remuda-failure"))
         self.idle = IdleController(cluster, view, self._idle, events=self._events.source("remuda-idle"))
+        self.remedy_table = RemedyTable(view)
         # Where kubelets run the pods, a node that does not answer may still do so, and others' controllers count the failures.
         settings = ForeignSettings() if form is None else ForeignSettings(unreachable_s=None, forgives=True)
         self.foreign = ForeignController(
@@ -92,11 +93,11 @@ class ControlPlane:
             clock,
             settings=settings,
             events=self._events.source("remuda-foreign"),
+            shut_until=self.remedy_table.shut_until,
         )
         self.incidents = IncidentController(
             cluster, view, self._subjects, clock, self.failure.suspicion, events=self._events.source("remuda-incidents")
         )
-        self.remedy_table = RemedyTable(view)
         self.remedies = RemedyController(
             cluster,
             view,

@@ -17,6 +17,7 @@ from remuda.api.incidents import (
     RemedyRecord,
 )
 from remuda.api.training import Cause, Remedy
+from remuda.cli.incidents import folded
 from remuda.cli.incidentview import remedy_words, render_incident, render_incidents, state_words, timeline
 from tests.builders.incidents import T0, Book, a_device_pod, a_gang, a_recovery, a_sight, a_verdict, at
 from tests.unit.cli.scenes import Cli, text_of
@@ -230,3 +231,16 @@ def test_the_remedy_that_counts_is_named(records: list[tuple[str, str, str]], wo
         remedy_words(msgspec.structs.replace(first, status=msgspec.structs.replace(first.status, remedies=remedies)))
         == words
     )
+
+
+def test_parts_of_a_larger_failure_are_told_by_that_one() -> None:
+    device, gang = story()
+
+    def part_of(whole: str, *records: RemedyRecord) -> Incident:
+        status = msgspec.structs.replace(device.status, part_of=whole, remedies=list(records))
+        return msgspec.structs.replace(device, status=status)
+
+    asks = RemedyRecord("reboot-1", "reboot", "node-1", RemedyOutcome.WAITING)
+    assert folded([part_of(gang.name), gang]) == [gang]
+    assert folded([part_of(gang.name)]) == [part_of(gang.name)]  # the other is not in the list
+    assert folded([part_of(gang.name, asks), gang]) == [part_of(gang.name, asks), gang]

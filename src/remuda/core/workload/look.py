@@ -172,10 +172,13 @@ class Look:
     def retired_uids(self) -> set[str]:
         return {r.uid for r in self.status.retired}
 
-    def free(self, role: str | None = None) -> list[PodView]:
-        """Pods without a rank that may be given one: parked first, then placed, then in the order they were made."""
+    def free(self, role: str | None = None, *, lasting: bool = False) -> list[PodView]:
+        """Pods without a rank that may be given one: parked first, then placed, then in the order they were made. `lasting`: only
+        those whose node stays."""
         taken = self.member_uids | self.retired_uids | self.doomed.keys()
         found = [v for v in self.views.values() if v.uid not in taken and v.is_usable and role in (None, v.role)]
+        if lasting:
+            found = [v for v in found if v.leaving is None]
         return sorted(found, key=lambda v: (not v.is_parked, not v.is_bound, v.index))
 
     def vacant(self, role: Role) -> int:

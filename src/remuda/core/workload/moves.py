@@ -49,7 +49,12 @@ def planned_moves(look: Look) -> list[Fault]:
         return []  # it has not come to run: what is wrong with that comes first
     if look.now < _settled_at(look):
         return []
-    return _leave(look) or _swap_slow(look)
+    moves = _leave(look) or _swap_slow(look)
+    if moves:  # a spare whose node is about to go would be moved again at once
+        for view in look.free():
+            if view.leaving is not None:
+                look.doom(view.uid)
+    return moves
 
 
 def _settled_at(look: Look) -> float:

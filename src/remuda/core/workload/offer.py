@@ -43,8 +43,9 @@ def offer_for(look: Look, faults: Sequence[Fault], shrinks_to: int = 0) -> Offer
     A spare that is placed but not parked yet counts as room: it sits there already and takes the rank when it is up.
     """
     needed = Counter(_roles_to_move(look, faults))
-    parked = Counter(v.role for v in look.free() if v.is_parked)
-    coming = Counter(v.role for v in look.free() if v.is_bound and not v.is_parked)
+    free = look.free(lasting=any(f.planned for f in faults))
+    parked = Counter(v.role for v in free if v.is_parked)
+    coming = Counter(v.role for v in free if v.is_bound and not v.is_parked)
     after_parked = needed - parked
     after_coming = after_parked - coming
     roles = {role.name: role for role in look.spec.roles}

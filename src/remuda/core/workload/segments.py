@@ -109,7 +109,8 @@ def offer_in_segments(look: Look, faults: Sequence[Fault], unstoppable: Set[str]
     roles = {role.name: role for role in look.spec.roles}
     picture = with_leavers(look, {f.uid for f in faults if f.lost}, unstoppable)
     room, spares, fits, why = Room.of(picture), 0, 0, ""
-    standing_by = [v for v in look.free() if v.is_parked and v.segment < 0]
+    lasting = any(f.planned for f in faults)
+    standing_by = [v for v in look.free(lasting=lasting) if v.is_parked and v.segment < 0]
     for member in moving:
         number = segment_of(look, member.rank)
         spare = next((v for v in standing_by if v.role == member.role and serves(look, v, number)), None)
