@@ -43,13 +43,14 @@ lint: $(STAMP) ## format, lint, types and layers, without tests
 
 check: $(STAMP) ## lint + unit, property and component tests (under two minutes)
 	@$(MAKE) --no-print-directory -j2 lint compiled
-	$(PYTEST) -n $(JOBS) -m "not slow" --schedules 10 $(FAST_TESTS)
+	$(PYTEST) -n $(JOBS) -m "not slow" --hypothesis-profile quick --schedules 10 $(FAST_TESTS)
 
 # While lint runs, one process compiles the tests; else every worker of a fresh clone does it for itself.
 compiled: $(STAMP)
 	@$(PYTEST) --collect-only -qq $(FAST_TESTS) > /dev/null || true
 
 test: check ## check + end-to-end tests + crash tests + tests against a real Kubernetes API server
+	$(PYTEST) -n $(JOBS) tests/property
 	$(PYTEST) -n $(JOBS) -m slow $(FAST_TESTS)
 	$(PYTEST) -n $(JOBS) --schedules 500 tests/component/test_random_schedules.py tests/component/test_random_recoveries.py
 	$(PYTEST) -n $(JOBS) tests/drills

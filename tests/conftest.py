@@ -16,6 +16,8 @@ settings.register_profile(
     print_blob=True,
     derandomize=bool(os.environ.get("CI")),
 )
+# For `make check`, where two minutes are all there is; `make test` draws the whole number afterwards.
+settings.register_profile("quick", settings.get_profile("remuda"), max_examples=25)
 settings.load_profile("remuda")
 
 
@@ -29,6 +31,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 # needs its second tries is broken. Tests of pure code and in virtual time depend on nothing but their input and are never tried
 # again; a second try could only hide what they found.
 MOST_SECOND_TRIES = 3
+LONGEST_STORY = 3000  # characters of a first try's traceback
 PURE = ("tests/unit/core/", "tests/unit/api/", "tests/unit/sim/", "tests/property/")
 IN_VIRTUAL_TIME = ("test_random_", "test_scenarios_", "test_barrier_walks")
 
@@ -48,10 +51,15 @@ class SecondTries:
     """Counts tests that passed only when tried again."""
 
     def __init__(self) -> None:
-        self.count = 0
+        self.first: list[tuple[str, str]] = []  # test, how its first try ended
+
+    @property
+    def count(self) -> int:
+        return len(self.first)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self.count += str(report.outcome) == "rerun"
+        if str(report.outcome) == "rerun":
+            self.first.append((report.nodeid, report.longreprtext))
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -59,6 +67,9 @@ class SecondTries:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        for test, story in self.first:
+            terminalreporter.write_sep("_", f"first try of {test}", yellow=True)
+            terminalreporter.write_line(story[-LONGEST_STORY:])
         if self.count:
             verdict = "too many, this run fails" if self.count > MOST_SECOND_TRIES else "look into them"
             terminalreporter.write_line(

@@ -73,7 +73,8 @@ class Stage:
     """One namespace, one node, and the hand that plays its kubelet and its agent."""
 
     def __init__(self, api: HttpCluster, plane: ControlPlane, namespace: str) -> None:
-        self.api, self.plane, self.namespace = api, plane, namespace
+        # Of its own in every try: what an earlier one has left behind is still there.
+        self.api, self.plane, self.namespace = api, plane, f"{namespace}-{time.time_ns()}"
 
     async def open(self) -> None:
         await self.api.create(Namespace, {"metadata": {"name": self.namespace}})
@@ -219,8 +220,11 @@ async def test_a_stock_job_gets_the_tries_back_that_refused_pods_cost(api: HttpC
     job = await stage.job()
     assert not is_true(job.status.conditions, "FailureTarget")
     assert not is_true(job.status.conditions, "Failed")
-    told = [p for p in await stage.pods() if is_true(p.status.conditions, ADMISSION_REJECTED)]
-    assert len(told) == 2
+
+    async def told() -> bool:
+        return sum(is_true(p.status.conditions, ADMISSION_REJECTED) for p in await stage.pods()) == 2
+
+    await until("both to be told", told)
 
 
 @pytest.mark.usefixtures("manager")
@@ -228,7 +232,7 @@ async def test_a_stock_job_without_a_try_to_lose_outlives_refused_pods_and_not_i
     api: HttpCluster, plane: ControlPlane
 ) -> None:
     """The recipe of docs/other-workloads.md. Our scheduler places the pods; the test refuses them as a kubelet does."""
-    stage = Stage(api, plane, f"recipe-{time.time_ns()}")
+    stage = Stage(api, plane, "recipe")
     await stage.open()
     up = {"type": "Ready", "status": "True", "lastTransitionTime": to_time(int(time.time()))}
     status = {"conditions": [up], "allocatable": {"pods": "10"}, "capacity": {"pods": "10"}}
