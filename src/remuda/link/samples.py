@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from remuda.link.progress import Heartbeat
 
 KEPT = 2 * WINDOW  # some steps are told by few ranks only
-
-
 ROUNDING = 1.05  # own time and step time are measured apart
 
 

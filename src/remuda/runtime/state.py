@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from remuda.api.codec import decode, encode
@@ -96,39 +96,33 @@ class StateDir:
     def locked(self) -> Iterator[None]:
         """Holds the directory; a second instance gets StateInUse with the holder's pid."""
         self.prepare()
-        descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise Refusal(
-                    "StateInUse",
-                    f"{self.path} belongs to a running cluster (pid {self.holder() or 'unknown'}).",
-                    "Stop it with `remuda down`, or give another directory with --state.",
-                ) from None
+
+        def in_use() -> Refusal:
+            return Refusal(
+                "StateInUse",
+                f"{self.path} belongs to a running cluster (pid {self.holder() or 'unknown'}).",
+                "Stop it with `remuda down`, or give another directory with --state.",
+            )
+
+        with _exclusive(self.path / "lock", in_use) as descriptor:
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, str(os.getpid()).encode(), 0)
             yield
-        finally:
-            os.close(descriptor)
 
     @contextlib.contextmanager
     def part_locked(self, name: str) -> Iterator[None]:
         """Holds one part of a split cluster: two managers, or two agents of one node, would undo each other's work."""
         self.parts.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(self.parts / f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise Refusal(
-                    "PartInUse",
-                    f"The part {name} of {self.path} runs already.",
-                    "`remuda up --split` starts the parts; stop all of them with `remuda down`.",
-                ) from None
+
+        def in_use() -> Refusal:
+            return Refusal(
+                "PartInUse",
+                f"The part {name} of {self.path} runs already.",
+                "`remuda up --split` starts the parts; stop all of them with `remuda down`.",
+            )
+
+        with _exclusive(self.parts / f"{name}.lock", in_use):
             yield
-        finally:
-            os.close(descriptor)
 
     def holder(self) -> int | None:
         """Pid of the process that has the directory, or None when nobody has."""
@@ -164,3 +158,17 @@ class StateDir:
         made = self.path / "config.json.new"
         made.write_bytes(encode(config))
         made.replace(self.path / "config.json")
+
+
+@contextlib.contextmanager
+def _exclusive(path: Path, in_use: Callable[[], Refusal]) -> Iterator[int]:
+    """Holds that file's lock, and gives its descriptor; `in_use` says what to refuse with when another process holds it."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise in_use() from None
+        yield descriptor
+    finally:
+        os.close(descriptor)

@@ -115,11 +115,16 @@ def _impossible(case: Case, stage: Stage) -> tuple[RemedyOutcome, str, str] | No
         words = f"{case.subject.node} is lost and nobody on it can be told to; policy {case.policy.name} {has} for {action}."
         return RemedyOutcome.REFUSED, "NoHook", f"{words} An object hook could reach it from outside."
     if action is Action.REPLACE and hook is None:
-        words = f"Policy {case.policy.name} has no hook for replace, and Remuda cannot replace a node by itself."
+        words = (
+            f"Policy {case.policy.name} has no hook for replace, and Remuda cannot replace a node by itself. Add one."
+        )
         return RemedyOutcome.REFUSED, "NoHook", words
     if action in RECYCLES and case.policy.spec.drain.whole_domain and domain.name and domain.missing:
         known = f"{len(domain.nodes)} of its {len(domain.nodes) + domain.missing} nodes are known"
-        words = f"{case.subject.node} is part of {domain.name} and is not recycled alone; {known}."
+        words = (
+            f"{case.subject.node} is part of {domain.name} and is not recycled alone; {known}. Bring the others back, or set "
+            "drain.wholeDomain to false."
+        )
         return RemedyOutcome.REFUSED, "DomainIncomplete", words
     return None
 
