@@ -23,15 +23,15 @@ from pathlib import Path
 import msgspec
 
 from remuda import __version__
-from remuda.api.core_v1 import Namespace
+from remuda.api.kubernetes.core_v1 import Namespace
 from remuda.api.meta import ObjectMeta
-from remuda.apiserver.admission import Admission
-from remuda.apiserver.app import App
-from remuda.apiserver.local import LocalCluster
-from remuda.apiserver.security.tls import Certificates
-from remuda.apiserver.store import SqliteJournal, Store
-from remuda.runtime.endpoint import LOOPBACK, Endpoint
-from remuda.runtime.state import StateDir
+from remuda.embedded.apiserver.admission import Admission
+from remuda.embedded.apiserver.app import App
+from remuda.embedded.apiserver.local_cluster import LocalCluster
+from remuda.embedded.apiserver.store import SqliteJournal, Store
+from remuda.link.certificates import Certificates
+from remuda.runtime.api_endpoint import LOOPBACK, Endpoint
+from remuda.runtime.state_dir import StateDir
 from tests.kube.control_plane import ControlPlane
 
 READY_DEADLINE_S = 60.0

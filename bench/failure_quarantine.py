@@ -29,23 +29,23 @@ import yaml
 from bench.apiserver_servers import DurablePlane
 from bench.marks import Broken
 from bench.onerun import answer, quiet, rss_mib
-from remuda.agent.backends.fake import FakeBackend
+from remuda.agent.hardware.fake_backend import FakeBackend
 from remuda.api.codec import to_wire
-from remuda.api.core_v1 import Node
 from remuda.api.devices import NodeDevices, Signal
 from remuda.api.incidents import Incident, RemedyOutcome, SubjectKind
+from remuda.api.kubernetes.core_v1 import Node
 from remuda.api.meta import to_time
 from remuda.api.remedies import DEFAULT_POLICY, RemedyPolicy
-from remuda.core.devices.machine import load_model
-from remuda.core.failure.limits import bound
-from remuda.core.failure.rungs import device_records, is_under_remedy
-from remuda.kube import kubeconfig
+from remuda.core.devices.machine_models import load_model
+from remuda.core.remedies.limits import bound
+from remuda.core.remedies.rungs import device_records, is_under_remedy
+from remuda.kube.client import kubeconfig
+from remuda.kube.client.http_cluster import HttpCluster
 from remuda.kube.cluster import Preconditions
-from remuda.kube.http import HttpCluster
-from remuda.kube.informer import Informer
-from remuda.kube.writes import write_all
-from remuda.link.progress import ProgressBoard
-from remuda.runtime.controlplane import ControlPlane
+from remuda.kube.runtime.bulk_writes import write_all
+from remuda.kube.runtime.informer import Informer
+from remuda.link.progress_board import ProgressBoard
+from remuda.runtime.control_plane import ControlPlane
 from tests.kube.control_plane import ROOT
 from tests.kube.control_plane import ControlPlane as RealServer
 

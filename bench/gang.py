@@ -17,8 +17,8 @@ from pathlib import Path
 import msgspec
 
 from bench.marks import Broken
-from remuda.api.core_v1 import Pod
 from remuda.api.drills import Drill, DrillKind, DrillSpec
+from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import ObjectMeta, to_seconds
 from remuda.api.training import (
     UNLIMITED,
@@ -32,10 +32,10 @@ from remuda.api.training import (
     TrainingJobSpec,
     TrainingJobStatus,
 )
-from remuda.apiserver.store.sqlite import SqliteJournal
-from remuda.node.training import Behaviour
-from remuda.runtime.config import ClusterConfig
-from remuda.runtime.embedded import EmbeddedCluster
+from remuda.embedded.apiserver.store.sqlite_journal import SqliteJournal
+from remuda.embedded.node.training_model import Behaviour
+from remuda.runtime.embedded_cluster import EmbeddedCluster
+from remuda.runtime.up_config import ClusterConfig
 
 NAME, NAMESPACE = "bench", "default"
 RANK_SCRIPT = Path(__file__).with_name("rank.py")

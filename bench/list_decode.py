@@ -28,10 +28,10 @@ from rich.console import Console
 
 from bench.bars import Bar, describe, print_lines, render, this_machine
 from bench.pods import pod_bytes
-from remuda.api.core_v1 import Pod
-from remuda.kube.http import HttpCluster
-from remuda.kube.informer import Informer
-from remuda.kube.transport import Options, Request
+from remuda.api.kubernetes.core_v1 import Pod
+from remuda.kube.client.http_cluster import HttpCluster
+from remuda.kube.client.transport import Options, Request
+from remuda.kube.runtime.informer import Informer
 
 PODS, PAGE = 100_000, 500
 SEED = 2026

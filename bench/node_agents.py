@@ -23,7 +23,7 @@ import msgspec
 from bench.onerun import answer, quiet
 from remuda.api.devices import Signal
 from remuda.api.meta import to_time
-from remuda.link.client import LinkClient, dial_tcp
+from remuda.link.stream_client import LinkClient, dial_tcp
 
 GPUS = 8
 NOISE = ("xid-13", "xid-31")

@@ -25,16 +25,16 @@ from bench.marks import Broken
 from bench.onerun import answer, quiet
 from remuda.agent.agent import Agent
 from remuda.api.codec import from_wire
-from remuda.api.core_v1 import Namespace, Pod
+from remuda.api.kubernetes.core_v1 import Namespace, Pod
 from remuda.api.meta import ObjectMeta
 from remuda.api.names import RESOURCE_GPU
-from remuda.apiserver.local import LocalCluster
-from remuda.apiserver.store import MemoryJournal, Store
-from remuda.link.progress import ProgressBoard
-from remuda.node.devices.admission import DeviceManager
-from remuda.node.devices.endpoint import SocketPlugin
-from remuda.runtime.config import ClusterConfig
+from remuda.embedded.apiserver.local_cluster import LocalCluster
+from remuda.embedded.apiserver.store import MemoryJournal, Store
+from remuda.embedded.node.devices.device_manager import DeviceManager
+from remuda.embedded.node.devices.plugin_endpoint import SocketPlugin
+from remuda.link.progress_board import ProgressBoard
 from remuda.runtime.machines import Machines
+from remuda.runtime.up_config import ClusterConfig
 
 WARM = 50  # rounds before the first that counts
 

@@ -25,14 +25,14 @@ import msgspec
 from bench.gang import make_cluster
 from bench.marks import Broken
 from bench.onerun import answer, quiet, rss_mib
-from remuda.api.core_v1 import Lease, Node, Pod
 from remuda.api.devices import DeviceState, NodeDevices
+from remuda.api.kubernetes.core_v1 import Lease, Node, Pod
 from remuda.api.meta import JsonObject, to_seconds
 from remuda.api.names import RESOURCE_GPU
 from remuda.api.quantity import whole
-from remuda.kube.writes import write_all
-from remuda.runtime.config import ClusterConfig
-from remuda.runtime.embedded import EmbeddedCluster
+from remuda.kube.runtime.bulk_writes import write_all
+from remuda.runtime.embedded_cluster import EmbeddedCluster
+from remuda.runtime.up_config import ClusterConfig
 
 GPUS = 8  # of the default model
 

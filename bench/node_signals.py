@@ -32,30 +32,30 @@ import msgspec
 from bench.marks import Broken
 from bench.node_agents import BIN_S, FATAL, GPUS, AgentsAsk, AgentsRun, node_name
 from bench.onerun import answer, quiet, rss_mib
-from remuda.agent.backends.fake import FakeBackend
+from remuda.agent.hardware.fake_backend import FakeBackend
 from remuda.api.codec import to_wire
-from remuda.api.core_v1 import Namespace, Node, Pod
 from remuda.api.devices import DeviceState, NodeDevices, Signal
 from remuda.api.errors import Refusal
 from remuda.api.incidents import Incident, SubjectKind
+from remuda.api.kubernetes.core_v1 import Namespace, Node, Pod
 from remuda.api.meta import ObjectMeta, to_seconds
 from remuda.api.names import ANNOTATION_DEVICES, RESOURCE_GPU
 from remuda.api.remedies import DEFAULT_POLICY, RemedyPolicy
-from remuda.apiserver.local import LocalCluster
-from remuda.apiserver.security.tls import Certificates
-from remuda.apiserver.store import Store
-from remuda.apiserver.store.sqlite import SqliteJournal
-from remuda.controllers.failure import WORKERS, FailureController
-from remuda.controllers.view import ClusterView
-from remuda.core.devices.machine import load_model
-from remuda.core.failure.rungs import device_records, is_held_back, is_under_remedy
+from remuda.controllers.cluster_view import ClusterView
+from remuda.controllers.verdicts import WORKERS, FailureController
+from remuda.core.devices.machine_models import load_model
+from remuda.core.remedies.rungs import device_records, is_held_back, is_under_remedy
+from remuda.embedded.apiserver.local_cluster import LocalCluster
+from remuda.embedded.apiserver.store import Store
+from remuda.embedded.apiserver.store.sqlite_journal import SqliteJournal
 from remuda.kube.cluster import Cluster
-from remuda.kube.controller import run_controller
-from remuda.kube.workqueue import WorkQueue
-from remuda.kube.writes import write_all
-from remuda.link.progress import ProgressBoard
-from remuda.link.server import LinkServer
-from remuda.runtime.controlplane import ControlPlane
+from remuda.kube.runtime.bulk_writes import write_all
+from remuda.kube.runtime.controller import run_controller
+from remuda.kube.runtime.work_queue import WorkQueue
+from remuda.link.certificates import Certificates
+from remuda.link.progress_board import ProgressBoard
+from remuda.link.stream_server import LinkServer
+from remuda.runtime.control_plane import ControlPlane
 
 MODEL = "dgx-h100"
 START_S = 1.0  # from the word to begin to the first signal

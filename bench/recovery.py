@@ -26,8 +26,8 @@ from bench.bars import Bar, report
 from bench.gang import Gang, Times, make_cluster, make_job, rank_command
 from bench.marks import Broken, start_bare, wait_for_marks
 from bench.onerun import scratch
-from remuda.node.environment import base_environment
-from remuda.runtime.config import ClusterConfig
+from remuda.embedded.node.container_environment import base_environment
+from remuda.runtime.up_config import ClusterConfig
 
 RANKS, NODES = 64, 16
 PODS = 512

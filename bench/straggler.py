@@ -26,8 +26,8 @@ from rich.console import Console
 
 from bench.bars import Bar, report
 from bench.straggler_gang import Run, World, make
-from remuda.core.failure.samples import WARM_UP, WINDOW
-from remuda.core.failure.stragglers import Speeds, judge
+from remuda.core.health.step_samples import WARM_UP, WINDOW
+from remuda.core.health.stragglers import Speeds, judge
 
 PARAMETERS = Path(__file__).with_name("straggler.yaml")
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from remuda.api.apps_v1 import Deployment
-from remuda.api.batch_v1 import Job
 from remuda.api.conditions import find_condition
-from remuda.api.core_v1 import Node, Pod
 from remuda.api.drills import DrillKind
+from remuda.api.kubernetes.apps_v1 import Deployment
+from remuda.api.kubernetes.batch_v1 import Job
+from remuda.api.kubernetes.core_v1 import Node, Pod
 from remuda.api.meta import Condition, JsonObject, KObject
 from remuda.api.names import RESOURCE_GPU
-from remuda.apiserver.admission import Admission
-from remuda.apiserver.objects import Heads
-from remuda.core.builtin.pod_state import is_active
-from remuda.core.failure.rejections import is_rejection
-from remuda.node.training import Behaviour
+from remuda.core.foreign.rejections import is_rejection
+from remuda.embedded.apiserver.admission import Admission
+from remuda.embedded.apiserver.objects import Heads
+from remuda.embedded.builtin.planners.pod_state import is_active
+from remuda.embedded.node.training_model import Behaviour
 from tests.builders.world import NAMESPACE, World, play
 
 K = TypeVar("K", bound=KObject)

@@ -10,13 +10,13 @@ from datetime import datetime
 
 import msgspec
 
-from remuda.api.core_v1 import Pod
 from remuda.api.devices import DeviceState
+from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import to_seconds
 from remuda.api.training import Cause, TrainingJobStatus
-from remuda.core.placement.leaving import leaving_of
-from remuda.core.placement.snapshot import devices_of
-from remuda.core.workload.training import GangObserved, TrainingPlan, plan_training
+from remuda.core.state.leaving_nodes import leaving_of
+from remuda.core.state.snapshot import devices_of
+from remuda.core.training.job_plan import GangObserved, TrainingPlan, plan_training
 from tests.builders.gang_model import GangModel, Launcher
 
 # A process that dies may be the first sign of something else.

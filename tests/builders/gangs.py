@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 
 from remuda.api.codec import from_wire
-from remuda.api.core_v1 import Node, NodeSpec, NodeStatus, Pod, Taint, Toleration
 from remuda.api.devices import (
     DeviceState,
     LauncherReport,
@@ -22,6 +21,7 @@ from remuda.api.devices import (
     Signal,
     Verdict,
 )
+from remuda.api.kubernetes.core_v1 import Node, NodeSpec, NodeStatus, Pod, Taint, Toleration
 from remuda.api.meta import Condition, JsonObject, ObjectMeta, to_time
 from remuda.api.names import ANNOTATION_DEVICES, LABEL_NODE, RESOURCE_GPU
 from remuda.api.training import (
@@ -36,8 +36,8 @@ from remuda.api.training import (
     TrainingJobSpec,
     TrainingJobStatus,
 )
-from remuda.core.placement.asks import GangAsk, PodAsk
-from remuda.core.placement.snapshot import Snapshot, build_snapshot
+from remuda.core.scheduling.placement_request import GangAsk, PodAsk
+from remuda.core.state.snapshot import Snapshot, build_snapshot
 
 RACK = "topology.remuda.dev/rack"
 NAMESPACE = "default"

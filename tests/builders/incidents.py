@@ -13,7 +13,6 @@ from typing import Any
 import msgspec
 
 from remuda.api.codec import from_wire
-from remuda.api.core_v1 import Pod
 from remuda.api.devices import (
     DeviceState,
     NodeDevices,
@@ -25,15 +24,16 @@ from remuda.api.devices import (
     Verdict,
 )
 from remuda.api.incidents import Incident, IncidentOutcome, IncidentPhase, IncidentStatus
+from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import ObjectMeta, to_time
 from remuda.api.training import Cause, Member, Progress, Recovery, Remedy, TrainingJob, TrainingJobStatus
-from remuda.core.failure.correlation import DomainSuspect
-from remuda.core.failure.incident_devices import plan_devices
-from remuda.core.failure.incident_domains import plan_domains
-from remuda.core.failure.incident_gangs import GangSight, plan_gang
-from remuda.core.failure.incident_nodes import plan_node
-from remuda.core.failure.incident_pods import NodeSight
-from remuda.core.failure.incidents import IncidentPlan, IncidentTimes
+from remuda.core.health.correlation import DomainSuspect
+from remuda.core.incidents.device_incidents import plan_devices
+from remuda.core.incidents.domain_incidents import plan_domains
+from remuda.core.incidents.gang_incidents import GangSight, plan_gang
+from remuda.core.incidents.names import IncidentPlan, IncidentTimes
+from remuda.core.incidents.node_incidents import plan_node
+from remuda.core.incidents.pods import NodeSight
 
 T0 = 1_800_000_000.0  # when stories begin
 TIMES = IncidentTimes()

@@ -14,8 +14,8 @@ import math
 from collections.abc import Callable
 from typing import Protocol
 
-from remuda.api.core_v1 import Lease, Pod
 from remuda.api.devices import DeviceState, NodeDevices
+from remuda.api.kubernetes.core_v1 import Lease, Pod
 from remuda.api.meta import to_seconds
 from remuda.api.names import (
     ANNOTATION_DEVICES,
@@ -25,11 +25,11 @@ from remuda.api.names import (
     LABEL_GANG,
 )
 from remuda.api.training import TrainingJob, TrainingJobStatus
-from remuda.api.validation import gpus_of
-from remuda.apiserver.store import DELETED
-from remuda.apiserver.store.record import Event
-from remuda.node.training import TrainingChild
-from remuda.sim.loop import EPOCH
+from remuda.api.validation.validate import gpus_of
+from remuda.embedded.apiserver.store import DELETED
+from remuda.embedded.apiserver.store.record import Event
+from remuda.embedded.node.training_model import TrainingChild
+from remuda.sim.virtual_time_loop import EPOCH
 from tests.builders.charges import ChargeBook
 
 Place = tuple[str, str]  # node, device

@@ -22,9 +22,9 @@ from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 
-from remuda.api.core_v1 import Node
 from remuda.api.devices import NodeDevices
 from remuda.api.incidents import Incident, RemedyOutcome, RemedyRecord
+from remuda.api.kubernetes.core_v1 import Node
 from remuda.api.names import LABEL_RESERVATION
 from remuda.api.remedies import RemedyPolicySpec
 

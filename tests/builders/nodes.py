@@ -8,24 +8,24 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Any, TypeVar
 
-from remuda.api.core_v1 import Node, Pod
 from remuda.api.drills import Drill
 from remuda.api.errors import NotFound, Refusal, Unavailable
+from remuda.api.kubernetes.core_v1 import Node, Pod
 from remuda.api.meta import JsonObject, KObject
-from remuda.apiserver.local import LocalCluster
-from remuda.apiserver.store import MemoryJournal, Store
+from remuda.embedded.apiserver.local_cluster import LocalCluster
+from remuda.embedded.apiserver.store import MemoryJournal, Store
+from remuda.embedded.node.devices.device_service import DeviceSettings
+from remuda.embedded.node.drills import DrillRunner
+from remuda.embedded.node.images import ImageStore
+from remuda.embedded.node.node import EmbeddedNode
+from remuda.embedded.node.node_registration import NodeConfig
+from remuda.embedded.node.pod_addresses import PodAddresses
+from remuda.embedded.node.pod_feed import PodFeed
+from remuda.embedded.node.runtime_port import PodRuntime
 from remuda.kube.cluster import Cluster
-from remuda.kube.informer import Informer
-from remuda.link.allocation import Allocation, Deliver, Hardware, Message
-from remuda.link.deviceplugin import PluginPort
-from remuda.node.addresses import PodAddresses
-from remuda.node.devices.service import DeviceSettings
-from remuda.node.drills import DrillRunner
-from remuda.node.feed import PodFeed
-from remuda.node.images import ImageStore
-from remuda.node.node import EmbeddedNode
-from remuda.node.registration import NodeConfig
-from remuda.node.runtime import PodRuntime
+from remuda.kube.runtime.informer import Informer
+from remuda.link.allocation_port import Allocation, Deliver, Hardware, Message
+from remuda.link.device_plugin_port import PluginPort
 
 K = TypeVar("K", bound=KObject)
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 
 from remuda.api.errors import Refusal
-from remuda.link.deviceplugin import ContainerAllocation, Mount, PluginDevice, PluginOptions
+from remuda.link.device_plugin_port import ContainerAllocation, Mount, PluginDevice, PluginOptions
 
 
 class PlainPlugin:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from remuda.api.codec import from_wire
-from remuda.api.core_v1 import Pod
+from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import JsonObject
 from remuda.api.names import ANNOTATION_DEVICES, ANNOTATION_LAUNCH, LABEL_GANG, RESOURCE_GPU
 

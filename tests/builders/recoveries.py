@@ -31,7 +31,7 @@ from remuda.api.remedies import (
     Timers,
 )
 from remuda.api.training import Budgets, DegradedPolicy
-from remuda.node.training import Behaviour
+from remuda.embedded.node.training_model import Behaviour
 from tests.builders.acts import Act
 from tests.builders.world import NAMESPACE
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import msgspec
 
-from remuda.api.core_v1 import Namespace, Node
 from remuda.api.drills import DrillKind
 from remuda.api.errors import Conflict, NotFound
 from remuda.api.incidents import Incident, RemedyOutcome
+from remuda.api.kubernetes.core_v1 import Namespace, Node
+from remuda.api.kubernetes.policy_v1 import ResourceQuota
 from remuda.api.meta import JsonObject, KObject, ObjectMeta, to_time
 from remuda.api.names import ANNOTATION_CORDONED_BY, LABEL_RESERVATION, RESOURCE_GPU
-from remuda.api.policy_v1 import ResourceQuota
 from remuda.api.remedies import RemedyPolicy
 from remuda.api.training import Straggler, Topology, TrainingJob
-from remuda.runtime.config import RACK_LABEL
+from remuda.runtime.up_config import RACK_LABEL
 from tests.builders import recovery_end as end
 from tests.builders.acts import Act, Actor, pick
 from tests.builders.foreign import bare, deploy, submit_job

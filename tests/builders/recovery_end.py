@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections import Counter
 
 from remuda.api.conditions import find_condition
-from remuda.api.core_v1 import Node, Pod
 from remuda.api.devices import DeviceState, NodeDevices
 from remuda.api.drills import Drill, DrillKind
 from remuda.api.incidents import Incident, IncidentPhase, RemedyOutcome, RemedyRecord, SubjectKind
+from remuda.api.kubernetes.core_v1 import Node, Pod
 from remuda.api.meta import to_seconds
 from remuda.api.names import RESOURCE_GPU
 from remuda.api.remedies import RemedyPolicy
 from remuda.api.training import TrainingJob
-from remuda.core.placement.snapshot import devices_of
+from remuda.core.state.snapshot import devices_of
 from tests.builders.limit_rules import device_rungs, is_at_work
 from tests.builders.recoveries import GangPlan, RecoverySchedule
 from tests.builders.world import NAMESPACE, World

@@ -15,7 +15,6 @@ from typing import Any
 import msgspec
 
 from remuda.api.codec import from_wire, merge_patch, to_wire
-from remuda.api.core_v1 import Node, NodeSpec, Pod, PodSpec, PodStatus
 from remuda.api.devices import DeviceState, NodeDevices, Observed, ObservedDevice, OrderAnswer, Signal
 from remuda.api.incidents import (
     Incident,
@@ -26,15 +25,16 @@ from remuda.api.incidents import (
     Subject,
     SubjectKind,
 )
+from remuda.api.kubernetes.core_v1 import Node, NodeSpec, Pod, PodSpec, PodStatus
 from remuda.api.meta import Condition, ObjectMeta, to_time
 from remuda.api.remedies import Action, Ladder, Limits, RemedyPolicy, RemedyPolicySpec, Rung, Soak
 from remuda.controllers.remedies import _devices_patch as devices_patch
-from remuda.core.failure.drain import Domain, domain_of, node_patch
-from remuda.core.failure.ladder import climb
-from remuda.core.failure.ladder_case import Case, Made, Step
-from remuda.core.failure.limits import Gate, Held
-from remuda.core.failure.occupancy import Footprint
-from remuda.core.failure.rungs import device_records
+from remuda.core.remedies.drain import Domain, domain_of, node_patch
+from remuda.core.remedies.ladder.climb import climb
+from remuda.core.remedies.ladder.types import Case, Made, Step
+from remuda.core.remedies.limits import Gate, Held
+from remuda.core.remedies.occupancy import Footprint
+from remuda.core.remedies.rungs import device_records
 
 T0 = 1_000_000.0
 NODE, DEVICE = "n1", "gpu-3"

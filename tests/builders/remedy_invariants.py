@@ -19,16 +19,16 @@ import math
 from collections.abc import Callable
 from fnmatch import fnmatchcase
 
-from remuda.api.core_v1 import Node, Pod
 from remuda.api.devices import DeviceState, NodeDevices, OrderAnswer
 from remuda.api.incidents import Incident, RemedyOutcome, RemedyRecord
+from remuda.api.kubernetes.core_v1 import Node, Pod
 from remuda.api.meta import to_seconds
 from remuda.api.names import ANNOTATION_CORDONED_BY
 from remuda.api.remedies import Mode, RemedyPolicy, RemedyPolicySpec
-from remuda.apiserver.store import DELETED
-from remuda.apiserver.store.record import Event
-from remuda.core.placement.requests import requests_of
-from remuda.sim.loop import EPOCH
+from remuda.core.state.pod_requests import requests_of
+from remuda.embedded.apiserver.store import DELETED
+from remuda.embedded.apiserver.store.record import Event
+from remuda.sim.virtual_time_loop import EPOCH
 from tests.builders.limit_rules import LimitRules, device_rungs, is_at_work
 
 MAX_KEPT = 20

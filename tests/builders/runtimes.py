@@ -9,11 +9,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from remuda.node.environment import base_environment
-from remuda.node.process import ProcessRuntime
-from remuda.node.runtime import PodRuntime
-from remuda.node.simulated import SimulatedRuntime
-from remuda.node.training import Behaviour, CheckpointStore
+from remuda.embedded.node.container_environment import base_environment
+from remuda.embedded.node.process_runtime import ProcessRuntime
+from remuda.embedded.node.runtime_port import PodRuntime
+from remuda.embedded.node.simulated_runtime import SimulatedRuntime
+from remuda.embedded.node.training_model import Behaviour, CheckpointStore
 from tests.builders.nodes import BookkeepingAgent, RuntimeOf
 
 

@@ -16,8 +16,8 @@ import msgspec
 from remuda.api.drills import DrillKind
 from remuda.api.names import LABEL_GANG
 from remuda.api.training import Budgets, Cause, Member, TrainingJob
-from remuda.core.placement.snapshot import devices_of
-from remuda.node.training import Behaviour
+from remuda.core.state.snapshot import devices_of
+from remuda.embedded.node.training_model import Behaviour
 from tests.builders.acts import Act, Actor, pick
 from tests.builders.stops import wrong_charges
 from tests.builders.world import NAMESPACE, Injected, World

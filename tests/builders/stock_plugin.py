@@ -10,8 +10,8 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from remuda.embedded.node.devices.sockets import SocketDirectory
 from remuda.link.kubelet_facts import MESSAGES
-from remuda.node.devices.sockets import SocketDirectory
 
 V1BETA1 = MESSAGES["v1beta1"]
 Listed = Iterable[tuple[str, str]]  # (id, health)

@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from remuda.api.core_v1 import Binding, Lease
 from remuda.api.devices import NodeDevices
 from remuda.api.errors import Unavailable
+from remuda.api.kubernetes.core_v1 import Binding, Lease
 from remuda.api.meta import JsonObject, KObject
 from remuda.api.selectors import EVERYTHING, FieldSelector, Selector
-from remuda.apiserver.store.journal import Done, Loaded, MemoryJournal
-from remuda.apiserver.store.record import Event
+from remuda.embedded.apiserver.store.journal import Done, Loaded, MemoryJournal
+from remuda.embedded.apiserver.store.record import Event
 from remuda.kube.cluster import ANY, NO_FIELDS, Cluster, Listing, Preconditions, WatchEvent
 
 K = TypeVar("K", bound=KObject)

@@ -27,9 +27,9 @@ import msgspec
 import structlog
 from structlog.typing import EventDict, WrappedLogger
 
-from remuda.api.core_v1 import Pod
 from remuda.api.devices import NodeDevices
 from remuda.api.drills import Drill, DrillKind, DrillSpec
+from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import KObject, ObjectMeta
 from remuda.api.names import LABEL_GANG
 from remuda.api.training import (
@@ -43,14 +43,14 @@ from remuda.api.training import (
     TrainingJob,
     TrainingJobSpec,
 )
-from remuda.apiserver.admission import Admission
-from remuda.apiserver.store.record import Event
-from remuda.core.placement.snapshot import devices_of
-from remuda.node.simulated import SimulatedRuntime
-from remuda.node.training import Behaviour, CheckpointStore, TrainingChild
-from remuda.runtime.config import RACK_LABEL, ClusterConfig
-from remuda.runtime.embedded import EmbeddedCluster
-from remuda.sim.loop import VirtualLoop, run_virtual
+from remuda.core.state.snapshot import devices_of
+from remuda.embedded.apiserver.admission import Admission
+from remuda.embedded.apiserver.store.record import Event
+from remuda.embedded.node.simulated_runtime import SimulatedRuntime
+from remuda.embedded.node.training_model import Behaviour, CheckpointStore, TrainingChild
+from remuda.runtime.embedded_cluster import EmbeddedCluster
+from remuda.runtime.up_config import RACK_LABEL, ClusterConfig
+from remuda.sim.virtual_time_loop import VirtualLoop, run_virtual
 from tests.builders.invariants import Invariants, Nothing, Place
 from tests.builders.remedy_invariants import RemedyInvariants
 from tests.builders.taps import Kill, MortalCluster, WatchedJournal

@@ -11,23 +11,23 @@ from pathlib import Path
 from typing import Any
 
 from remuda.agent.agent import Agent
-from remuda.agent.backends.fake import FakeBackend
 from remuda.agent.config import AgentConfig
+from remuda.agent.hardware.fake_backend import FakeBackend
 from remuda.api.codec import decode_json, encode, to_wire
-from remuda.api.core_v1 import Namespace, Pod
 from remuda.api.devices import LauncherReport, NodeDevices
+from remuda.api.kubernetes.core_v1 import Namespace, Pod
 from remuda.api.meta import ObjectMeta
 from remuda.api.names import LABEL_GANG
 from remuda.api.training import Checkpoint, Failure, Member, PodTemplate, Role, TrainingJob, TrainingJobSpec
-from remuda.apiserver.local import LocalCluster
-from remuda.apiserver.store import MemoryJournal, Store
-from remuda.core.devices.machine import load_model
-from remuda.kube.informer import Informer
+from remuda.core.devices.machine_models import load_model
+from remuda.embedded.apiserver.local_cluster import LocalCluster
+from remuda.embedded.apiserver.store import MemoryJournal, Store
+from remuda.kube.runtime.informer import Informer
 from remuda.launch import actions, protocol
-from remuda.launch.machine import Identity
-from remuda.launch.machine import Launcher as Machine
-from remuda.link.allocation import Allocation, Message
-from remuda.link.progress import ProgressBoard
+from remuda.launch.launcher_machine import Identity
+from remuda.launch.launcher_machine import Launcher as Machine
+from remuda.link.allocation_port import Allocation, Message
+from remuda.link.progress_board import ProgressBoard
 
 NODE = "node-01"
 DEADLINE_S = 15.0

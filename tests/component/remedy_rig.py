@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from typing import Any
 
-from remuda.api.core_v1 import Node, Pod
 from remuda.api.drills import DrillKind
 from remuda.api.incidents import Incident, RemedyRecord
+from remuda.api.kubernetes.core_v1 import Node, Pod
+from remuda.api.kubernetes.policy_v1 import PodDisruptionBudget
 from remuda.api.meta import JsonObject, ObjectMeta
 from remuda.api.names import ANNOTATION_CORDONED_BY, ANNOTATION_DRAIN_REQUESTED, ANNOTATION_REMEDY_BY
-from remuda.api.policy_v1 import PodDisruptionBudget
 from remuda.api.remedies import Drain, RemedyPolicy, RemedyPolicySpec, Soak
-from remuda.core.failure.rungs import device_records
+from remuda.core.remedies.rungs import device_records
 from tests.builders.world import NAMESPACE, World
 
 NODE, DEVICE = "node-03", "gpu-2"

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from remuda.agent.agent import Agent
-from remuda.agent.backends.fake import FakeBackend
-from remuda.api.core_v1 import Node, Pod
+from remuda.agent.hardware.fake_backend import FakeBackend
 from remuda.api.devices import DeviceState, NodeDevices, Verdict
-from remuda.api.event_v1 import Event
 from remuda.api.incidents import Incident
+from remuda.api.kubernetes.core_v1 import Node, Pod
+from remuda.api.kubernetes.event_v1 import Event
 from remuda.api.meta import JsonObject, ObjectMeta
 from remuda.api.names import RESOURCE_GPU
 from remuda.api.remedies import Mode, RemedyPolicy, RemedyPolicySpec
 from remuda.cli.devices import counted, document, entries, noted, render_ledger
-from remuda.node.node import EmbeddedNode
+from remuda.embedded.node.node import EmbeddedNode
 from tests.builders.plugins import PlainPlugin
 from tests.builders.pods import pod_wire
 from tests.builders.world import NAMESPACE, World

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from remuda.agent import barrier
 from remuda.agent.agent import Agent
+from remuda.agent.launchers import barrier_orders
 from remuda.api.errors import Refusal
 from remuda.api.training import TrainingJob
 from tests.component.agent_rig import FakeLauncher, Rig, a_pod, a_rig
@@ -135,8 +135,8 @@ async def test_jobs_of_others_cost_nothing(rig: Rig, agent: Agent, monkeypatch: 
         looked.append(launcher.uid)
         return real(job, launcher, site, now)
 
-    real = barrier.plan
-    monkeypatch.setattr(barrier, "plan", plan)
+    real = barrier_orders.plan
+    monkeypatch.setattr(barrier_orders, "plan", plan)
     for number in range(20):
         await rig.make_job("x", name=f"other-{number}")
     arrived = asyncio.Event()

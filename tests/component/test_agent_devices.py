@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 
 from remuda.agent.agent import Agent
-from remuda.agent.backend import DeviceBackend
-from remuda.agent.backends.fake import FakeBackend
-from remuda.agent.backends.hardware import HardwareConfig
-from remuda.agent.backends.nvml import NvmlBackend
 from remuda.agent.config import AgentConfig
+from remuda.agent.hardware.backend_port import DeviceBackend
+from remuda.agent.hardware.fake_backend import FakeBackend
+from remuda.agent.hardware.hardware_backend import HardwareConfig
+from remuda.agent.hardware.nvml import NvmlBackend
 from remuda.api.devices import DeviceState, ObservedDevice
 from remuda.api.errors import Refusal
-from remuda.core.devices.machine import load_model
-from remuda.core.failure.ledger import judge_node
+from remuda.core.devices.machine_models import load_model
+from remuda.core.health.ledger import judge_node
 from tests.component.agent_rig import NODE, Rig, a_rig
-from tests.unit.agent.backends.rig import Library, build_library
+from tests.unit.agent.hardware.rig import Library, build_library
 
 GPU = "nvidia.com/gpu"
 

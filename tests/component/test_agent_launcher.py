@@ -16,7 +16,7 @@ import pytest_asyncio
 
 from remuda.agent.agent import Agent
 from remuda.api.training import FailureRule, RuleAction
-from remuda.link.allocation import Allocation
+from remuda.link.allocation_port import Allocation
 from tests.component.agent_rig import DEADLINE_S, Rig, a_rig
 
 # Saves every step and never ends by itself.

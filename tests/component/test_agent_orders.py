@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from remuda.agent.agent import Agent
-from remuda.agent.backends.fake import FakeBackend
 from remuda.agent.config import AgentConfig
-from remuda.agent.hooks import parse_hooks
-from remuda.agent.orders import OrderRules
+from remuda.agent.hardware.fake_backend import FakeBackend
+from remuda.agent.orders.node_commands import parse_hooks
+from remuda.agent.orders.order_runner import OrderRules
 from remuda.api.codec import to_wire
 from remuda.api.devices import DeviceOrder, NodeDevices, OrderAnswer
 from remuda.api.meta import to_time
-from remuda.core.devices.machine import load_model
+from remuda.core.devices.machine_models import load_model
 from tests.component.agent_rig import NODE, Rig, a_rig
 
 ALL = ("/bin/sh ...",)

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from remuda.api.conditions import find_condition, is_true
-from remuda.api.core_v1 import Node
 from remuda.api.drills import DrillKind
 from remuda.api.incidents import Incident, IncidentSpec, Subject, SubjectKind
+from remuda.api.kubernetes.core_v1 import Node
 from remuda.api.meta import ObjectMeta
 from remuda.api.remedies import Breaker, Hook, Ladder, Limits, PolicySelector, RemedyPolicy, RemedyPolicySpec
 from remuda.api.rollouts import NodeRollout, NodeRolloutSpec, RolloutPhase
@@ -24,7 +24,7 @@ HELD, FREE, DEVICE = "node-01", "node-02", "gpu-2"
 
 @pytest.fixture(autouse=True)
 def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("remuda.apiserver.objects.check_own", lambda kind, body: None)
+    monkeypatch.setattr("remuda.embedded.apiserver.objects.check_own", lambda kind, body: None)
 
 
 def policy(world: World, name: str) -> RemedyPolicy:

@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from remuda.api.apps_v1 import REVISION, Deployment, ReplicaSet
-from remuda.api.batch_v1 import COMPLETION_INDEX, TRACKING, Job
 from remuda.api.conditions import find_condition, is_true
-from remuda.api.core_v1 import Namespace, Node, Pod
 from remuda.api.errors import NotFound
+from remuda.api.kubernetes.apps_v1 import REVISION, Deployment, ReplicaSet
+from remuda.api.kubernetes.batch_v1 import COMPLETION_INDEX, TRACKING, Job
+from remuda.api.kubernetes.core_v1 import Namespace, Node, Pod
+from remuda.api.kubernetes.policy_v1 import EndpointSlice, PodDisruptionBudget, ResourceQuota, Service
 from remuda.api.meta import JsonObject, KObject
-from remuda.api.policy_v1 import EndpointSlice, PodDisruptionBudget, ResourceQuota, Service
 from remuda.api.selectors import EVERYTHING
-from remuda.apiserver.admission import Admission
-from remuda.apiserver.objects import Heads
-from remuda.core.builtin.nodes import UNREACHABLE
-from remuda.core.builtin.pod_state import is_active, is_ready
+from remuda.embedded.apiserver.admission import Admission
+from remuda.embedded.apiserver.objects import Heads
+from remuda.embedded.builtin.planners.node_lifecycle import UNREACHABLE
+from remuda.embedded.builtin.planners.pod_state import is_active, is_ready
+from remuda.embedded.node.runtime_port import ContainerKey
+from remuda.embedded.node.training_model import Behaviour
 from remuda.kube.cluster import NO_FIELDS
-from remuda.node.runtime import ContainerKey
-from remuda.node.training import Behaviour
 from tests.builders.world import NAMESPACE, World, play
 
 K = TypeVar("K", bound=KObject)

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from remuda.api.conditions import is_true
-from remuda.api.core_v1 import Node, Pod
 from remuda.api.devices import DeviceState, NodeDevices
 from remuda.api.drills import DRILLS, Drill, DrillKind
+from remuda.api.kubernetes.core_v1 import Node, Pod
 from remuda.api.names import RESOURCE_GPU
-from remuda.node.training import Behaviour
+from remuda.embedded.node.training_model import Behaviour
 from tests.builders.world import NAMESPACE, World, play
 
 NODE = "node-01"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from remuda.api.core_v1 import Namespace
-from remuda.api.event_v1 import Event
+from remuda.api.kubernetes.core_v1 import Namespace
+from remuda.api.kubernetes.event_v1 import Event
+from remuda.api.kubernetes.policy_v1 import ResourceQuota
 from remuda.api.meta import JsonObject, ObjectMeta, to_time
-from remuda.api.policy_v1 import ResourceQuota
-from remuda.apiserver.admission import Admission
-from remuda.apiserver.objects import Heads
-from remuda.controllers.builtin.events import EVERY_S, KEPT_S, expired
+from remuda.embedded.apiserver.admission import Admission
+from remuda.embedded.apiserver.objects import Heads
+from remuda.embedded.builtin.event_expiry import EVERY_S, KEPT_S, expired
 from tests.builders.world import NAMESPACE, World, in_world
 
 

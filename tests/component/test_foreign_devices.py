@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from remuda.api.batch_v1 import Job
 from remuda.api.conditions import is_true
-from remuda.api.core_v1 import Pod
 from remuda.api.drills import DrillKind
+from remuda.api.kubernetes.batch_v1 import Job
+from remuda.api.kubernetes.core_v1 import Pod
+from remuda.api.kubernetes.policy_v1 import PodDisruptionBudget
 from remuda.api.meta import JsonObject
 from remuda.api.names import ANNOTATION_DEVICE_FAILED, LABEL_GANG, RESOURCE_GPU
-from remuda.api.policy_v1 import PodDisruptionBudget
 from remuda.api.remedies import Mode, RemedyPolicy
-from remuda.core.failure.foreign import DEVICE_FAILED, EVICT_FOR_S
+from remuda.core.foreign.device_failures import DEVICE_FAILED, EVICT_FOR_S
 from tests.builders.foreign import bare, condition, deploy, one_running, pods_of, read, running, submit_job, tell
 from tests.builders.world import NAMESPACE, World
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from remuda.api.batch_v1 import Job
-from remuda.api.core_v1 import Namespace, Pod
-from remuda.api.event_v1 import Event
+from remuda.api.kubernetes.batch_v1 import Job
+from remuda.api.kubernetes.core_v1 import Namespace, Pod
+from remuda.api.kubernetes.event_v1 import Event
 from remuda.api.meta import JsonObject
 from remuda.api.names import ANNOTATION_RETRY_ADMISSION
-from remuda.apiserver.local import LocalCluster
-from remuda.apiserver.store import MemoryJournal, Store
 from remuda.controllers.refused_pods import RefusedPods
-from remuda.core.failure import rejections
-from remuda.core.failure.rejections import ADMISSION_REJECTED, PLACED
-from remuda.kube.events import SILENCE
+from remuda.core.foreign import rejections
+from remuda.core.foreign.rejections import ADMISSION_REJECTED, PLACED
+from remuda.embedded.apiserver.local_cluster import LocalCluster
+from remuda.embedded.apiserver.store import MemoryJournal, Store
+from remuda.kube.runtime.events import SILENCE
 from tests.builders.foreign import (
     bare,
     break_plugin,

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from remuda.api.core_v1 import Pod
 from remuda.api.drills import DrillKind
+from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import JsonObject
 from remuda.api.remedies import RemedyPolicy
-from remuda.core.failure.idle import DEVICE_IDLE, GRACE_S
-from remuda.core.placement.snapshot import devices_of
+from remuda.core.health.idle_devices import DEVICE_IDLE, GRACE_S
+from remuda.core.state.snapshot import devices_of
 from tests.builders.foreign import bare, condition, deploy, one_running, running, tell
 from tests.builders.world import World
 

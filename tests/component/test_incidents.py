@@ -8,7 +8,7 @@ from remuda.api.drills import Drill, DrillKind
 from remuda.api.incidents import Incident, IncidentOutcome, IncidentPhase, RemedyOutcome, SubjectKind
 from remuda.api.meta import ObjectMeta
 from remuda.api.remedies import Action, Ladder, RemedyPolicy, RemedyPolicySpec, Rung, Soak
-from remuda.core.failure.rungs import device_records
+from remuda.core.remedies.rungs import device_records
 from tests.builders.world import World, in_world
 
 pytestmark = pytest.mark.slow  # `make test` runs it; `make check` has its two minutes

@@ -8,16 +8,16 @@ import itertools
 import msgspec
 import pytest
 
-from remuda.api.core_v1 import NODE_LEASE_NAMESPACE, Lease, Namespace, Pod
 from remuda.api.errors import Refusal
+from remuda.api.kubernetes.core_v1 import NODE_LEASE_NAMESPACE, Lease, Namespace, Pod
 from remuda.api.meta import ObjectMeta
 from remuda.api.training import TrainingJob
-from remuda.apiserver.local import LocalCluster
-from remuda.apiserver.store import MemoryJournal, Store
-from remuda.core.lease import Timing
-from remuda.kube.leader import Term
-from remuda.runtime.leading import LEASE, ManagerConfig, manage
-from remuda.sim.loop import VirtualLoop, run_virtual
+from remuda.core.leader_lease import Timing
+from remuda.embedded.apiserver.local_cluster import LocalCluster
+from remuda.embedded.apiserver.store import MemoryJournal, Store
+from remuda.kube.runtime.leader import Term
+from remuda.runtime.manager import LEASE, ManagerConfig, manage
+from remuda.sim.virtual_time_loop import VirtualLoop, run_virtual
 from tests.builders.gangs import JobBuilder, a_job
 
 CONFIG = ManagerConfig(timing=Timing(15, 10, 2), agent_root="/agents")

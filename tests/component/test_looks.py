@@ -10,8 +10,8 @@ import msgspec
 from remuda.api.devices import DeviceState
 from remuda.api.incidents import Incident
 from remuda.api.remedies import Pause
-from remuda.controllers.failure import Judged, Seen
-from remuda.core.failure.incident_pods import NodeSight
+from remuda.controllers.verdicts import Judged, Seen
+from remuda.core.incidents.pods import NodeSight
 from tests.builders.world import World, in_world
 from tests.component.remedy_rig import DEVICE, NODE, fail, outcomes, set_policy, the_incident
 from tests.component.test_verdicts import judged, policy, says, verdict

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from remuda.api.core_v1 import Pod
+from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import JsonObject
-from remuda.node.containers import STATUS_UNKNOWN, Exit
-from remuda.node.runtime import Adopted, Blow, ContainerKey, ExitListener, Launch
-from remuda.sim.loop import VirtualLoop, run_virtual
+from remuda.embedded.node.container_record import STATUS_UNKNOWN, Exit
+from remuda.embedded.node.runtime_port import Adopted, Blow, ContainerKey, ExitListener, Launch
+from remuda.sim.virtual_time_loop import VirtualLoop, run_virtual
 from tests.builders.nodes import BookkeepingAgent, Rig, until
 from tests.builders.pods import pod_wire
 

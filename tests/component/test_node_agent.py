@@ -14,19 +14,19 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from remuda.api.core_v1 import Namespace, Node, Pod
 from remuda.api.devices import NodeDevices
 from remuda.api.errors import ApiError, NotFound, Refusal
+from remuda.api.kubernetes.core_v1 import Namespace, Node, Pod
 from remuda.api.names import RESOURCE_GPU
-from remuda.apiserver.local import LocalCluster
-from remuda.apiserver.store import MemoryJournal, Store
-from remuda.kube.informer import Informer
+from remuda.embedded.apiserver.local_cluster import LocalCluster
+from remuda.embedded.apiserver.store import MemoryJournal, Store
+from remuda.kube.runtime.informer import Informer
 from remuda.launch.protocol import Hello, encode
-from remuda.link.allocation import NodeAgent
-from remuda.link.deviceplugin import ContainerDevices
+from remuda.link.allocation_port import NodeAgent
+from remuda.link.device_plugin_port import ContainerDevices
 from remuda.runtime.node_agent import NodeAgentConfig, check, check_kinds, keep_fence, node_agent, parse_replicas
-from remuda.runtime.own_node import LOOK_S, WAIT_S, find_own_node
-from remuda.sim.loop import run_virtual
+from remuda.runtime.node_name_check import LOOK_S, WAIT_S, find_own_node
+from remuda.sim.virtual_time_loop import run_virtual
 from tests.unit.agent.plugin.kubelet import Kubelet, PodResources, a_kubelet
 from tests.unit.agent.plugin.scene import short_directory
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from remuda.api.core_v1 import ContainerStatus, Node, Pod
 from remuda.api.errors import Refusal
+from remuda.api.kubernetes.core_v1 import ContainerStatus, Node, Pod
 from remuda.api.meta import JsonObject
-from remuda.node.devices.service import DeviceSettings
-from remuda.node.runtime import ContainerKey
-from remuda.node.training import Behaviour
-from remuda.sim.loop import VirtualLoop, run_virtual
+from remuda.embedded.node.devices.device_service import DeviceSettings
+from remuda.embedded.node.runtime_port import ContainerKey
+from remuda.embedded.node.training_model import Behaviour
+from remuda.sim.virtual_time_loop import VirtualLoop, run_virtual
 from tests.builders.nodes import Rig, until
 from tests.builders.plugins import PlainPlugin
 from tests.builders.pods import pod_wire

@@ -14,17 +14,17 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from remuda.api.core_v1 import Pod
+from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.names import RESOURCE_GPU
-from remuda.link.allocation import FAIL, HANG, KILL, MEND
-from remuda.link.progress import ProgressBoard
-from remuda.node import proctree
-from remuda.node.devices.service import PLUGINS
-from remuda.node.environment import CONTAINER_ID
-from remuda.node.logs import log_path
-from remuda.node.node import EmbeddedNode
-from remuda.runtime.config import ClusterConfig
+from remuda.embedded.node import process_tree
+from remuda.embedded.node.container_environment import CONTAINER_ID
+from remuda.embedded.node.devices.device_service import PLUGINS
+from remuda.embedded.node.node import EmbeddedNode
+from remuda.link.allocation_port import FAIL, HANG, KILL, MEND
+from remuda.link.progress_board import ProgressBoard
+from remuda.link.rank_logs import log_path
 from remuda.runtime.machines import Machines
+from remuda.runtime.up_config import ClusterConfig
 from tests.builders.nodes import Rig, until
 from tests.builders.pods import pod_wire
 
@@ -65,7 +65,7 @@ class Place(Rig):
 
     def pids(self) -> list[int]:
         ids = {f"{path.parent.name}/{path.name}" for path in (self.root / "nodes").glob("*/pods/*/*")}
-        return proctree.tagged(CONTAINER_ID, ids).pids
+        return process_tree.tagged(CONTAINER_ID, ids).pids
 
 
 @pytest_asyncio.fixture

@@ -14,12 +14,12 @@ import grpc.aio
 import pytest
 import pytest_asyncio
 
-from remuda.api.core_v1 import Pod
+from remuda.api.kubernetes.core_v1 import Pod
+from remuda.embedded.node import process_tree
+from remuda.embedded.node.container_environment import CONTAINER_ID
+from remuda.embedded.node.devices.device_service import PLUGINS, DeviceSettings
 from remuda.launch.zipapp import build_zipapp
-from remuda.node import proctree
-from remuda.node.devices.service import PLUGINS, DeviceSettings
-from remuda.node.environment import CONTAINER_ID
-from remuda.node.logs import log_path
+from remuda.link.rank_logs import log_path
 from tests.builders.nodes import Rig, until
 from tests.builders.pods import pod_wire
 from tests.builders.runtimes import processes
@@ -56,7 +56,7 @@ class Machine:
         await self.rig.node_object(lambda n: n.status.allocatable.get(GPU) == str(number))
 
     def processes(self, uid: str) -> list[int]:
-        return proctree.tagged(CONTAINER_ID, {f"{uid}/main"}).pids
+        return process_tree.tagged(CONTAINER_ID, {f"{uid}/main"}).pids
 
     def log(self, pod: Pod) -> str:
         path = log_path(self.state / "logs", pod, "main")
@@ -70,7 +70,7 @@ async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
     for plugin in found.plugins:
         await plugin.stop()
     ids = {f"{path.parent.name}/{path.name}" for path in found.home.glob("pods/*/*")}
-    for pid in proctree.tagged(CONTAINER_ID, ids).pids:
+    for pid in process_tree.tagged(CONTAINER_ID, ids).pids:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 

@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from remuda.api.core_v1 import Pod
 from remuda.api.drills import Drill
+from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import to_seconds
-from remuda.node.training import Behaviour, CheckpointStore
-from remuda.sim.loop import VirtualLoop, run_virtual
+from remuda.embedded.node.training_model import Behaviour, CheckpointStore
+from remuda.sim.virtual_time_loop import VirtualLoop, run_virtual
 from tests.builders.nodes import Rig, until
 from tests.builders.pods import pod_wire
 from tests.builders.runtimes import simulated

@@ -20,14 +20,14 @@ import pytest
 import pytest_asyncio
 
 from remuda.api.codec import encode
-from remuda.api.core_v1 import Pod
 from remuda.api.drills import Drill
+from remuda.api.kubernetes.core_v1 import Pod
+from remuda.embedded.node import process_tree
+from remuda.embedded.node.container_environment import CONTAINER_ID
+from remuda.embedded.node.container_record import STATUS_UNKNOWN
+from remuda.embedded.node.runtime_port import ContainerKey
 from remuda.launch.zipapp import build_zipapp
-from remuda.node import proctree
-from remuda.node.containers import STATUS_UNKNOWN
-from remuda.node.environment import CONTAINER_ID
-from remuda.node.logs import find_sections, log_path, read_section
-from remuda.node.runtime import ContainerKey
+from remuda.link.rank_logs import find_sections, log_path, read_section
 from tests.builders.nodes import Rig, until
 from tests.builders.pods import pod_wire
 from tests.builders.runtimes import processes
@@ -48,7 +48,7 @@ class Machine:
         return self.rig
 
     def processes(self, uid: str) -> list[int]:
-        return proctree.tagged(CONTAINER_ID, {f"{uid}/main"}).pids
+        return process_tree.tagged(CONTAINER_ID, {f"{uid}/main"}).pids
 
     def log(self, pod: Pod) -> str:
         path = log_path(self.state / "logs", pod, "main")
@@ -72,7 +72,7 @@ async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
     made = Machine(tmp_path)
     yield made
     uids = [p.name for p in (tmp_path / "nodes" / "node-01" / "pods").glob("*")]
-    for pid in proctree.tagged(CONTAINER_ID, {f"{uid}/main" for uid in uids}).pids:
+    for pid in process_tree.tagged(CONTAINER_ID, {f"{uid}/main" for uid in uids}).pids:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
@@ -356,12 +356,12 @@ CRASHER = """
 import asyncio, os, random, signal, sys, time
 from pathlib import Path
 from remuda.api.codec import decode
-from remuda.api.core_v1 import Pod
-from remuda.link.allocation import Allocation
-from remuda.node.process import ProcessRuntime
-from remuda.node.runtime import Launch
-from remuda.node.simulated import SimulatedRuntime
-from remuda.node.training import CheckpointStore
+from remuda.api.kubernetes.core_v1 import Pod
+from remuda.link.allocation_port import Allocation
+from remuda.embedded.node.process_runtime import ProcessRuntime
+from remuda.embedded.node.runtime_port import Launch
+from remuda.embedded.node.simulated_runtime import SimulatedRuntime
+from remuda.embedded.node.training_model import CheckpointStore
 
 async def main():
     state, body = Path(sys.argv[1]), sys.stdin.buffer.read()
@@ -465,7 +465,7 @@ async def test_drills_on_a_real_launcher_and_its_log_by_attempt(machine: Machine
 
         child = await agent.run_attempt(2)
         await until(lambda: machine.log(pod).count("oo\n") == 2)
-        (grandchild,) = proctree.children(child)
+        (grandchild,) = process_tree.children(child)
         assert (await drill(rig, "process-hang", **worker)).status.phase == "Done"
         await until(lambda: state_of(child) == "T" and state_of(grandchild) == "T")
 

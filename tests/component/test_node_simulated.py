@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from remuda.api.conditions import is_true
-from remuda.api.core_v1 import NODE_LEASE_NAMESPACE, Lease, Node, Pod
+from remuda.api.kubernetes.core_v1 import NODE_LEASE_NAMESPACE, Lease, Node, Pod
 from remuda.api.meta import to_seconds
-from remuda.node.images import ImageStore
-from remuda.node.runtime import ContainerKey, PodRuntime
-from remuda.node.simulated import SimulatedRuntime
-from remuda.node.training import Behaviour, CheckpointStore
-from remuda.sim.loop import EPOCH, VirtualLoop, run_virtual
+from remuda.embedded.node.images import ImageStore
+from remuda.embedded.node.runtime_port import ContainerKey, PodRuntime
+from remuda.embedded.node.simulated_runtime import SimulatedRuntime
+from remuda.embedded.node.training_model import Behaviour, CheckpointStore
+from remuda.sim.virtual_time_loop import EPOCH, VirtualLoop, run_virtual
 from tests.builders.nodes import BookkeepingAgent, Rig, until
 from tests.builders.pods import pod_wire
 from tests.builders.runtimes import simulated

@@ -13,16 +13,16 @@ import pytest
 from remuda.api.incidents import Incident, IncidentSpec
 from remuda.api.meta import JsonObject, ObjectMeta, to_time
 from remuda.api.remedies import RemedyPolicy, RemedyPolicySpec, Webhook
-from remuda.apiserver.local import LocalCluster
-from remuda.apiserver.store import MemoryJournal, Store
-from remuda.controllers.notices import NoticeController
-from remuda.controllers.view import ClusterView
-from remuda.core.failure.incident_notices import ANNOTATION
-from remuda.core.failure.incidents import device_subject
-from remuda.kube.controller import run_controller
-from remuda.kube.webhooks import WebhookFailed, WebhookPoster
-from remuda.kube.workqueue import WorkQueue
-from remuda.sim.loop import VirtualLoop, run_virtual
+from remuda.controllers.cluster_view import ClusterView
+from remuda.controllers.webhook_notices import NoticeController
+from remuda.core.incidents.names import device_subject
+from remuda.core.incidents.webhook_notices import ANNOTATION
+from remuda.embedded.apiserver.local_cluster import LocalCluster
+from remuda.embedded.apiserver.store import MemoryJournal, Store
+from remuda.kube.client.webhooks import WebhookFailed, WebhookPoster
+from remuda.kube.runtime.controller import run_controller
+from remuda.kube.runtime.work_queue import WorkQueue
+from remuda.sim.virtual_time_loop import VirtualLoop, run_virtual
 from tests.builders.http_server import HttpServer, Reply
 
 GOOD, BAD = "http://good", "http://bad"
@@ -243,7 +243,7 @@ async def test_a_real_server_gets_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Refused once, then taken: nothing between the incident and the socket is a model."""
     import time
 
-    monkeypatch.setattr("remuda.controllers.notices.GATHER_S", 0.01)
+    monkeypatch.setattr("remuda.controllers.webhook_notices.GATHER_S", 0.01)
     async with HttpServer(Reply(503), Reply(200)) as server:
         stage = Stage(time.time, WebhookPoster())
         await stage.start()

@@ -10,9 +10,9 @@ import pytest
 
 from remuda.api.errors import ApiError
 from remuda.api.meta import JsonObject
-from remuda.apiserver.logs import LogQuery
-from remuda.apiserver.subresources import _log_query
-from remuda.runtime.podlogs import FileLogs, rfc3339
+from remuda.embedded.apiserver.log_source import LogQuery
+from remuda.embedded.apiserver.subresources import _log_query
+from remuda.runtime.pod_logs import FileLogs, rfc3339
 
 DEADLINE_S = 10.0
 T = 1_800_000_000.0

@@ -7,19 +7,19 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from remuda.api.codec import to_wire
-from remuda.api.core_v1 import Node
 from remuda.api.devices import NodeDevices, QuarantineOrder
 from remuda.api.errors import ApiError
+from remuda.api.kubernetes.core_v1 import Node
 from remuda.api.meta import JsonObject, ObjectMeta
-from remuda.apiserver.local import LocalCluster
-from remuda.apiserver.store import MemoryJournal, Store
+from remuda.controllers.cluster_view import ClusterView
 from remuda.controllers.quarantine_taints import TaintController
 from remuda.controllers.taint_rules import TaintRules
-from remuda.controllers.view import ClusterView
-from remuda.core.failure.taintrule import TaintedDevice
-from remuda.kube.controller import run_controller
-from remuda.kube.workqueue import WorkQueue
-from remuda.sim.loop import VirtualLoop, run_virtual
+from remuda.core.remedies.taint_rules import TaintedDevice
+from remuda.embedded.apiserver.local_cluster import LocalCluster
+from remuda.embedded.apiserver.store import MemoryJournal, Store
+from remuda.kube.runtime.controller import run_controller
+from remuda.kube.runtime.work_queue import WorkQueue
+from remuda.sim.virtual_time_loop import VirtualLoop, run_virtual
 
 NODE = "node-1"
 GPU_0, GPU_1 = (TaintedDevice(NODE, f"gpu-{n}", "gpu.nvidia.com") for n in (0, 1))

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import pytest
 
-from remuda.api.core_v1 import Node
+from remuda.api.kubernetes.core_v1 import Node
 from remuda.api.meta import JsonObject, KObject, Resource
 from remuda.api.names import ANNOTATION_REMEDY_BY
 from remuda.api.remedies import Action, Hook, Ladder, Mode, RemedyPolicy, Rung, Soak

@@ -10,21 +10,21 @@ import pytest
 from structlog.testing import capture_logs
 
 from remuda.api.codec import to_wire
-from remuda.api.core_v1 import Namespace, Node
 from remuda.api.devices import DeviceState, NodeDevices
 from remuda.api.incidents import Incident, IncidentStatus, IncidentVerdict, RemedyOutcome
+from remuda.api.kubernetes.core_v1 import Namespace, Node
 from remuda.api.meta import ObjectMeta, to_time
 from remuda.api.remedies import DEFAULT_POLICY, RemedyPolicy
-from remuda.apiserver.local import LocalCluster
-from remuda.apiserver.store import MemoryJournal, Store
+from remuda.controllers.cluster_view import ClusterView
 from remuda.controllers.remedies import WORKERS, RemedyController
 from remuda.controllers.remedy_table import RemedyTable
-from remuda.controllers.view import ClusterView
-from remuda.core.failure.incidents import blank_incident, device_subject
-from remuda.core.failure.rungs import device_records, is_under_remedy
-from remuda.kube.backoff import Backoff
-from remuda.kube.controller import run_controller
-from remuda.kube.workqueue import WorkQueue
+from remuda.core.incidents.names import blank_incident, device_subject
+from remuda.core.remedies.rungs import device_records, is_under_remedy
+from remuda.embedded.apiserver.local_cluster import LocalCluster
+from remuda.embedded.apiserver.store import MemoryJournal, Store
+from remuda.kube.runtime.backoff import Backoff
+from remuda.kube.runtime.controller import run_controller
+from remuda.kube.runtime.work_queue import WorkQueue
 
 pytestmark = pytest.mark.slow  # `make test` runs it; `make check` has its two minutes
 

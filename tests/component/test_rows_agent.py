@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from remuda.api.core_v1 import NODE_LEASE_NAMESPACE, Lease, Namespace, Node
 from remuda.api.errors import Refusal
-from remuda.core.failure.silence import agent_lease, silent_since
-from remuda.node.devices.cdi import known_devices
+from remuda.api.kubernetes.core_v1 import NODE_LEASE_NAMESPACE, Lease, Namespace, Node
+from remuda.core.health.agent_liveness import agent_lease, silent_since
+from remuda.embedded.node.devices.cdi import known_devices
 from remuda.runtime.node_agent import NodeAgentConfig, agent_config, node_agent, parse_timeouts
 from tests.builders.evidence import note
 from tests.builders.nodes import Rig

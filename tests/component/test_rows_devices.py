@@ -8,15 +8,15 @@ import random
 import msgspec
 import pytest
 
-from remuda.agent.lease import AgentLease
-from remuda.agent.reports import ReportWatch
-from remuda.api.core_v1 import Pod
+from remuda.agent.agent_lease import AgentLease
+from remuda.agent.hardware.silence_watch import ReportWatch
 from remuda.api.devices import DeviceState
 from remuda.api.errors import Refusal
+from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import JsonObject
-from remuda.core.failure.holding import Counts, counts_of
-from remuda.core.failure.ledger import judge_node
-from remuda.core.placement.snapshot import build_snapshot
+from remuda.core.health.device_holders import Counts, counts_of
+from remuda.core.health.ledger import judge_node
+from remuda.core.state.snapshot import build_snapshot
 from tests.builders.evidence import note
 from tests.builders.gangs import a_held_pod, a_node
 from tests.builders.world import World, in_world

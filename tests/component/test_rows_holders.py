@@ -7,14 +7,14 @@ from pathlib import Path
 
 import msgspec
 
-from remuda.agent.cdi import LOOK_S, CdiSpecs, keep_specs
-from remuda.api.core_v1 import Pod
+from remuda.agent.allocation.cdi_specs import LOOK_S, CdiSpecs, keep_specs
 from remuda.api.drills import DrillKind
-from remuda.core.failure.holding import held_on
-from remuda.node.devices.service import DeviceSettings
-from remuda.node.runtime import ContainerKey
-from remuda.node.training import Behaviour
-from remuda.node.worker import PREPARE_S
+from remuda.api.kubernetes.core_v1 import Pod
+from remuda.core.health.device_holders import held_on
+from remuda.embedded.node.devices.device_service import DeviceSettings
+from remuda.embedded.node.pod_worker import PREPARE_S
+from remuda.embedded.node.runtime_port import ContainerKey
+from remuda.embedded.node.training_model import Behaviour
 from tests.builders.evidence import note
 from tests.builders.world import NAMESPACE, World, in_world
 from tests.component.row_rig import (

@@ -7,13 +7,13 @@ from functools import partial
 
 import pytest
 
-from remuda.agent.backends.fake import FakeBackend
-from remuda.api.core_v1 import Pod
+from remuda.agent.hardware.fake_backend import FakeBackend
 from remuda.api.devices import DeviceState
 from remuda.api.errors import Unavailable
 from remuda.api.incidents import SubjectKind
-from remuda.link.allocation import HANG, KILL, MEND
-from remuda.node.devices.connections import Deadlines
+from remuda.api.kubernetes.core_v1 import Pod
+from remuda.embedded.node.devices.plugin_connections import Deadlines
+from remuda.link.allocation_port import HANG, KILL, MEND
 from tests.builders.evidence import note
 from tests.builders.world import World, in_world
 from tests.component.row_rig import (

@@ -8,11 +8,11 @@ import time
 import pytest
 
 from remuda.agent.agent import Agent
-from remuda.agent.backends.fake import FakeBackend
+from remuda.agent.agent_lateness import Lateness, LatenessRule, watch_lateness, woke
 from remuda.agent.config import AgentConfig
-from remuda.agent.lateness import Lateness, LatenessRule, watch_lateness, woke
+from remuda.agent.hardware.fake_backend import FakeBackend
 from remuda.api.drills import DrillKind
-from remuda.core.devices.machine import load_model
+from remuda.core.devices.machine_models import load_model
 from tests.builders.evidence import note
 from tests.builders.world import World, play
 from tests.component.agent_rig import NODE as RIG_NODE

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from remuda.agent.hooks import Ran
-from remuda.api.core_v1 import Node
+from remuda.agent.orders.node_commands import Ran
+from remuda.api.kubernetes.core_v1 import Node
 from remuda.api.names import LABEL_CLIQUE
 from remuda.api.rollouts import NodeRollout, NodeRolloutStatus, RolloutPhase
 from tests.builders.evidence import note

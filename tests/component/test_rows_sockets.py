@@ -14,20 +14,20 @@ import grpc.aio
 import pytest
 
 from remuda.agent.agent import Agent
-from remuda.agent.backends.fake import FakeBackend
 from remuda.agent.config import AgentConfig
-from remuda.agent.plugin.resource import ResourcePlugin
-from remuda.agent.plugin.serving import LOST, REGISTERED, STARTING, PluginServer
-from remuda.api.core_v1 import Node
+from remuda.agent.hardware.fake_backend import FakeBackend
+from remuda.agent.plugin.plugin_server import LOST, REGISTERED, STARTING, PluginServer
+from remuda.agent.plugin.resource_plugin import ResourcePlugin
 from remuda.api.devices import NodeDevices, PluginReport
+from remuda.api.kubernetes.core_v1 import Node
 from remuda.api.names import RESOURCE_GPU as GPU
 from remuda.api.training import TrainingJob
-from remuda.core.devices.machine import load_model
-from remuda.kube.informer import Informer
-from remuda.link.progress import ProgressBoard
-from remuda.node.devices.connections import Deadlines
-from remuda.node.devices.service import PLUGINS, DeviceSettings
-from remuda.sim.loop import VirtualLoop, run_virtual
+from remuda.core.devices.machine_models import load_model
+from remuda.embedded.node.devices.device_service import PLUGINS, DeviceSettings
+from remuda.embedded.node.devices.plugin_connections import Deadlines
+from remuda.kube.runtime.informer import Informer
+from remuda.link.progress_board import ProgressBoard
+from remuda.sim.virtual_time_loop import VirtualLoop, run_virtual
 from tests.builders.evidence import note
 from tests.builders.nodes import Rig, until
 from tests.builders.pods import pod_wire

@@ -6,7 +6,7 @@ import pytest
 
 from remuda.api.devices import DeviceState
 from remuda.api.names import ANNOTATION_TOLERATE_DEGRADED
-from remuda.core.devices.faults import DeviceRemedy, classify
+from remuda.core.devices.fault_codes import DeviceRemedy, classify
 from tests.builders.evidence import note
 from tests.builders.world import World, in_world
 from tests.component.row_rig import agent, create, gpus, held_by, only_observe, run_pods, screen, state_is, the_pod

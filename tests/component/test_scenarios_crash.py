@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from remuda.api.training import Budgets, TrainingJob
-from remuda.node.training import Behaviour
+from remuda.embedded.node.training_model import Behaviour
 from tests.builders import rank_faults
 from tests.builders.world import NAMESPACE, World, in_world, play
 

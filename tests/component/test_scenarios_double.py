@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from remuda.api.training import Cause, Remedy
-from remuda.node.training import Behaviour
+from remuda.embedded.node.training_model import Behaviour
 from tests.builders.world import World, in_world
 
 pytestmark = pytest.mark.slow  # `make test` runs it; `make check` has its two minutes

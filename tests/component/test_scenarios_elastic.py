@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from remuda.api.training import Remedy, Topology, TrainingJob
-from remuda.runtime.config import RACK_LABEL
+from remuda.runtime.up_config import RACK_LABEL
 from tests.builders.world import NAMESPACE, World, in_world, training_job
 
 

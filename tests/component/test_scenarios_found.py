@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from remuda.api.apps_v1 import Deployment
 from remuda.api.conditions import find_condition
 from remuda.api.drills import DrillKind
-from remuda.api.policy_v1 import ResourceQuota
+from remuda.api.kubernetes.apps_v1 import Deployment
+from remuda.api.kubernetes.policy_v1 import ResourceQuota
 from tests.builders.foreign import deploy, read
 from tests.builders.recoveries import quota_body
 from tests.builders.world import NAMESPACE, World, in_world

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from remuda.api.training import Budgets, Remedy, TrainingJob
-from remuda.node.training import Behaviour
+from remuda.embedded.node.training_model import Behaviour
 from tests.builders.world import NAMESPACE, World, in_world
 
 pytestmark = pytest.mark.slow  # `make test` runs it; `make check` has its two minutes

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from remuda.api.core_v1 import Lease, Pod
+from remuda.api.kubernetes.core_v1 import Lease, Pod
 from remuda.api.names import RESOURCE_GPU, SCHEDULER
 from remuda.api.training import Remedy
 from tests.builders import rank_faults

@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 
 from remuda.api.conditions import find_condition
-from remuda.api.core_v1 import Pod
+from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import JsonObject
 from remuda.api.names import ANNOTATION_PREEMPTIBLE, RESOURCE_GPU
 from remuda.api.training import Loan, Remedy, TrainingJob
-from remuda.core.placement.snapshot import devices_of
-from remuda.core.workload.lending import DEVICE_RECALLED, LEND_EVERY_S, SETTLED_S
+from remuda.core.state.snapshot import devices_of
+from remuda.core.training.spare_lending import DEVICE_RECALLED, LEND_EVERY_S, SETTLED_S
 from tests.builders.world import NAMESPACE, World, in_world, training_job
 
 PREEMPTIBLE = {ANNOTATION_PREEMPTIBLE: "true"}

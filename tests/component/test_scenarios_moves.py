@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from remuda.api.drills import DrillKind
 from remuda.api.training import Cause, Remedy
-from remuda.node.training import Behaviour
+from remuda.embedded.node.training_model import Behaviour
 from tests.builders.world import World, in_world
 
 SELDOM = Behaviour(step_s=0.5, checkpoint_every=1000)

@@ -17,7 +17,7 @@ from remuda.api.training import (
     SuccessPolicy,
     TrainingJob,
 )
-from remuda.node.training import Behaviour
+from remuda.embedded.node.training_model import Behaviour
 from tests.builders.world import NAMESPACE, World, in_world, training_job
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from remuda.api.meta import to_seconds
 from remuda.api.training import Cause, Remedy
-from remuda.node.training import Behaviour
-from remuda.sim.loop import EPOCH
+from remuda.embedded.node.training_model import Behaviour
+from remuda.sim.virtual_time_loop import EPOCH
 from tests.builders.world import World, in_world
 
 

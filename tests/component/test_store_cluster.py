@@ -13,7 +13,6 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from remuda.api.core_v1 import Binding, Lease, Namespace, Node, Pod
 from remuda.api.devices import NodeDevices
 from remuda.api.errors import (
     AlreadyExists,
@@ -24,15 +23,16 @@ from remuda.api.errors import (
     Invalid,
     NotFound,
 )
+from remuda.api.kubernetes.core_v1 import Binding, Lease, Namespace, Node, Pod
 from remuda.api.meta import KObject, ObjectMeta
 from remuda.api.selectors import parse_field_selector, parse_selector
 from remuda.api.training import TrainingJob
-from remuda.apiserver.app import App
-from remuda.apiserver.local import LocalCluster
-from remuda.apiserver.serving import serve
-from remuda.apiserver.store import MemoryJournal, SqliteJournal, Store
+from remuda.embedded.apiserver.app import App
+from remuda.embedded.apiserver.asgi_server import serve
+from remuda.embedded.apiserver.local_cluster import LocalCluster
+from remuda.embedded.apiserver.store import MemoryJournal, SqliteJournal, Store
+from remuda.kube.client.http_cluster import HttpCluster
 from remuda.kube.cluster import Cluster, Preconditions, WatchEvent
-from remuda.kube.http import HttpCluster
 
 K = TypeVar("K", bound=KObject)
 

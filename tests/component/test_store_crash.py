@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from remuda.apiserver.store import SqliteJournal, Store
+from remuda.embedded.apiserver.store import SqliteJournal, Store
 
 KILLS = 20
 WRITERS = 8

@@ -15,13 +15,13 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from remuda.api.core_v1 import Pod
 from remuda.api.errors import Refusal, Unavailable
-from remuda.apiserver.app import App
-from remuda.apiserver.local import LocalCluster
-from remuda.apiserver.serving import serve
-from remuda.apiserver.store import MemoryJournal, Store
-from remuda.kube.http import HttpCluster
+from remuda.api.kubernetes.core_v1 import Pod
+from remuda.embedded.apiserver.app import App
+from remuda.embedded.apiserver.asgi_server import serve
+from remuda.embedded.apiserver.local_cluster import LocalCluster
+from remuda.embedded.apiserver.store import MemoryJournal, Store
+from remuda.kube.client.http_cluster import HttpCluster
 
 DEADLINE_S = 10.0
 POD = {"metadata": {"name": "p", "namespace": "team"}}

@@ -10,7 +10,7 @@ from remuda.api.conditions import find_condition
 from remuda.api.devices import Signal
 from remuda.api.drills import Drill, DrillKind
 from remuda.api.training import Cause, DegradedPolicy, Member, Straggler
-from remuda.node.training import Behaviour
+from remuda.embedded.node.training_model import Behaviour
 from tests.builders.world import World, in_world, play, training_job
 
 NOISY = Behaviour(step_s=0.5, checkpoint_every=20, jitter=0.1)

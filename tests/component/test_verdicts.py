@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from remuda.api.core_v1 import Pod
 from remuda.api.devices import DeviceState, NodeDevices, Signal, Verdict
+from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import ObjectMeta, to_time
 from remuda.api.names import ANNOTATION_TOLERATE_DEGRADED, RESOURCE_GPU
 from remuda.api.remedies import Mode, Offender, RemedyPolicy, RemedyPolicySpec, Timers

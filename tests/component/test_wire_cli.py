@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from remuda.cli.app import main
-from remuda.runtime.state import StateDir
+from remuda.runtime.state_dir import StateDir
 
 
 def test_status_says_that_nothing_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

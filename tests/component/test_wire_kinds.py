@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest_asyncio
 
-from remuda.api.core_v1 import Pod
+from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import JsonObject
-from remuda.apiserver.local import LocalCluster
-from remuda.apiserver.store import MemoryJournal, Store
+from remuda.embedded.apiserver.local_cluster import LocalCluster
+from remuda.embedded.apiserver.store import MemoryJournal, Store
 from tests.component.wire_rig import APPLY, DEADLINE_S, MERGE, STRATEGIC, TEAM, Wire, a_pod
 
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"

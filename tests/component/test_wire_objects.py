@@ -155,7 +155,7 @@ async def test_force_is_for_apply_only(wire: Wire) -> None:
 
 
 async def test_writes_within_the_process_keep_the_owners(wire: Wire) -> None:
-    from remuda.api.core_v1 import Pod
+    from remuda.api.kubernetes.core_v1 import Pod
 
     made = await wire.create(f"{TEAM}/pods", a_pod("p"))
     await wire.local.patch(Pod, "p", {"metadata": {"labels": {"x": "y"}}}, "team")

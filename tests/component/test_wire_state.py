@@ -14,19 +14,19 @@ from pathlib import Path
 import pytest
 
 from remuda.api.codec import decode, encode
-from remuda.api.core_v1 import Node
 from remuda.api.errors import BadRequest, Refusal
+from remuda.api.kubernetes.core_v1 import Node
 from remuda.api.meta import JsonObject
-from remuda.apiserver.app import App
-from remuda.apiserver.local import LocalCluster
-from remuda.apiserver.logs import LogQuery
-from remuda.apiserver.serving import serve
-from remuda.apiserver.store import SqliteJournal, Store
-from remuda.runtime import podlogs
+from remuda.embedded.apiserver.app import App
+from remuda.embedded.apiserver.asgi_server import serve
+from remuda.embedded.apiserver.local_cluster import LocalCluster
+from remuda.embedded.apiserver.log_source import LogQuery
+from remuda.embedded.apiserver.store import SqliteJournal, Store
+from remuda.runtime import pod_logs
 from remuda.runtime.backup import BACKUP_PATH, MANIFEST, Manifest, answer_backup, make_backup, restore_backup
-from remuda.runtime.config import ClusterConfig
-from remuda.runtime.podlogs import FileLogs
-from remuda.runtime.state import StateDir
+from remuda.runtime.pod_logs import FileLogs
+from remuda.runtime.state_dir import StateDir
+from remuda.runtime.up_config import ClusterConfig
 
 DEADLINE_S = 10.0
 
@@ -182,7 +182,7 @@ async def test_tails_and_limits(tmp_path: Path) -> None:
 
 
 async def test_following_ends_with_the_pod_and_misses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(podlogs, "POLL_S", 0.0)
+    monkeypatch.setattr(pod_logs, "POLL_S", 0.0)
     logs = Logs(tmp_path)
     looks = itertools.count()
 

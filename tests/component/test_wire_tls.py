@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from remuda.api.core_v1 import Pod
 from remuda.api.errors import Refusal
-from remuda.apiserver import serving, watching
-from remuda.apiserver.app import App
-from remuda.apiserver.local import LocalCluster
-from remuda.apiserver.security.guard import Guarded
-from remuda.apiserver.security.tls import Certificates
-from remuda.apiserver.serving import listen_tcp, serve_on
-from remuda.apiserver.store import MemoryJournal, Store
+from remuda.api.kubernetes.core_v1 import Pod
+from remuda.embedded.apiserver import asgi_server, watch_streams
+from remuda.embedded.apiserver.app import App
+from remuda.embedded.apiserver.asgi_server import listen_tcp, serve_on
+from remuda.embedded.apiserver.local_cluster import LocalCluster
+from remuda.embedded.apiserver.security.token_guard import Guarded
+from remuda.embedded.apiserver.store import MemoryJournal, Store
+from remuda.link.certificates import Certificates
 
 DEADLINE_S = 10.0
 TOKEN = "right"
@@ -97,7 +97,7 @@ async def test_a_stranger_is_refused_before_the_body_is_read(server: Server) -> 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /healthz HTTP/1.1\r\nhost: x\r\nslow: "])
 async def test_a_head_that_never_ends_is_given_up(server: Server, monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
-    monkeypatch.setattr(serving, "HEAD_WITHIN_S", 0.1)
+    monkeypatch.setattr(asgi_server, "HEAD_WITHIN_S", 0.1)
     reader, writer = await server.connect()
     writer.write(sent)
     with pytest.raises((ConnectionError, asyncio.IncompleteReadError, ssl.SSLError)):
@@ -130,7 +130,7 @@ async def test_a_body_larger_than_allowed_is_refused(server: Server) -> None:
 
 
 async def test_a_watcher_that_does_not_read_is_cut_off(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watching, "STALLED_AFTER_S", 0.2)
+    monkeypatch.setattr(watch_streams, "STALLED_AFTER_S", 0.2)
     reader, writer = await server.connect()
     writer.write(f"GET /api/v1/pods?watch=1 HTTP/1.1\r\n{HEAD}\r\n".encode())
     await asyncio.wait_for(reader.readline(), DEADLINE_S)

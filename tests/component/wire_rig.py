@@ -11,13 +11,13 @@ from typing import Any
 
 import aiohttp
 
-from remuda.api.core_v1 import Namespace
+from remuda.api.kubernetes.core_v1 import Namespace
 from remuda.api.meta import JsonObject
-from remuda.apiserver.admission import Admission
-from remuda.apiserver.app import App
-from remuda.apiserver.local import LocalCluster
-from remuda.apiserver.serving import serve
-from remuda.apiserver.store import MemoryJournal, Store
+from remuda.embedded.apiserver.admission import Admission
+from remuda.embedded.apiserver.app import App
+from remuda.embedded.apiserver.asgi_server import serve
+from remuda.embedded.apiserver.local_cluster import LocalCluster
+from remuda.embedded.apiserver.store import MemoryJournal, Store
 
 DEADLINE_S = 10.0
 TEAM = "/api/v1/namespaces/team"

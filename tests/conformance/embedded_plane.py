@@ -16,18 +16,18 @@ import uuid
 from pathlib import Path
 
 from remuda import __version__
-from remuda.api.core_v1 import Namespace, Pod
+from remuda.api.kubernetes.core_v1 import Namespace, Pod
 from remuda.api.meta import JsonObject, ObjectMeta
-from remuda.apiserver import serving, watching
-from remuda.apiserver.admission import Admission
-from remuda.apiserver.app import App
-from remuda.apiserver.local import LocalCluster
-from remuda.apiserver.store import Store
-from remuda.apiserver.store.sqlite import SqliteJournal
-from remuda.apiserver.wire import http
-from remuda.runtime.endpoint import LOOPBACK, Endpoint
-from remuda.runtime.podlogs import FileLogs
-from remuda.runtime.state import StateDir
+from remuda.embedded.apiserver import asgi_server, watch_streams
+from remuda.embedded.apiserver.admission import Admission
+from remuda.embedded.apiserver.app import App
+from remuda.embedded.apiserver.local_cluster import LocalCluster
+from remuda.embedded.apiserver.store import Store
+from remuda.embedded.apiserver.store.sqlite_journal import SqliteJournal
+from remuda.embedded.apiserver.wire import http_exchange
+from remuda.runtime.api_endpoint import LOOPBACK, Endpoint
+from remuda.runtime.pod_logs import FileLogs
+from remuda.runtime.state_dir import StateDir
 
 NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
 HISTORY = 64  # short, so that a case can outrun it
@@ -59,5 +59,5 @@ async def _serve(directory: Path) -> None:
 if __name__ == "__main__":
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # a killed test run leaves nothing behind
     if len(sys.argv) > 2:
-        serving.HEAD_WITHIN_S = http.BODY_WITHIN_S = watching.STALLED_AFTER_S = float(sys.argv[2])
+        asgi_server.HEAD_WITHIN_S = http_exchange.BODY_WITHIN_S = watch_streams.STALLED_AFTER_S = float(sys.argv[2])
     asyncio.run(_serve(Path(sys.argv[1])))

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 from remuda.api.errors import Expired
-from remuda.apiserver.store import DELETED, SqliteJournal, Store
+from remuda.embedded.apiserver.store import DELETED, SqliteJournal, Store
 from tests.crash.victim import HISTORY, PREFIX, WRITERS, Told, is_removal, key
 
 

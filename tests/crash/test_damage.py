@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from remuda.api.errors import Expired, Refusal
-from remuda.apiserver.store import SqliteJournal, Store
-from remuda.apiserver.store.acked import mark_path
+from remuda.embedded.apiserver.store import SqliteJournal, Store
+from remuda.embedded.apiserver.store.acked_mark import mark_path
 from tests.crash.model import copy_state
 
 PREFIX = "//pods/"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from remuda.api.errors import ApiError
-from remuda.apiserver.store import SqliteJournal, Store
+from remuda.embedded.apiserver.store import SqliteJournal, Store
 from tests.crash.disk import Disk
 
 WRITES = 25

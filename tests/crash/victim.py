@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from remuda.apiserver.store import DELETED, SqliteJournal, Store
+from remuda.embedded.apiserver.store import DELETED, SqliteJournal, Store
 from tests.crash.disk import Disk
 
 WRITERS = 6

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from remuda.api.drills import DrillKind
 from remuda.api.training import Budgets, Cause, Remedy
-from remuda.node.containers import Backoff
-from remuda.node.training import Behaviour
+from remuda.embedded.node.container_record import Backoff
+from remuda.embedded.node.training_model import Behaviour
 from tests.builders.evidence import note
 from tests.builders.world import World, in_world
 

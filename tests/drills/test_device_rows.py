@@ -6,21 +6,21 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from remuda.api.batch_v1 import Job
 from remuda.api.conditions import is_true
-from remuda.api.core_v1 import Pod
 from remuda.api.devices import DeviceState
 from remuda.api.drills import DrillKind
-from remuda.api.event_v1 import Event
 from remuda.api.incidents import Incident, IncidentOutcome, RemedyOutcome, SubjectKind
+from remuda.api.kubernetes.batch_v1 import Job
+from remuda.api.kubernetes.core_v1 import Pod
+from remuda.api.kubernetes.event_v1 import Event
 from remuda.api.meta import JsonObject, ObjectMeta
 from remuda.api.names import ANNOTATION_DEVICE_FAILED, LABEL_GANG
 from remuda.api.remedies import RemedyPolicy, RemedyPolicySpec, Soak
 from remuda.api.training import DeviceFailedPolicy, Remedy
-from remuda.cli.incidentview import render_incident
-from remuda.core.failure.foreign import DEVICE_FAILED, DISRUPTION_TARGET, EVICT_FOR_S, RESTART_FOR_S
-from remuda.core.placement.snapshot import devices_of
-from remuda.node.runtime import ContainerKey
+from remuda.cli.incident_screen import render_incident
+from remuda.core.foreign.device_failures import DEVICE_FAILED, DISRUPTION_TARGET, EVICT_FOR_S, RESTART_FOR_S
+from remuda.core.state.snapshot import devices_of
+from remuda.embedded.node.runtime_port import ContainerKey
 from tests.builders.evidence import note
 from tests.builders.foreign import deploy, one_running, pods_of, read, running, seen_with, submit_job, tell
 from tests.builders.world import NAMESPACE, World, in_world

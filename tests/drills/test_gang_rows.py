@@ -8,15 +8,15 @@ import pytest
 
 from remuda.api.codec import to_wire
 from remuda.api.conditions import find_condition
-from remuda.api.core_v1 import Node, Pod
 from remuda.api.drills import DrillKind
 from remuda.api.errors import TooManyRequests
+from remuda.api.kubernetes.core_v1 import Node, Pod
 from remuda.api.meta import Condition, to_seconds, to_time
 from remuda.api.names import LABEL_GANG
 from remuda.api.remedies import Soak
 from remuda.api.training import Cause, Remedy, TrainingJob
-from remuda.cli.recoveryview import render_recoveries
-from remuda.node.training import Behaviour
+from remuda.cli.recovery_screen import render_recoveries
+from remuda.embedded.node.training_model import Behaviour
 from tests.builders.evidence import note
 from tests.builders.world import NAMESPACE, Gang, Seat, World, in_world
 from tests.component.remedy_rig import drain_at_once, fail, free_on, protect, set_policy, until_done

@@ -6,20 +6,20 @@ from itertools import pairwise
 
 import pytest
 
-from remuda.api.apps_v1 import Deployment
-from remuda.api.batch_v1 import Job
 from remuda.api.conditions import is_true
-from remuda.api.core_v1 import Node, Pod
 from remuda.api.drills import DrillKind
+from remuda.api.kubernetes.apps_v1 import Deployment
+from remuda.api.kubernetes.batch_v1 import Job
+from remuda.api.kubernetes.core_v1 import Node, Pod
 from remuda.api.meta import JsonObject
 from remuda.api.names import ANNOTATION_REPLACE_UNREACHABLE, ANNOTATION_RETRY_ADMISSION, RESOURCE_GPU
-from remuda.cli.withheld import release_resource
-from remuda.core.builtin.pod_state import is_active
-from remuda.core.failure.foreign import DISRUPTION_TARGET
-from remuda.core.failure.foreign_unreachable import NODE_UNREACHABLE
-from remuda.core.failure.rejections import BLACK_HOLE, KEPT_PODS, LONGEST_RETRY_S
-from remuda.core.failure.withheld import FIRST_PROBE_S
-from remuda.core.placement.snapshot import devices_of
+from remuda.cli.withheld_resources import release_resource
+from remuda.core.foreign.device_failures import DISRUPTION_TARGET
+from remuda.core.foreign.rejections import BLACK_HOLE, KEPT_PODS, LONGEST_RETRY_S
+from remuda.core.foreign.unreachable import NODE_UNREACHABLE
+from remuda.core.foreign.withheld_resources import FIRST_PROBE_S
+from remuda.core.state.snapshot import devices_of
+from remuda.embedded.builtin.planners.pod_state import is_active
 from tests.builders.evidence import note
 from tests.builders.foreign import (
     bare,

@@ -6,14 +6,14 @@ from typing import Any
 
 import msgspec
 
-from remuda.api.batch_v1 import COMPLETION_INDEX, Job
 from remuda.api.conditions import find_condition, is_true
-from remuda.api.core_v1 import Pod
+from remuda.api.kubernetes.batch_v1 import COMPLETION_INDEX, Job
+from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.names import ANNOTATION_GANG_SIZE, LABEL_GANG
 from remuda.api.training import FailureRule, Remedy, RuleAction, SuccessPolicy, TrainingJob
-from remuda.core.builtin.pod_state import is_active
-from remuda.node.runtime import ContainerKey
-from remuda.node.training import Behaviour
+from remuda.embedded.builtin.planners.pod_state import is_active
+from remuda.embedded.node.runtime_port import ContainerKey
+from remuda.embedded.node.training_model import Behaviour
 from tests.builders.evidence import note
 from tests.builders.foreign import FOREVER, pods_of, read, running, submit_job, tell, template
 from tests.builders.world import NAMESPACE, World, in_world, training_job

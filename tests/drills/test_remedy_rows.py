@@ -8,20 +8,20 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 import msgspec
 import pytest
 
-from remuda.agent.hooks import Ran
-from remuda.api.core_v1 import Node
+from remuda.agent.orders.node_commands import Ran
 from remuda.api.drills import DrillKind
 from remuda.api.incidents import IncidentPhase
+from remuda.api.kubernetes.core_v1 import Node
 from remuda.api.meta import JsonObject, to_seconds
 from remuda.api.names import LABEL_CLIQUE, RESOURCE_GPU
 from remuda.api.remedies import Action, Breaker, Hook, Ladder, Limits, Mode, Rung, Soak, Webhook
-from remuda.cli.policy import _what_if as ask_what_if
-from remuda.cli.policy import render_what_if
+from remuda.cli.policies import _what_if as ask_what_if
+from remuda.cli.policies import render_what_if
 from remuda.cli.session import Session
-from remuda.core.failure.incident_notices import breaker_notices
-from remuda.core.failure.rungs import is_under_remedy, ladder_has_ended
+from remuda.core.incidents.webhook_notices import breaker_notices
+from remuda.core.remedies.rungs import is_under_remedy, ladder_has_ended
 from remuda.kube.cluster import Cluster
-from remuda.runtime.state import StateDir
+from remuda.runtime.state_dir import StateDir
 from tests.builders.evidence import note
 from tests.builders.foreign import bare, deploy, one_running, tell
 from tests.builders.world import World, in_world
@@ -146,7 +146,7 @@ class Pages:
 
 def test_row_41_repair_climbs_and_then_stops_and_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing cures it, and the first reset does not even return."""
-    monkeypatch.setattr("remuda.runtime.controlplane.WebhookPoster", Pages)
+    monkeypatch.setattr("remuda.runtime.control_plane.WebhookPoster", Pages)
 
     @in_world(nodes=3)
     async def story(world: World) -> None:

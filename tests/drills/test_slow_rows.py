@@ -10,9 +10,9 @@ from remuda.api.drills import Drill, DrillKind
 from remuda.api.incidents import Incident
 from remuda.api.meta import Condition, to_seconds
 from remuda.api.training import Cause, DegradedPolicy, Member, Remedy, Straggler
-from remuda.core.failure.pace import UNIFORM
-from remuda.core.failure.slow_ranks import SLOW_RANK, SOURCE
-from remuda.node.training import Behaviour
+from remuda.core.health.gang_pace import UNIFORM
+from remuda.core.health.slow_ranks import SLOW_RANK, SOURCE
+from remuda.embedded.node.training_model import Behaviour
 from tests.builders.evidence import note
 from tests.builders.world import Gang, World, in_world
 from tests.component.row_rig import verdict

@@ -15,11 +15,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from remuda.apiserver.store.sqlite import SqliteJournal
-from remuda.runtime.client import connect
-from remuda.runtime.config import ClusterConfig
-from remuda.runtime.embedded import EmbeddedCluster
-from remuda.runtime.state import StateDir
+from remuda.embedded.apiserver.store.sqlite_journal import SqliteJournal
+from remuda.runtime.cluster_client import connect
+from remuda.runtime.embedded_cluster import EmbeddedCluster
+from remuda.runtime.state_dir import StateDir
+from remuda.runtime.up_config import ClusterConfig
 from tests.e2e.rig import PATIENCE_S, Rig
 
 CONFIG = ClusterConfig(nodes=4, racks=2, lease_seconds=10.0)  # longer than a busy machine holds a process up

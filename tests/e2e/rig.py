@@ -19,15 +19,15 @@ from typing import Any
 
 import msgspec
 
-from remuda.api.core_v1 import Pod
 from remuda.api.devices import LauncherReport, NodeDevices
 from remuda.api.drills import Drill, DrillKind, DrillSpec
+from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import ObjectMeta
 from remuda.api.training import Failure, Member, PodTemplate, Role, Topology, TrainingJob, TrainingJobSpec
+from remuda.embedded.node import shim
 from remuda.kube.cluster import Cluster
-from remuda.node import shim
-from remuda.node.logs import find_sections, read_section
-from remuda.runtime.config import RACK_LABEL
+from remuda.link.rank_logs import find_sections, read_section
+from remuda.runtime.up_config import RACK_LABEL
 
 NAME, NAMESPACE = "job", "default"
 RANKS = 4

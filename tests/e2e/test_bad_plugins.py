@@ -13,7 +13,7 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from remuda.api.core_v1 import Node, Pod
+from remuda.api.kubernetes.core_v1 import Node, Pod
 from tests.builders.stock_plugin import StockPlugin, healthy
 from tests.e2e.clusters import Up
 from tests.e2e.rig import Rig, until

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from remuda.apiserver.security.tokens import load_token
-from remuda.link.stream import Hello, Refused, Welcome, line_of, read_downward
+from remuda.embedded.apiserver.security.tokens import load_token
+from remuda.link.stream_messages import Hello, Refused, Welcome, line_of, read_downward
 from remuda.runtime.split_parts import node_token
-from remuda.runtime.state import StateDir
+from remuda.runtime.state_dir import StateDir
 from tests.e2e.clusters import Up
 from tests.e2e.rig import until
 

@@ -19,10 +19,10 @@ from lightkube.core.resource_registry import resource_registry
 from lightkube.generic_resource import create_global_resource, create_namespaced_resource
 from lightkube.resources import core_v1
 
-from remuda.api.core_v1 import Pod
+from remuda.api.kubernetes.core_v1 import Pod
+from remuda.api.kubernetes.policy_v1 import PodDisruptionBudget
 from remuda.api.meta import Resource
-from remuda.api.policy_v1 import PodDisruptionBudget
-from remuda.apiserver.registry import BUILTIN, Registry
+from remuda.embedded.apiserver.kinds_served import BUILTIN, Registry
 from tests.e2e.clusters import Up
 from tests.e2e.rig import NAMESPACE, RANKS, until
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from remuda.api.core_v1 import Namespace
+from remuda.api.kubernetes.core_v1 import Namespace
 from remuda.api.meta import ObjectMeta
-from remuda.runtime.state import StateDir
+from remuda.runtime.state_dir import StateDir
 from tests.e2e.clusters import Up
 
 TEAMS = tuple(f"team-{number}" for number in range(8))

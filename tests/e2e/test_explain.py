@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from remuda.api.core_v1 import Pod
 from remuda.api.drills import DrillKind
+from remuda.api.kubernetes.core_v1 import Pod
 from tests.e2e.clusters import Up
 from tests.e2e.rig import Rig, until
 

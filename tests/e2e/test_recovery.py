@@ -9,11 +9,11 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from remuda.api.core_v1 import Node, Pod
 from remuda.api.devices import DeviceState, NodeDevices
 from remuda.api.drills import DrillKind
+from remuda.api.kubernetes.core_v1 import Node, Pod
 from remuda.api.training import Budgets, Cause, Failure, Recovery, Remedy, TrainingJob
-from remuda.runtime.config import RACK_LABEL, ClusterConfig
+from remuda.runtime.up_config import RACK_LABEL, ClusterConfig
 from tests.e2e.clusters import embedded
 from tests.e2e.rig import NAMESPACE, RANKS, Rig, is_alive, kept, left_running, until
 

@@ -25,13 +25,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from remuda.api.core_v1 import Pod
 from remuda.api.devices import DeviceState, NodeDevices
 from remuda.api.drills import DrillKind
 from remuda.api.errors import AlreadyExists, ApiError, NotFound
+from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.training import TrainingJob
-from remuda.runtime.client import connect
-from remuda.runtime.state import StateDir
+from remuda.runtime.cluster_client import connect
+from remuda.runtime.state_dir import StateDir
 from tests.e2e.clusters import Up
 from tests.e2e.rig import NAME, NAMESPACE, Rig, until
 

@@ -19,8 +19,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from remuda.api.errors import ApiError, Invalid
-from remuda.apiserver import patching
-from remuda.apiserver.patching import ApplyConflict, KindSchema
+from remuda.embedded.apiserver import patching
+from remuda.embedded.apiserver.patching import ApplyConflict, KindSchema
 from tests.kube.control_plane import ControlPlane, Response
 
 CONTENT_TYPES = {

@@ -18,9 +18,9 @@ from typing import Any
 import yaml
 
 from remuda.agent.agent import Agent
-from remuda.kube import kubeconfig
+from remuda.kube.client import kubeconfig
+from remuda.kube.client.http_cluster import HttpCluster
 from remuda.kube.cluster import Cluster
-from remuda.kube.http import HttpCluster
 from remuda.runtime.node_agent import NodeAgentConfig, node_agent
 from tests.kube.control_plane import ROOT, ControlPlane
 from tests.kube.real_node import DEVICE_PLUGINS, RealNode

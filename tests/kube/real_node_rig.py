@@ -12,7 +12,7 @@ from typing import Any
 
 import grpc
 
-from remuda.link.deviceplugin import ContainerDevices
+from remuda.link.device_plugin_port import ContainerDevices
 from remuda.link.kubelet_proto import POD_RESOURCES_LIST
 from tests.kube.control_plane import ControlPlane, Response
 from tests.kube.real_node import DEVICE_PLUGINS, RealNode

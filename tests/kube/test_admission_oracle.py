@@ -8,7 +8,15 @@ import os
 from typing import Any
 
 from tests.kube.control_plane import ControlPlane
-from tests.unit.apiserver.admission.cases import ANSWERS, CASES, NAMESPACE, RESOURCES, collection, told, updated
+from tests.unit.embedded.apiserver.admission.cases import (
+    ANSWERS,
+    CASES,
+    NAMESPACE,
+    RESOURCES,
+    collection,
+    told,
+    updated,
+)
 
 
 def ask(plane: ControlPlane, name: str) -> Any:

@@ -16,24 +16,24 @@ from typing import Any
 
 import pytest
 
-from remuda.api.apps_v1 import REVISION, Deployment, ReplicaSet
-from remuda.api.batch_v1 import COMPLETION_INDEX, Job
 from remuda.api.conditions import is_true
-from remuda.api.core_v1 import Namespace, Pod
 from remuda.api.errors import NotFound
+from remuda.api.kubernetes.apps_v1 import REVISION, Deployment, ReplicaSet
+from remuda.api.kubernetes.batch_v1 import COMPLETION_INDEX, Job
+from remuda.api.kubernetes.core_v1 import Namespace, Pod
+from remuda.api.kubernetes.policy_v1 import PodDisruptionBudget, ResourceQuota
 from remuda.api.meta import JsonObject, to_time
-from remuda.api.policy_v1 import PodDisruptionBudget, ResourceQuota
-from remuda.apiserver.admission import Admission
-from remuda.apiserver.garbage import GarbageCollector
-from remuda.apiserver.local import LocalCluster
-from remuda.apiserver.store import Store
-from remuda.apiserver.store.journal import MemoryJournal
-from remuda.controllers.builtin import run_builtin
-from remuda.core.builtin.pod_state import is_active
-from remuda.kube import kubeconfig
+from remuda.embedded.apiserver.admission import Admission
+from remuda.embedded.apiserver.garbage_collection import GarbageCollector
+from remuda.embedded.apiserver.local_cluster import LocalCluster
+from remuda.embedded.apiserver.store import Store
+from remuda.embedded.apiserver.store.journal import MemoryJournal
+from remuda.embedded.builtin import run_builtin
+from remuda.embedded.builtin.planners.pod_state import is_active
+from remuda.kube.client import kubeconfig
+from remuda.kube.client.http_cluster import HttpCluster
 from remuda.kube.cluster import Cluster
-from remuda.kube.http import HttpCluster
-from remuda.kube.informer import Informer
+from remuda.kube.runtime.informer import Informer
 from tests.kube.control_plane import ControlPlane
 
 DEADLINE_S = 20.0

@@ -16,17 +16,17 @@ import pytest
 import pytest_asyncio
 import yaml
 
-from remuda.api.core_v1 import Pod
 from remuda.api.devices import NodeDevices
+from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.names import ANNOTATION_DEVICES
 from remuda.api.training import TrainingJob
-from remuda.core.lease import Timing
-from remuda.kube import kubeconfig
-from remuda.kube.answers import Forbidden
-from remuda.kube.http import HttpCluster
-from remuda.kube.leader import Term
-from remuda.runtime.leading import ManagerConfig, manage
+from remuda.core.leader_lease import Timing
+from remuda.kube.client import kubeconfig
+from remuda.kube.client.http_cluster import HttpCluster
+from remuda.kube.client.http_errors import Forbidden
+from remuda.kube.runtime.leader import Term
 from remuda.runtime.link_endpoint import LINK, LinkConfig
+from remuda.runtime.manager import ManagerConfig, manage
 from remuda.runtime.node_agent import NodeAgentConfig, node_agent
 from tests.e2e.rig import until
 from tests.kube.control_plane import ROOT, ControlPlane

@@ -16,23 +16,23 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from remuda.api.batch_v1 import Job
 from remuda.api.conditions import find_condition, is_true
-from remuda.api.core_v1 import Binding, Namespace, Node, Pod
 from remuda.api.devices import Holding, NodeDevices, Observed, ObservedDevice, Signal
 from remuda.api.errors import TooManyRequests
+from remuda.api.kubernetes.batch_v1 import Job
+from remuda.api.kubernetes.core_v1 import Binding, Namespace, Node, Pod
+from remuda.api.kubernetes.policy_v1 import PodDisruptionBudget
 from remuda.api.meta import JsonObject, ObjectMeta, to_time
 from remuda.api.names import ANNOTATION_DEVICES, ANNOTATION_RETRY_ADMISSION, RESOURCE_GPU
-from remuda.api.policy_v1 import PodDisruptionBudget
-from remuda.core.builtin.pod_state import is_active
-from remuda.core.failure.foreign import DEVICE_FAILED
-from remuda.core.failure.rejections import ADMISSION_REJECTED, PLACED
-from remuda.core.workload.kubelet_form import KubeletForm
-from remuda.kube import kubeconfig
+from remuda.core.foreign.device_failures import DEVICE_FAILED
+from remuda.core.foreign.rejections import ADMISSION_REJECTED, PLACED
+from remuda.core.training.kubelet_pods import KubeletForm
+from remuda.embedded.builtin.planners.pod_state import is_active
+from remuda.kube.client import kubeconfig
+from remuda.kube.client.http_cluster import HttpCluster
 from remuda.kube.cluster import Preconditions
-from remuda.kube.http import HttpCluster
-from remuda.link.progress import ProgressBoard
-from remuda.runtime.controlplane import ControlPlane as Manager
+from remuda.link.progress_board import ProgressBoard
+from remuda.runtime.control_plane import ControlPlane as Manager
 from tests.e2e.rig import until
 from tests.kube.control_plane import ControlPlane
 from tests.kube.own_plane import own_plane

@@ -18,17 +18,17 @@ import pytest
 import pytest_asyncio
 import yaml
 
-from remuda.api.core_v1 import Node, Pod
 from remuda.api.drills import DrillKind
 from remuda.api.errors import Refusal
-from remuda.api.event_v1 import Event
+from remuda.api.kubernetes.core_v1 import Node, Pod
+from remuda.api.kubernetes.event_v1 import Event
 from remuda.api.training import TrainingJob
 from remuda.cli.demo import promises
 from remuda.cli.demo.promises import After, Before
-from remuda.kube import kubeconfig
-from remuda.kube.http import HttpCluster
-from remuda.runtime.attached import AttachedCluster
-from remuda.runtime.config import RACK_LABEL, ClusterConfig
+from remuda.kube.client import kubeconfig
+from remuda.kube.client.http_cluster import HttpCluster
+from remuda.runtime.attached_cluster import AttachedCluster
+from remuda.runtime.up_config import RACK_LABEL, ClusterConfig
 from tests.e2e.rig import NAMESPACE, RANKS, Rig, left_running, sweep, until
 from tests.kube.control_plane import ROOT, ControlPlane
 from tests.kube.own_plane import own_plane

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest_asyncio
 
 from remuda.api.devices import NodeDevices
-from remuda.kube.http import HttpCluster
+from remuda.kube.client.http_cluster import HttpCluster
 from tests.builders.evidence import note
 from tests.kube.real_node import RealNode
 from tests.kube.real_node_agent import agent_command, api_of, install_kinds, running_agent

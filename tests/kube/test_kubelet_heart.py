@@ -23,9 +23,9 @@ import pytest_asyncio
 
 from remuda.agent.agent import Agent
 from remuda.api.codec import from_wire
-from remuda.api.core_v1 import Pod
 from remuda.api.devices import NodeDevices
 from remuda.api.incidents import Incident
+from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.training import FailureRule, Member, RuleAction, TrainingJob
 from remuda.kube.cluster import Cluster
 from tests.builders.evidence import note

@@ -15,12 +15,12 @@ import pytest
 import pytest_asyncio
 
 from remuda.api.devices import DeviceState, NodeDevices
-from remuda.core.lease import Timing
-from remuda.kube import kubeconfig
-from remuda.kube.http import HttpCluster
-from remuda.kube.leader import Term
-from remuda.runtime.leading import ManagerConfig, manage
+from remuda.core.leader_lease import Timing
+from remuda.kube.client import kubeconfig
+from remuda.kube.client.http_cluster import HttpCluster
+from remuda.kube.runtime.leader import Term
 from remuda.runtime.link_endpoint import LINK, LinkConfig
+from remuda.runtime.manager import ManagerConfig, manage
 from remuda.runtime.node_agent import NodeAgentConfig, node_agent
 from tests.e2e.rig import until
 from tests.kube.control_plane import ROOT, ControlPlane

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from remuda.api.core_v1 import ConfigMap
 from remuda.api.devices import Signal
+from remuda.api.kubernetes.core_v1 import ConfigMap
 from remuda.api.meta import to_time
-from remuda.kube import kubeconfig
-from remuda.kube.http import HttpCluster
-from remuda.link.progress import Heartbeat, ProgressBoard
-from remuda.link.server import LinkServer
-from remuda.link.stream import Hello, Refused, Welcome, line_of, read_downward
+from remuda.kube.client import kubeconfig
+from remuda.kube.client.http_cluster import HttpCluster
+from remuda.link.progress_board import Heartbeat, ProgressBoard
+from remuda.link.stream_messages import Hello, Refused, Welcome, line_of, read_downward
+from remuda.link.stream_server import LinkServer
 from remuda.runtime.link_endpoint import LINK, Dialler, LinkConfig, RelayBoard, link_dialled, link_served
 from tests.kube.control_plane import ControlPlane
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from remuda.apiserver.patching import builtin, from_structural
+from remuda.embedded.apiserver.patching import builtin, from_structural
 from tests.builders.patches import GADGET_SCHEMA, MANAGERS, Maker
 from tests.kube.control_plane import ControlPlane
 from tests.kube.patching_cases import CONFIG_MAPS, DEPLOYMENTS, EVERY_KIND, GADGETS, PODS, SERVICES

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 import pytest_asyncio
 
 from remuda.controllers.taint_rules import TaintRules
-from remuda.core.failure.taintrule import NO_EXECUTE, NO_SCHEDULE, TaintedDevice, rule_name
-from remuda.kube import kubeconfig
-from remuda.kube.http import HttpCluster
+from remuda.core.remedies.taint_rules import NO_EXECUTE, NO_SCHEDULE, TaintedDevice, rule_name
+from remuda.kube.client import kubeconfig
+from remuda.kube.client.http_cluster import HttpCluster
 from tests.kube.control_plane import ControlPlane
 
 DEVICE = TaintedDevice("node-01", "gpu-3", "gpu.nvidia.com")

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from remuda.api.core_v1 import Binding, Lease, Namespace, Node, Pod
 from remuda.api.errors import (
     AlreadyExists,
     ApiError,
@@ -24,14 +23,15 @@ from remuda.api.errors import (
     Refusal,
     Unavailable,
 )
+from remuda.api.kubernetes.core_v1 import Binding, Lease, Namespace, Node, Pod
 from remuda.api.meta import ObjectMeta
 from remuda.api.selectors import parse_field_selector, parse_selector
-from remuda.kube import kubeconfig
-from remuda.kube.answers import Unauthorized
+from remuda.kube.client import kubeconfig
+from remuda.kube.client.http_cluster import HttpCluster
+from remuda.kube.client.http_errors import Unauthorized
+from remuda.kube.client.transport import Options, Request
 from remuda.kube.cluster import Preconditions, WatchEvent
-from remuda.kube.http import HttpCluster
-from remuda.kube.informer import Informer
-from remuda.kube.transport import Options, Request
+from remuda.kube.runtime.informer import Informer
 from tests.kube.control_plane import ControlPlane
 
 DEADLINE_S = 20.0

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from remuda.api.core_v1 import Lease
 from remuda.api.errors import Unavailable
-from remuda.core.lease import Timing
-from remuda.kube import kubeconfig
-from remuda.kube.guarded import FencedCluster, NotLeading
-from remuda.kube.http import HttpCluster
-from remuda.kube.leader import Contender, Place, Term
+from remuda.api.kubernetes.core_v1 import Lease
+from remuda.core.leader_lease import Timing
+from remuda.kube.client import kubeconfig
+from remuda.kube.client.guarded_cluster import FencedCluster, NotLeading
+from remuda.kube.client.http_cluster import HttpCluster
+from remuda.kube.runtime.leader import Contender, Place, Term
 from tests.kube.control_plane import ControlPlane
 
 DEADLINE_S = 40.0

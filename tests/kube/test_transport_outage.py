@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from remuda.api.core_v1 import Lease
 from remuda.api.errors import Expired, Unavailable
-from remuda.kube import kubeconfig
-from remuda.kube.backoff import Backoff
+from remuda.api.kubernetes.core_v1 import Lease
+from remuda.kube.client import kubeconfig
+from remuda.kube.client.http_cluster import HttpCluster
+from remuda.kube.client.transport import Options
 from remuda.kube.cluster import WatchEvent
-from remuda.kube.http import HttpCluster
-from remuda.kube.informer import Informer
-from remuda.kube.transport import Options
+from remuda.kube.runtime.backoff import Backoff
+from remuda.kube.runtime.informer import Informer
 from tests.kube.control_plane import ControlPlane
 from tests.kube.own_plane import own_plane
 

@@ -12,8 +12,8 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 import pytest_asyncio
 
-from remuda.kube import kubeconfig
-from remuda.kube.http import HttpCluster
+from remuda.kube.client import kubeconfig
+from remuda.kube.client.http_cluster import HttpCluster
 from tests.component import test_store_cluster as suite
 from tests.kube.control_plane import ControlPlane
 from tests.kube.own_plane import own_plane

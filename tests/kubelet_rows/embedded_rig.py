@@ -16,15 +16,15 @@ from pathlib import Path
 import grpc
 
 from remuda.api.codec import to_wire
-from remuda.api.core_v1 import Node, Pod
 from remuda.api.errors import NotFound
+from remuda.api.kubernetes.core_v1 import Node, Pod
+from remuda.embedded.node import process_tree
+from remuda.embedded.node.container_environment import CONTAINER_ID
+from remuda.embedded.node.devices.device_service import PLUGINS, POD_RESOURCES, DeviceSettings
 from remuda.launch.zipapp import build_zipapp
-from remuda.link.deviceplugin import ContainerDevices
+from remuda.link.device_plugin_port import ContainerDevices
 from remuda.link.kubelet_proto import POD_RESOURCES_LIST
-from remuda.node import proctree
-from remuda.node.devices.service import PLUGINS, POD_RESOURCES, DeviceSettings
-from remuda.node.environment import CONTAINER_ID
-from remuda.node.logs import log_path
+from remuda.link.rank_logs import log_path
 from tests.builders.nodes import Rig
 from tests.builders.runtimes import processes
 from tests.kubelet_rows.rig import Body, until
@@ -80,7 +80,7 @@ class EmbeddedRig:
         ids = {f"{path.parent.name}/{path.name}" for path in self._home.glob("pods/*/*")}
 
         async def gone() -> bool:
-            pids = proctree.tagged(CONTAINER_ID, ids).pids
+            pids = process_tree.tagged(CONTAINER_ID, ids).pids
             _kill(pids)
             return not pids
 
@@ -120,7 +120,7 @@ class EmbeddedRig:
     async def kill_container(self, pod: str, container: str = "main") -> None:
         found = await self._pod(pod)
         assert found is not None
-        pids = proctree.tagged(CONTAINER_ID, {f"{found.uid}/{container}"}).pids
+        pids = process_tree.tagged(CONTAINER_ID, {f"{found.uid}/{container}"}).pids
         assert pids
         _kill(pids)
 

@@ -7,7 +7,7 @@ import asyncio
 import grpc
 import pytest
 
-from remuda.link.deviceplugin import HEALTHY
+from remuda.link.device_plugin_port import HEALTHY
 from tests.kubelet_rows.rig import NodeRig, container_status, counts, health, is_running, phase, pod_body, restarts
 from tests.kubelet_rows.sights import (
     FOUR,

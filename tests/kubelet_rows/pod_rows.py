@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from remuda.link.deviceplugin import ContainerAllocation, PreferredRequest
+from remuda.link.device_plugin_port import ContainerAllocation, PreferredRequest
 from tests.builders.evidence import note
 from tests.kubelet_rows.rig import (
     NodeRig,

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from remuda.link.deviceplugin import ContainerDevices
+from remuda.link.device_plugin_port import ContainerDevices
 
 T = TypeVar("T")
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import grpc
 
-from remuda.link.deviceplugin import (
+from remuda.link.device_plugin_port import (
     HEALTHY,
     KUBELET_SOCKET,
     UNHEALTHY,

@@ -6,7 +6,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remuda.core.devices.kmsg import Cursor, Gap, KmsgReader, Sighting, parse_record, pci_address, recognise
+from remuda.core.devices.kernel_log import Cursor, Gap, KmsgReader, Sighting, parse_record, pci_address, recognise
 
 STEPS = settings(max_examples=150, deadline=None, print_blob=True)
 BOOT = "boot-1"

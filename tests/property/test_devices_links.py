@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remuda.core.devices.links import chooser_named, chooser_of
-from remuda.core.devices.machine import MachineModel, known_models, load_model, parse_model
+from remuda.core.devices.machine_models import MachineModel, known_models, load_model, parse_model
 
 STEPS = settings(max_examples=40, deadline=None, print_blob=True)
 

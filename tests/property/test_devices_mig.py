@@ -12,7 +12,7 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 from remuda.api.errors import Refusal
-from remuda.core.devices.machine import known_models, load_model
+from remuda.core.devices.machine_models import known_models, load_model
 from remuda.core.devices.mig import (
     Layout,
     MigGeometry,

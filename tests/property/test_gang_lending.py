@@ -11,9 +11,9 @@ import pytest
 from remuda.api.meta import to_seconds
 from remuda.api.names import LABEL_GANG
 from remuda.api.training import Cause, TrainingJobStatus
-from remuda.core.placement.snapshot import devices_of
-from remuda.core.workload.lending import LEND_EVERY_S
-from remuda.core.workload.loans import is_preemptible
+from remuda.core.state.snapshot import devices_of
+from remuda.core.training.lent_spares import is_preemptible
+from remuda.core.training.spare_lending import LEND_EVERY_S
 from tests.builders.gang_model import START, Applied, GangModel, a_gang
 from tests.builders.gang_rules import Rules
 from tests.builders.gangs import a_job, racks

@@ -16,8 +16,8 @@ import pytest
 from remuda.api.devices import DeviceState, Notice, Signal, Verdict
 from remuda.api.incidents import IncidentOutcome, SubjectKind
 from remuda.api.training import Cause, Recovery
-from remuda.core.failure.incident_pods import NodeSight
-from remuda.core.failure.incident_summary import summarise
+from remuda.core.incidents.pods import NodeSight
+from remuda.core.incidents.summary import summarise
 from tests.builders.incidents import T0, Book, a_device_pod, a_gang, a_recovery, a_sight, a_verdict, at
 
 NODES, DEVICES = ("node-1", "node-2"), ("gpu-0", "gpu-1")

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remuda.api.errors import ApiError
-from remuda.apiserver.patching import (
+from remuda.embedded.apiserver.patching import (
     ApplyConflict,
     KindSchema,
     apply,
@@ -28,9 +28,9 @@ from remuda.apiserver.patching import (
     strategic_merge,
     track_update,
 )
-from remuda.apiserver.patching.compare import compare, field_set
-from remuda.apiserver.patching.fields import SELF, difference, has, intersection, parsed, union, without
-from remuda.apiserver.patching.schema import FieldSet
+from remuda.embedded.apiserver.patching.compare import compare, field_set
+from remuda.embedded.apiserver.patching.field_sets import SELF, difference, has, intersection, parsed, union, without
+from remuda.embedded.apiserver.patching.patch_schema import FieldSet
 from tests.builders.patches import GADGET_SCHEMA, MANAGERS, Maker
 
 Body = dict[str, Any]

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remuda.api.core_v1 import Pod
 from remuda.api.devices import DeviceState
-from remuda.core.placement.asks import GangAsk
-from remuda.core.placement.gang import plan_placement
-from remuda.core.placement.snapshot import Snapshot
+from remuda.api.kubernetes.core_v1 import Pod
+from remuda.core.scheduling.gang_placement import plan_placement
+from remuda.core.scheduling.placement_request import GangAsk
+from remuda.core.state.snapshot import Snapshot
 from tests.builders.gangs import RACK, NodeBuilder, a_gang_ask, a_held_pod, a_node, a_snapshot
 
 pytestmark = pytest.mark.slow  # `make test` runs it; `make check` has its two minutes

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remuda.api.errors import Refusal
-from remuda.core.placement.asks import GangAsk, Segment
-from remuda.core.placement.gang import place_members, plan_placement
+from remuda.core.scheduling.gang_placement import place_members, plan_placement
+from remuda.core.scheduling.placement_request import GangAsk, Segment
 from tests.builders.gangs import RACK, a_gang_ask, a_pod_ask, a_snapshot, racks
 
 STEPS = settings(max_examples=150, deadline=None)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remuda.api.training import Cause, Remedy
-from remuda.core.failure.remedy import Choice, Costs, Fault, Offer, choose_remedy
+from remuda.core.gang.gang_remedy import Choice, Costs, Fault, Offer, choose_remedy
 
 STEPS = settings(max_examples=200, deadline=None, print_blob=True)
 LADDER = [Remedy.RESTART_IN_PLACE, Remedy.PROMOTE_SPARE, Remedy.REPLACE_POD, Remedy.REPLACE_GANG]

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from remuda.api.meta import to_seconds
 from remuda.api.remedies import Breaker, Limits
-from remuda.core.failure.breaker import BreakerWatch, Failed, breaker_of, remembered
-from remuda.core.failure.limits import HOUR_S, Pool, bound, held_by
-from remuda.core.failure.occupancy import POOL as ALL
-from remuda.core.failure.occupancy import Footprint, Occupancy, kinds_of
+from remuda.core.remedies.breaker import BreakerWatch, Failed, breaker_of, remembered
+from remuda.core.remedies.limits import HOUR_S, Pool, bound, held_by
+from remuda.core.remedies.occupancy import POOL as ALL
+from remuda.core.remedies.occupancy import Footprint, Occupancy, kinds_of
 from tests.builders.remedies import T0, Bench, incident
 
 pytestmark = pytest.mark.slow  # `make test` runs it; `make check` has its two minutes

@@ -7,14 +7,14 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remuda.api.core_v1 import Node, NodeStatus
 from remuda.api.devices import NodeDevices, Observed, ObservedDevice, OrderAnswer
+from remuda.api.kubernetes.core_v1 import Node, NodeStatus
 from remuda.api.meta import Condition, ObjectMeta
 from remuda.api.remedies import Drain, Hook
 from remuda.api.rollouts import NodeRollout, NodeRolloutSpec, NodeRolloutStatus, RolloutPhase, StepPhase
-from remuda.core.failure.drain import Domain
-from remuda.core.failure.rollout import plan_rollout
-from remuda.core.failure.rollout_units import RolloutSeen
+from remuda.core.remedies.drain import Domain
+from remuda.core.remedies.rollout import plan_rollout
+from remuda.core.remedies.rollout_units import RolloutSeen
 
 READY = NodeStatus(conditions=[Condition(type="Ready", status="True")])
 BUSY = (StepPhase.DRAINING, StepPhase.ACTING, StepPhase.VERIFYING)

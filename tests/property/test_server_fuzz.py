@@ -23,14 +23,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from remuda.api.core_v1 import Namespace
+from remuda.api.kubernetes.core_v1 import Namespace
 from remuda.api.meta import ObjectMeta
-from remuda.apiserver import app
-from remuda.apiserver.admission import Admission
-from remuda.apiserver.app import App
-from remuda.apiserver.local import LocalCluster
-from remuda.apiserver.store import Store
-from remuda.apiserver.store.journal import MemoryJournal
+from remuda.embedded.apiserver import app
+from remuda.embedded.apiserver.admission import Admission
+from remuda.embedded.apiserver.app import App
+from remuda.embedded.apiserver.local_cluster import LocalCluster
+from remuda.embedded.apiserver.store import Store
+from remuda.embedded.apiserver.store.journal import MemoryJournal
 from tests.builders.patches import GADGET_SCHEMA
 
 pytestmark = pytest.mark.slow  # `make test` runs it; `make check` has its two minutes

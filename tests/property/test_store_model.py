@@ -13,10 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from remuda.api.core_v1 import Binding, Pod
 from remuda.api.errors import AlreadyExists, ApiError, Conflict, NotFound
-from remuda.apiserver.local import LocalCluster
-from remuda.apiserver.store import MemoryJournal, SqliteJournal, Store
+from remuda.api.kubernetes.core_v1 import Binding, Pod
+from remuda.embedded.apiserver.local_cluster import LocalCluster
+from remuda.embedded.apiserver.store import MemoryJournal, SqliteJournal, Store
 from remuda.kube.cluster import Preconditions
 
 pytestmark = pytest.mark.slow  # `make test` runs it; `make check` has its two minutes

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from remuda.api.devices import DeviceState, Holding, NodeDevices, Observed, ObservedDevice, QuarantineOrder, Signal
 from remuda.api.meta import ObjectMeta, to_time
 from remuda.api.remedies import Offender
-from remuda.core.failure.findings import find
-from remuda.core.failure.holding import counts_of
-from remuda.core.failure.ledger import judge_devices, judge_node
-from remuda.core.failure.overlay import SignalOverlay
-from remuda.core.failure.timers import with_signal
+from remuda.core.health.device_holders import counts_of
+from remuda.core.health.findings import find
+from remuda.core.health.ledger import judge_devices, judge_node
+from remuda.core.health.streamed_signals import SignalOverlay
+from remuda.core.health.timers import with_signal
 from tests.builders.gangs import a_held_pod
 
 NOW = 100_000.0

@@ -19,18 +19,18 @@ from remuda.api.codec import decode, decode_json, encode
 from remuda.api.devices import DeviceState, NodeDevices
 from remuda.api.incidents import Incident
 from remuda.api.remedies import Offender
-from remuda.controllers.suspicion import Suspicion
-from remuda.core.failure.findings import find
-from remuda.core.failure.fusion import settles_at
-from remuda.core.failure.incident_devices import plan_devices
-from remuda.core.failure.incident_nodes import plan_node
-from remuda.core.failure.incident_pods import NodeSight
-from remuda.core.failure.incidents import IncidentPlan, IncidentTimes
-from remuda.core.failure.ledger import judge_devices, judge_node, rows
-from remuda.core.failure.notices import holds_until, is_held_down, judge_notices
-from remuda.core.failure.overlay import SignalOverlay
-from remuda.core.failure.slow_ranks import outdated
-from remuda.core.failure.timers import DEFAULT, flapping
+from remuda.controllers.domain_suspicion import Suspicion
+from remuda.core.health.findings import find
+from remuda.core.health.ledger import judge_devices, judge_node, rows
+from remuda.core.health.node_notices import holds_until, is_held_down, judge_notices
+from remuda.core.health.signal_fusion import settles_at
+from remuda.core.health.slow_ranks import outdated
+from remuda.core.health.streamed_signals import SignalOverlay
+from remuda.core.health.timers import DEFAULT, flapping
+from remuda.core.incidents.device_incidents import plan_devices
+from remuda.core.incidents.names import IncidentPlan, IncidentTimes
+from remuda.core.incidents.node_incidents import plan_node
+from remuda.core.incidents.pods import NodeSight
 from tests.builders.gangs import a_held_pod
 
 NOW = 1_800_000_000.0

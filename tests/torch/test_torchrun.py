@@ -14,7 +14,7 @@ import pytest
 from remuda.api.drills import DrillKind
 from remuda.api.meta import ObjectMeta
 from remuda.api.training import PodTemplate, Role, TrainingJob, TrainingJobSpec
-from remuda.node.logs import find_sections, read_section
+from remuda.link.rank_logs import find_sections, read_section
 from tests.e2e.rig import NAME, NAMESPACE, Rig
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "06-torchrun"

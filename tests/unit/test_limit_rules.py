@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from remuda.api.core_v1 import Node
 from remuda.api.devices import Holding
 from remuda.api.incidents import Affected, Incident, RemedyOutcome, RemedyRecord
+from remuda.api.kubernetes.core_v1 import Node
 from remuda.api.meta import to_time
 from remuda.api.names import LABEL_RESERVATION
 from remuda.api.remedies import Limits, RemedyPolicySpec

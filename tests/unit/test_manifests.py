@@ -13,9 +13,9 @@ from remuda.api.names import GROUP
 from remuda.api.remedies import RemedyPolicy
 from remuda.api.rollouts import NodeRollout
 from remuda.api.training import TrainingJob
-from remuda.api.validation import validate
-from remuda.core.devices.machine import known_models, load_model
-from remuda.core.failure.policy import matches
+from remuda.api.validation.validate import validate
+from remuda.core.devices.machine_models import known_models, load_model
+from remuda.core.remedies.policies import matches
 
 ROOT = Path(__file__).parents[2]
 KINDS: dict[str, type[KObject]] = {k.resource.kind: k for k in (RemedyPolicy, NodeRollout, TrainingJob)}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from remuda.api.core_v1 import NodeSpec
 from remuda.api.devices import NodeDevices, OrderAnswer, QuarantineOrder
 from remuda.api.incidents import (
     Approval,
@@ -16,6 +15,7 @@ from remuda.api.incidents import (
     RemedyOutcome,
     RemedyRecord,
 )
+from remuda.api.kubernetes.core_v1 import NodeSpec
 from remuda.api.meta import to_time
 from remuda.api.remedies import Limits, Mode, Pause, RemedyPolicy
 from tests.builders.remedies import a_pod, incident, ledger, machine, remedy_policy

@@ -102,6 +102,13 @@ def test_architecture_draws_the_tree_as_it_is() -> None:
     assert drawn - actual == set(), "ARCHITECTURE.md draws these packages, but src/remuda has no such directory"
 
 
+def test_each_package_says_what_lives_there() -> None:
+    for package in packages() - {"launch/pythonpath"}:  # a directory for the user's sys.path, not a package
+        source = (PACKAGE / package / "__init__.py").read_text(encoding="utf-8")
+        words = (ast.get_docstring(ast.parse(source)) or "").split()
+        assert len(words) >= 10, f"src/remuda/{package}/__init__.py: say what lives here and what must not"
+
+
 def test_launch_uses_the_standard_library_only() -> None:
     """It runs inside the user's container, where nothing of ours is installed."""
     sources = sorted((PACKAGE / "launch").rglob("*.py"))

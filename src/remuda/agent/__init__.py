@@ -1,1 +1,4 @@
-"""The node side: devices and their signals, allocations, launchers and the barrier, one report upwards."""
+"""The node's side: hardware, plugin, allocation, launchers and orders, joined by `agent`, and one report upwards.
+
+Runs beside a kubelet or an embedded node and never decides for the cluster.
+"""

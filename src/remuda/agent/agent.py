@@ -17,38 +17,38 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
-from remuda.agent.account import Account
-from remuda.agent.backend import DeviceBackend
-from remuda.agent.backends.labels import LabelWriter
-from remuda.agent.barrier import EnvOf
-from remuda.agent.cdi import CdiSpecs, keep_specs
+from remuda.agent.allocation.cdi_specs import CdiSpecs, keep_specs
+from remuda.agent.allocation.device_grants import Grants, Place
+from remuda.agent.allocation.mig_slicing import Slicer
 from remuda.agent.config import DP, AgentConfig
-from remuda.agent.desk import Desk
-from remuda.agent.grants import Grants, Place
-from remuda.agent.hearing import Hearing
+from remuda.agent.hardware.backend_port import DeviceBackend
+from remuda.agent.hardware.device_usage import UsageWatch
+from remuda.agent.hardware.node_labels import LabelWriter
+from remuda.agent.hardware.signal_intake import Hearing
+from remuda.agent.hardware.silence_watch import ReportWatch
 from remuda.agent.inventory import Inventory
-from remuda.agent.logends import PodLogEnds
-from remuda.agent.lookup import bound_pods_of, capacity_of
-from remuda.agent.orders import Orders
-from remuda.agent.plugin.choice import BestSet, best_for
-from remuda.agent.plugin.holdings import Holdings
-from remuda.agent.plugin.resource import BoundPods
-from remuda.agent.plugin.shelf import PluginShelf
-from remuda.agent.report import BOOT, DEVICES, HOLDINGS, LAUNCHERS, LINKS, PARTS, PLUGINS, SIGNALS, Reporter
-from remuda.agent.reports import ReportWatch
-from remuda.agent.slicing import Slicer
-from remuda.agent.usage import UsageWatch
-from remuda.api.core_v1 import Pod
+from remuda.agent.launchers.barrier_orders import EnvOf
+from remuda.agent.launchers.launcher_registry import Desk
+from remuda.agent.launchers.log_tails import PodLogEnds
+from remuda.agent.node_lookup import bound_pods_of, capacity_of
+from remuda.agent.node_reporter import BOOT, DEVICES, HOLDINGS, LAUNCHERS, LINKS, PARTS, PLUGINS, SIGNALS, Reporter
+from remuda.agent.orders.order_runner import Orders
+from remuda.agent.plugin.kubelet_holdings import Holdings
+from remuda.agent.plugin.plugin_set import PluginShelf
+from remuda.agent.plugin.preferred_devices import BestSet, best_for
+from remuda.agent.plugin.resource_plugin import BoundPods
+from remuda.agent.report_renderer import Account
 from remuda.api.devices import DeviceOrder, QuarantineOrder
 from remuda.api.errors import Refusal
+from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.names import RESOURCE_GPU
 from remuda.api.training import TrainingJob
-from remuda.core.workload.rendezvous import member_env
+from remuda.core.training.rendezvous import member_env
 from remuda.kube.cluster import Cluster
-from remuda.kube.informer import Informer
-from remuda.link.allocation import Allocation, Deliver, Hardware
-from remuda.link.deviceplugin import PluginPort, PodResourcesPort
-from remuda.link.progress import ProgressBoard
+from remuda.kube.runtime.informer import Informer
+from remuda.link.allocation_port import Allocation, Deliver, Hardware
+from remuda.link.device_plugin_port import PluginPort, PodResourcesPort
+from remuda.link.progress_board import ProgressBoard
 
 LEAVE_S = 2.0  # for the last words of a node that is stopped; without them its stop looks like an accident
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from remuda.agent.orders import OrderRules
-from remuda.core.devices.idle import IdleRule
-from remuda.core.failure.silence import REPORT_TIMEOUT_S
+from remuda.agent.orders.order_runner import OrderRules
+from remuda.core.devices.idle_detection import IdleRule
+from remuda.core.health.agent_liveness import REPORT_TIMEOUT_S
 
 DP, HEALTH_ONLY = "dp", "health-only"
 

@@ -17,8 +17,8 @@ import msgspec
 import structlog
 
 from remuda.api.devices import DeviceState, ObservedDevice, QuarantineOrder, Signal
-from remuda.core.devices.faults import DeviceRemedy, FaultClass, classify, standing
-from remuda.core.failure.timers import with_signal
+from remuda.core.devices.fault_codes import DeviceRemedy, FaultClass, classify, standing
+from remuda.core.health.timers import with_signal
 
 log = structlog.get_logger(__name__)
 

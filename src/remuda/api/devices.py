@@ -15,7 +15,7 @@ import msgspec
 
 from remuda.api.meta import KObject, Resource
 from remuda.api.names import GROUP, RESOURCE_GPU, VERSION
-from remuda.api.told import Told
+from remuda.api.untrusted_times import Told
 
 
 class DeviceState(StrEnum):

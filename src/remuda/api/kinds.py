@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from remuda.api.core_v1 import Lease, Namespace, Node, Pod
 from remuda.api.devices import NodeDevices
 from remuda.api.drills import Drill
 from remuda.api.incidents import Incident
+from remuda.api.kubernetes.core_v1 import Lease, Namespace, Node, Pod
 from remuda.api.meta import KObject
 from remuda.api.remedies import RemedyPolicy
 from remuda.api.rollouts import NodeRollout

@@ -18,11 +18,11 @@ from typing import ClassVar
 import msgspec
 
 from remuda.api.errors import Refusal
-from remuda.api.hook_validation import check_hook
 from remuda.api.meta import KObject, Resource
 from remuda.api.names import GROUP, VERSION
-from remuda.api.policy_validation import check_drain, check_labels
 from remuda.api.remedies import Drain, Hook
+from remuda.api.validation.hooks import check_hook
+from remuda.api.validation.remedy_policies import check_drain, check_labels
 
 
 class RolloutPhase(StrEnum):

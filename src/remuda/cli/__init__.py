@@ -1,1 +1,4 @@
-"""The command line: one module per command group, pure rendering apart from the talking. `app` is the entry point."""
+"""The command line: one module per command group, screens apart from the talking. `app` is the entry point.
+
+Shows and sends; whatever is decided is decided in `core`.
+"""

@@ -127,10 +127,10 @@ def agent(
 
     import structlog
 
-    from remuda.agent.slicing import parse_layouts
+    from remuda.agent.allocation.mig_slicing import parse_layouts
     from remuda.cli.errors import Failed
     from remuda.runtime.node_agent import NodeAgentConfig, own_node_name, parse_replicas, parse_timeouts, serve
-    from remuda.runtime.own_node import NodeNotFound
+    from remuda.runtime.node_name_check import NodeNotFound
 
     config = NodeAgentConfig(
         node=node or own_node_name(),

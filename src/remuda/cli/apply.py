@@ -40,7 +40,7 @@ def policies_in(text: str, source: str) -> list[RemedyPolicy]:
     from remuda.api.codec import decode_strict
     from remuda.api.errors import Refusal
     from remuda.api.remedies import RemedyPolicy
-    from remuda.api.validation import validate
+    from remuda.api.validation.validate import validate
     from remuda.cli.manifest import parse_documents
 
     found: list[RemedyPolicy] = []

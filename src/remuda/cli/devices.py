@@ -1,4 +1,4 @@
-"""`remuda devices`: the ledger on the screen. One glyph per device, or with -o wide one row (`devicerows`).
+"""`remuda devices`: the ledger on the screen. One glyph per device, or with -o wide one row (`device_rows`).
 
 A device that is cut into slices is shown as its slices in brackets: what can be had is the slices, not the device. What is wrong
 with a node and no device's fault (a lost plugin) is told apart, below, and while it is held down it says until when.
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.text import Text
 
-    from remuda.api.core_v1 import Node, Pod
     from remuda.api.devices import NodeDevices, Notice, ObservedDevice
     from remuda.api.incidents import Incident
-    from remuda.core.failure.ledger import Row
+    from remuda.api.kubernetes.core_v1 import Node, Pod
+    from remuda.core.health.ledger import Row
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -65,8 +65,8 @@ def entries(
     pods: Sequence[Pod],
     incidents: Sequence[Incident] = (),
 ) -> list[Entry]:
-    from remuda.core.failure.ledger import rows
-    from remuda.runtime.config import RACK_LABEL
+    from remuda.core.health.ledger import rows
+    from remuda.runtime.up_config import RACK_LABEL
 
     racks = {n.name: n.labels.get(RACK_LABEL, "") for n in nodes}
     since = {(d.name, v.device): v.since for d in devices for v in d.verdicts}
@@ -139,7 +139,7 @@ def noted(devices: Sequence[NodeDevices]) -> list[tuple[str, Notice]]:
 
 def counted(devices: Sequence[NodeDevices], pods: Sequence[Pod]) -> list[dict[str, Any]]:
     """How many of each resource each node has, by the ledger."""
-    from remuda.core.failure.holding import counts_of
+    from remuda.core.health.device_holders import counts_of
 
     bound: dict[str, list[Pod]] = {}
     for pod in pods:
@@ -281,7 +281,7 @@ def render_notices(notices: Sequence[tuple[str, Notice]], now: float) -> Rendera
     from rich.text import Text
 
     from remuda.cli.text import age
-    from remuda.core.failure.notices import is_held_down
+    from remuda.core.health.node_notices import is_held_down
 
     table = plain_table("NODE", "NOTICE", "SINCE", "WHAT", right=("SINCE",))
     table.columns[-1].no_wrap = False
@@ -320,9 +320,9 @@ def devices(session: Session, form: str) -> None:
     idleUtilisation, draining, resource, uuid, pci, numa, nic, memoryBytes, slice: {of, profile, start} or null}], "notices":
     [{node, reason, message, resource, since, holdingUntil}], "counts": [{node, resource, total, healthy, unfit, held, free}]}.
     """
-    from remuda.api.core_v1 import Node, Pod
     from remuda.api.devices import NodeDevices
     from remuda.api.incidents import Incident
+    from remuda.api.kubernetes.core_v1 import Node, Pod
 
     async def look() -> tuple[list[Node], list[NodeDevices], list[Pod], list[Incident]]:
         async with session.connect() as cluster:
@@ -335,7 +335,7 @@ def devices(session: Session, form: str) -> None:
     if is_document(form):
         print_document(form, document(ledger, notices, counted(found, pods)))
     elif form == "wide":
-        from remuda.cli.devicerows import DeviceRows
+        from remuda.cli.device_rows import DeviceRows
 
         show(DeviceRows(ledger, session.clock()))
         if notices:

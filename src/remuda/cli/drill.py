@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from remuda.api.drills import DRILLS, Aim, DrillFacts, DrillKind
-from remuda.cli.drilltarget import DEFAULT_CODE, Target, aim
+from remuda.cli.drill_target import DEFAULT_CODE, Target, aim
 from remuda.cli.output import (
     is_document,
     object_body,
@@ -20,7 +20,7 @@ from remuda.cli.output import (
     print_document,
     show,
 )
-from remuda.cli.printable import printable_line
+from remuda.cli.safe_text import printable_line
 from remuda.cli.session import CommandGroup, Session, with_session
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ async def _carry_out(session: Session, kind: DrillKind, target: Target, form: st
     from remuda.api.drills import Drill
     from remuda.api.errors import Refusal
     from remuda.api.meta import ObjectMeta
-    from remuda.api.validation import validate
+    from remuda.api.validation.validate import validate
     from remuda.cli.lookup import find_job, find_node
 
     async with session.connect() as cluster:

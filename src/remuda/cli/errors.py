@@ -10,7 +10,7 @@ import difflib
 import click
 
 from remuda.api.errors import AlreadyExists, ApiError, BadRequest, Invalid, NotFound, Refusal
-from remuda.cli.printable import printable_line
+from remuda.cli.safe_text import printable_line
 
 REFUSED, FAILED, INTERRUPTED = 2, 1, 130
 

@@ -14,8 +14,8 @@ from remuda.cli.session import Session, with_session
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from remuda.api.core_v1 import Pod
-    from remuda.core.devices.chain import Step
+    from remuda.api.kubernetes.core_v1 import Pod
+    from remuda.core.devices.pod_start_steps import Step
 
 _GLYPHS = {"Done": ("✓", "green"), "Waiting": ("…", "yellow"), "Stuck": ("✗", "bold red"), "Later": ("·", "dim")}
 
@@ -51,7 +51,7 @@ def render(pod: Pod, steps: Sequence[Step], *, plain: bool = False) -> Renderabl
     from rich.text import Text
 
     from remuda.cli.text import NOTHING
-    from remuda.core.devices.chain import StepState, stuck_step
+    from remuda.core.devices.pod_start_steps import StepState, stuck_step
 
     table = plain_table("", "STEP", "AT", "TOOK", "WHAT", right=("TOOK",))
     table.columns[-1].no_wrap = False
@@ -86,14 +86,14 @@ def explain_one(session: Session, name: str, form: str) -> int:
 
     Says how long each took and names the one that is stuck. Exit code 1 when one is.
     """
-    from remuda.api.core_v1 import Node, Pod
     from remuda.api.devices import NodeDevices
     from remuda.api.errors import NotFound, Refusal
+    from remuda.api.kubernetes.core_v1 import Node, Pod
     from remuda.api.meta import to_time
     from remuda.cli.lookup import nearest
     from remuda.cli.output import make_console
-    from remuda.core.devices.chain import StepState, explain_pod, stuck_step
-    from remuda.core.placement.requests import is_extended, requests_of
+    from remuda.core.devices.pod_start_steps import StepState, explain_pod, stuck_step
+    from remuda.core.state.pod_requests import is_extended, requests_of
 
     async def look() -> tuple[Pod, list[Step]]:
         async with session.connect() as cluster:

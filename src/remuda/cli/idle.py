@@ -15,11 +15,11 @@ from remuda.cli.session import Session, with_session
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from remuda.api.core_v1 import Node, Pod
     from remuda.api.devices import NodeDevices
+    from remuda.api.kubernetes.core_v1 import Node, Pod
     from remuda.api.remedies import RemedyPolicy
     from remuda.api.training import TrainingJob
-    from remuda.core.failure.idle import IdlePod
+    from remuda.core.health.idle_devices import IdlePod
 
 
 def gather(
@@ -31,7 +31,7 @@ def gather(
     now: float,
 ) -> list[IdlePod]:
     """Of all nodes, most wasteful first."""
-    from remuda.core.failure.idle import idle_pods
+    from remuda.core.health.idle_devices import idle_pods
 
     labels = {node.name: node.labels for node in nodes}
     by_name = {(job.namespace, job.name): job for job in jobs}
@@ -134,8 +134,8 @@ def idle(session: Session, form: str) -> None:
     -o json prints {"idle": [{namespace, pod, node, devices, held, utilisation, since, gpuHours, cost, policy, exempt,
     next, nextAt}]}.
     """
-    from remuda.api.core_v1 import Node, Pod
     from remuda.api.devices import NodeDevices
+    from remuda.api.kubernetes.core_v1 import Node, Pod
     from remuda.api.remedies import RemedyPolicy
     from remuda.api.training import TrainingJob
 

@@ -48,7 +48,7 @@ def chosen(
     since_s: float | None = None,
 ) -> list[Incident]:
     """Newest first. `which`: open | recent (open, or closed within a day) | all."""
-    from remuda.core.failure.incident_summary import began
+    from remuda.core.incidents.summary import began
 
     found = [
         i
@@ -115,8 +115,8 @@ def incidents(
     import msgspec
 
     from remuda.api.incidents import Incident
-    from remuda.cli.incidentview import render_incidents, render_summary
-    from remuda.core.failure.incident_summary import summarise
+    from remuda.cli.incident_screen import render_incidents, render_summary
+    from remuda.core.incidents.summary import summarise
 
     span = parse_span(since) if since else None
 
@@ -156,7 +156,7 @@ def incident(session: Session, name: str, dismiss: str | None, form: str) -> Non
     -o json prints the Incident as it is stored.
     """
     from remuda.api.errors import Refusal
-    from remuda.cli.incidentview import render_incident
+    from remuda.cli.incident_screen import render_incident
 
     if dismiss is not None and not dismiss.strip():
         raise Refusal("ReasonMissing", "An incident is dismissed for a reason.", 'Say it: --dismiss "why".')

@@ -17,7 +17,7 @@ from remuda.cli.session import Session, with_session
 def jobs(session: Session, all_namespaces: bool, form: str) -> None:
     """All jobs, one line each. -o json gives a List of TrainingJob objects."""
     from remuda.api.training import TrainingJob
-    from remuda.cli.jobview import render_jobs
+    from remuda.cli.job_screen import render_jobs
 
     async def look() -> list[TrainingJob]:
         async with session.connect() as cluster:
@@ -43,8 +43,8 @@ def job(session: Session, name: str, watch: bool, form: str) -> int:
     TrainingJob object; with -w one object a line for each change. With -w the exit code is 0 when the job succeeded and 1
     when not.
     """
-    from remuda.cli.jobview import render_job
-    from remuda.cli.live import follow_job
+    from remuda.cli.job_follow import follow_job
+    from remuda.cli.job_screen import render_job
     from remuda.cli.lookup import find_job, find_picture
 
     async def look() -> int:

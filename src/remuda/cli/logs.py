@@ -1,7 +1,7 @@
 """`remuda logs`: what ranks wrote, by attempt. Read from the state directory, so also of pods and jobs that are gone.
 
-A log file belongs to a pod; `node.logs` cuts it into sections, one per attempt and rank. Here sections become lines: whole
-lines only, each with the rank in front when several ranks are shown.
+A log file belongs to a pod; `link.rank_logs` cuts it into sections, one per attempt and rank. Here sections become
+lines: whole lines only, each with the rank in front when several ranks are shown.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from remuda.cli.session import Session, with_session
 
 if TYPE_CHECKING:
     from remuda.kube.cluster import Cluster
-    from remuda.node.logs import LogIndex, Section
+    from remuda.link.rank_logs import LogIndex, Section
 
 POLL_S = 0.2
 
@@ -76,7 +76,7 @@ def render_line(section: Section, line: bytes, *, prefix: bool, form: str) -> st
 
 def last_lines(section: Section, count: int | None) -> Iterator[bytes]:
     """The section's lines, or its last `count`."""
-    from remuda.node.logs import read_section
+    from remuda.link.rank_logs import read_section
 
     def whole() -> Iterator[bytes]:
         lines = Lines()
@@ -102,7 +102,7 @@ def logs(
 
     -o json prints one object a line: {"attempt", "rank", "pod", "line"}.
     """
-    from remuda.node.logs import LogIndex
+    from remuda.link.rank_logs import LogIndex
 
     root = session.state.logs
     index = LogIndex(root, session.namespace, job)
@@ -136,7 +136,7 @@ class Follower:
 
     def print_new(self, *, last: bool) -> bool:
         """True when something was there."""
-        from remuda.node.logs import read_section
+        from remuda.link.rank_logs import read_section
 
         first_look, found = not self._read, False
         for section in self._wanted():
@@ -176,7 +176,7 @@ async def _follow(session: Session, job: str, follower: Follower) -> None:
         follower.print_new(last=False)
         follower.print_new(last=True)
         return
-    from remuda.cli.live import silence_logs
+    from remuda.cli.job_follow import silence_logs
 
     silence_logs()
     async with session.connect() as cluster:
@@ -194,7 +194,7 @@ async def _follow(session: Session, job: str, follower: Follower) -> None:
 
 async def _job_ended(session: Session, cluster: Cluster, job: str) -> None:
     """Returns when the job is finished or gone, or the cluster is."""
-    from remuda.cli.live import Following
+    from remuda.cli.job_follow import Following
 
     following = Following(cluster, job, session.namespace, session.clock)
     async with following.running():

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from difflib import get_close_matches
 
-from remuda.api.core_v1 import Node, Pod
 from remuda.api.devices import NodeDevices
 from remuda.api.errors import NotFound, Refusal
+from remuda.api.kubernetes.core_v1 import Node, Pod
 from remuda.api.names import LABEL_GANG
 from remuda.api.selectors import where
 from remuda.api.training import TrainingJob
-from remuda.cli.jobview import Picture, take_picture
+from remuda.cli.job_screen import Picture, take_picture
 from remuda.kube.cluster import Cluster
 
 

@@ -20,8 +20,8 @@ from remuda.api.codec import decode_strict
 from remuda.api.errors import Refusal
 from remuda.api.meta import JsonObject
 from remuda.api.training import UNLIMITED, Cause, TrainingJob
-from remuda.api.validation import validate
-from remuda.runtime.config import RACK_LABEL
+from remuda.api.validation.validate import validate
+from remuda.runtime.up_config import RACK_LABEL
 
 # Coat colours: a job without a name gets one that can be said aloud.
 WORDS = (

@@ -15,7 +15,7 @@ from remuda.cli.session import Session, with_session
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from remuda.api.core_v1 import Node
+    from remuda.api.kubernetes.core_v1 import Node
 
 
 def render_nodes(found: Sequence[Node], ledger: Sequence[Entry], now: float, *, wide: bool = False) -> RenderableType:
@@ -60,8 +60,8 @@ def render_nodes(found: Sequence[Node], ledger: Sequence[Entry], now: float, *, 
 @with_session
 def nodes(session: Session, form: str) -> None:
     """Nodes: rack, readiness, how many GPUs are free or bad, pods that hold some. -o json gives a List of Node objects."""
-    from remuda.api.core_v1 import Node, Pod
     from remuda.api.devices import NodeDevices
+    from remuda.api.kubernetes.core_v1 import Node, Pod
 
     async def look() -> tuple[list[Node], list[Entry]]:
         async with session.connect() as cluster:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from remuda.cli.printable import printable
+from remuda.cli.safe_text import printable
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

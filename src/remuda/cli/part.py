@@ -19,8 +19,8 @@ from remuda.cli.session import Session, with_session
 def part(session: Session, name: str, groups: int, bind: str, port: int | None, recover_to: int | None) -> int:
     """Run one part of the split cluster in the state directory."""
     from remuda.api.errors import Refusal
-    from remuda.runtime.split import READY_FD, die_with_parent, part_names
     from remuda.runtime.split_parts import PartConfig, run_part
+    from remuda.runtime.split_supervisor import READY_FD, die_with_parent, part_names
 
     die_with_parent()
     state = session.state

@@ -13,11 +13,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from remuda.api.codec import from_wire
-from remuda.api.core_v1 import Node, PodSpec
 from remuda.api.devices import NodeDevices
 from remuda.api.errors import Refusal
+from remuda.api.kubernetes.core_v1 import Node, PodSpec
 from remuda.api.training import Role, TrainingJob
-from remuda.api.validation import gpus_of
+from remuda.api.validation.validate import gpus_of
 from remuda.cli.text import plural
 
 _INTERPRETERS = ("python", "bash", "sh")

@@ -15,7 +15,7 @@ import click
 
 if TYPE_CHECKING:
     from remuda.kube.cluster import Cluster
-    from remuda.runtime.state import StateDir
+    from remuda.runtime.state_dir import StateDir
 
 Connect = Callable[["StateDir"], contextlib.AbstractAsyncContextManager["Cluster"]]
 
@@ -52,14 +52,14 @@ class Session:
 
     @property
     def state(self) -> StateDir:
-        from remuda.runtime.state import StateDir, default_state
+        from remuda.runtime.state_dir import StateDir, default_state
 
         return StateDir(self._path or default_state())
 
     def connect(self) -> contextlib.AbstractAsyncContextManager[Cluster]:
         if self._connect is not None:
             return self._connect(self.state)
-        from remuda.runtime.client import connect
+        from remuda.runtime.cluster_client import connect
 
         return connect(self.state)
 

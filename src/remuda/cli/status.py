@@ -36,10 +36,10 @@ def status(session: Session, form: str) -> int:
 
 async def _look(session: Session) -> dict[str, Any]:
     from remuda.api.conditions import is_true
-    from remuda.api.core_v1 import Node, Pod
     from remuda.api.incidents import Incident
+    from remuda.api.kubernetes.core_v1 import Node, Pod
     from remuda.api.training import TrainingJob
-    from remuda.runtime.client import api_address
+    from remuda.runtime.cluster_client import api_address
 
     state = session.state
     pid = state.holder()

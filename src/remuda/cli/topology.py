@@ -15,10 +15,10 @@ from remuda.cli.output import is_document, make_console, output_option, print_do
 from remuda.cli.session import Session, with_session
 
 if TYPE_CHECKING:
-    from remuda.api.core_v1 import Node, Pod
     from remuda.api.devices import NodeDevices
-    from remuda.cli.topologyview import Place
-    from remuda.core.devices.machine import MachineModel
+    from remuda.api.kubernetes.core_v1 import Node, Pod
+    from remuda.cli.topology_screen import Place
+    from remuda.core.devices.machine_models import MachineModel
 
 ZONE_LABEL = "topology.kubernetes.io/zone"
 
@@ -33,9 +33,9 @@ def place_of(
     from remuda.api.conditions import is_true
     from remuda.api.errors import Refusal
     from remuda.cli.devices import entries
-    from remuda.cli.topologyview import Place
-    from remuda.core.devices.seen import machine_of
-    from remuda.runtime.config import RACK_LABEL
+    from remuda.cli.topology_screen import Place
+    from remuda.core.devices.observed_model import machine_of
+    from remuda.runtime.up_config import RACK_LABEL
 
     machine = forced or machine_of(devices.observed, own)
     if machine is None:
@@ -67,7 +67,7 @@ def place_of(
 def own_models(session: Session) -> list[MachineModel]:
     """The model file the cluster of the state directory was made with, if it was and if it is still there."""
     from remuda.api.errors import Refusal
-    from remuda.runtime.models import is_path, machine_model
+    from remuda.runtime.machine_model_files import is_path, machine_model
 
     remembered = session.state.remembered() if session.is_embedded else None
     if remembered is None or not is_path(remembered.model):
@@ -94,20 +94,20 @@ def topology(session: Session, node: str | None, model: str | None, form: str) -
     -o json prints {node, model, domains, fabric, devices: [...], nics: [...], links: {device: {device or NIC: class}}}.
     """
     from remuda.api.errors import Refusal
-    from remuda.runtime.models import machine_model
+    from remuda.runtime.machine_model_files import machine_model
 
     forced = machine_model(model) if model else None
     if node is None:
         if forced is None:
             raise Refusal("NoNode", "No node was named.", "Name one (see `remuda nodes`), or a model with --model.")
-        from remuda.cli.topologyview import Place
+        from remuda.cli.topology_screen import Place
 
         return _print(Place(machine=forced), session, form)
     return _print(asyncio.run(_look(session, node, forced)), session, form)
 
 
 async def _look(session: Session, name: str, forced: MachineModel | None) -> Place:
-    from remuda.api.core_v1 import Node, Pod
+    from remuda.api.kubernetes.core_v1 import Node, Pod
     from remuda.cli.lookup import find_node
 
     async with session.connect() as cluster:
@@ -123,7 +123,7 @@ def _print(place: Place, session: Session, form: str) -> None:
     from rich.console import Group
     from rich.text import Text
 
-    from remuda.cli.topologyview import MatrixView, document, render_tree, slices_line
+    from remuda.cli.topology_screen import MatrixView, document, render_tree, slices_line
 
     if is_document(form):
         return print_document(form, document(place))

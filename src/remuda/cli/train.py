@@ -120,7 +120,7 @@ def train(session: Session, watch: bool, dry_run: bool, form: str, **options: An
             _announce(session, made, form)
             if not watch:
                 return 0
-            from remuda.cli.live import follow_job
+            from remuda.cli.job_follow import follow_job
 
             session.choose(None, made.namespace)
             return await follow_job(session, cluster, made.name, form)
@@ -226,10 +226,10 @@ async def _names(cluster: Cluster | None, namespace: str) -> set[str]:
 
 
 async def _default_topology(cluster: Cluster, asked: Asked) -> tuple[str, str]:
-    from remuda.api.core_v1 import Node
     from remuda.api.devices import NodeDevices
+    from remuda.api.kubernetes.core_v1 import Node
     from remuda.cli.preflight import default_topology
-    from remuda.runtime.config import RACK_LABEL
+    from remuda.runtime.up_config import RACK_LABEL
 
     nodes, devices = (await cluster.list(Node)).items, (await cluster.list(NodeDevices)).items
     return default_topology(asked.replicas, asked.spares, asked.gpus, RACK_LABEL, nodes, devices)
@@ -289,7 +289,7 @@ def _announce(session: Session, job: TrainingJob, form: str) -> None:
     if is_document(form):
         print_document(form, object_body(job))
         return
-    from remuda.api.validation import gpus_of
+    from remuda.api.validation.validate import gpus_of
     from remuda.cli.text import plural
 
     ranks = sum(r.replicas for r in job.spec.roles)

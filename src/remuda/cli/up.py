@@ -21,8 +21,8 @@ from remuda.cli.output import print_commands
 from remuda.cli.session import Session, with_session
 
 if TYPE_CHECKING:
-    from remuda.runtime.config import ClusterConfig
-    from remuda.runtime.state import StateDir
+    from remuda.runtime.state_dir import StateDir
+    from remuda.runtime.up_config import ClusterConfig
 
 _READY_FD = "REMUDA_READY_FD"
 _TAIL_LINES = 12
@@ -84,8 +84,8 @@ def up(
 
     Started again on the same state directory it goes on where it was. Ctrl-C or `remuda down` stops it.
     """
-    from remuda.runtime.config import check_config
-    from remuda.runtime.up import agree, run_up
+    from remuda.runtime.up_command import agree, run_up
+    from remuda.runtime.up_config import check_config
 
     state = session.state
     config = check_config(merge(state.remembered(), asked))
@@ -97,7 +97,7 @@ def up(
         splitting = ["--split", f"--groups={groups}"] if split else []
         return _detach(state, config, wait, [*listening, *recovering, *splitting])
     if split:
-        from remuda.runtime.split import SplitConfig, run_split
+        from remuda.runtime.split_supervisor import SplitConfig, run_split
 
         parts = SplitConfig(groups, port, bind, recover_to)
         return run_split(config, state, parts, on_ready=lambda: _ready(state, config))
@@ -108,9 +108,9 @@ def merge(remembered: ClusterConfig | None, asked: dict[str, Any]) -> ClusterCon
     """Options given win over what the directory was made with, that over the defaults. Contradictions are for `agree`."""
     import msgspec
 
-    from remuda.agent.slicing import parse_layouts
-    from remuda.runtime.config import ClusterConfig
+    from remuda.agent.allocation.mig_slicing import parse_layouts
     from remuda.runtime.node_agent import parse_replicas
+    from remuda.runtime.up_config import ClusterConfig
 
     names = {"lease": "lease_seconds"}
     given = {names.get(name, name): value for name, value in asked.items() if value is not None}
@@ -136,8 +136,8 @@ def refuse_second(state: StateDir) -> None:
 
 def describe(config: ClusterConfig) -> str:
     from remuda.cli.text import plural
-    from remuda.runtime.models import machine_model
-    from remuda.runtime.sharing import show_layouts, show_replicas
+    from remuda.runtime.device_sharing import show_layouts, show_replicas
+    from remuda.runtime.machine_model_files import machine_model
 
     devices = machine_model(config.model).devices
     total = plural(config.nodes * len(devices), "GPU")
@@ -152,9 +152,9 @@ def describe(config: ClusterConfig) -> str:
 
 def whole_gpus(config: ClusterConfig) -> int:
     """How many uncut NVIDIA GPUs each node has."""
-    from remuda.agent.slicing import ALL
+    from remuda.agent.allocation.mig_slicing import ALL
     from remuda.api.names import RESOURCE_GPU
-    from remuda.runtime.models import machine_model
+    from remuda.runtime.machine_model_files import machine_model
 
     model = machine_model(config.model)
     whole = [d for d in model.devices if not config.mig.get(d.id, config.mig.get(ALL))]
@@ -172,8 +172,8 @@ def _ready(state: StateDir, config: ClusterConfig) -> None:
 
 
 def _print_ready(state: StateDir, config: ClusterConfig, pid: int, *, detached: bool) -> None:
-    from remuda.runtime.state import StateDir as Directory
-    from remuda.runtime.state import default_state
+    from remuda.runtime.state_dir import StateDir as Directory
+    from remuda.runtime.state_dir import default_state
 
     click.echo(f"The cluster is ready: {describe(config)}.")
     click.echo(f"State: {state.path}   pid: {pid}")
@@ -246,7 +246,7 @@ def _detach(state: StateDir, config: ClusterConfig, wait_s: float, listening: li
 
 
 def _options(config: ClusterConfig) -> list[str]:
-    from remuda.runtime.sharing import show_layouts, show_replicas
+    from remuda.runtime.device_sharing import show_layouts, show_replicas
 
     return [
         f"--nodes={config.nodes}",
@@ -318,7 +318,7 @@ def demo(submit: str) -> int:
     """A cluster, a training job and three failures it survives, in a minute, with every promise checked. Leaves nothing."""
     from rich.console import Console
 
-    from remuda.cli.demo.stage import run_demo
+    from remuda.cli.demo.demo_run import run_demo
     from remuda.cli.kubectl import find_kubectl
 
     return run_demo(Console(), find_kubectl() if submit == "kubectl" else "")

@@ -17,26 +17,26 @@ import msgspec
 import structlog
 
 from remuda.api.codec import to_wire
-from remuda.api.core_v1 import Lease, Node, Pod
 from remuda.api.devices import DeviceState, NodeDevices
 from remuda.api.errors import AlreadyExists, Conflict, NotFound
 from remuda.api.incidents import Incident, IncidentPhase, IncidentStatus, SubjectKind
+from remuda.api.kubernetes.core_v1 import Lease, Node, Pod
 from remuda.api.meta import JsonObject
 from remuda.api.training import TrainingJob
-from remuda.controllers.incident_sights import GonePods, parts_of, sight_of_gang, sight_of_node
-from remuda.controllers.suspicion import Suspicion
-from remuda.controllers.view import ClusterView
-from remuda.core.failure.incident_devices import plan_devices
-from remuda.core.failure.incident_domains import plan_domains
-from remuda.core.failure.incident_gangs import GangSight, plan_gang
-from remuda.core.failure.incident_nodes import plan_node
-from remuda.core.failure.incident_pods import NodeSight
-from remuda.core.failure.incident_retention import Retention, outdated
-from remuda.core.failure.incidents import IncidentPlan, IncidentTimes, subject_words
-from remuda.core.failure.silence import node_of
+from remuda.controllers.cluster_view import ClusterView
+from remuda.controllers.domain_suspicion import Suspicion
+from remuda.controllers.incident_observation import GonePods, parts_of, sight_of_gang, sight_of_node
+from remuda.core.health.agent_liveness import node_of
+from remuda.core.incidents.device_incidents import plan_devices
+from remuda.core.incidents.domain_incidents import plan_domains
+from remuda.core.incidents.gang_incidents import GangSight, plan_gang
+from remuda.core.incidents.names import IncidentPlan, IncidentTimes, subject_words
+from remuda.core.incidents.node_incidents import plan_node
+from remuda.core.incidents.pods import NodeSight
+from remuda.core.incidents.retention import Retention, outdated
 from remuda.kube.cluster import Cluster, Preconditions
-from remuda.kube.events import SILENCE, EventSink
-from remuda.kube.workqueue import WorkQueue
+from remuda.kube.runtime.events import SILENCE, EventSink
+from remuda.kube.runtime.work_queue import WorkQueue
 
 log = structlog.get_logger(__name__)
 

@@ -13,11 +13,11 @@ import structlog
 
 from remuda.api.devices import NodeDevices
 from remuda.api.errors import ApiError, Refusal
+from remuda.controllers.cluster_view import ClusterView
 from remuda.controllers.taint_rules import TaintRules
-from remuda.controllers.view import ClusterView
-from remuda.core.failure.taintrule import NO_SCHEDULE, RulePlan, TaintedDevice, plan_rules, taint_value
-from remuda.kube.events import SILENCE, EventSink
-from remuda.kube.workqueue import WorkQueue
+from remuda.core.remedies.taint_rules import NO_SCHEDULE, RulePlan, TaintedDevice, plan_rules, taint_value
+from remuda.kube.runtime.events import SILENCE, EventSink
+from remuda.kube.runtime.work_queue import WorkQueue
 
 log = structlog.get_logger(__name__)
 

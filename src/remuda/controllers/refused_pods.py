@@ -1,4 +1,4 @@
-"""Refused pods, told and helped: the shell of `core.failure.refused_pods`.
+"""Refused pods, told and helped: the shell of `core.foreign.refused_pods`.
 
 What is done for a pod once (a Job's try given back, a bare pod made again) is done before the write that says so, and can be
 told by what it leaves behind: a crash in between repeats it without effect.
@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import contextlib
 
-from remuda.api.batch_v1 import Job
 from remuda.api.codec import to_wire
 from remuda.api.conditions import with_condition
-from remuda.api.core_v1 import Pod
 from remuda.api.errors import AlreadyExists, Conflict, NotFound
+from remuda.api.kubernetes.batch_v1 import Job
+from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import JsonObject, KObject, OwnerReference, to_time
 from remuda.api.names import ANNOTATION_REJECTIONS
-from remuda.controllers.marking import write_conditions
-from remuda.controllers.removing import remove
-from remuda.core.builtin.job_policy import IGNORE, judge
-from remuda.core.failure import rejections as refusing
+from remuda.controllers.pod_conditions import write_conditions
+from remuda.controllers.pod_removal import remove
+from remuda.core.foreign import rejections as refusing
+from remuda.core.foreign.job_policies import IGNORE, judge
 from remuda.kube.cluster import Cluster, Preconditions
-from remuda.kube.events import EventSink
+from remuda.kube.runtime.events import EventSink
 
 
 class WholePod(KObject, frozen=True, rename="camel", omit_defaults=True, kw_only=True):

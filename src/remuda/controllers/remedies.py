@@ -1,6 +1,6 @@
 """Remedy controller: climbs the device ladder of every incident, one key per incident.
 
-`core.failure.ladder` says what should stand; this makes it so, in an order in which a crash between any two writes costs
+`remedies.ladder.climb` says what should stand; this makes it so, in an order in which a crash between any two writes costs
 nothing: first the nodes are taken (guarded by their versions, so that two incidents never have one), then the record is written,
 then what it stands for is done under the record's own key, and nodes are given back last. What is done already is found done.
 """
@@ -11,26 +11,26 @@ import msgspec
 import structlog
 
 from remuda.api.codec import to_wire
-from remuda.api.core_v1 import Node, Pod
 from remuda.api.devices import NodeDevices
 from remuda.api.errors import Conflict, NotFound
 from remuda.api.incidents import Incident, IncidentStatus, RemedyOutcome, SubjectKind
+from remuda.api.kubernetes.core_v1 import Node, Pod
 from remuda.api.meta import JsonObject
 from remuda.api.remedies import RemedyPolicy
+from remuda.controllers.cluster_view import ClusterView
+from remuda.controllers.pod_removal import drain
 from remuda.controllers.remedy_hooks import ObjectHooks
 from remuda.controllers.remedy_table import RemedyTable
-from remuda.controllers.removing import drain
-from remuda.controllers.view import ClusterView
-from remuda.core.failure.drain import Domain, holder_of, node_patch, owners_of
-from remuda.core.failure.ladder import climb, may_take_over
-from remuda.core.failure.ladder_case import Case, Step
-from remuda.core.failure.policy import SHARED_REASONS
-from remuda.core.failure.rollout_units import owner_named
-from remuda.core.failure.rungs import began_at, device_records, is_held_back, is_under_remedy
-from remuda.core.failure.silence import agent_lease, silent_since
+from remuda.core.health.agent_liveness import agent_lease, silent_since
+from remuda.core.remedies.drain import Domain, holder_of, node_patch, owners_of
+from remuda.core.remedies.ladder.climb import climb, may_take_over
+from remuda.core.remedies.ladder.types import Case, Step
+from remuda.core.remedies.policies import SHARED_REASONS
+from remuda.core.remedies.rollout_units import owner_named
+from remuda.core.remedies.rungs import began_at, device_records, is_held_back, is_under_remedy
 from remuda.kube.cluster import Cluster, Preconditions
-from remuda.kube.events import SILENCE, EventSink
-from remuda.kube.workqueue import WorkQueue
+from remuda.kube.runtime.events import SILENCE, EventSink
+from remuda.kube.runtime.work_queue import WorkQueue
 
 log = structlog.get_logger(__name__)
 

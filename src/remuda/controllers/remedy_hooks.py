@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from remuda.api.conditions import is_true
-from remuda.api.core_v1 import Node
 from remuda.api.errors import AlreadyExists, ApiError, NotFound
+from remuda.api.kubernetes.core_v1 import Node
 from remuda.api.meta import Condition, JsonObject, KObject, Resource
-from remuda.core.failure.ladder_case import Made, ObjectCall
+from remuda.core.remedies.ladder.types import Made, ObjectCall
 from remuda.kube.cluster import Cluster
 
 

@@ -15,20 +15,20 @@ from functools import partial
 
 import msgspec
 
-from remuda.api.core_v1 import Node
 from remuda.api.devices import NodeDevices
 from remuda.api.incidents import Incident
+from remuda.api.kubernetes.core_v1 import Node
 from remuda.api.meta import to_seconds
 from remuda.api.names import LABEL_CLIQUE, LABEL_RESERVATION
 from remuda.api.remedies import Breaker, BreakerStatus, RemedyPolicy
-from remuda.controllers.view import ClusterView
-from remuda.core.failure.breaker import BreakerWatch, Failed, breaker_of, watch_of
-from remuda.core.failure.drain import Domain, domain_of, owners_of
-from remuda.core.failure.limits import HOUR_S, Gate, Held, Pool
-from remuda.core.failure.occupancy import Footprint, Occupancy
-from remuda.core.failure.policy import is_paused, policy_for
-from remuda.core.failure.rungs import RECYCLES, began_at, device_records, is_held_back, is_under_remedy
-from remuda.core.failure.standing import REMEMBERED_S, failure_of
+from remuda.controllers.cluster_view import ClusterView
+from remuda.core.remedies.breaker import BreakerWatch, Failed, breaker_of, watch_of
+from remuda.core.remedies.drain import Domain, domain_of, owners_of
+from remuda.core.remedies.limits import HOUR_S, Gate, Held, Pool
+from remuda.core.remedies.occupancy import Footprint, Occupancy
+from remuda.core.remedies.policies import is_paused, policy_for
+from remuda.core.remedies.policy_status import REMEMBERED_S, failure_of
+from remuda.core.remedies.rungs import RECYCLES, began_at, device_records, is_held_back, is_under_remedy
 
 TIDY_S = 60.0  # between two looks for what no longer counts
 # Incidents are opened side by side and told in another order; so little does not change what a breaker says, and to count

@@ -12,20 +12,20 @@ import msgspec
 import structlog
 
 from remuda.api.codec import to_wire
-from remuda.api.core_v1 import Node, Pod
 from remuda.api.devices import NodeDevices
+from remuda.api.kubernetes.core_v1 import Node, Pod
 from remuda.api.meta import JsonObject
 from remuda.api.names import LABEL_CLIQUE
 from remuda.api.rollouts import NodeRollout, NodeRolloutStatus, RolloutPhase, StepPhase
+from remuda.controllers.cluster_view import ClusterView
+from remuda.controllers.pod_removal import drain
 from remuda.controllers.remedy_hooks import ObjectHooks
-from remuda.controllers.removing import drain
-from remuda.controllers.view import ClusterView
-from remuda.core.failure.drain import Domain, domain_of
-from remuda.core.failure.rollout import RolloutPlan, given_back, is_of, plan_rollout, selects
-from remuda.core.failure.rollout_units import RolloutSeen
+from remuda.core.remedies.drain import Domain, domain_of
+from remuda.core.remedies.rollout import RolloutPlan, given_back, is_of, plan_rollout, selects
+from remuda.core.remedies.rollout_units import RolloutSeen
 from remuda.kube.cluster import Cluster, Preconditions
-from remuda.kube.events import SILENCE, EventSink
-from remuda.kube.workqueue import WorkQueue
+from remuda.kube.runtime.events import SILENCE, EventSink
+from remuda.kube.runtime.work_queue import WorkQueue
 
 log = structlog.get_logger(__name__)
 

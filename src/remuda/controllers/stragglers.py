@@ -19,15 +19,15 @@ from remuda.api.conditions import find_condition
 from remuda.api.devices import NodeDevices
 from remuda.api.meta import JsonObject
 from remuda.api.training import TrainingJob
-from remuda.controllers.view import ClusterView
-from remuda.core.failure.pace import GangLook, Pace, look_at
-from remuda.core.failure.samples import NOT_SLOW, GangSlow, Sample
-from remuda.core.failure.slow_ranks import Findings, found_slow, outdated, plan_findings
-from remuda.core.workload.outcome import GANG_SLOW
+from remuda.controllers.cluster_view import ClusterView
+from remuda.core.health.gang_pace import GangLook, Pace, look_at
+from remuda.core.health.slow_ranks import Findings, found_slow, outdated, plan_findings
+from remuda.core.health.step_samples import NOT_SLOW, GangSlow, Sample
+from remuda.core.training.status_outcome import GANG_SLOW
 from remuda.kube.cluster import Cluster, Preconditions
-from remuda.kube.events import SILENCE, EventSink
-from remuda.kube.workqueue import WorkQueue
-from remuda.link.progress import ProgressBoard
+from remuda.kube.runtime.events import SILENCE, EventSink
+from remuda.kube.runtime.work_queue import WorkQueue
+from remuda.link.progress_board import ProgressBoard
 
 log = structlog.get_logger(__name__)
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from remuda.api.errors import AlreadyExists, NotFound, Refusal
 from remuda.api.meta import KObject, Resource
-from remuda.core.failure.taintrule import GROUP, KIND, OURS, PLURAL, VERSIONS, TaintedDevice, rule_name, taint_rule
+from remuda.core.remedies.taint_rules import GROUP, KIND, OURS, PLURAL, VERSIONS, TaintedDevice, rule_name, taint_rule
 from remuda.kube.cluster import Cluster, Preconditions
 
 

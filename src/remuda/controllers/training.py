@@ -14,30 +14,30 @@ import structlog
 
 from remuda.api.codec import to_wire
 from remuda.api.conditions import is_true, with_condition
-from remuda.api.core_v1 import Lease, Node, Pod
 from remuda.api.devices import DeviceState, NodeDevices, QuarantineOrder, Signal, Verdict
 from remuda.api.errors import AlreadyExists, ApiError, Conflict, NotFound, Refusal
+from remuda.api.kubernetes.core_v1 import Lease, Node, Pod
 from remuda.api.meta import JsonObject, to_time
 from remuda.api.names import LABEL_GANG
 from remuda.api.training import TrainingJob, TrainingJobSpec
-from remuda.controllers.view import ClusterView, waits_preemptible
-from remuda.core.failure.policy import BY_JOB
-from remuda.core.placement.leaving import Leaving, leaving_of
-from remuda.core.placement.snapshot import devices_of
-from remuda.core.placement.waiting import created_at
-from remuda.core.workload.gang import MemberProgress, PodView
-from remuda.core.workload.invalid import left_alone, refusal_of
-from remuda.core.workload.kubelet_form import KubeletForm
-from remuda.core.workload.lending import DEVICE_RECALLED
-from remuda.core.workload.look import LendingView, Recalled
-from remuda.core.workload.news import news_of
-from remuda.core.workload.refusals import REFUSED_CODES, Refused, is_news, refused_again, wait_s
-from remuda.core.workload.training import Doomed, GangObserved, TrainingPlan, plan_training
+from remuda.controllers.cluster_view import ClusterView, waits_preemptible
+from remuda.core.remedies.policies import BY_JOB
+from remuda.core.scheduling.waiting_gangs import created_at
+from remuda.core.state.leaving_nodes import Leaving, leaving_of
+from remuda.core.state.snapshot import devices_of
+from remuda.core.training.create_backoff import REFUSED_CODES, Refused, is_news, refused_again, wait_s
+from remuda.core.training.gang_view import MemberProgress, PodView
+from remuda.core.training.invalid_job import left_alone, refusal_of
+from remuda.core.training.job_plan import Doomed, GangObserved, TrainingPlan, plan_training
+from remuda.core.training.kubelet_pods import KubeletForm
+from remuda.core.training.planning_context import LendingView, Recalled
+from remuda.core.training.spare_lending import DEVICE_RECALLED
+from remuda.core.training.status_events import news_of
 from remuda.kube.cluster import Cluster, Preconditions
-from remuda.kube.events import SILENCE, EventSink
-from remuda.kube.workqueue import WorkQueue
-from remuda.kube.writes import write_all
-from remuda.link.progress import PodProgress, ProgressBoard
+from remuda.kube.runtime.bulk_writes import write_all
+from remuda.kube.runtime.events import SILENCE, EventSink
+from remuda.kube.runtime.work_queue import WorkQueue
+from remuda.link.progress_board import PodProgress, ProgressBoard
 
 log = structlog.get_logger(__name__)
 

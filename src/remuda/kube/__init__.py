@@ -1,1 +1,5 @@
-"""The Kubernetes side of Remuda: one `Cluster` port, its transports, informers, work queues, the controller loop."""
+"""The Kubernetes side of Remuda: the `Cluster` port (`cluster`), how it is reached (`client`), how controllers live on it
+(`runtime`).
+
+No decision about devices or workloads.
+"""

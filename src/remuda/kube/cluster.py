@@ -1,7 +1,7 @@
 """`Cluster`: the one port through which everything above talks to a Kubernetes API.
 
-Two transports implement it: in process over the embedded store (`apiserver.local`), and HTTP (`kube.http`). Nothing above
-the port may know which one it has, so the port speaks Kubernetes' own rules:
+Two transports implement it: in process over the embedded store (`apiserver.local_cluster`), and HTTP
+(`client.http_cluster`). Nothing above the port may know which one it has, so the port speaks Kubernetes' own rules:
 
 - a write is acknowledged only when it is durable;
 - `resourceVersion` grows with every write; a stale precondition raises `Conflict`;
@@ -19,7 +19,7 @@ from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
-from remuda.api.core_v1 import Binding
+from remuda.api.kubernetes.core_v1 import Binding
 from remuda.api.meta import JsonObject, KObject
 from remuda.api.selectors import EVERYTHING, FieldSelector, Selector
 

@@ -8,8 +8,8 @@ import os
 import select
 import sys
 
-from remuda.launch.machine import Identity
-from remuda.launch.shell import MESSAGE_SIGNALS, Shell, SignalPipe, complain, unix_clock
+from remuda.launch.launcher_machine import Identity
+from remuda.launch.launcher_shell import MESSAGE_SIGNALS, Shell, SignalPipe, complain, unix_clock
 
 USAGE = "usage: remuda-launch [--] COMMAND [ARG ...]"
 DIRECTORY_WAIT_S = 10.0  # mounts exist before the container starts; this only covers a slow bind mount

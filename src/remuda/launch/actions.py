@@ -1,7 +1,7 @@
 """What the launcher's machine asks its shell to do. Values only; the shell (or a simulated pod) carries them out in order."""
 
 from remuda.launch.protocol import ToAgent
-from remuda.launch.record import Record
+from remuda.launch.small_records import Record
 
 
 class Connect(Record):

@@ -20,7 +20,7 @@ import os
 import stat
 
 from remuda.launch import jsonline
-from remuda.launch.record import Record
+from remuda.launch.small_records import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

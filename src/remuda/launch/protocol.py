@@ -12,7 +12,7 @@ This module does no I/O: launcher shell, asyncio agent and simulator all use it.
 """
 
 from remuda.launch import jsonline
-from remuda.launch.record import Record
+from remuda.launch.small_records import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -28,13 +28,13 @@ _MODULES = (
     "__main__.py",
     "actions.py",
     "checkpoints.py",
-    "child.py",
-    "inbox.py",
     "jsonline.py",
-    "machine.py",
+    "launcher_machine.py",
+    "launcher_shell.py",
+    "progress_inbox.py",
     "protocol.py",
-    "record.py",
-    "shell.py",
+    "small_records.py",
+    "user_process.py",
     "pythonpath/remuda_train.py",
 )
 _MAIN = b"import sys\n\nfrom remuda.launch.__main__ import main\n\nsys.exit(main())\n"

@@ -1,7 +1,7 @@
 """The kubelet's gRPC services on the wire: device plugin v1beta1, podresources v1 and plugin registration v1.
 
 The messages come from `link.kubelet_facts`. Nobody else sees a protobuf message: each `Method` has its path and two codecs
-between bytes and the plain values of `link.deviceplugin`, which fit gRPC's serializer arguments as they are. A client of
+between bytes and the plain values of `link.device_plugin_port`, which fit gRPC's serializer arguments as they are. A client of
 grpc.aio decodes by itself, because that library turns an answer its deserializer refuses into None:
 
     call = channel.unary_unary(m.path, request_serializer=m.request.encode)
@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from remuda.link.deviceplugin import (
+from remuda.link.device_plugin_port import (
     ContainerAllocation,
     ContainerDevices,
     DeviceNode,

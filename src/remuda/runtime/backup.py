@@ -25,12 +25,12 @@ import msgspec
 from remuda import __version__
 from remuda.api.codec import decode, encode
 from remuda.api.errors import Refusal
-from remuda.apiserver.store.acked import mark_path
-from remuda.apiserver.store.rows import FORMAT
-from remuda.apiserver.store.sqlite import SqliteJournal, check_database, copy_database
-from remuda.apiserver.wire.http import Request
-from remuda.kube.rest import reachable
-from remuda.runtime.state import StateDir
+from remuda.embedded.apiserver.store.acked_mark import mark_path
+from remuda.embedded.apiserver.store.rows import FORMAT
+from remuda.embedded.apiserver.store.sqlite_journal import SqliteJournal, check_database, copy_database
+from remuda.embedded.apiserver.wire.http_exchange import Request
+from remuda.kube.client.rest_paths import reachable
+from remuda.runtime.state_dir import StateDir
 
 BACKUP_PATH = "/remuda/backup"
 MANIFEST = "manifest.json"

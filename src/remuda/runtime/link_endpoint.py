@@ -19,17 +19,17 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from remuda.api.core_v1 import ConfigMap
 from remuda.api.devices import Signal
 from remuda.api.errors import AlreadyExists, ApiError, NotFound, Refusal
-from remuda.apiserver.security.tls import Certificates
-from remuda.kube.backoff import Backoff
+from remuda.api.kubernetes.core_v1 import ConfigMap
 from remuda.kube.cluster import Cluster
-from remuda.link.client import Connection, LinkClient, dial_tcp
-from remuda.link.identity import TokenReviewer
-from remuda.link.progress import MAX_PODS, Heartbeat, ProgressBoard
-from remuda.link.server import Hear, IsOn, LinkServer
-from remuda.runtime.background import running
+from remuda.kube.runtime.backoff import Backoff
+from remuda.link.certificates import Certificates
+from remuda.link.progress_board import MAX_PODS, Heartbeat, ProgressBoard
+from remuda.link.stream_client import Connection, LinkClient, dial_tcp
+from remuda.link.stream_server import Hear, IsOn, LinkServer
+from remuda.link.token_identity import TokenReviewer
+from remuda.runtime.background_tasks import running
 
 log = structlog.get_logger(__name__)
 

@@ -13,35 +13,35 @@ from pathlib import Path
 import structlog
 
 from remuda.agent.agent import Agent
-from remuda.agent.backends.fake import FakeBackend
 from remuda.agent.config import AgentConfig
-from remuda.agent.hooks import parse_hooks
-from remuda.agent.orders import OrderRules
-from remuda.api.core_v1 import Pod
+from remuda.agent.hardware.fake_backend import FakeBackend
+from remuda.agent.orders.node_commands import parse_hooks
+from remuda.agent.orders.order_runner import OrderRules
 from remuda.api.devices import NodeDevices
 from remuda.api.drills import Drill, DrillSpec
+from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.training import TrainingJob
+from remuda.embedded.node.container_environment import base_environment
+from remuda.embedded.node.devices.device_service import PLUGINS, DeviceSettings
+from remuda.embedded.node.drills import DrillRunner
+from remuda.embedded.node.images import ImageStore
+from remuda.embedded.node.machine_info import machine_info, node_addresses
+from remuda.embedded.node.node import EmbeddedNode
+from remuda.embedded.node.node_registration import NodeConfig
+from remuda.embedded.node.pod_addresses import PodAddresses
+from remuda.embedded.node.pod_feed import PodFeed
+from remuda.embedded.node.process_runtime import ProcessRuntime
+from remuda.embedded.node.runtime_port import PodRuntime
+from remuda.embedded.node.simulated_runtime import SimulatedRuntime
+from remuda.embedded.node.training_model import Behaviour, CheckpointStore
+from remuda.kube.client.guarded_cluster import Gate, SeverableCluster
 from remuda.kube.cluster import Cluster
-from remuda.kube.events import EventRecorder
-from remuda.kube.guarded import Gate, SeverableCluster
-from remuda.kube.informer import Informer
+from remuda.kube.runtime.events import EventRecorder
+from remuda.kube.runtime.informer import Informer
 from remuda.launch.zipapp import build_zipapp
-from remuda.link.progress import ProgressBoard
-from remuda.node.addresses import PodAddresses
-from remuda.node.devices.service import PLUGINS, DeviceSettings
-from remuda.node.drills import DrillRunner
-from remuda.node.environment import base_environment
-from remuda.node.feed import PodFeed
-from remuda.node.images import ImageStore
-from remuda.node.machineinfo import machine_info, node_addresses
-from remuda.node.node import EmbeddedNode
-from remuda.node.process import ProcessRuntime
-from remuda.node.registration import NodeConfig
-from remuda.node.runtime import PodRuntime
-from remuda.node.simulated import SimulatedRuntime
-from remuda.node.training import Behaviour, CheckpointStore
-from remuda.runtime.config import RACK_LABEL, ClusterConfig
-from remuda.runtime.models import machine_model
+from remuda.link.progress_board import ProgressBoard
+from remuda.runtime.machine_model_files import machine_model
+from remuda.runtime.up_config import RACK_LABEL, ClusterConfig
 
 log = structlog.get_logger(__name__)
 

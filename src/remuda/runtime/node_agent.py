@@ -29,34 +29,34 @@ import msgspec
 import structlog
 
 from remuda.agent.agent import Agent
-from remuda.agent.backend import DeviceBackend
-from remuda.agent.backends.choose import NodeConfig, open_sources
-from remuda.agent.backends.fake import FakeBackend
+from remuda.agent.agent_lateness import watch_lateness
+from remuda.agent.agent_lease import AgentLease
 from remuda.agent.config import DP, HEALTH_ONLY, AgentConfig
-from remuda.agent.hooks import parse_hooks
-from remuda.agent.lateness import watch_lateness
-from remuda.agent.lease import AgentLease
-from remuda.agent.orders import OrderRules
-from remuda.agent.plugin.choice import linked_best
-from remuda.agent.plugin.holdings import PodResourcesClient
-from remuda.api.core_v1 import Pod
+from remuda.agent.hardware.backend_port import DeviceBackend
+from remuda.agent.hardware.choose_backend import NodeConfig, open_sources
+from remuda.agent.hardware.fake_backend import FakeBackend
+from remuda.agent.orders.node_commands import parse_hooks
+from remuda.agent.orders.order_runner import OrderRules
+from remuda.agent.plugin.kubelet_holdings import PodResourcesClient
+from remuda.agent.plugin.preferred_devices import linked_best
 from remuda.api.devices import NodeDevices
 from remuda.api.errors import NotFound, Refusal
+from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.selectors import FieldSelector
 from remuda.api.training import TrainingJob
 from remuda.core.devices.links import chooser_of
-from remuda.core.devices.machine import MachineModel
-from remuda.core.failure.silence import REPORT_TIMEOUT_S
-from remuda.kube import kubeconfig
+from remuda.core.devices.machine_models import MachineModel
+from remuda.core.health.agent_liveness import REPORT_TIMEOUT_S
+from remuda.kube.client import kubeconfig
+from remuda.kube.client.http_cluster import HttpCluster
 from remuda.kube.cluster import Cluster
-from remuda.kube.http import HttpCluster
-from remuda.kube.informer import Informer
+from remuda.kube.runtime.informer import Informer
 from remuda.launch.zipapp import build_zipapp
-from remuda.runtime.background import running
+from remuda.runtime.background_tasks import running
 from remuda.runtime.link_endpoint import TOKEN_FILE, RelayBoard, link_dialled
 from remuda.runtime.link_endpoint import has_token as has_link_token
-from remuda.runtime.models import machine_model
-from remuda.runtime.own_node import find_own_node
+from remuda.runtime.machine_model_files import machine_model
+from remuda.runtime.node_name_check import find_own_node
 
 log = structlog.get_logger(__name__)
 

@@ -26,21 +26,21 @@ from pathlib import Path
 import msgspec
 
 from remuda.api.errors import Refusal
-from remuda.apiserver.security.tokens import load_token
-from remuda.kube.http import HttpCluster
-from remuda.kube.transport import Options
-from remuda.link.client import LinkClient, dial_unix
-from remuda.link.progress import ProgressBoard
-from remuda.link.server import LinkServer
-from remuda.runtime.background import running
-from remuda.runtime.config import ClusterConfig
-from remuda.runtime.controlplane import ControlPlane
-from remuda.runtime.endpoint import LOOPBACK, Endpoint
+from remuda.embedded.apiserver.security.tokens import load_token
+from remuda.kube.client.http_cluster import HttpCluster
+from remuda.kube.client.transport import Options
+from remuda.link.progress_board import ProgressBoard
+from remuda.link.stream_client import LinkClient, dial_unix
+from remuda.link.stream_server import LinkServer
+from remuda.runtime.api_endpoint import LOOPBACK, Endpoint
+from remuda.runtime.background_tasks import running
+from remuda.runtime.cluster_parts import Parts
+from remuda.runtime.control_plane import ControlPlane
+from remuda.runtime.embedded_server import LocalState
 from remuda.runtime.link_endpoint import RelayBoard
 from remuda.runtime.machines import Machines
-from remuda.runtime.parts import Parts
-from remuda.runtime.serving import LocalState
-from remuda.runtime.state import StateDir
+from remuda.runtime.state_dir import StateDir
+from remuda.runtime.up_config import ClusterConfig
 
 SERVER, MANAGER, NODES = "server", "manager", "nodes"
 

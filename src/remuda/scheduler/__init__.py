@@ -1,1 +1,1 @@
-"""The scheduler's shell: pending pods -> `plan_in_steps` on a snapshot -> bindings."""
+"""The scheduler's shell: waiting pods in, `core.scheduling` asked, bindings out. Decides nothing itself."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from remuda.agent.barrier import Site
-from remuda.agent.launcher import Launcher, receive
-from remuda.api.core_v1 import Pod
+from remuda.agent.launchers.barrier_orders import Site
+from remuda.agent.launchers.launcher_state import Launcher, receive
+from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import ObjectMeta
 from remuda.api.names import LABEL_GANG
 from remuda.api.training import Checkpoint, Failure, Member, TrainingJob, TrainingJobSpec, TrainingJobStatus

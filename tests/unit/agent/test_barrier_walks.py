@@ -14,9 +14,9 @@ import msgspec
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from remuda.agent import launcher as records
-from remuda.agent.barrier import Site, plan
-from remuda.agent.launcher import Launcher
+from remuda.agent.launchers import launcher_state as records
+from remuda.agent.launchers.barrier_orders import Site, plan
+from remuda.agent.launchers.launcher_state import Launcher
 from remuda.api.devices import LauncherReport
 from remuda.api.training import Member, TrainingJob
 from remuda.launch.actions import (
@@ -29,8 +29,8 @@ from remuda.launch.actions import (
     SignalChild,
     SpawnChild,
 )
-from remuda.launch.machine import Identity
-from remuda.launch.machine import Launcher as Machine
+from remuda.launch.launcher_machine import Identity
+from remuda.launch.launcher_machine import Launcher as Machine
 from remuda.launch.protocol import Fence, Hello, Start, ToAgent, ToLauncher
 from tests.unit.agent.scene import NOW, a_job, a_launcher
 

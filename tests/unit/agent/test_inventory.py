@@ -6,7 +6,7 @@ import msgspec
 
 from remuda.agent.inventory import Inventory, device_of
 from remuda.api.devices import ObservedDevice, Signal
-from remuda.core.devices.faults import classify
+from remuda.core.devices.fault_codes import classify
 
 XID = Signal("kmsg", "xid-79")
 

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remuda.api.codec import decode, decode_strict, encode, from_wire, merge_patch, to_wire
-from remuda.api.core_v1 import Pod
 from remuda.api.drills import Drill
 from remuda.api.errors import Refusal
+from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.training import TrainingJob
 
 

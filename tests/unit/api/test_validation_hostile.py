@@ -14,8 +14,8 @@ from remuda.api.meta import KObject
 from remuda.api.remedies import RemedyPolicy
 from remuda.api.rollouts import NodeRollout
 from remuda.api.training import TrainingJob
-from remuda.api.validation import validate
-from remuda.apiserver.own_kinds import check_own
+from remuda.api.validation.validate import validate
+from remuda.embedded.apiserver.own_kinds import check_own
 
 Body = dict[str, Any]
 RUN = {"command": ["/bin/true"]}

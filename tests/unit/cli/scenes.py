@@ -18,9 +18,9 @@ from typing import Any
 import msgspec
 from rich.console import Console, RenderableType
 
-from remuda.api.core_v1 import Node, NodeStatus, Pod, PodSpec, PodStatus
 from remuda.api.devices import DeviceState, LauncherReport, NodeDevices, Observed, ObservedDevice, Verdict
 from remuda.api.drills import Drill
+from remuda.api.kubernetes.core_v1 import Node, NodeStatus, Pod, PodSpec, PodStatus
 from remuda.api.meta import Condition, JsonObject, KObject, ObjectMeta, to_time
 from remuda.api.names import ANNOTATION_DEVICES, LABEL_GANG
 from remuda.api.training import (
@@ -40,15 +40,15 @@ from remuda.api.training import (
     TrainingJobSpec,
     TrainingJobStatus,
 )
-from remuda.apiserver.local import LocalCluster
-from remuda.apiserver.store import Store
-from remuda.apiserver.store.journal import MemoryJournal
 from remuda.cli.app import main
 from remuda.cli.session import Session
-from remuda.core.devices.machine import load_model
+from remuda.core.devices.machine_models import load_model
+from remuda.embedded.apiserver.local_cluster import LocalCluster
+from remuda.embedded.apiserver.store import Store
+from remuda.embedded.apiserver.store.journal import MemoryJournal
 from remuda.kube.cluster import Cluster
-from remuda.runtime.config import RACK_LABEL
-from remuda.runtime.state import StateDir
+from remuda.runtime.state_dir import StateDir
+from remuda.runtime.up_config import RACK_LABEL
 
 NOW = 1_800_000_000.0
 GPUS = [f"gpu-{i}" for i in range(8)]

@@ -2,10 +2,10 @@
 
 import msgspec
 
-from remuda.api.core_v1 import Node, NodeSpec
 from remuda.api.devices import DeviceState, NodeDevices, Notice, Verdict
+from remuda.api.kubernetes.core_v1 import Node, NodeSpec
 from remuda.api.meta import ObjectMeta
-from remuda.cli.devicerows import DeviceRows
+from remuda.cli.device_rows import DeviceRows
 from remuda.cli.devices import counted, document, entries, noted, render_ledger
 from remuda.cli.nodes import render_nodes
 from tests.unit.cli.scenes import (

@@ -6,7 +6,7 @@ from pathlib import Path
 import yaml
 
 from remuda.core.devices.links import PATH_SCORES, SAME_SOCKET_SCORE
-from remuda.core.devices.machine import known_models, parse_model
+from remuda.core.devices.machine_models import known_models, parse_model
 
 PAGE = Path(__file__).parents[3] / "docs" / "machine-models.md"
 

@@ -9,8 +9,8 @@ from remuda.api.drills import DRILLS, Drill, DrillKind, DrillSpec, DrillStatus
 from remuda.api.errors import Refusal
 from remuda.api.meta import ObjectMeta, to_time
 from remuda.cli.drill import drill
-from remuda.cli.drilltarget import Target, aim, parse_code
-from remuda.core.devices.faults import fault_table
+from remuda.cli.drill_target import Target, aim, parse_code
+from remuda.core.devices.fault_codes import fault_table
 from tests.unit.cli.scenes import NOW, Cli, a_job, machines
 
 HELLO = a_job()

@@ -5,12 +5,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from remuda.api.core_v1 import Pod, PodSpec, PodStatus
 from remuda.api.devices import NodeDevices, QuarantineOrder, Rejection
+from remuda.api.kubernetes.core_v1 import Pod, PodSpec, PodStatus
 from remuda.api.meta import ObjectMeta
 from remuda.api.names import ANNOTATION_DEVICES, RESOURCE_GPU
 from remuda.api.remedies import Idle, RemedyPolicy, RemedyPolicySpec
-from remuda.core.failure.rejections import BY
+from remuda.core.foreign.rejections import BY
 from tests.unit.cli.scenes import Cli, a_node, at, devices_of_node
 
 HOUR = 3600.0

@@ -17,8 +17,8 @@ from remuda.api.incidents import (
     RemedyRecord,
 )
 from remuda.api.training import Cause, Remedy
+from remuda.cli.incident_screen import remedy_words, render_incident, render_incidents, state_words, timeline
 from remuda.cli.incidents import folded
-from remuda.cli.incidentview import remedy_words, render_incident, render_incidents, state_words, timeline
 from tests.builders.incidents import T0, Book, a_device_pod, a_gang, a_recovery, a_sight, a_verdict, at
 from tests.unit.cli.scenes import Cli, text_of
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from remuda.cli.logs import Follower, Lines
-from remuda.node.logs import LogIndex
+from remuda.link.rank_logs import LogIndex
 from tests.unit.cli.scenes import Cli, a_job
 
 

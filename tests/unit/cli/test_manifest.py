@@ -17,7 +17,7 @@ from remuda.cli.manifest import (
     topology_label,
     with_workdir,
 )
-from remuda.runtime.config import RACK_LABEL
+from remuda.runtime.up_config import RACK_LABEL
 
 GOOD = """
 apiVersion: remuda.dev/v1alpha1

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from remuda.api.core_v1 import Node
 from remuda.api.devices import NodeDevices
 from remuda.api.errors import Refusal
+from remuda.api.kubernetes.core_v1 import Node
 from remuda.api.training import TrainingJob
 from remuda.cli.manifest import Asked, build_job
 from remuda.cli.preflight import check_checkpoint, check_command, check_gpus, check_workdir, default_topology
-from remuda.runtime.config import RACK_LABEL
+from remuda.runtime.up_config import RACK_LABEL
 from tests.unit.cli.scenes import a_node, devices_of_node, machines
 
 

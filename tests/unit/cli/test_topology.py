@@ -8,15 +8,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from remuda.api.core_v1 import Node
 from remuda.api.devices import NodeDevices, Observed, ObservedDevice, ObservedLink
 from remuda.api.errors import Refusal
+from remuda.api.kubernetes.core_v1 import Node
 from remuda.api.meta import ObjectMeta
 from remuda.cli.topology import place_of
-from remuda.cli.topologyview import MatrixView, Place, matrix, render_tree
-from remuda.core.devices.machine import MachineModel, known_models, load_model, parse_model
-from remuda.runtime.config import ClusterConfig
-from remuda.runtime.state import StateDir
+from remuda.cli.topology_screen import MatrixView, Place, matrix, render_tree
+from remuda.core.devices.machine_models import MachineModel, known_models, load_model, parse_model
+from remuda.runtime.state_dir import StateDir
+from remuda.runtime.up_config import ClusterConfig
 from tests.unit.cli.scenes import NOW, Cli, a_full_node, a_node, a_pod, a_sliced_node, holding, text_of
 
 PAIR = "two-socket-4x-pcie"
@@ -214,7 +214,7 @@ def test_what_cannot_be_shown(busy: Cli) -> None:
 
 
 def test_a_cluster_remembers_its_model_file_by_its_full_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from remuda.runtime.config import check_config
+    from remuda.runtime.up_config import check_config
 
     (tmp_path / "mine.json").write_text(json.dumps(msgspec.to_builtins(own_model())))
     monkeypatch.chdir(tmp_path)

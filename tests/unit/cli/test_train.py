@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from remuda.api.training import TrainingJob
-from remuda.runtime.config import RACK_LABEL, ClusterConfig
-from remuda.runtime.state import StateDir
+from remuda.runtime.state_dir import StateDir
+from remuda.runtime.up_config import RACK_LABEL, ClusterConfig
 from tests.unit.cli.scenes import Cli, Result, machines
 from tests.unit.cli.test_manifest import GOOD
 

@@ -8,10 +8,10 @@ import pytest
 from remuda.api.errors import Refusal
 from remuda.cli.app import main
 from remuda.cli.up import describe, last_lines, merge, whole_gpus
-from remuda.runtime.config import ClusterConfig, check_config
-from remuda.runtime.models import machine_model
-from remuda.runtime.sharing import offers, show_layouts, show_replicas
-from remuda.runtime.state import StateDir
+from remuda.runtime.device_sharing import offers, show_layouts, show_replicas
+from remuda.runtime.machine_model_files import machine_model
+from remuda.runtime.state_dir import StateDir
+from remuda.runtime.up_config import ClusterConfig, check_config
 
 MADE = ClusterConfig(nodes=4, racks=1, lease_seconds=3.0)
 
@@ -114,7 +114,7 @@ def test_down_without_a_cluster_is_no_error(tmp_path: Path, capfd: pytest.Captur
 HOLDER = """
 import signal, sys, time
 from pathlib import Path
-from remuda.runtime.state import StateDir
+from remuda.runtime.state_dir import StateDir
 signal.signal(signal.SIGTERM, signal.SIG_IGN if sys.argv[2] == "deaf" else lambda *_: sys.exit(0))
 with StateDir(Path(sys.argv[1])).locked():
     print("held", flush=True)

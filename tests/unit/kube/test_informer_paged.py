@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from remuda.api.core_v1 import Pod
-from remuda.kube import informer as informer_module
-from remuda.kube.backoff import Backoff
-from remuda.kube.http import HttpCluster
-from remuda.kube.informer import Informer
-from remuda.kube.transport import Options
+from remuda.api.kubernetes.core_v1 import Pod
+from remuda.kube.client.http_cluster import HttpCluster
+from remuda.kube.client.transport import Options
+from remuda.kube.runtime import informer as informer_module
+from remuda.kube.runtime.backoff import Backoff
+from remuda.kube.runtime.informer import Informer
 from tests.builders.http_server import HttpServer, Reply, a_status
 from tests.builders.pod_wire import GONE, a_line, a_page, a_pod, added, told
 

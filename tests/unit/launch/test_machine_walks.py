@@ -18,7 +18,7 @@ from remuda.launch.actions import (
     SetTimer,
     SpawnChild,
 )
-from remuda.launch.machine import Identity, Launcher
+from remuda.launch.launcher_machine import Identity, Launcher
 from remuda.launch.protocol import Checkpoint, Exited, Fence, Hello, Message, Progress, Ready, Running, Start, Stop
 
 

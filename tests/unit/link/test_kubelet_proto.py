@@ -13,7 +13,7 @@ import pytest
 from google.protobuf.message import DecodeError
 
 from remuda.link import kubelet_proto as proto
-from remuda.link.deviceplugin import (
+from remuda.link.device_plugin_port import (
     HEALTHY,
     UNHEALTHY,
     ContainerAllocation,

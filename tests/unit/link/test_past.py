@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remuda.api.errors import Refusal
-from remuda.core.failure.samples import WARM_UP, WINDOW, Sample
-from remuda.link.client import Connection, LinkClient
-from remuda.link.progress import MAX_PODS, Heartbeat, Past, ProgressBoard
-from remuda.link.server import MAX_WORD, LinkServer
-from remuda.link.stream import MAX_LINE, News, line_of, read_upward
+from remuda.core.health.step_samples import WARM_UP, WINDOW, Sample
+from remuda.link.progress_board import MAX_PODS, Heartbeat, Past, ProgressBoard
+from remuda.link.stream_client import Connection, LinkClient
+from remuda.link.stream_messages import MAX_LINE, News, line_of, read_upward
+from remuda.link.stream_server import MAX_WORD, LinkServer
 from remuda.runtime.link_endpoint import RelayBoard
-from remuda.sim.loop import run_virtual
+from remuda.sim.virtual_time_loop import run_virtual
 
 NODES, STEP_S = ("n1", "n2"), 0.5
 

@@ -1,1 +1,5 @@
-"""Devices as data: machine models and fault codes. Pure; the tables are JSON files of this package."""
+"""Devices as data and arithmetic: machine models, links, MIG geometry, fault codes, kernel log lines, counters.
+
+Nothing here knows of pods' owners or of what is done about a fault: meaning is given in `core.health`, remedies in
+`core.remedies`.
+"""

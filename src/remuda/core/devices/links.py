@@ -29,7 +29,7 @@ from itertools import combinations
 
 import msgspec
 
-from remuda.core.devices.machine import DeviceModel, MachineModel, NicModel, known_models, load_model
+from remuda.core.devices.machine_models import DeviceModel, MachineModel, NicModel, known_models, load_model
 
 SELF, PIX, PXB, PHB, NODE, SYS = "X", "PIX", "PXB", "PHB", "NODE", "SYS"
 PATH_SCORES = {PIX: 50, PXB: 40, PHB: 30, NODE: 20, SYS: 10}

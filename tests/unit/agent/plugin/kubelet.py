@@ -13,7 +13,7 @@ import grpc
 import pytest
 
 from remuda.link import kubelet_proto as proto
-from remuda.link.deviceplugin import (
+from remuda.link.device_plugin_port import (
     ContainerAllocation,
     ContainerDevices,
     PluginDevice,

@@ -9,23 +9,23 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from remuda.agent.backends.fake import FakeBackend
-from remuda.agent.desk import Desk
-from remuda.agent.grants import Grants, Place
+from remuda.agent.allocation.device_grants import Grants, Place
+from remuda.agent.allocation.mig_slicing import Slicer
+from remuda.agent.hardware.fake_backend import FakeBackend
 from remuda.agent.inventory import Inventory
-from remuda.agent.plugin.choice import linked_best
-from remuda.agent.plugin.resource import ResourcePlugin
-from remuda.agent.slicing import Slicer
-from remuda.api.core_v1 import Container, Pod, PodSpec, PodStatus, ResourceRequirements
+from remuda.agent.launchers.launcher_registry import Desk
+from remuda.agent.plugin.preferred_devices import linked_best
+from remuda.agent.plugin.resource_plugin import ResourcePlugin
+from remuda.api.kubernetes.core_v1 import Container, Pod, PodSpec, PodStatus, ResourceRequirements
 from remuda.api.meta import ObjectMeta
 from remuda.api.names import ANNOTATION_DEVICES, LABEL_GANG, RESOURCE_GPU
 from remuda.api.training import TrainingJob
-from remuda.apiserver.local import LocalCluster
-from remuda.apiserver.store import MemoryJournal, Store
 from remuda.core.devices.links import chooser_of
-from remuda.core.devices.machine import load_model
-from remuda.kube.informer import Informer
-from remuda.link.progress import ProgressBoard
+from remuda.core.devices.machine_models import load_model
+from remuda.embedded.apiserver.local_cluster import LocalCluster
+from remuda.embedded.apiserver.store import MemoryJournal, Store
+from remuda.kube.runtime.informer import Informer
+from remuda.link.progress_board import ProgressBoard
 
 NODE = "node-01"
 NOW = 1_700_000_000.0

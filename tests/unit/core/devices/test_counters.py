@@ -15,7 +15,7 @@ from remuda.core.devices.counters import (
     step,
     throttle_words,
 )
-from remuda.core.devices.faults import fault_table
+from remuda.core.devices.fault_codes import fault_table
 
 NOW = 1_700_000_000.0
 LIMITS = Limits(hold_s=30.0, window_s=3600.0, ecc_corrected=100, link_errors=10, pcie_replays=50)

@@ -18,7 +18,7 @@ from remuda.core.devices.links import (
     pair_score,
     path_class,
 )
-from remuda.core.devices.machine import MachineModel, known_models, load_model, parse_model
+from remuda.core.devices.machine_models import MachineModel, known_models, load_model, parse_model
 
 GIB = 1 << 30
 

@@ -1,0 +1,81 @@
+"""What each container of a pod wants of each resource, and which devices the scheduler chose for it. Pure.
+
+The scheduler writes one list of device ids per pod (`remuda.dev/devices`). The kubelet asks container by container, init
+containers first, and lets app containers reuse what those had. So the list is dealt out the same way: every init container
+takes from its beginning, app containers share it in order. An id belongs to the resource its row counts for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from remuda.agent.inventory import device_of
+from remuda.api.errors import Refusal
+from remuda.api.kubernetes.core_v1 import Container, Pod
+from remuda.api.names import ANNOTATION_DEVICES
+from remuda.api.quantity import whole
+
+ResourceOf = Callable[[str], str]  # device id -> the resource it counts for; "" when there is no such device
+
+_NUMBER = re.compile(r"(\d+)")
+
+
+class Want(msgspec.Struct, frozen=True):
+    """`device_choice` is empty when nobody chose, or chose another number."""
+
+    container: str
+    resource: str
+    size: int
+    chosen: tuple[str, ...] = ()
+
+
+def wants_of(pod: Pod, resource_of: ResourceOf) -> list[Want]:
+    """One entry per container and resource that names devices of this node, in the kubelet's order."""
+    listed = [d.strip() for d in pod.annotations.get(ANNOTATION_DEVICES, "").split(",") if d.strip()]
+    by_resource: dict[str, list[str]] = {}
+    for device in listed:
+        by_resource.setdefault(resource_of(device_of(device)), []).append(device)
+    found: list[Want] = []
+    for container in pod.spec.init_containers:
+        for resource, size in _amounts(container):
+            found.append(_want(container, resource, size, by_resource.get(resource, [])[:size]))
+    for container in pod.spec.containers:
+        for resource, size in _amounts(container):
+            left = by_resource.get(resource, [])
+            found.append(_want(container, resource, size, left[:size]))
+            by_resource[resource] = left[size:]
+    return found
+
+
+def chosen_for(pod: Pod, container: str, resource: str, resource_of: ResourceOf) -> tuple[str, ...]:
+    wants = wants_of(pod, resource_of)
+    return next((w.chosen for w in wants if (w.container, w.resource) == (container, resource)), ())
+
+
+def _want(container: Container, resource: str, size: int, chosen: list[str]) -> Want:
+    return Want(container.name, resource, size, tuple(chosen) if len(chosen) == size else ())
+
+
+def _amounts(container: Container) -> Iterable[tuple[str, int]]:
+    """Extended resources only: their names have a slash, their amounts are whole and requests equal limits."""
+    for resource, amount in {**container.resources.requests, **container.resources.limits}.items():
+        if "/" not in resource:
+            continue
+        try:
+            size = whole(amount)
+        except Refusal:
+            continue  # the API server lets no such amount through; a pod of another make is none of our business
+        if size > 0:
+            yield resource, size
+
+
+def in_order(ids: Iterable[str]) -> list[str]:
+    """Device ids by their numbers: gpu-2 before gpu-10. The kubelet hands sets over in any order."""
+    return sorted(ids, key=_by_number)
+
+
+def _by_number(name: str) -> list[tuple[int, str]]:
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in _NUMBER.split(name)]

@@ -1,0 +1,37 @@
+"""NVIDIA devices through NVML (nvidia-ml-py, module `pynvml`), in the driver process.
+
+Everything about looking, asking and what a hang means is `hardware_backend`'s; here is what only NVIDIA nodes have: the
+files a container needs. A slice is reached through two capability files whose numbers the kernel driver lists under /proc.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from remuda.agent.hardware.hardware_backend import HardwareBackend
+from remuda.api.names import RESOURCE_GPU
+
+CONTROL_FILES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
+CAPABILITY = "DeviceFileMinor:"
+
+
+class NvmlBackend(HardwareBackend):
+    make, source, resource = "nvml", "nvml", RESOURCE_GPU
+    reset_command = ("nvidia-smi", "--gpu-reset", "-i", "{places}")
+
+    def device_files(self, device: str) -> Sequence[str]:
+        number = self.census.number(device)
+        minor = self.census.ids.devices[number].minor
+        files = [f"/dev/nvidia{minor}", *CONTROL_FILES]
+        for piece in self.census.cut.get(number, []):
+            if self.census.slice(number, piece).id == device:
+                instance = f"proc/driver/nvidia/capabilities/gpu{minor}/mig/gi{piece['gi']}"
+                for access in (f"{instance}/access", f"{instance}/ci{piece['ci']}/access"):
+                    files.append(f"/dev/nvidia-caps/nvidia-cap{self._capability(access)}")
+        return tuple(files)
+
+    def _capability(self, access: str) -> int:
+        for line in (self._root / access).read_text(encoding="ascii").splitlines():
+            if line.startswith(CAPABILITY):
+                return int(line.removeprefix(CAPABILITY))
+        raise OSError(f"/{access} names no {CAPABILITY.rstrip(':')}")

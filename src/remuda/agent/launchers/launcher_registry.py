@@ -1,0 +1,332 @@
+"""The desk where launchers report: their records, the orders they get, and the clock that watches over both.
+
+A shell around pure parts: what happens (a message, a change of a job, the passing of time) goes through `launcher.receive` and
+`launcher.look`, then `barrier.plan`; what comes out is sent to the launcher, put on the progress board, or announced as a
+transition. Nothing here waits: every event is handled to the end within one turn of the event loop, so a record is never seen
+half changed.
+
+Cost: many agents of one process hear of every job. A desk without pods of that job spends one dictionary look-up on it; one
+that has some spends time on those only. A heartbeat touches its own record and the board, nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import TypeGuard
+
+import structlog
+
+from remuda.agent.launchers import barrier_orders, launcher_state
+from remuda.agent.launchers.checkpoint_dirs import CheckpointPlaces
+from remuda.agent.launchers.connections import Launchers
+from remuda.agent.launchers.launcher_state import Launcher
+from remuda.agent.launchers.log_tails import LogEnds
+from remuda.api.devices import LauncherReport
+from remuda.api.training import TrainingJob
+from remuda.kube.runtime.informer import Informer
+from remuda.launch.protocol import Exited, Fence, ToAgent
+from remuda.link.progress_board import ProgressBoard
+
+log = structlog.get_logger(__name__)
+
+TICK_S = 0.001  # shorter waits are below what clocks near 2e9 s resolve well
+
+
+class Desk:
+    def __init__(
+        self,
+        node: str,
+        checkpoint_root: str,
+        *,
+        jobs: Informer[TrainingJob],
+        board: ProgressBoard,
+        clock: Callable[[], float],
+        env_of: barrier_orders.EnvOf,
+        rejoin_s: float,
+        announce: Callable[[], None],
+    ) -> None:
+        """`announce` is called at every transition: `reports()` has changed."""
+        self.node = node
+        self.links = Launchers(node, self._hear, self._lose)
+        self.log_ends: LogEnds | None = None  # where the end of a log is that launchers cannot read themselves
+        self.sees_places = True  # False: checkpoint paths are inside containers, and only those can tell
+        self._checkpoint_root = checkpoint_root
+        self._jobs = jobs
+        self._last_heard: dict[tuple[str, str], TrainingJob] | None = None  # None: in touch
+        self._board = board
+        self._clock = clock
+        self._env_of = env_of
+        self._rejoin_s = rejoin_s
+        self._announce = announce
+        self._records: dict[str, Launcher] = {}
+        # Pods by gang, in the order they came: orders go out in it, and a simulated run must repeat exactly.
+        self._gangs: dict[tuple[str, str], dict[str, None]] = {}
+        self._inherited: dict[str, LauncherReport] = {}
+        self._inherited_until = 0.0
+        self._places = CheckpointPlaces(self._steer_all)
+        self._inbox: deque[tuple[str, ToAgent]] = deque()
+        self._to_steer: deque[str] = deque()
+        self._reading: set[asyncio.Task[None]] = set()
+        self._is_busy = False
+        self._is_open = False
+        self._is_fenced = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+
+    # --- life -----------------------------------------------------------------------------------------------------------
+
+    def open(self, inherited: Iterable[LauncherReport]) -> None:
+        """`inherited`: reports of the agent before this one, which hold until their launchers speak or time is up."""
+        self._is_open = True
+        self._inherited = {report.uid: report for report in inherited}
+        if self._inherited:
+            self._inherited_until = self._clock() + self._rejoin_s
+            self._wake_at(self._inherited_until)
+        self._jobs.subscribe(self._job_changed)
+
+    def leave(self) -> None:
+        """The node is stopped on purpose: every launcher's report says so, and nothing that ends now changes it."""
+        now = self._clock()
+        for known in list(self._records.values()):
+            new = launcher_state.stopped(known, now)
+            self._keep(new, transition=new is not known)
+        self.silence()
+
+    def silence(self) -> None:
+        """Nothing is said or heard any more."""
+        self._is_open = False
+        self.links.close_all()
+        for task in self._reading:
+            task.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    async def close(self) -> None:
+        self.silence()
+        await asyncio.gather(*self._reading, return_exceptions=True)
+        await self._places.close()
+
+    # --- who is here ----------------------------------------------------------------------------------------------------
+
+    def __contains__(self, uid: str) -> bool:
+        return uid in self._records
+
+    def get(self, uid: str) -> Launcher | None:
+        return self._records.get(uid)
+
+    def reports(self) -> list[LauncherReport]:
+        found = [known.report for known in self._records.values() if known.report is not None]
+        return sorted([*found, *self._inherited.values()], key=lambda report: (report.pod, report.uid))
+
+    def welcome(self, new: Launcher) -> None:
+        """A pod's launcher may speak from now on."""
+        earlier = self._inherited.pop(new.uid, None)
+        if earlier is not None:
+            new = launcher_state.inherit(new, earlier, self._clock())
+        self._records[new.uid] = new
+        if new.gang:
+            self._gangs.setdefault((new.namespace, new.gang), {})[new.uid] = None
+        self._look(new.uid)
+
+    def equip(self, uid: str, gpus: int) -> None:
+        """The pod has that many devices now: its containers are given theirs one after the other."""
+        known = self._records[uid]
+        if known.gpus != gpus:
+            self._keep(launcher_state.changed(known, gpus=gpus))
+
+    def is_connected(self, uid: str) -> bool:
+        known = self._records.get(uid)
+        return known is not None and known.connected
+
+    def forget(self, uid: str) -> None:
+        """The pod is gone, report and all."""
+        self.links.close(uid)
+        known = self._records.pop(uid, None)
+        earlier = self._inherited.pop(uid, None)
+        if known is not None:
+            gang = (known.namespace, known.gang)
+            members = self._gangs.get(gang, {})
+            members.pop(uid, None)
+            if not members:
+                self._gangs.pop(gang, None)
+        if earlier is not None or (known is not None and known.report is not None):
+            self._announce()
+
+    def exited(self, uid: str, code: int) -> None:
+        """The container ended, launcher and all."""
+        known = self._records.get(uid)
+        if known is None or not self._is_open:
+            return
+        self.links.hang_up(uid)
+        if known.gang or known.state:  # a plain pod has no launcher to miss
+            words = f"The container ended with code {code}."
+            self._keep(launcher_state.gone(known, code, words, self._clock()), transition=True)
+
+    def isolate(self, is_cut_off: bool) -> None:
+        """The informer of jobs is shared with nodes that can still hear; one that is cut off goes by what it heard last."""
+        if not is_cut_off:
+            self._last_heard = None
+            self._steer_all()
+            return
+        known = ((namespace, gang, self._jobs.get(gang, namespace)) for namespace, gang in self._gangs)
+        self._last_heard = {(namespace, gang): job for namespace, gang, job in known if job is not None}
+
+    def fence(self) -> None:
+        """Every child is killed and does not start again before a higher attempt comes. Nobody is started until `unfence`:
+        an open barrier may get through to us before our lease gets through to the manager."""
+        log.warning("fence", node=self.node, launchers=len(self._records))
+        self._is_fenced = True
+        now = self._clock()
+        for uid, known in list(self._records.items()):
+            if launcher_state.may_have_child(known):
+                self._keep(launcher_state.fence(known, now), transition=known.connected)
+                self.links.send(uid, Fence())
+
+    def unfence(self) -> None:
+        if self._is_fenced:
+            self._is_fenced = False
+            self._steer_all()
+
+    # --- what launchers and jobs bring ----------------------------------------------------------------------------------
+
+    def _hear(self, uid: str, message: ToAgent) -> None:
+        """A simulated launcher answers before the question is out of our mouth, so messages queue up behind one another."""
+        known = self._records.get(uid)
+        if self.log_ends is not None and known is not None and _lacks_tail(message) and self._wants_tail(known):
+            task = asyncio.get_running_loop().create_task(self._read_end(self.log_ends, known, message))
+            self._reading.add(task)
+            task.add_done_callback(self._reading.discard)
+            return
+        self._inbox.append((uid, message))
+        self._work(())
+
+    async def _read_end(self, log_ends: LogEnds, known: Launcher, message: Exited) -> None:
+        """The exit is heard once the end of the log is known: the rules about it are asked when it is heard. If the launcher
+        has gone on to another attempt meanwhile, it comes late like any other message."""
+        tail = await log_ends.read(known.pod, known.uid, known.namespace, known.container, message.attempt)
+        self._inbox.append((known.uid, message.replace(tail=tail)))
+        self._work(())
+
+    def _lose(self, uid: str) -> None:
+        known = self._records.get(uid)
+        if known is not None and self._is_open:
+            self._keep(launcher_state.disconnected(known, self._clock()))
+            self._look(uid)
+
+    def _job_changed(self, old: TrainingJob | None, new: TrainingJob | None) -> None:
+        job = new or old
+        if job is not None and self._last_heard is None:
+            uids = self._gangs.get((job.namespace, job.name))
+            if uids:
+                self._work(uids)
+
+    def _steer_all(self) -> None:
+        self._work(self._records)
+
+    def _work(self, uids: Iterable[str]) -> None:
+        """Steer `uids` and take in what is said, until it is quiet. Called from within itself, it only adds to the work."""
+        self._to_steer.extend(uids)
+        if self._is_busy:
+            return
+        self._is_busy = True
+        try:
+            while (self._to_steer or self._inbox) and self._is_open:
+                if self._to_steer:
+                    uid = self._to_steer.popleft()
+                    self._steer(uid)
+                    self._look(uid)
+                else:
+                    self._receive(*self._inbox.popleft())
+        finally:
+            self._is_busy = False
+
+    def _receive(self, uid: str, message: ToAgent) -> None:
+        known = self._records.get(uid)
+        if known is None:
+            return
+        if isinstance(message, Exited) and message.tail and not self._wants_tail(known):
+            message = message.replace(tail="")
+        update = launcher_state.receive(known, message, self._clock())
+        self._keep(update.launcher, update.transition)
+        if update.beat is not None:
+            self._board.report(update.beat)
+            if known.step is not None and not update.transition:
+                return  # by far the most frequent message changes nothing else
+        self._steer(uid)
+        self._look(uid)
+
+    def _steer(self, uid: str) -> None:
+        known = self._records.get(uid)
+        if known is None or not known.connected:
+            return
+        job = self._job_of(known)
+        directory, fault = "", None
+        if job is not None:
+            directory = barrier_orders.checkpoint_dir(job, self._checkpoint_root)
+            fault = self._places.fault(directory, job.status.attempt) if self.sees_places else ""
+        site = barrier_orders.Site(directory, fault, self._env_of, may_start=not self._is_fenced)
+        orders = barrier_orders.plan(job, known, site, self._clock())
+        self._keep(orders.launcher, orders.transition)
+        if orders.message is not None:
+            self.links.send(uid, orders.message)
+        if orders.check and job is not None:
+            self._places.look(directory, job.status.attempt)
+
+    def _wants_tail(self, known: Launcher) -> bool:
+        """The API holds the end of a log only for a job that has a rule about it: a gang that dies whole has many ends."""
+        job = self._job_of(known)
+        return job is not None and any(rule.log_pattern for rule in job.spec.failure.rules)
+
+    def _job_of(self, known: Launcher) -> TrainingJob | None:
+        if not known.gang:
+            return None
+        if self._last_heard is not None:
+            return self._last_heard.get((known.namespace, known.gang))
+        return self._jobs.get(known.gang, known.namespace)
+
+    def _keep(self, new: Launcher, transition: bool = False) -> None:
+        self._records[new.uid] = new
+        if transition:
+            self._announce()
+
+    # --- time -----------------------------------------------------------------------------------------------------------
+
+    def _look(self, uid: str) -> None:
+        """What time means for this launcher; sets the timer for the next look."""
+        known = self._records.get(uid)
+        if known is None or not self._is_open:
+            return
+        job = self._job_of(known)
+        failure = job.spec.failure if job is not None else None
+        update, again_at = launcher_state.look(known, failure, self._clock(), self._rejoin_s)
+        if update.transition:
+            self._keep(update.launcher, transition=True)
+        if again_at is not None:
+            self._wake_at(again_at)
+
+    def _wake_at(self, moment: float) -> None:
+        if self._timer is not None:
+            if self._timer_at <= moment:
+                return
+            self._timer.cancel()
+        self._timer_at = moment
+        delay = max(TICK_S, moment - self._clock())
+        self._timer = asyncio.get_running_loop().call_later(delay, self._time_passed)
+
+    def _time_passed(self) -> None:
+        self._timer = None
+        if self._inherited:
+            if self._clock() >= self._inherited_until:
+                self._inherited.clear()  # pods that the node does not have any more
+                self._announce()
+            else:
+                self._wake_at(self._inherited_until)
+        for uid in list(self._records):
+            self._look(uid)
+
+
+def _lacks_tail(message: ToAgent) -> TypeGuard[Exited]:
+    return isinstance(message, Exited) and message.code != 0 and not message.tail

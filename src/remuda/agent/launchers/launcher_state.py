@@ -1,0 +1,296 @@
+"""What the agent knows of one launcher, and how each message changes that. Pure: record and message in, record out.
+
+The launcher is the authority on its own state; this record follows it. Three things it adds:
+
+- *started*: the highest attempt it was told to start, or is known to have run, so that no start is said twice.
+- *told*: after a reconnect `hello` names the state and the message with the details (checkpoints, exit code) follows. The
+  report keeps its old words until then: "ready, no checkpoints" for an instant would restart a job from step 0.
+- *fenced*: no message of an attempt up to this one counts any more. It never covers less than the launcher itself will be
+  deaf to (`floor`), nor more: a launcher that was started anew has heard of no fence and answers what it is told.
+
+Attempts only grow within one connection; a message of an older attempt is late and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from remuda.api.devices import LauncherReport
+from remuda.api.meta import to_seconds, to_time
+from remuda.api.training import Failure
+from remuda.launch.protocol import (
+    EXITED,
+    MAX_TAIL,
+    MAX_TEXT,
+    PARKED,
+    READY,
+    RUNNING,
+    STOPPING,
+    Exited,
+    Heartbeat,
+    Hello,
+    Ready,
+    Running,
+    ToAgent,
+)
+from remuda.link.progress_board import Heartbeat as Beat
+
+GONE = "gone"
+NEVER_HEARD = ""
+
+StopOrder = tuple[int, int | None, str | None]  # attempt, rank, checkpoint directory
+
+
+class Launcher(msgspec.Struct, frozen=True):
+    """One allocation's launcher. `state` is the launcher's own word, or gone, or empty when it never spoke."""
+
+    pod: str
+    uid: str
+    namespace: str = ""
+    gang: str = ""
+    gpus: int = 0
+    simulated: bool = False
+    connected: bool = False
+    state: str = NEVER_HEARD
+    attempt: int = 0
+    since: float = 0.0  # of this state
+    told: bool = False
+    asked: StopOrder | None = None  # the stop sent on this connection, so that it is not sent on every event
+    checkpoint_asked: int = 0  # id of the checkpoint request sent on this connection
+    started: int = 0
+    floor: int = 0  # the highest attempt it had been told of when it connected
+    fenced: int = -1
+    lost_at: float | None = None  # when the connection ended
+    step: int | None = None  # newest of this attempt
+    step_at: float = 0.0  # when it was new
+    report: LauncherReport | None = None  # what the API says; changed by transitions only
+    container: str = ""  # where it runs
+
+
+class Update(msgspec.Struct, frozen=True):
+    launcher: Launcher
+    transition: bool = False
+    beat: Beat | None = None
+
+
+def changed(launcher: Launcher, **fields: Any) -> Launcher:
+    return msgspec.structs.replace(launcher, **fields)
+
+
+def shown(launcher: Launcher, at: float, **fields: Any) -> Launcher:
+    """The launcher with a fresh report of its state: a transition."""
+    report = LauncherReport(
+        pod=launcher.pod, uid=launcher.uid, state=launcher.state, attempt=launcher.attempt, time=to_time(at), **fields
+    )
+    return changed(launcher, report=report, told=True)
+
+
+def inherit(launcher: Launcher, report: LauncherReport, now: float) -> Launcher:
+    """A launcher as an earlier agent reported it: believed until it speaks, or stays silent for too long."""
+    return changed(
+        launcher,
+        state=report.state,
+        attempt=report.attempt,
+        since=to_seconds(report.time) if report.time is not None else now,
+        told=True,
+        lost_at=None if report.state == GONE else now,
+        report=report,
+    )
+
+
+# --- what the launcher says ---------------------------------------------------------------------------------------------
+
+
+def receive(launcher: Launcher, message: ToAgent, now: float) -> Update:
+    """The record after `message`; `transition` when the report changed, `beat` when there is progress to pass on."""
+    return _RECEIVE[type(message)](launcher, message, now)
+
+
+def _hello(launcher: Launcher, message: Hello, now: float) -> Update:
+    started = launcher.started
+    if message.state in (RUNNING, EXITED, STOPPING):
+        started = max(started, message.attempt)
+    elif message.state == READY:
+        started = min(started, message.attempt - 1)  # it says itself that a start it was sent never arrived
+    floor = max(message.floor, message.attempt)
+    fenced = min(launcher.fenced, floor)
+    here = changed(launcher, connected=True, lost_at=None, asked=None, checkpoint_asked=0, started=started)
+    here = changed(here, floor=floor, fenced=fenced)
+    if (message.state, message.attempt) == (launcher.state, launcher.attempt):
+        return Update(here)
+    here = changed(
+        here,
+        state=message.state,
+        attempt=message.attempt,
+        since=now,
+        step=None,
+        told=message.state not in (READY, EXITED),
+    )
+    if not here.told:
+        return Update(here)
+    words, planned = "", False
+    if message.state == PARKED and message.attempt < launcher.attempt:
+        words = f"LauncherRestarted: the launcher came back and knows nothing of attempt {launcher.attempt}."
+        planned = _was_planned(launcher)
+    return Update(shown(here, now, message=words, planned=planned), transition=True)
+
+
+def _ready(launcher: Launcher, message: Ready, now: float) -> Update:
+    if _is_late(launcher, message.attempt, RUNNING, EXITED):
+        return Update(launcher)
+    steps = list(message.checkpoints)
+    old = launcher.report
+    if (
+        (launcher.state, launcher.attempt, launcher.told) == (READY, message.attempt, True)
+        and old is not None
+        and (old.state, old.checkpoints) == (READY, steps)
+    ):
+        return Update(launcher)
+    new = changed(launcher, state=READY, attempt=message.attempt, since=now, step=None)
+    return Update(shown(new, now, checkpoints=steps), transition=True)
+
+
+def _running(launcher: Launcher, message: Running, now: float) -> Update:
+    if _is_late(launcher, message.attempt, EXITED):
+        return Update(launcher)
+    started = max(launcher.started, message.attempt)
+    if (launcher.state, launcher.attempt, launcher.told) == (RUNNING, message.attempt, True):
+        return Update(changed(launcher, started=started))
+    at = _past(message.time, now)
+    new = changed(launcher, state=RUNNING, attempt=message.attempt, since=at, started=started, step=None)
+    return Update(shown(new, at), transition=True)
+
+
+def _exited(launcher: Launcher, message: Exited, now: float) -> Update:
+    if _is_late(launcher, message.attempt):
+        return Update(launcher)
+    if (launcher.state, launcher.attempt, launcher.told) == (EXITED, message.attempt, True):
+        return Update(launcher)
+    at = _past(message.time, now)
+    started = max(launcher.started, message.attempt)
+    new = changed(launcher, state=EXITED, attempt=message.attempt, since=at, started=started)
+    words = {"message": message.message[:MAX_TEXT], "tail": message.tail[-MAX_TAIL:]}
+    return Update(shown(new, at, code=message.code, **words), transition=True)
+
+
+def _heartbeat(launcher: Launcher, message: Heartbeat, now: float) -> Update:
+    if launcher.state != RUNNING or message.attempt != launcher.attempt:
+        return Update(launcher)
+    new = launcher
+    if message.step != launcher.step:
+        new = changed(launcher, step=message.step, step_at=now)
+    beat = Beat(
+        namespace=launcher.namespace,
+        gang=launcher.gang,
+        pod=launcher.pod,
+        uid=launcher.uid,
+        attempt=message.attempt,
+        step=message.step,
+        step_seconds=message.step_time,
+        self_seconds=message.self_time,
+        checkpoint=message.checkpoint,
+        checkpoint_seconds=message.checkpoint_time,
+        time=_past(message.time, now),
+        total_steps=message.total_steps,
+    )
+    if new is not launcher and new.report is not None and new.report.hung_since is not None:
+        return Update(shown(new, now), transition=True, beat=beat)
+    return Update(new, beat=beat)
+
+
+_RECEIVE: dict[type[Any], Callable[[Launcher, Any, float], Update]] = {
+    Hello: _hello,
+    Ready: _ready,
+    Running: _running,
+    Exited: _exited,
+    Heartbeat: _heartbeat,
+}
+
+
+def _is_late(launcher: Launcher, attempt: int, *later_states: str) -> bool:
+    """Of an older attempt, of a fenced one, or overtaken by a state that comes later in the same attempt."""
+    return (
+        attempt < launcher.attempt
+        or attempt <= launcher.fenced
+        or (attempt == launcher.attempt and launcher.state in later_states)
+    )
+
+
+def _past(moment: float, now: float) -> float:
+    """The launcher's own time when it is believable: a clock ahead of ours would make later news look old."""
+    return moment if 0 < moment <= now else now
+
+
+# --- what happens to it -------------------------------------------------------------------------------------------------
+
+
+def disconnected(launcher: Launcher, now: float) -> Launcher:
+    return changed(launcher, connected=False, lost_at=now, asked=None)
+
+
+def gone(launcher: Launcher, code: int | None, message: str, now: float) -> Launcher:
+    new = changed(launcher, connected=False, state=GONE, since=now, lost_at=None, asked=None, step=None)
+    return shown(new, now, code=code, message=message, planned=_was_planned(launcher))
+
+
+def stopped(launcher: Launcher, now: float) -> Launcher:
+    """Its node is stopped on purpose, and it with it. Said before it happens, and kept until it is back at the barrier: whoever
+    finds it gone knows that nothing broke. What it had ended with before stays said."""
+    report = launcher.report
+    if report is None or launcher.state in (NEVER_HEARD, GONE):
+        return launcher
+    if launcher.state == EXITED:
+        return changed(launcher, report=msgspec.structs.replace(report, planned=True))
+    new = changed(launcher, connected=False, state=GONE, since=now, lost_at=None, asked=None, step=None)
+    return shown(new, now, message="NodeStopped: the node was stopped on purpose.", planned=True)
+
+
+def _was_planned(launcher: Launcher) -> bool:
+    return launcher.report is not None and launcher.report.planned
+
+
+def may_have_child(launcher: Launcher) -> bool:
+    """It runs one, is about to, or may not have ended an older one yet. Parked, ready and exited launchers have none."""
+    if launcher.state == READY:
+        return launcher.started >= launcher.attempt
+    return launcher.state in (RUNNING, STOPPING)
+
+
+def fence(launcher: Launcher, now: float) -> Launcher:
+    """The launcher as it is once the fence arrives: parked, deaf to every attempt it may have been told of."""
+    highest = max(launcher.attempt, launcher.floor, launcher.asked[0] if launcher.asked else 0)
+    deaf = changed(launcher, fenced=max(launcher.fenced, highest))
+    if not launcher.connected:
+        return deaf  # it is told when it comes back, and until then it is what it was
+    new = changed(deaf, state=PARKED, attempt=highest, since=now, step=None)
+    return shown(new, now, message="Fenced: the node could not reach the API for too long.")
+
+
+def look(launcher: Launcher, failure: Failure | None, now: float, rejoin_s: float) -> tuple[Update, float | None]:
+    """What the passing of time alone means for the launcher, and when to look again (None = not before it speaks)."""
+    if launcher.lost_at is not None and launcher.state not in (NEVER_HEARD, GONE):
+        if now >= launcher.lost_at + rejoin_s:
+            words = f"LauncherSilent: the launcher has not been heard for {rejoin_s:g} s."
+            return Update(gone(launcher, None, words, now), transition=True), None
+        return Update(launcher), launcher.lost_at + rejoin_s
+    if launcher.state in (READY, EXITED) and not launcher.told:
+        if now >= launcher.since + rejoin_s:
+            return Update(shown(launcher, launcher.since), transition=True), None
+        return Update(launcher), launcher.since + rejoin_s
+    return _hang(launcher, failure, now)
+
+
+def _hang(launcher: Launcher, failure: Failure | None, now: float) -> tuple[Update, float | None]:
+    report = launcher.report
+    if failure is None or failure.hang_after_seconds <= 0 or launcher.state != RUNNING or report is None:
+        return Update(launcher), None
+    if report.hung_since is not None:
+        return Update(launcher), None  # until a new step comes
+    quiet_since = launcher.step_at if launcher.step is not None else launcher.since + failure.start_deadline_seconds
+    if now < quiet_since + failure.hang_after_seconds:
+        return Update(launcher), quiet_since + failure.hang_after_seconds
+    hung = msgspec.structs.replace(report, hung_since=to_time(quiet_since), time=to_time(now))
+    return Update(changed(launcher, report=hung), transition=True), None

@@ -1,0 +1,115 @@
+"""The end of what a rank wrote, from the log file that the kubelet's runtime keeps of its container.
+
+On a kubelet a container's output is a pipe into the runtime, so the launcher cannot read it back as it does where its log is a
+file. The runtime writes what comes out of the pipe to `<root>/<namespace>_<pod>_<uid>/<container>/<restarts>.log`, in the form of
+the CRI: time, stream, P or F (part of a line, or its end), text. Read there, and nothing about the rank's process is touched:
+no pipe of ours that it could block on or die of.
+
+The runtime empties its pipes at its own pace. So the exit of a rank whose end is asked for is held back for SETTLE_S, always the
+same time, lest one rank of a gang be heard long before another; longer only while nothing of its attempt is in the file. Never
+an error: what cannot be read is "".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+from remuda.api.kubernetes.core_v1 import Pod
+from remuda.core.training.kubelet_pods import LAUNCHER_FILE
+from remuda.launch.protocol import MAX_TAIL
+
+SETTLE_S = 0.25
+LOOKS = 4  # while nothing of the attempt is there
+WINDOW_BYTES = 256 * 1024  # of the file: short lines are mostly time and stream
+
+_LINE = re.compile(rb"\d{4}-\d\d-\d\dT\S+ (?:stdout|stderr) ([PF])\S* (.*)", re.DOTALL)
+_MARKER = re.compile(r"--- remuda attempt=(\d+) rank=\S+ host=\S+ time=[\d.]+ ---\n")
+_CURRENT = re.compile(r"(\d+)\.log")
+
+
+class LogEnds(Protocol):
+    async def read(self, pod: str, uid: str, namespace: str, container: str, attempt: int) -> str:
+        """The end of what that attempt wrote; "" when nobody knows."""
+        ...
+
+
+class PodLogEnds:
+    """`root`: the kubelet's podLogsDir."""
+
+    def __init__(self, root: str) -> None:
+        self._root = Path(root)
+
+    async def read(self, pod: str, uid: str, namespace: str, container: str, attempt: int) -> str:
+        directory = self._root / f"{namespace}_{pod}_{uid}" / container
+        if not container or not directory.is_dir():
+            return ""
+        for _ in range(LOOKS):
+            await asyncio.sleep(SETTLE_S)
+            found = end_of(await asyncio.to_thread(read_window, directory), attempt)
+            if found is not None:
+                return found
+        return ""
+
+
+def launched_container(pod: Pod) -> str:
+    """The container that runs the launcher."""
+    containers = pod.spec.containers
+    found = (c.name for c in containers if LAUNCHER_FILE in " ".join(c.command))
+    return next(found, containers[0].name if containers else "")
+
+
+def end_of(window: bytes, attempt: int) -> str | None:
+    """What the attempt wrote last, from the end of a file. None: nothing of it is there, only what others wrote before."""
+    text = "".join(_texts(window))
+    markers = list(_MARKER.finditer(text))  # the launcher writes one before each start
+    if not markers:
+        return text[-MAX_TAIL:]  # it began further up
+    last = markers[-1]
+    return text[last.end() :][-MAX_TAIL:] if int(last[1]) == attempt else None
+
+
+def _texts(window: bytes) -> Iterator[str]:
+    for line in window.split(b"\n"):
+        found = _LINE.fullmatch(line)
+        if found is not None:  # not so the first, which may have lost its beginning
+            yield found[2].decode("utf-8", "replace") + ("\n" if found[1] == b"F" else "")
+
+
+def read_window(directory: Path) -> bytes:
+    """The last WINDOW_BYTES of a container's newest log; when that was begun anew a moment ago, of the one before it, too."""
+    try:
+        names = os.listdir(directory)
+    except OSError:
+        return b""
+    runs = [int(found[1]) for name in names if (found := _CURRENT.fullmatch(name))]
+    if not runs:
+        return b""
+    current = f"{max(runs)}.log"
+    window = _read_end(directory / current, WINDOW_BYTES)
+    if len(window) < WINDOW_BYTES:
+        rotated = sorted(
+            n for n in names if n.startswith(f"{current}.") and n[len(current) + 1 :].replace("-", "").isdigit()
+        )
+        if rotated:
+            window = _read_end(directory / rotated[-1], WINDOW_BYTES - len(window)) + window
+    return window
+
+
+def _read_end(path: Path, size: int) -> bytes:
+    """No link is followed: where logs are links (docker), what they point at is not ours to read."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(fd, "rb", buffering=0) as file:
+            found = os.fstat(fd)
+            if not stat.S_ISREG(found.st_mode):
+                return b""
+            file.seek(max(0, found.st_size - size))
+            return file.read(size)
+    except OSError:
+        return b""

@@ -1,0 +1,136 @@
+"""Which devices to prefer when the kubelet asks. Pure; never fails.
+
+GetPreferredAllocation carries ids and a size, no pod. Whom it is for is guessed from the pods bound to the node: the oldest one
+that wants so many of this resource, has not got them yet, and whose devices, as the scheduler chose them, can be had. The
+scheduler keeps at most one such pod of a shape per node in flight, so the guess is right unless something went wrong already.
+Without a match the best-linked set wins, leaving alone what was chosen for others if that is possible.
+
+The kubelet fails the pod when the answer is an error, so there is always an answer: `size` of the available ids that include
+the mandatory ones, whatever became of pods, model and annotations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import msgspec
+
+from remuda.agent.allocation.device_choice import ResourceOf, Want, in_order, wants_of
+from remuda.agent.inventory import Inventory, device_of
+from remuda.api.errors import Refusal
+from remuda.api.kubernetes.core_v1 import Pod
+from remuda.api.meta import to_seconds
+from remuda.core.devices.links import Chooser, chooser_named
+
+BestSet = Callable[[Sequence[str], int, Sequence[str]], Sequence[str]]  # free devices, how many, those that must be in
+
+
+class Ask(msgspec.Struct, frozen=True):
+    resource: str
+    available: tuple[str, ...]
+    must: tuple[str, ...]
+    size: int
+
+
+class Choice(msgspec.Struct, frozen=True):
+    devices: tuple[str, ...]
+    pod: str = ""  # namespace/name of the pod it is thought to be for
+
+
+def choose(
+    ask: Ask, pods: Iterable[Pod], has: Callable[[str, str], bool], resource_of: ResourceOf, best: BestSet
+) -> Choice:
+    """`has`: whether the pod (uid) already holds the devices of its container (name)."""
+    try:
+        waiting = [
+            (pod, want)
+            for pod in sorted(filter(_is_waiting, pods), key=_age)
+            for want in wants_of(pod, resource_of)
+            if want.resource == ask.resource and want.chosen and not has(pod.uid, want.container)
+        ]
+    except Exception:  # somebody's odd pod must not fail another's start
+        waiting = []
+    for pod, want in waiting:
+        ids = _matching(ask, want)
+        if ids is not None:
+            return Choice(ids, f"{pod.namespace}/{pod.name}")
+    others = {device_of(device) for _, want in waiting for device in want.chosen}
+    return Choice(_best(ask, others, best))
+
+
+def best_for(model: str, inventory: Inventory) -> BestSet:
+    """By the machine's model, if it is known."""
+    try:
+        return linked_best(chooser_named(model), inventory)
+    except Refusal:
+        return lowest
+
+
+def linked_best(chooser: Chooser, inventory: Inventory) -> BestSet:
+    """The best-linked set by the machine's model. Raises for what the model does not have: slices, a ninth device of eight."""
+
+    def best(free: Sequence[str], size: int, must: Sequence[str]) -> Sequence[str]:
+        index = {row.id: row.index for row in inventory.rows.values() if not row.parent}
+        mask = chooser.best(_mask(index, free), size, _mask(index, must)).mask
+        return [device for device in free if mask >> index[device] & 1]
+
+    return best
+
+
+def lowest(free: Sequence[str], size: int, must: Sequence[str]) -> Sequence[str]:
+    """For a machine whose links nobody knows."""
+    return [*must, *(device for device in in_order(free) if device not in must)][:size]
+
+
+def _mask(index: Mapping[str, int], devices: Iterable[str]) -> int:
+    return sum(1 << index[device] for device in set(devices))
+
+
+def _is_waiting(pod: Pod) -> bool:
+    return pod.is_live and pod.metadata.deletion_timestamp is None
+
+
+def _age(pod: Pod) -> tuple[float, str, str]:
+    created = pod.metadata.creation_timestamp
+    return (to_seconds(created) if created is not None else 0.0, pod.namespace, pod.name)
+
+
+def _matching(ask: Ask, want: Want) -> tuple[str, ...] | None:
+    """The ids that stand for the chosen devices, when all of them can be had. A shared device offers any free share."""
+    if want.size != ask.size:
+        return None
+    free = in_order(ask.available)
+    taken = in_order(ask.must)
+    open_devices = list(want.chosen)
+    for plugin_id in taken:
+        if device_of(plugin_id) not in open_devices:
+            return None
+        open_devices.remove(device_of(plugin_id))
+    for device in open_devices:
+        found = next((i for i in free if device in (i, device_of(i)) and i not in taken), None)
+        if found is None:
+            return None
+        taken.append(found)
+    return tuple(in_order(taken))
+
+
+def _best(ask: Ask, others: set[str], best: BestSet) -> tuple[str, ...]:
+    must = list(dict.fromkeys(ask.must))
+    free = [i for i in in_order(dict.fromkeys(ask.available)) if i not in must]
+    spared = [i for i in free if device_of(i) not in others]
+    if len(must) + len(spared) >= ask.size:
+        free = spared
+    if all(device_of(i) == i for i in (*must, *free)):
+        try:
+            found = tuple(best([*must, *free], ask.size, must))
+        except Exception:  # row 18: a table that cannot answer is no reason to fail a pod
+            found = ()
+        if len(set(found)) == ask.size and set(must) <= set(found) <= {*must, *free}:
+            return tuple(in_order(found))
+    while free and len(must) < ask.size:
+        # Shares of the least shared device first. Whole devices have one each, so they go by number.
+        left = {device: sum(device_of(i) == device for i in free) for device in map(device_of, free)}
+        taken = {device_of(i) for i in must}
+        must.append(min(free, key=lambda i: (device_of(i) in taken, -left[device_of(i)])))
+        free.remove(must[-1])
+    return tuple(in_order(must[: max(ask.size, len(ask.must))]))

@@ -1,0 +1,211 @@
+"""What a TrainingJob may ask for beyond its pods: rules, order of roles, success, deadlines. Raises a Refusal with the field.
+
+Contradictions are refused, not resolved: a rule that can never match, a role that waits for itself, a success nobody can have.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from remuda.api.errors import Refusal
+from remuda.api.patterns import BadPattern, compile_pattern
+from remuda.api.training import Checkpoint, Failure, FailureRule, Role, RuleAction, SuccessPolicy, TrainingJobSpec
+from remuda.api.validation.numbers import in_range
+
+MAX_RULES = 64
+MAX_STEPS = 2**53
+MAX_SECONDS = 10 * 365 * 86_400.0
+AFTER = ("Running", "Succeeded")
+SIGNALS = ("HUP", "INT", "QUIT", "USR1", "USR2", "ALRM", "TERM", "CONT", "WINCH")  # a process can answer these
+
+
+def check_policies(spec: TrainingJobSpec) -> None:
+    _order(spec.roles)
+    _success(spec.success, spec.roles)
+    in_range(spec.active_deadline_seconds, 0, MAX_SECONDS, "InvalidSeconds", "spec.activeDeadlineSeconds")
+    if spec.ttl_seconds_after_finished is not None:
+        in_range(spec.ttl_seconds_after_finished, 0, MAX_SECONDS, "InvalidSeconds", "spec.ttlSecondsAfterFinished")
+    in_range(spec.total_steps, 0, MAX_STEPS, "InvalidSteps", "spec.totalSteps")
+    _failure(spec.failure)
+    _signal(spec.checkpoint)
+
+
+# --- roles ------------------------------------------------------------------------------------------------------------
+
+
+def _order(roles: Sequence[Role]) -> None:
+    names = {role.name for role in roles}
+    for index, role in enumerate(roles):
+        path = f"spec.roles[{index}]"
+        if not 0 <= role.min_replicas <= role.replicas:
+            raise Refusal(
+                "InvalidReplicas",
+                f"Role `{role.name}` has {role.replicas} replicas and at least {role.min_replicas} of them.",
+                f"Set minReplicas to at most {role.replicas}, or to 0 for all of them.",
+                f"{path}.minReplicas",
+            )
+        for at, after in enumerate(role.after):
+            where = f"{path}.after[{at}]"
+            if after.role not in names:
+                raise Refusal(
+                    "UnknownRole",
+                    f"Role `{role.name}` comes after `{after.role}`, which is no role of the job.",
+                    f"Name one of {', '.join(sorted(names))}.",
+                    f"{where}.role",
+                )
+            if after.is_ not in AFTER:
+                raise Refusal(
+                    "InvalidAfter",
+                    f"`{after.is_}` is nothing a role can be waited for to be.",
+                    "Write Running or Succeeded.",
+                    f"{where}.is",
+                )
+    circle = _circle(roles)
+    if circle:
+        raise Refusal(
+            "RolesInACircle",
+            f"Roles wait for each other: {' after '.join(circle)}.",
+            "Take one `after` out.",
+            "spec.roles",
+        )
+
+
+def _circle(roles: Sequence[Role]) -> list[str]:
+    waits = {role.name: [after.role for after in role.after] for role in roles}
+    done: set[str] = set()
+    for start in waits:
+        path: list[str] = []
+        found = _walk(start, waits, path, done)
+        if found:
+            return found
+    return []
+
+
+def _walk(name: str, waits: dict[str, list[str]], path: list[str], done: set[str]) -> list[str]:
+    if name in path:
+        return [*path[path.index(name) :], name]
+    if name in done:
+        return []
+    path.append(name)
+    for other in waits.get(name, []):
+        found = _walk(other, waits, path, done)
+        if found:
+            return found
+    path.pop()
+    done.add(name)
+    return []
+
+
+def _success(policy: SuccessPolicy, roles: Sequence[Role]) -> None:
+    names = [role.name for role in roles]
+    if policy.role and policy.role not in names:
+        raise Refusal(
+            "UnknownRole",
+            f"The job succeeds with role `{policy.role}`, which it does not have.",
+            f"Name one of {', '.join(sorted(names))}.",
+            "spec.success.role",
+        )
+    size = sum(role.replicas for role in roles if policy.role in ("", role.name))
+    for rank in policy.ranks:
+        if not 0 <= rank < size:
+            raise Refusal(
+                "UnknownRank",
+                f"The job succeeds with rank {rank}{f' of role {policy.role}' if policy.role else ''}, but there are {size}.",
+                f"Name ranks from 0 to {size - 1}.",
+                "spec.success.ranks",
+            )
+
+
+# --- failure ----------------------------------------------------------------------------------------------------------
+
+
+def _failure(failure: Failure) -> None:
+    in_range(failure.same_step_limit, 0, 1000, "InvalidLimit", "spec.failure.sameStepLimit")
+    in_range(failure.backoff_max_seconds, 1, 300, "InvalidSeconds", "spec.failure.backoffMaxSeconds")
+    if failure.hang_after_steps:
+        in_range(failure.hang_after_steps, 2, 100_000, "InvalidFactor", "spec.failure.hangAfterSteps")
+    if failure.straggler.factor and not (math.isfinite(failure.straggler.factor) and failure.straggler.factor > 1):
+        raise Refusal(
+            "InvalidFactor",
+            f"spec.failure.straggler.factor is {failure.straggler.factor:g}; who is as fast as the others is not slow.",
+            "Give a number above 1, or 0 to switch it off.",
+            "spec.failure.straggler.factor",
+        )
+    if len(failure.rules) > MAX_RULES:
+        raise Refusal(
+            "TooManyRules",
+            f"The job has {len(failure.rules)} failure rules.",
+            f"Give at most {MAX_RULES}.",
+            "spec.failure.rules",
+        )
+    names: set[str] = set()
+    for index, rule in enumerate(failure.rules):
+        _rule(rule, f"spec.failure.rules[{index}]")
+        if rule.name and rule.name in names:
+            raise Refusal(
+                "RuleNamedTwice",
+                f"Two rules are named `{rule.name}`; the job's reason would not tell which.",
+                "Give each rule a name of its own.",
+                f"spec.failure.rules[{index}].name",
+            )
+        names.add(rule.name)
+
+
+def _rule(rule: FailureRule, path: str) -> None:
+    what = f"Rule `{rule.name}`" if rule.name else f"The rule {path}"
+    if not (rule.exit_codes or rule.log_pattern or rule.faults):
+        raise Refusal(
+            "EmptyRule",
+            f"{what} names nothing, so it would match every failure.",
+            "Give it exitCodes, logPattern or faults.",
+            path,
+        )
+    for code in rule.exit_codes:
+        if code == 0:
+            raise Refusal(
+                "NotAFailure",
+                f"{what} is about exit code 0, and that is success.",
+                "Take 0 out of exitCodes.",
+                f"{path}.exitCodes",
+            )
+        in_range(code, 1, 255, "InvalidExitCode", f"{path}.exitCodes")
+    if rule.exit_codes and rule.faults and not {"ProcessExited", "LossNotFinite"} & set(rule.faults):
+        raise Refusal(
+            "ContradictoryRule",
+            f"{what} asks for an exit code and for a fault that is no exit: nothing can be both.",
+            "Make two rules of it.",
+            path,
+        )
+    if any(not name.strip() for name in rule.faults):
+        raise Refusal(
+            "EmptyRule", f"{what} names an empty fault.", "Name a reason or class, say Xid79.", f"{path}.faults"
+        )
+    if rule.action is RuleAction.IGNORE and rule.charge is not None:
+        raise Refusal(
+            "ContradictoryRule",
+            f"{what} ignores failures, which charges nobody, and charges {rule.charge}.",
+            f"Use action: {RuleAction.RESTART_IN_PLACE} with charge, or take charge out.",
+            f"{path}.charge",
+        )
+    if rule.log_pattern:
+        try:
+            compile_pattern(rule.log_pattern)
+        except BadPattern as bad:
+            raise Refusal(
+                "InvalidPattern",
+                f"{what}: the pattern `{rule.log_pattern[:80]}` {bad}.",
+                "Use literals, . [] \\d \\w \\s ^ $ \\b * + ? {n,m} | ( ) and (?i) in front.",
+                f"{path}.logPattern",
+            ) from None
+
+
+def _signal(checkpoint: Checkpoint) -> None:
+    name = checkpoint.signal.removeprefix("SIG")
+    if checkpoint.signal and name not in SIGNALS:
+        raise Refusal(
+            "InvalidSignal",
+            f"`{checkpoint.signal}` is no signal that can ask a process for a checkpoint.",
+            "Name one such as SIGUSR1 or SIGUSR2, or leave it empty to send none.",
+            "spec.checkpoint.signal",
+        )

@@ -1,1 +1,0 @@
-"""What HTTP clients say and hear: paths, queries, bodies, errors. Turns text into values; decides nothing."""

@@ -1,0 +1,208 @@
+"""The informers that the manager's controllers share, and the joins over them that more than one controller needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+
+from remuda.api.conditions import find_condition
+from remuda.api.devices import LauncherReport, NodeDevices
+from remuda.api.errors import NotFound
+from remuda.api.incidents import Incident
+from remuda.api.kubernetes.core_v1 import NODE_LEASE_NAMESPACE, Lease, Node, Pod
+from remuda.api.meta import to_time
+from remuda.api.names import LABEL_GANG
+from remuda.api.remedies import RemedyPolicy
+from remuda.api.rollouts import NodeRollout
+from remuda.api.training import TrainingJob
+from remuda.core.foreign.gangs import gang_of
+from remuda.core.foreign.rejections import is_rejection, owner_key
+from remuda.core.health.lease_age import LeaseSights
+from remuda.core.health.step_samples import GangSlow
+from remuda.core.incidents.names import is_workload_key
+from remuda.core.remedies.policies import in_force
+from remuda.core.state.reservations import Reservation
+from remuda.core.state.snapshot import Snapshot, build_snapshot
+from remuda.core.training.lent_spares import is_preemptible, reservations_of
+from remuda.kube.cluster import Cluster
+from remuda.kube.runtime.informer import Informer
+from remuda.link.progress_board import Heartbeat
+
+
+class ClusterView:
+    """What the manager sees: one informer per kind, synced before any controller starts."""
+
+    def __init__(
+        self, cluster: Cluster, *, jitter: Callable[[], float], clock: Callable[[], float] | None = None
+    ) -> None:
+        """`clock`: says when renewals of leases are seen; without it the holders' clocks are believed."""
+        self._cluster = cluster
+        self._clock = clock
+        self._sights = LeaseSights()
+        self._asked: dict[str, Lease] = {}  # by node: leases as the API itself gave them
+        self.jobs = Informer(cluster, TrainingJob, jitter=jitter)
+        self.pods = Informer(cluster, Pod, jitter=jitter)
+        self.nodes = Informer(cluster, Node, jitter=jitter)
+        self.devices = Informer(cluster, NodeDevices, jitter=jitter)
+        self.leases = Informer(cluster, Lease, namespace=NODE_LEASE_NAMESPACE, jitter=jitter)
+        self.policies = Informer(cluster, RemedyPolicy, jitter=jitter)
+        self.incidents = Informer(cluster, Incident, jitter=jitter)
+        self.rollouts = Informer(cluster, NodeRollout, jitter=jitter)
+        self.pods.add_index("gang", lambda p: [gang_key(p)] if LABEL_GANG in p.labels else [])
+        self.pods.add_index("node", lambda p: [p.spec.node_name] if p.spec.node_name else [])
+        self.pods.add_index("foreign-gang", lambda p: [gang] if (gang := gang_of(p)) else [])
+        self.pods.add_index("rejected", lambda p: [owner_key(p)] if is_rejection(p) else [])
+        self.incidents.add_index("node", lambda i: [i.spec.subject.node] if i.spec.subject.node else [])
+        self.incidents.add_index("gang", incident_gangs)
+        self.incidents.add_index("open-node", lambda i: [i.spec.subject.node] if i.is_open else [])
+        self.incidents.add_index("domain", lambda i: ["*"] if i.spec.subject.domain else [])
+        self.pods.add_index("would-borrow", lambda p: ["*"] if waits_preemptible(p) else [])
+        self.jobs.add_index("lender", lambda j: ["*"] if j.spec.lend_spares and not j.is_finished else [])
+        self.jobs.add_index("loans", lambda j: ["*"] if j.status.loans else [])
+        self.jobs.add_index("borrower", lambda j: {b.uid for loan in j.status.loans for b in loan.borrowers})
+        self.jobs.add_index("seat-node", lambda j: {s.node for r in j.status.recoveries for s in r.seats})
+        # Launcher reports by pod uid, kept as the agents write them: a look costs its own gang, not the cluster.
+        self.reports: dict[str, LauncherReport] = {}
+        self.penalties: dict[
+            str, int
+        ] = {}  # by node: what speaks against placing there, as the failure controller says
+        self.slow_gangs: dict[tuple[str, str], GangSlow] = {}  # by job: the straggler watch's word; none = not known
+        self.held: dict[str, tuple[str, ...]] = {}  # devices by pod uid, as its node says it
+        self._in_force: dict[str, RemedyPolicy] = {}  # by name: what is acted on
+        self.devices.subscribe(self._index_reports)
+        self.policies.subscribe(self._judge_policy)
+        self.leases.subscribe(self._see_lease)
+
+    @property
+    def informers(self) -> tuple[Informer[Any], ...]:
+        return (
+            self.jobs,
+            self.pods,
+            self.nodes,
+            self.devices,
+            self.leases,
+            self.policies,
+            self.incidents,
+            self.rollouts,
+        )
+
+    @property
+    def policies_in_force(self) -> list[RemedyPolicy]:
+        return list(self._in_force.values())
+
+    def policy_in_force(self, name: str) -> RemedyPolicy | None:
+        return self._in_force.get(name)
+
+    def _judge_policy(self, old: RemedyPolicy | None, new: RemedyPolicy | None) -> None:
+        if new is not None:
+            self._in_force[new.name] = in_force(new)
+        elif old is not None:
+            self._in_force.pop(old.name, None)
+
+    def _index_reports(self, old: NodeDevices | None, new: NodeDevices | None) -> None:
+        if old is not None:
+            for report in old.observed.launchers:
+                self.reports.pop(report.uid, None)
+            for holding in old.observed.holdings:
+                self.held.pop(holding.uid, None)
+        if new is not None:
+            for report in new.observed.launchers:
+                self.reports[report.uid] = report
+            for holding in new.observed.holdings:
+                self.held[holding.uid] = (*self.held.get(holding.uid, ()), *holding.devices)
+
+    def has_beat(self, node: str, beat: Heartbeat) -> bool:
+        """Whether the pod of a heartbeat is on that node, and of that gang."""
+        gang = f"{beat.namespace}/{beat.gang}"
+        return any(p.uid == beat.uid and gang_key(p) == gang for p in self.pods.by_index("node", node))
+
+    def is_dead(self, node: str, now: float) -> bool:
+        """Its lease ran out: by then its agent has fenced itself, so its ranks may be handed on."""
+        return node in self.dead_nodes(now, only=node)
+
+    def dead_nodes(self, now: float, only: str = "") -> frozenset[str]:
+        nodes = [only] if only else [lease.name for lease in self.leases.items()]
+        expiries = ((node, self.lease_expiry(node)) for node in nodes)
+        return frozenset(node for node, expiry in expiries if expiry is not None and now > expiry)
+
+    def lease_expiry(self, node: str) -> float | None:
+        copies = (self.leases.get(node, NODE_LEASE_NAMESPACE), self._asked.get(node))
+        ends = [
+            heard + lease.spec.lease_duration_seconds
+            for lease in copies
+            if lease is not None and (heard := self._sights.heard(lease)) is not None
+        ]
+        return max(ends, default=None)
+
+    def lease_as_seen(self, name: str) -> Lease | None:
+        """A lease with the time of its renewal by the manager's clock."""
+        lease = self.leases.get(name, NODE_LEASE_NAMESPACE)
+        heard = self._sights.heard(lease) if lease is not None else None
+        if lease is None or heard is None:
+            return lease
+        return msgspec.structs.replace(lease, spec=msgspec.structs.replace(lease.spec, renew_time=to_time(heard)))
+
+    def _see_lease(self, old: Lease | None, new: Lease | None) -> None:
+        if new is not None and self._clock is not None:
+            self._sights.see(new, self._clock())
+        elif new is None and old is not None:
+            self._sights.forget(old.name)
+
+    async def confirm_dead(self, nodes: Iterable[str], now: float) -> None:
+        """Ask the API about those whose lease seems to have run out. The copy may merely be late, and to take a living node for
+        a dead one would run its ranks twice."""
+        for node in sorted(set(nodes)):
+            if self.is_dead(node, now):
+                try:
+                    asked = self._asked[node] = await self._cluster.get(Lease, node, NODE_LEASE_NAMESPACE)
+                    if self._clock is not None:
+                        self._sights.see(asked, now)
+                except NotFound:
+                    self._asked.pop(node, None)
+
+    def snapshot(self, now: float, asker: str = "") -> Snapshot:
+        """`asker`: the gang that looks; what is reserved for it is free to it."""
+        nodes, devices, pods = self.nodes.items(), self.devices.items(), self.pods.items()
+        picture = build_snapshot(
+            nodes, devices, pods, self.dead_nodes(now), penalties=self.penalties, reserved=self.reserved()
+        )
+        return picture.opened_to(asker)
+
+    def snapshot_of(self, node: str, now: float, asker: str = "") -> Snapshot:
+        """One node alone: costs its own pods, not the cluster."""
+        found, ledger = self.nodes.get(node), self.devices.get(node)
+        mine = [r for r in self.reserved() if r.node == node]
+        picture = build_snapshot(
+            [found] if found is not None else [],
+            [ledger] if ledger is not None else [],
+            self.pods.by_index("node", node),
+            self.dead_nodes(now, only=node),
+            reserved=mine,
+        )
+        return picture.opened_to(asker)
+
+    def reserved(self) -> list[Reservation]:
+        """Places that gangs have lent."""
+        return [place for job in self.jobs.by_index("loans", "*") for place in reservations_of(job)]
+
+
+def waits_preemptible(pod: Pod) -> bool:
+    """A preemptible pod that the scheduler has refused."""
+    if pod.spec.node_name or pod.is_terminal or pod.is_deleting or not is_preemptible(pod):
+        return False
+    said = find_condition(pod.status.conditions, "PodScheduled")
+    return said is not None and said.status == "False"
+
+
+def gang_key(pod: Pod) -> str:
+    return f"{pod.namespace}/{pod.labels.get(LABEL_GANG, '')}"
+
+
+def incident_gangs(incident: Incident) -> set[str]:
+    """TrainingJobs that the incident is about or tells of, as namespace/name."""
+    subject, status = incident.spec.subject, incident.status
+    found = {f"{subject.namespace}/{subject.gang}"} if subject.gang else set()
+    found |= {r.target for r in status.remedies if is_workload_key(r.key)}
+    return found | {f"{a.pod.partition('/')[0]}/{a.gang}" for a in status.affected if a.gang and "/" not in a.gang}

@@ -1,0 +1,266 @@
+"""Foreign-workload controller: pods that are not of a TrainingJob, on nodes whose devices, plugins or leases fail.
+
+One key per node. A look plans four things, each pure and in its own module, and carries them out in this order:
+
+1. rejections are noted in NodeDevices, and a resource that the node goes on refusing is withheld (`rejections`, `withheld`);
+2. refused pods get their number and the condition AdmissionRejected; the oldest of too many go; bare ones are made again
+   (`refused_pods`, here and in core);
+3. holders of failed devices get the condition DeviceFailed, and then go, as their own policy says (`foreign_workloads`);
+4. pods on a node that does not answer are marked Failed (`foreign_unreachable`).
+
+While the breaker of a node's policy is open, so much fails at once that the fault is hardly the devices': holders get their
+condition and stay until it closes. What a job of ours needs is decided elsewhere, and goes on.
+
+Every write is guarded by uid or version and safe to repeat. A condition is always there before the pod it explains goes.
+Only the port and the stock API are used, so it is the same on a real cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import structlog
+
+from remuda.api.codec import to_wire
+from remuda.api.conditions import find_condition
+from remuda.api.devices import DeviceState, NodeDevices
+from remuda.api.errors import Conflict, NotFound
+from remuda.api.kubernetes.batch_v1 import Job
+from remuda.api.kubernetes.core_v1 import Node, Pod
+from remuda.api.meta import JsonObject, OwnerReference
+from remuda.api.names import ANNOTATION_DEVICE_FAILED
+from remuda.api.remedies import Mode
+from remuda.controllers.cluster_view import ClusterView
+from remuda.controllers.pod_conditions import write_conditions
+from remuda.controllers.pod_removal import evict, remove
+from remuda.controllers.refused_pods import RefusedPods
+from remuda.core.foreign import rejections as refusing
+from remuda.core.foreign.device_failures import ForeignPlan, Mark, Reaction, Removal, plan_foreign
+from remuda.core.foreign.gangs import is_ours
+from remuda.core.foreign.refused_pods import RefusedPlan, plan_refused
+from remuda.core.foreign.unreachable import fail_unreachable
+from remuda.core.foreign.withheld_resources import WithheldPlan, plan_withheld
+from remuda.core.remedies.policies import policy_for
+from remuda.kube.cluster import Cluster, Preconditions
+from remuda.kube.runtime.bulk_writes import write_all
+from remuda.kube.runtime.events import SILENCE, EventSink
+from remuda.kube.runtime.work_queue import WorkQueue
+
+log = structlog.get_logger(__name__)
+
+WORKERS = 4  # nodes looked at together
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """`unreachable_s`: see `foreign_unreachable`; None where only the pod's own annotation counts. `forgives`: Jobs get the tries
+    back that refused pods cost them, because their controller is Kubernetes' own."""
+
+    limits: refusing.Limits = refusing.DEFAULT
+    kept_pods: int = refusing.KEPT_PODS
+    unreachable_s: float | None = 60.0
+    forgives: bool = False
+
+
+class Seen(msgspec.Struct, frozen=True):
+    name: str
+    devices: NodeDevices | None
+    node: Node | None
+    pods: tuple[Pod, ...]
+    refused: tuple[Pod, ...]  # also those that are gone by now and were not noted
+    expiry: float | None  # of the node's lease
+
+
+class Planned(msgspec.Struct, frozen=True):
+    seen: Seen
+    now: float
+    refused: RefusedPlan
+    withheld: WithheldPlan
+    foreign: ForeignPlan
+    unreachable: tuple[Mark, ...] = ()
+    look_again_s: float | None = None
+
+
+class ForeignController:
+    """A `Reconciler` keyed by node name."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        view: ClusterView,
+        queue: WorkQueue[str],
+        clock: Callable[[], float],
+        *,
+        settings: Settings = Settings(),  # noqa: B008 - an immutable value
+        events: EventSink = SILENCE,
+        shut_until: Callable[[str, float], float | None] = lambda node, now: None,
+    ) -> None:
+        """`shut_until`: until when the breaker over that node is open; None when it is not."""
+        self._cluster, self._view, self._queue, self._clock = cluster, view, queue, clock
+        self._settings = settings
+        self._shut_until = shut_until
+        self._events = events
+        self._refused = RefusedPods(cluster, events, forgives=settings.forgives)
+        # A refused pod of a gang is gone a moment later: kept here by node until it is noted.
+        self._fresh: dict[str, dict[str, Pod]] = {}
+        view.devices.subscribe(self._on_devices)
+        view.pods.subscribe(self._on_pod)
+        view.nodes.subscribe(self._on_node)
+
+    def _on_devices(self, old: NodeDevices | None, new: NodeDevices | None) -> None:
+        if new is None:
+            if old is not None:
+                self._fresh.pop(old.name, None)
+        elif old is None or _of_interest(old) != _of_interest(new):
+            self._queue.add(new.name)
+
+    def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
+        pod = new or old
+        if pod is None or not pod.spec.node_name:
+            return
+        if new is not None and refusing.is_rejection(new):
+            if not refusing.is_told(new):
+                self._fresh.setdefault(new.spec.node_name, {})[new.uid] = new
+            self._queue.add(new.spec.node_name)
+        elif not is_ours(pod):
+            self._queue.add(pod.spec.node_name)
+
+    def _on_node(self, old: Node | None, new: Node | None) -> None:
+        if new is not None and (old is None or _readiness(old) != _readiness(new)):
+            self._queue.add(new.name)
+
+    async def observe(self, key: str) -> Seen:
+        now = self._clock()
+        if self._view.is_dead(key, now):
+            await self._view.confirm_dead([key], now)
+        pods = tuple(self._view.pods.by_index("node", key))
+        refused = {p.uid: p for p in pods if refusing.is_rejection(p)}
+        for uid, pod in self._fresh.get(key, {}).items():
+            refused.setdefault(uid, pod)
+        devices, node = self._view.devices.get(key), self._view.nodes.get(key)
+        return Seen(key, devices, node, pods, tuple(refused.values()), self._view.lease_expiry(key))
+
+    def plan(self, observed: Seen, now: float) -> Planned:
+        seen, devices = observed, observed.devices
+        limits, kept = self._settings.limits, self._settings.kept_pods
+        refused = plan_refused(devices, seen.pods, seen.refused, self._rejected, now, limits, kept)
+        withheld, foreign = WithheldPlan(), ForeignPlan()
+        if devices is not None:
+            withheld = plan_withheld(devices, seen.node, now)
+            members = self._members
+            shut = self._shut_until(seen.name, now)
+            foreign = plan_foreign(devices, seen.pods, members, now, acts=shut is None and self._acts(seen))
+            if shut is not None and any(v.state is not DeviceState.HEALTHY for v in devices.verdicts):
+                foreign = msgspec.structs.replace(foreign, look_again_s=shut - now + 0.01)
+        marks, wait = fail_unreachable(seen.name, seen.pods, seen.expiry, now, self._settings.unreachable_s)
+        waits = [refused.look_again_s, withheld.look_again_s, foreign.look_again_s, wait]
+        again = min((w for w in waits if w is not None), default=None)
+        return Planned(seen, now, refused, withheld, foreign, tuple(marks), again)
+
+    def _members(self, gang: str) -> list[Pod]:
+        return self._view.pods.by_index("foreign-gang", gang)
+
+    def _rejected(self, owner: str) -> list[Pod]:
+        return self._view.pods.by_index("rejected", owner)
+
+    def _acts(self, seen: Seen) -> bool:
+        """Where a policy only observes, nobody is sent away. A pause is of remedies on devices, not of what workloads need."""
+        rows = seen.devices.observed.devices if seen.devices is not None else []
+        labels = seen.node.labels if seen.node is not None else {}
+        policy = policy_for(rows[0].type if rows else "", labels, self._view.policies_in_force)
+        return policy.spec.mode is not Mode.OBSERVE
+
+    # --- carrying out ---------------------------------------------------------------------------------------------------
+
+    async def apply(self, planned: Planned) -> float | None:
+        await self._note(planned)
+        refused = planned.refused
+        await write_all(lambda told: self._refused.tell(*told, planned.now), refused.tell)
+        await write_all(self._refused.forget, refused.prune)
+        await write_all(lambda due: self._refused.make_again(*due), refused.again)
+        foreign = planned.foreign
+        for pod, word in foreign.unknown:
+            known = ", ".join(Reaction)
+            text = f"{ANNOTATION_DEVICE_FAILED}: {word} is not known; taken as not given. Known: {known}."
+            self._events.warning(pod, "UnknownDevicePolicy", text)
+        # All of them before anyone goes: what a crash leaves behind says on its own who was to go.
+        await write_all(self._mark, foreign.marks)
+        for namespace, job, why in foreign.jobs:
+            await self._fail_job(namespace, job, why)
+        await write_all(self._remove, foreign.removals)
+        await write_all(self._mark, planned.unreachable)
+        return planned.look_again_s
+
+    async def _note(self, planned: Planned) -> None:
+        seen, refused, withheld = planned.seen, planned.refused, planned.withheld
+        patch: JsonObject = {}
+        if refused.notes:
+            patch["rejections"] = {r: [to_wire(e) for e in entries] for r, entries in refused.notes.items()}
+        if refused.withhold or withheld.lift:
+            patch["withheld"] = {r: to_wire(order) for r, order in refused.withhold.items()}
+            patch["withheld"] |= dict.fromkeys(withheld.lift)
+            patch["rejections"] = {**patch.get("rejections", {}), **dict.fromkeys(withheld.lift)}
+        if withheld.orders:
+            patch["orders"] = {id: None if o is None else to_wire(o) for id, o in withheld.orders.items()}
+        if patch and seen.devices is not None:
+            when = Preconditions(resource_version=seen.devices.metadata.resource_version)
+            await self._cluster.patch(NodeDevices, seen.name, patch, when=when)
+        self._forget_noted(seen)
+        for resource, order in refused.withhold.items():
+            log.warning("withheld", node=seen.name, resource=resource)
+            if seen.node is not None:
+                self._events.warning(seen.node, "ResourceWithheld", order.message)
+        for resource, why in withheld.lift.items():
+            if seen.node is not None:
+                self._events.normal(seen.node, "ResourceReleased", f"{resource} may be placed here again. {why}")
+
+    def _forget_noted(self, seen: Seen) -> None:
+        fresh = self._fresh.get(seen.name, {})
+        for pod in seen.refused:
+            fresh.pop(pod.uid, None)
+        if not fresh:
+            self._fresh.pop(seen.name, None)
+
+    async def _mark(self, mark: Mark) -> None:
+        pod = mark.pod
+        ended = {"phase": mark.phase, "reason": mark.reason, "message": mark.message} if mark.phase else None
+        if not await write_conditions(self._cluster, pod, mark.conditions, ended):
+            return
+        if mark.reason:
+            is_good = mark.reason == "DeviceHealthy"
+            kind = next((c.type for c in mark.conditions if find_condition(pod.status.conditions, c.type) != c), "")
+            (self._events.normal if is_good else self._events.warning)(pod, kind or mark.reason, mark.message)
+
+    async def _remove(self, removal: Removal) -> None:
+        pod = removal.pod
+        try:
+            is_going = (
+                await evict(self._cluster, pod, self._events) if removal.evict else await remove(self._cluster, pod)
+            )
+        except Conflict:
+            return  # another pod of that name
+        if not is_going:
+            return
+        log.info("foreign.removed", pod=f"{pod.namespace}/{pod.name}", node=pod.spec.node_name, evicted=removal.evict)
+        self._events.normal(pod, "DeviceFailedRemoved", f"The pod goes because of a failed device. {removal.why}")
+
+    async def _fail_job(self, namespace: str, job: OwnerReference, why: str) -> None:
+        """No further tries: the pod that failed is then one too many."""
+        patch: JsonObject = {
+            "spec": {"backoffLimit": 0},
+            "metadata": {"annotations": {"remuda.dev/failed-because": why[:1024]}},
+        }
+        try:
+            await self._cluster.patch(Job, job.name, patch, namespace, when=Preconditions(uid=job.uid))
+        except (NotFound, Conflict):
+            pass
+
+
+def _of_interest(node: NodeDevices) -> tuple[object, ...]:
+    seen = node.observed
+    return node.verdicts, node.withheld, node.rejections, node.orders, seen.holdings, seen.plugins, seen.answers
+
+
+def _readiness(node: Node) -> tuple[object, ...]:
+    ready = find_condition(node.status.conditions, "Ready")
+    return ready.status if ready is not None else "", node.status.allocatable

@@ -1,1 +1,0 @@
-"""Decisions of the small controllers that a Kubernetes cluster has anyway: Deployments, Jobs, node lifecycle and so on."""

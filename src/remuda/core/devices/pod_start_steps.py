@@ -1,0 +1,256 @@
+"""The chain from a device to a running container, step by step, for one pod: which step it is at, and what is stuck.
+
+    plugin up -> registered -> capacity published -> bound -> Allocate -> started
+
+Each link has its own way to break and its own owner, and in Kubernetes most of them look the same from outside: a pod that does
+not run. Here each step says when it was done, how long after the one before, and the first that is not done says why and what to
+do. A pod that asks for no device of any plugin has only the last three. Pure: objects in, steps out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from enum import StrEnum
+
+import msgspec
+
+from remuda.api.devices import Holding, NodeDevices, PluginReport
+from remuda.api.kubernetes.core_v1 import Node, Pod
+from remuda.api.quantity import whole
+
+
+class StepState(StrEnum):
+    DONE = "Done"
+    WAITING = "Waiting"  # its turn has come, and it takes as long as it takes
+    STUCK = "Stuck"  # its turn has come, and something must change
+    LATER = "Later"  # waits for the step before it
+
+
+class Step(msgspec.Struct, frozen=True):
+    """`took_s`: after the step before it; None when one of the two times is not known."""
+
+    name: str
+    state: StepState
+    at: datetime | None = None
+    took_s: float | None = None
+    message: str = ""
+    fix: str = ""
+
+
+PLUGIN_UP, REGISTERED, PUBLISHED = "plugin up", "registered", "capacity published"
+BOUND, ALLOCATED, STARTED = "bound", "Allocate", "started"
+
+_SLOW_S = 60.0  # an Allocate or a start that takes longer is called stuck
+
+
+def explain_pod(
+    pod: Pod,
+    resources: Sequence[str],
+    nodes: Iterable[Node],
+    devices: Iterable[NodeDevices],
+    now: datetime,
+) -> list[Step]:
+    """`resources`: the extended resources the pod asks for. Before it is bound, the first steps are of the node that has come
+    furthest with them: that is where it could go."""
+    ledgers = {d.name: d for d in devices}
+    all_nodes = list(nodes)
+    mine = [n for n in all_nodes if n.name == pod.spec.node_name] if pod.spec.node_name else all_nodes
+    steps: list[Step] = []
+    if resources:
+        tried = [_plugin_steps(n, ledgers.get(n.name), resources) for n in mine]
+        steps = max(tried, key=_reach, default=[_stuck(PLUGIN_UP, "The cluster has no nodes.", "Add a node.")])
+        if not pod.spec.node_name and len(mine) > 1 and steps[0].state is StepState.STUCK:
+            steps = [_nowhere(mine, resources), *steps[1:]]
+    steps.append(_bound(pod, now))
+    given = _allocated(pod, ledgers.get(pod.spec.node_name), resources, now)
+    if resources and given.state is StepState.DONE:
+        steps = [_gone_by(step) for step in steps]
+    steps += [given, _started(pod, given.at, now)]
+    return _in_order(steps)
+
+
+def stuck_step(steps: Iterable[Step]) -> Step | None:
+    """The first that is not done."""
+    return next((s for s in steps if s.state is not StepState.DONE), None)
+
+
+def _reach(steps: Sequence[Step]) -> int:
+    return sum(s.state is StepState.DONE for s in steps)
+
+
+def _plugin_steps(node: Node, ledger: NodeDevices | None, resources: Sequence[str]) -> list[Step]:
+    """For several resources the one that is furthest behind speaks."""
+    return min((_chain_of(node, ledger, resource) for resource in resources), key=_reach)
+
+
+def _chain_of(node: Node, ledger: NodeDevices | None, resource: str) -> list[Step]:
+    plugin = next((p for p in ledger.observed.plugins if p.resource == resource), None) if ledger else None
+    published = _published(node, resource, plugin.published_at if plugin else None)
+    if plugin is None:
+        if published.state is StepState.DONE:  # another vendor's plugin: what it published proves the rest
+            return [Step(PLUGIN_UP, StepState.DONE), Step(REGISTERED, StepState.DONE), published]
+        return [
+            _stuck(
+                PLUGIN_UP,
+                f"No plugin on {node.name} serves {resource}.",
+                f"Run the agent there, or ask for a resource the node has: {_offers(node)}.",
+            ),
+            Step(REGISTERED, StepState.LATER),
+            published,
+        ]
+    up = Step(PLUGIN_UP, StepState.DONE, plugin.started_at)
+    return [up, _registered(node, plugin), published]
+
+
+def _registered(node: Node, plugin: PluginReport) -> Step:
+    if plugin.state == "Registered":
+        return Step(REGISTERED, StepState.DONE, plugin.since)
+    if plugin.state == "Starting":
+        return Step(
+            REGISTERED, StepState.WAITING, message=plugin.message or f"The kubelet of {node.name} has not answered yet."
+        )
+    return _stuck(
+        REGISTERED,
+        f"The plugin for {plugin.resource} on {node.name} is lost. {plugin.message}".strip(),
+        "It registers again by itself when the kubelet's socket is back; else look at the agent's log.",
+    )
+
+
+def _gone_by(step: Step) -> Step:
+    """A pod that has its devices came past this step, whatever became of the plugin since."""
+    if step.state is StepState.DONE:
+        return step
+    words = f"done, and not so any more: {step.message}" if step.message else "done"
+    return Step(step.name, StepState.DONE, message=words)
+
+
+def _nowhere(nodes: Sequence[Node], resources: Sequence[str]) -> Step:
+    """No node has come anywhere with it: the word is about all of them."""
+    named = {r for node in nodes for r in node.status.capacity}
+    missing = [r for r in resources if r not in named] or list(resources)
+    offers = ", ".join(sorted(r for r in named if "/" in r)) or "no device resources"
+    return _stuck(
+        PLUGIN_UP,
+        f"No plugin on any of the {len(nodes)} nodes serves {', '.join(missing)}.",
+        f"Ask for a resource the nodes have ({offers}), or run an agent where the devices are.",
+    )
+
+
+def _published(node: Node, resource: str, at: datetime | None) -> Step:
+    capacity, allocatable = node.status.capacity.get(resource), node.status.allocatable.get(resource)
+    if capacity is None:
+        return _stuck(PUBLISHED, f"{node.name} does not name {resource} in its status.", f"It has: {_offers(node)}.")
+    if whole(allocatable or 0) == 0:
+        return _stuck(
+            PUBLISHED,
+            f"{node.name} offers 0 of {whole(capacity)} {resource}.",
+            "All are unhealthy, or their plugin is lost: see `remuda devices`.",
+        )
+    words = f"{whole(allocatable or 0)} of {whole(capacity)} {resource}"
+    return Step(PUBLISHED, StepState.DONE, at, message=words)
+
+
+def _offers(node: Node) -> str:
+    return ", ".join(sorted(r for r in node.status.capacity if "/" in r)) or "no device resources"
+
+
+def _bound(pod: Pod, now: datetime) -> Step:
+    scheduled = next((c for c in pod.status.conditions if c.type == "PodScheduled"), None)
+    created = pod.metadata.creation_timestamp
+    if pod.spec.node_name:
+        at = scheduled.last_transition_time if scheduled is not None and scheduled.status == "True" else None
+        return Step(BOUND, StepState.DONE, at, _apart(created, at), f"on {pod.spec.node_name}")
+    if scheduled is not None and scheduled.status == "False":
+        return _stuck(BOUND, f"{scheduled.reason}: {scheduled.message}", "", took_s=_apart(created, now))
+    return Step(
+        BOUND, StepState.WAITING, took_s=_apart(created, now), message="The scheduler has not looked at it yet."
+    )
+
+
+def _allocated(pod: Pod, ledger: NodeDevices | None, resources: Sequence[str], now: datetime) -> Step:
+    if pod.status.phase == "Failed" and pod.status.reason in ("UnexpectedAdmissionError", "OutOfDevices"):
+        return _stuck(
+            ALLOCATED,
+            f"{pod.status.reason}: {pod.status.message}",
+            "The kubelet does not try again: the pod's owner must make another one.",
+        )
+    holdings = [h for h in ledger.observed.holdings if h.uid == pod.uid] if ledger else []
+    if holdings or _first_start(pod) is not None or not resources:
+        given = ", ".join(d for h in holdings for d in h.devices)
+        at = min((h.since for h in holdings if h.since is not None), default=None)
+        words = _given(given, holdings)
+        if not holdings and resources and pod.is_terminal:
+            words = "given back since"
+        return Step(ALLOCATED, StepState.DONE, at, message=words)
+    waited = _apart(_bound_at(pod), now)
+    if waited is not None and waited > _SLOW_S:
+        return _stuck(ALLOCATED, "The node's plugin has not answered.", "See `remuda devices` and the agent's log.")
+    return Step(ALLOCATED, StepState.WAITING, took_s=waited)
+
+
+def _given(devices: str, holdings: Sequence[Holding]) -> str:
+    other = [h for h in holdings if h.chosen and sorted(h.chosen) != sorted(h.devices)]
+    if not other:
+        return devices
+    return f"{devices} (KubeletChoseOtherDevices: the scheduler had chosen {', '.join(other[0].chosen)})"
+
+
+def _started(pod: Pod, given_at: datetime | None, now: datetime) -> Step:
+    at = _first_start(pod, given_at) or _first_start(pod)
+    if at is not None:
+        return Step(STARTED, StepState.DONE, at)
+    for status in pod.status.container_statuses:
+        waiting = status.state.waiting
+        if waiting is not None and waiting.reason not in ("", "ContainerCreating", "PodInitializing", "Pulling"):
+            return _stuck(STARTED, f"{waiting.reason}: {waiting.message}".rstrip(": "), "")
+    return Step(STARTED, StepState.WAITING, took_s=_apart(_bound_at(pod), now))
+
+
+def _first_start(pod: Pod, after: datetime | None = None) -> datetime | None:
+    """Since `after`: a node that came back gives devices anew, and its containers start again."""
+    starts: list[datetime] = []
+    for status in pod.status.container_statuses:
+        if status.state.running is not None and status.state.running.started_at is not None:
+            starts.append(status.state.running.started_at)
+        for ended in (status.state.terminated, status.last_state.terminated):
+            if ended is not None and ended.started_at is not None:
+                starts.append(ended.started_at)
+    return min((s for s in starts if after is None or s >= after.replace(microsecond=0)), default=None)
+
+
+def _bound_at(pod: Pod) -> datetime | None:
+    scheduled = next((c for c in pod.status.conditions if c.type == "PodScheduled" and c.status == "True"), None)
+    return scheduled.last_transition_time if scheduled is not None else pod.status.start_time
+
+
+def _stuck(name: str, message: str, fix: str, took_s: float | None = None) -> Step:
+    return Step(name, StepState.STUCK, None, took_s, message, fix)
+
+
+def _apart(a: datetime | None, b: datetime | None) -> float | None:
+    return max(0.0, (b - a).total_seconds()) if a is not None and b is not None else None
+
+
+def _measured(before: datetime, after: datetime) -> float:
+    """Kubernetes writes some times in whole seconds. From one of those, less than a second is not known any better: 0."""
+    took = (after - before).total_seconds()
+    return 0.0 if took < 1 and 0 in (before.microsecond, after.microsecond) else took
+
+
+def _in_order(steps: Sequence[Step]) -> list[Step]:
+    """After the first that is not done all are Later; times taken are filled in from one step to the next."""
+    found: list[Step] = []
+    is_open = True
+    before: datetime | None = None
+    for step in steps:
+        if not is_open:
+            step = Step(step.name, StepState.LATER)
+        elif step.state is StepState.DONE:
+            if step.took_s is None and before is not None and step.at is not None and step.at >= before:
+                step = msgspec.structs.replace(step, took_s=_measured(before, step.at))
+            before = step.at or before
+        else:
+            is_open = False
+        found.append(step)
+    return found

@@ -1,1 +1,0 @@
-"""Failure: signals -> ledger -> verdict -> remedy, and the budgets that bound it."""

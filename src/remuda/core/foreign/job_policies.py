@@ -1,0 +1,73 @@
+"""A Job's podFailurePolicy and successPolicy applied to pods. First matching rule wins."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import msgspec
+
+from remuda.api.completion_indexes import parse_indexes
+from remuda.api.kubernetes.batch_v1 import COMPLETION_INDEX, Job
+from remuda.api.kubernetes.core_v1 import Pod
+from remuda.api.meta import JsonObject
+from remuda.core.foreign.rejections import is_rejection
+
+COUNT, IGNORE, FAIL_JOB, FAIL_INDEX = "Count", "Ignore", "FailJob", "FailIndex"
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """What a failed pod means for its Job."""
+
+    action: str = COUNT
+    message: str = ""
+
+
+def judge(job: Job, pod: Pod, *, is_spent: bool = False) -> Verdict:
+    """`is_spent`: its nodes have refused the Job's pods so often that it pays for the next ones itself."""
+    if pod.status.phase != "Failed":
+        return Verdict()  # deleted before it could say why
+    if is_rejection(pod) and not is_spent:
+        return Verdict(IGNORE)  # its node's doing; kube-controller-manager would count it
+    for number, rule in enumerate(job.spec.pod_failure_policy.get("rules") or ()):
+        why = _exit_code(rule, pod) if rule.get("onExitCodes") else _condition(rule, pod)
+        if why:
+            return Verdict(rule.get("action", COUNT), f"{why} matching {rule.get('action')} rule at index {number}")
+    return Verdict()
+
+
+def _exit_code(rule: JsonObject, pod: Pod) -> str:
+    wanted = rule["onExitCodes"]
+    only, values = wanted.get("containerName"), wanted.get("values") or ()
+    for status in pod.status.container_statuses:
+        end = status.state.terminated
+        if end is None or end.exit_code == 0 or (only and status.name != only):
+            continue
+        if (end.exit_code in values) == (wanted.get("operator") == "In"):
+            return f"Container {status.name} for pod {pod.namespace}/{pod.name} failed with exit code {end.exit_code}"
+    return ""
+
+
+def _condition(rule: JsonObject, pod: Pod) -> str:
+    for pattern in rule.get("onPodConditions") or ():
+        for condition in pod.status.conditions:
+            if condition.type == pattern.get("type") and condition.status == pattern.get("status", "True"):
+                return f"Pod {pod.namespace}/{pod.name} has condition {condition.type}"
+    return ""
+
+
+def success_rule(job: Job, succeeded: Collection[int]) -> int | None:
+    """The number of the first rule of the successPolicy that these indexes satisfy."""
+    for number, rule in enumerate(job.spec.success_policy.get("rules") or ()):
+        counted, count = set(succeeded), rule.get("succeededCount")
+        if rule.get("succeededIndexes"):
+            named = parse_indexes(rule["succeededIndexes"])
+            counted &= named
+            count = len(named) if count is None else count
+        if count is not None and len(counted) >= count:
+            return number
+    return None
+
+
+def index_of(pod: Pod) -> int | None:
+    text = pod.annotations.get(COMPLETION_INDEX, "")
+    return int(text) if text.isdigit() else None

@@ -1,0 +1,228 @@
+"""Whose fault an exit was: the code's, the device's or the infrastructure's. One table of rules, first match wins. Pure.
+
+An exit code alone says little: ranks die of each other, of their device, of their node, and of their own mistakes, and most
+die with code 1. So an exit is read together with what stood around it: signals of its devices within the look-back, the state
+of its node, and how the other members ended. Evidence of hardware goes first, because what is charged to the code ends the job
+and what is charged to the device costs a device for a while; then what cannot be hardware (the same step again and again, a loss
+that is not a number, faults that the driver itself calls the application's); then the words of the log.
+
+Every answer has a reason, a sentence, and how sure it is. Where nothing speaks for anything else, it was the code.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from enum import StrEnum
+
+import msgspec
+
+from remuda.api.devices import DeviceState, Signal
+from remuda.api.meta import to_seconds
+from remuda.api.training import Cause
+from remuda.core.devices.fault_codes import DeviceRemedy, FaultClass, classify
+
+LOOK_BACK_S = 10.0
+SIGKILL, SIGTERM = 9, 15
+TORN_DOWN = "xid-45"  # says only that a process was ended
+
+_COLLECTIVE = re.compile(
+    r"nccl(System|Remote|Internal|Unhandled\w*)?Error|NCCL (error|WARN)|collective operation timeout|RCCL"
+    r"|Connection (reset|closed|refused) by (peer|remote)|Gloo.*(timeout|closed)|Broken pipe",
+    re.IGNORECASE,
+)
+_NOT_A_NUMBER = re.compile(
+    r"\b(loss|grad\w*|norm)\b[^\n]{0,40}\b(nan|inf)\b|LossNotFinite|FloatingPointError", re.IGNORECASE
+)
+_DEVICE = re.compile(
+    r"uncorrectable ECC|GPU has fallen off the bus|device.{0,12}(lost|removed|not ready)|cudaErrorECC\w*"
+    r"|CUDA error: (unknown error|system not yet initialized|hardware)|hipErrorECCNotCorrectable|no CUDA-capable device",
+    re.IGNORECASE,
+)
+_DEVICE_MEMORY = re.compile(r"(CUDA|HIP) out of memory|OutOfMemoryError", re.IGNORECASE)
+_STORAGE = re.compile(
+    r"No space left on device|Stale file handle|Input/output error|Read-only file system", re.IGNORECASE
+)
+
+
+class Confidence(StrEnum):
+    CERTAIN = "certain"
+    LIKELY = "likely"
+    GUESS = "guess"
+
+
+class Attribution(msgspec.Struct, frozen=True):
+    cause: Cause
+    reason: str
+    message: str
+    confidence: Confidence = Confidence.LIKELY
+
+
+class Exit(msgspec.Struct, frozen=True):
+    """How a process ended. `signal`: 0 when it was not killed by one; else told by 128 + signal, too. `reason`: the container
+    runtime's word (OOMKilled, Error)."""
+
+    code: int
+    at: float
+    signal: int = 0
+    reason: str = ""
+    tail: str = ""
+    pod: str = ""
+    rank: int | None = None
+
+    @property
+    def killed_by(self) -> int:
+        return self.signal or (self.code - 128 if 128 < self.code < 160 else 0)
+
+
+class Peer(msgspec.Struct, frozen=True):
+    """Another member of the gang: how it ended, if it did, and what was said of its devices."""
+
+    pod: str
+    exit: Exit | None = None
+    signals: Sequence[Signal] = ()
+    lost_at: float | None = None  # its pod or node went
+
+
+class Scene(msgspec.Struct, frozen=True):
+    """What stood around the exit. `same_step`: failures in a row at the step it died at, this one included, whatever the
+    hardware; `same_step_limit` 0 = not looked at."""
+
+    signals: Sequence[Signal] = ()  # of the devices the pod holds, and of its node
+    node_lost_at: float | None = None
+    memory_pressure: bool = False
+    disk_pressure: bool = False
+    evicted: str = ""  # why the pod was told to go
+    peers: Sequence[Peer] = ()
+    same_step: int = 0
+    same_step_limit: int = 3
+    look_back_s: float = LOOK_BACK_S
+
+
+def attribute(exit: Exit, scene: Scene) -> Attribution:
+    for rule in (_own_device, _node, _same_step, _not_a_number, _application, _peer, _killed, _log):
+        found = rule(exit, scene)
+        if found is not None:
+            return found
+    return Attribution(
+        Cause.CODE,
+        "ProcessExited",
+        f"The process ended with code {exit.code}; nothing was said of its device or node.",
+        Confidence.LIKELY if not exit.killed_by else Confidence.GUESS,
+    )
+
+
+def device_fault(signals: Sequence[Signal], at: float, look_back_s: float) -> FaultClass | None:
+    """The gravest fault of hardware close enough to `at` to explain an end at that time. A crash may come before its report, so
+    it is looked for on both sides."""
+    near = [classify(s.source, s.code) for s in signals if _is_near(s, at, look_back_s)]
+    bad = [fault for fault in near if is_hardware(fault)]
+    order = list(DeviceRemedy)
+    return max(bad, key=lambda f: (f.effect is DeviceState.UNHEALTHY, order.index(f.remedy)), default=None)
+
+
+def is_hardware(fault: FaultClass) -> bool:
+    """A contained memory error leaves a working device behind, and is the device's all the same."""
+    is_hung = fault.effect is DeviceState.UNKNOWN and fault.remedy is not DeviceRemedy.NONE
+    return fault.effect is DeviceState.UNHEALTHY or is_hung or fault.cls in ("ecc_contained", "bus")
+
+
+def _is_near(signal: Signal, at: float, look_back_s: float) -> bool:
+    return signal.time is not None and abs(to_seconds(signal.time) - at) <= look_back_s
+
+
+def _own_device(exit: Exit, scene: Scene) -> Attribution | None:
+    fault = device_fault(scene.signals, exit.at, scene.look_back_s)
+    if fault is None:
+        return None
+    words = f"Its device reported {fault.code} within {scene.look_back_s:g} s of the exit. {fault.message}"
+    return Attribution(Cause.DEVICE, fault.reason, words, Confidence.CERTAIN)
+
+
+def _node(exit: Exit, scene: Scene) -> Attribution | None:
+    if scene.node_lost_at is not None and scene.node_lost_at - exit.at <= scene.look_back_s:
+        return Attribution(Cause.INFRA, "NodeLost", "Its node was lost with it.", Confidence.CERTAIN)
+    if scene.evicted:
+        return Attribution(Cause.INFRA, "Evicted", f"The pod was told to go: {scene.evicted}", Confidence.CERTAIN)
+    if exit.killed_by == SIGKILL and scene.memory_pressure:
+        words = "It was killed while its node was short of memory."
+        return Attribution(Cause.INFRA, "NodeMemoryPressure", words)
+    return None
+
+
+def _same_step(exit: Exit, scene: Scene) -> Attribution | None:
+    if not scene.same_step_limit or scene.same_step < scene.same_step_limit:
+        return None
+    words = f"It failed {scene.same_step} times at the same step, whatever hardware it ran on."
+    return Attribution(Cause.CODE, "SameStepFails", words, Confidence.CERTAIN)
+
+
+def _not_a_number(exit: Exit, scene: Scene) -> Attribution | None:
+    if not _NOT_A_NUMBER.search(exit.tail):
+        return None
+    return Attribution(Cause.CODE, "LossNotFinite", "Its last words are of a loss that is not a number.")
+
+
+def _application(exit: Exit, scene: Scene) -> Attribution | None:
+    """What the driver calls the application's fault: an illegal address, a page fault."""
+    for signal in scene.signals:
+        fault = classify(signal.source, signal.code)
+        is_theirs = fault.cls == "app" and fault.remedy is DeviceRemedy.RESTART_APP and fault.code != TORN_DOWN
+        if is_theirs and _is_near(signal, exit.at, scene.look_back_s):
+            words = f"The driver reported {fault.code}, which it lays to the application. {fault.message}"
+            return Attribution(Cause.CODE, fault.reason, words)
+    return None
+
+
+def _peer(exit: Exit, scene: Scene) -> Attribution | None:
+    """It waited in a collective for one that was gone already: that one's fault is its own."""
+    if not _COLLECTIVE.search(exit.tail):
+        return None
+    for peer in scene.peers:
+        fault = device_fault(peer.signals, exit.at, scene.look_back_s)
+        if fault is not None:
+            words = f"{peer.pod}'s device reported {fault.code} within {scene.look_back_s:g} s; its peers die of that."
+            return Attribution(Cause.DEVICE, "PeerDeviceFailed", words)
+        if peer.lost_at is not None and -scene.look_back_s <= exit.at - peer.lost_at <= scene.look_back_s:
+            return Attribution(Cause.INFRA, "PeerLost", f"{peer.pod} was lost at that time; its peers die of that.")
+    first = _ended_before(exit, scene)
+    if first is not None:
+        alone = attribute(first, msgspec.structs.replace(scene, signals=_signals_of(first, scene), peers=()))
+        words = f"{first.pod} ended first: {alone.message}"
+        return Attribution(alone.cause, alone.reason, words, alone.confidence)
+    words = "It lost its peers in a collective, and none of them had ended: the network between them, most likely."
+    return Attribution(Cause.INFRA, "CollectiveFailed", words, Confidence.GUESS)
+
+
+def _ended_before(exit: Exit, scene: Scene) -> Exit | None:
+    """The first member to end of something else than a collective, before this one did and not long before."""
+    ends = [p.exit for p in scene.peers if p.exit is not None and 0 <= exit.at - p.exit.at <= 60 * scene.look_back_s]
+    ends = [e for e in ends if e.code and not _COLLECTIVE.search(e.tail)]
+    return min(ends, key=lambda e: (e.at, e.pod), default=None)
+
+
+def _signals_of(exit: Exit, scene: Scene) -> Sequence[Signal]:
+    return next((peer.signals for peer in scene.peers if peer.exit is exit), ())
+
+
+def _killed(exit: Exit, scene: Scene) -> Attribution | None:
+    if exit.reason == "OOMKilled":
+        words = "It needed more memory than its own limit allows."
+        return Attribution(Cause.CODE, "OutOfMemory", words, Confidence.CERTAIN)
+    if exit.killed_by == SIGTERM:
+        words = "It was told to end by something that is not the gang's controller."
+        return Attribution(Cause.INFRA, "Terminated", words, Confidence.GUESS)
+    return None
+
+
+def _log(exit: Exit, scene: Scene) -> Attribution | None:
+    if _DEVICE.search(exit.tail):
+        words = "Its last words are of a broken device; no source has confirmed that yet."
+        return Attribution(Cause.DEVICE, "DeviceErrorInLog", words)
+    if _DEVICE_MEMORY.search(exit.tail):
+        return Attribution(
+            Cause.CODE, "DeviceOutOfMemory", "It needed more memory than its device has.", Confidence.CERTAIN
+        )
+    if scene.disk_pressure or _STORAGE.search(exit.tail):
+        return Attribution(Cause.INFRA, "StorageFailed", "Its storage failed or was full.")
+    return None

@@ -1,0 +1,85 @@
+"""Who has which device of a node, and how many are left. Both follow from the record; nothing is counted up or down.
+
+The node's own report (`observed.holdings`) is the truth of a pod it names: the kubelet may have given other devices than the
+scheduler chose, a sidecar has its own, and a pod that was removed by force holds on until its node says otherwise. Of a pod the
+node has not named yet, the annotation says what it is about to get.
+
+A device is *draining* while its holder is on its way out: deleted, ended, or gone from the API and not yet from the node.
+Free = healthy and held by nobody, as sets, so a device that is both held and unhealthy is missing once and no count is ever
+negative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from remuda.api.devices import DeviceState, NodeDevices
+from remuda.api.kubernetes.core_v1 import Pod
+from remuda.core.state.snapshot import devices_of
+
+
+class Holder(msgspec.Struct, frozen=True):
+    """`container`: "" until the node has told which."""
+
+    pod: str  # namespace/name
+    uid: str = ""
+    container: str = ""
+    draining: bool = False
+
+
+class Counts(msgspec.Struct, frozen=True):
+    """Of one resource on one node. `unfit`: whatever is not Healthy, held or not."""
+
+    total: int = 0
+    healthy: int = 0
+    unfit: int = 0
+    held: int = 0
+    free: int = 0
+
+
+Held = Mapping[str, list[Holder]]  # by device
+
+
+def held_on(node: NodeDevices, pods: Iterable[Pod]) -> Held:
+    """Device -> who has it. Two pods are the error this project exists to prevent; two containers of one pod are not."""
+    here = [pod for pod in pods if pod.spec.node_name == node.name]
+    by_uid = {pod.uid: pod for pod in here}
+    by_name = {f"{pod.namespace}/{pod.name}": pod for pod in here}
+    found: dict[str, list[Holder]] = {}
+    reported: set[str] = set()
+    for holding in node.observed.holdings:
+        pod = by_uid.get(holding.uid) if holding.uid else by_name.get(holding.pod)
+        uid = holding.uid or (pod.uid if pod is not None else "")
+        if uid:
+            reported.add(uid)
+        is_leaving = pod is None or pod.is_deleting or pod.is_terminal
+        for device in holding.devices:
+            found.setdefault(device, []).append(Holder(holding.pod, uid, holding.container, is_leaving))
+    for pod in here:
+        if pod.is_live and pod.uid not in reported:
+            for device in devices_of(pod):
+                holder = Holder(f"{pod.namespace}/{pod.name}", pod.uid, draining=pod.is_deleting)
+                found.setdefault(device, []).append(holder)
+    return found
+
+
+def counts_of(node: NodeDevices, pods: Iterable[Pod]) -> dict[str, Counts]:
+    """By resource. A device that was never judged is not healthy; one under a quarantine order is not either."""
+    held = held_on(node, pods)
+    good = {v.device for v in node.verdicts if v.state is DeviceState.HEALTHY} - set(node.quarantine)
+    rows: dict[str, set[str]] = {}
+    for device in node.observed.devices:
+        if device.resource:
+            rows.setdefault(device.resource, set()).add(device.id)
+    return {
+        resource: Counts(
+            total=len(ids),
+            healthy=len(ids & good),
+            unfit=len(ids - good),
+            held=len(ids & held.keys()),
+            free=len((ids & good) - held.keys()),
+        )
+        for resource, ids in sorted(rows.items())
+    }

@@ -1,0 +1,117 @@
+"""What the manager finds out by itself about a node's devices, and what it remembers for that.
+
+Signals come and go; the history stays (`NodeDevices.history`). From both follow the findings of three sources:
+`recurring_faults` (minor faults that come back), `history` (a repeat offender) and `correlation` (the switch under a device
+took most of its neighbours). They are written into `NodeDevices.findings` beside those of others, which are left alone, and
+judged like any signal.
+
+Only devices for which something changes are in the result, and a device nobody ever said anything about costs one look-up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from remuda.api.devices import DeviceHistory, DeviceState, NodeDevices, ObservedDevice, Signal, Verdict
+from remuda.api.meta import to_seconds
+from remuda.api.remedies import Offender
+from remuda.core.devices.fault_codes import classify
+from remuda.core.health import correlation, recurring_faults, repeat_failures
+from remuda.core.health.signal_fusion import Judgement
+from remuda.core.health.timers import SKEW_S
+
+OWN = (recurring_faults.SOURCE, repeat_failures.SOURCE, correlation.SOURCE)
+
+_NOTHING = DeviceHistory()
+
+
+class Found(msgspec.Struct, frozen=True):
+    """Changes only, by device. `ends_at`: when one of the findings may end by itself."""
+
+    history: dict[str, DeviceHistory] = {}
+    findings: dict[str, list[Signal]] = {}
+    ends_at: float | None = None
+
+    def on(self, node: NodeDevices) -> NodeDevices:
+        """The node's record with the changes."""
+        if not self.history and not self.findings:
+            return node
+        return msgspec.structs.replace(
+            node, history={**node.history, **self.history}, findings={**node.findings, **self.findings}
+        )
+
+
+def find(
+    node: NodeDevices,
+    judged: Mapping[str, Judgement],
+    now: float,
+    policy: Offender,
+    suspected: Mapping[str, Signal] | None = None,
+) -> Found:
+    """`judged`: every device by its own signals, on the record as it is. `suspected`: devices whose switch is."""
+    before = {v.device: v for v in node.verdicts} if node.verdicts else {}
+    suspects = suspected or {}
+    history: dict[str, DeviceHistory] = {}
+    findings: dict[str, list[Signal]] = {}
+    ends: list[float] = []
+    for device in node.observed.devices:
+        id = device.id
+        if id not in node.history and id not in node.findings and id not in suspects:
+            found_now = judged.get(id)
+            is_well = found_now is None or found_now.state is DeviceState.HEALTHY
+            if is_well and not any(map(recurring_faults.is_minor, device.signals)):
+                continue
+        standing = node.findings.get(id, [])
+        known = node.history.get(id, _NOTHING)
+        if device.uuid and known.uuid and device.uuid != known.uuid:
+            known, standing = _NOTHING, []  # another device in its place
+        remembered = _remember(device, known, judged.get(id), before.get(id), now)
+        found, end = _find(device, remembered, standing, suspects.get(id), now, policy)
+        if remembered != node.history.get(id, _NOTHING):
+            history[id] = remembered
+        if found != node.findings.get(id, []):
+            findings[id] = found
+        if end is not None:
+            ends.append(end)
+    return Found(history, findings, min(ends, default=None))
+
+
+def _remember(
+    device: ObservedDevice, known: DeviceHistory, judged: Judgement | None, before: Verdict | None, now: float
+) -> DeviceHistory:
+    minor = recurring_faults.with_minor(known.minor, (s for s in device.signals if not _is_ahead(s, now)))
+    at = repeat_failures.failed_at(judged, before, known, now) if judged is not None else None
+    if minor is known.minor and at is None:
+        return known
+    failures = repeat_failures.with_failure(known.failures, at) if at is not None else known.failures
+    return msgspec.structs.replace(known, minor=minor, failures=failures, uuid=device.uuid or known.uuid)
+
+
+def _find(
+    device: ObservedDevice,
+    known: DeviceHistory,
+    standing: list[Signal],
+    suspected: Signal | None,
+    now: float,
+    policy: Offender,
+) -> tuple[list[Signal], float | None]:
+    cured = _cured_at(device, now)
+    others = [s for s in standing if s.source not in OWN]
+    offence = next((s for s in standing if s.source == repeat_failures.SOURCE), None)
+    found, end = recurring_faults.find_trends(known.minor, now, cured) if known.minor else ([], None)
+    offence = repeat_failures.find_offence(known.failures, offence, now, policy, cured)
+    if suspected is not None and (suspected.time is None or to_seconds(suspected.time) > cured):
+        found = [*found, suspected]
+    return [*others, *found, *([offence] if offence is not None else ())], end
+
+
+def _cured_at(device: ObservedDevice, now: float) -> float:
+    """Of the newest evidence of health; 0 when there is none. One from the future is as old as now."""
+    times = (s.time for s in device.signals if s.time is not None and classify(s.source, s.code).clears)
+    return min(now, max((to_seconds(time) for time in times), default=0.0))
+
+
+def _is_ahead(signal: Signal, now: float) -> bool:
+    return signal.time is not None and to_seconds(signal.time) > now + SKEW_S

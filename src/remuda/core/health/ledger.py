@@ -1,0 +1,145 @@
+"""The ledger: one row per device — state, why, since when, who said so, who holds it. Counts are an output of it.
+
+Rows are derived from two sources of record, NodeDevices (signals, quarantine orders, earlier verdicts, who holds what) and live
+pods; nothing is counted up or down, so nothing can drift. A verdict moves only when its state or reason does, which keeps
+NodeDevices a record of transitions.
+
+An agent that has fallen silent (`silent_since`) makes every device of its node Unknown: nothing new is placed there and nobody
+is taken off. What was known against a device before outlasts the silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+
+import msgspec
+
+from remuda.api.devices import DeviceState, NodeDevices, Verdict
+from remuda.api.kubernetes.core_v1 import Pod
+from remuda.api.meta import to_time
+from remuda.core.health.device_holders import held_on
+from remuda.core.health.signal_fusion import HEALTHY, RANK, Judgement, judge_device
+from remuda.core.health.timers import DEFAULT, Timers
+
+AGENT_SILENT = "AgentSilent"
+LONGEST_MESSAGE = 1024  # as in a pod's status
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One device as users see it."""
+
+    node: str
+    device: str
+    type: str
+    state: DeviceState
+    reason: str = ""
+    message: str = ""
+    holder: str = ""
+    draining: bool = False  # the holder is on its way out; the device is not free before its processes are gone
+    container: str = ""  # of the holder, once its node has told
+
+
+def judge_node(
+    node: NodeDevices,
+    pods: Iterable[Pod],
+    now: float,
+    timers: Timers = DEFAULT,
+    *,
+    silent_since: float | None = None,
+    judged: Mapping[str, Judgement] | None = None,
+) -> list[Verdict]:
+    """The verdicts `node` should carry; equal to `node.verdicts` means no write.
+
+    `since` is when the deciding signal was seen, not when it was judged: recovery times are counted from it. It moves when the
+    state does and never backwards; another fault of the same gravity does not restart it. A slice is as bad as its device,
+    never the other way round. `judged`: of `judge_devices`, when that was asked already.
+    """
+    held = held_on(node, pods)
+    old = {v.device: v for v in node.verdicts}
+    if judged is None:
+        judged = judge_devices(node, now, timers, old)
+    if silent_since is not None:
+        silence = _silence(silent_since)
+        judged = {id: _worse(found, silence) for id, found in judged.items()}
+    verdicts: list[Verdict] = []
+    for device in node.observed.devices:
+        found = judged[device.id]
+        if device.parent:
+            found = _worse(found, judged.get(device.parent, HEALTHY))
+        holder = next(iter(held.get(device.id, ())), None)
+        verdicts.append(
+            Verdict(
+                device=device.id,
+                state=found.state,
+                reason=found.reason,
+                message=found.message[:LONGEST_MESSAGE],
+                source=found.source,
+                since=_since(found, old.get(device.id), now),
+                holder=holder.pod if holder else "",
+                holder_uid=holder.uid if holder else "",
+            )
+        )
+    return verdicts
+
+
+def judge_devices(
+    node: NodeDevices, now: float, timers: Timers = DEFAULT, old: Mapping[str, Verdict] | None = None
+) -> dict[str, Judgement]:
+    """Each device by what is known against itself: neither its parent's fault nor the agent's silence is in it."""
+    before = old if old is not None else {v.device: v for v in node.verdicts}
+    orders, findings = node.quarantine, node.findings
+    return {
+        d.id: judge_device(d, orders.get(d.id), now, timers, findings.get(d.id, ()), before.get(d.id))
+        for d in node.observed.devices
+    }
+
+
+def _since(found: Judgement, before: Verdict | None, now: float) -> datetime:
+    seen = min(found.at, to_time(now)) if found.at is not None else to_time(now)
+    if before is None or before.since is None:
+        return seen
+    return before.since if before.state is found.state else max(seen, before.since)
+
+
+def _worse(one: Judgement, other: Judgement) -> Judgement:
+    """The graver of the two; of equals the first."""
+    return other if RANK[other.state] < RANK[one.state] else one
+
+
+def _silence(since: float) -> Judgement:
+    return Judgement(
+        DeviceState.UNKNOWN,
+        AGENT_SILENT,
+        "The node's agent has fallen silent, so nothing is known of the device.",
+        "lease/agent",
+        to_time(since),
+    )
+
+
+def rows(nodes: Iterable[NodeDevices], pods: Iterable[Pod]) -> list[Row]:
+    """The whole ledger, for people: verdicts of the manager beside live holders."""
+    bound: dict[str, list[Pod]] = {}
+    for pod in pods:
+        bound.setdefault(pod.spec.node_name, []).append(pod)
+    table: list[Row] = []
+    for node in sorted(nodes, key=lambda n: n.name):
+        held = held_on(node, bound.get(node.name, ()))
+        verdict_of = {v.device: v for v in node.verdicts}
+        for device in node.observed.devices:
+            verdict = verdict_of.get(device.id, Verdict(device=device.id, state=DeviceState.UNKNOWN))
+            holder = next(iter(held.get(device.id, ())), None)
+            table.append(
+                Row(
+                    node=node.name,
+                    device=device.id,
+                    type=device.type,
+                    state=verdict.state,
+                    reason=verdict.reason,
+                    message=verdict.message,
+                    holder=holder.pod if holder else "",
+                    draining=holder is not None and holder.draining,
+                    container=holder.container if holder else "",
+                )
+            )
+    return table

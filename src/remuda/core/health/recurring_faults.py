@@ -1,0 +1,104 @@
+"""Minor faults that come back: what no single signal says.
+
+A counter that crosses its threshold is a signal, and a signal that is taken back leaves nothing behind. So each crossing is
+remembered (`DeviceHistory.minor`: code and time, bounded), and rules count them: the same kind of trouble more often than
+`limit` within the window, or so many *different* minor faults within one, is a finding. It makes the device Degraded, never
+worse, and says its numbers.
+
+A finding follows from the history and from nothing else: told twice, or after a restart, it is the same one. It ends when enough
+crossings are older than the window, when evidence of health is newer than all of them, or when the device is another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from remuda.api.devices import DeviceState, Signal
+from remuda.api.meta import to_seconds
+from remuda.core.devices.fault_codes import classify
+
+SOURCE = "trend"
+MAX_MINOR = 32
+GAP_S = 60.0  # the same code within this time is the same crossing
+
+HOUR_S, DAY_S = 3600.0, 86_400.0
+
+
+class TrendRule(msgspec.Struct, frozen=True):
+    """More than `limit` crossings of `codes` within the window; with `different`, of that many different codes."""
+
+    code: str  # the finding's
+    what: str
+    codes: frozenset[str]  # empty = any
+    limit: int
+    window_s: float
+    different: bool = False
+
+
+RULES = (
+    TrendRule(
+        "ecc-trend",
+        "memory errors crossed their limit",
+        frozenset({"ecc-sbe-rate", "row-remap-pending", "xid-63", "xid-92", "xid-94", "xid-160"}),
+        limit=3,
+        window_s=DAY_S,
+    ),
+    TrendRule(
+        "link-trend",
+        "link errors crossed their limit",
+        frozenset({"nvlink-errors", "pcie-replays", "pcie-degraded", "link-down", "nvlink-down", "xid-80", "xid-121"}),
+        limit=3,
+        window_s=DAY_S,
+    ),
+    TrendRule("throttle-trend", "the clocks were held down", frozenset({"thermal", "power-brake"}), 6, DAY_S),
+    TrendRule("minor-faults", "different minor faults were seen", frozenset(), 3, HOUR_S, different=True),
+)
+_COUNTED = frozenset().union(*(rule.codes for rule in RULES))
+_OWN = frozenset(rule.code for rule in RULES) | {"straggler"}
+
+
+def is_minor(signal: Signal) -> bool:
+    """Whether it is to be remembered: what makes a device Degraded, and what a rule names. What an application causes is
+    neither."""
+    if signal.code in _COUNTED:
+        return True
+    return signal.code not in _OWN and classify(signal.source, signal.code).effect is DeviceState.DEGRADED
+
+
+def with_minor(minor: list[Signal], signals: Iterable[Signal]) -> list[Signal]:
+    """What is remembered after `signals` were seen standing; the same list when that adds nothing."""
+    kept = minor
+    for signal in signals:
+        if signal.time is None or not is_minor(signal):
+            continue
+        at = to_seconds(signal.time)
+        same = (to_seconds(m.time) for m in kept if m.code == signal.code and m.time is not None)
+        if all(abs(at - other) >= GAP_S for other in same):
+            added = [*kept, Signal(signal.source, signal.code, time=signal.time)]
+            kept = sorted(added, key=lambda m: (to_seconds(m.time) if m.time else 0.0, m.code))[-MAX_MINOR:]
+    return kept
+
+
+def find_trends(
+    minor: Sequence[Signal], now: float, cured_at: float = 0.0, rules: Iterable[TrendRule] = RULES
+) -> tuple[list[Signal], float | None]:
+    """(findings, when the first of them may end by itself). `cured_at`: of the newest evidence of health."""
+    findings: list[Signal] = []
+    ends: list[float] = []
+    timed = [(to_seconds(m.time), m) for m in minor if m.time is not None]
+    for rule in rules:
+        since = max(now - rule.window_s, cured_at)
+        hits = [(at, m) for at, m in timed if since < at <= now and (not rule.codes or m.code in rule.codes)]
+        if rule.different:
+            hits = list({m.code: (at, m) for at, m in hits}.values())
+            hits.sort(key=lambda hit: hit[0])
+        if len(hits) <= rule.limit:
+            continue
+        window = f"{rule.window_s / HOUR_S:g} h"
+        codes = ", ".join(sorted({m.code for _, m in hits}))
+        words = f"{len(hits)} times within {window} {rule.what}; {rule.limit} are allowed ({codes})."
+        findings.append(Signal(SOURCE, rule.code, words, hits[rule.limit][1].time))
+        ends.append(hits[-rule.limit - 1][0] + rule.window_s)
+    return findings, min(ends, default=None)

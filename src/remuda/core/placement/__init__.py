@@ -1,1 +1,0 @@
-"""Placement: gangs whole, down to the exact device set."""

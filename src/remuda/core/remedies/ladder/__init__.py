@@ -1,0 +1,1 @@
+"""One incident's climb: which rung is next, whether it may be begun, its orders, its probe, its soak. `climb` is the entry."""

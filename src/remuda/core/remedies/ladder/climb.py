@@ -1,0 +1,241 @@
+"""The device ladder: what is next for one incident. Pure: `climb(case, now)` gives the records as they should be, and
+what has to stand in the cluster because of them.
+
+A record is written before what it stands for is done, and all else follows from the records: an order stands while its
+record runs, the device is under quarantine from the first rung until it is given back, the node is ours while something
+runs on it. So a look that is repeated, by this manager or the next, arrives at the same, and nothing is begun twice.
+
+    quarantine -> rung -> probe passes? -> soak (Verifying) -> quarantine lifted
+                    |          | no, or a fault in the soak
+                    +----------+-> the next rung ... -> the ladder has ended: NotCured. Somebody is told, the device stays out
+
+An incident whose ladder has ended stays open, because the cure is still owed: it is over when the subject is well again or
+another one, or when an operator says so. What has no ladder says why in the same condition.
+
+A soak is broken by what was heard *after* the probe. What a rung itself stirs up (a monitor that starts anew and tells
+the old fault again) lies before it and starts nothing. Before every rung the policy is asked: its mode, and the `gate`
+of pause, limits and breaker. They never stand in the way of what is under way, nor of giving a device back.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from remuda.api.conditions import find_condition, with_condition
+from remuda.api.devices import DeviceState, QuarantineOrder
+from remuda.api.incidents import IncidentOutcome, IncidentPhase, IncidentStatus, RemedyOutcome, SubjectKind
+from remuda.api.meta import to_seconds, to_time
+from remuda.api.remedies import Action, Ladder, Rung
+from remuda.core.remedies.ladder.abandoned_rungs import take_over
+from remuda.core.remedies.ladder.admission import admit
+from remuda.core.remedies.ladder.moves import done, emptied, verified
+from remuda.core.remedies.ladder.soak import heard_since, is_still_bad
+from remuda.core.remedies.ladder.state import CURED, GO, NEXT, Climber, Move, is_open
+from remuda.core.remedies.ladder.types import Case, Step
+from remuda.core.remedies.policies import ANY_FAULT, BY_JOB, ladder_for, ladders_of
+from remuda.core.remedies.rungs import (
+    ENDED,
+    LADDER,
+    NO_LADDER,
+    RECHECK,
+    RECYCLES,
+    VERIFY_S,
+    Stage,
+    describe,
+    first_stage,
+    is_repeat_offender,
+    ladder_has_ended,
+    stages_of,
+)
+
+# Closed like this, a device is given back: it is well, it is another one, or an operator said so.
+GIVEN_BACK = (
+    IncidentOutcome.CURED,
+    IncidentOutcome.FALSE_ALARM,
+    IncidentOutcome.REPLACED,
+    IncidentOutcome.DISMISSED,
+)
+SILENT_S = 30.0  # between two looks at a soak whose agent says nothing
+BY = "remuda"
+ANY = "Any"  # the reason of the condition for a ladder that waits for `*`
+RECHECKED = "Recheck"
+LEFT = "nothing more; what was begun before ends"
+
+
+def climb(case: Case, now: float) -> Step:
+    """What should stand for this incident now."""
+    if not case.incident.is_open:
+        keeps = case.incident.status.outcome not in GIVEN_BACK and not case.is_another
+        return Step(case.incident.status, _standing(case) if keeps else None)
+    ladder = _ladder(case)
+    climber = Climber(case, now)
+    stages = stages_of(ladder) if ladder is not None else []
+    left = take_over(climber, stages, follows=ladder is None or ladder.when != RECHECKED)
+    move = _stage(climber, left, now) if left is not None else NEXT
+    if move is NEXT:
+        move = _walk(climber, stages, now)
+    if ladder is None and not climber.has_begun:
+        return Step(_without_ladder(case, now), None)
+    if move is NEXT:  # nothing is left to try
+        move = _recheck(climber, now)
+    status = _status(climber, move, ladder.when if ladder else "None", describe(ladder) if ladder else LEFT, now)
+    wants = climber.has_begun and not climber.is_given_back
+    return climber.step(status, _order(case, now) if wants else None)
+
+
+def _ladder(case: Case) -> Ladder | None:
+    """The one that was begun, as long as the policy has it: what the rungs themselves bring to light (a probe that failed)
+    does not start another. One that has ended is not climbed again; there are only the probes that operators ask for."""
+    begun = find_condition(case.incident.status.conditions, LADDER)
+    if begun is not None and (begun.status == "False" or begun.reason == RECHECKED):
+        return Ladder(RECHECKED, [])
+    if begun is not None:
+        when = begun.reason if begun.reason != ANY else ANY_FAULT
+        kept = next((ladder for ladder in ladders_of(case.policy) if ladder.when == when), None)
+        if kept is not None:
+            return kept
+    return ladder_for(case.policy, case.incident.status.verdict)
+
+
+def _walk(climber: Climber, stages: list[Stage], now: float) -> Move:
+    case = climber.case
+    offender = case.policy.spec.offender
+    is_offender = is_repeat_offender(case.devices, case.subject, offender, now)
+    start = first_stage(stages, climber.records, is_offender, offender.action)
+    if start and is_offender and not climber.has_begun:
+        climber.why_not = [f"{s.key}: skipped for a repeat offender" for s in stages[:start]]
+    for stage in stages[start:]:
+        move = _stage(climber, stage, now)
+        if move is not NEXT:
+            return move
+    return NEXT
+
+
+def _stage(climber: Climber, stage: Stage, now: float) -> Move:
+    """One attempt of one rung, as far as it goes now."""
+    records, rung = climber.records, stage.rung
+    if not any(key in records and records[key].started_at is not None for key in stage.keys):
+        act = records.get(stage.key)
+        if act is not None and not is_open(act):
+            return NEXT
+        move = admit(climber, stage)
+        if move is not GO:
+            return move
+    if stage.drain_key:
+        move = emptied(climber, stage.drain_key, stage)
+        if move is not GO:
+            return move
+        if not climber.has_ended(stage.key):
+            climber.keep_empty(climber.targets(rung.action))
+    move = done(
+        climber, stage.key, rung, climber.targets(rung.action), is_waiting_for_device=rung.action not in RECYCLES
+    )
+    if move is not GO:
+        return move
+    if rung.action is Action.TICKET:
+        return NEXT
+    probe = stage.verify_key or stage.key
+    if stage.verify_key:
+        move = verified(climber, stage)
+        if move is not GO:
+            return move
+    return _soaked(climber, probe, now)
+
+
+def _soaked(climber: Climber, probe: str, now: float) -> Move:
+    """The probe has passed: wait for the soak's end, and give the device back."""
+    case, record = climber.case, climber.records[probe]
+    passed = to_seconds(record.ended_at) if record.ended_at is not None else now
+    until = passed + case.policy.spec.soak.seconds
+    broken = heard_since(case, passed)
+    if not broken and now >= until and not case.is_silent:
+        broken = is_still_bad(case, now)
+    if broken:
+        climber.amend(probe, RemedyOutcome.FAILED, "FaultDuringSoak", broken)
+        return NEXT
+    climber.soak_until = until
+    if now < until:
+        climber.looks.append(until)
+    elif case.is_silent:
+        climber.looks.append(now + SILENT_S)
+    else:
+        climber.is_given_back = True
+    return CURED
+
+
+def _recheck(climber: Climber, now: float) -> Move:
+    """After the ladder's end: probes that operators ask for, the newest last."""
+    asked = [a.remedy for a in climber.case.incident.spec.approvals if a.granted and a.remedy.startswith(RECHECK)]
+    for key in dict.fromkeys(asked):
+        probe = Rung(Action.PROBE, timeout_seconds=VERIFY_S)
+        move = done(climber, key, probe, climber.targets(Action.PROBE), is_waiting_for_device=True)
+        if move is GO:
+            move = _soaked(climber, key, now)
+        if move is not NEXT:
+            return move
+    return NEXT
+
+
+def _status(climber: Climber, move: Move, when: str, rungs: str, now: float) -> IncidentStatus:
+    status = climber.case.incident.status
+    records = [*climber.workload, *climber.records.values()]
+    conditions, moment = status.conditions, to_time(now)
+    phase = status.phase
+    if move is CURED:
+        phase = IncidentPhase.VERIFYING
+    elif move is NEXT:
+        phase = IncidentPhase.OPEN
+        ends = {RemedyOutcome.REFUSED, RemedyOutcome.SKIPPED}
+        tried = ", ".join(f"{r.key} {r.reason if r.outcome in ends else r.outcome}" for r in climber.records.values())
+        is_domain = climber.case.subject.kind is SubjectKind.DOMAIN
+        what = "Somebody was told" if is_domain else f"The ladder for {when} has ended without a cure"
+        words = f"{what} ({tried}). {climber.is_left}"
+        if not ladder_has_ended(climber.case.incident):
+            conditions = with_condition(conditions, LADDER, False, ENDED, words, moment)
+    else:
+        is_asked = any(r.outcome is RemedyOutcome.WAITING for r in climber.records.values())
+        phase = IncidentPhase.REMEDYING if climber.has_begun or is_asked else IncidentPhase.OPEN
+    if move is not NEXT and climber.has_begun:
+        reason = when if when != ANY_FAULT else ANY
+        words = f"Policy {climber.case.policy.name}: {rungs}." if rungs else "An operator asked for another probe."
+        conditions = with_condition(conditions, LADDER, True, reason, words, moment)
+    elif move is not NEXT:  # for what it failed with at first there was none; for what it is now there is
+        conditions = [c for c in conditions if (c.type, c.reason) != (LADDER, NO_LADDER)]
+    return climber.changed(status, phase, records, conditions, is_cure_owed=move is NEXT)
+
+
+def _without_ladder(case: Case, now: float) -> IncidentStatus:
+    """Of a node or a domain: why nothing is done to it. (A device without one is fine, or goes on serving.)"""
+    status, kind = case.incident.status, case.subject.kind
+    if kind is SubjectKind.DEVICE or not status.verdict.reason or ladder_has_ended(case.incident):
+        return status
+    words = f"Policy {case.policy.name} has no ladder for {status.verdict.reason}: nothing is done to it by itself."
+    if kind is SubjectKind.DOMAIN:
+        words += " Its parts climb ladders of their own."
+    conditions = with_condition(status.conditions, LADDER, None, NO_LADDER, words, to_time(now))
+    return msgspec.structs.replace(status, conditions=conditions) if conditions is not status.conditions else status
+
+
+def may_take_over(order: QuarantineOrder) -> bool:
+    """Given for something that was found, by us or by a job: a ladder that climbs for it gives the device back when it is well
+    again. A person's order is taken back by a person, another incident's by that."""
+    return not order.incident and (order.by == BY or order.by.startswith(BY_JOB))
+
+
+def _standing(case: Case) -> QuarantineOrder | None:
+    """Our own order, as it stands."""
+    order = case.devices.quarantine.get(case.subject.device) if case.devices is not None else None
+    return order if order is not None and order.incident == case.incident.name else None
+
+
+def _order(case: Case, now: float) -> QuarantineOrder | None:
+    if case.subject.kind is not SubjectKind.DEVICE:
+        return None
+    verdict = case.incident.status.verdict
+    return _standing(case) or QuarantineOrder(
+        reason=verdict.reason or DeviceState.UNHEALTHY.value,
+        message=verdict.message,
+        by=BY,
+        since=to_time(now),
+        incident=case.incident.name,
+    )

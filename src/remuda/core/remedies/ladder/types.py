@@ -1,0 +1,91 @@
+"""What the device ladder looks at, and what it answers: values only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from remuda.api.devices import DeviceOrder, NodeDevices, ObservedDevice, QuarantineOrder
+from remuda.api.incidents import Incident, IncidentStatus, Subject
+from remuda.api.kubernetes.core_v1 import Node, Pod
+from remuda.api.meta import JsonObject
+from remuda.api.remedies import RemedyPolicy
+from remuda.core.remedies.drain import Domain, DrainPlan, DrainRequest
+from remuda.core.remedies.limits import Gate
+
+
+class Made(msgspec.Struct, frozen=True):
+    """What became of the objects of an object hook. `outcome`: "" while they are at it."""
+
+    key: str  # of the record
+    outcome: str = ""  # Succeeded | Failed
+    message: str = ""
+    names: tuple[str, ...] = ()  # Kind/name
+
+
+class Case(msgspec.Struct, frozen=True):
+    """One incident and all it has to do with. `nodes`, `ledgers` and `pods` are by node, of the subject's whole domain."""
+
+    incident: Incident
+    policy: RemedyPolicy
+    domain: Domain
+    nodes: Mapping[str, Node] = {}
+    ledgers: Mapping[str, NodeDevices] = {}
+    pods: Mapping[str, Sequence[Pod]] = {}
+    gate: Gate | None = None  # None: nothing stands in the way
+    at_work: frozenset[str] = frozenset()  # other open incidents, and roll-outs: a node with one's name on it is theirs
+    made: Made | None = None
+    is_silent: bool = False  # the node's agent has not been heard of
+    cause: Incident | None = None  # the open incident of what several nodes share, when this one is a part of it
+
+    @property
+    def subject(self) -> Subject:
+        return self.incident.spec.subject
+
+    @property
+    def devices(self) -> NodeDevices | None:
+        return self.ledgers.get(self.subject.node)
+
+    @property
+    def seen(self) -> ObservedDevice | None:
+        """The subject's row."""
+        rows = self.devices.observed.devices if self.devices is not None else ()
+        return next((d for d in rows if d.id == self.subject.device), None)
+
+    @property
+    def is_another(self) -> bool:
+        """The node was made anew, or another device is in the place of the one that failed: what was owed to that one is not owed
+        to this."""
+        status, node, seen = self.incident.status, self.nodes.get(self.subject.node), self.seen
+        is_new_node = node is not None and bool(status.node_uid) and node.uid != status.node_uid
+        is_swapped = seen is not None and bool(seen.uuid and status.device_uuid) and seen.uuid != status.device_uuid
+        return is_new_node or is_swapped
+
+
+class ObjectCall(msgspec.Struct, frozen=True):
+    """Objects that are to be there, and the conditions that say how they ended."""
+
+    key: str
+    bodies: tuple[JsonObject, ...]
+    success: str
+    failure: str
+
+
+class Step(msgspec.Struct, frozen=True):
+    """What should stand. `orders` and `nodes` are whole: what is of this incident and not in them is taken away."""
+
+    status: IncidentStatus
+    quarantine: QuarantineOrder | None = None  # of the subject's device; None = lifted, when it is this incident's
+    hold: frozenset[str] = frozenset()  # nodes that are to be ours
+    cordon: frozenset[str] = frozenset()
+    request: DrainRequest | None = None  # to gangs on the cordoned nodes
+    orders: Mapping[str, Mapping[str, DeviceOrder]] = {}  # by node, by order id
+    drain: DrainPlan | None = None
+    call: ObjectCall | None = None
+    look_again_s: float | None = None
+
+
+def order_id(incident: Incident, key: str) -> str:
+    """The idempotency key of a record's execution."""
+    return f"{incident.name}.{key}"

@@ -1,0 +1,130 @@
+"""Waiting pods as gangs: which pods must be placed together, where the rest of the gang sits, and who is still missing.
+
+Pure, and apart from the solver because it reads what pods *say* (labels and annotations), while the solver sees only what
+they need. A pod without a gang is a gang of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from remuda.api.kubernetes.core_v1 import Pod
+from remuda.api.names import (
+    ANNOTATION_DOMAIN,
+    ANNOTATION_GANG_SIZE,
+    ANNOTATION_HAS_RUN,
+    ANNOTATION_PREFER_NODE,
+    ANNOTATION_SEGMENT,
+    ANNOTATION_SPARE,
+    ANNOTATION_TOPOLOGY_REQUIRED,
+    LABEL_GANG,
+)
+from remuda.core.scheduling.kept_places import kept_nodes
+from remuda.core.scheduling.placement_request import GangAsk, Segment, ask_of
+from remuda.core.state.reservations import pod_key
+
+SLACK_S = 2.0  # after a pod's grace: its node needs a moment to say that it is gone
+
+
+def gather_gangs(
+    pods: Iterable[Pod],
+    siblings: Callable[[Pod], list[Pod]],
+    domain_of: Callable[[str, str], str | None],
+    now: float | None = None,
+) -> list[GangAsk]:
+    """Waiting pods grouped into gangs, oldest gang first; a pod without a gang is a gang of one.
+
+    A pod that prefers a node where a pod of its gang is on its way out is not asked for yet: its place is free in a moment, with
+    image and caches, and nobody else gets it first. It does not wait longer than the other's grace."""
+    groups: dict[str, list[Pod]] = {}
+    for pod in pods:
+        gang = pod.labels.get(LABEL_GANG)
+        groups.setdefault(f"{pod.namespace}/{gang}" if gang else pod_key(pod.namespace, pod.name), []).append(pod)
+    order = sorted(groups.items(), key=lambda item: (min(created_at(p) for p in item[1]), item[0]))
+    return [
+        _with_kept(_gang(key, found, siblings, domain_of), found, now)
+        for key, found in order
+        if now is None or not any(_waits_for_its_place(pod, siblings, now) for pod in found)
+    ]
+
+
+def _with_kept(gang: GangAsk, waiting: list[Pod], now: float | None) -> GangAsk:
+    nodes = kept_nodes(((pod, created_at(pod)) for pod in waiting), now)
+    return msgspec.structs.replace(gang, keeps=nodes) if nodes else gang
+
+
+def _waits_for_its_place(pod: Pod, siblings: Callable[[Pod], list[Pod]], now: float) -> bool:
+    wish = pod.annotations.get(ANNOTATION_PREFER_NODE)
+    if not wish:
+        return False
+    ends = [p.metadata.deletion_timestamp for p in siblings(pod) if p.spec.node_name == wish and not p.is_terminal]
+    return any(end is not None and now < end.timestamp() + SLACK_S for end in ends)
+
+
+def _gang(
+    key: str, waiting: list[Pod], siblings: Callable[[Pod], list[Pod]], domain_of: Callable[[str, str], str | None]
+) -> GangAsk:
+    first = waiting[0]
+    topology = first.annotations.get(ANNOTATION_TOPOLOGY_REQUIRED, "")
+    members = [p for p in waiting if p.annotations.get(ANNOTATION_SPARE) != "true"]
+    placed = (
+        [p for p in siblings(first) if p.spec.node_name and not p.is_deleting and not p.is_terminal]
+        if LABEL_GANG in first.labels
+        else []
+    )
+    if any(ANNOTATION_SEGMENT in p.annotations for p in (*members, *placed)):
+        return _segmented(key, waiting, members, placed, domain_of)
+    pinned = next((d for p in waiting if (d := p.annotations.get(ANNOTATION_DOMAIN))), None)
+    if pinned is None and placed:
+        pinned = domain_of(placed[0].spec.node_name, topology) if topology else ""
+    size = int(first.annotations.get(ANNOTATION_GANG_SIZE, "1")) if LABEL_GANG in first.labels else 1
+    if size > len(members) and not placed:
+        size -= sum(p.status.phase == "Succeeded" for p in siblings(first))  # who is done comes no more
+    return GangAsk(
+        key=key,
+        members=tuple(ask_of(p) for p in members),
+        spares=tuple(ask_of(p) for p in waiting if p.annotations.get(ANNOTATION_SPARE) == "true"),
+        topology=topology,
+        pinned=pinned,
+        has_run=first.annotations.get(ANNOTATION_HAS_RUN) == "true",
+        waiting_for=max(0, size - len(members)) if pinned is None and members else 0,
+    )
+
+
+def _segmented(
+    key: str, waiting: list[Pod], members: list[Pod], placed: list[Pod], domain_of: Callable[[str, str], str | None]
+) -> GangAsk:
+    """A gang whose segments may sit in different domains. A segment that has pods somewhere, or was made for a domain, stays
+    there. Spares go to wherever a segment is."""
+    first = waiting[0]
+    topology = first.annotations.get(ANNOTATION_TOPOLOGY_REQUIRED, "")
+    where: dict[str, str | None] = {}
+    for pod in placed:
+        if (number := pod.annotations.get(ANNOTATION_SEGMENT)) is not None:
+            where.setdefault(number, domain_of(pod.spec.node_name, topology))
+    numbers = sorted({p.annotations.get(ANNOTATION_SEGMENT, "0") for p in members}, key=lambda n: (len(n), n))
+    segments = []
+    for number in numbers:
+        pods = [p for p in members if p.annotations.get(ANNOTATION_SEGMENT, "0") == number]
+        made_for = next((d for p in pods if (d := p.annotations.get(ANNOTATION_DOMAIN))), None)
+        segments.append(Segment(tuple(ask_of(p) for p in pods), made_for or where.get(number)))
+    size = int(first.annotations.get(ANNOTATION_GANG_SIZE, "1"))
+    is_new = not placed and not any(s.pinned for s in segments)
+    return GangAsk(
+        key=key,
+        members=tuple(pod for segment in segments for pod in segment.members),
+        spares=tuple(ask_of(p) for p in waiting if p.annotations.get(ANNOTATION_SPARE) == "true"),
+        topology=topology,
+        pinned=next((d for d in where.values() if d), None),
+        has_run=first.annotations.get(ANNOTATION_HAS_RUN) == "true",
+        waiting_for=max(0, size - len(members)) if is_new and members else 0,
+        segments=tuple(segments),
+    )
+
+
+def created_at(pod: Pod) -> float:
+    """Unix seconds; 0 for a pod the API has not stamped."""
+    created = pod.metadata.creation_timestamp
+    return created.timestamp() if created else 0.0

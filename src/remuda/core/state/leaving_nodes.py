@@ -1,0 +1,102 @@
+"""Nodes that are about to go, by whoever's word: a planned maintenance, a drain, a spot node that its owner wants back.
+
+Pure: a Node in, a `Leaving` or None out. Placement puts nothing new on such a node; gangs that have members there move them
+while there is time. `until` is when the node goes, None = nobody said, so at any moment.
+
+Read are the node conditions of Kubernetes' node life cycle, the one the spot drill writes, the taints that clouds and autoscalers
+set before they take a node away, and the annotation by which a remedy asks for the node. A condition's message may name the
+moment (RFC 3339).
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+
+import msgspec
+
+from remuda.api.kubernetes.core_v1 import Node
+from remuda.api.meta import to_seconds
+from remuda.api.names import ANNOTATION_DRAIN_REQUESTED
+from remuda.api.training import Cause
+
+DRAIN_REQUESTED = "DrainRequested"
+
+CONDITIONS = {
+    "SpotTermination": Cause.PREEMPTION,
+    "MaintenancePlanned": Cause.MAINTENANCE,
+    "MaintenanceInProgress": Cause.MAINTENANCE,
+    "DrainInProgress": Cause.MAINTENANCE,
+    "GracefulNodeShutdownInProgress": Cause.MAINTENANCE,
+}
+TAINTS = {
+    "aws-node-termination-handler/spot-itn": Cause.PREEMPTION,
+    "aws-node-termination-handler/rebalance-recommendation": Cause.PREEMPTION,
+    "aws-node-termination-handler/scheduled-maintenance": Cause.MAINTENANCE,
+    "cloud.google.com/impending-node-termination": Cause.PREEMPTION,
+    "ToBeDeletedByClusterAutoscaler": Cause.MAINTENANCE,
+    "karpenter.sh/disrupted": Cause.MAINTENANCE,
+}
+
+CLOCKS_DIFFER_S = 5.0
+
+_MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)")
+
+
+class Leaving(msgspec.Struct, frozen=True):
+    cause: Cause
+    reason: str
+    message: str
+    until: float | None = None
+
+    def is_due(self, now: float) -> bool:
+        """What stops there now stops because the node goes, as far as clocks agree on the moment."""
+        return self.until is None or now >= self.until - CLOCKS_DIFFER_S
+
+
+def leaving_of(node: Node) -> Leaving | None:
+    """The most urgent word on the node's going, if there is any."""
+    if not (
+        ANNOTATION_DRAIN_REQUESTED in node.annotations
+        or any(t.key in TAINTS for t in node.spec.taints)
+        or any(c.status == "True" and c.type in CONDITIONS for c in node.status.conditions)
+    ):
+        return None  # nearly always, and asked of every node for every picture
+    found = [*_conditions(node), *_taints(node), *_drain(node)]
+    return min(found, key=lambda f: (f.until is not None, f.until or 0.0, f.reason), default=None)
+
+
+def _conditions(node: Node) -> list[Leaving]:
+    return [
+        Leaving(CONDITIONS[c.type], c.type, c.message or f"{node.name} says {c.type}.", moment_in(c.message))
+        for c in node.status.conditions
+        if c.type in CONDITIONS and c.status == "True"
+    ]
+
+
+def _taints(node: Node) -> list[Leaving]:
+    return [
+        Leaving(TAINTS[t.key], "NodeTaken", f"{node.name} has the taint {t.key}.", moment_in(t.value or ""))
+        for t in node.spec.taints
+        if t.key in TAINTS
+    ]
+
+
+def _drain(node: Node) -> list[Leaving]:
+    asked = node.annotations.get(ANNOTATION_DRAIN_REQUESTED, "")
+    if not asked:
+        return []
+    by, _, moment = asked.rpartition("/")
+    words = f"{node.name} is to be empty{f' for {by}' if by else ''}."
+    return [Leaving(Cause.MAINTENANCE, DRAIN_REQUESTED, words, moment_in(moment))]
+
+
+def moment_in(text: str) -> float | None:
+    """The first RFC 3339 moment in a text, in unix seconds."""
+    found = _MOMENT.search(text)
+    if found is None:
+        return None
+    try:
+        return to_seconds(datetime.fromisoformat(found.group()))
+    except ValueError:
+        return None

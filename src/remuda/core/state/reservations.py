@@ -1,0 +1,108 @@
+"""Places that belong to somebody although nobody sits there: what a gang has lent, and those it was lent to.
+
+A place is devices and, of what is counted (cpu, memory, a pod's slot), all that the pod asked which sat there. Its free
+devices are in no free mask of a snapshot, and as much of the rest as its borrowers do not use is in no count, so that the pod
+fits again once they are gone. Both are shown to one of the reservation's own askers (a gang, or a pod that was promised the
+place) for as long as its pods are placed, and hidden again from everybody else. So a place that its borrower leaves goes to the
+gang it belongs to and never to whoever waits longest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from remuda.core.state.pod_requests import PODS, Amounts
+
+if TYPE_CHECKING:
+    from remuda.core.state.transaction import Room
+
+
+class Place(msgspec.Struct, frozen=True):
+    """What is kept of one node: a mask of its rows and amounts. `number` is the reservation's: its askers share it."""
+
+    number: int
+    ix: int
+    rows: int
+    amounts: Amounts = {}
+
+
+Places = tuple[Place, ...]
+
+
+class Reservation(msgspec.Struct, frozen=True):
+    """`askers`: keys of `GangAsk`s that may have those devices (`namespace/gang`, `namespace/pod/name`). `pod_requests`:
+    what is kept beside them; {} = nothing is. `borrowers`: keys of pods that use it, although some have no device of it."""
+
+    node: str
+    devices: tuple[str, ...]
+    askers: tuple[str, ...]
+    requests: Amounts = {}
+    borrowers: tuple[str, ...] = ()
+
+
+class Sitting(msgspec.Struct, frozen=True):
+    """A pod on the node of a reservation."""
+
+    key: str
+    devices: tuple[str, ...]
+    requests: Amounts
+
+
+def pod_key(namespace: str, name: str) -> str:
+    """The key of a pod that is a gang of one."""
+    return f"{namespace}/pod/{name}"
+
+
+def unused(reservation: Reservation, there: Iterable[Sitting], left: Amounts) -> Amounts:
+    """What of its requests is to be kept: no pod that has the place, or some of its devices, uses it. As far as there is any."""
+    if not reservation.requests:
+        return {}
+    mine = set(reservation.devices)
+    users = [s for s in there if s.key in reservation.borrowers or not mine.isdisjoint(s.devices)]
+    asked = {**reservation.requests, PODS: 1}
+    used = {r: len(users) if r == PODS else sum(s.requests.get(r, 0) for s in users) for r in asked}
+    kept = {r: min(n - used[r], left[r]) for r, n in asked.items() if r in left}
+    return {r: n for r, n in kept.items() if n > 0}
+
+
+def places_by_asker(found: Sequence[tuple[Reservation, int, int, Amounts]]) -> dict[str, Places]:
+    """From (reservation, node index, mask of the rows that are free but for it, amounts that are left but for it)."""
+    places: dict[str, Places] = {}
+    for number, (reservation, ix, rows, amounts) in enumerate(found):
+        for asker in reservation.askers:
+            places[asker] = (*places.get(asker, ()), Place(number, ix, rows, amounts))
+    return places
+
+
+@contextmanager
+def opened(room: Room, places: Mapping[str, Places], asker: str) -> Iterator[bool]:
+    """Shows the asker what is reserved for it, less what was taken of it before. Whether there is anything to show."""
+    mine = places.get(asker, ())
+    shown = [less(place.amounts, room.spent.get(place.number, {})) for place in mine]
+    for place, amounts in zip(mine, shown, strict=True):
+        room.free[place.ix] |= place.rows & ~room.claimed.get(place.ix, 0)
+        room.left[place.ix] = more(room.left[place.ix], amounts)
+    had = {place.ix: room.left[place.ix] for place in mine}
+    yield bool(mine)
+    used = {ix: less(left, room.left[ix]) for ix, left in had.items()}
+    for place, amounts in zip(mine, shown, strict=True):
+        ix = place.ix
+        room.claimed[ix] = room.claimed.get(ix, 0) | (place.rows & ~room.free[ix])
+        room.free[ix] &= ~place.rows
+        # What an asker takes comes out of its place first, then out of what is everybody's.
+        taken = {r: min(n, used[ix].get(r, 0)) for r, n in amounts.items()}
+        used[ix] = less(used[ix], taken)
+        room.spent[place.number] = {r: room.spent.get(place.number, {}).get(r, 0) + n for r, n in taken.items()}
+        room.left[ix] = less(room.left[ix], less(amounts, taken))
+
+
+def more(left: Amounts, amounts: Amounts) -> Amounts:
+    return {r: n + amounts.get(r, 0) for r, n in left.items()} if amounts else left
+
+
+def less(left: Amounts, amounts: Amounts) -> Amounts:
+    return {r: n - amounts.get(r, 0) for r, n in left.items()} if amounts else left

@@ -1,0 +1,47 @@
+"""Which step a gang resumes from when its size has changed: only ranks that were there can have a checkpoint of a step.
+
+`status.worlds` says how many ranks wrote the checkpoints behind which step, oldest first; it is empty as long as the size never
+changed. A step counts when every rank of the world that wrote it, as far as it is here now, has it. Ranks beyond that world load
+what another one saved (`REMUDA_CHECKPOINT_RANKS`): how a state is spread over more or fewer ranks is the program's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from remuda.api.devices import LauncherReport
+from remuda.api.training import World
+from remuda.core.training.gang_view import common_checkpoint
+
+KEPT_WORLDS = 8
+
+
+def resume_from(ready: Sequence[LauncherReport], worlds: Sequence[World]) -> int | None:
+    """`ready`: of all ranks, in their order."""
+    if not worlds:
+        return common_checkpoint(ready)
+    steps = sorted({step for report in ready for step in report.checkpoints}, reverse=True)
+    return next((s for s in steps if _has(ready[: ranks_at(worlds, s)], s)), None)
+
+
+def _has(ready: Sequence[LauncherReport], step: int) -> bool:
+    """Every one of them has that step; or the single one that writes for all does."""
+    kept = [report for report in ready if report.checkpoints]
+    return len(kept) in (1, len(ready)) and all(step in report.checkpoints for report in kept)
+
+
+def ranks_at(worlds: Sequence[World], step: int) -> int:
+    """How many ranks wrote the checkpoint of that step."""
+    behind = [world.ranks for world in worlds if world.from_step < step]
+    return behind[-1] if behind else worlds[0].ranks
+
+
+def with_world(worlds: Sequence[World], ranks: int, resume: int | None, asked: int, *, has_run: bool) -> list[World]:
+    """The record once `ranks` go on from `resume`. What was written behind that is history given up."""
+    if not worlds and ranks == asked:
+        return []
+    known = list(worlds) or ([World(asked)] if has_run else [])
+    kept = [world for world in known if world.from_step < (resume or 0) or (world is known[0] and has_run)]
+    if kept and kept[-1].ranks == ranks:
+        return kept
+    return [*kept, World(ranks, resume or 0)][-KEPT_WORLDS:]

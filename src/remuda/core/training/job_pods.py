@@ -1,0 +1,105 @@
+"""The pods of a TrainingJob: names, labels and the wire body. A spare is made from the same template as a member.
+
+Pod names count upwards (`job-worker-0`, `-1`, ...) and are never reused; they say nothing about rank, because promotion moves
+a rank to another pod. Making the same pod twice after a crash gives the same name and so cannot make two.
+"""
+
+from __future__ import annotations
+
+import math
+
+from remuda.api.codec import to_wire
+from remuda.api.meta import JsonObject, OwnerReference
+from remuda.api.names import (
+    ANNOTATION_DOMAIN,
+    ANNOTATION_GANG_SIZE,
+    ANNOTATION_HAS_RUN,
+    ANNOTATION_LAUNCH,
+    ANNOTATION_LOST_NODE,
+    ANNOTATION_OPTIONAL,
+    ANNOTATION_PREFER_NODE,
+    ANNOTATION_SEGMENT,
+    ANNOTATION_SPARE,
+    ANNOTATION_TOPOLOGY_REQUIRED,
+    LABEL_GANG,
+    LABEL_INDEX,
+    LABEL_ROLE,
+    RESOURCE_GPU,
+    SCHEDULER,
+)
+from remuda.api.training import Role, TrainingJob
+from remuda.api.validation.validate import gpus_of
+
+
+def pod_name(job: str, role: str, index: int) -> str:
+    return f"{job}-{role}-{index}"
+
+
+def build_pod(
+    job: TrainingJob,
+    role: Role,
+    index: int,
+    *,
+    spare: bool,
+    domain: str,
+    prefer: str = "",
+    lost: str = "",
+    optional: bool = False,
+    segment: int = -1,
+) -> JsonObject:
+    """`domain`: where the rest of the gang sits, or '' when it sits nowhere yet. `prefer`: the node it had better sit on.
+    `lost`: the one its predecessor was lost on. `optional`: the gang may start without it. `segment`: the one it is made for,
+    -1 = none."""
+    annotations = {
+        **role.template.metadata.annotations,
+        ANNOTATION_LAUNCH: "true",
+        ANNOTATION_GANG_SIZE: str(sum(r.replicas for r in job.spec.roles)),
+    }
+    if job.spec.topology.required:
+        annotations[ANNOTATION_TOPOLOGY_REQUIRED] = job.spec.topology.required
+    if domain:
+        annotations[ANNOTATION_DOMAIN] = domain
+    if spare:
+        annotations[ANNOTATION_SPARE] = "true"
+    if segment >= 0:
+        annotations[ANNOTATION_SEGMENT] = str(segment)
+    if optional:
+        annotations[ANNOTATION_OPTIONAL] = "true"
+    if prefer:
+        annotations[ANNOTATION_PREFER_NODE] = prefer
+    if lost:
+        annotations[ANNOTATION_LOST_NODE] = lost
+    if job.status.started_at is not None and not spare:
+        annotations[ANNOTATION_HAS_RUN] = "true"
+    owner = OwnerReference(
+        job.resource.api_version, job.resource.kind, job.name, job.uid, controller=True, block_owner_deletion=True
+    )
+    labels = {**role.template.metadata.labels, LABEL_GANG: job.name, LABEL_ROLE: role.name, LABEL_INDEX: str(index)}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": pod_name(job.name, role.name, index),
+            "namespace": job.namespace,
+            "labels": labels,
+            "annotations": annotations,
+            "ownerReferences": [to_wire(owner)],
+        },
+        "spec": _spec(job, role),
+    }
+
+
+def _spec(job: TrainingJob, role: Role) -> JsonObject:
+    spec: JsonObject = dict(role.template.spec)
+    container = dict(spec["containers"][0])
+    container.setdefault("name", "main")
+    gpus = gpus_of(role)
+    if gpus:
+        resources = dict(container.get("resources") or {})
+        resources["limits"] = {**(resources.get("limits") or {}), RESOURCE_GPU: gpus}
+        container["resources"] = resources
+    spec["containers"] = [container]
+    spec.setdefault("restartPolicy", "OnFailure")  # a dead launcher comes back in the same pod, on the same devices
+    spec.setdefault("schedulerName", SCHEDULER)
+    spec.setdefault("terminationGracePeriodSeconds", math.ceil(job.spec.failure.stop_grace_seconds) + 3)
+    return spec

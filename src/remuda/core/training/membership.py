@@ -1,0 +1,366 @@
+"""Who has which rank: pods without one are judged, ranks are filled, missing pods are asked for.
+
+The status alone decides who is a member. A pod that was one and is dropped is *retired*: written down with the status that
+drops it, deleted on every look until it is seen gone, and never given a rank again. So a crash between the two writes, or a
+view that lags behind, cannot bring back a pod that the gang was moved away from.
+
+Ranks are filled only while the barrier is closed. First placement gives all ranks at once, in topology order, when every pod
+is placed; later each vacant rank goes to a parked spare, else to a pod that was made for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+import msgspec
+
+from remuda.api.meta import to_seconds, to_time
+from remuda.api.training import Cause, Member, Placement, RetiredPod, Role
+from remuda.core.foreign.rejections import BUDGET as REJECTION_BUDGET
+from remuda.core.foreign.rejections import BUDGET_EXHAUSTED, is_rejection, retry_after
+from remuda.core.foreign.rejections import USED as REJECTIONS
+from remuda.core.gang.budgets import charge, exhausted
+from remuda.core.training import segments
+from remuda.core.training.barrier import is_overdue
+from remuda.core.training.elastic_size import missing_of
+from remuda.core.training.faults import NOT_STOPPED
+from remuda.core.training.gang_view import CLOSED, PodView
+from remuda.core.training.job_pods import build_pod
+from remuda.core.training.lent_spares import lent_count, places_called_back, places_returned
+from remuda.core.training.node_stickiness import places_lost, places_to_return_to, with_return
+from remuda.core.training.planning_context import Look
+from remuda.core.training.status_outcome import fail, fail_over_budget, refused, waiting_pods
+
+NOT_PLACED = "InsufficientDevices"  # the scheduler's word for a gang that sits nowhere yet
+RETRY_S = 2.0  # pause after a pod that ended before it had a rank: what refused it may need a moment to let go
+
+
+def retire(look: Look, uid: str, reason: str, until: float | None = None) -> None:
+    """Takes the pod out of the gang for good."""
+    view = look.views.get(uid)
+    if view is not None and uid not in look.retired_uids:
+        entry = RetiredPod(view.pod.name, uid, reason, None if until is None else to_time(until))
+        look.update(retired=[*look.status.retired, entry])
+    look.doom(uid)
+
+
+def keep_retired_out(look: Look) -> None:
+    """Retired pods are deleted until they are gone; then they are forgotten. One that may still run when it should have
+    stopped long ago is written down as such, which takes its devices out of use."""
+    kept = [r for r in look.status.retired if r.uid in look.views or _pauses(r, look.now)]
+    if is_overdue(look):
+        attempt = look.status.attempt
+        late = {r.uid for r in kept if (v := look.views.get(r.uid)) and (v.may_run or v.may_start(attempt))}
+        kept = [msgspec.structs.replace(r, reason=NOT_STOPPED) if r.uid in late else r for r in kept]
+    if kept != look.status.retired:
+        look.update(retired=kept)
+    for pod in kept:
+        look.doom(pod.uid)
+
+
+def _pauses(pod: RetiredPod, now: float) -> bool:
+    return pod.until is not None and to_seconds(pod.until) > now
+
+
+# -- pods without a rank ----------------------------------------------------------------------------------------------
+
+
+def locate(look: Look) -> None:
+    """Keeps the domain that the gang sits in: that of its first placed pod. A gang that has run keeps it even when nothing of
+    it is left there, so that the scheduler gives freed room back to it first; one that never ran is free to go anywhere."""
+    if segments.is_segmented(look):
+        segments.locate_segments(look)
+        return
+    where, has_run = look.status.placement, look.status.started_at is not None
+    if not where.topology or look.status.members:
+        return
+    placed = [v for v in look.free() if v.is_bound and not _is_misplaced(look, v)]
+    if where.domain and (placed or has_run):
+        return
+    domain = look.snapshot.domain_of(placed[0].node, where.topology) if placed else ""
+    if domain != where.domain:
+        look.update(placement=Placement(where.topology, domain))
+
+
+def drop_unfit(look: Look) -> None:
+    """Pods without a rank that went bad. No attempt is raised for them: nobody runs there."""
+    out = look.member_uids | look.retired_uids
+    ended: list[PodView] = []
+    for view in [v for v in look.views.values() if v.uid not in out]:
+        if view.is_usable:
+            if _is_misplaced(look, view) or _is_overdue(look, view):
+                look.doom(view.uid)
+        elif view.pod.is_terminal and not (view.pod.is_deleting or view.bad_device or view.node_dead):
+            ended.append(view)
+        else:
+            look.doom(view.uid)
+    if ended:
+        _drop_ended(look, ended)
+
+
+def _drop_ended(look: Look, ended: list[PodView]) -> None:
+    """Refused by its node, or its launcher gave up. Charged unless a spare's: making the same pod for ever helps nobody. Refusals
+    are charged to none of the budgets: they have a count of their own and are tried ever more seldom."""
+    is_new = not any(_pauses(pod, look.now) for pod in look.status.retired)
+    refused = [v for v in ended if is_rejection(v.pod)]
+    if is_new and any(not view.is_spare for view in refused):
+        look.update(used={**look.status.used, REJECTIONS: look.status.used.get(REJECTIONS, 0) + 1})
+    until = pause_until(look, look.status.used) if refused else look.now + RETRY_S
+    for view in ended:
+        retire(look, view.uid, view.pod.status.reason or "PodEnded", until)
+    if check_rejections(look, _said(refused[-1]) if refused else ""):
+        return
+    meant = [v for v in ended if not v.is_spare and v not in refused]
+    if meant and is_new:
+        used = charge(look.status.used, [Cause.INFRA])
+        look.update(used=used)
+        over = exhausted(look.spec.failure.budgets, used)
+        if over is not None:
+            first = meant[0].pod
+            text = first.status.message or first.status.reason or "it ended before it had a rank"
+            fail_over_budget(look, over, f"{first.name}: {text}.")
+
+
+def _said(view: PodView) -> str:
+    status = view.pod.status
+    return f"{view.pod.name}: {status.message or status.reason}."
+
+
+def pause_until(look: Look, used: Mapping[str, int]) -> float:
+    """Until when no pod is made for one that its node refused: longer with every refusal."""
+    return look.now + max(RETRY_S, retry_after(used.get(REJECTIONS, 0)))
+
+
+def check_rejections(look: Look, why: str) -> bool:
+    """Ends a gang whose pods were refused more often than anybody would wait for."""
+    is_over = look.status.used.get(REJECTIONS, 0) > REJECTION_BUDGET
+    if is_over and not look.is_finished:
+        fail(
+            look,
+            BUDGET_EXHAUSTED,
+            f"Pods were refused by their nodes {REJECTION_BUDGET} times. {why}".strip(),
+        )
+    return is_over
+
+
+def _is_misplaced(look: Look, view: PodView) -> bool:
+    """Made for a domain that the gang has left since."""
+    if segments.is_segmented(look):
+        return segments.is_misplaced(look, view)
+    return bool(view.made_for) and view.made_for != look.status.placement.domain
+
+
+def _is_overdue(look: Look, view: PodView) -> bool:
+    """Placed, but its launcher never spoke: no use as a spare."""
+    at = view.bound_at if view.is_bound and view.is_silent else None
+    return at is not None and look.now - at > look.spec.failure.start_deadline_seconds
+
+
+# -- ranks ------------------------------------------------------------------------------------------------------------
+
+
+def fill_ranks(look: Look) -> None:
+    members = {m.rank: _refreshed(look, m) for m in look.status.members}
+    if look.status.barrier == CLOSED:
+        taken = _fill_first(look, members) if not members else []
+        if members or _has_stand_in(look):
+            taken += _fill_vacant(look, members)
+        under_way = look.under_way
+        if under_way is not None and taken:
+            look.amend_recovery(
+                replaced=[*under_way.replaced, *(p for p in taken if p not in under_way.replaced)],
+                message=with_return(under_way, [m for m in members.values() if m.pod in taken]),
+            )
+    elif look.status.held_roles:
+        _fill_vacant(look, members, look.status.held_roles)
+    look.update(members=[members[rank] for rank in sorted(members)])
+
+
+def _has_stand_in(look: Look) -> bool:
+    """No rank is taken, a spare stands by, and nobody better is on the way: every member was lost at once, or one was refused.
+
+    The spare takes its rank now. Were it to wait until all the others are placed, a domain with room for the rest but not
+    for all would keep the gang waiting for ever. Pods that are merely being bound, one after another, are waited for; what
+    was said of them before the gang had a place is no refusal any more.
+    """
+    refusal = refused(look)
+    is_coming = bool(waiting_pods(look)) and (refusal is None or refusal.reason == NOT_PLACED)
+    return not is_coming and any(v.is_bound and v.is_spare for v in look.free())
+
+
+def _fill_first(look: Look, members: dict[int, Member]) -> list[str]:
+    """First placement: ranks follow topology order, so they are given only when all pods are placed. A spare that is placed
+    stands in for a member that was refused: it may sit in the very room that the member waits for."""
+    if segments.is_segmented(look):
+        return _fill_segments(look, members)
+    chosen: dict[str, list[PodView]] = {}
+    may_stand_in = _has_stand_in(look)
+    for role in look.spec.roles:
+        free = [v for v in look.free(role.name) if v.is_bound and (may_stand_in or not v.is_spare)]
+        placed = sorted(free, key=lambda v: (v.is_spare, _order(v)))
+        if len(placed) < role.replicas:
+            return []
+        chosen[role.name] = sorted(placed[: role.replicas], key=_order)
+    for rank, role in enumerate(look.ranks):
+        members[rank] = _member(rank, chosen[role.name].pop(0), to_time(look.now))
+    return [m.pod for m in members.values()]
+
+
+def _fill_segments(look: Look, members: dict[int, Member]) -> list[str]:
+    """The same for a gang in segments: each rank gets a pod of its own segment."""
+    free = sorted((v for v in look.free() if v.is_bound and v.segment >= 0), key=_order)
+    found: dict[int, PodView] = {}
+    for rank, role in enumerate(look.ranks):
+        number = segments.segment_of(look, rank)
+        view = next((v for v in free if (v.segment, v.role) == (number, role.name)), None)
+        if view is None:
+            return []
+        free.remove(view)
+        found[rank] = view
+    members.update((rank, _member(rank, view, to_time(look.now))) for rank, view in found.items())
+    return [view.pod.name for view in found.values()]
+
+
+def _order(view: PodView) -> tuple[str, tuple[str, ...], int]:
+    return view.node, view.devices, view.index
+
+
+def _fill_vacant(look: Look, members: dict[int, Member], only: Sequence[str] | None = None) -> list[str]:
+    placed = {role.name: [v for v in look.free(role.name) if v.is_bound] for role in look.spec.roles}
+    taken: list[str] = []
+    for rank, role in enumerate(look.ranks):
+        if rank in members or (only is not None and role.name not in only):
+            continue
+        view = next((v for v in placed[role.name] if _may_have(look, v, rank)), None)
+        if view is not None:
+            placed[role.name].remove(view)
+            members[rank] = _member(rank, view, to_time(look.now))
+            taken.append(members[rank].pod)
+    return taken
+
+
+def _may_have(look: Look, view: PodView, rank: int) -> bool:
+    return not segments.is_segmented(look) or segments.serves(look, view, segments.segment_of(look, rank))
+
+
+def _refreshed(look: Look, member: Member) -> Member:
+    view = look.views.get(member.uid)
+    return _member(member.rank, view, member.since) if view else member
+
+
+def _member(rank: int, view: PodView, since: datetime | None) -> Member:
+    pod = view.pod
+    return Member(rank, view.role, pod.name, pod.uid, view.node, list(view.devices), pod.status.pod_ip, since)
+
+
+# -- pods that are missing, or too many -------------------------------------------------------------------------------
+
+
+def ask_for_pods(look: Look) -> None:
+    for role in look.spec.roles:
+        _ask_for_role(look, role)
+    if any(_pauses(pod, look.now) for pod in look.status.retired):
+        look.create.clear()
+
+
+def _ask_for_role(look: Look, role: Role) -> None:
+    """Pods for vacant ranks first, then spares (of the first role).
+
+    A pod made for a rank that waits unplaced while the rank is no longer vacant is not kept as a spare: the scheduler places
+    it as a member, so a gang could wait for room it does not need.
+    """
+    if segments.is_segmented(look):
+        _ask_for_segments(look, role)
+        return
+    free, vacant = look.free(role.name), look.vacant(role)
+    spares_wanted = max(0, look.spec.spares - lent_count(look, role.name)) if role is look.spec.roles[0] else 0
+    wanted = spares_wanted + missing_of(look, role.name)
+    placed = sum(1 for v in free if v.is_bound and not v.is_spare)
+    waiting = [v for v in free if not v.is_bound and not v.is_spare]
+    missing = max(0, vacant - placed)
+    for view in waiting[missing:]:
+        look.doom(view.uid)
+    old_places = [*places_called_back(look, role.name), *places_to_return_to(look, role.name)][len(waiting) :]
+    lost = places_lost(look, role.name)[len(waiting) :]
+    for number in range(missing - len(waiting)):
+        place = placed + len(waiting) + number
+        optional = 0 < role.min_replicas <= place and not look.status.members
+        _make(
+            look,
+            role,
+            prefer=old_places[number] if number < len(old_places) else "",
+            lost=lost[number] if number < len(lost) else "",
+            optional=optional,
+        )
+    spares = [v for v in free if v.is_spare or (v.is_bound and placed > vacant)]
+    count = sum(1 for v in free if v.is_spare) + max(0, placed - vacant)
+    for view in spares[::-1][: max(0, count - wanted)]:
+        look.doom(view.uid)
+    returned = places_returned(look, role.name)
+    for number in range(wanted - count):
+        _make(look, role, spare=True, prefer=returned[number] if number < len(returned) else "")
+
+
+def _ask_for_segments(look: Look, role: Role) -> None:
+    """The same for a gang in segments: a pod is made for the segment whose rank is vacant, in that segment's domain."""
+    free, vacant, domains = look.free(role.name), segments.vacancies(look, role), segments.domains_of(look)
+    for number, where in enumerate(domains):
+        mine = [v for v in free if v.segment == number]
+        waiting = [v for v in mine if not v.is_bound]
+        missing = max(0, vacant[number] - (len(mine) - len(waiting)))
+        for view in waiting[missing:]:
+            look.doom(view.uid)
+        for view in [v for v in mine if v.is_bound][vacant[number] :]:
+            look.doom(view.uid)
+        for _ in range(missing - len(waiting)):
+            _make(look, role, segment=number, domain=where)
+    spares = [v for v in free if v.segment < 0]
+    wanted = look.spec.spares if role is look.spec.roles[0] else 0
+    for view in spares[::-1][: max(0, len(spares) - wanted)]:
+        look.doom(view.uid)
+    for _ in range(wanted - len(spares)):
+        _make(look, role, spare=True)
+
+
+def _make(
+    look: Look,
+    role: Role,
+    *,
+    spare: bool = False,
+    prefer: str = "",
+    lost: str = "",
+    optional: bool = False,
+    segment: int = -1,
+    domain: str | None = None,
+) -> None:
+    """The next free name. `pods_created` counts pods that were *seen*, so asking twice asks for the same pod."""
+    index = look.status.pods_created + len(look.create)
+    where = look.status.placement.domain if domain is None else domain
+    look.create.append(
+        build_pod(
+            look.job,
+            role,
+            index,
+            spare=spare,
+            domain=where,
+            prefer=prefer,
+            lost=lost,
+            optional=optional,
+            segment=segment,
+        )
+    )
+
+
+def count_pods(look: Look) -> None:
+    """Names go on behind the highest that was seen."""
+    seen = max((v.index for v in look.views.values()), default=-1)
+    if seen >= look.status.pods_created:
+        look.update(pods_created=seen + 1)
+
+
+def start(look: Look) -> None:
+    """The first attempt."""
+    if look.status.attempt == 0:
+        where = Placement(topology=look.spec.topology.required)
+        look.update(attempt=1, barrier=CLOSED, attempt_raised_at=to_time(look.now), placement=where)

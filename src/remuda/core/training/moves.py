@@ -1,0 +1,245 @@
+"""Members that could go on but had better go elsewhere: their device is slow, or their node is about to go.
+
+Nothing is broken, so nothing is hurried. A move waits for a checkpoint, or asks for one, and is made only when there is somewhere
+to go: a gang that stops for a place it does not find has lost more than a slow device costs it. What comes out are faults like
+any other (`planned`), so that remedy, budget, record and barrier are those of every interruption.
+
+A slow device (row 80): the job's policy says carry on, swap at the next checkpoint, or swap now. At a checkpoint it is swapped
+when that pays: slow-down x the time the job still has, against the price of the swap. A checkpoint is asked for once waiting for
+the next one has cost as much as making one does. Several are swapped in one stop. A gang that is slow without anybody to blame,
+or degraded as a whole for one reason, has no slow device, and is left be. Whoever is left be is told why
+(`slow_rank_explanation`).
+
+A node that is about to go (row 76): the gang is asked for a checkpoint at once, and the members there are moved when it is made
+or when the time left is just enough for the move. Without room they stay as long as the node does, with a checkpoint as late as
+can be; their end is then charged to whoever takes the node, not to the infrastructure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from remuda.api.devices import Verdict
+from remuda.api.meta import to_seconds
+from remuda.api.training import Cause, DegradedPolicy, Member
+from remuda.core.gang.budgets import charge, exhausted
+from remuda.core.gang.gang_remedy import Choice, Costs, Fault, can_move, choose_remedy, price_of_staying
+from remuda.core.health.slow_ranks import SLOW_RANK
+from remuda.core.state.leaving_nodes import Leaving
+from remuda.core.training.checkpoint_handshake import (
+    ask_for_checkpoint,
+    is_fresh,
+    open_request,
+    ready_to_stop,
+    usual_wait_s,
+)
+from remuda.core.training.gang_view import OPEN, seconds_of
+from remuda.core.training.placement_options import costs_of
+from remuda.core.training.planning_context import Look, Stay
+from remuda.core.training.segments import offer_of
+from remuda.core.training.slow_rank_explanation import (
+    ALL_ALIKE,
+    CARRY_ON,
+    NO_BUDGET,
+    NO_ROOM,
+    NOT_WORTH_IT,
+    WAITS,
+    stay,
+)
+
+GANG_SLOW = "GangSlow"  # a verdict about nobody: no device to swap
+SETTLE_S = 1.0  # that a gang runs before it is moved
+MOVE_S = 30.0  # stop, start elsewhere, go on: what a move needs of the time left
+CHECKPOINT_S = 5.0  # what a checkpoint costs the gang when the job does not say
+URGENT_S = 5.0  # what a checkpoint may take when the node may go at any moment
+
+_FACTOR = re.compile(r"(\d+(?:\.\d+)?) ?(?:x|times|×)")
+
+
+def planned_moves(look: Look) -> list[Fault]:
+    """The moves that are to be made now. May ask for a checkpoint instead."""
+    last = look.last_recovery
+    if look.status.barrier != OPEN or (last is not None and last.first_step_at is None):
+        return []  # it has not come to run: what is wrong with that comes first
+    if look.now < _settled_at(look):
+        return []
+    moves = _leave(look) or _swap_slow(look)
+    if moves:  # a spare whose node is about to go would be moved again at once
+        for view in look.free():
+            if view.leaving is not None:
+                look.doom(view.uid)
+    return moves
+
+
+def _settled_at(look: Look) -> float:
+    """From when on a gang that was let go may be stopped again for something that can wait."""
+    last = look.last_recovery
+    known = (look.status.started_at, look.status.attempt_raised_at, last.opened_at if last is not None else None)
+    return max((to_seconds(at) for at in known if at is not None), default=look.now) + SETTLE_S
+
+
+def next_move_look(look: Look) -> float | None:
+    """When time alone makes a move due."""
+    if look.status.barrier != OPEN:
+        return None
+    found = [at for _, v in slow_members(look) if (at := _asks_at(look, v)) > look.now]
+    calls = (_last_call(look, where) for _, where in leaving_members(look))
+    found += [at for at in calls if at is not None and at > look.now]
+    if (found or leaving_members(look) or slow_members(look)) and look.now < _settled_at(look):
+        found.append(_settled_at(look))
+    return min(found, default=None)
+
+
+# -- nodes that go ----------------------------------------------------------------------------------------------------
+
+
+def leaving_members(look: Look) -> list[tuple[Member, Leaving]]:
+    found = ((m, look.views.get(m.uid)) for m in look.status.members)
+    return [(m, v.leaving) for m, v in found if v is not None and v.leaving is not None]
+
+
+def _leave(look: Look) -> list[Fault]:
+    going = leaving_members(look)
+    if not going:
+        return []
+    faults = [_leaving_fault(look, member, where) for member, where in going]
+    ends = [where.until for _, where in going if where.until is not None]
+    left = min(ends, default=look.now) - look.now
+    if _is_over_budget(look, faults) or not can_move(faults, offer_of(look, faults)):
+        # Nowhere to go yet. What can be saved is saved as late as possible.
+        if 0.0 < left <= usual_wait_s(look) + MOVE_S and open_request(look) is None and not is_fresh(look):
+            ask_for_checkpoint(look, faults[0].reason, left)
+        return []
+    wait = usual_wait_s(look) if left > usual_wait_s(look) + MOVE_S else max(URGENT_S, left - MOVE_S)
+    return faults if ready_to_stop(look, faults[0].reason, wait) else []
+
+
+def _last_call(look: Look, where: Leaving) -> float | None:
+    return None if where.until is None else where.until - usual_wait_s(look) - MOVE_S
+
+
+def _leaving_fault(look: Look, member: Member, where: Leaving) -> Fault:
+    text = f"Rank {member.rank} ({member.pod}) leaves {member.node}: {where.message}"
+    return Fault(member.pod, member.uid, where.cause, where.reason, text, True, look.now, planned=True)
+
+
+# -- slow devices -----------------------------------------------------------------------------------------------------
+
+
+def slow_members(look: Look) -> list[tuple[Member, Verdict]]:
+    slow = _degraded_members(look)
+    return [] if _is_everybody(look, slow) else slow
+
+
+def _degraded_members(look: Look) -> list[tuple[Member, Verdict]]:
+    found = ((m, look.views.get(m.uid)) for m in look.status.members)
+    slow = [(m, v.slow_device) for m, v in found if v is not None and v.slow_device is not None]
+    return [(m, verdict) for m, verdict in slow if verdict.reason != GANG_SLOW]
+
+
+def _is_everybody(look: Look, slow: Sequence[tuple[Member, Verdict]]) -> bool:
+    """All of a gang for one reason that is not a comparison with its peers: a power cap, a hot row. Nobody is to blame."""
+    reasons = {verdict.reason for _, verdict in slow}
+    return len(slow) > 1 and len(slow) == len(look.status.members) and len(reasons) == 1 and SLOW_RANK not in reasons
+
+
+def factor_of(look: Look, verdict: Verdict) -> float:
+    """How many times slower its ranks work; 1 when the verdict is about something else."""
+    if verdict.reason != SLOW_RANK:
+        return 1.0
+    found = _FACTOR.search(verdict.message)
+    return max(1.0, float(found.group(1))) if found else max(1.0, look.spec.failure.straggler.factor)
+
+
+def _swap_slow(look: Look) -> list[Fault]:
+    policy = look.spec.failure.straggler.policy
+    slow = slow_members(look)
+    if not slow or policy is DegradedPolicy.CARRY_ON:
+        look.stays = _not_asked(look)
+        return []
+    slow.sort(key=lambda pair: (-factor_of(look, pair[1]), pair[0].rank))
+    worst = slow[0]
+    every = [_slow_fault(look, *pair) for pair in slow]
+    # One stop for all of them; when there is not room for all, for the worst.
+    faults = next((f for f in (every, every[:1]) if can_move(f, offer_of(look, f), whole=False)), [])
+    if not faults:
+        full = offer_of(look, every[:1]).why_no_room
+        why = f"No spare is parked, and beside the gang there is no room{': ' if full else ''}{full.rstrip('.')}."
+        _stays(look, NO_ROOM, why, "Give the job a spare (spec.spares), or free a node of its domain.")
+        return []
+    if _is_over_budget(look, faults):
+        why = "The budget for device faults is spent: a swap would end the job."
+        _stays(look, NO_BUDGET, why, "Raise spec.failure.budgets.device.")
+        return []
+    if policy is DegradedPolicy.SWAP_NOW:
+        return faults
+    if not pays(look, faults, factor_of(look, worst[1])):
+        why = "Until the job ends a swap would cost more GPU-hours than going on like this."
+        _stays(look, NOT_WORTH_IT, why, "To swap all the same, set spec.failure.straggler.policy to SwapNow.")
+        return []
+    if is_fresh(look):
+        return faults
+    why = "It is swapped at the next checkpoint."
+    _stays(look, WAITS, why, "To swap at once, set spec.failure.straggler.policy to SwapNow.")
+    if look.now >= _asks_at(look, worst[1]) and _may_ask(look):
+        ask_for_checkpoint(look, faults[0].reason, usual_wait_s(look))
+    return []
+
+
+def _not_asked(look: Look) -> Stay:
+    """Nobody is slow, or nobody is to be swapped for it."""
+    slow = [(m, verdict, factor_of(look, verdict)) for m, verdict in _degraded_members(look)]
+    if not slow:
+        return Stay()
+    if not slow_members(look):
+        why = f"All ranks are held back alike ({slow[0][1].reason}): on other devices of theirs none would be faster."
+        return stay(slow, ALL_ALIKE, why, "Look at what they share: power, cooling, the network (`remuda incidents`).")
+    why = "spec.failure.straggler.policy is CarryOn, so it stays."
+    return stay(slow, CARRY_ON, why, "To have slow ranks swapped, set it to SwapAtCheckpoint.")
+
+
+def _stays(look: Look, reason: str, why: str, fix: str) -> None:
+    slow = [(m, verdict, factor_of(look, verdict)) for m, verdict in slow_members(look)]
+    look.stays = stay(sorted(slow, key=lambda one: (-one[2], one[0].rank)), reason, why, fix)
+
+
+def _slow_fault(look: Look, member: Member, verdict: Verdict) -> Fault:
+    factor = factor_of(look, verdict)
+    how = f"{factor:g} times slower than its peers" if factor > 1.0 else verdict.message or verdict.reason
+    text = f"Rank {member.rank} ({member.pod}) on {member.node}, {verdict.device}: {how}."
+    return Fault(
+        member.pod, member.uid, Cause.DEVICE, verdict.reason or "DeviceDegraded", text, True, look.now, planned=True
+    )
+
+
+def pays(look: Look, faults: Sequence[Fault], factor: float) -> bool:
+    """Whether the swap at a checkpoint costs less than going on as it is."""
+    choice, costs = priced_at_checkpoint(look, faults)
+    return choice.price_gpu_hours < price_of_staying(costs, factor)
+
+
+def priced_at_checkpoint(look: Look, faults: Sequence[Fault]) -> tuple[Choice, Costs]:
+    costs = costs_of(look, faults, rollback_s=0.0)
+    return choose_remedy(faults, offer_of(look, faults), costs), costs
+
+
+def _asks_at(look: Look, verdict: Verdict) -> float:
+    """When waiting for the next checkpoint has cost what asking for one costs."""
+    lost_share = 1.0 - 1.0 / max(factor_of(look, verdict), 1.01)
+    cost = look.spec.checkpoint.typical_seconds or CHECKPOINT_S
+    raised = seconds_of(look.status.attempt_raised_at, look.now)
+    since = to_seconds(verdict.since) if verdict.since is not None else raised
+    return max(since, raised) + cost / lost_share
+
+
+def _may_ask(look: Look) -> bool:
+    """Not again in one attempt: a script that does not answer will not answer the next time either."""
+    request = look.status.checkpoint_request
+    return request is None or request.attempt != look.status.attempt or request.answered_at is not None
+
+
+def _is_over_budget(look: Look, faults: Sequence[Fault]) -> bool:
+    """A move that would end the job is no remedy."""
+    used = charge(look.status.used, sorted({f.cause for f in faults}))
+    return exhausted(look.spec.failure.budgets, used) is not None

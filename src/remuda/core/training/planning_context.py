@@ -1,0 +1,201 @@
+"""One look at a gang: what was observed, the status as decided so far, and what is to be done about the rest.
+
+The steps of a look are functions over a `Look`, in the order `training.py` gives them. Each reads the views and the status
+and moves the status on; pods to delete, pods to make and devices to quarantine are collected beside it. A Look lives for one
+call of `plan_training`; nothing of it outlives the plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from remuda.api.kubernetes.core_v1 import Pod
+from remuda.api.meta import JsonObject
+from remuda.api.training import Recovery, Role, TrainingJob, TrainingJobSpec, TrainingJobStatus
+from remuda.api.validation.validate import gpus_of
+from remuda.core.health.step_samples import GangSlow
+from remuda.core.state.snapshot import Snapshot
+from remuda.core.training.gang_view import PodView
+from remuda.core.training.role_stages import present_roles
+
+
+class LendingView(msgspec.Struct, frozen=True):
+    """What a gang that lends sees beyond itself: preemptible pods the scheduler has refused, oldest first; those and its
+    borrowers, by uid; and one node as the gang may have it."""
+
+    waiting: tuple[Pod, ...]
+    pods: Mapping[str, Pod]
+    picture: Callable[[str], Snapshot]
+
+
+class Stay(msgspec.Struct, frozen=True):
+    """Why slow ranks are not moved now. `who` is empty when there are none."""
+
+    reason: str = ""
+    who: str = ""
+    why: str = ""
+    fix: str = ""
+
+
+class GangObserved(msgspec.Struct, frozen=True):
+    """One look. `snapshot` is a thunk because only a fault needs the picture of the whole cluster. `refusal`: what the API
+    said when it last would not make pods of the gang; "" when it made them. `slow`: what the straggler watch says of the gang as
+    a whole; None when it cannot know yet. `heard_since`: when this manager began to listen to heartbeats."""
+
+    job: TrainingJob
+    pods: tuple[PodView, ...]
+    snapshot: Callable[[], Snapshot]
+    refusal: str = ""
+    slow: GangSlow | None = None
+    heard_since: float = 0.0
+    lending: LendingView | None = None  # of a gang that lends, or has lent
+
+
+class Recalled(msgspec.Struct, frozen=True):
+    """A borrower that has to give a place back: told, and deleted with its grace."""
+
+    pod: Pod
+    reason: str
+    message: str
+
+
+class Doomed(msgspec.Struct, frozen=True):
+    """A pod to delete. `force`: its node is dead and will never confirm, so nothing is waited for."""
+
+    name: str
+    uid: str
+    force: bool = False
+
+
+class Quarantine(msgspec.Struct, frozen=True):
+    node: str
+    device: str
+    reason: str
+    message: str
+
+
+class TrainingPlan(msgspec.Struct, frozen=True):
+    """Applied in this order: status (raises the attempt: the fence comes first), quarantine, deletes, recalls, creates."""
+
+    status: TrainingJobStatus
+    quarantine: tuple[Quarantine, ...] = ()
+    delete: tuple[Doomed, ...] = ()
+    create: tuple[JsonObject, ...] = ()
+    recall: tuple[Recalled, ...] = ()
+    look_again_s: float | None = None
+    is_over: bool = False  # the job itself is to go: it ended long enough ago
+
+
+class Look:
+    def __init__(self, observed: GangObserved, now: float) -> None:
+        self.before = observed.job.status
+        self.status = observed.job.status
+        self._job = observed.job
+        self.spec = observed.job.spec
+        self.refusal = observed.refusal
+        self.slow = observed.slow
+        self.heard_since = observed.heard_since
+        self.lending = observed.lending
+        self.now = now
+        self.views = {v.uid: v for v in sorted(observed.pods, key=lambda v: (v.index, v.uid))}
+        self.doomed: dict[str, Doomed] = {}
+        self.create: list[JsonObject] = []
+        self.fresh = self.status.progress  # not throttled, unlike what is written
+        self.stays: Stay | None = None  # why slow ranks are left where they are; None = not decided at this look
+        self.ranks: list[Role] = []
+        self.gang_gpus = 0
+        self.restage()
+        self._take_snapshot = observed.snapshot
+        self._snapshot: Snapshot | None = None
+
+    def restage(self) -> None:
+        """Looks again which roles are there; only those count. Asked when that has been decided anew."""
+        roles = [_sized(role, self.status.sizes) for role in present_roles(self._job.spec, self.status)]
+        self.spec = msgspec.structs.replace(self._job.spec, roles=roles)
+        self.ranks = [role for role in self.spec.roles for _ in range(role.replicas)]
+        self.gang_gpus = sum(gpus_of(role) for role in self.ranks)
+
+    @property
+    def asked_size(self) -> int:
+        """Ranks that the roles which are there would have if there were room for all."""
+        there = {role.name for role in self.spec.roles}
+        return sum(role.replicas for role in self._job.spec.roles if role.name in there)
+
+    @property
+    def whole_spec(self) -> TrainingJobSpec:
+        """With the roles that are still to come, and those that have gone."""
+        return self._job.spec
+
+    @property
+    def job(self) -> TrainingJob:
+        """The job with the status as decided so far, and the roles that are there."""
+        return msgspec.structs.replace(self._job, spec=self.spec, status=self.status)
+
+    @property
+    def is_finished(self) -> bool:
+        return self.status.phase in ("Succeeded", "Failed")
+
+    @property
+    def snapshot(self) -> Snapshot:
+        if self._snapshot is None:
+            self._snapshot = self._take_snapshot()
+        return self._snapshot
+
+    def update(self, **changes: object) -> None:
+        self.status = msgspec.structs.replace(self.status, **changes)
+
+    # -- recoveries -------------------------------------------------------------------------------------------------
+
+    @property
+    def last_recovery(self) -> Recovery | None:
+        return self.status.recoveries[-1] if self.status.recoveries else None
+
+    @property
+    def under_way(self) -> Recovery | None:
+        """The interruption the gang stands in now: the barrier has not opened since."""
+        last = self.last_recovery
+        return last if last is not None and last.opened_at is None else None
+
+    def amend_recovery(self, **changes: object) -> None:
+        last = msgspec.structs.replace(self.status.recoveries[-1], **changes)
+        self.update(recoveries=[*self.status.recoveries[:-1], last])
+
+    # -- pods -------------------------------------------------------------------------------------------------------
+
+    @property
+    def member_uids(self) -> set[str]:
+        return {m.uid for m in self.status.members}
+
+    @property
+    def retired_uids(self) -> set[str]:
+        return {r.uid for r in self.status.retired}
+
+    def free(self, role: str | None = None, *, lasting: bool = False) -> list[PodView]:
+        """Pods without a rank that may be given one: parked first, then placed, then in the order they were made. `lasting`: only
+        those whose node stays."""
+        taken = self.member_uids | self.retired_uids | self.doomed.keys()
+        found = [v for v in self.views.values() if v.uid not in taken and v.is_usable and role in (None, v.role)]
+        if lasting:
+            found = [v for v in found if v.leaving is None]
+        return sorted(found, key=lambda v: (not v.is_parked, not v.is_bound, v.index))
+
+    def vacant(self, role: Role) -> int:
+        return role.replicas - sum(1 for m in self.status.members if m.role == role.name)
+
+    def doom(self, uid: str) -> None:
+        """To be deleted. Asked again on every look until it is gone; only a dead node's pods need asking twice."""
+        view = self.views.get(uid)
+        if view is not None and (view.node_dead or not view.pod.is_deleting):
+            self.doomed[uid] = Doomed(view.pod.name, uid, force=view.node_dead)
+
+    def doom_all(self) -> None:
+        for uid in self.views:
+            self.doom(uid)
+
+
+def _sized(role: Role, sizes: Mapping[str, int]) -> Role:
+    """The role as large as it is now."""
+    size = sizes.get(role.name, role.replicas)
+    return role if size >= role.replicas else msgspec.structs.replace(role, replicas=size)

@@ -1,0 +1,116 @@
+"""What an interruption means for this job: its own rules and policies first, then the cheapest remedy that cures.
+
+In this order, and the first that has something to say decides:
+
+  1 a failure rule       Fail ends the job (RuleFail, the rule is named). RestartInPlace, ReplacePod and ReplaceGang are taken
+                         when they are possible, else the cheapest other rung that cures. Ignore restarts in place and charges
+                         nobody. `charge` names the budget that pays instead of the cause's own.
+  2 the same step        The limit-th failure at one step, of two pods or more, is charged to the code, whatever broke; one more
+                         ends the job.
+  3 deviceFailed         Fail ends the job (DeviceFailed); the rungs work as above. RestartInPlace never cures a broken device and
+                         is refused (InPlaceRefused): the next rung is taken. Ignore is no decision: such a device is no
+                         fault while its rank runs (see `faults`).
+  4 neither              the cheapest rung that cures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from remuda.api.training import Cause, DeviceFailedPolicy, Remedy, RuleAction
+from remuda.core.gang.gang_remedy import Choice, Fault, choose_remedy, root_fault
+from remuda.core.training.elastic_size import shrinks_to
+from remuda.core.training.failure_rules import Ruling, find_rule
+from remuda.core.training.placement_options import costs_of
+from remuda.core.training.planning_context import Look
+from remuda.core.training.same_step_failures import SAME_STEP, failures_at_step
+from remuda.core.training.segments import offer_of
+
+RULE_FAIL = "RuleFail"
+DEVICE_FAILED = "DeviceFailed"
+
+_RULE_RUNGS = {
+    RuleAction.IGNORE: Remedy.RESTART_IN_PLACE,
+    RuleAction.RESTART_IN_PLACE: Remedy.RESTART_IN_PLACE,
+    RuleAction.REPLACE_POD: Remedy.REPLACE_POD,
+    RuleAction.REPLACE_GANG: Remedy.REPLACE_GANG,
+}
+_DEVICE_RUNGS = {
+    DeviceFailedPolicy.RESTART_IN_PLACE: Remedy.RESTART_IN_PLACE,
+    DeviceFailedPolicy.REPLACE_POD: Remedy.REPLACE_POD,
+    DeviceFailedPolicy.REPLACE_GANG: Remedy.REPLACE_GANG,
+}
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """`faults`: those found, with the pods a rule gives up marked lost. `charge`: the budgets that pay; None = those of the
+    causes. `end`: (reason, message) when the job fails now. `is_code`: no hardware is to be blamed for this."""
+
+    faults: tuple[Fault, ...]
+    choice: Choice
+    charge: tuple[Cause, ...] | None = None
+    rule: str = ""
+    end: tuple[str, str] | None = None
+    is_code: bool = False
+
+
+def decide(look: Look, faults: Sequence[Fault]) -> Decision:
+    ruling = find_rule(look.spec.failure.rules, faults)
+    if ruling is not None:
+        return _by_rule(look, faults, ruling)
+    root = root_fault(faults)
+    count, limit = failures_at_step(look, faults), look.spec.failure.same_step_limit
+    if limit and count >= limit and not root.planned:
+        return _by_step(look, faults, count)
+    view = look.views.get(root.uid)
+    if root.cause is Cause.DEVICE and view is not None and view.bad_device is not None:  # failed, not merely slow
+        return _by_device(look, faults)
+    return Decision(tuple(faults), _cheapest(look, faults))
+
+
+def _cheapest(look: Look, faults: Sequence[Fault], wanted: Remedy | None = None) -> Choice:
+    return choose_remedy(faults, offer_of(look, faults, shrinks_to(look, faults)), costs_of(look, faults), wanted)
+
+
+def _failing(faults: Sequence[Fault], reason: str, message: str, **fields: object) -> Decision:
+    root = root_fault(faults)
+    choice = Choice(Remedy.FAIL, root.cause, reason, message, 0.0)
+    return Decision(tuple(faults), choice, end=(reason, message), **fields)  # type: ignore[arg-type]
+
+
+def _by_rule(look: Look, faults: Sequence[Fault], ruling: Ruling) -> Decision:
+    rule, first = ruling.rule, root_fault(ruling.matched)
+    charge: tuple[Cause, ...] | None = (rule.charge,) if rule.charge is not None else None
+    if rule.action is RuleAction.FAIL:
+        is_said = first.code is None or f"exit code {first.code}" in first.message
+        code = "" if is_said else f" with exit code {first.code}"
+        text = f"Rule `{ruling.name}` ends the job: {first.pod} failed{code}: {first.message}"
+        return _failing(faults, RULE_FAIL, text, charge=charge, rule=ruling.name)
+    if rule.action is RuleAction.IGNORE:
+        charge = ()
+    elif rule.action is RuleAction.REPLACE_POD:
+        given_up = {f.uid for f in ruling.matched}
+        faults = [msgspec.structs.replace(f, lost=True) if f.uid in given_up else f for f in faults]
+    choice = _cheapest(look, faults, _RULE_RUNGS[rule.action])
+    return Decision(tuple(faults), choice, charge=charge, rule=ruling.name)
+
+
+def _by_step(look: Look, faults: Sequence[Fault], count: int) -> Decision:
+    root, step = root_fault(faults), look.fresh.step
+    text = f"The gang has failed {count} times at step {step}, so it is not the hardware's fault. Last: {root.message}"
+    if count > look.spec.failure.same_step_limit:
+        failing = _failing(faults, SAME_STEP, text, charge=(Cause.CODE,), is_code=True)
+        return msgspec.structs.replace(failing, choice=msgspec.structs.replace(failing.choice, cause=Cause.CODE))
+    choice = _cheapest(look, faults)
+    choice = msgspec.structs.replace(choice, cause=Cause.CODE, reason=SAME_STEP, message=text)
+    return Decision(tuple(faults), choice, charge=(Cause.CODE,), is_code=True)
+
+
+def _by_device(look: Look, faults: Sequence[Fault]) -> Decision:
+    policy = look.spec.failure.device_failed
+    if policy is DeviceFailedPolicy.FAIL:
+        text = f"{root_fault(faults).message} The job says deviceFailed: Fail."
+        return _failing(faults, DEVICE_FAILED, text)
+    return Decision(tuple(faults), _cheapest(look, faults, _DEVICE_RUNGS.get(policy)))

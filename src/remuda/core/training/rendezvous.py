@@ -1,0 +1,71 @@
+"""The environment that tells a member who it is: every dialect at once, so that no job needs a wrapper script.
+
+A pod is one *node* of the job in torchrun's sense: with g devices it may run g local ranks (torchrun, LOCAL_RANK -> device),
+or one process that drives them all. The plain variables (RANK, WORLD_SIZE) count pods; torchrun overrides them for its own
+children. PET_* are torchrun's flags as variables; its own restarts are off because the gang's restart is ours.
+"""
+
+from __future__ import annotations
+
+from remuda.api.training import Member, TrainingJob
+from remuda.core.training.checkpoint_sizes import ranks_at
+from remuda.core.training.role_stages import world_size
+
+MASTER_PORT = 29500
+JAX_PORT = 55527
+
+
+def member_env(job: TrainingJob, member: Member, gpus: int) -> dict[str, str]:
+    """Variables for the child of `member`'s launcher in the job's current attempt."""
+    members = job.status.members
+    world = world_size(job)
+    first = members[0] if members else member
+    master = first.address or "127.0.0.1"
+    attempt = job.status.attempt
+    local = max(gpus, 1)
+    hosts = ",".join(m.address or m.pod for m in members)
+    run_id = f"{job.name}-{attempt}"
+    env = {
+        "REMUDA_JOB": job.name,
+        "REMUDA_NAMESPACE": job.namespace,
+        "REMUDA_ATTEMPT": str(attempt),
+        "REMUDA_RANK": str(member.rank),
+        "REMUDA_WORLD_SIZE": str(world),
+        "REMUDA_ROLE": member.role,
+        "REMUDA_HOSTS": hosts,
+        # one process per pod
+        "RANK": str(member.rank),
+        "WORLD_SIZE": str(world),
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "1",
+        "NODE_RANK": str(member.rank),
+        "GROUP_RANK": str(member.rank),
+        "MASTER_ADDR": master,
+        "MASTER_PORT": str(MASTER_PORT),
+        # torchrun: one agent per pod, a process per device
+        "PET_NNODES": str(world),
+        "PET_NPROC_PER_NODE": str(local),
+        "PET_NODE_RANK": str(member.rank),
+        "PET_MASTER_ADDR": master,
+        "PET_MASTER_PORT": str(MASTER_PORT),
+        "PET_RDZV_ID": run_id,
+        "PET_MAX_RESTARTS": "0",
+        "TORCHELASTIC_RESTART_COUNT": str(max(attempt - 1, 0)),
+        "TORCHELASTIC_RUN_ID": run_id,
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+        # JAX
+        "JAX_COORDINATOR_ADDRESS": f"{master}:{JAX_PORT}",
+        "JAX_NUM_PROCESSES": str(world),
+        "JAX_PROCESS_ID": str(member.rank),
+        # MPI-style launchers that read the rank from the environment
+        "OMPI_COMM_WORLD_RANK": str(member.rank),
+        "OMPI_COMM_WORLD_SIZE": str(world),
+        "PMI_RANK": str(member.rank),
+        "PMI_SIZE": str(world),
+    }
+    # Empty means "from the beginning", which the launcher must hear: checkpoints of a history given up are then never used again.
+    resume = job.status.resume_step
+    env["REMUDA_RESUME_STEP"] = "" if resume is None else str(resume)
+    if job.status.worlds and resume is not None:
+        env["REMUDA_CHECKPOINT_RANKS"] = str(ranks_at(job.status.worlds, resume))
+    return env

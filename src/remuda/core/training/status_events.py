@@ -1,0 +1,132 @@
+"""What a user is told about a gang: the difference between two statuses, as events.
+
+One status write gives a handful of sentences at most, whatever the size of the gang: pods are counted, and named where they are
+few. Pure, and made of what was decided: planning knows nothing of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from remuda.api.training import Member, Remedy, TrainingJobStatus
+from remuda.core.training.gang_view import OPEN
+from remuda.core.training.status_outcome import PODS_REFUSED
+
+NAMED = 4  # so many pods are named in a sentence; more are counted
+
+# Said by the steps of a start or of a recovery; whatever else stands in a waiting job's status is why it waits. That pods are
+# refused is told by who tried to make them.
+_USUAL = ("", "WaitingAtBarrier", "WaitingForPlacement", "BarrierOpen", PODS_REFUSED)
+
+
+class News(msgspec.Struct, frozen=True):
+    reason: str
+    message: str
+    is_warning: bool = False
+
+
+def news_of(before: TrainingJobStatus, after: TrainingJobStatus) -> list[News]:
+    """In the order in which it happened."""
+    return list(_news(before, after))
+
+
+def _news(before: TrainingJobStatus, after: TrainingJobStatus) -> Iterator[News]:
+    yield from _planned(before, after)
+    if after.attempt != before.attempt and before.attempt and not _is_planned(before, after):
+        yield _raised(after)
+    yield from _lent(before, after)
+    if after.members != before.members:
+        yield from _taken(before, after)
+    if after.barrier == OPEN and (before.barrier != OPEN or after.attempt != before.attempt):
+        yield _opened(after)
+    if after.phase != before.phase and after.phase == "Succeeded":
+        yield News("Completed", after.message)
+    if after.phase != before.phase and after.phase == "Failed":
+        yield News("Failed", f"{after.reason}: {after.message}", is_warning=True)
+    if after.phase in ("Pending", "Recovering") and (after.reason, after.message) != (before.reason, before.message):
+        last = after.recoveries[-1].reason if after.recoveries else ""
+        if after.reason not in (*_USUAL, last):
+            yield News("WaitingForRoom", f"{after.reason}: {after.message}", is_warning=True)
+
+
+def _is_planned(before: TrainingJobStatus, after: TrainingJobStatus) -> bool:
+    """The attempt was raised because somebody wanted the gang to stop, not because something failed."""
+    is_new = len(after.recoveries) > len(before.recoveries) or after.interruptions > before.interruptions
+    return not is_new and (after.suspended_at is not None or after.done_roles != before.done_roles)
+
+
+def _planned(before: TrainingJobStatus, after: TrainingJobStatus) -> Iterator[News]:
+    if after.suspended_at is not None and before.suspended_at is None:
+        yield News("Suspended", after.message)
+    if after.suspended_at is None and before.suspended_at is not None:
+        yield News("ResumeAsked", f"The job goes on with attempt {after.attempt} when there is room.")
+    if ended := [role for role in after.done_roles if role not in before.done_roles]:
+        yield News("RoleSucceeded", f"Every rank of {', '.join(ended)} ended with code 0; what comes after starts.")
+    if joined := [role for role in after.joined_roles if role not in before.joined_roles]:
+        yield News("RoleJoins", f"It is the turn of {', '.join(joined)}.")
+
+
+def _lent(before: TrainingJobStatus, after: TrainingJobStatus) -> Iterator[News]:
+    """Spares that were lent, called back or returned."""
+    had = {loan.uid: loan for loan in before.loans}
+    for loan in after.loans:
+        old = had.get(loan.uid)
+        place = f"{len(loan.devices)} device{'' if len(loan.devices) == 1 else 's'} of {loan.node}"
+        to = ", ".join(f"{b.namespace}/{b.pod}" for b in loan.borrowers)
+        if old is None or (to and {b.uid for b in loan.borrowers} - {b.uid for b in old.borrowers}):
+            yield News("SpareLent", f"{loan.spare} gives {place} to {to} until the gang needs them.")
+        elif loan.returned_at is not None and old.returned_at is None:
+            yield News("SpareReturned", f"{place} have no borrower any more; a spare is made again.")
+        elif loan.recalled_at is not None and old.recalled_at is None:
+            yield News("SpareRecalled", f"{place} are called back{f' from {to}' if to else ''}: {loan.reason}.", True)
+
+
+def _raised(after: TrainingJobStatus) -> News:
+    last = after.recoveries[-1] if after.recoveries else None
+    if last is None:
+        return News("GangReplaced", f"Attempt {after.attempt}: the gang moves to where it has room.", is_warning=True)
+    why = f"{last.cause}: {last.reason}: {last.message}" if last.message else f"{last.cause}: {last.reason}"
+    who = f" Failed: {_named(last.members)}." if last.members else ""
+    text = f"Attempt {after.attempt} by {last.remedy} ({why.rstrip('.')}).{who}"
+    return News("GangReplaced" if last.remedy is Remedy.REPLACE_GANG else "AttemptRaised", text, is_warning=True)
+
+
+def _taken(before: TrainingJobStatus, after: TrainingJobStatus) -> Iterator[News]:
+    had = {m.uid: m.rank for m in before.members}
+    new = [m for m in after.members if had.get(m.uid) != m.rank]
+    if not new:
+        return
+    if not after.recoveries or after.recoveries[-1].remedy is Remedy.REPLACE_GANG:
+        domain = f" in {after.placement.domain}" if after.placement.domain else ""
+        yield News("Placed", f"{_count(new, 'pod has', 'pods have')} a rank{domain}.")
+        return
+    spares = {s.uid for s in before.spares}
+    promoted = [m for m in new if m.uid in spares]
+    if promoted:
+        yield News("SparePromoted", _ranks(promoted))
+    if others := [m for m in new if m.uid not in spares]:
+        yield News("PodReplaced", _ranks(others))
+
+
+def _opened(after: TrainingJobStatus) -> News:
+    where = f"step {after.resume_step}" if after.resume_step else "the beginning"
+    text = f"All {len(after.members)} ranks run attempt {after.attempt} from {where}."
+    return News("Resumed" if after.recoveries else "Started", text)
+
+
+def _ranks(members: Sequence[Member]) -> str:
+    if len(members) > NAMED:
+        return f"{len(members)} pods take ranks {', '.join(str(m.rank) for m in members[:NAMED])} and others."
+    return " ".join(f"{m.pod} on {m.node} takes rank {m.rank}." for m in members)
+
+
+def _named(pods: Sequence[str]) -> str:
+    if len(pods) > NAMED:
+        return f"{', '.join(pods[:NAMED])} and {len(pods) - NAMED} others"
+    return ", ".join(pods)
+
+
+def _count(members: Sequence[Member], one: str, many: str) -> str:
+    return f"{len(members)} {one if len(members) == 1 else many}"

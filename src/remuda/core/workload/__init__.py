@@ -1,1 +1,0 @@
-"""Workloads: desired against observed, and the plan that closes the gap."""

@@ -1,0 +1,67 @@
+"""ResourceQuota: a write that would use more than its namespace may is refused.
+
+Usage is counted from the objects themselves, in the same step in which the write is staged, so any number of creates at once
+cannot exceed a quota together. `status.used`, which users read, is kept by a controller and not trusted here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+
+from remuda.api.meta import JsonObject
+from remuda.api.quantity_text import render
+from remuda.embedded.apiserver.admission.request import CREATE, UPDATE, AdmissionRequest, Forbidden, ReadObjects
+from remuda.embedded.builtin.planners.quotas import in_scope, kinds_counted, limit, total_used, unstated, usage
+
+_UPDATABLE = frozenset({"persistentvolumeclaims", "services"})
+
+
+class ResourceQuota:
+    def __init__(self, read: ReadObjects) -> None:
+        self._read = read
+
+    def check(self, request: AdmissionRequest, body: JsonObject | None) -> None:
+        resource = request.resource
+        if body is None or request.subresource or not resource.namespaced:
+            return
+        if request.operation != CREATE and not (request.operation == UPDATE and resource.plural in _UPDATABLE):
+            return
+        for quota in self._read.list("", "resourcequotas", request.namespace):
+            self._check(request, body, quota)
+
+    def _check(self, request: AdmissionRequest, body: JsonObject, quota: JsonObject) -> None:
+        resource, name = request.resource, quota["metadata"]["name"]
+        hard = (quota.get("spec") or {}).get("hard") or {}
+        if request.is_about("pods"):
+            if not in_scope(quota, body):
+                return
+            missing = unstated(hard, body.get("spec") or {})
+            if missing:
+                raise Forbidden(request, f"failed quota: {name}: must specify {','.join(missing)}")
+        asked = usage(resource.group, resource.plural, body)
+        before = usage(resource.group, resource.plural, request.old) if request.old is not None else {}
+        more = {n: value - before.get(n, Fraction(0)) for n, value in asked.items() if n in hard}
+        more = {n: value for n, value in more.items() if value > 0}
+        if not more:
+            return
+        used = total_used(quota, self._objects(set(more), request.namespace))
+        over = sorted(n for n, value in more.items() if used[n] + value > limit(hard, n))
+        if over:
+
+            def told(amounts: dict[str, Fraction]) -> str:
+                return ",".join(f"{n}={render(amounts[n], binary=_is_bytes(n))}" for n in over)
+
+            limits = ",".join(f"{n}={hard[n]}" for n in over)
+            raise Forbidden(
+                request, f"exceeded quota: {name}, requested: {told(more)}, used: {told(used)}, limited: {limits}"
+            )
+
+    def _objects(self, hard: set[str], namespace: str) -> Iterator[tuple[str, str, JsonObject]]:
+        for group, plural in kinds_counted(hard):
+            for body in self._read.list(group, plural, namespace):
+                yield group, plural, body
+
+
+def _is_bytes(name: str) -> bool:
+    return "memory" in name or "storage" in name

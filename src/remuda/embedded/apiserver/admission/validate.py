@@ -1,0 +1,74 @@
+"""Field validation: which checks apply to which kind, for a create and for an update.
+
+Metadata is checked for every kind, custom ones included; the rest for the built-in kinds users meet daily. The errors have the
+code, reason and field path of the real server; tests/kube holds them against it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from remuda.api.meta import JsonObject, Resource
+from remuda.embedded.apiserver.admission import validate_objects as objects
+from remuda.embedded.apiserver.admission import validate_pods as pods
+from remuda.embedded.apiserver.admission import validate_workloads as workloads
+from remuda.embedded.apiserver.admission.field_errors import At, Causes
+from remuda.embedded.apiserver.admission.name_syntax import annotation_map, is_qualified_name, is_subdomain, label_map
+from remuda.embedded.apiserver.naming import invalid_causes
+
+Validate = Callable[[At, JsonObject | None], None]
+
+
+def validate(resource: Resource, name: str, body: JsonObject, old: JsonObject | None) -> None:
+    """Raises Invalid with everything that is wrong, or BadRequest for a value of a wrong type."""
+    causes: Causes = []
+    root = At(body, "", causes)
+    check_metadata(root["metadata"])
+    check = _CHECKS.get((resource.group, resource.plural))
+    if check is not None:
+        check(root, old)
+    if causes:
+        raise invalid_causes(resource, name, causes)
+
+
+def check_metadata(meta: At) -> None:
+    prefix = meta["generateName"]
+    if prefix.text() and not is_subdomain(prefix.text().rstrip("-.") or "-"):
+        prefix.invalid("a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.'")
+    label_map(meta["labels"])
+    annotation_map(meta["annotations"])
+    for finalizer in meta["finalizers"].each():
+        if not is_qualified_name(finalizer.text()):
+            meta["finalizers"].invalid("a finalizer is a qualified name", finalizer.value)
+        if "/" not in finalizer.text() and finalizer.text() not in _STANDARD_FINALIZERS:
+            finalizer.invalid("name is neither a standard finalizer name nor is it fully qualified")
+    controllers = 0
+    for owner in meta["ownerReferences"].each():
+        for field in ("apiVersion", "kind", "name", "uid"):
+            if not owner[field].text():
+                owner[field].required("must not be empty")
+        controllers += owner["controller"].flag()
+    if controllers > 1:
+        meta["ownerReferences"].invalid("only one reference can have controller set to true", None)
+
+
+_STANDARD_FINALIZERS = frozenset(
+    ("foregroundDeletion", "orphan", "kubernetes", "customresourcecleanup.apiextensions.k8s.io")
+)
+_CHECKS: dict[tuple[str, str], Validate] = {
+    ("", "pods"): pods.pod,
+    ("", "services"): objects.service,
+    ("", "configmaps"): objects.config_map,
+    ("", "secrets"): objects.secret,
+    ("", "persistentvolumeclaims"): objects.claim,
+    ("", "resourcequotas"): objects.resource_quota,
+    ("", "limitranges"): objects.limit_range,
+    ("apps", "deployments"): workloads.deployment,
+    ("apps", "replicasets"): workloads.replica_set,
+    ("batch", "jobs"): workloads.job,
+    ("policy", "poddisruptionbudgets"): workloads.disruption_budget,
+    ("autoscaling", "horizontalpodautoscalers"): workloads.autoscaler,
+    ("scheduling.k8s.io", "priorityclasses"): objects.priority_class,
+    ("coordination.k8s.io", "leases"): objects.lease,
+    ("discovery.k8s.io", "endpointslices"): objects.endpoint_slice,
+}

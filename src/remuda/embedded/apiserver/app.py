@@ -1,0 +1,178 @@
+"""The HTTP face: a raw ASGI app with Kubernetes' URL grammar over a `LocalCluster`.
+
+It parses, calls the same methods the in-process port has, and writes the stored bytes out; no rule lives here. Every answer
+that is not a success is a `Status` body.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+
+import structlog
+
+from remuda.api.codec import encode
+from remuda.api.errors import ApiError
+from remuda.api.meta import JsonObject
+from remuda.embedded.apiserver.local_cluster import LocalCluster
+from remuda.embedded.apiserver.log_source import LogSource
+from remuda.embedded.apiserver.object_handlers import Handlers
+from remuda.embedded.apiserver.self_reviews import review
+from remuda.embedded.apiserver.subresources import Subresources
+from remuda.embedded.apiserver.watch_streams import BOOKMARK_EVERY_S, Watching
+from remuda.embedded.apiserver.wire import discovery, openapi
+from remuda.embedded.apiserver.wire.bodies import MethodNotAllowed, parse_object, render_status
+from remuda.embedded.apiserver.wire.http_exchange import Receive, Request, Scope, Send
+from remuda.embedded.apiserver.wire.url_paths import Target, parse_path, unknown_path
+
+KUBERNETES = ("1", "37")  # the API version whose behaviour this server follows
+
+Extra = Callable[[Request], Awaitable[None]]
+
+log = structlog.get_logger(__name__)
+
+
+class App:
+    """`version` is told at /version. `close` ends every open watch, so that the server can shut down."""
+
+    def __init__(
+        self,
+        cluster: LocalCluster,
+        *,
+        version: str = "",
+        bookmark_every_s: float = BOOKMARK_EVERY_S,
+        logs: LogSource | None = None,
+        extra: Mapping[str, Extra] | None = None,
+    ) -> None:
+        """`extra`: more paths, outside of Kubernetes' grammar, and who answers them."""
+        self._cluster = cluster
+        self._version = version
+        self._extra = extra or {}
+        self._closing = asyncio.Event()
+        self._watching = Watching(cluster, self._closing, bookmark_every_s)
+        self._handlers = Handlers(cluster)
+        self._subresources = Subresources(cluster, self._handlers, logs, self._closing)
+
+    def close(self) -> None:
+        self._closing.set()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        request: Request | None = None
+        try:
+            request = Request(scope, receive, send)
+            await self._route(request)
+        except ApiError as error:
+            await refuse(scope, receive, send, error, request)
+        except Exception:
+            log.exception("api.failed", method=scope["method"], path=scope["path"])
+            failed = ApiError("the server failed on this request; its log has the details")
+            await refuse(scope, receive, send, failed, request)
+
+    async def _route(self, request: Request) -> None:
+        path = request.path.rstrip("/")
+        if path in ("/healthz", "/livez", "/readyz"):
+            await request.answer(b"ok", media="text/plain; charset=utf-8")
+            return
+        if path == "/openapi/v2" and request.method == "GET":
+            # An empty document: kubectl looks here for kinds it did not find in v3, and then knows that there are none.
+            await request.answer(b"", media="application/com.github.proto-openapi.spec.v2.v1.0+protobuf")
+            return
+        if path in self._extra:
+            await self._extra[path](request)
+            return
+        body = self._described(path, request.headers.get("host", ""))
+        if body is not None:
+            if request.method not in ("GET", "HEAD"):
+                raise MethodNotAllowed(f"{request.method} is not possible on {request.path}")
+            await request.answer(encode(body))
+            return
+        await self._dispatch(request, parse_path(request.path, self._cluster.registry))
+
+    def _described(self, path: str, host: str) -> JsonObject | None:
+        """What the server says about itself."""
+        registry = self._cluster.registry
+        parts = path.strip("/").split("/")
+        match parts:
+            case ["version"]:
+                major, minor = KUBERNETES
+                # kubectl reads major and minor and wants digits there; gitVersion is ours.
+                version = f"v{major}.{minor}.0+remuda-{self._version}"
+                unknown = ("gitCommit", "gitTreeState", "buildDate", "goVersion", "compiler")  # clients want them there
+                told = {"major": major, "minor": minor, "gitVersion": version, "platform": "linux"}
+                return {**dict.fromkeys(unknown, ""), **told}
+            case ["api"]:
+                return discovery.core_versions(host)
+            case ["apis"]:
+                return discovery.group_list(registry)
+            case ["apis", group] if group:
+                found = discovery.one_group(registry, group)
+            case ["api", version]:
+                found = discovery.resource_list(registry, "", version)
+            case ["apis", group, version]:
+                found = discovery.resource_list(registry, group, version)
+            case ["openapi", "v3"]:
+                return openapi.index(registry)
+            case ["openapi", "v3", "api", version]:
+                found = openapi.document(registry, "", version)
+            case ["openapi", "v3", "apis", group, version]:
+                found = openapi.document(registry, group, version)
+            case _:
+                return None
+        if found is None:
+            raise unknown_path(path)
+        return found
+
+    async def _dispatch(self, request: Request, target: Target) -> None:
+        method, sub = request.method, target.subresource
+        if target.served.is_virtual:
+            await self._virtual(request, target)
+        elif sub not in ("", "status", "finalize"):
+            await self._subresources.handle(request, target)
+        elif not target.name:
+            if method == "GET":
+                await self._read_many(request, target)
+            elif method == "POST":
+                await self._handlers.create(request, target)
+            elif method == "DELETE":
+                await self._handlers.delete_many(request, target)
+            else:
+                raise _impossible(request)
+        elif method == "GET" and sub != "finalize":
+            await self._handlers.get(request, target)
+        elif method == "PUT":
+            await self._handlers.replace(request, target)
+        elif method == "PATCH" and sub != "finalize":
+            await self._handlers.patch(request, target)
+        elif method == "DELETE" and not sub:
+            await self._handlers.delete(request, target)
+        else:
+            raise _impossible(request)
+
+    async def _read_many(self, request: Request, target: Target) -> None:
+        query = self._handlers.query(request, target)
+        if query.is_watch:
+            await self._watching.watch(request, target, query)
+        else:
+            await self._handlers.list(request, target, query)
+
+    async def _virtual(self, request: Request, target: Target) -> None:
+        if request.method != "POST" or target.name:
+            raise _impossible(request)
+        if target.resource.kind == "Binding":
+            await self._subresources.bind(request, target)
+            return
+        body = parse_object(request.content_type, await request.body())
+        await request.answer(encode(review(target.resource, body)), 201)
+
+
+def _impossible(request: Request) -> MethodNotAllowed:
+    return MethodNotAllowed(f"{request.method} is not possible on {request.path}")
+
+
+async def refuse(scope: Scope, receive: Receive, send: Send, error: ApiError, request: Request | None = None) -> None:
+    if request is None:
+        request = Request({**scope, "query_string": b""}, receive, send)
+    retry_s = error.details.retry_after_seconds if error.details is not None else 0
+    await request.answer(render_status(error.as_status()), error.code, retry_s=retry_s)

@@ -1,0 +1,261 @@
+"""Reads and writes of objects over HTTP: from a request to a call on `Objects`, from a record to an answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from remuda.api.errors import BadRequest
+from remuda.api.meta import JsonObject, Resource
+from remuda.embedded.apiserver import patching, write_rules
+from remuda.embedded.apiserver.kinds_served import Served
+from remuda.embedded.apiserver.local_cluster import LocalCluster
+from remuda.embedded.apiserver.naming import invalid_fields, invalid_option
+from remuda.embedded.apiserver.objects import MakeNew, own_copy
+from remuda.embedded.apiserver.preparation import Preparation, not_found_unless
+from remuda.embedded.apiserver.store.record import Record
+from remuda.embedded.apiserver.wire.answer_forms import View, negotiate, render_one, render_page
+from remuda.embedded.apiserver.wire.bodies import (
+    APPLY_PATCH,
+    JSON_PATCH,
+    STRATEGIC_PATCH,
+    MethodNotAllowed,
+    UnsupportedMediaType,
+    duplicates,
+    media_type,
+    named,
+    parse_delete_options,
+    parse_object,
+    parse_patch,
+    render_deleted,
+)
+from remuda.embedded.apiserver.wire.http_exchange import Request
+from remuda.embedded.apiserver.wire.paging import Page, check_reached, check_version_match, page
+from remuda.embedded.apiserver.wire.url_paths import OPTIONS, Query, Target, WriteQuery, parse_query, parse_write_query
+from remuda.kube.client.rest_paths import MERGE_PATCH
+
+_MAX_MANAGER = 128
+
+
+class Handlers:
+    def __init__(self, cluster: LocalCluster) -> None:
+        self._cluster = cluster
+
+    # Reading.
+
+    def query(self, request: Request, target: Target) -> Query:
+        query = parse_query(request.query, target.resource)
+        if target.name and not query.is_watch:
+            raise BadRequest("a single object has no list")
+        check_version_match(query)
+        return query
+
+    def view(self, request: Request) -> View:
+        return negotiate(request.accept, request.query.get("includeObject", ""))
+
+    async def get(self, request: Request, target: Target) -> None:
+        view = self.view(request)
+        check_reached(self._cluster.store, request.query.get("resourceVersion", ""))
+        record = self._cluster.read(target.served, target.name, target.namespace)
+        await request.answer(self.rendered(view, target.served, record))
+
+    async def list(self, request: Request, target: Target, query: Query) -> None:
+        view = self.view(request)
+        found = page(self._cluster, target.served, target.namespace, query)
+        await request.answer(render_page(view, target.served, found, self._cluster.clock()))
+
+    def rendered(self, view: View, served: Served, record: Record) -> bytes:
+        return render_one(view, served, record, self._cluster.clock())
+
+    # Writing.
+
+    def preparation(self, request: Request, target: Target, query: WriteQuery) -> Preparation:
+        manager, media = query.manager, media_type(request.content_type)
+        if len(manager.encode()) > _MAX_MANAGER:
+            what = f"Too long: may not be more than {_MAX_MANAGER} bytes"
+            raise invalid_option(OPTIONS[request.method], "fieldManager", what)
+        is_apply = request.method == "PATCH" and media == APPLY_PATCH
+        if not is_apply:
+            manager = patching.manager_name(manager, request.headers.get("user-agent", ""))
+        return Preparation(
+            target.served,
+            validation=query.validation,
+            manager=manager,
+            now=self._cluster.clock(),
+            subresource=target.subresource,
+            is_patch=request.method == "PATCH" and not is_apply,
+        )
+
+    async def create(self, request: Request, target: Target) -> None:
+        view, query = self.view(request), parse_write_query(request.query, request.method)
+        data = await request.body()
+        body = named(parse_object(request.content_type, data), target.namespace, "")
+        _check_custom(target.served, body)
+        work = self.preparation(request, target, query)
+        _check_duplicates(query, request, data, work)
+        record = await self._cluster.create_record(target.served, body, prepare=work.written, dry_run=query.is_dry_run)
+        request.warnings = work.warnings
+        await request.answer(self.rendered(view, target.served, record), 201)
+
+    async def replace(self, request: Request, target: Target) -> None:
+        served = target.served
+        view, query = self.view(request), parse_write_query(request.query, request.method)
+        data = await request.body()
+        body = named(parse_object(request.content_type, data), target.namespace, target.name)
+        _check_custom(served, body)
+        if _is_versioned(served) and not body["metadata"].get("resourceVersion"):
+            what = "Invalid value: 0: must be specified for an update"
+            resource = served.resource
+            named_so = Resource(resource.group, resource.version, resource.plural, resource.plural)
+            raise invalid_fields(named_so, target.name, [("metadata.resourceVersion", what)])
+        body = own_copy(served, body)
+        work = self.preparation(request, target, query)
+        _check_duplicates(query, request, data, work)
+
+        def change(old: JsonObject | None) -> JsonObject:
+            return work.written(not_found_unless(old, served, target.name), body)
+
+        await self._write(request, target, view, query, change, work)
+
+    async def patch(self, request: Request, target: Target) -> None:
+        view, query = self.view(request), parse_write_query(request.query, request.method)
+        data = await request.body()
+        media, patch = parse_patch(request.content_type, data)
+        if query.is_forced is not None and media != APPLY_PATCH:
+            raise invalid_option("PatchOptions", "force", "Forbidden: may not be specified for non-apply patch")
+        if media == APPLY_PATCH and not query.manager:
+            raise invalid_option("PatchOptions", "fieldManager", "Required value: is required for apply patch")
+        work = self.preparation(request, target, query)
+        _check_duplicates(query, request, data, work)
+        await self._write(request, target, view, query, self.patched(target, media, patch, query, work), work)
+
+    def patched(self, target: Target, media: str, patch: Any, query: WriteQuery, work: Preparation) -> MakeNew:
+        served = target.served
+        if media == APPLY_PATCH:
+            if not (patch.get("apiVersion") and patch.get("kind")):
+                raise BadRequest("an applied object has to say its apiVersion and kind")
+            patch = own_copy(served, named(patch, target.namespace, target.name))
+            is_forced = bool(query.is_forced)
+
+            def apply(live: JsonObject | None) -> JsonObject:
+                if live is None and target.subresource:
+                    return not_found_unless(live, served, target.name)
+                return work.applied(live, patch, is_forced=is_forced)
+
+            return apply
+        if media == STRATEGIC_PATCH and served.schema.custom:
+            raise UnsupportedMediaType(
+                f"a strategic merge patch needs a built-in kind; {served.resource.kind} takes {MERGE_PATCH}, "
+                f"{JSON_PATCH} and {APPLY_PATCH}"
+            )
+
+        def change(old: JsonObject | None) -> JsonObject:
+            live = not_found_unless(old, served, target.name)
+            new = patched_body(media, live, patch, served.schema)
+            meta = new.get("metadata")
+            if isinstance(meta, dict) and meta.get("uid") not in (None, "", live["metadata"].get("uid")):
+                what = f'Invalid value: "{meta["uid"]}": field is immutable'
+                raise invalid_fields(served.resource, target.name, [("metadata.uid", what)])
+            return work.written(live, new)
+
+        return change
+
+    async def _write(
+        self, request: Request, target: Target, view: View, query: WriteQuery, change: MakeNew, work: Preparation
+    ) -> None:
+        was_there = True
+
+        def noted(old: JsonObject | None) -> JsonObject:
+            nonlocal was_there
+            was_there = old is not None
+            return change(old)
+
+        record = await self._cluster.change_record(
+            target.served,
+            target.name,
+            target.namespace,
+            noted,
+            subresource=target.subresource,
+            dry_run=query.is_dry_run,
+        )
+        request.warnings = work.warnings
+        await request.answer(self.rendered(view, target.served, record), 200 if was_there else 201)
+
+    async def delete(self, request: Request, target: Target) -> None:
+        view = self.view(request)
+        asked = parse_delete_options(request.content_type, await request.body(), request.query)
+        finalizer = asked.finalizer
+        if finalizer is None and target.served.resource.full_name == "jobs.batch":
+            # Kubernetes' default for clients of this kind alone; kubectl always says what it wants.
+            there = self._cluster.read(target.served, target.name, target.namespace)
+            finalizer = None if write_rules.has_policy(there.body) else write_rules.ORPHAN
+        record = await self._cluster.delete_record(
+            target.served,
+            target.name,
+            target.namespace,
+            when=asked.when,
+            grace_s=asked.grace_s,
+            finalizer=finalizer,
+            dry_run=asked.is_dry_run,
+        )
+        whole = self.rendered(view, target.served, record)
+        await request.answer(render_deleted(target.served, record, whole))
+
+    async def delete_many(self, request: Request, target: Target) -> None:
+        served = target.served
+        if "deletecollection" not in served.resource.verbs:
+            raise MethodNotAllowed(f"{served.resource.plural} are deleted one by one")
+        query = self.query(request, target)
+        asked = parse_delete_options(request.content_type, await request.body(), request.query)
+        found = page(self._cluster, served, target.namespace, query)
+        gone: list[Record] = []
+        for record in found.records:
+            meta = record.body["metadata"]
+            gone.append(
+                await self._cluster.delete_record(
+                    served,
+                    meta["name"],
+                    meta.get("namespace") or "",
+                    grace_s=asked.grace_s,
+                    finalizer=asked.finalizer,
+                    dry_run=asked.is_dry_run,
+                )
+            )
+        answer = Page(gone, self._cluster.store.revision, found.continue_, found.remaining)
+        await request.answer(render_page(View(), served, answer, self._cluster.clock()))
+
+
+_VERSIONED = frozenset(
+    (
+        "poddisruptionbudgets.policy",
+        "leases.coordination.k8s.io",
+        "customresourcedefinitions.apiextensions.k8s.io",
+    )
+)
+
+
+def _is_versioned(served: Served) -> bool:
+    """Replaced only by those who say which version they have seen."""
+    return served.custom is not None or served.resource.full_name in _VERSIONED
+
+
+def _is_foreign(served: Served) -> bool:
+    """A custom kind that is not ours."""
+    return served.custom is not None and served.kind is None
+
+
+def _check_custom(served: Served, body: JsonObject) -> None:
+    if _is_foreign(served) and not (body.get("apiVersion") and body.get("kind")):
+        raise BadRequest(f"an object of a custom kind has to say its apiVersion and kind ({served.resource.kind})")
+
+
+def _check_duplicates(query: WriteQuery, request: Request, data: bytes, work: Preparation) -> None:
+    if query.validation == "Strict":
+        work.judge_duplicates(duplicates(request.content_type, data))
+
+
+def patched_body(media: str, old: JsonObject, patch: Any, schema: patching.KindSchema) -> JsonObject:
+    if media == JSON_PATCH:
+        return patching.json_patch(old, patch)
+    if media == STRATEGIC_PATCH:
+        return patching.strategic_merge(old, patch, schema)
+    return patching.merge_patch(old, patch)

@@ -1,0 +1,405 @@
+"""`Objects`: reading and writing records of any served resource, over a `Store`.
+
+Every write is decide-then-store: a pure rule looks at the newest accepted version and answers with a change; since nothing
+is awaited between the look and the staging, no other write comes between them. Every verdict is given on durable state:
+when a rule refuses because of a version that is not committed yet, that version is waited for and the rule asked again.
+
+Callers outside the process give a `prepare` or a `change` function: what their request makes of the old body (decoding,
+patching, defaulting, ownership). It runs inside the decision, possibly more than once, and must be pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol, cast
+
+import msgspec
+
+from remuda.api.codec import to_wire
+from remuda.api.errors import ApiError, BadRequest
+from remuda.api.meta import JsonObject, KObject
+from remuda.api.selectors import FieldSelector, Selector
+from remuda.embedded.apiserver import write_rules
+from remuda.embedded.apiserver.admission.request import CREATE, DELETE, UPDATE, AdmissionRequest
+from remuda.embedded.apiserver.conversion import from_storage, to_storage
+from remuda.embedded.apiserver.crd.lifecycle import accepted, is_terminating
+from remuda.embedded.apiserver.kinds_served import CRD, Registry, Served
+from remuda.embedded.apiserver.naming import generated_name
+from remuda.embedded.apiserver.own_kinds import check_own, ill_typed
+from remuda.embedded.apiserver.selection import matcher, within, within_prefix
+from remuda.embedded.apiserver.store import Record, Store
+from remuda.embedded.apiserver.store.collection import Cursor
+from remuda.kube.client.rest_paths import check_address
+from remuda.kube.cluster import ANY, Preconditions
+
+_NAME_TRIES = 8  # 27^5 suffixes: even the second try is rare
+
+Decide = Callable[[Record | None], write_rules.Change | None]
+Prepare = Callable[[JsonObject | None, JsonObject], JsonObject]
+MakeNew = Callable[[JsonObject | None], JsonObject]  # raises NotFound when it cannot start from nothing
+
+
+class Admission(Protocol):
+    def admit(self, request: AdmissionRequest) -> JsonObject: ...
+
+
+class Heads:
+    """`ReadObjects` for admission: the newest accepted state."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def get(self, group: str, plural: str, name: str, namespace: str = "") -> JsonObject | None:
+        key = f"/{group}/{plural}/{namespace}/{name}" if namespace else f"/{group}/{plural}/{name}"
+        record = self._store.head(key)
+        return None if record is None else record.body
+
+    def list(self, group: str, plural: str, namespace: str = "") -> Iterable[JsonObject]:
+        prefix = f"/{group}/{plural}/{namespace}/" if namespace else f"/{group}/{plural}/"
+        return [record.body for record in self._store.heads(prefix)]
+
+
+class Objects:
+    """`clock`: unix seconds. `new_uid`: a fresh unique string each call; names made from generateName derive from it too."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        clock: Callable[[], float],
+        new_uid: Callable[[], str],
+        admission: Callable[[Heads], Admission] | None = None,
+    ) -> None:
+        self.store = store
+        self.registry = Registry()
+        self.clock = clock
+        self._new_uid = new_uid
+        self._admission = None if admission is None else admission(Heads(store))
+        self._crd = cast(Served, self.registry.find(CRD.group, CRD.version, CRD.plural))
+        for record in store.scan(CRD.prefix):
+            self.registry.install(record.body)
+
+    # Reading.
+
+    def read(self, served: Served, name: str, namespace: str = "") -> Record:
+        record = self.store.get(key_of(served, name, namespace))
+        if record is None:
+            raise write_rules.not_found(served.resource, name)
+        return record
+
+    def find(self, served: Served, namespace: str, labels: Selector, fields: FieldSelector) -> list[Record]:
+        matches = matcher(labels, fields)
+        found = self.store.scan(within_prefix(served.store, namespace))
+        return found if matches is None else [record for record in found if matches(record.body)]
+
+    def follow_records(
+        self, served: Served, since: str, namespace: str, labels: Selector, fields: FieldSelector
+    ) -> tuple[list[Record], Cursor]:
+        """What a watch starts with (nothing, unless it asks from no version on), and the place it goes on from."""
+        prefix = within_prefix(served.store, namespace)
+        matches = matcher(labels, fields)
+        if served.resource.namespaced and namespace:
+            matches = within(namespace, matches)  # the store follows whole collections
+        if since in ("", "0"):
+            there = self.find(served, namespace, labels, fields)
+            return there, self.store.follow(prefix, self.store.revision, matches)
+        return [], self.store.follow(prefix, parse_revision(since), matches)
+
+    # Writing.
+
+    async def create_record(
+        self,
+        served: Served,
+        body: KObject | JsonObject,
+        *,
+        prepare: Prepare | None = None,
+        dry_run: bool = False,
+    ) -> Record:
+        resource = served.resource
+        wire = own_copy(served, body)
+        meta = wire["metadata"]
+        if resource.namespaced and not meta.get("namespace"):
+            raise BadRequest("an empty namespace may not be set during creation; set metadata.namespace")
+        namespace = str(meta.get("namespace") or "")
+        uid = self._new_uid()
+        if not meta.get("name") and meta.get("generateName"):
+            meta["name"], uid = self._fresh_name(served, str(meta["generateName"]), namespace, uid)
+        if prepare is not None:
+            meta["uid"] = uid  # some defaults are made from it
+            wire = prepare(None, wire)
+        new = self._created(served, wire, uid)
+        name = new["metadata"]["name"]
+
+        def decide(head: Record | None) -> write_rules.Change:
+            if head is not None:
+                raise write_rules.already_exists(resource, name)
+            return write_rules.Change(self._admit(CREATE, served, new, None, "", dry_run))
+
+        return await self._apply(served, served.store.key(name, namespace), decide, dry_run)
+
+    def _created(self, served: Served, wire: JsonObject, uid: str) -> JsonObject:
+        new = write_rules.created(served.resource, wire, now=self.clock(), uid=uid)
+        check_own(served.kind, new)
+        return to_storage(served, new)
+
+    async def change_record(
+        self,
+        served: Served,
+        name: str,
+        namespace: str,
+        change: MakeNew,
+        *,
+        subresource: str = "",
+        dry_run: bool = False,
+    ) -> Record:
+        """The object as `change` makes it of the one that is there. Record.rv tells the caller whether it was new."""
+        resource = served.resource
+        uid = self._new_uid()
+
+        def decide(head: Record | None) -> write_rules.Change | None:
+            if head is None:
+                new = self._created(served, change(None), uid)
+                return write_rules.Change(self._admit(CREATE, served, new, None, "", dry_run))
+            old = from_storage(served, head.body)
+            new = change(old)
+            if new is old:
+                return None
+            return self._admitted(
+                served, head, write_rules.replaced(resource, old, new, subresource), subresource, dry_run
+            )
+
+        return await self._apply(served, key_of(served, name, namespace), decide, dry_run)
+
+    async def replace_record(self, served: Served, body: KObject | JsonObject, *, subresource: str = "") -> Record:
+        resource = served.resource
+        wire = own_copy(served, body)
+        meta = wire["metadata"]
+        name = str(meta.get("name") or "")
+
+        def decide(head: Record | None) -> write_rules.Change | None:
+            if head is None:
+                raise write_rules.not_found(resource, name)
+            return self._admitted(
+                served, head, write_rules.replaced(resource, head.body, wire, subresource), subresource
+            )
+
+        return await self._apply(served, key_of(served, name, str(meta.get("namespace") or "")), decide)
+
+    async def patch_record(
+        self,
+        served: Served,
+        name: str,
+        patch: JsonObject,
+        namespace: str = "",
+        *,
+        subresource: str = "",
+        when: Preconditions = ANY,
+    ) -> Record:
+        resource = served.resource
+        if not isinstance(patch, dict):
+            raise BadRequest("a merge patch must be an object")
+        wire: JsonObject = msgspec.to_builtins(patch)
+        expect = write_rules.Expect(when.uid, when.resource_version)
+
+        def decide(head: Record | None) -> write_rules.Change | None:
+            if head is None:
+                raise write_rules.not_found(resource, name)
+            change = write_rules.patched(resource, head.body, wire, subresource, expect)
+            return self._admitted(served, head, change, subresource)
+
+        return await self._apply(served, key_of(served, name, namespace), decide)
+
+    async def delete_record(
+        self,
+        served: Served,
+        name: str,
+        namespace: str = "",
+        *,
+        when: Preconditions = ANY,
+        grace_s: int | None = None,
+        finalizer: str | None = None,
+        dry_run: bool = False,
+    ) -> Record:
+        resource = served.resource
+        expect = write_rules.Expect(when.uid, when.resource_version)
+
+        def decide(head: Record | None) -> write_rules.Change | None:
+            if head is None:
+                raise write_rules.not_found(resource, name)
+            if self._admission is not None:
+                self._admission.admit(
+                    AdmissionRequest(DELETE, resource, namespace, name, None, head.body, dry_run=dry_run)
+                )
+            now = self.clock()
+            return write_rules.deleted(
+                resource, head.body, now=now, grace_s=grace_s, expect=expect, finalizer=finalizer
+            )
+
+        record = await self._apply(served, key_of(served, name, namespace), decide, dry_run)
+        if served is self._crd and not record.deleted and not dry_run:
+            record = await self._empty(record)
+        return record
+
+    # What every write passes through.
+
+    def _fresh_name(self, served: Served, prefix: str, namespace: str, uid: str) -> tuple[str, str]:
+        name = generated_name(prefix, uid)
+        for _ in range(_NAME_TRIES):
+            if self.store.head(served.store.key(name, namespace)) is None:
+                break
+            uid = self._new_uid()
+            name = generated_name(prefix, uid)
+        return name, uid
+
+    def _admitted(
+        self,
+        served: Served,
+        head: Record,
+        change: write_rules.Change | None,
+        subresource: str = "",
+        dry_run: bool = False,
+    ) -> write_rules.Change | None:
+        """Only what was written is judged: an old object that new rules would refuse can still be labelled and let go."""
+        if change is None or change.removed:
+            return change
+        has_intent = change.has_intent
+        if has_intent:
+            check_own(served.kind, change.body)
+        body = to_storage(served, change.body)
+        if has_intent or not subresource:
+            body = self._admit(UPDATE, served, body, head.body, subresource, dry_run)
+        if body is change.body:
+            return change
+        settled = write_rules.without_news(head.body, body) if has_intent else body
+        return None if settled is None else write_rules.Change(settled, change.removed)
+
+    def _admit(
+        self, operation: str, served: Served, body: JsonObject, old: JsonObject | None, subresource: str, dry_run: bool
+    ) -> JsonObject:
+        if served is self._crd and not subresource:
+            body = accepted(body, old, self.registry, self.clock())
+        if self._admission is None:
+            return body
+        meta = body["metadata"]
+        return self._admission.admit(
+            AdmissionRequest(
+                operation,
+                served.resource,
+                meta.get("namespace") or "",
+                meta["name"],
+                body,
+                old,
+                subresource,
+                dry_run,
+            )
+        )
+
+    async def _apply(self, served: Served, key: str, decide: Decide, dry_run: bool = False) -> Record:
+        store = self.store
+        while True:
+            head = store.head(key)
+            try:
+                change = decide(head)
+            except ApiError:
+                if store.is_settled(key):
+                    raise
+                await self._settled(key)
+                decide(store.get(key))  # refused on durable state as well: then that is the answer
+                continue
+            if change is None:
+                assert head is not None
+                await store.settle(key)  # "nothing to do" is an acknowledgement, too
+                return head
+            if dry_run:
+                return Record(key, 0 if head is None else head.rv, body=change.body, deleted=change.removed)
+            expect = 0 if head is None else head.rv
+            if change.removed:
+                record = await store.remove(key, change.body, expect=expect)
+            else:
+                try:
+                    record = await store.put(key, change.body, expect=expect, kind=served.kind)
+                except msgspec.ValidationError as error:
+                    raise ill_typed(served.resource, error) from None
+            if served.custom is not None or served is self._crd:
+                await self._after(served, record)
+            return record
+
+    async def _settled(self, key: str) -> None:
+        try:
+            await self.store.settle(key)
+        except ApiError:
+            return  # that write failed; ours is judged on what was there before it
+
+    # Definitions of custom kinds take effect with the write, and go when their last object has gone.
+
+    async def _after(self, served: Served, record: Record) -> None:
+        if served is self._crd:
+            if record.deleted:
+                self.registry.uninstall(record.body["metadata"]["name"])
+            else:
+                self.registry.install(record.body)
+        elif record.deleted and served.custom is not None and served.kind is None:
+            head = self.store.head(CRD.key(served.custom.definition))
+            if head is not None and is_terminating(head.body):
+                await self._empty(head)
+
+    async def _empty(self, definition: Record) -> Record:
+        """Delete every object of a definition that is being deleted; once none is left, let go of it."""
+        spec = definition.body["spec"]
+        name = definition.body["metadata"]["name"]
+        rows = [s for s in self.registry if s.custom is not None and s.custom.definition == name and s.kind is None]
+        prefix = f"/{spec['group']}/{spec['names']['plural']}/"
+        is_own = self.registry.is_own(name)
+        if rows:
+            for record in self.store.scan(prefix):
+                meta = record.body["metadata"]
+                if "deletionTimestamp" not in meta:
+                    try:
+                        await self.delete_record(rows[0], meta["name"], meta.get("namespace") or "")
+                    except ApiError:
+                        continue  # gone meanwhile
+        if (self.store.scan(prefix) and not is_own) or self.store.head(definition.key) is None:
+            return definition
+
+        def let_go(old: JsonObject | None) -> JsonObject:
+            if old is None:
+                raise write_rules.not_found(CRD, name)
+            return {**old, "metadata": {**old["metadata"], "finalizers": []}}
+
+        try:
+            return await self.change_record(self._crd, name, "", let_go)
+        except ApiError:
+            return definition
+
+
+def key_of(served: Served, name: str, namespace: str) -> str:
+    check_address(served.resource, namespace, name)
+    return served.store.key(name, namespace)
+
+
+def parse_revision(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise BadRequest(f"invalid resource version `{text}`: it must be one that a list or an object gave")
+    return int(text)
+
+
+def own_copy(served: Served, body: Any) -> JsonObject:
+    """The wire form, sharing nothing with the caller's object."""
+    resource = served.resource
+    wire: JsonObject
+    if isinstance(body, KObject):
+        wire = to_wire(body)
+    elif isinstance(body, dict):
+        wire = cast(JsonObject, msgspec.to_builtins(body))
+    else:
+        raise BadRequest(f"a {resource.kind} must be an object, not a {type(body).__name__}")
+    given = (wire.get("apiVersion", resource.api_version), wire.get("kind", resource.kind))
+    if given != (resource.api_version, resource.kind):
+        raise BadRequest(f"the object is a {given[1]} of {given[0]}; here go {resource.kind} of {resource.api_version}")
+    wire = {"apiVersion": resource.api_version, "kind": resource.kind, **wire}
+    meta = wire.get("metadata")
+    if meta is None:
+        wire["metadata"] = {}
+    elif not isinstance(meta, dict):
+        raise BadRequest("metadata must be an object")
+    return wire

@@ -1,0 +1,35 @@
+"""Our own kinds are checked strictly, by the same code as in the CLI: whatever they say, Remuda has to act on."""
+
+from __future__ import annotations
+
+import msgspec
+
+from remuda.api.codec import decode_strict
+from remuda.api.errors import BadRequest, Invalid, Refusal, StatusCause, StatusDetails
+from remuda.api.meta import JsonObject, KObject, Resource
+from remuda.api.names import GROUP
+from remuda.api.validation.validate import validate
+
+
+def check_own(kind: type[KObject] | None, body: JsonObject) -> None:
+    """Raises Invalid, whose message holds the refusal's reason, sentence and fix."""
+    if kind is None or kind.resource.group != GROUP:
+        return
+    try:
+        validate(decode_strict(kind, body))
+    except Refusal as refusal:
+        name = body["metadata"].get("name", "")
+        cause = StatusCause("FieldValueInvalid", str(refusal), refusal.field)
+        raise Invalid(
+            f'{kind.resource.kind} "{name}" is invalid: {refusal}',
+            fix=refusal.fix,
+            details=StatusDetails(name, kind.resource.kind, GROUP, [cause]),
+        ) from None
+
+
+def ill_typed(resource: Resource, error: msgspec.ValidationError) -> BadRequest:
+    """A field of a wrong type, named by its path."""
+    what, _, path = str(error).partition(" - at `$.")
+    at = path.rstrip("`") or "$"
+    version, kind = resource.api_version, resource.kind
+    return BadRequest(f'{kind} in version "{version}" cannot be handled as a {kind}: {at}: {what}')

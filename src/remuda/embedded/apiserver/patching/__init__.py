@@ -1,0 +1,66 @@
+"""Patches and the ownership of fields: wire dicts in, a wire dict or an `ApiError` out. Pure; no argument is ever changed, and
+what a patch leaves alone is shared with the result.
+
+Schemas (`patch_schema`):
+    builtin(api_version, kind) -> KindSchema | None         a built-in kind, from the committed table
+    from_structural(openAPIV3Schema, has_status=...)        a custom kind's version
+
+Patches; each takes the stored body and the decoded patch, and gives the new body:
+    merge_patch(doc, patch)                                 RFC 7386
+    json_patch(doc, ops)                                    RFC 6902; 400 malformed, 413 too long, 422 does not apply
+    strategic_merge(doc, patch, schema)                     415 for custom kinds
+
+Ownership:
+    apply(live | None, applied, manager, force, schema, now, subresource="") -> body
+        server-side apply, `metadata.managedFields` included. `ApplyConflict` (409) has the `causes` for Status.details.
+        Returns `live` itself when nothing is to be written.
+    track_update(old | None, new, manager, schema, now, subresource="") -> body
+        the same for every other write: `new` with the owners it leaves behind. Call it after decoding, patching and
+        defaulting and before admission, whose changes nobody owns.
+    manager_name(field_manager, user_agent) -> str          who the writer is
+
+For the caller to use as it needs:
+    settled(body, schema)      the form to store: no nulls, no empty optional lists and maps
+    faults(body, schema.root)  unknown fields, wrong types, items that cannot be told apart; each by its path
+    check_depth(body)          400 for a body too deep to walk; patches are checked already
+
+A patch of a built-in kind, in order:
+    new = strategic_merge(live, patch, schema)
+    ... find faults: of kind "type" -> 422 (400 for a body that was created or replaced), "unknown" -> as fieldValidation
+    says, "item" is no error here ...
+    new = settled(new, schema)
+    ... fill in defaults ...
+    new = track_update(live, new, manager_name(asked, user_agent), schema, now)
+    ... admission, the rules of the server, store ...
+"""
+
+from remuda.embedded.apiserver.patching.bounds import MAX_DEPTH, TooLarge, check_depth
+from remuda.embedded.apiserver.patching.combine import settled
+from remuda.embedded.apiserver.patching.field_owners import manager_name
+from remuda.embedded.apiserver.patching.json_patch import json_patch
+from remuda.embedded.apiserver.patching.merge_patch import merge_patch
+from remuda.embedded.apiserver.patching.patch_schema import KindSchema, Schema, builtin, from_structural, object_meta
+from remuda.embedded.apiserver.patching.schema_check import Fault, faults
+from remuda.embedded.apiserver.patching.server_side_apply import ApplyConflict, apply, track_update
+from remuda.embedded.apiserver.patching.strategic_patch import strategic_merge
+
+__all__ = [
+    "MAX_DEPTH",
+    "ApplyConflict",
+    "Fault",
+    "KindSchema",
+    "Schema",
+    "TooLarge",
+    "apply",
+    "builtin",
+    "check_depth",
+    "faults",
+    "from_structural",
+    "json_patch",
+    "manager_name",
+    "merge_patch",
+    "object_meta",
+    "settled",
+    "strategic_merge",
+    "track_update",
+]

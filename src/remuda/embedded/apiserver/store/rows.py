@@ -1,0 +1,121 @@
+"""The tables of the state's database: their form, and reading and rewriting all of them. Transactions are the caller's."""
+
+from __future__ import annotations
+
+import sqlite3
+
+import msgspec
+
+from remuda.embedded.apiserver.store.integrity import Recovered, Sealed, added_up, chained, row_sum, sound_rows
+from remuda.embedded.apiserver.store.journal import LogRow, ObjectRow
+
+FORMAT = 2
+APPLICATION_ID = 0x52454D55  # "REMU": tells our file from any other sqlite database
+
+_SCHEMA = """
+CREATE TABLE obj (key TEXT PRIMARY KEY, rv INTEGER NOT NULL, body BLOB NOT NULL, sum INTEGER NOT NULL DEFAULT 0);
+CREATE TABLE log (rv INTEGER PRIMARY KEY, key TEXT NOT NULL, type TEXT NOT NULL, body BLOB NOT NULL,
+    sum INTEGER NOT NULL DEFAULT 0);
+CREATE TABLE meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL);
+INSERT INTO meta VALUES ('compacted', 0), ('anchor', 0), ('head', 0), ('total', 0);
+"""
+_FROM_1 = """
+ALTER TABLE obj ADD COLUMN sum INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE log ADD COLUMN sum INTEGER NOT NULL DEFAULT 0;
+INSERT INTO meta VALUES ('anchor', 0), ('head', 0), ('total', 0);
+"""
+
+
+class Malformed(Exception):
+    """A value of a type that was never written."""
+
+
+def make_tables(connection: sqlite3.Connection) -> None:
+    _execute_all(connection, _SCHEMA)
+    connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
+    connection.execute(f"PRAGMA user_version={FORMAT}")
+
+
+def bring_up_to_date(connection: sqlite3.Connection) -> None:
+    """From the first format, which had no sums."""
+    _execute_all(connection, _FROM_1)
+    _seal(connection)
+    connection.execute(f"PRAGMA user_version={FORMAT}")
+
+
+def _execute_all(connection: sqlite3.Connection, statements: str) -> None:
+    for statement in filter(None, map(str.strip, statements.split(";"))):
+        connection.execute(statement)
+
+
+def read_meta(connection: sqlite3.Connection) -> dict[str, int]:
+    found = dict(connection.execute("SELECT name, value FROM meta"))
+    for name in ("compacted", "anchor", "head", "total"):
+        if not isinstance(found.get(name), int):
+            raise Malformed(f"meta.{name} is {found.get(name)!r}")
+    return found
+
+
+def read_state(connection: sqlite3.Connection, acked: int) -> Sealed:
+    meta = read_meta(connection)
+    state = Sealed(
+        objects=[
+            (ObjectRow(_text(key), _number(rv), _bytes(body)), _number(stored))
+            for key, rv, body, stored in connection.execute("SELECT key, rv, body, sum FROM obj")
+        ],
+        log=[
+            (LogRow(_number(rv), _text(key), _text(type_), _bytes(body)), _number(stored))
+            for rv, key, type_, body, stored in connection.execute(
+                "SELECT rv, key, type, body, sum FROM log ORDER BY rv"
+            )
+        ],
+        compacted=meta["compacted"],
+        anchor=meta["anchor"],
+        head=meta["head"],
+        total=meta["total"],
+        acked=acked,
+    )
+    # No sum covers `compacted`. But the first change that is left says it too, where it can be trusted; believing more
+    # than is there would hide a gap from whoever resumes a watch in it.
+    if sound_rows(state):
+        state = msgspec.structs.replace(state, compacted=state.log[0][0].rv - 1)
+    return state
+
+
+# A damaged row may hold values of any type. Where it can, it goes on to be found by its sum and named.
+
+
+def _number(value: object) -> int:
+    if not isinstance(value, int):
+        raise Malformed(f"a number is {value!r}")
+    return value
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else repr(value)
+
+
+def _bytes(value: object) -> bytes:
+    return value if isinstance(value, bytes) else repr(value).encode()
+
+
+def write_recovered(connection: sqlite3.Connection, found: Recovered) -> None:
+    connection.execute("DELETE FROM obj")
+    connection.execute("DELETE FROM log")
+    rows = [(row.key, row.rv, row.body) for row in found.objects]
+    connection.executemany("INSERT INTO obj (key, rv, body) VALUES (?, ?, ?)", rows)
+    connection.execute("UPDATE meta SET value=? WHERE name='compacted'", (found.revision,))
+    _seal(connection)
+
+
+def _seal(connection: sqlite3.Connection) -> None:
+    """Put the sums to rows that have none."""
+    objects = [(row_sum(rv, key, body), key) for key, rv, body in connection.execute("SELECT key, rv, body FROM obj")]
+    connection.executemany("UPDATE obj SET sum=? WHERE key=?", objects)
+    head, changes = 0, []
+    for rv, key, type_, body in connection.execute("SELECT rv, key, type, body FROM log ORDER BY rv"):
+        head = chained(head, type_, row_sum(rv, key, body))
+        changes.append((head, rv))
+    connection.executemany("UPDATE log SET sum=? WHERE rv=?", changes)
+    values = [(0, "anchor"), (head, "head"), (added_up([own for own, _ in objects]), "total")]
+    connection.executemany("UPDATE meta SET value=? WHERE name=?", values)

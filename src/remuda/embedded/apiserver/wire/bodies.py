@@ -1,0 +1,265 @@
+"""Request bodies into values, and the few response bodies that are not objects."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+import yaml
+
+from remuda.api.codec import decode_json, encode, from_wire
+from remuda.api.errors import ApiError, BadRequest, Status, StatusDetails
+from remuda.api.kubernetes.core_v1 import Binding
+from remuda.api.meta import JsonObject
+from remuda.embedded.apiserver import write_rules
+from remuda.embedded.apiserver.kinds_served import Served
+from remuda.embedded.apiserver.naming import invalid_option
+from remuda.embedded.apiserver.patching import check_depth
+from remuda.embedded.apiserver.store.record import Record
+from remuda.embedded.apiserver.wire import protobuf_bodies
+from remuda.kube.client.rest_paths import JSON, MERGE_PATCH, BindingBody
+from remuda.kube.cluster import Preconditions
+
+T = TypeVar("T")
+
+YAML = "application/yaml"
+JSON_PATCH = "application/json-patch+json"
+STRATEGIC_PATCH = "application/strategic-merge-patch+json"
+APPLY_PATCH = "application/apply-patch+yaml"
+PATCHES = (JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, APPLY_PATCH)
+
+
+class UnsupportedMediaType(ApiError):
+    code, reason = 415, "UnsupportedMediaType"
+
+
+class MethodNotAllowed(ApiError):
+    code, reason = 405, "MethodNotAllowed"
+
+
+def media_type(header: str) -> str:
+    return header.partition(";")[0].strip().lower()
+
+
+def parse_object(header: str, body: bytes) -> JsonObject:
+    """No deeper than a recursive walk may go; everything else about it is still to be checked."""
+    media = media_type(header)
+    if media == protobuf_bodies.MEDIA:
+        return protobuf_bodies.parse(body)
+    if media not in (JSON, YAML, ""):
+        known = f"{JSON}, {YAML} and {protobuf_bodies.MEDIA}"
+        raise UnsupportedMediaType(f"the body is `{header}`; {known} are understood here")
+    value = _mapping(_yaml(body) if media == YAML else _json(body))
+    check_depth(value)
+    return value
+
+
+def parse_patch(header: str, body: bytes) -> tuple[str, Any]:
+    """The patch's media type and its decoded value."""
+    media = media_type(header)
+    if media not in PATCHES:
+        raise UnsupportedMediaType(f"the patch is `{header}`; understood here are {', '.join(PATCHES)}")
+    if media == APPLY_PATCH:
+        return media, _mapping(_yaml(body))
+    value = _json(body)
+    return media, value if media == JSON_PATCH else _mapping(value)
+
+
+def duplicates(header: str, body: bytes) -> list[str]:
+    """Fields that a body (which can be parsed) gives twice, JSON's by their paths. The last one counts and the decoder does
+    not notice, so the body is read once more, for clients that ask for Strict."""
+    found: dict[int, tuple[JsonObject, list[str]]] = {}
+
+    def noted(pairs: list[tuple[str, Any]]) -> JsonObject:
+        out = dict(pairs)
+        if len(out) < len(pairs):
+            found[id(out)] = out, [name for name, count in Counter(name for name, _ in pairs).items() if count > 1]
+        return out
+
+    try:
+        value = json.loads(body, object_pairs_hook=noted)
+    except RecursionError:
+        return []  # too deep, and refused for that
+    except ValueError:
+        return _Loader(body).duplicates() if media_type(header) in (YAML, APPLY_PATCH) else []
+    return [f"{at}.{name}".removeprefix(".") for at, names in _places(value, found) for name in names] if found else []
+
+
+def _places(value: Any, of: Mapping[int, tuple[JsonObject, list[str]]]) -> Iterator[tuple[str, list[str]]]:
+    left: list[tuple[str, Any]] = [("", value)]
+    while left:
+        at, value = left.pop()
+        if id(value) in of:
+            yield at, of[id(value)][1]
+        if isinstance(value, dict):
+            left.extend((f"{at}.{name}", below) for name, below in value.items() if isinstance(below, dict | list))
+        elif isinstance(value, list):
+            left.extend((f"{at}[{i}]", below) for i, below in enumerate(value) if isinstance(below, dict | list))
+
+
+def parse_binding(header: str, body: bytes) -> Binding:
+    given = _converted(BindingBody, parse_object(header, body))
+    return Binding(given.target.name, given.metadata)
+
+
+class DeletePreconditions(msgspec.Struct, frozen=True, rename="camel"):
+    uid: str | None = None
+    resource_version: str | None = None
+
+
+class DeleteOptions(msgspec.Struct, frozen=True, rename="camel"):
+    """`propagation`: what becomes of the objects that this one owns."""
+
+    grace_period_seconds: int | None = None
+    preconditions: DeletePreconditions | None = None
+    propagation_policy: str | None = None
+    orphan_dependents: bool | None = None
+    dry_run: list[str] | None = None
+
+
+class Deletion(msgspec.Struct, frozen=True):
+    """Arguments of `Objects.delete_record`."""
+
+    when: Preconditions
+    grace_s: int | None
+    finalizer: str | None
+    is_dry_run: bool
+
+
+def parse_delete_options(header: str, body: bytes, query: dict[str, str]) -> Deletion:
+    given = parse_object(header, body) if body.strip() else {}
+    return deletion(given, query)
+
+
+def deletion(given: JsonObject, query: dict[str, str]) -> Deletion:
+    if given.get("kind") not in (None, "", "DeleteOptions"):
+        raise BadRequest(f"the body is a {given['kind']}; here go DeleteOptions")
+    options = _converted(DeleteOptions, given)
+    if any(each != "All" for each in options.dry_run or ()):
+        raise invalid_option(
+            "DeleteOptions", "dryRun", f'Unsupported value: {options.dry_run}: supported values: "All"'
+        )
+    grace, query_grace = options.grace_period_seconds, query.get("gracePeriodSeconds", "")
+    if grace is None and query_grace:
+        if not query_grace.isdigit():
+            raise BadRequest(f"gracePeriodSeconds=`{query_grace}` is not a number of seconds")
+        grace = int(query_grace)
+    policy = options.propagation_policy or query.get("propagationPolicy") or ""
+    finalizers = {"": None, "Background": "", "Foreground": write_rules.FOREGROUND, "Orphan": write_rules.ORPHAN}
+    if policy not in finalizers:
+        what = f'Unsupported value: "{policy}": supported values: "Foreground", "Background", "Orphan", "nil"'
+        raise invalid_option("DeleteOptions", "propagationPolicy", what)
+    finalizer = finalizers[policy]
+    if options.orphan_dependents is not None and policy:
+        what = f'Invalid value: "{policy}": orphanDependents and deletionPropagation cannot be both set'
+        raise invalid_option("DeleteOptions", "propagationPolicy", what)
+    if options.orphan_dependents is not None:
+        finalizer = write_rules.ORPHAN if options.orphan_dependents else ""
+    asked = options.preconditions
+    when = Preconditions() if asked is None else Preconditions(asked.uid or "", asked.resource_version or "")
+    return Deletion(when, grace, finalizer, bool(options.dry_run) or query.get("dryRun") == "All")
+
+
+def named(body: JsonObject, namespace: str, name: str) -> JsonObject:
+    """The body with the name and namespace of its path; what it says itself must agree."""
+    meta = body.get("metadata")
+    if not isinstance(meta, dict | None):
+        raise BadRequest("metadata must be an object")
+    meta = dict(meta or {})
+    for field, value in (("namespace", namespace), ("name", name)):
+        if value and (meta.get(field) or value) != value:
+            raise BadRequest(f"metadata.{field} is `{meta[field]}` but the path says `{value}`")
+        if value:
+            meta[field] = value
+    return {**body, "metadata": meta}
+
+
+_TOLD_WHOLE = frozenset(("persistentvolumeclaims", "pods", "resourcequotas", "serviceaccounts", "services"))
+
+
+def render_deleted(served: Served, record: Record, whole: bytes) -> bytes:
+    """Gone: a success status. Still there (marked, or held by finalizers): the object as it is now."""
+    if not record.deleted or (served.custom is None and served.resource.full_name in _TOLD_WHOLE):
+        return whole
+    resource, meta = served.resource, record.body["metadata"]
+    details = StatusDetails(name=meta["name"], kind=resource.plural, group=resource.group, uid=meta.get("uid") or "")
+    return render_status(Status(status="Success", code=0, details=details))
+
+
+# Kubernetes has details in these refusals even when there is nothing to tell.
+_DETAILED = frozenset(("NotFound", "MethodNotAllowed", "NotAcceptable", "UnsupportedMediaType", "Invalid"))
+
+
+def render_status(status: Status) -> bytes:
+    body: JsonObject = msgspec.to_builtins(status)
+    body = {"kind": "Status", "apiVersion": "v1", "metadata": {}, **body, "status": status.status}
+    if status.reason in _DETAILED:
+        body.setdefault("details", {})
+    return encode({**body, "code": status.code} if status.code else {k: v for k, v in body.items() if k != "code"})
+
+
+def _json(body: bytes) -> Any:
+    try:
+        return decode_json(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadRequest(f"the body is not JSON: {error}") from None
+
+
+def _mapping(value: Any) -> JsonObject:
+    if not isinstance(value, dict):
+        raise BadRequest("the body must be an object")
+    return value
+
+
+def _converted(type_: type[T], value: JsonObject) -> T:
+    try:
+        return from_wire(type_, value)
+    except msgspec.ValidationError as error:
+        raise BadRequest(f"the body cannot be read: {error}") from None
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML as far as JSON goes: no dates (they stay text), no aliases (a few bytes could stand for gigabytes)."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.events.AliasEvent):
+            raise yaml.YAMLError("aliases are not allowed")
+        return super().compose_node(parent, index)
+
+    def duplicates(self) -> list[str]:
+        """The keys that stand twice in one mapping."""
+        found: list[str] = []
+        left = [self.get_single_node()]
+        while left:
+            node = left.pop()
+            if isinstance(node, yaml.MappingNode):
+                keys = [str(key.value) for key, _ in node.value]
+                found.extend(key for key, count in Counter(keys).items() if count > 1)
+                left.extend(value for _, value in node.value)
+            elif isinstance(node, yaml.SequenceNode):
+                left.extend(node.value)
+        return found
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in found if tag != "tag:yaml.org,2002:timestamp"]
+    for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_LOOKS_LIKE_JSON = re.compile(rb"\s*[{\[]")
+
+
+def _yaml(body: bytes) -> Any:
+    if _LOOKS_LIKE_JSON.match(body):
+        try:
+            return decode_json(body)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            pass  # flow style YAML looks the same
+    try:
+        value: Any = yaml.load(body, Loader=_Loader)
+        return decode_json(encode(value))  # text keys only, and nothing JSON could not say
+    except (yaml.YAMLError, msgspec.MsgspecError, RecursionError, TypeError, ValueError) as error:
+        raise BadRequest(f"the body is not YAML: {' '.join(str(error).split())}") from None

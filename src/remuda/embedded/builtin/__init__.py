@@ -1,0 +1,99 @@
+"""The controllers a Kubernetes cluster has anyway, for the embedded one, which has no kube-controller-manager.
+
+`run_builtin` runs them all over one set of informers. With none of their kinds in the cluster they only keep the node
+lifecycle's timers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+from remuda.api.kinds import KINDS
+from remuda.api.kubernetes.policy_v1 import EndpointSlice, PodDisruptionBudget, ResourceQuota
+from remuda.api.meta import KObject, Resource
+from remuda.embedded.builtin.deployments import DeploymentController, ReplicaSetController
+from remuda.embedded.builtin.event_expiry import expire_events
+from remuda.embedded.builtin.informers import BuiltinView
+from remuda.embedded.builtin.jobs import JobController
+from remuda.embedded.builtin.namespaces import NamespaceController, stored_kind
+from remuda.embedded.builtin.node_lifecycle import NodeLifecycleController
+from remuda.embedded.builtin.pod_summaries import (
+    WATCHED_KINDS,
+    BudgetController,
+    EndpointsController,
+    QuotaController,
+)
+from remuda.kube.cluster import Cluster
+from remuda.kube.runtime.controller import run_controller
+from remuda.kube.runtime.work_queue import WorkQueue
+
+Kinds = Callable[[], Iterable[type[KObject]]]
+
+_STORED_ONLY = tuple(
+    stored_kind(Resource(group, version, kind, plural))
+    for group, version, kind, plural in (
+        ("", "v1", "ConfigMap", "configmaps"),
+        ("", "v1", "Secret", "secrets"),
+        ("", "v1", "ServiceAccount", "serviceaccounts"),
+        ("", "v1", "Event", "events"),
+        ("", "v1", "LimitRange", "limitranges"),
+        ("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims"),
+        ("autoscaling", "v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers"),
+    )
+)
+# The order in which a namespace is emptied: what makes others goes first.
+BUILTIN_KINDS: tuple[type[KObject], ...] = tuple(
+    dict.fromkeys(
+        (
+            *reversed(WATCHED_KINDS),
+            *KINDS,
+            EndpointSlice,
+            PodDisruptionBudget,
+            ResourceQuota,
+            *_STORED_ONLY,
+        )
+    )
+)
+
+
+async def run_builtin(
+    cluster: Cluster,
+    clock: Callable[[], float],
+    jitter: Callable[[], float],
+    kinds: Kinds = lambda: BUILTIN_KINDS,
+) -> None:
+    """Until cancelled. `kinds`: every kind served at the time, for emptying namespaces and counting quotas."""
+    view = BuiltinView(cluster, jitter=jitter)
+
+    def queue() -> WorkQueue[tuple[str, str]]:
+        return WorkQueue(jitter=jitter)
+
+    # Counted on whole bodies: our projections leave out some of what a quota counts.
+    counted = {(k.resource.group, k.resource.plural): stored_kind(k.resource) for k in BUILTIN_KINDS}
+    nodes: WorkQueue[str] = WorkQueue(jitter=jitter)
+    namespaces: WorkQueue[str] = WorkQueue(jitter=jitter)
+    jobs: WorkQueue[tuple[str, str, str]] = WorkQueue(jitter=jitter)
+    sets, deployments, budgets, quotas, endpoints = (queue() for _ in range(5))
+    running = (
+        run_controller("nodelifecycle", nodes, NodeLifecycleController(cluster, view, nodes), clock),
+        run_controller("namespace", namespaces, NamespaceController(cluster, view, namespaces, kinds), clock),
+        run_controller("job", jobs, JobController(cluster, view, jobs), clock),
+        run_controller("replicaset", sets, ReplicaSetController(cluster, view, sets, clock), clock),
+        run_controller("deployment", deployments, DeploymentController(cluster, view, deployments), clock),
+        run_controller("disruption", budgets, BudgetController(cluster, view, budgets), clock),
+        run_controller("resourcequota", quotas, QuotaController(cluster, view, quotas, counted), clock),
+        run_controller("endpointslice", endpoints, EndpointsController(cluster, view, endpoints), clock),
+        expire_events(cluster, clock),
+    )
+    try:
+        async with asyncio.TaskGroup() as group:
+            for informer in view.informers:
+                group.create_task(informer.run(), name=f"builtin-{informer.kind.resource.plural}")
+            for informer in view.informers:
+                await informer.synced()
+            for controller in running:
+                group.create_task(controller)
+    finally:
+        for controller in running:
+            controller.close()  # those that never began

@@ -1,0 +1,57 @@
+"""What a pod asks for, from its wire form: sums over its containers, and its quality-of-service class."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+from remuda.api.errors import Refusal
+from remuda.api.meta import JsonObject
+from remuda.api.quantity import parse_quantity
+from remuda.api.wire_values import as_map, maps
+
+Amounts = dict[str, Fraction]
+
+
+def amounts_of(holder: JsonObject, which: str) -> Amounts:
+    """`resources.requests` or `resources.limits` of a container or a claim."""
+    found = as_map(as_map(holder.get("resources")).get(which))
+    return {name: amount(value) for name, value in found.items()}
+
+
+def amount(value: Any) -> Fraction:
+    try:
+        return parse_quantity(value)
+    except (Refusal, AttributeError, TypeError):
+        return Fraction(0)  # the validators refuse it; here it counts as nothing
+
+
+def pod_total(spec: JsonObject, which: str) -> Amounts:
+    """What the pod needs at its busiest: all containers together, or the greediest init container."""
+    total: Amounts = {}
+    for container in maps(spec.get("containers")):
+        for name, value in amounts_of(container, which).items():
+            total[name] = total.get(name, Fraction(0)) + value
+    for container in maps(spec.get("initContainers")):
+        for name, value in amounts_of(container, which).items():
+            total[name] = max(total.get(name, Fraction(0)), value)
+    return total
+
+
+def qos_class(spec: JsonObject) -> str:
+    """Guaranteed: every container limits cpu and memory and asks for exactly that; BestEffort: nobody asks for anything."""
+    containers = [*maps(spec.get("initContainers")), *maps(spec.get("containers"))]
+    asked, guaranteed = False, bool(containers)
+    for container in containers:
+        resources = as_map(container.get("resources"))
+        limits, requests = (
+            {name: amount for name, amount in as_map(resources.get(field)).items() if amount not in (0, "0")}
+            for field in ("limits", "requests")
+        )
+        for name in ("cpu", "memory"):
+            asked = asked or name in limits or name in requests
+            if name not in limits or requests.get(name, limits[name]) != limits[name]:
+                guaranteed = False
+    if not asked:
+        return "BestEffort"
+    return "Guaranteed" if guaranteed else "Burstable"

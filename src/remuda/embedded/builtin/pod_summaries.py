@@ -1,0 +1,189 @@
+"""PodDisruptionBudget status, ResourceQuota status and EndpointSlices: three shells that watch pods and write one object."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from remuda.api.codec import to_wire
+from remuda.api.errors import AlreadyExists, NotFound
+from remuda.api.kubernetes.apps_v1 import Deployment, ReplicaSet
+from remuda.api.kubernetes.batch_v1 import Job
+from remuda.api.kubernetes.core_v1 import Pod
+from remuda.api.kubernetes.policy_v1 import DisruptionStatus, EndpointSlice, PodDisruptionBudget, ResourceQuota, Service
+from remuda.api.label_selector import from_label_selector
+from remuda.api.meta import JsonObject, KObject
+from remuda.api.quantity_text import canonical_all, render
+from remuda.embedded.builtin.informers import BuiltinView
+from remuda.embedded.builtin.planners.disruption_budgets import plan_budget
+from remuda.embedded.builtin.planners.endpoints import plan_slice, slice_name
+from remuda.embedded.builtin.planners.quotas import GroupPlural, kinds_counted, total_used
+from remuda.embedded.builtin.status_patch import difference, write_status
+from remuda.kube.cluster import Cluster, Preconditions
+from remuda.kube.runtime.work_queue import WorkQueue
+
+Key = tuple[str, str]
+
+COUNTS = ("disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods")
+
+
+def wake(queue: WorkQueue[Key], objects: Iterable[KObject]) -> None:
+    for obj in objects:
+        queue.add((obj.namespace, obj.name))
+
+
+class BudgetController:
+    """A `Reconciler` keyed by (namespace, name)."""
+
+    def __init__(self, cluster: Cluster, view: BuiltinView, queue: WorkQueue[Key]) -> None:
+        self._cluster, self._view, self._queue = cluster, view, queue
+        view.budgets.subscribe(lambda old, new: wake(queue, [new] if new is not None else []))
+        view.pods.subscribe(self._on_pod)
+
+    def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
+        pod = new or old
+        if len(self._view.budgets) and pod is not None:
+            wake(self._queue, self._view.budgets.by_index("namespace", pod.namespace))
+
+    async def observe(self, key: Key) -> tuple[PodDisruptionBudget, tuple[Pod, ...], int] | None:
+        budget = self._view.budgets.get(key[1], key[0])
+        if budget is None:
+            return None
+        if budget.spec.selector is None:
+            return budget, (), 0
+        selector = from_label_selector(budget.spec.selector)
+        pods = tuple(p for p in self._view.pods_in(key[0]) if selector.matches(p.labels))
+        return budget, pods, self._expected(pods)
+
+    def _expected(self, pods: tuple[Pod, ...]) -> int:
+        """What the controllers of the pods want; pods without one count for themselves."""
+        total, seen = 0, set()
+        for pod in pods:
+            owner = next((ref for ref in pod.metadata.owner_references if ref.controller), None)
+            if owner is None:
+                total += not pod.is_terminal
+            elif owner.uid not in seen:
+                seen.add(owner.uid)
+                found = self._view.replica_sets.get(owner.name, pod.namespace) if owner.kind == "ReplicaSet" else None
+                mine = sum(any(r.uid == owner.uid for r in p.metadata.owner_references) for p in pods)
+                total += found.spec.replicas if found is not None else mine
+        return total
+
+    def plan(
+        self, observed: tuple[PodDisruptionBudget, tuple[Pod, ...], int] | None, now: float
+    ) -> tuple[PodDisruptionBudget, DisruptionStatus] | None:
+        if observed is None:
+            return None
+        budget, pods, expected = observed
+        return budget, plan_budget(budget, pods, expected, now)
+
+    async def apply(self, planned: tuple[PodDisruptionBudget, DisruptionStatus] | None) -> float | None:
+        if planned is not None:
+            await write_status(self._cluster, planned[0], planned[0].status, planned[1], COUNTS)
+        return None
+
+
+class QuotaController:
+    """`status.hard` and `status.used`, for users to read. A `Reconciler` keyed by (namespace, name)."""
+
+    def __init__(self, cluster: Cluster, view: BuiltinView, queue: WorkQueue[Key], kinds: Kinds) -> None:
+        self._cluster, self._view, self._queue, self._kinds = cluster, view, queue, kinds
+        view.quotas.subscribe(lambda old, new: wake(queue, [new] if new is not None else []))
+        for informer in (view.pods, view.services, view.jobs, view.deployments, view.replica_sets):
+            informer.subscribe(self._on_change)
+
+    def _on_change(self, old: Any, new: Any) -> None:
+        found = new or old
+        if len(self._view.quotas) and found is not None:
+            wake(self._queue, self._view.quotas.by_index("namespace", found.namespace))
+
+    async def observe(self, key: Key) -> tuple[ResourceQuota, list[tuple[str, str, JsonObject]]] | None:
+        quota = self._view.quotas.get(key[1], key[0])
+        if quota is None:
+            return None
+        objects: list[tuple[str, str, JsonObject]] = []
+        for group, plural in sorted(kinds_counted(quota.spec.get("hard") or {})):
+            kind = self._kinds.get((group, plural))
+            if kind is not None:
+                listing = await self._cluster.list(kind, key[0])
+                objects += [(group, plural, to_wire(obj)) for obj in listing.items]
+        return quota, objects
+
+    def plan(
+        self, observed: tuple[ResourceQuota, list[tuple[str, str, JsonObject]]] | None, now: float
+    ) -> tuple[ResourceQuota, JsonObject] | None:
+        if observed is None:
+            return None
+        quota, objects = observed
+        hard = canonical_all(quota.spec.get("hard") or {})
+        used = total_used(to_wire(quota), objects)
+        return quota, {
+            "hard": hard,
+            "used": {name: render(value, binary=str(hard[name]).endswith("i")) for name, value in used.items()},
+        }
+
+    async def apply(self, planned: tuple[ResourceQuota, JsonObject] | None) -> float | None:
+        if planned is None:
+            return None
+        quota, status = planned
+        patch = difference({field: quota.status.get(field) or {} for field in status}, status)
+        if patch:
+            when = Preconditions(uid=quota.uid, resource_version=quota.metadata.resource_version)
+            await self._cluster.patch(
+                ResourceQuota, quota.name, {"status": patch}, quota.namespace, subresource="status", when=when
+            )
+        # Kinds without an informer (say config maps) are counted again now and then, as Kubernetes does.
+        return _RECOUNT_S if set(kinds_counted(quota.spec.get("hard") or {})) - _WATCHED else None
+
+
+_RECOUNT_S = 30.0
+_WATCHED: set[GroupPlural] = {
+    ("", "pods"),
+    ("", "services"),
+    ("batch", "jobs"),
+    ("apps", "deployments"),
+    ("apps", "replicasets"),
+}
+Kinds = dict[GroupPlural, type[KObject]]
+
+
+class EndpointsController:
+    """A `Reconciler` keyed by a Service's (namespace, name)."""
+
+    def __init__(self, cluster: Cluster, view: BuiltinView, queue: WorkQueue[Key]) -> None:
+        self._cluster, self._view, self._queue = cluster, view, queue
+        view.services.subscribe(lambda old, new: wake(queue, [new] if new is not None else []))
+        view.pods.subscribe(self._on_pod)
+
+    def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
+        pod = new or old
+        if len(self._view.services) and pod is not None:
+            wake(self._queue, self._view.services.by_index("namespace", pod.namespace))
+
+    async def observe(self, key: Key) -> tuple[Service, tuple[Pod, ...]] | None:
+        service = self._view.services.get(key[1], key[0])
+        if service is None or not service.spec.selector or service.spec.type == "ExternalName":
+            return None
+        wanted = service.spec.selector.items()
+        return service, tuple(p for p in self._view.pods_in(key[0]) if wanted <= p.labels.items())
+
+    def plan(self, observed: tuple[Service, tuple[Pod, ...]] | None, now: float) -> tuple[Service, JsonObject] | None:
+        return None if observed is None else (observed[0], plan_slice(*observed))
+
+    async def apply(self, planned: tuple[Service, JsonObject] | None) -> float | None:
+        if planned is None:
+            return None
+        service, body = planned
+        there = self._view.slices.get(slice_name(service), service.namespace)
+        try:
+            if there is None:
+                await self._cluster.create(EndpointSlice, body)
+            elif (there.endpoints, there.ports) != (body["endpoints"], body["ports"]):
+                patch: JsonObject = {"endpoints": body["endpoints"], "ports": body["ports"]}
+                await self._cluster.patch(EndpointSlice, there.name, patch, there.namespace)
+        except (AlreadyExists, NotFound):
+            return 1.0  # our copy is a moment old
+        return None
+
+
+WATCHED_KINDS: tuple[type[KObject], ...] = (Pod, Service, Job, Deployment, ReplicaSet)

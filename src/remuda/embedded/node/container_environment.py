@@ -1,0 +1,94 @@
+"""What a container's process gets: argv and environment. Pure.
+
+Later wins: the machine's base environment, what the node says of the pod, the container's own `env`, the agent's allocation
+(nobody may lie about devices). `$(NAME)` in command, args and env values is replaced as Kubernetes does: from variables
+defined before, `$$(NAME)` is a literal, an unknown name stays as it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from remuda.api.kubernetes.core_v1 import Container, Pod
+from remuda.link.allocation_port import Allocation
+from remuda.link.device_plugin_port import Mount
+
+# What a local process needs from the machine it runs on; the rest of our own environment is none of its business.
+INHERITED = (
+    "HOME",
+    "LANG",
+    "LC_ALL",
+    "LC_CTYPE",
+    "LOGNAME",
+    "SHELL",
+    "TERM",
+    "TMPDIR",
+    "TZ",
+    "USER",
+    "LD_LIBRARY_PATH",
+)
+CONTAINER_ID = "REMUDA_CONTAINER_ID"
+
+_REFERENCE = re.compile(r"\$(?:\$|\(([A-Za-z_.-][\w.-]*)\))")
+
+
+def base_environment(outer: Mapping[str, str], bin_directory: str) -> dict[str, str]:
+    """From our own environment: the bin directory of this Python comes first on the PATH, so `python` is it."""
+    env = {name: outer[name] for name in INHERITED if name in outer}
+    path = outer.get("PATH") or "/usr/local/bin:/usr/bin:/bin"
+    env["PATH"] = f"{bin_directory}:{path}"
+    return env
+
+
+def container_environment(
+    pod: Pod, container: Container, allocation: Allocation, *, node: str, address: str, base: Mapping[str, str]
+) -> dict[str, str]:
+    grace = pod.spec.termination_grace_period_seconds
+    env = {
+        **base,
+        "HOSTNAME": pod.name,
+        "POD_NAME": pod.name,
+        "POD_NAMESPACE": pod.namespace,
+        "POD_UID": pod.uid,
+        "POD_IP": address,
+        "NODE_NAME": node,
+        "REMUDA_POD_NAME": pod.name,
+        "REMUDA_POD_UID": pod.uid,
+        "REMUDA_NODE": node,
+        # The launcher's own TERM-to-KILL must fit into the pod's, or its child is killed without having been asked.
+        "REMUDA_STOP_GRACE": f"{max(0.0, min(5.0, grace * 0.8)):g}",
+    }
+    for variable in container.env:
+        env[variable.name] = expand(variable.value, env)
+    env.update(allocation.env)
+    env[CONTAINER_ID] = f"{pod.uid}/{container.name}"
+    return env
+
+
+def host_environment(envs: Mapping[str, str], mounts: Iterable[Mount]) -> dict[str, str]:
+    """A plugin's variables for a process without mounts: a path inside a mount is told as the path it stands for."""
+    deepest_first = sorted(mounts, key=lambda mount: len(mount.container_path), reverse=True)
+
+    def told(value: str) -> str:
+        for mount in deepest_first:
+            inside = mount.container_path.rstrip("/")
+            if inside and (value == inside or value.startswith(f"{inside}/")):
+                return mount.host_path.rstrip("/") + value[len(inside) :]
+        return value
+
+    return {name: told(value) for name, value in envs.items()}
+
+
+def command_line(container: Container, env: Mapping[str, str]) -> list[str]:
+    return [expand(word, env) for word in (*container.command, *container.args)]
+
+
+def expand(text: str, env: Mapping[str, str]) -> str:
+    def value(match: re.Match[str]) -> str:
+        name = match[1]
+        if name is None:
+            return "$"
+        return env.get(name, match[0])
+
+    return _REFERENCE.sub(value, text)

@@ -1,0 +1,120 @@
+"""The device manager's memory on disk: `kubelet_internal_checkpoint`, in the kubelet's shape.
+
+    {"Data": {"PodDeviceEntries": [{PodUID, ContainerName, ResourceName, DeviceIDs: {numa: [id]}, AllocResp: base64}],
+              "RegisteredDevices": {resource: [id]}},
+     "Checksum": number}
+
+`AllocResp` is the plugin's answer as protobuf. The checksum is ours (CRC-32 of the data with sorted keys): the kubelet's hashes
+a Go structure and cannot be made outside of Go.
+
+A file is replaced whole, by renaming, so a process killed at any moment leaves the old one or the new one; the power is not
+reckoned with (no fsync), because after a power loss the containers are gone as well. A file that is damaged in spite of that
+is named in the log and its place taken by nothing, as the kubelet goes on.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import zlib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import structlog
+
+from remuda.embedded.node.devices.device_ledger import Grant, Memory
+from remuda.link.device_plugin_port import ContainerAllocation
+from remuda.link.kubelet_proto import ALLOCATE
+
+log = structlog.get_logger(__name__)
+
+NAME = "kubelet_internal_checkpoint"
+
+
+class Damaged(Exception):
+    """The checkpoint cannot be believed; the text says why."""
+
+
+class CheckpointFile:
+    def __init__(self, directory: Path, node: str = "") -> None:
+        self.path = directory / NAME
+        self._node = node
+
+    def read(self) -> Memory | None:
+        """None: there is no file (a new node), or a damaged one was put aside."""
+        try:
+            data = self.path.read_bytes()
+        except FileNotFoundError:
+            return None
+        try:
+            return decode(data)
+        except Damaged as damage:
+            kept = self.path.with_name(f"{NAME}.damaged")
+            self.path.replace(kept)
+            log.error("devices.checkpoint_damaged", node=self._node, file=str(kept), why=str(damage))
+            return Memory()
+
+    def write(self, memory: Memory) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        partial = self.path.with_name(f".{NAME}.new")
+        partial.write_bytes(encode(memory))
+        os.replace(partial, self.path)
+
+
+def encode(memory: Memory) -> bytes:
+    data = {
+        "PodDeviceEntries": [_entry(grant) for grant in memory.grants],
+        "RegisteredDevices": {resource: list(devices) for resource, devices in memory.registered.items()},
+    }
+    return msgspec.json.encode({"Data": data, "Checksum": checksum(data)})
+
+
+def decode(data: bytes) -> Memory:
+    """Raises Damaged."""
+    try:
+        whole = msgspec.json.decode(data)
+        content, said = whole["Data"], whole["Checksum"]
+        if checksum(content) != said:
+            raise Damaged(f"the checksum is {checksum(content)} and the file says {said}")
+        grants = tuple(_grant(entry) for entry in content["PodDeviceEntries"])
+        registered = {resource: tuple(devices) for resource, devices in content["RegisteredDevices"].items()}
+    except Damaged:
+        raise
+    except Exception as error:  # whatever somebody wrote there: no shape of it may stop the node
+        raise Damaged(f"it cannot be read: {error!r}") from error
+    return Memory(grants, registered)
+
+
+def checksum(data: Any) -> int:
+    return zlib.crc32(msgspec.json.encode(data, order="sorted"))
+
+
+def _entry(grant: Grant) -> dict[str, Any]:
+    return {
+        "PodUID": grant.uid,
+        "ContainerName": grant.container,
+        "ResourceName": grant.resource,
+        "DeviceIDs": {str(node): list(devices) for node, devices in grant.numa.items()},
+        "AllocResp": base64.b64encode(_answer(grant.allocation)).decode(),
+    }
+
+
+def _grant(entry: dict[str, Any]) -> Grant:
+    numa = {int(node): tuple(devices) for node, devices in entry["DeviceIDs"].items()}
+    devices = tuple(dict.fromkeys(d for of_node in numa.values() for d in of_node))
+    allocation = _allocation(base64.b64decode(entry["AllocResp"]))
+    return Grant(entry["PodUID"], entry["ContainerName"], entry["ResourceName"], devices, allocation, numa)
+
+
+def _answer(allocation: ContainerAllocation) -> bytes:
+    """A container's part of the plugin's answer, alone."""
+    whole: Any = ALLOCATE.response.message.FromString(ALLOCATE.response.encode((allocation,)))
+    part: bytes = whole.container_responses[0].SerializeToString()
+    return part
+
+
+def _allocation(part: bytes) -> ContainerAllocation:
+    whole: Any = ALLOCATE.response.message()
+    whole.container_responses.add().ParseFromString(part)
+    return ALLOCATE.response.decode(whole.SerializeToString())[0]

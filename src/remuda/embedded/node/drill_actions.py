@@ -1,0 +1,214 @@
+"""What each drill does to an embedded node, and what takes it back.
+
+`strike` carries one out and says in a sentence what it did; `mend` takes back one that lasts. Nothing above the node knows that
+it was a drill: a broken device is reported by the agent's backend, a hung plugin really does not answer, a slow device makes its
+holder's process slow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from remuda.api.codec import to_wire
+from remuda.api.conditions import with_condition
+from remuda.api.drills import DEFAULT_FACTOR, DrillKind, DrillSpec
+from remuda.api.errors import NotFound, Refusal
+from remuda.api.kubernetes.core_v1 import Node, Pod
+from remuda.api.meta import to_time
+from remuda.embedded.node.node import EmbeddedNode
+from remuda.embedded.node.pod_worker import PodWorker
+from remuda.embedded.node.runtime_port import Blow, ContainerKey
+from remuda.kube.cluster import Cluster, Preconditions
+from remuda.link.allocation_port import FAIL, HANG, KILL, MEND, Hardware
+
+_PROCESS = {
+    DrillKind.PROCESS_KILL: (Blow.KILL_PROCESS, "SIGKILL to the user's process"),
+    DrillKind.PROCESS_HANG: (Blow.HANG_PROCESS, "SIGSTOP to the user's process"),
+    DrillKind.LAUNCHER_KILL: (Blow.KILL_LAUNCHER, "SIGKILL to the launcher"),
+}
+_PLUGIN = {
+    DrillKind.PLUGIN_KILL: (KILL, "died"),
+    DrillKind.PLUGIN_HANG: (HANG, "answers no call"),
+    DrillKind.ALLOCATE_FAIL: (FAIL, "refuses every Allocate"),
+}
+_NOTICES = {
+    DrillKind.SPOT_NOTICE: ("SpotTermination", "SpotNotice", "The node is taken away"),
+    DrillKind.MAINTENANCE_NOTICE: ("MaintenancePlanned", "MaintenanceNotice", "The node is maintained"),
+}
+
+
+class Blows:
+    """Of the nodes of this process. `nodes` by name."""
+
+    def __init__(self, cluster: Cluster, nodes: Mapping[str, EmbeddedNode], clock: Callable[[], float]) -> None:
+        self._cluster = cluster
+        self._nodes = nodes
+        self._clock = clock
+
+    async def strike(self, spec: DrillSpec) -> str:
+        """What was done, in one sentence. Raises Refusal."""
+        match spec.type:
+            case DrillKind.PROCESS_KILL | DrillKind.PROCESS_HANG | DrillKind.LAUNCHER_KILL:
+                blow, words = _PROCESS[spec.type]
+                return self._hit(spec, blow, words)
+            case DrillKind.POD_DELETE:
+                return await self._delete(spec)
+            case DrillKind.PLUGIN_KILL | DrillKind.PLUGIN_HANG | DrillKind.ALLOCATE_FAIL:
+                fault, words = _PLUGIN[spec.type]
+                self._node(spec.node).agent.inject_plugin_fault(spec.resource, fault)
+                return f"The plugin for {spec.resource} on {spec.node} {words}."
+            case DrillKind.SPOT_NOTICE | DrillKind.MAINTENANCE_NOTICE:
+                return await self._announce(spec)
+            case DrillKind.NODE_LOST | DrillKind.NODE_REBOOT | DrillKind.KUBELET_RESTART | DrillKind.NODE_PARTITION:
+                return await self._hit_node(spec)
+            case _:
+                return self._hit_device(spec)
+
+    async def mend(self, spec: DrillSpec) -> None:
+        """Take back one that lasts."""
+        match spec.type:
+            case DrillKind.PROCESS_HANG:
+                self._hit(spec, Blow.RESUME_PROCESS, "")
+            case DrillKind.DEVICE_FAIL:
+                self._hardware(spec.node).mend(spec.device)
+            case DrillKind.DEVICE_DROP:
+                self._hardware(spec.node).restore(spec.device)
+            case DrillKind.DEVICE_SLOW:
+                self._slow(spec, 1.0)
+            case DrillKind.DEVICE_IDLE:
+                self._hardware(spec.node).set_utilisation(spec.device, 1.0)
+            case DrillKind.POWER_CAP:
+                self._hardware(spec.node).cap_power(1.0)
+                self._node(spec.node).set_speed(1.0)
+            case DrillKind.PLUGIN_KILL | DrillKind.PLUGIN_HANG | DrillKind.ALLOCATE_FAIL:
+                self._node(spec.node).agent.inject_plugin_fault(spec.resource, MEND)
+            case DrillKind.NODE_PARTITION:
+                self._node(spec.node).heal()
+            case DrillKind.SPOT_NOTICE | DrillKind.MAINTENANCE_NOTICE:
+                await self._tell_node(spec, False, "The notice was withdrawn.")
+            case _:
+                raise Refusal("CannotBeUndone", f"A {spec.type} cannot be taken back.", "Repair what it broke.")
+
+    async def come_true(self, spec: DrillSpec) -> None:
+        """The time of a notice has come."""
+        if spec.type is DrillKind.SPOT_NOTICE:
+            self._node(spec.node).lose()
+        else:
+            await self._reboot(spec.node)
+            await self._tell_node(spec, False, "The maintenance is done.")
+
+    # --- pods -----------------------------------------------------------------------------------------------------------
+
+    def _hit(self, spec: DrillSpec, blow: Blow, words: str) -> str:
+        node, worker = self._find(spec)
+        live = [c.name for c in worker.record.containers if c.is_live]
+        if not live:
+            raise Refusal("NotRunning", f"No container of pod {spec.pod} runs.", "Wait until it does.")
+        node.runtime.strike(ContainerKey(worker.pod.uid, live[0]), blow)
+        return f"{words} of pod {spec.pod} on {node.name}."
+
+    async def _delete(self, spec: DrillSpec) -> str:
+        try:
+            pod = await self._cluster.get(Pod, spec.pod, spec.namespace)
+        except NotFound:
+            raise _no_pod(spec) from None
+        if spec.node and pod.spec.node_name != spec.node:
+            raise _no_pod(spec)
+        await self._cluster.delete(Pod, pod.name, pod.namespace, when=Preconditions(uid=pod.uid))
+        return f"Pod {spec.pod} is deleted."
+
+    # --- devices ----------------------------------------------------------------------------------------------------------
+
+    def _hit_device(self, spec: DrillSpec) -> str:
+        where = f"{spec.device} of {spec.node}"
+        if spec.type is DrillKind.DEVICE_FAIL:
+            self._node(spec.node).agent.inject_fault(spec.device, spec.code, spec.heals)
+            return f"{where} reports {spec.code}."
+        hardware = self._hardware(spec.node)
+        factor = spec.factor or DEFAULT_FACTOR.get(spec.type, 1.0)
+        match spec.type:
+            case DrillKind.DEVICE_DROP:
+                hardware.drop(spec.device)
+                return f"{where} is gone from the driver's list."
+            case DrillKind.DEVICE_FLAP:
+                hardware.flap(spec.device, spec.times)
+                return f"{where} turned bad and good again {spec.times} times."
+            case DrillKind.DEVICE_SLOW:
+                self._slow(spec, 1.0 / factor)
+                return f"{where} works {factor:g} times slower."
+            case DrillKind.DEVICE_IDLE:
+                hardware.set_utilisation(spec.device, 0.0)
+                return f"{where} is hardly used."
+            case DrillKind.DEVICE_REPLACE:
+                hardware.replace(spec.device)
+                return f"Another device is in the place of {where}."
+            case DrillKind.ECC_TREND:
+                hardware.count_ecc(spec.device, corrected=spec.times)
+                return f"{where} counted {spec.times} more corrected memory errors."
+            case DrillKind.POWER_CAP:
+                hardware.cap_power(1.0 / factor)
+                self._node(spec.node).set_speed(1.0 / factor)
+                return f"Every device of {spec.node} works {factor:g} times slower under a power cap."
+        raise Refusal("UnknownDrill", f"This node cannot do a {spec.type}.", "See `remuda drill list`.")
+
+    def _slow(self, spec: DrillSpec, speed: float) -> None:
+        self._hardware(spec.node).set_speed(spec.device, speed)
+        self._node(spec.node).set_speed(speed, spec.device)
+
+    def _hardware(self, name: str) -> Hardware:
+        return self._node(name).agent.hardware()
+
+    # --- nodes ------------------------------------------------------------------------------------------------------------
+
+    async def _hit_node(self, spec: DrillSpec) -> str:
+        node = self._node(spec.node)
+        match spec.type:
+            case DrillKind.NODE_LOST:
+                node.lose()
+                return f"{spec.node} lost power."
+            case DrillKind.KUBELET_RESTART:
+                await node.restart()
+                return f"The kubelet of {spec.node} was restarted; its pods ran on."
+            case DrillKind.NODE_PARTITION:
+                node.partition()
+                return f"{spec.node} cannot reach the API."
+            case _:
+                await self._reboot(spec.node)
+                return f"{spec.node} was rebooted."
+
+    async def _reboot(self, name: str) -> None:
+        self._hardware(name).reboot()
+        await self._node(name).reboot()
+
+    async def _announce(self, spec: DrillSpec) -> str:
+        when = to_time(self._clock() + spec.seconds).isoformat(timespec="seconds").replace("+00:00", "Z")
+        words = f"{_NOTICES[spec.type][2]} at {when}."
+        await self._tell_node(spec, True, words)
+        return f"{spec.node} was told: {words}"
+
+    async def _tell_node(self, spec: DrillSpec, is_so: bool, words: str) -> None:
+        kind, reason, _ = _NOTICES[spec.type]
+        node = await self._cluster.get(Node, spec.node)
+        conditions = with_condition(node.status.conditions, kind, is_so, reason, words, to_time(self._clock()))
+        patch = {"status": {"conditions": [to_wire(c) for c in conditions]}}
+        when = Preconditions(resource_version=node.metadata.resource_version)
+        await self._cluster.patch(Node, spec.node, patch, subresource="status", when=when)
+
+    def _node(self, name: str) -> EmbeddedNode:
+        node = self._nodes[name]
+        if node.is_lost:
+            raise Refusal("NodeIsLost", f"{name} has lost power already.", "Pick a node that is up.")
+        return node
+
+    def _find(self, spec: DrillSpec) -> tuple[EmbeddedNode, PodWorker]:
+        nodes = [self._nodes[spec.node]] if spec.node else list(self._nodes.values())
+        for node in nodes:
+            worker = node.find(spec.pod, spec.namespace)
+            if worker is not None:
+                return self._node(node.name), worker
+        raise _no_pod(spec)
+
+
+def _no_pod(spec: DrillSpec) -> Refusal:
+    where = f"on {spec.node}" if spec.node else "on any node here"
+    return Refusal("NoSuchPod", f"There is no pod {spec.namespace}/{spec.pod} {where}.", "See `remuda job NAME`.")

@@ -1,0 +1,222 @@
+"""The node's face in the API: its Node object and its lease.
+
+The lease is renewed four times per length, each node at a moment of its own: nodes that came up together would else all renew
+at once for ever after. When it could not be renewed for two thirds of it, `fence` is called once: the manager declares the
+node dead at the full length and hands its ranks on, so by then nothing of them may run here any more. `unfence` follows with
+the first renewal that gets through.
+
+With every renewal the Node object is looked at and put right when it does not say what is true: the manager may have called
+the node dead meanwhile, somebody may have removed the object, an image may have arrived.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import zlib
+from collections.abc import Callable
+
+import msgspec
+import structlog
+
+from remuda.api.codec import to_wire
+from remuda.api.conditions import is_true, with_condition
+from remuda.api.errors import AlreadyExists, ApiError, NotFound
+from remuda.api.kubernetes.core_v1 import NODE_LEASE_NAMESPACE, Lease, Node, NodeAddress, NodeStatus, NodeSystemInfo
+from remuda.api.meta import JsonObject, ObjectMeta, to_time
+from remuda.api.names import LABEL_NODE, RESOURCE_GPU
+from remuda.embedded.node.images import ImageStore
+from remuda.kube.cluster import Cluster
+from remuda.kube.runtime.backoff import Backoff
+from remuda.kube.runtime.leader import micro_time
+
+log = structlog.get_logger(__name__)
+
+_TICK_S = 0.001  # a timer may fire a rounding error early: without a least wait the loop would spin
+_PHASES = 16  # moments within a period at which nodes renew
+_REGISTER = Backoff(base_s=0.2, max_s=7.0)
+
+
+def _phase(node: str) -> float:
+    """The node's place within a period, 0 to 1: spread evenly over many names, the same for a name each time. In steps, since
+    those of one step share commits: a thousand nodes in one process would else make hundreds of them a second."""
+    return (zlib.crc32(node.encode()) % _PHASES) / _PHASES
+
+
+class NodeConfig(msgspec.Struct, frozen=True):
+    """`lease_s`: the manager calls the node dead when it has not renewed for that long."""
+
+    name: str
+    labels: dict[str, str] = {}
+    devices: tuple[str, ...] = ()
+    lease_s: float = 8.0
+    info: NodeSystemInfo | None = None
+    addresses: tuple[NodeAddress, ...] = ()
+    host: dict[str, int | str] = {}  # cpu, memory, pods: what the node has beside devices
+
+
+class Registration:
+    def __init__(
+        self,
+        config: NodeConfig,
+        cluster: Cluster,
+        images: ImageStore,
+        clock: Callable[[], float],
+        fence: Callable[[], None],
+        unfence: Callable[[], None] = lambda: None,
+        amounts: Callable[[NodeStatus], tuple[dict[str, int | str], dict[str, int | str]]] | None = None,
+    ) -> None:
+        """`amounts`: capacity and allocatable, from those the status has now; without it, all devices of the config."""
+        self._config = config
+        self._cluster = cluster
+        self._images = images
+        self._clock = clock
+        self._fence = fence
+        self._unfence = unfence
+        self._amounts = amounts or self._all_devices
+        self._hurry = asyncio.Event()
+        self._renewed: float | None = None  # when the last renewal that got through was sent, on the loop's clock
+        self._is_fenced = False
+
+    def refresh(self) -> None:
+        """Something to tell: do not wait for the next renewal."""
+        self._hurry.set()
+
+    async def register(self) -> None:
+        """Returns when the API has the node and its lease, however long it is out of reach: a machine often comes up first."""
+        failures = 0
+        while True:
+            try:
+                await self._register()
+                return
+            except ApiError as error:
+                failures += 1
+                log.warning("node.not_registered", node=self._config.name, reason=error.reason, error=str(error))
+            await asyncio.sleep(_REGISTER.delay(failures))
+
+    async def again(self) -> None:
+        """One try. A kubelet that restarts while the API is out of reach runs on, and its lease runs out like anybody's."""
+        try:
+            await self._register()
+        except ApiError as error:
+            log.warning("node.not_registered", node=self._config.name, reason=error.reason, error=str(error))
+
+    async def _register(self) -> None:
+        try:
+            await self._cluster.create(Node, self._wire(self._node()))
+        except AlreadyExists:
+            await self._publish()
+        begun = asyncio.get_running_loop().time()
+        await self._renew()
+        self._reached(begun)
+
+    def _reached(self, begun: float) -> None:
+        # Counts from when it was sent: the manager may never have seen a later moment.
+        self._renewed = begun
+        if self._is_fenced:
+            self._is_fenced = False
+            self._unfence()
+
+    async def keep(self) -> None:
+        """Until cancelled. Kept again after a restart, it goes on from the last renewal: the manager counts from there, too."""
+        loop = asyncio.get_running_loop()
+        period, patience = self._config.lease_s / 4, self._config.lease_s * 2 / 3
+        if self._renewed is None:
+            self._renewed = loop.time()
+        next_try = loop.time() + period * _phase(self._config.name)
+        while True:
+            due = next_try if self._is_fenced else min(next_try, self._renewed + patience)
+            await self._pause(due - loop.time())
+            begun = loop.time()
+            if begun >= next_try or self._hurry.is_set():
+                self._hurry.clear()
+                if begun >= next_try:  # by whole periods: whoever is late or in a hurry keeps its moment
+                    next_try += period * (1 + (begun - next_try) // period)
+                if await self._try(period):
+                    self._reached(begun)
+            if not self._is_fenced and loop.time() - self._renewed >= patience:
+                log.warning("node.fence", node=self._config.name, unreachable_s=patience)
+                self._is_fenced = True
+                self._fence()
+
+    async def _try(self, timeout: float) -> bool:
+        try:
+            async with asyncio.timeout(timeout):
+                await self._renew()
+                await self._publish()
+        except (ApiError, TimeoutError) as error:
+            log.warning("node.lease_not_renewed", node=self._config.name, error=str(error) or "no answer in time")
+            return False
+        return True
+
+    async def _pause(self, delay: float) -> None:
+        try:
+            async with asyncio.timeout(max(_TICK_S, delay)):
+                await self._hurry.wait()
+        except TimeoutError:
+            pass
+
+    def _labels(self) -> dict[str, str]:
+        return {LABEL_NODE: self._config.name, **self._config.labels}
+
+    def _node(self) -> Node:
+        meta = ObjectMeta(name=self._config.name, labels=self._labels())
+        return Node(metadata=meta, status=self._status(NodeStatus()))
+
+    def _status(self, old: NodeStatus) -> NodeStatus:
+        capacity, allocatable = ({**counts, **self._config.host} for counts in self._amounts(old))
+        conditions = old.conditions
+        if not is_true(conditions, "Ready"):
+            at = to_time(self._clock())
+            conditions = with_condition(conditions, "Ready", True, "KubeletReady", "The embedded node is up.", at)
+        return msgspec.structs.replace(
+            old,
+            capacity=capacity,
+            allocatable=allocatable,
+            conditions=conditions,
+            images=[{"names": [image]} for image in sorted(self._images.present)],
+            node_info=self._config.info or old.node_info,
+            addresses=list(self._config.addresses) or old.addresses,
+        )
+
+    def _all_devices(self, old: NodeStatus) -> tuple[dict[str, int | str], dict[str, int | str]]:
+        count: dict[str, int | str] = {RESOURCE_GPU: str(len(self._config.devices))}
+        return {**old.capacity, **count}, {**old.allocatable, **count}
+
+    def _wire(self, node: Node) -> JsonObject:
+        """A kubelet also says when it last looked; here that is when it last had something to say."""
+        body = to_wire(node)
+        for condition in body["status"]["conditions"]:
+            condition["lastHeartbeatTime"] = to_time(self._clock()).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return body
+
+    async def _publish(self) -> None:
+        name = self._config.name
+        try:
+            old = await self._cluster.get(Node, name)
+        except NotFound:
+            await self._cluster.create(Node, self._wire(self._node()))
+            return
+        missing = {k: v for k, v in self._labels().items() if old.labels.get(k) != v}
+        if missing:
+            old = await self._cluster.patch(Node, name, {"metadata": {"labels": missing}})
+        new = self._status(old.status)
+        if new != old.status:
+            body = self._wire(msgspec.structs.replace(old, status=new))
+            await self._cluster.patch(Node, name, {"status": body["status"]}, subresource="status")
+
+    async def _renew(self) -> None:
+        # As text: a real API server refuses lease times without exactly six digits of microseconds.
+        name, now = self._config.name, micro_time(to_time(self._clock()))
+        patch: JsonObject = {"spec": {"renewTime": now, "holderIdentity": name}}
+        try:
+            await self._cluster.patch(Lease, name, patch, NODE_LEASE_NAMESPACE)
+        except NotFound:
+            meta = {"name": name, "namespace": NODE_LEASE_NAMESPACE}
+            spec = {
+                "holderIdentity": name,
+                "leaseDurationSeconds": max(1, math.ceil(self._config.lease_s)),
+                "acquireTime": now,
+                "renewTime": now,
+            }
+            await self._cluster.create(Lease, {"metadata": meta, "spec": spec})

@@ -1,0 +1,374 @@
+"""The launcher's decisions: input -> actions, no I/O, no clock (`now` is unix seconds, given with every input).
+
+The real shell (`shell.py`) and simulated pods drive the same machine.
+
+                     stop{A}            scanned             start{A}
+    parked/exited ------------> stopping ------> ready{A} ------------> running{A}
+                                   ^                |  ^                   |   |
+                                   |     stop{A+1}  |  '-- stop{A}: again  |   | child ends by itself
+                                   +----------------'                      |   v
+                                   +------------------- stop{A+1} ---------+  exited{A}  (stays at the barrier)
+
+Invariants:
+- *Attempts only grow.* `floor` is the highest attempt ever accepted; `stop` below or at it does nothing new, `start` is
+  obeyed only when ready for exactly that attempt. A delayed or repeated message is therefore harmless.
+- *Ready means nothing is left.* `Ready` is said only after the whole process tree of older attempts is gone
+  (`tree_gone`), not merely the main process: a rank handed on twice would corrupt its checkpoints.
+- *The agent may vanish at any time.* The child keeps training. The newest message of each kind of the current attempt is
+  kept and said again after every `hello`, whether or not it was sent before: the agent may have died with it unread.
+- *Exit is final*: after it every input returns no actions.
+
+Timers: one deadline per purpose in `_due`; `SetTimer` names the earliest whenever that changes.
+"""
+
+from remuda.launch.actions import (
+    Action,
+    Connect,
+    Exit,
+    KillChild,
+    ScanCheckpoints,
+    Send,
+    SetTimer,
+    SignalChild,
+    SpawnChild,
+    WriteCheckpointRequest,
+)
+from remuda.launch.protocol import (
+    EXITED,
+    MAX_CHECKPOINTS,
+    MAX_TAIL,
+    MAX_TEXT,
+    PARKED,
+    READY,
+    RUNNING,
+    SIGNALS,
+    STOPPING,
+    Checkpoint,
+    Exited,
+    Fence,
+    Heartbeat,
+    Hello,
+    Message,
+    Progress,
+    Ready,
+    Running,
+    Start,
+    Stop,
+    ToAgent,
+)
+from remuda.launch.small_records import Record
+
+HEARTBEAT_INTERVAL_S = 0.1  # at most 10 heartbeats a second: enough to see a step, cheap with hundreds of ranks a node
+RECONNECT_FIRST_S, RECONNECT_MAX_S = 0.05, 1.0  # an agent restart is noticed within a second, without a busy loop
+REKILL_FIRST_S, REKILL_MAX_S = 0.05, 1.0  # a process that forks while being killed needs another pass
+ABANDON_S = 2.0  # a process the kernel cannot end (D state) must not keep a terminated launcher
+NO_CHILD_CODE = 128 + SIGNALS["TERM"]
+
+
+class Identity(Record):
+    """Who the launcher says it is, and its fixed settings."""
+
+    pod: str
+    uid: str
+    pid: int
+    stop_grace: float = 5.0  # of SIGTERM to the launcher itself
+    standalone: bool = False  # no agent: run the command once as attempt 1 and exit with its code
+
+
+class Launcher:
+    def __init__(self, identity: Identity) -> None:
+        self.identity = identity
+        self.state = PARKED
+        self.attempt = 0  # runs, or was last made ready for
+        self.floor = 0  # highest attempt accepted: the fence
+        self.connected_to_agent = False
+        self.child: int | None = None  # attempt of the living main process
+        self._tree = False  # processes of some child may be alive
+        self._target: int | None = None  # attempt to become ready for once stopped
+        self._rank: int | None = None
+        self._directory: str | None = None
+        self._scan: ScanCheckpoints | None = None  # the question whose answer is awaited
+        self._terminating = False
+        self._done = False
+        self._code = NO_CHILD_CODE  # to exit with
+        self._outbox: dict[type[Record], ToAgent] = {}
+        self._pending: Heartbeat | None = None  # waits for the rate limit
+        self._next_beat = 0.0
+        self._backoff = RECONNECT_FIRST_S
+        self._rekill = REKILL_FIRST_S
+        self._due: dict[str, float] = {}
+        self._timer: float | None = None
+        self._out: list[Action] = []
+
+    # --- inputs -------------------------------------------------------------------------------------------------------
+
+    def begin(self, now: float) -> list[Action]:
+        """The first input."""
+        if self.identity.standalone:
+            self.floor = self.attempt = 1
+            self._spawn(1, {})
+        else:
+            self._out.append(Connect())
+        return self._actions()
+
+    def connected(self, now: float) -> list[Action]:
+        self.connected_to_agent = True
+        self._backoff = RECONNECT_FIRST_S
+        self._due.pop("connect", None)
+        self._greet()
+        self._out += [Send(message) for message in self._outbox.values()]
+        return self._actions()
+
+    def disconnected(self, now: float) -> list[Action]:
+        """The connection was lost, or could not be made."""
+        self.connected_to_agent = False
+        self._due["connect"] = now + self._backoff
+        self._backoff = min(self._backoff * 2, RECONNECT_MAX_S)
+        return self._actions()
+
+    def received(self, now: float, message: Message) -> list[Action]:
+        """A message of the agent. Those a launcher sends itself are ignored, as unknown ones are."""
+        if self._terminating:
+            if isinstance(message, Fence):
+                self._kill(now)
+        elif isinstance(message, Stop):
+            self._on_stop(now, message)
+        elif isinstance(message, Start):
+            self._on_start(message)
+        elif isinstance(message, Checkpoint):
+            if self.state == RUNNING:
+                self._out.append(WriteCheckpointRequest(message.deadline, message.step))
+                if message.signal is not None:  # the main process alone: others die of a signal they do not expect
+                    self._out.append(SignalChild(SIGNALS[message.signal], group=False))
+        elif isinstance(message, Fence):
+            self._on_fence(now)
+        return self._actions()
+
+    def child_started(self, now: float, attempt: int, pid: int) -> list[Action]:
+        if attempt == self.child and self.state == RUNNING:
+            self._say(Running(attempt, pid, now))
+        return self._actions()
+
+    def child_failed(self, now: float, attempt: int, code: int, message: str) -> list[Action]:
+        """The command could not be started (127 = not found, 126 = may not be run)."""
+        if attempt == self.child:
+            self._tree = False
+        return self.child_exited(now, attempt, code, None, message)
+
+    def child_exited(
+        self, now: float, attempt: int, code: int, signal: int | None, message: str = "", tail: str = ""
+    ) -> list[Action]:
+        """The main process is gone; others of its tree may still be there until `tree_gone`."""
+        if attempt != self.child:
+            return self._actions()
+        self.child = None
+        self._code = code
+        self._due.pop("grace", None)
+        if self._tree:
+            self._kill(now)
+        if self.state == RUNNING:
+            self.state = EXITED
+            self._beat(now)
+            self._say(Exited(attempt, code, signal, now, message[:MAX_TEXT], tail[-MAX_TAIL:] if code else ""))
+            if self.identity.standalone:
+                self._terminating = True
+        self._proceed(now)
+        return self._actions()
+
+    def tree_gone(self, now: float) -> list[Action]:
+        """No process below the launcher is left. Ignored while the main process has not been reported gone."""
+        if self.child is None and self._tree:
+            self._tree = False
+            self._due.pop("rekill", None)
+            self._proceed(now)
+        return self._actions()
+
+    def progress(self, now: float, report: Progress) -> list[Action]:
+        if self.child is None or report.attempt not in (None, self.child):
+            return self._actions()
+        is_fenced = self.state == STOPPING and self._target is None and not self._terminating
+        if is_fenced or (report.step is None and report.checkpoint is None):
+            return self._actions()
+        last = self._pending or self._outbox.get(Heartbeat)
+        known = last if isinstance(last, Heartbeat) else Heartbeat(self.child, 0)
+        unsent = self._pending or Heartbeat(self.child, 0)
+        fresh = report.checkpoint is not None and report.checkpoint != known.checkpoint
+        step = report.step if report.step is not None else max(known.step, report.checkpoint or 0)
+        self._pending = Heartbeat(
+            self.child,
+            step,
+            unsent.step_time if report.step_time is None else report.step_time,
+            unsent.self_time if report.self_time is None else report.self_time,
+            known.checkpoint if report.checkpoint is None else report.checkpoint,
+            report.checkpoint_time if fresh or report.checkpoint_time is not None else known.checkpoint_time,
+            now,
+            known.total_steps if report.total_steps is None else report.total_steps,
+        )
+        if fresh or now >= self._next_beat:  # a checkpoint never waits: what is lost of it is lost work
+            self._beat(now)
+        else:
+            self._due["beat"] = self._next_beat
+        return self._actions()
+
+    def scanned(self, now: float, scan: ScanCheckpoints, steps: tuple[int, ...]) -> list[Action]:
+        """The answer to `scan`, newest step first. An answer to a question that is no longer asked is dropped."""
+        if scan == self._scan:
+            self._scan = self._target = None
+            self.state, self.attempt = READY, scan.attempt
+            self._outbox.clear()
+            self._say(Ready(scan.attempt, tuple(steps[:MAX_CHECKPOINTS])))
+        return self._actions()
+
+    def terminate(self, now: float) -> list[Action]:
+        """SIGTERM to the launcher. Repeats change nothing: the grace already runs."""
+        if not self._terminating:
+            self._terminating = True
+            self._scan = None
+            if self.state != EXITED:
+                self._code = NO_CHILD_CODE
+                self.state = STOPPING
+            if self.child is not None:
+                self._stop_child(now, SIGNALS["TERM"], self.identity.stop_grace)
+            self._proceed(now)
+        return self._actions()
+
+    def timer(self, now: float) -> list[Action]:
+        """At or after the moment named by the last SetTimer; harmless at any other."""
+        self._timer = None
+        due = [name for name, at in self._due.items() if at <= now]
+        for name in due:
+            del self._due[name]
+        if "connect" in due:
+            self._out.append(Connect())
+        if "beat" in due:
+            self._beat(now)
+        if "abandon" in due:
+            self._exit()
+        elif "grace" in due or "rekill" in due:
+            self._kill(now)
+        return self._actions()
+
+    # --- decisions ----------------------------------------------------------------------------------------------------
+
+    def _on_stop(self, now: float, stop: Stop) -> None:
+        if stop.attempt < self.floor:
+            return
+        asked = (stop.rank, stop.checkpoint_dir)
+        if stop.attempt == self.floor and self._target is None:
+            if self.state != READY:  # runs, has exited or was fenced at this very attempt: only a higher one counts
+                return
+            if asked == (self._rank, self._directory):
+                self._repeat(Ready)
+                return
+        self.floor = self._target = stop.attempt
+        self._rank, self._directory = asked
+        self.state = STOPPING
+        if self.child is not None:
+            self._stop_child(now, SIGNALS[stop.signal], stop.grace)
+        self._proceed(now)
+
+    def _on_start(self, start: Start) -> None:
+        if start.attempt != self.attempt:
+            return
+        if self.state == READY:
+            self._spawn(start.attempt, start.env)
+        elif self.state in (RUNNING, EXITED):
+            self._repeat(Running if self.state == RUNNING else Exited)
+
+    def _on_fence(self, now: float) -> None:
+        self._target = self._scan = self._pending = None
+        self._due.pop("beat", None)
+        self._outbox.clear()
+        self.attempt = self.floor
+        self.state = STOPPING if self._tree else PARKED
+        if self._tree:
+            self._kill(now)
+
+    def _spawn(self, attempt: int, env: dict[str, str]) -> None:
+        self.state = RUNNING
+        self.child = attempt
+        self._tree = True
+        self._outbox.pop(Ready, None)  # said again, it would look like a child that has stopped
+        self._next_beat = 0.0
+        self._rekill = REKILL_FIRST_S
+        self._out.append(SpawnChild(attempt, env))
+
+    def _stop_child(self, now: float, signal: int, grace: float) -> None:
+        """Signal once, then let the shortest grace asked for win."""
+        until = self._due.get("grace")
+        if until is None and "rekill" not in self._due:
+            self._out.append(SignalChild(signal, group=True))
+            self._due["grace"] = now + grace
+        elif until is not None:
+            self._due["grace"] = min(until, now + grace)
+
+    def _kill(self, now: float) -> None:
+        if not self._tree:
+            return
+        self._due.pop("grace", None)
+        self._out.append(KillChild())
+        self._due["rekill"] = now + self._rekill
+        self._rekill = min(self._rekill * 2, REKILL_MAX_S)
+        if self._terminating:
+            self._due.setdefault("abandon", now + ABANDON_S)
+
+    def _proceed(self, now: float) -> None:
+        """What was waiting for the child and its tree to be gone."""
+        if self.child is not None:
+            return
+        if self._terminating:
+            if not self._tree:
+                self._exit()
+            elif "rekill" in self._due:
+                self._due.setdefault("abandon", now + ABANDON_S)
+            else:
+                self._kill(now)
+        elif self.state == STOPPING and not self._tree:
+            if self._target is None:
+                self.state = PARKED
+                if self.connected_to_agent:  # an agent that met it while it stopped waits for a word that it has
+                    self._greet()
+                return
+            scan = ScanCheckpoints(self._target, self._rank, self._directory)
+            if scan != self._scan:
+                self._scan = scan
+                self._out.append(scan)
+
+    def _exit(self) -> None:
+        if not self._done:
+            self._done = True
+            self._out.append(Exit(self._code))
+
+    # --- talking ------------------------------------------------------------------------------------------------------
+
+    def _greet(self) -> None:
+        who = self.identity
+        self._out.append(Send(Hello(who.pod, who.uid, who.pid, self.state, self.attempt, floor=self.floor)))
+
+    def _say(self, message: ToAgent) -> None:
+        self._outbox.pop(type(message), None)  # the newest goes last: re-sent in the order of the events
+        self._outbox[type(message)] = message
+        if self.connected_to_agent:
+            self._out.append(Send(message))
+
+    def _repeat(self, kind: type[Record]) -> None:
+        message = self._outbox.get(kind)
+        if message is not None and self.connected_to_agent:
+            self._out.append(Send(message))
+
+    def _beat(self, now: float) -> None:
+        self._due.pop("beat", None)
+        if self._pending is not None:
+            message, self._pending = self._pending, None
+            self._next_beat = now + HEARTBEAT_INTERVAL_S
+            self._say(message)
+
+    def _actions(self) -> list[Action]:
+        out, self._out = self._out, []
+        if self._done:
+            return out if out and isinstance(out[-1], Exit) else []
+        at = min(self._due.values(), default=None)
+        if at != self._timer:
+            self._timer = at
+            out.append(SetTimer(at))
+        return out

@@ -1,0 +1,359 @@
+"""The launcher's shell: one thread, one poll loop. Everything that happens becomes an input of the machine, every action
+of the machine a system call. It decides nothing.
+
+In the directory of the allocation: `agent.sock` (dialled), `progress.sock` and `progress.json` (see `inbox.py`) and
+`checkpoint-request.json` (written here). Sockets are addressed through the directory's descriptor, because a socket
+address holds 107 bytes and paths do not.
+
+Actions are carried out in order from one queue; an answer that comes at once puts its own actions at the end of it.
+"""
+
+import os
+import select
+import time
+
+from remuda.launch import checkpoints, jsonline, protocol, user_process
+from remuda.launch.actions import (
+    Action,
+    Connect,
+    Exit,
+    KillChild,
+    ScanCheckpoints,
+    Send,
+    SetTimer,
+    SignalChild,
+    SpawnChild,
+    WriteCheckpointRequest,
+)
+from remuda.launch.launcher_machine import Identity, Launcher
+from remuda.launch.progress_inbox import Inbox
+from remuda.launch.protocol import SIGNALS, ProtocolError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal
+    import socket
+else:  # the C modules: `signal` and `socket` import `enum` and half the library
+    import _signal as signal
+    import _socket as socket
+
+INLINE_SCAN_BYTES = 8 << 20  # about 30 ms of hashing; more is done by a forked process so that signals are still heard
+MAX_UNSENT_BYTES = 256 << 10  # minutes of heartbeats: such an agent is as good as gone; what counts is said again
+MESSAGE_SIGNALS = (SIGNALS["TERM"], SIGNALS["INT"], SIGNALS["HUP"])
+SIGCHLD = 17
+USER_PATH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "pythonpath")
+
+
+def complain(text: str) -> None:
+    """One line on the container's log; a closed log is no reason to stop."""
+    try:
+        os.write(2, f"remuda-launch: {text}\n".encode("utf-8", "backslashreplace"))
+    except OSError:
+        pass
+
+
+def unix_clock() -> float:
+    """Unix time that never jumps: set once, then carried on by the clock that also counts suspend."""
+    return _EPOCH + time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+_EPOCH = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class SignalPipe:
+    """Signals as bytes on a descriptor."""
+
+    def __init__(self) -> None:
+        self.fd, self._write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+        for number in (SIGCHLD, *MESSAGE_SIGNALS):
+            signal.signal(number, lambda *_: None)
+
+    def read(self) -> bytes:
+        try:
+            return os.read(self.fd, 512)
+        except BlockingIOError:
+            return b""
+
+
+class Shell:
+    def __init__(self, argv: list[str], signals: SignalPipe, identity: Identity, directory: str | None) -> None:
+        self._argv = argv
+        self._environ = dict(os.environ)
+        self._signals = signals
+        self._machine = Launcher(identity)
+        self._pod = identity.pod
+        self._directory = directory
+        self._queue: list[Action] = []
+        self._exit_code: int | None = None
+        self._timer: float | None = None
+        self._poll = select.poll()
+        self._poll.register(signals.fd, select.POLLIN)
+        self._agent: socket.socket | None = None
+        self._reader = protocol.LineReader()
+        self._unsent = b""
+        self._child: int | None = None  # pid of the main process until it is reaped
+        self._child_attempt = 0
+        self._output_from = -1
+        self._scans: dict[int, ScanCheckpoints] = {}  # pipe -> question a forked process works on
+        self._inbox = Inbox(directory, complain) if directory is not None else None
+        if self._inbox is not None:
+            self._poll.register(self._inbox.fileno(), select.POLLIN)
+
+    def run(self) -> int:
+        self._input(self._machine.begin(unix_clock()))
+        user_process.become_subreaper()  # also counts for processes that exist already, so the greeting goes first
+        while self._exit_code is None:
+            for fd, events in self._poll.poll(self._timeout_ms()):
+                self._ready(fd, events)
+            now = unix_clock()
+            if self._inbox is not None and self._inbox.poll_file_at is not None and self._inbox.poll_file_at <= now:
+                self._report(self._inbox.read_file(now))
+            if self._timer is not None and self._timer <= now:
+                self._timer = None
+                self._input(self._machine.timer(now))
+        return self._exit_code
+
+    def _timeout_ms(self) -> int | None:
+        polled = self._inbox.poll_file_at if self._inbox is not None else None
+        due = [at for at in (self._timer, polled) if at is not None]
+        return max(0, int((min(due) - unix_clock()) * 1000) + 1) if due else None
+
+    def _ready(self, fd: int, events: int) -> None:
+        if fd == self._signals.fd:
+            self._read_signals()
+        elif self._inbox is not None and fd == self._inbox.fileno():
+            self._report(self._inbox.read_datagrams())
+        elif self._agent is not None and fd == self._agent.fileno():
+            if events & select.POLLOUT:
+                self._flush()
+            if events & ~select.POLLOUT:
+                self._read_agent()
+        elif fd in self._scans:
+            self._finish_scan(fd)
+
+    def _input(self, actions: list[Action]) -> None:
+        """Queue the actions of one input; the outermost call works the queue off."""
+        is_working = bool(self._queue)
+        self._queue += actions
+        while not is_working and self._queue and self._exit_code is None:
+            self._do(self._queue[0])
+            del self._queue[0]
+
+    def _do(self, action: Action) -> None:
+        if isinstance(action, Send):
+            self._unsent += protocol.encode(action.message)
+            self._flush()
+        elif isinstance(action, SetTimer):
+            self._timer = action.at
+        elif isinstance(action, SpawnChild):
+            self._spawn(action)
+        elif isinstance(action, SignalChild):
+            if self._child is not None:
+                if action.group:
+                    user_process.signal_group(self._child, action.signal)
+                elif not user_process.dies_of(
+                    self._child, action.signal
+                ):  # a script that only polls never asked for signals
+                    user_process.signal_process(self._child, action.signal)
+        elif isinstance(action, KillChild):
+            user_process.kill_everything(self._child)
+        elif isinstance(action, ScanCheckpoints):
+            self._scan(action)
+        elif isinstance(action, WriteCheckpointRequest):
+            self._write_request(action)
+        elif isinstance(action, Connect):
+            self._connect()
+        elif isinstance(action, Exit):
+            self._exit_code = action.code
+
+    # --- the agent ----------------------------------------------------------------------------------------------------
+
+    def _connect(self) -> None:
+        agent = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        agent.setblocking(False)
+        handle = -1
+        try:
+            handle = os.open(self._directory or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            agent.connect(f"/proc/self/fd/{handle}/agent.sock")
+        except OSError:
+            agent.close()
+            self._input(self._machine.disconnected(unix_clock()))
+            return
+        finally:
+            if handle >= 0:
+                os.close(handle)
+        self._agent, self._reader, self._unsent = agent, protocol.LineReader(), b""
+        self._poll.register(agent.fileno(), select.POLLIN)
+        self._input(self._machine.connected(unix_clock()))
+
+    def _lost(self) -> None:
+        if self._agent is not None:
+            self._poll.unregister(self._agent.fileno())
+            self._agent.close()
+            self._agent, self._unsent = None, b""
+            self._input(self._machine.disconnected(unix_clock()))
+
+    def _flush(self) -> None:
+        if self._agent is None:
+            self._unsent = b""
+            return
+        try:
+            while self._unsent:
+                self._unsent = self._unsent[self._agent.send(self._unsent) :]
+        except BlockingIOError:
+            if len(self._unsent) > MAX_UNSENT_BYTES:
+                self._lost()
+                return
+        except OSError:
+            self._lost()
+            return
+        self._poll.modify(self._agent.fileno(), select.POLLIN | (select.POLLOUT if self._unsent else 0))
+
+    def _read_agent(self) -> None:
+        assert self._agent is not None
+        try:
+            data = self._agent.recv(protocol.MAX_LINE_BYTES)
+            for line in self._reader.feed(data):
+                self._read_line(line)
+        except BlockingIOError:
+            return
+        except ProtocolError as error:
+            complain(f"{error}")
+            data = b""
+        except OSError:
+            data = b""
+        if not data:
+            self._lost()
+
+    def _read_line(self, line: bytes) -> None:
+        try:
+            message = protocol.decode(line)
+        except ProtocolError as error:
+            complain(f"ignored a message of the agent: {error}")
+            return
+        if message is not None:
+            self._input(self._machine.received(unix_clock(), message))
+
+    # --- the child ----------------------------------------------------------------------------------------------------
+
+    def _request_path(self) -> str:
+        return f"{self._directory}/checkpoint-request.json"
+
+    def _spawn(self, action: SpawnChild) -> None:
+        env = {**self._environ, **action.env, "REMUDA_ATTEMPT": str(action.attempt)}
+        env["PYTHONPATH"] = ":".join(filter(None, (env.get("PYTHONPATH"), USER_PATH)))
+        if self._inbox is not None:
+            env["REMUDA_PROGRESS_FILE"] = self._inbox.file_path
+            env["REMUDA_CHECKPOINT_REQUEST_FILE"] = self._request_path()
+            if self._inbox.socket_path is not None:
+                env["REMUDA_PROGRESS_SOCKET"] = self._inbox.socket_path
+            try:
+                os.unlink(self._request_path())  # a request to an older child
+            except OSError:
+                pass
+            self._inbox.open(unix_clock())
+            self._abandon_checkpoints(env)
+            self._mark_log(action.attempt, env)
+        self._output_from = user_process.output_size()
+        try:
+            self._child = user_process.spawn(self._argv, env)
+        except user_process.SpawnError as error:
+            complain(error.message)
+            self._input(self._machine.child_failed(unix_clock(), action.attempt, error.code, error.message))
+            return
+        self._child_attempt = action.attempt
+        self._input(self._machine.child_started(unix_clock(), action.attempt, self._child))
+
+    def _abandon_checkpoints(self, env: dict[str, str]) -> None:
+        """REMUDA_RESUME_STEP=N: history goes on after N; empty: from the beginning; not set: not Remuda's business."""
+        resume, directory = env.get("REMUDA_RESUME_STEP"), env.get("REMUDA_CHECKPOINT_DIR")
+        rank = env.get("REMUDA_RANK") or env.get("RANK") or ""
+        if resume is None or not directory or not rank.isdigit() or not (resume.isdigit() or resume == ""):
+            return
+        attempt = env.get("REMUDA_ATTEMPT", "?")
+        why = f"attempt {attempt} went on from {f'step {resume}' if resume else 'the beginning'}"
+        try:
+            marked = checkpoints.abandon_above(directory, int(rank), int(resume) if resume else -1, why)
+        except OSError as error:
+            complain(f"could not mark abandoned checkpoints in {directory}: {error}")
+            return
+        if marked:
+            complain(f"checkpoints {', '.join(map(str, marked))} are abandoned: {why}")
+
+    def _mark_log(self, attempt: int, env: dict[str, str]) -> None:
+        """The line that lets one container log be split by attempt."""
+        rank = env.get("REMUDA_RANK") or env.get("RANK") or "-"
+        line = f"--- remuda attempt={attempt} rank={rank} host={self._pod} time={unix_clock():.3f} ---\n"
+        if user_process.output_is_mid_line():  # a killed child need not have finished its last line
+            line = "\n" + line
+        try:
+            os.write(1, line.encode("utf-8", "backslashreplace"))
+        except OSError:
+            pass
+
+    def _read_signals(self) -> None:
+        numbers = self._signals.read()
+        if SIGCHLD in numbers:
+            self._reap()
+        if any(number in numbers for number in MESSAGE_SIGNALS):
+            self._input(self._machine.terminate(unix_clock()))
+
+    def _reap(self) -> None:
+        ended, is_childless = user_process.reap(self._child)
+        for one in ended:
+            if one.pid == self._child:
+                if self._inbox is not None:  # its last words, before its end
+                    self._report(self._inbox.read_datagrams() + self._inbox.read_file(unix_clock()))
+                    self._inbox.close()
+                self._child = None
+                text = user_process.describe_end(one, self._output_from)
+                tail = user_process.log_tail(self._output_from) if one.code else ""
+                actions = self._machine.child_exited(
+                    unix_clock(), self._child_attempt, one.code, one.signal, text, tail
+                )
+                self._input(actions)
+        if is_childless:
+            self._input(self._machine.tree_gone(unix_clock()))
+
+    # --- progress and checkpoints -------------------------------------------------------------------------------------
+
+    def _report(self, reports: list[protocol.Progress]) -> None:
+        for report in reports:
+            self._input(self._machine.progress(unix_clock(), report))
+
+    def _write_request(self, request: WriteCheckpointRequest) -> None:
+        path = self._request_path()
+        try:
+            with open(path + ".tmp", "w", encoding="utf-8") as file:
+                file.write(jsonline.dumps({"deadline": request.deadline, "step": request.step}))
+            os.replace(path + ".tmp", path)
+        except OSError as error:
+            complain(f"could not ask for a checkpoint: {error}")
+
+    def _scan(self, scan: ScanCheckpoints) -> None:
+        found = checkpoints.candidates(scan.directory, scan.rank)
+        work = sum(one.size for one in found if one.size <= checkpoints.DIGEST_LIMIT_BYTES)
+        if work <= INLINE_SCAN_BYTES:
+            self._input(self._machine.scanned(unix_clock(), scan, tuple(checkpoints.usable(found))))
+            return
+        read, write = os.pipe2(os.O_CLOEXEC)
+        if os.fork() == 0:
+            try:
+                signal.set_wakeup_fd(-1)
+                signal.signal(SIGNALS["TERM"], signal.SIG_DFL)
+                os.write(write, jsonline.dumps(checkpoints.usable(found)).encode())
+            finally:
+                os._exit(0)
+        os.close(write)
+        self._scans[read] = scan
+        self._poll.register(read, select.POLLIN)
+
+    def _finish_scan(self, fd: int) -> None:
+        scan = self._scans.pop(fd)
+        self._poll.unregister(fd)
+        data = os.read(fd, protocol.MAX_LINE_BYTES)
+        os.close(fd)
+        # Nothing: it was killed. "No checkpoints" would throw the work of days away, so look again, here.
+        steps = jsonline.loads(data) if data else checkpoints.scan(scan.directory, scan.rank)
+        self._input(self._machine.scanned(unix_clock(), scan, tuple(steps)))

@@ -1,0 +1,197 @@
+"""The user's process tree: starting it, signalling it, and making sure that none of it is left.
+
+The child leads its own session, so one signal to its process group reaches the ordinary tree. Processes that left the
+group are caught another way: the launcher is PID 1 of the container or, elsewhere, a *child subreaper*, so every orphan
+below it becomes its own child. Killing one's own children again and again, until `waitpid` says there are none, hence
+ends any tree, and "no children" is the proof that it is gone. (Direct children cannot be recycled pids: a pid stays
+taken until its parent has waited for it.)
+"""
+
+import os
+
+from remuda.launch.protocol import SIGNAL_NAMES, SIGNALS
+from remuda.launch.small_records import Record
+
+NOT_FOUND, NOT_RUNNABLE = 127, 126  # what a shell would exit with
+_PR_SET_CHILD_SUBREAPER = 36
+_TAIL_BYTES = 4096
+# Ignored signals survive into the child: the interpreter ignores two for itself, and a script's background job (`remuda up &`)
+# inherits more. The child gets every signal that can be set in its default state.
+_TO_DEFAULT = [n for n in range(1, 32) if n not in (SIGNALS["KILL"], SIGNALS["STOP"])]
+
+
+class Ended(Record):
+    pid: int
+    code: int
+    signal: int | None
+
+
+class SpawnError(Exception):
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+def become_subreaper() -> bool:
+    """Orphans below this process become its children. Not needed (and not asked for) as PID 1."""
+    if os.getpid() == 1:
+        return True
+    try:
+        try:  # the C half of ctypes is all this takes; the Python half would cost 4 ms of every start
+            from _ctypes import call_function, dlopen, dlsym
+
+            prctl = dlsym(dlopen(None, 2), "prctl")  # type: ignore[arg-type]
+            return bool(call_function(prctl, (_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)) == 0)
+        except ImportError:
+            import ctypes
+
+            return bool(ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
+    except (ImportError, OSError, AttributeError):
+        return False
+
+
+def spawn(argv: list[str], env: dict[str, str]) -> int:
+    """Start the command in a session of its own, standard streams inherited; returns its pid."""
+    os.environ["PATH"] = env.get("PATH", os.defpath)  # where posix_spawnp looks
+    try:
+        try:
+            return os.posix_spawnp(argv[0], argv, env, setsid=True, setsigmask=[], setsigdef=_TO_DEFAULT)
+        except NotImplementedError:  # a C library without POSIX_SPAWN_SETSID
+            return os.posix_spawnp(argv[0], argv, env, setpgroup=0, setsigmask=[], setsigdef=_TO_DEFAULT)
+    except FileNotFoundError:
+        if "/" in argv[0] and os.path.exists(argv[0]):
+            raise SpawnError(
+                NOT_FOUND, f"the interpreter named in the first line of {argv[0]} does not exist"
+            ) from None
+        raise SpawnError(NOT_FOUND, f"command not found: {argv[0]}") from None
+    except PermissionError:
+        raise SpawnError(NOT_RUNNABLE, f"permission denied: {argv[0]} (is it an executable file?)") from None
+    except (OSError, ValueError) as error:
+        raise SpawnError(NOT_RUNNABLE, f"cannot run {argv[0]}: {getattr(error, 'strerror', None) or error}") from None
+
+
+def signal_process(pid: int, signal: int) -> None:
+    try:
+        os.kill(pid, signal)
+    except ProcessLookupError:
+        pass
+
+
+def dies_of(pid: int, signal: int) -> bool:
+    """Whether the process neither catches, ignores nor waits for the signal, as far as can be told."""
+    masks = {}
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            for line in file:
+                if line[:3] == b"Sig" and line[3:7] in (b"Blk:", b"Ign:", b"Cgt:"):
+                    masks[line[3:6]] = int(line[7:], 16)
+        taken = masks[b"Ign"] | masks[b"Cgt"]
+        # Blocked alone it is waited for; blocked with all the others it is so for a moment only, say while a shell forks.
+        if not masks[b"Blk"] >> (SIGNALS["TERM"] - 1) & 1:
+            taken |= masks[b"Blk"]
+    except (OSError, ValueError, KeyError):
+        return True
+    return not taken >> (signal - 1) & 1
+
+
+def signal_group(pid: int, signal: int) -> None:
+    """To every process of the group led by `pid`, and wake those that are stopped so that they can act on it."""
+    for number in (signal, SIGNALS["CONT"]):
+        try:
+            os.killpg(pid, number)
+        except ProcessLookupError:
+            return
+
+
+def own_children() -> list[int]:
+    try:
+        with open(f"/proc/self/task/{os.getpid()}/children", "rb") as file:
+            return [int(pid) for pid in file.read().split()]
+    except FileNotFoundError:  # a kernel without CONFIG_PROC_CHILDREN
+        me = os.getpid()
+        return [int(name) for name in os.listdir("/proc") if name.isdigit() and _parent_of(name) == me]
+
+
+def _parent_of(pid: str) -> int:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return int(file.read().rsplit(b")", 1)[1].split()[1])
+    except (OSError, ValueError, IndexError):
+        return -1
+
+
+def kill_everything(main_pid: int | None) -> None:
+    """One pass: the group of the main process while its pid is still ours, and every direct child."""
+    if main_pid is not None:
+        signal_group(main_pid, SIGNALS["KILL"])
+    for pid in own_children():
+        signal_process(pid, SIGNALS["KILL"])
+
+
+def reap(main_pid: int | None) -> tuple[list[Ended], bool]:
+    """Wait for all that has ended; the second value says that no child is left."""
+    ended: list[Ended] = []
+    while True:
+        try:
+            peek = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return ended, True
+        if peek is None:
+            return ended, False
+        if peek.si_pid == main_pid:  # while its zombie keeps the number, the group is certainly ours
+            signal_group(main_pid, SIGNALS["KILL"])
+        _, status = os.waitpid(peek.si_pid, 0)
+        signal = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
+        ended.append(Ended(peek.si_pid, os.WEXITSTATUS(status) if signal is None else 128 + signal, signal))
+
+
+def output_size(fd: int = 2) -> int:
+    """Bytes in the file behind a standard stream; -1 when it is not a file that could be read again."""
+    try:
+        found = os.fstat(fd)
+    except OSError:
+        return -1
+    return found.st_size if found.st_mode & 0o170000 == 0o100000 else -1
+
+
+def output_is_mid_line() -> bool:
+    """Does the file behind standard output end without a newline? Of a pipe nobody can tell."""
+    try:
+        if output_size(1) <= 0:
+            return False
+        with open("/proc/self/fd/1", "rb", buffering=0) as file:
+            file.seek(-1, 2)
+            return file.read(1) != b"\n"
+    except OSError:
+        return False
+
+
+def describe_end(ended: Ended, output_from: int) -> str:
+    """One line for people: how it ended and, where the log is a file, the last thing it said."""
+    if ended.code == 0:
+        return ""
+    if ended.signal is not None:
+        text = f"killed by SIG{SIGNAL_NAMES.get(ended.signal, ended.signal)}"
+    else:
+        text = f"exit code {ended.code}"
+    last = _last_line(output_from)
+    return f"{text}: {last}" if last else text
+
+
+def _last_line(output_from: int) -> str:
+    lines = log_tail(output_from).strip().splitlines()
+    return lines[-1].strip()[:300] if lines else ""
+
+
+def log_tail(output_from: int) -> str:
+    """The end of what was written since then to the file behind standard error; "" when it is no file."""
+    size = output_size()
+    if output_from < 0 or size <= output_from:
+        return ""
+    try:
+        with open("/proc/self/fd/2", "rb", buffering=0) as file:
+            file.seek(max(output_from, size - _TAIL_BYTES))
+            return file.read(_TAIL_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return ""

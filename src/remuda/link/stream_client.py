@@ -1,0 +1,137 @@
+"""The agent's end of the stream: dials the manager, says who it is, and sends what its outbox holds.
+
+It keeps trying for as long as it runs; nothing waits for it. What was sent and not received when a connection broke is lost,
+which is all right: the next heartbeat is newer, the last steps are told again on the next connection, and signals are in the
+API. A refusal is said once per reason and tried again slowly, since a token may be renewed and a node's name does not change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+
+import structlog
+
+from remuda.api.devices import Signal
+from remuda.api.errors import Refusal
+from remuda.kube.runtime.backoff import Backoff, Jitter, no_jitter
+from remuda.link.progress_board import Heartbeat, Past
+from remuda.link.stream_messages import MAX_LINE, Hello, News, Outbox, Refused, line_of, read_downward
+
+log = structlog.get_logger(__name__)
+
+Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+Dial = Callable[[], Awaitable[Connection]]
+
+PAUSE_S = 0.05  # between two messages: what comes meanwhile is reduced into one
+REFUSED_S = 30.0
+HELLO_S = 10.0
+
+
+class LinkClient:
+    """`dial` opens the connection (TLS, address and trust are its business), `token` is asked before each hello, `past` for
+    what a manager that may be new is told of the pods' last steps."""
+
+    def __init__(
+        self,
+        node: str,
+        dial: Dial,
+        token: Callable[[], str],
+        *,
+        past: Callable[[], Iterable[Past]] = list,
+        jitter: Jitter = no_jitter,
+    ) -> None:
+        self._node = node
+        self._dial = dial
+        self._token = token
+        self._past = past
+        self._jitter = jitter
+        self._outbox = Outbox()
+        self._some = asyncio.Event()
+        self._refused = ""
+        self.is_connected = False
+
+    def beat(self, beat: Heartbeat) -> None:
+        self._outbox.beat(beat)
+        self._some.set()
+
+    def signal(self, device: str, signal: Signal) -> None:
+        self._outbox.signal(device, signal)
+        self._some.set()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        backoff, failures = Backoff(0.2, 15.0), 0
+        while True:
+            try:
+                await self._session()
+                failures = 0
+            except Refusal as refusal:
+                if self._refused != refusal.reason:
+                    self._refused = refusal.reason
+                    log.warning("link.refused", node=self._node, reason=refusal.reason, why=refusal.message)
+                await asyncio.sleep(REFUSED_S)
+                continue
+            except (OSError, EOFError, TimeoutError, ValueError) as error:
+                log.debug("link.lost", node=self._node, error=str(error))
+            finally:
+                self.is_connected = False
+            failures += 1
+            await asyncio.sleep(backoff.delay(failures, self._jitter))
+
+    async def _session(self) -> None:
+        async with asyncio.timeout(HELLO_S):
+            reader, writer = await self._dial()
+        try:
+            async with asyncio.timeout(HELLO_S):
+                writer.write(line_of(Hello(self._node, self._token())))
+                await writer.drain()
+                _raise_if_refused(await reader.readuntil(b"\n"))
+            self.is_connected, self._refused = True, ""
+            for past in self._past():
+                writer.write(line_of(News(past=[past])))
+                await writer.drain()
+            await self._talk(reader, writer)
+        finally:
+            writer.close()
+
+    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Send until the other side says something (it only ever says that it is over) or goes away."""
+        ending = asyncio.ensure_future(reader.readline())
+        try:
+            while not ending.done():
+                some = asyncio.ensure_future(self._some.wait())
+                await asyncio.wait((some, ending), return_when=asyncio.FIRST_COMPLETED)
+                some.cancel()
+                self._some.clear()
+                while (news := self._outbox.take()) is not None:
+                    writer.write(line_of(news))
+                    await writer.drain()
+                await asyncio.sleep(PAUSE_S)
+            line = ending.result()
+            if line:
+                _raise_if_refused(line)
+        finally:
+            ending.cancel()
+
+
+def _raise_if_refused(line: bytes) -> None:
+    message = read_downward(line)
+    if isinstance(message, Refused):
+        raise Refusal(message.reason, message.message, message.fix)
+
+
+def dial_tcp(host: str, port: int, **tls: object) -> Dial:
+    """`tls`: `ssl` and `server_hostname` as asyncio takes them."""
+
+    async def dial() -> Connection:
+        return await asyncio.open_connection(host, port, limit=MAX_LINE, **tls)  # type: ignore[arg-type]
+
+    return dial
+
+
+def dial_unix(path: str) -> Dial:
+    async def dial() -> Connection:
+        return await asyncio.open_unix_connection(path, limit=MAX_LINE)
+
+    return dial

@@ -1,0 +1,123 @@
+"""What agents tell the manager beside the API, and how it is reduced. Pure: messages, limits and the outbox.
+
+One stream per node, one JSON object a line. Upwards go heartbeats and signals, reduced per node: of a pod's heartbeats only the
+newest matters (but a checkpoint once reported is never dropped), of a device's signals every kind once per batch. Everything
+that recovery needs is written to the API as well; the stream only makes it known sooner, and losing it loses nothing. A stream
+that opens tells first what the agent remembers of its pods' last steps, one pod a line: the manager may be a new one.
+
+    agent -> manager   hello{node, token, version}, then news{beats, signals, past}
+    manager -> agent   welcome{} | refused{reason, message, fix}
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from remuda.api.devices import Signal
+from remuda.api.errors import Refusal
+from remuda.link.progress_board import Heartbeat, Past
+
+VERSION = 1
+MAX_LINE = 1 << 20
+MAX_WAITING = 4096  # entries an outbox keeps while the manager is away: bounded whatever the node does
+MAX_BATCH = 1024  # of each kind in one message: keeps a line far below its limit
+
+
+class Hello(msgspec.Struct, frozen=True, tag_field="type", tag="hello"):
+    node: str
+    token: str
+    version: int = VERSION
+
+
+class DeviceSignal(msgspec.Struct, frozen=True):
+    """`device` is "" for a signal of the node as a whole."""
+
+    device: str
+    signal: Signal
+
+
+class News(msgspec.Struct, frozen=True, tag_field="type", tag="news", omit_defaults=True):
+    beats: list[Heartbeat] = []
+    signals: list[DeviceSignal] = []
+    past: list[Past] = []  # before anything else; a manager of an older release does not look at it
+
+
+class Welcome(msgspec.Struct, frozen=True, tag_field="type", tag="welcome"):
+    version: int = VERSION
+
+
+class Refused(msgspec.Struct, frozen=True, tag_field="type", tag="refused"):
+    reason: str
+    message: str
+    fix: str = ""
+
+
+Upward = Hello | News
+Downward = Welcome | Refused
+
+_UPWARD: msgspec.json.Decoder[Hello | News] = msgspec.json.Decoder(Upward)
+_DOWNWARD: msgspec.json.Decoder[Welcome | Refused] = msgspec.json.Decoder(Downward)
+_ENCODER = msgspec.json.Encoder()
+
+
+def line_of(message: Upward | Downward) -> bytes:
+    return _ENCODER.encode(message) + b"\n"
+
+
+def read_upward(line: bytes) -> Hello | News:
+    try:
+        return _UPWARD.decode(line)
+    except msgspec.DecodeError as error:
+        raise _malformed(error) from None
+
+
+def read_downward(line: bytes) -> Welcome | Refused:
+    try:
+        return _DOWNWARD.decode(line)
+    except msgspec.DecodeError as error:
+        raise _malformed(error) from None
+
+
+def _malformed(error: Exception) -> Refusal:
+    return Refusal(
+        "MalformedMessage", f"A line of the stream cannot be read: {error}.", "Use an agent of the same release."
+    )
+
+
+class Outbox:
+    """What one node still has to tell. Newest wins; full, it drops the oldest signals first: the API has them too."""
+
+    def __init__(self) -> None:
+        self._beats: dict[str, Heartbeat] = {}
+        self._signals: dict[tuple[str, str, str], DeviceSignal] = {}
+        self.dropped = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._beats or self._signals)
+
+    def beat(self, beat: Heartbeat) -> None:
+        old = self._beats.get(beat.uid)
+        if old is not None and old.attempt == beat.attempt and beat.checkpoint is None:
+            beat = msgspec.structs.replace(beat, checkpoint=old.checkpoint, checkpoint_seconds=old.checkpoint_seconds)
+        if old is None and len(self._beats) >= MAX_WAITING:
+            self.dropped += 1
+            return
+        self._beats[beat.uid] = beat
+
+    def signal(self, device: str, signal: Signal) -> None:
+        key = (device, signal.source, signal.code)
+        self._signals.pop(key, None)  # its place is by its newest time: a fault and what takes it back keep their order
+        self._signals[key] = DeviceSignal(device, signal)
+        while len(self._signals) > MAX_WAITING:
+            del self._signals[next(iter(self._signals))]
+            self.dropped += 1
+
+    def take(self) -> News | None:
+        """The next message, taken out; None when there is nothing to tell."""
+        if not self:
+            return None
+        beats = list(self._beats.values())[:MAX_BATCH]
+        keys = list(self._signals)[:MAX_BATCH]
+        for beat in beats:
+            del self._beats[beat.uid]
+        return News(beats, [self._signals.pop(key) for key in keys])

@@ -1,0 +1,158 @@
+"""The manager's end of the streams: one per node, authenticated and bound to it.
+
+A stream speaks for exactly one node, the one its credentials prove; an agent that claims another is refused by name. A newer
+stream of a node replaces the older one (an agent that restarted is faster than its predecessor's timeout). News of pods that
+are not on the node, or not of the gang it names, is dropped, and so are numbers that cannot be: who lies can harm the numbers
+of its own gang only. A line that is too long or cannot be read ends its stream and nobody else's; the limits bound what one
+agent can make the manager hold.
+
+What an agent tells of the past of its pods is held until their next heartbeat when the pods are not known yet: a manager that has
+just started hears of them from the API a moment later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from remuda.api.devices import Signal
+from remuda.api.errors import Refusal
+from remuda.link.progress_board import MAX_PODS, Heartbeat, Past, ProgressBoard
+from remuda.link.step_window import KEPT
+from remuda.link.stream_messages import MAX_LINE, VERSION, Hello, News, Refused, Welcome, line_of, read_upward
+from remuda.link.tls_buffers import slim
+
+log = structlog.get_logger(__name__)
+
+HELLO_S = 10.0
+MAX_SECONDS = 1e15
+MAX_WORD, MAX_MESSAGE = 253, 1024  # characters of a name or code, and of a sentence
+
+Authenticate = Callable[
+    [str, str], Awaitable[None]
+]  # (token, node): Refusal when the token does not speak for the node
+Hear = Callable[[str, str, Signal], None]  # node, device, signal
+IsOn = Callable[[str, Heartbeat], bool]  # whether the heartbeat's pod is on the node, and of the gang it names
+
+
+class LinkServer:
+    def __init__(self, authenticate: Authenticate, board: ProgressBoard, hear: Hear, is_on: IsOn) -> None:
+        self._authenticate = authenticate
+        self._board = board
+        self._hear = hear
+        self._is_on = is_on
+        self._streams: dict[str, asyncio.StreamWriter] = {}
+        self._held: dict[str, dict[str, Past]] = {}  # by node and pod: of pods that are not known yet
+        self._server: asyncio.Server | None = None
+
+    @property
+    def nodes(self) -> list[str]:
+        """Nodes with a stream."""
+        return sorted(self._streams)
+
+    async def start(self, host: str, port: int, tls: ssl.SSLContext | None) -> int:
+        """Listen; the port."""
+        self._server = await asyncio.start_server(self._serve, host, port, ssl=tls, limit=MAX_LINE)
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def start_unix(self, path: str) -> None:
+        """Listen on a socket of this machine; who may open it is the file system's business."""
+        self._server = await asyncio.start_unix_server(self._serve, path, limit=MAX_LINE)
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for writer in self._streams.values():
+            writer.close()
+        self._streams.clear()
+        self._held.clear()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        node = ""
+        slim(writer)
+        try:
+            async with asyncio.timeout(HELLO_S):
+                node = await self._greet(reader)
+                writer.write(line_of(Welcome()))
+                await writer.drain()
+            older, self._streams[node] = self._streams.get(node), writer
+            self._held.pop(node, None)
+            if older is not None:
+                older.close()
+            while line := await reader.readline():
+                self._take(node, line)
+        except Refusal as refusal:
+            log.warning("link.refused", node=node, reason=refusal.reason, why=refusal.message)
+            writer.write(line_of(Refused(refusal.reason, refusal.message, refusal.fix or "")))
+        except (OSError, EOFError, TimeoutError, ValueError) as error:  # ValueError: a line over the limit
+            log.debug("link.ended", node=node, error=str(error))
+        finally:
+            if self._streams.get(node) is writer:
+                del self._streams[node]
+                self._held.pop(node, None)
+            writer.close()
+
+    async def _greet(self, reader: asyncio.StreamReader) -> str:
+        hello = read_upward(await reader.readuntil(b"\n"))
+        if not isinstance(hello, Hello) or not hello.node:
+            raise Refusal("NoHello", "The first line of a stream must be a hello with a node.", "Use a Remuda agent.")
+        if hello.version != VERSION:
+            raise Refusal(
+                "WrongVersion",
+                f"The agent of {hello.node} speaks version {hello.version}, this manager {VERSION}.",
+                "Update the older of the two; until then everything goes through the API.",
+            )
+        await self._authenticate(hello.token, hello.node)
+        return hello.node
+
+    def _take(self, node: str, line: bytes) -> None:
+        news = read_upward(line)
+        if not isinstance(news, News):
+            raise Refusal("MalformedMessage", "A second hello on one stream.", "Open another stream.")
+        for past in news.past:
+            self._recall(node, past)
+        for beat in news.beats:
+            if _can_be(beat) and self._is_on(node, beat):
+                if (held := self._held.get(node)) and (known := held.pop(beat.uid, None)) is not None:
+                    self._recall(node, known)
+                self._board.report(beat)
+        for found in news.signals:
+            self._hear(node, found.device[:MAX_WORD], _cut(found.signal))
+
+    def _recall(self, node: str, past: Past) -> None:
+        if not _can_have_been(past):
+            return
+        if self._is_on(node, past.beat):
+            self._board.recall(past)
+        elif len(held := self._held.setdefault(node, {})) < MAX_PODS:
+            held[past.beat.uid] = past
+
+
+def _can_have_been(past: Past) -> bool:
+    """Steps that a board would have kept of the pod's heartbeats, under names that can be."""
+    words = (past.beat.namespace, past.beat.gang, past.beat.pod, past.beat.uid)
+    if len(past.steps) > KEPT or not _can_be(past.beat) or max(map(len, words)) > MAX_WORD:
+        return False
+    last = -1
+    for s in past.steps:
+        spans = (s.self_seconds, s.step_seconds, s.time)
+        if not last < s.step < 1 << 63 or not all(t is None or 0 <= t < MAX_SECONDS for t in spans):
+            return False
+        last = s.step
+    return True
+
+
+def _can_be(beat: Heartbeat) -> bool:
+    spans = (beat.step_seconds, beat.self_seconds, beat.checkpoint_seconds, beat.time)
+    counts = (beat.step, beat.attempt, beat.checkpoint, beat.total_steps)
+    return all(s is None or 0 <= s < MAX_SECONDS for s in spans) and all(c is None or 0 <= c < 1 << 63 for c in counts)
+
+
+def _cut(signal: Signal) -> Signal:
+    """What an agent of ours sends is never that long; whatever else sends is not to fill the manager."""
+    if len(signal.message) <= MAX_MESSAGE and len(signal.code) <= MAX_WORD and len(signal.source) <= MAX_WORD:
+        return signal
+    return Signal(signal.source[:MAX_WORD], signal.code[:MAX_WORD], signal.message[:MAX_MESSAGE], signal.time)

@@ -1,0 +1,60 @@
+"""Where the API of an embedded cluster is served: a unix socket for the CLI, and TLS on loopback for everyone with the token.
+
+The kubeconfig is written last, when the server answers: whoever finds a fresh one can use it at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+
+from remuda.api.errors import Refusal
+from remuda.embedded.apiserver.app import App
+from remuda.embedded.apiserver.asgi_server import listen_tcp, serve, serve_on
+from remuda.embedded.apiserver.security.token_guard import Guarded
+from remuda.embedded.apiserver.security.tokens import known_port, load_token, write_kubeconfig
+from remuda.link.certificates import Certificates
+from remuda.runtime.state_dir import StateDir
+
+LOOPBACK = "127.0.0.1"
+
+
+class Endpoint:
+    """Takes the TCP port at once, so that a port in use is refused before anything has started."""
+
+    def __init__(self, state: StateDir, port: int | None, bind: str, now: float) -> None:
+        self._state = state
+        address = _address(bind)
+        self._token = load_token(state.token)
+        certificates = Certificates(state.pki)
+        self._tls = certificates.prepare([] if address.is_unspecified else [bind], now)
+        self._ca = certificates.ca.read_bytes()
+        wanted = known_port(state.kubeconfig) if port is None else port
+        try:
+            self._socket = listen_tcp(bind, wanted)
+        except Refusal:
+            if port is not None:
+                raise
+            self._socket = listen_tcp(bind, 0)
+        host = LOOPBACK if address.is_unspecified else bind
+        shown = f"[{host}]" if ":" in host else host
+        self.url = f"https://{shown}:{self._socket.getsockname()[1]}"
+
+    async def serve(self, app: App, ready: asyncio.Event) -> None:
+        """Until cancelled. `ready` is set once both sockets answer and the kubeconfig is written."""
+        on_unix, on_tcp = asyncio.Event(), asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(serve(app, self._state.socket, ready=on_unix), name="api-unix")
+            guarded = Guarded(app, self._token)
+            group.create_task(serve_on(guarded, self._socket, tls=self._tls, ready=on_tcp), name="api-tcp")
+            await on_unix.wait()
+            await on_tcp.wait()
+            write_kubeconfig(self._state.kubeconfig, server=self.url, ca=self._ca, token=self._token)
+            ready.set()
+
+
+def _address(bind: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    try:
+        return ipaddress.ip_address(bind)
+    except ValueError:
+        raise Refusal("InvalidAddress", f"--bind is `{bind}`.", "Give an IP address, such as 127.0.0.1.") from None

@@ -1,0 +1,31 @@
+"""How a command finds the cluster: the API socket in the state directory, or its address for others."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+
+import yaml
+
+from remuda.api.errors import Refusal
+from remuda.kube.client.http_cluster import HttpCluster
+from remuda.kube.cluster import Cluster
+from remuda.runtime.state_dir import StateDir
+
+
+def api_address(state: StateDir) -> str:
+    """Where the cluster's API listens for others, as its kubeconfig says; "" when it does not."""
+    try:
+        config = yaml.safe_load(state.kubeconfig.read_bytes())
+        return str(config["clusters"][0]["cluster"]["server"])
+    except (OSError, yaml.YAMLError, KeyError, IndexError, TypeError):
+        return ""
+
+
+@contextlib.asynccontextmanager
+async def connect(state: StateDir) -> AsyncIterator[Cluster]:
+    """The running cluster of that directory; ClusterNotRunning when there is none."""
+    if state.holder() is None or not state.socket.exists():
+        raise Refusal("ClusterNotRunning", f"No cluster is running in {state.path}.", "Start one with `remuda up`.")
+    async with HttpCluster(uds=state.socket) as cluster:
+        yield cluster

@@ -1,0 +1,157 @@
+"""The control plane: scheduler, failure and workload controllers over one set of informers. Holds no state of its own.
+
+Everything it knows it reads from the API, so stopping it in the middle of anything and starting another one is safe; that is
+how the tests crash it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+
+from remuda.controllers.cluster_view import ClusterView
+from remuda.controllers.foreign_workloads import WORKERS as FOREIGN_WORKERS
+from remuda.controllers.foreign_workloads import ForeignController
+from remuda.controllers.foreign_workloads import Settings as ForeignSettings
+from remuda.controllers.idle_devices import IdleController
+from remuda.controllers.incidents import WORKERS as INCIDENT_WORKERS
+from remuda.controllers.incidents import IncidentController
+from remuda.controllers.policy_status import PolicyController
+from remuda.controllers.quarantine_taints import TaintController
+from remuda.controllers.remedies import WORKERS as REMEDY_WORKERS
+from remuda.controllers.remedies import RemedyController
+from remuda.controllers.remedy_table import RemedyTable
+from remuda.controllers.rollouts import RolloutController
+from remuda.controllers.stragglers import StragglerController
+from remuda.controllers.taint_rules import TaintRules
+from remuda.controllers.training import TrainingController
+from remuda.controllers.verdicts import WORKERS, FailureController
+from remuda.controllers.webhook_notices import NoticeController
+from remuda.core.training.kubelet_pods import KubeletForm
+from remuda.kube.client.webhooks import Poster, WebhookPoster
+from remuda.kube.cluster import Cluster
+from remuda.kube.runtime.controller import run_controller
+from remuda.kube.runtime.events import EventRecorder
+from remuda.kube.runtime.work_queue import WorkQueue
+from remuda.link.progress_board import ProgressBoard
+from remuda.scheduler.scheduling_cycle import Scheduler
+
+# On the embedded cluster there is no other scheduler, so pods that name none are ours too.
+EMBEDDED_SCHEDULERS = frozenset({"", "default-scheduler", "remuda"})
+
+
+class ControlPlane:
+    def __init__(
+        self,
+        cluster: Cluster,
+        board: ProgressBoard,
+        clock: Callable[[], float],
+        *,
+        chance: random.Random,
+        schedulers: frozenset[str] = EMBEDDED_SCHEDULERS,
+        form: KubeletForm | None = None,
+        poster: Poster | None = None,
+    ) -> None:
+        """`form`: how pods are written where kubelets run them. `poster`: how webhooks are posted to."""
+        self.view = ClusterView(cluster, jitter=chance.random, clock=clock)
+        self._clock = clock
+        self._jobs: WorkQueue[tuple[str, str]] = WorkQueue(jitter=chance.random)
+        self._nodes: WorkQueue[str] = WorkQueue(jitter=chance.random)
+        self._paces: WorkQueue[tuple[str, str]] = WorkQueue(jitter=chance.random)
+        self._foreign: WorkQueue[str] = WorkQueue(jitter=chance.random)
+        self._idle: WorkQueue[str] = WorkQueue(jitter=chance.random)
+        self._told: WorkQueue[tuple[str, str]] = WorkQueue(jitter=chance.random)
+        self._subjects: WorkQueue[tuple[str, ...]] = WorkQueue(jitter=chance.random)
+        self._remedied: WorkQueue[str] = WorkQueue(jitter=chance.random)
+        self._policies: WorkQueue[str] = WorkQueue(jitter=chance.random)
+        self._rollouts: WorkQueue[str] = WorkQueue(jitter=chance.random)
+        self._tainted: WorkQueue[str] = WorkQueue(jitter=chance.random)
+        view = self.view
+        self._events = EventRecorder(cluster, clock)
+        self.scheduler = Scheduler(
+            cluster,
+            view.pods,
+            view.nodes,
+            view.devices,
+            view.dead_nodes,
+            clock,
+            schedulers,
+            penalties=view.penalties,
+            reserved=view.reserved,
+            events=self._events.source("remuda-scheduler"),
+        )
+        self.failure = FailureController(cluster, view, self._nodes, events=self._events.source("remuda-failure"))
+        self.idle = IdleController(cluster, view, self._idle, events=self._events.source("remuda-idle"))
+        self.remedy_table = RemedyTable(view)
+        # Where kubelets run the pods, a node that does not answer may still do so, and others' controllers count the failures.
+        settings = ForeignSettings() if form is None else ForeignSettings(unreachable_s=None, forgives=True)
+        self.foreign = ForeignController(
+            cluster,
+            view,
+            self._foreign,
+            clock,
+            settings=settings,
+            events=self._events.source("remuda-foreign"),
+            shut_until=self.remedy_table.shut_until,
+        )
+        self.incidents = IncidentController(
+            cluster, view, self._subjects, clock, self.failure.suspicion, events=self._events.source("remuda-incidents")
+        )
+        self.remedies = RemedyController(
+            cluster,
+            view,
+            self.remedy_table,
+            self._remedied,
+            events=self._events.source("remuda-remedies"),
+        )
+        self.taints: TaintController | None = None
+        if form is not None:  # the embedded cluster has no claims
+            told = self._events.source("remuda-remedies")
+            self.taints = TaintController(view, self._tainted, TaintRules(cluster), events=told)
+        self.policies = PolicyController(
+            cluster, view, self.remedy_table, self._policies, events=self._events.source("remuda-remedies")
+        )
+        self.notices = NoticeController(
+            cluster,
+            view,
+            self._told,
+            clock,
+            poster or WebhookPoster(),
+            jitter=chance.random,
+            events=self._events.source("remuda-notices"),
+        )
+        self.rollouts = RolloutController(cluster, view, self._rollouts, events=self._events.source("remuda-rollouts"))
+        told = self._events.source("remuda-training")
+        self.training = TrainingController(cluster, view, board, self._jobs, clock, events=told, form=form)
+        self.stragglers = StragglerController(cluster, view, board, self._paces, self._jobs.add, events=told)
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            for informer in self.view.informers:
+                group.create_task(informer.run(), name=f"informer-{informer.kind.resource.plural}")
+            for informer in self.view.informers:
+                await informer.synced()
+            group.create_task(self.scheduler.run(), name="scheduler")
+            group.create_task(self._events.run(), name="events")
+            self.incidents.begin()
+            recording = run_controller("incidents", self._subjects, self.incidents, self._clock, INCIDENT_WORKERS)
+            group.create_task(recording, name="incidents")
+            group.create_task(run_controller("notices", self._told, self.notices, self._clock), name="notices")
+            group.create_task(self.notices.run(), name="webhooks")
+            curing = run_controller("remedies", self._remedied, self.remedies, self._clock, REMEDY_WORKERS)
+            group.create_task(curing, name="remedies")
+            group.create_task(run_controller("policies", self._policies, self.policies, self._clock), name="policies")
+            group.create_task(run_controller("rollouts", self._rollouts, self.rollouts, self._clock), name="rollouts")
+            if self.taints is not None:
+                self.taints.begin()
+                group.create_task(run_controller("taints", self._tainted, self.taints, self._clock), name="taints")
+            judging = run_controller("failure", self._nodes, self.failure, self._clock, WORKERS)
+            group.create_task(judging, name="failure")
+            watching = run_controller("foreign", self._foreign, self.foreign, self._clock, FOREIGN_WORKERS)
+            group.create_task(watching, name="foreign")
+            group.create_task(run_controller("idle", self._idle, self.idle, self._clock), name="idle")
+            group.create_task(run_controller("training", self._jobs, self.training, self._clock), name="training")
+            group.create_task(
+                run_controller("stragglers", self._paces, self.stragglers, self._clock), name="stragglers"
+            )

@@ -1,0 +1,112 @@
+"""An embedded cluster in one process: store, API, garbage collection, control plane, machines.
+
+`async with EmbeddedCluster(...) as cluster:` gives a running one. The parts meet only through the `Cluster` port and the
+progress board, so each may be stopped and started alone: `restart_control_plane` is what a crash of the manager is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+from remuda.api.errors import AlreadyExists
+from remuda.api.kubernetes.core_v1 import Namespace, Pod
+from remuda.api.meta import KObject, ObjectMeta
+from remuda.embedded.apiserver.garbage_collection import GarbageCollector
+from remuda.embedded.apiserver.local_cluster import LocalCluster
+from remuda.embedded.apiserver.objects import Admission, Heads
+from remuda.embedded.apiserver.store import Store
+from remuda.embedded.apiserver.store.journal import Journal
+from remuda.embedded.builtin import run_builtin
+from remuda.embedded.builtin.namespaces import stored_kind
+from remuda.embedded.node.training_model import Behaviour, CheckpointStore
+from remuda.kube.cluster import Cluster
+from remuda.link.progress_board import ProgressBoard
+from remuda.runtime.cluster_parts import Parts
+from remuda.runtime.control_plane import ControlPlane
+from remuda.runtime.machines import Machines
+from remuda.runtime.up_config import MAX_NODES, ClusterConfig
+
+ALL, NONE = (0, 1), (MAX_NODES, MAX_NODES + 1)  # shares of the machines
+
+
+class EmbeddedCluster(Parts):
+    def __init__(
+        self,
+        config: ClusterConfig,
+        journal: Journal,
+        *,
+        root: Path,
+        clock: Callable[[], float],
+        chance: random.Random,
+        new_uid: Callable[[], str],
+        behaviour: Callable[[Pod], Behaviour] | None = None,
+        checkpoints: CheckpointStore | None = None,
+        manager_api: Callable[[Cluster], Cluster] = lambda api: api,
+        machine_api: Callable[[Cluster], Cluster] = lambda api: api,
+        admission: Callable[[Heads], Admission] | None = None,
+        is_api_only: bool = False,
+    ) -> None:
+        """`checkpoints`: what simulated pods find on the shared file system. `manager_api` wraps the port that a control
+        plane is given, each time one is made, `machine_api` that of the nodes and agents: there their calls can be watched,
+        held up, or made to fail. `is_api_only`: manager and machines are other processes of this cluster."""
+        self.config = config
+        self.store = Store(journal)
+        self.api = LocalCluster(self.store, clock=clock, new_uid=new_uid, admission=admission)
+        self.board = ProgressBoard()
+        self._clock = clock
+        self._chance = chance
+        self._manager_api = manager_api
+        self._is_api_only = is_api_only
+        machines = Machines(
+            config,
+            machine_api(self.api),
+            self.board,
+            root=root,
+            clock=clock,
+            chance=chance,
+            behaviour=behaviour,
+            checkpoints=checkpoints,
+            share=NONE if is_api_only else ALL,
+        )
+        super().__init__(machines)
+        self.control = self._control_plane()
+
+    async def start(self) -> None:
+        for name in ("default", "kube-system", "kube-node-lease"):
+            with contextlib.suppress(AlreadyExists):
+                await self.api.create(Namespace, Namespace(metadata=ObjectMeta(name=name)))
+        self.spawn("garbage", GarbageCollector(self.api).run(self._clock))
+        self.spawn("builtin", run_builtin(self.api, self._clock, self._chance.random, self._kinds))
+        await self.start_machines()
+        if not self._is_api_only:
+            self.spawn("control-plane", self.control.run())
+
+    async def close(self) -> None:
+        await self.store.close()
+
+    def _kinds(self) -> list[type[KObject]]:
+        """Everything namespaced that can be listed now, custom kinds included."""
+        rows = [s for s in self.api.registry if s.resource.namespaced and "list" in s.resource.verbs]
+        return [s.kind or stored_kind(s.resource) for s in rows]
+
+    async def restart_control_plane(self) -> None:
+        """Drop scheduler and controllers in the middle of whatever they do, and start new ones that know nothing."""
+        await self.stop_control_plane()
+        self.control = self._control_plane()
+        self.spawn("control-plane", self.control.run())
+
+    async def stop_control_plane(self) -> None:
+        await self.end("control-plane")
+
+    def _control_plane(self) -> ControlPlane:
+        # The board belongs to the control plane's side of the link: a new manager starts with an empty one, and is told by the
+        # agents what they remember. They are in this process, and theirs would be a copy.
+        past = self.board.past()
+        self.board.clear()
+        control = ControlPlane(self._manager_api(self.api), self.board, self._clock, chance=self._chance)
+        for told in past:
+            self.board.recall(told)
+        return control

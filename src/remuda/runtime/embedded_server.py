@@ -1,0 +1,76 @@
+"""An embedded cluster on a state directory, and its API on the directory's sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from remuda import __version__
+from remuda.api.kubernetes.core_v1 import Pod
+from remuda.api.meta import JsonObject
+from remuda.embedded.apiserver.admission import Admission
+from remuda.embedded.apiserver.app import App
+from remuda.embedded.apiserver.store.sqlite_journal import SqliteJournal
+from remuda.embedded.node.log_times import keep_times
+from remuda.runtime.api_endpoint import Endpoint
+from remuda.runtime.backup import BACKUP_PATH, answer_backup
+from remuda.runtime.embedded_cluster import EmbeddedCluster
+from remuda.runtime.pod_logs import FileLogs
+from remuda.runtime.state_dir import StateDir
+from remuda.runtime.up_config import ClusterConfig
+
+
+class LocalState:
+    """The cluster that a state directory keeps; not started. `recover_to`: the revision to go back to when it is damaged.
+    `is_api_only`: manager and machines are other processes."""
+
+    def __init__(
+        self, config: ClusterConfig, state: StateDir, recover_to: int | None = None, *, is_api_only: bool = False
+    ) -> None:
+        self.state = state
+        self.journal = SqliteJournal(state.database, recover_to=recover_to)
+        self.cluster = EmbeddedCluster(
+            config,
+            self.journal,
+            root=state.path,
+            clock=time.time,
+            chance=random.Random(),
+            new_uid=lambda: str(uuid.uuid4()),
+            admission=Admission,
+            is_api_only=is_api_only,
+        )
+
+    @asynccontextmanager
+    async def serving(self, endpoint: Endpoint) -> AsyncIterator[asyncio.Task[None]]:
+        """The API of the started cluster, which answers when the block is entered. Gives the task that serves it: it ends only
+        if that fails."""
+        logs = FileLogs(self.state.logs, self._find_pod)
+        extra = {BACKUP_PATH: answer_backup(self.journal, self.state)}
+        app = App(self.cluster.api, version=__version__, logs=logs, extra=extra)
+        ready = asyncio.Event()
+        face = asyncio.create_task(endpoint.serve(app, ready), name="api")
+        beside = [
+            asyncio.create_task(keep_times(logs.times, self.state.logs, self.cluster.machines.pods.items)),
+            asyncio.create_task(_wait(ready)),
+        ]
+        try:
+            await asyncio.wait([face, beside[1]], return_when=asyncio.FIRST_COMPLETED)
+            if face.done():
+                face.result()
+            yield face
+        finally:
+            for task in (face, *beside):
+                task.cancel()
+            await asyncio.gather(face, *beside, return_exceptions=True)
+
+    def _find_pod(self, namespace: str, name: str) -> JsonObject | None:
+        record = self.cluster.store.get(Pod.resource.key(name, namespace))
+        return None if record is None else record.body
+
+
+async def _wait(event: asyncio.Event) -> None:
+    await event.wait()

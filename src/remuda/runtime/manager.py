@@ -1,0 +1,135 @@
+"""`remuda manager`: the control plane on somebody else's cluster, one at work at a time.
+
+Scheduler, failure and workload controllers run while this process holds the Lease; they write through a `FencedCluster`, so a
+process that was frozen meanwhile writes nothing when it wakes. The lease has a connection of its own: behind the work's rate
+limit it would wait for the work that it guards. Nothing is kept in memory that the API does not have.
+
+What runs the pods are kubelets, so pods are written in their words (`core.training.kubelet_pods`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import socket
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from remuda.core.leader_lease import Timing
+from remuda.core.training.kubelet_pods import LAUNCHER_FILE, KubeletForm
+from remuda.kube.client import kubeconfig
+from remuda.kube.client.guarded_cluster import FencedCluster
+from remuda.kube.client.http_cluster import HttpCluster
+from remuda.kube.cluster import Cluster
+from remuda.kube.runtime.leader import Contender, Place, Term, elapsed_s
+from remuda.launch.zipapp import container_argv
+from remuda.link.progress_board import ProgressBoard
+from remuda.runtime.attached_cluster import ATTACHED_SCHEDULERS, check_cluster
+from remuda.runtime.control_plane import ControlPlane
+from remuda.runtime.link_endpoint import LinkConfig, link_served
+
+LEASE = "remuda-manager"
+
+
+class ManagerConfig(msgspec.Struct, frozen=True):
+    """`kubeconfig` and `context`: None and "" = as kubectl would choose. `agent_root`: the agents' state on their machines."""
+
+    kubeconfig: str | None = None
+    context: str = ""
+    lease_namespace: str = "kube-system"
+    timing: Timing = Timing()
+    agent_root: str = "/var/lib/remuda"
+    link: LinkConfig | None = None  # None: agents speak through the API only
+
+
+def kubelet_form(agent_root: str) -> KubeletForm:
+    root = Path(agent_root)
+    launcher = container_argv([], LAUNCHER_FILE)
+    return KubeletForm(tuple(launcher), alloc_root=str(root / "alloc"), launcher_dir=str(root / "bin"))
+
+
+def own_identity() -> str:
+    return f"{socket.gethostname()}_{os.getpid()}_{uuid.uuid4().hex[:8]}"
+
+
+class Said(Protocol):
+    """Who wants to know how far it is."""
+
+    def waiting(self) -> None: ...
+
+    def leading(self, term: Term) -> None: ...
+
+
+async def manage(
+    config: ManagerConfig,
+    cluster: Cluster,
+    lease: Cluster,
+    *,
+    identity: str,
+    said: Said,
+    clock: Callable[[], float] = time.time,
+    elapsed: Callable[[], float] = elapsed_s,
+) -> None:
+    """Until cancelled. Refusal when the cluster lacks what we stand on."""
+    await check_cluster(cluster)
+    said.waiting()
+    chance = random.Random()
+
+    async def work(term: Term) -> None:
+        said.leading(term)
+        fenced, board = FencedCluster(cluster, term), ProgressBoard()
+        plane = ControlPlane(
+            fenced,
+            board,
+            clock,
+            chance=chance,
+            schedulers=ATTACHED_SCHEDULERS,
+            form=kubelet_form(config.agent_root),
+        )
+        async with contextlib.AsyncExitStack() as stack:
+            if config.link is not None:
+                served = link_served(
+                    config.link,
+                    cluster,
+                    board,
+                    hear=lambda node, device, signal: plane.failure.hear(node, device, signal, clock()),
+                    is_on=plane.view.has_beat,
+                    clock=clock,
+                    publish=fenced,
+                )
+                await stack.enter_async_context(served)
+            await plane.run()
+
+    place = Place(LEASE, config.lease_namespace, identity)
+    contender = Contender(lease, place, config.timing, clock=clock, elapsed=elapsed, jitter=chance.random)
+    await contender.lead(work)
+
+
+async def serve(config: ManagerConfig, said: Said) -> None:
+    """Until SIGTERM or SIGINT; the lease is given back then."""
+    access = kubeconfig.load(config.kubeconfig, context=config.context)
+    async with HttpCluster(access=access) as cluster, HttpCluster(access=access) as lease:
+        work = asyncio.create_task(manage(config, cluster, lease, identity=own_identity(), said=said))
+        is_told = False
+
+        def end() -> None:
+            nonlocal is_told
+            is_told = True
+            work.cancel()
+
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, end)
+        try:
+            await work
+        except asyncio.CancelledError:
+            if not is_told:
+                raise

@@ -1,0 +1,199 @@
+"""`LogSource` over the log files of the embedded nodes.
+
+A container has one file for all its runs; a launcher's marker lines cut it into attempts. `previous` therefore means the
+attempt before the newest. The files keep no times; `node.log_times` says to a second when what was written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
+from io import SEEK_END, BytesIO
+from pathlib import Path
+from typing import Any
+
+from remuda.api.codec import from_wire
+from remuda.api.errors import BadRequest
+from remuda.api.kubernetes.core_v1 import Pod
+from remuda.api.meta import JsonObject, to_time
+from remuda.embedded.apiserver.log_source import LogQuery
+from remuda.embedded.node.log_times import LogTimes, TimeIndex
+from remuda.link.rank_logs import LogIndex, Section, log_path
+
+_CHUNK = 64 * 1024
+_LONGEST_LINE = 1024 * 1024
+POLL_S = 0.2
+
+Piece = tuple[int, bytes]  # where in the file it begins
+FindPod = Callable[[str, str], JsonObject | None]  # namespace, name -> the pod as it is now
+
+
+class FileLogs:
+    """`times` notes when the logs grow; it should look at them now and then (`keep_times`)."""
+
+    def __init__(self, root: Path, find_pod: FindPod) -> None:
+        self.times = LogTimes()
+        self._root = root
+        self._find = find_pod
+
+    async def read(self, pod: JsonObject, query: LogQuery) -> AsyncIterator[bytes]:
+        typed = from_wire(Pod, pod)
+        path = log_path(self._root, typed, query.container)
+        if not path.exists() and not _has_started(pod, query.container):
+            raise BadRequest(
+                f'container "{query.container}" in pod "{typed.name}" is waiting to start: '
+                f"{_waiting(pod, query.container)}"
+            )
+        start, end = 0, None
+        if query.previous:
+            section = _previous(path, typed.name, query.container)
+            start, end = section.start, section.end
+        index = TimeIndex(path)
+        if query.since is not None or query.timestamps:
+            self.times.look(path)
+            index.refresh()
+        if query.since is not None:
+            start = max(start, await asyncio.to_thread(_line_start, path, index.offset_since(query.since)))
+        if query.tail is not None:
+            start = await asyncio.to_thread(_tail_start, path, start, end, query.tail)
+        yield b""  # everything that can be refused has been
+        left = query.limit_bytes
+        async with aclosing(self._pieces(pod, query, path, start, end)) as pieces:
+            async for position, piece in _lines(pieces) if query.timestamps else pieces:
+                if query.timestamps:
+                    piece = self._stamped(path, index, position, piece)
+                yield piece if left is None else piece[:left]
+                left = None if left is None else left - len(piece)
+                if left is not None and left <= 0:
+                    return
+
+    async def _pieces(
+        self, pod: JsonObject, query: LogQuery, path: Path, start: int, end: int | None
+    ) -> AsyncGenerator[Piece, None]:
+        position = start
+        while True:
+            is_over = not query.follow or query.previous or self._is_over(pod, query.container)
+            while piece := _piece(path, position, end):
+                yield position, piece
+                position += len(piece)
+            if is_over:
+                return
+            await asyncio.sleep(POLL_S)
+
+    def _stamped(self, path: Path, index: TimeIndex, position: int, lines: bytes) -> bytes:
+        """Whole lines, the first of which begins at `position`, each with its time before it."""
+        self.times.look(path)
+        index.refresh()
+        stamped: list[bytes] = []
+        for line in BytesIO(lines):  # by newlines alone: a progress bar writes others
+            position += len(line)
+            stamped.append(f"{rfc3339(index.time_of(position))} ".encode() + line)
+        return b"".join(stamped)
+
+    def _is_over(self, pod: JsonObject, container: str) -> bool:
+        """Asked before the last read, so that nothing written before the end is missed."""
+        meta = pod["metadata"]
+        now = self._find(meta.get("namespace") or "", meta["name"])
+        if now is None or now["metadata"].get("uid") != meta.get("uid"):
+            return True
+        return (now.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+
+
+def rfc3339(seconds: float) -> str:
+    """As a kubelet writes it: nine digits, which of a float's microseconds is all there is."""
+    return f"{to_time(seconds):%Y-%m-%dT%H:%M:%S.%f}000Z"
+
+
+async def _lines(pieces: AsyncIterator[Piece]) -> AsyncIterator[Piece]:
+    """The same in whole lines; only the last may lack its end, and one that is longer than anybody reads."""
+    begun, rest = 0, b""
+    async for position, piece in pieces:
+        if not rest:
+            begun = position
+        rest += piece
+        cut = rest.rfind(b"\n") + 1 or (len(rest) if len(rest) > _LONGEST_LINE else 0)
+        if cut:
+            yield begun, rest[:cut]
+            begun, rest = begun + cut, rest[cut:]
+    if rest:
+        yield begun, rest
+
+
+def _piece(path: Path, position: int, end: int | None) -> bytes:
+    count = _CHUNK if end is None else min(_CHUNK, end - position)
+    if count <= 0:
+        return b""
+    try:
+        with path.open("rb") as file:
+            file.seek(position)
+            return file.read(count)
+    except FileNotFoundError:
+        return b""
+
+
+def _line_start(path: Path, offset: int) -> int:
+    """Where the line begins that has byte `offset`; the offset itself when there is no such byte yet."""
+    try:
+        with path.open("rb") as file:
+            if offset >= file.seek(0, SEEK_END):
+                return offset
+            while offset > 0:
+                begin = max(0, offset - _CHUNK)
+                file.seek(begin)
+                found = file.read(offset - begin).rfind(b"\n")
+                if found >= 0:
+                    return begin + found + 1
+                offset = begin
+    except FileNotFoundError:
+        pass
+    return 0
+
+
+def _previous(path: Path, pod: str, container: str) -> Section:
+    found = _sections(path)
+    if len(found) < 2:
+        raise BadRequest(f'previous terminated container "{container}" in pod "{pod}" not found')
+    return found[-2]
+
+
+def _sections(path: Path) -> list[Section]:
+    index = LogIndex(path.parents[3], path.parents[2].name, path.parents[1].name)
+    return sorted((s for s in index.refresh() if s.path == path), key=lambda s: s.start)
+
+
+def _tail_start(path: Path, start: int, end: int | None, lines: int) -> int:
+    """Where the last `lines` lines begin."""
+    if lines == 0:
+        return end if end is not None else (path.stat().st_size if path.exists() else 0)
+    begins: deque[int] = deque(maxlen=lines)
+    position = start
+    try:
+        with path.open("rb") as file:
+            file.seek(start)
+            for line in file:
+                if end is not None and position >= end:
+                    break
+                begins.append(position)
+                position += len(line)
+    except FileNotFoundError:
+        return start
+    return begins[0] if begins else start
+
+
+def _status(pod: JsonObject, container: str) -> Any:
+    for each in (pod.get("status") or {}).get("containerStatuses") or ():
+        if each.get("name") == container:
+            return each
+    return {}
+
+
+def _has_started(pod: JsonObject, container: str) -> bool:
+    state = _status(pod, container).get("state") or {}
+    return "running" in state or "terminated" in state
+
+
+def _waiting(pod: JsonObject, container: str) -> str:
+    waiting = (_status(pod, container).get("state") or {}).get("waiting") or {}
+    return str(waiting.get("reason") or "ContainerCreating")

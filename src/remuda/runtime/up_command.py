@@ -1,0 +1,96 @@
+"""`remuda up`: an embedded cluster in the foreground, with its API on a socket in the state directory and on TCP."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+from remuda.api.errors import Refusal
+from remuda.runtime.api_endpoint import LOOPBACK, Endpoint
+from remuda.runtime.device_sharing import show_layouts, show_replicas
+from remuda.runtime.embedded_server import LocalState
+from remuda.runtime.state_dir import StateDir
+from remuda.runtime.up_config import ClusterConfig, check_config
+
+
+def agree(config: ClusterConfig, remembered: ClusterConfig | None) -> None:
+    """A state directory keeps the shape it was made with: pods are bound to its nodes and hold their devices."""
+    if remembered is None:
+        return
+    for field in ("nodes", "racks", "model", "runtime", "mig", "replicas"):
+        old, new = _said(remembered, field), _said(config, field)
+        if old != new:
+            raise Refusal(
+                "StateMadeDifferently",
+                f"This state directory was made with{old or f' no --{field}'}, not{new or ' without'}.",
+                f"Use{old or f' no --{field}'}, or another directory with --state.",
+                field,
+            )
+
+
+def _said(config: ClusterConfig, field: str) -> str:
+    """The option as it was given, with a blank before it."""
+    value = getattr(config, field)
+    match field:
+        case "mig":
+            words = show_layouts(value)
+        case "replicas":
+            words = show_replicas(value)
+        case _:
+            words = [str(value)]
+    return "".join(f" --{field} {word}" for word in words)
+
+
+def run_up(
+    config: ClusterConfig,
+    state: StateDir,
+    *,
+    on_ready: Callable[[], None],
+    port: int | None = None,
+    bind: str = LOOPBACK,
+    recover_to: int | None = None,
+) -> int:
+    """Runs until SIGINT or SIGTERM, then ends every container. A second instance on the directory is refused.
+
+    `port` None: the one of last time, if it is free; 0: any free one. `recover_to`: the revision to go back to when the
+    state is damaged.
+    """
+    check_config(config)
+    with state.locked():
+        agree(config, state.remembered())
+        state.remember(config)
+        return asyncio.run(_up(config, state, on_ready, Endpoint(state, port, bind, time.time()), recover_to))
+
+
+async def _up(
+    config: ClusterConfig,
+    state: StateDir,
+    on_ready: Callable[[], None],
+    endpoint: Endpoint,
+    recover_to: int | None,
+) -> int:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    local = LocalState(config, state, recover_to)
+    async with local.cluster, local.serving(endpoint) as face:
+        on_ready()
+        ends: list[asyncio.Task[Any]] = [
+            asyncio.create_task(stop.wait()),
+            asyncio.create_task(local.cluster.wait_failed()),
+            face,
+        ]
+        try:
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            for task in ends[1:]:
+                if task.done():
+                    task.result()
+        finally:
+            for task in ends:
+                task.cancel()
+            await asyncio.gather(*ends, return_exceptions=True)
+    return 0

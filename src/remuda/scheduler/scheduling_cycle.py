@@ -1,0 +1,214 @@
+"""One scheduling cycle: gather what waits, decide on one snapshot, bind.
+
+A cycle runs whenever pods, nodes or verdicts changed, at most one at a time. Bindings that the informer has not shown back
+are *assumed*: their devices count as taken until the pod is seen bound or the binding failed, so two cycles can never give
+one device away twice. A refused pod gets a PodScheduled=False condition with the reason and the fix, written only when it
+changes. Pods of an owner whose last ones were refused by their nodes wait before they are placed again, longer each time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+
+import structlog
+
+from remuda.api.codec import to_wire
+from remuda.api.conditions import with_condition
+from remuda.api.devices import NodeDevices
+from remuda.api.errors import ApiError, Conflict, NotFound, Refusal
+from remuda.api.kubernetes.core_v1 import Binding, Node, Pod
+from remuda.api.meta import ObjectMeta, to_time
+from remuda.api.names import (
+    ANNOTATION_DEVICES,
+    LABEL_GANG,
+)
+from remuda.core.foreign.rejections import PLACED, PLACED_WORDS, held_back_until, is_marked, owner_key
+from remuda.core.scheduling.gang_placement import PlacementPlan, plan_in_steps
+from remuda.core.scheduling.placement_request import Assignment, PodAsk
+from remuda.core.scheduling.waiting_gangs import created_at, gather_gangs
+from remuda.core.state.reservations import Reservation
+from remuda.core.state.snapshot import Snapshot, build_snapshot
+from remuda.kube.cluster import Cluster, Preconditions
+from remuda.kube.runtime.bulk_writes import write_all
+from remuda.kube.runtime.events import SILENCE, EventSink
+from remuda.kube.runtime.informer import Informer
+
+log = structlog.get_logger(__name__)
+
+SETTLE_S = 0.01  # pods of a gang are made one after another; a cycle a moment later sees them all
+RECHECK_S = 5.0  # leases run out without an event, so waiting pods are looked at again
+
+
+class Scheduler:
+    """`schedulers`: the schedulerName values it serves; '' and default-scheduler on the embedded cluster only."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        pods: Informer[Pod],
+        nodes: Informer[Node],
+        devices: Informer[NodeDevices],
+        dead_nodes: Callable[[float], frozenset[str]],
+        clock: Callable[[], float],
+        schedulers: frozenset[str] = frozenset({"remuda"}),
+        *,
+        penalties: Mapping[str, int] | None = None,
+        reserved: Callable[[], Iterable[Reservation]] = tuple,
+        events: EventSink = SILENCE,
+    ) -> None:
+        """`penalties`: what speaks against a node without closing it; `reserved`: places that only some may have. Both are
+        read anew on every cycle."""
+        self._cluster = cluster
+        self._penalties = penalties
+        self._reserved = reserved
+        self._pods, self._nodes, self._devices = pods, nodes, devices
+        self._dead_nodes = dead_nodes
+        self._clock = clock
+        self._schedulers = schedulers
+        self._events = events
+        self._assumed: dict[str, tuple[str, tuple[str, ...]]] = {}
+        self._changed = asyncio.Event()
+        pods.add_index("unbound", lambda pod: [] if pod.spec.node_name else ["*"])
+        pods.subscribe(self._on_pod)
+        nodes.subscribe(lambda old, new: self._changed.set())
+        devices.subscribe(self._on_devices)
+
+    def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
+        pod = new or old
+        if pod is not None and (new is None or new.spec.node_name or new.is_terminal):
+            self._assumed.pop(pod.uid, None)
+        # A pod already bound that only changed its status frees nothing and needs nothing.
+        if new is None or new.is_terminal or not new.spec.node_name:
+            self._changed.set()
+
+    def _on_devices(self, old: NodeDevices | None, new: NodeDevices | None) -> None:
+        if old is None or new is None or _of_placement(old) != _of_placement(new):
+            self._changed.set()
+
+    async def run(self) -> None:
+        while True:
+            timeout = RECHECK_S if any(self._waiting()) else None
+            try:
+                # Not `wait_for`: Python 3.11's loses a cancellation that comes in the moment the event is set.
+                async with asyncio.timeout(timeout):
+                    await self._changed.wait()
+            except TimeoutError:
+                pass
+            await asyncio.sleep(SETTLE_S)
+            self._changed.clear()
+            try:
+                await self.cycle()
+            except ApiError as error:
+                log.warning("cycle failed", error=str(error))
+                await asyncio.sleep(1.0)
+                self._changed.set()
+
+    async def cycle(self) -> PlacementPlan:
+        now = self._clock()
+        asks = gather_gangs(self._ready(now), self._siblings, self._domain, now)
+        assignments: list[Assignment] = []
+        refused: list[tuple[PodAsk, Refusal]] = []
+        if not asks:  # most cycles: devices fail and heal while nobody waits, and a snapshot costs the whole cluster
+            return PlacementPlan((), ())
+        # Piece by piece: a plan for thousands of pods takes seconds, and leases must be renewed meanwhile.
+        for part in plan_in_steps(self._snapshot(now), asks):
+            await write_all(self._bind, part.assignments)
+            await write_all(lambda why: self._refuse(*why, now), part.refused)
+            assignments += part.assignments
+            refused += part.refused
+            await asyncio.sleep(0)
+        return PlacementPlan(tuple(assignments), tuple(refused))
+
+    def _snapshot(self, now: float) -> Snapshot:
+        return build_snapshot(
+            self._nodes.items(),
+            self._devices.items(),
+            self._pods.items(),
+            self._dead_nodes(now),
+            self._assumed,
+            self._penalties,
+            self._reserved(),
+        )
+
+    def _waiting(self) -> Iterable[Pod]:
+        for pod in self._pods.by_index("unbound", "*"):
+            if (
+                not pod.is_deleting
+                and not pod.is_terminal
+                and pod.uid not in self._assumed
+                and pod.spec.scheduler_name in self._schedulers
+            ):
+                yield pod
+
+    def _ready(self, now: float) -> Iterable[Pod]:
+        """Those that wait, without the ones whose owner's last were refused by their nodes a moment ago."""
+        for pod in self._waiting():
+            rejected = self._pods.by_index("rejected", owner_key(pod))
+            if not rejected or held_back_until(rejected, now) <= now:
+                yield pod
+
+    def _siblings(self, pod: Pod) -> list[Pod]:
+        return self._pods.by_index("gang", f"{pod.namespace}/{pod.labels.get(LABEL_GANG, '')}")
+
+    def _domain(self, node: str, topology: str) -> str | None:
+        found = self._nodes.get(node)
+        return found.labels.get(topology) if found is not None else None
+
+    async def _bind(self, assignment: Assignment) -> None:
+        ask = assignment.pod
+        self._assumed[ask.uid] = (assignment.node, assignment.devices)
+        annotations = {ANNOTATION_DEVICES: ",".join(assignment.devices)}
+        pod = self._pods.get(ask.name, ask.namespace)
+        try:
+            if pod is not None and pod.uid == ask.uid and is_marked(pod):
+                await self._mark_placed(pod)
+            await self._cluster.bind(
+                ask.name, ask.namespace, Binding(assignment.node, ObjectMeta(uid=ask.uid, annotations=annotations))
+            )
+        except (Conflict, NotFound) as error:
+            self._assumed.pop(ask.uid, None)
+            self._changed.set()
+            log.info("binding refused", pod=ask.name, node=assignment.node, error=str(error))
+        except ApiError:
+            self._assumed.pop(ask.uid, None)
+            raise
+        else:
+            if pod is not None and pod.uid == ask.uid:
+                held = f" with {', '.join(assignment.devices)}" if assignment.devices else ""
+                text = f"Successfully assigned {ask.namespace}/{ask.name} to {assignment.node}{held}"
+                self._events.normal(pod, "Scheduled", text)
+
+    async def _mark_placed(self, pod: Pod) -> None:
+        """Before it is bound: afterwards its node may have refused it, and its owner's controller judged that, already."""
+        old = pod.status.conditions
+        new = with_condition(old, PLACED, True, "Placed", PLACED_WORDS, to_time(self._clock()))
+        if new is not old:
+            patch = {"status": {"conditions": [to_wire(c) for c in new]}}
+            when = Preconditions(uid=pod.uid)
+            await self._cluster.patch(Pod, pod.name, patch, pod.namespace, subresource="status", when=when)
+
+    async def _refuse(self, ask: PodAsk, refusal: Refusal, now: float) -> None:
+        pod = self._pods.get(ask.name, ask.namespace)
+        if pod is None or pod.uid != ask.uid or pod.spec.node_name:
+            return
+        if refusal.reason == "GangIncomplete" and now - created_at(pod) < RECHECK_S:
+            return  # the rest is being made; telling every pod of every other one would take longer than that
+        text = f"{refusal.message} {refusal.fix}".strip()
+        old = pod.status.conditions
+        new = with_condition(old, "PodScheduled", False, refusal.reason, text, to_time(now))
+        if new is old:
+            return
+        patch = {"status": {"conditions": [to_wire(c) for c in new]}}
+        try:
+            await self._cluster.patch(
+                Pod, ask.name, patch, ask.namespace, subresource="status", when=Preconditions(uid=ask.uid)
+            )
+        except (Conflict, NotFound):
+            return  # it went away meanwhile
+        self._events.warning(pod, "FailedScheduling", f"{refusal.reason}: {text}")
+
+
+def _of_placement(node: NodeDevices) -> tuple[object, ...]:
+    """The parts of a node's record that decide what fits there."""
+    return node.verdicts, node.observed.devices, node.observed.holdings, node.withheld

@@ -1,0 +1,82 @@
+"""Which backend serves a node."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from remuda.agent.hardware.choose_backend import NodeConfig, open_sources
+from remuda.agent.hardware.nvml import NvmlBackend
+from remuda.agent.hardware.sysfs import SysfsBackend
+from remuda.api.errors import Refusal
+from remuda.core.devices.kernel_log import Cursor
+from tests.unit.agent.hardware.rig import Clock, Ears, Library
+from tests.unit.agent.hardware.test_kernel_log_reader import an_xid
+
+
+def a_root(tmp_path: Path) -> Path:
+    root = tmp_path / "root"
+    (root / "dev").mkdir(parents=True)
+    (root / "sys/bus/pci/devices").mkdir(parents=True)
+    return root
+
+
+def without_library(tmp_path: Path) -> dict[str, str]:
+    (tmp_path / "amdsmi.py").write_text("raise ImportError('no ROCm')", encoding="ascii")
+    return {**os.environ, "LD_LIBRARY_PATH": str(tmp_path), "PYTHONPATH": str(tmp_path)}
+
+
+async def test_a_driver_that_is_there_serves_and_the_log_is_read_beside_it(
+    tmp_path: Path, library: Library, clock: Clock
+) -> None:
+    root = a_root(tmp_path)
+    (root / "dev/kmsg").write_text(an_xid(4, "0000:3f:00.0", 79), encoding="ascii")
+    config = NodeConfig("node-01", tmp_path / "state", root=root)
+    sources = await open_sources(config, clock, library.environment)
+    try:
+        assert isinstance(sources.backend, NvmlBackend)
+        assert len(sources.backend.inventory()) == 8
+        [kmsg] = sources.beside
+        assert kmsg.cursor == Cursor("", 4)  # type: ignore[union-attr]
+    finally:
+        await sources.close()
+    assert {p.name for p in (tmp_path / "state").iterdir()} == {"devices.json", "kmsg.json"}
+
+
+async def test_without_any_library_the_bus_is_read(tmp_path: Path, clock: Clock) -> None:
+    config = NodeConfig("node-01", tmp_path / "state", root=a_root(tmp_path))
+    sources = await open_sources(config, clock, without_library(tmp_path))
+    try:
+        assert isinstance(sources.backend, SysfsBackend)
+        assert ("", "kmsg-lost") in Ears(sources.backend).codes, "there is no kernel log to read"
+    finally:
+        await sources.close()
+
+
+async def test_what_was_asked_for_and_is_not_there_is_refused(tmp_path: Path, clock: Clock) -> None:
+    config = NodeConfig("node-01", tmp_path / "state", backend="nvml", root=a_root(tmp_path))
+    with pytest.raises(Refusal, match="NoSuchHardware"):
+        await open_sources(config, clock, without_library(tmp_path))
+    with pytest.raises(Refusal, match="UnknownBackend"):
+        await open_sources(NodeConfig("node-01", tmp_path, backend="tpu"), clock)
+
+
+async def test_a_library_that_is_not_installed_is_absent_not_broken(tmp_path: Path, clock: Clock) -> None:
+    (tmp_path / "pynvml.py").write_text("raise ImportError('no pynvml')", encoding="ascii")
+    config = NodeConfig("node-01", tmp_path / "state", backend="nvml", root=a_root(tmp_path))
+    with pytest.raises(Refusal, match="NoSuchHardware: node-01 has no nvml driver: no pynvml"):
+        await open_sources(config, clock, without_library(tmp_path))
+
+
+async def test_a_driver_that_hangs_is_not_absent(tmp_path: Path, library: Library, clock: Clock) -> None:
+    """Serving such a node from the bus alone would hide what matters most."""
+    library.says("hang -1 nvmlInitWithFlags")
+    config = NodeConfig("node-01", tmp_path / "state", root=a_root(tmp_path), kmsg=False, call_s=0.5)
+    sources = await open_sources(config, clock, library.environment)
+    try:
+        assert isinstance(sources.backend, NvmlBackend)
+        assert Ears(sources.backend).codes == [("", "driver-hang")]
+    finally:
+        await sources.close()

@@ -1,0 +1,320 @@
+"""Who has what: grants against podresources, bound pods and launchers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from remuda.agent.allocation.allocation_table import Grant
+from remuda.agent.plugin import kubelet_holdings as module
+from remuda.agent.plugin.kubelet_holdings import Findings, Holdings, PodResourcesClient, compare
+from remuda.agent.plugin.resource_plugin import ResourcePlugin
+from remuda.api.errors import Refusal
+from remuda.api.kubernetes.core_v1 import Pod
+from remuda.api.names import ANNOTATION_LAUNCH, RESOURCE_GPU
+from remuda.launch.protocol import Hello, encode
+from remuda.link.device_plugin_port import UNHEALTHY, ContainerDevices
+from tests.unit.agent.plugin.kubelet import PodResources
+from tests.unit.agent.plugin.scene import NOW, Scene, a_pod, short_directory
+
+DEADLINE_S = 15.0
+
+
+def a_row(pod: str, *devices: str, resource: str = RESOURCE_GPU) -> ContainerDevices:
+    return ContainerDevices("default", pod, "main", resource, devices)
+
+
+def a_grant(uid: str, *devices: str, at: float = NOW) -> Grant:
+    return Grant(devices, f"uid-{uid}" if uid else "", f"default/{uid}" if uid else "", RESOURCE_GPU, "main", at=at)
+
+
+def compared(
+    grants: Sequence[Grant],
+    rows: Sequence[ContainerDevices],
+    pods: Sequence[Pod] = (),
+    *,
+    known: Sequence[str] = (),
+    connected: Sequence[str] = (),
+    met: Sequence[str] = (),
+    now: float = NOW,
+    asked: Sequence[str] = (),
+) -> Findings:
+    return compare(
+        grants,
+        rows,
+        pods,
+        is_ours=lambda device: device.startswith("gpu-"),
+        is_known=lambda uid: uid in known,
+        is_connected=lambda uid: uid in connected,
+        has_met=lambda name: name in met,
+        now=now,
+        asked=frozenset(asked),
+    )
+
+
+# --- one look -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_grant_is_the_pod_s_whom_the_kubelet_names() -> None:
+    pod = a_pod("a", started=True)
+    found = compared([a_grant("", "gpu-0")], [a_row("a", "gpu-0")], [pod])
+    assert found == Findings(attach=((pod, a_row("a", "gpu-0")),))
+
+
+def test_not_before_the_pod_s_admission_is_over() -> None:
+    """Its app container may be given its init container's devices by a call that names nobody."""
+    pod = a_pod("a")
+    assert compared([a_grant("", "gpu-0")], [a_row("a", "gpu-0")], [pod]) == Findings()
+    assert compared([a_grant("", "gpu-0")], [a_row("a", "gpu-0")], [pod], met=["gpu-0"]).attach
+
+
+def test_a_known_one_is_left_alone_and_one_from_before_a_restart_is_attached_again() -> None:
+    grant, row, pod = a_grant("a", "gpu-0"), a_row("a", "gpu-0"), a_pod("a")
+    assert compared([grant], [row], [pod], known=["uid-a"]) == Findings()
+    assert compared([grant], [row], [pod]).attach == ((pod, row),)
+
+
+def test_a_pod_of_the_same_name_is_another_pod() -> None:
+    reborn = a_pod("a", uid="uid-2", started=True)
+    found = compared([a_grant("a", "gpu-0")], [a_row("a", "gpu-0")], [reborn], known=["uid-a"])
+    assert found == Findings()
+
+
+def test_a_kubelet_that_lists_nothing_yet_frees_nothing() -> None:
+    """As a real one does for a second after its restart; the API still has the pod."""
+    pod = a_pod("a", started=True)
+    assert compared([a_grant("a", "gpu-0")], [], [pod], known=["uid-a"]) == Findings()
+    assert compared([a_grant("a", "gpu-0")], [], [pod], known=["uid-a"], connected=["uid-a"]) == Findings()
+
+
+def test_a_pod_that_is_gone_is_released_unless_its_launcher_lives() -> None:
+    assert compared([a_grant("a", "gpu-0")], []).release == ("uid-a",)
+    found = compared([a_grant("a", "gpu-0")], [], connected=["uid-a"])
+    assert (found.release, found.draining) == ((), {"gpu-0": "default/a"})
+
+
+def test_row_6_a_kubelet_that_restarts_and_lists_nothing_frees_nothing() -> None:
+    grant, pod = a_grant("a", "gpu-0"), a_pod("a", started=True)
+    assert compared([grant], [], [pod], known=["uid-a"], connected=["uid-a"]) == Findings()
+    assert compared([grant], [], [pod], known=["uid-a"]) == Findings()
+    # It knows what it does when it hands the device out again, even if the API has not heard of the pod's end.
+    assert compared([grant], [], [pod], known=["uid-a"], asked=["gpu-0"]).release == ("uid-a",)
+    assert compared([grant], [], [pod], known=["uid-a"], connected=["uid-a"], asked=["gpu-0"]).draining
+
+
+def test_one_container_of_a_pod_that_ended_is_not_the_pod_s_end() -> None:
+    grants = [a_grant("a", "gpu-0"), a_grant("a", "gpu-1")]
+    assert compared(grants, [a_row("a", "gpu-0")], [a_pod("a")], known=["uid-a"]).release == ()
+
+
+def test_a_grant_whose_pod_never_came_is_dropped_after_a_while() -> None:
+    late = NOW + module.UNCLAIMED_S
+    assert compared([a_grant("", "gpu-0")], [], now=late - 1).drop == ()
+    assert compared([a_grant("", "gpu-0")], [], now=late).drop == ("gpu-0",)
+    # An init container's share of what its pod has is in nobody's list and in use all the same.
+    rows = [a_row("a", "gpu-0", "gpu-1")]
+    assert compared([a_grant("", "gpu-0")], rows, now=late).drop == ()
+
+
+def test_row_28_the_same_id_of_another_resource_is_another_thing() -> None:
+    row = a_row("a", "gpu-0", resource="vendor.com/gpu")
+    found = compared([a_grant("b", "gpu-0")], [row], [a_pod("a", started=True)], known=["uid-b"], connected=["uid-b"])
+    assert found.attach == ()
+    assert found.strangers == (row,)
+
+
+def test_what_is_none_of_ours_is_passed_over() -> None:
+    assert compared([], [a_row("a", "nic-0"), a_row("b")], [a_pod("a")]) == Findings()
+
+
+# --- with sockets -------------------------------------------------------------------------------------------------------
+
+
+class Rig:
+    def __init__(self, scene: Scene, service: PodResources) -> None:
+        self.scene = scene
+        self.service = service
+        self.plugin: ResourcePlugin = scene.plugin()
+        self.news = asyncio.Event()
+        self.holdings = Holdings(
+            scene.grants,
+            scene.inventory,
+            scene.desk,
+            resources=PodResourcesClient(str(service.socket), within_s=2.0),
+            pods=scene.pods,
+            clock=scene.clock,
+            changed=self.news.set,
+            spacing_s=0.01,
+        )
+        scene.grants.recheck = self.holdings.look
+        scene.desk.links.meet = self.holdings.meet
+        self.writers: list[asyncio.StreamWriter] = []
+
+    async def hello(self, directory: str, pod: str) -> asyncio.StreamReader:
+        """A launcher in a container that has the directory mounted."""
+        fd = os.open(self.scene.root / directory, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            reader, writer = await asyncio.open_unix_connection(f"/proc/self/fd/{fd}/agent.sock")
+        finally:
+            os.close(fd)
+        self.writers.append(writer)
+        writer.write(encode(Hello(pod, f"uid-{pod}", 42, "parked", 0)))
+        return reader
+
+    def hang_up(self) -> None:
+        for writer in self.writers:
+            writer.close()
+        self.writers.clear()
+
+    async def until(self, condition: Callable[[], Any]) -> None:
+        """Looks at every turn of the loop that brings something: what is waited for comes over sockets."""
+        async with asyncio.timeout(DEADLINE_S):
+            while not condition():
+                await self.turn()
+
+    async def turn(self) -> None:
+        await asyncio.sleep(0.005)
+
+    async def run(self, *devices: str, pod: str = "a") -> None:
+        """A pod from Allocate to its launcher's hello."""
+        await self.plugin.allocate(devices)
+        self.service.rows.append(a_row(pod, *devices))
+        self.scene.bound = [*self.scene.bound, a_pod(pod, len(devices), ",".join(devices))]
+        await self.hello("_".join(devices), pod)
+
+
+@pytest_asyncio.fixture
+async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
+    with short_directory() as directory:
+        scene = Scene(tmp_path, shared=True)
+        scene.desk.open(())
+        service = PodResources(directory / "kubelet.sock")
+        await service.start()
+        made = Rig(scene, service)
+        looking = asyncio.create_task(made.holdings.run())
+        yield made
+        made.hang_up()
+        looking.cancel()
+        await asyncio.gather(looking, return_exceptions=True)
+        scene.close()
+        await service.stop()
+
+
+async def test_a_launcher_s_hello_finds_out_whose_the_allocation_is(rig: Rig) -> None:
+    await rig.run("gpu-0", "gpu-1")
+    await rig.until(lambda: rig.scene.desk.is_connected("uid-a"))
+    known = rig.scene.desk.get("uid-a")
+    assert known is not None
+    assert (known.pod, known.gang, known.gpus, known.state) == ("a", "job", 2, "parked")
+    assert [h.pod for h in rig.scene.grants.holdings()] == ["default/a"]
+    assert (rig.scene.root / "gpu-0_gpu-1").stat().st_mode & 0o777 == 0o777
+    assert (rig.scene.root / "gpu-0_gpu-1" / "agent.sock").stat().st_mode & 0o777 == 0o666
+
+
+async def test_a_hello_with_another_pod_s_uid_is_sent_away(rig: Rig) -> None:
+    await rig.plugin.allocate(["gpu-0"])
+    rig.service.rows = [a_row("a", "gpu-0")]
+    rig.scene.bound = [a_pod("a"), a_pod("b")]
+    liar = await rig.hello("gpu-0", "b")
+    async with asyncio.timeout(DEADLINE_S):
+        try:
+            assert await liar.read() == b""
+        except ConnectionResetError:
+            pass
+    assert "uid-b" not in rig.scene.desk
+
+
+async def test_row_19_gone_for_the_kubelet_but_alive_is_draining_then_free(rig: Rig) -> None:
+    await rig.run("gpu-0")
+    await rig.until(lambda: rig.scene.desk.is_connected("uid-a"))
+    rig.service.rows.clear()
+    rig.scene.bound = []
+    with pytest.raises(Refusal, match=r"DeviceHeld: gpu-0 of node-01 is held by default/a"):
+        await rig.plugin.allocate(["gpu-0"])
+    assert [d.id for d in rig.plugin.devices() if d.health == UNHEALTHY] == ["gpu-0"]
+    rig.hang_up()
+    await rig.until(lambda: not rig.scene.desk.is_connected("uid-a"))
+    await rig.plugin.allocate(["gpu-0"])  # asks again by itself, and it is free
+    assert [d.id for d in rig.plugin.devices() if d.health == UNHEALTHY] == []
+    assert "uid-a" not in rig.scene.desk
+
+
+async def test_an_agent_that_starts_again_frees_nothing(rig: Rig, tmp_path: Path) -> None:
+    await rig.run("gpu-0")
+    await rig.until(lambda: rig.scene.desk.is_connected("uid-a"))
+    rig.scene.close()
+    again = Scene(tmp_path, shared=True)
+    again.desk.open(())
+    await again.grants.restore()
+    assert again.grants.table.holders() == {"gpu-0": "uid-a"}
+    next_rig = Rig(again, rig.service)
+    again.bound = rig.scene.bound
+    with pytest.raises(Refusal, match="DeviceHeld"):
+        await next_rig.plugin.allocate(["gpu-0"])
+    await next_rig.hello("gpu-0", "a")  # the launcher finds its socket in the same place
+    await next_rig.holdings.look()
+    await rig.until(lambda: again.desk.is_connected("uid-a"))
+    next_rig.hang_up()
+    again.close()
+
+
+@pytest.mark.parametrize("trouble", ["hangs", "garbage", "gone"])
+async def test_a_kubelet_that_cannot_tell_changes_nothing(rig: Rig, trouble: str) -> None:
+    await rig.run("gpu-0")
+    await rig.until(lambda: rig.scene.desk.is_connected("uid-a"))
+    rig.hang_up()
+    rig.service.rows.clear()
+    client = PodResourcesClient(str(rig.service.socket), within_s=0.05)
+    if trouble == "hangs":
+        rig.service.hangs = True
+    elif trouble == "garbage":
+        rig.service.garbage = b"\xff\xff\xff"
+    else:
+        client = PodResourcesClient(str(rig.service.socket) + "-not", within_s=0.5)
+    rig.holdings._resources = client
+    await rig.holdings.look()
+    assert rig.holdings.fault
+    assert rig.scene.grants.table.holders() == {"gpu-0": "uid-a"}
+
+
+async def test_it_asks_far_less_often_than_the_kubelet_allows(rig: Rig) -> None:
+    await rig.run("gpu-0")
+    await rig.until(lambda: rig.scene.desk.is_connected("uid-a"))
+    assert rig.service.asked <= 5
+
+
+async def test_a_vendor_s_plugin_is_heard_by_uuid(rig: Rig) -> None:
+    uuid = rig.scene.inventory.rows["gpu-3"].uuid
+    rig.service.rows = [a_row("v", uuid, resource="nvidia.com/gpu")]
+    await rig.holdings.look()
+    assert rig.news.is_set()
+    assert [(h.pod, h.devices) for h in rig.holdings.foreign()] == [("default/v", ["gpu-3"])]
+
+
+async def test_a_pod_without_devices_has_a_directory_of_its_own_which_the_kubelet_may_have_made(rig: Rig) -> None:
+    pod = a_pod("cpu", 0)
+    pod.metadata.annotations[ANNOTATION_LAUNCH] = "container"
+    directory = rig.scene.root / "pod-uid-cpu"
+    directory.mkdir(parents=True, mode=0o750)
+    (directory / "progress.json").write_text("{}")  # in use: its launcher was there first
+    rig.scene.bound = [pod]
+    rig.holdings.nudge()
+    await rig.until(lambda: "uid-cpu" in rig.scene.desk)
+    await rig.hello("pod-uid-cpu", "cpu")
+    await rig.until(lambda: rig.scene.desk.is_connected("uid-cpu"))
+    assert (directory / "progress.json").exists()
+    assert directory.stat().st_mode & 0o777 == 0o777
+    rig.scene.bound = []
+    await rig.holdings.look()
+    assert "uid-cpu" in rig.scene.desk  # its launcher lives
+    rig.hang_up()
+    await rig.until(lambda: not rig.scene.desk.is_connected("uid-cpu"))
+    await rig.holdings.look()
+    assert "uid-cpu" not in rig.scene.desk
+    assert not directory.exists()

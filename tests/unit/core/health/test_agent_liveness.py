@@ -1,0 +1,48 @@
+"""An agent's lease: silent when it has run out, and nothing else."""
+
+import msgspec
+import pytest
+
+from remuda.api.devices import DeviceState
+from remuda.api.kubernetes.core_v1 import Lease, LeaseSpec
+from remuda.api.meta import ObjectMeta, to_time
+from remuda.core.health.agent_liveness import agent_lease, ends_at, node_of, silent_since
+from remuda.core.health.ledger import judge_node
+from tests.builders.gangs import a_node
+
+
+def a_lease(renewed: float | None = 100.0) -> Lease:
+    when = to_time(renewed) if renewed is not None else None
+    spec = LeaseSpec(holder_identity="node-01", lease_duration_seconds=30, renew_time=when)
+    return Lease(metadata=ObjectMeta(name="node-01.remuda-agent", namespace="kube-node-lease"), spec=spec)
+
+
+@pytest.mark.parametrize(
+    ("lease", "now", "silent", "look"),
+    [
+        pytest.param(None, 1e9, None, None, id="never had one"),
+        pytest.param(a_lease(None), 1e9, None, None, id="never renewed"),
+        pytest.param(a_lease(), 110.0, None, 130.0, id="fresh"),
+        pytest.param(a_lease(), 130.0, None, 130.0, id="at its very end"),
+        pytest.param(a_lease(), 130.1, 100.0, None, id="run out"),
+    ],
+)
+def test_silence(lease: Lease | None, now: float, silent: float | None, look: float | None) -> None:
+    assert (silent_since(lease, now), ends_at(lease, now)) == (silent, look)
+
+
+def test_names() -> None:
+    assert agent_lease("node-01") == "node-01.remuda-agent"
+    assert node_of("node-01.remuda-agent") == "node-01"
+    assert node_of("node-01") == ""
+
+
+def test_a_silent_agent_makes_devices_unknown_and_forgives_none() -> None:
+    node = a_node().signal("gpu-0", "xid-79").devices()
+    found = {v.device: v for v in judge_node(node, [], 200.0, silent_since=100.0)}
+    assert found["gpu-0"].state is DeviceState.UNHEALTHY
+    assert (found["gpu-1"].state, found["gpu-1"].reason) == (DeviceState.UNKNOWN, "AgentSilent")
+    assert found["gpu-1"].since == to_time(100.0)
+    again = msgspec.structs.replace(node, verdicts=list(found.values()))
+    assert judge_node(again, [], 300.0, silent_since=100.0) == again.verdicts
+    assert judge_node(again, [], 300.0)[1].state is DeviceState.HEALTHY

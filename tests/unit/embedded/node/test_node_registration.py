@@ -1,0 +1,122 @@
+"""A node that comes up: what it says of itself, and what it does while the API is out of reach."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from typing import Any
+
+from remuda.api.kubernetes.core_v1 import NODE_LEASE_NAMESPACE, Lease, Namespace, Node
+from remuda.api.meta import ObjectMeta
+from remuda.embedded.apiserver.local_cluster import LocalCluster
+from remuda.embedded.apiserver.store import MemoryJournal, Store
+from remuda.embedded.node.images import ImageStore
+from remuda.embedded.node.machine_info import KUBELET_VERSION, machine_info, node_addresses
+from remuda.embedded.node.node_registration import NodeConfig, Registration
+from remuda.sim.virtual_time_loop import VirtualLoop, run_virtual
+from tests.builders.nodes import Outage
+
+
+def test_the_machine_says_what_it_is() -> None:
+    info = machine_info("process")
+    assert info.kubelet_version == KUBELET_VERSION
+    assert info.kubelet_version.startswith("v")
+    assert info.kubelet_version.endswith("+remuda")
+    assert info.container_runtime_version.startswith("remuda-process://")
+    assert info.operating_system == "linux"
+    assert info.architecture in ("amd64", "arm64", "arm", "386")
+    assert info.kernel_version
+    assert info.os_image
+    assert info.boot_id
+
+
+def test_a_node_registers_however_long_the_api_is_away() -> None:
+    loop = VirtualLoop()
+
+    async def main() -> None:
+        api = LocalCluster(Store(MemoryJournal()), clock=loop.clock, new_uid=lambda: "uid")
+        await api.create(Namespace, Namespace(metadata=ObjectMeta(name=NODE_LEASE_NAMESPACE)))
+        reach = Outage(api)
+        reach.is_down = True
+        config = NodeConfig(
+            "node-01", devices=("gpu-0",), info=machine_info("process"), addresses=tuple(node_addresses("node-01"))
+        )
+        registration = Registration(config, reach, ImageStore(), loop.clock, lambda: None)
+        registering = asyncio.create_task(registration.register())
+        await asyncio.sleep(120)
+        assert not registering.done()
+        reach.is_down = False
+        began = loop.time()
+        await registering
+        assert loop.time() - began <= 7.0, "the back-off has an upper bound"
+        node = await api.get(Node, "node-01")
+        assert node.status.node_info == config.info
+        assert [(a.type, a.address) for a in node.status.addresses] == [
+            ("InternalIP", "127.0.0.1"),
+            ("Hostname", "node-01"),
+        ]
+        await api.get(Lease, "node-01", NODE_LEASE_NAMESPACE)
+
+    run_virtual(main(), loop)
+
+
+def test_what_a_node_does_not_know_of_itself_it_leaves_alone() -> None:
+    loop = VirtualLoop()
+
+    async def main() -> None:
+        api = LocalCluster(Store(MemoryJournal()), clock=loop.clock, new_uid=lambda: "uid")
+        await api.create(Namespace, Namespace(metadata=ObjectMeta(name=NODE_LEASE_NAMESPACE)))
+        known = {"nodeInfo": {"kubeletVersion": "v1"}, "addresses": [{"type": "Hostname", "address": "x"}]}
+        await api.create(Node, {"metadata": {"name": "node-01"}, "status": known})
+        await Registration(NodeConfig("node-01"), api, ImageStore(), loop.clock, lambda: None).register()
+        node = await api.get(Node, "node-01")
+        assert node.status.node_info is not None
+        assert node.status.node_info.kubelet_version == "v1"
+        assert [a.address for a in node.status.addresses] == ["x"]
+
+    run_virtual(main(), loop)
+
+
+def test_nodes_that_come_up_together_renew_apart_and_every_period() -> None:
+    loop = VirtualLoop()
+    count, lease_s = 64, 8.0
+
+    async def main() -> None:
+        api = LocalCluster(Store(MemoryJournal()), clock=loop.clock, new_uid=lambda: "uid")
+        await api.create(Namespace, Namespace(metadata=ObjectMeta(name=NODE_LEASE_NAMESPACE)))
+        renewed: dict[str, list[float]] = {}
+
+        class Noting(Outage):
+            async def patch(self, kind: type[Any], name: str, *args: Any, **options: Any) -> Any:
+                if kind is Lease:
+                    renewed.setdefault(name, []).append(loop.time())
+                return await api.patch(kind, name, *args, **options)
+
+        nodes = [
+            Registration(
+                NodeConfig(f"node-{n:02d}", lease_s=lease_s), Noting(api), ImageStore(), loop.clock, lambda: None
+            )
+            for n in range(count)
+        ]
+        for node in nodes:
+            await node.register()
+        renewed.clear()
+        began = loop.time()
+        keeping = [asyncio.create_task(node.keep()) for node in nodes]
+        await asyncio.sleep(lease_s)
+        for node in nodes:  # a common hurry must not bring them together again
+            node.refresh()
+        await asyncio.sleep(2 * lease_s)
+        for task in keeping:
+            task.cancel()
+        await asyncio.gather(*keeping, return_exceptions=True)
+        assert len(renewed) == count
+        for times in renewed.values():
+            gaps = [b - a for a, b in itertools.pairwise([began, *times])]
+            assert max(gaps) <= lease_s / 4 + 0.01
+        last = sorted(times[-1] for times in renewed.values())
+        # 64 within 2 s by chance: the fullest quarter of a second would hold all of them, were they in step.
+        busiest = max(sum(at <= other < at + 0.25 for other in last) for at in last)
+        assert busiest < count / 2
+
+    run_virtual(main(), loop)
