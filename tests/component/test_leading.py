@@ -16,7 +16,7 @@ from remuda.core.leader_lease import Timing
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.store import MemoryJournal, Store
 from remuda.kube.runtime.leader import Term
-from remuda.runtime.manager import LEASE, ManagerConfig, manage
+from remuda.runtime.manager_process import LEASE, ManagerConfig, manage
 from remuda.sim.virtual_time_loop import VirtualLoop, run_virtual
 from tests.builders.gangs import JobBuilder, a_job
 

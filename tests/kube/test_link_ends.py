@@ -20,7 +20,7 @@ from remuda.kube.client import kubeconfig
 from remuda.kube.client.http_cluster import HttpCluster
 from remuda.kube.runtime.leader import Term
 from remuda.runtime.link_endpoint import LINK, LinkConfig
-from remuda.runtime.manager import ManagerConfig, manage
+from remuda.runtime.manager_process import ManagerConfig, manage
 from remuda.runtime.node_agent import NodeAgentConfig, node_agent
 from tests.e2e.rig import until
 from tests.kube.control_plane import ROOT, ControlPlane

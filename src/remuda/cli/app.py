@@ -33,7 +33,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "explain": ("remuda.cli.explain:explain", "Why a pod does not run: the six steps to it, and the stuck one."),
     },
     "Real clusters": {
-        "manager": ("remuda.cli.manager:manager", "Scheduler and controllers for a Kubernetes cluster."),
+        "manager": ("remuda.cli.manager_command:manager", "Scheduler and controllers for a Kubernetes cluster."),
         "agent": ("remuda.cli.agent:agent", "Devices of one node: served to its kubelet, and watched."),
     },
     "Training": {

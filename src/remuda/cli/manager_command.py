@@ -67,7 +67,7 @@ def manager(
 
     from remuda.core.leader_lease import Timing
     from remuda.runtime import link_endpoint
-    from remuda.runtime.manager import ManagerConfig, serve
+    from remuda.runtime.manager_process import ManagerConfig, serve
 
     timing = Timing(lease, lease * 2 / 3, lease * 2 / 15)
     link = None
