@@ -30,8 +30,9 @@ from remuda.api.meta import Condition, ObjectMeta, to_time
 from remuda.api.remedies import Action, Ladder, Limits, RemedyPolicy, RemedyPolicySpec, Rung, Soak
 from remuda.controllers.remedies import _devices_patch as devices_patch
 from remuda.core.remedies.drain import Domain, domain_of, node_patch
+from remuda.core.remedies.hook_objects import HookResult
 from remuda.core.remedies.ladder.climb import climb
-from remuda.core.remedies.ladder.types import Case, Made, Step
+from remuda.core.remedies.ladder.types import Case, Step
 from remuda.core.remedies.limits import Gate, Held
 from remuda.core.remedies.occupancy import Footprint
 from remuda.core.remedies.rungs import device_records
@@ -112,7 +113,7 @@ class Bench:
         self.keep = set(keep)  # pods whose eviction is refused by a budget
         self.gate: Gate | None = None
         self.at_work: frozenset[str] = frozenset()
-        self.made: Made | None = None
+        self.made: HookResult | None = None
         self.is_silent = False
         self.cause: Incident | None = None
         self.begun: list[str] = []  # orders the agent carried out, in order: node/id

@@ -13,8 +13,7 @@ from remuda.api.meta import Condition, ObjectMeta
 from remuda.api.remedies import Drain, Hook
 from remuda.api.rollouts import NodeRollout, NodeRolloutSpec, NodeRolloutStatus, RolloutPhase, StepPhase
 from remuda.core.remedies.drain import Domain
-from remuda.core.remedies.rollout import plan_rollout
-from remuda.core.remedies.rollout_units import RolloutSeen
+from remuda.core.remedies.rollout import ObservedRollout, plan_rollout
 
 READY = NodeStatus(conditions=[Condition(type="Ready", status="True")])
 BUSY = (StepPhase.DRAINING, StepPhase.ACTING, StepPhase.VERIFYING)
@@ -45,8 +44,8 @@ def test_a_rollout_keeps_its_promises(count: int, canary: int, most: int, size: 
     unit_of = {name: unit for unit in units for name in unit}
     queue, now = list(fates), 1000.0
     for _ in range(400):
-        plan = plan_rollout(RolloutSeen(rollout, nodes, ledgers, {}, {}, domains), now)
-        assert plan == plan_rollout(RolloutSeen(rollout, nodes, ledgers, {}, {}, domains), now)
+        plan = plan_rollout(ObservedRollout(rollout, nodes, ledgers, {}, {}, domains), now)
+        assert plan == plan_rollout(ObservedRollout(rollout, nodes, ledgers, {}, {}, domains), now)
         before, after = rollout.status.steps, plan.status.steps
         busy = [step for step in after if step.phase in BUSY]
         assert len(busy) <= most or len({unit_of[step.node] for step in busy}) == 1
@@ -93,7 +92,7 @@ def a_look(domain: Domain, *names: str, whole_domain: bool = True) -> NodeRollou
     ledgers = {name: a_ledger(name) for name in nodes}
     domains = dict.fromkeys(domain.nodes, domain)
     rollout = NodeRollout(metadata=ObjectMeta(name="r"), spec=spec)
-    return plan_rollout(RolloutSeen(rollout, nodes, ledgers, {}, {}, domains), 1000.0).status
+    return plan_rollout(ObservedRollout(rollout, nodes, ledgers, {}, {}, domains), 1000.0).status
 
 
 def test_a_domain_that_is_not_whole_is_not_begun_and_the_status_says_what_to_do() -> None:
@@ -123,7 +122,7 @@ def test_a_node_that_is_gone_before_its_domain_was_touched_leaves_the_others_unt
         status=a_look(rack, "n1", "n2"),
     )
     nodes = {"n1": Node(metadata=ObjectMeta(name="n1"), status=READY)}
-    seen = RolloutSeen(rollout, nodes, {"n1": a_ledger("n1")}, {}, {}, {"n1": Domain("nvlink/rack-1", ("n1",))})
+    seen = ObservedRollout(rollout, nodes, {"n1": a_ledger("n1")}, {}, {}, {"n1": Domain("nvlink/rack-1", ("n1",))})
     plan = plan_rollout(seen, 1030.0)
     assert [(step.node, step.reason) for step in plan.status.steps] == [("n1", "DomainFailed"), ("n2", "NodeGone")]
     assert not any(plan.orders.values())

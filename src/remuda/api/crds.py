@@ -75,6 +75,7 @@ COLUMNS: dict[type[KObject], tuple[tuple[str, str, str, int], ...]] = {
         ("Total", "integer", ".status.total", 0),
         ("Failed", "integer", ".status.failed", 0),
         ("Stopped-Because", "string", ".status.stoppedBecause", 1),
+        ("Waiting-For", "string", ".status.waitingFor", 1),
         _AGE,
     ),
 }

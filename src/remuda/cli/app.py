@@ -58,8 +58,6 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "probe": ("remuda.cli.device_operations:probe", "Have a node's agent test one device."),
         "quarantine": ("remuda.cli.device_operations:quarantine", "Keep a device out of use."),
         "release": ("remuda.cli.device_operations:release", "Lift a quarantine, on your word or after a probe."),
-        "rollouts": ("remuda.cli.rollouts:rollouts", "Driver roll-outs: canary, progress, why one stopped."),
-        "rollout": ("remuda.cli.rollouts:rollout", "One roll-out, node by node."),
         "drill": ("remuda.cli.drill:drill", "Break something on purpose and watch the recovery."),
         "demo": ("remuda.cli.up:demo", "A cluster, a job and four failures it survives, in a minute."),
     },

@@ -26,7 +26,7 @@ from remuda.core.remedies.drain import Domain, holder_of, node_patch, owners_of
 from remuda.core.remedies.ladder.climb import climb, may_take_over
 from remuda.core.remedies.ladder.types import Case, Step
 from remuda.core.remedies.policies import SHARED_REASONS
-from remuda.core.remedies.rollout_units import owner_named
+from remuda.core.remedies.rollout import rollout_owner
 from remuda.core.remedies.rungs import began_at, device_records, is_held_back, is_under_remedy
 from remuda.kube.cluster import Cluster, Preconditions
 from remuda.kube.runtime.events import SILENCE, EventSink
@@ -202,7 +202,7 @@ class RemedyController:
         other = self._table.newest(owner)
         if other is not None:
             return other.is_open
-        return any(owner_named(rollout.name) == owner for rollout in self._view.rollouts.items())
+        return any(rollout_owner(rollout.name) == owner for rollout in self._view.rollouts.items())
 
     async def apply(self, planned: Plan | None) -> float | None:
         if planned is None:

@@ -12,7 +12,7 @@ from remuda.api.conditions import is_true
 from remuda.api.errors import AlreadyExists, ApiError, NotFound
 from remuda.api.kubernetes.core_v1 import Node
 from remuda.api.meta import Condition, JsonObject, KObject, Resource
-from remuda.core.remedies.ladder.types import Made, ObjectCall
+from remuda.core.remedies.hook_objects import HookCall, HookResult
 from remuda.kube.cluster import Cluster
 
 
@@ -38,25 +38,25 @@ class HookStatus(KObject, frozen=True, rename="camel", omit_defaults=True, kw_on
 class ObjectHooks:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._made: dict[str, Made] = {}  # by incident
+        self._made: dict[str, HookResult] = {}  # by incident
 
-    def made(self, incident: str) -> Made | None:
+    def made(self, incident: str) -> HookResult | None:
         return self._made.get(incident)
 
     def forget(self, incident: str) -> None:
         self._made.pop(incident, None)
 
-    async def call(self, incident: str, call: ObjectCall) -> bool:
+    async def call(self, incident: str, call: HookCall) -> bool:
         """The objects are there, and what they say is kept. True once they have ended."""
-        found = [await self._one(body, call) for body in call.bodies]
+        found = [await self._ensure_object(body, call) for body in call.bodies]
         outcomes = {outcome for outcome, _ in found}
         outcome = "Failed" if "Failed" in outcomes else "" if "" in outcomes else "Succeeded"
         words = " ".join(dict.fromkeys(message for _, message in found if message))
         names = tuple(f"{body['kind']}/{body['metadata']['name']}" for body in call.bodies)
-        self._made[incident] = Made(call.key, outcome, words or f"{', '.join(names)}: {outcome}", names)
+        self._made[incident] = HookResult(call.key, outcome, words or f"{', '.join(names)}: {outcome}", names)
         return bool(outcome)
 
-    async def _one(self, body: JsonObject, call: ObjectCall) -> tuple[str, str]:
+    async def _ensure_object(self, body: JsonObject, call: HookCall) -> tuple[str, str]:
         kind = dynamic_kind(body)
         meta = body["metadata"]
         name, namespace = str(meta["name"]), str(meta.get("namespace") or "")

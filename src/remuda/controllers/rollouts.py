@@ -21,8 +21,14 @@ from remuda.controllers.cluster_view import ClusterView
 from remuda.controllers.pod_removal import drain
 from remuda.controllers.remedy_hooks import ObjectHooks
 from remuda.core.remedies.drain import Domain, domain_of
-from remuda.core.remedies.rollout import RolloutPlan, given_back, is_of, plan_rollout, selects
-from remuda.core.remedies.rollout_units import RolloutSeen
+from remuda.core.remedies.rollout import (
+    ObservedRollout,
+    RolloutPlan,
+    is_order_of,
+    plan_rollout,
+    release_node,
+    selects_node,
+)
 from remuda.kube.cluster import Cluster, Preconditions
 from remuda.kube.runtime.events import SILENCE, EventSink
 from remuda.kube.runtime.work_queue import WorkQueue
@@ -30,7 +36,7 @@ from remuda.kube.runtime.work_queue import WorkQueue
 log = structlog.get_logger(__name__)
 
 
-class Gone(msgspec.Struct, frozen=True):
+class DeletedRollout(msgspec.Struct, frozen=True):
     """A roll-out that was deleted, and who may still carry its name."""
 
     rollout: str
@@ -71,17 +77,17 @@ class RolloutController:
             if pod is not None and pod.spec.node_name:
                 self._on_node(pod.spec.node_name)
 
-    async def observe(self, key: str) -> RolloutSeen | Gone:
+    async def observe(self, key: str) -> ObservedRollout | DeletedRollout:
         rollout = self._view.rollouts.get(key)
         if rollout is None or rollout.is_deleting:
-            return Gone(key, tuple(self._view.nodes.items()))
+            return DeletedRollout(key, tuple(self._view.nodes.items()))
         under = {step.node for step in rollout.status.steps}
-        nodes = {n.name: n for n in self._view.nodes.items() if selects(rollout, n) or n.name in under}
+        nodes = {n.name: n for n in self._view.nodes.items() if selects_node(rollout, n) or n.name in under}
         ledgers = {name: found for name in nodes if (found := self._view.devices.get(name)) is not None}
         nodes = {name: node for name, node in nodes.items() if name in ledgers or name in under}
         pods = {name: self._view.pods.by_index("node", name) for name in nodes}
         made = {name: it for name in under if (it := self._hooks.made(f"{key}/{name}")) is not None}
-        return RolloutSeen(rollout, nodes, ledgers, pods, made, self._domains(nodes))
+        return ObservedRollout(rollout, nodes, ledgers, pods, made, self._domains(nodes))
 
     def _domains(self, nodes: Mapping[str, Node]) -> dict[str, Domain]:
         """Of the nodes that are recycled with others."""
@@ -95,9 +101,9 @@ class RolloutController:
         }
         return {name: domain for name, domain in found.items() if domain.name}
 
-    def plan(self, observed: RolloutSeen | Gone, now: float) -> RolloutPlan | dict[str, JsonObject]:
-        if isinstance(observed, Gone):
-            patches = {node.name: given_back(observed.rollout, node) for node in observed.nodes}
+    def plan(self, observed: ObservedRollout | DeletedRollout, now: float) -> RolloutPlan | dict[str, JsonObject]:
+        if isinstance(observed, DeletedRollout):
+            patches = {node.name: release_node(observed.rollout, node) for node in observed.nodes}
             return {name: patch for name, patch in patches.items() if patch}
         return plan_rollout(observed, now)
 
@@ -142,7 +148,7 @@ class RolloutController:
         if found is None:
             return
         wanted = plan.orders[node]
-        there = {id for id in found.orders if is_of(id, plan.rollout)}
+        there = {id for id in found.orders if is_order_of(id, plan.rollout)}
         patch: JsonObject = dict.fromkeys(there - wanted.keys())
         patch |= {id: to_wire(order) for id, order in wanted.items() if id not in there}
         if patch:

@@ -1,4 +1,4 @@
-"""`remuda probe`, `quarantine`, `release`, `rollouts`: what they write, and what they say."""
+"""`remuda probe`, `quarantine`, `release`: what they write, and what they say."""
 
 from __future__ import annotations
 
@@ -11,9 +11,6 @@ import pytest
 
 from remuda.api.codec import to_wire
 from remuda.api.devices import NodeDevices, OrderAnswer, QuarantineOrder
-from remuda.api.meta import ObjectMeta
-from remuda.api.remedies import Hook
-from remuda.api.rollouts import NodeRollout, NodeRolloutSpec, NodeRolloutStatus, NodeStep, RolloutPhase, StepPhase
 from remuda.kube.cluster import Cluster
 from remuda.runtime.state_dir import StateDir
 from tests.builders.remedies import incident
@@ -127,23 +124,3 @@ def test_devices_says_what_is_done_about_one(tmp_path: Path) -> None:
     assert "REMEDY" in found
     assert "quarantined by" in found
     assert "REMEDY" not in Cli(tmp_path / "other", machines()).run("devices", "-o", "wide").out
-
-
-def test_rollouts_say_how_far_they_are_and_why_they_stopped(tmp_path: Path) -> None:
-    step = NodeStep("node-01", StepPhase.FAILED, True, 8, "ProbeFailed", "gpu-5: it does not work.")
-    because = "The canary node-01 failed (ProbeFailed): gpu-5: it does not work."
-    rollout = NodeRollout(
-        metadata=ObjectMeta(name="driver"),
-        spec=NodeRolloutSpec(hook=Hook(command=["/opt/install"])),
-        status=NodeRolloutStatus(RolloutPhase.STOPPED, 6, 0, 1, because, [step]),
-    )
-    cli = Cli(tmp_path, [*machines(), rollout])
-    listed = cli.run("rollouts").out
-    assert "driver" in listed
-    assert "0/6" in listed
-    shown = cli.run("rollout", "driver").out
-    assert because in shown
-    assert "stays cordoned" in shown
-    missing = cli.run("rollout", "drivr")
-    assert "Did you mean `driver`?" in missing.err
-    assert '"stoppedBecause"' in cli.run("rollout", "driver", "-o", "json").out

@@ -2,51 +2,65 @@
 
 Each node goes Draining -> Acting -> Verifying -> Done or Failed, and what must stand in each phase (the node's cordon, the order
 to its agent, the object of its hook) follows from the status alone. So a manager that dies between any two writes is replaced by
-one that makes the same plan. A node that somebody else has is not begun.
+one that makes the same plan.
 
-The nodes of one domain go together (`rollout_units`): none of them leaves a phase before the others do, so that nothing runs on
-a domain of which a node is down.
+A node of a multi-node domain is never recycled alone: its *unit* is the whole domain; every other node is a unit by itself. The
+nodes of a unit are begun together and leave each phase together. A domain that is selected only in part, or not known whole, is
+not begun, and `waitingFor` says why. Units that are cheapest to empty come first. One that is larger than `maxUnavailable` goes
+when nothing else does. A node that another incident or actor has is not begun.
 
 Invariants: while a canary is not Done no node beside the canaries is begun; after a failure none is; at most `maxUnavailable`
-nodes are under way, or one unit that is larger; a node that failed keeps its cordon. A roll-out that is deleted gives back what
-it has.
+nodes are under way, or one unit that is larger; a node that failed keeps its cordon. A roll-out that is deleted frees its nodes.
+
+A remedy ladder does none of this: it acts on what has failed, and one that fails stops no other (docs/adr/0018).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
 from remuda.api.conditions import is_true
 from remuda.api.devices import DeviceOrder, NodeDevices, OrderAnswer
 from remuda.api.errors import Refusal
-from remuda.api.kubernetes.core_v1 import Node
+from remuda.api.kubernetes.core_v1 import Node, Pod
 from remuda.api.meta import JsonObject, to_seconds, to_time
-from remuda.api.rollouts import (
-    NodeRollout,
-    NodeRolloutStatus,
-    NodeStep,
-    RolloutPhase,
-    StepPhase,
-    check_rollout,
+from remuda.api.rollouts import NodeRollout, NodeRolloutStatus, NodeStep, RolloutPhase, StepPhase, check_rollout
+from remuda.core.remedies.drain import (
+    Domain,
+    DrainPlan,
+    DrainRequest,
+    has_to_go,
+    holder_of,
+    node_patch,
+    other_actor,
+    plan_drain,
 )
-from remuda.core.remedies.drain import DrainPlan, DrainRequest, node_patch, plan_drain
-from remuda.core.remedies.ladder.types import ObjectCall
-from remuda.core.remedies.rollout_units import (
-    BUSY,
-    RolloutSeen,
-    domain_of_step,
-    is_proven,
-    next_nodes,
-    owner_named,
-    owner_of,
-    unfit,
-)
+from remuda.core.remedies.hook_objects import HookCall, HookResult, hook_body
+from remuda.core.remedies.limits import bound
 
 LOOK_S = 5.0
 ANSWER_S = 30.0  # after its deadline an order must be answered
+BUSY = (StepPhase.DRAINING, StepPhase.ACTING, StepPhase.VERIFYING)
+
+
+class ObservedRollout(msgspec.Struct, frozen=True):
+    """`nodes`: of the pool. `pods` by node. `made`: objects of object hooks, by node."""
+
+    rollout: NodeRollout
+    nodes: Mapping[str, Node]
+    ledgers: Mapping[str, NodeDevices]
+    pods: Mapping[str, Sequence[Pod]]
+    made: Mapping[str, HookResult] = {}
+    domains: Mapping[str, Domain] = {}  # by node; only nodes that are recycled with others
+
+    def domain(self, node: str) -> Domain | None:
+        return self.domains.get(node) if self.rollout.spec.drain.whole_domain else None
+
+    def answer(self, step: NodeStep, what: str) -> OrderAnswer | None:
+        ledger, id = self.ledgers.get(step.node), _order_id(self.rollout, step, what)
+        return next((a for a in ledger.observed.answers if a.id == id), None) if ledger is not None else None
 
 
 class RolloutPlan(msgspec.Struct, frozen=True):
@@ -57,52 +71,59 @@ class RolloutPlan(msgspec.Struct, frozen=True):
     patches: Mapping[str, JsonObject] = {}  # of nodes
     orders: Mapping[str, Mapping[str, DeviceOrder]] = {}
     drains: tuple[DrainPlan, ...] = ()
-    calls: Mapping[str, ObjectCall] = {}
+    calls: Mapping[str, HookCall] = {}
     look_again_s: float | None = None
 
 
-def is_of(order_id: str, rollout: NodeRollout) -> bool:
-    return order_id.startswith(f"{owner_of(rollout)}.")
+def rollout_owner(name: str) -> str:
+    """How nodes and orders name a roll-out, beside incidents."""
+    return f"rollout-{name}"
 
 
-def given_back(name: str, node: Node) -> JsonObject:
+def is_order_of(order_id: str, rollout: NodeRollout) -> bool:
+    return order_id.startswith(f"{rollout_owner(rollout.name)}.")
+
+
+def release_node(name: str, node: Node) -> JsonObject:
     """The patch of a node whose roll-out is gone; {} when it has none of it."""
-    return node_patch(node, owner_named(name), hold=False, cordon=False, request=None)
+    return node_patch(node, rollout_owner(name), hold=False, cordon=False, request=None)
 
 
-def selects(rollout: NodeRollout, node: Node) -> bool:
+def selects_node(rollout: NodeRollout, node: Node) -> bool:
     return all(node.labels.get(key) == value for key, value in rollout.spec.selector.items())
 
 
-def plan_rollout(seen: RolloutSeen, now: float) -> RolloutPlan:
+def plan_rollout(seen: ObservedRollout, now: float) -> RolloutPlan:
     rollout = seen.rollout
-    if not rollout.is_over and (refused := _refusal(rollout)) is not None:
+    if not rollout.is_over and (refused := _rollout_refusal(rollout)) is not None:
         because = f"{refused.reason}: {refused.message} {refused.fix}"
-        stopped = msgspec.structs.replace(rollout.status, phase=RolloutPhase.STOPPED, stopped_because=because)
-        return RolloutPlan(rollout, stopped, {}, {}, (), {}, None)
-    if _is_cut_short(rollout):
-        return RolloutPlan(rollout, rollout.status, {}, {}, (), {}, None)
-    steps = _in_step(rollout.status.steps, [_advance(seen, step, now) for step in rollout.status.steps], now)
-    steps += [_begun(seen, name, now, is_canary) for name, is_canary in next_nodes(seen, steps)]
-    status = _status(seen, steps)
+        return RolloutPlan(
+            rollout, msgspec.structs.replace(rollout.status, phase=RolloutPhase.STOPPED, stopped_because=because)
+        )
+    if rollout.status.phase is RolloutPhase.STOPPED and not rollout.status.failed:
+        return RolloutPlan(rollout, rollout.status)  # it was refused as above; nodes it had begun stay out of use
+    steps = _keep_units_together(rollout.status.steps, [_advance_step(seen, s, now) for s in rollout.status.steps], now)
+    steps += _begin_steps(seen, steps, now)
+    status = _rollout_status(seen, steps)
     patches, orders, calls, drains = {}, {}, {}, []
     for step in steps:
         node, ledger = seen.nodes.get(step.node), seen.ledgers.get(step.node)
-        if node is not None and (patch := _mark(rollout, node, step)):
+        if node is not None and (patch := _step_node_patch(rollout, node, step)):
             patches[step.node] = patch
         if ledger is not None:
-            orders[step.node] = _orders(rollout, step, ledger)
+            orders[step.node] = _step_orders(rollout, step, ledger)
         if step.phase is StepPhase.DRAINING:
-            drains.append(_drain(seen, step, now))
-        if step.phase is StepPhase.ACTING and rollout.spec.hook.object:
-            calls[step.node] = _call(rollout, step)
-    is_moving = any(step.phase in BUSY for step in steps) or status.phase is RolloutPhase.PENDING
-    is_waiting = status.phase in (RolloutPhase.CANARY, RolloutPhase.ROLLING)
-    look = LOOK_S if is_moving or is_waiting else None
+            drains.append(_drain_step_node(seen, step, now))
+        if step.phase is StepPhase.ACTING and (hook := rollout.spec.hook).object:
+            facts = {"node": step.node, "rollout": rollout.name, "action": "rollout"}
+            body = hook_body(hook, facts, f"{rollout_owner(rollout.name)}-{step.node}", 0, 1)
+            id = _order_id(rollout, step, "act")
+            calls[step.node] = HookCall(id, (body,), hook.success_condition, hook.failure_condition)
+    look = None if status.phase in (RolloutPhase.SUCCEEDED, RolloutPhase.STOPPED) else LOOK_S
     return RolloutPlan(rollout, status, patches, orders, tuple(drains), calls, look)
 
 
-def _refusal(rollout: NodeRollout) -> Refusal | None:
+def _rollout_refusal(rollout: NodeRollout) -> Refusal | None:
     """Why it would not have been let in. Where the API checks types alone, it may be there all the same: it is stopped."""
     try:
         check_rollout(rollout)
@@ -111,27 +132,87 @@ def _refusal(rollout: NodeRollout) -> Refusal | None:
     return None
 
 
-def _is_cut_short(rollout: NodeRollout) -> bool:
-    """Stopped although no node failed: it was invalid, and begins nothing more. Nodes it had begun stay out of use."""
-    return rollout.status.phase is RolloutPhase.STOPPED and not rollout.status.failed
+# --- who is begun -----------------------------------------------------------------------------------------------------
 
 
-def _begun(seen: RolloutSeen, name: str, now: float, is_canary: bool) -> NodeStep:
-    ledger = seen.ledgers[name]
-    count = len(_whole(ledger))
-    domain = domain_of_step(seen, name)
-    moment, named = to_time(now), domain.name if domain is not None else ""
-    return NodeStep(name, is_canary=is_canary, devices=count, started_at=moment, since=moment, domain=named)
+def _begin_steps(seen: ObservedRollout, steps: Sequence[NodeStep], now: float) -> list[NodeStep]:
+    spec = seen.rollout.spec
+    if spec.paused or any(step.phase is StepPhase.FAILED for step in steps):
+        return []
+    begun = {step.node for step in steps}
+    busy = sum(step.phase in BUSY for step in steps)
+    is_canary = not _canaries_passed(spec.canary, len(seen.nodes), steps)
+    at_a_time = bound(spec.max_unavailable, len(seen.nodes))
+    most = len(seen.nodes) if at_a_time is None else at_a_time
+    chosen: list[str] = []
+    for unit in sorted(_free_units(seen, begun), key=lambda unit: _cost_of_emptying(seen, unit)):
+        if is_canary and len(begun) + len(chosen) >= spec.canary:
+            break
+        taken = busy + len(chosen)
+        has_room = taken + len(unit) <= most or (most > 0 and not taken)
+        if has_room and not set(unit) & set(chosen):
+            chosen += unit
+    found = []
+    for name in chosen:
+        domain, count = seen.domain(name), len(_whole_devices(seen.ledgers[name]))
+        named = domain.name if domain is not None else ""
+        moment = to_time(now)
+        found.append(NodeStep(name, is_canary=is_canary, devices=count, started_at=moment, since=moment, domain=named))
+    return found
 
 
-def _whole(ledger: NodeDevices) -> list[str]:
+def _canaries_passed(canary: int, nodes: int, steps: Sequence[NodeStep]) -> bool:
+    """Every canary is done. More than asked for are begun when they are of one domain."""
+    done = sum(step.phase is StepPhase.DONE for step in steps)
+    return done >= min(canary, nodes) and not any(step.is_canary and step.phase in BUSY for step in steps)
+
+
+def _cost_of_emptying(seen: ObservedRollout, unit: Sequence[str]) -> tuple[int, Sequence[str]]:
+    return sum(has_to_go(pod) for name in unit for pod in seen.pods.get(name, ())), unit
+
+
+def _free_units(seen: ObservedRollout, begun: Collection[str]) -> list[tuple[str, ...]]:
+    """Units that may be begun: whole, up, with devices, and nobody else's."""
+    units = set()
+    for name in seen.nodes:
+        if name not in begun and not _why_domain_waits(seen, name, begun):
+            domain = seen.domain(name)
+            units.add(domain.nodes if domain is not None else (name,))
+    return [unit for unit in units if all(_is_node_free(seen, seen.nodes[name]) for name in unit)]
+
+
+def _is_node_free(seen: ObservedRollout, node: Node) -> bool:
+    ledger = seen.ledgers.get(node.name)
+    is_up = is_true(node.status.conditions, "Ready") and ledger is not None and bool(ledger.observed.devices)
+    return is_up and holder_of(node) in ("", rollout_owner(seen.rollout.name)) and not other_actor(node)
+
+
+def _why_domain_waits(seen: ObservedRollout, name: str, begun: Collection[str]) -> str:
+    """Why the node's domain cannot be taken as a whole, and what to do about it; "" when it can."""
+    domain = seen.domain(name)
+    if domain is None:
+        return ""
+    fix = "or set drain.wholeDomain to false."
+    if domain.missing:
+        known = f"{len(domain.nodes)} of its {len(domain.nodes) + domain.missing} nodes are known"
+        return f"{domain.name} is not recycled in part, and {known}. Wait until it is whole, {fix}"
+    if left := [node for node in domain.nodes if node not in seen.nodes]:
+        words = f"{', '.join(left[:3])}{' ...' if len(left) > 3 else ''} of it is not in this roll-out"
+        return f"{domain.name} is not recycled in part, and {words}. Select all of it, {fix}"
+    if any(node in begun for node in domain.nodes):
+        joined = f"{name} joined {domain.name} when that was begun, and is not recycled alone."
+        return f"{joined} Make another roll-out, {fix}"
+    return ""
+
+
+def _whole_devices(ledger: NodeDevices) -> list[str]:
     return [row.id for row in ledger.observed.devices if not row.parent]
 
 
 # --- one node ---------------------------------------------------------------------------------------------------------
 
 
-def _in_step(before: Sequence[NodeStep], after: Sequence[NodeStep], now: float) -> list[NodeStep]:
+def _keep_units_together(before: Sequence[NodeStep], after: Sequence[NodeStep], now: float) -> list[NodeStep]:
     """The nodes of one domain leave a phase together: who is ahead waits. Of a domain that a node was lost from before anything
     was done to it, nothing is done to the others either."""
     units: dict[str, list[NodeStep]] = {}
@@ -143,7 +224,7 @@ def _in_step(before: Sequence[NodeStep], after: Sequence[NodeStep], now: float) 
         lost = next((peer for peer in peers if peer.phase is StepPhase.FAILED), None)
         if was.phase is StepPhase.DRAINING and lost is not None and step.phase is not StepPhase.FAILED:
             words = f"{lost.node} of {step.domain} failed, and the domain is not recycled in part."
-            step = _to(was, StepPhase.FAILED, now, "DomainFailed", words)
+            step = _move_step(was, StepPhase.FAILED, now, "DomainFailed", words)
         elif was.phase in BUSY and step.phase not in (was.phase, StepPhase.FAILED):
             behind = [peer.node for peer in peers if peer.phase is was.phase]
             if behind:
@@ -153,126 +234,111 @@ def _in_step(before: Sequence[NodeStep], after: Sequence[NodeStep], now: float) 
     return steps
 
 
-def _advance(seen: RolloutSeen, step: NodeStep, now: float) -> NodeStep:
+def _advance_step(seen: ObservedRollout, step: NodeStep, now: float) -> NodeStep:
     if step.phase not in BUSY:
         return step
     if step.node not in seen.nodes:
-        return _to(step, StepPhase.FAILED, now, "NodeGone", "The node is not there any more.")
-    match step.phase:
-        case StepPhase.DRAINING:
-            drain = _drain(seen, step, now)
-            if drain.is_done:
-                return _to(step, StepPhase.ACTING, now)
-            return msgspec.structs.replace(step, message=drain.message)
-        case StepPhase.ACTING:
-            return _acted(seen, step, now)
-        case _:
-            return _verified(seen, step, now)
+        return _move_step(step, StepPhase.FAILED, now, "NodeGone", "The node is not there any more.")
+    if step.phase is StepPhase.DRAINING:
+        drain = _drain_step_node(seen, step, now)
+        if drain.is_done:
+            return _move_step(step, StepPhase.ACTING, now)
+        return msgspec.structs.replace(step, message=drain.message)
+    return _check_hook_result(seen, step, now) if step.phase is StepPhase.ACTING else _verify_step(seen, step, now)
 
 
-def _drain(seen: RolloutSeen, step: NodeStep, now: float) -> DrainPlan:
-    return plan_drain({step.node: seen.pods.get(step.node, ())}, seen.rollout.spec.drain, _since(step, now), now)
+def _drain_step_node(seen: ObservedRollout, step: NodeStep, now: float) -> DrainPlan:
+    return plan_drain({step.node: seen.pods.get(step.node, ())}, seen.rollout.spec.drain, _step_since(step, now), now)
 
 
-def _acted(seen: RolloutSeen, step: NodeStep, now: float) -> NodeStep:
+def _check_hook_result(seen: ObservedRollout, step: NodeStep, now: float) -> NodeStep:
     spec = seen.rollout.spec
-    limit = _since(step, now) + spec.timeout_seconds
+    limit = _step_since(step, now) + spec.timeout_seconds
+    made, answer = seen.made.get(step.node), seen.answer(step, "act")
     if spec.hook.object:
-        made = seen.made.get(step.node)
-        if made is not None and made.outcome == "Succeeded":
-            return _to(step, StepPhase.VERIFYING, now, message=made.message)
-        if made is not None and made.outcome == "Failed":
-            return _to(step, StepPhase.FAILED, now, "HookFailed", made.message)
-        if now >= limit:
-            return _to(step, StepPhase.FAILED, now, "HookTimedOut", "The hook's object did not end in time.")
-        return step
-    answer = _answer(seen, step, _id(seen.rollout, step, "act"))
-    if answer is None or answer.outcome == "Running":
-        if now >= limit + ANSWER_S:
-            return _to(step, StepPhase.FAILED, now, "NoAnswer", f"The agent of {step.node} did not answer in time.")
-        return step
-    if answer.outcome == "Succeeded":
-        return _to(step, StepPhase.VERIFYING, now, message=answer.message)
-    return _to(step, StepPhase.FAILED, now, answer.reason or answer.outcome, answer.message)
+        outcome, message = (made.outcome, made.message) if made is not None else ("", "")
+        reason, late = "HookFailed", ("HookTimedOut", "The hook's object did not end in time.")
+    else:
+        outcome, message = (answer.outcome, answer.message) if answer is not None else ("", "")
+        reason = answer.reason or outcome if answer is not None else ""
+        late, limit = ("NoAnswer", f"The agent of {step.node} did not answer in time."), limit + ANSWER_S
+    if outcome == "Succeeded":
+        return _move_step(step, StepPhase.VERIFYING, now, message=message)
+    if outcome not in ("", "Running"):
+        return _move_step(step, StepPhase.FAILED, now, reason, message)
+    return _move_step(step, StepPhase.FAILED, now, *late) if now >= limit else step
 
 
-def _verified(seen: RolloutSeen, step: NodeStep, now: float) -> NodeStep:
+def _verify_step(seen: ObservedRollout, step: NodeStep, now: float) -> NodeStep:
     spec, node, ledger = seen.rollout.spec, seen.nodes[step.node], seen.ledgers.get(step.node)
-    devices = _whole(ledger) if ledger is not None else []
-    answers = {device: _answer(seen, step, _id(seen.rollout, step, f"probe-{device}")) for device in devices}
+    devices = _whole_devices(ledger) if ledger is not None else []
+    answers = {device: seen.answer(step, f"probe-{device}") for device in devices}
     for device, answer in answers.items():
         if answer is not None and answer.outcome not in ("Running", "Succeeded"):
-            return _to(step, StepPhase.FAILED, now, "ProbeFailed", f"{device}: {answer.message}")
-    wrong = missing_of(spec.expect, node, len(devices), step.devices)
+            return _move_step(step, StepPhase.FAILED, now, "ProbeFailed", f"{device}: {answer.message}")
+    wrong = _missing_on_node(spec.expect, node, len(devices), step.devices)
     passed = [device for device, answer in answers.items() if answer is not None and answer.outcome == "Succeeded"]
     if not wrong and len(passed) == len(devices):
-        return _to(step, StepPhase.DONE, now, message=f"{len(passed)} devices passed their probe.")
-    if now >= _since(step, now) + spec.verify_seconds:
+        return _move_step(step, StepPhase.DONE, now, message=f"{len(passed)} devices passed their probe.")
+    if now >= _step_since(step, now) + spec.verify_seconds:
         words = wrong or f"Only {len(passed)} of {len(devices)} devices passed a probe in time."
-        return _to(step, StepPhase.FAILED, now, "NotVerified", words)
+        return _move_step(step, StepPhase.FAILED, now, "NotVerified", words)
     return msgspec.structs.replace(step, message=wrong or f"{len(passed)} of {len(devices)} probes passed.")
 
 
-def missing_of(expect: Mapping[str, str], node: Node, devices: int, before: int) -> str:
+def _missing_on_node(expect: Mapping[str, str], node: Node, devices: int, before: int) -> str:
     """What the node lacks of what it should be afterwards, in a sentence; "" when nothing."""
     if not is_true(node.status.conditions, "Ready"):
         return f"{node.name} is not ready."
     for key, value in sorted(expect.items()):
         if node.labels.get(key) != value:
             return f"{node.name} should have {key}={value} and has {node.labels.get(key, 'none')}."
-    if devices < before:
-        return f"{node.name} had {before} devices and shows {devices}."
-    return ""
+    return f"{node.name} had {before} devices and shows {devices}." if devices < before else ""
+
+
+def _move_step(step: NodeStep, phase: StepPhase, now: float, reason: str = "", message: str = "") -> NodeStep:
+    return msgspec.structs.replace(step, phase=phase, since=to_time(now), reason=reason, message=message[:1024])
+
+
+def _step_since(step: NodeStep, now: float) -> float:
+    return to_seconds(step.since) if step.since is not None else now
 
 
 # --- what stands ------------------------------------------------------------------------------------------------------
 
 
-def _mark(rollout: NodeRollout, node: Node, step: NodeStep) -> JsonObject:
-    owner = owner_of(rollout)
-    is_ours = step.phase is not StepPhase.DONE
+def _step_node_patch(rollout: NodeRollout, node: Node, step: NodeStep) -> JsonObject:
+    owner = rollout_owner(rollout.name)
     request = None
     if step.phase is StepPhase.DRAINING and step.since is not None:
         request = DrainRequest(owner, to_seconds(step.since) + rollout.spec.drain.checkpoint_seconds)
-    return node_patch(node, owner, hold=is_ours and step.phase in BUSY, cordon=is_ours, request=request)
+    is_cordoned = step.phase is not StepPhase.DONE
+    return node_patch(node, owner, hold=step.phase in BUSY, cordon=is_cordoned, request=request)
 
 
-def _orders(rollout: NodeRollout, step: NodeStep, ledger: NodeDevices) -> dict[str, DeviceOrder]:
-    spec, owner = rollout.spec, owner_of(rollout)
+def _step_orders(rollout: NodeRollout, step: NodeStep, ledger: NodeDevices) -> dict[str, DeviceOrder]:
+    spec, owner = rollout.spec, rollout_owner(rollout.name)
+    seconds = spec.timeout_seconds if step.phase is StepPhase.ACTING else spec.verify_seconds
+    deadline = to_time(to_seconds(step.since) + seconds) if step.since is not None else None
     if step.phase is StepPhase.ACTING and spec.hook.command:
-        deadline = to_time(to_seconds(step.since) + spec.timeout_seconds) if step.since is not None else None
         env = {"REMUDA_ACTION": "rollout", "REMUDA_ROLLOUT": rollout.name}
         order = DeviceOrder("command", "", list(spec.hook.command), env, owner, step.since, deadline)
-        return {_id(rollout, step, "act"): order}
+        return {_order_id(rollout, step, "act"): order}
     if step.phase is StepPhase.VERIFYING:
-        deadline = to_time(to_seconds(step.since) + spec.verify_seconds) if step.since is not None else None
-        probe = DeviceOrder("probe", by=owner, since=step.since, deadline=deadline)
         return {
-            _id(rollout, step, f"probe-{device}"): msgspec.structs.replace(probe, device=device)
-            for device in _whole(ledger)
+            _order_id(rollout, step, f"probe-{device}"): DeviceOrder(
+                "probe", device, by=owner, since=step.since, deadline=deadline
+            )
+            for device in _whole_devices(ledger)
         }
     return {}
 
 
-def _call(rollout: NodeRollout, step: NodeStep) -> ObjectCall:
-    hook = rollout.spec.hook
-    body = _filled(hook.object, {"{node}": step.node, "{rollout}": rollout.name, "{action}": "rollout"})
-    body["metadata"] = {"name": f"{owner_of(rollout)}-{step.node}", **body.get("metadata", {})}
-    return ObjectCall(_id(rollout, step, "act"), (body,), hook.success_condition, hook.failure_condition)
+def _order_id(rollout: NodeRollout, step: NodeStep, what: str) -> str:
+    return f"{rollout_owner(rollout.name)}.{step.node}.{what}"
 
 
-def _filled(value: Any, words: Mapping[str, str]) -> Any:
-    if isinstance(value, str):
-        for word, meaning in words.items():
-            value = value.replace(word, meaning)
-        return value
-    if isinstance(value, dict):
-        return {key: _filled(part, words) for key, part in value.items()}
-    return [_filled(part, words) for part in value] if isinstance(value, list) else value
-
-
-def _status(seen: RolloutSeen, steps: list[NodeStep]) -> NodeRolloutStatus:
-    spec = seen.rollout.spec
+def _rollout_status(seen: ObservedRollout, steps: list[NodeStep]) -> NodeRolloutStatus:
     total = len({*seen.nodes, *(step.node for step in steps)})
     done = sum(step.phase is StepPhase.DONE for step in steps)
     failed = [step for step in steps if step.phase is StepPhase.FAILED]
@@ -283,7 +349,8 @@ def _status(seen: RolloutSeen, steps: list[NodeStep]) -> NodeRolloutStatus:
     elif not total:
         phase = RolloutPhase.PENDING
     else:
-        phase = RolloutPhase.ROLLING if is_proven(spec.canary, total, steps) else RolloutPhase.CANARY
+        is_proven = _canaries_passed(seen.rollout.spec.canary, total, steps)
+        phase = RolloutPhase.ROLLING if is_proven else RolloutPhase.CANARY
     because = ""
     if failed:
         first = failed[0]
@@ -291,22 +358,5 @@ def _status(seen: RolloutSeen, steps: list[NodeStep]) -> NodeRolloutStatus:
         because = f"The {what} {first.node} failed ({first.reason}): {first.message}"
     begun = {step.node for step in steps}
     left = sorted(name for name in seen.domains if name in seen.nodes and name not in begun) if not failed else []
-    waiting = next(filter(None, (unfit(seen, name, begun) for name in left)), "")
+    waiting = next(filter(None, (_why_domain_waits(seen, name, begun) for name in left)), "")
     return NodeRolloutStatus(phase, total, done, len(failed), because, steps, waiting)
-
-
-def _to(step: NodeStep, phase: StepPhase, now: float, reason: str = "", message: str = "") -> NodeStep:
-    return msgspec.structs.replace(step, phase=phase, since=to_time(now), reason=reason, message=message[:1024])
-
-
-def _id(rollout: NodeRollout, step: NodeStep, what: str) -> str:
-    return f"{owner_of(rollout)}.{step.node}.{what}"
-
-
-def _answer(seen: RolloutSeen, step: NodeStep, id: str) -> OrderAnswer | None:
-    ledger = seen.ledgers.get(step.node)
-    return next((a for a in ledger.observed.answers if a.id == id), None) if ledger is not None else None
-
-
-def _since(step: NodeStep, now: float) -> float:
-    return to_seconds(step.since) if step.since is not None else now

@@ -12,10 +12,10 @@ from remuda.api.devices import DeviceOrder, OrderAnswer
 from remuda.api.incidents import RemedyOutcome, RemedyRecord
 from remuda.api.meta import to_seconds
 from remuda.api.remedies import Action, Hook, Rung
+from remuda.core.remedies.hook_objects import HookCall, hook_body
 from remuda.core.remedies.ladder.abandoned_rungs import NOBODY_WAITS, POLICY_CHANGED
-from remuda.core.remedies.ladder.hooks import hook_body
 from remuda.core.remedies.ladder.state import GO, NEXT, WAIT, Climber, Move
-from remuda.core.remedies.ladder.types import Case, ObjectCall, order_id
+from remuda.core.remedies.ladder.types import Case, order_id
 from remuda.core.remedies.rungs import RECYCLES
 
 GRACE_S = 10.0  # after a deadline: the agent's own word of it may be on its way
@@ -84,7 +84,7 @@ def _follow_objects(
         )
         for index, name in enumerate(targets or ("",))
     )
-    climber.call = ObjectCall(record.key, bodies, hook.success_condition, hook.failure_condition)
+    climber.call = HookCall(record.key, bodies, hook.success_condition, hook.failure_condition)
     climber.looks.append(min(climber.now + POLL_S, deadline))
     return WAIT
 

@@ -27,8 +27,9 @@ from remuda.api.remedies import Action, Rung
 from remuda.core.health.timers import SKEW_S
 from remuda.core.incidents.names import is_workload_key
 from remuda.core.remedies.drain import DrainPlan, DrainRequest
+from remuda.core.remedies.hook_objects import HookCall
 from remuda.core.remedies.ladder.clock import rebased
-from remuda.core.remedies.ladder.types import Case, ObjectCall, Step
+from remuda.core.remedies.ladder.types import Case, Step
 from remuda.core.remedies.limits import Held
 from remuda.core.remedies.rungs import NODE_TAKEN, RECYCLES, device_records
 
@@ -60,7 +61,7 @@ class Climber:
         self.request: DrainRequest | None = None
         self.orders: dict[str, dict[str, DeviceOrder]] = {}
         self.drain: DrainPlan | None = None
-        self.call: ObjectCall | None = None
+        self.call: HookCall | None = None
         self.ticket = ""
 
     @property

@@ -9,19 +9,10 @@ import msgspec
 from remuda.api.devices import DeviceOrder, NodeDevices, ObservedDevice, QuarantineOrder
 from remuda.api.incidents import Incident, IncidentStatus, Subject
 from remuda.api.kubernetes.core_v1 import Node, Pod
-from remuda.api.meta import JsonObject
 from remuda.api.remedies import RemedyPolicy
 from remuda.core.remedies.drain import Domain, DrainPlan, DrainRequest
+from remuda.core.remedies.hook_objects import HookCall, HookResult
 from remuda.core.remedies.limits import Gate
-
-
-class Made(msgspec.Struct, frozen=True):
-    """What became of the objects of an object hook. `outcome`: "" while they are at it."""
-
-    key: str  # of the record
-    outcome: str = ""  # Succeeded | Failed
-    message: str = ""
-    names: tuple[str, ...] = ()  # Kind/name
 
 
 class Case(msgspec.Struct, frozen=True):
@@ -35,7 +26,7 @@ class Case(msgspec.Struct, frozen=True):
     pods: Mapping[str, Sequence[Pod]] = {}
     gate: Gate | None = None  # None: nothing stands in the way
     at_work: frozenset[str] = frozenset()  # other open incidents, and roll-outs: a node with one's name on it is theirs
-    made: Made | None = None
+    made: HookResult | None = None
     is_silent: bool = False  # the node's agent has not been heard of
     cause: Incident | None = None  # the open incident of what several nodes share, when this one is a part of it
 
@@ -63,15 +54,6 @@ class Case(msgspec.Struct, frozen=True):
         return is_new_node or is_swapped
 
 
-class ObjectCall(msgspec.Struct, frozen=True):
-    """Objects that are to be there, and the conditions that say how they ended."""
-
-    key: str
-    bodies: tuple[JsonObject, ...]
-    success: str
-    failure: str
-
-
 class Step(msgspec.Struct, frozen=True):
     """What should stand. `orders` and `nodes` are whole: what is of this incident and not in them is taken away."""
 
@@ -82,7 +64,7 @@ class Step(msgspec.Struct, frozen=True):
     request: DrainRequest | None = None  # to gangs on the cordoned nodes
     orders: Mapping[str, Mapping[str, DeviceOrder]] = {}  # by node, by order id
     drain: DrainPlan | None = None
-    call: ObjectCall | None = None
+    call: HookCall | None = None
     look_again_s: float | None = None
 
 

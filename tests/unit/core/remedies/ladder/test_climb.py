@@ -11,8 +11,8 @@ from remuda.api.kubernetes.core_v1 import Node, NodeSpec
 from remuda.api.meta import ObjectMeta, to_time
 from remuda.api.names import ANNOTATION_CORDONED_BY, ANNOTATION_REMEDY_BY, LABEL_CLIQUE
 from remuda.api.remedies import Action, Drain, Hook, Mode, Offender, Rung, Soak
+from remuda.core.remedies.hook_objects import HookResult
 from remuda.core.remedies.ladder.climb import may_take_over
-from remuda.core.remedies.ladder.types import Made
 from remuda.core.remedies.rungs import ladder_has_ended
 from tests.builders.remedies import DEVICE, NODE, T0, Bench, a_pod, incident, ladder, ledger, machine, remedy_policy
 
@@ -465,7 +465,7 @@ def test_an_object_hook_is_filled_in_named_once_and_waited_for() -> None:
             "spec": {"serial": "GPU-n1-3", "of": ["n1/gpu-3"]},
         },
     )
-    bench.made = Made("ticket-1", "Succeeded", "RMA 4711", ("Rma/inc-n1-gpu-3-ticket-1",))
+    bench.made = HookResult("ticket-1", "Succeeded", "RMA 4711", ("Rma/inc-n1-gpu-3-ticket-1",))
     bench.look(T0 + 5)
     assert bench.outcomes() == {"ticket-1": "Succeeded"}
     assert bench.incident.status.ticket == "Rma/inc-n1-gpu-3-ticket-1"

@@ -20,7 +20,7 @@ from remuda.api.meta import ObjectMeta, to_time
 from remuda.api.remedies import Action, Hook, Mode, Rung, Soak
 from remuda.core.incidents.closing import Health, concluded
 from remuda.core.incidents.names import domain_subject
-from remuda.core.remedies.ladder.types import Made
+from remuda.core.remedies.hook_objects import HookResult
 from remuda.core.remedies.policies import OWN_REASONS, SHARED_REASONS
 from tests.builders.remedies import NODE, T0, Bench, incident, ladder, remedy_policy
 
@@ -85,7 +85,7 @@ def test_a_hook_from_outside_reboots_it_after_its_time_and_the_soak_decides() ->
     assert bench.last is not None
     assert bench.last.call is not None
     assert bench.last.call.bodies[0]["spec"] == {"node": NODE}
-    bench.made = Made("reboot-1", "Succeeded", "cycled")
+    bench.made = HookResult("reboot-1", "Succeeded", "cycled")
     bench.run(until=620)
     assert bench.phase is IncidentPhase.VERIFYING
     assert not bench.nodes[NODE].spec.unschedulable
