@@ -7,6 +7,9 @@ be taken for a new one. Two equal codes in a row cannot be told apart here; the 
 
 Only loopback is read: the page is plain text without any proof of who wrote it, and it can take devices out of use. The answer
 has a deadline and a size limit. A page that cannot be read is the node's signal source-lost, and no device's fault.
+
+prometheus-client parses the samples, line by line: one bad line costs itself and not the page, and no TYPE line is seen (the
+parser renames the samples of a counter). It copies the rest of a line for every label, so lines that are too long are left out.
 """
 
 from __future__ import annotations
@@ -14,13 +17,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
-import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import structlog
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 from remuda.agent.hardware.device_ids import write_whole
 from remuda.agent.hardware.kernel_log_reader import Reports
@@ -33,7 +37,8 @@ log = structlog.get_logger(__name__)
 
 SOURCE = "dcgm"
 POLL_S, DEADLINE_S = 15.0, 5.0
-SIZE_LIMIT = 8 << 20
+SIZE_LIMIT, LINE_LIMIT = 8 << 20, 4 << 10  # bytes of the page, characters of one sample
+COUNT_LIMIT = 1 << 53  # DCGM's blanks of 64 bits lie above it
 
 XID = "DCGM_FI_DEV_XID_ERRORS"
 _SUMS = {
@@ -53,9 +58,6 @@ _SUMS = {
 _FLAGS = {"DCGM_FI_DEV_ROW_REMAP_PENDING": "remap_pending", "DCGM_FI_DEV_ROW_REMAP_FAILURE": "remap_failed"}
 _THROTTLE = ("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", "DCGM_FI_DEV_CLOCKS_EVENT_REASONS")
 
-_SAMPLE = re.compile(r"([a-zA-Z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)(?:\s+-?\d+)?")
-_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
-
 
 class Reading(msgspec.Struct, frozen=True):
     counters: Counters
@@ -69,17 +71,16 @@ class Seen(msgspec.Struct, frozen=True):
     xids: dict[str, int] = {}
 
 
-def parse_samples(text: str) -> Iterator[tuple[str, dict[str, str], float]]:
-    """(metric, labels, value) of every sample of a Prometheus text page; lines that are none are passed over."""
-    for line in text.splitlines():
-        found = _SAMPLE.fullmatch(line.strip()) if line and not line.startswith("#") else None
-        if found is None:
+def parse_samples(text: str) -> Iterator[Sample]:
+    """Every sample of DCGM's on a page in the Prometheus text format; lines that are none are passed over."""
+    for line in text.split("\n"):
+        if len(line) > LINE_LIMIT or not line.startswith("DCGM_FI_"):
             continue
         try:
-            value = float(found[3])
+            for family in text_string_to_metric_families(line):
+                yield from family.samples
         except ValueError:
             continue
-        yield found[1], dict(_LABEL.findall(found[2] or "")), value
 
 
 def read_page(text: str) -> dict[str, Reading]:
@@ -88,9 +89,10 @@ def read_page(text: str) -> dict[str, Reading]:
     counts: dict[tuple[str, str], int] = {}
     fields: dict[str, dict[str, Any]] = {}
     xids: dict[str, int] = {}
-    for name, labels, value in parse_samples(text):
+    for sample in parse_samples(text):
+        name, labels, value = sample.name, sample.labels, sample.value
         uuid = labels.get("UUID", "")
-        if not uuid or value != value or value < 0:  # not a number, or DCGM's blank
+        if not uuid or not 0 <= value < COUNT_LIMIT:  # no number at all, or DCGM's blank
             continue
         mine = fields.setdefault(uuid, {})
         if name == XID:
@@ -169,7 +171,8 @@ class DcgmSource:
             said = f"{where} cannot be read: {error}."
         else:
             self._backend.report(NODE, SOURCE, "source-back")
-            for uuid, reading in read_page(page).items():
+            # In a thread: a page of the largest size takes seconds, and the agent has other things to do.
+            for uuid, reading in (await asyncio.to_thread(read_page, page)).items():
                 self._take(uuid, reading)
             return True
         self._backend.report(NODE, SOURCE, "source-lost", said)

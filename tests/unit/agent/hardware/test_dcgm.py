@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from remuda.agent.hardware.dcgm import DcgmSource, fetch, parse_samples, read_page
+from remuda.agent.hardware.dcgm import XID, DcgmSource, Reading, fetch, parse_samples, read_page
 from remuda.agent.hardware.fake_backend import FakeBackend
 from remuda.api.errors import Refusal
-from remuda.core.devices.counters import Limits
+from remuda.core.devices.counters import Counters, Limits
 from remuda.core.devices.machine_models import load_model
 from tests.unit.agent.hardware.rig import Clock, Ears
 
@@ -82,11 +85,39 @@ def test_the_page_format() -> None:
     text = (
         "# HELP DCGM_FI_DEV_GPU_TEMP GPU temperature (in C).\n# TYPE DCGM_FI_DEV_GPU_TEMP gauge\n"
         'DCGM_FI_DEV_GPU_TEMP{UUID="GPU-1",name="a \\"quoted\\", one"} 41\n'
-        "up 1 1700000000000\nbroken{ 3\nnan_one NaN\nno_number x\n"
+        "# TYPE DCGM_FI_DEV_PCIE_REPLAY_COUNTER counter\nDCGM_FI_DEV_PCIE_REPLAY_COUNTER 1 1700000000000\n"
+        "DCGM_FI_broken{ 3\nDCGM_FI_nan NaN\nDCGM_FI_no_number x\nup 1\n"
     )
     found = list(parse_samples(text))
-    assert [name for name, _, _ in found] == ["DCGM_FI_DEV_GPU_TEMP", "up", "nan_one"]
-    assert found[0][1] == {"UUID": "GPU-1", "name": '\\"quoted\\"'.join(["a ", ", one"])}
+    assert [s.name for s in found] == ["DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_PCIE_REPLAY_COUNTER", "DCGM_FI_nan"]
+    assert found[0].labels == {"UUID": "GPU-1", "name": 'a "quoted", one'}
+
+
+@pytest.mark.parametrize("value", ["Inf", "-Inf", "NaN", "-1", "9223372036854775792", "9" * 3000, "9" * 5000])
+@pytest.mark.parametrize("name", [XID, "DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS"])
+def test_a_value_that_counts_nothing(name: str, value: str) -> None:
+    assert read_page(f'{name}{{UUID="GPU-1"}} {value}') == {}
+
+
+def test_a_hostile_page_costs_a_bounded_time() -> None:
+    """Lines that the parser would take apart in quadratic time: labels without end, quotes, backslashes, nothing but a name."""
+    labels = ",".join(f'l{i}="x"' for i in range(100_000))
+    bombs = [
+        f"{{{labels}}} 1",
+        '{UUID="' + '\\"' * 500_000 + '"} 1',
+        '{UUID="' + "\\" * 1_000_000,
+        " " * 1_000_000,
+        "{" * 1_000_000,
+    ]
+    good = a_sample("DCGM_FI_DEV_XID_ERRORS", "GPU-1", 79)
+    began = time.process_time()
+    assert read_page("\n".join(XID + bomb for bomb in bombs) + "\n" + good) == {"GPU-1": Reading(Counters(), 79)}
+    assert time.process_time() - began < 5.0
+
+
+@given(st.lists(st.text(alphabet='DCGM_FI_{}="\\,# \t\r\u2028UID1e.-+x').map("DCGM_FI_".__add__)))
+def test_no_page_raises(lines: list[str]) -> None:
+    read_page("\n".join(lines))
 
 
 def test_counters_of_a_page() -> None:
