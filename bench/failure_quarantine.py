@@ -39,8 +39,8 @@ from remuda.api.remedies import DEFAULT_POLICY, RemedyPolicy
 from remuda.core.devices.machine_models import load_model
 from remuda.core.remedies.limits import bound
 from remuda.core.remedies.rungs import device_records, is_under_remedy
-from remuda.kube.client import kubeconfig
 from remuda.kube.client.http_cluster import HttpCluster
+from remuda.kube.client.kubeconfig import load_kubeconfig
 from remuda.kube.cluster import Preconditions
 from remuda.kube.runtime.bulk_writes import write_all
 from remuda.kube.runtime.informer import Informer
@@ -156,7 +156,7 @@ async def run_quarantine(root: Path, ask: QuarantineAsk) -> QuarantineRun:
     server = DurablePlane.start(root / "kube")
     try:
         await _install_kinds(server)
-        access = kubeconfig.load(server.kubeconfig)
+        access = load_kubeconfig(server.kubeconfig)
         manager = Counting(access=access)
         async with HttpCluster(access=access) as agents, manager:
             return await _measure(agents, manager, ask)

@@ -18,8 +18,8 @@ from typing import Any
 import yaml
 
 from remuda.agent.agent import Agent
-from remuda.kube.client import kubeconfig
 from remuda.kube.client.http_cluster import HttpCluster
+from remuda.kube.client.kubeconfig import load_kubeconfig
 from remuda.kube.cluster import Cluster
 from remuda.runtime.node_agent import NodeAgentConfig, node_agent
 from tests.kube.control_plane import ROOT, ControlPlane
@@ -135,7 +135,7 @@ async def manager_of(node: RealNode, log: Path) -> AsyncIterator[Command]:
 
 @contextlib.asynccontextmanager
 async def api_of(plane: ControlPlane) -> AsyncIterator[HttpCluster]:
-    async with HttpCluster(access=kubeconfig.load(plane.kubeconfig)) as cluster:
+    async with HttpCluster(access=load_kubeconfig(plane.kubeconfig)) as cluster:
         yield cluster
 
 

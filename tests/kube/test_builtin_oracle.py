@@ -30,8 +30,8 @@ from remuda.embedded.apiserver.store import Store
 from remuda.embedded.apiserver.store.journal import MemoryJournal
 from remuda.embedded.builtin import run_builtin
 from remuda.embedded.builtin.planners.pod_state import is_active
-from remuda.kube.client import kubeconfig
 from remuda.kube.client.http_cluster import HttpCluster
+from remuda.kube.client.kubeconfig import access_of_context, merge_kubeconfigs
 from remuda.kube.cluster import Cluster
 from remuda.kube.runtime.informer import Informer
 from tests.kube.control_plane import ControlPlane
@@ -353,7 +353,7 @@ async def test_both_bring_the_story_to_the_same_end(manager: ControlPlane, story
         manager.request("POST", account, {"metadata": {"name": "default"}})
         return await story(stage)
 
-    async with HttpCluster(access=kubeconfig.choose(kubeconfig.read([manager.kubeconfig]))) as real:
+    async with HttpCluster(access=access_of_context(merge_kubeconfigs([manager.kubeconfig]))) as real:
         theirs = await play(real, with_account, name)
     ours = await embedded(story, name)
     assert ours == theirs

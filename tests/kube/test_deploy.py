@@ -21,9 +21,9 @@ from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.names import ANNOTATION_DEVICES
 from remuda.api.training import TrainingJob
 from remuda.core.leader_lease import Timing
-from remuda.kube.client import kubeconfig
 from remuda.kube.client.http_cluster import HttpCluster
 from remuda.kube.client.http_errors import Forbidden
+from remuda.kube.client.kubeconfig import load_kubeconfig
 from remuda.kube.runtime.leader import Term
 from remuda.runtime.link_endpoint import LINK, LinkConfig
 from remuda.runtime.manager_process import ManagerConfig, manage
@@ -98,7 +98,7 @@ def as_user(plane: ControlPlane, token: str, place: Path) -> Watched:
     body = json.loads(plane.kubeconfig.read_text())
     body["users"][0]["user"] = {"token": token}
     place.write_text(json.dumps(body))
-    return Watched(access=kubeconfig.load(place))
+    return Watched(access=load_kubeconfig(place))
 
 
 class Cast:
@@ -113,7 +113,7 @@ async def cast(plane: ControlPlane, tmp_path: Path) -> AsyncIterator[Cast]:
     link.write_text(token_of(plane, "remuda-agent", pod, LINK))
     manager = as_user(plane, token_of(plane, "remuda-manager"), tmp_path / "manager")
     agent = as_user(plane, token_of(plane, "remuda-agent", pod), tmp_path / "agent")
-    own = HttpCluster(access=kubeconfig.load(plane.kubeconfig))
+    own = HttpCluster(access=load_kubeconfig(plane.kubeconfig))
     async with asyncio.timeout(DEADLINE_S), own as admin, manager, agent:
         yield Cast(admin, manager, agent, link)
 

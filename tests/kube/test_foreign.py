@@ -28,8 +28,8 @@ from remuda.core.foreign.device_failures import DEVICE_FAILED
 from remuda.core.foreign.rejections import ADMISSION_REJECTED, PLACED
 from remuda.core.training.kubelet_pods import KubeletForm
 from remuda.embedded.builtin.planners.pod_state import is_active
-from remuda.kube.client import kubeconfig
 from remuda.kube.client.http_cluster import HttpCluster
+from remuda.kube.client.kubeconfig import load_kubeconfig
 from remuda.kube.cluster import Preconditions
 from remuda.link.progress_board import ProgressBoard
 from remuda.runtime.control_plane import ControlPlane as Manager
@@ -64,7 +64,7 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
 
 @pytest_asyncio.fixture
 async def api(plane: ControlPlane) -> AsyncIterator[HttpCluster]:
-    async with asyncio.timeout(DEADLINE_S), HttpCluster(access=kubeconfig.load(plane.kubeconfig)) as cluster:
+    async with asyncio.timeout(DEADLINE_S), HttpCluster(access=load_kubeconfig(plane.kubeconfig)) as cluster:
         await install_kinds(plane)
         yield cluster
 

@@ -25,8 +25,8 @@ from remuda.api.kubernetes.event_v1 import Event
 from remuda.api.training import TrainingJob
 from remuda.cli.demo import promises
 from remuda.cli.demo.promises import After, Before
-from remuda.kube.client import kubeconfig
 from remuda.kube.client.http_cluster import HttpCluster
+from remuda.kube.client.kubeconfig import load_kubeconfig
 from remuda.runtime.attached_cluster import AttachedCluster
 from remuda.runtime.up_config import RACK_LABEL, ClusterConfig
 from tests.e2e.rig import NAMESPACE, RANKS, Rig, left_running, sweep, until
@@ -50,7 +50,7 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
 
 @pytest_asyncio.fixture
 async def api(plane: ControlPlane) -> AsyncIterator[HttpCluster]:
-    async with asyncio.timeout(DEADLINE_S), HttpCluster(access=kubeconfig.load(plane.kubeconfig)) as cluster:
+    async with asyncio.timeout(DEADLINE_S), HttpCluster(access=load_kubeconfig(plane.kubeconfig)) as cluster:
         yield cluster
 
 

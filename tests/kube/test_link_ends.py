@@ -16,8 +16,8 @@ import pytest_asyncio
 
 from remuda.api.devices import DeviceState, NodeDevices
 from remuda.core.leader_lease import Timing
-from remuda.kube.client import kubeconfig
 from remuda.kube.client.http_cluster import HttpCluster
+from remuda.kube.client.kubeconfig import load_kubeconfig
 from remuda.kube.runtime.leader import Term
 from remuda.runtime.link_endpoint import LINK, LinkConfig
 from remuda.runtime.manager_process import ManagerConfig, manage
@@ -84,7 +84,7 @@ def token(plane: ControlPlane, tmp_path: Path) -> Path:
 @pytest_asyncio.fixture
 async def api(plane: ControlPlane) -> AsyncIterator[HeldBack]:
     """With a manager at work on it; the port is the agent's."""
-    access = kubeconfig.load(plane.kubeconfig)
+    access = load_kubeconfig(plane.kubeconfig)
     agent = HeldBack(access=access)
     async with asyncio.timeout(DEADLINE_S), HttpCluster(access=access) as manager, agent:
         link = LinkConfig("127.0.0.1", 0, "127.0.0.1", SPACE, account=f"system:serviceaccount:{SPACE}:{ACCOUNT}")

@@ -14,8 +14,8 @@ import pytest_asyncio
 from remuda.api.devices import Signal
 from remuda.api.kubernetes.core_v1 import ConfigMap
 from remuda.api.meta import to_time
-from remuda.kube.client import kubeconfig
 from remuda.kube.client.http_cluster import HttpCluster
+from remuda.kube.client.kubeconfig import load_kubeconfig
 from remuda.link.progress_board import Heartbeat, ProgressBoard
 from remuda.link.stream_messages import Hello, Refused, Welcome, line_of, read_downward
 from remuda.link.stream_server import LinkServer
@@ -81,7 +81,7 @@ def tokens(control_plane: ControlPlane) -> Tokens:
 
 @pytest_asyncio.fixture
 async def manager(control_plane: ControlPlane, tokens: Tokens) -> AsyncIterator[Manager]:
-    async with asyncio.timeout(DEADLINE_S), HttpCluster(access=kubeconfig.load(control_plane.kubeconfig)) as api:
+    async with asyncio.timeout(DEADLINE_S), HttpCluster(access=load_kubeconfig(control_plane.kubeconfig)) as api:
         made = Manager(api)
         account = f"system:serviceaccount:{SPACE}:{ACCOUNT}"
         config = LinkConfig("127.0.0.1", 0, "127.0.0.1", SPACE, account=account)

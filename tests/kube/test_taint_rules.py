@@ -9,8 +9,8 @@ import pytest_asyncio
 
 from remuda.controllers.taint_rules import TaintRules
 from remuda.core.remedies.taint_rules import NO_EXECUTE, NO_SCHEDULE, TaintedDevice, rule_name
-from remuda.kube.client import kubeconfig
 from remuda.kube.client.http_cluster import HttpCluster
+from remuda.kube.client.kubeconfig import load_kubeconfig
 from tests.kube.control_plane import ControlPlane
 
 DEVICE = TaintedDevice("node-01", "gpu-3", "gpu.nvidia.com")
@@ -18,7 +18,7 @@ DEVICE = TaintedDevice("node-01", "gpu-3", "gpu.nvidia.com")
 
 @pytest_asyncio.fixture
 async def cluster(control_plane: ControlPlane) -> AsyncIterator[HttpCluster]:
-    async with asyncio.timeout(60.0), HttpCluster(access=kubeconfig.load(control_plane.kubeconfig)) as cluster:
+    async with asyncio.timeout(60.0), HttpCluster(access=load_kubeconfig(control_plane.kubeconfig)) as cluster:
         yield cluster
 
 

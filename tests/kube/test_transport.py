@@ -26,9 +26,9 @@ from remuda.api.errors import (
 from remuda.api.kubernetes.core_v1 import Binding, Lease, Namespace, Node, Pod
 from remuda.api.meta import ObjectMeta
 from remuda.api.selectors import parse_field_selector, parse_selector
-from remuda.kube.client import kubeconfig
 from remuda.kube.client.http_cluster import HttpCluster
 from remuda.kube.client.http_errors import Unauthorized
+from remuda.kube.client.kubeconfig import load_kubeconfig
 from remuda.kube.client.transport import Options, Request
 from remuda.kube.cluster import Preconditions, WatchEvent
 from remuda.kube.runtime.informer import Informer
@@ -52,7 +52,7 @@ def namespace(control_plane: ControlPlane, request: pytest.FixtureRequest) -> st
 
 @pytest_asyncio.fixture
 async def cluster(control_plane: ControlPlane) -> AsyncIterator[HttpCluster]:
-    async with HttpCluster(access=kubeconfig.load(control_plane.kubeconfig)) as cluster, asyncio.timeout(DEADLINE_S):
+    async with HttpCluster(access=load_kubeconfig(control_plane.kubeconfig)) as cluster, asyncio.timeout(DEADLINE_S):
         yield cluster
 
 
@@ -194,7 +194,7 @@ async def test_lists_come_in_pages_of_one_version(
 ) -> None:
     for number in range(7):
         await cluster.create(Lease, a_lease(namespace, f"l{number}", labels={"odd": str(number % 2)}))
-    access = kubeconfig.load(control_plane.kubeconfig)
+    access = load_kubeconfig(control_plane.kubeconfig)
     async with HttpCluster(access=access, options=Options(page_size=3)) as paged:
         pages = []
         async for page in paged.pages(Lease, namespace):
@@ -235,7 +235,7 @@ async def test_a_watch_is_taken_up_again_when_the_server_ends_it(control_plane: 
     options = Options(watch_s=1.0)
     async with (
         asyncio.timeout(DEADLINE_S),
-        HttpCluster(access=kubeconfig.load(control_plane.kubeconfig), options=options, jitter=lambda: 0.0) as cluster,
+        HttpCluster(access=load_kubeconfig(control_plane.kubeconfig), options=options, jitter=lambda: 0.0) as cluster,
     ):
         since = (await cluster.list(Lease, namespace)).resource_version
         opened = _count_streams(cluster)
@@ -301,7 +301,7 @@ async def test_a_wrong_token_is_refused_with_the_fix(control_plane: ControlPlane
     config["users"][0]["user"]["token"] = "wrong"
     path = tmp_path / "kubeconfig"
     path.write_text(json.dumps(config))
-    async with HttpCluster(access=kubeconfig.load(path)) as cluster:
+    async with HttpCluster(access=load_kubeconfig(path)) as cluster:
         for attempt in (cluster.list(Pod), cluster.get(Pod, "p", "default"), cluster.create(Pod, a_pod("default"))):
             with pytest.raises(Unauthorized, match="does not accept the credentials of user `admin`") as caught:
                 await attempt
@@ -315,7 +315,7 @@ async def test_nobody_may_do_nothing(control_plane: ControlPlane, tmp_path: Path
     config["users"][0]["user"] = {}
     path = tmp_path / "kubeconfig"
     path.write_text(json.dumps(config))
-    async with HttpCluster(access=kubeconfig.load(path)) as cluster:
+    async with HttpCluster(access=load_kubeconfig(path)) as cluster:
         with pytest.raises(ApiError) as caught:
             await cluster.list(Pod)
     assert caught.value.code in (401, 403)
@@ -327,7 +327,7 @@ async def test_an_impersonated_user_is_forbidden_and_told_so(control_plane: Cont
     config["users"][0]["user"] |= {"as": "bob", "as-groups": ["nobodies"]}
     path = tmp_path / "kubeconfig"
     path.write_text(json.dumps(config))
-    async with HttpCluster(access=kubeconfig.load(path)) as cluster:
+    async with HttpCluster(access=load_kubeconfig(path)) as cluster:
         with pytest.raises(ApiError, match='User "bob" cannot list resource "pods"') as caught:
             await cluster.list(Pod)
     assert (caught.value.code, caught.value.reason) == (403, "Forbidden")
@@ -348,7 +348,7 @@ async def test_a_plugins_token_and_a_rotated_file(control_plane: ControlPlane, t
     for user, is_good in (({"exec": plugin}, True), ({"tokenFile": "token"}, False)):
         config["users"][0]["user"] = user
         (tmp_path / "kubeconfig").write_text(json.dumps(config))
-        async with HttpCluster(access=kubeconfig.load(tmp_path / "kubeconfig")) as cluster:
+        async with HttpCluster(access=load_kubeconfig(tmp_path / "kubeconfig")) as cluster:
             if not is_good:
                 with pytest.raises(Unauthorized):
                     await cluster.list(Namespace)
@@ -366,7 +366,7 @@ async def test_a_pod_finds_its_way_in(control_plane: ControlPlane, tmp_path: Pat
         (tmp_path / name).write_text(text)
     host, port = control_plane.url.removeprefix("https://").split(":")
     environ = {"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port}
-    access = kubeconfig.load(environ=environ, home=tmp_path, service_account=tmp_path)
+    access = load_kubeconfig(environ=environ, home=tmp_path, service_account=tmp_path)
     async with HttpCluster(access=access) as cluster:
         assert (await cluster.list(Namespace)).items
 
@@ -375,9 +375,9 @@ async def test_a_server_we_have_no_reason_to_trust(control_plane: ControlPlane, 
     config = json.loads(control_plane.kubeconfig.read_text())
     del config["clusters"][0]["cluster"]["certificate-authority"]
     (tmp_path / "kubeconfig").write_text(json.dumps(config))
-    async with HttpCluster(access=kubeconfig.load(tmp_path / "kubeconfig")) as cluster:
+    async with HttpCluster(access=load_kubeconfig(tmp_path / "kubeconfig")) as cluster:
         with pytest.raises(Unavailable) as caught:
             await cluster.list(Pod)
     assert caught.value.reason == "CertificateNotTrusted"
     with pytest.raises(Refusal, match="ContextNotFound"):
-        kubeconfig.load(control_plane.kubeconfig, context="tset")
+        load_kubeconfig(control_plane.kubeconfig, context="tset")

@@ -14,9 +14,9 @@ import pytest_asyncio
 from remuda.api.errors import Unavailable
 from remuda.api.kubernetes.core_v1 import Lease
 from remuda.core.leader_lease import Timing
-from remuda.kube.client import kubeconfig
 from remuda.kube.client.guarded_cluster import FencedCluster, NotLeading
 from remuda.kube.client.http_cluster import HttpCluster
+from remuda.kube.client.kubeconfig import load_kubeconfig
 from remuda.kube.runtime.leader import Contender, Place, Term
 from tests.kube.control_plane import ControlPlane
 
@@ -63,7 +63,7 @@ class Stage:
 
 @pytest_asyncio.fixture
 async def clusters(control_plane: ControlPlane) -> AsyncIterator[list[Breakable]]:
-    access = kubeconfig.load(control_plane.kubeconfig)
+    access = load_kubeconfig(control_plane.kubeconfig)
     async with AsyncExitStack() as stack, asyncio.timeout(DEADLINE_S):
         found = [Breakable(access=access) for _ in range(2)]
         for each in found:

@@ -16,8 +16,8 @@ import pytest_asyncio
 
 from remuda.api.errors import Expired, Unavailable
 from remuda.api.kubernetes.core_v1 import Lease
-from remuda.kube.client import kubeconfig
 from remuda.kube.client.http_cluster import HttpCluster
+from remuda.kube.client.kubeconfig import load_kubeconfig
 from remuda.kube.client.transport import Options
 from remuda.kube.cluster import WatchEvent
 from remuda.kube.runtime.backoff import Backoff
@@ -37,7 +37,7 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
 @pytest_asyncio.fixture
 async def cluster(plane: ControlPlane) -> AsyncIterator[HttpCluster]:
     options = Options(page_size=2)
-    access = kubeconfig.load(plane.kubeconfig)
+    access = load_kubeconfig(plane.kubeconfig)
     async with asyncio.timeout(DEADLINE_S), HttpCluster(access=access, options=options) as cluster:
         yield cluster
 

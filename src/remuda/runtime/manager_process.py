@@ -25,9 +25,9 @@ import msgspec
 
 from remuda.core.leader_lease import Timing
 from remuda.core.training.kubelet_pods import LAUNCHER_FILE, KubeletForm
-from remuda.kube.client import kubeconfig
 from remuda.kube.client.guarded_cluster import FencedCluster
 from remuda.kube.client.http_cluster import HttpCluster
+from remuda.kube.client.kubeconfig import load_kubeconfig
 from remuda.kube.cluster import Cluster
 from remuda.kube.runtime.leader import Contender, Place, Term, elapsed_s
 from remuda.launch.zipapp import container_argv
@@ -115,7 +115,7 @@ async def manage(
 
 async def serve(config: ManagerConfig, said: Said) -> None:
     """Until SIGTERM or SIGINT; the lease is given back then."""
-    access = kubeconfig.load(config.kubeconfig, context=config.context)
+    access = load_kubeconfig(config.kubeconfig, context=config.context)
     async with HttpCluster(access=access) as cluster, HttpCluster(access=access) as lease:
         work = asyncio.create_task(manage(config, cluster, lease, identity=own_identity(), said=said))
         is_told = False

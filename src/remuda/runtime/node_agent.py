@@ -47,8 +47,8 @@ from remuda.api.training import TrainingJob
 from remuda.core.devices.links import chooser_of
 from remuda.core.devices.machine_models import MachineModel
 from remuda.core.health.agent_liveness import REPORT_TIMEOUT_S
-from remuda.kube.client import kubeconfig
 from remuda.kube.client.http_cluster import HttpCluster
+from remuda.kube.client.kubeconfig import load_kubeconfig
 from remuda.kube.cluster import Cluster
 from remuda.kube.runtime.informer import Informer
 from remuda.launch.zipapp import build_zipapp
@@ -302,7 +302,7 @@ async def keep_fence(agent: Agent, cluster: Cluster, fence_s: float, clock: Call
 async def serve(config: NodeAgentConfig, on_ready: Callable[[Agent], None]) -> None:
     """Until SIGTERM or SIGINT."""
     check(config)
-    access = kubeconfig.load(config.kubeconfig, context=config.context)
+    access = load_kubeconfig(config.kubeconfig, context=config.context)
     told = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):

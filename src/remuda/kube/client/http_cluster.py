@@ -58,7 +58,7 @@ _RECONNECT_S = 30.0
 
 
 class HttpCluster:
-    """`HttpCluster(uds=path)`, `HttpCluster(access=kubeconfig.load())`, or `HttpCluster(base_url="http://host:port")`."""
+    """`HttpCluster(uds=path)`, `HttpCluster(access=load_kubeconfig())`, or `HttpCluster(base_url="http://host:port")`."""
 
     def __init__(
         self,

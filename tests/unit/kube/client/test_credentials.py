@@ -15,10 +15,16 @@ import pytest
 
 from remuda.api.errors import Refusal
 from remuda.kube.client.access import Access, Auth, ExecPlugin, Tls
-from remuda.kube.client.credentials import NOBODY, Credentials, Identity
-from remuda.kube.client.exec_credentials import Ran, exec_info, run_plugin
-from remuda.kube.client.reloaded_file import ReloadedFile
-from remuda.kube.client.tls import TlsContexts, build
+from remuda.kube.client.credentials import (
+    NOBODY,
+    Credentials,
+    Identity,
+    PluginOutput,
+    ReloadedFile,
+    plugin_exec_info,
+    run_exec_plugin,
+)
+from remuda.kube.client.tls import TlsContexts, build_tls_context
 from tests.builders.certificates import Authority
 
 V1 = "client.authentication.k8s.io/v1"
@@ -50,12 +56,12 @@ class Plugin:
         self.gate = asyncio.Event()
         self.gate.set()
 
-    async def __call__(self, command: list[str], env: dict[str, str]) -> Ran:
+    async def __call__(self, command: list[str], env: dict[str, str]) -> PluginOutput:
         self.ran.append((command, env))
         await self.gate.wait()
         status = {"token": f"t{len(self.ran)}", **self.status}
         body = {"apiVersion": V1, "kind": "ExecCredential", "status": status}
-        return Ran(self.code, json.dumps(body).encode(), b"log in\nfirst")
+        return PluginOutput(self.code, json.dumps(body).encode(), b"log in\nfirst")
 
 
 def with_plugin(plugin: Plugin, clock: Clock | None = None, **fields: Any) -> Credentials:
@@ -197,7 +203,7 @@ async def test_a_plugin_is_told_what_it_wants_to_know(tmp_path: Path) -> None:
     assert told == {"apiVersion": V1, "kind": "ExecCredential", "spec": {"interactive": False}}
     (tmp_path / "ca").write_bytes(b"PEM")
     where = Access(server="https://host", tls=Tls(ca_file=tmp_path / "ca", server_name="kube"))
-    info = json.loads(exec_info(ExecPlugin(command="x", wants_cluster=True), where))
+    info = json.loads(plugin_exec_info(ExecPlugin(command="x", wants_cluster=True), where))
     assert info["spec"]["cluster"] == {
         "server": "https://host",
         "tls-server-name": "kube",
@@ -226,8 +232,8 @@ async def test_a_plugin_is_told_what_it_wants_to_know(tmp_path: Path) -> None:
     ],
 )
 async def test_what_a_plugin_may_not_print_is_refused(output: bytes, said: str) -> None:
-    async def run(command: list[str], env: dict[str, str]) -> Ran:
-        return Ran(0, output, b"")
+    async def run(command: list[str], env: dict[str, str]) -> PluginOutput:
+        return PluginOutput(0, output, b"")
 
     credentials = Credentials(access(plugin=ExecPlugin(command="login")), clock=Clock(), run=run)
     with pytest.raises(Refusal, match="ExecPluginFailed") as caught:
@@ -268,7 +274,7 @@ async def test_a_real_program_is_run_without_a_terminal(tmp_path: Path) -> None:
 
 
 async def test_a_plugin_that_hangs_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("remuda.kube.client.exec_credentials.PLUGIN_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("remuda.kube.client.credentials.PLUGIN_TIMEOUT_S", 0.2)
     mark = tmp_path / "pid"
     plugin = ExecPlugin(command="sh", args=("-c", f"echo $$ > {mark}; exec sleep 600"))
     with pytest.raises(Refusal, match="did not finish"):
@@ -280,7 +286,7 @@ async def test_a_plugin_that_hangs_is_killed(tmp_path: Path, monkeypatch: pytest
 
 async def test_a_cancelled_request_leaves_no_plugin_behind(tmp_path: Path) -> None:
     mark = tmp_path / "pid"
-    task = asyncio.create_task(run_plugin(["sh", "-c", f"echo $$ > {mark}; exec sleep 600"], dict(os.environ)))
+    task = asyncio.create_task(run_exec_plugin(["sh", "-c", f"echo $$ > {mark}; exec sleep 600"], dict(os.environ)))
     async with asyncio.timeout(10.0):
         while not (mark.exists() and mark.read_text().strip()):  # noqa: ASYNC110 - the file is all there is
             await asyncio.sleep(0.01)
@@ -327,8 +333,8 @@ def test_a_plugins_certificate_takes_the_place_of_the_configured_one(authority: 
 
 
 def test_not_verifying_has_to_be_asked_for() -> None:
-    assert build(Tls()).verify_mode == ssl.CERT_REQUIRED
-    insecure = build(Tls(is_insecure=True))
+    assert build_tls_context(Tls()).verify_mode == ssl.CERT_REQUIRED
+    insecure = build_tls_context(Tls(is_insecure=True))
     assert (insecure.verify_mode, insecure.check_hostname) == (ssl.CERT_NONE, False)
 
 
@@ -344,7 +350,7 @@ def test_what_is_no_certificate_is_refused(tmp_path: Path, authority: Authority)
         (Tls(cert_file=tmp_path / "junk", key_file=tmp_path / "junk"), "junk"),
     ):
         with pytest.raises(Refusal, match="InvalidCertificate") as caught:
-            build(tls)
+            build_tls_context(tls)
         assert said in caught.value.message
         assert "PEM" in caught.value.fix
 
@@ -360,4 +366,4 @@ def test_an_encrypted_key_is_refused_and_not_asked_for(tmp_path: Path, authority
         serialization.BestAvailableEncryption(b"secret"),
     )
     with pytest.raises(Refusal, match="not encrypted"):
-        build(Tls(cert_data=pair.cert, key_data=locked))
+        build_tls_context(Tls(cert_data=pair.cert, key_data=locked))

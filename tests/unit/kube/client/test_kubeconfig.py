@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from remuda.api.errors import Refusal
-from remuda.kube.client import kubeconfig
 from remuda.kube.client.access import Access, ExecPlugin
+from remuda.kube.client.kubeconfig import load_kubeconfig, service_account_access
 
 CONFIG: dict[str, Any] = {
     "apiVersion": "v1",
@@ -41,7 +41,7 @@ def changed(**parts: Any) -> dict[str, Any]:
 
 
 def load(path: Path, context: str = "") -> Access:
-    return kubeconfig.load(path, context=context, environ={}, home=path.parent)
+    return load_kubeconfig(path, context=context, environ={}, home=path.parent)
 
 
 def refused(path: Path, reason: str, context: str = "") -> Refusal:
@@ -184,11 +184,11 @@ def test_the_first_file_to_say_something_wins(tmp_path: Path) -> None:
     }
     one, two = write(tmp_path / "one", first), write(tmp_path / "two", CONFIG)
     environ = {"KUBECONFIG": os.pathsep.join(["", str(tmp_path / "absent"), str(one), str(two)])}
-    access = kubeconfig.load(environ=environ, home=tmp_path)
+    access = load_kubeconfig(environ=environ, home=tmp_path)
     assert access.context == "main"  # only the second says which is current
     assert (access.auth.username, access.auth.token) == ("ann", "")  # and the user is not mixed from both
     assert access.origin == str(one)
-    assert kubeconfig.load(environ=environ, home=tmp_path, context="other").server == "https://east:6443"
+    assert load_kubeconfig(environ=environ, home=tmp_path, context="other").server == "https://east:6443"
 
 
 def test_a_named_file_beats_the_variable_and_the_variable_beats_the_home(tmp_path: Path) -> None:
@@ -199,9 +199,9 @@ def test_a_named_file_beats_the_variable_and_the_variable_beats_the_home(tmp_pat
     write(home / ".kube" / "config", named("https://home"))
     variable, given = write(tmp_path / "v", named("https://variable")), write(tmp_path / "g", named("https://given"))
     environ = {"KUBECONFIG": str(variable), "KUBERNETES_SERVICE_HOST": "10.0.0.1"}
-    assert kubeconfig.load(given, environ=environ, home=home).server == "https://given"
-    assert kubeconfig.load(environ=environ, home=home).server == "https://variable"
-    assert kubeconfig.load(environ={"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, home=home).server == "https://home"
+    assert load_kubeconfig(given, environ=environ, home=home).server == "https://given"
+    assert load_kubeconfig(environ=environ, home=home).server == "https://variable"
+    assert load_kubeconfig(environ={"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, home=home).server == "https://home"
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_without_a_file_the_pod_speaks_as_its_service_account(tmp_path: Path, ho
     for name, text in (("token", "t"), ("ca.crt", "c"), ("namespace", "mine\n")):
         write(account / name, text)
     environ = {"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": "443"}
-    access = kubeconfig.load(environ=environ, home=tmp_path, service_account=account)
+    access = load_kubeconfig(environ=environ, home=tmp_path, service_account=account)
     assert (access.server, access.namespace) == (server, "mine")
     assert (access.auth.token_file, access.tls.ca_file) == (account / "token", account / "ca.crt")
 
@@ -222,14 +222,14 @@ def test_without_a_file_the_pod_speaks_as_its_service_account(tmp_path: Path, ho
 
 def test_nothing_anywhere_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Refusal, match=r"NoCluster: .*remuda up"):
-        kubeconfig.load(environ={}, home=tmp_path)
+        load_kubeconfig(environ={}, home=tmp_path)
     with pytest.raises(Refusal, match="KubeconfigNotFound") as caught:
-        kubeconfig.load(environ={"KUBECONFIG": str(tmp_path / "absent")}, home=tmp_path)
+        load_kubeconfig(environ={"KUBECONFIG": str(tmp_path / "absent")}, home=tmp_path)
     assert "absent" in caught.value.message
     with pytest.raises(Refusal, match=r"NoServiceAccount: .*automount"):
-        kubeconfig.in_cluster(environ={"KUBERNETES_SERVICE_HOST": "h"}, service_account=tmp_path)
+        service_account_access(environ={"KUBERNETES_SERVICE_HOST": "h"}, service_account=tmp_path)
     with pytest.raises(Refusal, match="NotInCluster"):
-        kubeconfig.in_cluster(environ={})
+        service_account_access(environ={})
 
 
 def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
