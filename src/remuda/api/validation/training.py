@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 
 from remuda.api.errors import Refusal
-from remuda.api.patterns import BadPattern, compile_pattern
+from remuda.api.patterns import SYNTAX, BadPattern, check_log_pattern
 from remuda.api.training import Checkpoint, Failure, FailureRule, Role, RuleAction, SuccessPolicy, TrainingJobSpec
 from remuda.api.validation.numbers import in_range
 
@@ -190,12 +190,12 @@ def _rule(rule: FailureRule, path: str) -> None:
         )
     if rule.log_pattern:
         try:
-            compile_pattern(rule.log_pattern)
+            check_log_pattern(rule.log_pattern)
         except BadPattern as bad:
             raise Refusal(
                 "InvalidPattern",
-                f"{what}: the pattern `{rule.log_pattern[:80]}` {bad}.",
-                "Use literals, . [] \\d \\w \\s ^ $ \\b * + ? {n,m} | ( ) and (?i) in front.",
+                f"{what}: the pattern `{rule.log_pattern[:80]}` cannot be used: {bad}.",
+                f"Write it in RE2 syntax ({SYNTAX}), without look-ahead, look-behind and back-references.",
                 f"{path}.logPattern",
             ) from None
 

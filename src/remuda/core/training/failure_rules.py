@@ -12,7 +12,7 @@ from functools import cache
 
 import msgspec
 
-from remuda.api.patterns import found_in
+from remuda.api.patterns import is_in_log
 from remuda.api.training import FailureRule
 from remuda.core.devices.fault_codes import fault_table
 from remuda.core.gang.gang_remedy import Fault, causes_of
@@ -49,7 +49,7 @@ def matches(rule: FailureRule, fault: Fault) -> bool:
         return False
     if rule.faults and not {fault.reason.lower(), _class_of(fault.reason)} & {name.lower() for name in rule.faults}:
         return False
-    return not rule.log_pattern or found_in(rule.log_pattern, fault.tail or fault.message)
+    return not rule.log_pattern or is_in_log(rule.log_pattern, fault.tail or fault.message)
 
 
 def known_classes() -> frozenset[str]:

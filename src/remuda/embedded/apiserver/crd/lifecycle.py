@@ -7,9 +7,11 @@ finalizer keeps it until its objects are gone.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 from remuda.api.meta import JsonObject
+from remuda.api.patterns import BadPattern, check_schema_pattern
 from remuda.embedded.apiserver.naming import invalid_fields
 from remuda.embedded.apiserver.patching.field_owners import timestamp
 
@@ -167,6 +169,7 @@ def _check_version(version: Any, at: str) -> list[tuple[str, str]]:
             )
         )
     found.extend(_check_structural(schema, where, 0))
+    found.extend(_check_patterns(schema, where, 0))
     return found
 
 
@@ -194,3 +197,31 @@ def _check_structural(schema: JsonObject, at: str, depth: int) -> list[tuple[str
     if schema.get("type") == "array" and not isinstance(schema.get("items"), dict):
         found.append((f"{at}.items", "Required value: must be specified"))
     return found
+
+
+def _check_patterns(schema: JsonObject, at: str, depth: int) -> Iterator[tuple[str, str]]:
+    """Every regular expression of the schema can be compiled."""
+    if depth > 60:
+        return
+    pattern = schema.get("pattern")
+    if pattern:
+        try:
+            check_schema_pattern(str(pattern))
+        except BadPattern as bad:
+            what = f"must be a valid regular expression, but isn't: error parsing regexp: {bad}"
+            yield f"{at}.pattern", f'Invalid value: "{pattern}": {what}'
+    for where, below in _schemas_within(schema):
+        if isinstance(below, dict):
+            yield from _check_patterns(below, f"{at}.{where}", depth + 1)
+
+
+def _schemas_within(schema: JsonObject) -> Iterator[tuple[str, Any]]:
+    properties = schema.get("properties")
+    if isinstance(properties, dict):
+        yield from ((f"properties[{name}]", below) for name, below in properties.items())
+    for name in ("items", "additionalProperties", "not"):
+        yield name, schema.get(name)
+    for name in ("allOf", "anyOf", "oneOf"):
+        choices = schema.get(name)
+        if isinstance(choices, list):
+            yield from ((f"{name}[{index}]", below) for index, below in enumerate(choices))

@@ -7,13 +7,13 @@ definition that has them is served without them. `metadata` of the root is the s
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
 from remuda.api.codec import encode
 from remuda.api.meta import JsonObject
+from remuda.api.patterns import BadPattern, fits_schema_pattern
 
 _ENVELOPE = ("apiVersion", "kind", "metadata")
 
@@ -157,8 +157,13 @@ def _text(value: str, schema: JsonObject, at: str) -> Iterator[tuple[str, str]]:
     if len(value) < schema.get("minLength", 0):
         yield at, f"Invalid value: {_shown(value)}: {at} in body should be at least {schema['minLength']} chars long"
     pattern = schema.get("pattern")
-    if pattern and not _matches(pattern, value):
-        yield at, f"Invalid value: {_shown(value)}: {at} in body should match '{pattern}'"
+    if pattern:
+        try:
+            fits = fits_schema_pattern(pattern, value)
+        except BadPattern as bad:  # stored before patterns were checked
+            fits, pattern = False, f"{pattern}, but pattern is invalid: error parsing regexp: {bad}"
+        if not fits:
+            yield at, f"Invalid value: {_shown(value)}: {at} in body should match '{pattern}'"
     if schema.get("format") == "date-time" and not _is_time(value):
         yield at, f"Invalid value: {_shown(value)}: {at} in body must be of type date-time: {_shown(value)}"
 
@@ -189,13 +194,6 @@ def _combined(value: Any, schema: JsonObject, path: str, depth: int) -> Iterator
                 yield at, f"Invalid value: {_shown(value)}: {at} in body must validate {wanted} schema ({name})"
     if isinstance(schema.get("not"), dict) and not any(_misfits(value, schema["not"], path, depth + 1)):
         yield at, f"Invalid value: {_shown(value)}: {at} in body must not validate the schema (not)"
-
-
-def _matches(pattern: str, value: str) -> bool:
-    try:
-        return re.search(pattern, value) is not None
-    except re.error:
-        return True  # RE2 syntax that Python has not: better to let it pass than to refuse what others take
 
 
 def _is_time(value: str) -> bool:

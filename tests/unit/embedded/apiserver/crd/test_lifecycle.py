@@ -110,3 +110,23 @@ def test_names_of_others_are_not_accepted(taken: tuple[str, str], reason: str, k
     status = accepted(definition(), None, Free(*taken), NOW)["status"]
     assert status["acceptedNames"] == kept
     assert [c["reason"] for c in status["conditions"]] == [reason, "NotAccepted"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "why"),
+    [
+        ("+", "missing argument to repetition operator: `+`"),  # as upstream's own test has it, word for word
+        ("(?=x)", "invalid or unsupported Perl syntax: `(?=`"),
+        (r"(a)\1", r"invalid escape sequence: `\1`"),
+    ],
+)
+def test_patterns_that_go_cannot_compile_are_refused(pattern: str, why: str) -> None:
+    below = {"type": "string", "anyOf": [{"pattern": pattern}]}
+    for inner, at in (({"type": "string", "pattern": pattern}, ""), (below, ".anyOf[0]")):
+        schema = {"type": "object", "properties": {"foo": inner}}
+        with pytest.raises(Invalid) as refused:
+            accepted(definition(versions=[{**SCHEMALESS, "schema": {"openAPIV3Schema": schema}}]), None, Free(), NOW)
+        assert str(refused.value).endswith(
+            f"spec.versions[0].schema.openAPIV3Schema.properties[foo]{at}.pattern: Invalid value: "
+            f'"{pattern}": must be a valid regular expression, but isn\'t: error parsing regexp: {why}'
+        )

@@ -107,3 +107,13 @@ def test_what_fits_is_left_in_peace() -> None:
 def test_what_is_missing_is_named() -> None:
     assert misfits({"metadata": {}}, SCHEMA) == [("spec", "Required value")]
     assert misfits({"spec": {}}, SCHEMA) == [("spec.size", "Required value")]
+
+
+def test_patterns_are_re2_as_in_go() -> None:
+    """What Python's `re` does not know is matched, not waved through; what RE2 does not know fits nothing."""
+    letters = {"type": "object", "properties": {"a": {"type": "string", "pattern": r"^\pL+\z"}}}
+    assert misfits({"a": "Ünï"}, letters) == []
+    assert misfits({"a": "x1"}, letters) == [("a", r"""Invalid value: "x1": a in body should match '^\pL+\z'""")]
+    ahead = {"type": "object", "properties": {"a": {"type": "string", "pattern": "(?=x)"}}}
+    ((_, what),) = misfits({"a": "x"}, ahead)
+    assert "should match '(?=x), but pattern is invalid: error parsing regexp: invalid or unsupported Perl syntax" in what
