@@ -116,4 +116,6 @@ def test_patterns_are_re2_as_in_go() -> None:
     assert misfits({"a": "x1"}, letters) == [("a", r"""Invalid value: "x1": a in body should match '^\pL+\z'""")]
     ahead = {"type": "object", "properties": {"a": {"type": "string", "pattern": "(?=x)"}}}
     ((_, what),) = misfits({"a": "x"}, ahead)
-    assert "should match '(?=x), but pattern is invalid: error parsing regexp: invalid or unsupported Perl syntax" in what
+    assert (
+        "should match '(?=x), but pattern is invalid: error parsing regexp: invalid or unsupported Perl syntax" in what
+    )
