@@ -12,7 +12,7 @@ from remuda.api.kubernetes.batch_v1 import Job
 from remuda.api.kubernetes.core_v1 import Node, Pod
 from remuda.api.meta import Condition, JsonObject, KObject
 from remuda.api.names import RESOURCE_GPU
-from remuda.core.foreign.rejections import is_rejection
+from remuda.core.foreign.refused_pods import is_refused_by_node
 from remuda.embedded.apiserver.admission import Admission
 from remuda.embedded.apiserver.objects import Heads
 from remuda.embedded.builtin.planners.pod_state import is_active
@@ -115,7 +115,7 @@ def seen_with(world: World, uid: str, type_: str) -> list[JsonObject]:
 
 def refused(world: World) -> list[Pod]:
     """Pods that their node did not admit."""
-    return [p for p in world.all_pods() if is_rejection(p)]
+    return [p for p in world.all_pods() if is_refused_by_node(p)]
 
 
 async def break_plugin(world: World, node: str, **options: Any) -> None:

@@ -10,8 +10,8 @@ from remuda.api.kubernetes.event_v1 import Event
 from remuda.api.meta import JsonObject
 from remuda.api.names import ANNOTATION_RETRY_ADMISSION
 from remuda.controllers.refused_pods import RefusedPods
-from remuda.core.foreign import rejections
-from remuda.core.foreign.rejections import ADMISSION_REJECTED, PLACED
+from remuda.core.foreign import refused_pods
+from remuda.core.foreign.refused_pods import ADMISSION_REJECTED, PLACED
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.store import MemoryJournal, Store
 from remuda.kube.runtime.events import SILENCE
@@ -65,7 +65,7 @@ def test_pods_refused_before_the_plugin_is_back_run_in_the_end(kind: str) -> Non
 
 
 def test_a_bare_pod_is_not_made_again_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rejections, "BUDGET", 2)
+    monkeypatch.setattr(refused_pods, "ADMISSION_BUDGET", 2)
 
     async def story(world: World) -> None:
         await break_plugin(world, "node-01")
@@ -77,7 +77,7 @@ def test_a_bare_pod_is_not_made_again_for_ever(monkeypatch: pytest.MonkeyPatch) 
         told = [
             e.reason for e in (await world.cluster.api.list(Event)).items if e.involved_object.name == "solo-retry2"
         ]
-        assert rejections.BUDGET_EXHAUSTED in told
+        assert refused_pods.BUDGET_EXHAUSTED in told
 
     tell(story)
 
@@ -123,7 +123,7 @@ async def test_a_job_gets_no_try_back_that_it_did_not_lose(
     await api.create(Pod, {"metadata": meta, "spec": pods["spec"]})
     no = {"phase": "Failed", "reason": "UnexpectedAdmissionError", "conditions": conditions}
     pod = await api.patch(Pod, "pod", {"status": no}, "default", subresource="status")
-    await RefusedPods(api, SILENCE, forgives=True).tell(pod, 1, 1.0)
+    await RefusedPods(api, SILENCE, forgives=True).record(pod, 1, 1.0)
     assert (await api.get(Job, "job", "default")).spec.backoff_limit == limit
     told = (await api.get(Pod, "pod", "default")).status.conditions
     assert ADMISSION_REJECTED in {c.type for c in told}

@@ -15,9 +15,9 @@ from remuda.api.meta import JsonObject
 from remuda.api.names import ANNOTATION_REPLACE_UNREACHABLE, ANNOTATION_RETRY_ADMISSION, RESOURCE_GPU
 from remuda.cli.withheld_resources import release_resource
 from remuda.core.foreign.device_failures import DISRUPTION_TARGET
-from remuda.core.foreign.rejections import BLACK_HOLE, KEPT_PODS, LONGEST_RETRY_S
+from remuda.core.foreign.refused_pods import KEPT_PODS, LONGEST_RETRY_S
 from remuda.core.foreign.unreachable import NODE_UNREACHABLE
-from remuda.core.foreign.withheld_resources import FIRST_PROBE_S
+from remuda.core.foreign.withheld_resources import BLACK_HOLE, FIRST_PROBE_S
 from remuda.core.state.snapshot import devices_of
 from remuda.embedded.builtin.planners.pod_state import is_active
 from tests.builders.evidence import note

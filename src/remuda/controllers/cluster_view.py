@@ -18,7 +18,7 @@ from remuda.api.remedies import RemedyPolicy
 from remuda.api.rollouts import NodeRollout
 from remuda.api.training import TrainingJob
 from remuda.core.foreign.gangs import gang_of
-from remuda.core.foreign.rejections import is_rejection, owner_key
+from remuda.core.foreign.refused_pods import is_refused_by_node, refusal_owner
 from remuda.core.health.lease_age import LeaseSights
 from remuda.core.health.step_samples import GangSlow
 from remuda.core.incidents.names import is_workload_key
@@ -53,7 +53,7 @@ class ClusterView:
         self.pods.add_index("gang", lambda p: [gang_key(p)] if LABEL_GANG in p.labels else [])
         self.pods.add_index("node", lambda p: [p.spec.node_name] if p.spec.node_name else [])
         self.pods.add_index("foreign-gang", lambda p: [gang] if (gang := gang_of(p)) else [])
-        self.pods.add_index("rejected", lambda p: [owner_key(p)] if is_rejection(p) else [])
+        self.pods.add_index("rejected", lambda p: [refusal_owner(p)] if is_refused_by_node(p) else [])
         self.incidents.add_index("node", lambda i: [i.spec.subject.node] if i.spec.subject.node else [])
         self.incidents.add_index("gang", incident_gangs)
         self.incidents.add_index("open-node", lambda i: [i.spec.subject.node] if i.is_open else [])

@@ -2,11 +2,11 @@
 
 One key per node. A look plans four things, each pure and in its own module, and carries them out in this order:
 
-1. rejections are noted in NodeDevices, and a resource that the node goes on refusing is withheld (`rejections`, `withheld`);
+1. refusals are noted in NodeDevices, and a resource that the node goes on refusing is withheld (`withheld_resources`);
 2. refused pods get their number and the condition AdmissionRejected; the oldest of too many go; bare ones are made again
    (`refused_pods`, here and in core);
-3. holders of failed devices get the condition DeviceFailed, and then go, as their own policy says (`foreign_workloads`);
-4. pods on a node that does not answer are marked Failed (`foreign_unreachable`).
+3. holders of failed devices get the condition DeviceFailed, and then go, as their own policy says (`device_failures`);
+4. pods on a node that does not answer are marked Failed (`unreachable`).
 
 While the breaker of a node's policy is open, so much fails at once that the fault is hardly the devices': holders get their
 condition and stay until it closes. What a job of ours needs is decided elsewhere, and goes on.
@@ -22,7 +22,6 @@ from collections.abc import Callable
 import msgspec
 import structlog
 
-from remuda.api.codec import to_wire
 from remuda.api.conditions import find_condition
 from remuda.api.devices import DeviceState, NodeDevices
 from remuda.api.errors import Conflict, NotFound
@@ -35,10 +34,14 @@ from remuda.controllers.cluster_view import ClusterView
 from remuda.controllers.pod_conditions import write_conditions
 from remuda.controllers.pod_removal import evict, remove
 from remuda.controllers.refused_pods import RefusedPods
-from remuda.core.foreign import rejections as refusing
 from remuda.core.foreign.device_failures import ForeignPlan, Mark, Reaction, Removal, plan_foreign
 from remuda.core.foreign.gangs import is_ours
-from remuda.core.foreign.refused_pods import RefusedPlan, plan_refused
+from remuda.core.foreign.refused_pods import (
+    RefusedPodsPlan,
+    is_refusal_recorded,
+    is_refused_by_node,
+    plan_refused_pods,
+)
 from remuda.core.foreign.unreachable import fail_unreachable
 from remuda.core.foreign.withheld_resources import WithheldPlan, plan_withheld
 from remuda.core.remedies.policies import policy_for
@@ -53,11 +56,9 @@ WORKERS = 4  # nodes looked at together
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """`unreachable_s`: see `foreign_unreachable`; None where only the pod's own annotation counts. `forgives`: Jobs get the tries
-    back that refused pods cost them, because their controller is Kubernetes' own."""
+    """`unreachable_s`: see `core.foreign.unreachable`; None where only the pod's own annotation counts. `forgives`: Jobs get
+    the tries back that refused pods cost them, because their controller is Kubernetes' own."""
 
-    limits: refusing.Limits = refusing.DEFAULT
-    kept_pods: int = refusing.KEPT_PODS
     unreachable_s: float | None = 60.0
     forgives: bool = False
 
@@ -74,7 +75,7 @@ class Seen(msgspec.Struct, frozen=True):
 class Planned(msgspec.Struct, frozen=True):
     seen: Seen
     now: float
-    refused: RefusedPlan
+    refused: RefusedPodsPlan
     withheld: WithheldPlan
     foreign: ForeignPlan
     unreachable: tuple[Mark, ...] = ()
@@ -118,8 +119,8 @@ class ForeignController:
         pod = new or old
         if pod is None or not pod.spec.node_name:
             return
-        if new is not None and refusing.is_rejection(new):
-            if not refusing.is_told(new):
+        if new is not None and is_refused_by_node(new):
+            if not is_refusal_recorded(new):
                 self._fresh.setdefault(new.spec.node_name, {})[new.uid] = new
             self._queue.add(new.spec.node_name)
         elif not is_ours(pod):
@@ -134,7 +135,7 @@ class ForeignController:
         if self._view.is_dead(key, now):
             await self._view.confirm_dead([key], now)
         pods = tuple(self._view.pods.by_index("node", key))
-        refused = {p.uid: p for p in pods if refusing.is_rejection(p)}
+        refused = {p.uid: p for p in pods if is_refused_by_node(p)}
         for uid, pod in self._fresh.get(key, {}).items():
             refused.setdefault(uid, pod)
         devices, node = self._view.devices.get(key), self._view.nodes.get(key)
@@ -142,11 +143,10 @@ class ForeignController:
 
     def plan(self, observed: Seen, now: float) -> Planned:
         seen, devices = observed, observed.devices
-        limits, kept = self._settings.limits, self._settings.kept_pods
-        refused = plan_refused(devices, seen.pods, seen.refused, self._rejected, now, limits, kept)
+        refused = plan_refused_pods(seen.pods, self._refused_of_owner, now)
         withheld, foreign = WithheldPlan(), ForeignPlan()
         if devices is not None:
-            withheld = plan_withheld(devices, seen.node, now)
+            withheld = plan_withheld(devices, seen.refused, seen.node, now)
             members = self._members
             shut = self._shut_until(seen.name, now)
             foreign = plan_foreign(devices, seen.pods, members, now, acts=shut is None and self._acts(seen))
@@ -160,7 +160,7 @@ class ForeignController:
     def _members(self, gang: str) -> list[Pod]:
         return self._view.pods.by_index("foreign-gang", gang)
 
-    def _rejected(self, owner: str) -> list[Pod]:
+    def _refused_of_owner(self, owner: str) -> list[Pod]:
         return self._view.pods.by_index("rejected", owner)
 
     def _acts(self, seen: Seen) -> bool:
@@ -175,9 +175,9 @@ class ForeignController:
     async def apply(self, planned: Planned) -> float | None:
         await self._note(planned)
         refused = planned.refused
-        await write_all(lambda told: self._refused.tell(*told, planned.now), refused.tell)
-        await write_all(self._refused.forget, refused.prune)
-        await write_all(lambda due: self._refused.make_again(*due), refused.again)
+        await write_all(lambda due: self._refused.record(*due, planned.now), refused.record)
+        await write_all(self._refused.delete, refused.prune)
+        await write_all(lambda due: self._refused.retry(*due), refused.retry)
         foreign = planned.foreign
         for pod, word in foreign.unknown:
             known = ", ".join(Reaction)
@@ -192,21 +192,13 @@ class ForeignController:
         return planned.look_again_s
 
     async def _note(self, planned: Planned) -> None:
-        seen, refused, withheld = planned.seen, planned.refused, planned.withheld
-        patch: JsonObject = {}
-        if refused.notes:
-            patch["rejections"] = {r: [to_wire(e) for e in entries] for r, entries in refused.notes.items()}
-        if refused.withhold or withheld.lift:
-            patch["withheld"] = {r: to_wire(order) for r, order in refused.withhold.items()}
-            patch["withheld"] |= dict.fromkeys(withheld.lift)
-            patch["rejections"] = {**patch.get("rejections", {}), **dict.fromkeys(withheld.lift)}
-        if withheld.orders:
-            patch["orders"] = {id: None if o is None else to_wire(o) for id, o in withheld.orders.items()}
+        seen, withheld = planned.seen, planned.withheld
+        patch = withheld.patch()
         if patch and seen.devices is not None:
             when = Preconditions(resource_version=seen.devices.metadata.resource_version)
             await self._cluster.patch(NodeDevices, seen.name, patch, when=when)
         self._forget_noted(seen)
-        for resource, order in refused.withhold.items():
+        for resource, order in withheld.withhold.items():
             log.warning("withheld", node=seen.name, resource=resource)
             if seen.node is not None:
                 self._events.warning(seen.node, "ResourceWithheld", order.message)

@@ -1,4 +1,4 @@
-"""Refused pods, told and helped: the shell of `core.foreign.refused_pods`.
+"""Refused pods, recorded and helped: the shell of `core.foreign.refused_pods`.
 
 What is done for a pod once (a Job's try given back, a bare pod made again) is done before the write that says so, and can be
 told by what it leaves behind: a crash in between repeats it without effect.
@@ -17,7 +17,7 @@ from remuda.api.meta import JsonObject, KObject, OwnerReference, to_time
 from remuda.api.names import ANNOTATION_REJECTIONS
 from remuda.controllers.pod_conditions import write_conditions
 from remuda.controllers.pod_removal import remove
-from remuda.core.foreign import rejections as refusing
+from remuda.core.foreign import refused_pods as rules
 from remuda.core.foreign.job_policies import IGNORE, judge
 from remuda.kube.cluster import Cluster, Preconditions
 from remuda.kube.runtime.events import EventSink
@@ -37,11 +37,11 @@ class RefusedPods:
     def __init__(self, cluster: Cluster, events: EventSink, *, forgives: bool) -> None:
         self._cluster, self._events, self._forgives = cluster, events, forgives
 
-    async def tell(self, pod: Pod, number: int, now: float) -> None:
+    async def record(self, pod: Pod, number: int, now: float) -> None:
         """First the number, then the condition that says it is there. What is done for a pod once is done before that."""
-        is_over = refusing.is_retried(pod) and number > refusing.BUDGET
+        is_over = rules.wants_retry_pod(pod) and number > rules.ADMISSION_BUDGET
         if self._forgives and (owner := pod.owner("Job")) is not None:
-            is_over = not await self._forgive(pod, owner, number)
+            is_over = not await self._forgive_job(pod, owner, number)
         count: JsonObject = {"metadata": {"annotations": {ANNOTATION_REJECTIONS: str(number)}}}
         try:
             newest = await self._cluster.patch(Pod, pod.name, count, pod.namespace, when=Preconditions(uid=pod.uid))
@@ -49,23 +49,23 @@ class RefusedPods:
             return
         why = f"{pod.spec.node_name} refused the pod ({pod.status.reason}): {pod.status.message}"[:1024]
         told = with_condition(
-            newest.status.conditions, refusing.ADMISSION_REJECTED, True, pod.status.reason, why, to_time(int(now))
+            newest.status.conditions, rules.ADMISSION_REJECTED, True, pod.status.reason, why, to_time(int(now))
         )
         await write_conditions(self._cluster, newest, told)
-        self._events.warning(pod, refusing.ADMISSION_REJECTED, f"Number {number} in a row. {why}")
+        self._events.warning(pod, rules.ADMISSION_REJECTED, f"Number {number} in a row. {why}")
         if is_over:
             words = f"Refused {number} times in a row: its workload is not spared that any more. {why}"
-            self._events.warning(pod, refusing.BUDGET_EXHAUSTED, words)
+            self._events.warning(pod, rules.BUDGET_EXHAUSTED, words)
 
-    async def _forgive(self, pod: Pod, owner: OwnerReference, number: int) -> bool:
+    async def _forgive_job(self, pod: Pod, owner: OwnerReference, number: int) -> bool:
         """False when the Job has used up what it is forgiven."""
         try:
             job = await self._cluster.get(Job, owner.name, pod.namespace)
             if judge(job, pod, is_spent=True).action == IGNORE:
                 return True  # by a rule of its own; there is nothing to give back
-            if number > refusing.budget_of(job):
+            if number > rules.admission_budget(job):
                 return False
-            patch = refusing.forgiveness(job, pod.uid) if job.uid == owner.uid else {}
+            patch = rules.forgive_patch(job, pod.uid) if job.uid == owner.uid else {}
             if patch:
                 when = Preconditions(uid=job.uid, resource_version=job.metadata.resource_version)
                 await self._cluster.patch(Job, job.name, patch, job.namespace, when=when)
@@ -73,20 +73,20 @@ class RefusedPods:
             pass
         return True
 
-    async def make_again(self, pod: Pod, number: int) -> None:
+    async def retry(self, pod: Pod, number: int) -> None:
         try:
             whole = await self._cluster.get(WholePod, pod.name, pod.namespace)
             if whole.uid != pod.uid:
                 return
-            body = refusing.made_again({"metadata": to_wire(whole.metadata), "spec": whole.spec}, number)
+            body = rules.retry_pod({"metadata": to_wire(whole.metadata), "spec": whole.spec}, number)
             await self._cluster.create(Pod, body)
             self._events.normal(pod, "MadeAgain", f"{body['metadata']['name']} was made for it.")
         except AlreadyExists:
             pass  # made before, and then somebody ended
         except NotFound:
             return
-        await self.forget(pod)
+        await self.delete(pod)
 
-    async def forget(self, pod: Pod) -> None:
+    async def delete(self, pod: Pod) -> None:
         with contextlib.suppress(Conflict):
             await remove(self._cluster, pod)

@@ -23,7 +23,13 @@ from remuda.api.names import (
     ANNOTATION_DEVICES,
     LABEL_GANG,
 )
-from remuda.core.foreign.rejections import PLACED, PLACED_WORDS, held_back_until, is_marked, owner_key
+from remuda.core.foreign.refused_pods import (
+    PLACED,
+    PLACED_WORDS,
+    refusal_owner,
+    refusals_hold_until,
+    wants_placed_condition,
+)
 from remuda.core.scheduling.gang_placement import PlacementPlan, plan_in_steps
 from remuda.core.scheduling.placement_request import Assignment, PodAsk
 from remuda.core.scheduling.waiting_gangs import created_at, gather_gangs
@@ -144,8 +150,8 @@ class Scheduler:
     def _ready(self, now: float) -> Iterable[Pod]:
         """Those that wait, without the ones whose owner's last were refused by their nodes a moment ago."""
         for pod in self._waiting():
-            rejected = self._pods.by_index("rejected", owner_key(pod))
-            if not rejected or held_back_until(rejected, now) <= now:
+            rejected = self._pods.by_index("rejected", refusal_owner(pod))
+            if not rejected or refusals_hold_until(rejected, now) <= now:
                 yield pod
 
     def _siblings(self, pod: Pod) -> list[Pod]:
@@ -161,7 +167,7 @@ class Scheduler:
         annotations = {ANNOTATION_DEVICES: ",".join(assignment.devices)}
         pod = self._pods.get(ask.name, ask.namespace)
         try:
-            if pod is not None and pod.uid == ask.uid and is_marked(pod):
+            if pod is not None and pod.uid == ask.uid and wants_placed_condition(pod):
                 await self._mark_placed(pod)
             await self._cluster.bind(
                 ask.name, ask.namespace, Binding(assignment.node, ObjectMeta(uid=ask.uid, annotations=annotations))

@@ -10,7 +10,7 @@ from remuda.api.kubernetes.core_v1 import Pod, PodSpec, PodStatus
 from remuda.api.meta import ObjectMeta
 from remuda.api.names import ANNOTATION_DEVICES, RESOURCE_GPU
 from remuda.api.remedies import Idle, RemedyPolicy, RemedyPolicySpec
-from remuda.core.foreign.rejections import BY
+from remuda.core.foreign.withheld_resources import WITHHELD_BY
 from tests.unit.cli.scenes import Cli, a_node, at, devices_of_node
 
 HOUR = 3600.0
@@ -95,7 +95,7 @@ def test_nothing_is_idle(cli: Cli) -> None:
 
 @pytest.fixture
 def hole(tmp_path: Path) -> Cli:
-    order = QuarantineOrder("BlackHole", "5 pods were refused here.", BY, at(-60))
+    order = QuarantineOrder("BlackHole", "5 pods were refused here.", WITHHELD_BY, at(-60))
     entries = {RESOURCE_GPU: [Rejection("default/p", "uid-p", "no", at(-60))]}
     node = msgspec.structs.replace(devices_of_node(1), withheld={RESOURCE_GPU: order}, rejections=entries)
     return Cli(tmp_path, [a_node(1), node])

@@ -10,7 +10,7 @@ from remuda.api.completion_indexes import parse_indexes
 from remuda.api.kubernetes.batch_v1 import COMPLETION_INDEX, Job
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import JsonObject
-from remuda.core.foreign.rejections import is_rejection
+from remuda.core.foreign.refused_pods import is_refused_by_node
 
 COUNT, IGNORE, FAIL_JOB, FAIL_INDEX = "Count", "Ignore", "FailJob", "FailIndex"
 
@@ -26,7 +26,7 @@ def judge(job: Job, pod: Pod, *, is_spent: bool = False) -> Verdict:
     """`is_spent`: its nodes have refused the Job's pods so often that it pays for the next ones itself."""
     if pod.status.phase != "Failed":
         return Verdict()  # deleted before it could say why
-    if is_rejection(pod) and not is_spent:
+    if is_refused_by_node(pod) and not is_spent:
         return Verdict(IGNORE)  # its node's doing; kube-controller-manager would count it
     for number, rule in enumerate(job.spec.pod_failure_policy.get("rules") or ()):
         why = _exit_code(rule, pod) if rule.get("onExitCodes") else _condition(rule, pod)

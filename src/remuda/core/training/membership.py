@@ -17,9 +17,9 @@ import msgspec
 
 from remuda.api.meta import to_seconds, to_time
 from remuda.api.training import Cause, Member, Placement, RetiredPod, Role
-from remuda.core.foreign.rejections import BUDGET as REJECTION_BUDGET
-from remuda.core.foreign.rejections import BUDGET_EXHAUSTED, is_rejection, retry_after
-from remuda.core.foreign.rejections import USED as REJECTIONS
+from remuda.core.foreign.refused_pods import ADMISSION_BUDGET as REJECTION_BUDGET
+from remuda.core.foreign.refused_pods import ADMISSION_USED as REJECTIONS
+from remuda.core.foreign.refused_pods import BUDGET_EXHAUSTED, admission_retry_s, is_refused_by_node
 from remuda.core.gang.budgets import charge, exhausted
 from remuda.core.training import segments
 from remuda.core.training.barrier import is_overdue
@@ -103,7 +103,7 @@ def _drop_ended(look: Look, ended: list[PodView]) -> None:
     """Refused by its node, or its launcher gave up. Charged unless a spare's: making the same pod for ever helps nobody. Refusals
     are charged to none of the budgets: they have a count of their own and are tried ever more seldom."""
     is_new = not any(_pauses(pod, look.now) for pod in look.status.retired)
-    refused = [v for v in ended if is_rejection(v.pod)]
+    refused = [v for v in ended if is_refused_by_node(v.pod)]
     if is_new and any(not view.is_spare for view in refused):
         look.update(used={**look.status.used, REJECTIONS: look.status.used.get(REJECTIONS, 0) + 1})
     until = pause_until(look, look.status.used) if refused else look.now + RETRY_S
@@ -129,7 +129,7 @@ def _said(view: PodView) -> str:
 
 def pause_until(look: Look, used: Mapping[str, int]) -> float:
     """Until when no pod is made for one that its node refused: longer with every refusal."""
-    return look.now + max(RETRY_S, retry_after(used.get(REJECTIONS, 0)))
+    return look.now + max(RETRY_S, admission_retry_s(used.get(REJECTIONS, 0)))
 
 
 def check_rejections(look: Look, why: str) -> bool:

@@ -14,8 +14,8 @@ import msgspec
 
 from remuda.api.meta import to_seconds, to_time
 from remuda.api.training import Cause, Member, Placement, Recovery, Remedy
-from remuda.core.foreign.rejections import USED as REJECTIONS
-from remuda.core.foreign.rejections import is_rejection
+from remuda.core.foreign.refused_pods import ADMISSION_USED as REJECTIONS
+from remuda.core.foreign.refused_pods import is_refused_by_node
 from remuda.core.gang.budgets import charge, exhausted, refund
 from remuda.core.gang.gang_remedy import Choice, Fault, causes_of, root_fault
 from remuda.core.training import segments
@@ -41,7 +41,7 @@ _LADDER = list(Remedy)
 
 def recover(look: Look, found: Sequence[Fault]) -> None:
     decision = decide(look, found)
-    refused = {fault.uid for fault in decision.faults if (v := look.views.get(fault.uid)) and is_rejection(v.pod)}
+    refused = {fault.uid for fault in decision.faults if (v := look.views.get(fault.uid)) and is_refused_by_node(v.pod)}
     if refused and decision.charge is None and refused == {fault.uid for fault in decision.faults}:
         decision = msgspec.structs.replace(decision, charge=())
     faults, choice = decision.faults, decision.choice

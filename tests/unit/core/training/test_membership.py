@@ -7,7 +7,7 @@ import pytest
 
 from remuda.api.names import ANNOTATION_DOMAIN, ANNOTATION_SPARE
 from remuda.api.training import Remedy
-from remuda.core.foreign.rejections import BUDGET, LONGEST_RETRY_S
+from remuda.core.foreign.refused_pods import ADMISSION_BUDGET, LONGEST_RETRY_S
 from tests.builders.gang_model import GangModel, a_gang
 from tests.builders.gangs import a_job, racks
 
@@ -169,8 +169,8 @@ def test_a_pod_that_its_node_refuses_is_made_again_after_a_pause_and_costs_no_bu
 
 def test_a_pod_that_is_always_refused_fails_the_job_by_name() -> None:
     gang = a_gang(JOB.budgets(infra=2), racks(4))
-    for _ in range(3 * BUDGET):
-        assert gang.status.phase != "Failed" or gang.status.used["admission"] > BUDGET
+    for _ in range(3 * ADMISSION_BUDGET):
+        assert gang.status.phase != "Failed" or gang.status.used["admission"] > ADMISSION_BUDGET
         gang.deliver()
         gang.look()
         gang.schedule()

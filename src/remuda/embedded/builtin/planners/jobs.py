@@ -20,7 +20,7 @@ from remuda.api.kubernetes.batch_v1 import TRACKING, Job, JobStatus, UncountedPo
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import Condition, JsonObject, to_seconds, to_time
 from remuda.core.foreign.job_policies import COUNT, FAIL_INDEX, FAIL_JOB, IGNORE, Verdict, index_of, judge, success_rule
-from remuda.core.foreign.rejections import is_rejection, is_spent
+from remuda.core.foreign.refused_pods import is_admission_budget_spent, is_refused_by_node
 from remuda.embedded.builtin.planners.job_pods import delay_left, failures_of_index, new_pod
 from remuda.embedded.builtin.planners.pod_state import is_active, is_ready, is_terminating
 
@@ -103,7 +103,7 @@ def _count(job: Job, pods: tuple[Pod, ...]) -> Tally:
     completed = parse_indexes(status.completed_indexes, completions)
     bad = parse_indexes(status.failed_indexes, completions)
     fatal: Verdict | None = None
-    pays = is_spent(job, filter(is_rejection, pods))
+    pays = is_admission_budget_spent(job, filter(is_refused_by_node, pods))
     done = status.succeeded + len(listed.succeeded) - len(succeeded)
     lost = status.failed + len(listed.failed) - len(failed)
     for pod in sorted(pods, key=lambda p: p.name):

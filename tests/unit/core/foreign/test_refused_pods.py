@@ -23,25 +23,29 @@ from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import Node, NodeStatus, Pod
 from remuda.api.meta import JsonObject, ObjectMeta, to_time
 from remuda.api.names import ANNOTATION_REJECTIONS, RESOURCE_GPU
-from remuda.core.foreign import rejections
-from remuda.core.foreign.rejections import (
+from remuda.core.foreign.refused_pods import (
     ADMISSION_REJECTED,
-    BY,
     FORGIVEN_S,
     KEPT_PODS,
     LONGEST_RETRY_S,
-    Limits,
-    held_back_until,
-    is_rejection,
-    made_again,
-    note_rejections,
-    numbered,
-    refused_resource,
-    retry_after,
-    to_prune,
-    withhold,
+    admission_retry_s,
+    is_refused_by_node,
+    number_refusals,
+    refusals_hold_until,
+    refused_at,
+    refused_pods_to_prune,
+    retry_pod,
 )
-from remuda.core.foreign.withheld_resources import FIRST_PROBE_S, plan_withheld, release
+from remuda.core.foreign.withheld_resources import (
+    FIRST_PROBE_S,
+    MOST_REFUSALS,
+    WITHHELD_BY,
+    note_refusals,
+    plan_withheld,
+    refused_resource,
+    release_withheld_resource,
+    resources_to_withhold,
+)
 from tests.builders.pods import a_pod
 
 NOW = 1_000_000.0
@@ -89,7 +93,7 @@ def refused(
     ],
 )
 def test_what_is_a_rejection(pod: Pod, is_one: bool) -> None:
-    assert is_rejection(pod) is is_one
+    assert is_refused_by_node(pod) is is_one
 
 
 @pytest.mark.parametrize(
@@ -111,39 +115,39 @@ def test_which_resource_it_was_for(pod: Pod, resource: str) -> None:
 
 @given(st.integers(0, 10_000))
 def test_the_wait_doubles_to_a_limit(n: int) -> None:
-    assert retry_after(n) <= retry_after(n + 1) <= LONGEST_RETRY_S
-    assert retry_after(n + 1) in (2 * retry_after(n), LONGEST_RETRY_S, 1.0)
+    assert admission_retry_s(n) <= admission_retry_s(n + 1) <= LONGEST_RETRY_S
+    assert admission_retry_s(n + 1) in (2 * admission_retry_s(n), LONGEST_RETRY_S, 1.0)
 
 
 def test_an_owner_is_held_back_and_forgiven() -> None:
     row = [refused("a", at=NOW - 9, count=3, told=True), refused("b", at=NOW, count=4, told=True)]
-    assert held_back_until(row, NOW) == NOW + 8
-    assert held_back_until(row, NOW + FORGIVEN_S) == 0
-    assert held_back_until([], NOW) == 0
+    assert refusals_hold_until(row, NOW) == NOW + 8
+    assert refusals_hold_until(row, NOW + FORGIVEN_S) == 0
+    assert refusals_hold_until([], NOW) == 0
 
 
 def test_the_count_goes_on_where_the_kept_ones_left_it() -> None:
     kept = [refused("old", at=NOW - 30, count=17, told=True)]
     new = [refused("x", at=NOW), refused("y", at=NOW + 1), refused("z", at=NOW, owner="else")]
-    found = numbered(new, lambda owner: kept if owner == "uid-own" else [], NOW)
+    found = number_refusals(new, lambda owner: kept if owner == "uid-own" else [], NOW)
     assert [(p.name, n) for p, n in found] == [("x", 18), ("z", 1), ("y", 19)]
 
 
 @given(st.lists(st.integers(0, 100), max_size=40))
 def test_the_newest_few_of_each_owner_are_kept(times: list[int]) -> None:
     pods = [refused(f"p{ix}", at=NOW + at, owner=f"own-{ix % 2}", told=True) for ix, at in enumerate(times)]
-    gone = {p.name for p in to_prune(pods)}
+    gone = {p.name for p in refused_pods_to_prune(pods)}
     for owner in ("own-0", "own-1"):
         mine = [p for p in pods if p.metadata.owner_references[0].name == owner]
         kept = [p for p in mine if p.name not in gone]
         assert len(kept) == min(KEPT_PODS, len(mine))
-        newest = sorted((rejections.rejected_at(p) for p in mine), reverse=True)[:KEPT_PODS]
-        assert sorted((rejections.rejected_at(p) for p in kept), reverse=True) == newest
+        newest = sorted((refused_at(p) for p in mine), reverse=True)[:KEPT_PODS]
+        assert sorted((refused_at(p) for p in kept), reverse=True) == newest
 
 
 def test_what_is_not_on_record_or_is_bare_is_kept() -> None:
-    assert to_prune([refused(f"p{n}") for n in range(9)]) == []
-    assert to_prune([refused(f"p{n}", owner="", told=True) for n in range(9)]) == []
+    assert refused_pods_to_prune([refused(f"p{n}") for n in range(9)]) == []
+    assert refused_pods_to_prune([refused(f"p{n}", owner="", told=True) for n in range(9)]) == []
 
 
 def test_a_pod_is_made_again_whole_and_free_of_its_node() -> None:
@@ -151,11 +155,11 @@ def test_a_pod_is_made_again_whole_and_free_of_its_node() -> None:
         "metadata": {"name": "solo", "namespace": "n", "uid": "u", "labels": {"a": "b"}, "annotations": {"k": "v"}},
         "spec": {"nodeName": "node-01", "containers": [{"name": "main"}], "hostname": "kept"},
     }
-    first = made_again(body, 1)
+    first = retry_pod(body, 1)
     assert first["metadata"]["name"] == "solo-retry1"
     assert (first["metadata"]["labels"], first["metadata"]["annotations"]["k"]) == ({"a": "b"}, "v")
     assert first["spec"] == {"containers": [{"name": "main"}], "hostname": "kept"}
-    assert made_again(first, 2)["metadata"]["name"] == "solo-retry2"
+    assert retry_pod(first, 2)["metadata"]["name"] == "solo-retry2"
 
 
 # --- black holes ------------------------------------------------------------------------------------------------------
@@ -171,43 +175,43 @@ def node(**more: Any) -> NodeDevices:
 
 def noted(*pods: Pod, **more: Any) -> NodeDevices:
     there = node(**more)
-    notes = note_rejections(there, pods, NOW)
+    notes = note_refusals(there, pods, NOW)
     return node(**more, rejections={**there.rejections, **notes})
 
 
 def test_enough_rejections_in_the_window_make_a_black_hole_with_evidence() -> None:
     pods = [refused(f"p{n}", at=NOW - 100 * n) for n in range(5)]
-    assert withhold(noted(*pods[:4]), {}, NOW) == {}
-    order = withhold(noted(*pods), {}, NOW)[RESOURCE_GPU]
+    assert resources_to_withhold(noted(*pods[:4]), {}, NOW) == {}
+    order = resources_to_withhold(noted(*pods), {}, NOW)[RESOURCE_GPU]
     assert order.reason == "BlackHole"
     assert all(f"default/p{n}" in order.message for n in range(5))
 
 
 def test_old_ones_do_not_count() -> None:
     pods = [refused(f"p{n}", at=NOW - (700 if n else 0)) for n in range(5)]
-    assert withhold(noted(*pods), {}, NOW) == {}
+    assert resources_to_withhold(noted(*pods), {}, NOW) == {}
 
 
 def test_those_of_before_the_plugin_started_do_not_count_nor_any_while_it_is_away() -> None:
     pods = [refused(f"p{n}", at=NOW - 50) for n in range(8)]
     for state, started in (("Registered", NOW - 10), ("Lost", NOW - 1000)):
         plugins = [PluginReport(RESOURCE_GPU, state, started_at=to_time(started))]
-        assert withhold(noted(*pods, plugins=plugins), {}, NOW) == {}
+        assert resources_to_withhold(noted(*pods, plugins=plugins), {}, NOW) == {}
 
 
 def test_a_pod_is_noted_once_and_the_notes_are_bounded() -> None:
     pods = [refused(f"p{n}", at=NOW - n) for n in range(50)]
     there = noted(*pods)
-    assert len(there.rejections[RESOURCE_GPU]) == Limits().rejections
-    assert note_rejections(there, [refused("p0")], NOW) == {}
-    assert note_rejections(node(), [refused("p", told=True)], NOW) == {}
+    assert len(there.rejections[RESOURCE_GPU]) == MOST_REFUSALS
+    assert note_refusals(there, [refused("p0")], NOW) == {}
+    assert note_refusals(node(), [refused("p", told=True)], NOW) == {}
 
 
 # --- and back ---------------------------------------------------------------------------------------------------------
 
 
 def withheld(**more: Any) -> NodeDevices:
-    order = QuarantineOrder("BlackHole", by=more.pop("by", BY), since=to_time(NOW))
+    order = QuarantineOrder("BlackHole", by=more.pop("by", WITHHELD_BY), since=to_time(NOW))
     return node(withheld={RESOURCE_GPU: order}, **more)
 
 
@@ -216,7 +220,7 @@ def offering(count: int = 2) -> Node:
 
 
 def due(now: float, **more: Any) -> dict[str, DeviceOrder]:
-    found = plan_withheld(withheld(**more), offering(), now).orders
+    found = plan_withheld(withheld(**more), (), offering(), now).orders
     return {id: order for id, order in found.items() if order is not None}
 
 
@@ -232,7 +236,7 @@ def test_a_probe_is_ordered_in_time_and_ever_more_seldom() -> None:
 
 @given(st.floats(1.0, 1e9))
 def test_there_is_always_a_next_look(passed: float) -> None:
-    again = plan_withheld(withheld(), offering(), NOW + passed).look_again_s
+    again = plan_withheld(withheld(), (), offering(), NOW + passed).look_again_s
     assert again is not None
     assert 0 < again <= 2 * 86_400
 
@@ -253,7 +257,7 @@ def test_it_is_lifted_by_a_passed_probe_alone(
     at = NOW + FIRST_PROBE_S + 1
     answers = [OrderAnswer(id, "probe", word) for id, word in zip(due(at), outcomes, strict=True)]
     there = withheld(answers=answers, plugins=[PluginReport(RESOURCE_GPU, state)])
-    assert bool(plan_withheld(there, offering(offered), at).lift) is is_lifted
+    assert bool(plan_withheld(there, (), offering(offered), at).lift) is is_lifted
 
 
 def test_what_an_operator_withheld_is_not_probed() -> None:
@@ -261,6 +265,9 @@ def test_what_an_operator_withheld_is_not_probed() -> None:
 
 
 def test_release_takes_the_evidence_with_it() -> None:
-    assert release(withheld(), RESOURCE_GPU) == {"withheld": {RESOURCE_GPU: None}, "rejections": {RESOURCE_GPU: None}}
+    assert release_withheld_resource(withheld(), RESOURCE_GPU) == {
+        "withheld": {RESOURCE_GPU: None},
+        "rejections": {RESOURCE_GPU: None},
+    }
     with pytest.raises(Refusal, match="NotWithheld"):
-        release(withheld(), "other.dev/nic")
+        release_withheld_resource(withheld(), "other.dev/nic")
