@@ -27,6 +27,7 @@ from remuda.api.incidents import Incident, IncidentOutcome, IncidentPhase, Incid
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import ObjectMeta, to_time
 from remuda.api.training import Cause, Member, Progress, Recovery, Remedy, TrainingJob, TrainingJobStatus
+from remuda.core.devices.fault_codes import classify
 from remuda.core.health.correlation import DomainSuspect
 from remuda.core.incidents.device_incidents import plan_devices
 from remuda.core.incidents.domain_incidents import plan_domains
@@ -134,7 +135,9 @@ def a_verdict(
     if state is DeviceState.HEALTHY:
         reason = source = ""
     message = f"{reason} happened." if reason else ""
-    return Verdict(device, state, reason, message, source, at(since), **more)
+    who, _, code = source.partition("/")
+    remedy = classify(who, code).remedy.value if code else ""
+    return Verdict(device, state, reason, message, source, at(since), remedy=remedy, **more)
 
 
 def a_sight(

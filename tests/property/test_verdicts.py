@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from remuda.api.devices import DeviceState, Holding, NodeDevices, Observed, ObservedDevice, QuarantineOrder, Signal
 from remuda.api.meta import ObjectMeta, to_time
 from remuda.api.remedies import Offender
+from remuda.core.devices.signals import with_signal
 from remuda.core.health.device_holders import counts_of
-from remuda.core.health.findings import find
+from remuda.core.health.findings import Found, find_findings
 from remuda.core.health.ledger import judge_devices, judge_node
+from remuda.core.health.signal_fusion import classify_devices
 from remuda.core.health.streamed_signals import SignalOverlay
-from remuda.core.health.timers import with_signal
 from tests.builders.gangs import a_held_pod
 
 NOW = 100_000.0
@@ -138,6 +139,10 @@ def test_since_is_monotone_and_never_ahead(story: list[Signal]) -> None:
         before = since
 
 
+def found_in(record: NodeDevices, now: float) -> Found:
+    return find_findings(record, classify_devices(record), judge_devices(record, now), now, Offender(incidents=2))
+
+
 @settings(max_examples=50)
 @given(st.lists(signals, max_size=12))
 def test_what_is_remembered_is_bounded_and_the_same_when_looked_at_twice(story: list[Signal]) -> None:
@@ -148,10 +153,10 @@ def test_what_is_remembered_is_bounded_and_the_same_when_looked_at_twice(story: 
         observed = Observed(devices=[device])
         record = msgspec.structs.replace(record, observed=observed)
         for _ in range(2):
-            found = find(record, judge_devices(record, now), now, Offender(incidents=2))
+            found = found_in(record, now)
             record = found.on(record)
             record = msgspec.structs.replace(record, verdicts=judge_node(record, [], now))
-        assert find(record, judge_devices(record, now), now, Offender(incidents=2)).history == {}
+        assert found_in(record, now).history == {}
         history = record.history.get("gpu-0")
         assert history is None or (len(history.failures) <= 32 and len(history.minor) <= 32)
         assert history is None or history.failures == sorted(set(history.failures))

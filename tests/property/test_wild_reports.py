@@ -20,10 +20,10 @@ from remuda.api.devices import DeviceState, NodeDevices
 from remuda.api.incidents import Incident
 from remuda.api.remedies import Offender
 from remuda.controllers.domain_suspicion import Suspicion
-from remuda.core.health.findings import find
+from remuda.core.health.findings import find_findings
 from remuda.core.health.ledger import judge_devices, judge_node, rows
 from remuda.core.health.node_notices import holds_until, is_held_down, judge_notices
-from remuda.core.health.signal_fusion import settles_at
+from remuda.core.health.signal_fusion import classify_devices, debounce_ends_at
 from remuda.core.health.slow_ranks import outdated
 from remuda.core.health.streamed_signals import SignalOverlay
 from remuda.core.health.timers import DEFAULT, flapping
@@ -189,7 +189,7 @@ def judged(node: NodeDevices, now: float) -> NodeDevices:
     suspicion.see_held_back(node)
     suspicion.score(node, now)
     suspicion.search(now)
-    found = find(node, devices, now, Offender(), suspicion.neighbours("n1"))
+    found = find_findings(node, classify_devices(node), devices, now, Offender(), suspicion.neighbours("n1"))
     node = found.on(node)
     pods = [a_held_pod("p", "n1", ["gpu-0"])]
     verdicts = judge_node(node, pods, now, silent_since=None)
@@ -197,7 +197,7 @@ def judged(node: NodeDevices, now: float) -> NodeDevices:
     node = msgspec.structs.replace(node, verdicts=verdicts)
     notices = judge_notices(node, None, pods, now, DEFAULT)
     node = msgspec.structs.replace(node, notices=notices)
-    for ends in (settles_at(node, now, DEFAULT), holds_until(node, now), found.ends_at):
+    for ends in (debounce_ends_at(node, classify_devices(node), now, DEFAULT), holds_until(node, now), found.ends_at):
         assert ends is None or ends == ends
     flapping(node, now, DEFAULT)
     [is_held_down(n, now) for n in notices]

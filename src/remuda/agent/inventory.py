@@ -17,8 +17,8 @@ import msgspec
 import structlog
 
 from remuda.api.devices import DeviceState, ObservedDevice, QuarantineOrder, Signal
-from remuda.core.devices.fault_codes import DeviceRemedy, FaultClass, classify, standing
-from remuda.core.health.timers import with_signal
+from remuda.core.devices.fault_codes import DeviceRemedy, FaultClass
+from remuda.core.devices.signals import standing_faults, with_signal
 
 log = structlog.get_logger(__name__)
 
@@ -79,8 +79,7 @@ class Inventory:
         new = with_signal(row, signal)
         if new is not row:
             self._rows[device] = new
-            fault = classify(signal.source, signal.code)
-            log.info("signal", node=self._node, device=device, code=signal.code, effect=fault.effect.value)
+            log.info("signal", node=self._node, device=device, code=signal.code)
             self.announce()
 
     def set_idle(self, device: str, since: datetime | None, utilisation: float | None = None) -> None:
@@ -127,7 +126,7 @@ def _quarantined(order: QuarantineOrder) -> FaultClass:
 
 def _worst(signals: Iterable[Signal]) -> FaultClass | None:
     """The newest fault that makes a device unfit or unknown."""
-    return next((fault for fault in reversed(standing(signals)) if fault.effect not in _USABLE), None)
+    return next((fault for fault in reversed(standing_faults(signals)) if fault.effect not in _USABLE), None)
 
 
 def _with_past(row: ObservedDevice, old: ObservedDevice) -> ObservedDevice:

@@ -26,6 +26,11 @@ class DeviceState(StrEnum):
     QUARANTINED = "Quarantined"
 
 
+def signal_origin(source: str, code: str) -> str:
+    """Who reported what, in one word: "kmsg/xid-79". Made here and read by `Verdict.origin`, nowhere else."""
+    return f"{source}/{code}"
+
+
 class Signal(Told, frozen=True, rename="camel", omit_defaults=True):
     """One observation from one source, say ("kmsg", "xid-79")."""
 
@@ -33,6 +38,10 @@ class Signal(Told, frozen=True, rename="camel", omit_defaults=True):
     code: str
     message: str = ""
     time: datetime | None = None
+
+    @property
+    def origin(self) -> str:
+        return signal_origin(self.source, self.code)
 
 
 class ObservedDevice(Told, frozen=True, rename="camel", omit_defaults=True):
@@ -129,16 +138,25 @@ class Observed(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class Verdict(Told, frozen=True, rename="camel", omit_defaults=True):
-    """What the signals of one device mean, and who holds the device."""
+    """What the signals of one device mean, and who holds the device. `remedy` and `scope` are the fault table's, so that nobody
+    who acts on a verdict has to look the code up again."""
 
     device: str
     state: DeviceState = DeviceState.HEALTHY
     reason: str = ""
     message: str = ""
-    source: str = ""
+    source: str = ""  # origin of the signal that decides, or who ordered the quarantine
     since: datetime | None = None
     holder: str = ""  # namespace/pod
     holder_uid: str = ""
+    remedy: str = ""  # the rung that the fault table asks for; "" when no fault decides
+    scope: str = "device"  # what is broken: process | device | link | switch | node
+
+    @property
+    def origin(self) -> tuple[str, str]:
+        """(source, code) of the signal that decides; the code is "" where an order does."""
+        source, _, code = self.source.partition("/")
+        return source, code
 
 
 class Notice(Told, frozen=True, rename="camel", omit_defaults=True):

@@ -13,7 +13,6 @@ from remuda.api.conditions import find_condition
 from remuda.api.devices import DeviceState, NodeDevices, Signal, Verdict
 from remuda.api.kubernetes.core_v1 import Node
 from remuda.api.meta import to_seconds
-from remuda.core.devices.fault_codes import classify
 from remuda.core.health.correlation import DomainSuspect, find_suspects, neighbours
 from remuda.core.health.failure_index import HELD_BACK, DeviceFailure, RecentFailures, switch_groups
 from remuda.core.state.snapshot import SUSPECT
@@ -79,7 +78,7 @@ class Suspicion:
     def see_held_back(self, node: NodeDevices) -> None:
         """Devices that have not failed, but are slowed by what may hold back all of their node."""
         for v in node.verdicts:
-            if v.state is DeviceState.DEGRADED and v.since is not None and v.source.partition("/")[2] in HOLD_BACK:
+            if v.state is DeviceState.DEGRADED and v.since is not None and v.origin[1] in HOLD_BACK:
                 held = DeviceFailure(to_seconds(v.since), node.name, v.device, v.reason, HELD_BACK)
                 self._is_stale |= self.recent.add(held)
 
@@ -142,5 +141,4 @@ class Suspicion:
 def _cause(verdict: Verdict | None) -> tuple[str, str]:
     if verdict is None or verdict.state is not DeviceState.UNHEALTHY:
         return "", "device"
-    source, _, code = verdict.source.partition("/")
-    return verdict.reason, classify(source, code).scope
+    return verdict.reason, verdict.scope

@@ -24,10 +24,10 @@ from remuda.controllers.cluster_view import ClusterView
 from remuda.controllers.domain_suspicion import Suspicion
 from remuda.core.health.agent_liveness import agent_lease, ends_at, node_of, silent_since
 from remuda.core.health.correlation import NVSWITCH_FAILED, DomainSuspect
-from remuda.core.health.findings import Found, find
+from remuda.core.health.findings import Found, find_findings
 from remuda.core.health.ledger import judge_devices, judge_node
 from remuda.core.health.node_notices import holds_until, is_held_down, judge_notices
-from remuda.core.health.signal_fusion import settles_at
+from remuda.core.health.signal_fusion import classify_devices, debounce_ends_at
 from remuda.core.health.streamed_signals import SignalOverlay
 from remuda.core.health.timers import Timers, flapping, timers_of
 from remuda.core.remedies.policies import policy_for
@@ -178,11 +178,13 @@ class FailureController:
         timers, offender = self._rules_of(devices, observed.node)
         newest = self._overlay.merged(devices, now)
         silent = silent_since(observed.lease, now)
-        judged = judge_devices(newest, now, timers)
-        found = find(newest, judged, now, offender, self.suspicion.neighbours(devices.name))
+        classified = classify_devices(newest)
+        judged = judge_devices(newest, now, timers, classified)
+        suspected = self.suspicion.neighbours(devices.name)
+        found = find_findings(newest, classified, judged, now, offender, suspected)
         newest = found.on(newest)
         if found.findings:
-            judged = judge_devices(newest, now, timers)
+            judged = judge_devices(newest, now, timers, classified)
         verdicts = judge_node(newest, pods, now, timers, silent_since=silent, judged=judged)
         newest = msgspec.structs.replace(newest, verdicts=verdicts)
         notices = judge_notices(newest, observed.node, pods, now, timers, silent_since=silent)
@@ -193,7 +195,7 @@ class FailureController:
         if newest.history:
             self.suspicion.score(newest, now)
         looks = (
-            settles_at(newest, now, timers),
+            debounce_ends_at(newest, classified, now, timers),
             holds_until(newest, now),
             ends_at(observed.lease, now),
             found.ends_at,

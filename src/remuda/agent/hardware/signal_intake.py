@@ -15,7 +15,8 @@ from remuda.agent.hardware.silence_watch import ReportWatch
 from remuda.agent.inventory import Inventory
 from remuda.api.devices import Observed, Signal
 from remuda.api.meta import to_time
-from remuda.core.devices.fault_codes import add_signal, classify
+from remuda.core.devices.fault_codes import classify
+from remuda.core.devices.signals import add_signal
 
 
 class Hearing:

@@ -13,15 +13,13 @@ vendor itself calls faults of the application.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from datetime import datetime
 from enum import StrEnum
 from functools import cache
 from importlib import resources
 
 import msgspec
 
-from remuda.api.devices import DeviceState, Signal
+from remuda.api.devices import DeviceState
 
 SCOPES = ("process", "device", "link", "switch", "node")  # what a fault breaks
 
@@ -180,50 +178,3 @@ def classify(source: str, code: str) -> FaultClass:
         reason="UnknownFaultCode",
         message=f"{code} from {source} is not in fault table {table.version}; the device stays out until somebody looks.",
     )
-
-
-def unhealthy(signals: Iterable[Signal]) -> FaultClass | None:
-    """The newest fault among `signals` that takes the device out of use, if any. Degraded still serves."""
-    return next((fault for fault in reversed(standing(signals)) if fault.effect is DeviceState.UNHEALTHY), None)
-
-
-def standing(signals: Iterable[Signal]) -> list[FaultClass]:
-    """What still counts, in the order it was heard: not what came before evidence of health, nor what is older than it."""
-    found: list[FaultClass] = []
-    cured: datetime | None = None
-    for signal in signals:
-        fault = classify(signal.source, signal.code)
-        if fault.clears:
-            found, cured = [], signal.time
-        elif cured is None or signal.time is None or signal.time > cured:
-            found.append(fault)
-    return found
-
-
-MAX_SIGNALS = 16
-
-
-def add_signal(signals: list[Signal], new: Signal) -> list[Signal]:
-    """The device's signals with `new`, newest last: one per (source, code), at most MAX_SIGNALS.
-
-    A repeat takes the place of the earlier one, evidence of health drops all that came before it, and a code that takes
-    others back drops those. When there are too many,
-    the mildest and oldest goes first: noise from an application must not push out the fault that took the device out.
-    """
-    fault = classify(new.source, new.code)
-    if fault.clears:
-        return [new]
-    kept = [s for s in signals if (s.source, s.code) != (new.source, new.code) and s.code not in fault.retracts]
-    if fault.retracts:
-        return kept  # what was taken back leaves no trace here; how often it happened is in the device's flaps
-    while len(kept) >= MAX_SIGNALS:
-        kept.remove(min(kept, key=_gravity))
-    return [*kept, new]
-
-
-def _gravity(signal: Signal) -> int:
-    fault = classify(signal.source, signal.code)
-    if fault.clears:
-        return 3  # it says which of the others no longer count
-    effect = fault.effect
-    return {DeviceState.HEALTHY: 0, DeviceState.DEGRADED: 1}.get(effect, 2)

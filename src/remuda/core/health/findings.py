@@ -10,16 +10,16 @@ Only devices for which something changes are in the result, and a device nobody 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from remuda.api.devices import DeviceHistory, DeviceState, NodeDevices, ObservedDevice, Signal, Verdict
 from remuda.api.meta import to_seconds
 from remuda.api.remedies import Offender
-from remuda.core.devices.fault_codes import classify
+from remuda.core.devices.signals import ClassifiedSignal, cure_times
 from remuda.core.health import correlation, recurring_faults, repeat_failures
-from remuda.core.health.signal_fusion import Judgement
+from remuda.core.health.signal_fusion import Classified
 from remuda.core.health.timers import SKEW_S
 
 OWN = (recurring_faults.SOURCE, repeat_failures.SOURCE, correlation.SOURCE)
@@ -43,32 +43,34 @@ class Found(msgspec.Struct, frozen=True):
         )
 
 
-def find(
+def find_findings(
     node: NodeDevices,
-    judged: Mapping[str, Judgement],
+    classified: Classified,
+    judged: Mapping[str, Verdict],
     now: float,
     policy: Offender,
     suspected: Mapping[str, Signal] | None = None,
 ) -> Found:
-    """`judged`: every device by its own signals, on the record as it is. `suspected`: devices whose switch is."""
+    """`classified`: the devices' own signals. `judged`: every device by them, on the record as it is. `suspected`: devices whose
+    switch is."""
     before = {v.device: v for v in node.verdicts} if node.verdicts else {}
     suspects = suspected or {}
     history: dict[str, DeviceHistory] = {}
     findings: dict[str, list[Signal]] = {}
     ends: list[float] = []
     for device in node.observed.devices:
-        id = device.id
+        id, signals = device.id, classified.get(device.id, ())
         if id not in node.history and id not in node.findings and id not in suspects:
             found_now = judged.get(id)
             is_well = found_now is None or found_now.state is DeviceState.HEALTHY
-            if is_well and not any(map(recurring_faults.is_minor, device.signals)):
+            if is_well and not any(map(recurring_faults.is_minor, signals)):
                 continue
         standing = node.findings.get(id, [])
         known = node.history.get(id, _NOTHING)
         if device.uuid and known.uuid and device.uuid != known.uuid:
             known, standing = _NOTHING, []  # another device in its place
-        remembered = _remember(device, known, judged.get(id), before.get(id), now)
-        found, end = _find(device, remembered, standing, suspects.get(id), now, policy)
+        remembered = _remember(device, signals, known, judged.get(id), before.get(id), now)
+        found, end = _find(signals, remembered, standing, suspects.get(id), now, policy)
         if remembered != node.history.get(id, _NOTHING):
             history[id] = remembered
         if found != node.findings.get(id, []):
@@ -79,9 +81,14 @@ def find(
 
 
 def _remember(
-    device: ObservedDevice, known: DeviceHistory, judged: Judgement | None, before: Verdict | None, now: float
+    device: ObservedDevice,
+    signals: Sequence[ClassifiedSignal],
+    known: DeviceHistory,
+    judged: Verdict | None,
+    before: Verdict | None,
+    now: float,
 ) -> DeviceHistory:
-    minor = recurring_faults.with_minor(known.minor, (s for s in device.signals if not _is_ahead(s, now)))
+    minor = recurring_faults.with_minor(known.minor, (s for s in signals if not _is_ahead(s.signal, now)))
     at = repeat_failures.failed_at(judged, before, known, now) if judged is not None else None
     if minor is known.minor and at is None:
         return known
@@ -90,14 +97,14 @@ def _remember(
 
 
 def _find(
-    device: ObservedDevice,
+    signals: Sequence[ClassifiedSignal],
     known: DeviceHistory,
     standing: list[Signal],
     suspected: Signal | None,
     now: float,
     policy: Offender,
 ) -> tuple[list[Signal], float | None]:
-    cured = _cured_at(device, now)
+    cured = _cured_at(signals, now)
     others = [s for s in standing if s.source not in OWN]
     offence = next((s for s in standing if s.source == repeat_failures.SOURCE), None)
     found, end = recurring_faults.find_trends(known.minor, now, cured) if known.minor else ([], None)
@@ -107,10 +114,9 @@ def _find(
     return [*others, *found, *([offence] if offence is not None else ())], end
 
 
-def _cured_at(device: ObservedDevice, now: float) -> float:
+def _cured_at(signals: Sequence[ClassifiedSignal], now: float) -> float:
     """Of the newest evidence of health; 0 when there is none. One from the future is as old as now."""
-    times = (s.time for s in device.signals if s.time is not None and classify(s.source, s.code).clears)
-    return min(now, max((to_seconds(time) for time in times), default=0.0))
+    return min(now, max(map(to_seconds, cure_times(signals)), default=0.0))
 
 
 def _is_ahead(signal: Signal, now: float) -> bool:

@@ -15,11 +15,11 @@ from datetime import datetime
 
 import msgspec
 
-from remuda.api.devices import DeviceState, NodeDevices, Verdict
+from remuda.api.devices import DeviceState, NodeDevices, Verdict, signal_origin
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import to_time
 from remuda.core.health.device_holders import held_on
-from remuda.core.health.signal_fusion import HEALTHY, RANK, Judgement, judge_device
+from remuda.core.health.signal_fusion import RANK, Classified, classify_devices, judge_device
 from remuda.core.health.timers import DEFAULT, Timers
 
 AGENT_SILENT = "AgentSilent"
@@ -47,7 +47,7 @@ def judge_node(
     timers: Timers = DEFAULT,
     *,
     silent_since: float | None = None,
-    judged: Mapping[str, Judgement] | None = None,
+    judged: Mapping[str, Verdict] | None = None,
 ) -> list[Verdict]:
     """The verdicts `node` should carry; equal to `node.verdicts` means no write.
 
@@ -58,24 +58,21 @@ def judge_node(
     held = held_on(node, pods)
     old = {v.device: v for v in node.verdicts}
     if judged is None:
-        judged = judge_devices(node, now, timers, old)
+        judged = judge_devices(node, now, timers)
     if silent_since is not None:
-        silence = _silence(silent_since)
-        judged = {id: _worse(found, silence) for id, found in judged.items()}
+        judged = {id: _graver(found, _silent_verdict(id, silent_since)) for id, found in judged.items()}
     verdicts: list[Verdict] = []
     for device in node.observed.devices:
         found = judged[device.id]
-        if device.parent:
-            found = _worse(found, judged.get(device.parent, HEALTHY))
+        if device.parent in judged:
+            found = _graver(found, judged[device.parent])
         holder = next(iter(held.get(device.id, ())), None)
         verdicts.append(
-            Verdict(
+            msgspec.structs.replace(
+                found,
                 device=device.id,
-                state=found.state,
-                reason=found.reason,
                 message=found.message[:LONGEST_MESSAGE],
-                source=found.source,
-                since=_since(found, old.get(device.id), now),
+                since=_verdict_since(found, old.get(device.id), now),
                 holder=holder.pod if holder else "",
                 holder_uid=holder.uid if holder else "",
             )
@@ -84,35 +81,37 @@ def judge_node(
 
 
 def judge_devices(
-    node: NodeDevices, now: float, timers: Timers = DEFAULT, old: Mapping[str, Verdict] | None = None
-) -> dict[str, Judgement]:
-    """Each device by what is known against itself: neither its parent's fault nor the agent's silence is in it."""
-    before = old if old is not None else {v.device: v for v in node.verdicts}
+    node: NodeDevices, now: float, timers: Timers = DEFAULT, classified: Classified | None = None
+) -> dict[str, Verdict]:
+    """Each device by what is known against itself: its parent's fault, the agent's silence and its holder are not in it."""
+    known = classify_devices(node) if classified is None else classified
+    before = {v.device: v for v in node.verdicts}
     orders, findings = node.quarantine, node.findings
     return {
-        d.id: judge_device(d, orders.get(d.id), now, timers, findings.get(d.id, ()), before.get(d.id))
-        for d in node.observed.devices
+        id: judge_device(id, known.get(id, ()), orders.get(id), now, timers, findings.get(id, ()), before.get(id))
+        for id in (d.id for d in node.observed.devices)
     }
 
 
-def _since(found: Judgement, before: Verdict | None, now: float) -> datetime:
-    seen = min(found.at, to_time(now)) if found.at is not None else to_time(now)
+def _verdict_since(found: Verdict, before: Verdict | None, now: float) -> datetime:
+    seen = min(found.since, to_time(now)) if found.since is not None else to_time(now)
     if before is None or before.since is None:
         return seen
     return before.since if before.state is found.state else max(seen, before.since)
 
 
-def _worse(one: Judgement, other: Judgement) -> Judgement:
+def _graver(one: Verdict, other: Verdict) -> Verdict:
     """The graver of the two; of equals the first."""
     return other if RANK[other.state] < RANK[one.state] else one
 
 
-def _silence(since: float) -> Judgement:
-    return Judgement(
+def _silent_verdict(device: str, since: float) -> Verdict:
+    return Verdict(
+        device,
         DeviceState.UNKNOWN,
         AGENT_SILENT,
         "The node's agent has fallen silent, so nothing is known of the device.",
-        "lease/agent",
+        signal_origin("lease", "agent"),
         to_time(since),
     )
 

@@ -17,7 +17,7 @@ import msgspec
 
 from remuda.api.devices import DeviceState, Signal
 from remuda.api.meta import to_seconds
-from remuda.core.devices.fault_codes import classify
+from remuda.core.devices.signals import ClassifiedSignal
 
 SOURCE = "trend"
 MAX_MINOR = 32
@@ -59,19 +59,19 @@ _COUNTED = frozenset().union(*(rule.codes for rule in RULES))
 _OWN = frozenset(rule.code for rule in RULES) | {"straggler"}
 
 
-def is_minor(signal: Signal) -> bool:
+def is_minor(known: ClassifiedSignal) -> bool:
     """Whether it is to be remembered: what makes a device Degraded, and what a rule names. What an application causes is
     neither."""
-    if signal.code in _COUNTED:
-        return True
-    return signal.code not in _OWN and classify(signal.source, signal.code).effect is DeviceState.DEGRADED
+    code = known.signal.code
+    return code in _COUNTED or (code not in _OWN and known.fault.effect is DeviceState.DEGRADED)
 
 
-def with_minor(minor: list[Signal], signals: Iterable[Signal]) -> list[Signal]:
+def with_minor(minor: list[Signal], signals: Iterable[ClassifiedSignal]) -> list[Signal]:
     """What is remembered after `signals` were seen standing; the same list when that adds nothing."""
     kept = minor
-    for signal in signals:
-        if signal.time is None or not is_minor(signal):
+    for known in signals:
+        signal = known.signal
+        if signal.time is None or not is_minor(known):
             continue
         at = to_seconds(signal.time)
         same = (to_seconds(m.time) for m in kept if m.code == signal.code and m.time is not None)

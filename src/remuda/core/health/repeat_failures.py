@@ -16,20 +16,19 @@ from datetime import datetime
 from remuda.api.devices import DeviceHistory, DeviceState, Signal, Verdict
 from remuda.api.meta import to_seconds, to_time
 from remuda.api.remedies import Offender
-from remuda.core.health.signal_fusion import Judgement
 
 SOURCE = "history"
 CODE = "repeat-offender"
 MAX_FAILURES = 32
 
 
-def failed_at(found: Judgement, before: Verdict | None, history: DeviceHistory, now: float) -> datetime | None:
+def failed_at(found: Verdict, before: Verdict | None, history: DeviceHistory, now: float) -> datetime | None:
     """When the device failed, if that is news: it turned Unhealthy, by something else than what is remembered of it."""
-    if found.state is not DeviceState.UNHEALTHY or found.source.startswith(f"{SOURCE}/"):
+    if found.state is not DeviceState.UNHEALTHY or found.origin[0] == SOURCE:
         return None
     if before is not None and before.state is DeviceState.UNHEALTHY:
         return None
-    at = min(found.at, to_time(now)) if found.at is not None else to_time(now)
+    at = min(found.since, to_time(now)) if found.since is not None else to_time(now)
     return None if at in history.failures else at
 
 

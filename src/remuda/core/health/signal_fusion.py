@@ -1,15 +1,18 @@
-"""What the signals of one device add up to: one judgement.
+"""What the signals of one device add up to: its verdict.
 
 Signals of the agent and findings of the manager are one set, and what is decided depends on the set, not on the order in which
 it was heard, as far as times are given:
 
-- Evidence of health silences whatever is not newer than it, so a signal that is said again after a cure (an agent that reads
+- Evidence of health silences whatever is not newer than it, so a signal that is reported again after a cure (an agent that reads
   its log from the start, a stream that repeats) does not count again.
-- The same code from several sources is one *fact*, told by all of them; its time is the first of theirs.
+- The same code from several sources is one *fact*, reported by all of them; its time is the first of theirs.
 - The gravest fact decides: by state, then by how drastic the device's remedy is; a slow rank goes before signs (throttling, a
   degraded link) that merely suggest one. Of equals the one that the verdict names stays, else the newest speaks: a device with
   two faults does not change its mind whenever one of them is repeated.
 - A quarantine order goes before all of it, except that one of a remedy lets the fault it is about speak.
+
+Signals are classified once a look (`classify_devices`); whoever needs their meaning in the same look is handed that, and whoever
+acts later finds remedy and scope in the verdict.
 
 A time further ahead than `SKEW_S` cannot be true and is taken as not given: then, as for signals without a time, the order of
 hearing counts. A fact that the standing verdict names is not silenced by evidence heard before it, whatever the clocks say.
@@ -17,14 +20,15 @@ hearing counts. A fact that the standing verdict names is not silenced by eviden
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 import msgspec
 
-from remuda.api.devices import DeviceState, NodeDevices, ObservedDevice, QuarantineOrder, Signal, Verdict
+from remuda.api.devices import DeviceState, NodeDevices, QuarantineOrder, Signal, Verdict
 from remuda.api.meta import to_seconds, to_time
-from remuda.core.devices.fault_codes import DeviceRemedy, FaultClass, classify
+from remuda.core.devices.fault_codes import DeviceRemedy, FaultClass
+from remuda.core.devices.signals import ClassifiedSignal, classify_signals
 from remuda.core.health.timers import SKEW_S, Timers
 
 AHEAD = "Its time is ahead of the manager's clock."
@@ -44,54 +48,58 @@ SLOW_RANK = "straggler"  # measured: goes before signs that merely suggest it
 _NEVER = datetime.min.replace(tzinfo=UTC)
 
 
-class Judgement(msgspec.Struct, frozen=True):
-    """What is known against a device. `at`: when the deciding fact was first seen, None when nobody said."""
-
-    state: DeviceState = DeviceState.HEALTHY
-    reason: str = ""
-    message: str = ""
-    source: str = ""
-    at: datetime | None = None
-
-
-HEALTHY = Judgement()
+Classified = Mapping[str, tuple[ClassifiedSignal, ...]]  # by device, as far as it has signals
 
 
 class Fact(msgspec.Struct, frozen=True):
-    """One code that stands against a device, and everyone who told it, in order of their times."""
+    """One code that stands against a device, and everyone who reported it, in order of their times."""
 
     fault: FaultClass
-    told: tuple[Signal, ...]
+    reports: tuple[ClassifiedSignal, ...]
     at: datetime | None  # the first time that can be true
     is_ahead: bool = False  # a time was given that cannot be true
 
 
+def classify_devices(node: NodeDevices) -> Classified:
+    """What each device's own signals mean."""
+    return {d.id: classify_signals(d.signals) for d in node.observed.devices if d.signals}
+
+
 def judge_device(
-    device: ObservedDevice,
+    device: str,
+    signals: Sequence[ClassifiedSignal],
     order: QuarantineOrder | None,
     now: float,
     timers: Timers,
     findings: Sequence[Signal] = (),
     before: Verdict | None = None,
-) -> Judgement:
-    """What the device's signals, the manager's findings and a quarantine order add up to. `before`: the standing verdict."""
-    found = _by_signals(device, now, timers, findings, before)
+) -> Verdict:
+    """What the device's signals, the manager's findings and a quarantine order add up to. `before`: the standing verdict.
+
+    `since` is when the deciding fact was first seen, None when nobody said; who holds the device is not in it."""
+    found = _judge_signals(device, signals, now, timers, findings, before)
     # An order that belongs to a remedy says nothing that the fault does not: while the fault stands, the fault speaks.
     if order is None or (order.incident and found.state is DeviceState.UNHEALTHY):
         return found
-    return Judgement(DeviceState.QUARANTINED, order.reason, order.message, order.by or "operator", order.since)
+    by = order.by or "operator"
+    return Verdict(device, DeviceState.QUARANTINED, order.reason, order.message, by, order.since)
 
 
-def _by_signals(
-    device: ObservedDevice, now: float, timers: Timers, findings: Sequence[Signal], before: Verdict | None
-) -> Judgement:
-    if not findings and all(classify(s.source, s.code).effect is DeviceState.HEALTHY for s in device.signals):
-        return HEALTHY  # by far the most frequent: nothing was said, or nothing against the device
-    facts = facts_of((*findings, *device.signals), now, before)
+def _judge_signals(
+    device: str,
+    signals: Sequence[ClassifiedSignal],
+    now: float,
+    timers: Timers,
+    findings: Sequence[Signal],
+    before: Verdict | None,
+) -> Verdict:
+    if not findings and all(known.fault.effect is DeviceState.HEALTHY for known in signals):
+        return Verdict(device)  # by far the most frequent: nothing was said, or nothing against the device
+    facts = facts_of((*classify_signals(findings), *signals), now, before)
     worst: Fact | None = None
     best = (RANK[DeviceState.HEALTHY], 0, 0, 0)
     for fact in facts:
-        state = _state(fact, now, timers, before)
+        state = _fact_state(fact, now, timers, before)
         if state is DeviceState.HEALTHY:
             continue
         # <=: of two equally grave facts the newer one speaks.
@@ -100,31 +108,32 @@ def _by_signals(
         key = (RANK[state], drastic, slow, 0 if _is_named(fact, before) else 1)
         if key <= best:
             worst, best = fact, key
-    return HEALTHY if worst is None else _judgement(worst, GRAVITY[best[0]], before)
+    return Verdict(device) if worst is None else _verdict_of_fact(device, worst, GRAVITY[best[0]], before)
 
 
-def facts_of(signals: Sequence[Signal], now: float, before: Verdict | None = None) -> list[Fact]:
+def facts_of(signals: Sequence[ClassifiedSignal], now: float, before: Verdict | None = None) -> list[Fact]:
     """What stands against the device, oldest first; codes that say nothing against it are among them."""
     limit = to_time(now + SKEW_S)
     clear: tuple[datetime, int] | None = None
-    timed: list[tuple[datetime, int, Signal, FaultClass]] = []
+    timed: list[tuple[datetime, int, ClassifiedSignal]] = []
     last = _NEVER
-    for place, signal in enumerate(signals):
-        moment = signal.time if signal.time is not None and signal.time <= limit else last
+    for place, known in enumerate(signals):
+        given = known.signal.time
+        moment = given if given is not None and given <= limit else last
         last = max(last, moment)
-        fault = classify(signal.source, signal.code)
-        if fault.clears:
+        if known.fault.clears:
             clear = max(clear, (moment, place)) if clear is not None else (moment, place)
         else:
-            timed.append((moment, place, signal, fault))
+            timed.append((moment, place, known))
     timed.sort(key=lambda one: one[:2])
-    told: dict[str, list[tuple[datetime, Signal, FaultClass]]] = {}
-    for moment, place, signal, fault in timed:
+    reports: dict[str, list[ClassifiedSignal]] = {}
+    for moment, place, known in timed:
         is_silenced = clear is not None and (moment, place) < clear
-        if is_silenced and not (clear and clear[1] < place and before is not None and before.source == _name(signal)):
+        is_named = before is not None and before.source == known.signal.origin
+        if is_silenced and not (clear and clear[1] < place and is_named):
             continue
-        told.setdefault(signal.code, []).append((moment, signal, fault))
-    return [_fact(tellers, limit) for tellers in told.values()]
+        reports.setdefault(known.signal.code, []).append(known)
+    return [_make_fact(some, limit) for some in reports.values()]
 
 
 def believed_at(fact: Fact, timers: Timers, before: Verdict | None = None) -> float:
@@ -136,43 +145,49 @@ def believed_at(fact: Fact, timers: Timers, before: Verdict | None = None) -> fl
     return to_seconds(at) + timers.debounce_s if at is not None else 0.0
 
 
-def settles_at(node: NodeDevices, now: float, timers: Timers) -> float | None:
+def debounce_ends_at(node: NodeDevices, classified: Classified, now: float, timers: Timers) -> float | None:
     """When to look again because a debounce of one of the node's devices ends; None when none runs."""
     ends: list[float] = []
-    for device in node.observed.devices:
-        if any(classify(s.source, s.code).debounced for s in device.signals):
-            before = next((v for v in node.verdicts if v.device == device.id), None)
-            facts = facts_of(device.signals, now, before)
+    for device, signals in classified.items():
+        if any(known.fault.debounced for known in signals):
+            before = next((v for v in node.verdicts if v.device == device), None)
+            facts = facts_of(signals, now, before)
             ends += (believed_at(fact, timers, before) for fact in facts if fact.fault.debounced)
     return min((end for end in ends if end > now), default=None)
 
 
-def _fact(tellers: list[tuple[datetime, Signal, FaultClass]], limit: datetime) -> Fact:
-    given = [s.time for _, s, _ in tellers if s.time is not None]
+def _make_fact(reports: list[ClassifiedSignal], limit: datetime) -> Fact:
+    given = [known.signal.time for known in reports if known.signal.time is not None]
     ahead = [time for time in given if time > limit]
-    at = min(given, default=None)
-    return Fact(tellers[0][2], tuple(s for _, s, _ in tellers), at, is_ahead=bool(ahead) and len(ahead) == len(given))
+    is_ahead = bool(ahead) and len(ahead) == len(given)
+    return Fact(reports[0].fault, tuple(reports), min(given, default=None), is_ahead)
 
 
-def _state(fact: Fact, now: float, timers: Timers, before: Verdict | None) -> DeviceState:
+def _fact_state(fact: Fact, now: float, timers: Timers, before: Verdict | None) -> DeviceState:
     is_young = fact.fault.debounced and now < believed_at(fact, timers, before)
     return DeviceState.UNKNOWN if is_young else fact.fault.effect
 
 
-def _name(signal: Signal) -> str:
-    return f"{signal.source}/{signal.code}"
-
-
 def _is_named(fact: Fact, before: Verdict | None) -> bool:
-    return before is not None and any(before.source == _name(signal) for signal in fact.told)
+    return before is not None and any(before.source == known.signal.origin for known in fact.reports)
 
 
-def _judgement(fact: Fact, state: DeviceState, before: Verdict | None) -> Judgement:
-    """Named after whoever the verdict names already, else after whoever told it first."""
-    first = next((s for s in fact.told if before is not None and before.source == _name(s)), fact.told[0])
-    words = [first.message or fact.fault.message]
-    if len(sources := sorted({s.source for s in fact.told})) > 1:
-        words.append(f"Told by {', '.join(sources)}.")
+def _verdict_of_fact(device: str, fact: Fact, state: DeviceState, before: Verdict | None) -> Verdict:
+    """Named after whoever the verdict names already, else after whoever reported it first."""
+    named = (known for known in fact.reports if before is not None and before.source == known.signal.origin)
+    first = next(named, fact.reports[0])
+    words = [first.message]
+    if len(sources := sorted({known.signal.source for known in fact.reports})) > 1:
+        words.append(f"Reported by {', '.join(sources)}.")
     if fact.is_ahead:
         words.append(AHEAD)
-    return Judgement(state, fact.fault.reason, " ".join(words), _name(first), fact.at)
+    return Verdict(
+        device=device,
+        state=state,
+        reason=fact.fault.reason,
+        message=" ".join(words),
+        source=first.signal.origin,
+        since=fact.at,
+        remedy=fact.fault.remedy.value,
+        scope=fact.fault.scope,
+    )

@@ -16,9 +16,9 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from remuda.api.devices import DeviceState, NodeDevices, Signal
-from remuda.api.meta import to_seconds, to_time
+from remuda.api.meta import to_time
 from remuda.api.training import Member, TrainingJob
-from remuda.core.devices.fault_codes import classify
+from remuda.core.devices.signals import classify_signals, cure_times
 from remuda.core.health.step_samples import GangSlow
 from remuda.core.health.stragglers import SlowRank, Speeds
 
@@ -89,8 +89,7 @@ def outdated(node: NodeDevices) -> Findings | None:
 def _is_cleared(finding: Signal, signals: Sequence[Signal]) -> bool:
     if finding.time is None:
         return False
-    found = to_seconds(finding.time)
-    return any(classify(s.source, s.code).clears and s.time is not None and to_seconds(s.time) > found for s in signals)
+    return any(cure > finding.time for cure in cure_times(classify_signals(signals)))
 
 
 def _finding(node: NodeDevices, device: str) -> Signal | None:
@@ -106,8 +105,9 @@ def _suspects(node: NodeDevices, devices: Sequence[str]) -> tuple[list[str], str
     why: dict[str, str] = {}
     for device in node.observed.devices:
         if device.id in devices:
-            signs = [classify(s.source, s.code) for s in (*device.signals, *node.findings.get(device.id, ()))]
-            reasons = [f.reason for f in signs if f.effect is DeviceState.DEGRADED and not f.clears]
+            known = classify_signals((*device.signals, *node.findings.get(device.id, ())))
+            faults = [k.fault for k in known if k.fault.effect is DeviceState.DEGRADED and not k.fault.clears]
+            reasons = [fault.reason for fault in faults]
             if reasons:
                 why[device.id] = reasons[-1]
     if not why:

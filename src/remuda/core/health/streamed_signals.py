@@ -18,48 +18,50 @@ then the agent has written it, or is not going to.
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import msgspec
 
 from remuda.api.devices import DeviceState, NodeDevices, ObservedDevice, Signal
 from remuda.api.meta import to_seconds, to_time
-from remuda.core.devices.fault_codes import classify
+from remuda.core.devices.signals import ClassifiedSignal, classify_signal, is_repeat, with_signal
 from remuda.core.health.recurring_faults import is_minor
-from remuda.core.health.timers import SKEW_S, is_repeat, with_signal
+from remuda.core.health.timers import SKEW_S
 
 FORGET_S = 30.0
 MAX_PER_DEVICE = 32
 MAX_DEVICES = 1024  # of one node: slices included, no machine has more; names that no device has are not to pile up
 
 
+Heard = tuple[float, ClassifiedSignal]  # when, and what
+
+
 class SignalOverlay:
     def __init__(self) -> None:
-        self._heard: dict[str, dict[str, list[tuple[float, Signal]]]] = {}  # node -> device -> (heard at, signal)
+        self._heard: dict[str, dict[str, list[Heard]]] = {}  # node -> device -> what was heard of it
 
     def hear(self, node: str, device: str, signal: Signal, now: float) -> bool:
         """Whether it may change a verdict, so that somebody has to look."""
-        if not is_of_weight(signal):
+        heard = classify_signal(signal)
+        if not is_of_weight(heard):
             return False
         if signal.time is not None:
             age = now - to_seconds(signal.time)
             if age > FORGET_S:
                 return False
             if age < -SKEW_S:
-                signal = msgspec.structs.replace(signal, time=to_time(now))
+                heard = ClassifiedSignal(msgspec.structs.replace(signal, time=to_time(now)), heard.fault)
         of_node = self._heard.setdefault(node, {})
         if device not in of_node and len(of_node) >= MAX_DEVICES:
             del of_node[next(iter(of_node))]
         kept = of_node.setdefault(device, [])
-        place = _standing(kept, signal)
+        place = _place_of_same(kept, heard)
         if place is None:
-            kept.append((now, signal))
+            kept.append((now, heard))
             del kept[:-MAX_PER_DEVICE]
-        elif is_repeat(kept[place][1], signal):
+        elif is_repeat(kept[place][1].signal, heard):
             kept[place] = now, kept[place][1]
         else:
             del kept[place]
-            kept.append((now, signal))
+            kept.append((now, heard))
         return True
 
     def merged(self, node: NodeDevices, now: float) -> NodeDevices:
@@ -77,33 +79,29 @@ class SignalOverlay:
     def forget(self, node: str) -> None:
         self._heard.pop(node, None)
 
-    def _with(self, device: ObservedDevice, news: dict[str, list[tuple[float, Signal]]], now: float) -> ObservedDevice:
-        kept = [(at, s) for at, s in news.pop(device.id, []) if now - at < FORGET_S and not _is_known(device, s)]
+    def _with(self, device: ObservedDevice, news: dict[str, list[Heard]], now: float) -> ObservedDevice:
+        heard = news.pop(device.id, [])
+        kept = [(at, h) for at, h in heard if now - at < FORGET_S and not _is_recorded(device, h.signal)]
         if kept:
             news[device.id] = kept
-        for _, signal in sorted(kept, key=_said_at) if len(kept) > 1 else kept:
-            device = _after(device, signal)
+        for _, one in sorted(kept, key=_reported_at) if len(kept) > 1 else kept:
+            device = _with_heard(device, one.signal)
         return device
 
 
-def is_of_weight(signal: Signal) -> bool:
+def is_of_weight(heard: ClassifiedSignal) -> bool:
     """Whether it says something against a device, or takes something back, or is remembered for a trend."""
-    return _weighs(signal.source, signal.code)
-
-
-@lru_cache(maxsize=4096)  # asked of every signal of the cluster; bounded, because whoever speaks chooses the words
-def _weighs(source: str, code: str) -> bool:
-    fault = classify(source, code)
+    fault = heard.fault
     is_harmless = fault.effect is DeviceState.HEALTHY and not (fault.clears or fault.retracts or fault.debounced)
-    return not is_harmless or is_minor(Signal(source, code))
+    return not is_harmless or is_minor(heard)
 
 
-def _said_at(heard: tuple[float, Signal]) -> float:
-    at, signal = heard
-    return to_seconds(signal.time) if signal.time is not None else at
+def _reported_at(heard: Heard) -> float:
+    at, one = heard
+    return to_seconds(one.signal.time) if one.signal.time is not None else at
 
 
-def _after(device: ObservedDevice, signal: Signal) -> ObservedDevice:
+def _with_heard(device: ObservedDevice, signal: Signal) -> ObservedDevice:
     """`with_signal`, except that what is newer than `signal` stays, whatever that takes back."""
     new = with_signal(device, signal)
     if new is device or signal.time is None or len(new.signals) > len(device.signals):
@@ -112,22 +110,20 @@ def _after(device: ObservedDevice, signal: Signal) -> ObservedDevice:
     return msgspec.structs.replace(new, signals=[*new.signals, *newer]) if newer else new
 
 
-def _standing(kept: list[tuple[float, Signal]], again: Signal) -> int | None:
+def _place_of_same(kept: list[Heard], again: ClassifiedSignal) -> int | None:
     """Where the same code stands already, not taken back since. What takes others back has to be heard each time."""
-    fault = classify(again.source, again.code)
-    if fault.clears or fault.retracts:
+    if again.fault.clears or again.fault.retracts:
         return None
     for place in range(len(kept) - 1, -1, -1):
-        signal = kept[place][1]
-        if (signal.source, signal.code) == (again.source, again.code):
+        earlier = kept[place][1]
+        if (earlier.signal.source, earlier.signal.code) == (again.signal.source, again.signal.code):
             return place
-        earlier = classify(signal.source, signal.code)
-        if earlier.clears or again.code in earlier.retracts:
+        if earlier.fault.clears or again.signal.code in earlier.fault.retracts:
             return None
     return None
 
 
-def _is_known(device: ObservedDevice, signal: Signal) -> bool:
+def _is_recorded(device: ObservedDevice, signal: Signal) -> bool:
     """Whether the record already names it, at that time or later."""
     for known in device.signals:
         if (known.source, known.code) == (signal.source, signal.code):

@@ -18,7 +18,7 @@ from remuda.api.devices import DeviceState, NodeDevices, ObservedDevice, Signal,
 from remuda.api.incidents import Affected, Evidence, Incident, IncidentOutcome, IncidentStatus, IncidentVerdict
 from remuda.api.meta import to_seconds, to_time
 from remuda.api.training import Cause
-from remuda.core.devices.fault_codes import classify
+from remuda.core.devices.signals import classify_signal
 from remuda.core.health.device_holders import Held, held_on
 from remuda.core.incidents.closing import Health, concluded, ends_at
 from remuda.core.incidents.evidence import with_affected, with_evidence
@@ -123,7 +123,7 @@ def _look(
     if verdict is not None and is_bad(verdict, now, times):
         # An order of the incident's own is its remedy, not its fault; so is the verdict that still stands when it is lifted.
         # Neither is a probe that found what was known: the ladder asks what broke.
-        is_told = verdict.source.startswith("probe/") and bool(status.verdict.reason)
+        is_told = verdict.origin[0] == "probe" and bool(status.verdict.reason)
         is_remedy = verdict.state is DeviceState.QUARANTINED and (order is None or is_own_order)
         if not is_told and not is_remedy:
             status = msgspec.structs.replace(status, verdict=_meaning(verdict, status.verdict))
@@ -158,15 +158,13 @@ def _begun(
 
 
 def _meaning(verdict: Verdict, before: IncidentVerdict) -> IncidentVerdict:
-    source, _, code = verdict.source.partition("/")
-    remedy = classify(source, code).remedy.value if code else before.remedy
     return IncidentVerdict(
         state=verdict.state,
         reason=verdict.reason,
         message=verdict.message,
         source=verdict.source,
         cause=Cause.DEVICE.value,
-        remedy=remedy,
+        remedy=verdict.remedy or before.remedy,
     )
 
 
@@ -209,5 +207,4 @@ def _evidence(
 
 
 def _said(signal: Signal, node: str, device: str) -> Evidence:
-    words = signal.message or classify(signal.source, signal.code).message
-    return Evidence("signal", words, signal.time, signal.source, signal.code, node, device)
+    return Evidence("signal", classify_signal(signal).message, signal.time, signal.source, signal.code, node, device)

@@ -1,5 +1,4 @@
-"""The fault table: every vendor code has a meaning, an unknown one the safe meaning, and signals are kept without losing any
-that matters."""
+"""The fault table: every vendor code has a meaning, an unknown one the safe meaning."""
 
 from __future__ import annotations
 
@@ -7,17 +6,14 @@ import json
 
 import pytest
 
-from remuda.api.devices import DeviceState, Signal
+from remuda.api.devices import DeviceState
 from remuda.core.devices.fault_codes import (
-    MAX_SIGNALS,
     SCOPES,
     DeviceRemedy,
     FaultClass,
-    add_signal,
     classify,
     fault_table,
     parse_faults,
-    unhealthy,
 )
 
 # Every Xid of the vendor's catalogue that applies to Ampere or newer.
@@ -200,43 +196,3 @@ def test_a_code_said_twice_is_an_error_in_the_table() -> None:
     table["codes"] *= 2
     with pytest.raises(ValueError, match="twice"):
         parse_faults(json.dumps(table).encode())
-
-
-# --- signals of one device -----------------------------------------------------------------------------------------------
-
-
-def signals(*codes: str) -> list[Signal]:
-    kept: list[Signal] = []
-    for code in codes:
-        kept = add_signal(kept, Signal("kmsg", code))
-    return kept
-
-
-def codes_of(kept: list[Signal]) -> list[str]:
-    return [s.code for s in kept]
-
-
-def test_newest_last_and_a_repeat_moves_to_the_end() -> None:
-    assert codes_of(signals("xid-13", "xid-79", "xid-13")) == ["xid-79", "xid-13"]
-
-
-def test_noise_never_pushes_out_the_fault() -> None:
-    noise = [f"xid-{n}" for n in (*range(66, 73), *range(82, 87), *range(96, 106), *range(126, 136))]
-    kept = signals("xid-79", "xid-63", *noise)
-    assert len(kept) == MAX_SIGNALS
-    assert codes_of(kept)[:2] == ["xid-79", "xid-63"]
-    assert codes_of(kept)[-1] == noise[-1]
-    assert unhealthy(kept) == classify("kmsg", "xid-79")
-
-
-def test_a_passed_probe_wipes_the_slate() -> None:
-    kept = signals("xid-79", "probe-passed")
-    assert codes_of(kept) == ["probe-passed"]
-    assert unhealthy(kept) is None
-    assert unhealthy(signals("xid-79", "probe-passed", "xid-48")) == classify("kmsg", "xid-48")
-
-
-def test_only_unhealthy_takes_a_device_out() -> None:
-    assert unhealthy([]) is None
-    assert unhealthy(signals("xid-13", "xid-63", "xid-94")) is None
-    assert unhealthy(signals("xid-79", "xid-13")) == classify("kmsg", "xid-79")

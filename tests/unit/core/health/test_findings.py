@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from remuda.api.devices import DeviceState, NodeDevices, Observed, ObservedDevice, QuarantineOrder, Signal, Verdict
 from remuda.api.meta import ObjectMeta, to_time
 from remuda.api.remedies import Offender
-from remuda.core.health.findings import find
+from remuda.core.devices.signals import classify_signal, with_signal
+from remuda.core.health.findings import Found, find_findings
 from remuda.core.health.ledger import judge_devices, judge_node
 from remuda.core.health.recurring_faults import MAX_MINOR, find_trends, is_minor, with_minor
-from remuda.core.health.timers import with_signal
+from remuda.core.health.signal_fusion import classify_devices
 
 T = 1_000_000.0
 OFFENDER = Offender(incidents=2, window_seconds=1000.0)
@@ -33,10 +36,14 @@ class Device:
         return self
 
     def look(self, now: float) -> Device:
-        judged = judge_devices(self.record, now)
-        record = find(self.record, judged, now, OFFENDER).on(self.record)
+        record = self.finds(now).on(self.record)
         self.record = msgspec.structs.replace(record, verdicts=judge_node(record, [], now))
         return self
+
+    def finds(self, now: float, suspected: Mapping[str, Signal] | None = None) -> Found:
+        known = classify_devices(self.record)
+        judged = judge_devices(self.record, now, classified=known)
+        return find_findings(self.record, known, judged, now, OFFENDER, suspected)
 
     @property
     def verdict(self) -> Verdict:
@@ -152,22 +159,24 @@ def test_a_repaired_device_starts_its_trend_anew() -> None:
 
 
 def test_what_applications_cause_is_not_remembered() -> None:
-    assert not is_minor(Signal("kmsg", "xid-13"))
+    assert not is_minor(classify_signal(Signal("kmsg", "xid-13")))
     assert Device().hear(T, "xid-13").record.history == {}
 
 
 def test_what_is_remembered_is_bounded_and_without_words() -> None:
     minor: list[Signal] = []
     for number in range(100):
-        minor = with_minor(minor, [Signal("nvml", "thermal", "At 90 degrees.", to_time(T + 100 * number))])
+        minor = with_minor(
+            minor, [classify_signal(Signal("nvml", "thermal", "At 90 degrees.", to_time(T + 100 * number)))]
+        )
     assert len(minor) == MAX_MINOR
     assert not any(m.message for m in minor)
 
 
 def test_a_repeat_of_the_same_crossing_is_the_same_crossing() -> None:
-    once = with_minor([], [Signal("nvml", "thermal", time=to_time(T))])
-    assert with_minor(once, [Signal("nvml", "thermal", time=to_time(T + 59))]) is once
-    assert with_minor(once, [Signal("nvml", "thermal", time=to_time(T))]) is once
+    once = with_minor([], [classify_signal(Signal("nvml", "thermal", time=to_time(T)))])
+    assert with_minor(once, [classify_signal(Signal("nvml", "thermal", time=to_time(T + 59)))]) is once
+    assert with_minor(once, [classify_signal(Signal("nvml", "thermal", time=to_time(T)))]) is once
 
 
 def test_crossings_out_of_order_or_from_the_future_make_no_trend() -> None:
@@ -176,7 +185,11 @@ def test_crossings_out_of_order_or_from_the_future_make_no_trend() -> None:
     device = Device()
     for number in range(6):
         device.hear(T, "thermal", "nvml").shows(
-            ObservedDevice("gpu-0", "H100", signals=[Signal("nvml", "thermal", time=to_time(T + 1e6 * (number + 1)))])
+            ObservedDevice(
+                "gpu-0",
+                "H100",
+                signals=[Signal("nvml", "thermal", time=to_time(T + 1e6 * (number + 1)))],
+            )
         ).look(T + 1)
     assert len(device.record.history["gpu-0"].minor) == 1
 
@@ -196,7 +209,6 @@ def test_findings_of_others_are_left_alone() -> None:
 def test_a_neighbour_on_a_failed_switch_is_degraded_as_long_as_the_switch_is_suspect() -> None:
     device = Device().look(T)
     suspected = {"gpu-0": Signal("correlation", "switch-suspect", "6 of 8 devices.", to_time(T))}
-    found = find(device.record, judge_devices(device.record, T + 1), T + 1, OFFENDER, suspected)
-    record = found.on(device.record)
-    assert judge_node(record, [], T + 1)[0].reason == "SwitchSuspect"
-    assert find(record, judge_devices(record, T + 2), T + 2, OFFENDER, {}).findings == {"gpu-0": []}
+    device.record = device.finds(T + 1, suspected).on(device.record)
+    assert judge_node(device.record, [], T + 1)[0].reason == "SwitchSuspect"
+    assert device.finds(T + 2, {}).findings == {"gpu-0": []}

@@ -7,9 +7,10 @@ import pytest
 
 from remuda.api.devices import DeviceState, NodeDevices, Observed, ObservedDevice, Signal, Verdict
 from remuda.api.meta import ObjectMeta, to_time
+from remuda.core.devices.signals import with_signal
 from remuda.core.health.ledger import judge_node
-from remuda.core.health.signal_fusion import AHEAD, settles_at
-from remuda.core.health.timers import Timers, with_signal
+from remuda.core.health.signal_fusion import AHEAD, classify_devices, debounce_ends_at
+from remuda.core.health.timers import Timers
 
 NOW = 10_000.0
 DEGRADED, HEALTHY, UNHEALTHY, UNKNOWN = (
@@ -86,7 +87,7 @@ def test_two_sources_of_one_code_are_one_fact() -> None:
     )
     [found] = judge_node(both, [], 9004)
     assert (found.since, found.source) == (to_time(9000), "kmsg/xid-79")
-    assert "Told by kmsg, nvml." in found.message
+    assert "Reported by kmsg, nvml." in found.message
 
 
 def test_a_repeat_of_the_other_fault_does_not_change_the_reason() -> None:
@@ -158,7 +159,7 @@ def test_a_debounce_ends_although_the_clock_of_the_node_is_ahead() -> None:
     record = a_record(said("health-lost", NOW + 7200, "nvml"))
     record = msgspec.structs.replace(record, verdicts=judge_node(record, [], NOW, timers))
     assert record.verdicts[0].state is UNKNOWN
-    assert settles_at(record, NOW + 1, timers) == pytest.approx(NOW + 5)
+    assert debounce_ends_at(record, classify_devices(record), NOW + 1, timers) == pytest.approx(NOW + 5)
     [found] = judge_node(record, [], NOW + 5.1, timers)
     assert found.state is UNHEALTHY
 

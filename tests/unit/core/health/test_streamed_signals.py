@@ -2,17 +2,17 @@
 
 import random
 
-import msgspec
 import pytest
 
 from remuda.api.devices import NodeDevices, Observed, ObservedDevice, Signal
 from remuda.api.meta import ObjectMeta, to_time
 from remuda.api.remedies import Offender
 from remuda.core.devices.fault_codes import fault_table
-from remuda.core.health.findings import find
+from remuda.core.devices.signals import classify_signal, with_signal
+from remuda.core.health.findings import find_findings
 from remuda.core.health.ledger import judge_devices
+from remuda.core.health.signal_fusion import classify_devices
 from remuda.core.health.streamed_signals import FORGET_S, MAX_DEVICES, MAX_PER_DEVICE, SignalOverlay, is_of_weight
-from remuda.core.health.timers import with_signal
 
 
 def a_node(*devices: ObservedDevice) -> NodeDevices:
@@ -70,7 +70,7 @@ def test_a_flood_is_bounded() -> None:
         overlay.hear("n1", "gpu-0", xid(f"xid-{number}", number), float(number))
     held = overlay._heard["n1"]["gpu-0"]
     assert len(held) == MAX_PER_DEVICE
-    assert msgspec.structs.asdict(held[-1][1])["code"] == f"xid-{10 * MAX_PER_DEVICE - 1}"
+    assert held[-1][1].signal.code == f"xid-{10 * MAX_PER_DEVICE - 1}"
 
 
 def test_noise_does_not_push_out_a_fault() -> None:
@@ -101,14 +101,15 @@ def test_only_what_may_change_a_verdict_asks_for_a_look(code: str, asks: bool) -
 
 
 def test_every_code_that_asks_for_no_look_changes_no_verdict() -> None:
-    harmless = [code for code in fault_table().by_code if not is_of_weight(xid(code))]
+    harmless = [code for code in fault_table().by_code if not is_of_weight(classify_signal(xid(code)))]
     assert len(harmless) > 5
     for code in harmless:
         for known in ([], [xid("xid-79", 5)], [xid("health-lost", 9)]):
             before = a_node(ObservedDevice("gpu-0", "H100", signals=known))
             after = a_node(with_signal(before.observed.devices[0], xid(code, 10)))
             assert judge_devices(after, 11.0) == judge_devices(before, 11.0), code
-            assert find(after, {}, 11.0, Offender()).history == find(before, {}, 11.0, Offender()).history, code
+            histories = [find_findings(n, classify_devices(n), {}, 11.0, Offender()).history for n in (before, after)]
+            assert histories[0] == histories[1], code
 
 
 def test_what_is_said_on_and_on_does_not_leave_with_age() -> None:
@@ -129,7 +130,7 @@ def test_what_is_held_says_the_same_as_all_that_was_heard(seed: int) -> None:
         at += chance.choice((0.1, 0.9, 1.5))
         signal = xid(chance.choice(("xid-79", "xid-13", "health-lost", "health-back", "probe-passed")), at)
         overlay.hear("n1", "gpu-0", signal, at)
-        if is_of_weight(signal):
+        if is_of_weight(classify_signal(signal)):
             told = with_signal(told, signal)
         held = overlay.merged(a_node(), at).observed.devices[0]
         assert (held.signals, held.flaps) == (told.signals, told.flaps)

@@ -5,9 +5,10 @@ import pytest
 
 from remuda.api.devices import DeviceState, NodeDevices, Observed, ObservedDevice, QuarantineOrder, Signal
 from remuda.api.meta import ObjectMeta, to_time
+from remuda.core.devices.signals import MAX_FLAPS, with_signal
 from remuda.core.health.ledger import judge_node
-from remuda.core.health.signal_fusion import settles_at
-from remuda.core.health.timers import MAX_FLAPS, Timers, flapping, with_signal
+from remuda.core.health.signal_fusion import classify_devices, debounce_ends_at
+from remuda.core.health.timers import Timers, flapping
 
 TIMERS = Timers(debounce_s=5.0, flap_window_s=100.0, flap_limit=2)
 GPU = ObservedDevice(id="gpu-0", type="H100")
@@ -49,8 +50,8 @@ def test_debounce(story: list[tuple[float, str]], now: float, expected: tuple[De
 
 def test_a_look_is_due_when_the_debounce_ends() -> None:
     node = node_of(heard(GPU, (100, "health-lost")))
-    assert settles_at(node, 101, TIMERS) == pytest.approx(105)
-    assert settles_at(node, 105, TIMERS) is None
+    assert debounce_ends_at(node, classify_devices(node), 101, TIMERS) == pytest.approx(105)
+    assert debounce_ends_at(node, classify_devices(node), 105, TIMERS) is None
 
 
 def test_flaps_are_counted_by_the_fault_that_went() -> None:
