@@ -24,12 +24,12 @@ from remuda.api.kubernetes.core_v1 import Node, Pod
 from remuda.api.meta import JsonObject, to_time
 from remuda.api.names import ANNOTATION_DEVICES, ANNOTATION_PREEMPTIBLE, LABEL_GANG, RESOURCE_GPU
 from remuda.api.training import Member, Recovery, TrainingJob, TrainingJobStatus
+from remuda.core.gang.pod_view import MemberProgress, PodView
 from remuda.core.health.ledger import judge_node
 from remuda.core.scheduling.gang_placement import plan_placement
 from remuda.core.scheduling.waiting_gangs import gather_gangs
 from remuda.core.state.leaving_nodes import leaving_of
 from remuda.core.state.snapshot import Snapshot, build_snapshot, devices_of
-from remuda.core.training.gang_view import MemberProgress, PodView
 from remuda.core.training.job_plan import GangObserved, TrainingPlan, plan_training
 from remuda.core.training.lent_spares import is_preemptible, reservations_of
 from remuda.core.training.planning_context import LendingView

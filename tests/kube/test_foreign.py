@@ -26,7 +26,7 @@ from remuda.api.meta import JsonObject, ObjectMeta, to_time
 from remuda.api.names import ANNOTATION_DEVICES, ANNOTATION_RETRY_ADMISSION, RESOURCE_GPU
 from remuda.core.foreign.device_failures import DEVICE_FAILED
 from remuda.core.foreign.refused_pods import ADMISSION_REJECTED, PLACED
-from remuda.core.training.kubelet_pods import KubeletForm
+from remuda.core.gang.kubelet_pods import KubeletForm
 from remuda.embedded.builtin.planners.pod_state import is_active
 from remuda.kube.client.http_cluster import HttpCluster
 from remuda.kube.client.kubeconfig import load_kubeconfig

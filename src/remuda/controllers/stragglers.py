@@ -23,7 +23,7 @@ from remuda.controllers.cluster_view import ClusterView
 from remuda.core.health.gang_pace import GangLook, Pace, look_at
 from remuda.core.health.slow_ranks import Findings, found_slow, outdated, plan_findings
 from remuda.core.health.step_samples import NOT_SLOW, GangSlow, Sample
-from remuda.core.training.status_outcome import GANG_SLOW
+from remuda.core.training.job_status import GANG_SLOW
 from remuda.kube.cluster import Cluster, Preconditions
 from remuda.kube.runtime.events import SILENCE, EventSink
 from remuda.kube.runtime.work_queue import WorkQueue

@@ -21,15 +21,21 @@ from remuda.api.meta import JsonObject, to_time
 from remuda.api.names import LABEL_GANG
 from remuda.api.training import TrainingJob, TrainingJobSpec
 from remuda.controllers.cluster_view import ClusterView, waits_preemptible
+from remuda.core.gang.kubelet_pods import KubeletForm
+from remuda.core.gang.pod_view import MemberProgress, PodView
 from remuda.core.remedies.policies import BY_JOB
 from remuda.core.scheduling.waiting_gangs import created_at
 from remuda.core.state.leaving_nodes import Leaving, leaving_of
 from remuda.core.state.snapshot import devices_of
-from remuda.core.training.create_backoff import REFUSED_CODES, Refused, is_news, refused_again, wait_s
-from remuda.core.training.gang_view import MemberProgress, PodView
-from remuda.core.training.invalid_job import left_alone, refusal_of
+from remuda.core.training.backoff import (
+    REFUSED_CODES,
+    CreateBackoff,
+    create_wait_s,
+    is_new_refusal,
+    next_create_backoff,
+)
 from remuda.core.training.job_plan import Doomed, GangObserved, TrainingPlan, plan_training
-from remuda.core.training.kubelet_pods import KubeletForm
+from remuda.core.training.job_status import left_alone, refusal_of
 from remuda.core.training.planning_context import LendingView, Recalled
 from remuda.core.training.spare_lending import DEVICE_RECALLED
 from remuda.core.training.status_events import news_of
@@ -89,7 +95,7 @@ class TrainingController:
         self._events = events
         self._written: dict[Key, tuple[str, TrainingJob]] = {}  # version written over -> what came of it
         self._made: dict[Key, dict[str, tuple[float, Pod]]] = {}  # pods made and not seen in the informer yet, by uid
-        self._refused: dict[Key, Refused] = {}
+        self._refused: dict[Key, CreateBackoff] = {}
         self._checked: dict[Key, tuple[TrainingJobSpec, Refusal | None]] = {}
         self._relists = 0
         self._since = clock()
@@ -271,15 +277,15 @@ class TrainingController:
         """Seconds until the next try, where they are refused. A new refusal is told, and the next look writes it down."""
         key, now = (job.namespace, job.name), self._clock()
         before = self._refused.get(key)
-        if bodies and (pause_s := wait_s(before, now)) is not None:
+        if bodies and (pause_s := create_wait_s(before, now)) is not None:
             return pause_s
         try:
             await write_all(lambda body: self._create(job, body), bodies)
         except ApiError as error:
             if error.code not in REFUSED_CODES:
                 raise
-            after = self._refused[key] = refused_again(before, error.message, now)
-            if not is_news(before, after):
+            after = self._refused[key] = next_create_backoff(before, error.message, now)
+            if not is_new_refusal(before, after):
                 return after.until - now
             log.warning("pods refused", job=job.name, reason=error.reason, message=error.message)
             self._events.warning(job, "FailedCreate", error.message)

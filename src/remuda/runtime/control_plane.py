@@ -28,7 +28,7 @@ from remuda.controllers.taint_rules import TaintRules
 from remuda.controllers.training import TrainingController
 from remuda.controllers.verdicts import WORKERS, FailureController
 from remuda.controllers.webhook_notices import NoticeController
-from remuda.core.training.kubelet_pods import KubeletForm
+from remuda.core.gang.kubelet_pods import KubeletForm
 from remuda.kube.client.webhooks import Poster, WebhookPoster
 from remuda.kube.cluster import Cluster
 from remuda.kube.runtime.controller import run_controller

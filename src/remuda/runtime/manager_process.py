@@ -4,7 +4,7 @@ Scheduler, failure and workload controllers run while this process holds the Lea
 process that was frozen meanwhile writes nothing when it wakes. The lease has a connection of its own: behind the work's rate
 limit it would wait for the work that it guards. Nothing is kept in memory that the API does not have.
 
-What runs the pods are kubelets, so pods are written in their words (`core.training.kubelet_pods`).
+What runs the pods are kubelets, so pods are written in their words (`core.gang.kubelet_pods`).
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from typing import Protocol
 
 import msgspec
 
+from remuda.core.gang.kubelet_pods import LAUNCHER_FILE, KubeletForm
 from remuda.core.leader_lease import Timing
-from remuda.core.training.kubelet_pods import LAUNCHER_FILE, KubeletForm
 from remuda.kube.client.guarded_cluster import FencedCluster
 from remuda.kube.client.http_cluster import HttpCluster
 from remuda.kube.client.kubeconfig import load_kubeconfig

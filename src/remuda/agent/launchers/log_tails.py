@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Protocol
 
 from remuda.api.kubernetes.core_v1 import Pod
-from remuda.core.training.kubelet_pods import LAUNCHER_FILE
+from remuda.core.gang.kubelet_pods import LAUNCHER_FILE
 from remuda.launch.protocol import MAX_TAIL
 
 SETTLE_S = 0.25

@@ -35,7 +35,7 @@ from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.names import ANNOTATION_LAUNCH
 from remuda.core.devices.fault_codes import DeviceRemedy, FaultClass
-from remuda.core.training.kubelet_pods import IN_CONTAINER
+from remuda.core.gang.kubelet_pods import IN_CONTAINER
 from remuda.launch.protocol import Hello
 from remuda.link import kubelet_proto as proto
 from remuda.link.device_plugin_port import ContainerDevices, PodResourcesPort

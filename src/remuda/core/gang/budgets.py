@@ -19,12 +19,8 @@ def charge(used: Mapping[str, int], causes: Iterable[Cause]) -> dict[str, int]:
     return after
 
 
-def recharge(used: Mapping[str, int], wrong: Cause, right: Cause) -> dict[str, int]:
-    """Moves one charge: a crash that turned out to be the device's fault is given back to the code's budget."""
-    return charge(refund(used, wrong.value), [right])
-
-
 def refund(used: Mapping[str, int], cause: str) -> dict[str, int]:
+    """Takes back one charge: a crash that turned out to be the device's fault is not the code's."""
     after = dict(used)
     if after.get(cause, 0) > 0:
         after[cause] -= 1

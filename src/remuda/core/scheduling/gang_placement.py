@@ -18,10 +18,9 @@ import msgspec
 from remuda.api.errors import Refusal
 from remuda.core.scheduling.explain import explain, unfit
 from remuda.core.scheduling.first_fit import fit_all, fit_fewer, free_on, spend
-from remuda.core.scheduling.kept_places import keep
 from remuda.core.scheduling.placement_request import Assignment, GangAsk, PodAsk
 from remuda.core.scheduling.segment_placement import place_segments
-from remuda.core.state.reservations import opened
+from remuda.core.state.reservations import keep_nodes_for_gang, opened
 from remuda.core.state.snapshot import Snapshot
 from remuda.core.state.transaction import Room
 
@@ -145,7 +144,7 @@ def _left_over(
 def _keep(snapshot: Snapshot, room: Room, keepers: list[GangAsk]) -> None:
     """From here on nobody gets what those gangs wait for."""
     for ask in keepers:
-        keep(snapshot, room, ask.keeps, (pod.requests for pod in ask.members), ask.key)
+        keep_nodes_for_gang(snapshot, room, ask.keeps, (pod.requests for pod in ask.members), ask.key)
     keepers.clear()
 
 

@@ -21,9 +21,8 @@ from remuda.api.names import (
     ANNOTATION_TOPOLOGY_REQUIRED,
     LABEL_GANG,
 )
-from remuda.core.scheduling.kept_places import kept_nodes
 from remuda.core.scheduling.placement_request import GangAsk, Segment, ask_of
-from remuda.core.state.reservations import pod_key
+from remuda.core.state.reservations import nodes_kept_for_gang, pod_key
 
 SLACK_S = 2.0  # after a pod's grace: its node needs a moment to say that it is gone
 
@@ -51,7 +50,7 @@ def gather_gangs(
 
 
 def _with_kept(gang: GangAsk, waiting: list[Pod], now: float | None) -> GangAsk:
-    nodes = kept_nodes(((pod, created_at(pod)) for pod in waiting), now)
+    nodes = nodes_kept_for_gang(((pod, created_at(pod)) for pod in waiting), now)
     return msgspec.structs.replace(gang, keeps=nodes) if nodes else gang
 
 

@@ -1,10 +1,14 @@
-"""Places that belong to somebody although nobody sits there: what a gang has lent, and those it was lent to.
+"""Places that belong to somebody although nobody sits there: what a gang has lent, and what is left of a place it lost.
 
 A place is devices and, of what is counted (cpu, memory, a pod's slot), all that the pod asked which sat there. Its free
 devices are in no free mask of a snapshot, and as much of the rest as its borrowers do not use is in no count, so that the pod
 fits again once they are gone. Both are shown to one of the reservation's own askers (a gang, or a pod that was promised the
 place) for as long as its pods are placed, and hidden again from everybody else. So a place that its borrower leaves goes to the
 gang it belongs to and never to whoever waits longest.
+
+What a gang lost is kept for it. A gang of whole nodes that loses one device of a node waits for one device; the other seven are
+free meanwhile. If a small pod took one of them, the gang would find its device cured and its place gone. So a gang that has run
+and fits nowhere keeps the devices of the nodes it lost, for a while. Gangs that have run themselves are not kept off.
 """
 
 from __future__ import annotations
@@ -15,10 +19,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from remuda.api.kubernetes.core_v1 import Pod
+from remuda.api.names import ANNOTATION_LOST_NODE
 from remuda.core.state.pod_requests import PODS, Amounts
 
 if TYPE_CHECKING:
+    from remuda.core.state.snapshot import Snapshot
     from remuda.core.state.transaction import Room
+
+KEEP_S = 1800.0  # a repair that takes longer than a reset or a reboot and their soak is not worth idle devices
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -106,3 +115,24 @@ def more(left: Amounts, amounts: Amounts) -> Amounts:
 
 def less(left: Amounts, amounts: Amounts) -> Amounts:
     return {r: n - amounts.get(r, 0) for r, n in left.items()} if amounts else left
+
+
+# -- what is left of a lost place --------------------------------------------------------------------------------------
+
+
+def nodes_kept_for_gang(pods: Iterable[tuple[Pod, float]], now: float | None) -> tuple[str, ...]:
+    """Nodes that a gang's waiting pods, each with the time of its creation, keep_nodes_for_gang."""
+    nodes = (pod.annotations.get(ANNOTATION_LOST_NODE) for pod, at in pods if now is None or now - at < KEEP_S)
+    return tuple(dict.fromkeys(node for node in nodes if node))
+
+
+def keep_nodes_for_gang(
+    snapshot: Snapshot, room: Room, nodes: Iterable[str], requests: Iterable[Amounts], gang: str
+) -> None:
+    """Whatever counts for those requests is nobody else's for the rest of the plan."""
+    wanted = {resource for amounts in requests for resource in amounts}
+    for ix in (snapshot.index[node] for node in nodes if node in snapshot.index):
+        rows = 0
+        for resource in wanted:
+            rows |= snapshot.nodes[ix].resources.get(resource, 0)
+        room.keep(ix, rows, gang)

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from remuda.api.meta import to_time
 from remuda.api.training import Member, RetiredPod, SuccessPolicy
+from remuda.core.gang.pod_view import OPEN, seconds_of
+from remuda.core.training.backoff import restart_at
 from remuda.core.training.checkpoint_sizes import resume_from, with_world
 from remuda.core.training.faults import NOT_STOPPED
-from remuda.core.training.gang_view import OPEN, seconds_of
 from remuda.core.training.planning_context import Look
-from remuda.core.training.restart_backoff import restart_at
 from remuda.core.training.role_stages import still_to_come
 
 

@@ -19,7 +19,7 @@ import msgspec
 
 from remuda.api.meta import to_seconds, to_time
 from remuda.api.training import CheckpointRequest
-from remuda.core.training.gang_view import OPEN
+from remuda.core.gang.pod_view import OPEN
 from remuda.core.training.planning_context import Look
 
 LEAD_S = 2.0  # for the request to reach every rank: the step it names is at least that far ahead

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 from remuda.api.devices import LauncherReport
 from remuda.api.training import World
-from remuda.core.training.gang_view import common_checkpoint
 
 KEPT_WORLDS = 8
 
@@ -45,3 +44,16 @@ def with_world(worlds: Sequence[World], ranks: int, resume: int | None, asked: i
     if kept and kept[-1].ranks == ranks:
         return kept
     return [*kept, World(ranks, resume or 0)][-KEPT_WORLDS:]
+
+
+def common_checkpoint(ready: Sequence[LauncherReport]) -> int | None:
+    """The newest step every rank can resume from.
+
+    Ranks that keep none are left out only when a single rank (usually 0) writes for all; as soon as two ranks have
+    checkpoints of their own, a rank without any means its shard is lost and nothing later than a common step can be used.
+    """
+    kept = [set(report.checkpoints) for report in ready if report.checkpoints]
+    if not kept or (len(kept) > 1 and len(kept) < len(ready)):
+        return None
+    shared = set.intersection(*kept)
+    return max(shared, default=None)

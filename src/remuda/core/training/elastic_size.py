@@ -25,12 +25,12 @@ from remuda.api.training import Cause, Member, Remedy, Role
 from remuda.api.validation.validate import gpus_of
 from remuda.core.gang.budgets import charge, exhausted
 from remuda.core.gang.gang_remedy import Choice, Costs, Fault
+from remuda.core.gang.pod_view import CLOSED, OPEN, seconds_of
 from remuda.core.scheduling.gang_placement import NO_ROOM_FOR_ALL
 from remuda.core.training.checkpoint_handshake import ready_to_stop
-from remuda.core.training.gang_view import CLOSED, OPEN, seconds_of
+from remuda.core.training.job_status import refused, waiting_pods
 from remuda.core.training.placement_options import expected_s
 from remuda.core.training.planning_context import Look
-from remuda.core.training.status_outcome import refused, waiting_pods
 
 ROOM_IS_BACK = "RoomIsBack"
 SHRINK_AFTER_S = 60.0  # a replacement that waits longer is done without

@@ -16,7 +16,7 @@ from remuda.api.devices import DeviceState
 from remuda.api.training import Cause, DeviceFailedPolicy, Member, TrainingJob
 from remuda.core.gang.attribution import Confidence, Exit, Scene, attribute
 from remuda.core.gang.gang_remedy import Fault
-from remuda.core.training.gang_view import OPEN, PodView, seconds_of
+from remuda.core.gang.pod_view import OPEN, PodView, seconds_of
 
 NOT_STOPPED = "MemberNotStopped"
 NOT_STARTED = "MemberNotStarted"

@@ -1,4 +1,10 @@
-"""Hangs of a gang, by its own pace (`failure.hangAfterSteps`). The absolute limit in seconds is the agents' to watch.
+"""Which ranks hang: no new step for many times as long as the gang's own median step (`failure.hangAfterSteps`). The absolute
+limit in seconds is the agents' to watch.
+
+The limit follows the gang: k x the median step its ranks last told, never less than LEAST_S. While a checkpoint is written no
+step is made, so the longest one known is allowed for, twice. Until every rank has made STEADY_STEPS steps nobody hangs: the first
+ones compile, fill caches and wait for stragglers of the start. In a coupled gang one hanging rank stops all: those that got least
+far are named; where all stand at the same step, all are.
 
 Progress is heard beside the API and forgotten with the manager. A new one takes each rank's step from the status and gives the
 gang the whole limit again, from when it began to listen: it may hear of a hang late, never of one that is none.
@@ -6,15 +12,76 @@ gang the whole limit again, from when it began to listen: it may hear of a hang 
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Sequence
+
+import msgspec
+
 from remuda.api.meta import to_seconds
 from remuda.api.training import Cause, Member
 from remuda.core.gang.gang_remedy import Fault
-from remuda.core.gang.hangs import STEADY_STEPS, HangLimits, LastStep, hangs_at, hung_ranks
-from remuda.core.training.gang_view import OPEN
+from remuda.core.gang.pod_view import OPEN
 from remuda.core.training.planning_context import Look
 
+LEAST_S = 1.0
+STEADY_STEPS = 3
+CHECKPOINTS_ALLOWED = 2.0
 
-def find_hangs(look: Look) -> list[Fault]:
+
+class LastStep(msgspec.Struct, frozen=True):
+    """The newest sign of progress of one rank."""
+
+    rank: int
+    step: int
+    time: float
+    step_seconds: float | None = None
+    steps: int = STEADY_STEPS  # made in this attempt
+
+
+class HangLimits(msgspec.Struct, frozen=True):
+    after_steps: float  # 0 = off
+    checkpoint_seconds: float = 0.0  # the longest known
+
+
+class HungRank(msgspec.Struct, frozen=True):
+    rank: int
+    since: float
+    limit_seconds: float
+    median_seconds: float
+
+
+def hang_limit(samples: Sequence[LastStep], limits: HangLimits) -> tuple[float, float] | None:
+    """(seconds without a step that are allowed, median step); None while nothing can be said."""
+    told = [s.step_seconds for s in samples if s.step_seconds]
+    if limits.after_steps <= 0 or not told or any(s.steps < STEADY_STEPS for s in samples):
+        return None
+    median = statistics.median(told)
+    return max(LEAST_S, limits.after_steps * median) + CHECKPOINTS_ALLOWED * limits.checkpoint_seconds, median
+
+
+def hung_ranks(samples: Sequence[LastStep], now: float, limits: HangLimits) -> list[HungRank]:
+    """`step_samples`: one of each rank of the gang."""
+    found = hang_limit(samples, limits)
+    if found is None:
+        return []
+    limit, median = found
+    quiet = [s for s in samples if now - s.time > limit]
+    if len(quiet) == len(samples):
+        least = min(s.step for s in quiet)
+        quiet = [s for s in quiet if s.step == least]
+    return [HungRank(s.rank, s.time, limit, median) for s in quiet]
+
+
+def first_hang_at(samples: Sequence[LastStep], limits: HangLimits) -> float | None:
+    """When the first rank would hang if nothing were heard any more."""
+    found = hang_limit(samples, limits)
+    return min(s.time for s in samples) + found[0] if found is not None else None
+
+
+# -- of one job ---------------------------------------------------------------------------------------------------------
+
+
+def find_hung_members(look: Look) -> list[Fault]:
     members = {m.rank: m for m in look.status.members}
     return [
         Fault(
@@ -27,15 +94,15 @@ def find_hangs(look: Look) -> list[Fault]:
             lost=False,
             signal_at=hung.since,
         )
-        for hung in hung_ranks(_samples(look), look.now, _limits(look))
+        for hung in hung_ranks(_last_steps(look), look.now, _hang_limits(look))
     ]
 
 
-def next_hang_look(look: Look) -> float | None:
-    return hangs_at(_samples(look), _limits(look))
+def next_hang_at(look: Look) -> float | None:
+    return first_hang_at(_last_steps(look), _hang_limits(look))
 
 
-def _limits(look: Look) -> HangLimits:
+def _hang_limits(look: Look) -> HangLimits:
     saving = [
         v.progress.checkpoint_seconds for v in look.views.values() if v.progress and v.progress.checkpoint_seconds
     ]
@@ -44,17 +111,17 @@ def _limits(look: Look) -> HangLimits:
     )
 
 
-def _samples(look: Look) -> list[LastStep]:
+def _last_steps(look: Look) -> list[LastStep]:
     """Empty unless something is known of every rank in this attempt."""
     status = look.status
     if look.spec.failure.hang_after_steps <= 0 or status.barrier != OPEN:
         return []
-    found = [_last(look, member) for member in status.members]
+    found = [_last_step(look, member) for member in status.members]
     known = [last for last in found if last is not None]
     return known if len(known) == len(found) else []
 
 
-def _last(look: Look, member: Member) -> LastStep | None:
+def _last_step(look: Look, member: Member) -> LastStep | None:
     view, status = look.views.get(member.uid), look.status
     beat = view.progress if view is not None else None
     if beat is not None and beat.attempt == status.attempt:

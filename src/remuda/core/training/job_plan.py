@@ -26,19 +26,13 @@ import msgspec
 
 from remuda.core.training.barrier import is_complete, open_barrier
 from remuda.core.training.checkpoint_handshake import note_answer
-from remuda.core.training.elastic_size import next_growth_look, next_shrink_look
 from remuda.core.training.faults import find_faults, never_ran, with_ignored
-from remuda.core.training.hung_ranks import find_hangs
-from remuda.core.training.membership import (
-    ask_for_pods,
-    count_pods,
-    drop_unfit,
-    fill_ranks,
-    keep_retired_out,
-    locate,
-    start,
-)
+from remuda.core.training.hung_ranks import find_hung_members
+from remuda.core.training.job_status import DEADLINE_EXCEEDED, fail, is_past_deadline, kept_s, succeed, summarise
+from remuda.core.training.membership import count_pods, drop_unfit, fill_ranks, keep_retired_out, locate, start
+from remuda.core.training.missing_pods import ask_for_pods
 from remuda.core.training.moves import planned_moves
+from remuda.core.training.next_look import look_again_s
 from remuda.core.training.planning_context import Doomed, GangObserved, Look, Quarantine, TrainingPlan
 from remuda.core.training.progress import read_progress
 from remuda.core.training.recovery import (
@@ -51,14 +45,11 @@ from remuda.core.training.recovery import (
 from remuda.core.training.role_ordering import end_stage, join_roles, let_go
 from remuda.core.training.spare_lending import (
     lend_spares,
-    next_lending_look,
     recall_if_stranded,
     recalled_pods,
     tend_loans,
 )
-from remuda.core.training.status_outcome import MARGIN_S, fail, look_again_s, succeed, summarise
 from remuda.core.training.suspension import stands_still
-from remuda.core.training.time_limits import DEADLINE_EXCEEDED, is_past_deadline, kept_s
 
 __all__ = ["Doomed", "GangObserved", "Quarantine", "TrainingPlan", "plan_training"]
 
@@ -90,7 +81,7 @@ def plan_training(observed: GangObserved, now: float) -> TrainingPlan:
 
 
 def _steer(look: Look) -> None:
-    faults = find_faults(look.job, look.views, look.now) or find_hangs(look) or planned_moves(look)
+    faults = find_faults(look.job, look.views, look.now) or find_hung_members(look) or planned_moves(look)
     if faults:
         recover(look, with_ignored(faults, look.job, look.views, look.now))
     else:
@@ -121,12 +112,5 @@ def _plan(look: Look) -> TrainingPlan:
         delete=tuple(look.doomed[uid] for uid in sorted(look.doomed)),
         create=tuple(look.create),
         recall=tuple(recalled_pods(look)),
-        look_again_s=_look_again_s(look),
+        look_again_s=look_again_s(look),
     )
-
-
-def _look_again_s(look: Look) -> float | None:
-    resized = [] if look.is_finished else [next_shrink_look(look), next_growth_look(look), next_lending_look(look)]
-    waits = [at - look.now + MARGIN_S for at in resized if at is not None and at >= look.now]
-    usual = look_again_s(look)
-    return min(waits if usual is None else [usual, *waits], default=None)

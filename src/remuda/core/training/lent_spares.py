@@ -14,10 +14,10 @@ from remuda.api.meta import to_seconds
 from remuda.api.names import ANNOTATION_PREEMPTIBLE, LABEL_GANG
 from remuda.api.training import Loan, TrainingJob
 from remuda.core.foreign.gangs import gang_of
+from remuda.core.gang.pod_view import STUCK_AFTER_S
 from remuda.core.state.pod_requests import Amounts, amounts_of, requests_of
 from remuda.core.state.reservations import Reservation, pod_key
 from remuda.core.state.snapshot import Snapshot, devices_of, mask_of
-from remuda.core.training.gang_view import STUCK_AFTER_S
 from remuda.core.training.planning_context import Look
 
 

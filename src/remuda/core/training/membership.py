@@ -15,22 +15,19 @@ from datetime import datetime
 
 import msgspec
 
-from remuda.api.meta import to_seconds, to_time
-from remuda.api.training import Cause, Member, Placement, RetiredPod, Role
+from remuda.api.meta import to_time
+from remuda.api.training import Cause, Member, Placement, RetiredPod
 from remuda.core.foreign.refused_pods import ADMISSION_BUDGET as REJECTION_BUDGET
 from remuda.core.foreign.refused_pods import ADMISSION_USED as REJECTIONS
 from remuda.core.foreign.refused_pods import BUDGET_EXHAUSTED, admission_retry_s, is_refused_by_node
 from remuda.core.gang.budgets import charge, exhausted
+from remuda.core.gang.pod_view import CLOSED, PodView
 from remuda.core.training import segments
 from remuda.core.training.barrier import is_overdue
-from remuda.core.training.elastic_size import missing_of
 from remuda.core.training.faults import NOT_STOPPED
-from remuda.core.training.gang_view import CLOSED, PodView
-from remuda.core.training.job_pods import build_pod
-from remuda.core.training.lent_spares import lent_count, places_called_back, places_returned
-from remuda.core.training.node_stickiness import places_lost, places_to_return_to, with_return
+from remuda.core.training.job_status import fail, fail_over_budget, refused, waiting_pods
+from remuda.core.training.missing_pods import is_pausing, with_returned_pods
 from remuda.core.training.planning_context import Look
-from remuda.core.training.status_outcome import fail, fail_over_budget, refused, waiting_pods
 
 NOT_PLACED = "InsufficientDevices"  # the scheduler's word for a gang that sits nowhere yet
 RETRY_S = 2.0  # pause after a pod that ended before it had a rank: what refused it may need a moment to let go
@@ -48,7 +45,7 @@ def retire(look: Look, uid: str, reason: str, until: float | None = None) -> Non
 def keep_retired_out(look: Look) -> None:
     """Retired pods are deleted until they are gone; then they are forgotten. One that may still run when it should have
     stopped long ago is written down as such, which takes its devices out of use."""
-    kept = [r for r in look.status.retired if r.uid in look.views or _pauses(r, look.now)]
+    kept = [r for r in look.status.retired if r.uid in look.views or is_pausing(r, look.now)]
     if is_overdue(look):
         attempt = look.status.attempt
         late = {r.uid for r in kept if (v := look.views.get(r.uid)) and (v.may_run or v.may_start(attempt))}
@@ -57,10 +54,6 @@ def keep_retired_out(look: Look) -> None:
         look.update(retired=kept)
     for pod in kept:
         look.doom(pod.uid)
-
-
-def _pauses(pod: RetiredPod, now: float) -> bool:
-    return pod.until is not None and to_seconds(pod.until) > now
 
 
 # -- pods without a rank ----------------------------------------------------------------------------------------------
@@ -102,7 +95,7 @@ def drop_unfit(look: Look) -> None:
 def _drop_ended(look: Look, ended: list[PodView]) -> None:
     """Refused by its node, or its launcher gave up. Charged unless a spare's: making the same pod for ever helps nobody. Refusals
     are charged to none of the budgets: they have a count of their own and are tried ever more seldom."""
-    is_new = not any(_pauses(pod, look.now) for pod in look.status.retired)
+    is_new = not any(is_pausing(pod, look.now) for pod in look.status.retired)
     refused = [v for v in ended if is_refused_by_node(v.pod)]
     if is_new and any(not view.is_spare for view in refused):
         look.update(used={**look.status.used, REJECTIONS: look.status.used.get(REJECTIONS, 0) + 1})
@@ -170,7 +163,7 @@ def fill_ranks(look: Look) -> None:
         if under_way is not None and taken:
             look.amend_recovery(
                 replaced=[*under_way.replaced, *(p for p in taken if p not in under_way.replaced)],
-                message=with_return(under_way, [m for m in members.values() if m.pod in taken]),
+                message=with_returned_pods(under_way, [m for m in members.values() if m.pod in taken]),
             )
     elif look.status.held_roles:
         _fill_vacant(look, members, look.status.held_roles)
@@ -255,101 +248,6 @@ def _member(rank: int, view: PodView, since: datetime | None) -> Member:
 
 
 # -- pods that are missing, or too many -------------------------------------------------------------------------------
-
-
-def ask_for_pods(look: Look) -> None:
-    for role in look.spec.roles:
-        _ask_for_role(look, role)
-    if any(_pauses(pod, look.now) for pod in look.status.retired):
-        look.create.clear()
-
-
-def _ask_for_role(look: Look, role: Role) -> None:
-    """Pods for vacant ranks first, then spares (of the first role).
-
-    A pod made for a rank that waits unplaced while the rank is no longer vacant is not kept as a spare: the scheduler places
-    it as a member, so a gang could wait for room it does not need.
-    """
-    if segments.is_segmented(look):
-        _ask_for_segments(look, role)
-        return
-    free, vacant = look.free(role.name), look.vacant(role)
-    spares_wanted = max(0, look.spec.spares - lent_count(look, role.name)) if role is look.spec.roles[0] else 0
-    wanted = spares_wanted + missing_of(look, role.name)
-    placed = sum(1 for v in free if v.is_bound and not v.is_spare)
-    waiting = [v for v in free if not v.is_bound and not v.is_spare]
-    missing = max(0, vacant - placed)
-    for view in waiting[missing:]:
-        look.doom(view.uid)
-    old_places = [*places_called_back(look, role.name), *places_to_return_to(look, role.name)][len(waiting) :]
-    lost = places_lost(look, role.name)[len(waiting) :]
-    for number in range(missing - len(waiting)):
-        place = placed + len(waiting) + number
-        optional = 0 < role.min_replicas <= place and not look.status.members
-        _make(
-            look,
-            role,
-            prefer=old_places[number] if number < len(old_places) else "",
-            lost=lost[number] if number < len(lost) else "",
-            optional=optional,
-        )
-    spares = [v for v in free if v.is_spare or (v.is_bound and placed > vacant)]
-    count = sum(1 for v in free if v.is_spare) + max(0, placed - vacant)
-    for view in spares[::-1][: max(0, count - wanted)]:
-        look.doom(view.uid)
-    returned = places_returned(look, role.name)
-    for number in range(wanted - count):
-        _make(look, role, spare=True, prefer=returned[number] if number < len(returned) else "")
-
-
-def _ask_for_segments(look: Look, role: Role) -> None:
-    """The same for a gang in segments: a pod is made for the segment whose rank is vacant, in that segment's domain."""
-    free, vacant, domains = look.free(role.name), segments.vacancies(look, role), segments.domains_of(look)
-    for number, where in enumerate(domains):
-        mine = [v for v in free if v.segment == number]
-        waiting = [v for v in mine if not v.is_bound]
-        missing = max(0, vacant[number] - (len(mine) - len(waiting)))
-        for view in waiting[missing:]:
-            look.doom(view.uid)
-        for view in [v for v in mine if v.is_bound][vacant[number] :]:
-            look.doom(view.uid)
-        for _ in range(missing - len(waiting)):
-            _make(look, role, segment=number, domain=where)
-    spares = [v for v in free if v.segment < 0]
-    wanted = look.spec.spares if role is look.spec.roles[0] else 0
-    for view in spares[::-1][: max(0, len(spares) - wanted)]:
-        look.doom(view.uid)
-    for _ in range(wanted - len(spares)):
-        _make(look, role, spare=True)
-
-
-def _make(
-    look: Look,
-    role: Role,
-    *,
-    spare: bool = False,
-    prefer: str = "",
-    lost: str = "",
-    optional: bool = False,
-    segment: int = -1,
-    domain: str | None = None,
-) -> None:
-    """The next free name. `pods_created` counts pods that were *seen*, so asking twice asks for the same pod."""
-    index = look.status.pods_created + len(look.create)
-    where = look.status.placement.domain if domain is None else domain
-    look.create.append(
-        build_pod(
-            look.job,
-            role,
-            index,
-            spare=spare,
-            domain=where,
-            prefer=prefer,
-            lost=lost,
-            optional=optional,
-            segment=segment,
-        )
-    )
 
 
 def count_pods(look: Look) -> None:

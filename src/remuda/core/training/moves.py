@@ -7,8 +7,10 @@ any other (`planned`), so that remedy, budget, record and barrier are those of e
 A slow device (row 80): the job's policy says carry on, swap at the next checkpoint, or swap now. At a checkpoint it is swapped
 when that pays: slow-down x the time the job still has, against the price of the swap. A checkpoint is asked for once waiting for
 the next one has cost as much as making one does. Several are swapped in one stop. A gang that is slow without anybody to blame,
-or degraded as a whole for one reason, has no slow device, and is left be. Whoever is left be is told why
-(`slow_rank_explanation`).
+or degraded as a whole for one reason, has no slow device, and is left be.
+
+Slow ranks that stay are named in the condition SlowRanks, with why and what would help. A condition is a transition: as long as
+the same ranks stay for the same reason its words stay, too, although prices and room change with every look.
 
 A node that is about to go (row 76): the gang is asked for a checkpoint at once, and the members there are moved when it is made
 or when the time left is just enough for the move. Without room they stay as long as the node does, with a checkpoint as late as
@@ -20,11 +22,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from remuda.api.conditions import find_condition, with_condition
 from remuda.api.devices import Verdict
-from remuda.api.meta import to_seconds
+from remuda.api.meta import Condition, to_seconds, to_time
 from remuda.api.training import Cause, DegradedPolicy, Member
 from remuda.core.gang.budgets import charge, exhausted
 from remuda.core.gang.gang_remedy import Choice, Costs, Fault, can_move, choose_remedy, price_of_staying
+from remuda.core.gang.pod_view import OPEN, seconds_of
 from remuda.core.health.slow_ranks import SLOW_RANK
 from remuda.core.state.leaving_nodes import Leaving
 from remuda.core.training.checkpoint_handshake import (
@@ -34,19 +38,18 @@ from remuda.core.training.checkpoint_handshake import (
     ready_to_stop,
     usual_wait_s,
 )
-from remuda.core.training.gang_view import OPEN, seconds_of
 from remuda.core.training.placement_options import costs_of
 from remuda.core.training.planning_context import Look, Stay
 from remuda.core.training.segments import offer_of
-from remuda.core.training.slow_rank_explanation import (
-    ALL_ALIKE,
-    CARRY_ON,
-    NO_BUDGET,
-    NO_ROOM,
-    NOT_WORTH_IT,
-    WAITS,
-    stay,
-)
+
+SLOW_RANKS = "SlowRanks"  # condition
+CARRY_ON = "CarryOn"
+NO_ROOM = "NoRoomToMove"
+NO_BUDGET = "BudgetSpent"
+NOT_WORTH_IT = "SwapCostsMore"
+WAITS = "WaitsForCheckpoint"
+ALL_ALIKE = "AllAlike"
+MOST_NAMED = 3
 
 GANG_SLOW = "GangSlow"  # a verdict about nobody: no device to swap
 SETTLE_S = 1.0  # that a gang runs before it is moved
@@ -243,3 +246,33 @@ def _is_over_budget(look: Look, faults: Sequence[Fault]) -> bool:
     """A move that would end the job is no remedy."""
     used = charge(look.status.used, sorted({f.cause for f in faults}))
     return exhausted(look.spec.failure.budgets, used) is not None
+
+
+# -- slow ranks that stay, and why -------------------------------------------------------------------------------------
+
+
+def stay(slow: Sequence[tuple[Member, Verdict, float]], reason: str, why: str, fix: str) -> Stay:
+    """`slow`: members, what is said of their device, and how many times slower they are."""
+    named = [_slow_rank_text(*one) for one in slow[:MOST_NAMED]]
+    more = [f"{len(slow) - MOST_NAMED} more."] if len(slow) > MOST_NAMED else []
+    return Stay(reason, " ".join([*named, *more]), why, fix)
+
+
+def with_slow_ranks(look: Look, conditions: list[Condition]) -> list[Condition]:
+    if look.is_finished or not look.status.members:
+        return [c for c in conditions if c.type != SLOW_RANKS]
+    said, old = look.stays, find_condition(conditions, SLOW_RANKS)
+    if said is None or (not said.who and old is None):
+        return conditions  # nothing was decided, or there is nothing to take back
+    now = to_time(look.now)
+    if not said.who:
+        return with_condition(conditions, SLOW_RANKS, False, "NoSlowRank", "Every rank keeps up.", now)
+    if old is not None and (old.status, old.reason) == ("True", said.reason) and old.message.startswith(said.who):
+        return conditions
+    return with_condition(conditions, SLOW_RANKS, True, said.reason, f"{said.who} {said.why} {said.fix}", now)
+
+
+def _slow_rank_text(member: Member, verdict: Verdict, factor: float) -> str:
+    how = f"{factor:g} times slower than its peers" if factor > 1.0 else verdict.reason or "Degraded"
+    since = f" since {verdict.since.isoformat(timespec='seconds')}" if verdict.since is not None else ""
+    return f"Rank {member.rank} ({member.pod} on {member.node}, {verdict.device}): {how}{since}."

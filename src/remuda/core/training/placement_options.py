@@ -16,6 +16,7 @@ from remuda.api.meta import to_seconds
 from remuda.api.training import Loan, Remedy, Role
 from remuda.api.validation.validate import gpus_of
 from remuda.core.gang.gang_remedy import Costs, Fault, Offer, root_fault
+from remuda.core.gang.pod_view import PodView
 from remuda.core.scheduling.explain import explain
 from remuda.core.scheduling.first_fit import count_fit
 from remuda.core.scheduling.gang_placement import place_members
@@ -24,7 +25,6 @@ from remuda.core.state.pod_requests import Amounts, requests_of
 from remuda.core.state.snapshot import Snapshot
 from remuda.core.state.transaction import Room
 from remuda.core.training.faults import NOT_STOPPED
-from remuda.core.training.gang_view import PodView
 from remuda.core.training.job_pods import build_pod
 from remuda.core.training.lent_spares import coming_back, grace_s, held_by, recallable
 from remuda.core.training.planning_context import Look

@@ -15,9 +15,9 @@ from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import JsonObject
 from remuda.api.training import Recovery, Role, TrainingJob, TrainingJobSpec, TrainingJobStatus
 from remuda.api.validation.validate import gpus_of
+from remuda.core.gang.pod_view import PodView
 from remuda.core.health.step_samples import GangSlow
 from remuda.core.state.snapshot import Snapshot
-from remuda.core.training.gang_view import PodView
 from remuda.core.training.role_stages import present_roles
 
 

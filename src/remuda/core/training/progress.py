@@ -2,6 +2,10 @@
 
 A step counts for the gang when every rank has reported it. The first such step of an attempt ends the recovery under way and
 books what it cost; getting far enough refills the budgets.
+
+When it will be done: the steps that are left, at the pace of late, stretched by what interruptions usually take. The pace is that
+of the attempt as a whole, checkpoints included, once it has made some steps; before that the median of the ranks' newest step
+times. Divided by ETTR: a job that loses a tenth of its time to faults will lose it in the future, too.
 """
 
 from __future__ import annotations
@@ -11,11 +15,13 @@ import msgspec
 from remuda.api.meta import to_seconds, to_time
 from remuda.api.training import Progress
 from remuda.core.gang.budgets import refill
-from remuda.core.training.eta import eta_at, pace_s
-from remuda.core.training.gang_view import OPEN, MemberProgress
+from remuda.core.gang.pod_view import OPEN, MemberProgress
 from remuda.core.training.goodput import with_loss
+from remuda.core.training.next_look import PROGRESS_PERIOD_S
 from remuda.core.training.planning_context import Look
-from remuda.core.training.status_outcome import PROGRESS_PERIOD_S
+
+ENOUGH_STEPS = 10  # of an attempt, for its own average to say more than the newest step
+LEAST_ETTR = 0.05  # a job that has just begun badly is not late for ever
 
 
 def read_progress(look: Look) -> None:
@@ -72,3 +78,19 @@ def _end_recovery(look: Look, at: float) -> None:
     done = look.status.recoveries[-1]
     goodput, booked = with_loss(look.status, done, at, look.fresh.step_seconds, look.gang_gpus)
     look.update(recoveries=[*look.status.recoveries[:-1], booked], goodput=goodput, progress=look.fresh)
+
+
+def pace_s(beats: list[MemberProgress], resumed: int, median_s: float) -> float:
+    """Seconds a step takes the gang."""
+    slowest = min(beats, key=lambda b: b.step)
+    began = max(b.first_step_time for b in beats)
+    made = slowest.step - resumed - 1  # the first step is where the clock starts
+    took = slowest.time - began
+    return took / made if made >= ENOUGH_STEPS and took > 0 else median_s
+
+
+def eta_at(step: int, total: int, pace: float, ettr: float, now: float) -> float | None:
+    """Unix seconds; None when there is no telling."""
+    if total <= 0 or pace <= 0:
+        return None
+    return now + max(0, total - step) * pace / max(ettr, LEAST_ETTR)

@@ -18,18 +18,18 @@ from remuda.core.foreign.refused_pods import ADMISSION_USED as REJECTIONS
 from remuda.core.foreign.refused_pods import is_refused_by_node
 from remuda.core.gang.budgets import charge, exhausted, refund
 from remuda.core.gang.gang_remedy import Choice, Fault, causes_of, root_fault
+from remuda.core.gang.pod_view import CLOSED, OPEN, seconds_of
 from remuda.core.training import segments
 from remuda.core.training.elastic_size import growth, resize, sizes_without, stranded_sizes
 from remuda.core.training.faults import LOSS_NOT_FINITE, NOT_STOPPED
-from remuda.core.training.gang_view import CLOSED, OPEN, seconds_of
 from remuda.core.training.goodput import moved_loss, with_loss
-from remuda.core.training.membership import ask_for_pods, check_rejections, fill_ranks, pause_until, retire
+from remuda.core.training.job_status import fail, fail_over_budget, refused, waiting_pods
+from remuda.core.training.membership import check_rejections, fill_ranks, pause_until, retire
+from remuda.core.training.missing_pods import ask_for_pods
 from remuda.core.training.placement_options import domain_for_gang, has_room_for, worst_fault
 from remuda.core.training.planning_context import Look, Quarantine
-from remuda.core.training.remedy_decision import Decision, decide
-from remuda.core.training.same_step_failures import SAME_STEP
+from remuda.core.training.remedy_decision import SAME_STEP, Decision, decide
 from remuda.core.training.spare_lending import call_back
-from remuda.core.training.status_outcome import fail, fail_over_budget, refused, waiting_pods
 
 # As `failure.lookBackSeconds`, for a gang that stands still since: a node's death shows only when its lease ran out.
 NODE_LOOK_BACK_S = 60.0

@@ -11,22 +11,37 @@ In this order, and the first that has something to say decides:
                          is refused (InPlaceRefused): the next rung is taken. Ignore is no decision: such a device is no
                          fault while its rank runs (see `faults`).
   4 neither              the cheapest rung that cures.
+
+The same step: a failure counts when the gang had got to that step by training (it has made a step in its attempt, or a process of
+it ended or hung). Nodes that die while the gang starts, and everything planned, say nothing about the step. Two different pods
+must have failed there: one pod that keeps failing may sit on hardware that is broken without saying so.
+
+Rules: the first match wins. Only faults that explain the interruption are asked: ranks that die beside a broken device, or of one
+another, end with codes that say nothing. All that a rule names must hold of one and the same fault.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import cache
 
 import msgspec
 
-from remuda.api.training import Cause, DeviceFailedPolicy, Remedy, RuleAction
-from remuda.core.gang.gang_remedy import Choice, Fault, choose_remedy, root_fault
+from remuda.api.patterns import is_in_log
+from remuda.api.training import Cause, DeviceFailedPolicy, FailureRule, Remedy, RuleAction
+from remuda.core.devices.fault_codes import fault_table
+from remuda.core.gang.gang_remedy import Choice, Fault, causes_of, choose_remedy, root_fault
+from remuda.core.gang.pod_view import OPEN
 from remuda.core.training.elastic_size import shrinks_to
-from remuda.core.training.failure_rules import Ruling, find_rule
 from remuda.core.training.placement_options import costs_of
 from remuda.core.training.planning_context import Look
-from remuda.core.training.same_step_failures import SAME_STEP, failures_at_step
 from remuda.core.training.segments import offer_of
+
+ASKED = 32  # so many faults are held against patterns: a gang that dies whole dies of one thing
+
+SAME_STEP = "SameStepFailing"
+_SYMPTOMS = (Cause.CODE, Cause.HANG)
+_COUNTED = (*_SYMPTOMS, Cause.DEVICE, Cause.INFRA)
 
 RULE_FAIL = "RuleFail"
 DEVICE_FAILED = "DeviceFailed"
@@ -114,3 +129,74 @@ def _by_device(look: Look, faults: Sequence[Fault]) -> Decision:
         text = f"{root_fault(faults).message} The job says deviceFailed: Fail."
         return _failing(faults, DEVICE_FAILED, text)
     return Decision(tuple(faults), _cheapest(look, faults, _DEVICE_RUNGS.get(policy)))
+
+
+# -- failures at one step ----------------------------------------------------------------------------------------------
+
+
+def failures_at_step(look: Look, faults: Sequence[Fault]) -> int:
+    """How often the gang has failed at the step it is at, this time included; 0 when that says nothing about the step."""
+    step, past = look.fresh.step, look.status.recoveries
+    root = root_fault(faults)
+    if step <= 0 or look.status.barrier != OPEN or not _counts(root.cause, has_trained=_has_trained(look, len(past))):
+        return 0
+    there = [
+        recovery
+        for index, recovery in enumerate(past)
+        if recovery.step_at_fault == step and _counts(recovery.cause, has_trained=_has_trained(look, index))
+    ]
+    pods = {fault.uid for fault in faults}.union(*({seat.uid for seat in r.seats} for r in there))
+    return 1 + len(there) if len(pods) > 1 else 0
+
+
+def _counts(cause: Cause, *, has_trained: bool) -> bool:
+    return cause in _SYMPTOMS or (cause in _COUNTED and has_trained)
+
+
+def _has_trained(look: Look, index: int) -> bool:
+    """Whether the gang made a step before the interruption of that number and after the one before it."""
+    return index == 0 or look.status.recoveries[index - 1].first_step_at is not None
+
+
+# -- the job's own rules -----------------------------------------------------------------------------------------------
+
+
+class Ruling(msgspec.Struct, frozen=True):
+    """The rule that decides, by the name it is told by, and the faults it matches."""
+
+    rule: FailureRule
+    name: str
+    matched: tuple[Fault, ...]
+
+
+def find_rule(rules: Sequence[FailureRule], faults: Sequence[Fault]) -> Ruling | None:
+    if not rules:
+        return None
+    causes = set(causes_of(faults))
+    asked = [f for f in faults if f.cause in causes]
+    for index, rule in enumerate(rules):
+        matched = tuple(f for f in _worth_asking(rule, asked) if matches(rule, f))
+        if matched:
+            return Ruling(rule, rule.name or f"rules[{index}]", matched)
+    return None
+
+
+def _worth_asking(rule: FailureRule, faults: Sequence[Fault]) -> Iterable[Fault]:
+    return faults[:ASKED] if rule.log_pattern else faults
+
+
+def matches(rule: FailureRule, fault: Fault) -> bool:
+    if rule.exit_codes and fault.code not in rule.exit_codes:
+        return False
+    if rule.faults and not {fault.reason.lower(), _class_of(fault.reason)} & {name.lower() for name in rule.faults}:
+        return False
+    return not rule.log_pattern or is_in_log(rule.log_pattern, fault.tail or fault.message)
+
+
+def _class_of(reason: str) -> str:
+    return _classes().get(reason, "")
+
+
+@cache
+def _classes() -> dict[str, str]:
+    return {fault.reason: fault.cls for fault in fault_table().by_code.values()}

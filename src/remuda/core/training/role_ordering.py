@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from remuda.core.gang.pod_view import OPEN
 from remuda.core.training.barrier import has_ended_well
-from remuda.core.training.gang_view import OPEN
 from remuda.core.training.membership import retire
 from remuda.core.training.planning_context import Look
 from remuda.core.training.recovery import raise_attempt

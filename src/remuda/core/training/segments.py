@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence, Set
 from remuda.api.errors import Refusal
 from remuda.api.training import Placement, Role
 from remuda.core.gang.gang_remedy import Fault, Offer
+from remuda.core.gang.pod_view import PodView
 from remuda.core.scheduling.explain import explain
 from remuda.core.scheduling.first_fit import count_fit
 from remuda.core.scheduling.placement_request import Segment, ask_of
@@ -22,7 +23,6 @@ from remuda.core.scheduling.segment_placement import place_segments
 from remuda.core.state.snapshot import Snapshot
 from remuda.core.state.transaction import Room
 from remuda.core.training.faults import NOT_STOPPED
-from remuda.core.training.gang_view import PodView
 from remuda.core.training.placement_options import offer_for, released, trial, with_leavers
 from remuda.core.training.planning_context import Look
 

@@ -27,17 +27,17 @@ from remuda.api.conditions import find_condition
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import to_seconds, to_time
 from remuda.api.training import Borrower, Loan, Remedy
+from remuda.core.gang.pod_view import OPEN, PodView
 from remuda.core.scheduling.first_fit import count_fit
 from remuda.core.scheduling.placement_request import ask_of
 from remuda.core.state.pod_requests import quantities_of, requests_of
 from remuda.core.state.snapshot import Snapshot
 from remuda.core.state.transaction import Room
-from remuda.core.training.gang_view import OPEN, PodView
+from remuda.core.training.job_status import refused, waiting_pods
 from remuda.core.training.lent_spares import is_sound, recallable, sitting
 from remuda.core.training.membership import retire
 from remuda.core.training.placement_options import has_room_for
 from remuda.core.training.planning_context import Look, Recalled
-from remuda.core.training.status_outcome import refused, waiting_pods
 
 LENT = "Lent"  # why a spare's pod goes
 DEVICE_RECALLED = "DeviceRecalled"

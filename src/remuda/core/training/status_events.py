@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from remuda.api.training import Member, Remedy, TrainingJobStatus
-from remuda.core.training.gang_view import OPEN
-from remuda.core.training.status_outcome import PODS_REFUSED
+from remuda.core.gang.pod_view import OPEN
+from remuda.core.training.job_status import PODS_REFUSED
 
 NAMED = 4  # so many pods are named in a sentence; more are counted
 

@@ -14,10 +14,10 @@ from __future__ import annotations
 from remuda.api.meta import to_seconds, to_time
 from remuda.core.training.checkpoint_handshake import ready_to_stop
 from remuda.core.training.goodput import with_loss
+from remuda.core.training.job_status import SUSPENDED
 from remuda.core.training.membership import retire
 from remuda.core.training.planning_context import Look
 from remuda.core.training.recovery import raise_attempt
-from remuda.core.training.status_outcome import SUSPENDED
 
 
 def stands_still(look: Look) -> bool:

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from remuda.api.training import Budgets, Cause, Remedy
-from remuda.core.gang.budgets import charge, exhausted, recharge, refill
+from remuda.core.gang.budgets import charge, exhausted, refill, refund
 from remuda.core.gang.gang_remedy import Costs, Fault, Offer, causes_of, choose_remedy, price_of_staying, root_fault
 
 COSTS = Costs(gang_gpus=64, moved_gpus=8, rollback_s=60.0)
@@ -128,8 +128,8 @@ def test_a_budget_of_two_allows_two() -> None:
 
 
 def test_a_charge_moves_to_the_cause_that_explains_it() -> None:
-    assert recharge({"code": 2}, Cause.CODE, Cause.DEVICE) == {"code": 1, "device": 1}
-    assert recharge({"code": 1}, Cause.CODE, Cause.DEVICE) == {"device": 1}
+    assert charge(refund({"code": 2}, "code"), [Cause.DEVICE]) == {"code": 1, "device": 1}
+    assert charge(refund({"code": 1}, "code"), [Cause.DEVICE]) == {"device": 1}
 
 
 @pytest.mark.parametrize(("step", "after"), [(109, ({"code": 2}, 10)), (110, ({}, 110))])

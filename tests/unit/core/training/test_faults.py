@@ -10,9 +10,10 @@ import pytest
 from remuda.api.devices import DeviceState, Signal, Verdict
 from remuda.api.meta import Condition, to_time
 from remuda.api.training import Cause, Member, TrainingJob
+from remuda.core.gang.pod_view import MemberProgress, PodView
 from remuda.core.state.leaving_nodes import Leaving
+from remuda.core.training.checkpoint_sizes import common_checkpoint
 from remuda.core.training.faults import find_faults, never_ran
-from remuda.core.training.gang_view import MemberProgress, PodView, common_checkpoint
 from tests.builders.gangs import a_held_pod, a_job, a_report
 
 NOW = 1000.0

@@ -9,9 +9,9 @@ from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import to_time
 from remuda.api.names import ANNOTATION_LOST_NODE, LABEL_GANG
 from remuda.core.scheduling.gang_placement import PlacementPlan, plan_placement
-from remuda.core.scheduling.kept_places import KEEP_S
 from remuda.core.scheduling.placement_request import GangAsk
 from remuda.core.scheduling.waiting_gangs import gather_gangs
+from remuda.core.state.reservations import KEEP_S
 from tests.builders.gangs import a_gang_ask, a_held_pod, a_snapshot, racks
 
 ALL = [f"gpu-{i}" for i in range(8)]

@@ -8,8 +8,8 @@ import pytest
 
 from remuda.api.errors import Refusal
 from remuda.api.meta import JsonObject
+from remuda.core.gang.kubelet_pods import KubeletForm
 from remuda.core.training.job_pods import build_pod
-from remuda.core.training.kubelet_pods import KubeletForm
 from tests.builders.gangs import JobBuilder, a_job
 
 FORM = KubeletForm(("python3", "launch", "--"), alloc_root="/host/alloc", launcher_dir="/host/bin")

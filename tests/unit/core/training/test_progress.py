@@ -6,9 +6,9 @@ import pytest
 
 from remuda.api.meta import to_seconds, to_time
 from remuda.api.training import TrainingJobStatus
-from remuda.core.training.create_backoff import Refused, is_news, refused_again, wait_s
-from remuda.core.training.eta import eta_at, pace_s
-from remuda.core.training.gang_view import MemberProgress
+from remuda.core.gang.pod_view import MemberProgress
+from remuda.core.training.backoff import CreateBackoff, create_wait_s, is_new_refusal, next_create_backoff
+from remuda.core.training.progress import eta_at, pace_s
 from remuda.core.training.status_events import news_of
 from tests.builders.gang_model import a_gang
 from tests.builders.gangs import a_job, racks
@@ -54,21 +54,21 @@ def test_a_gang_says_when_it_will_be_done() -> None:
 
 def test_refused_pods_are_tried_again_ever_more_rarely() -> None:
     waits = []
-    refused: Refused | None = None
+    refused: CreateBackoff | None = None
     for _ in range(8):
-        refused = refused_again(refused, "quota", NOW)
+        refused = next_create_backoff(refused, "quota", NOW)
         waits.append(refused.until - NOW)
     assert waits == [1.0, 2.0, 4.0, 8.0, 15.0, 15.0, 15.0, 15.0]
-    assert wait_s(refused, NOW + 14.0) == 1.0
-    assert wait_s(refused, NOW + 15.0) is None
-    assert wait_s(None, NOW) is None
+    assert create_wait_s(refused, NOW + 14.0) == 1.0
+    assert create_wait_s(refused, NOW + 15.0) is None
+    assert create_wait_s(None, NOW) is None
 
 
 def test_the_same_refusal_is_told_once() -> None:
-    first = refused_again(None, "quota", NOW)
-    assert is_news(None, first)
-    assert not is_news(first, refused_again(first, "quota", NOW))
-    assert is_news(first, refused_again(first, "policy", NOW))
+    first = next_create_backoff(None, "quota", NOW)
+    assert is_new_refusal(None, first)
+    assert not is_new_refusal(first, next_create_backoff(first, "quota", NOW))
+    assert is_new_refusal(first, next_create_backoff(first, "policy", NOW))
 
 
 # --- what is told -----------------------------------------------------------------------------------------------------

@@ -1,30 +1,34 @@
-"""What a look says about the gang: its end, when it has one, and otherwise phase, spares, conditions and the next look."""
+"""The status of a TrainingJob: its end, when it has one, and otherwise phase, spares and conditions.
+
+Time limits: `activeDeadlineSeconds` counts from the first start; time in which the job was suspended does not count.
+`ttlSecondsAfterFinished` counts from the end; then the controller deletes the job. Its incidents stay.
+
+A job that contradicts itself: admission refuses it, but an API server that checks types alone may let it in, or it was edited
+while it ran. It is told so and left as it is until its spec is corrected: what runs goes on; nothing is made, moved or ended.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import msgspec
 
 from remuda.api.conditions import find_condition, with_condition
+from remuda.api.errors import Refusal
 from remuda.api.meta import Condition, to_seconds, to_time
-from remuda.api.training import Cause, SparePod, SuccessPolicy
-from remuda.core.training import checkpoint_handshake, moves
-from remuda.core.training.faults import start_deadline
-from remuda.core.training.gang_view import CLOSED, OPEN, PodView, seconds_of
+from remuda.api.training import Cause, SparePod, SuccessPolicy, TrainingJob, TrainingJobStatus
+from remuda.api.validation.validate import validate
+from remuda.core.gang.pod_view import CLOSED, OPEN, PodView
 from remuda.core.training.goodput import at_time, lost_seconds, suspended_s, with_loss
-from remuda.core.training.hung_ranks import next_hang_look
-from remuda.core.training.invalid_job import looked_after
+from remuda.core.training.moves import with_slow_ranks
 from remuda.core.training.planning_context import Look
-from remuda.core.training.restart_backoff import restart_at
-from remuda.core.training.slow_rank_explanation import with_slow_ranks
-from remuda.core.training.time_limits import deadline_of
 
-PROGRESS_PERIOD_S = 1.0  # the API holds transitions; progress is shown, so it may be a second old
-WAITING_PERIOD_S = 1.0  # how often a gang that waits for room looks again
+INVALID = "Invalid"
+
+DEADLINE_EXCEEDED = "DeadlineExceeded"
+
 SUSPENDED = "Suspended"
 GANG_COMPLETE = "GangComplete"
 GANG_SLOW = "GangSlow"  # condition: slower than it was, and no single device is to blame
 PODS_REFUSED = "PodsRefused"  # the API does not let the gang's pods be made
-MARGIN_S = 0.01  # a deadline is over only after it
 
 
 # -- the end ----------------------------------------------------------------------------------------------------------
@@ -205,53 +209,50 @@ def refused(look: Look) -> Condition | None:
     return next((c for c in said if c is not None and c.status == "False"), None)
 
 
-# -- the next look ----------------------------------------------------------------------------------------------------
+# -- time limits -------------------------------------------------------------------------------------------------------
 
 
-def look_again_s(look: Look) -> float | None:
-    """Seconds until time alone would change the plan; None when only an event can."""
-    if look.is_finished:
+def deadline_of(look: Look) -> float | None:
+    """When the job has run for as long as it may; None without a limit, before the first start, and while it is suspended."""
+    status, limit = look.status, look.spec.active_deadline_seconds
+    if limit <= 0 or status.started_at is None or status.suspended_at is not None:
         return None
-    if look.status.suspended_at is not None:
-        return _while_suspended(look)
-    waits = [at - look.now + MARGIN_S for at in _deadlines(look) if at >= look.now]
-    if look.status.barrier == OPEN:
-        if look.fresh != look.status.progress:
-            waits.append(PROGRESS_PERIOD_S)
-        if look.status.held_roles:
-            waits.append(WAITING_PERIOD_S)
-    elif len(look.status.members) < len(look.ranks):
-        waits.append(WAITING_PERIOD_S)  # room appears without an event of this gang
-    return min(waits, default=None)
+    return to_seconds(status.started_at) + status.suspended_seconds + limit
 
 
-def _while_suspended(look: Look) -> float | None:
-    """A pod that does not stop in time costs its devices; nothing else can happen by itself."""
-    late = seconds_of(look.status.attempt_raised_at, look.now) + look.spec.failure.stop_deadline_seconds
-    return late - look.now + MARGIN_S if look.status.retired and late >= look.now else None
+def is_past_deadline(look: Look) -> bool:
+    at = deadline_of(look)
+    return at is not None and look.now > at
 
 
-def _deadlines(look: Look) -> Iterator[float]:
-    status, limits = look.status, look.spec.failure
-    if (at := checkpoint_handshake.next_look(look)) is not None:
-        yield at
-    if (at := next_hang_look(look)) is not None:
-        yield at
-    if (at := moves.next_move_look(look)) is not None:
-        yield at
-    if (at := restart_at(look)) is not None:
-        yield at
-    if (at := deadline_of(look)) is not None:
-        yield at
-    for pod in status.retired:
-        if pod.until is not None:
-            yield to_seconds(pod.until)
-    for view in look.free():
-        if view.is_bound and view.is_silent and (at := view.bound_at) is not None:
-            yield at + limits.start_deadline_seconds
-    if status.barrier == CLOSED and status.members:
-        raised = seconds_of(status.attempt_raised_at, look.now)
-        yield raised + limits.stop_deadline_seconds
-        for member in status.members:
-            if (found := look.views.get(member.uid)) and not found.is_ready_for(status.attempt):
-                yield start_deadline(look.job, member, look.now)
+def kept_s(look: Look) -> float | None:
+    """Seconds for which the record of a finished job is still kept; None = until somebody deletes it."""
+    ttl, ended = look.spec.ttl_seconds_after_finished, look.status.finished_at
+    if ttl is None or ended is None or not look.is_finished:
+        return None
+    return max(0.0, to_seconds(ended) + ttl - look.now)
+
+
+# -- a job that contradicts itself -------------------------------------------------------------------------------------
+
+
+def refusal_of(job: TrainingJob) -> Refusal | None:
+    try:
+        validate(job)
+    except Refusal as refusal:
+        return refusal
+    return None
+
+
+def left_alone(status: TrainingJobStatus, refused: Refusal, now: float) -> TrainingJobStatus:
+    """The status of a job that is not looked after."""
+    message = f"{refused.message} {refused.fix} Until then nobody looks after the job."
+    conditions = with_condition(status.conditions, INVALID, True, refused.reason, message, to_time(now))
+    return msgspec.structs.replace(status, reason=refused.reason, message=message, conditions=conditions)
+
+
+def looked_after(conditions: list[Condition], now: float) -> list[Condition]:
+    """Once it was invalid, afterwards it says that it is not."""
+    if find_condition(conditions, INVALID) is None:
+        return conditions
+    return with_condition(conditions, INVALID, False, "Valid", "", to_time(now))

@@ -1,12 +1,9 @@
-"""A gang as one look sees it.
-
-`PodView` joins, for one pod, everything that decides about it: the object, what its launcher last reported, how far it got,
-whether a device under it is bad, whether its node is dead.
+"""A pod of a gang with everything that decides about it: the object, what its launcher last reported, how far it got, whether a
+device under it is bad, whether its node is dead.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime
 
 import msgspec
@@ -134,19 +131,6 @@ class PodView(msgspec.Struct, frozen=True):
         """Told to go long ago and still there."""
         told = self.pod.metadata.deletion_timestamp  # Kubernetes': when the grace ends
         return told is not None and now > to_seconds(told) + STUCK_AFTER_S
-
-
-def common_checkpoint(ready: Sequence[LauncherReport]) -> int | None:
-    """The newest step every rank can resume from.
-
-    Ranks that keep none are left out only when a single rank (usually 0) writes for all; as soon as two ranks have
-    checkpoints of their own, a rank without any means its shard is lost and nothing later than a common step can be used.
-    """
-    kept = [set(report.checkpoints) for report in ready if report.checkpoints]
-    if not kept or (len(kept) > 1 and len(kept) < len(ready)):
-        return None
-    shared = set.intersection(*kept)
-    return max(shared, default=None)
 
 
 def seconds_of(moment: datetime | None, default: float) -> float:

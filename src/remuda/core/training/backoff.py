@@ -1,0 +1,64 @@
+"""Pauses that grow: before a gang that keeps failing starts again, and before pods that the API refused are asked for again.
+
+A restart. The first comes at once. Each further one without a step gained waits twice as long, up to the job's limit: a process
+that dies at start, and above all one that a rule says to ignore, must not keep a whole gang spinning. Derived from the recoveries
+in the status, so no restart of Remuda forgets it. What was planned (suspension, a move, maintenance) waits for nothing.
+
+A refused pod. A quota, a policy or a field refuses the same pod again until somebody changes something, and nobody tells when.
+So the gang tries again, more and more rarely. The pause is kept in memory: losing it costs one early try. The refusal itself is
+in the status (PodsRefused).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from remuda.api.meta import to_seconds
+from remuda.api.training import Cause
+from remuda.core.training.planning_context import Look
+
+REFUSED_CODES = (403, 422)
+CREATE_FIRST_S, CREATE_MAX_S = 1.0, 15.0
+
+RESTART_FIRST_S = 1.0
+_SYMPTOMS = (Cause.CODE, Cause.HANG)
+
+
+def restart_at(look: Look) -> float | None:
+    """When the barrier may open again, for a gang that stands still after a crash or hang; None = at once."""
+    last = look.under_way
+    if last is None or last.cause not in _SYMPTOMS or last.detected_at is None:
+        return None
+    before = sum(
+        1 for r in look.status.recoveries[:-1] if r.cause in _SYMPTOMS and r.step_at_fault >= last.step_at_fault
+    )
+    if not before:
+        return None
+    pause = min(RESTART_FIRST_S * 2.0 ** min(before - 1, 16), look.spec.failure.backoff_max_seconds)
+    return to_seconds(last.detected_at) + pause
+
+
+# -- pods that the API refused -----------------------------------------------------------------------------------------
+
+
+class CreateBackoff(msgspec.Struct, frozen=True):
+    """The refusal as last heard. Nothing is tried before `until`."""
+
+    message: str
+    tries: int
+    until: float
+
+
+def create_wait_s(refused: CreateBackoff | None, now: float) -> float | None:
+    """Seconds until pods may be asked for again; None = now."""
+    return refused.until - now if refused is not None and now < refused.until else None
+
+
+def next_create_backoff(before: CreateBackoff | None, message: str, now: float) -> CreateBackoff:
+    tries = before.tries + 1 if before is not None else 1
+    return CreateBackoff(message, tries, now + min(CREATE_FIRST_S * 2.0 ** min(tries - 1, 16), CREATE_MAX_S))
+
+
+def is_new_refusal(before: CreateBackoff | None, after: CreateBackoff) -> bool:
+    """Worth telling, and worth writing down: the same refusal is told once."""
+    return before is None or before.message != after.message
