@@ -30,7 +30,7 @@ from remuda.embedded.apiserver.app import App
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.store import SqliteJournal, Store
 from remuda.link.certificates import Certificates
-from remuda.runtime.api_endpoint import LOOPBACK, Endpoint
+from remuda.runtime.api_endpoint import LOOPBACK, ApiEndpoint
 from remuda.runtime.state_dir import StateDir
 from tests.kube.control_plane import ControlPlane
 
@@ -134,7 +134,7 @@ async def _serve(directory: Path) -> None:
     api = LocalCluster(store, clock=time.time, new_uid=lambda: str(uuid.uuid4()), admission=Admission)
     for name in ("default", "kube-system", "kube-node-lease"):
         await api.create(Namespace, Namespace(metadata=ObjectMeta(name=name)))
-    endpoint, ready = Endpoint(state, 0, LOOPBACK, time.time()), asyncio.Event()
+    endpoint, ready = ApiEndpoint(state, 0, LOOPBACK, time.time()), asyncio.Event()
     face = asyncio.create_task(endpoint.serve(App(api, version=__version__), ready))
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, face.cancel)
     await ready.wait()

@@ -14,7 +14,13 @@ from remuda.api.kubernetes.event_v1 import Event
 from remuda.api.meta import JsonObject, ObjectMeta
 from remuda.api.names import RESOURCE_GPU
 from remuda.api.remedies import Mode, RemedyPolicy, RemedyPolicySpec
-from remuda.cli.devices import counted, document, entries, noted, render_ledger
+from remuda.cli.devices.device_list import (
+    ledger_document,
+    ledger_entries,
+    notices_to_show,
+    render_ledger,
+    resource_counts,
+)
 from remuda.embedded.node.node import EmbeddedNode
 from tests.builders.plugins import PlainPlugin
 from tests.builders.pods import pod_wire
@@ -147,13 +153,17 @@ def _everything(world: World) -> tuple[list[Node], list[NodeDevices], list[Pod]]
 def screen(world: World) -> str:
     """`remuda devices`"""
     nodes, devices, pods = _everything(world)
-    return text_of(render_ledger(entries(nodes, devices, pods), world.loop.clock(), notices=noted(devices)), 400)
+    return text_of(
+        render_ledger(ledger_entries(nodes, devices, pods), world.loop.clock(), notices=notices_to_show(devices)), 400
+    )
 
 
 def listed(world: World) -> dict[str, Any]:
     """`remuda devices -o json`"""
     nodes, devices, pods = _everything(world)
-    return document(entries(nodes, devices, pods), noted(devices), counted(devices, pods))
+    return ledger_document(
+        ledger_entries(nodes, devices, pods), notices_to_show(devices), resource_counts(devices, pods)
+    )
 
 
 def shown(world: World, device: str, node: str = NODE) -> dict[str, Any]:

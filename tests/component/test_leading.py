@@ -16,7 +16,7 @@ from remuda.core.leader_lease import Timing
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.store import MemoryJournal, Store
 from remuda.kube.runtime.leader import Term
-from remuda.runtime.manager_process import LEASE, ManagerConfig, manage
+from remuda.runtime.manager_process import LEASE, ManagerConfig, run_manager
 from remuda.sim.virtual_time_loop import VirtualLoop, run_virtual
 from tests.builders.gangs import JobBuilder, a_job
 
@@ -45,7 +45,7 @@ class World:
         self.cluster = LocalCluster(Store(MemoryJournal()), clock=loop.clock, new_uid=lambda: f"uid-{next(uids)}")
 
     def start(self, name: str, ear: Ear) -> asyncio.Task[None]:
-        work = manage(
+        work = run_manager(
             CONFIG,
             self.cluster,
             self.cluster,

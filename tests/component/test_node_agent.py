@@ -24,7 +24,14 @@ from remuda.kube.runtime.informer import Informer
 from remuda.launch.protocol import Hello, encode
 from remuda.link.allocation_port import NodeAgent
 from remuda.link.device_plugin_port import ContainerDevices
-from remuda.runtime.node_agent import NodeAgentConfig, check, check_kinds, keep_fence, node_agent, parse_replicas
+from remuda.runtime.node_agent import (
+    NodeAgentConfig,
+    check_agent_config,
+    check_kinds_installed,
+    fence_while_unreachable,
+    node_agent,
+    parse_replicas,
+)
 from remuda.runtime.node_name_check import LOOK_S, WAIT_S, find_own_node
 from remuda.sim.virtual_time_loop import run_virtual
 from tests.unit.agent.plugin.kubelet import Kubelet, PodResources, a_kubelet
@@ -307,7 +314,7 @@ async def test_health_only_serves_nothing_and_still_says_who_has_what(site: Site
 )
 def test_what_cannot_work_is_refused_before_anything_is_touched(fields: dict[str, Any], reason: str) -> None:
     with pytest.raises(Refusal, match=reason):
-        check(msgspec.structs.replace(NodeAgentConfig("n"), **fields))
+        check_agent_config(msgspec.structs.replace(NodeAgentConfig("n"), **fields))
 
 
 @pytest.mark.parametrize("text", ["gpu=2", "nvidia.com/gpu", "nvidia.com/gpu=two", "nvidia.com/gpu=-1"])
@@ -330,9 +337,9 @@ class Bare:
 async def test_a_cluster_without_our_kinds_is_refused_and_one_that_does_not_answer_is_waited_for() -> None:
     bare: Any = Bare(NotFound("the server could not find the requested resource"))
     with pytest.raises(Refusal, match="KindNotInstalled"):
-        await check_kinds(bare)
+        await check_kinds_installed(bare)
     away: Any = Bare(OSError("connection refused"))
-    await check_kinds(away)
+    await check_kinds_installed(away)
 
 
 # --- its node -----------------------------------------------------------------------------------------------------------
@@ -414,7 +421,7 @@ class Away:
 async def test_without_the_api_for_too_long_the_ranks_are_stopped_until_it_is_back(site: Site) -> None:
     agent: Any = Fences()
     away: Any = Away(site.cluster)
-    watch = asyncio.create_task(keep_fence(agent, away, 0.08, time.time))
+    watch = asyncio.create_task(fence_while_unreachable(agent, away, 0.08, time.time))
     async with asyncio.timeout(DEADLINE_S):
         await agent.changed.wait()
         assert agent.calls == ["fence"]

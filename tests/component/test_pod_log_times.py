@@ -12,7 +12,7 @@ from remuda.api.errors import ApiError
 from remuda.api.meta import JsonObject
 from remuda.embedded.apiserver.log_source import LogQuery
 from remuda.embedded.apiserver.subresources import _log_query
-from remuda.runtime.pod_logs import FileLogs, rfc3339
+from remuda.runtime.pod_logs import PodLogFiles, rfc3339
 
 DEADLINE_S = 10.0
 T = 1_800_000_000.0
@@ -27,7 +27,7 @@ class Logs:
     def __init__(self, root: Path) -> None:
         self.file = root / "team" / "p" / "p" / "main.log"
         self.file.parent.mkdir(parents=True)
-        self.source = FileLogs(root, lambda namespace, name: POD)
+        self.source = PodLogFiles(root, lambda namespace, name: POD)
 
     def write(self, text: bytes, at: float) -> None:
         with self.file.open("ab") as file:

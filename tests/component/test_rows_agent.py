@@ -11,7 +11,7 @@ from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import NODE_LEASE_NAMESPACE, Lease, Namespace, Node
 from remuda.core.health.agent_liveness import agent_lease, silent_since
 from remuda.embedded.node.devices.cdi import known_devices
-from remuda.runtime.node_agent import NodeAgentConfig, agent_config, node_agent, parse_timeouts
+from remuda.runtime.node_agent import NodeAgentConfig, agent_config, node_agent, parse_report_timeouts
 from tests.builders.evidence import note
 from tests.builders.nodes import Rig
 
@@ -36,7 +36,7 @@ def a_config(root: Path, *timeouts: str, cdi: str = "") -> NodeAgentConfig:
         backend="fake",
         model="dgx-h100",
         fence_s=0,
-        report_timeouts=parse_timeouts(timeouts),
+        report_timeouts=parse_report_timeouts(timeouts),
         cdi_dir=cdi,
     )
 
@@ -66,7 +66,7 @@ def test_row_48_limits_as_they_are_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["soon", "-1", "=5", "gpu-3=", "gpu-3=x", "nan", "inf"])
 def test_row_48_a_limit_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(Refusal, match="InvalidTimeout"):
-        parse_timeouts((text,))
+        parse_report_timeouts((text,))
 
 
 async def test_row_26_a_start_of_the_agent_makes_the_specs_that_a_reboot_took(tmp_path: Path) -> None:

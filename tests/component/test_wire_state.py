@@ -23,8 +23,8 @@ from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.log_source import LogQuery
 from remuda.embedded.apiserver.store import SqliteJournal, Store
 from remuda.runtime import pod_logs
-from remuda.runtime.backup import BACKUP_PATH, MANIFEST, Manifest, answer_backup, make_backup, restore_backup
-from remuda.runtime.pod_logs import FileLogs
+from remuda.runtime.backup import BACKUP_PATH, MANIFEST, BackupManifest, answer_backup, make_backup, restore_backup
+from remuda.runtime.pod_logs import PodLogFiles
 from remuda.runtime.state_dir import StateDir
 from remuda.runtime.up_config import ClusterConfig
 
@@ -131,7 +131,7 @@ async def test_bad_backups_are_refused_and_leave_nothing(tmp_path: Path) -> None
     state, file = StateDir(tmp_path / "a"), tmp_path / "backup.tgz"
     async with running(state):
         manifest = await asyncio.to_thread(make_backup, state, file, 0.0)
-    assert isinstance(manifest, Manifest)
+    assert isinstance(manifest, BackupManifest)
     nonsense = tmp_path / "nonsense"
     nonsense.write_bytes(b"nonsense")
     cases = {
@@ -163,7 +163,7 @@ class Logs:
         self.file = root / "team" / "p" / "p" / "main.log"
         self.file.parent.mkdir(parents=True)
         self.pod: JsonObject | None = a_pod()
-        self.source = FileLogs(root, lambda namespace, name: self.pod)
+        self.source = PodLogFiles(root, lambda namespace, name: self.pod)
 
     async def read(self, **query: object) -> bytes:
         async with asyncio.timeout(DEADLINE_S):
@@ -196,7 +196,7 @@ async def test_following_ends_with_the_pod_and_misses_nothing(tmp_path: Path, mo
         write(b"line %d\n" % number)
         return a_pod("Succeeded" if number == 3 else "Running")
 
-    logs.source = FileLogs(tmp_path, look)
+    logs.source = PodLogFiles(tmp_path, look)
     write(b"begin\n")
     assert await logs.read(follow=True) == b"begin\nline 0\nline 1\nline 2\nline 3\n"
 

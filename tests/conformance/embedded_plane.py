@@ -25,8 +25,8 @@ from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.store import Store
 from remuda.embedded.apiserver.store.sqlite_journal import SqliteJournal
 from remuda.embedded.apiserver.wire import http_exchange
-from remuda.runtime.api_endpoint import LOOPBACK, Endpoint
-from remuda.runtime.pod_logs import FileLogs
+from remuda.runtime.api_endpoint import LOOPBACK, ApiEndpoint
+from remuda.runtime.pod_logs import PodLogFiles
 from remuda.runtime.state_dir import StateDir
 
 NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
@@ -45,8 +45,8 @@ async def _serve(directory: Path) -> None:
         record = store.get(Pod.resource.key(name, namespace))
         return None if record is None else record.body
 
-    app = App(api, version=__version__, logs=FileLogs(state.logs, find))
-    face = asyncio.create_task(Endpoint(state, 0, LOOPBACK, time.time()).serve(app, asyncio.Event()))
+    app = App(api, version=__version__, logs=PodLogFiles(state.logs, find))
+    face = asyncio.create_task(ApiEndpoint(state, 0, LOOPBACK, time.time()).serve(app, asyncio.Event()))
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, face.cancel)
     try:
         await face

@@ -17,7 +17,7 @@ from remuda.api.meta import JsonObject, ObjectMeta
 from remuda.api.names import ANNOTATION_DEVICE_FAILED, LABEL_GANG
 from remuda.api.remedies import RemedyPolicy, RemedyPolicySpec, Soak
 from remuda.api.training import DeviceFailedPolicy, Remedy
-from remuda.cli.incident_screen import render_incident
+from remuda.cli.faults.incident_screen import render_incident
 from remuda.core.foreign.device_failures import DEVICE_FAILED, DISRUPTION_TARGET, EVICT_FOR_S, RESTART_FOR_S
 from remuda.core.state.snapshot import devices_of
 from remuda.embedded.node.runtime_port import ContainerKey

@@ -15,7 +15,7 @@ from remuda.api.meta import Condition, to_seconds, to_time
 from remuda.api.names import LABEL_GANG
 from remuda.api.remedies import Soak
 from remuda.api.training import Cause, Remedy, TrainingJob
-from remuda.cli.recovery_screen import render_recoveries
+from remuda.cli.jobs.recovery_screen import render_recoveries
 from remuda.embedded.node.training_model import Behaviour
 from tests.builders.evidence import note
 from tests.builders.world import NAMESPACE, Gang, Seat, World, in_world

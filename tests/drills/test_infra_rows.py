@@ -13,7 +13,7 @@ from remuda.api.kubernetes.batch_v1 import Job
 from remuda.api.kubernetes.core_v1 import Node, Pod
 from remuda.api.meta import JsonObject
 from remuda.api.names import ANNOTATION_REPLACE_UNREACHABLE, ANNOTATION_RETRY_ADMISSION, RESOURCE_GPU
-from remuda.cli.withheld_resources import release_resource
+from remuda.cli.devices.device_operations import release_resource
 from remuda.core.foreign.device_failures import DISRUPTION_TARGET
 from remuda.core.foreign.refused_pods import KEPT_PODS, LONGEST_RETRY_S
 from remuda.core.foreign.unreachable import NODE_UNREACHABLE

@@ -15,8 +15,8 @@ from remuda.api.kubernetes.core_v1 import Node
 from remuda.api.meta import JsonObject, to_seconds
 from remuda.api.names import LABEL_CLIQUE, RESOURCE_GPU
 from remuda.api.remedies import Action, Breaker, Hook, Ladder, Limits, Mode, Rung, Soak, Webhook
-from remuda.cli.policies import _what_if as ask_what_if
-from remuda.cli.policies import render_what_if
+from remuda.cli.faults.policies import ask_what_if
+from remuda.cli.faults.policy_screen import render_what_if
 from remuda.cli.session import Session
 from remuda.core.incidents.webhook_notices import breaker_notices
 from remuda.core.remedies.rungs import is_under_remedy, ladder_has_ended

@@ -30,7 +30,7 @@ from remuda.api.drills import DrillKind
 from remuda.api.errors import AlreadyExists, ApiError, NotFound
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.training import TrainingJob
-from remuda.runtime.cluster_client import connect
+from remuda.runtime.cluster_client import connect_to_state
 from remuda.runtime.state_dir import StateDir
 from tests.e2e.clusters import Up
 from tests.e2e.rig import NAME, NAMESPACE, Rig, until
@@ -76,7 +76,7 @@ def up(state: Path) -> Iterator[Up]:
 
 @asynccontextmanager
 async def attached(state: Path) -> AsyncIterator[Rig]:
-    async with connect(StateDir(state)) as api:
+    async with connect_to_state(StateDir(state)) as api:
         yield Rig(api, state)
 
 

@@ -26,7 +26,7 @@ from remuda.kube.client.http_errors import Forbidden
 from remuda.kube.client.kubeconfig import load_kubeconfig
 from remuda.kube.runtime.leader import Term
 from remuda.runtime.link_endpoint import LINK, LinkConfig
-from remuda.runtime.manager_process import ManagerConfig, manage
+from remuda.runtime.manager_process import ManagerConfig, run_manager
 from remuda.runtime.node_agent import NodeAgentConfig, node_agent
 from tests.e2e.rig import until
 from tests.kube.control_plane import ROOT, ControlPlane
@@ -132,7 +132,7 @@ async def test_what_the_manifests_allow_is_enough(plane: ControlPlane, cast: Cas
     make_ready(plane)
     link = LinkConfig("127.0.0.1", 0, "127.0.0.1", SPACE, account=f"system:serviceaccount:{SPACE}:remuda-agent")
     config = ManagerConfig(lease_namespace=SPACE, timing=Timing(4, 2.5, 0.2), link=link)
-    work = asyncio.create_task(manage(config, cast.manager, cast.manager, identity="m", said=Quiet()))
+    work = asyncio.create_task(run_manager(config, cast.manager, cast.manager, identity="m", said=Quiet()))
     (tmp_path / "kubelet" / "device-plugins").mkdir(parents=True)
     place = NodeAgentConfig(
         HERE,

@@ -24,7 +24,7 @@ from remuda.api.kubernetes.core_v1 import Node, Pod
 from remuda.api.kubernetes.event_v1 import Event
 from remuda.api.training import TrainingJob
 from remuda.cli.demo import promises
-from remuda.cli.demo.promises import After, Before
+from remuda.cli.demo.promises import GangAfter, GangBefore
 from remuda.kube.client.http_cluster import HttpCluster
 from remuda.kube.client.kubeconfig import load_kubeconfig
 from remuda.runtime.attached_cluster import AttachedCluster
@@ -97,16 +97,16 @@ class Heart(Rig):
     async def racks(self) -> dict[str, str]:
         return {node.name: node.labels[RACK_LABEL] for node in (await self.api.list(Node)).items}
 
-    async def before(self, job: TrainingJob) -> Before:
-        return Before(job, await self.racks())
+    async def before(self, job: TrainingJob) -> GangBefore:
+        return GangBefore(job, await self.racks())
 
-    async def after(self, attempt: int) -> After:
+    async def after(self, attempt: int) -> GangAfter:
         """Everybody trains again and is back where training was; each rank's own log says what it resumed from."""
         job = await self.trained_to(STOP_AT, attempt=attempt)
         started = await self.all_started(attempt)
         assert {rank: line.resumed for rank, line in started.items()} == dict.fromkeys(range(RANKS), SAVED)
         await self.check_invariants()
-        return After(job, await self.racks(), {rank: line.resumed or 0 for rank, line in started.items()})
+        return GangAfter(job, await self.racks(), {rank: line.resumed or 0 for rank, line in started.items()})
 
 
 @pytest_asyncio.fixture

@@ -20,7 +20,7 @@ from remuda.kube.client.http_cluster import HttpCluster
 from remuda.kube.client.kubeconfig import load_kubeconfig
 from remuda.kube.runtime.leader import Term
 from remuda.runtime.link_endpoint import LINK, LinkConfig
-from remuda.runtime.manager_process import ManagerConfig, manage
+from remuda.runtime.manager_process import ManagerConfig, run_manager
 from remuda.runtime.node_agent import NodeAgentConfig, node_agent
 from tests.e2e.rig import until
 from tests.kube.control_plane import ROOT, ControlPlane
@@ -89,7 +89,7 @@ async def api(plane: ControlPlane) -> AsyncIterator[HeldBack]:
     async with asyncio.timeout(DEADLINE_S), HttpCluster(access=access) as manager, agent:
         link = LinkConfig("127.0.0.1", 0, "127.0.0.1", SPACE, account=f"system:serviceaccount:{SPACE}:{ACCOUNT}")
         config = ManagerConfig(timing=Timing(4, 2.5, 0.2), link=link)
-        work = asyncio.create_task(manage(config, manager, manager, identity="m", said=Quiet()))
+        work = asyncio.create_task(run_manager(config, manager, manager, identity="m", said=Quiet()))
         try:
             yield agent
         finally:

@@ -19,7 +19,7 @@ from remuda.kube.client.kubeconfig import load_kubeconfig
 from remuda.link.progress_board import Heartbeat, ProgressBoard
 from remuda.link.stream_messages import Hello, Refused, Welcome, line_of, read_downward
 from remuda.link.stream_server import LinkServer
-from remuda.runtime.link_endpoint import LINK, Dialler, LinkConfig, RelayBoard, link_dialled, link_served
+from remuda.runtime.link_endpoint import LINK, LinkConfig, ManagerDialler, RelayBoard, link_dialled, link_served
 from tests.kube.control_plane import ControlPlane
 
 SPACE, ACCOUNT, HERE, THERE = "link-identity", "remuda-agent", "link-node-1", "link-node-2"
@@ -107,7 +107,7 @@ async def until(holds: Callable[[], Any]) -> None:
 
 
 async def say_hello(manager: Manager, node: str, token: str) -> Welcome | Refused:
-    reader, writer = await Dialler(manager.api, SPACE)()
+    reader, writer = await ManagerDialler(manager.api, SPACE)()
     try:
         writer.write(line_of(Hello(node, token)))
         return read_downward(await reader.readline())
@@ -164,4 +164,4 @@ async def test_another_ca_is_not_trusted(manager: Manager, tokens: Tokens, tmp_p
     """Who listens there must be the one that was published."""
     await manager.api.patch(ConfigMap, LINK, {"data": {"serverName": "somebody-else"}}, SPACE)
     with pytest.raises(OSError, match="somebody-else"):
-        await Dialler(manager.api, SPACE)()
+        await ManagerDialler(manager.api, SPACE)()

@@ -23,55 +23,73 @@ from remuda.cli.session import CommandGroup, Session
 # name -> (module:attribute, one line). In the order of the help text.
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Cluster": {
-        "up": ("remuda.cli.up:up", "Start a cluster on this machine: fake GPUs, real processes."),
-        "down": ("remuda.cli.up:down", "Stop it. Its state stays and `up` goes on from there."),
-        "status": ("remuda.cli.status:status", "Whether it runs, where its API is, what is in it."),
-        "nodes": ("remuda.cli.nodes:nodes", "Nodes: rack, readiness, GPUs free and bad."),
-        "devices": ("remuda.cli.devices:devices", "The ledger: state, reason and holder of every device."),
-        "idle": ("remuda.cli.idle:idle", "Devices held and not used: by whom, since when, at what cost."),
-        "topology": ("remuda.cli.topology:topology", "How a node's devices are joined, and the domains it sits in."),
-        "explain": ("remuda.cli.explain:explain", "Why a pod does not run: the six steps to it, and the stuck one."),
+        "up": ("remuda.cli.cluster.up:up", "Start a cluster on this machine: fake GPUs, real processes."),
+        "down": ("remuda.cli.cluster.up:down", "Stop it. Its state stays and `up` goes on from there."),
+        "status": ("remuda.cli.cluster.status:status", "Whether it runs, where its API is, what is in it."),
+        "nodes": ("remuda.cli.cluster.nodes:nodes", "Nodes: rack, readiness, GPUs free and bad."),
+        "devices": ("remuda.cli.devices.device_list:devices", "The ledger: state, reason and holder of every device."),
+        "idle": ("remuda.cli.devices.idle:idle", "Devices held and not used: by whom, since when, at what cost."),
+        "topology": (
+            "remuda.cli.devices.topology:topology",
+            "How a node's devices are joined, and the domains it sits in.",
+        ),
+        "explain": (
+            "remuda.cli.devices.explain_pod:explain",
+            "Why a pod does not run: the six steps to it, and the stuck one.",
+        ),
     },
     "Real clusters": {
-        "manager": ("remuda.cli.manager_command:manager", "Scheduler and controllers for a Kubernetes cluster."),
-        "agent": ("remuda.cli.agent:agent", "Devices of one node: served to its kubelet, and watched."),
+        "manager": (
+            "remuda.cli.cluster.manager_command:manager",
+            "Scheduler and controllers for a Kubernetes cluster.",
+        ),
+        "agent": ("remuda.cli.cluster.agent_command:agent", "Devices of one node: served to its kubelet, and watched."),
     },
     "Training": {
-        "train": ("remuda.cli.train:train", "Start a training job, from flags or from a file."),
-        "jobs": ("remuda.cli.jobs:jobs", "All jobs, one line each."),
-        "job": ("remuda.cli.jobs:job", "One job: members, spares, recoveries. -w follows it live."),
-        "suspend": ("remuda.cli.suspend:suspend", "Have a job save, stop and give everything back."),
-        "resume": ("remuda.cli.suspend:resume", "Let a suspended job go on from its checkpoint."),
-        "logs": ("remuda.cli.logs:logs", "What the ranks wrote, also in earlier attempts."),
-        "delete": ("remuda.cli.jobs:delete", "Delete a job and its pods."),
+        "train": ("remuda.cli.jobs.train:train", "Start a training job, from flags or from a file."),
+        "jobs": ("remuda.cli.jobs.job_commands:jobs", "All jobs, one line each."),
+        "job": ("remuda.cli.jobs.job_commands:job", "One job: members, spares, recoveries. -w follows it live."),
+        "suspend": ("remuda.cli.jobs.job_commands:suspend", "Have a job save, stop and give everything back."),
+        "resume": ("remuda.cli.jobs.job_commands:resume", "Let a suspended job go on from its checkpoint."),
+        "logs": ("remuda.cli.jobs.logs:logs", "What the ranks wrote, also in earlier attempts."),
+        "delete": ("remuda.cli.jobs.job_commands:delete", "Delete a job and its pods."),
     },
     "Faults": {
-        "incidents": ("remuda.cli.incidents:incidents", "Failures, open and of late: what, whom, remedy, GPU-hours."),
-        "incident": ("remuda.cli.incidents:incident", "One failure as a story, from first signal to cure."),
-        "policies": ("remuda.cli.policies:policies", "Remedy policies: mode, limits in use, breaker."),
-        "policy": ("remuda.cli.policies:policy", "One policy in full, and --what-if: a dry run."),
-        "apply": ("remuda.cli.apply:apply", "Remedy policies from a file."),
-        "pause": ("remuda.cli.remedy_control:pause", "Begin no new remedy on devices, for a while."),
-        "unpause": ("remuda.cli.remedy_control:unpause", "Let remedies be begun again."),
-        "approve": ("remuda.cli.remedy_control:approve", "Say yes to a remedy that waits for it."),
-        "deny": ("remuda.cli.remedy_control:deny", "Say no to it."),
-        "probe": ("remuda.cli.device_operations:probe", "Have a node's agent test one device."),
-        "quarantine": ("remuda.cli.device_operations:quarantine", "Keep a device out of use."),
-        "release": ("remuda.cli.device_operations:release", "Lift a quarantine, on your word or after a probe."),
-        "drill": ("remuda.cli.drill:drill", "Break something on purpose and watch the recovery."),
-        "demo": ("remuda.cli.up:demo", "A cluster, a job and four failures it survives, in a minute."),
+        "incidents": (
+            "remuda.cli.faults.incidents:incidents",
+            "Failures, open and of late: what, whom, remedy, GPU-hours.",
+        ),
+        "incident": ("remuda.cli.faults.incidents:incident", "One failure as a story, from first signal to cure."),
+        "policies": ("remuda.cli.faults.policies:policies", "Remedy policies: mode, limits in use, breaker."),
+        "policy": ("remuda.cli.faults.policies:policy", "One policy in full, and --what-if: a dry run."),
+        "apply": ("remuda.cli.faults.policies:apply", "Remedy policies from a file."),
+        "pause": ("remuda.cli.faults.remedy_control:pause", "Begin no new remedy on devices, for a while."),
+        "unpause": ("remuda.cli.faults.remedy_control:unpause", "Let remedies be begun again."),
+        "approve": ("remuda.cli.faults.remedy_control:approve", "Say yes to a remedy that waits for it."),
+        "deny": ("remuda.cli.faults.remedy_control:deny", "Say no to it."),
+        "probe": ("remuda.cli.devices.device_operations:probe", "Have a node's agent test one device."),
+        "quarantine": ("remuda.cli.devices.device_operations:quarantine", "Keep a device out of use."),
+        "release": (
+            "remuda.cli.devices.device_operations:release",
+            "Lift a quarantine, on your word or after a probe.",
+        ),
+        "drill": ("remuda.cli.faults.drill:drill", "Break something on purpose and watch the recovery."),
+        "demo": ("remuda.cli.cluster.up:demo", "A cluster, a job and four failures it survives, in a minute."),
     },
     "Other": {
-        "kubectl": ("remuda.cli.kubectl:kubectl", "kubectl with this cluster's kubeconfig: remuda kubectl -- get pods"),
-        "backup": ("remuda.cli.backup:backup", "The cluster's state as one file, while it runs or not."),
-        "restore": ("remuda.cli.backup:restore", "A state directory from such a file."),
-        "get": ("remuda.cli.get:get", "Any API object as it is stored."),
-        "version": ("remuda.cli.get:version", "The version of this program."),
+        "kubectl": (
+            "remuda.cli.cluster.kubectl:kubectl",
+            "kubectl with this cluster's kubeconfig: remuda kubectl -- get pods",
+        ),
+        "backup": ("remuda.cli.cluster.backup:backup", "The cluster's state as one file, while it runs or not."),
+        "restore": ("remuda.cli.cluster.backup:restore", "A state directory from such a file."),
+        "get": ("remuda.cli.cluster.get:get", "Any API object as it is stored."),
+        "version": ("remuda.cli.cluster.get:version", "The version of this program."),
     },
 }
 
 # Commands that one process of ours starts another with. Not in the help.
-HIDDEN: dict[str, str] = {"part": "remuda.cli.part:part"}
+HIDDEN: dict[str, str] = {"part": "remuda.cli.cluster.part:part"}
 
 _EPILOG = """\b
 --state and -n may also follow the command.
@@ -80,7 +98,7 @@ Shell completion, in ~/.bashrc (likewise zsh_source, fish_source):
 """
 
 
-class _Root(CommandGroup):
+class RootCommand(CommandGroup):
     """Finds subcommands in SECTIONS; imports one when it is asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -103,7 +121,7 @@ class _Root(CommandGroup):
 
 
 @click.group(
-    cls=_Root, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+    cls=RootCommand, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
 )
 @click.option("--state", type=click.Path(path_type=Path), metavar="DIR", help="The cluster's state directory.")
 @click.option("-n", "--namespace", metavar="NAME", help="Namespace of jobs; `default` when not given.")
@@ -133,9 +151,9 @@ def main(argv: Sequence[str] | None = None, session: Session | None = None) -> i
     except BaseException as error:
         if os.environ.get("REMUDA_DEBUG"):
             raise
-        from remuda.cli.errors import explain
+        from remuda.cli.errors import explain_error
 
-        code, line = explain(error)
+        code, line = explain_error(error)
         if line:
             click.echo(line, err=True)
         return code

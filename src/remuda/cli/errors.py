@@ -27,7 +27,7 @@ class Quiet(Exception):
         self.code = code
 
 
-def explain(error: BaseException) -> tuple[int, str]:
+def explain_error(error: BaseException) -> tuple[int, str]:
     """(exit code, the line or "")."""
     match error:
         case click.exceptions.Exit():
@@ -39,39 +39,39 @@ def explain(error: BaseException) -> tuple[int, str]:
         case click.exceptions.NoArgsIsHelpError():
             return REFUSED, error.format_message()
         case click.ClickException():
-            return REFUSED, _usage(error)
+            return REFUSED, _usage_line(error)
         case Failed():
-            return FAILED, _line(error.reason, error.message, error.fix)
+            return FAILED, _error_line(error.reason, error.message, error.fix)
         case Refusal():
-            return REFUSED, _line(error.reason, error.message, error.fix)
+            return REFUSED, _error_line(error.reason, error.message, error.fix)
         case ApiError():
             bad_input = isinstance(error, NotFound | AlreadyExists | Invalid | BadRequest)
             # The server puts the fix into the message as well, so that other clients see it.
             fix = "" if error.fix and error.fix in error.message else error.fix
-            return (REFUSED if bad_input else FAILED), _line(error.reason, _sentence(error.message), fix)
+            return (REFUSED if bad_input else FAILED), _error_line(error.reason, _as_sentence(error.message), fix)
         case TimeoutError():
-            return FAILED, _line(
+            return FAILED, _error_line(
                 "TimedOut", "The cluster did not answer in time.", "See whether `remuda up` still runs."
             )
         case OSError():
             where = f"{error.filename}: " if error.filename else ""
-            return FAILED, _line(type(error).__name__, _sentence(f"{where}{error.strerror or error}"), "")
+            return FAILED, _error_line(type(error).__name__, _as_sentence(f"{where}{error.strerror or error}"), "")
         case _:
             what = " ".join(f"{type(error).__name__}: {error}".split())
             fix = "This is a bug in Remuda; REMUDA_DEBUG=1 shows where."
-            return FAILED, _line("InternalError", _sentence(what), fix)
+            return FAILED, _error_line("InternalError", _as_sentence(what), fix)
 
 
-def _line(reason: str, message: str, fix: str) -> str:
+def _error_line(reason: str, message: str, fix: str) -> str:
     return printable_line("error: " + " ".join(part for part in (f"{reason}: {message}", fix) if part))
 
 
-def _sentence(text: str) -> str:
+def _as_sentence(text: str) -> str:
     text = " ".join(text.split())
     return text if text.endswith((".", "?", "!")) else f"{text}."
 
 
-def _usage(error: click.ClickException) -> str:
+def _usage_line(error: click.ClickException) -> str:
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "remuda"
     see = f"See `{path} --help`."
@@ -79,15 +79,15 @@ def _usage(error: click.ClickException) -> str:
         case click.NoSuchOption():
             near = list(error.possibilities or ())[:1]
             fix = f"Did you mean `{near[0]}`?" if near else see
-            return _line("UnknownOption", f"`{error.option_name}` is not an option of `{path}`.", fix)
+            return _error_line("UnknownOption", f"`{error.option_name}` is not an option of `{path}`.", fix)
         case click.MissingParameter():
             what = error.param.get_error_hint(context) if error.param and context else "An argument"
-            return _line("MissingArgument", f"`{path}` needs {what.replace(chr(39), '`')}.", see)
+            return _error_line("MissingArgument", f"`{path}` needs {what.replace(chr(39), '`')}.", see)
         case click.BadParameter():
             hint = error.param.get_error_hint(context) if error.param and context else error.param_hint
             where = f"{hint}: ".replace("'", "`") if hint else ""
-            return _line("InvalidArgument", _sentence(f"{where}{error.message}".replace("'", "`")), see)
-    return _line("InvalidUsage", _sentence(error.format_message().replace("'", "`")), see)
+            return _error_line("InvalidArgument", _as_sentence(f"{where}{error.message}".replace("'", "`")), see)
+    return _error_line("InvalidUsage", _as_sentence(error.format_message().replace("'", "`")), see)
 
 
 def unknown_command(name: str, path: str, known: list[str]) -> Refusal:

@@ -11,16 +11,16 @@ from remuda.api.kubernetes.core_v1 import Node, Pod
 from remuda.api.names import LABEL_GANG
 from remuda.api.selectors import where
 from remuda.api.training import TrainingJob
-from remuda.cli.job_screen import Picture, take_picture
+from remuda.cli.jobs.job_screen import JobPicture, take_job_picture
 from remuda.kube.cluster import Cluster
 
 
-async def find_picture(cluster: Cluster, name: str, namespace: str, clock: Callable[[], float]) -> Picture:
+async def find_job_picture(cluster: Cluster, name: str, namespace: str, clock: Callable[[], float]) -> JobPicture:
     job = await find_job(cluster, name, namespace)
     pods = await cluster.list(Pod, namespace, labels=where({LABEL_GANG: name}))
     devices = await cluster.list(NodeDevices)
     nodes = await cluster.list(Node)
-    return take_picture(job, pods.items, devices.items, nodes.items, clock())
+    return take_job_picture(job, pods.items, devices.items, nodes.items, clock())
 
 
 async def find_job(cluster: Cluster, name: str, namespace: str) -> TrainingJob:
@@ -28,12 +28,14 @@ async def find_job(cluster: Cluster, name: str, namespace: str) -> TrainingJob:
         return await cluster.get(TrainingJob, name, namespace)
     except NotFound:
         names = sorted(j.name for j in (await cluster.list(TrainingJob, namespace)).items)
-        raise no_job(name, namespace, names) from None
+        raise job_not_found(name, namespace, names) from None
 
 
-def no_job(name: str, namespace: str, names: list[str]) -> Refusal:
+def job_not_found(name: str, namespace: str, names: list[str]) -> Refusal:
     none = "Start one with `remuda train`, or name another namespace with -n."
-    return Refusal("JobNotFound", f"There is no job `{name}` in namespace {namespace}.", nearest(name, names, none))
+    return Refusal(
+        "JobNotFound", f"There is no job `{name}` in namespace {namespace}.", nearest_name_hint(name, names, none)
+    )
 
 
 async def find_node(cluster: Cluster, name: str) -> NodeDevices:
@@ -41,10 +43,12 @@ async def find_node(cluster: Cluster, name: str) -> NodeDevices:
         return await cluster.get(NodeDevices, name)
     except NotFound:
         names = sorted(n.name for n in (await cluster.list(NodeDevices)).items)
-        raise Refusal("NodeNotFound", f"There is no node `{name}`.", nearest(name, names, "There are none.")) from None
+        raise Refusal(
+            "NodeNotFound", f"There is no node `{name}`.", nearest_name_hint(name, names, "There are none.")
+        ) from None
 
 
-def nearest(name: str, names: list[str], none: str) -> str:
+def nearest_name_hint(name: str, names: list[str], none: str) -> str:
     """The fix for a name that is not there."""
     near = get_close_matches(name, names, n=1)
     if near:

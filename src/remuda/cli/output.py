@@ -51,7 +51,7 @@ def make_console(*, err: bool = False) -> Console:
     return Careful(file=stream, width=width, highlight=False, soft_wrap=False, emoji=False, markup=False)
 
 
-def show(renderable: RenderableType) -> None:
+def print_screen(renderable: RenderableType) -> None:
     """Prints for people. Rich pads lines to the column's width; in a pipe that would be invisible noise."""
     console = make_console()
     if sys.stdout.isatty():

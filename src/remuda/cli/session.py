@@ -52,16 +52,16 @@ class Session:
 
     @property
     def state(self) -> StateDir:
-        from remuda.runtime.state_dir import StateDir, default_state
+        from remuda.runtime.state_dir import StateDir, default_state_path
 
-        return StateDir(self._path or default_state())
+        return StateDir(self._path or default_state_path())
 
     def connect(self) -> contextlib.AbstractAsyncContextManager[Cluster]:
         if self._connect is not None:
             return self._connect(self.state)
-        from remuda.runtime.cluster_client import connect
+        from remuda.runtime.cluster_client import connect_to_state
 
-        return connect(self.state)
+        return connect_to_state(self.state)
 
 
 class CommandGroup(click.Group):
@@ -77,7 +77,7 @@ class CommandGroup(click.Group):
         return super().resolve_command(ctx, args)
 
 
-def _chosen(ctx: click.Context, param: click.Parameter, value: Any) -> None:
+def _choose_from_option(ctx: click.Context, param: click.Parameter, value: Any) -> None:
     session = ctx.ensure_object(Session)
     if param.name == "state":
         session.choose(value, None)
@@ -88,8 +88,10 @@ def _chosen(ctx: click.Context, param: click.Parameter, value: Any) -> None:
 def with_session(command: F) -> F:
     """Passes the Session first and accepts --state and -n after the command as well as before it."""
     for option in (
-        click.option("-n", "--namespace", expose_value=False, hidden=True, callback=_chosen),
-        click.option("--state", expose_value=False, hidden=True, callback=_chosen, type=click.Path(path_type=Path)),
+        click.option("-n", "--namespace", expose_value=False, hidden=True, callback=_choose_from_option),
+        click.option(
+            "--state", expose_value=False, hidden=True, callback=_choose_from_option, type=click.Path(path_type=Path)
+        ),
     ):
         command = option(command)
     return cast(F, click.make_pass_decorator(Session, ensure=True)(command))

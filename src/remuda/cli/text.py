@@ -14,7 +14,7 @@ from remuda.api.meta import to_seconds
 NOTHING = "-"
 
 
-def duration(seconds: float) -> str:
+def duration_text(seconds: float) -> str:
     """0.34s, 12s, 3m05s, 2h14m, 5d03h: two units at most, so that columns stay narrow."""
     seconds = max(0.0, seconds)
     if seconds < 10:
@@ -32,36 +32,36 @@ def duration(seconds: float) -> str:
     return f"{days}d{h:02d}h"
 
 
-def span(seconds: float) -> str:
+def span_text(seconds: float) -> str:
     """A length of time somebody chose: 5m, 24h, 7d, 1h30m. As `duration`, without units that are nothing."""
-    return re.sub(r"(?<=\D)00\D$", "", duration(seconds))
+    return re.sub(r"(?<=\D)00\D$", "", duration_text(seconds))
 
 
-def why(reason: str, message: str) -> str:
+def reason_sentence(reason: str, message: str) -> str:
     """Reason and sentence as one. A sentence that begins with the reason's own code (Xid79, xid-79: ...) says it once."""
     head, colon, rest = message.partition(": ")
     is_same = colon and re.sub(r"\W", "", head).lower() == reason.lower()
     return f"{reason}: {rest if is_same else message}" if message else reason
 
 
-def age(since: datetime | None, now: float) -> str:
+def age_text(since: datetime | None, now: float) -> str:
     """Whole seconds: an age with decimals only flickers."""
-    return NOTHING if since is None else duration(max(0, round(now - to_seconds(since))))
+    return NOTHING if since is None else duration_text(max(0, round(now - to_seconds(since))))
 
 
-def between(start: datetime | None, end: datetime | None) -> str:
+def elapsed_text(start: datetime | None, end: datetime | None) -> str:
     """Seconds from one moment to another with two digits, or `-` while one of them is not known."""
     if start is None or end is None:
         return NOTHING
     seconds = max(0.0, to_seconds(end) - to_seconds(start))
-    return f"{seconds:.2f}s" if seconds < 100 else duration(seconds)
+    return f"{seconds:.2f}s" if seconds < 100 else duration_text(seconds)
 
 
-def percent(ratio: float) -> str:
+def percent_text(ratio: float) -> str:
     return f"{100 * ratio:.1f}%"
 
 
-def amount(number: float, unit: str = "") -> str:
+def amount_text(number: float, unit: str = "") -> str:
     """1,234 or 0.12: whole above ten, two digits below."""
     text = f"{number:,.0f}" if abs(number) >= 10 or number == int(number) else f"{number:.2f}"
     return f"{text} {unit}".rstrip()
@@ -74,7 +74,7 @@ def plural(count: int, word: str) -> str:
 _NUMBERED = re.compile(r"(.*?)(\d+)$")
 
 
-def compact(names: Iterable[str]) -> str:
+def compact_names(names: Iterable[str]) -> str:
     """Runs of numbered names as ranges: gpu-0..7, gpu-0..2,5. Names without a number stay as they are."""
     groups: list[tuple[str, list[list[int]]]] = []
     for name in names:
@@ -91,15 +91,15 @@ def compact(names: Iterable[str]) -> str:
             runs[-1] = [runs[-1][0], number]
         else:
             runs.append([number])
-    return ",".join(prefix + ",".join(map(_run, runs)) for prefix, runs in groups) or NOTHING
+    return ",".join(prefix + ",".join(map(_number_run, runs)) for prefix, runs in groups) or NOTHING
 
 
-def _run(ends: Sequence[int]) -> str:
+def _number_run(ends: Sequence[int]) -> str:
     dots = ".." if ends[-1] - ends[0] > 1 else ","  # 0,1 is as short as 0..1 and reads better
     return dots.join(map(str, ends))
 
 
-def numbers(values: Sequence[int]) -> str:
+def number_ranges_text(values: Sequence[int]) -> str:
     """Ranges of bare numbers: 0-3, 7."""
     runs: list[list[int]] = []
     for value in sorted(set(values)):

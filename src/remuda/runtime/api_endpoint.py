@@ -19,12 +19,12 @@ from remuda.runtime.state_dir import StateDir
 LOOPBACK = "127.0.0.1"
 
 
-class Endpoint:
+class ApiEndpoint:
     """Takes the TCP port at once, so that a port in use is refused before anything has started."""
 
     def __init__(self, state: StateDir, port: int | None, bind: str, now: float) -> None:
         self._state = state
-        address = _address(bind)
+        address = _bind_address(bind)
         self._token = load_token(state.token)
         certificates = Certificates(state.pki)
         self._tls = certificates.prepare([] if address.is_unspecified else [bind], now)
@@ -53,7 +53,7 @@ class Endpoint:
             ready.set()
 
 
-def _address(bind: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+def _bind_address(bind: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
     try:
         return ipaddress.ip_address(bind)
     except ValueError:

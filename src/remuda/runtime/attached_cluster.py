@@ -18,7 +18,7 @@ from remuda.api.kinds import OWN_KINDS
 from remuda.api.kubernetes.core_v1 import NODE_LEASE_NAMESPACE, Namespace
 from remuda.kube.cluster import Cluster
 from remuda.link.progress_board import ProgressBoard
-from remuda.runtime.cluster_parts import Parts
+from remuda.runtime.cluster_parts import ClusterParts
 from remuda.runtime.control_plane import ControlPlane
 from remuda.runtime.machines import Machines
 from remuda.runtime.up_config import ClusterConfig
@@ -27,7 +27,7 @@ from remuda.runtime.up_config import ClusterConfig
 ATTACHED_SCHEDULERS = frozenset({"remuda"})
 
 
-class AttachedCluster(Parts):
+class AttachedCluster(ClusterParts):
     """`api` stays the caller's: it is not closed here."""
 
     def __init__(

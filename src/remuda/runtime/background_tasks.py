@@ -9,7 +9,7 @@ from typing import Any
 
 
 @contextlib.asynccontextmanager
-async def running(work: Coroutine[Any, Any, None], name: str) -> AsyncIterator[asyncio.Task[None]]:
+async def run_beside(work: Coroutine[Any, Any, None], name: str) -> AsyncIterator[asyncio.Task[None]]:
     """Cancelled and waited for when the block is left. What it raises is nobody's: it must look after itself."""
     task = asyncio.get_running_loop().create_task(work, name=name)
     try:

@@ -40,7 +40,7 @@ _MAX_BYTES = 16 * 1024**3
 _ANSWER_WITHIN_S = 600.0
 
 
-class Manifest(msgspec.Struct, frozen=True, rename="camel"):
+class BackupManifest(msgspec.Struct, frozen=True, rename="camel"):
     remuda: str
     format: int
     made_at: float
@@ -61,20 +61,20 @@ def answer_backup(journal: SqliteJournal, state: StateDir) -> Callable[[Request]
     return answer
 
 
-def make_backup(state: StateDir, target: Path, now: float) -> Manifest:
+def make_backup(state: StateDir, target: Path, now: float) -> BackupManifest:
     if target.exists():
         raise Refusal("FileExists", f"{target} is there already.", "Give another name, or delete it first.")
     if not state.database.exists():
         raise Refusal("NothingToBackUp", f"{state.path} has no cluster.", "Give its directory with --state.")
-    copy = _copied(state)
+    copy = _copy_database(state)
     try:
         files = {DATABASE: copy} | {name: state.path / name for name in _KEPT if (state.path / name).exists()}
-        manifest = Manifest(__version__, FORMAT, now, {name: _digest(path) for name, path in files.items()})
+        manifest = BackupManifest(__version__, FORMAT, now, {name: _file_digest(path) for name, path in files.items()})
         made = target.with_name(f".{target.name}.new")
         made.unlink(missing_ok=True)
         descriptor = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as archive:
-            _add(archive, MANIFEST, encode(manifest))
+            _add_backup_entry(archive, MANIFEST, encode(manifest))
             for name, path in files.items():
                 archive.add(path, name, recursive=False)
             archive.close()
@@ -86,17 +86,17 @@ def make_backup(state: StateDir, target: Path, now: float) -> Manifest:
     return manifest
 
 
-def _copied(state: StateDir) -> Path:
+def _copy_database(state: StateDir) -> Path:
     """A copy of the database, by whoever has it."""
     if state.holder() is not None:
-        return state.path / _ask_running(state)
+        return state.path / _ask_running_cluster_for_copy(state)
     copy = state.path / f".backup-{secrets.token_hex(8)}.db"
     with state.locked():
         copy_database(state.database, copy)
     return copy
 
 
-def _ask_running(state: StateDir) -> str:
+def _ask_running_cluster_for_copy(state: StateDir) -> str:
     with reachable(state.socket) as path, socket.socket(socket.AF_UNIX) as sock:
         sock.settimeout(_ANSWER_WITHIN_S)
         try:
@@ -116,7 +116,7 @@ def _ask_running(state: StateDir) -> str:
     return str(decode(dict[str, str], body)["name"])
 
 
-def restore_backup(source: Path, state: StateDir) -> Manifest:
+def restore_backup(source: Path, state: StateDir) -> BackupManifest:
     """Into a directory without a cluster; nothing is there before everything has been checked."""
     state.prepare()
     with state.locked():
@@ -127,7 +127,7 @@ def restore_backup(source: Path, state: StateDir) -> Manifest:
         staging = state.path / f".restore-{secrets.token_hex(8)}"
         staging.mkdir(mode=0o700)
         try:
-            manifest = _unpacked(source, staging)
+            manifest = _unpack_backup(source, staging)
             check_database(staging / DATABASE)
             mark_path(state.database).unlink(missing_ok=True)  # of a state that was here before, and newer perhaps
             for name in sorted(
@@ -137,18 +137,18 @@ def restore_backup(source: Path, state: StateDir) -> Manifest:
                 target.parent.mkdir(mode=0o700, exist_ok=True)
                 (staging / name).replace(target)
         finally:
-            _remove(staging)
+            _remove_staging(staging)
     return manifest
 
 
-def _unpacked(source: Path, staging: Path) -> Manifest:
+def _unpack_backup(source: Path, staging: Path) -> BackupManifest:
     known = {DATABASE, *_KEPT}
     try:
         with tarfile.open(source, "r:*") as archive:
             first = archive.next()
             if first is None or first.name != MANIFEST or not first.isfile() or first.size > 1 << 20:
                 raise _not_a_backup(source, "it does not begin with a manifest")
-            manifest = decode(Manifest, _read(archive, first))
+            manifest = decode(BackupManifest, _read_backup_entry(archive, first))
             if manifest.format > FORMAT:
                 raise Refusal(
                     "BackupTooNew",
@@ -162,19 +162,19 @@ def _unpacked(source: Path, staging: Path) -> Manifest:
                     raise _not_a_backup(source, f"`{entry.name}` has no business in it")
                 if entry.size > _MAX_BYTES:
                     raise _not_a_backup(source, f"`{entry.name}` is too large")
-                _write(archive, entry, staging / entry.name)
+                _write_backup_entry(archive, entry, staging / entry.name)
     except (tarfile.TarError, OSError, EOFError, msgspec.MsgspecError) as error:
         raise _not_a_backup(source, str(error)) from None
     for name, digest in manifest.files.items():
         path = staging / name
-        if name not in known or not path.exists() or _digest(path) != digest:
+        if name not in known or not path.exists() or _file_digest(path) != digest:
             raise Refusal("BackupDamaged", f"`{name}` in {source} is missing or damaged.", "Use another backup.")
     if DATABASE not in manifest.files:
         raise _not_a_backup(source, "it has no database")
     return manifest
 
 
-def _write(archive: tarfile.TarFile, entry: tarfile.TarInfo, target: Path) -> None:
+def _write_backup_entry(archive: tarfile.TarFile, entry: tarfile.TarInfo, target: Path) -> None:
     target.parent.mkdir(mode=0o700, exist_ok=True)
     stream = archive.extractfile(entry)
     assert stream is not None
@@ -186,24 +186,24 @@ def _write(archive: tarfile.TarFile, entry: tarfile.TarInfo, target: Path) -> No
         os.fsync(file.fileno())
 
 
-def _read(archive: tarfile.TarFile, entry: tarfile.TarInfo) -> bytes:
+def _read_backup_entry(archive: tarfile.TarFile, entry: tarfile.TarInfo) -> bytes:
     stream = archive.extractfile(entry)
     assert stream is not None
     return stream.read()
 
 
-def _add(archive: tarfile.TarFile, name: str, data: bytes) -> None:
+def _add_backup_entry(archive: tarfile.TarFile, name: str, data: bytes) -> None:
     entry = tarfile.TarInfo(name)
     entry.size, entry.mode = len(data), 0o600
     archive.addfile(entry, io.BytesIO(data))
 
 
-def _digest(path: Path) -> str:
+def _file_digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _remove(directory: Path) -> None:
+def _remove_staging(directory: Path) -> None:
     for path in sorted(directory.rglob("*"), reverse=True):
         path.rmdir() if path.is_dir() else path.unlink()
     directory.rmdir()

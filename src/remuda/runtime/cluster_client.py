@@ -23,7 +23,7 @@ def api_address(state: StateDir) -> str:
 
 
 @contextlib.asynccontextmanager
-async def connect(state: StateDir) -> AsyncIterator[Cluster]:
+async def connect_to_state(state: StateDir) -> AsyncIterator[Cluster]:
     """The running cluster of that directory; ClusterNotRunning when there is none."""
     if state.holder() is None or not state.socket.exists():
         raise Refusal("ClusterNotRunning", f"No cluster is running in {state.path}.", "Start one with `remuda up`.")

@@ -17,7 +17,7 @@ from remuda.runtime.machines import Machines
 HALT_GRACE_S = 3.0
 
 
-class Parts:
+class ClusterParts:
     """`async with` starts it and, in the end, halts it."""
 
     def __init__(self, machines: Machines) -> None:
@@ -60,7 +60,7 @@ class Parts:
 
     async def wait_failed(self) -> None:
         """Returns never, unless a part fails: then raises what it failed of."""
-        await _first_end(self._tasks.values())
+        await _wait_first_part_end(self._tasks.values())
 
     def spawn(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         self._tasks[name] = asyncio.create_task(work, name=name)
@@ -76,9 +76,9 @@ class Parts:
         ready = asyncio.Event()
         self.spawn("machines", self.machines.run(ready))
         self._has_machines = True
-        waiting = asyncio.create_task(_wait(ready))
+        waiting = asyncio.create_task(_wait_event(ready))
         try:
-            await _first_end([waiting, *self._tasks.values()])
+            await _wait_first_part_end([waiting, *self._tasks.values()])
         finally:
             waiting.cancel()
 
@@ -87,11 +87,11 @@ class Parts:
             await self.end(name)
 
 
-async def _wait(event: asyncio.Event) -> None:
+async def _wait_event(event: asyncio.Event) -> None:
     await event.wait()
 
 
-async def _first_end(tasks: Iterable[asyncio.Task[None]]) -> None:
+async def _wait_first_part_end(tasks: Iterable[asyncio.Task[None]]) -> None:
     done, _ = await asyncio.wait(list(tasks), return_when=asyncio.FIRST_COMPLETED)
     for task in done:
         task.result()

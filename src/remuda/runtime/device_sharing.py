@@ -16,7 +16,7 @@ from remuda.api.errors import Refusal
 from remuda.core.devices.machine_models import MachineModel
 
 
-def check_layouts(model: MachineModel, layouts: Layouts) -> None:
+def check_mig_layouts(model: MachineModel, layouts: Layouts) -> None:
     """Refusal UnknownDevice, MigNotSupported, UnknownMigProfile (naming the near ones) or IllegalMigLayout."""
     known = {d.id: d for d in model.devices}
     for device, profiles in layouts.items():
@@ -33,9 +33,9 @@ def check_layouts(model: MachineModel, layouts: Layouts) -> None:
             plan(one.id, model.geometry(one.index), profiles)
 
 
-def check_shares(model: MachineModel, layouts: Layouts, replicas: Mapping[str, int]) -> None:
+def check_device_shares(model: MachineModel, layouts: Layouts, replicas: Mapping[str, int]) -> None:
     """Refusal InvalidReplicas for a number that is not possible, or a resource no device counts for."""
-    offered = offers(model, layouts)
+    offered = offered_resources(model, layouts)
     for resource, number in replicas.items():
         if resource not in offered:
             raise Refusal(
@@ -53,7 +53,7 @@ def check_shares(model: MachineModel, layouts: Layouts, replicas: Mapping[str, i
             )
 
 
-def offers(model: MachineModel, layouts: Layouts) -> list[str]:
+def offered_resources(model: MachineModel, layouts: Layouts) -> list[str]:
     """The resources a machine cut like that has devices for; the whole ones first."""
     whole, slices = False, dict[str, None]()
     for device in model.devices:
@@ -66,12 +66,12 @@ def offers(model: MachineModel, layouts: Layouts) -> list[str]:
     return [*([model.resource] if whole else []), *slices]
 
 
-def show_layouts(layouts: Layouts) -> list[str]:
+def show_mig_layouts(layouts: Layouts) -> list[str]:
     """As `--mig` takes them."""
-    return [f"{device}={','.join(_counted(profiles))}" for device, profiles in layouts.items()]
+    return [f"{device}={','.join(_counted_profiles(profiles))}" for device, profiles in layouts.items()]
 
 
-def _counted(profiles: Sequence[str]) -> list[str]:
+def _counted_profiles(profiles: Sequence[str]) -> list[str]:
     """3g.40gb*2 for two in a row."""
     runs = [(name, len(list(same))) for name, same in groupby(profiles)]
     return [f"{name}*{count}" if count > 1 else name for name, count in runs]

@@ -24,7 +24,7 @@ from remuda.embedded.builtin.namespaces import stored_kind
 from remuda.embedded.node.training_model import Behaviour, CheckpointStore
 from remuda.kube.cluster import Cluster
 from remuda.link.progress_board import ProgressBoard
-from remuda.runtime.cluster_parts import Parts
+from remuda.runtime.cluster_parts import ClusterParts
 from remuda.runtime.control_plane import ControlPlane
 from remuda.runtime.machines import Machines
 from remuda.runtime.up_config import MAX_NODES, ClusterConfig
@@ -32,7 +32,7 @@ from remuda.runtime.up_config import MAX_NODES, ClusterConfig
 ALL, NONE = (0, 1), (MAX_NODES, MAX_NODES + 1)  # shares of the machines
 
 
-class EmbeddedCluster(Parts):
+class EmbeddedCluster(ClusterParts):
     def __init__(
         self,
         config: ClusterConfig,

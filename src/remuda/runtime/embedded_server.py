@@ -16,15 +16,15 @@ from remuda.embedded.apiserver.admission import Admission
 from remuda.embedded.apiserver.app import App
 from remuda.embedded.apiserver.store.sqlite_journal import SqliteJournal
 from remuda.embedded.node.log_times import keep_times
-from remuda.runtime.api_endpoint import Endpoint
+from remuda.runtime.api_endpoint import ApiEndpoint
 from remuda.runtime.backup import BACKUP_PATH, answer_backup
 from remuda.runtime.embedded_cluster import EmbeddedCluster
-from remuda.runtime.pod_logs import FileLogs
+from remuda.runtime.pod_logs import PodLogFiles
 from remuda.runtime.state_dir import StateDir
 from remuda.runtime.up_config import ClusterConfig
 
 
-class LocalState:
+class EmbeddedServer:
     """The cluster that a state directory keeps; not started. `recover_to`: the revision to go back to when it is damaged.
     `is_api_only`: manager and machines are other processes."""
 
@@ -45,17 +45,17 @@ class LocalState:
         )
 
     @asynccontextmanager
-    async def serving(self, endpoint: Endpoint) -> AsyncIterator[asyncio.Task[None]]:
+    async def serving(self, endpoint: ApiEndpoint) -> AsyncIterator[asyncio.Task[None]]:
         """The API of the started cluster, which answers when the block is entered. Gives the task that serves it: it ends only
         if that fails."""
-        logs = FileLogs(self.state.logs, self._find_pod)
+        logs = PodLogFiles(self.state.logs, self._find_pod)
         extra = {BACKUP_PATH: answer_backup(self.journal, self.state)}
         app = App(self.cluster.api, version=__version__, logs=logs, extra=extra)
         ready = asyncio.Event()
         face = asyncio.create_task(endpoint.serve(app, ready), name="api")
         beside = [
             asyncio.create_task(keep_times(logs.times, self.state.logs, self.cluster.machines.pods.items)),
-            asyncio.create_task(_wait(ready)),
+            asyncio.create_task(_wait_event(ready)),
         ]
         try:
             await asyncio.wait([face, beside[1]], return_when=asyncio.FIRST_COMPLETED)
@@ -72,5 +72,5 @@ class LocalState:
         return None if record is None else record.body
 
 
-async def _wait(event: asyncio.Event) -> None:
+async def _wait_event(event: asyncio.Event) -> None:
     await event.wait()

@@ -29,7 +29,7 @@ from remuda.link.progress_board import MAX_PODS, Heartbeat, ProgressBoard
 from remuda.link.stream_client import Connection, LinkClient, dial_tcp
 from remuda.link.stream_server import Hear, IsOn, LinkServer
 from remuda.link.token_identity import TokenReviewer
-from remuda.runtime.background_tasks import running
+from remuda.runtime.background_tasks import run_beside
 
 log = structlog.get_logger(__name__)
 
@@ -54,7 +54,7 @@ class LinkConfig(msgspec.Struct, frozen=True):
     account: str = ""
 
 
-def check(config: LinkConfig) -> None:
+def check_link_config(config: LinkConfig) -> None:
     """Refusal for files that cannot be what they should."""
     given = [bool(config.cert), bool(config.key), bool(config.ca)]
     if any(given) and not all(given):
@@ -86,22 +86,22 @@ async def link_served(
     users = frozenset({config.account}) if config.account else frozenset[str]()
     server = LinkServer(TokenReviewer(cluster, clock, users, audience=LINK), board, hear, is_on)
     try:
-        tls, ca = _certificate(config, clock())
+        tls, ca = _link_certificate(config, clock())
         port = await server.start(config.bind, config.port, tls)
     except (OSError, ssl.SSLError) as error:
         log.warning("link.not_served", bind=config.bind, port=config.port, error=str(error))
         yield server
         return
-    data = {ADDRESS: f"{_bracketed(config.host)}:{port}", CA: ca, SERVER_NAME: config.server_name}
+    data = {ADDRESS: f"{_bracketed_host(config.host)}:{port}", CA: ca, SERVER_NAME: config.server_name}
     log.info("link.served", address=data[ADDRESS])
     try:
-        async with running(_publish(publish or cluster, config.namespace, data), "link-publish"):
+        async with run_beside(_publish_link_address(publish or cluster, config.namespace, data), "link-publish"):
             yield server
     finally:
         await server.stop()
 
 
-def _certificate(config: LinkConfig, now: float) -> tuple[ssl.SSLContext, str]:
+def _link_certificate(config: LinkConfig, now: float) -> tuple[ssl.SSLContext, str]:
     if config.cert:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -112,7 +112,7 @@ def _certificate(config: LinkConfig, now: float) -> tuple[ssl.SSLContext, str]:
         return made.prepare([config.server_name], now), made.ca.read_text(encoding="ascii")
 
 
-async def _publish(cluster: Cluster, namespace: str, data: dict[str, str]) -> None:
+async def _publish_link_address(cluster: Cluster, namespace: str, data: dict[str, str]) -> None:
     """Once it is written the work is done; until then it is tried again."""
     backoff, failures = Backoff(0.5, 30.0), 0
     body = {"metadata": {"name": LINK, "namespace": namespace}, "data": data}
@@ -129,18 +129,18 @@ async def _publish(cluster: Cluster, namespace: str, data: dict[str, str]) -> No
         await asyncio.sleep(backoff.delay(failures))
 
 
-def _bracketed(host: str) -> str:
+def _bracketed_host(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
 # --- the agent's end ----------------------------------------------------------------------------------------------------
 
 
-def has_token(token_file: str) -> bool:
+def has_link_token(token_file: str) -> bool:
     return Path(token_file).is_file()
 
 
-class Dialler:
+class ManagerDialler:
     """Where the manager is now, asked of the API each time: another one may lead. OSError when it cannot be had."""
 
     def __init__(self, cluster: Cluster, namespace: str) -> None:
@@ -194,11 +194,11 @@ async def link_dialled(
     def token() -> str:
         return Path(token_file).read_text(encoding="ascii").strip()  # anew each time: the kubelet renews it
 
-    client = LinkClient(node, Dialler(cluster, namespace), token, past=board.past)
+    client = LinkClient(node, ManagerDialler(cluster, namespace), token, past=board.past)
     board.tell = client.beat
     subscribe(client.signal)
     try:
-        async with running(client.run(), "link"):
+        async with run_beside(client.run(), "link"):
             yield client
     finally:
         board.tell = lambda beat: None

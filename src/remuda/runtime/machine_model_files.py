@@ -17,20 +17,20 @@ SUFFIXES = (".json", ".yaml", ".yml")
 MAX_BYTES = 1 << 20
 
 
-def is_path(name: str) -> bool:
+def is_model_path(name: str) -> bool:
     return "/" in name or name.endswith(SUFFIXES)
 
 
-def settled(name: str) -> str:
+def absolute_model_name(name: str) -> str:
     """The name as it may be remembered: a path no longer depends on the working directory."""
-    return str(Path(name).absolute()) if is_path(name) else name
+    return str(Path(name).absolute()) if is_model_path(name) else name
 
 
 def machine_model(name: str) -> MachineModel:
     """The model of that name, or of the file at that path; Refusal UnknownMachineModel, InvalidMachineModel, ..."""
-    if not is_path(name):
+    if not is_model_path(name):
         return load_model(name)
-    model = parse_model(_read(Path(name)))
+    model = parse_model(_read_model_file(Path(name)))
     if model.name in known_models() and model != load_model(model.name):
         raise Refusal(
             "MachineModelNameTaken",
@@ -41,7 +41,7 @@ def machine_model(name: str) -> MachineModel:
     return model
 
 
-def _read(path: Path) -> bytes | dict[str, object]:
+def _read_model_file(path: Path) -> bytes | dict[str, object]:
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)

@@ -53,7 +53,7 @@ STAND_IN_S = 2.0
 HOST: dict[str, int | str] = {"cpu": "128", "memory": "1Ti", "pods": "512"}
 
 
-def _behaviour(config: ClusterConfig, pod: Pod) -> Behaviour:
+def _simulated_behaviour(config: ClusterConfig, pod: Pod) -> Behaviour:
     """Among real processes a simulated pod stands in for an image that cannot be run; one that is meant to end does."""
     stands_in = config.runtime == "process" and pod.spec.restart_policy != "Always"
     return Behaviour(step_s=config.step_seconds, run_s=STAND_IN_S if stands_in else None)
@@ -81,7 +81,7 @@ class Machines:
         self._root = root
         self._clock = clock
         self._chance = chance
-        self._behaviour = behaviour or functools.partial(_behaviour, config)
+        self._behaviour = behaviour or functools.partial(_simulated_behaviour, config)
         self._launcher = root / "bin" / "remuda-launch.pyz"
         if config.runtime == "process":
             self._launcher.parent.mkdir(parents=True, exist_ok=True)

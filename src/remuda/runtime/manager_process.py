@@ -56,11 +56,11 @@ def kubelet_form(agent_root: str) -> KubeletForm:
     return KubeletForm(tuple(launcher), alloc_root=str(root / "alloc"), launcher_dir=str(root / "bin"))
 
 
-def own_identity() -> str:
+def manager_identity() -> str:
     return f"{socket.gethostname()}_{os.getpid()}_{uuid.uuid4().hex[:8]}"
 
 
-class Said(Protocol):
+class ManagerVoice(Protocol):
     """Who wants to know how far it is."""
 
     def waiting(self) -> None: ...
@@ -68,13 +68,13 @@ class Said(Protocol):
     def leading(self, term: Term) -> None: ...
 
 
-async def manage(
+async def run_manager(
     config: ManagerConfig,
     cluster: Cluster,
     lease: Cluster,
     *,
     identity: str,
-    said: Said,
+    said: ManagerVoice,
     clock: Callable[[], float] = time.time,
     elapsed: Callable[[], float] = elapsed_s,
 ) -> None:
@@ -113,11 +113,11 @@ async def manage(
     await contender.lead(work)
 
 
-async def serve(config: ManagerConfig, said: Said) -> None:
+async def serve_manager(config: ManagerConfig, said: ManagerVoice) -> None:
     """Until SIGTERM or SIGINT; the lease is given back then."""
     access = load_kubeconfig(config.kubeconfig, context=config.context)
     async with HttpCluster(access=access) as cluster, HttpCluster(access=access) as lease:
-        work = asyncio.create_task(manage(config, cluster, lease, identity=own_identity(), said=said))
+        work = asyncio.create_task(run_manager(config, cluster, lease, identity=manager_identity(), said=said))
         is_told = False
 
         def end() -> None:

@@ -52,9 +52,8 @@ from remuda.kube.client.kubeconfig import load_kubeconfig
 from remuda.kube.cluster import Cluster
 from remuda.kube.runtime.informer import Informer
 from remuda.launch.zipapp import build_zipapp
-from remuda.runtime.background_tasks import running
-from remuda.runtime.link_endpoint import TOKEN_FILE, RelayBoard, link_dialled
-from remuda.runtime.link_endpoint import has_token as has_link_token
+from remuda.runtime.background_tasks import run_beside
+from remuda.runtime.link_endpoint import TOKEN_FILE, RelayBoard, has_link_token, link_dialled
 from remuda.runtime.machine_model_files import machine_model
 from remuda.runtime.node_name_check import find_own_node
 
@@ -96,7 +95,7 @@ class NodeAgentConfig(msgspec.Struct, frozen=True):
         return self.report_timeouts.get("", REPORT_TIMEOUT_S)
 
 
-def check(config: NodeAgentConfig) -> None:
+def check_agent_config(config: NodeAgentConfig) -> None:
     """Refusal for what cannot work, before anything is touched."""
     if config.mode not in (DP, HEALTH_ONLY):
         raise Refusal("UnknownMode", f"`{config.mode}` is not a mode.", f"Say {DP} or {HEALTH_ONLY}.", "mode")
@@ -123,7 +122,7 @@ def parse_replicas(texts: tuple[str, ...]) -> dict[str, int]:
     return found
 
 
-def parse_timeouts(texts: tuple[str, ...]) -> dict[str, float]:
+def parse_report_timeouts(texts: tuple[str, ...]) -> dict[str, float]:
     """`60` for every device, `gpu-3=120` for one; Refusal InvalidTimeout."""
     found: dict[str, float] = {}
     for text in texts:
@@ -160,7 +159,7 @@ def agent_config(config: NodeAgentConfig) -> AgentConfig:
     )
 
 
-def prepare(state: Path) -> None:
+def prepare_agent_dirs(state: Path) -> None:
     """The directories, and the launcher that containers are shown."""
     (state / "bin").mkdir(parents=True, exist_ok=True)
     (state / "bin").chmod(0o755)
@@ -175,11 +174,11 @@ async def node_agent(
     config: NodeAgentConfig, cluster: Cluster, clock: Callable[[], float] = time.time
 ) -> AsyncIterator[Agent]:
     """A running agent; left, it has let go of everything and ended nothing."""
-    check(config)
-    prepare(Path(config.state))
+    check_agent_config(config)
+    prepare_agent_dirs(Path(config.state))
     token = uuid.uuid4().hex
     model = machine_model(config.model) if config.model else None
-    async with _backend(config, model, clock) as backend, contextlib.AsyncExitStack() as stack:
+    async with _open_backend(config, model, clock) as backend, contextlib.AsyncExitStack() as stack:
         jobs = Informer(cluster, TrainingJob)
         bound = Informer(cluster, Pod, fields=FieldSelector((("spec.nodeName", True, config.node),)))
         board = RelayBoard()
@@ -198,19 +197,23 @@ async def node_agent(
         own.subscribe(lambda old, new: agent.quarantine(new.quarantine if new is not None else {}))
         own.subscribe(lambda old, new: agent.obey(new.orders if new is not None else {}))
         for informer in (jobs, bound, own):
-            await stack.enter_async_context(running(informer.run(), f"agent-{informer.kind.resource.plural}"))
+            await stack.enter_async_context(run_beside(informer.run(), f"agent-{informer.kind.resource.plural}"))
         await jobs.synced()
-        await stack.enter_async_context(running(keep_place(agent, Path(config.state), token), "place"))
+        await stack.enter_async_context(
+            run_beside(step_aside_for_newer_agent(agent, Path(config.state), token), "place")
+        )
         await agent.start()
         stack.push_async_callback(agent.stop)
         if agent.holdings is not None:
             bound.subscribe(lambda old, new, nudge=agent.holdings.nudge: nudge())  # type: ignore[misc]
         if config.report_timeout_s > 0:
             lease = AgentLease(cluster, config.node, clock, lease_s=config.report_timeout_s)
-            await stack.enter_async_context(running(lease.run(), "lease"))
-        await stack.enter_async_context(running(watch_lateness(backend.report), "lateness"))
+            await stack.enter_async_context(run_beside(lease.run(), "lease"))
+        await stack.enter_async_context(run_beside(watch_lateness(backend.report), "lateness"))
         if config.fence_s > 0:
-            await stack.enter_async_context(running(keep_fence(agent, cluster, config.fence_s, clock), "fence"))
+            await stack.enter_async_context(
+                run_beside(fence_while_unreachable(agent, cluster, config.fence_s, clock), "fence")
+            )
         if has_link_token(config.link_token):
             dialled = link_dialled(
                 config.node,
@@ -227,7 +230,7 @@ async def node_agent(
 
 
 @contextlib.asynccontextmanager
-async def _backend(
+async def _open_backend(
     config: NodeAgentConfig, model: MachineModel | None, clock: Callable[[], float]
 ) -> AsyncIterator[DeviceBackend]:
     if config.backend == FAKE:
@@ -251,26 +254,26 @@ async def _backend(
         await sources.close()
 
 
-async def keep_place(agent: Agent, state: Path, token: str, look_s: float = 0.5) -> None:
+async def step_aside_for_newer_agent(agent: Agent, state: Path, token: str, look_s: float = 0.5) -> None:
     """Steps aside when a newer agent has put its token here. Both may serve the kubelet for a while (an upgrade without a gap);
     launchers and the report belong to the newer one, and it must not wait for them for longer than they may be silent."""
     place = state / PLACE
-    put_token(place, token)
+    put_agent_token(place, token)
     while True:
         await asyncio.sleep(look_s)
-        if not has_token(place, token):
+        if not has_agent_token(place, token):
             break
     log.warning("agent.superseded", node=agent.config.node)
     agent.step_aside()
 
 
-def put_token(place: Path, token: str) -> None:
+def put_agent_token(place: Path, token: str) -> None:
     temporary = place.with_suffix(f".{token}")
     temporary.write_text(token, encoding="ascii")
     temporary.replace(place)
 
 
-def has_token(place: Path, token: str) -> bool:
+def has_agent_token(place: Path, token: str) -> bool:
     """A directory that cannot be read is no newer agent."""
     try:
         return place.read_text(encoding="ascii") == token
@@ -278,7 +281,7 @@ def has_token(place: Path, token: str) -> bool:
         return True
 
 
-async def keep_fence(agent: Agent, cluster: Cluster, fence_s: float, clock: Callable[[], float]) -> None:
+async def fence_while_unreachable(agent: Agent, cluster: Cluster, fence_s: float, clock: Callable[[], float]) -> None:
     """Fences the launchers while the API has been out of reach for `fence_s`, lets go when it answers again."""
     reached, is_fenced = clock(), False
     while True:
@@ -299,16 +302,16 @@ async def keep_fence(agent: Agent, cluster: Cluster, fence_s: float, clock: Call
         await asyncio.sleep(fence_s / 8)
 
 
-async def serve(config: NodeAgentConfig, on_ready: Callable[[Agent], None]) -> None:
+async def serve_node_agent(config: NodeAgentConfig, on_ready: Callable[[Agent], None]) -> None:
     """Until SIGTERM or SIGINT."""
-    check(config)
+    check_agent_config(config)
     access = load_kubeconfig(config.kubeconfig, context=config.context)
     told = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, told.set)
     async with HttpCluster(access=access) as cluster:
-        starting = asyncio.ensure_future(_until(told, config, cluster, on_ready))
+        starting = asyncio.ensure_future(_run_agent_until(told, config, cluster, on_ready))
         waiting = asyncio.ensure_future(told.wait())
         try:
             await asyncio.wait((starting, waiting), return_when=asyncio.FIRST_COMPLETED)
@@ -325,7 +328,7 @@ async def serve(config: NodeAgentConfig, on_ready: Callable[[Agent], None]) -> N
 END_S = 5.0
 
 
-async def check_kinds(cluster: Cluster) -> None:
+async def check_kinds_installed(cluster: Cluster) -> None:
     """Refusal KindNotInstalled when the API answers and does not know our kinds. One that does not answer is waited for."""
     try:
         await cluster.list(NodeDevices)
@@ -339,10 +342,10 @@ async def check_kinds(cluster: Cluster) -> None:
         log.warning("agent.waits_for_api", error=str(error))
 
 
-async def _until(
+async def _run_agent_until(
     told: asyncio.Event, config: NodeAgentConfig, cluster: Cluster, on_ready: Callable[[Agent], None]
 ) -> None:
-    await check_kinds(cluster)
+    await check_kinds_installed(cluster)
     await find_own_node(cluster, config.node)
     async with node_agent(config, cluster) as agent:
         on_ready(agent)

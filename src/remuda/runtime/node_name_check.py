@@ -41,14 +41,14 @@ async def find_own_node(cluster: Cluster, name: str, wait_s: float = WAIT_S) -> 
             return
         if asyncio.get_running_loop().time() >= end:
             message = f"The cluster has no node `{name}`, and none came within {wait_s:g} s."
-            raise NodeNotFound("NodeNotFound", message, await _known(cluster, name), "node")
+            raise NodeNotFound("NodeNotFound", message, await _known_nodes_hint(cluster, name), "node")
         if not is_told:
-            log.warning("agent.waits_for_node", node=name, seconds=wait_s, fix=await _known(cluster, name))
+            log.warning("agent.waits_for_node", node=name, seconds=wait_s, fix=await _known_nodes_hint(cluster, name))
             is_told = True
         await asyncio.sleep(LOOK_S)
 
 
-async def _known(cluster: Cluster, name: str) -> str:
+async def _known_nodes_hint(cluster: Cluster, name: str) -> str:
     """The fix. Agents may read their own node only, so others are named where that is allowed."""
     try:
         names = sorted(node.name for node in (await cluster.list(Node)).items)

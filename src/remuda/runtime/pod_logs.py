@@ -30,7 +30,7 @@ Piece = tuple[int, bytes]  # where in the file it begins
 FindPod = Callable[[str, str], JsonObject | None]  # namespace, name -> the pod as it is now
 
 
-class FileLogs:
+class PodLogFiles:
     """`times` notes when the logs grow; it should look at them now and then (`keep_times`)."""
 
     def __init__(self, root: Path, find_pod: FindPod) -> None:
@@ -41,27 +41,27 @@ class FileLogs:
     async def read(self, pod: JsonObject, query: LogQuery) -> AsyncIterator[bytes]:
         typed = from_wire(Pod, pod)
         path = log_path(self._root, typed, query.container)
-        if not path.exists() and not _has_started(pod, query.container):
+        if not path.exists() and not _has_container_started(pod, query.container):
             raise BadRequest(
                 f'container "{query.container}" in pod "{typed.name}" is waiting to start: '
-                f"{_waiting(pod, query.container)}"
+                f"{_container_waiting_reason(pod, query.container)}"
             )
         start, end = 0, None
         if query.previous:
-            section = _previous(path, typed.name, query.container)
+            section = _previous_log_section(path, typed.name, query.container)
             start, end = section.start, section.end
         index = TimeIndex(path)
         if query.since is not None or query.timestamps:
             self.times.look(path)
             index.refresh()
         if query.since is not None:
-            start = max(start, await asyncio.to_thread(_line_start, path, index.offset_since(query.since)))
+            start = max(start, await asyncio.to_thread(_log_line_start, path, index.offset_since(query.since)))
         if query.tail is not None:
-            start = await asyncio.to_thread(_tail_start, path, start, end, query.tail)
+            start = await asyncio.to_thread(_log_tail_start, path, start, end, query.tail)
         yield b""  # everything that can be refused has been
         left = query.limit_bytes
         async with aclosing(self._pieces(pod, query, path, start, end)) as pieces:
-            async for position, piece in _lines(pieces) if query.timestamps else pieces:
+            async for position, piece in _whole_log_lines(pieces) if query.timestamps else pieces:
                 if query.timestamps:
                     piece = self._stamped(path, index, position, piece)
                 yield piece if left is None else piece[:left]
@@ -75,7 +75,7 @@ class FileLogs:
         position = start
         while True:
             is_over = not query.follow or query.previous or self._is_over(pod, query.container)
-            while piece := _piece(path, position, end):
+            while piece := _read_log_piece(path, position, end):
                 yield position, piece
                 position += len(piece)
             if is_over:
@@ -106,7 +106,7 @@ def rfc3339(seconds: float) -> str:
     return f"{to_time(seconds):%Y-%m-%dT%H:%M:%S.%f}000Z"
 
 
-async def _lines(pieces: AsyncIterator[Piece]) -> AsyncIterator[Piece]:
+async def _whole_log_lines(pieces: AsyncIterator[Piece]) -> AsyncIterator[Piece]:
     """The same in whole lines; only the last may lack its end, and one that is longer than anybody reads."""
     begun, rest = 0, b""
     async for position, piece in pieces:
@@ -121,7 +121,7 @@ async def _lines(pieces: AsyncIterator[Piece]) -> AsyncIterator[Piece]:
         yield begun, rest
 
 
-def _piece(path: Path, position: int, end: int | None) -> bytes:
+def _read_log_piece(path: Path, position: int, end: int | None) -> bytes:
     count = _CHUNK if end is None else min(_CHUNK, end - position)
     if count <= 0:
         return b""
@@ -133,7 +133,7 @@ def _piece(path: Path, position: int, end: int | None) -> bytes:
         return b""
 
 
-def _line_start(path: Path, offset: int) -> int:
+def _log_line_start(path: Path, offset: int) -> int:
     """Where the line begins that has byte `offset`; the offset itself when there is no such byte yet."""
     try:
         with path.open("rb") as file:
@@ -151,19 +151,19 @@ def _line_start(path: Path, offset: int) -> int:
     return 0
 
 
-def _previous(path: Path, pod: str, container: str) -> Section:
-    found = _sections(path)
+def _previous_log_section(path: Path, pod: str, container: str) -> Section:
+    found = _log_sections(path)
     if len(found) < 2:
         raise BadRequest(f'previous terminated container "{container}" in pod "{pod}" not found')
     return found[-2]
 
 
-def _sections(path: Path) -> list[Section]:
+def _log_sections(path: Path) -> list[Section]:
     index = LogIndex(path.parents[3], path.parents[2].name, path.parents[1].name)
     return sorted((s for s in index.refresh() if s.path == path), key=lambda s: s.start)
 
 
-def _tail_start(path: Path, start: int, end: int | None, lines: int) -> int:
+def _log_tail_start(path: Path, start: int, end: int | None, lines: int) -> int:
     """Where the last `lines` lines begin."""
     if lines == 0:
         return end if end is not None else (path.stat().st_size if path.exists() else 0)
@@ -182,18 +182,18 @@ def _tail_start(path: Path, start: int, end: int | None, lines: int) -> int:
     return begins[0] if begins else start
 
 
-def _status(pod: JsonObject, container: str) -> Any:
+def _container_status(pod: JsonObject, container: str) -> Any:
     for each in (pod.get("status") or {}).get("containerStatuses") or ():
         if each.get("name") == container:
             return each
     return {}
 
 
-def _has_started(pod: JsonObject, container: str) -> bool:
-    state = _status(pod, container).get("state") or {}
+def _has_container_started(pod: JsonObject, container: str) -> bool:
+    state = _container_status(pod, container).get("state") or {}
     return "running" in state or "terminated" in state
 
 
-def _waiting(pod: JsonObject, container: str) -> str:
-    waiting = (_status(pod, container).get("state") or {}).get("waiting") or {}
+def _container_waiting_reason(pod: JsonObject, container: str) -> str:
+    waiting = (_container_status(pod, container).get("state") or {}).get("waiting") or {}
     return str(waiting.get("reason") or "ContainerCreating")

@@ -32,11 +32,11 @@ from remuda.kube.client.transport import Options
 from remuda.link.progress_board import ProgressBoard
 from remuda.link.stream_client import LinkClient, dial_unix
 from remuda.link.stream_server import LinkServer
-from remuda.runtime.api_endpoint import LOOPBACK, Endpoint
-from remuda.runtime.background_tasks import running
-from remuda.runtime.cluster_parts import Parts
+from remuda.runtime.api_endpoint import LOOPBACK, ApiEndpoint
+from remuda.runtime.background_tasks import run_beside
+from remuda.runtime.cluster_parts import ClusterParts
 from remuda.runtime.control_plane import ControlPlane
-from remuda.runtime.embedded_server import LocalState
+from remuda.runtime.embedded_server import EmbeddedServer
 from remuda.runtime.link_endpoint import RelayBoard
 from remuda.runtime.machines import Machines
 from remuda.runtime.state_dir import StateDir
@@ -67,13 +67,13 @@ class NodeTokens:
             )
 
 
-async def serve_api(
-    config: ClusterConfig, state: StateDir, endpoint: Endpoint, ready: Ready, recover_to: int | None = None
+async def serve_split_api(
+    config: ClusterConfig, state: StateDir, endpoint: ApiEndpoint, ready: Ready, recover_to: int | None = None
 ) -> None:
-    local = LocalState(config, state, recover_to, is_api_only=True)
+    local = EmbeddedServer(config, state, recover_to, is_api_only=True)
     async with local.cluster, local.serving(endpoint) as face:
         ready()
-        await _first(face, asyncio.create_task(local.cluster.wait_failed()))
+        await _wait_first_end(face, asyncio.create_task(local.cluster.wait_failed()))
 
 
 async def manage_split(state: StateDir, ready: Ready) -> None:
@@ -87,7 +87,7 @@ async def manage_split(state: StateDir, ready: Ready) -> None:
             lambda node, device, signal: plane.failure.hear(node, device, signal, clock()),
             plane.view.has_beat,
         )
-        _remove(state.link_socket)
+        _remove_socket(state.link_socket)
         await server.start_unix(str(state.link_socket))
         state.link_socket.chmod(0o600)
         try:
@@ -97,7 +97,7 @@ async def manage_split(state: StateDir, ready: Ready) -> None:
             await server.stop()
 
 
-class NodeGroup(Parts):
+class NodeGroup(ClusterParts):
     """Every `count`-th node of the cluster, from `index` on."""
 
     def __init__(self, config: ClusterConfig, state: StateDir, api: HttpCluster, index: int, count: int) -> None:
@@ -121,27 +121,27 @@ class NodeGroup(Parts):
         await self.start_machines()
 
 
-async def run_nodes(config: ClusterConfig, state: StateDir, index: int, count: int, ready: Ready) -> None:
+async def run_node_group(config: ClusterConfig, state: StateDir, index: int, count: int, ready: Ready) -> None:
     secret = load_token(state.link_secret)
     async with HttpCluster(uds=state.socket, options=PATIENT) as api:
         group = NodeGroup(config, state, api, index, count)
         async with contextlib.AsyncExitStack() as stack:
             for node, board in group.boards.items():
-                await stack.enter_async_context(_stream(node, board, group.machines, state, secret))
+                await stack.enter_async_context(_node_stream(node, board, group.machines, state, secret))
             async with group:
                 ready()
                 await group.wait_failed()
 
 
 @contextlib.asynccontextmanager
-async def _stream(
+async def _node_stream(
     node: str, board: RelayBoard, machines: Machines, state: StateDir, secret: str
 ) -> AsyncIterator[None]:
     token = functools.partial(node_token, secret, node)
     client = LinkClient(node, dial_unix(str(state.link_socket)), token, past=board.past, jitter=random.random)
     board.tell = client.beat
     machines.backends[node].subscribe(client.signal)
-    async with running(client.run(), f"link-{node}"):
+    async with run_beside(client.run(), f"link-{node}"):
         yield
 
 
@@ -158,18 +158,18 @@ class PartConfig(msgspec.Struct, frozen=True):
 def run_part(part: PartConfig, config: ClusterConfig, state: StateDir, ready: Ready) -> int:
     """Until SIGTERM (ended in order) or SIGKILL."""
     with state.part_locked(part.name):
-        return asyncio.run(_until_told(part, config, state, ready))
+        return asyncio.run(_run_part_until_told(part, config, state, ready))
 
 
-async def _until_told(part: PartConfig, config: ClusterConfig, state: StateDir, ready: Ready) -> int:
+async def _run_part_until_told(part: PartConfig, config: ClusterConfig, state: StateDir, ready: Ready) -> int:
     match part.name.rpartition("-")[0] or part.name:
         case "server":
-            endpoint = Endpoint(state, part.port, part.bind, time.time())
-            work = serve_api(config, state, endpoint, ready, part.recover_to)
+            endpoint = ApiEndpoint(state, part.port, part.bind, time.time())
+            work = serve_split_api(config, state, endpoint, ready, part.recover_to)
         case "manager":
             work = manage_split(state, ready)
         case _:
-            work = run_nodes(config, state, int(part.name.rpartition("-")[2]) - 1, part.groups, ready)
+            work = run_node_group(config, state, int(part.name.rpartition("-")[2]) - 1, part.groups, ready)
     task = asyncio.create_task(work, name=part.name)
     is_told = False
 
@@ -189,12 +189,12 @@ async def _until_told(part: PartConfig, config: ClusterConfig, state: StateDir, 
     return 0
 
 
-async def _first(*tasks: asyncio.Task[None]) -> None:
+async def _wait_first_end(*tasks: asyncio.Task[None]) -> None:
     done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in done:
         task.result()
 
 
-def _remove(path: Path) -> None:
+def _remove_socket(path: Path) -> None:
     with contextlib.suppress(FileNotFoundError):
         path.unlink()

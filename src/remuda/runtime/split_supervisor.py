@@ -26,8 +26,8 @@ from remuda.kube.runtime.backoff import Backoff
 from remuda.runtime.cluster_parts import HALT_GRACE_S
 from remuda.runtime.split_parts import MANAGER, NODES, SERVER, PartConfig
 from remuda.runtime.state_dir import StateDir
-from remuda.runtime.up_command import agree
-from remuda.runtime.up_config import ClusterConfig, check_config
+from remuda.runtime.up_command import check_same_config
+from remuda.runtime.up_config import ClusterConfig, check_cluster_config
 
 log = structlog.get_logger(__name__)
 
@@ -51,7 +51,7 @@ def die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
-class Part:
+class SupervisedPart:
     """One child process, started again when it ends."""
 
     def __init__(self, config: PartConfig, argv: Sequence[str], state: StateDir) -> None:
@@ -80,7 +80,7 @@ class Part:
         finally:
             os.close(writer)
         (self._state.parts / f"{self.config.name}.pid").write_text(str(self._process.pid), encoding="ascii")
-        if not await _told(reader):
+        if not await _part_is_ready(reader):
             raise Refusal(
                 "PartNotStarted",
                 f"{self.config.name} of the split cluster did not get ready.",
@@ -116,7 +116,7 @@ class Part:
             await process.wait()
 
 
-async def _told(reader: int) -> bool:
+async def _part_is_ready(reader: int) -> bool:
     """Whether the part wrote its byte; False when the pipe was closed without one."""
     loop = asyncio.get_running_loop()
     stream = asyncio.StreamReader()
@@ -138,31 +138,31 @@ def part_names(groups: int) -> list[str]:
 
 def run_split(config: ClusterConfig, state: StateDir, split: SplitConfig, *, on_ready: Callable[[], None]) -> int:
     """Until SIGINT or SIGTERM."""
-    check_config(config)
+    check_cluster_config(config)
     if not 1 <= split.groups <= config.nodes:
         raise Refusal(
             "InvalidGroups", f"--groups is {split.groups}.", f"Give a number from 1 to {config.nodes}.", "groups"
         )
     with state.locked():
-        agree(config, state.remembered())
+        check_same_config(config, state.remembered())
         state.remember(config)
         state.parts.mkdir(mode=0o700, exist_ok=True)
-        return asyncio.run(_supervise(_parts(state, split), on_ready))
+        return asyncio.run(_supervise_parts(_make_parts(state, split), on_ready))
 
 
-def _parts(state: StateDir, split: SplitConfig) -> list[Part]:
-    made: list[Part] = []
+def _make_parts(state: StateDir, split: SplitConfig) -> list[SupervisedPart]:
+    made: list[SupervisedPart] = []
     for name in part_names(split.groups):
         part = PartConfig(name, split.groups, split.port, split.bind, split.recover_to)
         argv = [sys.executable, "-m", "remuda.cli", "--state", str(state.path), "part", name]
         argv += [f"--groups={part.groups}", f"--bind={part.bind}"]
         argv += [f"--port={part.port}"] if part.port is not None else []
         argv += [f"--recover-to={part.recover_to}"] if part.recover_to is not None else []
-        made.append(Part(part, argv, state))
+        made.append(SupervisedPart(part, argv, state))
     return made
 
 
-async def _supervise(parts: list[Part], on_ready: Callable[[], None]) -> int:
+async def _supervise_parts(parts: list[SupervisedPart], on_ready: Callable[[], None]) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):

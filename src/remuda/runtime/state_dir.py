@@ -25,7 +25,7 @@ from remuda.api.errors import Refusal
 from remuda.runtime.up_config import ClusterConfig
 
 
-def default_state() -> Path:
+def default_state_path() -> Path:
     if chosen := os.environ.get("REMUDA_STATE"):
         return Path(chosen)
     base = os.environ.get("XDG_STATE_HOME")
@@ -104,7 +104,7 @@ class StateDir:
                 "Stop it with `remuda down`, or give another directory with --state.",
             )
 
-        with _exclusive(self.path / "lock", in_use) as descriptor:
+        with _lock_exclusively(self.path / "lock", in_use) as descriptor:
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, str(os.getpid()).encode(), 0)
             yield
@@ -121,7 +121,7 @@ class StateDir:
                 "`remuda up --split` starts the parts; stop all of them with `remuda down`.",
             )
 
-        with _exclusive(self.parts / f"{name}.lock", in_use):
+        with _lock_exclusively(self.parts / f"{name}.lock", in_use):
             yield
 
     def holder(self) -> int | None:
@@ -161,7 +161,7 @@ class StateDir:
 
 
 @contextlib.contextmanager
-def _exclusive(path: Path, in_use: Callable[[], Refusal]) -> Iterator[int]:
+def _lock_exclusively(path: Path, in_use: Callable[[], Refusal]) -> Iterator[int]:
     """Holds that file's lock, and gives its descriptor; `in_use` says what to refuse with when another process holds it."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

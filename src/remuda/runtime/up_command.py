@@ -9,19 +9,19 @@ from collections.abc import Callable
 from typing import Any
 
 from remuda.api.errors import Refusal
-from remuda.runtime.api_endpoint import LOOPBACK, Endpoint
-from remuda.runtime.device_sharing import show_layouts, show_replicas
-from remuda.runtime.embedded_server import LocalState
+from remuda.runtime.api_endpoint import LOOPBACK, ApiEndpoint
+from remuda.runtime.device_sharing import show_mig_layouts, show_replicas
+from remuda.runtime.embedded_server import EmbeddedServer
 from remuda.runtime.state_dir import StateDir
-from remuda.runtime.up_config import ClusterConfig, check_config
+from remuda.runtime.up_config import ClusterConfig, check_cluster_config
 
 
-def agree(config: ClusterConfig, remembered: ClusterConfig | None) -> None:
+def check_same_config(config: ClusterConfig, remembered: ClusterConfig | None) -> None:
     """A state directory keeps the shape it was made with: pods are bound to its nodes and hold their devices."""
     if remembered is None:
         return
     for field in ("nodes", "racks", "model", "runtime", "mig", "replicas"):
-        old, new = _said(remembered, field), _said(config, field)
+        old, new = _option_words(remembered, field), _option_words(config, field)
         if old != new:
             raise Refusal(
                 "StateMadeDifferently",
@@ -31,12 +31,12 @@ def agree(config: ClusterConfig, remembered: ClusterConfig | None) -> None:
             )
 
 
-def _said(config: ClusterConfig, field: str) -> str:
+def _option_words(config: ClusterConfig, field: str) -> str:
     """The option as it was given, with a blank before it."""
     value = getattr(config, field)
     match field:
         case "mig":
-            words = show_layouts(value)
+            words = show_mig_layouts(value)
         case "replicas":
             words = show_replicas(value)
         case _:
@@ -58,25 +58,27 @@ def run_up(
     `port` None: the one of last time, if it is free; 0: any free one. `recover_to`: the revision to go back to when the
     state is damaged.
     """
-    check_config(config)
+    check_cluster_config(config)
     with state.locked():
-        agree(config, state.remembered())
+        check_same_config(config, state.remembered())
         state.remember(config)
-        return asyncio.run(_up(config, state, on_ready, Endpoint(state, port, bind, time.time()), recover_to))
+        return asyncio.run(
+            _run_embedded(config, state, on_ready, ApiEndpoint(state, port, bind, time.time()), recover_to)
+        )
 
 
-async def _up(
+async def _run_embedded(
     config: ClusterConfig,
     state: StateDir,
     on_ready: Callable[[], None],
-    endpoint: Endpoint,
+    endpoint: ApiEndpoint,
     recover_to: int | None,
 ) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    local = LocalState(config, state, recover_to)
+    local = EmbeddedServer(config, state, recover_to)
     async with local.cluster, local.serving(endpoint) as face:
         on_ready()
         ends: list[asyncio.Task[Any]] = [

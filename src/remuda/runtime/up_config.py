@@ -6,8 +6,8 @@ import msgspec
 
 from remuda.agent.orders.node_commands import parse_hooks
 from remuda.api.errors import Refusal
-from remuda.runtime.device_sharing import check_layouts, check_shares
-from remuda.runtime.machine_model_files import machine_model, settled
+from remuda.runtime.device_sharing import check_device_shares, check_mig_layouts
+from remuda.runtime.machine_model_files import absolute_model_name, machine_model
 
 RACK_LABEL = "topology.remuda.dev/rack"
 MAX_NODES = 10_000
@@ -37,7 +37,7 @@ class ClusterConfig(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_
         return f"rack-{index // per_rack + 1}"
 
 
-def check_config(config: ClusterConfig) -> ClusterConfig:
+def check_cluster_config(config: ClusterConfig) -> ClusterConfig:
     """The config, or a Refusal that names the option."""
     if not 1 <= config.nodes <= MAX_NODES:
         raise Refusal("InvalidNodes", f"--nodes is {config.nodes}.", f"Give a number from 1 to {MAX_NODES}.", "nodes")
@@ -50,7 +50,7 @@ def check_config(config: ClusterConfig) -> ClusterConfig:
     if not 1.0 <= config.lease_seconds <= 3600:
         raise Refusal("InvalidLease", f"--lease is {config.lease_seconds:g} s.", "Give 1 to 3600 seconds.", "lease")
     model = machine_model(config.model)
-    check_layouts(model, config.mig)
-    check_shares(model, config.mig, config.replicas)
+    check_mig_layouts(model, config.mig)
+    check_device_shares(model, config.mig, config.replicas)
     parse_hooks(config.allow_hooks)
-    return msgspec.structs.replace(config, model=settled(config.model))
+    return msgspec.structs.replace(config, model=absolute_model_name(config.model))

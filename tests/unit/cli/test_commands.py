@@ -182,7 +182,7 @@ def test_a_traceback_only_when_asked_for(monkeypatch: pytest.MonkeyPatch, busy: 
     def broken(*_: object, **__: object) -> None:
         raise ValueError("odd")
 
-    monkeypatch.setattr("remuda.cli.job_screen.render_jobs", broken)
+    monkeypatch.setattr("remuda.cli.jobs.job_screen.render_jobs", broken)
     result = busy.run("jobs")
     assert result.code == 1
     assert result.err.startswith("error: InternalError: ValueError: odd.")

@@ -8,8 +8,8 @@ import pytest
 from remuda.api.drills import DRILLS, Drill, DrillKind, DrillSpec, DrillStatus
 from remuda.api.errors import Refusal
 from remuda.api.meta import ObjectMeta, to_time
-from remuda.cli.drill import drill
-from remuda.cli.drill_target import Target, aim, parse_code
+from remuda.cli.faults.drill import drill
+from remuda.cli.faults.drill_target import DrillTarget, aim_drill, parse_fault_code
 from remuda.core.devices.fault_codes import fault_table
 from tests.unit.cli.scenes import NOW, Cli, a_job, machines
 
@@ -22,15 +22,15 @@ def test_every_drill_can_be_said() -> None:
 
 @pytest.mark.parametrize("text", ["79", "xid79", "Xid 79", "XID-79", "xid_79", " 079 "])
 def test_codes_have_many_spellings(text: str) -> None:
-    assert parse_code(text) == "xid-79"
-    assert parse_code(text) in fault_table().by_code
+    assert parse_fault_code(text) == "xid-79"
+    assert parse_fault_code(text) in fault_table().by_code
 
 
 def test_other_codes_go_as_they_are() -> None:
-    assert parse_code("ECC-DBE") == "ecc-dbe"
+    assert parse_fault_code("ECC-DBE") == "ecc-dbe"
     for wrong in ("", "a b", "-", "xid-", "-5", "abc", "xid-79-x"):
         with pytest.raises(Refusal, match="InvalidFaultCode"):
-            parse_code(wrong)
+            parse_fault_code(wrong)
 
 
 @pytest.mark.parametrize(
@@ -38,34 +38,34 @@ def test_other_codes_go_as_they_are() -> None:
     [
         (
             DrillKind.PROCESS_KILL,
-            Target(name="hello", rank=1),
+            DrillTarget(name="hello", rank=1),
             DrillSpec(type=DrillKind.PROCESS_KILL, node="node-04", pod="hello-worker-3", namespace="default"),
         ),
         (
             DrillKind.POD_DELETE,
-            Target(name="hello", spare=True),
+            DrillTarget(name="hello", spare=True),
             DrillSpec(type=DrillKind.POD_DELETE, node="node-05", pod="hello-worker-4", namespace="default"),
         ),
         (
             DrillKind.DEVICE_FAIL,
-            Target(name="hello", rank=2, code="79"),
+            DrillTarget(name="hello", rank=2, code="79"),
             DrillSpec(type=DrillKind.DEVICE_FAIL, node="node-03", device="gpu-0", code="xid-79"),
         ),
         (
             DrillKind.DEVICE_FAIL,
-            Target(name="hello", rank=2, device="gpu-5", code="48"),
+            DrillTarget(name="hello", rank=2, device="gpu-5", code="48"),
             DrillSpec(type=DrillKind.DEVICE_FAIL, node="node-03", device="gpu-5", code="xid-48"),
         ),
-        (DrillKind.NODE_LOST, Target(name="hello", rank=0), DrillSpec(type=DrillKind.NODE_LOST, node="node-01")),
+        (DrillKind.NODE_LOST, DrillTarget(name="hello", rank=0), DrillSpec(type=DrillKind.NODE_LOST, node="node-01")),
     ],
 )
-def test_targets_named_by_job(kind: DrillKind, target: Target, spec: DrillSpec) -> None:
-    assert aim(kind, HELLO, target, "default") == spec
+def test_targets_named_by_job(kind: DrillKind, target: DrillTarget, spec: DrillSpec) -> None:
+    assert aim_drill(kind, HELLO, target, "default") == spec
 
 
 def test_targets_named_by_node() -> None:
-    assert aim(DrillKind.NODE_LOST, None, Target(node="node-03"), "default").node == "node-03"
-    spec = aim(DrillKind.DEVICE_FAIL, None, Target(node="node-03", device="gpu-2"), "default")
+    assert aim_drill(DrillKind.NODE_LOST, None, DrillTarget(node="node-03"), "default").node == "node-03"
+    spec = aim_drill(DrillKind.DEVICE_FAIL, None, DrillTarget(node="node-03", device="gpu-2"), "default")
     assert (spec.node, spec.device, spec.code) == ("node-03", "gpu-2", "xid-79")
 
 
@@ -163,7 +163,7 @@ def test_a_blow_cannot_be_undone_and_it_is_said_what_can(tmp_path: Path) -> None
 
 
 def test_a_drill_nobody_carries_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("remuda.cli.drill.DEADLINE_S", 0.01)
+    monkeypatch.setattr("remuda.cli.faults.drill.DEADLINE_S", 0.01)
     result = Cli(tmp_path, [*machines(), HELLO]).run("drill", "process-kill", "hello", "--rank", "0")
     assert result.code == 1
     assert result.err.startswith("error: DrillPending: ")

@@ -4,7 +4,7 @@ import click
 import pytest
 
 from remuda.api.errors import AlreadyExists, Conflict, Invalid, NotFound, Refusal, Unavailable
-from remuda.cli.errors import Failed, Quiet, explain
+from remuda.cli.errors import Failed, Quiet, explain_error
 from tests.unit.cli.scenes import Cli
 
 
@@ -26,11 +26,11 @@ from tests.unit.cli.scenes import Cli
     ],
 )
 def test_exceptions_in_words(error: BaseException, code: int, line: str) -> None:
-    assert explain(error) == (code, line)
+    assert explain_error(error) == (code, line)
 
 
 def test_an_error_of_ours_is_one_line_without_a_traceback() -> None:
-    code, line = explain(ValueError("two\nlines"))
+    code, line = explain_error(ValueError("two\nlines"))
     assert code == 1
     assert line.startswith("error: InternalError: ValueError: two lines.")
     assert "REMUDA_DEBUG=1" in line

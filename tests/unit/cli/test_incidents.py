@@ -17,8 +17,14 @@ from remuda.api.incidents import (
     RemedyRecord,
 )
 from remuda.api.training import Cause, Remedy
-from remuda.cli.incident_screen import remedy_words, render_incident, render_incidents, state_words, timeline
-from remuda.cli.incidents import folded
+from remuda.cli.faults.incident_screen import (
+    incident_state_text,
+    incident_timeline,
+    remedy_words,
+    render_incident,
+    render_incidents,
+)
+from remuda.cli.faults.incidents import fold_incident_parts
 from tests.builders.incidents import T0, Book, a_device_pod, a_gang, a_recovery, a_sight, a_verdict, at
 from tests.unit.cli.scenes import Cli, text_of
 
@@ -173,7 +179,7 @@ def test_a_terminal_without_glyphs_gets_letters() -> None:
 
 
 def test_every_moment_has_a_time_and_they_never_go_back() -> None:
-    moments = timeline(story()[0])
+    moments = incident_timeline(story()[0])
     times = [m.at for m in moments if m.at is not None]
     assert times == sorted(times)
     assert [m.text for m in moments if m.at is None] == [m.text for m in moments[-1:]], "what waits now comes last"
@@ -201,16 +207,16 @@ def test_dismissing_needs_a_reason_and_an_open_incident(cli: Cli) -> None:
 
 def test_an_open_one_whose_ladder_has_ended_is_shown_as_not_cured() -> None:
     device = story()[0]
-    assert state_words(device).plain == "Open"
+    assert incident_state_text(device).plain == "Open"
     owed = msgspec.structs.replace(device.status, outcome=IncidentOutcome.NOT_CURED)
-    assert state_words(msgspec.structs.replace(device, status=owed)).plain == "NotCured"
+    assert incident_state_text(msgspec.structs.replace(device, status=owed)).plain == "NotCured"
 
 
 def test_a_healthy_verdict_is_good_news() -> None:
     book = Book()
     book.see_node(a_sight(a_verdict()), 0)
     book.see_node(a_sight(a_verdict(state=DeviceState.HEALTHY, since=30)), 95)
-    kinds = [m.kind for m in timeline(book.only())]
+    kinds = [m.kind for m in incident_timeline(book.only())]
     assert kinds[-2:] == ["well", "closed"]
 
 
@@ -241,6 +247,6 @@ def test_parts_of_a_larger_failure_are_told_by_that_one() -> None:
         return msgspec.structs.replace(device, status=status)
 
     asks = RemedyRecord("reboot-1", "reboot", "node-1", RemedyOutcome.WAITING)
-    assert folded([part_of(gang.name), gang]) == [gang]
-    assert folded([part_of(gang.name)]) == [part_of(gang.name)]  # the other is not in the list
-    assert folded([part_of(gang.name, asks), gang]) == [part_of(gang.name, asks), gang]
+    assert fold_incident_parts([part_of(gang.name), gang]) == [gang]
+    assert fold_incident_parts([part_of(gang.name)]) == [part_of(gang.name)]  # the other is not in the list
+    assert fold_incident_parts([part_of(gang.name, asks), gang]) == [part_of(gang.name, asks), gang]

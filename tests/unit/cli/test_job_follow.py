@@ -8,7 +8,7 @@ import pytest
 
 from remuda.api.training import TrainingJob
 from remuda.cli.errors import Failed
-from remuda.cli.job_follow import follow_job
+from remuda.cli.jobs.job_follow import follow_job
 from remuda.cli.session import Session
 from remuda.kube.cluster import Cluster
 from remuda.runtime.state_dir import StateDir

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from remuda.cli.logs import Follower, Lines
+from remuda.cli.jobs.logs import LogFollower, LogLines
 from remuda.link.rank_logs import LogIndex
 from tests.unit.cli.scenes import Cli, a_job
 
@@ -92,7 +92,9 @@ def test_following_goes_on_over_restarts(tmp_path: Path, capsys: pytest.CaptureF
         return capsys.readouterr().out
 
     write(tmp_path, "pod-0", marker(1, 0, "pod-0") + "old\n" + marker(2, 0, "pod-0") + "a\nb\nc")
-    follower = Follower(LogIndex(tmp_path / "logs", "default", "hello"), None, None, since=2, tail=None, form="table")
+    follower = LogFollower(
+        LogIndex(tmp_path / "logs", "default", "hello"), None, None, since=2, tail=None, form="table"
+    )
     assert follower.print_new(last=False)
     assert printed() == "[rank 0] a\n[rank 0] b\n", "whole lines of the newest attempt"
     assert not follower.print_new(last=False)
@@ -104,7 +106,7 @@ def test_following_goes_on_over_restarts(tmp_path: Path, capsys: pytest.CaptureF
 
 def test_following_with_tail_starts_near_the_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path, "pod-0", marker(1, 0, "pod-0") + "a\nb\n")
-    follower = Follower(LogIndex(tmp_path / "logs", "default", "hello"), 0, 1, since=1, tail=1, form="table")
+    follower = LogFollower(LogIndex(tmp_path / "logs", "default", "hello"), 0, 1, since=1, tail=1, form="table")
     follower.print_new(last=False)
     with path.open("a") as file:
         file.write("c\n")
@@ -113,7 +115,7 @@ def test_following_with_tail_starts_near_the_end(tmp_path: Path, capsys: pytest.
 
 
 def test_pieces_join_to_lines() -> None:
-    lines = Lines()
+    lines = LogLines()
     assert lines.feed(b"one\ntw") == [b"one"]
     assert lines.feed(b"o\n\n") == [b"two", b""]
     assert lines.rest() == []

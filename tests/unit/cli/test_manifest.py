@@ -6,8 +6,8 @@ import pytest
 
 from remuda.api.errors import Refusal
 from remuda.api.training import TrainingJob
-from remuda.cli.manifest import (
-    Asked,
+from remuda.cli.jobs.manifest import (
+    JobRequest,
     build_job,
     derive_name,
     job_from_document,
@@ -41,7 +41,7 @@ def read(text: str, **options: object) -> TrainingJob:
 
 def test_flags_become_a_job() -> None:
     job = build_job(
-        Asked(
+        JobRequest(
             command=["python", "train.py"],
             name="hello",
             replicas=8,
@@ -86,7 +86,7 @@ def test_flags_become_a_job() -> None:
 )
 def test_flags_that_make_no_job(changes: dict[str, object], reason: str, words: str) -> None:
     with pytest.raises(Refusal) as caught:
-        build_job(Asked(**{"command": ["python", "train.py"], "name": "hello", **changes}))  # type: ignore[arg-type]
+        build_job(JobRequest(**{"command": ["python", "train.py"], "name": "hello", **changes}))  # type: ignore[arg-type]
     assert caught.value.reason == reason
     assert words in str(caught.value)
     assert caught.value.fix
@@ -142,7 +142,7 @@ def test_derived_names_are_free_and_valid() -> None:
     for _ in range(50):
         name = derive_name(["python", "9.py"], taken, chance)
         assert name not in taken
-        build_job(Asked(command=["x"], name=name))
+        build_job(JobRequest(command=["x"], name=name))
         taken.add(name)
 
 

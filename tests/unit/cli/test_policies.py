@@ -13,8 +13,8 @@ from remuda.api.incidents import Incident, RemedyOutcome, RemedyRecord
 from remuda.api.meta import ObjectMeta
 from remuda.api.names import LABEL_CLIQUE
 from remuda.api.remedies import Mode, PolicySelector, RemedyPolicy
-from remuda.cli.policies import render_policies, render_policy, render_what_if
-from remuda.cli.remedy_control import seconds_of
+from remuda.cli.durations import parse_duration
+from remuda.cli.faults.policy_screen import render_policies, render_policy, render_what_if
 from remuda.core.remedies.policies import BUILT_IN
 from remuda.core.remedies.what_if import Hit, WhatIf
 from tests.builders.remedies import incident, remedy_policy
@@ -142,7 +142,7 @@ def test_pause_and_unpause(cli: Cli, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("45m", 2700), ("1h30m", 5400), ("2d", 172_800)])
 def test_durations(text: str, seconds: float) -> None:
-    assert seconds_of(text) == seconds
+    assert parse_duration(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "soon", "1h soon", "-1h", "0m", "99999999999999h", "9" * 400])

@@ -9,15 +9,15 @@ from remuda.api.devices import NodeDevices
 from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import Node
 from remuda.api.training import TrainingJob
-from remuda.cli.manifest import Asked, build_job
-from remuda.cli.preflight import check_checkpoint, check_command, check_gpus, check_workdir, default_topology
+from remuda.cli.jobs.manifest import JobRequest, build_job
+from remuda.cli.jobs.preflight import check_checkpoint, check_command, check_gpus, check_workdir, default_topology
 from remuda.runtime.up_config import RACK_LABEL
 from tests.unit.cli.scenes import a_node, devices_of_node, machines
 
 
 def job(*command: str, **changes: object) -> TrainingJob:
     asked = {"command": command or ("python", "train.py"), "name": "hello", **changes}
-    return build_job(Asked(**asked))  # type: ignore[arg-type]
+    return build_job(JobRequest(**asked))  # type: ignore[arg-type]
 
 
 def refusal(check: object, *arguments: object) -> Refusal:

@@ -4,7 +4,7 @@ import msgspec
 from rich.console import Group
 
 from remuda.api.training import SparePod
-from remuda.cli.recovery_screen import recovery_words, render_recoveries, transitions
+from remuda.cli.jobs.recovery_screen import job_transition_lines, recovery_words, render_recoveries
 from tests.unit.cli.scenes import a_job, a_recovery, text_of
 
 
@@ -32,7 +32,7 @@ def test_the_newest_recovery_is_explained_and_with_wide_all_of_them() -> None:
 
 
 def test_the_first_look_tells_the_phase_and_finished_recoveries() -> None:
-    assert transitions(None, a_job()) == [
+    assert job_transition_lines(None, a_job()) == [
         "attempt 2 Running - BarrierOpen: All 3 ranks run attempt 2.",
         "attempt 2 recovered - " + recovery_words(a_recovery()),
     ]
@@ -41,7 +41,7 @@ def test_the_first_look_tells_the_phase_and_finished_recoveries() -> None:
 def test_nothing_is_said_when_only_numbers_move() -> None:
     before = a_job()
     after = a_job(progress=msgspec.structs.replace(before.status.progress, step=150))
-    assert transitions(before, after) == []
+    assert job_transition_lines(before, after) == []
 
 
 def test_a_recovery_is_told_when_it_begins_and_when_it_is_over() -> None:
@@ -50,13 +50,13 @@ def test_a_recovery_is_told_when_it_begins_and_when_it_is_over() -> None:
     under_way = a_job(
         phase="Recovering", reason="Xid79", message="1 of 3 ranks are ready.", recoveries=[begun], spares=[]
     )
-    first, second = transitions(calm, under_way)
+    first, second = job_transition_lines(calm, under_way)
     assert first == "attempt 2 Recovering - Xid79: 1 of 3 ranks are ready."
     assert second == (
         "attempt 2 remedy - PromoteSpare at 0.12 GPU-hours "
         "(not RestartInPlace: hello-worker-1 cannot be used again (Xid79))"
     )
-    over = transitions(under_way, a_job())
+    over = job_transition_lines(under_way, a_job())
     assert over[0] == "attempt 2 Running - BarrierOpen: All 3 ranks run attempt 2."
     assert over[1] == (
         "attempt 2 recovered - PromoteSpare after Xid79 (device): detected 0.05s, stopped 0.60s, barrier open 1.00s, "
@@ -67,4 +67,4 @@ def test_a_recovery_is_told_when_it_begins_and_when_it_is_over() -> None:
 
 def test_a_spare_that_is_only_placed_is_not_parked() -> None:
     waiting = SparePod("hello-worker-4", "uid-4", "worker", "node-05", [], parked=False)
-    assert transitions(a_job(spares=[]), a_job(spares=[waiting])) == []
+    assert job_transition_lines(a_job(spares=[]), a_job(spares=[waiting])) == []

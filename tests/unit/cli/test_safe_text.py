@@ -8,7 +8,7 @@ from unittest.mock import patch
 import pytest
 
 from remuda.api.errors import Invalid, Refusal
-from remuda.cli.errors import explain
+from remuda.cli.errors import explain_error
 from remuda.cli.output import make_console, plain_table
 from remuda.cli.safe_text import printable, printable_line
 
@@ -47,5 +47,5 @@ def test_a_table_of_evil_texts_steers_nothing() -> None:
 
 @pytest.mark.parametrize("error", [Refusal("Odd", EVIL, EVIL), Invalid(EVIL), ValueError(EVIL), OSError(EVIL)])
 def test_an_error_is_one_line_that_steers_nothing(error: Exception) -> None:
-    _, line = explain(error)
+    _, line = explain_error(error)
     assert not set(line) & set("\x1b\x07\x9b\u202e\r\n")

@@ -2,7 +2,18 @@
 
 import pytest
 
-from remuda.cli.text import age, amount, between, compact, duration, numbers, percent, plural, span, why
+from remuda.cli.text import (
+    age_text,
+    amount_text,
+    compact_names,
+    duration_text,
+    elapsed_text,
+    number_ranges_text,
+    percent_text,
+    plural,
+    reason_sentence,
+    span_text,
+)
 from tests.unit.cli.scenes import NOW, at
 
 
@@ -22,7 +33,7 @@ from tests.unit.cli.scenes import NOW, at
     ],
 )
 def test_durations_take_two_units_at_most(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
+    assert duration_text(seconds) == text
 
 
 @pytest.mark.parametrize(
@@ -41,7 +52,7 @@ def test_durations_take_two_units_at_most(seconds: float, text: str) -> None:
     ],
 )
 def test_devices_are_shown_as_ranges(names: list[str], text: str) -> None:
-    assert compact(names) == text
+    assert compact_names(names) == text
 
 
 @pytest.mark.parametrize(
@@ -49,28 +60,28 @@ def test_devices_are_shown_as_ranges(names: list[str], text: str) -> None:
     [(300, "5m"), (90, "1m30s"), (86_400, "24h"), (604_800, "7d"), (5400, "1h30m"), (30, "30s"), (0, "0s")],
 )
 def test_a_chosen_time_has_no_empty_units(seconds: float, text: str) -> None:
-    assert span(seconds) == text
+    assert span_text(seconds) == text
 
 
 def test_a_reason_is_said_once() -> None:
-    assert why("Xid79", "xid-79: GPU unreachable.") == "Xid79: GPU unreachable."
-    assert why("SlowRank", "slow-rank: rank 3 is slow.") == "SlowRank: rank 3 is slow."
-    assert why("ByOperator", "fan: it is loud") == "ByOperator: fan: it is loud"
-    assert why("Lost", "") == "Lost"
+    assert reason_sentence("Xid79", "xid-79: GPU unreachable.") == "Xid79: GPU unreachable."
+    assert reason_sentence("SlowRank", "slow-rank: rank 3 is slow.") == "SlowRank: rank 3 is slow."
+    assert reason_sentence("ByOperator", "fan: it is loud") == "ByOperator: fan: it is loud"
+    assert reason_sentence("Lost", "") == "Lost"
 
 
 def test_small_words() -> None:
-    assert numbers([3, 1, 2, 7]) == "1-3, 7"
-    assert numbers([]) == "none"
+    assert number_ranges_text([3, 1, 2, 7]) == "1-3, 7"
+    assert number_ranges_text([]) == "none"
     assert plural(1, "rank") == "1 rank"
     assert plural(0, "rank") == "0 ranks"
-    assert percent(0.97123) == "97.1%"
-    assert amount(1234.5) == "1,234"
-    assert amount(0.123, "GPU-hours") == "0.12 GPU-hours"
+    assert percent_text(0.97123) == "97.1%"
+    assert amount_text(1234.5) == "1,234"
+    assert amount_text(0.123, "GPU-hours") == "0.12 GPU-hours"
 
 
 def test_times_that_are_not_known_yet_are_a_dash() -> None:
-    assert between(at(0), at(1.234)) == "1.23s"
-    assert between(at(0), None) == "-"
-    assert age(None, NOW) == "-"
-    assert age(at(-90.4), NOW) == "1m30s"
+    assert elapsed_text(at(0), at(1.234)) == "1.23s"
+    assert elapsed_text(at(0), None) == "-"
+    assert age_text(None, NOW) == "-"
+    assert age_text(at(-90.4), NOW) == "1m30s"

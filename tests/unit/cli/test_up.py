@@ -7,30 +7,32 @@ import pytest
 
 from remuda.api.errors import Refusal
 from remuda.cli.app import main
-from remuda.cli.up import describe, last_lines, merge, whole_gpus
-from remuda.runtime.device_sharing import offers, show_layouts, show_replicas
+from remuda.cli.cluster.up import describe_cluster, gpus_per_node, merge_up_options, up_log_tail
+from remuda.runtime.device_sharing import offered_resources, show_mig_layouts, show_replicas
 from remuda.runtime.machine_model_files import machine_model
 from remuda.runtime.state_dir import StateDir
-from remuda.runtime.up_config import ClusterConfig, check_config
+from remuda.runtime.up_config import ClusterConfig, check_cluster_config
 
 MADE = ClusterConfig(nodes=4, racks=1, lease_seconds=3.0)
 
 
 def test_options_win_over_the_directory_and_that_over_defaults() -> None:
     unset = {"nodes": None, "racks": None, "lease": None}
-    assert merge(None, unset) == ClusterConfig()
-    assert merge(MADE, unset) == MADE
-    assert merge(MADE, {"nodes": 8, "lease": 2.0}) == ClusterConfig(nodes=8, racks=1, lease_seconds=2.0)
+    assert merge_up_options(None, unset) == ClusterConfig()
+    assert merge_up_options(MADE, unset) == MADE
+    assert merge_up_options(MADE, {"nodes": 8, "lease": 2.0}) == ClusterConfig(nodes=8, racks=1, lease_seconds=2.0)
 
 
 def test_no_more_racks_than_nodes_unless_asked_for() -> None:
-    assert check_config(merge(None, {"nodes": 1})).racks == 1
-    assert merge(None, {"nodes": 3}).racks == 2
+    assert check_cluster_config(merge_up_options(None, {"nodes": 1})).racks == 1
+    assert merge_up_options(None, {"nodes": 3}).racks == 2
     made = ClusterConfig(nodes=4, racks=4)
-    assert merge(made, {"nodes": 4}) == made
-    assert check_config(merge(made, {"nodes": 2})).nodes == 2, "the contradiction is for `agree` to name"
+    assert merge_up_options(made, {"nodes": 4}) == made
+    assert check_cluster_config(merge_up_options(made, {"nodes": 2})).nodes == 2, (
+        "the contradiction is for `agree` to name"
+    )
     with pytest.raises(Refusal, match="InvalidRacks"):
-        check_config(merge(None, {"nodes": 1, "racks": 2}))
+        check_cluster_config(merge_up_options(None, {"nodes": 1, "racks": 2}))
 
 
 @pytest.mark.parametrize("detach", [[], ["--detach"]])
@@ -46,18 +48,27 @@ def test_a_file_is_no_state_directory(tmp_path: Path, capfd: pytest.CaptureFixtu
 
 def test_devices_cut_and_shared_are_said_as_they_are_asked_for() -> None:
     asked = {"mig": ("gpu-0=3g.40gb,3g.40gb", "all=1g.10gb*7"), "replicas": ("nvidia.com/mig-1g.10gb=2",)}
-    config = check_config(merge(None, asked))
+    config = check_cluster_config(merge_up_options(None, asked))
     assert config.mig == {"gpu-0": ("3g.40gb",) * 2, "all": ("1g.10gb",) * 7}
     assert config.replicas == {"nvidia.com/mig-1g.10gb": 2}
-    assert "; cut gpu-0=3g.40gb*2, all=1g.10gb*7; shared nvidia.com/mig-1g.10gb=2 (" in describe(config)
-    again = merge(None, {"mig": tuple(show_layouts(config.mig)), "replicas": tuple(show_replicas(config.replicas))})
+    assert "; cut gpu-0=3g.40gb*2, all=1g.10gb*7; shared nvidia.com/mig-1g.10gb=2 (" in describe_cluster(config)
+    again = merge_up_options(
+        None, {"mig": tuple(show_mig_layouts(config.mig)), "replicas": tuple(show_replicas(config.replicas))}
+    )
     assert again == config
-    assert offers(machine_model("dgx-h100"), config.mig) == ["nvidia.com/mig-3g.40gb", "nvidia.com/mig-1g.10gb"]
-    assert (whole_gpus(config), whole_gpus(ClusterConfig()), whole_gpus(ClusterConfig(model="mi300x-8x"))) == (0, 8, 0)
+    assert offered_resources(machine_model("dgx-h100"), config.mig) == [
+        "nvidia.com/mig-3g.40gb",
+        "nvidia.com/mig-1g.10gb",
+    ]
+    assert (
+        gpus_per_node(config),
+        gpus_per_node(ClusterConfig()),
+        gpus_per_node(ClusterConfig(model="mi300x-8x")),
+    ) == (0, 8, 0)
 
 
 def test_the_cluster_in_one_line() -> None:
-    words = describe(ClusterConfig())
+    words = describe_cluster(ClusterConfig())
     assert words.startswith("16 nodes x 8 ")
     assert words.endswith("in 2 racks: 128 GPUs (real processes)")
 
@@ -161,7 +172,7 @@ def test_a_background_cluster_that_dies_shows_its_log(
 
 def test_the_end_of_a_log(tmp_path: Path) -> None:
     path = tmp_path / "log"
-    assert last_lines(path, 0, 3) == ""
+    assert up_log_tail(path, 0, 3) == ""
     path.write_text("a\nb\nc\nd\n")
-    assert last_lines(path, 0, 3) == "b\nc\nd"
-    assert last_lines(path, 6, 3) == "d"
+    assert up_log_tail(path, 0, 3) == "b\nc\nd"
+    assert up_log_tail(path, 6, 3) == "d"

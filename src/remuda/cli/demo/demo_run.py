@@ -32,17 +32,17 @@ from remuda.api.training import (
     TrainingJobSpec,
 )
 from remuda.cli.demo import promises
-from remuda.cli.demo.demo_screen import Scene, render_recoveries, render_scene, render_timeline
-from remuda.cli.demo.demo_submit import NotSubmitted, Submit, by_api, by_kubectl
-from remuda.cli.demo.promises import After, Before
-from remuda.cli.incident_screen import render_incidents
-from remuda.cli.incidents import chosen
-from remuda.cli.output import make_console, show
+from remuda.cli.demo.demo_screen import Scene, render_measured_recoveries, render_scene, render_timeline
+from remuda.cli.demo.demo_submit import NotSubmitted, Submit, submit_by_api, submit_by_kubectl
+from remuda.cli.demo.promises import GangAfter, GangBefore
+from remuda.cli.faults.incident_screen import render_incidents
+from remuda.cli.faults.incidents import choose_incidents
+from remuda.cli.output import make_console, print_screen
 from remuda.core.health.slow_ranks import SOURCE
 from remuda.link.rank_logs import find_sections, read_section
-from remuda.runtime.api_endpoint import LOOPBACK, Endpoint
+from remuda.runtime.api_endpoint import LOOPBACK, ApiEndpoint
 from remuda.runtime.embedded_cluster import EmbeddedCluster
-from remuda.runtime.embedded_server import LocalState
+from remuda.runtime.embedded_server import EmbeddedServer
 from remuda.runtime.state_dir import StateDir
 from remuda.runtime.up_config import RACK_LABEL, ClusterConfig
 
@@ -211,7 +211,7 @@ class Demo:
         }
 
     def _incidents(self) -> list[Incident]:
-        return chosen(self._view.incidents.items(), time.time())
+        return choose_incidents(self._view.incidents.items(), time.time())
 
     def _racks(self) -> dict[str, str]:
         return {n.name: n.labels.get(RACK_LABEL, "") for n in self._view.nodes.items()}
@@ -219,8 +219,8 @@ class Demo:
     def _rack(self) -> str:
         return self._job().status.placement.domain
 
-    def _before(self) -> Before:
-        return Before(self._job(), self._racks())
+    def _before(self) -> GangBefore:
+        return GangBefore(self._job(), self._racks())
 
     def _settled(self) -> bool:
         """Training, with a checkpoint of this attempt to lose steps against, and a spare at hand."""
@@ -234,7 +234,7 @@ class Demo:
         far = self._step() >= saved + UNSAVED_STEPS and self._step() >= resumed + CALM_STEPS
         return status.phase == "Running" and done and parked and saved > resumed and far
 
-    async def _recovered(self, name: str, before: Before) -> After:
+    async def _recovered(self, name: str, before: GangBefore) -> GangAfter:
         attempt = before.job.status.attempt
 
         def is_over() -> bool:
@@ -247,7 +247,7 @@ class Demo:
 
         await self._until("the gang to recover", is_over, 30)
         job = self._job()
-        after = After(job, self._racks(), self._resumed(job.status.attempt))
+        after = GangAfter(job, self._racks(), self._resumed(job.status.attempt))
         self._rows.append((name, after.recovery))
         self._letters[after.recovery.attempt] = name[1]
         self._note(self._summary(after.recovery))
@@ -337,7 +337,7 @@ class Demo:
 
     def _finale(self) -> None:
         job = self._job()
-        self._console.print(render_recoveries(self._rows))
+        self._console.print(render_measured_recoveries(self._rows))
         width = max(40, min(100, self._console.width - 6))
         self._console.print(render_timeline(job, self._letters, time.time(), width))
         lost = ", ".join(
@@ -348,7 +348,7 @@ class Demo:
             f"{job.status.interruptions} interruptions; GPU-seconds lost by cause: {lost}"
         )
         self._console.print("\n$ remuda incidents", highlight=False)
-        show(render_incidents(self._incidents(), time.time(), make_console().width))
+        print_screen(render_incidents(self._incidents(), time.time(), make_console().width))
         self._console.print(NEXT, highlight=False)
 
 
@@ -357,7 +357,7 @@ def run_demo(console: Console, kubectl: str = "") -> int:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     root = Path(tempfile.mkdtemp(prefix="remuda-demo-"))
     try:
-        return asyncio.run(_run(console, StateDir(root), kubectl))
+        return asyncio.run(_run_demo(console, StateDir(root), kubectl))
     except BrokenPromise as problem:
         console.print(f"[red]broken promise:[/red] {problem}")
         return 1
@@ -368,12 +368,12 @@ def run_demo(console: Console, kubectl: str = "") -> int:
         shutil.rmtree(root, ignore_errors=True)
 
 
-async def _run(console: Console, state: StateDir, kubectl: str) -> int:
-    local = LocalState(ClusterConfig(), state)
+async def _run_demo(console: Console, state: StateDir, kubectl: str) -> int:
+    local = EmbeddedServer(ClusterConfig(), state)
     async with local.cluster as cluster, AsyncExitStack() as stack:
-        submit = by_api(cluster.api)
+        submit = submit_by_api(cluster.api)
         if kubectl:
-            await stack.enter_async_context(local.serving(Endpoint(state, 0, LOOPBACK, time.time())))
-            submit = by_kubectl(kubectl, state.kubeconfig, state.path)
+            await stack.enter_async_context(local.serving(ApiEndpoint(state, 0, LOOPBACK, time.time())))
+            submit = submit_by_kubectl(kubectl, state.kubeconfig, state.path)
         await Demo(cluster, submit, console, state.path, live=console.is_terminal).run()
     return 0

@@ -13,6 +13,7 @@ from rich.text import Text
 from remuda.api.devices import LauncherReport
 from remuda.api.meta import to_seconds
 from remuda.api.training import Recovery, TrainingJob
+from remuda.cli.text import compact_names
 
 STYLES = {"running": "green", "ready": "yellow", "parked": "cyan", "stopping": "red", "exited": "red", "gone": "red"}
 
@@ -31,12 +32,12 @@ class Scene(msgspec.Struct, frozen=True):
 def render_scene(scene: Scene) -> RenderableType:
     parts: list[RenderableType] = [Text(scene.title, style="bold")]
     if scene.job is not None:
-        parts.append(_gang(scene))
+        parts.append(_render_gang(scene))
     parts.extend(Text.from_markup(line) for line in scene.events[-8:])
     return Panel(Group(*parts), title="remuda demo", border_style="blue")
 
 
-def _gang(scene: Scene) -> RenderableType:
+def _render_gang(scene: Scene) -> RenderableType:
     job = scene.job
     assert job is not None
     table = Table(box=None, pad_edge=False, header_style="dim")
@@ -49,14 +50,18 @@ def _gang(scene: Scene) -> RenderableType:
             member.uid[:8],
             member.node,
             scene.racks.get(member.node, ""),
-            compact(member.devices),
-            _state(scene.reports.get(member.uid), member_of=job),
+            compact_names(member.devices),
+            _launcher_state_text(scene.reports.get(member.uid), member_of=job),
             str(scene.steps.get(member.uid, "")),
         )
     for spare in job.status.spares:
-        state = _state(scene.reports.get(spare.uid), member_of=None) if spare.node else Text("waiting", style="dim")
+        state = (
+            _launcher_state_text(scene.reports.get(spare.uid), member_of=None)
+            if spare.node
+            else Text("waiting", style="dim")
+        )
         node, rack = spare.node, scene.racks.get(spare.node, "")
-        table.add_row("-", spare.pod, spare.uid[:8], node, rack, compact(spare.devices), state, "", style="dim")
+        table.add_row("-", spare.pod, spare.uid[:8], node, rack, compact_names(spare.devices), state, "", style="dim")
     head = Text.assemble(
         (job.status.phase, "bold green" if job.status.phase == "Running" else "bold yellow"),
         f"  attempt {job.status.attempt}  step {job.status.progress.step}",
@@ -65,21 +70,14 @@ def _gang(scene: Scene) -> RenderableType:
     return Group(head, table)
 
 
-def _state(report: LauncherReport | None, member_of: TrainingJob | None) -> Text:
+def _launcher_state_text(report: LauncherReport | None, member_of: TrainingJob | None) -> Text:
     word = report.state if report else "starting"
     if report and member_of and report.attempt and report.attempt < member_of.status.attempt:
         word = "stopping"
     return Text(word, style=STYLES.get(word, "dim"))
 
 
-def compact(devices: Sequence[str]) -> str:
-    """gpu-0,gpu-1,gpu-2,gpu-3 -> gpu-0..3"""
-    if len(devices) < 2:
-        return ",".join(devices)
-    return f"{devices[0]}..{devices[-1].rsplit('-', 1)[-1]}"
-
-
-def render_recoveries(rows: Sequence[tuple[str, Recovery]]) -> Table:
+def render_measured_recoveries(rows: Sequence[tuple[str, Recovery]]) -> Table:
     """Measured times of each stage, from the first signal. Fits 80 columns."""
     title = "Measured, in milliseconds from the first signal; steps lost"
     table = Table(title=title, header_style="bold", title_justify="left", box=None, pad_edge=False)

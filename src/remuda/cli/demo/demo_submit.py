@@ -25,7 +25,7 @@ class NotSubmitted(Exception):
     """kubectl said no, in its own words."""
 
 
-def by_api(api: Cluster) -> Submit:
+def submit_by_api(api: Cluster) -> Submit:
     async def submit(job: TrainingJob) -> str:
         await api.create(TrainingJob, job)
         return f"trainingjob {job.name} submitted"
@@ -33,7 +33,7 @@ def by_api(api: Cluster) -> Submit:
     return submit
 
 
-def by_kubectl(program: str, kubeconfig: Path, directory: Path) -> Submit:
+def submit_by_kubectl(program: str, kubeconfig: Path, directory: Path) -> Submit:
     """`kubectl apply -f` of a manifest in `directory`, where kubectl's own cache goes too: the demo leaves nothing."""
 
     async def submit(job: TrainingJob) -> str:

@@ -14,7 +14,7 @@ Findings = Mapping[tuple[str, str], str]  # (node, device) -> what the straggler
 MOST_LOST = 4  # steps, when the gang is stopped right after a checkpoint
 
 
-class Before(msgspec.Struct, frozen=True):
+class GangBefore(msgspec.Struct, frozen=True):
     """The gang as it was when a fault was about to be injected."""
 
     job: TrainingJob
@@ -25,7 +25,7 @@ class Before(msgspec.Struct, frozen=True):
         return {s.uid for s in self.job.status.spares if s.parked}
 
 
-class After(msgspec.Struct, frozen=True):
+class GangAfter(msgspec.Struct, frozen=True):
     """The gang after the recovery; `resumed` is what each rank itself printed about the step it started from."""
 
     job: TrainingJob
@@ -37,9 +37,9 @@ class After(msgspec.Struct, frozen=True):
         return self.job.status.recoveries[-1]
 
 
-def broken_in_place(before: Before, after: After) -> list[str]:
+def broken_in_place(before: GangBefore, after: GangAfter) -> list[str]:
     """(a) a process died: everybody restarts in the same pod on the same devices."""
-    problems = _kept(before, after, moved=set()) + _resumed(before, after)
+    problems = _broken_kept_pods(before, after, moved=set()) + _broken_resume(before, after)
     if after.recovery.remedy is not Remedy.RESTART_IN_PLACE or after.recovery.cause is not Cause.CODE:
         problems.append(
             f"remedy was {after.recovery.remedy} for {after.recovery.cause}, expected RestartInPlace for code"
@@ -47,9 +47,11 @@ def broken_in_place(before: Before, after: After) -> list[str]:
     return problems
 
 
-def broken_by_device(before: Before, after: After, rank: int, bad: tuple[str, str], *, by_spare: bool) -> list[str]:
+def broken_by_device(
+    before: GangBefore, after: GangAfter, rank: int, bad: tuple[str, str], *, by_spare: bool
+) -> list[str]:
     """(b), (c) a device died: one rank moves, in the same rack, off the bad device; the others keep pod and devices."""
-    problems = _kept(before, after, moved={rank}) + _resumed(before, after)
+    problems = _broken_kept_pods(before, after, moved={rank}) + _broken_resume(before, after)
     old = {m.rank: m for m in before.job.status.members}[rank]
     new = {m.rank: m for m in after.job.status.members}[rank]
     if new.uid == old.uid:
@@ -67,7 +69,9 @@ def broken_by_device(before: Before, after: After, rank: int, bad: tuple[str, st
     return problems
 
 
-def broken_by_slowness(before: Before, after: After, rank: int, slow: tuple[str, str], found: Findings) -> list[str]:
+def broken_by_slowness(
+    before: GangBefore, after: GangAfter, rank: int, slow: tuple[str, str], found: Findings
+) -> list[str]:
     """(d) a device became slow: it alone is named, with rank, pod and node; the spare takes its rank at a checkpoint."""
     problems = broken_by_device(before, after, rank, slow, by_spare=True)
     old = {m.rank: m for m in before.job.status.members}[rank]
@@ -91,7 +95,7 @@ def broken_record(incidents: Sequence[Incident], bad: Sequence[tuple[str, str]])
     return [f"there is no incident for {node}/{device}" for node, device in bad if (node, device) not in known]
 
 
-def broken_spare(before: Before, after: TrainingJob) -> list[str]:
+def broken_spare(before: GangBefore, after: TrainingJob) -> list[str]:
     """A fresh spare is parked, and it is not the one that was used."""
     parked = {s.uid for s in after.status.spares if s.parked}
     if not parked:
@@ -99,7 +103,7 @@ def broken_spare(before: Before, after: TrainingJob) -> list[str]:
     return ["the parked spare is the old one"] if parked & before.spare_uids else []
 
 
-def _kept(before: Before, after: After, moved: set[int]) -> list[str]:
+def _broken_kept_pods(before: GangBefore, after: GangAfter, moved: set[int]) -> list[str]:
     problems: list[str] = []
     now = {m.rank: m for m in after.job.status.members}
     for old in before.job.status.members:
@@ -114,7 +118,7 @@ def _kept(before: Before, after: After, moved: set[int]) -> list[str]:
     return problems
 
 
-def _resumed(before: Before, after: After) -> list[str]:
+def _broken_resume(before: GangBefore, after: GangAfter) -> list[str]:
     problems: list[str] = []
     wanted = after.recovery.resume_step
     if after.job.status.attempt <= before.job.status.attempt:

@@ -1,0 +1,100 @@
+"""`remuda manager`: scheduler and controllers for a Kubernetes cluster that is there already."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from remuda.kube.runtime.leader import Term
+
+
+@click.command()
+@click.option(
+    "--kubeconfig", metavar="FILE", help="Of the cluster.  [default: as kubectl; in a pod, its service account]"
+)
+@click.option("--context", default="", metavar="NAME", help="Of the kubeconfig, instead of the current one.")
+@click.option("--lease-namespace", default="kube-system", show_default=True, metavar="NAME", help="Where the lease is.")
+@click.option(
+    "--lease", type=click.IntRange(min=3), default=15, show_default=True, metavar="S", help="How long it lasts."
+)
+@click.option(
+    "--agent-root",
+    default="/var/lib/remuda",
+    show_default=True,
+    metavar="DIR",
+    help="The agents' state on their machines, as they were told with --root.",
+)
+@click.option(
+    "--link-address",
+    default="",
+    metavar="HOST",
+    help="Where agents reach this manager for their stream.  [default: $POD_IP; without either there is none]",
+)
+@click.option("--link-port", type=click.IntRange(0, 65535), default=9443, show_default=True, metavar="N", help="Of it.")
+@click.option(
+    "--link-cert", default="", metavar="FILE", help="Certificate for `remuda-link`.  [default: made at start]"
+)
+@click.option("--link-key", default="", metavar="FILE", help="Its key.")
+@click.option("--link-ca", default="", metavar="FILE", help="The CA that signed it.")
+@click.option(
+    "--agent-account",
+    default="",
+    metavar="NAMESPACE/NAME",
+    help="Service account of the agents.  [default: remuda-agent in the lease's namespace]",
+)
+def manager(
+    kubeconfig: str | None,
+    context: str,
+    lease_namespace: str,
+    lease: int,
+    agent_root: str,
+    link_address: str,
+    link_port: int,
+    link_cert: str,
+    link_key: str,
+    link_ca: str,
+    agent_account: str,
+) -> int:
+    """Schedule pods whose schedulerName is `remuda` and keep training jobs running on a Kubernetes cluster.
+
+    Any number of them may run: one leads, the others wait for its lease to run out. Ctrl-C or SIGTERM gives the lease back.
+    The cluster must have our kinds (deploy/crds), and an agent on every node with devices.
+    """
+    import asyncio
+    import os
+
+    from remuda.core.leader_lease import Timing
+    from remuda.runtime import link_endpoint
+    from remuda.runtime.manager_process import ManagerConfig, serve_manager
+
+    timing = Timing(lease, lease * 2 / 3, lease * 2 / 15)
+    link = None
+    if host := link_address or os.environ.get("POD_IP", ""):
+        account = (agent_account or f"{lease_namespace}/remuda-agent").replace("/", ":")
+        link = link_endpoint.LinkConfig(
+            host,
+            link_port,
+            namespace=lease_namespace,
+            cert=link_cert,
+            key=link_key,
+            ca=link_ca,
+            account=f"system:serviceaccount:{account}",
+        )
+        link_endpoint.check_link_config(link)
+    config = ManagerConfig(kubeconfig, context, lease_namespace, timing, agent_root, link)
+    asyncio.run(serve_manager(config, _ManagerVoice(lease_namespace)))
+    click.echo("Stopped; the lease is free.")
+    return 0
+
+
+class _ManagerVoice:
+    def __init__(self, namespace: str) -> None:
+        self._namespace = namespace
+
+    def waiting(self) -> None:
+        click.echo(f"Waiting for the lease {self._namespace}/remuda-manager.")
+
+    def leading(self, term: Term) -> None:
+        click.echo(f"Leading, term {term.token}.")

@@ -1,0 +1,63 @@
+"""`remuda status`: is there a cluster, where, and how is it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import click
+
+from remuda.cli.output import is_document, output_option, print_document
+from remuda.cli.session import Session, with_session
+
+
+@click.command()
+@output_option(formats=("table", "json", "yaml"))
+@with_session
+def status(session: Session, form: str) -> int:
+    """Whether the cluster runs, where its API is, and what is in it. Exit code 1 when it does not run.
+
+    -o json prints {"running", "pid", "state", "api", "kubeconfig", "nodes", "ready", "pods", "jobs", "openIncidents"}.
+    """
+    body = asyncio.run(_read_status(session))
+    if is_document(form):
+        print_document(form, body)
+    elif not body["running"]:
+        click.echo(f"No cluster is running in {body['state']}. Start one with `remuda up`.")
+    else:
+        from remuda.cli.text import plural
+
+        click.echo(f"Running: pid {body['pid']}, {body['ready']} of {plural(body['nodes'], 'node')} ready.")
+        click.echo(f"Pods: {body['pods']}   jobs: {body['jobs']}   open incidents: {body['openIncidents']}")
+        click.echo(f"API: {body['api']}   KUBECONFIG={body['kubeconfig']}")
+        click.echo(f"State: {body['state']}")
+    return 0 if body["running"] else 1
+
+
+async def _read_status(session: Session) -> dict[str, Any]:
+    from remuda.api.conditions import is_true
+    from remuda.api.incidents import Incident
+    from remuda.api.kubernetes.core_v1 import Node, Pod
+    from remuda.api.training import TrainingJob
+    from remuda.runtime.cluster_client import api_address
+
+    state = session.state
+    pid = state.holder()
+    if pid is None or not state.socket.exists():
+        return {"running": False, "state": str(state.path)}
+    async with session.connect() as cluster:
+        nodes = (await cluster.list(Node)).items
+        pods, jobs = (await cluster.list(Pod)).items, (await cluster.list(TrainingJob)).items
+        incidents = (await cluster.list(Incident)).items
+    return {
+        "running": True,
+        "pid": pid,
+        "state": str(state.path),
+        "api": api_address(state),
+        "kubeconfig": str(state.kubeconfig),
+        "nodes": len(nodes),
+        "ready": sum(1 for node in nodes if is_true(node.status.conditions, "Ready")),
+        "pods": len(pods),
+        "jobs": len(jobs),
+        "openIncidents": sum(1 for incident in incidents if incident.is_open),
+    }

@@ -1,0 +1,337 @@
+"""`remuda up`, `remuda down` and `remuda demo`: the life of the embedded cluster.
+
+`up --detach` starts `up` once more, in a session of its own, and holds one end of a pipe: the child writes a byte when the
+cluster is ready, and the pipe closes when it is not going to be. No polling, no guessing from log lines.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from remuda.cli.output import print_commands
+from remuda.cli.session import Session, with_session
+
+if TYPE_CHECKING:
+    from remuda.runtime.state_dir import StateDir
+    from remuda.runtime.up_config import ClusterConfig
+
+_READY_FD = "REMUDA_READY_FD"
+_TAIL_LINES = 12
+
+
+@click.command()
+@click.option("--nodes", type=int, metavar="N", help="How many.  [default: 16]")
+@click.option("--racks", type=int, metavar="N", help="Racks they are spread over.  [default: 2; for one node 1]")
+@click.option("--model", metavar="NAME", help="Machine model of every node, or a model file.  [default: dgx-h100]")
+@click.option("--runtime", metavar="process|simulated", help="Real processes, or none at all.  [default: process]")
+@click.option(
+    "--mig",
+    multiple=True,
+    metavar="DEVICE=PROFILE[*N],...",
+    help="Cut a device of every node, or `all`: gpu-0=3g.40gb*2.",
+)
+@click.option("--replicas", multiple=True, metavar="RESOURCE=N", help="Offer each device N times: nvidia.com/gpu=2.")
+@click.option(
+    "--allow-hook",
+    "allow_hooks",
+    multiple=True,
+    metavar="PATTERN",
+    help="A command that remedies may run on this machine: '/opt/site/recycle ...'.  [default: none]",
+)
+@click.option("--lease", type=float, metavar="S", help="Seconds of silence after which a node is dead.  [default: 8]")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), metavar="N", help="Of the API; 0 = any free one.  [default: as last time]"
+)
+@click.option("--bind", default="127.0.0.1", show_default=True, metavar="IP", help="Address the API listens at.")
+@click.option(
+    "--recover-to",
+    type=int,
+    metavar="REV",
+    help="Go on from this revision of a damaged state; what came later is lost.",
+)
+@click.option(
+    "--split", is_flag=True, help="Server, manager and nodes as processes of their own, started again when killed."
+)
+@click.option(
+    "--groups", type=int, default=2, show_default=True, metavar="N", help="With --split: processes with nodes."
+)
+@click.option("-d", "--detach", is_flag=True, help="Run in the background; its log is <state>/up.log.")
+@click.option(
+    "--wait", type=float, default=60.0, show_default=True, metavar="S", help="With -d: how long to wait for it."
+)
+@with_session
+def up(
+    session: Session,
+    detach: bool,
+    wait: float,
+    port: int | None,
+    bind: str,
+    recover_to: int | None,
+    split: bool,
+    groups: int,
+    **asked: Any,
+) -> int:
+    """Start a cluster on this machine: an API server, the controllers, and nodes with fake GPUs that run pods as processes.
+
+    Started again on the same state directory it goes on where it was. Ctrl-C or `remuda down` stops it.
+    """
+    from remuda.runtime.up_command import check_same_config, run_up
+    from remuda.runtime.up_config import check_cluster_config
+
+    state = session.state
+    config = check_cluster_config(merge_up_options(state.remembered(), asked))
+    if detach:
+        refuse_second_cluster(state)
+        check_same_config(config, state.remembered())
+        listening = [f"--bind={bind}", *([] if port is None else [f"--port={port}"])]
+        recovering = [] if recover_to is None else [f"--recover-to={recover_to}"]
+        splitting = ["--split", f"--groups={groups}"] if split else []
+        return _start_detached(state, config, wait, [*listening, *recovering, *splitting])
+    if split:
+        from remuda.runtime.split_supervisor import SplitConfig, run_split
+
+        parts = SplitConfig(groups, port, bind, recover_to)
+        return run_split(config, state, parts, on_ready=lambda: _announce_ready(state, config))
+    return run_up(
+        config, state, on_ready=lambda: _announce_ready(state, config), port=port, bind=bind, recover_to=recover_to
+    )
+
+
+def merge_up_options(remembered: ClusterConfig | None, asked: dict[str, Any]) -> ClusterConfig:
+    """Options given win over what the directory was made with, that over the defaults. Contradictions are for `agree`."""
+    import msgspec
+
+    from remuda.agent.allocation.mig_slicing import parse_layouts
+    from remuda.runtime.node_agent import parse_replicas
+    from remuda.runtime.up_config import ClusterConfig
+
+    names = {"lease": "lease_seconds"}
+    given = {names.get(name, name): value for name, value in asked.items() if value is not None}
+    for name, read in (("mig", parse_layouts), ("replicas", parse_replicas)):
+        if texts := given.pop(name, ()):
+            given[name] = read(texts)
+    base = remembered or ClusterConfig()
+    given.setdefault("racks", max(1, min(base.racks, given.get("nodes", base.nodes))))
+    return msgspec.structs.replace(base, **given)
+
+
+def refuse_second_cluster(state: StateDir) -> None:
+    from remuda.api.errors import Refusal
+
+    pid = state.holder()
+    if pid is not None:
+        raise Refusal(
+            "StateInUse",
+            f"{state.path} belongs to a running cluster (pid {pid}).",
+            "Use that one, stop it with `remuda down`, or give another directory with --state.",
+        )
+
+
+def describe_cluster(config: ClusterConfig) -> str:
+    from remuda.cli.text import plural
+    from remuda.runtime.device_sharing import show_mig_layouts, show_replicas
+    from remuda.runtime.machine_model_files import machine_model
+
+    devices = machine_model(config.model).devices
+    total = plural(config.nodes * len(devices), "GPU")
+    shared = [f"cut {', '.join(show_mig_layouts(config.mig))}"] if config.mig else []
+    shared += [f"shared {', '.join(show_replicas(config.replicas))}"] if config.replicas else []
+    total = "; ".join([total, *shared])
+    return (
+        f"{plural(config.nodes, 'node')} x {len(devices)} {devices[0].type} in {plural(config.racks, 'rack')}: {total} "
+        f"({'real processes' if config.runtime == 'process' else 'simulated pods'})"
+    )
+
+
+def gpus_per_node(config: ClusterConfig) -> int:
+    """How many uncut NVIDIA GPUs each node has."""
+    from remuda.agent.allocation.mig_slicing import ALL
+    from remuda.api.names import RESOURCE_GPU
+    from remuda.runtime.machine_model_files import machine_model
+
+    model = machine_model(config.model)
+    whole = [d for d in model.devices if not config.mig.get(d.id, config.mig.get(ALL))]
+    return len(whole) if model.resource == RESOURCE_GPU else 0
+
+
+def _announce_ready(state: StateDir, config: ClusterConfig) -> None:
+    """In the foreground process: say so on the screen, and to a parent that waits."""
+    descriptor = os.environ.pop(_READY_FD, "")
+    _print_ready(state, config, os.getpid(), detached=bool(descriptor))
+    sys.stdout.flush()
+    if descriptor:
+        os.write(int(descriptor), b"1")
+        os.close(int(descriptor))
+
+
+def _print_ready(state: StateDir, config: ClusterConfig, pid: int, *, detached: bool) -> None:
+    from remuda.runtime.state_dir import StateDir as Directory
+    from remuda.runtime.state_dir import default_state_path
+
+    click.echo(f"The cluster is ready: {describe_cluster(config)}.")
+    click.echo(f"State: {state.path}   pid: {pid}")
+    if state.path != Directory(default_state_path()).path:
+        click.echo(f"In other terminals first:  export REMUDA_STATE={state.path}")
+    replicas, gpus = max(1, min(4, config.nodes - 1)), gpus_per_node(config)
+    spares = " --spares 1" if config.nodes > 1 else ""
+    print_commands(
+        "\nTry:",
+        [
+            *(
+                [
+                    (
+                        f"remuda train hello --replicas {replicas} --gpus {gpus}{spares} -- python train.py",
+                        "start a job",
+                    ),
+                    ("remuda job hello -w", "follow it"),
+                    ("remuda drill device-fail hello --rank 0", "break a GPU under it"),
+                ]
+                if gpus
+                else []
+            ),
+            ("remuda devices", "every device and who holds it"),
+            ("remuda incidents", "what failed, and what was done about it"),
+            (f"remuda topology {config.node_names()[0]}", "how the devices of a node are joined"),
+            (f"export KUBECONFIG={state.kubeconfig}", "then kubectl works too"),
+        ],
+    )
+    click.echo("\nStop it with `remuda down`." if detached else "\nStop it with Ctrl-C, or `remuda down` elsewhere.")
+
+
+def _start_detached(state: StateDir, config: ClusterConfig, wait_s: float, listening: list[str]) -> int:
+    from remuda.cli.errors import Failed
+
+    state.prepare()
+    began_at = state.up_log.stat().st_size if state.up_log.exists() else 0
+    reader, writer = os.pipe()
+    try:
+        with state.up_log.open("ab") as log:
+            child = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "remuda.cli",
+                    "--state",
+                    str(state.path),
+                    "up",
+                    *_up_options(config),
+                    *listening,
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, _READY_FD: str(writer)},
+                pass_fds=(writer,),
+                start_new_session=True,
+            )
+    finally:
+        os.close(writer)
+    try:
+        told, _, _ = select.select([reader], [], [], wait_s)
+        is_ready = bool(told) and os.read(reader, 1) == b"1"
+    finally:
+        os.close(reader)
+    if is_ready:
+        _print_ready(state, config, child.pid, detached=True)
+        return 0
+    if told:
+        code = child.wait()
+        reason, message, fix = "ClusterNotStarted", f"The cluster ended with code {code} before it was ready.", ""
+    else:
+        reason, message = "NotReadyYet", f"The cluster (pid {child.pid}) was not ready within {wait_s:g} s."
+        fix = "It goes on starting; look again later, or stop it with `remuda down`."
+    tail = up_log_tail(state.up_log, began_at, _TAIL_LINES)
+    click.echo(f"--- {state.up_log}", err=True)
+    click.echo(tail or "(nothing was written)", err=True)
+    click.echo("---", err=True)
+    raise Failed(reason, message, fix)
+
+
+def _up_options(config: ClusterConfig) -> list[str]:
+    from remuda.runtime.device_sharing import show_mig_layouts, show_replicas
+
+    return [
+        f"--nodes={config.nodes}",
+        f"--racks={config.racks}",
+        f"--model={config.model}",
+        f"--runtime={config.runtime}",
+        f"--lease={config.lease_seconds:g}",
+        *(f"--mig={layout}" for layout in show_mig_layouts(config.mig)),
+        *(f"--replicas={shares}" for shares in show_replicas(config.replicas)),
+        *(f"--allow-hook={pattern}" for pattern in config.allow_hooks),
+    ]
+
+
+def up_log_tail(path: Path, start: int, count: int) -> str:
+    """The end of what was written after byte `start`."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(start, path.stat().st_size - 64 * 1024))
+            return "\n".join(file.read().decode(errors="replace").splitlines()[-count:])
+    except FileNotFoundError:
+        return ""
+
+
+@click.command()
+@click.option("--wait", type=float, default=30.0, show_default=True, metavar="S", help="How long to wait for its end.")
+@with_session
+def down(session: Session, wait: float) -> None:
+    """Stop the cluster and every process of its pods. Jobs stay and go on at the next `remuda up`."""
+    from remuda.cli.errors import Failed
+    from remuda.cli.text import duration_text
+
+    state = session.state
+    pid = state.holder()
+    if pid is None:
+        click.echo(f"No cluster is running in {state.path}.")
+        return
+    began = time.monotonic()
+    try:
+        watched = os.pidfd_open(pid)
+    except ProcessLookupError:
+        click.echo(f"The cluster in {state.path} has just ended.")
+        return
+    try:
+        click.echo(f"Stopping the cluster (pid {pid}) ", nl=False)
+        signal.pidfd_send_signal(watched, signal.SIGTERM)
+        while not select.select([watched], [], [], 1.0)[0]:
+            click.echo(".", nl=False)
+            if time.monotonic() - began > wait:
+                click.echo()
+                raise Failed(
+                    "StillRunning",
+                    f"It has not ended within {wait:g} s.",
+                    f"Wait longer, or end it hard: kill -9 {pid}",
+                )
+    finally:
+        os.close(watched)
+    click.echo(
+        f"done after {duration_text(time.monotonic() - began)}. Every pod's processes have ended; the state stays."
+    )
+
+
+@click.command()
+@click.option(
+    "--submit",
+    type=click.Choice(["api", "kubectl"]),
+    default="api",
+    show_default=True,
+    help="How the job gets to the cluster: sent by this program, or by `kubectl apply -f`.",
+)
+def demo(submit: str) -> int:
+    """A cluster, a training job and three failures it survives, in a minute, with every promise checked. Leaves nothing."""
+    from rich.console import Console
+
+    from remuda.cli.cluster.kubectl import find_kubectl
+    from remuda.cli.demo.demo_run import run_demo
+
+    return run_demo(Console(), find_kubectl() if submit == "kubectl" else "")

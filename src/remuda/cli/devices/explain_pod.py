@@ -1,0 +1,116 @@
+"""`remuda explain pod NAME`: the chain from the device to the running container, and which link of it is stuck."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from remuda.cli.output import is_document, output_option, plain_table, print_document, print_screen
+from remuda.cli.session import Session, with_session
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from remuda.api.kubernetes.core_v1 import Pod
+    from remuda.core.devices.pod_start_steps import Step
+
+_GLYPHS = {"Done": ("✓", "green"), "Waiting": ("…", "yellow"), "Stuck": ("✗", "bold red"), "Later": ("·", "dim")}
+
+
+def pod_steps_document(pod: Pod, steps: Sequence[Step]) -> dict[str, Any]:
+    """The shape of `-o json`."""
+    return {
+        "pod": f"{pod.namespace}/{pod.name}",
+        "node": pod.spec.node_name,
+        "steps": [
+            {
+                "name": s.name,
+                "state": s.state.value,
+                "at": s.at.isoformat().replace("+00:00", "Z") if s.at else None,
+                "tookSeconds": None if s.took_s is None else round(s.took_s, 3),
+                "message": s.message,
+                "fix": s.fix,
+            }
+            for s in steps
+        ],
+    }
+
+
+def _took_words(seconds: float) -> str:
+    """Kubernetes writes some times in whole seconds; what took less is not nothing."""
+    from remuda.cli.text import duration_text
+
+    return "<1s" if seconds == 0 else "<0.01s" if seconds < 0.01 else duration_text(seconds)
+
+
+def render_pod_steps(pod: Pod, steps: Sequence[Step], *, plain: bool = False) -> RenderableType:
+    from rich.console import Group
+    from rich.text import Text
+
+    from remuda.cli.text import NOTHING
+    from remuda.core.devices.pod_start_steps import StepState, stuck_step
+
+    table = plain_table("", "STEP", "AT", "TOOK", "WHAT", right=("TOOK",))
+    table.columns[-1].no_wrap = False
+    for step in steps:
+        glyph, style = _GLYPHS[step.state.value]
+        took = NOTHING if step.took_s is None else _took_words(step.took_s)
+        at = f"{step.at.astimezone():%H:%M:%S}" if step.at is not None else NOTHING
+        word = step.message or ("" if step.state is StepState.DONE else step.state.value.lower())
+        table.add_row(Text(step.state.value[0] if plain else glyph, style=style), step.name, at, took, Text(word))
+    where = f"on {pod.spec.node_name}" if pod.spec.node_name else "not bound"
+    title = Text.assemble((f"{pod.namespace}/{pod.name}", "bold"), f"  {pod.status.phase}, {where}")
+    stuck = stuck_step(steps)
+    if stuck is None:
+        last = Text("Every step is done; the pod has ended." if pod.is_terminal else "Every step is done.")
+    else:
+        verb = "Stuck at" if stuck.state is StepState.STUCK else "Waiting for"
+        last = Text.assemble(f"{verb} ", (stuck.name, "bold"), f". {stuck.fix}".rstrip())
+    return Group(title, Text(), table, Text(), last)
+
+
+@click.group()
+def explain() -> None:
+    """Why something does not run, step by step."""
+
+
+@explain.command("pod")
+@click.argument("name")
+@output_option(formats=("table", "json", "yaml"))
+@with_session
+def explain_pod_command(session: Session, name: str, form: str) -> int:
+    """The six steps from the device to the container: plugin up, registered, capacity published, bound, Allocate, started.
+
+    Says how long each took and names the one that is stuck. Exit code 1 when one is.
+    """
+    from remuda.api.devices import NodeDevices
+    from remuda.api.errors import NotFound, Refusal
+    from remuda.api.kubernetes.core_v1 import Node, Pod
+    from remuda.api.meta import to_time
+    from remuda.cli.lookup import nearest_name_hint
+    from remuda.cli.output import make_console
+    from remuda.core.devices.pod_start_steps import StepState, explain_pod, stuck_step
+    from remuda.core.state.pod_requests import is_extended, requests_of
+
+    async def look() -> tuple[Pod, list[Step]]:
+        async with session.connect() as cluster:
+            try:
+                pod = await cluster.get(Pod, name, session.namespace)
+            except NotFound:
+                names = [p.name for p in (await cluster.list(Pod, session.namespace)).items]
+                fix = nearest_name_hint(name, names, "It has none.")
+                raise Refusal("PodNotFound", f"Namespace {session.namespace} has no pod `{name}`.", fix) from None
+            nodes, devices = (await cluster.list(Node)).items, (await cluster.list(NodeDevices)).items
+        asked = sorted(r for r in requests_of(pod) if is_extended(r))
+        return pod, explain_pod(pod, asked, nodes, devices, to_time(session.clock()))
+
+    pod, steps = asyncio.run(look())
+    if is_document(form):
+        print_document(form, pod_steps_document(pod, steps))
+    else:
+        print_screen(render_pod_steps(pod, steps, plain=not make_console().encoding.lower().startswith("utf")))
+    stuck = stuck_step(steps)
+    return 1 if stuck is not None and stuck.state is StepState.STUCK else 0

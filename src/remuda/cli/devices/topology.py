@@ -1,0 +1,136 @@
+"""`remuda topology NODE`: how the devices of a node are joined, and the domains it sits in.
+
+The links come from the machine model the node names, or from what it shows of itself when nobody knows its make. A model file of
+one's own is the one the cluster was made with, or is given with --model; without a node --model shows the model alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import click
+
+from remuda.cli.output import is_document, make_console, output_option, print_document, print_screen
+from remuda.cli.session import Session, with_session
+
+if TYPE_CHECKING:
+    from remuda.api.devices import NodeDevices
+    from remuda.api.kubernetes.core_v1 import Node, Pod
+    from remuda.cli.devices.topology_screen import NodePlace
+    from remuda.core.devices.machine_models import MachineModel
+
+ZONE_LABEL = "topology.kubernetes.io/zone"
+
+
+def node_place(
+    devices: NodeDevices,
+    node: Node | None,
+    pods: list[Pod],
+    own: list[MachineModel],
+    forced: MachineModel | None = None,
+) -> NodePlace:
+    from remuda.api.conditions import is_true
+    from remuda.api.errors import Refusal
+    from remuda.cli.devices.device_list import ledger_entries
+    from remuda.cli.devices.topology_screen import NodePlace
+    from remuda.core.devices.observed_model import machine_of
+    from remuda.runtime.up_config import RACK_LABEL
+
+    machine = forced or machine_of(devices.observed, own)
+    if machine is None:
+        raise Refusal("NoDevices", f"{devices.name} shows no devices.", "See `remuda devices` and `remuda nodes`.")
+    shown = {d.id for d in devices.observed.devices if not d.parent}
+    if strangers := shown - {d.id for d in machine.devices}:
+        raise Refusal(
+            "ModelDoesNotFit",
+            f"{devices.name} has {', '.join(sorted(strangers))}, which {machine.name} has not.",
+            "Name the model of that node, or leave --model out.",
+            "model",
+        )
+    labels = node.labels if node else {}
+    levels = [("zone", ZONE_LABEL), ("rack", RACK_LABEL)]
+    status = ""
+    if node is not None:
+        status = "Ready" if is_true(node.status.conditions, "Ready") else "NotReady"
+        status += ",Cordoned" if node.spec.unschedulable else ""
+    return NodePlace(
+        machine=machine,
+        name=devices.name,
+        status=status,
+        domains=tuple((level, labels[key]) for level, key in levels if labels.get(key)),
+        fabric=labels.get(machine.fabric.label, "") if machine.fabric else "",
+        entries=tuple(ledger_entries([node] if node else [], [devices], pods)),
+    )
+
+
+def own_machine_models(session: Session) -> list[MachineModel]:
+    """The model file the cluster of the state directory was made with, if it was and if it is still there."""
+    from remuda.api.errors import Refusal
+    from remuda.runtime.machine_model_files import is_model_path, machine_model
+
+    remembered = session.state.remembered() if session.is_embedded else None
+    if remembered is None or not is_model_path(remembered.model):
+        return []
+    try:
+        return [machine_model(remembered.model)]
+    except Refusal:
+        return []  # the node's own report has to do
+
+
+@click.command()
+@click.argument("node", required=False, metavar="NODE")
+@click.option("--model", metavar="NAME", help="Machine model or model file to show, with or without a node.")
+@output_option()
+@with_session
+def topology(session: Session, node: str | None, model: str | None, form: str) -> None:
+    """How a node's devices are joined: the link matrix as `nvidia-smi topo -m` draws it, and the tree of domains.
+
+    \b
+    remuda topology node-03
+    remuda topology --model dgx-a100
+    remuda topology --model ./our-server.yaml
+
+    -o json prints {node, model, domains, fabric, devices: [...], nics: [...], links: {device: {device or NIC: class}}}.
+    """
+    from remuda.api.errors import Refusal
+    from remuda.runtime.machine_model_files import machine_model
+
+    forced = machine_model(model) if model else None
+    if node is None:
+        if forced is None:
+            raise Refusal("NoNode", "No node was named.", "Name one (see `remuda nodes`), or a model with --model.")
+        from remuda.cli.devices.topology_screen import NodePlace
+
+        return _print_topology(NodePlace(machine=forced), session, form)
+    return _print_topology(asyncio.run(_read_place(session, node, forced)), session, form)
+
+
+async def _read_place(session: Session, name: str, forced: MachineModel | None) -> NodePlace:
+    from remuda.api.kubernetes.core_v1 import Node, Pod
+    from remuda.cli.lookup import find_node
+
+    async with session.connect() as cluster:
+        devices = await find_node(cluster, name)
+        nodes = (await cluster.list(Node)).items
+        pods = (await cluster.list(Pod)).items
+    node = next((n for n in nodes if n.name == name), None)
+    here = [p for p in pods if p.spec.node_name == name]
+    return node_place(devices, node, here, own_machine_models(session), forced)
+
+
+def _print_topology(place: NodePlace, session: Session, form: str) -> None:
+    from rich.console import Group
+    from rich.text import Text
+
+    from remuda.cli.devices.topology_screen import MatrixView, render_tree, slices_line, topology_document
+
+    if is_document(form):
+        return print_document(form, topology_document(place))
+    plain = not make_console().encoding.lower().startswith("utf")
+    parts = [render_tree(place, session.clock(), plain=plain), Text(), MatrixView(place)]
+    if form == "wide" or not place.name:
+        parts += [Text(), Text(place.machine.description, style="dim"), Text(slices_line(place.machine), style="dim")]
+        if place.machine.source:
+            parts.append(Text(f"Source: {place.machine.source}", style="dim"))
+    return print_screen(Group(*parts))

@@ -1,0 +1,256 @@
+"""`remuda drill`: break something on purpose. Targets are named as people think of them (job and rank); a Drill object says
+exactly which node, pod or device, and the cluster carries it out and tells in its status what it did. What lasts can be undone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from remuda.api.drills import DRILLS, Aim, DrillFacts, DrillKind
+from remuda.cli.faults.drill_target import DEFAULT_CODE, DrillTarget, aim_drill
+from remuda.cli.output import (
+    is_document,
+    object_body,
+    output_option,
+    plain_table,
+    print_document,
+    print_screen,
+)
+from remuda.cli.safe_text import printable_line
+from remuda.cli.session import CommandGroup, Session, with_session
+
+if TYPE_CHECKING:
+    from remuda.api.drills import Drill, DrillSpec
+    from remuda.kube.cluster import Cluster
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+DEADLINE_S = 10.0
+
+
+@click.group(cls=CommandGroup)
+def drill() -> None:
+    """Break something on purpose and watch the recovery. `remuda drill list` shows what can be broken."""
+
+
+@drill.command("list")
+@output_option(formats=("table", "json", "yaml"))
+@with_session
+def list_drills(session: Session, form: str) -> None:
+    """What can be broken, how to say it, and what `remuda drill undo` does to it.
+
+    -o json prints {"drills": [{type, target, does, example, undo}]}.
+    """
+    if is_document(form):
+        kinds = [
+            {"type": k.value, "target": f.aim.value, "does": f.does, "example": _example_command(f), "undo": f.undoing}
+            for k, f in DRILLS.items()
+        ]
+        print_document(form, {"drills": kinds})
+        return
+    table = plain_table("DRILL", "WHAT HAPPENS", "UNDO", "EXAMPLE: remuda drill ...")
+    for column in table.columns[1:3]:
+        column.no_wrap = False
+    for kind, facts in DRILLS.items():
+        table.add_row(kind.value, facts.does, facts.undoing or "-", facts.example)
+    print_screen(table)
+    click.echo(
+        "\n--spare instead of --rank hits a job's parked spare. Fault codes: Xid numbers (79, 48, 94, ...)."
+        "\nWhat lasts ends after --seconds, or with `remuda drill undo`."
+    )
+
+
+def _example_command(facts: DrillFacts) -> str:
+    return f"remuda drill {facts.example}"
+
+
+_OPTIONS = {
+    "code": click.option("--code", default=DEFAULT_CODE, show_default=True, help="Fault code: 79, xid-79, ecc-dbe ..."),
+    "heals": click.option(
+        "--heals",
+        default="",
+        metavar="reset|reboot|replace|never",
+        help="What cures it.  [default: as the code's table says]",
+    ),
+    "times": click.option("--times", type=int, metavar="N", help="How often, or how many."),
+    "factor": click.option("--factor", type=float, metavar="X", help="How many times slower."),
+    "seconds": click.option("--seconds", type=float, metavar="S", help="How long, or how long from now."),
+}
+_NUMBERS: dict[DrillKind, tuple[str, ...]] = {
+    DrillKind.DEVICE_FAIL: ("code", "heals", "seconds"),
+    DrillKind.DEVICE_FLAP: ("times",),
+    DrillKind.DEVICE_SLOW: ("factor", "seconds"),
+    DrillKind.ECC_TREND: ("times",),
+    DrillKind.POWER_CAP: ("factor", "seconds"),
+}
+_HELP = {
+    Aim.DEVICE: "\n\nAlso with a node: --node node-03 --device gpu-2",
+    Aim.NODE: "\n\nWith --rank, NODE is a job: the node under that rank.",
+    Aim.PLUGIN: "\n\nWith --rank, NODE is a job: the node under that rank. --resource says which plugin.",
+}
+
+
+def _drill_options(kind: DrillKind, facts: DrillFacts) -> list[Callable[[F], F]]:
+    numbers = _NUMBERS.get(kind, ("seconds",) if facts.lasts else ())
+    found: list[Callable[[F], F]] = [_OPTIONS[name] for name in numbers]
+    if facts.aim is Aim.DEVICE:
+        found.append(click.option("--device", default="", help="Say gpu-2.  [default: the first the rank holds]"))
+        found.append(click.option("--node", default="", help="A node, when no job is named."))
+    if facts.aim is Aim.PLUGIN:
+        found.append(click.option("--resource", default="", help="Whose plugin.  [default: nvidia.com/gpu]"))
+    found.append(output_option(formats=("table", "json", "yaml")))
+    found.append(click.option("--spare", is_flag=True, help="A parked spare of the job instead of a rank."))
+    found.append(click.option("--rank", type=int, metavar="N", help="Which rank."))
+    return found
+
+
+def _add_drill_command(kind: DrillKind, facts: DrillFacts) -> None:
+    on_node = facts.aim in (Aim.NODE, Aim.PLUGIN)
+
+    @with_session
+    def command(
+        session: Session, form: str, rank: int | None, spare: bool, job: str | None = None, **said: Any
+    ) -> None:
+        by_job = not on_node or rank is not None or spare
+        if not by_job:
+            said["node"] = job or ""
+        target = DrillTarget(name=(job or "") if by_job else "", rank=rank, spare=spare, **said)
+        asyncio.run(_carry_out_drill(session, kind, target, form))
+
+    made: Any = command
+    for option in _drill_options(kind, facts):
+        made = option(made)
+    made = click.argument("job", required=facts.aim is not Aim.DEVICE, metavar="NODE" if on_node else "JOB")(made)
+    text = f"{facts.does}.\n\nExample: {_example_command(facts)}{_HELP.get(facts.aim, '')}"
+    drill.command(kind.value, help=text)(made)
+
+
+for _kind, _facts in DRILLS.items():
+    _add_drill_command(_kind, _facts)
+
+
+@drill.command("undo")
+@click.argument("name", required=False)
+@with_session
+def undo(session: Session, name: str | None) -> None:
+    """Take back a drill that lasts; without NAME, list those that can be."""
+    asyncio.run(_undo_drill(session, name))
+
+
+async def _undo_drill(session: Session, name: str | None) -> None:
+    from remuda.api.drills import Drill
+    from remuda.api.errors import NotFound, Refusal
+    from remuda.cli.lookup import nearest_name_hint
+    from remuda.cli.text import age_text
+
+    async with session.connect() as cluster:
+        lasting = [
+            d for d in (await cluster.list(Drill)).items if d.status.phase == "Done" and DRILLS[d.spec.type].lasts
+        ]
+        if name is None:
+            if not lasting:
+                click.echo("Nothing to undo.")
+                return
+            table = plain_table("DRILL", "SINCE", "WHAT IT DID", right=("SINCE",))
+            for d in lasting:
+                table.add_row(d.name, age_text(d.status.time, session.clock()), d.status.message)
+            print_screen(table)
+            return
+        try:
+            found = await cluster.get(Drill, name)
+        except NotFound:
+            fix = nearest_name_hint(name, [d.name for d in lasting], "Nothing lasts now.")
+            raise Refusal("DrillNotFound", f"There is no drill `{name}`.", fix) from None
+        if not DRILLS[found.spec.type].lasts:
+            raise Refusal(
+                "CannotBeUndone",
+                f"A {found.spec.type} is a blow and cannot be taken back.",
+                "Wait for the recovery, or repair what it broke; `remuda drill undo` lists what can be undone.",
+            )
+        if found.status.phase == "Undone":
+            since = age_text(found.status.undone_at, session.clock())
+            raise Refusal(
+                "AlreadyUndone",
+                f"`{name}` was undone {since} ago ({found.status.reason}).",
+                "`remuda drill undo` lists what lasts now.",
+            )
+        found = await cluster.patch(Drill, name, {"spec": {"undo": True}})
+        found = await _await_drill(cluster, found, "Undone")
+    click.echo(f"Undone: {DRILLS[found.spec.type].undoing}.")
+
+
+async def _carry_out_drill(session: Session, kind: DrillKind, target: DrillTarget, form: str) -> None:
+    from remuda.api.drills import Drill
+    from remuda.api.errors import Refusal
+    from remuda.api.meta import ObjectMeta
+    from remuda.api.validation.validate import validate
+    from remuda.cli.lookup import find_job, find_node
+
+    async with session.connect() as cluster:
+        if target.name and target.node:
+            raise Refusal(
+                "TwoTargets", "A job and a node are both named.", "Give JOB with --rank, or --node with --device."
+            )
+        if target.spare and target.rank is not None:
+            raise Refusal("TwoTargets", "A rank and a spare are both named.", "Give --rank or --spare.")
+        job = await find_job(cluster, target.name, session.namespace) if target.name else None
+        spec = aim_drill(kind, job, target, session.namespace)
+        if spec.node:
+            await _check_drill_device(await find_node(cluster, spec.node), spec)
+        body = Drill(metadata=ObjectMeta(generate_name=f"{kind.value}-"), spec=spec)
+        validate(body)
+        made = await cluster.create(Drill, body)
+        done = await _await_drill(cluster, made)
+    if is_document(form):
+        print_document(form, object_body(done))
+    if done.status.phase != "Done":
+        raise Refusal(done.status.reason or "DrillRefused", done.status.message or "The drill was refused.")
+    if not is_document(form):
+        who = f"{_victim_words(target)} of {target.name}: " if target.name else ""
+        click.echo(f"Done: {who}{printable_line(done.status.message)}")
+        option = f" -n {session.namespace}" if session.namespace != "default" else ""
+        watch = f"remuda{option} job {target.name} -w" if target.name else "remuda devices"
+        click.echo(f"Watch: {watch}")
+        if DRILLS[kind].lasts:
+            click.echo(f"Undo:  remuda{option} drill undo {done.name}")
+
+
+def _victim_words(target: DrillTarget) -> str:
+    return "spare" if target.spare else f"rank {target.rank}"
+
+
+async def _check_drill_device(node: Any, spec: DrillSpec) -> None:
+    from remuda.api.errors import Refusal
+    from remuda.cli.text import compact_names
+
+    known = [d.id for d in node.observed.devices]
+    if spec.device and spec.device not in known:
+        raise Refusal(
+            "DeviceNotFound", f"{spec.node} has no device `{spec.device}`.", f"It has {compact_names(known)}."
+        )
+
+
+async def _await_drill(cluster: Cluster, made: Drill, phase: str = "") -> Drill:
+    """The drill once it was carried out or refused; with `phase`, once it has got that far."""
+    from remuda.api.drills import Drill
+    from remuda.api.selectors import parse_field_selector
+    from remuda.cli.errors import Failed
+
+    fields = parse_field_selector(f"metadata.name={made.name}")
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            async for event in cluster.watch(Drill, made.metadata.resource_version, fields=fields):
+                found = event.obj
+                if found is not None and (found.status.phase == phase if phase else found.status.phase != "Pending"):
+                    return found
+    except TimeoutError:
+        pass
+    raise Failed(
+        "DrillPending",
+        f"Nobody carried out drill {made.name} within {DEADLINE_S:g} s.",
+        f"See `remuda get drills {made.name} -o yaml`, and whether `remuda up` is busy.",
+    )

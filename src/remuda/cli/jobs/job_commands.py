@@ -1,0 +1,159 @@
+"""`remuda jobs`, `job NAME [-w]`, `suspend`, `resume` and `delete`: what is done with a job that is there.
+
+Suspending and resuming are one patch of the job's spec each; the controller does the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import click
+
+from remuda.cli.output import (
+    is_document,
+    list_body,
+    make_console,
+    object_body,
+    output_option,
+    print_document,
+    print_screen,
+)
+from remuda.cli.session import Session, with_session
+
+
+@click.command()
+@click.option("-A", "--all-namespaces", is_flag=True, help="Jobs of every namespace.")
+@output_option()
+@with_session
+def jobs(session: Session, all_namespaces: bool, form: str) -> None:
+    """All jobs, one line each. -o json gives a List of TrainingJob objects."""
+    from remuda.api.training import TrainingJob
+    from remuda.cli.jobs.job_screen import render_jobs
+
+    async def look() -> list[TrainingJob]:
+        async with session.connect() as cluster:
+            return (await cluster.list(TrainingJob, "" if all_namespaces else session.namespace)).items
+
+    found = asyncio.run(look())
+    if is_document(form):
+        print_document(form, list_body(found))
+    else:
+        wide = form == "wide" or all_namespaces
+        print_screen(render_jobs(found, session.clock(), make_console().width, wide=wide))
+
+
+@click.command()
+@click.argument("name")
+@click.option("-w", "--watch", is_flag=True, help="Follow it until it ends; a line per transition without a terminal.")
+@output_option()
+@with_session
+def job(session: Session, name: str, watch: bool, form: str) -> int:
+    """One job: phase, progress, members by rank, spares, recoveries and why each remedy was chosen.
+
+    Times of a recovery count from the first signal of the fault; -o wide explains all of them. -o json gives the
+    TrainingJob object; with -w one object a line for each change. With -w the exit code is 0 when the job succeeded and 1
+    when not.
+    """
+    from remuda.cli.jobs.job_follow import follow_job
+    from remuda.cli.jobs.job_screen import render_job
+    from remuda.cli.lookup import find_job, find_job_picture
+
+    async def look() -> int:
+        async with session.connect() as cluster:
+            if watch:
+                await find_job(cluster, name, session.namespace)
+                return await follow_job(session, cluster, name, form)
+            if is_document(form):
+                print_document(form, object_body(await find_job(cluster, name, session.namespace)))
+            else:
+                picture = await find_job_picture(cluster, name, session.namespace, session.clock)
+                print_screen(render_job(picture, make_console().width, wide=form == "wide"))
+            return 0
+
+    return asyncio.run(look())
+
+
+@click.command()
+@click.argument("names", nargs=-1, required=True, metavar="JOB...")
+@output_option(formats=("table", "json", "yaml"))
+@with_session
+def delete(session: Session, names: tuple[str, ...], form: str) -> None:
+    """Delete jobs. Their pods are stopped; logs and checkpoints stay.
+
+    -o json prints {"deleted": [names]}.
+    """
+    from remuda.api.training import TrainingJob
+    from remuda.cli.lookup import find_job
+
+    async def act() -> None:
+        async with session.connect() as cluster:
+            for name in names:  # look at all before touching any
+                await find_job(cluster, name, session.namespace)
+            for name in names:
+                await cluster.delete(TrainingJob, name, session.namespace)
+                if not is_document(form):
+                    click.echo(f"Deleted job {name}; its pods are being stopped.")
+
+    asyncio.run(act())
+    if is_document(form):
+        print_document(form, {"deleted": list(names)})
+
+
+@click.command()
+@click.argument("names", nargs=-1, required=True, metavar="JOB...")
+@output_option(formats=("table", "json", "yaml"))
+@with_session
+def suspend(session: Session, names: tuple[str, ...], form: str) -> None:
+    """Stop jobs and give everything back; the record stays.
+
+    Each is asked for a checkpoint first and stops when it has saved one, or after a while. `remuda resume` goes on from there; no
+    budget is charged. -o json prints {"suspended": [names]}.
+    """
+    _set_suspend(session, names, form, suspend=True)
+
+
+@click.command()
+@click.argument("names", nargs=-1, required=True, metavar="JOB...")
+@output_option(formats=("table", "json", "yaml"))
+@with_session
+def resume(session: Session, names: tuple[str, ...], form: str) -> None:
+    """Let suspended jobs go on from their newest checkpoint, wherever there is room.
+
+    -o json prints {"resumed": [names]}.
+    """
+    _set_suspend(session, names, form, suspend=False)
+
+
+def _set_suspend(session: Session, names: tuple[str, ...], form: str, *, suspend: bool) -> None:
+    from remuda.api.errors import Refusal
+    from remuda.api.training import TrainingJob
+    from remuda.cli.lookup import find_job
+
+    async def act() -> None:
+        async with session.connect() as cluster:
+            found = [await find_job(cluster, name, session.namespace) for name in names]
+            for job in found:  # look at all before touching any
+                if job.is_finished:
+                    raise Refusal(
+                        "JobFinished",
+                        f"Job {job.name} has ended ({job.status.phase}).",
+                        "Start a new one: remuda train.",
+                    )
+            for job in found:
+                if job.spec.suspend is suspend:
+                    _echo_unless_document(
+                        form, f"Job {job.name} {'is suspended already' if suspend else 'is not suspended'}."
+                    )
+                    continue
+                await cluster.patch(TrainingJob, job.name, {"spec": {"suspend": suspend}}, session.namespace)
+                words = "saves a checkpoint and stops" if suspend else "goes on when there is room"
+                _echo_unless_document(form, f"Job {job.name} {words}. Follow it: remuda job {job.name} -w")
+
+    asyncio.run(act())
+    if is_document(form):
+        print_document(form, {"suspended" if suspend else "resumed": list(names)})
+
+
+def _echo_unless_document(form: str, text: str) -> None:
+    if not is_document(form):
+        click.echo(text)

@@ -1,0 +1,220 @@
+"""`remuda logs`: what ranks wrote, by attempt. Read from the state directory, so also of pods and jobs that are gone.
+
+A log file belongs to a pod; `link.rank_logs` cuts it into sections, one per attempt and rank. Here sections become
+lines: whole lines only, each with the rank in front when several ranks are shown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from remuda.cli.output import output_option
+from remuda.cli.session import Session, with_session
+
+if TYPE_CHECKING:
+    from remuda.kube.cluster import Cluster
+    from remuda.link.rank_logs import LogIndex, Section
+
+POLL_S = 0.2
+
+
+class LogLines:
+    """Joins the pieces of one section into lines; what has no newline yet waits for the next piece."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, piece: bytes) -> list[bytes]:
+        *whole, self._rest = (self._rest + piece).split(b"\n")
+        return whole
+
+    def rest(self) -> list[bytes]:
+        last, self._rest = self._rest, b""
+        return [last] if last else []
+
+
+def choose_log_sections(sections: Sequence[Section], job: str, rank: int | None, attempt: int | None) -> list[Section]:
+    """The sections meant, newest attempt unless one is named; a Refusal that says what there is."""
+    from remuda.api.errors import Refusal
+    from remuda.cli.text import number_ranges_text
+
+    attempts = sorted({s.attempt for s in sections})
+    if not attempts:
+        raise Refusal(
+            "NoLogs", f"`{job}` has written nothing yet.", "Wait until it runs; `remuda job` shows its phase."
+        )
+    wanted = attempts[-1] if attempt is None else attempt
+    found = [s for s in sections if s.attempt == wanted]
+    if not found:
+        raise Refusal(
+            "AttemptNotFound",
+            f"`{job}` has no logs of attempt {wanted}.",
+            f"Attempts with logs: {number_ranges_text(attempts)}.",
+        )
+    ranks = [s.rank for s in found if s.rank is not None]
+    chosen = [s for s in found if rank is None or s.rank == rank]
+    if not chosen:
+        raise Refusal(
+            "RankNotFound",
+            f"`{job}` has no rank {rank} in attempt {wanted}.",
+            f"Ranks with logs: {number_ranges_text(ranks)}.",
+        )
+    return chosen
+
+
+def render_log_line(section: Section, line: bytes, *, prefix: bool, form: str) -> str:
+    text = line.decode(errors="replace").rstrip("\r")
+    if form == "json":
+        entry = {"attempt": section.attempt, "rank": section.rank, "pod": section.pod, "line": text}
+        return json.dumps(entry, ensure_ascii=False)
+    who = f"rank {section.rank}" if section.rank is not None else section.pod
+    return f"[{who}] {text}" if prefix else text
+
+
+def last_log_lines(section: Section, count: int | None) -> Iterator[bytes]:
+    """The section's lines, or its last `count`."""
+    from remuda.link.rank_logs import read_section
+
+    def whole() -> Iterator[bytes]:
+        lines = LogLines()
+        for piece in read_section(section):
+            yield from lines.feed(piece)
+        yield from lines.rest()
+
+    yield from whole() if count is None else deque(whole(), maxlen=count)
+
+
+@click.command()
+@click.argument("job")
+@click.option("--rank", type=click.IntRange(min=0), help="One rank only.  [default: all]")
+@click.option("--attempt", type=click.IntRange(min=0), help="An earlier attempt.  [default: the newest]")
+@click.option("-f", "--follow", is_flag=True, help="Go on with what is written, over restarts, until the job ends.")
+@click.option("--tail", type=click.IntRange(min=0), metavar="N", help="Only the last N lines of each rank.")
+@output_option(formats=("table", "json"))
+@with_session
+def logs(
+    session: Session, job: str, rank: int | None, attempt: int | None, follow: bool, tail: int | None, form: str
+) -> None:
+    """What the ranks of a job wrote; also in earlier attempts and by pods that are gone.
+
+    -o json prints one object a line: {"attempt", "rank", "pod", "line"}.
+    """
+    from remuda.link.rank_logs import LogIndex
+
+    root = session.state.logs
+    index = LogIndex(root, session.namespace, job)
+    sections = index.refresh()
+    if not sections:
+        asyncio.run(_check_job_exists(session, root, job))
+    if not follow:
+        chosen = choose_log_sections(sections, job, rank, attempt)
+        prefix = rank is None and len({s.rank for s in chosen}) > 1
+        for section in chosen:
+            for line in last_log_lines(section, tail):
+                click.echo(render_log_line(section, line, prefix=prefix, form=form))
+        return
+    if sections and (rank is not None or attempt is not None):
+        choose_log_sections(sections, job, rank, attempt)
+    newest = max((s.attempt for s in sections), default=0)
+    follower = LogFollower(index, rank, attempt, attempt if attempt is not None else newest, tail, form)
+    asyncio.run(_follow_logs(session, job, follower))
+
+
+class LogFollower:
+    """Prints what is new in the sections from attempt `since` on (only that one, when `attempt` was named)."""
+
+    def __init__(
+        self, index: LogIndex, rank: int | None, attempt: int | None, since: int, tail: int | None, form: str
+    ) -> None:
+        self._index, self._rank, self._attempt, self._since = index, rank, attempt, since
+        self._tail, self._form = tail, form
+        self._read: dict[tuple[Path, int], int] = {}
+        self._lines: dict[tuple[Path, int], LogLines] = {}
+
+    def print_new(self, *, last: bool) -> bool:
+        """True when something was there."""
+        from remuda.link.rank_logs import read_section
+
+        first_look, found = not self._read, False
+        for section in self._wanted():
+            key = (section.path, section.start)
+            if first_look and self._tail is not None:
+                for line in last_log_lines(section, self._tail):
+                    self._print(section, line)
+                self._read[key] = section.end - section.start
+                continue
+            lines = self._lines.setdefault(key, LogLines())
+            for piece in read_section(section, self._read.get(key, 0)):
+                self._read[key] = self._read.get(key, 0) + len(piece)
+                found = True
+                for line in lines.feed(piece):
+                    self._print(section, line)
+        if last and not found:
+            for section in self._wanted():
+                for line in self._lines.get((section.path, section.start), LogLines()).rest():
+                    self._print(section, line)
+        return found
+
+    def _wanted(self) -> list[Section]:
+        return [
+            s
+            for s in self._index.refresh()
+            if (s.attempt == self._attempt if self._attempt is not None else s.attempt >= self._since)
+            and (self._rank is None or s.rank == self._rank)
+        ]
+
+    def _print(self, section: Section, line: bytes) -> None:
+        click.echo(render_log_line(section, line, prefix=self._rank is None, form=self._form))
+
+
+async def _follow_logs(session: Session, job: str, follower: LogFollower) -> None:
+    """Until the job has ended and everything it wrote is printed. Without a cluster: what is there."""
+    if session.is_embedded and session.state.holder() is None:
+        follower.print_new(last=False)
+        follower.print_new(last=True)
+        return
+    from remuda.cli.jobs.job_follow import silence_logs
+
+    silence_logs()
+    async with session.connect() as cluster:
+        ended = asyncio.create_task(_wait_job_ended(session, cluster, job))
+        try:
+            while True:
+                last = ended.done()
+                if not follower.print_new(last=last):
+                    if last:
+                        return
+                    await asyncio.wait([ended], timeout=POLL_S)
+        finally:
+            ended.cancel()
+
+
+async def _wait_job_ended(session: Session, cluster: Cluster, job: str) -> None:
+    """Returns when the job is finished or gone, or the cluster is."""
+    from remuda.cli.jobs.job_follow import JobFollower
+
+    following = JobFollower(cluster, job, session.namespace, session.clock)
+    async with following.running():
+        while (seen := following.job) is not None and not seen.is_finished:
+            if session.is_embedded and session.state.holder() is None:
+                return
+            await following.next_change(1.0)
+
+
+async def _check_job_exists(session: Session, root: Path, job: str) -> None:
+    """No logs at all: is the name wrong, or is it only too early?"""
+    from remuda.cli.lookup import find_job, job_not_found
+
+    if session.is_embedded and session.state.holder() is None:
+        folder = root / session.namespace
+        names = sorted(p.name for p in folder.iterdir()) if folder.is_dir() else []
+        raise job_not_found(job, session.namespace, names)
+    async with session.connect() as cluster:
+        await find_job(cluster, job, session.namespace)

@@ -1,0 +1,171 @@
+"""Looks before a job is created: what would certainly fail later, refused now. Each check is a function of what it is told.
+
+They are a courtesy to the person at the keyboard, not a rule of the API: a job that comes another way meets the same
+problems as a Failed phase with the same reasons.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from remuda.api.codec import from_wire
+from remuda.api.devices import NodeDevices
+from remuda.api.errors import Refusal
+from remuda.api.kubernetes.core_v1 import Node, PodSpec
+from remuda.api.training import Role, TrainingJob
+from remuda.api.validation.validate import gpus_of
+from remuda.cli.text import plural
+
+_INTERPRETERS = ("python", "bash", "sh")
+
+
+def job_name_taken(job: TrainingJob) -> Refusal:
+    return Refusal(
+        "JobNameTaken",
+        f"There is a job `{job.name}` in namespace {job.namespace} already.",
+        f"Choose another name, or delete it first: remuda delete {job.name}",
+    )
+
+
+def check_gpus(job: TrainingJob, devices: Iterable[NodeDevices]) -> None:
+    """No pod may ask for more than the largest node has, whatever is free now."""
+    largest = max((len(d.observed.devices) for d in devices), default=None)
+    if largest is None:
+        return
+    for role in job.spec.roles:
+        asked = gpus_of(role)
+        if asked > largest:
+            total = asked * role.replicas
+            fix = f"Ask for at most {largest} per pod and for more pods"
+            if largest:
+                fix += f", say --replicas {-(-total // largest)} --gpus {largest}"
+            raise Refusal(
+                "GpusExceedNode",
+                f"Each {role.name} pod asks for {asked} GPUs; the largest node has {largest}.",
+                f"{fix}.",
+                "spec.roles.gpus",
+            )
+
+
+def default_topology(
+    replicas: int, spares: int, gpus: int, label: str, nodes: Iterable[Node], devices: Iterable[NodeDevices]
+) -> tuple[str, str]:
+    """(label or "", a note or ""). Gangs belong into one rack, unless no rack could ever hold them with their spares."""
+    size = {d.name: len(d.observed.devices) for d in devices}
+    room: dict[str, int] = {}
+    for node in nodes:
+        if label in node.labels:
+            fits = size.get(node.name, 0) // gpus if gpus else replicas + spares
+            room[node.labels[label]] = room.get(node.labels[label], 0) + fits
+    if not room:
+        return "", ""
+    if max(room.values()) >= replicas + spares:
+        return label, ""
+    what = plural(replicas, "pod") + (f" and {plural(spares, 'spare')}" if spares else "")
+    return "", f"No rack can hold {what} of {gpus} GPUs, so the gang may span racks. Insist with --topology rack."
+
+
+def check_workdir(job: TrainingJob) -> None:
+    for role in job.spec.roles:
+        directory = pod_spec(role).containers[0].working_dir
+        if directory and not os.path.isdir(directory):
+            raise Refusal(
+                "WorkdirNotFound",
+                f"The working directory {directory} does not exist.",
+                "Give one that does with --workdir.",
+                "workingDir",
+            )
+
+
+def check_command(job: TrainingJob, outer: Mapping[str, str], bin_directory: str) -> None:
+    """The command must be found where the launcher will look: PATH with our own bin first, or the working directory."""
+    for role in job.spec.roles:
+        container = pod_spec(role).containers[0]
+        if container.image:
+            continue
+        words = [*container.command, *container.args]
+        directory = container.working_dir or "/"
+        env = {variable.name: variable.value for variable in container.env}
+        path = env.get("PATH") or f"{bin_directory}{os.pathsep}{outer.get('PATH', os.defpath)}"
+        if "$(" in words[0]:
+            continue  # known only on the node
+        found = _check_program(words[0], directory, path)
+        if found:
+            raise found
+        if script := _script_of(words):
+            target = os.path.join(directory, script)
+            if not os.path.isfile(target):
+                raise Refusal(
+                    "CommandNotFound",
+                    f"{target} does not exist.",
+                    "Check the name, or say where it is with --workdir DIR.",
+                    "command",
+                )
+
+
+def _check_program(command: str, directory: str, path: str) -> Refusal | None:
+    if os.sep in command:
+        target = os.path.join(directory, command)
+        if not os.path.isfile(target):
+            return Refusal(
+                "CommandNotFound", f"{target} does not exist.", "Check the path, or give --workdir.", "command"
+            )
+        if not os.access(target, os.X_OK):
+            return Refusal(
+                "CommandNotExecutable", f"{target} may not be run.", f"Make it so: chmod +x {target}", "command"
+            )
+        return None
+    if shutil.which(command, path=path):
+        return None
+    fix = "Check the spelling, install it, or give its full path."
+    if os.path.isfile(os.path.join(directory, command)):
+        start = "python " if command.endswith(".py") else "./"
+        fix = f"It is a file in {directory}; write `{start}{command}`."
+    return Refusal("CommandNotFound", f"`{command}` is not a command on the PATH.", fix, "command")
+
+
+def _script_of(words: list[str]) -> str:
+    """The script of `python train.py`; options before it make it somebody else's business."""
+    name = os.path.basename(words[0])
+    if len(words) > 1 and name.startswith(_INTERPRETERS) and not words[1].startswith("-") and "$(" not in words[1]:
+        return words[1]
+    return ""
+
+
+def check_checkpoint(job: TrainingJob) -> None:
+    """The path, or the nearest directory above it that exists, must take a file. Nothing is left behind."""
+    path = job.spec.checkpoint.path
+    if not path:
+        return
+    place = Path(path)
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    problem = ""
+    if not place.is_dir():
+        problem = f"{place} is not a directory"
+    else:
+        try:
+            with tempfile.TemporaryFile(dir=place):
+                pass
+        except OSError as error:
+            problem = f"{place}: {(error.strerror or str(error)).lower()}"
+    if problem:
+        raise Refusal(
+            "CheckpointPathNotWritable",
+            f"Checkpoints cannot be written to {path} ({problem}).",
+            "Give a directory you may write to with --checkpoint, or leave it out for one of the job's own.",
+            "spec.checkpoint.path",
+        )
+
+
+def has_checkpoints(directory: Path) -> bool:
+    """Somebody has saved there before: a new job goes on from it."""
+    return next(directory.glob("rank-*/step-*.json"), None) is not None
+
+
+def pod_spec(role: Role) -> PodSpec:
+    return from_wire(PodSpec, role.template.spec)

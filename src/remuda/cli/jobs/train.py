@@ -1,0 +1,329 @@
+"""`remuda train`: a job from flags or from a file, looked at from all sides, then created in one write.
+
+Order: parse and validate (nothing else is touched), look at the machine and the cluster (`preflight`), create, say what to do
+next. Whatever refuses does so before the one write, so there is never half a job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from remuda.cli.output import is_document, object_body, output_option, print_commands, print_document
+from remuda.cli.session import Session, with_session
+
+if TYPE_CHECKING:
+    from remuda.api.training import TrainingJob
+    from remuda.cli.jobs.manifest import JobRequest
+    from remuda.kube.cluster import Cluster
+
+_COMMAND = "remuda.train.command"
+
+
+class _TrainCommand(click.Command):
+    """Everything after the first `--` is the training command, word for word; before it there is at most a name."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if "--" in args:
+            split = args.index("--")
+            args, ctx.meta[_COMMAND] = args[:split], args[split + 1 :]
+        return super().parse_args(ctx, args)
+
+    def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        formatter.write_usage(ctx.command_path, "[NAME] [OPTIONS] -- COMMAND...")
+        formatter.write_usage(ctx.command_path, "[NAME] [OPTIONS] -f FILE", prefix="       ")
+
+
+class TrainFlags(msgspec.Struct, kw_only=True):
+    """The command line of `remuda train`, unset flags as None."""
+
+    words: tuple[str, ...] = ()
+    file: str | None = None
+    replicas: int | None = None
+    gpus: int | None = None
+    spares: int | None = None
+    topology: str | None = None
+    checkpoint: str | None = None
+    hang_after: float | None = None
+    total_steps: int | None = None
+    deadline: float | None = None
+    ttl: float | None = None
+    suspend: bool | None = None
+    env: tuple[str, ...] = ()
+    budget: tuple[str, ...] = ()
+    image: str | None = None
+    workdir: Path | None = None
+
+
+@click.command(cls=_TrainCommand)
+@click.argument("words", nargs=-1, metavar="[NAME]")
+@click.option("-f", "--file", metavar="FILE", help="A TrainingJob in YAML or JSON; `-` reads standard input.")
+@click.option("--replicas", type=int, metavar="N", help="Pods that train together (ranks).  [default: 1]")
+@click.option("--gpus", type=int, metavar="N", help="GPUs of each pod.  [default: 1]")
+@click.option("--spares", type=int, metavar="N", help="Pods parked to take over at once.  [default: 0]")
+@click.option(
+    "--topology",
+    metavar="LABEL",
+    help="Node label all pods share; `rack`, `none`.  [default: rack, if one can hold it]",
+)
+@click.option("--checkpoint", metavar="DIR", help="Shared directory for checkpoints.  [default: the job's own]")
+@click.option(
+    "--hang-after", type=float, metavar="S", help="No new step for S seconds counts as a hang.  [default: off]"
+)
+@click.option("--total-steps", type=int, metavar="N", help="Steps there will be, for progress and ETA.")
+@click.option("--deadline", type=float, metavar="S", help="Fail the job when it has run S seconds.  [default: none]")
+@click.option("--ttl", type=float, metavar="S", help="Delete the job S seconds after its end.  [default: keep it]")
+@click.option("--suspend", is_flag=True, default=None, help="Create it suspended; `remuda resume` starts it.")
+@click.option("--env", multiple=True, metavar="K=V", help="A variable for the command; may be repeated.")
+@click.option("--budget", multiple=True, metavar="CAUSE=N", help="Interruptions allowed, say code=5,device=10.")
+@click.option("--image", metavar="NAME", help="Container image; without one the command runs on this machine.")
+@click.option("--workdir", type=click.Path(path_type=Path), metavar="DIR", help="Where it runs.  [default: here]")
+@click.option("-w", "--watch", is_flag=True, help="Follow the job after creating it.")
+@click.option("--dry-run", is_flag=True, help="Check everything, print the job, create nothing.")
+@output_option(formats=("table", "json", "yaml"))
+@with_session
+def train(session: Session, watch: bool, dry_run: bool, form: str, **options: Any) -> int:
+    """Start a training job: a gang of pods with GPUs, restarted together and as cheaply as possible when something fails.
+
+    \b
+      remuda train --replicas 8 --gpus 8 --spares 1 -- python train.py
+      remuda train -f job.yaml
+
+    Relative paths on the command line start here; in a file, from the file's directory. -o json prints the created
+    TrainingJob, --dry-run the one that would be created.
+    """
+    flags = TrainFlags(**options)
+    command: Sequence[str] = click.get_current_context().meta.get(_COMMAND, [])
+    name = check_train_words(flags, command)
+    # What is wrong with the request itself is said before anything is asked of the cluster.
+    from_file = _read_job(session, flags, name) if flags.file else None
+    asked = _read_flags(session, flags, name, command)
+
+    async def act() -> int:
+        async with _connect_if_needed(session, needed=not dry_run) as cluster:
+            job, note = (from_file, "") if from_file else await _complete_job(cluster, asked, flags, name)
+            await _check_before_create(session, cluster, job)
+            for line in filter(None, (note, _earlier_checkpoints_note(session, job))):
+                click.echo(f"note: {line}", err=True)
+            if dry_run:
+                print_document("yaml" if form == "table" else form, object_body(job))
+                return 0
+            assert cluster is not None
+            made = await _create_job(cluster, job)
+            _announce_job(session, made, form)
+            if not watch:
+                return 0
+            from remuda.cli.jobs.job_follow import follow_job
+
+            session.choose(None, made.namespace)
+            return await follow_job(session, cluster, made.name, form)
+
+    return asyncio.run(act())
+
+
+def check_train_words(flags: TrainFlags, command: Sequence[str]) -> str:
+    """The name, or ""; refuses words that belong after `--` and flags that a file makes ambiguous."""
+    from remuda.api.errors import Refusal
+
+    if len(flags.words) > 1:
+        words = " ".join(flags.words)
+        raise Refusal(
+            "MisplacedCommand",
+            f"`{words}` is more than a name.",
+            f"Put `--` before the command: remuda train -- {words}",
+        )
+    if not flags.file:
+        return flags.words[0] if flags.words else ""
+    given: dict[str, object] = msgspec.structs.asdict(flags)
+    clash = [
+        f"--{field.replace('_', '-')}"
+        for field, value in given.items()
+        if value not in (None, ()) and field not in ("words", "file", "workdir")
+    ]
+    if command:
+        clash.append("-- COMMAND")
+    if clash:
+        raise Refusal(
+            "FileAndFlags",
+            f"-f and {', '.join(clash)} both describe the job.",
+            "Write it into the file, or leave -f out.",
+        )
+    return flags.words[0] if flags.words else ""
+
+
+def _read_job(session: Session, flags: TrainFlags, name: str) -> TrainingJob:
+    from remuda.cli.input_files import STDIN, read_named_file
+    from remuda.cli.jobs.manifest import job_from_document, parse_document, with_workdir
+
+    assert flags.file is not None
+    text, source = read_named_file(flags.file)
+    directory = os.getcwd() if flags.file == STDIN else os.path.dirname(os.path.abspath(flags.file))
+    job = job_from_document(
+        parse_document(text, source),
+        name=name,
+        namespace=session.namespace,
+        explicit_namespace=session.asked_namespace is not None,
+    )
+    if flags.workdir:
+        return with_workdir(job, str(flags.workdir.absolute()), override=True)
+    return with_workdir(job, directory, override=False)
+
+
+def _read_flags(session: Session, flags: TrainFlags, name: str, command: Sequence[str]) -> JobRequest:
+    from remuda.cli.jobs.manifest import JobRequest, build_job, parse_budgets, parse_env, topology_label
+
+    asked = JobRequest(
+        command=command,
+        name=name or "unnamed",
+        namespace=session.namespace,
+        replicas=1 if flags.replicas is None else flags.replicas,
+        gpus=1 if flags.gpus is None else flags.gpus,
+        spares=flags.spares or 0,
+        topology=topology_label(flags.topology) if flags.topology else "",
+        checkpoint=os.path.abspath(flags.checkpoint) if flags.checkpoint else "",
+        hang_after=flags.hang_after or 0.0,
+        total_steps=flags.total_steps or 0,
+        deadline=flags.deadline or 0.0,
+        ttl=flags.ttl,
+        suspend=bool(flags.suspend),
+        env=parse_env(flags.env, os.environ),
+        budgets=parse_budgets(flags.budget),
+        image=flags.image or "",
+        workdir=os.path.abspath(flags.workdir) if flags.workdir else ("" if flags.image else os.getcwd()),
+    )
+    if not flags.file:
+        build_job(asked)
+    return asked
+
+
+async def _complete_job(
+    cluster: Cluster | None, asked: JobRequest, flags: TrainFlags, name: str
+) -> tuple[TrainingJob, str]:
+    """With what only the cluster can tell: a free name, and whether a rack can hold the gang. And a note to the user."""
+    import random
+
+    from remuda.cli.jobs.manifest import build_job, derive_name
+
+    if not name:
+        taken = await _job_names(cluster, asked.namespace)
+        asked = msgspec.structs.replace(asked, name=derive_name(asked.command, taken, random.Random()))
+    note = ""
+    if flags.topology is None and cluster is not None:
+        label, note = await _default_topology(cluster, asked)
+        asked = msgspec.structs.replace(asked, topology=label)
+    return build_job(asked), note
+
+
+async def _job_names(cluster: Cluster | None, namespace: str) -> set[str]:
+    from remuda.api.training import TrainingJob
+
+    return {j.name for j in (await cluster.list(TrainingJob, namespace)).items} if cluster is not None else set()
+
+
+async def _default_topology(cluster: Cluster, asked: JobRequest) -> tuple[str, str]:
+    from remuda.api.devices import NodeDevices
+    from remuda.api.kubernetes.core_v1 import Node
+    from remuda.cli.jobs.preflight import default_topology
+    from remuda.runtime.up_config import RACK_LABEL
+
+    nodes, devices = (await cluster.list(Node)).items, (await cluster.list(NodeDevices)).items
+    return default_topology(asked.replicas, asked.spares, asked.gpus, RACK_LABEL, nodes, devices)
+
+
+async def _check_before_create(session: Session, cluster: Cluster | None, job: TrainingJob) -> None:
+    from remuda.api.devices import NodeDevices
+    from remuda.cli.jobs import preflight
+
+    if _runs_on_this_machine(session, job):
+        preflight.check_workdir(job)
+        preflight.check_command(job, os.environ, os.path.dirname(sys.executable))
+    if _is_process_runtime(session):
+        preflight.check_checkpoint(job)
+    if cluster is None:
+        click.echo("note: No cluster is running, so only the job itself was checked.", err=True)
+        return
+    preflight.check_gpus(job, (await cluster.list(NodeDevices)).items)
+    if job.name in await _job_names(cluster, job.namespace):
+        raise preflight.job_name_taken(job)
+
+
+def _earlier_checkpoints_note(session: Session, job: TrainingJob) -> str:
+    from remuda.cli.jobs.preflight import has_checkpoints
+
+    place = Path(job.spec.checkpoint.path or session.state.checkpoints / job.namespace / job.name)
+    if not _is_process_runtime(session) or not has_checkpoints(place):
+        return ""
+    return f"There are checkpoints in {place}; training goes on from them. Remove them to start afresh."
+
+
+def _is_process_runtime(session: Session) -> bool:
+    config = session.state.remembered()
+    return config is None or config.runtime == "process"
+
+
+def _runs_on_this_machine(session: Session, job: TrainingJob) -> bool:
+    """Commands without an image on an embedded cluster of real processes: they run on this machine."""
+    from remuda.cli.jobs.preflight import pod_spec
+
+    has_image = any(pod_spec(role).containers[0].image for role in job.spec.roles)
+    return _is_process_runtime(session) and not has_image
+
+
+async def _create_job(cluster: Cluster, job: TrainingJob) -> TrainingJob:
+    from remuda.api.errors import AlreadyExists
+    from remuda.api.training import TrainingJob
+    from remuda.cli.jobs.preflight import job_name_taken
+
+    try:
+        return await cluster.create(TrainingJob, job)
+    except AlreadyExists:  # made by somebody else since we looked
+        raise job_name_taken(job) from None
+
+
+def _announce_job(session: Session, job: TrainingJob, form: str) -> None:
+    if is_document(form):
+        print_document(form, object_body(job))
+        return
+    from remuda.api.validation.validate import gpus_of
+    from remuda.cli.text import plural
+
+    ranks = sum(r.replicas for r in job.spec.roles)
+    gpus = sum(r.replicas * gpus_of(r) for r in job.spec.roles)
+    spares = f" and {plural(job.spec.spares, 'spare')}" if job.spec.spares else ""
+    where = f", all in one {job.spec.topology.required.rpartition('/')[2]}" if job.spec.topology.required else ""
+    click.echo(f"Created job {job.name}: {plural(ranks, 'rank')} with {plural(gpus, 'GPU')}{spares}{where}.")
+    if job.spec.checkpoint.path:
+        click.echo(f"Checkpoints: {job.spec.checkpoint.path}")
+    option = f" -n {job.namespace}" if job.namespace != "default" else ""
+    last = ranks - 1
+    print_commands(
+        "",
+        [
+            (f"remuda{option} job {job.name} -w", "follow it"),
+            (f"remuda{option} logs {job.name} -f --rank 0", "what rank 0 says"),
+            (f"remuda{option} drill process-kill {job.name} --rank {last}", "break it"),
+            (f"remuda{option} delete {job.name}", "end it"),
+        ],
+    )
+
+
+class _NoCluster:
+    async def __aenter__(self) -> None:
+        return None
+
+    async def __aexit__(self, *exc: object) -> None:
+        return None
+
+
+def _connect_if_needed(session: Session, *, needed: bool) -> Any:
+    """The cluster; nothing at all when a dry run finds none running."""
+    if not needed and session.is_embedded and session.state.holder() is None:
+        return _NoCluster()
+    return session.connect()
