@@ -45,18 +45,22 @@ async def run_controller(
     workers: int = 1,
 ) -> None:
     """Work on the queue until cancelled. `clock`: unix seconds, handed to `plan`."""
+    conflicts: dict[Key, int] = {}  # in a row, whichever worker had them
     try:
         async with asyncio.TaskGroup() as group:
             for number in range(workers):
-                group.create_task(_work(name, queue, reconciler, clock), name=f"{name}-{number}")
+                group.create_task(_work(name, queue, reconciler, clock, conflicts), name=f"{name}-{number}")
     finally:
         queue.close()
 
 
 async def _work(
-    name: str, queue: WorkQueue[Key], reconciler: Reconciler[Key, Observed, Plan], clock: Callable[[], float]
+    name: str,
+    queue: WorkQueue[Key],
+    reconciler: Reconciler[Key, Observed, Plan],
+    clock: Callable[[], float],
+    conflicts: dict[Key, int],
 ) -> None:
-    conflicts: dict[Key, int] = {}
     while True:
         key = await queue.get()
         try:

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+import pytest
+
 from remuda.api.errors import Conflict, Unavailable
 from remuda.kube.runtime.backoff import Backoff
 from remuda.kube.runtime.controller import run_controller
@@ -94,10 +96,11 @@ async def test_no_error_ends_the_loop_and_each_key_is_looked_at_again() -> None:
         await script.until(5)
 
 
-async def test_a_conflict_is_looked_at_again_at_once_but_not_for_ever() -> None:
+@pytest.mark.parametrize("workers", [1, 8])
+async def test_a_conflict_is_looked_at_again_at_once_but_not_for_ever(workers: int) -> None:
     queue: WorkQueue[str] = WorkQueue(backoff=Backoff(base_s=3600, max_s=3600))
     script = Script(a=[fail(Conflict("stale"))] * 100)
-    async with running(queue, script):
+    async with running(queue, script, workers):
         queue.add("a")
         await script.until(6)
         while not queue._timers:  # noqa: ASYNC110 - it then waits an hour, by a timer

@@ -1,0 +1,436 @@
+"""Tables of scenarios at one controller's door.
+
+    @pytest.mark.parametrize("scenario", SCENARIOS, ids=str)
+    def test_quarantine(scenario: Scenario) -> None:
+        scenario.play(_start)
+
+A scenario says what the API holds (`given`), what others do while the controller runs (`happens`) and what has to come of it
+(`want`). The controller stands alone on an in-process API, in virtual time, with the informers it needs and no others. `want` is
+exact: writes and Events that it does not name must not come. Whatever is logged as an error fails the scenario.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Hashable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+import structlog
+from structlog.typing import EventDict, WrappedLogger
+
+from remuda.api.codec import merge_patch, to_wire
+from remuda.api.errors import ApiError, Unavailable
+from remuda.api.kubernetes.core_v1 import Binding
+from remuda.api.meta import JsonObject, KObject, to_time
+from remuda.api.selectors import EVERYTHING, FieldSelector, Selector
+from remuda.controllers.cluster_view import ClusterView
+from remuda.embedded.apiserver.local_cluster import LocalCluster
+from remuda.embedded.apiserver.store import MemoryJournal, Store
+from remuda.kube.cluster import ANY, NO_FIELDS, Listing, Preconditions, WatchEvent
+from remuda.kube.runtime.controller import Reconciler, run_controller
+from remuda.kube.runtime.informer import Informer
+from remuda.kube.runtime.work_queue import WorkQueue
+from remuda.sim.virtual_time_loop import EPOCH, VirtualLoop, run_virtual
+
+K = TypeVar("K", bound=KObject)
+T = TypeVar("T")
+Key = TypeVar("Key", bound=Hashable)
+Seen = TypeVar("Seen")
+Plan = TypeVar("Plan")
+
+SETTLE_S = (
+    2.0  # virtual, after the start and after everything that happens: more than any pause or back-off of a controller
+)
+HEARD_S = 0.01  # from somebody's write to the informer's word of it
+
+
+def after(seconds: float) -> Any:
+    """So long after the story's beginning, as the API says it."""
+    return to_time(EPOCH + seconds)
+
+
+# --- what happens -----------------------------------------------------------------------------------------------------
+
+
+Happening = Callable[["ControllerStage"], Awaitable[None]]
+Place = tuple[type[KObject], str]  # a kind, and "name" or "namespace/name"
+
+
+def put(*objects: KObject) -> Happening:
+    """Somebody makes these, or replaces what is there: status and all."""
+
+    async def happen(stage: ControllerStage) -> None:
+        for obj in objects:
+            await stage.put(obj)
+
+    return happen
+
+
+def patch(kind: type[KObject], name: str, change: JsonObject) -> Happening:
+    """Somebody changes any part of an object."""
+
+    async def happen(stage: ControllerStage) -> None:
+        await stage.change(kind, name, change)
+
+    return happen
+
+
+def delete(kind: type[KObject], name: str) -> Happening:
+    """It is gone at once."""
+
+    async def happen(stage: ControllerStage) -> None:
+        record = stage.store.get(_key(kind, name))
+        assert record is not None, f"there is no {name}"
+        await stage.store.remove(record.key, record.body, expect=record.rv)
+
+    return happen
+
+
+def wait(seconds: float) -> Happening:
+    async def happen(stage: ControllerStage) -> None:
+        await asyncio.sleep(seconds)
+
+    return happen
+
+
+def do(act: Callable[[ControllerStage], object]) -> Happening:
+    """Something that is no write, such as a heartbeat."""
+
+    async def happen(stage: ControllerStage) -> None:
+        act(stage)
+
+    return happen
+
+
+async def restart(stage: ControllerStage) -> None:
+    """The controller dies, and another one starts on the same API."""
+    await stage.stop()
+    await stage.start()
+
+
+def refuse_next(write: str, error: ApiError | None = None, times: int = 1) -> Happening:
+    """The API answers the next such write (its beginning, as in the log) with an error."""
+
+    async def happen(stage: ControllerStage) -> None:
+        stage.api.refused += [(write, error or Unavailable("try later"))] * times
+
+    return happen
+
+
+def before_next(write: str, *happenings: Happening) -> Happening:
+    """Somebody is faster: this happens just before the controller's next such write arrives."""
+
+    async def happen(stage: ControllerStage) -> None:
+        stage.api.meddled.append((write, happenings))
+
+    return happen
+
+
+def lose_answer(write: str) -> Happening:
+    """The next such write is done, and its answer is lost."""
+
+    async def happen(stage: ControllerStage) -> None:
+        stage.api.unanswered.append(write)
+
+    return happen
+
+
+# --- what has to come of it -------------------------------------------------------------------------------------------
+
+
+class Want(msgspec.Struct, frozen=True):
+    """`writes`: all of the controller's, in order, say "patch Pod/default/p/status"; one that was refused ends in " !Conflict".
+    `events`: all of them, say "Warning Node/n1 DeviceUnhealthy". `objects`: parts of the wire form, see `differences`; None:
+    it is not there. `looks`: at most so many."""
+
+    writes: Sequence[str] = ()
+    events: Sequence[str] = ()
+    objects: Mapping[Place, Any] = {}
+    looks: int | None = None
+
+
+def differences(found: Any, want: Any, path: str = "") -> list[str]:
+    """A dict names the fields that count (None: not there), a list every item in its order, a function says whether the value
+    will do, and `...` takes anything that is there."""
+    if want is ...:
+        return [] if found is not None else [f"{path}: nothing there"]
+    if callable(want):
+        return [] if want(found) else [f"{path}: {found!r} will not do"]
+    if isinstance(want, Mapping) and isinstance(found, Mapping):
+        return [line for k, v in want.items() for line in differences(found.get(k), v, f"{path}.{k}")]
+    if isinstance(want, list) and isinstance(found, list) and len(want) == len(found):
+        return [line for n, v in enumerate(want) for line in differences(found[n], v, f"{path}[{n}]")]
+    return [] if found == want else [f"{path}: {found!r}, not {want!r}"]
+
+
+class Scenario(msgspec.Struct, frozen=True, kw_only=True):
+    """`first`: what happens before the controller starts."""
+
+    name: str
+    given: Sequence[KObject] = ()
+    first: Sequence[Happening] = ()
+    happens: Sequence[Happening] = ()
+    want: Want = Want()
+
+    def __str__(self) -> str:
+        return self.name.replace(" ", "-")
+
+    def play(self, start: Callable[[ControllerStage], Coroutine[Any, Any, None]]) -> None:
+        """`start` makes the controller and hands it to `stage.run`. Called again for every restart."""
+        loop = VirtualLoop()
+
+        async def main() -> list[str]:
+            stage = ControllerStage(loop, start)
+            with _Listening(stage):
+                for obj in self.given:
+                    await stage.put(obj)
+                for happening in self.first:
+                    await happening(stage)
+                await stage.start()
+                await asyncio.sleep(SETTLE_S)
+                for happening in self.happens:
+                    await happening(stage)
+                    await asyncio.sleep(SETTLE_S)
+                await stage.stop()
+            return self._judge(stage)
+
+        found = run_virtual(main(), loop)
+        assert not found, "\n".join([self.name, *found])
+
+    def _judge(self, stage: ControllerStage) -> list[str]:
+        want, found = self.want, list(stage.errors)
+        if stage.api.log != list(want.writes):
+            found += ["writes:", *(f"    {w}" for w in stage.api.log), "  not:", *(f"    {w}" for w in want.writes)]
+        if stage.events.log != list(want.events):
+            found += ["events:", *(f"    {e}" for e in stage.events.told), "  not:", *(f"    {e}" for e in want.events)]
+        for (kind, name), parts in want.objects.items():
+            record = stage.store.get(_key(kind, name))
+            if parts is None or record is None:
+                found += [] if parts is None and record is None else [f"{kind.__name__}/{name}: there? {bool(record)}"]
+            else:
+                found += differences(record.body, parts, f"{kind.__name__}/{name}")
+        if want.looks is not None and stage.looks.total() > want.looks:
+            found.append(f"looks: {stage.looks}, at most {want.looks}")
+        left = [*stage.api.refused, *stage.api.meddled, *stage.api.unanswered]
+        return [*found, *(f"never came: {what}" for what in left)]
+
+
+# --- the stage --------------------------------------------------------------------------------------------------------
+
+
+class EventLog:
+    """An `EventSink` that writes down what it is told."""
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+        self.told: list[str] = []  # with the words
+
+    def _add(self, type_: str, obj: KObject, reason: str, message: str) -> None:
+        self.log.append(f"{type_} {_name(type(obj), obj.name, obj.namespace)} {reason}")
+        self.told.append(f"{self.log[-1]}: {message}")
+
+    def normal(self, obj: KObject, reason: str, message: str) -> None:
+        self._add("Normal", obj, reason, message)
+
+    def warning(self, obj: KObject, reason: str, message: str) -> None:
+        self._add("Warning", obj, reason, message)
+
+
+class TappedCluster:
+    """The `Cluster` port of the controller: every write is written down, and may be refused, overtaken or left unanswered."""
+
+    def __init__(self, stage: ControllerStage, inner: LocalCluster) -> None:
+        self._stage = stage
+        self._inner = inner
+        self.log: list[str] = []
+        self.refused: list[tuple[str, ApiError]] = []
+        self.meddled: list[tuple[str, Sequence[Happening]]] = []
+        self.unanswered: list[str] = []
+
+    async def _write(self, what: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        for entry in [e for e in self.meddled if what.startswith(e[0])][:1]:
+            self.meddled.remove(entry)
+            for happening in entry[1]:
+                await happening(self._stage)
+            await asyncio.sleep(HEARD_S)
+        try:
+            for refusal in [e for e in self.refused if what.startswith(e[0])][:1]:
+                self.refused.remove(refusal)
+                raise refusal[1]
+            answer = await work()
+        except ApiError as error:
+            self.log.append(f"{what} !{error.reason}")
+            raise
+        self.log.append(what)
+        for lost in [e for e in self.unanswered if what.startswith(e)][:1]:
+            self.unanswered.remove(lost)
+            raise Unavailable("the connection broke")
+        return answer
+
+    async def get(self, kind: type[K], name: str, namespace: str = "") -> K:
+        return await self._inner.get(kind, name, namespace)
+
+    async def list(
+        self, kind: type[K], namespace: str = "", *, labels: Selector = EVERYTHING, fields: FieldSelector = NO_FIELDS
+    ) -> Listing[K]:
+        return await self._inner.list(kind, namespace, labels=labels, fields=fields)
+
+    def watch(
+        self,
+        kind: type[K],
+        since: str,
+        namespace: str = "",
+        *,
+        labels: Selector = EVERYTHING,
+        fields: FieldSelector = NO_FIELDS,
+    ) -> AsyncIterator[WatchEvent[K]]:
+        return self._inner.watch(kind, since, namespace, labels=labels, fields=fields)
+
+    async def create(self, kind: type[K], body: K | JsonObject) -> K:
+        meta = to_wire(body)["metadata"] if isinstance(body, KObject) else body["metadata"]
+        what = f"create {_name(kind, meta['name'], meta.get('namespace', ''))}"
+        return await self._write(what, lambda: self._inner.create(kind, body))
+
+    async def replace(self, kind: type[K], body: K | JsonObject, *, subresource: str = "") -> K:
+        meta = to_wire(body)["metadata"] if isinstance(body, KObject) else body["metadata"]
+        what = f"replace {_name(kind, meta['name'], meta.get('namespace', ''), subresource)}"
+        return await self._write(what, lambda: self._inner.replace(kind, body, subresource=subresource))
+
+    async def patch(
+        self,
+        kind: type[K],
+        name: str,
+        patch: JsonObject,
+        namespace: str = "",
+        *,
+        subresource: str = "",
+        when: Preconditions = ANY,
+    ) -> K:
+        what = f"patch {_name(kind, name, namespace, subresource)}"
+        return await self._write(
+            what, lambda: self._inner.patch(kind, name, patch, namespace, subresource=subresource, when=when)
+        )
+
+    async def delete(
+        self, kind: type[K], name: str, namespace: str = "", *, when: Preconditions = ANY, grace_s: int | None = None
+    ) -> None:
+        what = f"delete {_name(kind, name, namespace)}"
+        await self._write(what, lambda: self._inner.delete(kind, name, namespace, when=when, grace_s=grace_s))
+
+    async def bind(self, name: str, namespace: str, binding: Binding) -> None:
+        what = f"bind Pod/{namespace}/{name} to {binding.target}"
+        await self._write(what, lambda: self._inner.bind(name, namespace, binding))
+
+    async def evict(self, name: str, namespace: str, *, when: Preconditions = ANY) -> None:
+        await self._write(f"evict Pod/{namespace}/{name}", lambda: self._inner.evict(name, namespace, when=when))
+
+
+class ControllerStage:
+    """`api` is what the controller has of the cluster; `store` what is there."""
+
+    def __init__(self, loop: VirtualLoop, start: Callable[[ControllerStage], Coroutine[Any, Any, None]]) -> None:
+        self.clock = loop.clock
+        self.store = Store(MemoryJournal())
+        self._uids = 0
+        self.api = TappedCluster(self, LocalCluster(self.store, clock=self.clock, new_uid=self._uid))
+        self.events = EventLog()
+        self.looks: Counter[Hashable] = Counter()  # by key, over all lives of the controller
+        self.errors: list[str] = []
+        self.props: dict[str, Any] = {}  # what a table's own happenings need between them
+        self._start = start
+        self._tasks: list[asyncio.Task[Any]] = []
+
+    def _uid(self) -> str:
+        self._uids += 1
+        return f"made-{self._uids}"
+
+    def view(self) -> ClusterView:
+        return ClusterView(self.api, jitter=lambda: 0.0, clock=self.clock)
+
+    async def start(self) -> None:
+        await self._start(self)
+
+    async def sync(self, *informers: Informer[Any]) -> None:
+        """Runs those informers, and returns when they stand for a whole list."""
+        for informer in informers:
+            self.spawn(informer.run())
+        for informer in informers:
+            await informer.synced()
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        self._tasks.append(asyncio.create_task(work))
+
+    def run(self, queue: WorkQueue[Key], reconciler: Reconciler[Key, Seen, Plan], workers: int = 1) -> None:
+        self.spawn(run_controller("test", queue, _Counted(reconciler, self.looks), self.clock, workers))
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()
+
+    async def put(self, obj: KObject) -> None:
+        body = to_wire(obj)
+        meta: JsonObject = {"uid": f"uid-{obj.name}", "creationTimestamp": to_time(self.clock()).isoformat()}
+        body["metadata"] = {**meta, **body["metadata"]}
+        body["metadata"].pop("resourceVersion", None)
+        await self._put(_key(type(obj), f"{obj.namespace}/{obj.name}" if obj.namespace else obj.name), body)
+
+    async def change(self, kind: type[KObject], name: str, change: JsonObject) -> None:
+        record = self.store.get(_key(kind, name))
+        assert record is not None, f"there is no {name}"
+        await self._put(record.key, merge_patch(record.body, msgspec.to_builtins(change)))
+
+    async def _put(self, key: str, body: JsonObject) -> None:
+        """Past all rules: what a table holds need not be what our API would let in."""
+        head = self.store.get(key)
+        await self.store.put(key, body, expect=head.rv if head is not None else 0)
+
+
+class _Counted:
+    def __init__(self, inner: Reconciler[Any, Any, Any], looks: Counter[Hashable]) -> None:
+        self._inner = inner
+        self._looks = looks
+
+    async def observe(self, key: Hashable) -> Any:
+        self._looks[key] += 1
+        return await self._inner.observe(key)
+
+    def plan(self, observed: Any, now: float) -> Any:
+        return self._inner.plan(observed, now)
+
+    async def apply(self, plan: Any) -> float | None:
+        return await self._inner.apply(plan)
+
+
+def _name(kind: type[KObject], name: str, namespace: str = "", subresource: str = "") -> str:
+    return "/".join(filter(None, (kind.resource.kind, namespace, name, subresource)))
+
+
+def _key(kind: type[KObject], name: str) -> str:
+    namespace, _, last = name.rpartition("/")
+    return kind.resource.key(last, namespace)
+
+
+class _Listening:
+    """Nothing is printed, and whatever the controller logs as an error counts against it."""
+
+    def __init__(self, stage: ControllerStage) -> None:
+        self._stage = stage
+        self._before = structlog.get_config()
+
+    def __enter__(self) -> None:
+        structlog.configure(
+            processors=[structlog.processors.format_exc_info, self._take],
+            wrapper_class=structlog.make_filtering_bound_logger("error"),
+            cache_logger_on_first_use=False,
+        )
+
+    def __exit__(self, *_: object) -> None:
+        structlog.configure(**self._before)
+
+    def _take(self, logger: WrappedLogger, method: str, entry: EventDict) -> EventDict:
+        self._stage.errors.append(f"logged as an error: {dict(entry)}")
+        raise structlog.DropEvent
