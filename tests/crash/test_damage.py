@@ -283,20 +283,3 @@ async def test_what_no_copy_is_left_of_is_lost_by_name(tmp_path: Path) -> None:
     assert list(journal.lost) == [key(99)]
     assert contents(store) == {key(98): 2, key(1): 39}
     await store.close()
-
-
-async def test_a_state_of_the_first_format_is_brought_up_to_date(tmp_path: Path) -> None:
-    path = tmp_path / "state.db"
-    at = await filled(path, history=10)
-    with sqlite3.connect(path) as connection:
-        connection.execute("ALTER TABLE obj DROP COLUMN sum")
-        connection.execute("ALTER TABLE log DROP COLUMN sum")
-        connection.execute("DELETE FROM meta WHERE name<>'compacted'")
-        connection.execute("PRAGMA user_version=1")
-    connection.close()
-    for _ in range(2):
-        store = Store(SqliteJournal(path))
-        assert contents(store) == at[max(at)]
-        await store.close()
-    flip_needle(path, STEPS - 1, 0)
-    assert refused(path).reason == "StateDamaged"

@@ -20,7 +20,7 @@ and fetched), so none is lost between two instructions. SIGHUP and SIGINT are ig
 
 Standard library only and one file. As a script it avoids the slow modules (`json`, `signal`, `ctypes` take longer to
 import than the interpreter to start, and a node starts many shims at once); as a module it offers the node `shim_argv`,
-`is_alive`, `probe`, `kill_container` and `read_status`.
+`probe` and `read_status`.
 """
 
 import os
@@ -122,7 +122,7 @@ def read_status(path: str) -> "dict[str, Any] | None":
 def probe(pidfile: str) -> tuple[int | None, int | None]:
     """The pids of the shim and of the main process, each None unless that very process is alive.
 
-    A main process without a shim is an orphan: nobody will record its end, so kill it (`kill_container`).
+    A main process without a shim is an orphan: nobody will record its end, so it has to be killed.
     """
     record = read_status(pidfile) or {}
     ticks = record.get("startTime")
@@ -133,21 +133,6 @@ def probe(pidfile: str) -> tuple[int | None, int | None]:
         for name, pid in (("shim", record.get("shim")), ("pid", record.get("pid")))
     )
     return shim, main
-
-
-def is_alive(pidfile: str) -> bool:
-    """Is anything of the container still running, the shim that is about to record its end included?"""
-    return probe(pidfile) != (None, None)
-
-
-def kill_container(pidfile: str) -> bool:
-    """Kill everything now: through the shim or, where that is gone, the main process and its group."""
-    shim, main = probe(pidfile)
-    if shim is not None:
-        _kill(shim, SIGUSR1)
-    elif main is not None:
-        _kill(main, SIGKILL, is_group=True)
-    return (shim, main) != (None, None)
 
 
 # --- the process ------------------------------------------------------------------------------------------------------

@@ -83,9 +83,24 @@ class Box:
 def box(tmp_path: Path) -> Iterator[Box]:
     found = Box(tmp_path)
     yield found
-    shim.kill_container(found.pidfile)
+    kill_container(found.pidfile)
     for process in found.shims:
         process.wait(DEADLINE_S)
+
+
+def is_alive(pidfile: str) -> bool:
+    """Is anything of the container still running, the shim that is about to record its end included?"""
+    return shim.probe(pidfile) != (None, None)
+
+
+def kill_container(pidfile: str) -> bool:
+    """Through the shim or, where that is gone, the main process and its group."""
+    shim_pid, main = shim.probe(pidfile)
+    if shim_pid is not None:
+        os.kill(shim_pid, signal.SIGUSR1)
+    elif main is not None:
+        os.killpg(main, signal.SIGKILL)
+    return (shim_pid, main) != (None, None)
 
 
 def is_running(pid: int) -> bool:
@@ -126,7 +141,7 @@ def test_the_pidfile_names_both_processes_beyond_doubt(box: Box) -> None:
     assert (record["id"], record["shim"]) == ('pod/"c"', process.pid)
     assert record["startTime"] == {"shim": shim.start_ticks(process.pid), "pid": shim.start_ticks(record["pid"])}
     assert shim.probe(box.pidfile) == (process.pid, record["pid"])
-    assert shim.is_alive(box.pidfile)
+    assert is_alive(box.pidfile)
     assert shim.read_status(box.status) is None
     assert os.getpgid(record["pid"]) == record["pid"]
     assert os.getsid(process.pid) == process.pid
@@ -151,7 +166,7 @@ def test_a_command_that_cannot_be_run(
     status = box.ended()
     assert (status["code"], status["signal"], status["message"]) == (code, None, message.format(command))
     assert message.format(command) in Path(box.log).read_text()
-    assert not shim.is_alive(box.pidfile)
+    assert not is_alive(box.pidfile)
 
 
 @pytest.mark.parametrize(
@@ -196,11 +211,11 @@ def test_sigterm_is_passed_on_to_the_main_process(box: Box) -> None:
 def test_sigusr1_kills_everything(box: Box) -> None:
     pids = box.tree()
     os.kill(box.shims[0].pid, signal.SIGTERM)  # which they ignore
-    assert shim.kill_container(box.pidfile)
+    assert kill_container(box.pidfile)
     status = box.ended()
     assert (status["code"], status["signal"]) == (137, 9)
     assert not any(map(is_running, pids))
-    assert not shim.is_alive(box.pidfile) or box.shims[0].wait(DEADLINE_S) == 0
+    assert not is_alive(box.pidfile) or box.shims[0].wait(DEADLINE_S) == 0
 
 
 def test_the_death_of_the_main_process_is_the_death_of_all(box: Box) -> None:
@@ -225,10 +240,10 @@ def test_it_survives_the_killing_of_its_parent_and_records_the_end(box: Box, tmp
     os.killpg(parent.pid, signal.SIGKILL)
     os.kill(record["shim"], signal.SIGHUP)  # what a terminal that closes would send
     parent.wait()
-    assert shim.is_alive(box.pidfile)
+    assert is_alive(box.pidfile)
     (tmp_path / "end").touch()
     assert box.ended()["code"] == 7
-    wait_until(lambda: not shim.is_alive(box.pidfile), "the shim to go")
+    wait_until(lambda: not is_alive(box.pidfile), "the shim to go")
 
 
 def test_a_parent_that_ignores_sigchld_does_not_cost_the_exit_code(box: Box) -> None:
@@ -263,14 +278,14 @@ def write_pidfile(path: str, **changes: Any) -> None:
 def test_a_recycled_pid_is_not_mistaken(box: Box) -> None:
     """This very process has the pid that the file names, but it was not started when the file says."""
     write_pidfile(box.pidfile)
-    assert shim.is_alive(box.pidfile)
+    assert is_alive(box.pidfile)
     ticks = shim.start_ticks(os.getpid())
     assert ticks is not None
     write_pidfile(box.pidfile, startTime={"shim": ticks + 1, "pid": ticks - 1})
-    assert not shim.is_alive(box.pidfile)
-    assert not shim.kill_container(box.pidfile)
+    assert not is_alive(box.pidfile)
+    assert not kill_container(box.pidfile)
     write_pidfile(box.pidfile, boot="of another boot")
-    assert not shim.is_alive(box.pidfile)
+    assert not is_alive(box.pidfile)
     Path(box.pidfile).unlink()
 
 
@@ -281,7 +296,7 @@ def test_a_broken_pidfile_names_nobody(box: Box, content: str | None) -> None:
     if content is not None:
         Path(box.pidfile).write_text(content)
     assert shim.probe(box.pidfile) == (None, None)
-    assert not shim.is_alive(box.pidfile)
+    assert not is_alive(box.pidfile)
 
 
 def test_a_zombie_is_not_alive(box: Box) -> None:
@@ -309,9 +324,9 @@ def test_without_its_shim_a_container_is_an_orphan_and_can_be_killed(box: Box) -
     process.kill()
     process.wait()
     assert shim.probe(box.pidfile) == (None, main)
-    assert shim.is_alive(box.pidfile)
-    assert shim.kill_container(box.pidfile)
-    wait_until(lambda: not shim.is_alive(box.pidfile), "the orphan to die")
+    assert is_alive(box.pidfile)
+    assert kill_container(box.pidfile)
+    wait_until(lambda: not is_alive(box.pidfile), "the orphan to die")
     assert shim.read_status(box.status) is None
 
 

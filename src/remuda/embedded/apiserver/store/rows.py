@@ -19,11 +19,6 @@ CREATE TABLE log (rv INTEGER PRIMARY KEY, key TEXT NOT NULL, type TEXT NOT NULL,
 CREATE TABLE meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL);
 INSERT INTO meta VALUES ('compacted', 0), ('anchor', 0), ('head', 0), ('total', 0);
 """
-_FROM_1 = """
-ALTER TABLE obj ADD COLUMN sum INTEGER NOT NULL DEFAULT 0;
-ALTER TABLE log ADD COLUMN sum INTEGER NOT NULL DEFAULT 0;
-INSERT INTO meta VALUES ('anchor', 0), ('head', 0), ('total', 0);
-"""
 
 
 class Malformed(Exception):
@@ -31,21 +26,10 @@ class Malformed(Exception):
 
 
 def make_tables(connection: sqlite3.Connection) -> None:
-    _execute_all(connection, _SCHEMA)
+    for statement in filter(None, map(str.strip, _SCHEMA.split(";"))):
+        connection.execute(statement)
     connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
     connection.execute(f"PRAGMA user_version={FORMAT}")
-
-
-def bring_up_to_date(connection: sqlite3.Connection) -> None:
-    """From the first format, which had no sums."""
-    _execute_all(connection, _FROM_1)
-    _seal(connection)
-    connection.execute(f"PRAGMA user_version={FORMAT}")
-
-
-def _execute_all(connection: sqlite3.Connection, statements: str) -> None:
-    for statement in filter(None, map(str.strip, statements.split(";"))):
-        connection.execute(statement)
 
 
 def read_meta(connection: sqlite3.Connection) -> dict[str, int]:

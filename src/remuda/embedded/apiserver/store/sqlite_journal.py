@@ -5,7 +5,7 @@ the same transaction, so they never disagree. The file is locked exclusively whi
 the same state would keep its own memory of it, and the two would drift apart.
 
 The format's version is in the file (`PRAGMA user_version`). A newer one is refused: reading it with old code could lose
-what the new code wrote. An older one is brought up to date.
+what the new code wrote. An older one is refused, too: no release wrote it.
 
 What is read is checked against the sums that were written with it (`integrity`), and a damaged state is refused by revision.
 `recover_to` goes on from the newest good one instead; a copy of the damaged files is kept beside them.
@@ -34,7 +34,6 @@ from remuda.embedded.apiserver.store.rows import (
     APPLICATION_ID,
     FORMAT,
     Malformed,
-    bring_up_to_date,
     make_tables,
     read_meta,
     read_state,
@@ -116,7 +115,11 @@ class SqliteJournal:
         elif application != APPLICATION_ID:
             raise self._not_ours()
         elif version < FORMAT:
-            bring_up_to_date(connection)
+            raise Refusal(
+                "StateTooOld",
+                f"{self.path} is of state format {version}, from before the first release; this one knows {FORMAT}.",
+                "Use another state directory, and apply your manifests there.",
+            )
         connection.execute("COMMIT")
         if self._max_bytes:
             page = int(connection.execute("PRAGMA page_size").fetchone()[0])
