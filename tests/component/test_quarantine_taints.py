@@ -12,8 +12,7 @@ from remuda.api.errors import ApiError
 from remuda.api.kubernetes.core_v1 import Node
 from remuda.api.meta import JsonObject, ObjectMeta
 from remuda.controllers.cluster_view import ClusterView
-from remuda.controllers.quarantine_taints import TaintController
-from remuda.controllers.taint_rules import TaintRules
+from remuda.controllers.quarantine_taints import TaintController, TaintRules
 from remuda.core.remedies.taint_rules import TaintedDevice
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.store import MemoryJournal, Store

@@ -18,13 +18,12 @@ from remuda.controllers.idle_devices import IdleController
 from remuda.controllers.incidents import WORKERS as INCIDENT_WORKERS
 from remuda.controllers.incidents import IncidentController
 from remuda.controllers.policy_status import PolicyController
-from remuda.controllers.quarantine_taints import TaintController
+from remuda.controllers.quarantine_taints import TaintController, TaintRules
 from remuda.controllers.remedies import WORKERS as REMEDY_WORKERS
 from remuda.controllers.remedies import RemedyController
 from remuda.controllers.remedy_table import RemedyTable
 from remuda.controllers.rollouts import RolloutController
 from remuda.controllers.stragglers import StragglerController
-from remuda.controllers.taint_rules import TaintRules
 from remuda.controllers.training import TrainingController
 from remuda.controllers.verdicts import WORKERS, FailureController
 from remuda.controllers.webhook_notices import NoticeController

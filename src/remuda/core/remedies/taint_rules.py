@@ -2,7 +2,7 @@
 
 One rule per device, by a name that follows from the device, so that it is made once whoever makes it. The selector is exact
 (driver, pool, device): the drivers we know publish a node's devices in a pool of the node's name. NoSchedule keeps new claims
-away; NoExecute also evicts who has it. What is removed is only what carries our label.
+away; who has the device keeps it. What is removed is only what carries our label.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from remuda.api.devices import DeviceState, NodeDevices, Verdict
+from remuda.api.devices import NodeDevices
 from remuda.api.meta import JsonObject
 
 GROUP, KIND, PLURAL = "resource.k8s.io", "DeviceTaintRule", "devicetaintrules"
@@ -21,7 +21,7 @@ VERSIONS = ("v1", "v1beta2", "v1alpha3")  # newest first
 OURS = "remuda.dev/managed-by"
 TAINT = "remuda.dev/device"
 DRIVERS = {"nvidia.com/": "gpu.nvidia.com", "amd.com/": "gpu.amd.com"}  # by how the device's resource begins
-NO_SCHEDULE, NO_EXECUTE = "NoSchedule", "NoExecute"
+NO_SCHEDULE = "NoSchedule"
 
 _NOT_A_NAME = re.compile(r"[^a-z0-9-]+")
 _NOT_A_VALUE = re.compile(r"[^A-Za-z0-9._-]+")
@@ -71,7 +71,7 @@ class RulePlan(msgspec.Struct, frozen=True):
 
 def plan_rules(node: str, devices: NodeDevices | None, standing: Mapping[TaintedDevice, str]) -> RulePlan:
     """What is to be done so that exactly the devices under an order have a rule. `devices`: None = the node is gone.
-    `policy_status`: what each rule of ours says. A device that is not reported just now keeps the rule it has."""
+    `standing`: what each rule of ours says. A device that is not reported just now keeps the rule it has."""
     orders = devices.quarantine if devices is not None else {}
     resources = {row.id: row.resource for row in devices.observed.devices} if devices is not None else {}
     make: dict[TaintedDevice, str] = {}
@@ -81,10 +81,3 @@ def plan_rules(node: str, devices: NodeDevices | None, standing: Mapping[Tainted
             make[device] = order.reason
     remove = (device for device in standing if device.node == node and device.device not in orders)
     return RulePlan(make, tuple(sorted(remove, key=lambda device: device.device)))
-
-
-def effect_of(verdict: Verdict) -> str:
-    """What a verdict asks for; "" = no rule. Who has a device of unknown state keeps it."""
-    if verdict.state in (DeviceState.UNHEALTHY, DeviceState.QUARANTINED):
-        return NO_EXECUTE if verdict.state is DeviceState.UNHEALTHY else NO_SCHEDULE
-    return NO_SCHEDULE if verdict.state is DeviceState.UNKNOWN else ""

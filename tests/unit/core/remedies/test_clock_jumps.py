@@ -12,7 +12,7 @@ from remuda.api.meta import ObjectMeta, to_seconds, to_time
 from remuda.api.remedies import Breaker
 from remuda.core.health.lease_age import LeaseSights
 from remuda.core.remedies.breaker import Failed, breaker_of
-from remuda.core.remedies.ladder.clock import rebased
+from remuda.core.remedies.ladder.state import rebased
 from tests.builders.remedies import DEVICE, NODE, T0, Bench, incident
 
 HOUR = 3600.0

@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from remuda.api.devices import DeviceState, Verdict
 from remuda.api.errors import NotFound, Refusal
-from remuda.controllers.taint_rules import TaintRules
-from remuda.core.remedies.taint_rules import TaintedDevice, driver_for, effect_of, rule_name, taint_rule
+from remuda.controllers.quarantine_taints import TaintRules
+from remuda.core.remedies.taint_rules import TaintedDevice, driver_for, rule_name, taint_rule
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.store import MemoryJournal, Store
 
@@ -28,20 +27,6 @@ def test_names_are_stable_and_differ() -> None:
     assert len(names) == 3
     assert rule_name(TaintedDevice("n", "g", "d")) == rule_name(TaintedDevice("n", "g", "d"))
     assert len(rule_name(TaintedDevice("n" * 300, "gpu-3", "d"))) <= 253
-
-
-@pytest.mark.parametrize(
-    ("state", "effect"),
-    [
-        (DeviceState.UNHEALTHY, "NoExecute"),
-        (DeviceState.QUARANTINED, "NoSchedule"),
-        (DeviceState.UNKNOWN, "NoSchedule"),
-        (DeviceState.DEGRADED, ""),
-        (DeviceState.HEALTHY, ""),
-    ],
-)
-def test_what_a_verdict_asks_for(state: DeviceState, effect: str) -> None:
-    assert effect_of(Verdict("gpu-0", state)) == effect
 
 
 def test_drivers_by_resource() -> None:

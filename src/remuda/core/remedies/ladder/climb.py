@@ -28,7 +28,7 @@ from remuda.api.meta import to_seconds, to_time
 from remuda.api.remedies import Action, Ladder, Rung
 from remuda.core.remedies.ladder.abandoned_rungs import take_over
 from remuda.core.remedies.ladder.admission import admit
-from remuda.core.remedies.ladder.moves import done, emptied, verified
+from remuda.core.remedies.ladder.execution import done, emptied, verified
 from remuda.core.remedies.ladder.soak import heard_since, is_still_bad
 from remuda.core.remedies.ladder.state import CURED, GO, NEXT, Climber, Move, is_open
 from remuda.core.remedies.ladder.types import Case, Step

@@ -1,7 +1,7 @@
 """The scratch pad of one look at one ladder: the records as they become, and what has to stand because of them. Pure.
 
-A `Climber` is made for one call of `climb` and thrown away with it. The moves (`admission`, `moves`,
-`orders`) write on it; `step` gives what is on it as the answer. Each move either goes on (GO), leaves the stage
+A `Climber` is made for one call of `climb` and thrown away with it. The moves (`admission`,
+`execution`) write on it; `step` gives what is on it as the answer. Each move either goes on (GO), leaves the stage
 (NEXT) or has to wait (WAIT); what it waits for is in `looks`, when it is a time. A record that says what it said before
 stays as it was, so a look that changes nothing writes nothing.
 """
@@ -28,7 +28,6 @@ from remuda.core.health.timers import SKEW_S
 from remuda.core.incidents.names import is_workload_key
 from remuda.core.remedies.drain import DrainPlan, DrainRequest
 from remuda.core.remedies.hook_objects import HookCall
-from remuda.core.remedies.ladder.clock import rebased
 from remuda.core.remedies.ladder.types import Case, Step
 from remuda.core.remedies.limits import Held
 from remuda.core.remedies.rungs import NODE_TAKEN, RECYCLES, device_records
@@ -201,3 +200,22 @@ def is_open(record: RemedyRecord) -> bool:
     """It binds nobody and is looked at anew each time."""
     is_taken = record.outcome is RemedyOutcome.REFUSED and record.reason == NODE_TAKEN
     return is_taken or record.outcome in (RemedyOutcome.HELD_BACK, RemedyOutcome.WAITING, RemedyOutcome.OBSERVED)
+
+
+def rebased(records: dict[str, RemedyRecord], now: float) -> dict[str, RemedyRecord]:
+    """Records after the manager's clock was set back. Their times are the manager's own. Ahead of the clock by more than clocks
+    differ, they are of a clock that was wrong: a deadline or a soak counted from them would end in a day, or in a century.
+    They are counted anew from now, so that nothing waits for ever, and nothing comes back sooner than it would have."""
+    return {key: _rebased(record, now) for key, record in records.items()}
+
+
+def _rebased(record: RemedyRecord, now: float) -> RemedyRecord:
+    limit, moment = now + SKEW_S, to_time(now)
+    started, ended, deadline = record.started_at, record.ended_at, record.deadline
+    if started is not None and to_seconds(started) > limit:
+        allowed = to_seconds(deadline) - to_seconds(started) if deadline is not None else 0.0
+        deadline = to_time(now + max(0.0, allowed)) if deadline is not None else None
+        record = msgspec.structs.replace(record, started_at=moment, deadline=deadline)
+    if ended is not None and to_seconds(ended) > limit:
+        record = msgspec.structs.replace(record, ended_at=moment)
+    return record
