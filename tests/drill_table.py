@@ -62,8 +62,6 @@ class DrillTable:
         is_real = "tests/kube/" in report.nodeid
         drill = rows.setdefault(report.nodeid, Drilled(found[2].replace("_", "-"), is_real, seen=[]))
         if report.when == "call" or report.outcome == "failed":
-            if str(report.outcome) == "rerun":
-                return
             drill.passed = report.outcome != "failed"
             drill.skipped = report.outcome == "skipped"
             drill.seen = evidence.of(report)

@@ -26,6 +26,7 @@ from remuda.kube.cluster import Cluster
 from remuda.kube.runtime.informer import Informer
 from remuda.link.allocation_port import Allocation, Deliver, Hardware, Message
 from remuda.link.device_plugin_port import PluginPort
+from tests.builders.waiting import PATIENCE_S
 
 K = TypeVar("K", bound=KObject)
 
@@ -136,7 +137,7 @@ RuntimeOf = Callable[[str, BookkeepingAgent], PodRuntime]
 class Rig:
     """A cluster with nodes. `reach` is what the nodes see of it, `cluster` what the test does."""
 
-    def __init__(self, clock: Callable[[], float], *, deadline_s: float = 20.0, uid_prefix: str = "uid") -> None:
+    def __init__(self, clock: Callable[[], float], *, deadline_s: float = PATIENCE_S, uid_prefix: str = "uid") -> None:
         uids = itertools.count(1)
         self.clock = clock
         self.deadline_s = deadline_s
@@ -243,7 +244,7 @@ class Rig:
                     return
 
 
-async def until(test: Callable[[], bool], *, within: float = 20.0, every: float = 0.005) -> None:
+async def until(test: Callable[[], bool], *, within: float = PATIENCE_S, every: float = 0.005) -> None:
     """For what no event tells: look until it is so."""
     async with asyncio.timeout(within):
         while not test():  # noqa: ASYNC110

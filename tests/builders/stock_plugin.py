@@ -12,6 +12,7 @@ import grpc.aio
 
 from remuda.embedded.node.devices.sockets import SocketDirectory
 from remuda.link.kubelet_facts import MESSAGES
+from tests.builders.waiting import PATIENCE_S
 
 V1BETA1 = MESSAGES["v1beta1"]
 Listed = Iterable[tuple[str, str]]  # (id, health)
@@ -91,7 +92,7 @@ class StockPlugin:
             resource_name=self.resource if resource is None else resource,
         )
         async with grpc.aio.insecure_channel(self._places.address("kubelet.sock")) as channel:
-            await channel.unary_unary("/v1beta1.Registration/Register")(request, timeout=20)
+            await channel.unary_unary("/v1beta1.Registration/Register")(request, timeout=PATIENCE_S)
 
     async def stop(self) -> None:
         if self._server is not None:

@@ -28,9 +28,9 @@ from remuda.launch.launcher_machine import Identity
 from remuda.launch.launcher_machine import Launcher as Machine
 from remuda.link.allocation_port import Allocation, Message
 from remuda.link.progress_board import ProgressBoard
+from tests.builders.waiting import PATIENCE_S
 
 NODE = "node-01"
-DEADLINE_S = 15.0
 
 
 def a_pod(uid: str, gang: str = "job") -> Pod:
@@ -122,7 +122,7 @@ class Rig:
     async def until(self, condition: Callable[[], Any], what: str) -> None:
         """Waits for something that shows in NodeDevices or on the board."""
         try:
-            async with asyncio.timeout(DEADLINE_S):
+            async with asyncio.timeout(PATIENCE_S):
                 while not condition():
                     self._changed.clear()
                     await self._changed.wait()

@@ -15,6 +15,7 @@ from remuda.agent.agent import Agent
 from remuda.agent.launchers import barrier_orders
 from remuda.api.errors import Refusal
 from remuda.api.training import TrainingJob
+from tests.builders.waiting import PATIENCE_S
 from tests.component.agent_rig import FakeLauncher, Rig, a_pod, a_rig
 
 UIDS = tuple("abcdefgh")
@@ -142,7 +143,7 @@ async def test_jobs_of_others_cost_nothing(rig: Rig, agent: Agent, monkeypatch: 
     arrived = asyncio.Event()
     rig.jobs.subscribe(lambda old, new: arrived.set() if len(rig.jobs) == 21 else None)
     await rig.steer(1, "Open", UIDS[:2])
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         await arrived.wait()
     assert set(looked) <= {"a", "b"}
     assert len(looked) <= 2

@@ -17,7 +17,8 @@ import pytest_asyncio
 from remuda.agent.agent import Agent
 from remuda.api.training import FailureRule, RuleAction
 from remuda.link.allocation_port import Allocation
-from tests.component.agent_rig import DEADLINE_S, Rig, a_rig
+from tests.builders.waiting import PATIENCE_S
+from tests.component.agent_rig import Rig, a_rig
 
 # Saves every step and never ends by itself.
 TRAIN = """
@@ -53,7 +54,7 @@ async def a_container(
     finally:
         if process.returncode is None:
             process.send_signal(signal.SIGTERM)
-            async with asyncio.timeout(DEADLINE_S):
+            async with asyncio.timeout(PATIENCE_S):
                 await process.wait()
 
 

@@ -19,6 +19,7 @@ from remuda.api.codec import to_wire
 from remuda.api.devices import DeviceOrder, NodeDevices, OrderAnswer
 from remuda.api.meta import to_time
 from remuda.core.devices.machine_models import load_model
+from tests.builders.waiting import PATIENCE_S
 from tests.component.agent_rig import NODE, Rig, a_rig
 
 ALL = ("/bin/sh ...",)
@@ -276,7 +277,7 @@ async def test_answers_stay_with_their_orders_and_are_bounded_without(orderer: O
 
 
 async def _until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10.0):
+    async with asyncio.timeout(PATIENCE_S):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 

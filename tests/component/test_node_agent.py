@@ -34,11 +34,11 @@ from remuda.runtime.node_agent import (
 )
 from remuda.runtime.node_name_check import LOOK_S, WAIT_S, find_own_node
 from remuda.sim.virtual_time_loop import run_virtual
+from tests.builders.waiting import PATIENCE_S
 from tests.unit.agent.plugin.kubelet import Kubelet, PodResources, a_kubelet
 from tests.unit.agent.plugin.scene import short_directory
 
 NODE = "worker-1"
-DEADLINE_S = 20.0
 GPUS = [f"gpu-{i}" for i in range(8)]
 
 
@@ -65,7 +65,7 @@ class Site:
 
     async def until(self, condition: Callable[[NodeDevices], Any], what: str) -> None:
         try:
-            async with asyncio.timeout(DEADLINE_S):
+            async with asyncio.timeout(PATIENCE_S):
                 while self.devices.get(NODE) is None or not condition(self.ledger()):
                     self._changed.clear()
                     await self._changed.wait()
@@ -118,7 +118,7 @@ class Site:
 
 async def turns(condition: Callable[[], bool]) -> None:
     """Waits for what only shows in this process."""
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(PATIENCE_S):
         for pause in itertools.repeat(0.005):
             if condition():
                 return
@@ -188,7 +188,7 @@ async def test_row_14_a_newer_agent_takes_over_while_the_older_one_still_lists(s
                 lambda: site.kubelet.newest != one and site.kubelet.list_of(), "the new one's list"
             )
             await turns(lambda: not old.grants.is_open)
-            async with asyncio.timeout(DEADLINE_S):
+            async with asyncio.timeout(PATIENCE_S):
                 assert await site.said_to(first) == b""  # hung up on, so that it dials again
             assert site.kubelet.ended == []  # both list
             second = await site.launch(pod, "gpu-0")
@@ -422,7 +422,7 @@ async def test_without_the_api_for_too_long_the_ranks_are_stopped_until_it_is_ba
     agent: Any = Fences()
     away: Any = Away(site.cluster)
     watch = asyncio.create_task(fence_while_unreachable(agent, away, 0.08, time.time))
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(PATIENCE_S):
         await agent.changed.wait()
         assert agent.calls == ["fence"]
         agent.changed.clear()

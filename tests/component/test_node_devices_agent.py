@@ -27,6 +27,7 @@ from remuda.runtime.machines import Machines
 from remuda.runtime.up_config import ClusterConfig
 from tests.builders.nodes import Rig, until
 from tests.builders.pods import pod_wire
+from tests.builders.waiting import PATIENCE_S
 
 SLEEP = ["sh", "-c", "echo $REMUDA_VISIBLE_DEVICES $CUDA_VISIBLE_DEVICES $REMUDA_ALLOC_DIR; exec sleep 600"]
 
@@ -74,7 +75,7 @@ async def place(tmp_path: Path) -> AsyncIterator[Place]:
     ready = asyncio.Event()
     running = asyncio.create_task(made.machines.run(ready))
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             await ready.wait()
         yield made
     finally:

@@ -31,6 +31,7 @@ from remuda.link.rank_logs import find_sections, log_path, read_section
 from tests.builders.nodes import Rig, until
 from tests.builders.pods import pod_wire
 from tests.builders.runtimes import processes
+from tests.builders.waiting import PATIENCE_S
 
 
 class Machine:
@@ -425,7 +426,7 @@ class AgentSocket:
         self.writer.write(json.dumps(message).encode() + b"\n")
 
     async def hear(self, kind: str) -> dict[str, Any]:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             while (message := await self.heard.get())["type"] != kind:
                 pass
         return message

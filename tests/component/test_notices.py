@@ -24,6 +24,7 @@ from remuda.kube.runtime.controller import run_controller
 from remuda.kube.runtime.work_queue import WorkQueue
 from remuda.sim.virtual_time_loop import VirtualLoop, run_virtual
 from tests.builders.http_server import HttpServer, Reply
+from tests.builders.waiting import PATIENCE_S
 
 GOOD, BAD = "http://good", "http://bad"
 
@@ -249,7 +250,7 @@ async def test_a_real_server_gets_it(monkeypatch: pytest.MonkeyPatch) -> None:
         await stage.start()
         await stage.policy(Webhook(f"http://127.0.0.1:{server.port}/hook"))
         await stage.open()
-        async with asyncio.timeout(30), aclosing(stage.cluster.watch(Incident, "0")) as stream:
+        async with asyncio.timeout(PATIENCE_S), aclosing(stage.cluster.watch(Incident, "0")) as stream:
             async for event in stream:
                 if event.obj is not None and ANNOTATION in event.obj.annotations:
                     break

@@ -13,8 +13,8 @@ from remuda.api.meta import JsonObject
 from remuda.embedded.apiserver.log_source import LogQuery
 from remuda.embedded.apiserver.subresources import _log_query
 from remuda.runtime.pod_logs import PodLogFiles, rfc3339
+from tests.builders.waiting import PATIENCE_S
 
-DEADLINE_S = 10.0
 T = 1_800_000_000.0
 POD: JsonObject = {
     "metadata": {"name": "p", "namespace": "team", "uid": "u"},
@@ -36,7 +36,7 @@ class Logs:
         self.source.times.look(self.file)
 
     async def read(self, **query: object) -> str:
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(PATIENCE_S):
             asked = LogQuery("main", **query)  # type: ignore[arg-type]
             return b"".join([piece async for piece in self.source.read(POD, asked)]).decode()
 

@@ -14,6 +14,7 @@ from remuda.agent.hardware.fake_backend import FakeBackend
 from remuda.api.drills import DrillKind
 from remuda.core.devices.machine_models import load_model
 from tests.builders.evidence import note
+from tests.builders.waiting import PATIENCE_S
 from tests.builders.world import World, play
 from tests.component.agent_rig import NODE as RIG_NODE
 from tests.component.agent_rig import Rig, a_rig
@@ -139,7 +140,7 @@ async def test_row_29_a_starved_agent_says_so_and_takes_it_back() -> None:
     told: list[str] = []
     rule = LatenessRule(late_s=0.05, times=2, well=2)
     task = asyncio.create_task(watch_lateness(lambda device, source, code, words: told.append(code), rule, 0.01))
-    async with asyncio.timeout(10.0):
+    async with asyncio.timeout(PATIENCE_S):
         while "agent-starved" not in told:
             await asyncio.sleep(0)
             time.sleep(0.1)  # noqa: ASYNC251

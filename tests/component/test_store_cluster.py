@@ -33,11 +33,11 @@ from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.store import MemoryJournal, SqliteJournal, Store
 from remuda.kube.client.http_cluster import HttpCluster
 from remuda.kube.cluster import Cluster, Preconditions, WatchEvent
+from tests.builders.waiting import PATIENCE_S
 
 K = TypeVar("K", bound=KObject)
 
 HISTORY = 32
-DEADLINE_S = 10.0
 
 
 class Clock:
@@ -67,7 +67,7 @@ async def rig(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[R
             ready = asyncio.Event()
             server = asyncio.create_task(serve(App(local, version="test"), tmp_path / "api.sock", ready=ready))
             stack.push_async_callback(_end, server)
-            await asyncio.wait_for(ready.wait(), DEADLINE_S)
+            await asyncio.wait_for(ready.wait(), PATIENCE_S)
             rig.cluster = await stack.enter_async_context(HttpCluster(uds=tmp_path / "api.sock"))
         yield rig
 
@@ -79,7 +79,7 @@ def cluster(rig: Rig) -> Cluster:
 
 async def _end(task: asyncio.Task[None]) -> None:
     task.cancel()
-    await asyncio.wait([task], timeout=DEADLINE_S)
+    await asyncio.wait([task], timeout=PATIENCE_S)
     assert task.cancelled()
 
 
@@ -92,7 +92,7 @@ def a_pod(name: str = "p", **metadata: Any) -> dict[str, Any]:
 
 async def take(cluster: Cluster, kind: type[K], since: str, count: int, **scope: Any) -> list[WatchEvent[K]]:
     found: list[WatchEvent[K]] = []
-    async with asyncio.timeout(DEADLINE_S), aclosing(cluster.watch(kind, since, **scope)) as stream:  # type: ignore[type-var]
+    async with asyncio.timeout(PATIENCE_S), aclosing(cluster.watch(kind, since, **scope)) as stream:  # type: ignore[type-var]
         async for event in stream:
             found.append(event)
             if len(found) == count:
@@ -518,7 +518,7 @@ async def test_a_watcher_is_told_only_of_what_it_selects(cluster: Cluster) -> No
     await cluster.create(Pod, a_pod("a"))
     await cluster.bind("a", "team", Binding("n1"))
     stream = cluster.watch(Pod, "", fields=parse_field_selector("spec.nodeName=n1"))
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(PATIENCE_S):
         assert (await anext(stream)).type == "ADDED"
         coming = asyncio.ensure_future(anext(stream))
         for number in range(3 * HISTORY):  # more than the history holds: whoever is not concerned does not fall behind
@@ -564,7 +564,7 @@ async def test_concurrent_writers_of_one_object_never_lose_an_update(cluster: Cl
             except Conflict:
                 continue
 
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(PATIENCE_S):
         await asyncio.gather(*(add() for _ in range(10)))
     assert (await cluster.get(Namespace, "counter")).annotations == {"n": "10"}
 

@@ -17,13 +17,14 @@ import pytest_asyncio
 
 from remuda.api.errors import Refusal, Unavailable
 from remuda.api.kubernetes.core_v1 import Pod
+from remuda.embedded.apiserver import asgi_server
 from remuda.embedded.apiserver.app import App
 from remuda.embedded.apiserver.asgi_server import serve
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.store import MemoryJournal, Store
 from remuda.kube.client.http_cluster import HttpCluster
+from tests.builders.waiting import PATIENCE_S
 
-DEADLINE_S = 10.0
 POD = {"metadata": {"name": "p", "namespace": "team"}}
 PODS = "/api/v1/namespaces/team/pods"
 
@@ -41,7 +42,7 @@ class Server:
     async def __aenter__(self) -> Server:
         ready = asyncio.Event()
         self.task = asyncio.create_task(serve(self.app, self.path, ready=ready))
-        await asyncio.wait_for(ready.wait(), DEADLINE_S)
+        await asyncio.wait_for(ready.wait(), PATIENCE_S)
         self.session = aiohttp.ClientSession("http://remuda", connector=aiohttp.UnixConnector(str(self.path)))
         return self
 
@@ -51,7 +52,7 @@ class Server:
 
     async def stop(self) -> None:
         self.task.cancel()
-        await asyncio.wait([self.task], timeout=DEADLINE_S)
+        await asyncio.wait([self.task], timeout=PATIENCE_S)
         assert self.task.cancelled()
 
     async def ask(self, method: str, path: str, body: Any = None, type_: str = "application/json") -> tuple[int, Any]:
@@ -165,7 +166,7 @@ async def test_delete_takes_its_grace_from_body_or_query(server: Server) -> None
 async def test_a_watch_that_times_out_ends_cleanly_and_can_go_on(server: Server) -> None:
     await server.ask("POST", PODS, POD)
     query = "watch=true&timeoutSeconds=0"
-    async with asyncio.timeout(DEADLINE_S), server.session.get(f"{PODS}?{query}") as response:
+    async with asyncio.timeout(PATIENCE_S), server.session.get(f"{PODS}?{query}") as response:
         assert response.status == 200
         await response.read()
 
@@ -173,7 +174,7 @@ async def test_a_watch_that_times_out_ends_cleanly_and_can_go_on(server: Server)
 async def test_bookmarks_tell_how_far_an_idle_watch_is(tmp_path: Path) -> None:
     async with Server(tmp_path / "api.sock", bookmark_every_s=0.01) as server:
         await server.ask("POST", "/api/v1/nodes", {"metadata": {"name": "n"}})
-        async with HttpCluster(uds=server.path) as cluster, asyncio.timeout(DEADLINE_S):
+        async with HttpCluster(uds=server.path) as cluster, asyncio.timeout(PATIENCE_S):
             async for event in cluster.watch(Pod, "1"):
                 assert (event.type, event.resource_version, event.obj) == ("BOOKMARK", str(server.store.revision), None)
                 break
@@ -195,7 +196,7 @@ async def test_a_watcher_that_falls_behind_is_told_in_the_stream(server: Server)
             await go_on.wait()
 
     scope = {"type": "http", "method": "GET", "path": "/api/v1/pods", "query_string": b"watch=1&resourceVersion=1"}
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(PATIENCE_S):
         watching = asyncio.create_task(server.app({**scope, "headers": []}, receive, send))
         await started.wait()
         for number in range(20):
@@ -207,7 +208,7 @@ async def test_a_watcher_that_falls_behind_is_told_in_the_stream(server: Server)
 
 
 async def test_large_objects_pass_through_a_watch(server: Server) -> None:
-    async with HttpCluster(uds=server.path) as cluster, asyncio.timeout(DEADLINE_S):
+    async with HttpCluster(uds=server.path) as cluster, asyncio.timeout(PATIENCE_S):
         big = {"metadata": {**POD["metadata"], "annotations": {"a": "x" * 2_500_000}}}
         await cluster.create(Pod, big)
         async for event in cluster.watch(Pod, ""):
@@ -216,13 +217,14 @@ async def test_large_objects_pass_through_a_watch(server: Server) -> None:
             break
 
 
-async def test_shutting_down_ends_open_watches(tmp_path: Path) -> None:
+async def test_shutting_down_ends_open_watches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asgi_server, "_SHUTDOWN_S", 3600)  # what requests under way get: the watches must not need it
     async with Server(tmp_path / "api.sock") as server, HttpCluster(uds=server.path) as cluster:
         streams = [cluster.watch(Pod, "") for _ in range(5)]
         await server.ask("POST", PODS, POD)
         for stream in streams:
             await anext(stream)
-        async with asyncio.timeout(2.5):  # well below the grace that requests under way would get
+        async with asyncio.timeout(PATIENCE_S):
             await server.stop()
             for stream in streams:
                 assert [event async for event in stream] == []
@@ -232,7 +234,7 @@ async def test_shutting_down_ends_open_watches(tmp_path: Path) -> None:
 
 
 async def test_a_client_that_hangs_up_leaves_nothing_behind(server: Server) -> None:
-    async with HttpCluster(uds=server.path) as cluster, asyncio.timeout(DEADLINE_S):
+    async with HttpCluster(uds=server.path) as cluster, asyncio.timeout(PATIENCE_S):
         await cluster.create(Pod, POD)
         stream = cluster.watch(Pod, "")
         await anext(stream)
@@ -252,13 +254,13 @@ async def test_the_socket_is_private_and_may_have_a_long_path(tmp_path: Path) ->
     local = LocalCluster(Store(MemoryJournal()), clock=lambda: 0.0, new_uid=lambda: f"u{next(uids)}")
     ready = asyncio.Event()
     task = asyncio.create_task(serve(App(local), path, ready=ready))
-    await asyncio.wait_for(ready.wait(), DEADLINE_S)
+    await asyncio.wait_for(ready.wait(), PATIENCE_S)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     async with HttpCluster(uds=path) as cluster:
         await cluster.create(Pod, POD)
         assert len((await cluster.list(Pod)).items) == 1
     task.cancel()
-    await asyncio.wait([task], timeout=DEADLINE_S)
+    await asyncio.wait([task], timeout=PATIENCE_S)
     assert not path.exists()
 
 

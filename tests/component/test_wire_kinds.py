@@ -14,7 +14,8 @@ from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import JsonObject
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.store import MemoryJournal, Store
-from tests.component.wire_rig import APPLY, DEADLINE_S, MERGE, STRATEGIC, TEAM, Wire, a_pod
+from tests.builders.waiting import PATIENCE_S
+from tests.component.wire_rig import APPLY, MERGE, STRATEGIC, TEAM, Wire, a_pod
 
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 WIDGETS = "/apis/example.com/v1/namespaces/team/widgets"
@@ -257,7 +258,7 @@ async def test_reviews_of_oneself(wire: Wire) -> None:
 
 async def lines(wire: Wire, path: str, count: int, **headers: str) -> list[Any]:
     found: list[Any] = []
-    async with asyncio.timeout(DEADLINE_S), wire.session.get(path, headers=headers) as response:
+    async with asyncio.timeout(PATIENCE_S), wire.session.get(path, headers=headers) as response:
         assert response.status == 200
         async for line in response.content:
             found.append(json.loads(line))

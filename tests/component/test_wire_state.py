@@ -27,8 +27,7 @@ from remuda.runtime.backup import BACKUP_PATH, MANIFEST, BackupManifest, answer_
 from remuda.runtime.pod_logs import PodLogFiles
 from remuda.runtime.state_dir import StateDir
 from remuda.runtime.up_config import ClusterConfig
-
-DEADLINE_S = 10.0
+from tests.builders.waiting import PATIENCE_S
 
 
 @asynccontextmanager
@@ -42,7 +41,7 @@ async def running(state: StateDir) -> AsyncIterator[LocalCluster]:
         ready = asyncio.Event()
         app = App(local, extra={BACKUP_PATH: answer_backup(journal, state)})
         task = asyncio.create_task(serve(app, state.socket, ready=ready))
-        await asyncio.wait_for(ready.wait(), DEADLINE_S)
+        await asyncio.wait_for(ready.wait(), PATIENCE_S)
         try:
             yield local
         finally:
@@ -166,7 +165,7 @@ class Logs:
         self.source = PodLogFiles(root, lambda namespace, name: self.pod)
 
     async def read(self, **query: object) -> bytes:
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(PATIENCE_S):
             asked = LogQuery("main", **query)  # type: ignore[arg-type]
             return b"".join([piece async for piece in self.source.read(self.pod or a_pod(), asked)])
 

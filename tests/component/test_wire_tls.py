@@ -23,8 +23,8 @@ from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.security.token_guard import Guarded
 from remuda.embedded.apiserver.store import MemoryJournal, Store
 from remuda.link.certificates import Certificates
+from tests.builders.waiting import PATIENCE_S
 
-DEADLINE_S = 10.0
 TOKEN = "right"
 HEAD = f"host: x\r\nauthorization: Bearer {TOKEN}\r\n"
 
@@ -45,11 +45,11 @@ class Server:
         ready = asyncio.Event()
         guarded = Guarded(App(self.local), TOKEN)
         self._task = asyncio.create_task(serve_on(guarded, self._socket, tls=self._tls, ready=ready))
-        await asyncio.wait_for(ready.wait(), DEADLINE_S)
+        await asyncio.wait_for(ready.wait(), PATIENCE_S)
 
     async def stop(self) -> None:
         self._task.cancel()
-        await asyncio.wait([self._task], timeout=DEADLINE_S)
+        await asyncio.wait([self._task], timeout=PATIENCE_S)
 
     async def connect(self) -> Streams:
         return await asyncio.open_connection("127.0.0.1", self.port, ssl=self.trust)
@@ -58,7 +58,7 @@ class Server:
         """One request on a connection of its own; everything that is answered until the server closes it."""
         reader, writer = await self.connect()
         writer.write(text.encode())
-        answer = await asyncio.wait_for(reader.read(), DEADLINE_S)
+        answer = await asyncio.wait_for(reader.read(), PATIENCE_S)
         writer.close()
         return answer
 
@@ -83,7 +83,7 @@ async def test_with_tls_and_token_it_is_the_same_server(server: Server) -> None:
 async def test_without_tls_there_is_no_answer(server: Server) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     writer.write(f"GET /healthz HTTP/1.1\r\n{HEAD}\r\n".encode())
-    assert b"200" not in await asyncio.wait_for(reader.read(), DEADLINE_S)
+    assert b"200" not in await asyncio.wait_for(reader.read(), PATIENCE_S)
     writer.close()
 
 
@@ -91,7 +91,7 @@ async def test_a_stranger_is_refused_before_the_body_is_read(server: Server) -> 
     """A body of any length is announced and never sent; the answer comes all the same."""
     reader, writer = await server.connect()
     writer.write(b"POST /api/v1/namespaces/x/pods HTTP/1.1\r\nhost: x\r\ncontent-length: 999999999\r\n\r\n")
-    assert b" 401 " in await asyncio.wait_for(reader.readline(), DEADLINE_S)
+    assert b" 401 " in await asyncio.wait_for(reader.readline(), PATIENCE_S)
     writer.close()
 
 
@@ -101,7 +101,7 @@ async def test_a_head_that_never_ends_is_given_up(server: Server, monkeypatch: p
     reader, writer = await server.connect()
     writer.write(sent)
     with pytest.raises((ConnectionError, asyncio.IncompleteReadError, ssl.SSLError)):
-        await asyncio.wait_for(reader.readexactly(1), DEADLINE_S)
+        await asyncio.wait_for(reader.readexactly(1), PATIENCE_S)
     writer.close()
 
 
@@ -112,7 +112,7 @@ async def test_a_head_that_is_too_large_is_refused(server: Server) -> None:
         for number in range(400):
             writer.write(b"x-%d: " % number + b"y" * 1000 + b"\r\n")
             await writer.drain()
-        answer = await asyncio.wait_for(reader.read(), DEADLINE_S)
+        answer = await asyncio.wait_for(reader.read(), PATIENCE_S)
     except ConnectionError:
         answer = b""  # the refusal may be lost when we go on writing into a closed connection
     assert b" 200 " not in answer
@@ -125,7 +125,7 @@ async def test_a_body_larger_than_allowed_is_refused(server: Server) -> None:
     reader, writer = await server.connect()
     head = f"POST /api/v1/namespaces/x/configmaps HTTP/1.1\r\n{HEAD}content-length: {size}\r\nconnection: close\r\n\r\n"
     writer.write(head.encode() + b" " * size)
-    assert b" 413 " in await asyncio.wait_for(reader.readline(), DEADLINE_S)
+    assert b" 413 " in await asyncio.wait_for(reader.readline(), PATIENCE_S)
     writer.close()
 
 
@@ -133,9 +133,9 @@ async def test_a_watcher_that_does_not_read_is_cut_off(server: Server, monkeypat
     monkeypatch.setattr(watch_streams, "STALLED_AFTER_S", 0.2)
     reader, writer = await server.connect()
     writer.write(f"GET /api/v1/pods?watch=1 HTTP/1.1\r\n{HEAD}\r\n".encode())
-    await asyncio.wait_for(reader.readline(), DEADLINE_S)
+    await asyncio.wait_for(reader.readline(), PATIENCE_S)
     waiting = server.local.store._collection(Pod.resource.prefix)._waiting
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(PATIENCE_S):
         while not waiting:  # noqa: ASYNC110 - the server has no event to tell this by
             await asyncio.sleep(0)
         # More than all the buffers between the two hold, while nobody reads. The watcher leaves the waiting room at once,

@@ -18,8 +18,8 @@ from remuda.embedded.apiserver.app import App
 from remuda.embedded.apiserver.asgi_server import serve
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.store import MemoryJournal, Store
+from tests.builders.waiting import PATIENCE_S
 
-DEADLINE_S = 10.0
 TEAM = "/api/v1/namespaces/team"
 MERGE = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
@@ -58,14 +58,14 @@ class Wire:
             await self.local.create(Namespace, {"metadata": {"name": name}})
         ready = asyncio.Event()
         self.task = asyncio.create_task(serve(self.app, self.path, ready=ready))
-        await asyncio.wait_for(ready.wait(), DEADLINE_S)
+        await asyncio.wait_for(ready.wait(), PATIENCE_S)
         self.session = aiohttp.ClientSession("http://remuda", connector=aiohttp.UnixConnector(str(self.path)))
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.session.close()
         self.task.cancel()
-        await asyncio.wait([self.task], timeout=DEADLINE_S)
+        await asyncio.wait([self.task], timeout=PATIENCE_S)
 
     async def ask(
         self, method: str, path: str, body: Any = None, type_: str = "application/json", **headers: str

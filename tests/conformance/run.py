@@ -23,13 +23,13 @@ import lightkube
 from lightkube.config.kubeconfig import KubeConfig
 from lightkube.core.exceptions import ApiError
 
+from tests.builders.waiting import PATIENCE_S
 from tests.conformance.servers import Server
 from tests.conformance.transcript import Entry, decoded, normal_text
 
 T = TypeVar("T")
 Json = dict[str, Any]
 _REFUSED = re.compile(r"Error from server(?: \((\w+)\))?:|error when \w+ [^:]*: .*?\((\w+)\)")
-TIMEOUT_S = 20.0
 
 
 class _Recording(httpx2.BaseTransport):
@@ -79,7 +79,7 @@ class Run:
             capture_output=True,
             text=True,
             input=stdin,
-            timeout=TIMEOUT_S,
+            timeout=PATIENCE_S,
             check=False,
             env={
                 "PATH": os.environ["PATH"],
@@ -153,7 +153,7 @@ class Run:
             headers.pop("Content-Type")
         # Its methods encode every body as JSON, so what is not JSON goes through the connections below them.
         pool = self.api_client.rest_client.pool_manager
-        response = pool.request(method, url, body=data, headers=headers, timeout=TIMEOUT_S, retries=False)
+        response = pool.request(method, url, body=data, headers=headers, timeout=PATIENCE_S, retries=False)
         self._record(f"{method} {url.removeprefix(self.server.url)}", response.status, decoded(response.data))
         try:
             return json.loads(response.data)

@@ -19,9 +19,9 @@ from typing import Any
 
 import yaml
 
+from tests.builders.waiting import PATIENCE_S
 from tests.kube.control_plane import ROOT, ControlPlane, binaries_dir
 
-READY_WITHIN_S = 30.0
 EMBEDDED, REAL = "embedded", "kube-apiserver"
 
 
@@ -119,7 +119,7 @@ def embedded_server(directory: Path, *options: str) -> Iterator[Server]:
             process.wait()
 
 
-def wait_for(is_done: Any, within_s: float = READY_WITHIN_S) -> None:
+def wait_for(is_done: Any, within_s: float = PATIENCE_S) -> None:
     deadline = time.monotonic() + within_s
     while not is_done():
         if time.monotonic() > deadline:

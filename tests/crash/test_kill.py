@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tests.builders.waiting import PATIENCE_S
 from tests.crash.model import Model, copy_state
 from tests.crash.victim import Order, Told
 
@@ -40,7 +41,7 @@ class Victims:
         return told
 
     def close(self) -> None:
-        self.process.communicate(timeout=30)
+        self.process.communicate(timeout=PATIENCE_S)
 
 
 @pytest.fixture

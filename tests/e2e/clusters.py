@@ -20,7 +20,8 @@ from remuda.runtime.cluster_client import connect_to_state
 from remuda.runtime.embedded_cluster import EmbeddedCluster
 from remuda.runtime.state_dir import StateDir
 from remuda.runtime.up_config import ClusterConfig
-from tests.e2e.rig import PATIENCE_S, Rig
+from tests.builders.waiting import PATIENCE_S
+from tests.e2e.rig import Rig
 
 CONFIG = ClusterConfig(nodes=4, racks=2, lease_seconds=10.0)  # longer than a busy machine holds a process up
 

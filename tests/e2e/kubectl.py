@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.rig import PATIENCE_S
+from tests.builders.waiting import PATIENCE_S
 from tests.kube.conftest import MISSING, is_required
 from tests.kube.control_plane import binaries_dir
 

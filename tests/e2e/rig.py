@@ -28,12 +28,12 @@ from remuda.embedded.node import shim
 from remuda.kube.cluster import Cluster
 from remuda.link.rank_logs import find_sections, read_section
 from remuda.runtime.up_config import RACK_LABEL
+from tests.builders.waiting import PATIENCE_S
 
 NAME, NAMESPACE = "job", "default"
 RANKS = 4
 TRAIN = Path(__file__).with_name("train.py")
 POLL_S = 0.02
-PATIENCE_S = 60.0
 
 
 class Started(msgspec.Struct, frozen=True):
@@ -51,6 +51,7 @@ class Rig:
         self.api = api
         self.state = state
         self.limit_file = state / "limit"
+        self.stop_file = state / "may-stop"
 
     # --- acting -------------------------------------------------------------------------------------------------------
 
@@ -91,6 +92,10 @@ class Rig:
         new = self.limit_file.with_suffix(".new")
         new.write_text(str(step))
         new.replace(self.limit_file)
+
+    def let_stop(self) -> None:
+        """Ranks of a job made with `stop_file=rig.stop_file` end from now on when they are asked to."""
+        self.stop_file.touch()
 
     def kill(self, pid: int) -> None:
         os.kill(pid, signal.SIGKILL)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-import pytest
-
 from remuda.embedded.apiserver.security.tokens import load_token
 from remuda.link.stream_messages import Hello, Refused, Welcome, line_of, read_downward
 from remuda.runtime.split_parts import node_token
@@ -33,7 +31,6 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-@pytest.mark.timeout(300)
 async def test_a_split_cluster_refuses_what_is_not_its_own_and_leaves_nobody_behind(tmp_path: Path) -> None:
     up = Up(tmp_path)
     up.start("--split", "--groups=2", "--port=0")

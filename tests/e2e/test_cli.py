@@ -18,15 +18,14 @@ from typing import Any
 
 import pytest
 
+from tests.builders.waiting import PATIENCE_S
+
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 HELLO = EXAMPLES / "01-hello-gang"
-DEADLINE_S = 100.0  # for a command or a condition, on a busy machine
 QUICK = ("--env", "HELLO_STEP_SECONDS=0.05", "--env", "HELLO_CHECKPOINT_EVERY=4", "--env", "HELLO_STEPS=100000")
 
 Job = dict[str, Any]
-
-pytestmark = pytest.mark.timeout(150)  # a test is a dozen commands, and each is a process of its own
 
 
 class Remuda:
@@ -38,7 +37,7 @@ class Remuda:
 
     def run(self, *argv: str, code: int = 0, cwd: Path = HELLO) -> subprocess.CompletedProcess[str]:
         ran = subprocess.run(
-            [*self._argv, *argv], capture_output=True, text=True, timeout=DEADLINE_S, cwd=cwd, stdin=subprocess.DEVNULL
+            [*self._argv, *argv], capture_output=True, text=True, timeout=PATIENCE_S, cwd=cwd, stdin=subprocess.DEVNULL
         )
         assert ran.returncode == code, f"{argv}: code {ran.returncode}\n{ran.stdout}\n{ran.stderr}\n{self.log()}"
         return ran
@@ -71,7 +70,7 @@ class Remuda:
             assert watch.stdout is not None
             ready.register(watch.stdout, selectors.EVENT_READ)
             try:
-                end = time.monotonic() + DEADLINE_S
+                end = time.monotonic() + PATIENCE_S
                 while ready.select(max(0.0, end - time.monotonic())):
                     line = watch.stdout.readline()
                     if not line:
@@ -256,7 +255,7 @@ def test_examples_run_without_remuda(tmp_path: Path, example: str) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=DEADLINE_S,
+        timeout=PATIENCE_S,
         check=True,
     )
     assert "step 10 loss" in ran.stdout

@@ -8,11 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.e2e.kubectl import find_kubectl
 
-DEADLINE_S = 120.0
+DEADLINE_S = 400.0  # a bound for a hang
 
 
 def run_demo(*words: str, **env: str) -> tuple[int, str]:
@@ -28,7 +26,6 @@ def run_demo(*words: str, **env: str) -> tuple[int, str]:
     return ran.returncode, ran.stdout
 
 
-@pytest.mark.timeout(DEADLINE_S + 30)
 def test_every_promise_holds_when_kubectl_submits_the_job(tmp_path: Path) -> None:
     code, said = run_demo("--submit", "kubectl", KUBECTL=find_kubectl(), TMPDIR=str(tmp_path), HOME=str(tmp_path))
     assert code == 0, said

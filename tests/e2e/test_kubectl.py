@@ -148,9 +148,9 @@ async def test_watching_changing_and_deleting(desk: Desk) -> None:
     # label, patch, apply, wait
     assert await run("label", "tj", NAME, "team=blue") == f"trainingjob.remuda.dev/{NAME} labeled\n"
     assert len(await desk.kubectl.table("get", "tj", "-l", "team=blue")) == 1
-    await run("wait", f"tj/{NAME}", "--for=jsonpath={.status.spares[0].parked}=true", "--timeout=20s")
+    await run("wait", f"tj/{NAME}", "--for=jsonpath={.status.spares[0].parked}=true", "--timeout=120s")
     assert "patched" in await run("patch", "tj", NAME, "--type=merge", "-p", '{"spec":{"spares":0}}')
-    await run("wait", f"tj/{NAME}", "--for=condition=Running", "--timeout=20s")
+    await run("wait", f"tj/{NAME}", "--for=condition=Running", "--timeout=120s")
     assert "configured" in await desk.kubectl.apply(to_wire(desk.rig.job(spares=1, rack=True)))
     refused = await run("patch", "tj", NAME, "--type=merge", "-p", '{"spec":{"sparez":0}}', code=1)
     assert "sparez" in refused
@@ -158,13 +158,13 @@ async def test_watching_changing_and_deleting(desk: Desk) -> None:
     # scale
     await run("create", "deployment", "web", "--image=web:1", "--replicas=1")
     assert await run("scale", "deployment", "web", "--replicas=3") == "deployment.apps/web scaled\n"
-    await run("rollout", "status", "deployment/web", "--timeout=20s")
+    await run("rollout", "status", "deployment/web", "--timeout=120s")
     (deployment,) = await desk.kubectl.table("get", "deployment", "web")
     assert (deployment["READY"], deployment["AVAILABLE"]) == ("3/3", "3")
 
     # delete: it is over when kubectl is back, and the pods follow
     assert "deleted" in await run("delete", "tj", NAME)
-    await run("wait", "pods", "-l", f"remuda.dev/gang={NAME}", "--for=delete", "--timeout=20s")
+    await run("wait", "pods", "-l", f"remuda.dev/gang={NAME}", "--for=delete", "--timeout=120s")
     assert desk.rig.live_ranks() == []
 
 
@@ -182,7 +182,7 @@ async def test_logs(desk: Desk) -> None:
     assert [STAMP.sub("", line) for line in stamped] == whole[-3:]
     times = [_time(line) for line in stamped]
     assert times == sorted(times)
-    assert 0 <= time.time() - times[-1] < 60
+    assert 0 <= time.time() - times[-1] < 600
     assert await run("logs", POD, f"--since-time={_iso(times[-1] + 2)}") == ""
     assert (await run("logs", POD, f"--since-time={_iso(times[0] - 60)}")).splitlines() == whole
     assert (await run("logs", POD, "--since=1h", "--tail=1")).splitlines() == whole[-1:]

@@ -11,10 +11,10 @@ import pytest
 
 from remuda.api.codec import to_wire
 from remuda.api.training import TrainingJob
+from tests.builders.waiting import PATIENCE_S
 from tests.e2e.clusters import Up
 from tests.e2e.rig import NAMESPACE, until
 
-PATIENCE_S = 120.0
 EXAMPLE = Path(__file__).parents[2] / "examples" / "05-policies"
 
 

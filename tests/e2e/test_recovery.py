@@ -14,6 +14,7 @@ from remuda.api.drills import DrillKind
 from remuda.api.kubernetes.core_v1 import Node, Pod
 from remuda.api.training import Budgets, Cause, Failure, Recovery, Remedy, TrainingJob
 from remuda.runtime.up_config import RACK_LABEL, ClusterConfig
+from tests.builders.waiting import PATIENCE_S
 from tests.e2e.clusters import embedded
 from tests.e2e.rig import NAMESPACE, RANKS, Rig, is_alive, kept, left_running, until
 
@@ -123,7 +124,8 @@ async def test_a_killed_launcher_comes_back_in_the_same_pod(rig: Rig) -> None:
 
 async def test_a_rank_that_makes_no_step_is_hung_and_restarted(rig: Rig) -> None:
     rig.let_run_to(1_000_000)
-    await rig.submit(rig.job(failure=Failure(hang_after_seconds=1.0)))
+    # Longer than a busy machine holds a healthy gang up.
+    await rig.submit(rig.job(failure=Failure(hang_after_seconds=8.0)))
     before = await rig.until("a checkpoint", lambda job: job.status.progress.checkpoint_step > 0)
 
     await rig.strike(DrillKind.PROCESS_HANG, before.status.members[1])
@@ -186,7 +188,7 @@ async def test_a_deleted_pod_is_replaced_alone(rig: Rig) -> None:
 
 async def test_a_lost_node_costs_the_pods_on_it(state: Path) -> None:
     # Whole machines, so that each rank has a node of its own.
-    async with embedded(state, ClusterConfig(nodes=6, racks=1, lease_seconds=6.0)) as rig:
+    async with embedded(state, ClusterConfig(nodes=6, racks=1, lease_seconds=10.0)) as rig:
         before = await trained(rig, rig.job(gpus=8, spares=1), spares=1)
         victim = before.status.members[1]
 
@@ -206,22 +208,26 @@ async def test_two_faults_at_once_are_cured_together(rig: Rig) -> None:
 
     await rig.strike(DrillKind.PROCESS_KILL, crashed)
     await rig.fail_device(broken.node, broken.devices[0])
+    # One recovery or two, as it happens; the second may be noticed when the first is over.
+    await rig.until("the device to be cured", lambda j: Cause.DEVICE in {r.cause for r in j.status.recoveries})
     after = await _settled(rig)
 
     kept(before, after, moved={3})
     assert {line.resumed for line in (await rig.all_started(after.status.attempt)).values()} == {SAVED}
-    assert Cause.DEVICE in {r.cause for r in after.status.recoveries}
     await rig.check_invariants()
 
 
 async def test_a_fault_during_recovery_is_cured_too(rig: Rig) -> None:
-    # Ranks that take a while to stop keep the barrier closed long enough to be hit by a second fault.
-    before = await trained(rig, rig.job(spares=2, stop_seconds=0.5), spares=2)
+    # Ranks that do not stop until they are let keep the barrier closed, so that the second fault falls into the recovery.
+    held = rig.job(spares=2, stop_file=rig.stop_file, failure=Failure(stop_grace_seconds=PATIENCE_S))
+    before = await trained(rig, held, spares=2)
     first, second = before.status.members[1], before.status.members[2]
 
     await rig.fail_device(first.node, first.devices[0])
     await rig.until("the recovery to begin", lambda job: job.status.attempt == 2 and job.status.barrier == "Closed")
     await rig.fail_device(second.node, second.devices[0])
+    await rig.until("the second fault to be taken in", lambda job: job.status.attempt == 3)
+    rig.let_stop()
     after = await _settled(rig)
 
     kept(before, after, moved={1, 2})
@@ -234,7 +240,7 @@ async def test_a_fault_during_recovery_is_cured_too(rig: Rig) -> None:
 
 
 async def test_ranks_that_ignore_the_request_to_stop_are_killed_after_the_grace(rig: Rig) -> None:
-    before = await trained(rig, rig.job(stop_seconds=3600, failure=Failure(stop_grace_seconds=0.3)))
+    before = await trained(rig, rig.job(stop_file=rig.stop_file, failure=Failure(stop_grace_seconds=0.3)))
 
     await rig.strike(DrillKind.PROCESS_KILL, before.status.members[0])
     after = await recovered(rig, before)

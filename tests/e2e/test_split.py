@@ -32,13 +32,13 @@ from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.training import TrainingJob
 from remuda.runtime.cluster_client import connect_to_state
 from remuda.runtime.state_dir import StateDir
+from tests.builders.waiting import PATIENCE_S
 from tests.e2e.clusters import Up
 from tests.e2e.rig import NAME, NAMESPACE, Rig, until
 
 SCHEDULES, PER_CLUSTER = 20, 5
 PARTS = ("server", "manager", "nodes-1", "nodes-2")
-LEASE_S = 20.0  # longer than a busy machine takes to start every part again: no node is to be taken for dead
-PATIENCE_S = 90.0  # for whatever has to be started again on a busy machine
+LEASE_S = 120.0  # longer than a busy machine takes to start every part again: no node is to be taken for dead
 
 
 class Act(msgspec.Struct, frozen=True):

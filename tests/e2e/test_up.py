@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from remuda.api.drills import Drill, DrillKind
-from remuda.api.training import Cause, Remedy, TrainingJob
+from remuda.api.training import Cause, Failure, Remedy, TrainingJob
+from tests.builders.waiting import PATIENCE_S
 from tests.e2e.clusters import Up
 from tests.e2e.rig import RANKS, Rig, kept, left_running, until
 
@@ -60,15 +61,17 @@ async def test_pods_train_on_while_the_cluster_is_dead_and_are_found_again(up: U
 
 async def test_a_cluster_killed_in_the_middle_of_a_recovery_completes_it_when_it_is_back(up: Up) -> None:
     async with up.rig() as rig:
-        # Slow to stop, so that the barrier of attempt 2 is closed for a while.
-        before = await trained(rig, rig.job(spares=1, stop_seconds=1.0))
+        # Nobody stops until he is let, so the barrier of attempt 2 stays closed.
+        held = rig.job(spares=1, stop_file=rig.stop_file, failure=Failure(stop_grace_seconds=PATIENCE_S))
+        before = await trained(rig, held)
         launchers = rig.launchers()
         victim = before.status.members[2]
         await rig.fail_device(victim.node, victim.devices[0])
         await rig.until("the recovery to begin", lambda job: job.status.attempt == 2)
 
         up.kill()
-        assert rig.started(2) == {}, "killed too late for this test"
+        assert rig.started(2) == {}
+        rig.let_stop()
         up.start()
 
     async with up.rig() as rig:

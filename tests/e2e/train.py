@@ -17,7 +17,7 @@ STEP_S = 0.02
 EVERY = 4
 STEPS = int(os.environ.get("E2E_STEPS", "1000000"))
 LIMIT = os.environ.get("E2E_LIMIT", "")
-STOP_S = float(os.environ.get("E2E_STOP_SECONDS", "0"))  # how long the program takes to end when it is asked to
+STOP_FILE = os.environ.get("E2E_STOP_FILE", "")  # asked to end, the program does so once this file is there
 
 
 def limit() -> int:
@@ -66,14 +66,15 @@ def _receive(peer: socket.socket) -> None:
         raise ConnectionError("a peer went away in the middle of a step")
 
 
-def _stop_slowly(number: int, frame: object) -> None:
-    time.sleep(STOP_S)
+def _stop_when_let(number: int, frame: object) -> None:
+    while not os.path.exists(STOP_FILE):
+        time.sleep(0.01)
     os._exit(128 + number)
 
 
 def main() -> None:
-    if STOP_S:
-        signal.signal(signal.SIGTERM, _stop_slowly)
+    if STOP_FILE:
+        signal.signal(signal.SIGTERM, _stop_when_let)
     resumed = remuda.resume_step()
     about = {"rank": remuda.rank(), "attempt": remuda.attempt(), "pid": os.getpid(), "resumed": resumed}
     print(json.dumps({**about, "env": dict(os.environ)}), "training", sep="\n", flush=True)

@@ -27,10 +27,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.builders.waiting import PATIENCE_S
+
 ROOT = Path(__file__).parents[2]
 BUILD_KUBE = ROOT / "tools" / "build-kube"
 
-READY_DEADLINE_S = 60.0
 STOP_GRACE_S = 5.0
 # A free port is only free until somebody else takes it, so a start that loses that race is tried again.
 START_ATTEMPTS = 3
@@ -188,7 +189,7 @@ class ControlPlane:
         }
 
     def _wait_until_ready(self) -> None:
-        deadline = time.monotonic() + READY_DEADLINE_S
+        deadline = time.monotonic() + PATIENCE_S
         server = self.processes["kube-apiserver"]
         while time.monotonic() < deadline:
             for name, process in self.processes.items():
@@ -205,7 +206,7 @@ class ControlPlane:
             except subprocess.TimeoutExpired:
                 continue
         raise ControlPlaneError(
-            f"not ready within {READY_DEADLINE_S:.0f} s; the end of its log:\n{self.log_tail('kube-apiserver')}"
+            f"not ready within {PATIENCE_S:.0f} s; the end of its log:\n{self.log_tail('kube-apiserver')}"
         )
 
     def log_tail(self, name: str, lines: int = 30) -> str:

@@ -30,6 +30,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
+from tests.builders.waiting import PATIENCE_S
 from tests.kube.control_plane import ControlPlane, binaries_dir, free_ports
 from tests.kube.real_node_clean import CGROUPS, clear_away
 from tests.kube.real_node_config import (
@@ -45,7 +46,6 @@ from tests.kube.real_node_images import PAUSE, image_files
 NAME = "real-node"
 DEVICE_PLUGINS = Path("/var/lib/kubelet/device-plugins")
 OURS = DEVICE_PLUGINS.parent / ".remuda-test"  # says that the directory is there because of us
-READY_S = 90.0
 STOP_S = 10.0
 POLL_S = 0.05
 NEEDED = {
@@ -216,12 +216,12 @@ class RealNode:
 
     def _wait(self, name: str, holds: Callable[[], bool]) -> None:
         process = self._processes[name]
-        deadline = time.monotonic() + READY_S
+        deadline = time.monotonic() + PATIENCE_S
         while not holds():
             if process.poll() is not None:
                 raise RealNodeError(f"{name} ended with {process.returncode}:\n{self.log_tail(name)}")
             if time.monotonic() > deadline:
-                raise RealNodeError(f"{name} was not ready within {READY_S:.0f} s:\n{self.log_tail(name)}")
+                raise RealNodeError(f"{name} was not ready within {PATIENCE_S:.0f} s:\n{self.log_tail(name)}")
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(timeout=POLL_S)
 

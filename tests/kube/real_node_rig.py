@@ -14,11 +14,10 @@ import grpc
 
 from remuda.link.device_plugin_port import ContainerDevices
 from remuda.link.kubelet_proto import POD_RESOURCES_LIST
+from tests.builders.waiting import PATIENCE_S
 from tests.kube.control_plane import ControlPlane, Response
 from tests.kube.real_node import DEVICE_PLUGINS, RealNode
 from tests.kubelet_rows.rig import Body, container_status, until
-
-CALL_S = 5.0
 
 
 class RealRig:
@@ -91,7 +90,7 @@ class RealRig:
                 request_serializer=POD_RESOURCES_LIST.request.encode,
                 response_deserializer=POD_RESOURCES_LIST.response.decode,
             )
-            rows: tuple[ContainerDevices, ...] = await call(None, timeout=CALL_S, wait_for_ready=True)
+            rows: tuple[ContainerDevices, ...] = await call(None, timeout=PATIENCE_S, wait_for_ready=True)
         return tuple(row for row in rows if row.namespace == self.namespace)
 
     async def output(self, pod: str, container: str = "main") -> str:

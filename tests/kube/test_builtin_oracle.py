@@ -34,9 +34,9 @@ from remuda.kube.client.http_cluster import HttpCluster
 from remuda.kube.client.kubeconfig import access_of_context, merge_kubeconfigs
 from remuda.kube.cluster import Cluster
 from remuda.kube.runtime.informer import Informer
+from tests.builders.waiting import PATIENCE_S
 from tests.kube.control_plane import ControlPlane
 
-DEADLINE_S = 20.0
 CONTROLLERS = (
     "job-controller,deployment-controller,replicaset-controller,disruption-controller,resourcequota-controller"
 )
@@ -67,13 +67,13 @@ class Stage:
 
     async def until(self, condition: Callable[[], object], what: str) -> None:
         try:
-            async with asyncio.timeout(DEADLINE_S):
+            async with asyncio.timeout(PATIENCE_S):
                 while not condition():
                     self.changed.clear()
                     await self.changed.wait()
         except TimeoutError:
             seen = [(type(o).__name__, o.name, o.status) for i in self.informers for o in i.items()]
-            raise AssertionError(f"{self.namespace}: not within {DEADLINE_S} s: {what}\n{seen}") from None
+            raise AssertionError(f"{self.namespace}: not within {PATIENCE_S} s: {what}\n{seen}") from None
 
     @property
     def job(self) -> Job:

@@ -28,13 +28,13 @@ from remuda.kube.runtime.leader import Term
 from remuda.runtime.link_endpoint import LINK, LinkConfig
 from remuda.runtime.manager_process import ManagerConfig, run_manager
 from remuda.runtime.node_agent import NodeAgentConfig, node_agent
+from tests.builders.waiting import PATIENCE_S
 from tests.e2e.rig import until
 from tests.kube.control_plane import ROOT, ControlPlane
 from tests.kube.own_plane import own_plane
 
 DEPLOY = ROOT / "deploy"
 SPACE, HERE, THERE = "remuda-system", "node-a", "node-b"
-DEADLINE_S = 60.0
 
 
 class Watched(HttpCluster):
@@ -114,7 +114,7 @@ async def cast(plane: ControlPlane, tmp_path: Path) -> AsyncIterator[Cast]:
     manager = as_user(plane, token_of(plane, "remuda-manager"), tmp_path / "manager")
     agent = as_user(plane, token_of(plane, "remuda-agent", pod), tmp_path / "agent")
     own = HttpCluster(access=load_kubeconfig(plane.kubeconfig))
-    async with asyncio.timeout(DEADLINE_S), own as admin, manager, agent:
+    async with asyncio.timeout(PATIENCE_S), own as admin, manager, agent:
         yield Cast(admin, manager, agent, link)
 
 

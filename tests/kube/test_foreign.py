@@ -33,12 +33,12 @@ from remuda.kube.client.kubeconfig import load_kubeconfig
 from remuda.kube.cluster import Preconditions
 from remuda.link.progress_board import ProgressBoard
 from remuda.runtime.control_plane import ControlPlane as Manager
+from tests.builders.waiting import PATIENCE_S
 from tests.e2e.rig import until
 from tests.kube.control_plane import ControlPlane
 from tests.kube.own_plane import own_plane
 from tests.kube.test_heart import install_kinds
 
-DEADLINE_S = 55.0
 NODE = "node-01"
 
 
@@ -64,7 +64,7 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
 
 @pytest_asyncio.fixture
 async def api(plane: ControlPlane) -> AsyncIterator[HttpCluster]:
-    async with asyncio.timeout(DEADLINE_S), HttpCluster(access=load_kubeconfig(plane.kubeconfig)) as cluster:
+    async with asyncio.timeout(PATIENCE_S), HttpCluster(access=load_kubeconfig(plane.kubeconfig)) as cluster:
         await install_kinds(plane)
         yield cluster
 

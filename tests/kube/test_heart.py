@@ -29,11 +29,11 @@ from remuda.kube.client.http_cluster import HttpCluster
 from remuda.kube.client.kubeconfig import load_kubeconfig
 from remuda.runtime.attached_cluster import AttachedCluster
 from remuda.runtime.up_config import RACK_LABEL, ClusterConfig
+from tests.builders.waiting import PATIENCE_S
 from tests.e2e.rig import NAMESPACE, RANKS, Rig, left_running, sweep, until
 from tests.kube.control_plane import ROOT, ControlPlane
 from tests.kube.own_plane import own_plane
 
-DEADLINE_S = 55.0
 CONFIG = ClusterConfig(nodes=4, racks=2, lease_seconds=8.0)
 STOP_AT, SAVED = 14, 12  # training waits here while something is broken; the checkpoint before it
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -50,7 +50,7 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
 
 @pytest_asyncio.fixture
 async def api(plane: ControlPlane) -> AsyncIterator[HttpCluster]:
-    async with asyncio.timeout(DEADLINE_S), HttpCluster(access=load_kubeconfig(plane.kubeconfig)) as cluster:
+    async with asyncio.timeout(PATIENCE_S), HttpCluster(access=load_kubeconfig(plane.kubeconfig)) as cluster:
         yield cluster
 
 

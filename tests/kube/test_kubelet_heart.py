@@ -29,6 +29,7 @@ from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.training import FailureRule, Member, RuleAction, TrainingJob
 from remuda.kube.cluster import Cluster
 from tests.builders.evidence import note
+from tests.builders.waiting import PATIENCE_S
 from tests.kube.control_plane import ROOT
 from tests.kube.real_node import RealNode
 from tests.kube.real_node_agent import agent_command, agent_root, api_of, install_kinds, manager_of, running_agent
@@ -39,7 +40,6 @@ from tests.kubelet_rows.sights import see_counts
 
 RANKS, NAME = 4, "job"
 STOP_AT, SAVED = 14, 12  # training waits here while something is broken; the checkpoint before it
-PATIENCE_S = 60.0
 MARKER = re.compile(r"--- remuda attempt=(\d+) rank=(\d+|None|-) ")
 
 
@@ -188,7 +188,6 @@ async def agent(heart: Heart, tmp_path: Path) -> AsyncIterator[Agent]:
             await heart.api.delete(TrainingJob, job.name, heart.rig.namespace)
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.usefixtures("agent")
 async def test_a_rule_about_a_log_decides_on_a_real_kubelet(heart: Heart) -> None:
     """The first attempt ends in words that no rule is about, the second in those of the rule, which stood in no log before."""
@@ -206,7 +205,6 @@ async def test_a_rule_about_a_log_decides_on_a_real_kubelet(heart: Heart) -> Non
     assert "oom" in failed.status.message
 
 
-@pytest.mark.timeout(300)
 async def test_row_60_the_promises_hold_on_a_real_kubelet(heart: Heart, agent: Agent) -> None:
     heart.let_run_to(STOP_AT)
     await heart.api.create(TrainingJob, heart.job())
@@ -246,7 +244,6 @@ async def test_row_60_the_promises_hold_on_a_real_kubelet(heart: Heart, agent: A
     )
 
 
-@pytest.mark.timeout(300)
 async def test_pods_without_devices_restart_in_place_too(heart: Heart, agent: Agent) -> None:
     """No plugin hands them anything: launcher and socket reach them by hostPath."""
     heart.let_run_to(STOP_AT)
@@ -261,7 +258,6 @@ async def test_pods_without_devices_restart_in_place_too(heart: Heart, agent: Ag
     assert await heart.containers(members) == before
 
 
-@pytest.mark.timeout(300)
 async def test_training_goes_on_while_kubelet_agent_and_manager_restart(heart: Heart, tmp_path: Path) -> None:
     node, rig = heart.rig.real, heart.rig
     heart.let_run_to(STOP_AT)

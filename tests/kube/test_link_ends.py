@@ -22,12 +22,12 @@ from remuda.kube.runtime.leader import Term
 from remuda.runtime.link_endpoint import LINK, LinkConfig
 from remuda.runtime.manager_process import ManagerConfig, run_manager
 from remuda.runtime.node_agent import NodeAgentConfig, node_agent
+from tests.builders.waiting import PATIENCE_S
 from tests.e2e.rig import until
 from tests.kube.control_plane import ROOT, ControlPlane
 from tests.kube.own_plane import own_plane
 
 SPACE, ACCOUNT, NODE = "kube-system", "remuda-agent", "link-node"
-DEADLINE_S = 55.0
 
 
 class HeldBack(HttpCluster):
@@ -86,7 +86,7 @@ async def api(plane: ControlPlane) -> AsyncIterator[HeldBack]:
     """With a manager at work on it; the port is the agent's."""
     access = load_kubeconfig(plane.kubeconfig)
     agent = HeldBack(access=access)
-    async with asyncio.timeout(DEADLINE_S), HttpCluster(access=access) as manager, agent:
+    async with asyncio.timeout(PATIENCE_S), HttpCluster(access=access) as manager, agent:
         link = LinkConfig("127.0.0.1", 0, "127.0.0.1", SPACE, account=f"system:serviceaccount:{SPACE}:{ACCOUNT}")
         config = ManagerConfig(timing=Timing(4, 2.5, 0.2), link=link)
         work = asyncio.create_task(run_manager(config, manager, manager, identity="m", said=Quiet()))

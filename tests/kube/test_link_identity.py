@@ -20,10 +20,10 @@ from remuda.link.progress_board import Heartbeat, ProgressBoard
 from remuda.link.stream_messages import Hello, Refused, Welcome, line_of, read_downward
 from remuda.link.stream_server import LinkServer
 from remuda.runtime.link_endpoint import LINK, LinkConfig, ManagerDialler, RelayBoard, link_dialled, link_served
+from tests.builders.waiting import PATIENCE_S
 from tests.kube.control_plane import ControlPlane
 
 SPACE, ACCOUNT, HERE, THERE = "link-identity", "remuda-agent", "link-node-1", "link-node-2"
-DEADLINE_S = 40.0
 BEAT = Heartbeat("default", "gang", "w-0", "uid-0", attempt=1, step=7, time=1.0)
 
 
@@ -81,7 +81,7 @@ def tokens(control_plane: ControlPlane) -> Tokens:
 
 @pytest_asyncio.fixture
 async def manager(control_plane: ControlPlane, tokens: Tokens) -> AsyncIterator[Manager]:
-    async with asyncio.timeout(DEADLINE_S), HttpCluster(access=load_kubeconfig(control_plane.kubeconfig)) as api:
+    async with asyncio.timeout(PATIENCE_S), HttpCluster(access=load_kubeconfig(control_plane.kubeconfig)) as api:
         made = Manager(api)
         account = f"system:serviceaccount:{SPACE}:{ACCOUNT}"
         config = LinkConfig("127.0.0.1", 0, "127.0.0.1", SPACE, account=account)

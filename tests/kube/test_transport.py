@@ -32,9 +32,8 @@ from remuda.kube.client.kubeconfig import load_kubeconfig
 from remuda.kube.client.transport import Options, Request
 from remuda.kube.cluster import Preconditions, WatchEvent
 from remuda.kube.runtime.informer import Informer
+from tests.builders.waiting import PATIENCE_S
 from tests.kube.control_plane import ControlPlane
-
-DEADLINE_S = 20.0
 
 
 @pytest.fixture
@@ -52,7 +51,7 @@ def namespace(control_plane: ControlPlane, request: pytest.FixtureRequest) -> st
 
 @pytest_asyncio.fixture
 async def cluster(control_plane: ControlPlane) -> AsyncIterator[HttpCluster]:
-    async with HttpCluster(access=load_kubeconfig(control_plane.kubeconfig)) as cluster, asyncio.timeout(DEADLINE_S):
+    async with HttpCluster(access=load_kubeconfig(control_plane.kubeconfig)) as cluster, asyncio.timeout(PATIENCE_S):
         yield cluster
 
 
@@ -234,7 +233,7 @@ async def test_a_watch_from_a_list_misses_nothing(cluster: HttpCluster, namespac
 async def test_a_watch_is_taken_up_again_when_the_server_ends_it(control_plane: ControlPlane, namespace: str) -> None:
     options = Options(watch_s=1.0)
     async with (
-        asyncio.timeout(DEADLINE_S),
+        asyncio.timeout(PATIENCE_S),
         HttpCluster(access=load_kubeconfig(control_plane.kubeconfig), options=options, jitter=lambda: 0.0) as cluster,
     ):
         since = (await cluster.list(Lease, namespace)).resource_version

@@ -18,9 +18,9 @@ from remuda.kube.client.guarded_cluster import FencedCluster, NotLeading
 from remuda.kube.client.http_cluster import HttpCluster
 from remuda.kube.client.kubeconfig import load_kubeconfig
 from remuda.kube.runtime.leader import Contender, Place, Term
+from tests.builders.waiting import PATIENCE_S
 from tests.kube.control_plane import ControlPlane
 
-DEADLINE_S = 40.0
 TIMING = Timing(lease_s=4, renew_s=2.5, retry_s=0.2)
 
 
@@ -64,7 +64,7 @@ class Stage:
 @pytest_asyncio.fixture
 async def clusters(control_plane: ControlPlane) -> AsyncIterator[list[Breakable]]:
     access = load_kubeconfig(control_plane.kubeconfig)
-    async with AsyncExitStack() as stack, asyncio.timeout(DEADLINE_S):
+    async with AsyncExitStack() as stack, asyncio.timeout(PATIENCE_S):
         found = [Breakable(access=access) for _ in range(2)]
         for each in found:
             await stack.enter_async_context(each)

@@ -22,10 +22,9 @@ from remuda.kube.client.transport import Options
 from remuda.kube.cluster import WatchEvent
 from remuda.kube.runtime.backoff import Backoff
 from remuda.kube.runtime.informer import Informer
+from tests.builders.waiting import PATIENCE_S
 from tests.kube.control_plane import ControlPlane
 from tests.kube.own_plane import own_plane
-
-DEADLINE_S = 50.0
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +37,7 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
 async def cluster(plane: ControlPlane) -> AsyncIterator[HttpCluster]:
     options = Options(page_size=2)
     access = load_kubeconfig(plane.kubeconfig)
-    async with asyncio.timeout(DEADLINE_S), HttpCluster(access=access, options=options) as cluster:
+    async with asyncio.timeout(PATIENCE_S), HttpCluster(access=access, options=options) as cluster:
         yield cluster
 
 

@@ -14,6 +14,7 @@ import pytest_asyncio
 
 from remuda.kube.client.http_cluster import HttpCluster
 from remuda.kube.client.kubeconfig import load_kubeconfig
+from tests.builders.waiting import PATIENCE_S
 from tests.component import test_store_cluster as suite
 from tests.kube.control_plane import ControlPlane
 from tests.kube.own_plane import own_plane
@@ -33,7 +34,7 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
 
 @pytest_asyncio.fixture
 async def cluster(plane: ControlPlane) -> AsyncIterator[HttpCluster]:
-    async with asyncio.timeout(suite.DEADLINE_S), HttpCluster(access=load_kubeconfig(plane.kubeconfig)) as cluster:
+    async with asyncio.timeout(PATIENCE_S), HttpCluster(access=load_kubeconfig(plane.kubeconfig)) as cluster:
         yield cluster
     for name in NAMESPACES:
         at_once = {"gracePeriodSeconds": 0}

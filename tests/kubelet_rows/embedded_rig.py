@@ -27,10 +27,10 @@ from remuda.link.kubelet_proto import POD_RESOURCES_LIST
 from remuda.link.rank_logs import log_path
 from tests.builders.nodes import Rig
 from tests.builders.runtimes import processes
+from tests.builders.waiting import PATIENCE_S
 from tests.kubelet_rows.rig import Body, until
 
 NAMESPACE = "default"
-CALL_S = 5.0
 
 
 class EmbeddedRig:
@@ -132,7 +132,7 @@ class EmbeddedRig:
                 request_serializer=POD_RESOURCES_LIST.request.encode,
                 response_deserializer=POD_RESOURCES_LIST.response.decode,
             )
-            rows: tuple[ContainerDevices, ...] = await call(None, timeout=CALL_S, wait_for_ready=True)
+            rows: tuple[ContainerDevices, ...] = await call(None, timeout=PATIENCE_S, wait_for_ready=True)
         return rows
 
 

@@ -8,6 +8,7 @@ import grpc
 import pytest
 
 from remuda.link.device_plugin_port import HEALTHY
+from tests.builders.waiting import PATIENCE_S
 from tests.kubelet_rows.rig import NodeRig, container_status, counts, health, is_running, phase, pod_body, restarts
 from tests.kubelet_rows.sights import (
     FOUR,
@@ -113,7 +114,7 @@ class PluginRows:
         resource = "rows.test/overlap"
         old = await serving(rig, plugin, resource)
         new = await plugin(resource)
-        await asyncio.wait_for(new.watched.wait(), 10)
+        await asyncio.wait_for(new.watched.wait(), PATIENCE_S)
         await old.stop()
         pod = await run_pod(rig, pod_body("late", resource, 1))
         assert len(new.asked("allocate")) == 1

@@ -11,6 +11,7 @@ import pytest
 
 from remuda.link.device_plugin_port import ContainerAllocation, PreferredRequest
 from tests.builders.evidence import note
+from tests.builders.waiting import PATIENCE_S
 from tests.kubelet_rows.rig import (
     NodeRig,
     Once,
@@ -117,7 +118,7 @@ class PodRows:
         await serving(rig, plugin, resource, allocate=allocate)
         try:
             await rig.create_pod(pod_body("stuck", resource, 1))
-            await asyncio.wait_for(asked.wait(), 20)
+            await asyncio.wait_for(asked.wait(), PATIENCE_S)
             await rig.create_pod(pod_body("plain"))
             await self.nothing_starts(rig, "plain")
             assert phase(await rig.pod("stuck")) in ("Pending", "")

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from remuda.link.device_plugin_port import ContainerDevices
+from tests.builders.waiting import PATIENCE_S
 
 T = TypeVar("T")
 
 Body = dict[str, Any]
-PATIENCE_S = 25.0
 POLL_S = 0.05
 IMAGE = "remuda.test/box:1"
 

@@ -26,8 +26,7 @@ from remuda.link.device_plugin_port import (
     RegisterRequest,
 )
 from remuda.link.kubelet_proto import ALLOCATE, LIST_AND_WATCH, OPTIONS, PRE_START, PREFERRED, REGISTER, Method
-
-CALL_S = 20.0
+from tests.builders.waiting import PATIENCE_S
 
 Allocate = Callable[[tuple[str, ...]], Awaitable[ContainerAllocation]]
 Prefer = Callable[[PreferredRequest], Awaitable[tuple[str, ...]]]
@@ -99,7 +98,7 @@ class StockPlugin:
                 request_serializer=REGISTER.request.encode,
                 response_deserializer=REGISTER.response.decode,
             )
-            await call(request, timeout=CALL_S)
+            await call(request, timeout=PATIENCE_S)
 
     def register_at_once(self) -> Awaitable[None]:
         """While the kubelet is down: serve and register as soon as its socket is made anew."""

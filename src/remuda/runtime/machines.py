@@ -87,7 +87,7 @@ class Machines:
             self._launcher.parent.mkdir(parents=True, exist_ok=True)
             build_zipapp(self._launcher)
         self.checkpoints = checkpoints or CheckpointStore()
-        self.addresses = PodAddresses(share)
+        self.addresses = PodAddresses(share, cluster=str(root.resolve()) if config.runtime == "process" else "")
         self.pods = Informer(cluster, Pod, jitter=chance.random)
         self.jobs = Informer(cluster, TrainingJob, jitter=chance.random)
         self.drills = Informer(cluster, Drill, jitter=chance.random)

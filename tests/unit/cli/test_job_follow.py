@@ -12,6 +12,7 @@ from remuda.cli.jobs.job_follow import follow_job
 from remuda.cli.session import Session
 from remuda.kube.cluster import Cluster
 from remuda.runtime.state_dir import StateDir
+from tests.builders.waiting import PATIENCE_S
 from tests.unit.cli.scenes import NOW, Cli, a_job, machines, pods
 
 
@@ -35,7 +36,7 @@ async def set_status(cluster: Cluster, **changes: object) -> None:
 async def printed(capsys: pytest.CaptureFixture[str], word: str) -> list[str]:
     """What has been printed once a line has that word."""
     lines: list[str] = []
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while not any(word in line for line in lines):
             await asyncio.sleep(0)
             lines += capsys.readouterr().out.splitlines()

@@ -12,6 +12,7 @@ from remuda.runtime.device_sharing import offered_resources, show_mig_layouts, s
 from remuda.runtime.machine_model_files import machine_model
 from remuda.runtime.state_dir import StateDir
 from remuda.runtime.up_config import ClusterConfig, check_cluster_config
+from tests.builders.waiting import PATIENCE_S
 
 MADE = ClusterConfig(nodes=4, racks=1, lease_seconds=3.0)
 
@@ -145,7 +146,7 @@ def holder(state: Path, manner: str) -> "subprocess.Popen[str]":
 def test_down_ends_the_holder_and_waits_for_it(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with holder(tmp_path, "obeys") as child:
         assert main(["--state", str(tmp_path), "down"]) == 0
-        assert child.wait(timeout=10) == 0
+        assert child.wait(timeout=PATIENCE_S) == 0
     assert f"Stopping the cluster (pid {child.pid}) done after" in capfd.readouterr().out
     assert StateDir(tmp_path).holder() is None
 

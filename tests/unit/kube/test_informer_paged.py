@@ -18,8 +18,7 @@ from remuda.kube.runtime.backoff import Backoff
 from remuda.kube.runtime.informer import Informer
 from tests.builders.http_server import HttpServer, Reply, a_status
 from tests.builders.pod_wire import GONE, a_line, a_page, a_pod, added, told
-
-DEADLINE_S = 10.0
+from tests.builders.waiting import PATIENCE_S
 
 
 class Heard:
@@ -34,7 +33,7 @@ class Heard:
 
 @asynccontextmanager
 async def informed(*replies: Reply, **options: Any) -> AsyncIterator[tuple[Informer[Pod], Heard, HttpServer]]:
-    async with asyncio.timeout(DEADLINE_S), HttpServer(*replies) as server:
+    async with asyncio.timeout(PATIENCE_S), HttpServer(*replies) as server:
         cluster = HttpCluster(base_url=server.url, options=Options(**options), jitter=lambda: 0.0)
         informer = Informer(cluster, Pod, backoff=Backoff(0.0001, 0.001))
         heard = Heard()

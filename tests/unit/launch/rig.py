@@ -13,14 +13,14 @@ from typing import TypeVar
 from remuda.launch import protocol
 from remuda.launch.protocol import Exited, Heartbeat, Hello, LineReader, Message, Ready, Running, Start, Stop
 from remuda.launch.zipapp import container_argv
+from tests.builders.waiting import PATIENCE_S
 
-DEADLINE_S = 20.0  # of any single wait: long enough for a busy machine, never reached when all is well
 PYTHON = os.environ.get("REMUDA_TEST_PYTHON") or sys.executable  # runs the launcher under test
 M = TypeVar("M", bound=Message)
 
 
 def wait_until(condition: Callable[[], object], what: str) -> None:
-    until = time.monotonic() + DEADLINE_S
+    until = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < until, f"waited in vain for {what}"
         time.sleep(0.005)
@@ -48,7 +48,7 @@ class Agent:
         handle = os.open(self.directory, os.O_RDONLY)
         (self.directory / "agent.sock").unlink(missing_ok=True)
         self.listener = socket.socket(socket.AF_UNIX)
-        self.listener.settimeout(DEADLINE_S)
+        self.listener.settimeout(PATIENCE_S)
         self.listener.bind(f"/proc/self/fd/{handle}/agent.sock")
         self.listener.listen()
         os.close(handle)
@@ -58,7 +58,7 @@ class Agent:
         if self.connection is not None:
             self.connection.close()
         self.connection, _ = self.listener.accept()
-        self.connection.settimeout(DEADLINE_S)
+        self.connection.settimeout(PATIENCE_S)
         self._lines = self._read()
         first = self.next()
         assert isinstance(first, Hello), first
@@ -93,7 +93,7 @@ class Agent:
 
     def is_hung_up(self) -> bool:
         assert self.connection is not None
-        readable, _, _ = select.select([self.connection], [], [], DEADLINE_S)
+        readable, _, _ = select.select([self.connection], [], [], PATIENCE_S)
         return bool(readable) and self.connection.recv(1) == b""
 
     def start(self, attempt: int, env: dict[str, str] | None = None, stop: Stop | None = None) -> Running:
@@ -145,4 +145,4 @@ class Container:
 
     def wait(self) -> int:
         assert self.process is not None
-        return self.process.wait(DEADLINE_S)
+        return self.process.wait(PATIENCE_S)

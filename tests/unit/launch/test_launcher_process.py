@@ -11,7 +11,8 @@ import pytest
 
 from remuda.launch import checkpoints
 from remuda.launch.protocol import Checkpoint, Fence, Heartbeat, Hello, Ready, Running, Start, Stop
-from tests.unit.launch.rig import DEADLINE_S, Agent, Container, is_running, wait_until
+from tests.builders.waiting import PATIENCE_S
+from tests.unit.launch.rig import Agent, Container, is_running, wait_until
 
 SLEEP = ("sleep", "1000")
 # Ignores SIGTERM, and has a child that left the process group; says so once both are set up.
@@ -551,7 +552,7 @@ def test_an_agent_that_does_not_read_is_left_and_told_the_newest_later(
     assert agent.connection is not None
     poll = select.poll()
     poll.register(agent.connection, select.POLLRDHUP)
-    assert poll.poll(DEADLINE_S * 1000), "the launcher did not hang up"
+    assert poll.poll(PATIENCE_S * 1000), "the launcher did not hang up"
     (tmp_path / "end").touch()
     exited = None
     while exited is None:

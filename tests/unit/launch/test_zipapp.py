@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from remuda.launch import zipapp
+from tests.builders.waiting import PATIENCE_S
 
 LAUNCH = Path(zipapp.__file__).parent
 OTHER_PYTHONS = ("python3.12", "python3.13", "python3.14")
@@ -16,7 +17,7 @@ OTHER_PYTHONS = ("python3.12", "python3.13", "python3.14")
 
 def run(*argv: str, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        argv, env={"PATH": os.environ["PATH"], **env}, capture_output=True, text=True, timeout=50, check=False
+        argv, env={"PATH": os.environ["PATH"], **env}, capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
 
 

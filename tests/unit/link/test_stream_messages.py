@@ -33,8 +33,7 @@ from remuda.link.stream_messages import (
     read_upward,
 )
 from remuda.link.stream_server import MAX_WORD, LinkServer
-
-DEADLINE_S = 20.0
+from tests.builders.waiting import PATIENCE_S
 
 
 def a_beat(uid: str = "u1", step: int = 1, attempt: int = 1, checkpoint: int | None = None, **more: float) -> Heartbeat:
@@ -140,7 +139,7 @@ class Manager:
 async def manager(tmp_path: Path) -> AsyncIterator[Manager]:
     found = Manager(tmp_path)
     await found.start()
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(PATIENCE_S):
         yield found
     await found.server.stop()
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from remuda.link.certificates import Certificates
 from remuda.link.tls_buffers import BUFFER, slim
+from tests.builders.waiting import PATIENCE_S
 
 
 async def test_a_slim_stream_keeps_little_and_loses_nothing(tmp_path: Path) -> None:
@@ -30,7 +31,7 @@ async def test_a_slim_stream_keeps_little_and_loses_nothing(tmp_path: Path) -> N
     trust = ssl.create_default_context(cafile=str(certificates.ca))
     port = server.sockets[0].getsockname()[1]
     message = bytes(range(256)) * 4096  # a megabyte
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trust, server_hostname="localhost")
         writer.write(message)
         await writer.drain()
@@ -54,7 +55,7 @@ async def test_a_stream_without_tls_stays_as_it_is(tmp_path: Path) -> None:
         ended.set()
 
     server = await asyncio.start_unix_server(serve, path)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         _, writer = await asyncio.open_unix_connection(path)
         assert not slim(writer)
         writer.close()

@@ -1,10 +1,13 @@
 """Pod addresses: one of 127.0.0.0/8 per pod, unique in the cluster, so that every pod can listen on the same port.
 
 127.0.x.y stays free for the machine's own services. Addresses are handed out in rotation rather than lowest first: a
-connection of a dead pod that lingers in TIME_WAIT must not meet its successor.
+connection of a dead pod that lingers in TIME_WAIT must not meet its successor. Clusters of one machine begin at places of their
+own among the sixteen million, or the first pods of two of them would fight for one address and port.
 """
 
 from __future__ import annotations
+
+import zlib
 
 from remuda.api.errors import Refusal
 
@@ -14,12 +17,12 @@ _END = 255 << 16  # up to 127.254.255.255
 
 class PodAddresses:
     """Shared by all nodes of one process. `share` (k, n): of n processes of one cluster this is the k-th, from 0, and hands out
-    every n-th address, so that none is given twice."""
+    every n-th address, so that none is given twice. `cluster`: what tells it from others on this machine."""
 
-    def __init__(self, share: tuple[int, int] = (0, 1)) -> None:
+    def __init__(self, share: tuple[int, int] = (0, 1), cluster: str = "") -> None:
         self._by_uid: dict[str, int] = {}
         self._taken: set[int] = set()
-        self._next = _FIRST
+        self._next = _FIRST + (zlib.crc32(cluster.encode()) % (_END - _FIRST))
         self._share = share
 
     def assign(self, uid: str) -> str:

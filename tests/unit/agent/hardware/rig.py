@@ -14,10 +14,10 @@ import pytest
 from remuda.agent.hardware.backend_port import DeviceBackend
 from remuda.api.devices import Signal
 from remuda.core.devices.fault_codes import classify
+from tests.builders.waiting import PATIENCE_S
 
 SOURCE = Path(__file__).parents[3] / "nvml" / "fake_nvml.c"
 NOW = 1_700_000_000.0
-WAIT_S = 30.0  # for things that happen at once on an idle machine
 
 
 class Clock:
@@ -63,7 +63,7 @@ class Ears:
 
     async def until(self, true: Callable[[], bool]) -> None:
         """Returns when `true` is, after whatever is heard next; fails when it never is."""
-        async with asyncio.timeout(WAIT_S):
+        async with asyncio.timeout(PATIENCE_S):
             while not true():
                 self._news.clear()
                 await self._news.wait()

@@ -16,7 +16,8 @@ from remuda.core.devices.machine_models import load_model
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.store import MemoryJournal, Store
 from remuda.kube.runtime.informer import Informer
-from tests.unit.agent.hardware.rig import WAIT_S, Clock
+from tests.builders.waiting import PATIENCE_S
+from tests.unit.agent.hardware.rig import Clock
 
 FACTS = NodeFacts("570.124.06", "12.8", "9.0", "hopper", True, "DGX H100")
 
@@ -128,7 +129,7 @@ async def test_they_are_written_when_the_node_is_there_and_follow_it(backend: Fa
     writer = LabelWriter(cluster, "node-01", backend)
     backend.subscribe_inventory(writer.mark)
     try:
-        async with asyncio.timeout(WAIT_S):
+        async with asyncio.timeout(PATIENCE_S):
             await nodes.synced()
             writer.mark()  # before there is a node
             await cluster.create(Node, {"metadata": {"name": "node-01", "labels": {"zone": "a"}}})

@@ -16,8 +16,7 @@ from remuda.agent.launchers import connections as module
 from remuda.agent.launchers.connections import Launchers
 from remuda.launch import jsonline
 from remuda.launch.protocol import Fence, Heartbeat, Hello, Ready, Start, Stop, ToAgent, encode
-
-DEADLINE_S = 10.0
+from tests.builders.waiting import PATIENCE_S
 
 
 class Desk:
@@ -47,7 +46,7 @@ class Desk:
         task.add_done_callback(tasks.discard)
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(DEADLINE_S), self.changed:
+        async with asyncio.timeout(PATIENCE_S), self.changed:
             await self.changed.wait_for(condition)
 
 
@@ -79,12 +78,12 @@ class Client:
         await self._writer.drain()
 
     async def read(self) -> Any:
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(PATIENCE_S):
             return jsonline.loads(await self._reader.readline())
 
     async def ended(self) -> bool:
         """Waits for the other side to hang up."""
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(PATIENCE_S):
             try:
                 return await self._reader.read() == b""
             except ConnectionResetError:
@@ -257,7 +256,7 @@ async def test_silence_after_connecting_is_not_waited_for_forever(
 
 async def test_too_many_strangers_are_sent_away(desk: Desk, tmp_path: Path) -> None:
     strangers = [await Client.dial(tmp_path) for _ in range(module.MAX_STRANGERS + 1)]
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(PATIENCE_S):
         ends = [asyncio.create_task(s.ended()) for s in strangers]
         done, waiting = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
     assert len(done) == 1

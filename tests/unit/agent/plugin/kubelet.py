@@ -21,8 +21,7 @@ from remuda.link.device_plugin_port import (
     PreferredRequest,
     RegisterRequest,
 )
-
-DEADLINE_S = 15.0
+from tests.builders.waiting import PATIENCE_S
 
 
 class Kubelet:
@@ -70,7 +69,7 @@ class Kubelet:
 
     async def until(self, condition: Callable[[], Any], what: str) -> None:
         try:
-            async with asyncio.timeout(DEADLINE_S):
+            async with asyncio.timeout(PATIENCE_S):
                 while not condition():
                     self._changed.clear()
                     await self._changed.wait()

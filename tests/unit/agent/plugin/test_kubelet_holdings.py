@@ -20,10 +20,9 @@ from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.names import ANNOTATION_LAUNCH, RESOURCE_GPU
 from remuda.launch.protocol import Hello, encode
 from remuda.link.device_plugin_port import UNHEALTHY, ContainerDevices
+from tests.builders.waiting import PATIENCE_S
 from tests.unit.agent.plugin.kubelet import PodResources
 from tests.unit.agent.plugin.scene import NOW, Scene, a_pod, short_directory
-
-DEADLINE_S = 15.0
 
 
 def a_row(pod: str, *devices: str, resource: str = RESOURCE_GPU) -> ContainerDevices:
@@ -174,7 +173,7 @@ class Rig:
 
     async def until(self, condition: Callable[[], Any]) -> None:
         """Looks at every turn of the loop that brings something: what is waited for comes over sockets."""
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(PATIENCE_S):
             while not condition():
                 await self.turn()
 
@@ -222,7 +221,7 @@ async def test_a_hello_with_another_pod_s_uid_is_sent_away(rig: Rig) -> None:
     rig.service.rows = [a_row("a", "gpu-0")]
     rig.scene.bound = [a_pod("a"), a_pod("b")]
     liar = await rig.hello("gpu-0", "b")
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(PATIENCE_S):
         try:
             assert await liar.read() == b""
         except ConnectionResetError:

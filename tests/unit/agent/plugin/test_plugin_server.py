@@ -20,6 +20,7 @@ from remuda.api.names import RESOURCE_GPU
 from remuda.link import kubelet_proto as proto
 from remuda.link.allocation_port import HANG, KILL, MEND
 from remuda.link.device_plugin_port import HEALTHY, UNHEALTHY
+from tests.builders.waiting import PATIENCE_S
 from tests.unit.agent.plugin.kubelet import Kubelet, a_kubelet
 from tests.unit.agent.plugin.scene import Scene, a_pod, short_directory
 
@@ -122,7 +123,7 @@ async def test_garbage_is_answered_with_an_error_and_the_next_call_is_served(sce
         async with kubelet.channel(kubelet.newest) as channel:
             for path in (proto.ALLOCATE.path, proto.PREFERRED.path, "/v1beta1.DevicePlugin/Explode"):
                 with pytest.raises(grpc.aio.AioRpcError):
-                    await channel.unary_unary(path)(b"\xff\xff\xff", timeout=5.0)
+                    await channel.unary_unary(path)(b"\xff\xff\xff", timeout=PATIENCE_S)
         assert (await kubelet.ask(proto.ALLOCATE, ())) == ()
         await kubelet.allocate("gpu-0")
 

@@ -13,8 +13,7 @@ from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.store import MemoryJournal, Store
 from remuda.embedded.apiserver.write_rules import FOREGROUND, ORPHAN
 from remuda.kube.cluster import Preconditions
-
-DEADLINE_S = 10.0
+from tests.builders.waiting import PATIENCE_S
 
 
 def a_cluster() -> LocalCluster:
@@ -49,7 +48,7 @@ async def collecting(cluster: LocalCluster) -> AsyncIterator[GarbageCollector]:
 
 async def pods(cluster: LocalCluster, count: int) -> list[str]:
     """The names, once there are that many and the dust has settled."""
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(PATIENCE_S):
         while len(found := (await cluster.list(Pod)).items) != count:  # noqa: ASYNC110
             await asyncio.sleep(0)
     for _ in range(50):
@@ -120,7 +119,7 @@ async def test_a_running_pod_is_only_asked_to_go() -> None:
         pod = await a_pod(cluster, "p", owned_by(node))
         await cluster.bind("p", "team", Binding("n"))
         await cluster.delete(Node, "n")
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(PATIENCE_S):
             while not (await cluster.get(Pod, "p", "team")).is_deleting:  # noqa: ASYNC110
                 await asyncio.sleep(0)
         await cluster.delete(Pod, "p", "team", grace_s=0, when=Preconditions(uid=pod.uid))
@@ -155,7 +154,7 @@ async def test_in_the_foreground_the_owner_goes_last() -> None:
             },
         )
         await cluster.delete_record(cluster.registry.of(Node), "n", finalizer=FOREGROUND)
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(PATIENCE_S):
             while not (await cluster.get(Pod, "p", "team")).is_deleting:  # noqa: ASYNC110
                 await asyncio.sleep(0)
         assert (await cluster.get(Node, "n")).is_deleting
@@ -171,12 +170,12 @@ async def test_a_reference_to_an_owner_that_is_gone_is_taken_off() -> None:
         second = await cluster.create(Node, {"metadata": {"name": "n2"}})
         await a_pod(cluster, "p", owned_by(first, second))
         await cluster.delete(Node, "n1")
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(PATIENCE_S):
             while len((await cluster.get(Pod, "p", "team")).metadata.owner_references) > 1:  # noqa: ASYNC110
                 await asyncio.sleep(0)
 
 
 async def gone(cluster: LocalCluster, kind: type[KObject], name: str) -> None:
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(PATIENCE_S):
         while cluster.store.get(kind.resource.key(name)) is not None:  # noqa: ASYNC110
             await asyncio.sleep(0)

@@ -15,8 +15,7 @@ from remuda.embedded.apiserver.app import App
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.store import MemoryJournal, Store
 from remuda.embedded.apiserver.watch_streams import Turns, pieces
-
-DEADLINE_S = 10.0
+from tests.builders.waiting import PATIENCE_S
 
 
 def waiters(count: int) -> list[asyncio.Future[None]]:
@@ -135,7 +134,7 @@ async def test_the_bookmark_after_the_initial_events_does_not_cover_a_later_writ
     task = client.watch(
         "watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true", meanwhile
     )
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(PATIENCE_S):
         assert await client.until(3) == [("ADDED", there), ("BOOKMARK", there), ("ADDED", there + 1)]
         client.app.close()
         await task
@@ -148,7 +147,7 @@ async def test_what_happens_while_a_watcher_is_busy_comes_in_few_writes_and_in_o
     client = Client()
     first = await client.create("p")
     task = client.watch(f"watch=1&resourceVersion={first}")
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(PATIENCE_S):
         async with client.arrived:
             await client.arrived.wait_for(lambda: bool(client.sent))  # the empty chunk: the watch stands
         client.hold.clear()

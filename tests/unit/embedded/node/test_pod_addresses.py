@@ -43,6 +43,12 @@ def test_two_pods_never_share_an_address() -> None:
     assert addresses.recover("a", "127.9.9.9") != addresses.recover("b", "127.9.9.9")
 
 
+def test_two_clusters_of_one_machine_begin_at_places_of_their_own_each_always_at_the_same() -> None:
+    given = {name: [PodAddresses(cluster=name).assign("a") for _ in range(2)] for name in ("/srv/one", "/srv/two")}
+    assert all(len(set(each)) == 1 for each in given.values())
+    assert len({each[0].rpartition(".")[0] for each in given.values()}) == 2
+
+
 def test_releasing_twice_is_harmless() -> None:
     addresses = PodAddresses()
     addresses.assign("a")

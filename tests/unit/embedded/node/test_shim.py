@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from remuda.embedded.node import shim
+from tests.builders.waiting import PATIENCE_S
 
-DEADLINE_S = 20.0
 # A main process with a child that left its group and session, both deaf to SIGTERM; says when they are up.
 TREE = """
 import os, signal, sys, time
@@ -33,7 +33,7 @@ PYTHON = (sys.executable, "-I", "-S", "-c")
 
 
 def wait_until(condition: Callable[[], object], what: str) -> None:
-    until = time.monotonic() + DEADLINE_S
+    until = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < until, f"waited in vain for {what}"
         time.sleep(0.005)
@@ -85,7 +85,7 @@ def box(tmp_path: Path) -> Iterator[Box]:
     yield found
     kill_container(found.pidfile)
     for process in found.shims:
-        process.wait(DEADLINE_S)
+        process.wait(PATIENCE_S)
 
 
 def is_alive(pidfile: str) -> bool:
@@ -113,7 +113,7 @@ def test_it_runs_the_command_and_records_its_end(box: Box, tmp_path: Path) -> No
         "sh", "-c", 'pwd; echo "$GREETING"; echo error >&2; exit 3', env={"GREETING": "hé"}, cwd=str(tmp_path)
     )
     status = box.ended()
-    assert process.wait(DEADLINE_S) == 0
+    assert process.wait(PATIENCE_S) == 0
     assert (status["code"], status["signal"], status["message"]) == (3, None, "exit code 3")
     assert before <= status["startedAt"] <= status["finishedAt"] <= time.time()
     assert Path(box.log).read_text() == f"{tmp_path}\nhé\nerror\n"
@@ -215,7 +215,7 @@ def test_sigusr1_kills_everything(box: Box) -> None:
     status = box.ended()
     assert (status["code"], status["signal"]) == (137, 9)
     assert not any(map(is_running, pids))
-    assert not is_alive(box.pidfile) or box.shims[0].wait(DEADLINE_S) == 0
+    assert not is_alive(box.pidfile) or box.shims[0].wait(PATIENCE_S) == 0
 
 
 def test_the_death_of_the_main_process_is_the_death_of_all(box: Box) -> None:

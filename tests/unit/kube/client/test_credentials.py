@@ -26,6 +26,7 @@ from remuda.kube.client.credentials import (
 )
 from remuda.kube.client.tls import TlsContexts, build_tls_context
 from tests.builders.certificates import Authority
+from tests.builders.waiting import PATIENCE_S
 
 V1 = "client.authentication.k8s.io/v1"
 NOW = 1_700_000_000.0
@@ -287,7 +288,7 @@ async def test_a_plugin_that_hangs_is_killed(tmp_path: Path, monkeypatch: pytest
 async def test_a_cancelled_request_leaves_no_plugin_behind(tmp_path: Path) -> None:
     mark = tmp_path / "pid"
     task = asyncio.create_task(run_exec_plugin(["sh", "-c", f"echo $$ > {mark}; exec sleep 600"], dict(os.environ)))
-    async with asyncio.timeout(10.0):
+    async with asyncio.timeout(PATIENCE_S):
         while not (mark.exists() and mark.read_text().strip()):  # noqa: ASYNC110 - the file is all there is
             await asyncio.sleep(0.01)
     task.cancel()

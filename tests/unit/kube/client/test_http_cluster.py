@@ -18,8 +18,7 @@ from remuda.kube.client.transport import Options
 from remuda.kube.cluster import Cluster, Preconditions, WatchEvent
 from tests.builders.http_server import Answering, Asked, HttpServer, Reply, a_status
 from tests.builders.pod_wire import GONE, a_line, a_page, a_pod, added, told
-
-DEADLINE_S = 10.0
+from tests.builders.waiting import PATIENCE_S
 
 
 @asynccontextmanager
@@ -32,7 +31,7 @@ async def a_cluster(
         waits.append(seconds)
         await asyncio.sleep(0)
 
-    async with asyncio.timeout(DEADLINE_S), HttpServer(*answers) as server:
+    async with asyncio.timeout(PATIENCE_S), HttpServer(*answers) as server:
         cluster = HttpCluster(base_url=server.url, options=Options(**options), jitter=lambda: jitter)
         cluster.transport.sleep = sleep
         async with cluster:

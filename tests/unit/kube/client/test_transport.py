@@ -22,8 +22,8 @@ from remuda.kube.client.transport import Options, Request, Transport
 from remuda.kube.runtime.backoff import no_jitter
 from tests.builders.certificates import Authority
 from tests.builders.http_server import Asked, HttpServer, Reply, a_status, server_context
+from tests.builders.waiting import PATIENCE_S
 
-DEADLINE_S = 10.0
 GET = Request(method="GET", path="/x")
 POST = Request(method="POST", path="/x", body=b"{}")
 BUSY = Reply(429, a_status(429, "TooManyRequests", "busy"), {"Retry-After": "7"})
@@ -61,7 +61,7 @@ async def talking(
 
         talk.transport.sleep = sleep
         try:
-            async with asyncio.timeout(DEADLINE_S):
+            async with asyncio.timeout(PATIENCE_S):
                 yield talk
         finally:
             await talk.transport.close()

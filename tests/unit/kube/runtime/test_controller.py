@@ -10,8 +10,8 @@ from remuda.api.errors import Conflict, Unavailable
 from remuda.kube.runtime.backoff import Backoff
 from remuda.kube.runtime.controller import run_controller
 from remuda.kube.runtime.work_queue import WorkQueue
+from tests.builders.waiting import PATIENCE_S
 
-DEADLINE_S = 10.0
 QUICK = Backoff(base_s=0.0001, max_s=0.001)
 
 
@@ -48,7 +48,7 @@ class Script:
             self.at_work.discard(key)
 
     async def until(self, count: int) -> None:
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(PATIENCE_S):
             while len(self.looks) < count:
                 self._looked.clear()
                 await self._looked.wait()

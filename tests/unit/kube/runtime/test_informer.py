@@ -16,10 +16,10 @@ from remuda.embedded.apiserver.store import MemoryJournal, Store
 from remuda.kube.cluster import Listing, WatchEvent
 from remuda.kube.runtime.backoff import Backoff
 from remuda.kube.runtime.informer import Informer
+from tests.builders.waiting import PATIENCE_S
 
 K = TypeVar("K", bound=KObject)
 
-DEADLINE_S = 10.0
 QUICK = Backoff(base_s=0.0001, max_s=0.001)
 
 
@@ -87,7 +87,7 @@ class Heard:
         self._changed.set()
 
     async def until(self, count: int) -> list[str]:
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(PATIENCE_S):
             while len(self.calls) < count:
                 self._changed.clear()
                 await self._changed.wait()
@@ -120,7 +120,7 @@ async def test_it_lists_then_follows() -> None:
     heard = Heard()
     informer.subscribe(heard)
     async with running(informer):
-        await asyncio.wait_for(informer.synced(), DEADLINE_S)
+        await asyncio.wait_for(informer.synced(), PATIENCE_S)
         assert heard.calls == ["+a"]
         await make(cluster, "b")
         changed = await change(cluster, "a", "Running")
@@ -168,7 +168,7 @@ async def test_a_bug_makes_it_doubt_what_it_has_and_list_again() -> None:
     heard = Heard()
     informer.subscribe(heard)
     async with running(informer):
-        await asyncio.wait_for(informer.synced(), DEADLINE_S)
+        await asyncio.wait_for(informer.synced(), PATIENCE_S)
         await make(cluster, "a")
         await heard.until(1)
         cluster.cut(RuntimeError("a bug"))
@@ -184,7 +184,7 @@ async def test_a_refused_watch_resumes_from_the_last_version_seen() -> None:
     heard = Heard()
     informer.subscribe(heard)
     async with running(informer):
-        await asyncio.wait_for(informer.synced(), DEADLINE_S)
+        await asyncio.wait_for(informer.synced(), PATIENCE_S)
         pod = await make(cluster, "a")
         await heard.until(1)
         cluster.cut(Unavailable("no route"), Unavailable("no route"))
@@ -202,7 +202,7 @@ async def test_it_keeps_trying_to_list() -> None:
     drawn = itertools.count()
     informer = Informer(cluster, Pod, backoff=QUICK, jitter=lambda: next(drawn) * 0.0)
     async with running(informer):
-        await asyncio.wait_for(informer.synced(), DEADLINE_S)
+        await asyncio.wait_for(informer.synced(), PATIENCE_S)
     assert len(informer) == 1
     assert next(drawn) == 5  # every wait was spread by the given source of chance
 
@@ -220,7 +220,7 @@ async def test_indexes_follow_the_objects() -> None:
     seen: list[list[str]] = []
     informer.subscribe(lambda old, new: seen.append(gang("g")))
     async with running(informer):
-        await asyncio.wait_for(informer.synced(), DEADLINE_S)
+        await asyncio.wait_for(informer.synced(), PATIENCE_S)
         await make(cluster, "a", labels={"gang": "g"})
         await make(cluster, "b", labels={"gang": "g"})
         await make(cluster, "c")
@@ -240,7 +240,7 @@ async def test_what_an_index_finds_keeps_its_order_when_it_changes() -> None:
     heard = Heard()
     informer.subscribe(heard)
     async with running(informer):
-        await asyncio.wait_for(informer.synced(), DEADLINE_S)
+        await asyncio.wait_for(informer.synced(), PATIENCE_S)
         for name in ("c", "a", "b"):
             await make(cluster, name, labels={"gang": "g"})
         await cluster.patch(Pod, "c", {"metadata": {"labels": {"more": "x"}}}, "team")

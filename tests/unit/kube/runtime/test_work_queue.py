@@ -4,13 +4,12 @@ import asyncio
 
 from remuda.kube.runtime.backoff import Backoff
 from remuda.kube.runtime.work_queue import WorkQueue
-
-DEADLINE_S = 10.0
+from tests.builders.waiting import PATIENCE_S
 
 
 async def drain(queue: WorkQueue[str], count: int) -> list[str]:
     found = []
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(PATIENCE_S):
         for _ in range(count):
             key = await queue.get()
             found.append(key)
@@ -84,7 +83,7 @@ async def test_a_timer_that_fires_during_the_work_is_not_lost() -> None:
     queue.add("a")
     assert await queue.get() == "a"
     queue.add_after("a", 0.001)
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(PATIENCE_S):
         while not queue._again:  # noqa: ASYNC110 - the timer itself is what is waited for
             await asyncio.sleep(0)
     queue.done("a")

@@ -28,6 +28,7 @@ from remuda.link.kubelet_facts import MESSAGES
 from tests.builders.nodes import until
 from tests.builders.pods import a_pod
 from tests.builders.stock_plugin import StockPlugin, device_list, healthy, message
+from tests.builders.waiting import PATIENCE_S
 
 GPU = "nvidia.com/gpu"
 QUICK = Deadlines(dial_s=0.5, call_s=0.5, pre_start_s=0.5)
@@ -449,7 +450,7 @@ async def ask(kubelet: Kubelet, method: str, request: str, response: str, **fiel
     place = kubelet.root / "pod-resources" / "kubelet.sock"
     async with grpc.aio.insecure_channel(f"unix:{place}") as channel:
         call = channel.unary_unary(f"/v1.PodResourcesLister/{method}")
-        return v1[response].FromString(await call(v1[request](**fields).SerializeToString(), timeout=10))
+        return v1[response].FromString(await call(v1[request](**fields).SerializeToString(), timeout=PATIENCE_S))
 
 
 async def test_podresources_say_who_has_what(kubelet: Kubelet) -> None:
