@@ -21,7 +21,7 @@ from remuda.core.foreign.gangs import gang_of
 from remuda.core.foreign.refused_pods import is_refused_by_node, refusal_owner
 from remuda.core.health.lease_age import LeaseSights
 from remuda.core.health.step_samples import GangSlow
-from remuda.core.incidents.names import is_workload_key
+from remuda.core.incidents.remedy_keys import is_workload_key
 from remuda.core.remedies.policies import in_force
 from remuda.core.state.reservations import Reservation
 from remuda.core.state.snapshot import Snapshot, build_snapshot

@@ -22,6 +22,7 @@ from remuda.api.meta import to_seconds
 from remuda.api.names import LABEL_CLIQUE, LABEL_RESERVATION
 from remuda.api.remedies import Breaker, BreakerStatus, RemedyPolicy
 from remuda.controllers.cluster_view import ClusterView
+from remuda.core.incidents.remedy_keys import parse_rung_key
 from remuda.core.remedies.breaker import BreakerWatch, Failed, breaker_of, watch_of
 from remuda.core.remedies.drain import Domain, domain_of, owners_of
 from remuda.core.remedies.limits import HOUR_S, Gate, Held, Pool
@@ -34,7 +35,6 @@ TIDY_S = 60.0  # between two looks for what no longer counts
 # Incidents are opened side by side and told in another order; so little does not change what a breaker says, and to count
 # all of them anew for each would cost the square of a storm.
 LATE_S = 1.0
-_RECYCLED = (*(f"{action}-" for action in RECYCLES), "drain-")
 
 
 class RemedyTable:
@@ -204,7 +204,7 @@ class RemedyTable:
         labels = node.labels if node is not None else {}
         nodes: tuple[str, ...] = (subject.node,) if subject.node else ()
         records = device_records(incident.status.remedies).values()
-        if node is not None and any(r.started_at and r.key.startswith(_RECYCLED) for r in records):
+        if node is not None and any(r.started_at and _is_recycling(r.key) for r in records):
             nodes = self.domain_of(node).nodes
         namespaces = {a.pod.partition("/")[0] for a in incident.status.affected} | {subject.namespace} - {""}
         return Footprint(
@@ -318,3 +318,9 @@ class RemedyTable:
 
 def _kind(devices: NodeDevices) -> str:
     return next((d.type for d in devices.observed.devices if not d.parent), "")
+
+
+def _is_recycling(key: str) -> bool:
+    """Whether a record of that key says that a node goes down, or is emptied for it."""
+    parsed = parse_rung_key(key)
+    return parsed is not None and (parsed.step == "drain" or (not parsed.step and parsed.action in RECYCLES))

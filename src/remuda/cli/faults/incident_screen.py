@@ -20,6 +20,7 @@ from remuda.api.training import Remedy
 from remuda.cli.output import plain_table
 from remuda.cli.text import NOTHING, age_text, compact_names, duration_text, plural
 from remuda.core.incidents.names import subject_words
+from remuda.core.incidents.remedy_keys import is_verify_key, is_workload_key, names_action
 from remuda.core.incidents.summary import CauseTotals, device_hours_out
 
 # kind of moment -> (glyph, plain glyph, style), in the order in which moments of the same time are told.
@@ -94,7 +95,7 @@ def incident_state_text(incident: Incident) -> Text:
 
 def remedy_words(incident: Incident) -> str:
     """The newest remedy and what came of it. The probe after a rung (probe-reset-1) only says whether the rung has cured."""
-    remedies = [r for r in incident.status.remedies if not r.key.startswith("probe-") or r.key[6:].isdigit()]
+    remedies = [r for r in incident.status.remedies if not is_verify_key(r.key)]
     if not remedies:
         return NOTHING
     # What is asked for or held back comes after all that was done.
@@ -259,7 +260,7 @@ def _remedy_moments(record: RemedyRecord, first: datetime | None) -> Iterator[Ti
             _why_not_lines(record),
         )
         return
-    said = "" if record.key.startswith("attempt-") else record.message  # of a workload it is the fault, told above
+    said = "" if is_workload_key(record.key) else record.message  # of a workload it is the fault, told above
     is_running = record.outcome is RemedyOutcome.RUNNING
     words = f"{_remedy_step_words(record)}{target}{price}{via}.{f' {said}' if said and is_running else ''}"
     yield TimelineMoment(record.started_at or first, "remedy", words, _why_not_lines(record))
@@ -279,7 +280,7 @@ def _remedy_moments(record: RemedyRecord, first: datetime | None) -> Iterator[Ti
 
 def _remedy_step_words(record: RemedyRecord) -> str:
     """attempt-2 PromoteSpare; but probe-1, which names its action already."""
-    return record.key if record.key.startswith(f"{record.action}-") else f"{record.key} {record.action}"
+    return record.key if names_action(record.key, record.action) else f"{record.key} {record.action}"
 
 
 def _why_not_lines(record: RemedyRecord) -> tuple[str, ...]:

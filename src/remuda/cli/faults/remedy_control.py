@@ -107,7 +107,8 @@ async def _write_approval(session: Session, name: str, remedy: str | None, *, gr
 def _remedy_meant(incident: Incident, remedy: str | None, *, granted: bool) -> str:
     """Which remedy is meant."""
     from remuda.api.errors import Refusal
-    from remuda.core.remedies.rungs import RECHECK, device_records, ladder_has_ended, needs_a_word
+    from remuda.core.incidents.remedy_keys import is_recheck_key, recheck_key
+    from remuda.core.remedies.rungs import device_records, ladder_has_ended, needs_a_word
 
     if not incident.is_open:
         raise Refusal("IncidentClosed", f"{incident.name} is closed.", "`remuda incidents` lists what is open.")
@@ -125,8 +126,8 @@ def _remedy_meant(incident: Incident, remedy: str | None, *, granted: bool) -> s
     if waiting:
         return waiting[-1]
     if granted and ladder_has_ended(incident) and incident.spec.subject.device:
-        asked = [a for a in incident.spec.approvals if a.remedy.startswith(RECHECK)]
-        return f"{RECHECK}{len(asked) + 1}"
+        asked = [a for a in incident.spec.approvals if is_recheck_key(a.remedy)]
+        return recheck_key(len(asked) + 1)
     raise Refusal(
         "NothingWaits", f"Nothing of {incident.name} waits for approval.", f"See `remuda incident {incident.name}`."
     )

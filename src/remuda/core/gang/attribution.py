@@ -20,7 +20,8 @@ import msgspec
 from remuda.api.devices import DeviceState, Signal
 from remuda.api.meta import to_seconds
 from remuda.api.training import Cause
-from remuda.core.devices.fault_codes import DeviceRemedy, FaultClass, classify
+from remuda.core.devices.fault_codes import DeviceRemedy, FaultClass
+from remuda.core.devices.signals import classify_signals
 
 LOOK_BACK_S = 10.0
 SIGKILL, SIGTERM = 9, 15
@@ -115,8 +116,8 @@ def attribute(exit: Exit, scene: Scene) -> Attribution:
 def device_fault(signals: Sequence[Signal], at: float, look_back_s: float) -> FaultClass | None:
     """The gravest fault of hardware close enough to `at` to explain an end at that time. A crash may come before its report, so
     it is looked for on both sides."""
-    near = [classify(s.source, s.code) for s in signals if _is_near(s, at, look_back_s)]
-    bad = [fault for fault in near if is_hardware(fault)]
+    near = classify_signals(s for s in signals if _is_near(s, at, look_back_s))
+    bad = [known.fault for known in near if is_hardware(known.fault)]
     order = list(DeviceRemedy)
     return max(bad, key=lambda f: (f.effect is DeviceState.UNHEALTHY, order.index(f.remedy)), default=None)
 
@@ -165,10 +166,9 @@ def _not_a_number(exit: Exit, scene: Scene) -> Attribution | None:
 
 def _application(exit: Exit, scene: Scene) -> Attribution | None:
     """What the driver calls the application's fault: an illegal address, a page fault."""
-    for signal in scene.signals:
-        fault = classify(signal.source, signal.code)
-        is_theirs = fault.cls == "app" and fault.remedy is DeviceRemedy.RESTART_APP and fault.code != TORN_DOWN
-        if is_theirs and _is_near(signal, exit.at, scene.look_back_s):
+    for known in classify_signals(s for s in scene.signals if _is_near(s, exit.at, scene.look_back_s)):
+        fault = known.fault
+        if fault.cls == "app" and fault.remedy is DeviceRemedy.RESTART_APP and fault.code != TORN_DOWN:
             words = f"The driver reported {fault.code}, which it lays to the application. {fault.message}"
             return Attribution(Cause.CODE, fault.reason, words)
     return None

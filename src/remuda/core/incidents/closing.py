@@ -25,7 +25,8 @@ from remuda.api.incidents import (
     RemedyRecord,
 )
 from remuda.api.meta import to_seconds, to_time
-from remuda.core.incidents.names import is_workload_key, subject_words
+from remuda.core.incidents.names import subject_words
+from remuda.core.incidents.remedy_keys import is_workload_key
 
 # Remedies that were really taken, on whichever ladder.
 _DONE = (RemedyOutcome.RUNNING, RemedyOutcome.SUCCEEDED, RemedyOutcome.FAILED, RemedyOutcome.TIMED_OUT)

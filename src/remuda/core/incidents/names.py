@@ -20,8 +20,6 @@ import msgspec
 from remuda.api.incidents import Incident, IncidentSpec, IncidentStatus, Subject, SubjectKind
 from remuda.api.meta import ObjectMeta, to_seconds
 
-WORKLOAD_KEY = "attempt-"  # how the keys of workload remedies begin; every other key is the device ladder's
-
 _PREFIX = {SubjectKind.DEVICE: "dev", SubjectKind.NODE: "node", SubjectKind.GANG: "gang", SubjectKind.DOMAIN: "domain"}
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 _LONGEST = 200
@@ -93,10 +91,6 @@ def incidents_of(incidents: Iterable[Incident], subject: Subject) -> list[Incide
 def open_incident_of(incidents: Iterable[Incident], subject: Subject) -> Incident | None:
     """The one that is open; the oldest, should there ever be two."""
     return next((i for i in incidents_of(incidents, subject) if i.is_open), None)
-
-
-def is_workload_key(key: str) -> bool:
-    return key.startswith(WORKLOAD_KEY)
 
 
 def subject_words(subject: Subject) -> str:

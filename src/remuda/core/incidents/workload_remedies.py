@@ -11,7 +11,7 @@ import msgspec
 from remuda.api.incidents import IncidentStatus, RemedyOutcome, RemedyRecord
 from remuda.api.meta import to_time
 from remuda.api.training import Recovery, Remedy, TrainingJob
-from remuda.core.incidents.names import WORKLOAD_KEY, is_workload_key
+from remuda.core.incidents.remedy_keys import is_workload_key, workload_key, workload_key_for
 
 MAX_REMEDIES = 64
 
@@ -20,7 +20,7 @@ def record_of(recovery: Recovery, target: str, job: TrainingJob | None, counted_
     """`counted_in`: the incident that has its GPU-hours, when it is not this one."""
     outcome, reason = _outcome(recovery, job)
     return RemedyRecord(
-        key=f"{WORKLOAD_KEY}{recovery.attempt}",
+        key=workload_key(recovery.attempt),
         action=recovery.remedy.value,
         target=target,
         outcome=outcome,
@@ -60,7 +60,7 @@ def with_record(status: IncidentStatus, record: RemedyRecord) -> IncidentStatus:
     place = next((n for n, r in enumerate(remedies) if _is_same(r, record)), None)
     taken = {r.key for n, r in enumerate(remedies) if n != place}
     if record.key in taken:  # two gangs on one device
-        record = msgspec.structs.replace(record, key=f"{record.key}@{record.target}")
+        record = msgspec.structs.replace(record, key=workload_key_for(record.key, record.target))
     if place is None:
         remedies.append(record)
     elif remedies[place] == record:

@@ -22,7 +22,7 @@ from remuda.api.devices import NodeDevices
 from remuda.api.incidents import Incident, IncidentPhase, RemedyOutcome, RemedyRecord, Subject, SubjectKind
 from remuda.api.meta import to_seconds
 from remuda.api.remedies import Action, Ladder, Offender, Rung
-from remuda.core.incidents.names import is_workload_key
+from remuda.core.incidents.remedy_keys import drain_key, is_workload_key, rung_key, verify_key
 
 # Condition of an incident: True while its ladder is climbed (the reason says which), False once it has ended without a cure.
 LADDER = "Ladder"
@@ -33,7 +33,6 @@ NODE_IN_USE = "NodeInUse"
 TOO_EARLY = "TooEarly"
 PART_OF_DOMAIN = "PartOfDomain"
 NO_LADDER = "NoLadder"  # reason of the condition `Ladder`, which is Unknown then: there is none for this fault
-RECHECK = "recheck-"  # an approval of that key: an operator asks for another probe after the ladder has ended
 VERIFY_S = 120.0
 OWN_TIME = (TOO_EARLY, PART_OF_DOMAIN)  # held back by what no room in the limits would end
 
@@ -51,11 +50,11 @@ class Stage(msgspec.Struct, frozen=True):
 
     @property
     def drain_key(self) -> str:
-        return f"drain-{self.key}" if self.rung.action in RECYCLES else ""
+        return drain_key(self.key) if self.rung.action in RECYCLES else ""
 
     @property
     def verify_key(self) -> str:
-        return f"probe-{self.key}" if self.rung.action in _CHANGES else ""
+        return verify_key(self.key) if self.rung.action in _CHANGES else ""
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -69,7 +68,7 @@ def stages_of(ladder: Ladder) -> list[Stage]:
         before: tuple[str, ...] = ()
         for _ in range(rung.attempts):
             number = taken[rung.action] = taken.get(rung.action, 0) + 1
-            stages.append(Stage(f"{rung.action}-{number}", rung, before))
+            stages.append(Stage(rung_key(rung.action, number), rung, before))
             before = (*before, stages[-1].key)
     return stages
 

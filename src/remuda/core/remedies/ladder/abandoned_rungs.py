@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 
 from remuda.api.incidents import RemedyOutcome, RemedyRecord
 from remuda.api.meta import to_seconds
-from remuda.api.remedies import Action, Rung
+from remuda.api.remedies import Rung
+from remuda.core.incidents.remedy_keys import is_recheck_key, parse_rung_key
 from remuda.core.remedies.ladder.state import Climber, is_open
-from remuda.core.remedies.rungs import RECHECK, Stage
+from remuda.core.remedies.rungs import Stage
 
 POLICY_CHANGED = "PolicyChanged"
 NOBODY_WAITS = "The policy was changed or deleted meanwhile; nobody waits for this any more."
@@ -26,7 +27,7 @@ def take_over(climber: Climber, stages: Sequence[Stage], *, follows: bool) -> St
     """Close what runs outside of these stages, and forget what waits there. With `follows`, what is given back is the stage
     that comes before them: its rung was begun, and last of all."""
     known = {key for stage in stages for key in stage.keys}
-    strange = [key for key in climber.records if key not in known and not key.startswith(RECHECK)]
+    strange = [key for key in climber.records if key not in known and not is_recheck_key(key)]
     if not strange:
         return None
     left = _newest(climber.records, strange, stages) if follows else None
@@ -51,11 +52,8 @@ def _newest(records: Mapping[str, RemedyRecord], strange: Sequence[str], stages:
 
 def _stage_of(key: str) -> Stage | None:
     """The stage a record of that key is of; None for the key of no stage."""
-    for prefix in ("drain-", "probe-", ""):
-        action, _, attempt = key.removeprefix(prefix).rpartition("-")
-        if key.startswith(prefix) and action in list(Action) and attempt.isdecimal():
-            return Stage(f"{action}-{attempt}", Rung(Action(action)))
-    return None
+    parsed = parse_rung_key(key)
+    return Stage(parsed.rung, Rung(parsed.action)) if parsed is not None else None
 
 
 def _begun(records: Mapping[str, RemedyRecord], stage: Stage) -> float:

@@ -26,6 +26,7 @@ from remuda.api.devices import DeviceState, QuarantineOrder
 from remuda.api.incidents import IncidentOutcome, IncidentPhase, IncidentStatus, RemedyOutcome, SubjectKind
 from remuda.api.meta import to_seconds, to_time
 from remuda.api.remedies import Action, Ladder, Rung
+from remuda.core.incidents.remedy_keys import is_recheck_key
 from remuda.core.remedies.ladder.abandoned_rungs import take_over
 from remuda.core.remedies.ladder.admission import admit
 from remuda.core.remedies.ladder.execution import done, emptied, verified
@@ -37,7 +38,6 @@ from remuda.core.remedies.rungs import (
     ENDED,
     LADDER,
     NO_LADDER,
-    RECHECK,
     RECYCLES,
     VERIFY_S,
     Stage,
@@ -165,7 +165,7 @@ def _soaked(climber: Climber, probe: str, now: float) -> Move:
 
 def _recheck(climber: Climber, now: float) -> Move:
     """After the ladder's end: probes that operators ask for, the newest last."""
-    asked = [a.remedy for a in climber.case.incident.spec.approvals if a.granted and a.remedy.startswith(RECHECK)]
+    asked = [a.remedy for a in climber.case.incident.spec.approvals if a.granted and is_recheck_key(a.remedy)]
     for key in dict.fromkeys(asked):
         probe = Rung(Action.PROBE, timeout_seconds=VERIFY_S)
         move = done(climber, key, probe, climber.targets(Action.PROBE), is_waiting_for_device=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from remuda.api.conditions import is_true
-from remuda.api.devices import DeviceState, Signal
+from remuda.api.devices import DeviceState
 from remuda.api.incidents import SubjectKind
 from remuda.api.meta import to_seconds
-from remuda.core.devices.fault_codes import classify
+from remuda.core.devices.signals import ClassifiedSignal, classify_signals
 from remuda.core.remedies.ladder.types import Case
 
 _BAD = (DeviceState.UNHEALTHY, DeviceState.DEGRADED)
@@ -18,9 +18,9 @@ def heard_since(case: Case, passed: float) -> str:
     """A fault of the device, or of the device it is a slice of, that was seen after the probe; "" when there is none.
 
     What has no time cannot be told from what was there before."""
-    for signal in _signals(case):
-        fault = classify(signal.source, signal.code)
-        if fault.effect in _BAD and signal.time is not None and to_seconds(signal.time) > passed:
+    for known in _signals(case):
+        signal = known.signal
+        if known.fault.effect in _BAD and signal.time is not None and to_seconds(signal.time) > passed:
             return f"{signal.code} from {signal.source} at {signal.time:%H:%M:%S}, after the probe had passed."
     return ""
 
@@ -34,16 +34,15 @@ def is_still_bad(case: Case, now: float) -> str:
     if case.seen is None:
         return f"{case.subject.device} is not there."
     standing = None
-    for signal in _signals(case):
-        fault = classify(signal.source, signal.code)
-        if fault.clears:
+    for known in _signals(case):
+        if known.fault.clears:
             standing = None
-        elif fault.effect is DeviceState.UNHEALTHY:
-            standing = signal
+        elif known.fault.effect is DeviceState.UNHEALTHY:
+            standing = known.signal
     return "" if standing is None else f"{standing.code} from {standing.source} still stands against it."
 
 
-def _signals(case: Case) -> Iterator[Signal]:
+def _signals(case: Case) -> Iterator[ClassifiedSignal]:
     """What is known against the subject, oldest first."""
     if case.devices is None or case.seen is None:
         return
@@ -51,4 +50,4 @@ def _signals(case: Case) -> Iterator[Signal]:
     parent = next((d for d in case.devices.observed.devices if d.id == case.seen.parent), None)
     if case.seen.parent and parent is not None:
         found += parent.signals
-    yield from sorted(found, key=lambda s: to_seconds(s.time) if s.time is not None else 0.0)
+    yield from classify_signals(sorted(found, key=lambda s: to_seconds(s.time) if s.time is not None else 0.0))

@@ -25,7 +25,7 @@ from remuda.api.incidents import (
 from remuda.api.meta import Condition, to_seconds, to_time
 from remuda.api.remedies import Action, Rung
 from remuda.core.health.timers import SKEW_S
-from remuda.core.incidents.names import is_workload_key
+from remuda.core.incidents.remedy_keys import is_workload_key
 from remuda.core.remedies.drain import DrainPlan, DrainRequest
 from remuda.core.remedies.hook_objects import HookCall
 from remuda.core.remedies.ladder.types import Case, Step

@@ -1,0 +1,54 @@
+"""Keys of remedy records read as they are made."""
+
+from __future__ import annotations
+
+import pytest
+
+from remuda.api.remedies import Action
+from remuda.core.incidents.remedy_keys import (
+    RungKey,
+    drain_key,
+    is_recheck_key,
+    is_verify_key,
+    is_workload_key,
+    parse_rung_key,
+    recheck_key,
+    rung_key,
+    verify_key,
+    workload_key,
+    workload_key_for,
+)
+
+
+@pytest.mark.parametrize("action", Action)
+def test_every_rung_reads_back(action: Action) -> None:
+    key = rung_key(action, 12)
+    assert parse_rung_key(key) == RungKey(action, 12)
+    assert parse_rung_key(drain_key(key)) == RungKey(action, 12, "drain")
+    assert parse_rung_key(verify_key(key)) == RungKey(action, 12, "probe")
+    assert {parsed.rung for made in (key, drain_key(key), verify_key(key)) if (parsed := parse_rung_key(made))} == {key}
+    assert [is_verify_key(made) for made in (key, drain_key(key), verify_key(key))] == [False, False, True]
+
+
+def test_keys_of_no_rung() -> None:
+    second = workload_key(2)
+    assert (second, workload_key_for(second, "ns/train"), recheck_key(1)) == (
+        "attempt-2",
+        "attempt-2@ns/train",
+        "recheck-1",
+    )
+    for key in (
+        second,
+        workload_key_for(second, "ns/train"),
+        recheck_key(1),
+        "",
+        "reset",
+        "reset-",
+        "mend-1",
+        "drain-1",
+    ):
+        assert parse_rung_key(key) is None, key
+    assert is_workload_key(second)
+    assert is_workload_key(workload_key_for(second, "ns/train"))
+    assert is_recheck_key(recheck_key(1))
+    assert not is_workload_key(recheck_key(1))
