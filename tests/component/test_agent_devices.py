@@ -14,7 +14,7 @@ from remuda.agent.config import AgentConfig
 from remuda.agent.hardware.backend_port import DeviceBackend
 from remuda.agent.hardware.fake_backend import FakeBackend
 from remuda.agent.hardware.hardware_backend import HardwareConfig
-from remuda.agent.hardware.nvml import NvmlBackend
+from remuda.agent.hardware.vendor_backends import NvmlBackend
 from remuda.api.devices import DeviceState, ObservedDevice
 from remuda.api.errors import Refusal
 from remuda.core.devices.machine_models import load_model

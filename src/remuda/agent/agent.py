@@ -24,20 +24,29 @@ from remuda.agent.config import DP, AgentConfig
 from remuda.agent.hardware.backend_port import DeviceBackend
 from remuda.agent.hardware.device_usage import UsageWatch
 from remuda.agent.hardware.node_labels import LabelWriter
-from remuda.agent.hardware.signal_intake import Hearing
-from remuda.agent.hardware.silence_watch import ReportWatch
-from remuda.agent.inventory import Inventory
+from remuda.agent.hardware.signal_intake import Hearing, SilenceWatch
+from remuda.agent.inventory import Inventory, device_of
 from remuda.agent.launchers.barrier_orders import EnvOf
 from remuda.agent.launchers.launcher_registry import Desk
 from remuda.agent.launchers.log_tails import PodLogEnds
-from remuda.agent.node_lookup import bound_pods_of, capacity_of
-from remuda.agent.node_reporter import BOOT, DEVICES, HOLDINGS, LAUNCHERS, LINKS, PARTS, PLUGINS, SIGNALS, Reporter
+from remuda.agent.node_reporter import (
+    BOOT,
+    DEVICES,
+    HOLDINGS,
+    LAUNCHERS,
+    LINKS,
+    PARTS,
+    PLUGINS,
+    SIGNALS,
+    Reporter,
+    ReportRenderer,
+)
 from remuda.agent.orders.order_runner import Orders
 from remuda.agent.plugin.kubelet_holdings import Holdings
 from remuda.agent.plugin.plugin_set import PluginShelf
 from remuda.agent.plugin.preferred_devices import BestSet, best_for
-from remuda.agent.plugin.resource_plugin import BoundPods
-from remuda.agent.report_renderer import Account
+from remuda.agent.plugin.published_resources import capacity_of
+from remuda.agent.plugin.resource_plugin import BoundPods, bound_pods_of
 from remuda.api.devices import DeviceOrder, QuarantineOrder
 from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import Pod
@@ -134,13 +143,15 @@ class Agent:
         self.hearing = Hearing(
             backend,
             self.inventory,
-            watch=ReportWatch(config.report_timeout_s, config.report_timeouts),
+            watch=SilenceWatch(config.report_timeout_s, config.report_timeouts),
             is_count_confirmed=config.confirm_count,
             clock=clock,
             spoke=self._node_spoke,
             counted=self._devices_counted,
         )
-        self.account = Account(backend, self.inventory, self.desk, self.grants, self.shelf, self.holdings, self.hearing)
+        self.account = ReportRenderer(
+            backend, self.inventory, self.desk, self.grants, self.shelf, self.holdings, self.hearing
+        )
         self.orders = Orders(
             config.node,
             config.rules,
@@ -279,12 +290,7 @@ class Agent:
         self.grants.release(uid)
         # Off the caller's path: a driver that hangs must not keep a pod from ending.
         if held:
-            self._spawn(self._look_for_leftovers(held))
-
-    async def _look_for_leftovers(self, devices: Sequence[str]) -> None:
-        free = [device for device in devices if device in self.inventory.rows and device not in self.holders()]
-        for device in free:
-            await self._backend.check_clean(device)
+            self._spawn(self.grants.look_for_leftovers(map(device_of, held)))
 
     def fence(self) -> None:
         self.desk.fence()

@@ -4,6 +4,8 @@ Transitions come in bursts: a gang of eight on this node gets ready within milli
 changed; one write is under way at most, and everything marked meanwhile goes into the next one. So the API gets the newest
 state, in order, in as few writes as its own speed allows. A write that fails is tried again with the news of then; only
 `observed` is ever named in a patch, so the manager's half cannot be harmed.
+
+`ReportRenderer` keeps nothing. Whenever a part is asked for, whoever knows it is asked, so what is reported is always the newest.
 """
 
 from __future__ import annotations
@@ -15,10 +17,18 @@ from typing import Any
 
 import structlog
 
+from remuda.agent.allocation.device_grants import Grants
+from remuda.agent.hardware.backend_port import DeviceBackend
+from remuda.agent.hardware.signal_intake import Hearing
+from remuda.agent.inventory import Inventory
+from remuda.agent.launchers.launcher_registry import Desk
+from remuda.agent.plugin.kubelet_holdings import Holdings
+from remuda.agent.plugin.plugin_set import PluginShelf
 from remuda.api.codec import to_wire
-from remuda.api.devices import NodeDevices
+from remuda.api.devices import Holding, NodeDevices
 from remuda.api.errors import AlreadyExists, NotFound
 from remuda.api.meta import JsonObject
+from remuda.kube.client.request_pacing import Rate, TokenBucket
 from remuda.kube.cluster import Cluster
 
 log = structlog.get_logger(__name__)
@@ -35,7 +45,7 @@ MODEL, BOOT, DEVICES, LINKS, LAUNCHERS, PLUGINS, HOLDINGS, SIGNALS = PARTS = (
 )
 
 RETRY_FIRST_S, RETRY_MAX_S = 0.05, 2.0
-RATE, BURST = 5.0, 100.0  # writes a second in the long run, and at once
+WRITES = Rate(per_s=5.0, burst=100)
 
 Render = Callable[[str], Any]  # part -> its JSON-ready content
 
@@ -49,8 +59,8 @@ class Reporter:
         self._written: JsonObject = {}
         self._task: asyncio.Task[None] | None = None
         self._stopped = False
-        self._tokens = BURST
-        self._filled_at = 0.0
+        # A launcher that changes its state all the time costs the API no more than so much.
+        self._pace = TokenBucket(WRITES)
         self.writes = 0
 
     async def load(self) -> NodeDevices | None:
@@ -102,7 +112,8 @@ class Reporter:
                 body = {part: value for part, value in body.items() if value != self._written.get(part)}
                 if not body:
                     continue
-                if (pause_s := self._too_fast()) > 0:
+                if (pause_s := self._pace.reserve(asyncio.get_running_loop().time())) > 0:
+                    self._pace.give_back()  # what is written after the pause is the newest of then
                     self._dirty |= parts
                     await asyncio.sleep(pause_s)
                     continue
@@ -119,17 +130,6 @@ class Reporter:
         finally:
             self._task = None
 
-    def _too_fast(self) -> float:
-        """Seconds to wait before the next write, or 0: a launcher that changes its state all the time costs the API no more
-        than so much, and what it said last is what is written."""
-        now = asyncio.get_running_loop().time()
-        self._tokens = min(BURST, self._tokens + (now - self._filled_at) * RATE)
-        self._filled_at = now
-        if self._tokens < 1.0:
-            return (1.0 - self._tokens) / RATE
-        self._tokens -= 1.0
-        return 0.0
-
     async def _write(self, body: JsonObject) -> None:
         self.writes += 1
         try:
@@ -142,3 +142,52 @@ class Reporter:
                 body.update(full)
                 return
             await self._cluster.patch(NodeDevices, self._node, {"observed": full})
+
+
+class ReportRenderer:
+    """`shelf`: None when others hand devices out. `found`: what the kubelet says of holders; None when the node says so."""
+
+    def __init__(
+        self,
+        backend: DeviceBackend,
+        inventory: Inventory,
+        desk: Desk,
+        grants: Grants,
+        shelf: PluginShelf | None,
+        found: Holdings | None,
+        hearing: Hearing,
+    ) -> None:
+        self._backend = backend
+        self._inventory = inventory
+        self._desk = desk
+        self._grants = grants
+        self._shelf = shelf
+        self._found = found
+        self._hearing = hearing
+
+    def render(self, part: str) -> Any:
+        """JSON-ready, for `Reporter`."""
+        match part:
+            case "launchers":
+                return [to_wire(report) for report in self._desk.reports()]
+            case "devices":
+                return [to_wire(device) for device in self._inventory.rows.values()]
+            case "links":
+                return [to_wire(link) for link in self._backend.links()]
+            case "plugins":
+                return [to_wire(report) for report in (self._shelf.reports() if self._shelf else ())]
+            case "holdings":
+                return [to_wire(holding) for holding in self.holdings()]
+            case "signals":
+                return [to_wire(signal) for signal in self._hearing.signals]
+            case "boot":
+                return self._backend.boot
+        return self._backend.model
+
+    def holdings(self) -> list[Holding]:
+        return [*self._grants.holdings(), *(self._found.foreign() if self._found else ())]
+
+    def held(self) -> list[Holding]:
+        """The same, and what was handed out to a pod that has not said its name yet."""
+        nobodys = [g for g in self._grants.table.grants.values() if g.devices and not g.uid]
+        return [*self.holdings(), *(Holding("", "", g.resource, list(g.rows)) for g in nobodys)]

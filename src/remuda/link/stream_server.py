@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import structlog
 
@@ -23,12 +24,12 @@ from remuda.api.errors import Refusal
 from remuda.link.progress_board import MAX_PODS, Heartbeat, Past, ProgressBoard
 from remuda.link.step_window import KEPT
 from remuda.link.stream_messages import MAX_LINE, VERSION, Hello, News, Refused, Welcome, line_of, read_upward
-from remuda.link.tls_buffers import slim
 
 log = structlog.get_logger(__name__)
 
 HELLO_S = 10.0
 MAX_SECONDS = 1e15
+TLS_BUFFER = 16 * 1024  # as long as the longest TLS record
 MAX_WORD, MAX_MESSAGE = 253, 1024  # characters of a name or code, and of a sentence
 
 Authenticate = Callable[
@@ -72,7 +73,7 @@ class LinkServer:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         node = ""
-        slim(writer)
+        shrink_tls_buffer(writer)
         try:
             async with asyncio.timeout(HELLO_S):
                 node = await self._greet(reader)
@@ -156,3 +157,21 @@ def _cut(signal: Signal) -> Signal:
     if len(signal.message) <= MAX_MESSAGE and len(signal.code) <= MAX_WORD and len(signal.source) <= MAX_WORD:
         return signal
     return Signal(signal.source[:MAX_WORD], signal.code[:MAX_WORD], signal.message[:MAX_MESSAGE], signal.time)
+
+
+def shrink_tls_buffer(writer: asyncio.StreamWriter) -> bool:
+    """Whether the stream has a small buffer now. Not to be called from within its callbacks: the buffer is empty between them.
+
+    asyncio gives every TLS connection a read buffer of 256 KiB and writes zeros into all of it. A manager has one stream for
+    each node, so 5,000 nodes are 1.25 GiB for messages of a few hundred bytes. There is no public way to say so: neither
+    servers, connections nor `start_tls` take a size, and doing TLS here with `ssl.MemoryBIO` would be handshake, shutdown and
+    flow control written a second time for one number. So three fields are set, after a look whether they are there. Where this
+    Python has other names for them, streams stay as they are: larger, and right.
+    """
+    protocol: Any = getattr(writer.transport, "_ssl_protocol", None)
+    if not all(hasattr(protocol, name) for name in ("max_size", "_ssl_buffer", "_ssl_buffer_view")):
+        return False
+    protocol.max_size = TLS_BUFFER
+    protocol._ssl_buffer = bytearray(TLS_BUFFER)
+    protocol._ssl_buffer_view = memoryview(protocol._ssl_buffer)
+    return True

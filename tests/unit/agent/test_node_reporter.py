@@ -15,6 +15,7 @@ from remuda.api.errors import AlreadyExists, NotFound, Unavailable
 from remuda.api.meta import JsonObject, KObject
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.store import MemoryJournal, Store
+from remuda.kube.client.request_pacing import Rate
 
 
 class Gate(LocalCluster):
@@ -210,10 +211,8 @@ async def test_after_stop_nothing_is_written(cluster: Gate) -> None:
 async def test_a_launcher_that_changes_all_the_time_costs_a_bounded_number_of_writes(
     cluster: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node_reporter, "BURST", 10.0)
-    monkeypatch.setattr(node_reporter, "RATE", 20.0)
+    monkeypatch.setattr(node_reporter, "WRITES", Rate(per_s=20.0, burst=10))
     node = await started(cluster)
-    node.reporter._tokens = 10.0
     for number in range(10):
         node.launcher(number)
         await node.reporter.flush()

@@ -109,7 +109,7 @@ class Grants:
                 raise
             await self.recheck(new.rows)
             self._check(new, resource)
-        await self._look_for_leftovers(new)
+        await self.look_for_leftovers(new.rows)
         self._check_health(new)
         path = self._directory(new)
         if self._place.sockets:
@@ -133,12 +133,11 @@ class Grants:
                     "Choose another device.",
                 )
 
-    async def _look_for_leftovers(self, new: Grant) -> None:
+    async def look_for_leftovers(self, rows: Iterable[str]) -> None:
         """What is found makes the device unfit, so the next check refuses it. A device that is shared has processes on it."""
-        if self.check_clean is not None:
-            for row in new.rows:
-                if not self.table.on([row]):
-                    await self.check_clean(row)
+        for row in dict.fromkeys(rows):
+            if self.check_clean is not None and row in self._inventory.rows and not self.table.on([row]):
+                await self.check_clean(row)
 
     def _check_health(self, new: Grant) -> None:
         for row in new.rows:

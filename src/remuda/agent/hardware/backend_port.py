@@ -146,3 +146,9 @@ def unknown_device(device: str, node: str, known: Sequence[str]) -> Refusal:
         f"Its devices: {', '.join(known) or 'none'}.",
         "device",
     )
+
+
+def reset_not_supported(node: str) -> Refusal:
+    return Refusal(
+        "ResetNotSupported", f"The agent of {node} has no way to reset a device.", "Give the rung a hook, or reboot."
+    )

@@ -13,15 +13,14 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from remuda.agent.hardware.amd import AmdBackend
 from remuda.agent.hardware.backend_port import DeviceBackend
 from remuda.agent.hardware.dcgm import DcgmSource
 from remuda.agent.hardware.device_ids import boot_id
 from remuda.agent.hardware.driver_process import DriverError
 from remuda.agent.hardware.hardware_backend import HardwareBackend, HardwareConfig
 from remuda.agent.hardware.kernel_log_reader import KmsgSource
-from remuda.agent.hardware.nvml import NvmlBackend
 from remuda.agent.hardware.sysfs import SysfsBackend, SysfsConfig
+from remuda.agent.hardware.vendor_backends import AmdBackend, NvmlBackend
 from remuda.api.errors import Refusal
 from remuda.core.devices.machine_models import MachineModel
 

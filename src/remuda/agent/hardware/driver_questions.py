@@ -1,26 +1,65 @@
 """Questions to the driver about one device, and what it means when there is no answer.
 
-A device over which a call hangs reports driver-hang and is put aside for a while; the node reports it too until every device
-answers again. A device the library calls lost reports nvml-lost and is no longer present. When the driver does not answer for the
-node at all, every device reports driver-hang: nothing is known of any.
+A device over which a call hangs reports driver-hang and is not asked for a while, longer each time, until one call returns:
+asking it costs a deadline and a driver process, and the others wait meanwhile. It is still asked now and then: a device that was
+reset answers again, and nobody else would notice. The node reports the hang too until every device answers again.
+
+A device the library calls lost reports nvml-lost and is no longer present. When the driver does not answer for the node at all,
+every device reports driver-hang: nothing is known of any.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import msgspec
 import structlog
 
 from remuda.agent.hardware.device_ids import device_id
 from remuda.agent.hardware.driver_process import DriverChild, DriverDown, DriverError, DriverHang
-from remuda.agent.hardware.hang_backoff import Aside
 from remuda.agent.hardware.hardware_inventory import Census
 from remuda.agent.hardware.signal_listeners import NODE, Listeners
 
 log = structlog.get_logger(__name__)
 
 LOST = "GpuIsLost"
+FIRST_S, MOST_S = 10.0, 600.0
+
+
+class _Hung(msgspec.Struct, frozen=True):
+    times: int
+    until: float
+
+
+class HangBackoff:
+    """The devices that are not asked, and until when."""
+
+    def __init__(self, first_s: float = FIRST_S, most_s: float = MOST_S) -> None:
+        self._first_s = first_s
+        self._most_s = most_s
+        self._hung: dict[str, _Hung] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._hung)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._hung)
+
+    def may_ask(self, who: str, now: float) -> bool:
+        hung = self._hung.get(who)
+        return hung is None or now >= hung.until
+
+    def add(self, who: str, now: float) -> None:
+        times = self._hung[who].times + 1 if who in self._hung else 1
+        self._hung[who] = _Hung(times, now + min(self._first_s * 2.0 ** (times - 1), self._most_s))
+
+    def answered(self, who: str) -> None:
+        self._hung.pop(who, None)
+
+    def keep(self, still: Callable[[str], bool]) -> None:
+        """Forget all others: they are not there any more, so nobody waits for their answer."""
+        self._hung = {who: hung for who, hung in self._hung.items() if still(who)}
 
 
 class Asker:
@@ -37,7 +76,7 @@ class Asker:
         call_s: float,
         clock: Callable[[], float],
     ) -> None:
-        self.aside = Aside()
+        self.hung = HangBackoff()
         self.lost: set[int] = set()
         self.is_blind = False
         self.answered_at: dict[int, float] = {}
@@ -53,12 +92,12 @@ class Asker:
     async def ask(self, number: int, call: str, **params: Any) -> Any:
         """The driver's answer about one device, or None after telling what that means."""
         name = device_id(number)
-        if not self.aside.may_ask(name, self._clock()):
+        if not self.hung.may_ask(name, self._clock()):
             return None
         try:
             answer = await self._child.call(call, self._call_s, pci=self._census.pci(number), **params)
         except DriverHang as error:
-            self.aside.hung(name, self._clock())
+            self.hung.add(name, self._clock())
             self._listeners.tell(name, self._source, "driver-hang", f"{error}.")
             self.tell_hang()
             return None
@@ -75,11 +114,11 @@ class Asker:
 
     def answered(self, number: int) -> None:
         self.answered_at[number] = self._clock()
-        self.aside.answered(device_id(number))
+        self.hung.answered(device_id(number))
         self._listeners.tell(device_id(number), self._source, "driver-back")
 
     def tell_hang(self) -> None:
-        who = ", ".join(sorted(self.aside))
+        who = ", ".join(sorted(self.hung))
         self._listeners.tell(NODE, self._source, "driver-hang", f"Calls to the driver did not return: about {who}.")
 
     def lose(self, number: int) -> None:

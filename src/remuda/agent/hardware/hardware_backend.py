@@ -11,6 +11,7 @@ Nothing is reported before thresholds are crossed (`core.devices.counters`). Xid
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,10 +19,9 @@ from typing import Any, ClassVar
 import msgspec
 import structlog
 
-from remuda.agent.hardware.backend_port import NodeFacts, Probe, unknown_device
+from remuda.agent.hardware.backend_port import NodeFacts, Probe, reset_not_supported, unknown_device
 from remuda.agent.hardware.device_ids import Assignment, IdMap, boot_id, device_id
 from remuda.agent.hardware.device_links import observed_links
-from remuda.agent.hardware.device_reset import reset_not_supported, run_tool
 from remuda.agent.hardware.driver_process import DriverChild, DriverDown, DriverError, DriverHang
 from remuda.agent.hardware.driver_questions import Asker
 from remuda.agent.hardware.hardware_inventory import Census
@@ -29,6 +29,7 @@ from remuda.agent.hardware.missing_devices import tell_presence
 from remuda.agent.hardware.signal_listeners import NODE, Heard, Listeners, real_hardware
 from remuda.agent.hardware.slice_rows import busy, not_supported, plan
 from remuda.agent.hardware.sysfs import nearest_nics
+from remuda.agent.orders.node_commands import run_hook
 from remuda.api.devices import ObservedDevice, ObservedLink
 from remuda.api.errors import Refusal
 from remuda.core.devices.counters import USUAL, Counters, Known, Limits, step, throttle_words
@@ -124,7 +125,7 @@ class HardwareBackend(Heard):
         self._facts = msgspec.structs.replace(self._facts, driver=opened["driver"], cuda=opened["cuda"])
         if opened["count"] != len(self.census.present) or self._asker.lost or not self.census.raw:
             await self._scan(int(opened["count"]))
-        if self._seen_closer is None and self._asker.aside.may_ask(_WIRING, self._clock()):
+        if self._seen_closer is None and self._asker.hung.may_ask(_WIRING, self._clock()):
             await self._look_closer()
         if self._is_deaf:
             await self._listen()
@@ -135,7 +136,7 @@ class HardwareBackend(Heard):
         self._unclean = {device: pids for device, pids in self._unclean.items() if device in there}
         for device in sorted(self._unclean):
             await self.check_clean(device)
-        if not self._asker.aside:
+        if not self._asker.hung:
             self._listeners.tell(NODE, self.source, "driver-back")
 
     # --- which devices there are --------------------------------------------------------------------------------------------
@@ -144,23 +145,23 @@ class HardwareBackend(Heard):
         """Ask each of the driver's devices who it is. One that does not answer leaves the rest."""
         raw: list[dict[str, Any]] = []
         silent: list[str] = []
-        self._asker.aside.keep(lambda who: not who.startswith("index ") or int(who.split()[1]) < count)
+        self._asker.hung.keep(lambda who: not who.startswith("index ") or int(who.split()[1]) < count)
         for index in range(count):
             key = f"index {index}"
-            if not self._asker.aside.may_ask(key, self._clock()):
+            if not self._asker.hung.may_ask(key, self._clock()):
                 silent.append("a call about it did not return")
                 continue
             try:
                 await self.child.ready()  # two hangs in a row delay the next start, and the next device is not to blame
                 raw.append(await self.child.call("device", self.config.call_s, index=index))
-                self._asker.aside.answered(key)
+                self._asker.hung.answered(key)
             except DriverError as error:
                 silent.append(error.message)
             except DriverDown as error:
                 self._asker.blind(error)
                 return
             except DriverHang as error:
-                self._asker.aside.hung(key, self._clock())
+                self._asker.hung.add(key, self._clock())
                 silent.append(str(error))
                 self._asker.tell_hang()
         nics = nearest_nics(self._root / "sys", [r["pci"] for r in raw])
@@ -177,7 +178,7 @@ class HardwareBackend(Heard):
 
     def _tell_present(self, result: Assignment, silent: Sequence[str]) -> None:
         there = {device_id(n) for n in result.present}
-        self._asker.aside.keep(lambda who: who == _WIRING or who.startswith("index ") or who in there)
+        self._asker.hung.keep(lambda who: who == _WIRING or who.startswith("index ") or who in there)
         # Who is silent has no name; when as many are silent as are missing, it is them.
         why = dict(zip(result.missing, silent, strict=False)) if len(silent) == len(result.missing) else {}
         expected = len(self.config.model.devices) if self.config.model is not None else self.config.expected
@@ -194,11 +195,11 @@ class HardwareBackend(Heard):
         ends = {self.census.pci(n): self.census.raw[n].get("links", []) for n in sorted(self.census.present)}
         try:
             pairs = await self.child.call("topology", self.config.call_s, pcis=list(ids))
-            self._asker.aside.answered(_WIRING)
+            self._asker.hung.answered(_WIRING)
             self._seen_closer = (self.census.present, self.census.ids)
         except (DriverHang, DriverDown, DriverError) as error:
             log.warning("devices.topology", node=self.config.node, error=str(error))
-            self._asker.aside.hung(_WIRING, self._clock())
+            self._asker.hung.add(_WIRING, self._clock())
             pairs = []
         self._links = observed_links(ids, ends, pairs, self._wire)
         first = next(iter(self.census.raw.values()), {})
@@ -302,7 +303,7 @@ class HardwareBackend(Heard):
             raise reset_not_supported(self.config.node)
         places = [self.census.pci(self.census.number(device)) for device in devices]
         async with self.child.let_go():
-            await run_tool([word.format(places=",".join(places)) for word in self.reset_command])
+            await run_reset_tool([word.format(places=",".join(places)) for word in self.reset_command])
         self._seen_closer = None
 
     def utilisation(self, device: str) -> float | None:
@@ -353,6 +354,22 @@ class HardwareBackend(Heard):
         self.census.set_cut({**self.census.cut, number: made})
         self._listeners.changed()
         return tuple(self.census.slice(number, piece) for piece in made)
+
+
+async def run_reset_tool(command: Sequence[str]) -> None:
+    """Reset devices by the maker's command-line tool, which must be in the agent's PATH: NVML has no public call for it, and
+    amdsmi's is not for every device. The tool decides: it refuses while a process has the device open, and its words are
+    passed on. Refusal ResetNotSupported without the tool, ResetFailed when it fails."""
+    program = shutil.which(command[0])
+    if program is None:
+        raise Refusal(
+            "ResetNotSupported",
+            f"There is no {command[0]} on this node.",
+            "Put it into the agent's image, or give the rung a hook.",
+        )
+    ran = await run_hook([program, *command[1:]], {})
+    if ran.code:
+        raise Refusal("ResetFailed", f"{command[0]} ended with {ran.code}: {ran.output}", "Reboot the node.")
 
 
 def _refused(device: str, error: DriverError) -> Refusal:

@@ -19,9 +19,8 @@ from typing import TypeVar
 import msgspec
 import structlog
 
-from remuda.agent.hardware.backend_port import NodeFacts, Probe, unknown_device
+from remuda.agent.hardware.backend_port import NodeFacts, Probe, reset_not_supported, unknown_device
 from remuda.agent.hardware.device_ids import IdMap, Seen, assign, boot_id, device_id, load_ids, row_of, save_ids
-from remuda.agent.hardware.device_reset import reset_not_supported
 from remuda.agent.hardware.missing_devices import tell_presence
 from remuda.agent.hardware.signal_listeners import Heard, Listeners, real_hardware
 from remuda.agent.hardware.slice_rows import not_supported

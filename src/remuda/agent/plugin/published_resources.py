@@ -12,6 +12,9 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import structlog
 
+from remuda.api.kubernetes.core_v1 import Node
+from remuda.kube.cluster import Cluster
+
 log = structlog.get_logger(__name__)
 
 Capacity = Callable[[], Awaitable[Mapping[str, int | str]]]
@@ -53,3 +56,12 @@ class Publication:
                     self._found(resource)
         finally:
             self._task = None
+
+
+def capacity_of(cluster: Cluster, node: str) -> Capacity:
+    """What the kubelet counts."""
+
+    async def capacity() -> Mapping[str, int | str]:
+        return (await cluster.get(Node, node)).status.capacity
+
+    return capacity

@@ -22,6 +22,8 @@ from remuda.agent.inventory import REPLICA, Inventory
 from remuda.agent.plugin.preferred_devices import Ask, BestSet, choose
 from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import Pod
+from remuda.api.selectors import FieldSelector
+from remuda.kube.cluster import Cluster
 from remuda.link.allocation_port import FAIL, HANG, KILL, MEND
 from remuda.link.device_plugin_port import HEALTHY, UNHEALTHY, ContainerAllocation, PluginDevice, PluginOptions
 
@@ -31,6 +33,14 @@ PODS_WITHIN_S = 0.5  # the kubelet waits for us, and has no deadline of its own
 MAX_REPLICAS = 64
 
 BoundPods = Callable[[], Awaitable[Sequence[Pod]]]  # the pods bound to this node, as fresh as can be
+
+
+def bound_pods_of(cluster: Cluster, node: str) -> BoundPods:
+    async def bound() -> Sequence[Pod]:
+        fields = FieldSelector((("spec.nodeName", True, node),))
+        return (await cluster.list(Pod, fields=fields)).items
+
+    return bound
 
 
 class ResourcePlugin:

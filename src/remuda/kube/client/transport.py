@@ -1,7 +1,7 @@
 """HTTP to one API: connections, credentials, patience. Knows requests and answers, nothing about objects.
 
 Model: a request is one or more attempts. Before each, the rate limit is kept and the current credentials and TLS context are
-fetched; after each, `retry_policy` decides whether there is another. A refused credential (401) is renewed and tried once more.
+fetched; after each, `request_pacing` decides whether there is another. A refused credential (401) is renewed and tried once more.
 All errors leave as `ApiError`: `Unavailable` when nobody answers in time.
 
 Bounds: `in_flight` calls at once (the rest queue here, where it costs nothing), `timeout_s` per attempt, a stream's buffer.
@@ -30,9 +30,8 @@ from remuda.api.errors import ApiError, Refusal, Unavailable
 from remuda.kube.client.access import Access
 from remuda.kube.client.credentials import Credentials, Identity
 from remuda.kube.client.http_errors import Unauthorized, error_of, retry_after_s
-from remuda.kube.client.rate_limit import Rate, TokenBucket
+from remuda.kube.client.request_pacing import Patience, Rate, RequestFailure, TokenBucket, next_retry_wait
 from remuda.kube.client.rest_paths import JSON, reachable
-from remuda.kube.client.retry_policy import Failure, Patience, next_wait
 from remuda.kube.client.tls import TlsContexts
 from remuda.kube.runtime.backoff import Jitter
 
@@ -161,18 +160,20 @@ class Transport:
                 if refused.code == 401 and not has_renewed and await self._has_other(identity):
                     has_renewed = True
                     continue
-                failure, error = Failure(refused.code, refused.asked_s), self._explained(refused)
+                failure, error = RequestFailure(refused.code, refused.asked_s), self._explained(refused)
             except aiohttp.ClientConnectorCertificateError as cause:
                 raise self._untrusted(cause) from cause
             except TimeoutError as cause:  # it has had its time; another attempt would double what the caller waits
                 raise self._unreachable(cause) from cause
             except _NO_ANSWER as cause:
-                failure, error = Failure(), self._unreachable(cause)
+                failure, error = RequestFailure(), self._unreachable(cause)
             if failure.code == 429 and not request.is_patient:
                 raise error
             failures += 1
             is_repeatable = request.method == "GET" and self._uds is None
-            wait_s = next_wait(self.options.patience, failure, failures, is_read=is_repeatable, jitter=self.jitter)
+            wait_s = next_retry_wait(
+                self.options.patience, failure, failures, is_read=is_repeatable, jitter=self.jitter
+            )
             if wait_s is None:
                 raise error
             log.debug("kube.again", method=request.method, path=request.path, code=failure.code, wait_s=wait_s)

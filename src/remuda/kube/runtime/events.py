@@ -24,7 +24,7 @@ from remuda.api.codec import to_wire
 from remuda.api.errors import AlreadyExists, ApiError, NotFound
 from remuda.api.kubernetes.event_v1 import NORMAL, WARNING, Event, EventSource, ObjectReference, reference_to
 from remuda.api.meta import JsonObject, KObject, to_time
-from remuda.kube.client.rate_limit import Rate, TokenBucket
+from remuda.kube.client.request_pacing import Rate, TokenBucket
 from remuda.kube.cluster import Cluster
 
 log = structlog.get_logger(__name__)

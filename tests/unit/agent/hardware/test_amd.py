@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from remuda.agent.hardware.amd import AmdBackend
 from remuda.agent.hardware.hardware_backend import HardwareConfig
+from remuda.agent.hardware.vendor_backends import AmdBackend
 from remuda.api.errors import Refusal
 from remuda.core.devices.counters import Limits
 from tests.unit.agent.hardware.rig import Clock, Ears

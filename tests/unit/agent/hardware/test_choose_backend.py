@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from remuda.agent.hardware.choose_backend import NodeConfig, open_sources
-from remuda.agent.hardware.nvml import NvmlBackend
 from remuda.agent.hardware.sysfs import SysfsBackend
+from remuda.agent.hardware.vendor_backends import NvmlBackend
 from remuda.api.errors import Refusal
 from remuda.core.devices.kernel_log import Cursor
 from tests.unit.agent.hardware.rig import Clock, Ears, Library

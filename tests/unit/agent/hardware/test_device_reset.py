@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from remuda.agent.hardware.device_reset import run_tool
-from remuda.agent.hardware.hardware_backend import HardwareConfig
-from remuda.agent.hardware.nvml import NvmlBackend
+from remuda.agent.hardware.hardware_backend import HardwareConfig, run_reset_tool
 from remuda.agent.hardware.sysfs import SysfsBackend, SysfsConfig
+from remuda.agent.hardware.vendor_backends import NvmlBackend
 from remuda.api.errors import Refusal
 from tests.unit.agent.hardware.rig import Library
 
@@ -46,10 +45,10 @@ async def test_a_tool_that_fails_or_is_not_there_is_a_refusal(tmp_path: Path, mo
     a_tool(tmp_path / "bin", "nvidia-smi", "echo GPU is in use; exit 4")
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     with pytest.raises(Refusal) as failed:
-        await run_tool(["nvidia-smi", "--gpu-reset"])
+        await run_reset_tool(["nvidia-smi", "--gpu-reset"])
     assert (failed.value.reason, "GPU is in use" in failed.value.message) == ("ResetFailed", True)
     with pytest.raises(Refusal) as missing:
-        await run_tool(["amd-smi", "reset"])
+        await run_reset_tool(["amd-smi", "reset"])
     assert missing.value.reason == "ResetNotSupported"
 
 

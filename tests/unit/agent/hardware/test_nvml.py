@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from remuda.agent.hardware.hardware_backend import HardwareConfig
-from remuda.agent.hardware.nvml import NvmlBackend
+from remuda.agent.hardware.vendor_backends import NvmlBackend
 from remuda.api.errors import Refusal
 from remuda.core.devices.counters import Limits
 from remuda.core.devices.machine_models import load_model

@@ -2,14 +2,14 @@
 
 import pytest
 
-from remuda.agent.hardware.silence_watch import ReportWatch
+from remuda.agent.hardware.signal_intake import SilenceWatch
 from remuda.api.devices import ObservedDevice, Signal
 from remuda.api.meta import to_time
 
 SILENT = Signal("agent", "no-report", "", to_time(130))
 
 
-def codes(watch: ReportWatch, row: ObservedDevice, heard: float | None, now: float) -> list[str]:
+def codes(watch: SilenceWatch, row: ObservedDevice, heard: float | None, now: float) -> list[str]:
     return [signal.code for _, signal in watch.look([row], lambda device: heard, now)]
 
 
@@ -26,11 +26,11 @@ def codes(watch: ReportWatch, row: ObservedDevice, heard: float | None, now: flo
 )
 def test_look(signals: list[Signal], heard: float | None, now: float, said: list[str]) -> None:
     row = ObservedDevice("gpu-0", "H100", signals=signals)
-    assert codes(ReportWatch(30.0, {}), row, heard, now) == said
+    assert codes(SilenceWatch(30.0, {}), row, heard, now) == said
 
 
 def test_limits_of_single_devices_and_their_slices() -> None:
-    watch = ReportWatch(30.0, {"gpu-1": 5.0, "gpu-2": 0.0})
+    watch = SilenceWatch(30.0, {"gpu-1": 5.0, "gpu-2": 0.0})
     rows = [ObservedDevice(f"gpu-{n}", "H100") for n in range(3)]
     rows += [ObservedDevice("gpu-1-1g.10gb-0", "H100", parent="gpu-1")]
     assert [device for device, _ in watch.look(rows, lambda d: 100.0, 110.0)] == ["gpu-1", "gpu-1-1g.10gb-0"]
@@ -39,4 +39,4 @@ def test_limits_of_single_devices_and_their_slices() -> None:
 
 
 def test_no_limit_at_all_never_looks() -> None:
-    assert ReportWatch(0.0, {}).look_s is None
+    assert SilenceWatch(0.0, {}).look_s is None

@@ -27,9 +27,8 @@ from remuda.kube.client.http_errors import (
     error_of_status,
     retry_after_s,
 )
-from remuda.kube.client.rate_limit import Rate, TokenBucket
+from remuda.kube.client.request_pacing import Patience, Rate, RequestFailure, TokenBucket, next_retry_wait
 from remuda.kube.client.rest_paths import Lines
-from remuda.kube.client.retry_policy import Failure, Patience, next_wait
 from remuda.kube.runtime.backoff import Backoff
 from tests.builders.http_server import a_status
 
@@ -124,36 +123,36 @@ def test_retry_after(code: int, text: str, seconds: float | None) -> None:
 PATIENCE = Patience(tries=3, waits=5, longest_s=30.0, backoff=Backoff(base_s=1.0, max_s=8.0))
 
 
-def wait(failure: Failure, failures: int, *, is_read: bool = False, jitter: float = 0.0) -> float | None:
-    return next_wait(PATIENCE, failure, failures, is_read=is_read, jitter=lambda: jitter)
+def wait(failure: RequestFailure, failures: int, *, is_read: bool = False, jitter: float = 0.0) -> float | None:
+    return next_retry_wait(PATIENCE, failure, failures, is_read=is_read, jitter=lambda: jitter)
 
 
 @pytest.mark.parametrize("is_read", [True, False])
 @pytest.mark.parametrize("code", [429, 500, 503])
 def test_a_server_that_asks_for_time_gets_it_whatever_the_request(code: int, is_read: bool) -> None:
-    assert wait(Failure(code, 20.0), 1, is_read=is_read) == 20.0
-    assert wait(Failure(code, 20.0), 1, is_read=is_read, jitter=0.5) == 25.0  # never earlier than it says
-    assert wait(Failure(code, 0.0), 3, is_read=is_read) == 4.0  # and never faster than our own back-off
-    assert wait(Failure(code, 20.0), 5, is_read=is_read) is not None
-    assert wait(Failure(code, 20.0), 6, is_read=is_read) is None
-    assert wait(Failure(code, 31.0), 1, is_read=is_read) is None
+    assert wait(RequestFailure(code, 20.0), 1, is_read=is_read) == 20.0
+    assert wait(RequestFailure(code, 20.0), 1, is_read=is_read, jitter=0.5) == 25.0  # never earlier than it says
+    assert wait(RequestFailure(code, 0.0), 3, is_read=is_read) == 4.0  # and never faster than our own back-off
+    assert wait(RequestFailure(code, 20.0), 5, is_read=is_read) is not None
+    assert wait(RequestFailure(code, 20.0), 6, is_read=is_read) is None
+    assert wait(RequestFailure(code, 31.0), 1, is_read=is_read) is None
 
 
 def test_only_a_read_is_repeated_when_nobody_knows_what_happened() -> None:
-    assert [wait(Failure(), n, is_read=True) for n in (1, 2, 3)] == [1.0, 2.0, None]
-    assert [wait(Failure(503), n, is_read=True) for n in (1, 2, 3)] == [1.0, 2.0, None]
-    assert wait(Failure(), 1) is None
-    assert wait(Failure(503), 1) is None
+    assert [wait(RequestFailure(), n, is_read=True) for n in (1, 2, 3)] == [1.0, 2.0, None]
+    assert [wait(RequestFailure(503), n, is_read=True) for n in (1, 2, 3)] == [1.0, 2.0, None]
+    assert wait(RequestFailure(), 1) is None
+    assert wait(RequestFailure(503), 1) is None
 
 
 def test_a_request_that_was_turned_away_is_repeated() -> None:
-    assert wait(Failure(429), 1) == 1.0
-    assert wait(Failure(429), 6) is None
+    assert wait(RequestFailure(429), 1) == 1.0
+    assert wait(RequestFailure(429), 6) is None
 
 
 @pytest.mark.parametrize("code", [400, 401, 403, 404, 409, 410, 422, 500])
 def test_an_answer_that_will_not_change_is_final(code: int) -> None:
-    assert wait(Failure(code), 1, is_read=True) is None
+    assert wait(RequestFailure(code), 1, is_read=True) is None
 
 
 # The rate limit.

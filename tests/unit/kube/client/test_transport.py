@@ -16,8 +16,7 @@ import pytest
 from remuda.api.errors import ApiError, Conflict, Expired, TooManyRequests, Unavailable
 from remuda.kube.client.access import Access, Auth, ExecPlugin, Tls
 from remuda.kube.client.http_errors import Unauthorized
-from remuda.kube.client.rate_limit import Rate
-from remuda.kube.client.retry_policy import Patience
+from remuda.kube.client.request_pacing import Patience, Rate
 from remuda.kube.client.transport import Options, Request, Transport
 from remuda.kube.runtime.backoff import no_jitter
 from tests.builders.certificates import Authority

@@ -1,7 +1,13 @@
-"""NVIDIA devices through NVML (nvidia-ml-py, module `pynvml`), in the driver process.
+"""What differs by maker: the files a container needs to use a device, and the tool that resets one.
 
-Everything about looking, asking and what a hang means is `hardware_backend`'s; here is what only NVIDIA nodes have: the
-files a container needs. A slice is reached through two capability files whose numbers the kernel driver lists under /proc.
+Everything about looking, asking and what a hang means is `hardware_backend`'s.
+
+NVIDIA: NVML (nvidia-ml-py, module `pynvml`) in the driver process. A slice is reached through two capability files whose numbers
+the kernel driver lists under /proc.
+
+AMD: amdsmi in the driver process. It comes with the node's ROCm, not with this project; where it cannot be imported, `open`
+refuses and `sysfs` serves the node. Not run on real hardware yet: the tests use a module with amdsmi's names. AMD partitions
+(SPX, CPX) are not cut here.
 """
 
 from __future__ import annotations
@@ -11,6 +17,7 @@ from collections.abc import Sequence
 from remuda.agent.hardware.hardware_backend import HardwareBackend
 from remuda.api.names import RESOURCE_GPU
 
+RESOURCE_AMD = "amd.com/gpu"
 CONTROL_FILES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
 CAPABILITY = "DeviceFileMinor:"
 
@@ -35,3 +42,14 @@ class NvmlBackend(HardwareBackend):
             if line.startswith(CAPABILITY):
                 return int(line.removeprefix(CAPABILITY))
         raise OSError(f"/{access} names no {CAPABILITY.rstrip(':')}")
+
+
+class AmdBackend(HardwareBackend):
+    make, source, resource = "amd", "amdsmi", RESOURCE_AMD
+    reset_command = ("amd-smi", "reset", "--gpureset", "--gpu", "{places}")
+
+    def device_files(self, device: str) -> Sequence[str]:
+        """The compute interface, and the render node the kernel made for this device."""
+        pci = self.census.ids.devices[self.census.number(device)].pci
+        nodes = sorted((self._root / "sys/bus/pci/devices" / pci / "drm").glob("renderD*"))
+        return ("/dev/kfd", *(f"/dev/dri/{node.name}" for node in nodes))
