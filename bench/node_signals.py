@@ -42,7 +42,7 @@ from remuda.api.meta import ObjectMeta, to_seconds
 from remuda.api.names import ANNOTATION_DEVICES, RESOURCE_GPU
 from remuda.api.remedies import DEFAULT_POLICY, RemedyPolicy
 from remuda.controllers.cluster_view import ClusterView
-from remuda.controllers.verdicts import WORKERS, FailureController
+from remuda.controllers.verdicts import WORKERS, VerdictController
 from remuda.core.devices.machine_models import load_model
 from remuda.core.remedies.rungs import device_records, is_held_back, is_under_remedy
 from remuda.embedded.apiserver.local_cluster import LocalCluster
@@ -139,7 +139,7 @@ class Tap:
 class Desk:
     """What the link server tells, counted by moments."""
 
-    def __init__(self, failure: FailureController, tap: Tap) -> None:
+    def __init__(self, failure: VerdictController, tap: Tap) -> None:
         self._failure = failure
         self._tap = tap
         self.heard = 0
@@ -156,13 +156,13 @@ class Manager(msgspec.Struct, frozen=True):
 
     view: ClusterView
     queue: WorkQueue[str]
-    failure: FailureController
+    failure: VerdictController
     run: Callable[[], Awaitable[None]]
 
 
 def verdicts_alone(api: Cluster, ask: SignalsAsk) -> Manager:
     view, queue = ClusterView(api, jitter=lambda: 0.0), WorkQueue[str]()
-    failure = FailureController(api, view, queue)
+    failure = VerdictController(api, view, queue)
 
     async def run() -> None:
         async with asyncio.TaskGroup() as group:
@@ -177,7 +177,7 @@ def verdicts_alone(api: Cluster, ask: SignalsAsk) -> Manager:
 
 def whole_manager(api: Cluster, ask: SignalsAsk) -> Manager:
     plane = ControlPlane(api, ProgressBoard(), time.time, chance=random.Random(ask.seed))
-    return Manager(plane.view, plane._nodes, plane.failure, plane.run)
+    return Manager(plane.view, plane._nodes, plane.verdicts, plane.run)
 
 
 async def run_signals(root: Path, ask: SignalsAsk) -> SignalsRun:

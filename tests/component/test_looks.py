@@ -16,7 +16,7 @@ from tests.builders.world import World, in_world
 from tests.component.remedy_rig import DEVICE, NODE, fail, outcomes, set_policy, the_incident
 from tests.component.test_verdicts import judged, policy, says, verdict
 
-CONTROLLERS = ("failure", "incidents", "remedies")
+CONTROLLERS = ("verdicts", "incidents", "remedies")
 
 
 def counted(world: World) -> Counter[str]:
@@ -47,7 +47,7 @@ async def test_a_failure_that_has_to_wait_is_looked_at_for_its_news_alone(world:
     assert "held back" in incident.status.message
     # A verdict: the signal, and the agent's own report of it. The incident: the verdict, the report, what its remedy waits for.
     # The ladder: the incident, the report. What is told together is looked at once.
-    assert looks["failure"] <= 2
+    assert looks["verdicts"] <= 2
     assert looks["incidents"] <= 3
     assert looks["remedies"] <= 2
     await _nothing_is_left(world, NODE)
@@ -89,7 +89,7 @@ async def test_an_answer_that_comes_after_the_informer_s_word_hides_nothing(worl
 async def _nothing_is_left(world: World, node: str) -> None:
     """Another look finds everything written: what was not looked at was not worth it."""
     control, now = world.cluster.control, world.loop.clock()
-    found = control.failure.plan(await control.failure.observe(node), now)
+    found = control.verdicts.plan(await control.verdicts.observe(node), now)
     assert isinstance(found, Judged)
     assert (found.verdicts, found.notices, found.orders, found.found.history) == (
         found.node.verdicts,

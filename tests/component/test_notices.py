@@ -14,7 +14,7 @@ from remuda.api.incidents import Incident, IncidentSpec
 from remuda.api.meta import JsonObject, ObjectMeta, to_time
 from remuda.api.remedies import RemedyPolicy, RemedyPolicySpec, Webhook
 from remuda.controllers.cluster_view import ClusterView
-from remuda.controllers.webhook_notices import NoticeController
+from remuda.controllers.webhook_notices import WebhookNoticeController
 from remuda.core.incidents.names import device_subject
 from remuda.core.incidents.webhook_notices import ANNOTATION
 from remuda.embedded.apiserver.local_cluster import LocalCluster
@@ -68,7 +68,7 @@ class Stage:
         """A manager, as far as notices go."""
         view = ClusterView(self.cluster, jitter=lambda: 0.0)
         queue: WorkQueue[tuple[str, str]] = WorkQueue()
-        controller = NoticeController(self.cluster, view, queue, self.clock, self.poster)
+        controller = WebhookNoticeController(self.cluster, view, queue, self.clock, self.poster)
         kept = (view.incidents, view.policies, view.nodes, view.devices)
         self._tasks = [asyncio.create_task(informer.run()) for informer in kept]
         for informer in kept:

@@ -97,7 +97,7 @@ async def test_a_rack_that_fails_together_is_suspect_and_the_last_choice(world: 
         await says(world, node, "gpu-0", "xid-79")
 
     def suspects() -> list[tuple[str, str]]:
-        return [(s.domain, s.reason) for s in world.cluster.control.failure.suspicion.suspects]
+        return [(s.domain, s.reason) for s in world.cluster.control.verdicts.suspicion.suspects]
 
     expected = [("topology.remuda.dev/rack=rack-1", "RackSuspect")]
     await world.until(lambda: suspects() == expected, what="the rack is suspect")

@@ -19,7 +19,7 @@ from remuda.api.codec import decode, decode_json, encode
 from remuda.api.devices import DeviceState, NodeDevices
 from remuda.api.incidents import Incident
 from remuda.api.remedies import Offender
-from remuda.controllers.domain_suspicion import Suspicion
+from remuda.controllers.domain_suspicion import DomainSuspicion
 from remuda.core.health.findings import find_findings
 from remuda.core.health.ledger import judge_devices, judge_node, rows
 from remuda.core.health.node_notices import holds_until, is_held_down, judge_notices
@@ -184,7 +184,7 @@ def judged(node: NodeDevices, now: float) -> NodeDevices:
     """As the failure controller does it."""
     node = SignalOverlay().merged(node, now)
     devices = judge_devices(node, now)
-    suspicion = Suspicion()
+    suspicion = DomainSuspicion()
     suspicion.see_devices(None, node)
     suspicion.see_held_back(node)
     suspicion.score(node, now)

@@ -19,7 +19,7 @@ from remuda.api.rollouts import NodeRollout
 from remuda.api.training import TrainingJob
 from remuda.core.foreign.gangs import gang_of
 from remuda.core.foreign.refused_pods import is_refused_by_node, refusal_owner
-from remuda.core.health.lease_age import LeaseSights
+from remuda.core.health.agent_liveness import LeaseRenewals
 from remuda.core.health.step_samples import GangSlow
 from remuda.core.incidents.remedy_keys import is_workload_key
 from remuda.core.remedies.policies import in_force
@@ -40,7 +40,7 @@ class ClusterView:
         """`clock`: says when renewals of leases are seen; without it the holders' clocks are believed."""
         self._cluster = cluster
         self._clock = clock
-        self._sights = LeaseSights()
+        self._renewals = LeaseRenewals()
         self._asked: dict[str, Lease] = {}  # by node: leases as the API itself gave them
         self.jobs = Informer(cluster, TrainingJob, jitter=jitter)
         self.pods = Informer(cluster, Pod, jitter=jitter)
@@ -67,7 +67,7 @@ class ClusterView:
         self.reports: dict[str, LauncherReport] = {}
         self.penalties: dict[
             str, int
-        ] = {}  # by node: what speaks against placing there, as the failure controller says
+        ] = {}  # by node: what speaks against placing there, as the verdict controller says
         self.slow_gangs: dict[tuple[str, str], GangSlow] = {}  # by job: the straggler watch's word; none = not known
         self.held: dict[str, tuple[str, ...]] = {}  # devices by pod uid, as its node says it
         self._in_force: dict[str, RemedyPolicy] = {}  # by name: what is acted on
@@ -132,23 +132,23 @@ class ClusterView:
         ends = [
             heard + lease.spec.lease_duration_seconds
             for lease in copies
-            if lease is not None and (heard := self._sights.heard(lease)) is not None
+            if lease is not None and (heard := self._renewals.renewed_at(lease)) is not None
         ]
         return max(ends, default=None)
 
     def lease_as_seen(self, name: str) -> Lease | None:
         """A lease with the time of its renewal by the manager's clock."""
         lease = self.leases.get(name, NODE_LEASE_NAMESPACE)
-        heard = self._sights.heard(lease) if lease is not None else None
+        heard = self._renewals.renewed_at(lease) if lease is not None else None
         if lease is None or heard is None:
             return lease
         return msgspec.structs.replace(lease, spec=msgspec.structs.replace(lease.spec, renew_time=to_time(heard)))
 
     def _see_lease(self, old: Lease | None, new: Lease | None) -> None:
         if new is not None and self._clock is not None:
-            self._sights.see(new, self._clock())
+            self._renewals.see(new, self._clock())
         elif new is None and old is not None:
-            self._sights.forget(old.name)
+            self._renewals.forget(old.name)
 
     async def confirm_dead(self, nodes: Iterable[str], now: float) -> None:
         """Ask the API about those whose lease seems to have run out. The copy may merely be late, and to take a living node for
@@ -158,7 +158,7 @@ class ClusterView:
                 try:
                     asked = self._asked[node] = await self._cluster.get(Lease, node, NODE_LEASE_NAMESPACE)
                     if self._clock is not None:
-                        self._sights.see(asked, now)
+                        self._renewals.see(asked, now)
                 except NotFound:
                     self._asked.pop(node, None)
 

@@ -1,4 +1,4 @@
-"""What the failure controller knows beyond one node: failures of late by domain, the domains they make suspect, and the score
+"""What the verdict controller knows beyond one node: failures of late by domain, the domains they make suspect, and the score
 that placement takes from both.
 
 An index over informers and nothing else: every failure in it stands in `NodeDevices.history`, in a verdict (a device that is held
@@ -27,7 +27,7 @@ MAX_HISTORY_PENALTY = 50
 Listener = Callable[[list[DomainSuspect]], None]
 
 
-class Suspicion:
+class DomainSuspicion:
     def __init__(self, penalties: dict[str, int] | None = None, recent: RecentFailures | None = None) -> None:
         """`penalties`: kept up to date for whoever places."""
         self.recent = RecentFailures() if recent is None else recent

@@ -24,16 +24,16 @@ from remuda.api.kubernetes.core_v1 import Lease, Node, Pod
 from remuda.api.meta import JsonObject
 from remuda.api.training import TrainingJob
 from remuda.controllers.cluster_view import ClusterView
-from remuda.controllers.domain_suspicion import Suspicion
+from remuda.controllers.domain_suspicion import DomainSuspicion
 from remuda.controllers.incident_observation import GonePods, parts_of, sight_of_gang, sight_of_node
 from remuda.core.health.agent_liveness import node_of
+from remuda.core.incidents.closing import Retention, outdated_incidents
 from remuda.core.incidents.device_incidents import plan_devices
 from remuda.core.incidents.domain_incidents import plan_domains
 from remuda.core.incidents.gang_incidents import GangSight, plan_gang
 from remuda.core.incidents.names import IncidentPlan, IncidentTimes, subject_words
 from remuda.core.incidents.node_incidents import plan_node
 from remuda.core.incidents.pods import NodeSight
-from remuda.core.incidents.retention import Retention, outdated
 from remuda.kube.cluster import Cluster, Preconditions
 from remuda.kube.runtime.events import SILENCE, EventSink
 from remuda.kube.runtime.work_queue import WorkQueue
@@ -63,7 +63,7 @@ class IncidentController:
         view: ClusterView,
         queue: WorkQueue[Key],
         clock: Callable[[], float],
-        suspicion: Suspicion,
+        suspicion: DomainSuspicion,
         *,
         times: IncidentTimes = IncidentTimes(),  # noqa: B008 - an immutable value
         retention: Retention = Retention(),  # noqa: B008 - an immutable value
@@ -196,7 +196,7 @@ class IncidentController:
             return plan_domains(suspects, incidents.by_index("domain", "*"), parts, incidents.get, now)
         if observed == RETENTION:
             needed = {order.incident for devices in self._view.devices.items() for order in devices.quarantine.values()}
-            removed = outdated(incidents.items(), now, self._retention, needed)
+            removed = outdated_incidents(incidents.items(), now, self._retention, needed)
             return IncidentPlan(removed=tuple(removed), look_again_s=RETENTION_S)
         lost = {node for node in self._view.dead_nodes(now) if not node_of(node)}
         for node in sorted(lost ^ self._lost):

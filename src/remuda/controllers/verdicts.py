@@ -1,4 +1,4 @@
-"""Failure controller: what agents observed and nodes offer -> verdicts, notices and quarantine orders in NodeDevices.
+"""Verdict controller: what agents observed and nodes offer -> verdicts, notices and quarantine orders in NodeDevices.
 
 One key per node; writes transitions only. Looks again by itself when a debounce or a hold-down ends, or an agent's lease, or
 a finding. What is found beyond the node (domains that fail as one) is kept by `domain_suspicion`; its search, which concerns
@@ -21,7 +21,7 @@ from remuda.api.kubernetes.core_v1 import Lease, Node, Pod
 from remuda.api.meta import JsonObject, to_seconds
 from remuda.api.remedies import Offender, RemedyPolicy
 from remuda.controllers.cluster_view import ClusterView
-from remuda.controllers.domain_suspicion import Suspicion
+from remuda.controllers.domain_suspicion import DomainSuspicion
 from remuda.core.health.agent_liveness import agent_lease, ends_at, node_of, silent_since
 from remuda.core.health.correlation import NVSWITCH_FAILED, DomainSuspect
 from remuda.core.health.findings import Found, find_findings
@@ -72,7 +72,7 @@ class Judged(msgspec.Struct, frozen=True):
         )
 
 
-class FailureController:
+class VerdictController:
     """A `Reconciler` keyed by node name."""
 
     def __init__(
@@ -95,7 +95,7 @@ class FailureController:
         self._rules: dict[str, tuple[Timers, Offender]] = {}  # by node, as far as they were asked for
         self._writing: dict[str, Judged] = {}  # by node: what the informer has yet to bring back
         self._suspected: set[str] = set()  # nodes with a suspect switch
-        self.suspicion = Suspicion(view.penalties)
+        self.suspicion = DomainSuspicion(view.penalties)
         self.suspicion.subscribe(self._on_suspects)
         view.devices.subscribe(self._on_devices)
         view.pods.subscribe(self._on_pod)

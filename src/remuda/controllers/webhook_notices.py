@@ -59,7 +59,7 @@ class Due(msgspec.Struct, frozen=True):
     due: tuple[DueNotice, ...] = ()
 
 
-class NoticeController:
+class WebhookNoticeController:
     """A `Reconciler` keyed by object. `run` has the lanes' tasks."""
 
     def __init__(

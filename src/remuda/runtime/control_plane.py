@@ -25,8 +25,8 @@ from remuda.controllers.remedy_table import RemedyTable
 from remuda.controllers.rollouts import RolloutController
 from remuda.controllers.stragglers import StragglerController
 from remuda.controllers.training import TrainingController
-from remuda.controllers.verdicts import WORKERS, FailureController
-from remuda.controllers.webhook_notices import NoticeController
+from remuda.controllers.verdicts import WORKERS, VerdictController
+from remuda.controllers.webhook_notices import WebhookNoticeController
 from remuda.core.gang.kubelet_pods import KubeletForm
 from remuda.kube.client.webhooks import Poster, WebhookPoster
 from remuda.kube.cluster import Cluster
@@ -80,7 +80,7 @@ class ControlPlane:
             reserved=view.reserved,
             events=self._events.source("remuda-scheduler"),
         )
-        self.failure = FailureController(cluster, view, self._nodes, events=self._events.source("remuda-failure"))
+        self.verdicts = VerdictController(cluster, view, self._nodes, events=self._events.source("remuda-failure"))
         self.idle = IdleController(cluster, view, self._idle, events=self._events.source("remuda-idle"))
         self.remedy_table = RemedyTable(view)
         # Where kubelets run the pods, a node that does not answer may still do so, and others' controllers count the failures.
@@ -95,7 +95,12 @@ class ControlPlane:
             shut_until=self.remedy_table.shut_until,
         )
         self.incidents = IncidentController(
-            cluster, view, self._subjects, clock, self.failure.suspicion, events=self._events.source("remuda-incidents")
+            cluster,
+            view,
+            self._subjects,
+            clock,
+            self.verdicts.suspicion,
+            events=self._events.source("remuda-incidents"),
         )
         self.remedies = RemedyController(
             cluster,
@@ -111,7 +116,7 @@ class ControlPlane:
         self.policies = PolicyController(
             cluster, view, self.remedy_table, self._policies, events=self._events.source("remuda-remedies")
         )
-        self.notices = NoticeController(
+        self.notices = WebhookNoticeController(
             cluster,
             view,
             self._told,
@@ -145,8 +150,8 @@ class ControlPlane:
             if self.taints is not None:
                 self.taints.begin()
                 group.create_task(run_controller("taints", self._tainted, self.taints, self._clock), name="taints")
-            judging = run_controller("failure", self._nodes, self.failure, self._clock, WORKERS)
-            group.create_task(judging, name="failure")
+            judging = run_controller("verdicts", self._nodes, self.verdicts, self._clock, WORKERS)
+            group.create_task(judging, name="verdicts")
             watching = run_controller("foreign", self._foreign, self.foreign, self._clock, FOREIGN_WORKERS)
             group.create_task(watching, name="foreign")
             group.create_task(run_controller("idle", self._idle, self.idle, self._clock), name="idle")

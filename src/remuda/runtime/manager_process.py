@@ -100,7 +100,7 @@ async def run_manager(
                     config.link,
                     cluster,
                     board,
-                    hear=lambda node, device, signal: plane.failure.hear(node, device, signal, clock()),
+                    hear=lambda node, device, signal: plane.verdicts.hear(node, device, signal, clock()),
                     is_on=plane.view.has_beat,
                     clock=clock,
                     publish=fenced,

@@ -84,7 +84,7 @@ async def manage_split(state: StateDir, ready: Ready) -> None:
         server = LinkServer(
             NodeTokens(load_token(state.link_secret)),
             board,
-            lambda node, device, signal: plane.failure.hear(node, device, signal, clock()),
+            lambda node, device, signal: plane.verdicts.hear(node, device, signal, clock()),
             plane.view.has_beat,
         )
         _remove_socket(state.link_socket)

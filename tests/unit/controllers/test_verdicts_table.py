@@ -9,7 +9,7 @@ from remuda.api.devices import NodeDevices
 from remuda.api.kubernetes.core_v1 import NODE_LEASE_NAMESPACE, Lease, LeaseSpec, Node, Pod
 from remuda.api.meta import JsonObject, KObject, ObjectMeta
 from remuda.api.names import RESOURCE_GPU
-from remuda.controllers.verdicts import WORKERS, FailureController
+from remuda.controllers.verdicts import WORKERS, VerdictController
 from remuda.core.health.agent_liveness import agent_lease
 from remuda.kube.runtime.work_queue import WorkQueue
 from remuda.sim.virtual_time_loop import EPOCH
@@ -37,7 +37,7 @@ WRITE, TOLD = "patch NodeDevices/n1", "Warning Node/n1 DeviceUnhealthy"
 
 async def _start(stage: ControllerStage) -> None:
     view, queue = stage.view(), WorkQueue[str]()
-    controller = FailureController(stage.api, view, queue, events=stage.events)
+    controller = VerdictController(stage.api, view, queue, events=stage.events)
     await stage.sync(view.devices, view.nodes, view.pods, view.leases, view.policies)
     stage.run(queue, controller, WORKERS)
 

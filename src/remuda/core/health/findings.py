@@ -1,7 +1,7 @@
 """What the manager finds out by itself about a node's devices, and what it remembers for that.
 
 Signals come and go; the history stays (`NodeDevices.history`). From both follow the findings of three sources:
-`recurring_faults` (minor faults that come back), `history` (a repeat offender) and `correlation` (the switch under a device
+`trend` (minor faults that come back), `history` (a repeat offender) and `correlation` (the switch under a device
 took most of its neighbours). They are written into `NodeDevices.findings` beside those of others, which are left alone, and
 judged like any signal.
 
@@ -18,11 +18,21 @@ from remuda.api.devices import DeviceHistory, DeviceState, NodeDevices, Observed
 from remuda.api.meta import to_seconds
 from remuda.api.remedies import Offender
 from remuda.core.devices.signals import ClassifiedSignal, cure_times
-from remuda.core.health import correlation, recurring_faults, repeat_failures
+from remuda.core.health import correlation
+from remuda.core.health.device_history import (
+    OFFENDER_SOURCE,
+    TREND_SOURCE,
+    failed_at,
+    find_offence,
+    find_trends,
+    is_minor,
+    with_failure,
+    with_minor,
+)
 from remuda.core.health.signal_fusion import Classified
 from remuda.core.health.timers import SKEW_S
 
-OWN = (recurring_faults.SOURCE, repeat_failures.SOURCE, correlation.SOURCE)
+OWN_SOURCES = (TREND_SOURCE, OFFENDER_SOURCE, correlation.SOURCE)
 
 _NOTHING = DeviceHistory()
 
@@ -63,7 +73,7 @@ def find_findings(
         if id not in node.history and id not in node.findings and id not in suspects:
             found_now = judged.get(id)
             is_well = found_now is None or found_now.state is DeviceState.HEALTHY
-            if is_well and not any(map(recurring_faults.is_minor, signals)):
+            if is_well and not any(map(is_minor, signals)):
                 continue
         standing = node.findings.get(id, [])
         known = node.history.get(id, _NOTHING)
@@ -88,11 +98,11 @@ def _remember(
     before: Verdict | None,
     now: float,
 ) -> DeviceHistory:
-    minor = recurring_faults.with_minor(known.minor, (s for s in signals if not _is_ahead(s.signal, now)))
-    at = repeat_failures.failed_at(judged, before, known, now) if judged is not None else None
+    minor = with_minor(known.minor, (s for s in signals if not _is_ahead(s.signal, now)))
+    at = failed_at(judged, before, known, now) if judged is not None else None
     if minor is known.minor and at is None:
         return known
-    failures = repeat_failures.with_failure(known.failures, at) if at is not None else known.failures
+    failures = with_failure(known.failures, at) if at is not None else known.failures
     return msgspec.structs.replace(known, minor=minor, failures=failures, uuid=device.uuid or known.uuid)
 
 
@@ -105,10 +115,10 @@ def _find(
     policy: Offender,
 ) -> tuple[list[Signal], float | None]:
     cured = _cured_at(signals, now)
-    others = [s for s in standing if s.source not in OWN]
-    offence = next((s for s in standing if s.source == repeat_failures.SOURCE), None)
-    found, end = recurring_faults.find_trends(known.minor, now, cured) if known.minor else ([], None)
-    offence = repeat_failures.find_offence(known.failures, offence, now, policy, cured)
+    others = [s for s in standing if s.source not in OWN_SOURCES]
+    offence = next((s for s in standing if s.source == OFFENDER_SOURCE), None)
+    found, end = find_trends(known.minor, now, cured) if known.minor else ([], None)
+    offence = find_offence(known.failures, offence, now, policy, cured)
     if suspected is not None and (suspected.time is None or to_seconds(suspected.time) > cured):
         found = [*found, suspected]
     return [*others, *found, *([offence] if offence is not None else ())], end

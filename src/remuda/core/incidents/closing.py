@@ -1,4 +1,4 @@
-"""When an incident of a device or node ends, how, and what it waits for until then.
+"""When an incident of a device or node ends, how, what it waits for until then, and how long it is kept afterwards.
 
 An incident is closed only on something verified: the subject was well for long enough (with a ladder: the probe passed and the
 soak is over; without one: `settle` seconds), or is another one now, or an operator said so. *WorkedAround* is for what left the
@@ -7,10 +7,15 @@ has ended, with the outcome *NotCured*, until one of these comes true: closed, n
 nobody could ask for another probe.
 
 An open incident always says in its message what it waits for.
+
+Closed ones are kept for so many days, and not more than so many of them. Open ones always stay, and so does what still keeps a
+device out of use: without its incident nobody could give it back. A name is recognised only while its object is there, so nothing
+that was closed a moment ago is removed, whatever the count.
 """
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterable
 from datetime import datetime
 
 import msgspec
@@ -137,3 +142,27 @@ def _by(status: IncidentStatus) -> str:
 
 def _until(deadline: datetime | None) -> str:
     return f" until {deadline:%H:%M:%S} at the latest" if deadline is not None else ""
+
+
+# -- after the end ------------------------------------------------------------------------------------------------------
+
+
+class Retention(msgspec.Struct, frozen=True):
+    days: float = 30.0
+    count: int = 10_000
+    at_least_s: float = 7200.0
+
+
+def outdated_incidents(
+    incidents: Iterable[Incident], now: float, retention: Retention, needed: Container[str] = ()
+) -> list[Incident]:
+    """Those to remove, oldest first. `needed`: names that orders carry."""
+    closed = (i for i in incidents if not i.is_open and i.name not in needed)
+    over = [(to_seconds(i.status.closed_at), i) for i in closed if i.status.closed_at is not None]
+    over.sort(key=lambda pair: (pair[0], pair[1].name))
+    too_many = max(0, len(over) - retention.count)
+    return [
+        incident
+        for place, (at, incident) in enumerate(over)
+        if now - at > retention.at_least_s and (place < too_many or now - at > retention.days * 86_400)
+    ]

@@ -10,9 +10,9 @@ from remuda.api.devices import DeviceState, NodeDevices, Observed, ObservedDevic
 from remuda.api.meta import ObjectMeta, to_time
 from remuda.api.remedies import Offender
 from remuda.core.devices.signals import classify_signal, with_signal
+from remuda.core.health.device_history import MAX_MINOR, find_trends, is_minor, with_minor
 from remuda.core.health.findings import Found, find_findings
 from remuda.core.health.ledger import judge_devices, judge_node
-from remuda.core.health.recurring_faults import MAX_MINOR, find_trends, is_minor, with_minor
 from remuda.core.health.signal_fusion import classify_devices
 
 T = 1_000_000.0

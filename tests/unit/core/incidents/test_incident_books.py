@@ -10,7 +10,7 @@ from remuda.api.incidents import Incident, IncidentOutcome, IncidentPhase, Incid
 from remuda.api.meta import ObjectMeta
 from remuda.api.remedies import BreakerStatus, RemedyPolicy, RemedyPolicyStatus, Webhook
 from remuda.core.health.correlation import DomainSuspect
-from remuda.core.incidents.retention import Retention, outdated
+from remuda.core.incidents.closing import Retention, outdated_incidents
 from remuda.core.incidents.summary import summarise
 from remuda.core.incidents.webhook_notices import (
     ANNOTATION,
@@ -109,22 +109,22 @@ def a_closed(name: str = "i", **status: object) -> Incident:
 
 def test_closed_incidents_go_when_they_are_old_or_too_many() -> None:
     old = [closed(f"i-{n}", n) for n in (40, 29, 10, 5)]
-    assert [i.name for i in outdated(old, T0, Retention())] == ["i-40"]
-    assert [i.name for i in outdated(old, T0, Retention(count=2))] == ["i-40", "i-29"]
+    assert [i.name for i in outdated_incidents(old, T0, Retention())] == ["i-40"]
+    assert [i.name for i in outdated_incidents(old, T0, Retention(count=2))] == ["i-40", "i-29"]
 
 
 def test_open_and_fresh_ones_stay_whatever_the_count() -> None:
     book = Book()
     book.see_node(a_sight(a_verdict()), 0)
     fresh = closed("fresh", 0.01)
-    assert outdated([book.only(), fresh], T0 + 90 * 86_400, Retention(count=0)) == [fresh]
-    assert outdated([book.only(), fresh], T0, Retention(count=0)) == []
+    assert outdated_incidents([book.only(), fresh], T0 + 90 * 86_400, Retention(count=0)) == [fresh]
+    assert outdated_incidents([book.only(), fresh], T0, Retention(count=0)) == []
 
 
 def test_what_keeps_a_device_out_of_use_is_kept_as_long() -> None:
     old = closed("old", 400)
-    assert outdated([old], T0, Retention(), needed={"old"}) == []
-    assert outdated([old], T0, Retention(), needed={"another"}) == [old]
+    assert outdated_incidents([old], T0, Retention(), needed={"old"}) == []
+    assert outdated_incidents([old], T0, Retention(), needed={"another"}) == [old]
 
 
 # -- totals -----------------------------------------------------------------------------------------------------------

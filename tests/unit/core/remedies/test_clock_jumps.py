@@ -10,7 +10,7 @@ from remuda.api.incidents import IncidentPhase, RemedyOutcome, RemedyRecord
 from remuda.api.kubernetes.core_v1 import Lease, LeaseSpec
 from remuda.api.meta import ObjectMeta, to_seconds, to_time
 from remuda.api.remedies import Breaker
-from remuda.core.health.lease_age import LeaseSights
+from remuda.core.health.agent_liveness import LeaseRenewals
 from remuda.core.remedies.breaker import Failed, breaker_of
 from remuda.core.remedies.ladder.state import rebased
 from tests.builders.remedies import DEVICE, NODE, T0, Bench, incident
@@ -105,27 +105,27 @@ def lease(renewed: float, length: int = 40) -> Lease:
 
 @pytest.mark.parametrize("off_s", [YEAR_1970 - T0, -HOUR, -30.0, 30.0, HOUR, YEAR_2100 - T0])
 def test_a_node_is_heard_when_its_renewal_is_seen_whatever_its_clock_says(off_s: float) -> None:
-    sights = LeaseSights()
+    renewals = LeaseRenewals()
     for second in range(0, 100, 10):
         renewed = lease(T0 + off_s + second)
-        sights.see(renewed, T0 + second)
-        assert sights.heard(renewed) == T0 + second
-        sights.see(renewed, T0 + second + 5)  # told again: a relist
-        assert sights.heard(renewed) == T0 + second, "the same renewal told again is none"
+        renewals.see(renewed, T0 + second)
+        assert renewals.renewed_at(renewed) == T0 + second
+        renewals.see(renewed, T0 + second + 5)  # told again: a relist
+        assert renewals.renewed_at(renewed) == T0 + second, "the same renewal told again is none"
 
 
 def test_clocks_that_agree_are_believed() -> None:
-    sights = LeaseSights()
+    renewals = LeaseRenewals()
     renewed = lease(T0)
-    sights.see(renewed, T0 + 3)
-    assert sights.heard(renewed) == T0, "a slow watch does not keep a dead node alive"
+    renewals.see(renewed, T0 + 3)
+    assert renewals.renewed_at(renewed) == T0, "a slow watch does not keep a dead node alive"
 
 
 def test_a_lease_that_is_old_at_first_sight_gets_one_more_length() -> None:
-    sights = LeaseSights()
+    renewals = LeaseRenewals()
     old = lease(T0 - HOUR)
-    sights.see(old, T0)
-    heard = sights.heard(old)
+    renewals.see(old, T0)
+    heard = renewals.renewed_at(old)
     assert heard == T0
-    sights.forget(NODE)
-    assert sights.heard(old) == to_seconds(to_time(T0 - HOUR))
+    renewals.forget(NODE)
+    assert renewals.renewed_at(old) == to_seconds(to_time(T0 - HOUR))

@@ -1,25 +1,37 @@
-"""Minor faults that come back: what no single signal says.
+"""What is remembered of a device when its signals are gone (`NodeDevices.history`), and what follows from it.
 
-A counter that crosses its threshold is a signal, and a signal that is taken back leaves nothing behind. So each crossing is
-remembered (`DeviceHistory.minor`: code and time, bounded), and rules count them: the same kind of trouble more often than
-`limit` within the window, or so many *different* minor faults within one, is a finding. It makes the device Degraded, never
-worse, and says its numbers.
+*Minor faults that come back.* A counter that crosses its threshold is a signal, and a signal that is taken back leaves nothing
+behind. So each crossing is remembered (`DeviceHistory.minor`: code and time, bounded), and rules count them: the same kind of
+trouble more often than `limit` within the window, or so many *different* minor faults within one, is a finding. It makes the
+device Degraded, never worse, and says its numbers. It ends when enough crossings are older than the window.
 
-A finding follows from the history and from nothing else: told twice, or after a restart, it is the same one. It ends when enough
-crossings are older than the window, when evidence of health is newer than all of them, or when the device is another one.
+*Repeat offenders.* A device may fail again and again, each time cured by a reset that does not last. Every turn to Unhealthy is
+remembered by the time of its signal (`DeviceHistory.failures`), so that a verdict that is written twice, judged again by another
+manager or taken back by an order in between is counted once. More than the policy's `incidents` within its window make the
+finding `repeat-offender`: the device needs to be replaced, whatever the last fault asks for. It outlasts restarts of everything
+and the window too: a device does not get better by being left alone.
+
+Both follow from the history and from nothing else: told twice, or after a restart, a finding is the same one. Evidence of health
+newer than it, or another device in its place, ends either.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 
 import msgspec
 
-from remuda.api.devices import DeviceState, Signal
-from remuda.api.meta import to_seconds
+from remuda.api.devices import DeviceHistory, DeviceState, Signal, Verdict
+from remuda.api.meta import to_seconds, to_time
+from remuda.api.remedies import Offender
 from remuda.core.devices.signals import ClassifiedSignal
 
-SOURCE = "trend"
+OFFENDER_SOURCE = "history"
+OFFENDER_CODE = "repeat-offender"
+MAX_FAILURES = 32
+
+TREND_SOURCE = "trend"
 MAX_MINOR = 32
 GAP_S = 60.0  # the same code within this time is the same crossing
 
@@ -99,6 +111,34 @@ def find_trends(
         window = f"{rule.window_s / HOUR_S:g} h"
         codes = ", ".join(sorted({m.code for _, m in hits}))
         words = f"{len(hits)} times within {window} {rule.what}; {rule.limit} are allowed ({codes})."
-        findings.append(Signal(SOURCE, rule.code, words, hits[rule.limit][1].time))
+        findings.append(Signal(TREND_SOURCE, rule.code, words, hits[rule.limit][1].time))
         ends.append(hits[-rule.limit - 1][0] + rule.window_s)
     return findings, min(ends, default=None)
+
+
+def failed_at(found: Verdict, before: Verdict | None, history: DeviceHistory, now: float) -> datetime | None:
+    """When the device failed, if that is news: it turned Unhealthy, by something else than what is remembered of it."""
+    if found.state is not DeviceState.UNHEALTHY or found.origin[0] == OFFENDER_SOURCE:
+        return None
+    if before is not None and before.state is DeviceState.UNHEALTHY:
+        return None
+    at = min(found.since, to_time(now)) if found.since is not None else to_time(now)
+    return None if at in history.failures else at
+
+
+def with_failure(failures: Iterable[datetime], at: datetime) -> list[datetime]:
+    return sorted({*failures, at})[-MAX_FAILURES:]
+
+
+def find_offence(
+    failures: Iterable[datetime], standing: Signal | None, now: float, offender: Offender, cured_at: float = 0.0
+) -> Signal | None:
+    """The finding that should stand. `standing`: the one that does."""
+    if standing is not None and standing.time is not None and to_seconds(standing.time) > cured_at:
+        return standing
+    recent = [f for f in sorted(failures) if now - offender.window_seconds < to_seconds(f) <= now]
+    if len(recent) <= offender.incidents or to_seconds(recent[-1]) <= cured_at:
+        return None
+    days = f"{offender.window_seconds / 86_400:g} days"
+    words = f"It failed {len(recent)} times within {days}; {offender.incidents} are allowed. It needs to be replaced."
+    return Signal(OFFENDER_SOURCE, OFFENDER_CODE, words, recent[-1])
