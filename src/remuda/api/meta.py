@@ -140,3 +140,20 @@ def to_time(seconds: float) -> datetime:
 
 def to_seconds(moment: datetime) -> float:
     return moment.timestamp()
+
+
+# --- wire values of which nobody has checked the types yet ------------------------------------------------------------
+# A wrong type reads as empty. Defaults and plug-ins run before the validators, who then refuse the value by its path.
+
+
+def as_map(value: Any) -> JsonObject:
+    return value if isinstance(value, dict) else {}
+
+
+def as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def maps(value: Any) -> list[JsonObject]:
+    """The objects in a list of them."""
+    return [item for item in as_list(value) if isinstance(item, dict)]

@@ -1,4 +1,4 @@
-"""Label and field selectors: parse the text clients send, match in memory, render back to the same meaning.
+"""Label and field selectors: parse the text clients send, match in memory, write back with the same meaning.
 
 Grammar (Kubernetes'): `a=b`, `a==b`, `a!=b`, `a in (b,c)`, `a notin (b,c)`, `a`, `!a`, `a>1`, `a<1`, joined by commas. A
 label that is absent satisfies `!=` and `notin`; one that is no whole number is neither greater nor less.
@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from remuda.api.errors import BadRequest
+from remuda.api.meta import JsonObject, as_list, as_map, maps
 
 _KEY = r"(?:[a-z0-9A-Z](?:[a-z0-9A-Z.-]{0,251}[a-z0-9A-Z])?/)?[a-z0-9A-Z](?:[a-z0-9A-Z_.-]{0,61}[a-z0-9A-Z])?"
 _VALUE = r"(?:[a-z0-9A-Z](?:[a-z0-9A-Z_.-]{0,61}[a-z0-9A-Z])?)?"
@@ -103,13 +104,33 @@ def _whole(text: str) -> int | None:
     return number if number is not None and number < 2**63 else None
 
 
-def equals(**labels: str) -> Selector:
-    return Selector(tuple(Requirement(k, "in", (v,)) for k, v in labels.items()))
-
-
 def where(labels: Mapping[str, str]) -> Selector:
     """All these labels with exactly these values."""
     return Selector(tuple(Requirement(k, "in", (v,)) for k, v in sorted(labels.items())))
+
+
+# --- `matchLabels` and `matchExpressions` -------------------------------------------------------------------------------
+
+_OPERATORS = {"In": "in", "NotIn": "notin", "Exists": "exists", "DoesNotExist": "absent"}
+
+
+def from_label_selector(selector: JsonObject | None) -> Selector:
+    """An empty or absent selector selects everything; the caller says whether that is meant."""
+    selector = as_map(selector)
+    exact = [Requirement(key, "in", (value,)) for key, value in as_map(selector.get("matchLabels")).items()]
+    terms = [
+        Requirement(term["key"], _OPERATORS[term["operator"]], tuple(as_list(term.get("values"))))
+        for term in maps(selector.get("matchExpressions"))
+        if "key" in term and term.get("operator") in _OPERATORS
+    ]
+    return Selector((*exact, *terms))
+
+
+def selects(selector: JsonObject, labels: Mapping[str, str]) -> bool:
+    return from_label_selector(selector).matches(labels)
+
+
+# --- fields -----------------------------------------------------------------------------------------------------------
 
 
 class FieldSelector(msgspec.Struct, frozen=True):

@@ -6,8 +6,7 @@ from collections.abc import Collection
 
 import msgspec
 
-from remuda.api.completion_indexes import parse_indexes
-from remuda.api.kubernetes.batch_v1 import COMPLETION_INDEX, Job
+from remuda.api.kubernetes.batch_v1 import COMPLETION_INDEX, Job, parse_indexes
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import JsonObject
 from remuda.core.foreign.refused_pods import is_refused_by_node

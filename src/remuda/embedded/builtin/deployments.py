@@ -9,8 +9,8 @@ from remuda.api.conditions import find_condition, with_condition
 from remuda.api.errors import AlreadyExists, ApiError, Conflict, NotFound
 from remuda.api.kubernetes.apps_v1 import REPLICA_FAILURE, REVISION, Deployment, ReplicaSet
 from remuda.api.kubernetes.core_v1 import Pod
-from remuda.api.label_selector import from_label_selector
 from remuda.api.meta import JsonObject, to_time
+from remuda.api.selectors import from_label_selector
 from remuda.embedded.builtin.informers import BuiltinView
 from remuda.embedded.builtin.planners.deployments import (
     DeploymentObserved,

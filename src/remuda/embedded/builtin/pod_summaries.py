@@ -11,9 +11,9 @@ from remuda.api.kubernetes.apps_v1 import Deployment, ReplicaSet
 from remuda.api.kubernetes.batch_v1 import Job
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.kubernetes.policy_v1 import DisruptionStatus, EndpointSlice, PodDisruptionBudget, ResourceQuota, Service
-from remuda.api.label_selector import from_label_selector
 from remuda.api.meta import JsonObject, KObject
-from remuda.api.quantity_text import canonical_all, render
+from remuda.api.quantity import canonical_all, render
+from remuda.api.selectors import from_label_selector
 from remuda.embedded.builtin.informers import BuiltinView
 from remuda.embedded.builtin.planners.disruption_budgets import plan_budget
 from remuda.embedded.builtin.planners.endpoints import plan_slice, slice_name

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from remuda.api.meta import JsonObject
-from remuda.api.wire_values import as_map, maps
+from remuda.api.meta import JsonObject, as_map, maps
 from remuda.embedded.apiserver.admission.name_syntax import is_extended
 from remuda.embedded.apiserver.admission.request import CREATE, UPDATE, AdmissionRequest
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from remuda.api.meta import JsonObject, Resource
-from remuda.api.quantity_text import canonical_all
+from remuda.api.quantity import canonical_all
 from remuda.embedded.apiserver.admission.pod_defaults import pod_defaults, template_defaults
 
 MAX_INT32 = 2**31 - 1

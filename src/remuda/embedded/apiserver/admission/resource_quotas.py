@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from fractions import Fraction
 
 from remuda.api.meta import JsonObject
-from remuda.api.quantity_text import render
+from remuda.api.quantity import render
 from remuda.embedded.apiserver.admission.request import CREATE, UPDATE, AdmissionRequest, Forbidden, ReadObjects
 from remuda.embedded.builtin.planners.quotas import in_scope, kinds_counted, limit, total_used, unstated, usage
 

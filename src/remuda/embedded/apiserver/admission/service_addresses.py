@@ -8,8 +8,7 @@ from __future__ import annotations
 import ipaddress
 from typing import Any
 
-from remuda.api.meta import JsonObject
-from remuda.api.wire_values import as_list, as_map, maps
+from remuda.api.meta import JsonObject, as_list, as_map, maps
 from remuda.embedded.apiserver.admission.request import CREATE, UPDATE, AdmissionRequest, ReadObjects
 
 SERVICE_RANGE = ipaddress.ip_network("10.96.0.0/16")

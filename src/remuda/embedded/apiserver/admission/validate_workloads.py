@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from remuda.api.label_selector import selects
 from remuda.api.meta import JsonObject
+from remuda.api.selectors import selects
 from remuda.embedded.apiserver.admission import name_syntax
 from remuda.embedded.apiserver.admission.field_errors import At
 from remuda.embedded.apiserver.admission.validate_pods import template

@@ -14,9 +14,8 @@ from typing import Any
 
 import msgspec
 
-from remuda.api.completion_indexes import format_indexes, parse_indexes
 from remuda.api.conditions import find_condition, is_true, with_condition
-from remuda.api.kubernetes.batch_v1 import TRACKING, Job, JobStatus, UncountedPods
+from remuda.api.kubernetes.batch_v1 import TRACKING, Job, JobStatus, UncountedPods, format_indexes, parse_indexes
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import Condition, JsonObject, to_seconds, to_time
 from remuda.core.foreign.job_policies import COUNT, FAIL_INDEX, FAIL_JOB, IGNORE, Verdict, index_of, judge, success_rule

@@ -6,9 +6,8 @@ from fractions import Fraction
 from typing import Any
 
 from remuda.api.errors import Refusal
-from remuda.api.meta import JsonObject
+from remuda.api.meta import JsonObject, as_map, maps
 from remuda.api.quantity import parse_quantity
-from remuda.api.wire_values import as_map, maps
 
 Amounts = dict[str, Fraction]
 

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from typing import Any
 
-from remuda.api.meta import JsonObject
-from remuda.api.wire_values import as_list, as_map, maps
+from remuda.api.meta import JsonObject, as_list, as_map, maps
 from remuda.embedded.builtin.planners.pod_resources import Amounts, amount, amounts_of, pod_total, qos_class
 
 _BARE = frozenset({"cpu", "memory", "ephemeral-storage"})

@@ -10,8 +10,8 @@ import msgspec
 
 from remuda.api.kubernetes.apps_v1 import REPLICA_FAILURE, ReplicaSet, ReplicaSetStatus
 from remuda.api.kubernetes.core_v1 import Pod
-from remuda.api.label_selector import selects
 from remuda.api.meta import JsonObject
+from remuda.api.selectors import selects
 from remuda.embedded.builtin.planners.pod_state import (
     available_at,
     is_active,

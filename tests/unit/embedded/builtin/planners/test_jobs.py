@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from remuda.api.completion_indexes import format_indexes, parse_indexes
-from remuda.api.kubernetes.batch_v1 import Job
+from remuda.api.kubernetes.batch_v1 import Job, format_indexes, parse_indexes
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import JsonObject
 from remuda.api.names import ANNOTATION_REJECTIONS
