@@ -227,9 +227,13 @@ class EventLog:
         self.log: list[str] = []
         self.told: list[str] = []  # with the words
 
+    def note(self, what: str, words: str = "") -> None:
+        """Also what is no Event, and done to somebody beside the API."""
+        self.log.append(what)
+        self.told.append(f"{what}: {words}" if words else what)
+
     def _add(self, type_: str, obj: KObject, reason: str, message: str) -> None:
-        self.log.append(f"{type_} {_name(type(obj), obj.name, obj.namespace)} {reason}")
-        self.told.append(f"{self.log[-1]}: {message}")
+        self.note(f"{type_} {_name(type(obj), obj.name, obj.namespace)} {reason}", message)
 
     def normal(self, obj: KObject, reason: str, message: str) -> None:
         self._add("Normal", obj, reason, message)
