@@ -11,7 +11,7 @@ from remuda.api.incidents import Incident, IncidentOutcome, IncidentPhase, Incid
 from remuda.api.kubernetes.core_v1 import NODE_LEASE_NAMESPACE, Lease, LeaseSpec, Node, Pod
 from remuda.api.meta import JsonObject, KObject, ObjectMeta
 from remuda.api.training import TrainingJob
-from remuda.controllers.domain_suspicion import Suspicion
+from remuda.controllers.domain_suspicion import DomainSuspicion
 from remuda.controllers.incidents import WORKERS, IncidentController
 from remuda.core.health.correlation import DomainSuspect
 from remuda.core.incidents.names import device_subject, domain_subject, gang_subject, incident_name, node_subject
@@ -39,7 +39,7 @@ from tests.builders.incidents import a_device_pod, a_gang, a_recovery, a_sight, 
 
 async def _start(stage: ControllerStage) -> None:
     view, queue = stage.view(), WorkQueue[tuple[str, ...]]()
-    suspicion = stage.props["suspicion"] = Suspicion()
+    suspicion = stage.props["suspicion"] = DomainSuspicion()
     controller = IncidentController(stage.api, view, queue, stage.clock, suspicion, events=stage.events)
     await stage.sync(view.devices, view.nodes, view.pods, view.leases, view.jobs, view.incidents)
     controller.begin()
@@ -59,7 +59,7 @@ def lease(renewed: float, node: str = "node-1") -> Lease:
 
 def suspects(*found: DomainSuspect) -> Happening:
     def act(stage: ControllerStage) -> None:
-        suspicion: Suspicion = stage.props["suspicion"]
+        suspicion: DomainSuspicion = stage.props["suspicion"]
         suspicion.suspects = list(found)
         for listener in suspicion._listeners:
             listener(suspicion.suspects)
