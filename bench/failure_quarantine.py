@@ -37,8 +37,8 @@ from remuda.api.kubernetes.core_v1 import Node
 from remuda.api.meta import to_time
 from remuda.api.remedies import DEFAULT_POLICY, RemedyPolicy
 from remuda.core.devices.machine_models import load_model
-from remuda.core.remedies.limits import bound
-from remuda.core.remedies.rungs import device_records, is_under_remedy
+from remuda.core.remedies.limits import limit_of_share
+from remuda.core.remedies.rungs import device_remedies, is_under_remedy
 from remuda.kube.client.http_cluster import HttpCluster
 from remuda.kube.client.kubeconfig import load_kubeconfig
 from remuda.kube.cluster import Preconditions
@@ -120,7 +120,7 @@ class History:
             self.most = max(self.most, len(set(self._active.values())))
         else:
             self._active.pop(incident.name, None)
-        if new is not None and device_records(new.status.remedies):
+        if new is not None and device_remedies(new.status.remedies):
             self.settled_at.setdefault(node, time.monotonic())
 
     def _on_devices(self, old: NodeDevices | None, new: NodeDevices | None) -> None:
@@ -138,7 +138,7 @@ class History:
 
     def held_back(self) -> list[str]:
         """The reasons of those that are."""
-        records = (r for i in self.incidents.items() for r in device_records(i.status.remedies).values())
+        records = (r for i in self.incidents.items() for r in device_remedies(i.status.remedies).values())
         return [r.reason for r in records if r.outcome is RemedyOutcome.HELD_BACK]
 
     def twice(self) -> list[str]:
@@ -173,7 +173,7 @@ async def _measure(agents: HttpCluster, manager: Counting, ask: QuarantineAsk) -
         await _until(lambda: sum(bool(d.verdicts) for d in history.devices.items()) == ask.nodes)
         bound_s = await _bound(manager, history, names[: ask.failed])
         failing = random.Random(0).sample(names, ask.failed)
-        allowed = min(ask.failed, bound(ask.pool, ask.nodes) or 0)
+        allowed = min(ask.failed, limit_of_share(ask.pool, ask.nodes) or 0)
         manager.calls = manager.conflicts = 0
         began, cpu = time.monotonic(), time.process_time()
 

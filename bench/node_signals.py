@@ -44,7 +44,7 @@ from remuda.api.remedies import DEFAULT_POLICY, RemedyPolicy
 from remuda.controllers.cluster_view import ClusterView
 from remuda.controllers.verdicts import WORKERS, VerdictController
 from remuda.core.devices.machine_models import load_model
-from remuda.core.remedies.rungs import device_records, is_held_back, is_under_remedy
+from remuda.core.remedies.rungs import device_remedies, is_remedy_held_back, is_under_remedy
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.store import Store
 from remuda.embedded.apiserver.store.sqlite_journal import SqliteJournal
@@ -265,7 +265,7 @@ class Tally:
         incident = new or old
         assert incident is not None
         subject = incident.spec.subject
-        if new is not None and device_records(new.status.remedies):
+        if new is not None and device_remedies(new.status.remedies):
             self._told.add((subject.node, subject.device))
         if new is not None and is_under_remedy(new):
             self._active[incident.name] = subject.node
@@ -291,7 +291,7 @@ class Tally:
         return WholeRun(
             incidents=len(every),
             twice=len(every) - len(subjects),
-            held_back=sum(map(is_held_back, every)),
+            held_back=sum(map(is_remedy_held_back, every)),
             under_remedy=len(set(self._active.values())),
             most_under_remedy=self._most,
             limit=nodes * SHARE // 100,

@@ -4,7 +4,8 @@
     bench.run(until=1000)
     assert bench.outcomes() == {"probe-1": "Failed", "reset-1": "Succeeded", "probe-reset-1": "Succeeded"}
 
-The bench applies what `climb` says should stand with the controller's own patches, so that what is written is what is read again.
+The bench applies what `climb_ladder` says should stand with the controller's own patches, so that what is written is what is
+read again.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ from remuda.api.incidents import (
 from remuda.api.kubernetes.core_v1 import Node, NodeSpec, Pod, PodSpec, PodStatus
 from remuda.api.meta import Condition, ObjectMeta, to_time
 from remuda.api.remedies import Action, Ladder, Limits, RemedyPolicy, RemedyPolicySpec, Rung, Soak
-from remuda.controllers.remedies import _devices_patch as devices_patch
-from remuda.core.remedies.drain import Domain, domain_of, node_patch
+from remuda.controllers.remedies import _remedy_devices_patch as devices_patch
+from remuda.core.remedies.drain import RecycleDomain, recycle_domain, remedy_node_patch
 from remuda.core.remedies.hook_objects import HookResult
-from remuda.core.remedies.ladder.climb import climb
-from remuda.core.remedies.ladder.types import Case, Step
-from remuda.core.remedies.limits import Gate, Held
-from remuda.core.remedies.occupancy import Footprint
-from remuda.core.remedies.rungs import device_records
+from remuda.core.remedies.ladder.climb import climb_ladder
+from remuda.core.remedies.ladder.types import LadderCase, LadderStep
+from remuda.core.remedies.limits import HeldBack, RemedyGate
+from remuda.core.remedies.occupancy import RemedyFootprint
+from remuda.core.remedies.rungs import device_remedies
 
 T0 = 1_000_000.0
 NODE, DEVICE = "n1", "gpu-3"
@@ -111,7 +112,7 @@ class Bench:
         self.ledgers = {d.name: d for d in ledgers} or {n: ledger(n) for n in self.nodes}
         self.pods = list(pods)
         self.keep = set(keep)  # pods whose eviction is refused by a budget
-        self.gate: Gate | None = None
+        self.gate: RemedyGate | None = None
         self.at_work: frozenset[str] = frozenset()
         self.made: HookResult | None = None
         self.is_silent = False
@@ -120,15 +121,17 @@ class Bench:
         self.evicted: list[str] = []
         self.deleted: list[str] = []
         self.now = T0
-        self.last: Step | None = None
+        self.last: LadderStep | None = None
 
-    def case(self) -> Case:
+    def case(self) -> LadderCase:
         node = self.nodes.get(self.incident.spec.subject.node)
         assert node is not None or self.incident.spec.subject.kind is SubjectKind.DOMAIN
-        return Case(
+        return LadderCase(
             incident=self.incident,
             policy=self.policy,
-            domain=domain_of(node, self.ledgers.get(node.name), self.nodes.values()) if node else Domain("", ()),
+            domain=recycle_domain(node, self.ledgers.get(node.name), self.nodes.values())
+            if node
+            else RecycleDomain("", ()),
             nodes=self.nodes,
             ledgers=self.ledgers,
             pods={n: [p for p in self.pods if p.spec.node_name == n] for n in self.nodes},
@@ -139,16 +142,16 @@ class Bench:
             cause=self.cause,
         )
 
-    def look(self, now: float | None = None) -> Step:
+    def look(self, now: float | None = None) -> LadderStep:
         """One look, applied; the agent answers."""
         self.now = self.now if now is None else now
         case = self.case()
-        step = self.last = climb(case, self.now)
+        step = self.last = climb_ladder(case, self.now)
         name = self.incident.name
         for node in list(self.nodes.values()):
             is_empty = node.name in step.cordon
             request = step.request if is_empty else None
-            patch = node_patch(node, name, hold=node.name in step.hold, cordon=is_empty, request=request)
+            patch = remedy_node_patch(node, name, hold=node.name in step.hold, cordon=is_empty, request=request)
             self.nodes[node.name] = from_wire(Node, merge_patch(to_wire(node), patch))
         self.incident = msgspec.structs.replace(self.incident, status=step.status)
         for found in list(self.ledgers.values()):
@@ -201,10 +204,10 @@ class Bench:
     # --- what there is ------------------------------------------------------------------------------------------------
 
     def outcomes(self) -> dict[str, str]:
-        return {key: r.outcome.value for key, r in device_records(self.incident.status.remedies).items()}
+        return {key: r.outcome.value for key, r in device_remedies(self.incident.status.remedies).items()}
 
     def reason(self, key: str) -> str:
-        return device_records(self.incident.status.remedies)[key].reason
+        return device_remedies(self.incident.status.remedies)[key].reason
 
     @property
     def phase(self) -> IncidentPhase:
@@ -231,4 +234,4 @@ class Bench:
         self.nodes[name] = msgspec.structs.replace(self.nodes[name], spec=NodeSpec(unschedulable=True))
 
     def shut(self, reason: str = "Paused") -> None:
-        self.gate = Gate(Footprint("", "", (), 0.0), Limits(pool=""), shut=Held(reason, "Not now."))
+        self.gate = RemedyGate(RemedyFootprint("", "", (), 0.0), Limits(pool=""), shut=HeldBack(reason, "Not now."))

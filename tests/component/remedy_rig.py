@@ -12,7 +12,7 @@ from remuda.api.kubernetes.policy_v1 import PodDisruptionBudget
 from remuda.api.meta import JsonObject, ObjectMeta
 from remuda.api.names import ANNOTATION_CORDONED_BY, ANNOTATION_DRAIN_REQUESTED, ANNOTATION_REMEDY_BY
 from remuda.api.remedies import Drain, RemedyPolicy, RemedyPolicySpec, Soak
-from remuda.core.remedies.rungs import device_records
+from remuda.core.remedies.rungs import device_remedies
 from tests.builders.world import NAMESPACE, World
 
 NODE, DEVICE = "node-03", "gpu-2"
@@ -60,7 +60,7 @@ def the_incident(world: World) -> Incident | None:
 
 def records(world: World) -> dict[str, RemedyRecord]:
     found = the_incident(world)
-    return device_records(found.status.remedies) if found is not None else {}
+    return device_remedies(found.status.remedies) if found is not None else {}
 
 
 def outcomes(world: World) -> dict[str, str]:

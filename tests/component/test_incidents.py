@@ -8,7 +8,7 @@ from remuda.api.drills import Drill, DrillKind
 from remuda.api.incidents import Incident, IncidentOutcome, IncidentPhase, RemedyOutcome, SubjectKind
 from remuda.api.meta import ObjectMeta
 from remuda.api.remedies import Action, Ladder, RemedyPolicy, RemedyPolicySpec, Rung, Soak
-from remuda.core.remedies.rungs import device_records
+from remuda.core.remedies.rungs import device_remedies
 from tests.builders.world import World, in_world
 
 pytestmark = pytest.mark.slow  # `make test` runs it; `make check` has its two minutes
@@ -71,7 +71,7 @@ def lost_ladder(after_s: float) -> RemedyPolicy:
 
 
 def outcomes(incident: Incident) -> dict[str, str]:
-    return {key: r.reason or r.outcome.value for key, r in device_records(incident.status.remedies).items()}
+    return {key: r.reason or r.outcome.value for key, r in device_remedies(incident.status.remedies).items()}
 
 
 @in_world(lease_s=8.0)

@@ -10,7 +10,7 @@ from remuda.api.kubernetes.core_v1 import Node
 from remuda.api.meta import JsonObject, KObject, Resource
 from remuda.api.names import ANNOTATION_REMEDY_BY
 from remuda.api.remedies import Action, Hook, Ladder, Mode, RemedyPolicy, Rung, Soak
-from remuda.controllers.remedy_hooks import dynamic_kind
+from remuda.controllers.remedy_hooks import hook_object_kind
 from tests.builders.foreign import bare, one_running, tell
 from tests.builders.world import World, in_world
 from tests.component.remedy_rig import (
@@ -199,7 +199,7 @@ def test_a_hook_that_is_an_object_is_made_once_and_its_conditions_are_believed()
         await until_done(world, "replace-1", 30.0, "Running")
         await world.restart_control_plane()
         await world.sleep(30.0)
-        kind = dynamic_kind({**body, "metadata": {}})
+        kind = hook_object_kind({**body, "metadata": {}})
         made = (await api.list(kind)).items
         assert len(made) == 1
         assert made[0].name.endswith("-replace-1")

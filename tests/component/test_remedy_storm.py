@@ -19,7 +19,7 @@ from remuda.controllers.cluster_view import ClusterView
 from remuda.controllers.remedies import WORKERS, RemedyController
 from remuda.controllers.remedy_table import RemedyTable
 from remuda.core.incidents.names import blank_incident, device_subject
-from remuda.core.remedies.rungs import device_records, is_under_remedy
+from remuda.core.remedies.rungs import device_remedies, is_under_remedy
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.store import MemoryJournal, Store
 from remuda.kube.runtime.backoff import Backoff
@@ -91,7 +91,7 @@ async def test_looks_side_by_side_never_pass_the_same_limit(fails: int) -> None:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-    found = [r for i in view.incidents.items() for r in device_records(i.status.remedies).values()]
+    found = [r for i in view.incidents.items() for r in device_remedies(i.status.remedies).values()]
     assert (most, len(active)) == (MAY, MAY)
     assert sum(r.outcome is RemedyOutcome.RUNNING for r in found) == MAY
     held = [r for r in found if r.outcome is RemedyOutcome.HELD_BACK]
@@ -101,7 +101,7 @@ async def test_looks_side_by_side_never_pass_the_same_limit(fails: int) -> None:
 
 
 def _all_recorded(view: ClusterView) -> bool:
-    return all(device_records(i.status.remedies) for i in view.incidents.items())
+    return all(device_remedies(i.status.remedies) for i in view.incidents.items())
 
 
 def _quarantined(view: ClusterView) -> int:

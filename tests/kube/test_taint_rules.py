@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest_asyncio
 
 from remuda.controllers.quarantine_taints import TaintRules
-from remuda.core.remedies.taint_rules import NO_SCHEDULE, TaintedDevice, rule_name
+from remuda.core.remedies.taint_rules import NO_SCHEDULE, TaintedDevice, taint_rule_name
 from remuda.kube.client.http_cluster import HttpCluster
 from remuda.kube.client.kubeconfig import load_kubeconfig
 from tests.kube.control_plane import ControlPlane
@@ -31,7 +31,7 @@ async def test_a_rule_is_made_once_changed_and_removed(cluster: HttpCluster, con
     has = [v for v, found in kinds.items() if any(r["kind"] == "DeviceTaintRule" for r in found)]
     assert (version in has) if has else version == ""
     assert version, "the server of `make kube` serves DeviceTaintRules"
-    path = f"/apis/resource.k8s.io/{version}/devicetaintrules/{rule_name(DEVICE)}"
+    path = f"/apis/resource.k8s.io/{version}/devicetaintrules/{taint_rule_name(DEVICE)}"
     await rules.make(DEVICE, "Xid79", "NoExecute")
     await rules.make(DEVICE, "Xid79", "NoExecute")
     made = control_plane.request("GET", path)

@@ -9,17 +9,17 @@ from hypothesis import strategies as st
 
 from remuda.api.meta import to_seconds
 from remuda.api.remedies import Breaker, Limits
-from remuda.core.remedies.breaker import BreakerWatch, Failed, breaker_of, remembered
-from remuda.core.remedies.limits import HOUR_S, Pool, bound, held_by
+from remuda.core.remedies.breaker import BreakerWatch, NodeFailure, breaker_status, with_last_opening
+from remuda.core.remedies.limits import HOUR_S, RemedyPool, limit_of_share, limit_reached
 from remuda.core.remedies.occupancy import POOL as ALL
-from remuda.core.remedies.occupancy import Footprint, Occupancy, kinds_of
+from remuda.core.remedies.occupancy import RemedyFootprint, RemedyOccupancy, limits_counted_under
 from tests.builders.remedies import T0, Bench, incident
 
 pytestmark = pytest.mark.slow  # `make test` runs it; `make check` has its two minutes
 
 NODES = [f"n{i}" for i in range(20)]
 RACK_OF = {name: f"rack-{i // 5}" for i, name in enumerate(NODES)}
-POOL = Pool(nodes=20, racks={f"rack-{i}": 5 for i in range(4)}, tenants={"a": 8, "b": 3}, reservations={"r": 6})
+POOL = RemedyPool(nodes=20, racks={f"rack-{i}": 5 for i in range(4)}, tenants={"a": 8, "b": 3}, reservations={"r": 6})
 
 bounds = st.sampled_from(["", "0", "1", "2", "3", "0%", "5%", "20%", "50%", "100%"])
 KINDS = ("pool", "rack", "tenant", "reservation", "cause", "per_hour")
@@ -30,9 +30,9 @@ limits = st.one_of(alone, several)
 
 
 @st.composite
-def footprints(draw: st.DrawFn) -> Footprint:
+def footprints(draw: st.DrawFn) -> RemedyFootprint:
     node = draw(st.sampled_from(NODES))
-    return Footprint(
+    return RemedyFootprint(
         incident=f"{node}-{draw(st.integers(0, 7))}",
         policy=draw(st.sampled_from(["p", "q"])),
         nodes=(node,),
@@ -50,10 +50,10 @@ moves = st.one_of(footprints(), st.integers(0, 30), st.floats(1.0, 2 * HOUR_S))
 
 @given(limits, st.lists(moves, max_size=60))
 def test_no_sequence_of_failures_and_cures_exceeds_a_limit(
-    limit: Limits, sequence: list[Footprint | int | float]
+    limit: Limits, sequence: list[RemedyFootprint | int | float]
 ) -> None:
-    known: dict[str, Footprint] = {}
-    occupancy = Occupancy()
+    known: dict[str, RemedyFootprint] = {}
+    occupancy = RemedyOccupancy()
     now = T0
     for move in sequence:
         if isinstance(move, float):
@@ -66,18 +66,18 @@ def test_no_sequence_of_failures_and_cures_exceeds_a_limit(
                 occupancy.put(known[over.incident])
         elif not (move.incident in known and known[move.incident].is_active):
             new = msgspec.structs.replace(move, began=now, is_active=False)
-            if held_by(new, occupancy, limit, POOL, now) is None:
+            if limit_reached(new, occupancy, limit, POOL, now) is None:
                 known[move.incident] = msgspec.structs.replace(new, is_active=True)
                 occupancy.put(known[move.incident])
         _check(limit, [f for f in known.values() if f.policy == "p"], now)
         _check(limit, [f for f in known.values() if f.policy == "q"], now)
 
 
-def _check(limit: Limits, known: list[Footprint], now: float) -> None:
+def _check(limit: Limits, known: list[RemedyFootprint], now: float) -> None:
     active = [f for f in known if f.is_active]
 
-    def within(text: str, of: int, some: list[Footprint]) -> None:
-        most = bound(text, of)
+    def within(text: str, of: int, some: list[RemedyFootprint]) -> None:
+        most = limit_of_share(text, of)
         nodes = {n for f in some for n in f.nodes}
         assert most is None or len(nodes) <= most, f"{text} of {of}: {sorted(nodes)}"
 
@@ -89,12 +89,12 @@ def _check(limit: Limits, known: list[Footprint], now: float) -> None:
     within(limit.reservation, POOL.reservations["r"], [f for f in active if f.reservation == "r"])
     for cause in ("Xid79", "Xid48"):
         within(limit.cause, POOL.nodes, [f for f in active if f.cause == cause])
-    an_hour = bound(limit.per_hour, POOL.nodes)
+    an_hour = limit_of_share(limit.per_hour, POOL.nodes)
     assert an_hour is None or sum(now - f.began < HOUR_S for f in known) <= an_hour
 
 
 @st.composite
-def any_footprints(draw: st.DrawFn) -> Footprint:
+def any_footprints(draw: st.DrawFn) -> RemedyFootprint:
     found = draw(footprints())
     nodes = draw(st.lists(st.sampled_from(NODES), min_size=1, max_size=3, unique=True))
     began, is_active = draw(st.floats(0.0, 9.0)), draw(st.booleans())
@@ -104,9 +104,9 @@ def any_footprints(draw: st.DrawFn) -> Footprint:
 
 @given(st.lists(st.one_of(any_footprints(), st.integers(0, 6)), max_size=30), any_footprints(), st.floats(0.0, 9.0))
 def test_what_is_counted_as_it_comes_and_goes_is_what_one_would_count_at_the_end(
-    moves: list[Footprint | int], new: Footprint, since: float
+    moves: list[RemedyFootprint | int], new: RemedyFootprint, since: float
 ) -> None:
-    occupancy, known = Occupancy(), dict[str, Footprint]()
+    occupancy, known = RemedyOccupancy(), dict[str, RemedyFootprint]()
     for move in moves:
         if isinstance(move, int):
             occupancy.drop(f"i{move}")
@@ -115,8 +115,8 @@ def test_what_is_counted_as_it_comes_and_goes_is_what_one_would_count_at_the_end
             occupancy.put(move)
             known[move.incident] = move
     rest = [f for f in known.values() if f.policy == new.policy and f.incident != new.incident]
-    for kind in {ALL, *kinds_of(new)}:
-        there = {n for f in rest if f.is_active and kind in kinds_of(f) for n in f.nodes}
+    for kind in {ALL, *limits_counted_under(new)}:
+        there = {n for f in rest if f.is_active and kind in limits_counted_under(f) for n in f.nodes}
         assert occupancy.beside(new, kind) == (len(there), len(set(new.nodes) - there))
         assert sorted(occupancy.named(new, kind, 99)) == sorted(there)
     assert occupancy.begun_since(new, since) == sum(f.began > since for f in rest)
@@ -125,37 +125,37 @@ def test_what_is_counted_as_it_comes_and_goes_is_what_one_would_count_at_the_end
 
 @given(footprints(), st.lists(footprints(), max_size=20), limits)
 def test_what_is_held_back_says_which_limit_and_how_full_it_is(
-    new: Footprint, others: list[Footprint], limit: Limits
+    new: RemedyFootprint, others: list[RemedyFootprint], limit: Limits
 ) -> None:
-    held = held_by(msgspec.structs.replace(new, is_active=False), Occupancy(others), limit, POOL, T0)
+    held = limit_reached(msgspec.structs.replace(new, is_active=False), RemedyOccupancy(others), limit, POOL, T0)
     if held is not None:
         assert held.reason.endswith("Limit")
         assert any(c.isdigit() for c in held.message)
 
 
 def test_a_whole_domain_may_go_alone_and_nothing_beside_it() -> None:
-    domain = Footprint("rack", "p", tuple(NODES[:18]), T0)
-    one = Footprint("one", "p", (NODES[19],), T0)
-    assert held_by(domain, Occupancy(), Limits(pool="10%"), POOL, T0) is None
-    assert held_by(domain, Occupancy([one]), Limits(pool="10%"), POOL, T0) is not None
-    assert held_by(one, Occupancy([domain]), Limits(pool="10%"), POOL, T0) is not None
-    assert held_by(domain, Occupancy(), Limits(pool="0"), POOL, T0) is not None
+    domain = RemedyFootprint("rack", "p", tuple(NODES[:18]), T0)
+    one = RemedyFootprint("one", "p", (NODES[19],), T0)
+    assert limit_reached(domain, RemedyOccupancy(), Limits(pool="10%"), POOL, T0) is None
+    assert limit_reached(domain, RemedyOccupancy([one]), Limits(pool="10%"), POOL, T0) is not None
+    assert limit_reached(one, RemedyOccupancy([domain]), Limits(pool="10%"), POOL, T0) is not None
+    assert limit_reached(domain, RemedyOccupancy(), Limits(pool="0"), POOL, T0) is not None
 
 
 def test_so_many_may_be_begun_within_an_hour() -> None:
-    begun = [Footprint(f"i{n}", "p", (NODES[n],), T0 + n, is_active=False) for n in range(3)]
-    new, limit = Footprint("new", "p", (NODES[9],), 0.0, is_active=False), Limits(pool="", per_hour="3")
-    assert held_by(new, Occupancy(begun), limit, POOL, T0 + HOUR_S - 1) is not None
-    assert held_by(new, Occupancy(begun), limit, POOL, T0 + HOUR_S) is None
-    assert held_by(new, Occupancy(begun[1:]), limit, POOL, T0 + 10) is None
+    begun = [RemedyFootprint(f"i{n}", "p", (NODES[n],), T0 + n, is_active=False) for n in range(3)]
+    new, limit = RemedyFootprint("new", "p", (NODES[9],), 0.0, is_active=False), Limits(pool="", per_hour="3")
+    assert limit_reached(new, RemedyOccupancy(begun), limit, POOL, T0 + HOUR_S - 1) is not None
+    assert limit_reached(new, RemedyOccupancy(begun), limit, POOL, T0 + HOUR_S) is None
+    assert limit_reached(new, RemedyOccupancy(begun[1:]), limit, POOL, T0 + 10) is None
     going_on = msgspec.structs.replace(new, is_active=True)
-    assert held_by(going_on, Occupancy(begun), limit, POOL, T0 + 10) is None, (
+    assert limit_reached(going_on, RemedyOccupancy(begun), limit, POOL, T0 + 10) is None, (
         "the next rung of one that was begun is none that begins"
     )
 
 
 def test_shares_are_rounded_down_and_let_at_least_one_through() -> None:
-    assert [bound(text, 25) for text in ("", "0", "3", "0%", "1%", "10%", "100%")] == [None, 0, 3, 0, 1, 2, 25]
+    assert [limit_of_share(text, 25) for text in ("", "0", "3", "0%", "1%", "10%", "100%")] == [None, 0, 3, 0, 1, 2, 25]
 
 
 # --- the breaker ------------------------------------------------------------------------------------------------------
@@ -167,53 +167,55 @@ breakers = st.builds(
     window_seconds=st.sampled_from([10.0, 300.0]),
     cooldown_seconds=st.sampled_from([5.0, 600.0]),
 )
-failures = st.lists(st.builds(Failed, at=st.floats(T0, T0 + 3000.0), node=st.sampled_from(NODES)), max_size=40)
+failures = st.lists(st.builds(NodeFailure, at=st.floats(T0, T0 + 3000.0), node=st.sampled_from(NODES)), max_size=40)
 
 
 @given(breakers, failures)
-def test_the_breaker_always_closes_by_itself(breaker: Breaker, failed: list[Failed]) -> None:
+def test_the_breaker_always_closes_by_itself(breaker: Breaker, failed: list[NodeFailure]) -> None:
     last = max((f.at for f in failed), default=T0)
-    status = breaker_of(breaker, failed, len(NODES), last)
+    status = breaker_status(breaker, failed, len(NODES), last)
     if status.open:
         assert status.closes_at is not None
-        assert not breaker_of(breaker, failed, len(NODES), to_seconds(status.closes_at) + 0.01).open
+        assert not breaker_status(breaker, failed, len(NODES), to_seconds(status.closes_at) + 0.01).open
     over = last + breaker.cooldown_seconds + 0.01
-    closed = remembered(breaker_of(breaker, failed, len(NODES), over), status, over)
+    closed = with_last_opening(breaker_status(breaker, failed, len(NODES), over), status, over)
     assert (closed.open, closed.since, closed.message) == (False, status.since, "")
-    assert remembered(closed, closed, over + 1.0) == closed, "said once"
+    assert with_last_opening(closed, closed, over + 1.0) == closed, "said once"
 
 
 @given(breakers, failures, st.randoms())
 def test_the_breaker_opens_for_too_many_at_once_and_for_nothing_less(
-    breaker: Breaker, failed: list[Failed], chance: object
+    breaker: Breaker, failed: list[NodeFailure], chance: object
 ) -> None:
-    most = max(breaker.at_least, bound(breaker.share, len(NODES)) or 0)
+    most = max(breaker.at_least, limit_of_share(breaker.share, len(NODES)) or 0)
     now = T0 + 3000.0
     is_ever = any(
         len({f.node for f in failed if at - breaker.window_seconds < f.at <= at}) > most
         for at in (f.at for f in failed)
     )
     # Told of only what lay before, as a manager is: later failures change nothing about what was.
-    past = [breaker_of(breaker, [g for g in failed if g.at <= f.at], len(NODES), f.at) for f in failed]
+    past = [breaker_status(breaker, [g for g in failed if g.at <= f.at], len(NODES), f.at) for f in failed]
     assert any(s.open for s in past) == is_ever
     shuffled = list(failed)
     chance.shuffle(shuffled)  # type: ignore[attr-defined]
-    assert breaker_of(breaker, shuffled, len(NODES), now) == breaker_of(breaker, failed, len(NODES), now)
+    assert breaker_status(breaker, shuffled, len(NODES), now) == breaker_status(breaker, failed, len(NODES), now)
 
 
 @given(breakers, failures)
-def test_a_breaker_told_failure_by_failure_says_the_same_at_every_one(breaker: Breaker, failed: list[Failed]) -> None:
+def test_a_breaker_told_failure_by_failure_says_the_same_at_every_one(
+    breaker: Breaker, failed: list[NodeFailure]
+) -> None:
     watch = BreakerWatch(breaker, len(NODES))
-    known: list[Failed] = []
+    known: list[NodeFailure] = []
     for one in sorted(failed):
         watch.add(one)
         known.append(one)
-        assert watch.status(one.at) == breaker_of(breaker, known, len(NODES), one.at)
+        assert watch.status(one.at) == breaker_status(breaker, known, len(NODES), one.at)
 
 
 def test_a_clock_that_was_set_back_does_not_keep_the_breaker_open() -> None:
-    ahead = [Failed(T0 + 86_400.0, name) for name in NODES]
-    status = breaker_of(Breaker(), ahead, len(NODES), T0)
+    ahead = [NodeFailure(T0 + 86_400.0, name) for name in NODES]
+    status = breaker_status(Breaker(), ahead, len(NODES), T0)
     assert status.open
     assert status.closes_at is not None
     assert to_seconds(status.closes_at) <= T0 + Breaker().cooldown_seconds

@@ -12,7 +12,7 @@ from remuda.api.kubernetes.core_v1 import Node, NodeStatus
 from remuda.api.meta import Condition, ObjectMeta
 from remuda.api.remedies import Drain, Hook
 from remuda.api.rollouts import NodeRollout, NodeRolloutSpec, NodeRolloutStatus, RolloutPhase, StepPhase
-from remuda.core.remedies.drain import Domain
+from remuda.core.remedies.drain import RecycleDomain
 from remuda.core.remedies.rollout import ObservedRollout, plan_rollout
 
 READY = NodeStatus(conditions=[Condition(type="Ready", status="True")])
@@ -40,7 +40,7 @@ def test_a_rollout_keeps_its_promises(count: int, canary: int, most: int, size: 
     nodes = {f"n{i}": Node(metadata=ObjectMeta(name=f"n{i}"), status=READY) for i in range(count)}
     ledgers = {name: a_ledger(name) for name in nodes}
     units = [tuple(list(nodes)[at : at + size]) for at in range(0, count, size)]
-    domains = {name: Domain(f"nvlink/{unit[0]}", unit) for unit in units for name in unit if len(unit) > 1}
+    domains = {name: RecycleDomain(f"nvlink/{unit[0]}", unit) for unit in units for name in unit if len(unit) > 1}
     unit_of = {name: unit for unit in units for name in unit}
     queue, now = list(fates), 1000.0
     for _ in range(400):
@@ -86,7 +86,7 @@ def test_a_rollout_keeps_its_promises(count: int, canary: int, most: int, size: 
         assert len(rollout.status.steps) == count
 
 
-def a_look(domain: Domain, *names: str, whole_domain: bool = True) -> NodeRolloutStatus:
+def a_look(domain: RecycleDomain, *names: str, whole_domain: bool = True) -> NodeRolloutStatus:
     spec = NodeRolloutSpec(hook=Hook(command=["/opt/x"]), drain=Drain(whole_domain=whole_domain))
     nodes = {name: Node(metadata=ObjectMeta(name=name), status=READY) for name in names}
     ledgers = {name: a_ledger(name) for name in nodes}
@@ -96,7 +96,7 @@ def a_look(domain: Domain, *names: str, whole_domain: bool = True) -> NodeRollou
 
 
 def test_a_domain_that_is_not_whole_is_not_begun_and_the_status_says_what_to_do() -> None:
-    rack = Domain("nvlink/rack-1", ("n1", "n2"))
+    rack = RecycleDomain("nvlink/rack-1", ("n1", "n2"))
     in_part = a_look(rack, "n1", "n9")
     assert [step.node for step in in_part.steps] == ["n9"]
     assert "n2 of it is not in this roll-out. Select all of it" in in_part.waiting_for
@@ -115,14 +115,16 @@ def test_a_domain_that_is_not_whole_is_not_begun_and_the_status_says_what_to_do(
 
 
 def test_a_node_that_is_gone_before_its_domain_was_touched_leaves_the_others_untouched() -> None:
-    rack = Domain("nvlink/rack-1", ("n1", "n2"))
+    rack = RecycleDomain("nvlink/rack-1", ("n1", "n2"))
     rollout = NodeRollout(
         metadata=ObjectMeta(name="r"),
         spec=NodeRolloutSpec(hook=Hook(command=["/opt/x"])),
         status=a_look(rack, "n1", "n2"),
     )
     nodes = {"n1": Node(metadata=ObjectMeta(name="n1"), status=READY)}
-    seen = ObservedRollout(rollout, nodes, {"n1": a_ledger("n1")}, {}, {}, {"n1": Domain("nvlink/rack-1", ("n1",))})
+    seen = ObservedRollout(
+        rollout, nodes, {"n1": a_ledger("n1")}, {}, {}, {"n1": RecycleDomain("nvlink/rack-1", ("n1",))}
+    )
     plan = plan_rollout(seen, 1030.0)
     assert [(step.node, step.reason) for step in plan.status.steps] == [("n1", "DomainFailed"), ("n2", "NodeGone")]
     assert not any(plan.orders.values())

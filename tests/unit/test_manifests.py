@@ -15,7 +15,7 @@ from remuda.api.rollouts import NodeRollout
 from remuda.api.training import TrainingJob
 from remuda.api.validation.validate import validate
 from remuda.core.devices.machine_models import known_models, load_model
-from remuda.core.remedies.policies import matches
+from remuda.core.remedies.policies import policy_selects
 
 ROOT = Path(__file__).parents[2]
 KINDS: dict[str, type[KObject]] = {k.resource.kind: k for k in (RemedyPolicy, NodeRollout, TrainingJob)}
@@ -50,4 +50,4 @@ def test_policies_select_devices_that_there_are() -> None:
     for name, body in FOUND.items():
         if body["kind"] == "RemedyPolicy":
             selector = decode_strict(RemedyPolicy, body).spec.selector
-            assert any(matches(selector, kind, selector.nodes) for kind in known), name
+            assert any(policy_selects(selector, kind, selector.nodes) for kind in known), name

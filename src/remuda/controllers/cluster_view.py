@@ -17,12 +17,12 @@ from remuda.api.names import LABEL_GANG
 from remuda.api.remedies import RemedyPolicy
 from remuda.api.rollouts import NodeRollout
 from remuda.api.training import TrainingJob
-from remuda.core.foreign.gangs import gang_of
+from remuda.core.foreign.gangs import foreign_gang_of
 from remuda.core.foreign.refused_pods import is_refused_by_node, refusal_owner
 from remuda.core.health.agent_liveness import LeaseRenewals
 from remuda.core.health.step_samples import GangSlow
 from remuda.core.incidents.remedy_keys import is_workload_key
-from remuda.core.remedies.policies import in_force
+from remuda.core.remedies.policies import policy_in_force
 from remuda.core.state.reservations import Reservation
 from remuda.core.state.snapshot import Snapshot, build_snapshot
 from remuda.core.training.lent_spares import is_preemptible, reservations_of
@@ -52,7 +52,7 @@ class ClusterView:
         self.rollouts = Informer(cluster, NodeRollout, jitter=jitter)
         self.pods.add_index("gang", lambda p: [gang_key(p)] if LABEL_GANG in p.labels else [])
         self.pods.add_index("node", lambda p: [p.spec.node_name] if p.spec.node_name else [])
-        self.pods.add_index("foreign-gang", lambda p: [gang] if (gang := gang_of(p)) else [])
+        self.pods.add_index("foreign-gang", lambda p: [gang] if (gang := foreign_gang_of(p)) else [])
         self.pods.add_index("rejected", lambda p: [refusal_owner(p)] if is_refused_by_node(p) else [])
         self.incidents.add_index("node", lambda i: [i.spec.subject.node] if i.spec.subject.node else [])
         self.incidents.add_index("gang", incident_gangs)
@@ -97,7 +97,7 @@ class ClusterView:
 
     def _judge_policy(self, old: RemedyPolicy | None, new: RemedyPolicy | None) -> None:
         if new is not None:
-            self._in_force[new.name] = in_force(new)
+            self._in_force[new.name] = policy_in_force(new)
         elif old is not None:
             self._in_force.pop(old.name, None)
 

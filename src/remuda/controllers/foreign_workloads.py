@@ -31,20 +31,26 @@ from remuda.api.meta import JsonObject, OwnerReference
 from remuda.api.names import ANNOTATION_DEVICE_FAILED
 from remuda.api.remedies import Mode
 from remuda.controllers.cluster_view import ClusterView
-from remuda.controllers.pod_conditions import write_conditions
-from remuda.controllers.pod_removal import evict, remove
+from remuda.controllers.pod_conditions import write_pod_conditions
+from remuda.controllers.pod_removal import delete_pod, evict_pod
 from remuda.controllers.refused_pods import RefusedPods
-from remuda.core.foreign.device_failures import ForeignPlan, Mark, Reaction, Removal, plan_foreign
-from remuda.core.foreign.gangs import is_ours
+from remuda.core.foreign.device_failures import (
+    DeviceFailureReaction,
+    ForeignPodMark,
+    ForeignPodRemoval,
+    ForeignPodsPlan,
+    plan_foreign_pods,
+)
+from remuda.core.foreign.gangs import is_remuda_pod
 from remuda.core.foreign.refused_pods import (
     RefusedPodsPlan,
     is_refusal_recorded,
     is_refused_by_node,
     plan_refused_pods,
 )
-from remuda.core.foreign.unreachable import fail_unreachable
+from remuda.core.foreign.unreachable import fail_unreachable_pods
 from remuda.core.foreign.withheld_resources import WithheldPlan, plan_withheld
-from remuda.core.remedies.policies import policy_for
+from remuda.core.remedies.policies import remedy_policy_for
 from remuda.kube.cluster import Cluster, Preconditions
 from remuda.kube.runtime.bulk_writes import write_all
 from remuda.kube.runtime.events import SILENCE, EventSink
@@ -55,7 +61,7 @@ log = structlog.get_logger(__name__)
 WORKERS = 4  # nodes looked at together
 
 
-class Settings(msgspec.Struct, frozen=True):
+class ForeignSettings(msgspec.Struct, frozen=True):
     """`unreachable_s`: see `core.foreign.unreachable`; None where only the pod's own annotation counts. `forgives`: Jobs get
     the tries back that refused pods cost them, because their controller is Kubernetes' own."""
 
@@ -63,7 +69,7 @@ class Settings(msgspec.Struct, frozen=True):
     forgives: bool = False
 
 
-class Seen(msgspec.Struct, frozen=True):
+class ForeignNodeView(msgspec.Struct, frozen=True):
     name: str
     devices: NodeDevices | None
     node: Node | None
@@ -72,13 +78,13 @@ class Seen(msgspec.Struct, frozen=True):
     expiry: float | None  # of the node's lease
 
 
-class Planned(msgspec.Struct, frozen=True):
-    seen: Seen
+class ForeignNodePlan(msgspec.Struct, frozen=True):
+    seen: ForeignNodeView
     now: float
     refused: RefusedPodsPlan
     withheld: WithheldPlan
-    foreign: ForeignPlan
-    unreachable: tuple[Mark, ...] = ()
+    foreign: ForeignPodsPlan
+    unreachable: tuple[ForeignPodMark, ...] = ()
     look_again_s: float | None = None
 
 
@@ -92,7 +98,7 @@ class ForeignController:
         queue: WorkQueue[str],
         clock: Callable[[], float],
         *,
-        settings: Settings = Settings(),  # noqa: B008 - an immutable value
+        settings: ForeignSettings = ForeignSettings(),  # noqa: B008 - an immutable value
         events: EventSink = SILENCE,
         shut_until: Callable[[str, float], float | None] = lambda node, now: None,
     ) -> None:
@@ -112,7 +118,7 @@ class ForeignController:
         if new is None:
             if old is not None:
                 self._fresh.pop(old.name, None)
-        elif old is None or _of_interest(old) != _of_interest(new):
+        elif old is None or _what_foreign_pods_read(old) != _what_foreign_pods_read(new):
             self._queue.add(new.name)
 
     def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
@@ -123,14 +129,14 @@ class ForeignController:
             if not is_refusal_recorded(new):
                 self._fresh.setdefault(new.spec.node_name, {})[new.uid] = new
             self._queue.add(new.spec.node_name)
-        elif not is_ours(pod):
+        elif not is_remuda_pod(pod):
             self._queue.add(pod.spec.node_name)
 
     def _on_node(self, old: Node | None, new: Node | None) -> None:
-        if new is not None and (old is None or _readiness(old) != _readiness(new)):
+        if new is not None and (old is None or _readiness_of_node(old) != _readiness_of_node(new)):
             self._queue.add(new.name)
 
-    async def observe(self, key: str) -> Seen:
+    async def observe(self, key: str) -> ForeignNodeView:
         now = self._clock()
         if self._view.is_dead(key, now):
             await self._view.confirm_dead([key], now)
@@ -139,23 +145,23 @@ class ForeignController:
         for uid, pod in self._fresh.get(key, {}).items():
             refused.setdefault(uid, pod)
         devices, node = self._view.devices.get(key), self._view.nodes.get(key)
-        return Seen(key, devices, node, pods, tuple(refused.values()), self._view.lease_expiry(key))
+        return ForeignNodeView(key, devices, node, pods, tuple(refused.values()), self._view.lease_expiry(key))
 
-    def plan(self, observed: Seen, now: float) -> Planned:
+    def plan(self, observed: ForeignNodeView, now: float) -> ForeignNodePlan:
         seen, devices = observed, observed.devices
         refused = plan_refused_pods(seen.pods, self._refused_of_owner, now)
-        withheld, foreign = WithheldPlan(), ForeignPlan()
+        withheld, foreign = WithheldPlan(), ForeignPodsPlan()
         if devices is not None:
             withheld = plan_withheld(devices, seen.refused, seen.node, now)
             members = self._members
             shut = self._shut_until(seen.name, now)
-            foreign = plan_foreign(devices, seen.pods, members, now, acts=shut is None and self._acts(seen))
+            foreign = plan_foreign_pods(devices, seen.pods, members, now, acts=shut is None and self._acts(seen))
             if shut is not None and any(v.state is not DeviceState.HEALTHY for v in devices.verdicts):
                 foreign = msgspec.structs.replace(foreign, look_again_s=shut - now + 0.01)
-        marks, wait = fail_unreachable(seen.name, seen.pods, seen.expiry, now, self._settings.unreachable_s)
+        marks, wait = fail_unreachable_pods(seen.name, seen.pods, seen.expiry, now, self._settings.unreachable_s)
         waits = [refused.look_again_s, withheld.look_again_s, foreign.look_again_s, wait]
         again = min((w for w in waits if w is not None), default=None)
-        return Planned(seen, now, refused, withheld, foreign, tuple(marks), again)
+        return ForeignNodePlan(seen, now, refused, withheld, foreign, tuple(marks), again)
 
     def _members(self, gang: str) -> list[Pod]:
         return self._view.pods.by_index("foreign-gang", gang)
@@ -163,16 +169,16 @@ class ForeignController:
     def _refused_of_owner(self, owner: str) -> list[Pod]:
         return self._view.pods.by_index("rejected", owner)
 
-    def _acts(self, seen: Seen) -> bool:
+    def _acts(self, seen: ForeignNodeView) -> bool:
         """Where a policy only observes, nobody is sent away. A pause is of remedies on devices, not of what workloads need."""
         rows = seen.devices.observed.devices if seen.devices is not None else []
         labels = seen.node.labels if seen.node is not None else {}
-        policy = policy_for(rows[0].type if rows else "", labels, self._view.policies_in_force)
+        policy = remedy_policy_for(rows[0].type if rows else "", labels, self._view.policies_in_force)
         return policy.spec.mode is not Mode.OBSERVE
 
     # --- carrying out ---------------------------------------------------------------------------------------------------
 
-    async def apply(self, planned: Planned) -> float | None:
+    async def apply(self, planned: ForeignNodePlan) -> float | None:
         await self._note(planned)
         refused = planned.refused
         await write_all(lambda due: self._refused.record(*due, planned.now), refused.record)
@@ -180,7 +186,7 @@ class ForeignController:
         await write_all(lambda due: self._refused.retry(*due), refused.retry)
         foreign = planned.foreign
         for pod, word in foreign.unknown:
-            known = ", ".join(Reaction)
+            known = ", ".join(DeviceFailureReaction)
             text = f"{ANNOTATION_DEVICE_FAILED}: {word} is not known; taken as not given. Known: {known}."
             self._events.warning(pod, "UnknownDevicePolicy", text)
         # All of them before anyone goes: what a crash leaves behind says on its own who was to go.
@@ -191,7 +197,7 @@ class ForeignController:
         await write_all(self._mark, planned.unreachable)
         return planned.look_again_s
 
-    async def _note(self, planned: Planned) -> None:
+    async def _note(self, planned: ForeignNodePlan) -> None:
         seen, withheld = planned.seen, planned.withheld
         patch = withheld.patch()
         if patch and seen.devices is not None:
@@ -206,28 +212,30 @@ class ForeignController:
             if seen.node is not None:
                 self._events.normal(seen.node, "ResourceReleased", f"{resource} may be placed here again. {why}")
 
-    def _forget_noted(self, seen: Seen) -> None:
+    def _forget_noted(self, seen: ForeignNodeView) -> None:
         fresh = self._fresh.get(seen.name, {})
         for pod in seen.refused:
             fresh.pop(pod.uid, None)
         if not fresh:
             self._fresh.pop(seen.name, None)
 
-    async def _mark(self, mark: Mark) -> None:
+    async def _mark(self, mark: ForeignPodMark) -> None:
         pod = mark.pod
         ended = {"phase": mark.phase, "reason": mark.reason, "message": mark.message} if mark.phase else None
-        if not await write_conditions(self._cluster, pod, mark.conditions, ended):
+        if not await write_pod_conditions(self._cluster, pod, mark.conditions, ended):
             return
         if mark.reason:
             is_good = mark.reason == "DeviceHealthy"
             kind = next((c.type for c in mark.conditions if find_condition(pod.status.conditions, c.type) != c), "")
             (self._events.normal if is_good else self._events.warning)(pod, kind or mark.reason, mark.message)
 
-    async def _remove(self, removal: Removal) -> None:
+    async def _remove(self, removal: ForeignPodRemoval) -> None:
         pod = removal.pod
         try:
             is_going = (
-                await evict(self._cluster, pod, self._events) if removal.evict else await remove(self._cluster, pod)
+                await evict_pod(self._cluster, pod, self._events)
+                if removal.evict
+                else await delete_pod(self._cluster, pod)
             )
         except Conflict:
             return  # another pod of that name
@@ -248,11 +256,11 @@ class ForeignController:
             pass
 
 
-def _of_interest(node: NodeDevices) -> tuple[object, ...]:
+def _what_foreign_pods_read(node: NodeDevices) -> tuple[object, ...]:
     seen = node.observed
     return node.verdicts, node.withheld, node.rejections, node.orders, seen.holdings, seen.plugins, seen.answers
 
 
-def _readiness(node: Node) -> tuple[object, ...]:
+def _readiness_of_node(node: Node) -> tuple[object, ...]:
     ready = find_condition(node.status.conditions, "Ready")
     return ready.status if ready is not None else "", node.status.allocatable

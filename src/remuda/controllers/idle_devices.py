@@ -15,8 +15,8 @@ from remuda.api.meta import Condition, JsonObject, OwnerReference
 from remuda.api.remedies import RemedyPolicy
 from remuda.api.training import TrainingJob
 from remuda.controllers.cluster_view import ClusterView
-from remuda.controllers.pod_conditions import write_conditions
-from remuda.controllers.pod_removal import evict
+from remuda.controllers.pod_conditions import write_pod_conditions
+from remuda.controllers.pod_removal import evict_pod
 from remuda.core.health.idle_devices import DEVICE_IDLE, IdlePlan, idle_pods, plan_idle
 from remuda.kube.cluster import Cluster, Preconditions
 from remuda.kube.runtime.bulk_writes import write_all
@@ -24,7 +24,7 @@ from remuda.kube.runtime.events import SILENCE, EventSink
 from remuda.kube.runtime.work_queue import WorkQueue
 
 
-class Seen(msgspec.Struct, frozen=True):
+class IdleNodeView(msgspec.Struct, frozen=True):
     devices: NodeDevices
     labels: dict[str, str]
     pods: tuple[Pod, ...]
@@ -42,7 +42,7 @@ class IdleController:
         view.policies.subscribe(self._on_policy)
 
     def _on_devices(self, old: NodeDevices | None, new: NodeDevices | None) -> None:
-        if new is not None and (old is None or _idle(old) != _idle(new)):
+        if new is not None and (old is None or _idle_times_of_devices(old) != _idle_times_of_devices(new)):
             self._queue.add(new.name)
 
     def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
@@ -53,16 +53,18 @@ class IdleController:
     def _on_policy(self, old: RemedyPolicy | None, new: RemedyPolicy | None) -> None:
         if old is None or new is None or old.spec != new.spec:
             for node in self._view.devices.items():
-                if any(_idle(node)):
+                if any(_idle_times_of_devices(node)):
                     self._queue.add(node.name)
 
-    async def observe(self, key: str) -> Seen | None:
+    async def observe(self, key: str) -> IdleNodeView | None:
         devices, node = self._view.devices.get(key), self._view.nodes.get(key)
         if devices is None:
             return None
-        return Seen(devices, node.labels if node is not None else {}, tuple(self._view.pods.by_index("node", key)))
+        return IdleNodeView(
+            devices, node.labels if node is not None else {}, tuple(self._view.pods.by_index("node", key))
+        )
 
-    def plan(self, observed: Seen | None, now: float) -> IdlePlan:
+    def plan(self, observed: IdleNodeView | None, now: float) -> IdlePlan:
         if observed is None:
             return IdlePlan()
         policies = self._view.policies_in_force
@@ -80,14 +82,14 @@ class IdleController:
         return plan.look_again_s
 
     async def _tell(self, pod: Pod, conditions: list[Condition], why: str) -> None:
-        if not await write_conditions(self._cluster, pod, conditions):
+        if not await write_pod_conditions(self._cluster, pod, conditions):
             return
         is_idle = is_true(conditions, DEVICE_IDLE)
         (self._events.warning if is_idle else self._events.normal)(pod, DEVICE_IDLE if is_idle else "DeviceUsed", why)
 
     async def _reclaim(self, pod: Pod, why: str) -> None:
         with contextlib.suppress(Conflict):  # another pod of that name: it has held nothing yet
-            if await evict(self._cluster, pod, self._events):
+            if await evict_pod(self._cluster, pod, self._events):
                 self._events.warning(pod, "DeviceReclaimed", why)
 
     async def _suspend(self, namespace: str, owner: OwnerReference, why: str) -> None:
@@ -103,5 +105,5 @@ class IdleController:
         self._events.warning(job, "DeviceReclaimed", f"Suspended. {why}")
 
 
-def _idle(node: NodeDevices) -> list[object]:
+def _idle_times_of_devices(node: NodeDevices) -> list[object]:
     return [row.idle_since for row in node.observed.devices if row.idle_since is not None]

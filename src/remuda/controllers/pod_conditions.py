@@ -12,7 +12,7 @@ from remuda.api.meta import Condition, JsonObject
 from remuda.kube.cluster import Cluster, Preconditions
 
 
-async def write_conditions(
+async def write_pod_conditions(
     cluster: Cluster, pod: Pod, conditions: Sequence[Condition], beside: JsonObject | None = None
 ) -> bool:
     """False when the pod is gone. `beside`: other fields of its status, in the same write."""

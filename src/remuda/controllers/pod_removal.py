@@ -17,7 +17,7 @@ from remuda.kube.runtime.events import SILENCE, EventSink
 log = structlog.get_logger(__name__)
 
 
-async def evict(cluster: Cluster, pod: Pod, events: EventSink = SILENCE) -> bool:
+async def evict_pod(cluster: Cluster, pod: Pod, events: EventSink = SILENCE) -> bool:
     """Whether it goes now. A budget that refuses is asked again at the next look; the caller's deadline, if it has one, ends
     that. `events`: of callers that have no record of their own to say so in."""
     try:
@@ -31,7 +31,7 @@ async def evict(cluster: Cluster, pod: Pod, events: EventSink = SILENCE) -> bool
     return True
 
 
-async def remove(cluster: Cluster, pod: Pod) -> bool:
+async def delete_pod(cluster: Cluster, pod: Pod) -> bool:
     """Whether it was there to be removed."""
     try:
         await cluster.delete(Pod, pod.name, pod.namespace, when=Preconditions(uid=pod.uid))
@@ -40,8 +40,8 @@ async def remove(cluster: Cluster, pod: Pod) -> bool:
     return True
 
 
-async def drain(cluster: Cluster, plan: DrainPlan) -> None:
+async def drain_pods(cluster: Cluster, plan: DrainPlan) -> None:
     for pod in plan.evict:
-        await evict(cluster, pod)
+        await evict_pod(cluster, pod)
     for pod in plan.delete:
-        await remove(cluster, pod)
+        await delete_pod(cluster, pod)

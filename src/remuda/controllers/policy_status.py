@@ -17,17 +17,17 @@ from remuda.api.meta import Condition, JsonObject, to_seconds, to_time
 from remuda.api.remedies import RemedyPolicy, RemedyPolicyStatus
 from remuda.controllers.cluster_view import ClusterView
 from remuda.controllers.remedy_table import RemedyTable
-from remuda.core.remedies.breaker import remembered
+from remuda.core.remedies.breaker import with_last_opening
 from remuda.core.remedies.policies import (
     INVALID,
     OVERLAPS,
-    in_force,
-    is_paused,
-    overlaps_of,
-    refusal_of,
-    unknown_reasons,
+    is_policy_paused,
+    policy_in_force,
+    policy_overlaps,
+    policy_refusal,
+    unknown_ladder_reasons,
 )
-from remuda.core.remedies.rungs import is_held_back, is_under_remedy
+from remuda.core.remedies.rungs import is_remedy_held_back, is_under_remedy
 from remuda.kube.cluster import Cluster, Preconditions
 from remuda.kube.runtime.events import SILENCE, EventSink
 from remuda.kube.runtime.work_queue import WorkQueue
@@ -38,7 +38,7 @@ SETTLE_S = 1.0  # incidents of one blow come together
 MANY = 1_000_000
 
 
-class Judged(msgspec.Struct, frozen=True):
+class PolicyStatusPlan(msgspec.Struct, frozen=True):
     policy: RemedyPolicy
     status: RemedyPolicyStatus
     look_again_s: float | None = None
@@ -74,7 +74,7 @@ class PolicyController:
     def _on_incident(self, old: Incident | None, new: Incident | None) -> None:
         incident = new or old
         assert incident is not None
-        if old is None or new is None or _matters(old) != _matters(new):
+        if old is None or new is None or _what_policies_read_of_incident(old) != _what_policies_read_of_incident(new):
             self._queue.add_after(self._table.policy_of(incident.spec.subject.node).name, SETTLE_S)
 
     def _on_node(self, old: Node | None, new: Node | None) -> None:
@@ -85,26 +85,26 @@ class PolicyController:
     async def observe(self, key: str) -> RemedyPolicy | None:
         return self._view.policies.get(key)
 
-    def plan(self, observed: RemedyPolicy | None, now: float) -> Judged | None:
+    def plan(self, observed: RemedyPolicy | None, now: float) -> PolicyStatusPlan | None:
         if observed is None or observed.is_deleting:
             return None
         name = observed.name
         active = (f for f in self._table.occupancy(now) if f.policy == name and f.is_active)
-        found = self._table.breaker(self._view.policy_in_force(name) or in_force(observed), now)
-        breaker = remembered(found, observed.status.breaker, now)
+        found = self._table.breaker(self._view.policy_in_force(name) or policy_in_force(observed), now)
+        breaker = with_last_opening(found, observed.status.breaker, now)
         status = RemedyPolicyStatus(
             nodes=len(self._table.nodes_of(name)),
             under_remedy=sorted({node for f in active for node in f.nodes}),
             held_back=len(self._table.held(name, MANY)),
             breaker=breaker,
-            conditions=conditions_of(observed, self._view.policies.items(), now),
+            conditions=policy_conditions(observed, self._view.policies.items(), now),
         )
         pause = observed.spec.pause
         ends = [to_seconds(end) for end in (breaker.closes_at, pause.until if pause is not None else None) if end]
         ahead = [end for end in ends if end > now]
-        return Judged(observed, status, min(ahead) - now + 0.001 if ahead else None)
+        return PolicyStatusPlan(observed, status, min(ahead) - now + 0.001 if ahead else None)
 
-    async def apply(self, planned: Judged | None) -> float | None:
+    async def apply(self, planned: PolicyStatusPlan | None) -> float | None:
         if planned is None:
             return None
         policy, status = planned.policy, planned.status
@@ -123,7 +123,7 @@ class PolicyController:
         return planned.look_again_s
 
 
-def conditions_of(policy: RemedyPolicy, others: list[RemedyPolicy], now: float) -> list[Condition]:
+def policy_conditions(policy: RemedyPolicy, others: list[RemedyPolicy], now: float) -> list[Condition]:
     """What is odd about the policy. A condition that was never true is not there."""
     moment, conditions = to_time(now), policy.status.conditions
 
@@ -134,27 +134,32 @@ def conditions_of(policy: RemedyPolicy, others: list[RemedyPolicy], now: float) 
         elif any(c.type == type_ for c in conditions):
             conditions = with_condition(conditions, type_, False, calm, "", moment)
 
-    refused = refusal_of(policy)
-    say(INVALID, refused is not None, refused.reason if refused else "", _only_observes(refused), "Valid")
-    found = overlaps_of(policy, others)
+    refused = policy_refusal(policy)
+    say(INVALID, refused is not None, refused.reason if refused else "", _invalid_policy_message(refused), "Valid")
+    found = policy_overlaps(policy, others)
     words = " ".join(
         f"{o.winner} and {o.loser} are equally right for the same devices; {o.winner} is taken, by its name."
         for o in found
     )
     say(OVERLAPS, bool(found), "SamePriorityAndSelectivity", f"{words} Give one a higher priority.", "Distinct")
-    unknown = unknown_reasons(policy)
+    unknown = unknown_ladder_reasons(policy)
     named = ", ".join(unknown)
     say("UnknownReasons", bool(unknown), "NoSuchFault", f"No fault of this build has the reason {named}.", "Known")
     pause = policy.spec.pause
     until = f" until {pause.until:%Y-%m-%d %H:%M:%S}" if pause is not None and pause.until is not None else ""
     why = f": {pause.message}" if pause is not None and pause.message else ""
-    say("Paused", is_paused(pause, now), "PausedByOperator", f"Nothing new is begun{until}{why}.", "NotPaused")
+    say("Paused", is_policy_paused(pause, now), "PausedByOperator", f"Nothing new is begun{until}{why}.", "NotPaused")
     return conditions
 
 
-def _only_observes(refused: Refusal | None) -> str:
+def _invalid_policy_message(refused: Refusal | None) -> str:
     return f"{refused.message} {refused.fix} Until then it only observes." if refused is not None else ""
 
 
-def _matters(incident: Incident) -> tuple[object, ...]:
-    return is_under_remedy(incident), is_held_back(incident), incident.status.opened_at, incident.status.verdict.state
+def _what_policies_read_of_incident(incident: Incident) -> tuple[object, ...]:
+    return (
+        is_under_remedy(incident),
+        is_remedy_held_back(incident),
+        incident.status.opened_at,
+        incident.status.verdict.state,
+    )

@@ -24,11 +24,11 @@ from remuda.core.remedies.taint_rules import (
     OURS,
     PLURAL,
     VERSIONS,
-    RulePlan,
     TaintedDevice,
-    plan_rules,
-    rule_name,
-    taint_rule,
+    TaintRulePlan,
+    plan_taint_rules,
+    taint_rule_body,
+    taint_rule_name,
     taint_value,
 )
 from remuda.kube.cluster import Cluster, Preconditions
@@ -41,14 +41,14 @@ EVERY = ""  # the key that looks over what an earlier life has left
 REFUSED_S = 600.0  # between two tries of what the API does not let us do
 
 
-class Seen(msgspec.Struct, frozen=True):
+class TaintNodeView(msgspec.Struct, frozen=True):
     node: str
     devices: NodeDevices | None
 
 
-class Rules(msgspec.Struct, frozen=True):
+class NodeTaintPlan(msgspec.Struct, frozen=True):
     node: str
-    plan: RulePlan
+    plan: TaintRulePlan
 
 
 class TaintController:
@@ -74,10 +74,10 @@ class TaintController:
         if (old.quarantine if old is not None else {}) != (new.quarantine if new is not None else {}):
             self._queue.add(devices.name)
 
-    async def observe(self, key: str) -> Seen | None:
+    async def observe(self, key: str) -> TaintNodeView | None:
         if self._standing is None and not await self._read():
             return None
-        return Seen(key, self._view.devices.get(key)) if key != EVERY else None
+        return TaintNodeView(key, self._view.devices.get(key)) if key != EVERY else None
 
     async def _read(self) -> bool:
         """What stands. False when there are no rules here, or we may not see them: asked again with the next order."""
@@ -95,12 +95,12 @@ class TaintController:
             self._queue.add(node)
         return True
 
-    def plan(self, observed: Seen | None, now: float) -> Rules | None:
+    def plan(self, observed: TaintNodeView | None, now: float) -> NodeTaintPlan | None:
         if observed is None:
             return None
-        return Rules(observed.node, plan_rules(observed.node, observed.devices, self._standing or {}))
+        return NodeTaintPlan(observed.node, plan_taint_rules(observed.node, observed.devices, self._standing or {}))
 
-    async def apply(self, planned: Rules | None) -> float | None:
+    async def apply(self, planned: NodeTaintPlan | None) -> float | None:
         if planned is None or self._standing is None:
             return None
         is_refused = False
@@ -186,13 +186,15 @@ class TaintRules:
     async def ours(self) -> dict[TaintedDevice, str]:
         """The rules that carry our label, and what each says."""
         found = (await self._cluster.list(_KINDS[await self._served()])).items
-        return {device: _value(rule) for rule in found if (device := _device(rule)) is not None}
+        return {
+            device: _value_of_taint_rule(rule) for rule in found if (device := _device_of_taint_rule(rule)) is not None
+        }
 
     async def make(self, device: TaintedDevice, reason: str, effect: str) -> None:
         """The rule stands and says this. Refusal TaintRulesNotServed, NotOurs."""
         version = await self._served()
-        kind, body = _KINDS[version], taint_rule(device, reason, effect, version)
-        name = rule_name(device)
+        kind, body = _KINDS[version], taint_rule_body(device, reason, effect, version)
+        name = taint_rule_name(device)
         try:
             await self._cluster.create(kind, body)
         except AlreadyExists:
@@ -206,7 +208,7 @@ class TaintRules:
     async def remove(self, device: TaintedDevice) -> bool:
         """No rule of ours stands. Whether there was one."""
         version = await self._served()
-        kind, name = _KINDS[version], rule_name(device)
+        kind, name = _KINDS[version], taint_rule_name(device)
         try:
             found = await self._cluster.get(kind, name)
             if found.labels.get(OURS) != "remuda":
@@ -227,16 +229,16 @@ class TaintRules:
         return version
 
 
-def _device(rule: TaintRule) -> TaintedDevice | None:
+def _device_of_taint_rule(rule: TaintRule) -> TaintedDevice | None:
     """Whose rule it is; None when it is not ours, or not as we write them."""
     selector = rule.spec.get("deviceSelector")
     if rule.labels.get(OURS) != "remuda" or not isinstance(selector, dict):
         return None
     pool, device, driver = (str(selector.get(part) or "") for part in ("pool", "device", "driver"))
     found = TaintedDevice(pool, device, driver)
-    return found if rule_name(found) == rule.name else None
+    return found if taint_rule_name(found) == rule.name else None
 
 
-def _value(rule: TaintRule) -> str:
+def _value_of_taint_rule(rule: TaintRule) -> str:
     taint = rule.spec.get("taint")
     return str(taint.get("value") or "") if isinstance(taint, dict) else ""

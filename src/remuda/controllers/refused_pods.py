@@ -15,10 +15,10 @@ from remuda.api.kubernetes.batch_v1 import Job
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import JsonObject, KObject, OwnerReference, to_time
 from remuda.api.names import ANNOTATION_REJECTIONS
-from remuda.controllers.pod_conditions import write_conditions
-from remuda.controllers.pod_removal import remove
+from remuda.controllers.pod_conditions import write_pod_conditions
+from remuda.controllers.pod_removal import delete_pod
 from remuda.core.foreign import refused_pods as rules
-from remuda.core.foreign.job_policies import IGNORE, judge
+from remuda.core.foreign.job_policies import IGNORE, judge_failed_job_pod
 from remuda.kube.cluster import Cluster, Preconditions
 from remuda.kube.runtime.events import EventSink
 
@@ -51,7 +51,7 @@ class RefusedPods:
         told = with_condition(
             newest.status.conditions, rules.ADMISSION_REJECTED, True, pod.status.reason, why, to_time(int(now))
         )
-        await write_conditions(self._cluster, newest, told)
+        await write_pod_conditions(self._cluster, newest, told)
         self._events.warning(pod, rules.ADMISSION_REJECTED, f"Number {number} in a row. {why}")
         if is_over:
             words = f"Refused {number} times in a row: its workload is not spared that any more. {why}"
@@ -61,7 +61,7 @@ class RefusedPods:
         """False when the Job has used up what it is forgiven."""
         try:
             job = await self._cluster.get(Job, owner.name, pod.namespace)
-            if judge(job, pod, is_spent=True).action == IGNORE:
+            if judge_failed_job_pod(job, pod, is_spent=True).action == IGNORE:
                 return True  # by a rule of its own; there is nothing to give back
             if number > rules.admission_budget(job):
                 return False
@@ -89,4 +89,4 @@ class RefusedPods:
 
     async def delete(self, pod: Pod) -> None:
         with contextlib.suppress(Conflict):
-            await remove(self._cluster, pod)
+            await delete_pod(self._cluster, pod)

@@ -1,6 +1,6 @@
 """Remedy controller: climbs the device ladder of every incident, one key per incident.
 
-`remedies.ladder.climb` says what should stand; this makes it so, in an order in which a crash between any two writes costs
+`remedies.ladder.climb_ladder` says what should stand; this makes it so, in an order in which a crash between any two writes costs
 nothing: first the nodes are taken (guarded by their versions, so that two incidents never have one), then the record is written,
 then what it stands for is done under the record's own key, and nodes are given back last. What is done already is found done.
 """
@@ -18,16 +18,16 @@ from remuda.api.kubernetes.core_v1 import Node, Pod
 from remuda.api.meta import JsonObject
 from remuda.api.remedies import RemedyPolicy
 from remuda.controllers.cluster_view import ClusterView
-from remuda.controllers.pod_removal import drain
+from remuda.controllers.pod_removal import drain_pods
 from remuda.controllers.remedy_hooks import ObjectHooks
 from remuda.controllers.remedy_table import RemedyTable
 from remuda.core.health.agent_liveness import agent_lease, silent_since
-from remuda.core.remedies.drain import Domain, holder_of, node_patch, owners_of
-from remuda.core.remedies.ladder.climb import climb, may_take_over
-from remuda.core.remedies.ladder.types import Case, Step
+from remuda.core.remedies.drain import RecycleDomain, remedy_holder, remedy_marks, remedy_node_patch
+from remuda.core.remedies.ladder.climb import climb_ladder, may_take_over_quarantine
+from remuda.core.remedies.ladder.types import LadderCase, LadderStep
 from remuda.core.remedies.policies import SHARED_REASONS
 from remuda.core.remedies.rollout import rollout_owner
-from remuda.core.remedies.rungs import began_at, device_records, is_held_back, is_under_remedy
+from remuda.core.remedies.rungs import device_remedies, is_remedy_held_back, is_under_remedy, remedy_began_at
 from remuda.kube.cluster import Cluster, Preconditions
 from remuda.kube.runtime.events import SILENCE, EventSink
 from remuda.kube.runtime.work_queue import WorkQueue
@@ -40,9 +40,9 @@ WORKERS = 8
 WOKEN = 16  # held-back incidents looked at when one makes room
 
 
-class Plan(msgspec.Struct, frozen=True):
-    case: Case
-    step: Step
+class RemedyPlan(msgspec.Struct, frozen=True):
+    case: LadderCase
+    step: LadderStep
     nodes: tuple[Node, ...]  # that carry our marks, or are to
     ledgers: tuple[NodeDevices, ...]  # that have orders of ours, or are to
 
@@ -90,7 +90,7 @@ class RemedyController:
         if self._is_echo(old, new):
             return
         is_over = new is not None and not new.is_open and (old is None or not old.is_open)
-        if new is not None and (not is_over or (old is None and began_at(new) is not None)):
+        if new is not None and (not is_over or (old is None and remedy_began_at(new) is not None)):
             self._queue.add(new.name)
 
     def _is_echo(self, old: Incident | None, new: Incident | None) -> bool:
@@ -101,7 +101,7 @@ class RemedyController:
             return False
         if old is None:
             return new.status == IncidentStatus()
-        if _climbed(old) == _climbed(new):
+        if _what_ladder_reads(old) == _what_ladder_reads(new):
             return True
         written = self._waiting.pop(new.name, None)
         return written is not None and written == (new.status, self._table.released) and old.spec == new.spec
@@ -117,9 +117,9 @@ class RemedyController:
     def _on_node(self, old: Node | None, new: Node | None) -> None:
         node = new or old
         assert node is not None
-        if old is None or new is None or _matters(old) != _matters(new):
+        if old is None or new is None or _what_remedies_read_of_node(old) != _what_remedies_read_of_node(new):
             self._wake(node.name)
-            self._wake_one(holder_of(node))
+            self._wake_one(remedy_holder(node))
         ledger = self._view.devices.get(node.name)
         if ledger is not None and new is not None and (old is None or old.uid != new.uid):
             self._wake_keepers(ledger)
@@ -133,10 +133,10 @@ class RemedyController:
         pod = new or old
         assert pod is not None
         name = pod.spec.node_name
-        if name and (old is None or new is None or _leaving(old) != _leaving(new)):
+        if name and (old is None or new is None or _is_pod_leaving(old) != _is_pod_leaving(new)):
             self._wake(name)
             if (node := self._view.nodes.get(name)) is not None:
-                self._wake_one(holder_of(node))
+                self._wake_one(remedy_holder(node))
 
     def _on_policy(self, old: RemedyPolicy | None, new: RemedyPolicy | None) -> None:
         if old is None or new is None or old.spec != new.spec:
@@ -157,27 +157,27 @@ class RemedyController:
     async def observe(self, key: str) -> Incident | None:
         return self._table.newest(key)
 
-    def plan(self, observed: Incident | None, now: float) -> Plan | None:
+    def plan(self, observed: Incident | None, now: float) -> RemedyPlan | None:
         if observed is None or observed.spec.subject.kind is SubjectKind.GANG:
             return None
         case = self._case(observed, now)
-        step = climb(case, now)
+        step = climb_ladder(case, now)
         ours = {n.name: n for n in self._view.nodes.by_index("marked", observed.name)}
         ours |= {n: case.nodes[n] for n in step.hold | step.cordon if n in case.nodes}
         ledgers = {d.name: d for d in self._view.devices.by_index("ordered", observed.name)}
         ledgers |= {n: case.ledgers[n] for n in step.orders if n in case.ledgers}
         if case.devices is not None:
             ledgers[case.devices.name] = case.devices
-        return Plan(case, step, tuple(ours.values()), tuple(ledgers.values()))
+        return RemedyPlan(case, step, tuple(ours.values()), tuple(ledgers.values()))
 
-    def _case(self, incident: Incident, now: float) -> Case:
+    def _case(self, incident: Incident, now: float) -> LadderCase:
         view, name = self._view, incident.spec.subject.node
         node = view.nodes.get(name)
-        domain = self._table.domain_of(node) if node is not None else Domain("", (name,) if name else ())
+        domain = self._table.domain_of(node) if node is not None else RecycleDomain("", (name,) if name else ())
         nodes = {n: found for n in domain.nodes if (found := view.nodes.get(n)) is not None}
-        owners = {owner for n in nodes.values() for owner in owners_of(n)} - {incident.name}
+        owners = {owner for n in nodes.values() for owner in remedy_marks(n)} - {incident.name}
         lease = view.lease_as_seen(agent_lease(name))
-        return Case(
+        return LadderCase(
             incident=incident,
             policy=self._table.policy_of(name),
             domain=domain,
@@ -204,12 +204,12 @@ class RemedyController:
             return other.is_open
         return any(rollout_owner(rollout.name) == owner for rollout in self._view.rollouts.items())
 
-    async def apply(self, planned: Plan | None) -> float | None:
+    async def apply(self, planned: RemedyPlan | None) -> float | None:
         if planned is None:
             return None
         case, step = planned.case, planned.step
         decided = msgspec.structs.replace(case.incident, status=step.status)
-        if is_held_back(decided) and began_at(decided) is None:
+        if is_remedy_held_back(decided) and remedy_began_at(decided) is None:
             self._waiting[decided.name] = step.status, self._table.released
         else:
             self._waiting.pop(decided.name, None)
@@ -221,7 +221,7 @@ class RemedyController:
         for ledger in planned.ledgers:
             await self._write_orders(ledger, case, step)
         if step.drain is not None:
-            await drain(self._cluster, step.drain)
+            await drain_pods(self._cluster, step.drain)
         again = step.look_again_s
         if step.call is not None and await self._hooks.call(case.incident.name, step.call):
             again = 0.0
@@ -232,10 +232,10 @@ class RemedyController:
             self._hooks.forget(case.incident.name)
         return again
 
-    async def _mark(self, node: Node, incident: str, step: Step) -> None:
+    async def _mark(self, node: Node, incident: str, step: LadderStep) -> None:
         is_empty = node.name in step.cordon
         request = step.request if is_empty else None
-        patch = node_patch(node, incident, hold=node.name in step.hold, cordon=is_empty, request=request)
+        patch = remedy_node_patch(node, incident, hold=node.name in step.hold, cordon=is_empty, request=request)
         if not patch:
             return
         try:
@@ -245,7 +245,7 @@ class RemedyController:
             log.info("remedy.node_gone", node=node.name, incident=incident)
 
     async def _write_status(self, incident: Incident, status: IncidentStatus) -> None:
-        patch = _status_patch(incident.status, status)
+        patch = _remedy_status_patch(incident.status, status)
         if not patch:
             return
         version, told = incident.metadata.resource_version, self._view.incidents.get(incident.name)
@@ -260,15 +260,15 @@ class RemedyController:
         self._table.wrote(written, version, told)
         self._tell(incident, status)
 
-    async def _write_orders(self, ledger: NodeDevices, case: Case, step: Step) -> None:
-        patch = _devices_patch(ledger, case, step)
+    async def _write_orders(self, ledger: NodeDevices, case: LadderCase, step: LadderStep) -> None:
+        patch = _remedy_devices_patch(ledger, case, step)
         if patch:
             when = Preconditions(resource_version=ledger.metadata.resource_version)
             await self._cluster.patch(NodeDevices, ledger.name, patch, when=when)
 
     def _tell(self, incident: Incident, status: IncidentStatus) -> None:
-        before = device_records(incident.status.remedies)
-        for key, record in device_records(status.remedies).items():
+        before = device_remedies(incident.status.remedies)
+        for key, record in device_remedies(status.remedies).items():
             if key in before and before[key].outcome is record.outcome:
                 continue
             words = f"{key} of {record.target}: {record.outcome}. {record.message}".strip()
@@ -278,7 +278,7 @@ class RemedyController:
             log.info("remedy", incident=incident.name, key=key, outcome=record.outcome, reason=record.reason)
 
 
-def _status_patch(old: IncidentStatus, new: IncidentStatus) -> JsonObject:
+def _remedy_status_patch(old: IncidentStatus, new: IncidentStatus) -> JsonObject:
     """Our own fields, those that changed."""
     patch: JsonObject = {}
     if new.phase is not old.phase:
@@ -296,14 +296,14 @@ def _status_patch(old: IncidentStatus, new: IncidentStatus) -> JsonObject:
     return patch
 
 
-def _devices_patch(ledger: NodeDevices, case: Case, step: Step) -> JsonObject:
+def _remedy_devices_patch(ledger: NodeDevices, case: LadderCase, step: LadderStep) -> JsonObject:
     """Our own quarantine and orders, those that changed. A person's order for the device is left as it is."""
     patch: JsonObject = {}
     name, device = case.incident.name, case.subject.device
     if ledger.name == case.subject.node and device:
         there = ledger.quarantine.get(device)
         is_ours = there is not None and there.incident == name
-        may_be = there is None or is_ours or may_take_over(there)
+        may_be = there is None or is_ours or may_take_over_quarantine(there)
         if step.quarantine is not None and may_be and not is_ours:
             patch["quarantine"] = {device: to_wire(step.quarantine)}
         elif step.quarantine is None and is_ours:
@@ -316,16 +316,16 @@ def _devices_patch(ledger: NodeDevices, case: Case, step: Step) -> JsonObject:
     return patch
 
 
-def _climbed(incident: Incident) -> tuple[object, ...]:
+def _what_ladder_reads(incident: Incident) -> tuple[object, ...]:
     """What of an incident a ladder goes by: all but the sentence that people read, and what was lost."""
     return incident.spec, msgspec.structs.replace(incident.status, message="", lost_gpu_hours=0.0)
 
 
-def _matters(node: Node) -> tuple[object, ...]:
+def _what_remedies_read_of_node(node: Node) -> tuple[object, ...]:
     """What of a node a ladder may wait for."""
     ready = next((c.status for c in node.status.conditions if c.type == "Ready"), "")
     return node.spec, node.annotations, node.labels, ready, node.is_deleting
 
 
-def _leaving(pod: Pod) -> tuple[bool, bool, str]:
+def _is_pod_leaving(pod: Pod) -> tuple[bool, bool, str]:
     return pod.is_deleting, pod.is_live, pod.spec.node_name

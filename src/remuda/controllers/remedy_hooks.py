@@ -57,7 +57,7 @@ class ObjectHooks:
         return bool(outcome)
 
     async def _ensure_object(self, body: JsonObject, call: HookCall) -> tuple[str, str]:
-        kind = dynamic_kind(body)
+        kind = hook_object_kind(body)
         meta = body["metadata"]
         name, namespace = str(meta["name"]), str(meta.get("namespace") or "")
         try:
@@ -81,21 +81,23 @@ class ObjectHooks:
 _kinds: dict[tuple[str, str, bool], type[HookStatus]] = {}
 
 
-def dynamic_kind(body: JsonObject) -> type[HookStatus]:
+def hook_object_kind(body: JsonObject) -> type[HookStatus]:
     """A kind this build has no type for. Its plural is guessed by the API's custom: lower case, and as in English."""
     version, kind = str(body["apiVersion"]), str(body["kind"])
     is_namespaced = bool(body["metadata"].get("namespace"))
     key = (version, kind, is_namespaced)
     if key not in _kinds:
         group, _, name = version.rpartition("/")
-        resource = Resource(group, name, kind, plural_of(kind), namespaced=is_namespaced, subresources=("status",))
+        resource = Resource(
+            group, name, kind, hook_kind_plural(kind), namespaced=is_namespaced, subresources=("status",)
+        )
         _kinds[key] = type(
             kind, (HookStatus,), {"resource": resource, "__annotations__": {}}, frozen=True, kw_only=True
         )
     return _kinds[key]
 
 
-def plural_of(kind: str) -> str:
+def hook_kind_plural(kind: str) -> str:
     word = kind.lower()
     if word.endswith(("s", "x", "z", "ch", "sh")):
         return f"{word}es"

@@ -23,13 +23,13 @@ from remuda.api.names import LABEL_CLIQUE, LABEL_RESERVATION
 from remuda.api.remedies import Breaker, BreakerStatus, RemedyPolicy
 from remuda.controllers.cluster_view import ClusterView
 from remuda.core.incidents.remedy_keys import parse_rung_key
-from remuda.core.remedies.breaker import BreakerWatch, Failed, breaker_of, watch_of
-from remuda.core.remedies.drain import Domain, domain_of, owners_of
-from remuda.core.remedies.limits import HOUR_S, Gate, Held, Pool
-from remuda.core.remedies.occupancy import Footprint, Occupancy
-from remuda.core.remedies.policies import is_paused, policy_for
-from remuda.core.remedies.policy_status import REMEMBERED_S, failure_of
-from remuda.core.remedies.rungs import RECYCLES, began_at, device_records, is_held_back, is_under_remedy
+from remuda.core.remedies.breaker import BreakerWatch, NodeFailure, breaker_status, watch_breaker
+from remuda.core.remedies.drain import RecycleDomain, recycle_domain, remedy_marks
+from remuda.core.remedies.limits import HOUR_S, HeldBack, RemedyGate, RemedyPool
+from remuda.core.remedies.occupancy import RemedyFootprint, RemedyOccupancy
+from remuda.core.remedies.policies import is_policy_paused, remedy_policy_for
+from remuda.core.remedies.policy_status import REMEMBERED_S, breaker_failure
+from remuda.core.remedies.rungs import RECYCLES, device_remedies, is_remedy_held_back, is_under_remedy, remedy_began_at
 
 TIDY_S = 60.0  # between two looks for what no longer counts
 # Incidents are opened side by side and told in another order; so little does not change what a breaker says, and to count
@@ -44,17 +44,17 @@ class RemedyTable:
         self._nodes_of: dict[str, set[str]] = {}  # by policy
         self._is_stale = True
         self._begun: dict[str, Incident] = {}  # whose remedy is under way, or began within the hour
-        self._failed: dict[str, Failed] = {}  # by incident
+        self._failed: dict[str, NodeFailure] = {}  # by incident
         self._held: dict[str, None] = {}  # incidents that are held back, the longest waiting first
         self._mine: dict[str, Incident] = {}
-        self._occupancy: Occupancy | None = None  # of what has begun; None = to be counted anew
-        self._failures: list[Failed] = []  # in the order in which they came
+        self._occupancy: RemedyOccupancy | None = None  # of what has begun; None = to be counted anew
+        self._failures: list[NodeFailure] = []  # in the order in which they came
         self._watches: dict[str, tuple[Breaker, BreakerWatch, int]] = {}  # by policy: with how many of them it was told
         self._sizes: dict[tuple[str, str, str], int] = {}  # nodes of a policy by label and value
         self._tidied_at = float("-inf")
         self.released = 0  # how often something that was under way no longer is: what had to wait may go on
         view.nodes.add_index("clique", lambda n: [n.labels[LABEL_CLIQUE]] if LABEL_CLIQUE in n.labels else [])
-        view.nodes.add_index("marked", owners_of)
+        view.nodes.add_index("marked", remedy_marks)
         view.devices.add_index("tenant", lambda d: {h.pod.partition("/")[0] for h in d.observed.holdings})
         view.devices.add_index("ordered", lambda d: {order.by for order in d.orders.values() if order.by})
         view.policies.subscribe(self._on_policy)
@@ -67,16 +67,16 @@ class RemedyTable:
     def policy_of(self, node: str) -> RemedyPolicy:
         self._refresh()
         found = self._policy_of.get(node)
-        return found if found is not None else policy_for("", {}, self._view.policies_in_force)
+        return found if found is not None else remedy_policy_for("", {}, self._view.policies_in_force)
 
     def nodes_of(self, policy: str) -> set[str]:
         self._refresh()
         return self._nodes_of.get(policy, set())
 
-    def domain_of(self, node: Node) -> Domain:
+    def domain_of(self, node: Node) -> RecycleDomain:
         clique = node.labels.get(LABEL_CLIQUE, "")
         peers = self._view.nodes.by_index("clique", clique) if clique else []
-        return domain_of(node, self._view.devices.get(node.name), peers)
+        return recycle_domain(node, self._view.devices.get(node.name), peers)
 
     def _refresh(self) -> None:
         if self._is_stale:
@@ -101,7 +101,7 @@ class RemedyTable:
         if node is None or devices is None:
             return
         kind = next((d.type for d in devices.observed.devices if not d.parent), "")
-        policy = policy_for(kind, node.labels, self._view.policies_in_force)
+        policy = remedy_policy_for(kind, node.labels, self._view.policies_in_force)
         self._policy_of[name] = policy
         self._nodes_of.setdefault(policy.name, set()).add(name)
 
@@ -115,14 +115,14 @@ class RemedyTable:
             self._place((new or old).name)  # type: ignore[union-attr]
 
     def _on_devices(self, old: NodeDevices | None, new: NodeDevices | None) -> None:
-        if not self._is_stale and (old is None or new is None or _kind(old) != _kind(new)):
+        if not self._is_stale and (old is None or new is None or _first_device_type(old) != _first_device_type(new)):
             self._place((new or old).name)  # type: ignore[union-attr]
 
     # --- what is under remedy -----------------------------------------------------------------------------------------
 
     def intend(self, incident: Incident) -> None:
         """As it will be when our writes are through. When they are not, the next look at it says what it is then."""
-        if began_at(incident) is not None:
+        if remedy_began_at(incident) is not None:
             self._count(incident)
         else:
             self._forget(incident.name)
@@ -176,13 +176,13 @@ class RemedyTable:
         self._watches.clear()
 
     def _note(self, incident: Incident) -> None:
-        if began_at(incident) is not None:
+        if remedy_began_at(incident) is not None:
             self._count(incident)
-        if is_held_back(incident):
+        if is_remedy_held_back(incident):
             self._held.setdefault(incident.name)
         else:
             self._held.pop(incident.name, None)
-        failed = failure_of(incident)
+        failed = breaker_failure(incident)
         if failed is not None and incident.name not in self._failed:
             self._failed[incident.name] = failed
             self._failures.append(failed)
@@ -198,20 +198,20 @@ class RemedyTable:
                     break
         return found
 
-    def _footprint(self, incident: Incident) -> Footprint:
+    def _footprint(self, incident: Incident) -> RemedyFootprint:
         subject, policy = incident.spec.subject, self.policy_of(incident.spec.subject.node)
         node = self._view.nodes.get(subject.node)
         labels = node.labels if node is not None else {}
         nodes: tuple[str, ...] = (subject.node,) if subject.node else ()
-        records = device_records(incident.status.remedies).values()
+        records = device_remedies(incident.status.remedies).values()
         if node is not None and any(r.started_at and _is_recycling(r.key) for r in records):
             nodes = self.domain_of(node).nodes
         namespaces = {a.pod.partition("/")[0] for a in incident.status.affected} | {subject.namespace} - {""}
-        return Footprint(
+        return RemedyFootprint(
             incident=incident.name,
             policy=policy.name,
             nodes=nodes,
-            began=began_at(incident) or 0.0,
+            began=remedy_began_at(incident) or 0.0,
             rack=labels.get(policy.spec.limits.rack_label, ""),
             tenants=tuple(sorted(namespaces - {""})),
             reservation=labels.get(LABEL_RESERVATION, ""),
@@ -219,12 +219,12 @@ class RemedyTable:
             is_active=is_under_remedy(incident),
         )
 
-    def occupancy(self, now: float) -> Occupancy:
+    def occupancy(self, now: float) -> RemedyOccupancy:
         """All that is under remedy, or was begun within the hour."""
         self._refresh()
         self._tidy(now)
         if self._occupancy is None:
-            self._occupancy = Occupancy(map(self._footprint, self._begun.values()))
+            self._occupancy = RemedyOccupancy(map(self._footprint, self._begun.values()))
         return self._occupancy
 
     def _tidy(self, now: float) -> None:
@@ -232,7 +232,7 @@ class RemedyTable:
             return
         self._tidied_at = now
         for name, incident in list(self._begun.items()):
-            if not incident.is_open and now - (began_at(incident) or 0.0) >= HOUR_S:
+            if not incident.is_open and now - (remedy_began_at(incident) or 0.0) >= HOUR_S:
                 self._forget(name)
         old = [name for name, failed in self._failed.items() if failed.at < now - REMEMBERED_S]
         for name in old:
@@ -242,10 +242,10 @@ class RemedyTable:
 
     # --- what stands in the way ---------------------------------------------------------------------------------------
 
-    def gate(self, incident: Incident, now: float) -> Gate:
+    def gate(self, incident: Incident, now: float) -> RemedyGate:
         new, policy = self._footprint(incident), self.policy_of(incident.spec.subject.node)
-        has_begun = began_at(incident) is not None
-        return Gate(
+        has_begun = remedy_began_at(incident) is not None
+        return RemedyGate(
             new=msgspec.structs.replace(new, is_active=has_begun),
             limits=policy.spec.limits,
             pool=self._pool(new, policy),
@@ -271,8 +271,8 @@ class RemedyTable:
                 f.at > now for f in every
             ):  # a clock that was set back: until it has caught up, time changes the answer
                 self._watches.pop(policy.name, None)
-                return breaker_of(breaker, every, len(nodes), now)
-            watch = watch_of(breaker, every, len(nodes), now)
+                return breaker_status(breaker, every, len(nodes), now)
+            watch = watch_breaker(breaker, every, len(nodes), now)
         self._watches[policy.name] = breaker, watch, len(self._failures)
         return watch.status(now)
 
@@ -281,21 +281,21 @@ class RemedyTable:
         closes = self.breaker(self.policy_of(node), now).closes_at
         return to_seconds(closes) if closes is not None and to_seconds(closes) > now else None
 
-    def _shut(self, policy: RemedyPolicy, now: float) -> Held | None:
+    def _shut(self, policy: RemedyPolicy, now: float) -> HeldBack | None:
         pause = policy.spec.pause
-        if pause is not None and is_paused(pause, now):
+        if pause is not None and is_policy_paused(pause, now):
             by = f" by {pause.by}" if pause.by else ""
             why = f": {pause.message}" if pause.message else ""
-            return Held("Paused", f"Policy {policy.name} is paused{by}{why}.")
+            return HeldBack("Paused", f"Policy {policy.name} is paused{by}{why}.")
         breaker = self.breaker(policy, now)
         if breaker.open:
-            return Held("BreakerOpen", f"The breaker of policy {policy.name} is open: {breaker.message}")
+            return HeldBack("BreakerOpen", f"The breaker of policy {policy.name} is open: {breaker.message}")
         return None
 
-    def _pool(self, new: Footprint, policy: RemedyPolicy) -> Pool:
+    def _pool(self, new: RemedyFootprint, policy: RemedyPolicy) -> RemedyPool:
         nodes, limits = self.nodes_of(policy.name), policy.spec.limits
         count = partial(self._with_label, policy.name)
-        return Pool(
+        return RemedyPool(
             nodes=len(nodes),
             racks={new.rack: count(limits.rack_label, new.rack)} if limits.rack.endswith("%") else {},
             reservations={new.reservation: count(LABEL_RESERVATION, new.reservation)}
@@ -316,7 +316,7 @@ class RemedyTable:
         return {tenant: len(self._view.devices.by_index("tenant", tenant)) for tenant in tenants}
 
 
-def _kind(devices: NodeDevices) -> str:
+def _first_device_type(devices: NodeDevices) -> str:
     return next((d.type for d in devices.observed.devices if not d.parent), "")
 
 

@@ -18,16 +18,16 @@ from remuda.api.meta import JsonObject
 from remuda.api.names import LABEL_CLIQUE
 from remuda.api.rollouts import NodeRollout, NodeRolloutStatus, RolloutPhase, StepPhase
 from remuda.controllers.cluster_view import ClusterView
-from remuda.controllers.pod_removal import drain
+from remuda.controllers.pod_removal import drain_pods
 from remuda.controllers.remedy_hooks import ObjectHooks
-from remuda.core.remedies.drain import Domain, domain_of
+from remuda.core.remedies.drain import RecycleDomain, recycle_domain
 from remuda.core.remedies.rollout import (
     ObservedRollout,
     RolloutPlan,
-    is_order_of,
+    is_rollout_order,
     plan_rollout,
-    release_node,
-    selects_node,
+    release_rollout_node,
+    rollout_selects_node,
 )
 from remuda.kube.cluster import Cluster, Preconditions
 from remuda.kube.runtime.events import SILENCE, EventSink
@@ -82,28 +82,28 @@ class RolloutController:
         if rollout is None or rollout.is_deleting:
             return DeletedRollout(key, tuple(self._view.nodes.items()))
         under = {step.node for step in rollout.status.steps}
-        nodes = {n.name: n for n in self._view.nodes.items() if selects_node(rollout, n) or n.name in under}
+        nodes = {n.name: n for n in self._view.nodes.items() if rollout_selects_node(rollout, n) or n.name in under}
         ledgers = {name: found for name in nodes if (found := self._view.devices.get(name)) is not None}
         nodes = {name: node for name, node in nodes.items() if name in ledgers or name in under}
         pods = {name: self._view.pods.by_index("node", name) for name in nodes}
         made = {name: it for name in under if (it := self._hooks.made(f"{key}/{name}")) is not None}
         return ObservedRollout(rollout, nodes, ledgers, pods, made, self._domains(nodes))
 
-    def _domains(self, nodes: Mapping[str, Node]) -> dict[str, Domain]:
+    def _domains(self, nodes: Mapping[str, Node]) -> dict[str, RecycleDomain]:
         """Of the nodes that are recycled with others."""
         cliques: dict[str, list[Node]] = {}
         for node in self._view.nodes.items():
             if clique := node.labels.get(LABEL_CLIQUE):
                 cliques.setdefault(clique, []).append(node)
         found = {
-            name: domain_of(node, self._view.devices.get(name), cliques.get(node.labels.get(LABEL_CLIQUE, ""), ()))
+            name: recycle_domain(node, self._view.devices.get(name), cliques.get(node.labels.get(LABEL_CLIQUE, ""), ()))
             for name, node in nodes.items()
         }
         return {name: domain for name, domain in found.items() if domain.name}
 
     def plan(self, observed: ObservedRollout | DeletedRollout, now: float) -> RolloutPlan | dict[str, JsonObject]:
         if isinstance(observed, DeletedRollout):
-            patches = {node.name: release_node(observed.rollout, node) for node in observed.nodes}
+            patches = {node.name: release_rollout_node(observed.rollout, node) for node in observed.nodes}
             return {name: patch for name, patch in patches.items() if patch}
         return plan_rollout(observed, now)
 
@@ -116,7 +116,7 @@ class RolloutController:
             await self._write(rollout, plan.status)
         await self._mark(plan.patches)
         for asked in plan.drains:
-            await drain(self._cluster, asked)
+            await drain_pods(self._cluster, asked)
         for node in plan.orders:
             await self._order(plan, node)
         again = plan.look_again_s
@@ -148,7 +148,7 @@ class RolloutController:
         if found is None:
             return
         wanted = plan.orders[node]
-        there = {id for id in found.orders if is_order_of(id, plan.rollout)}
+        there = {id for id in found.orders if is_rollout_order(id, plan.rollout)}
         patch: JsonObject = dict.fromkeys(there - wanted.keys())
         patch |= {id: to_wire(order) for id, order in wanted.items() if id not in there}
         if patch:

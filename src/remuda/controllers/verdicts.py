@@ -30,7 +30,7 @@ from remuda.core.health.node_notices import holds_until, is_held_down, judge_not
 from remuda.core.health.signal_fusion import classify_devices, debounce_ends_at
 from remuda.core.health.streamed_signals import SignalOverlay
 from remuda.core.health.timers import Timers, flapping, timers_of
-from remuda.core.remedies.policies import policy_for
+from remuda.core.remedies.policies import remedy_policy_for
 from remuda.kube.cluster import Cluster, Preconditions
 from remuda.kube.runtime.events import SILENCE, EventSink
 from remuda.kube.runtime.work_queue import WorkQueue
@@ -158,7 +158,9 @@ class VerdictController:
         rules = self._rules.get(devices.name)
         if rules is None:
             type_ = devices.observed.devices[0].type if devices.observed.devices else ""
-            policy = policy_for(type_, node.labels if node is not None else {}, self._view.policies_in_force).spec
+            policy = remedy_policy_for(
+                type_, node.labels if node is not None else {}, self._view.policies_in_force
+            ).spec
             rules = self._timers or timers_of(policy.timers), policy.offender
             self._rules[devices.name] = rules
         return rules

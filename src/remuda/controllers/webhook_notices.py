@@ -29,7 +29,7 @@ from remuda.core.incidents.webhook_notices import (
     notices_of,
     with_told,
 )
-from remuda.core.remedies.policies import policy_for
+from remuda.core.remedies.policies import remedy_policy_for
 from remuda.kube.client.webhooks import Poster, WebhookFailed
 from remuda.kube.cluster import Cluster, Preconditions
 from remuda.kube.runtime.backoff import Backoff, Jitter, no_jitter
@@ -146,7 +146,7 @@ class WebhookNoticeController:
         rows = ledger.observed.devices if ledger is not None else []
         found = next((d for d in rows if d.id == subject.device), rows[0] if rows else None)
         labels = node.labels if node is not None else {}
-        return policy_for(found.type if found is not None else "", labels, self._view.policies_in_force)
+        return remedy_policy_for(found.type if found is not None else "", labels, self._view.policies_in_force)
 
     # -- lanes ------------------------------------------------------------------------------------------------------
 

@@ -12,8 +12,7 @@ from collections.abc import Callable
 
 from remuda.controllers.cluster_view import ClusterView
 from remuda.controllers.foreign_workloads import WORKERS as FOREIGN_WORKERS
-from remuda.controllers.foreign_workloads import ForeignController
-from remuda.controllers.foreign_workloads import Settings as ForeignSettings
+from remuda.controllers.foreign_workloads import ForeignController, ForeignSettings
 from remuda.controllers.idle_devices import IdleController
 from remuda.controllers.incidents import WORKERS as INCIDENT_WORKERS
 from remuda.controllers.incidents import IncidentController

@@ -16,7 +16,7 @@ from remuda.api.remedies import Mode, PolicySelector, RemedyPolicy
 from remuda.cli.durations import parse_duration
 from remuda.cli.faults.policy_screen import render_policies, render_policy, render_what_if
 from remuda.core.remedies.policies import BUILT_IN
-from remuda.core.remedies.what_if import Hit, WhatIf
+from remuda.core.remedies.what_if import RungImpact, WhatIf
 from tests.builders.remedies import incident, remedy_policy
 from tests.unit.cli.scenes import NOW, Cli, a_node, devices_of_node, machines, pods, text_of
 
@@ -241,7 +241,7 @@ def test_narrow_terminals_cut_nothing() -> None:
     long = remedy_policy(
         "h100-training", mode=Mode.APPROVE, selector=PolicySelector(["NVIDIA-H100*"], {"pool": "training"})
     )
-    hit = Hit(
+    hit = RungImpact(
         "probe-1", ("node-03",), ("node-03/gpu-2",), ("default/my-job-worker-4",), ("default",), "an order to the agent"
     )
     shown = [

@@ -26,9 +26,9 @@ def check_hook(hook: Hook, where: str, placeholders: Collection[str]) -> None:
         both = "both a command and an object" if hook.command else "neither a command nor an object"
         raise Refusal("InvalidHook", f"The hook has {both}.", "Give it exactly one of the two.", where)
     if hook.command:
-        _command(hook.command, f"{where}.command", placeholders)
+        _check_hook_command(hook.command, f"{where}.command", placeholders)
         return
-    _object(hook.object, f"{where}.object", placeholders)
+    _check_hook_object(hook.object, f"{where}.object", placeholders)
     if not hook.success_condition or hook.success_condition == hook.failure_condition:
         raise Refusal(
             "InvalidHook",
@@ -38,7 +38,7 @@ def check_hook(hook: Hook, where: str, placeholders: Collection[str]) -> None:
         )
 
 
-def _command(command: list[str], where: str, placeholders: Collection[str]) -> None:
+def _check_hook_command(command: list[str], where: str, placeholders: Collection[str]) -> None:
     if not command[0].startswith("/"):
         raise Refusal(
             "InvalidHook",
@@ -67,7 +67,7 @@ def _command(command: list[str], where: str, placeholders: Collection[str]) -> N
             )
 
 
-def _object(body: JsonObject, where: str, placeholders: Collection[str]) -> None:
+def _check_hook_object(body: JsonObject, where: str, placeholders: Collection[str]) -> None:
     for field, form in (("apiVersion", _VERSION), ("kind", _KIND)):
         value = body.get(field)
         if not isinstance(value, str) or not value:
@@ -87,7 +87,7 @@ def _object(body: JsonObject, where: str, placeholders: Collection[str]) -> None
             "Give it a name, or leave it out.",
             f"{where}.metadata",
         )
-    texts = _texts(body, where, MAX_DEPTH)
+    texts = _texts_in_hook_object(body, where, MAX_DEPTH)
     if sum(map(len, texts)) > MAX_OBJECT:
         raise Refusal("InvalidHook", "The object is too large.", f"Use at most {MAX_OBJECT} characters.", where)
     for name in sorted({name for text in texts for name in _PLACEHOLDER.findall(text)}):
@@ -96,11 +96,11 @@ def _object(body: JsonObject, where: str, placeholders: Collection[str]) -> None
             raise Refusal("InvalidHook", f"Nothing fills in {{{name:.100}}}.", f"There are {known}.", where)
 
 
-def _texts(body: object, where: str, depth: int) -> list[str]:
+def _texts_in_hook_object(body: object, where: str, depth: int) -> list[str]:
     """All text below, names left out."""
     if depth == 0:
         raise Refusal("InvalidHook", "The object is nested too deeply.", f"Use at most {MAX_DEPTH} levels.", where)
     if isinstance(body, str):
         return [body]
     inner = body.values() if isinstance(body, dict) else body if isinstance(body, list) else ()
-    return [text for value in inner for text in _texts(value, where, depth - 1)]
+    return [text for value in inner for text in _texts_in_hook_object(value, where, depth - 1)]

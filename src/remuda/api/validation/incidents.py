@@ -21,7 +21,7 @@ _ALL = ("node", "device", "namespace", "gang", "domain")
 
 def check_incident(incident: Incident) -> None:
     """Raises Refusal."""
-    _subject(incident.spec.subject)
+    _check_incident_subject(incident.spec.subject)
     approvals = incident.spec.approvals
     if len(approvals) > MAX_APPROVALS:
         raise Refusal(
@@ -31,9 +31,9 @@ def check_incident(incident: Incident) -> None:
             "spec.approvals",
         )
     for index, approval in enumerate(approvals):
-        _name(approval.remedy, f"spec.approvals[{index}].remedy", "InvalidApproval")
+        _check_incident_name(approval.remedy, f"spec.approvals[{index}].remedy", "InvalidApproval")
         if approval.time is not None and approval.time.tzinfo is None:
-            raise no_zone(f"spec.approvals[{index}].time")
+            raise missing_time_zone(f"spec.approvals[{index}].time")
     if len(incident.spec.dismiss) > MAX_WORDS:
         raise Refusal(
             "DismissTooLong",
@@ -43,12 +43,12 @@ def check_incident(incident: Incident) -> None:
         )
 
 
-def _subject(subject: Subject) -> None:
+def _check_incident_subject(subject: Subject) -> None:
     needed = _NEEDS[subject.kind]
     for field in _ALL:
         value, where = getattr(subject, field), f"spec.subject.{field}"
         if field in needed:
-            _name(value, where, "InvalidSubject")
+            _check_incident_name(value, where, "InvalidSubject")
         elif value:
             raise Refusal(
                 "InvalidSubject",
@@ -58,11 +58,11 @@ def _subject(subject: Subject) -> None:
             )
 
 
-def _name(text: str, where: str, reason: str) -> None:
+def _check_incident_name(text: str, where: str, reason: str) -> None:
     if not text or len(text) > MAX_NAME or not text.isprintable():
         shown = text.encode("unicode_escape").decode("ascii")
         raise Refusal(reason, f"{where} is `{shown:.100}`.", f"Give 1 to {MAX_NAME} printable characters.", where)
 
 
-def no_zone(where: str) -> Refusal:
+def missing_time_zone(where: str) -> Refusal:
     return Refusal("InvalidTime", f"{where} does not say its time zone.", "Write it like 2026-01-31T12:00:00Z.", where)

@@ -22,7 +22,7 @@ from remuda.api.remedies import (
 )
 from remuda.api.selectors import is_label_key
 from remuda.api.validation.hooks import check_hook
-from remuda.api.validation.incidents import no_zone
+from remuda.api.validation.incidents import missing_time_zone
 from remuda.api.validation.numbers import in_range
 
 DAY_S = 86_400.0
@@ -51,9 +51,9 @@ def check_policy(policy: RemedyPolicy) -> None:
     """Raises Refusal."""
     spec = policy.spec
     in_range(spec.priority, -MAX_PRIORITY, MAX_PRIORITY, "InvalidPriority", "spec.priority")
-    _selector(policy)
-    _at_most(spec.ladders, MAX_LADDERS, "spec.ladders")
-    _at_most(spec.webhooks, MAX_WEBHOOKS, "spec.webhooks")
+    _check_policy_selector(policy)
+    _check_at_most(spec.ladders, MAX_LADDERS, "spec.ladders")
+    _check_at_most(spec.webhooks, MAX_WEBHOOKS, "spec.webhooks")
     seen: set[str] = set()
     for index, ladder in enumerate(spec.ladders):
         path = f"spec.ladders[{index}]"
@@ -72,27 +72,27 @@ def check_policy(policy: RemedyPolicy) -> None:
                 f"{path}.when",
             )
         seen.add(ladder.when)
-        _ladder(ladder, path)
-    _limits(spec.limits)
-    _timers(spec)
-    _idle(spec.idle)
+        _check_ladder(ladder, path)
+    _check_policy_limits(spec.limits)
+    _check_policy_timers(spec)
+    _check_idle_policy(spec.idle)
     for index, webhook in enumerate(spec.webhooks):
-        _webhook(webhook, f"spec.webhooks[{index}]")
-    _pause(spec.pause)
+        _check_policy_webhook(webhook, f"spec.webhooks[{index}]")
+    _check_policy_pause(spec.pause)
 
 
-def _pause(pause: Pause | None) -> None:
+def _check_policy_pause(pause: Pause | None) -> None:
     if pause is None:
         return
     for field in ("since", "until"):
         moment = getattr(pause, field)
         if moment is not None and moment.tzinfo is None:
-            raise no_zone(f"spec.pause.{field}")
+            raise missing_time_zone(f"spec.pause.{field}")
     if pause.since is not None and pause.until is not None and pause.until <= pause.since:
         raise Refusal("InvalidPause", "The pause ends before it begins.", "Give a later `until`.", "spec.pause.until")
 
 
-def _selector(policy: RemedyPolicy) -> None:
+def _check_policy_selector(policy: RemedyPolicy) -> None:
     selector = policy.spec.selector
     if policy.name == DEFAULT_POLICY and (selector.device_types or selector.nodes):
         raise Refusal(
@@ -108,7 +108,7 @@ def _selector(policy: RemedyPolicy) -> None:
             'Write `"*"`, or leave deviceTypes out.',
             "spec.selector.deviceTypes",
         )
-    _at_most(selector.device_types, MAX_PATTERNS, "spec.selector.deviceTypes")
+    _check_at_most(selector.device_types, MAX_PATTERNS, "spec.selector.deviceTypes")
     for pattern in selector.device_types:
         if len(pattern) > MAX_PATTERN or pattern.count("*") > MAX_STARS:
             raise Refusal(
@@ -117,11 +117,11 @@ def _selector(policy: RemedyPolicy) -> None:
                 f"Use at most {MAX_PATTERN} characters and {MAX_STARS} stars.",
                 "spec.selector.deviceTypes",
             )
-    _at_most(selector.nodes, MAX_PATTERNS, "spec.selector.nodes")
-    check_labels(selector.nodes, "InvalidSelector", "spec.selector.nodes")
+    _check_at_most(selector.nodes, MAX_PATTERNS, "spec.selector.nodes")
+    check_node_labels(selector.nodes, "InvalidSelector", "spec.selector.nodes")
 
 
-def check_labels(labels: Mapping[str, str], reason: str, field: str) -> None:
+def check_node_labels(labels: Mapping[str, str], reason: str, field: str) -> None:
     """Labels a node can have. Raises Refusal."""
     for name, value in labels.items():
         if not is_label_key(name):
@@ -135,7 +135,7 @@ def check_labels(labels: Mapping[str, str], reason: str, field: str) -> None:
             )
 
 
-def _ladder(ladder: Ladder, path: str) -> None:
+def _check_ladder(ladder: Ladder, path: str) -> None:
     if not ladder.rungs:
         raise Refusal(
             "EmptyLadder",
@@ -143,11 +143,11 @@ def _ladder(ladder: Ladder, path: str) -> None:
             "Give it one, or leave the ladder out: what has no ladder is left alone.",
             f"{path}.rungs",
         )
-    _at_most(ladder.rungs, MAX_RUNGS, f"{path}.rungs")
+    _check_at_most(ladder.rungs, MAX_RUNGS, f"{path}.rungs")
     highest = -1
     for number, rung in enumerate(ladder.rungs):
         where = f"{path}.rungs[{number}]"
-        _rung(rung, where)
+        _check_rung(rung, where)
         if rung.action is Action.PROBE:
             continue  # worth a try again at any height
         if _ORDER[rung.action] < highest:
@@ -160,7 +160,7 @@ def _ladder(ladder: Ladder, path: str) -> None:
         highest = _ORDER[rung.action]
 
 
-def _rung(rung: Rung, where: str) -> None:
+def _check_rung(rung: Rung, where: str) -> None:
     in_range(rung.attempts, 1, MAX_ATTEMPTS, "InvalidAttempts", f"{where}.attempts")
     in_range(rung.timeout_seconds, 1, MAX_TIMEOUT_S, "InvalidSeconds", f"{where}.timeoutSeconds")
     in_range(rung.after_seconds, 0, MAX_TIMEOUT_S, "InvalidSeconds", f"{where}.afterSeconds")
@@ -168,10 +168,10 @@ def _rung(rung: Rung, where: str) -> None:
         check_hook(rung.hook, f"{where}.hook", _PLACEHOLDERS)
 
 
-def _limits(limits: Limits) -> None:
+def _check_policy_limits(limits: Limits) -> None:
     for field in ("pool", "rack", "tenant", "reservation", "cause", "per_hour"):
         name = "perHour" if field == "per_hour" else field
-        _bound(getattr(limits, field), f"spec.limits.{name}", may_be_empty=True)
+        _check_policy_bound(getattr(limits, field), f"spec.limits.{name}", may_be_empty=True)
     if not is_label_key(limits.rack_label):
         raise Refusal(
             "InvalidLimit",
@@ -181,7 +181,7 @@ def _limits(limits: Limits) -> None:
         )
 
 
-def _bound(text: str, field: str, *, may_be_empty: bool) -> None:
+def _check_policy_bound(text: str, field: str, *, may_be_empty: bool) -> None:
     is_good = bool(_BOUND.fullmatch(text)) or (may_be_empty and not text)
     if is_good and text.endswith("%"):
         is_good = int(text[:-1]) <= 100
@@ -194,8 +194,8 @@ def _bound(text: str, field: str, *, may_be_empty: bool) -> None:
         )
 
 
-def _timers(spec: RemedyPolicySpec) -> None:
-    _bound(spec.breaker.share, "spec.breaker.share", may_be_empty=False)
+def _check_policy_timers(spec: RemedyPolicySpec) -> None:
+    _check_policy_bound(spec.breaker.share, "spec.breaker.share", may_be_empty=False)
     in_range(spec.breaker.at_least, 0, 1_000_000, "InvalidBreaker", "spec.breaker.atLeast")
     for value, low, field in (
         (spec.breaker.window_seconds, 1, "spec.breaker.windowSeconds"),
@@ -226,7 +226,7 @@ def check_drain(drain: Drain) -> None:
         )
 
 
-def _idle(idle: Idle) -> None:
+def _check_idle_policy(idle: Idle) -> None:
     if idle.action not in IDLE_ACTIONS:
         raise Refusal(
             "InvalidIdle",
@@ -245,8 +245,8 @@ def _idle(idle: Idle) -> None:
         )
 
 
-def _webhook(webhook: Webhook, where: str) -> None:
-    if not _is_address(webhook.url):
+def _check_policy_webhook(webhook: Webhook, where: str) -> None:
+    if not _is_webhook_address(webhook.url):
         raise Refusal(
             "InvalidWebhook",
             f"`{webhook.url:.200}` is not an address that can be posted to.",
@@ -260,7 +260,7 @@ def _webhook(webhook: Webhook, where: str) -> None:
             )
 
 
-def _is_address(url: str) -> bool:
+def _is_webhook_address(url: str) -> bool:
     if len(url) > MAX_URL or not url.isprintable() or not url.isascii() or " " in url:
         return False
     try:
@@ -270,6 +270,6 @@ def _is_address(url: str) -> bool:
         return False
 
 
-def _at_most(given: Sized, most: int, field: str) -> None:
+def _check_at_most(given: Sized, most: int, field: str) -> None:
     if len(given) > most:
         raise Refusal("TooMany", f"{field} has {len(given)} entries.", f"Use at most {most}.", field)

@@ -116,7 +116,7 @@ async def _policies_with_status(session: Session) -> list[RemedyPolicy]:
     from remuda.api.devices import NodeDevices
     from remuda.api.incidents import Incident
     from remuda.api.kubernetes.core_v1 import Node
-    from remuda.core.remedies.policy_status import standing_of
+    from remuda.core.remedies.policy_status import work_out_policy_status
 
     found = _with_built_in_policy(await _list_policies(session))
     default = next((p for p in found if not p.uid), None)
@@ -125,7 +125,7 @@ async def _policies_with_status(session: Session) -> list[RemedyPolicy]:
     async with session.connect() as cluster:
         nodes, incidents = (await cluster.list(Node)).items, (await cluster.list(Incident)).items
         ledgers = {n.name: n for n in (await cluster.list(NodeDevices)).items}
-    status = standing_of(default, found, nodes, ledgers, incidents, session.clock())
+    status = work_out_policy_status(default, found, nodes, ledgers, incidents, session.clock())
     return [msgspec.structs.replace(p, status=status) if p is default else p for p in found]
 
 
@@ -153,8 +153,8 @@ async def ask_what_if(session: Session, name: str, node_name: str, device: str, 
     from remuda.api.names import LABEL_CLIQUE
     from remuda.api.selectors import where
     from remuda.cli.lookup import find_node
-    from remuda.core.remedies.drain import domain_of
-    from remuda.core.remedies.what_if import what_if
+    from remuda.core.remedies.drain import recycle_domain
+    from remuda.core.remedies.what_if import what_if_remedies
 
     async with session.connect() as cluster:
         policy = await _find_policy(cluster, name)
@@ -165,7 +165,7 @@ async def ask_what_if(session: Session, name: str, node_name: str, device: str, 
             raise Refusal("NodeNotFound", f"There is no node `{node_name}`.", "`remuda nodes` lists them.") from None
         clique = node.labels.get(LABEL_CLIQUE, "")
         peers: list[Node] = (await cluster.list(Node, labels=where({LABEL_CLIQUE: clique}))).items if clique else []
-        domain = domain_of(node, ledger, peers)
+        domain = recycle_domain(node, ledger, peers)
         ledgers: dict[str, NodeDevices] = {node_name: ledger}
         for peer in domain.nodes:
             if peer not in ledgers:
@@ -176,7 +176,7 @@ async def ask_what_if(session: Session, name: str, node_name: str, device: str, 
         pods: dict[str, list[Pod]] = {}
         for pod in (await cluster.list(Pod)).items:
             pods.setdefault(pod.spec.node_name, []).append(pod)
-        return what_if(policy, node, device, code, domain, ledgers, pods)
+        return what_if_remedies(policy, node, device, code, domain, ledgers, pods)
 
 
 def _with_built_in_policy(found: list[RemedyPolicy]) -> list[RemedyPolicy]:

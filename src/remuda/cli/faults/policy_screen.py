@@ -17,7 +17,7 @@ NARROW = 100  # columns of a terminal below which gaps are smaller
 
 
 def render_policies(found: Sequence[RemedyPolicy], now: float, width: int) -> RenderableType:
-    from remuda.core.remedies.limits import bound
+    from remuda.core.remedies.limits import limit_of_share
 
     table = plain_table(
         *("NAME", "MODE", "PRIORITY", "SELECTS", "NODES", "UNDER REMEDY", "HELD BACK", "STATE"),
@@ -27,7 +27,7 @@ def render_policies(found: Sequence[RemedyPolicy], now: float, width: int) -> Re
     )
     for policy in found:
         status = policy.status
-        most = bound(policy.spec.limits.pool, status.nodes)
+        most = limit_of_share(policy.spec.limits.pool, status.nodes)
         remedied = str(len(status.under_remedy)) + ("" if most is None else f" of {most}")
         table.add_row(
             policy.name,
@@ -47,7 +47,7 @@ def render_policy(policy: RemedyPolicy, now: float) -> RenderableType:
     from rich.text import Text
 
     from remuda.cli.text import span_text
-    from remuda.core.remedies.policies import ladders_of
+    from remuda.core.remedies.policies import policy_ladders
 
     spec, status = policy.spec, policy.status
     head = plain_table("", "what", words=("what",))
@@ -82,7 +82,7 @@ def render_policy(policy: RemedyPolicy, now: float) -> RenderableType:
     rungs = plain_table(
         "WHEN", "RUNG", "ATTEMPTS", "TIMEOUT", "DONE BY", right=("ATTEMPTS", "TIMEOUT"), words=("DONE BY",)
     )
-    for ladder in ladders_of(policy):
+    for ladder in policy_ladders(policy):
         for number, rung in enumerate(ladder.rungs):
             when = ladder.when if number == 0 else ""
             early = f", not in the first {span_text(rung.after_seconds)}" if rung.after_seconds else ""
@@ -141,10 +141,10 @@ def _selector_words(policy: RemedyPolicy) -> str:
 
 
 def _policy_state_words(policy: RemedyPolicy, now: float) -> str:
-    from remuda.core.remedies.policies import is_paused
+    from remuda.core.remedies.policies import is_policy_paused
 
     pause, breaker = policy.spec.pause, policy.status.breaker
-    if pause is not None and is_paused(pause, now):
+    if pause is not None and is_policy_paused(pause, now):
         until = f" until {pause.until:%H:%M:%S}" if pause.until else ""
         why = f": {pause.message}" if pause.message else ""
         return f"paused{until}{f' by {pause.by}' if pause.by else ''}{why}"

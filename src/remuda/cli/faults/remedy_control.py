@@ -108,12 +108,12 @@ def _remedy_meant(incident: Incident, remedy: str | None, *, granted: bool) -> s
     """Which remedy is meant."""
     from remuda.api.errors import Refusal
     from remuda.core.incidents.remedy_keys import is_recheck_key, recheck_key
-    from remuda.core.remedies.rungs import device_records, ladder_has_ended, needs_a_word
+    from remuda.core.remedies.rungs import device_remedies, ladder_has_ended, needs_approval
 
     if not incident.is_open:
         raise Refusal("IncidentClosed", f"{incident.name} is closed.", "`remuda incidents` lists what is open.")
-    records = device_records(incident.status.remedies)
-    waiting = [key for key, r in records.items() if needs_a_word(r)]
+    records = device_remedies(incident.status.remedies)
+    waiting = [key for key, r in records.items() if needs_approval(r)]
     if remedy is not None:
         if remedy in records and remedy not in waiting:
             outcome = records[remedy].outcome

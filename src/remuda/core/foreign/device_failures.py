@@ -29,7 +29,7 @@ from remuda.api.devices import DeviceState, NodeDevices, Verdict
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import Condition, OwnerReference, to_seconds, to_time
 from remuda.api.names import ANNOTATION_DEVICE_FAILED
-from remuda.core.foreign.gangs import gang_of, is_ours
+from remuda.core.foreign.gangs import foreign_gang_of, is_remuda_pod
 from remuda.core.health.device_holders import held_on
 
 DEVICE_FAILED = "DeviceFailed"  # a pod's condition, and the reason of one that was failed for it
@@ -43,7 +43,7 @@ _STAYS = ("DaemonSet", "Node")  # owners that bring a pod back to the same node
 _MIRROR = "kubernetes.io/config.mirror"
 
 
-class Reaction(StrEnum):
+class DeviceFailureReaction(StrEnum):
     IGNORE = "ignore"
     DELETE = "delete"
     RESTART = "restart"
@@ -51,7 +51,7 @@ class Reaction(StrEnum):
     FAIL = "fail"
 
 
-class Mark(msgspec.Struct, frozen=True):
+class ForeignPodMark(msgspec.Struct, frozen=True):
     """A pod's conditions as they should be. `phase`: "Failed" when the pod is to end by that."""
 
     pod: Pod
@@ -61,34 +61,34 @@ class Mark(msgspec.Struct, frozen=True):
     phase: str = ""
 
 
-class Removal(msgspec.Struct, frozen=True):
+class ForeignPodRemoval(msgspec.Struct, frozen=True):
     pod: Pod
     why: str
     evict: bool = False  # ask the budget first
 
 
-class ForeignPlan(msgspec.Struct, frozen=True):
+class ForeignPodsPlan(msgspec.Struct, frozen=True):
     """Marks are written before anybody goes. `jobs`: owners that get no further tries."""
 
-    marks: tuple[Mark, ...] = ()
-    removals: tuple[Removal, ...] = ()
+    marks: tuple[ForeignPodMark, ...] = ()
+    removals: tuple[ForeignPodRemoval, ...] = ()
     jobs: tuple[tuple[str, OwnerReference, str], ...] = ()  # namespace, the Job, why
     unknown: tuple[tuple[Pod, str], ...] = ()  # pods whose annotation says a word nobody knows
     look_again_s: float | None = None
 
 
-def reaction_of(pod: Pod) -> Reaction:
+def device_failure_reaction(pod: Pod) -> DeviceFailureReaction:
     """A word nobody knows counts as none given."""
     asked = pod.annotations.get(ANNOTATION_DEVICE_FAILED, "").lower()
-    if asked in tuple(Reaction):
-        return Reaction(asked)
+    if asked in tuple(DeviceFailureReaction):
+        return DeviceFailureReaction(asked)
     owner = next((ref for ref in pod.metadata.owner_references if ref.controller), None)
     if owner is None or owner.kind in _STAYS or _MIRROR in pod.annotations:
-        return Reaction.IGNORE
-    return Reaction.DELETE
+        return DeviceFailureReaction.IGNORE
+    return DeviceFailureReaction.DELETE
 
 
-def worst_by_holder(node: NodeDevices, pods: Iterable[Pod]) -> dict[str, Verdict]:
+def worst_verdict_by_holder(node: NodeDevices, pods: Iterable[Pod]) -> dict[str, Verdict]:
     """Pod uid -> the gravest verdict on a device it holds, in whichever of its containers."""
     held = held_on(node, pods)
     found: dict[str, Verdict] = {}
@@ -99,21 +99,21 @@ def worst_by_holder(node: NodeDevices, pods: Iterable[Pod]) -> dict[str, Verdict
     return found
 
 
-def plan_foreign(
+def plan_foreign_pods(
     node: NodeDevices, pods: Sequence[Pod], members: Callable[[str], Iterable[Pod]], now: float, *, acts: bool = True
-) -> ForeignPlan:
+) -> ForeignPodsPlan:
     """`pods`: all bound to the node. `members`: a gang's pods, on whatever node. `acts`: False where a policy only observes; then
     conditions are all there is."""
-    bad = worst_by_holder(node, pods)
-    draft = _Draft(node.name, now)
+    bad = worst_verdict_by_holder(node, pods)
+    draft = _ForeignPodsDraft(node.name, now)
     for pod in sorted(pods, key=lambda p: (p.namespace, p.name)):
-        if is_ours(pod) or pod.is_terminal:
+        if is_remuda_pod(pod) or pod.is_terminal:
             continue
         verdict = bad.get(pod.uid)
         if verdict is None:
             draft.well(pod)
-            if acts and _is_doomed(pod) and not pod.is_deleting:
-                draft.remove(Removal(pod, GANG_DEVICE_FAILED))
+            if acts and _is_gang_doomed(pod) and not pod.is_deleting:
+                draft.remove(ForeignPodRemoval(pod, GANG_DEVICE_FAILED))
         elif not acts:
             draft.mark(pod, verdict)
         elif not pod.is_deleting:
@@ -121,26 +121,26 @@ def plan_foreign(
     return draft.plan()
 
 
-class _Draft:
+class _ForeignPodsDraft:
     def __init__(self, node: str, now: float) -> None:
         self.node, self.now = node, now
-        self.marks: dict[str, Mark] = {}
-        self.removals: dict[str, Removal] = {}
+        self.marks: dict[str, ForeignPodMark] = {}
+        self.removals: dict[str, ForeignPodRemoval] = {}
         self.jobs: list[tuple[str, OwnerReference, str]] = []
         self.unknown: list[tuple[Pod, str]] = []
         self.waits: list[float] = []
 
-    def plan(self) -> ForeignPlan:
+    def plan(self) -> ForeignPodsPlan:
         marks = tuple(m for m in self.marks.values() if m.conditions is not m.pod.status.conditions or m.phase)
         again = min(self.waits, default=None)
-        return ForeignPlan(marks, tuple(self.removals.values()), tuple(self.jobs), tuple(self.unknown), again)
+        return ForeignPodsPlan(marks, tuple(self.removals.values()), tuple(self.jobs), tuple(self.unknown), again)
 
     def said(self, pod: Pod) -> list[Condition]:
         """The pod's conditions, with what this look has added."""
         mark = self.marks.get(pod.uid)
         return mark.conditions if mark is not None else pod.status.conditions
 
-    def remove(self, removal: Removal) -> None:
+    def remove(self, removal: ForeignPodRemoval) -> None:
         """The newest word counts, and who was named last goes last; once a gang goes, no budget is asked."""
         before = self.removals.pop(removal.pod.uid, removal)
         self.removals[removal.pod.uid] = removal if before.evict else before
@@ -154,29 +154,33 @@ class _Draft:
         if is_true(pod.status.conditions, DEVICE_FAILED):
             at, why = to_time(int(self.now)), "No device of the pod has failed any more."
             told = with_condition(pod.status.conditions, DEVICE_FAILED, False, "DeviceHealthy", why, at)
-            self.marks[pod.uid] = Mark(pod, told, "DeviceHealthy", why)
+            self.marks[pod.uid] = ForeignPodMark(pod, told, "DeviceHealthy", why)
 
-    def mark(self, pod: Pod, verdict: Verdict, *, goes: str = "") -> Mark:
+    def mark(self, pod: Pod, verdict: Verdict, *, goes: str = "") -> ForeignPodMark:
         """Says what failed; with `goes` also that the pod is about to be ended for it."""
         at, text = to_time(int(self.now)), self.words(verdict)
         told = with_condition(self.said(pod), DEVICE_FAILED, True, verdict.reason or DEVICE_FAILED, text, at)
         if goes:
             told = with_condition(told, DISRUPTION_TARGET, True, goes, text, at)
-        self.marks[pod.uid] = mark = Mark(pod, told, verdict.reason or DEVICE_FAILED, text)
+        self.marks[pod.uid] = mark = ForeignPodMark(pod, told, verdict.reason or DEVICE_FAILED, text)
         return mark
 
     def react(self, pod: Pod, verdict: Verdict, members: Callable[[str], Iterable[Pod]]) -> None:
         asked = pod.annotations.get(ANNOTATION_DEVICE_FAILED, "")
-        if asked and asked.lower() not in tuple(Reaction):
+        if asked and asked.lower() not in tuple(DeviceFailureReaction):
             self.unknown.append((pod, asked))
-        reaction = reaction_of(pod)
-        if reaction is Reaction.GANG:
+        reaction = device_failure_reaction(pod)
+        if reaction is DeviceFailureReaction.GANG:
             self._gang(pod, verdict, members)
-        elif reaction is Reaction.FAIL:
+        elif reaction is DeviceFailureReaction.FAIL:
             self._fail(pod, verdict)
-        elif reaction is Reaction.IGNORE:
+        elif reaction is DeviceFailureReaction.IGNORE:
             self.mark(pod, verdict)
-        elif reaction is Reaction.RESTART and pod.spec.restart_policy != "Never" and (left := self._left(pod)) > 0:
+        elif (
+            reaction is DeviceFailureReaction.RESTART
+            and pod.spec.restart_policy != "Never"
+            and (left := self._left(pod)) > 0
+        ):
             self.mark(pod, verdict)
             self.waits.append(left)
         else:
@@ -191,28 +195,32 @@ class _Draft:
 
     def _remove(self, pod: Pod, verdict: Verdict) -> None:
         is_served = pod.spec.restart_policy == "Always" and pod.owner("Job") is None
-        limit = EVICT_FOR_S if reaction_of(pod) is not Reaction.RESTART else RESTART_FOR_S + EVICT_FOR_S
+        limit = (
+            EVICT_FOR_S
+            if device_failure_reaction(pod) is not DeviceFailureReaction.RESTART
+            else RESTART_FOR_S + EVICT_FOR_S
+        )
         left = self._left(pod, limit)
         evict = is_served and left > 0
         # The eviction itself says DisruptionTarget, on a cluster that says it at all.
         self.mark(pod, verdict, goes="" if evict else DEVICE_FAILED)
-        self.remove(Removal(pod, self.words(verdict), evict))
+        self.remove(ForeignPodRemoval(pod, self.words(verdict), evict))
         if evict:
             self.waits.append(min(left, ASK_AGAIN_S))
 
     def _gang(self, pod: Pod, verdict: Verdict, members: Callable[[str], Iterable[Pod]]) -> None:
         self.mark(pod, verdict, goes=GANG_DEVICE_FAILED)
         text = f"{pod.name} of the same gang: {self.words(verdict)}"[:1024]
-        gang = gang_of(pod)
+        gang = foreign_gang_of(pod)
         for other in members(gang) if gang else ():
             if other.uid == pod.uid or other.is_terminal or other.is_deleting:
                 continue
-            if not _is_doomed(other):
+            if not _is_gang_doomed(other):
                 at = to_time(int(self.now))
                 told = with_condition(self.said(other), DISRUPTION_TARGET, True, GANG_DEVICE_FAILED, text, at)
-                self.marks[other.uid] = Mark(other, told, GANG_DEVICE_FAILED, text)
-            self.remove(Removal(other, text))
-        self.remove(Removal(pod, self.words(verdict)))
+                self.marks[other.uid] = ForeignPodMark(other, told, GANG_DEVICE_FAILED, text)
+            self.remove(ForeignPodRemoval(other, text))
+        self.remove(ForeignPodRemoval(pod, self.words(verdict)))
 
     def _fail(self, pod: Pod, verdict: Verdict) -> None:
         mark = self.mark(pod, verdict, goes=DEVICE_FAILED)
@@ -221,7 +229,7 @@ class _Draft:
             self.jobs.append((pod.namespace, job, f"{pod.name}: {self.words(verdict)}"))
 
 
-def _is_doomed(pod: Pod) -> bool:
+def _is_gang_doomed(pod: Pod) -> bool:
     """Marked with its gang. What is left when the marked failed pod is gone already."""
     told = find_condition(pod.status.conditions, DISRUPTION_TARGET)
     return told is not None and told.status == "True" and told.reason == GANG_DEVICE_FAILED

@@ -30,13 +30,13 @@ _LABELS = (
 _LWS, _LWS_GROUP = "leaderworkerset.sigs.k8s.io/name", "leaderworkerset.sigs.k8s.io/group-index"
 
 
-def is_ours(pod: Pod) -> bool:
+def is_remuda_pod(pod: Pod) -> bool:
     return pod.owner("TrainingJob") is not None
 
 
-def gang_of(pod: Pod) -> str:
+def foreign_gang_of(pod: Pod) -> str:
     """`namespace/how/name`; "" for a pod that stands alone."""
-    if is_ours(pod):
+    if is_remuda_pod(pod):
         return ""
     if group := pod.spec.scheduling_group.get("podGroupName"):
         return f"{pod.namespace}/podgroup/{group}"

@@ -14,27 +14,29 @@ from remuda.core.foreign.refused_pods import is_refused_by_node
 COUNT, IGNORE, FAIL_JOB, FAIL_INDEX = "Count", "Ignore", "FailJob", "FailIndex"
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class FailedJobPodVerdict(msgspec.Struct, frozen=True):
     """What a failed pod means for its Job."""
 
     action: str = COUNT
     message: str = ""
 
 
-def judge(job: Job, pod: Pod, *, is_spent: bool = False) -> Verdict:
+def judge_failed_job_pod(job: Job, pod: Pod, *, is_spent: bool = False) -> FailedJobPodVerdict:
     """`is_spent`: its nodes have refused the Job's pods so often that it pays for the next ones itself."""
     if pod.status.phase != "Failed":
-        return Verdict()  # deleted before it could say why
+        return FailedJobPodVerdict()  # deleted before it could say why
     if is_refused_by_node(pod) and not is_spent:
-        return Verdict(IGNORE)  # its node's doing; kube-controller-manager would count it
+        return FailedJobPodVerdict(IGNORE)  # its node's doing; kube-controller-manager would count it
     for number, rule in enumerate(job.spec.pod_failure_policy.get("rules") or ()):
-        why = _exit_code(rule, pod) if rule.get("onExitCodes") else _condition(rule, pod)
+        why = _job_rule_on_exit_code(rule, pod) if rule.get("onExitCodes") else _job_rule_on_pod_condition(rule, pod)
         if why:
-            return Verdict(rule.get("action", COUNT), f"{why} matching {rule.get('action')} rule at index {number}")
-    return Verdict()
+            return FailedJobPodVerdict(
+                rule.get("action", COUNT), f"{why} matching {rule.get('action')} rule at index {number}"
+            )
+    return FailedJobPodVerdict()
 
 
-def _exit_code(rule: JsonObject, pod: Pod) -> str:
+def _job_rule_on_exit_code(rule: JsonObject, pod: Pod) -> str:
     wanted = rule["onExitCodes"]
     only, values = wanted.get("containerName"), wanted.get("values") or ()
     for status in pod.status.container_statuses:
@@ -46,7 +48,7 @@ def _exit_code(rule: JsonObject, pod: Pod) -> str:
     return ""
 
 
-def _condition(rule: JsonObject, pod: Pod) -> str:
+def _job_rule_on_pod_condition(rule: JsonObject, pod: Pod) -> str:
     for pattern in rule.get("onPodConditions") or ():
         for condition in pod.status.conditions:
             if condition.type == pattern.get("type") and condition.status == pattern.get("status", "True"):
@@ -54,7 +56,7 @@ def _condition(rule: JsonObject, pod: Pod) -> str:
     return ""
 
 
-def success_rule(job: Job, succeeded: Collection[int]) -> int | None:
+def job_success_rule(job: Job, succeeded: Collection[int]) -> int | None:
     """The number of the first rule of the successPolicy that these indexes satisfy."""
     for number, rule in enumerate(job.spec.success_policy.get("rules") or ()):
         counted, count = set(succeeded), rule.get("succeededCount")
@@ -67,6 +69,6 @@ def success_rule(job: Job, succeeded: Collection[int]) -> int | None:
     return None
 
 
-def index_of(pod: Pod) -> int | None:
+def job_completion_index(pod: Pod) -> int | None:
     text = pod.annotations.get(COMPLETION_INDEX, "")
     return int(text) if text.isdigit() else None

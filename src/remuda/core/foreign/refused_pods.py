@@ -31,7 +31,7 @@ from remuda.api.names import (
     ANNOTATION_RETRY_ADMISSION,
     ANNOTATION_RETRY_OF,
 )
-from remuda.core.foreign.gangs import is_ours
+from remuda.core.foreign.gangs import is_remuda_pod
 
 ADMISSION_REJECTED = "AdmissionRejected"  # a refused pod's condition
 PLACED = "PlacedByRemuda"  # the condition of a pod whose node our scheduler chose
@@ -168,7 +168,7 @@ def plan_refused_pods(pods: Iterable[Pod], of_owner: Callable[[str], Iterable[Po
                 retry.append((pod, number))
             else:
                 waits.append(left + 0.001)
-    record = number_refusals((p for p in refused if not is_ours(p)), of_owner, now)
+    record = number_refusals((p for p in refused if not is_remuda_pod(p)), of_owner, now)
     prune = refused_pods_to_prune(refused)
     return RefusedPodsPlan(tuple(record), tuple(prune), tuple(retry), min(waits, default=None))
 
@@ -194,7 +194,7 @@ def refused_pods_to_prune(refused: Iterable[Pod]) -> list[Pod]:
     bare pod is its user's."""
     by_owner: dict[str, list[Pod]] = {}
     for pod in sorted(refused, key=lambda p: (refused_at(p), refusal_count(p), p.name), reverse=True):
-        if not is_bare_pod(pod) and not is_ours(pod):
+        if not is_bare_pod(pod) and not is_remuda_pod(pod):
             by_owner.setdefault(refusal_owner(pod), []).append(pod)
     old = (pod for pods in by_owner.values() for pod in pods[KEPT_PODS:])
     return sorted((p for p in old if is_refusal_recorded(p) and not p.is_deleting), key=lambda p: (p.namespace, p.name))

@@ -19,22 +19,22 @@ from remuda.api.conditions import with_condition
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import to_seconds, to_time
 from remuda.api.names import ANNOTATION_REPLACE_UNREACHABLE
-from remuda.core.foreign.device_failures import DISRUPTION_TARGET, Mark
-from remuda.core.foreign.gangs import is_ours
+from remuda.core.foreign.device_failures import DISRUPTION_TARGET, ForeignPodMark
+from remuda.core.foreign.gangs import is_remuda_pod
 
 NODE_UNREACHABLE = "NodeUnreachable"
 
 
-def fail_unreachable(
+def fail_unreachable_pods(
     node: str, pods: Iterable[Pod], expiry: float | None, now: float, default_after_s: float | None
-) -> tuple[list[Mark], float | None]:
+) -> tuple[list[ForeignPodMark], float | None]:
     """Pods to mark, and seconds until the next one's time. `expiry`: when the node's lease runs, or ran, out."""
     if expiry is None or now <= expiry:
         return [], None
-    marks: list[Mark] = []
+    marks: list[ForeignPodMark] = []
     waits: list[float] = []
     for pod in pods:
-        at = None if is_ours(pod) or pod.is_terminal else _ends_at(pod, expiry, default_after_s)
+        at = None if is_remuda_pod(pod) or pod.is_terminal else _unreachable_pod_ends_at(pod, expiry, default_after_s)
         if at is None:
             continue
         if at > now:
@@ -42,12 +42,12 @@ def fail_unreachable(
             continue
         text = f"Node {node} has not answered for {now - expiry:.0f} s; the pod counts as ended."
         told = with_condition(pod.status.conditions, DISRUPTION_TARGET, True, NODE_UNREACHABLE, text, to_time(int(now)))
-        marks.append(Mark(pod, told, NODE_UNREACHABLE, text, phase="Failed"))
+        marks.append(ForeignPodMark(pod, told, NODE_UNREACHABLE, text, phase="Failed"))
     return marks, min(waits, default=None)
 
 
-def _ends_at(pod: Pod, expiry: float, default_after_s: float | None) -> float | None:
-    asked = seconds_asked(pod)
+def _unreachable_pod_ends_at(pod: Pod, expiry: float, default_after_s: float | None) -> float | None:
+    asked = replace_unreachable_after_s(pod)
     if asked is not None:
         return expiry + asked
     gone_at = pod.metadata.deletion_timestamp
@@ -56,6 +56,6 @@ def _ends_at(pod: Pod, expiry: float, default_after_s: float | None) -> float | 
     return max(expiry, to_seconds(gone_at)) + default_after_s
 
 
-def seconds_asked(pod: Pod) -> float | None:
+def replace_unreachable_after_s(pod: Pod) -> float | None:
     text = pod.annotations.get(ANNOTATION_REPLACE_UNREACHABLE, "")
     return float(text) if text.isascii() and text.isdigit() else None

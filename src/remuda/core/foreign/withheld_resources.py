@@ -68,14 +68,14 @@ def plan_withheld(node: NodeDevices, refused: Iterable[Pod], offers: Node | None
         if order.by != WITHHELD_BY:
             continue  # what an operator withheld, only an operator gives back
         since = to_seconds(order.since) if order.since is not None else now
-        number, next_at = _probe_due(since, now)
+        number, next_at = _withheld_probe_due(since, now)
         waits.append(next_at - now + 0.001)
-        devices = _healthy_devices(node, resource) if number else []
+        devices = _healthy_devices_of_resource(node, resource) if number else []
         start = f"withheld-{resource.replace('/', '.')}-{int(since) if order.since else 0:x}-{number}"
         asked = {f"{start}-{device}".lower(): device for device in devices}
         standing |= asked.keys()
         if asked and all(outcome.get(id) == "Succeeded" for id in asked):
-            if _is_offered(node, offers, resource):
+            if _is_resource_offered(node, offers, resource):
                 named = ", ".join(asked.values())
                 lift[resource] = f"A probe of {named} passed and the plugin of {resource} serves it."
             continue
@@ -122,7 +122,7 @@ def resources_to_withhold(
     """Those refused too often that are not withheld yet."""
     found: dict[str, QuarantineOrder] = {}
     for resource, entries in {**node.rejections, **notes}.items():
-        plugin = _plugin(node, resource)
+        plugin = _plugin_of_resource(node, resource)
         if resource in node.withheld or (plugin is not None and plugin.state != "Registered"):
             continue
         since = max(now - WINDOW_S, to_seconds(plugin.started_at) if plugin and plugin.started_at else 0.0)
@@ -135,7 +135,7 @@ def resources_to_withhold(
     return found
 
 
-def _probe_due(since: float, now: float) -> tuple[int, float]:
+def _withheld_probe_due(since: float, now: float) -> tuple[int, float]:
     """The number of the try that is due (0: none yet) and when the next one is."""
     number, next_at = 0, since + FIRST_PROBE_S
     while next_at <= now:
@@ -143,17 +143,17 @@ def _probe_due(since: float, now: float) -> tuple[int, float]:
     return number, next_at
 
 
-def _healthy_devices(node: NodeDevices, resource: str) -> list[str]:
+def _healthy_devices_of_resource(node: NodeDevices, resource: str) -> list[str]:
     good = {v.device for v in node.verdicts if v.state is DeviceState.HEALTHY} - set(node.quarantine)
     return [d.id for d in node.observed.devices if d.resource == resource and d.id in good]
 
 
-def _plugin(node: NodeDevices, resource: str) -> PluginReport | None:
+def _plugin_of_resource(node: NodeDevices, resource: str) -> PluginReport | None:
     return next((p for p in node.observed.plugins if p.resource == resource), None)
 
 
-def _is_offered(node: NodeDevices, offers: Node | None, resource: str) -> bool:
-    plugin = _plugin(node, resource)
+def _is_resource_offered(node: NodeDevices, offers: Node | None, resource: str) -> bool:
+    plugin = _plugin_of_resource(node, resource)
     is_served = plugin is None or plugin.state == "Registered"
     return is_served and offers is not None and whole(offers.status.allocatable.get(resource, 0)) > 0
 

@@ -24,7 +24,7 @@ from remuda.api.names import ANNOTATION_SPARE
 from remuda.api.remedies import Idle, Mode, RemedyPolicy, RemedyPolicySpec
 from remuda.api.training import TrainingJob
 from remuda.core.health.device_holders import held_on
-from remuda.core.remedies.policies import policy_for
+from remuda.core.remedies.policies import remedy_policy_for
 
 DEVICE_IDLE = "DeviceIdle"
 GRACE_S = 300.0  # between the warning and the end
@@ -82,7 +82,7 @@ def idle_pods(
     found = []
     for uid, held in holds.items():
         if any(row.idle_since for row in held):
-            policy = policy_for(held[0].type, labels, known)
+            policy = remedy_policy_for(held[0].type, labels, known)
             found.append(_judged(node.name, by_uid[uid], held, policy, job_of, now))
     return sorted(found, key=lambda p: (-p.idle_gpu_hours, p.pod.namespace, p.pod.name))
 

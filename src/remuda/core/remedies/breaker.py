@@ -17,12 +17,12 @@ import msgspec
 
 from remuda.api.meta import to_seconds, to_time
 from remuda.api.remedies import Breaker, BreakerStatus
-from remuda.core.remedies.limits import bound
+from remuda.core.remedies.limits import limit_of_share
 
 AHEAD_S = 86_400.0
 
 
-class Failed(msgspec.Struct, frozen=True, order=True):
+class NodeFailure(msgspec.Struct, frozen=True, order=True):
     """One incident of the pool, as the breaker sees it."""
 
     at: float
@@ -35,8 +35,8 @@ class BreakerWatch:
     def __init__(self, breaker: Breaker, pool: int) -> None:
         self._breaker = breaker
         self._pool = pool
-        self._most = max(breaker.at_least, bound(breaker.share, pool) or 0)
-        self._recent: deque[Failed] = deque()
+        self._most = max(breaker.at_least, limit_of_share(breaker.share, pool) or 0)
+        self._recent: deque[NodeFailure] = deque()
         self._nodes: dict[str, int] = {}  # of the recent ones
         self._since = self._closes = 0.0
         self._seen = 0
@@ -45,7 +45,7 @@ class BreakerWatch:
     def newest(self) -> float:
         return self._recent[-1].at if self._recent else 0.0
 
-    def add(self, failed: Failed) -> None:
+    def add(self, failed: NodeFailure) -> None:
         """None older than `newest`."""
         self._recent.append(failed)
         self._nodes[failed.node] = self._nodes.get(failed.node, 0) + 1
@@ -74,7 +74,7 @@ class BreakerWatch:
         )
 
 
-def watch_of(breaker: Breaker, failures: Iterable[Failed], pool: int, now: float) -> BreakerWatch:
+def watch_breaker(breaker: Breaker, failures: Iterable[NodeFailure], pool: int, now: float) -> BreakerWatch:
     """`failures`: of the pool's nodes, in any order, as far back as a day. What lies ahead of `now` counts as of now: a
     clock that was set back must not hold the breaker open for as long as it was wrong. More than a day ahead it counts
     no more, or it would be of now for ever."""
@@ -84,7 +84,7 @@ def watch_of(breaker: Breaker, failures: Iterable[Failed], pool: int, now: float
     return watch
 
 
-def remembered(status: BreakerStatus, before: BreakerStatus, now: float) -> BreakerStatus:
+def with_last_opening(status: BreakerStatus, before: BreakerStatus, now: float) -> BreakerStatus:
     """What a policy's status says. One that has closed says when it was open: `before` is all that knows it, and whoever was told
     that it opened is owed the other half."""
     if status.open or before.since is None:
@@ -93,5 +93,5 @@ def remembered(status: BreakerStatus, before: BreakerStatus, now: float) -> Brea
     return BreakerStatus(since=before.since, closes_at=closed)
 
 
-def breaker_of(breaker: Breaker, failures: Iterable[Failed], pool: int, now: float) -> BreakerStatus:
-    return watch_of(breaker, failures, pool, now).status(now)
+def breaker_status(breaker: Breaker, failures: Iterable[NodeFailure], pool: int, now: float) -> BreakerStatus:
+    return watch_breaker(breaker, failures, pool, now).status(now)

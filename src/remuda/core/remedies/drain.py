@@ -57,7 +57,7 @@ class DrainRequest(msgspec.Struct, frozen=True):
         return f"{self.incident}/{to_time(self.until).isoformat()}"
 
 
-def drain_request(node: Node) -> DrainRequest | None:
+def read_drain_request(node: Node) -> DrainRequest | None:
     """None when nothing is asked of the node, or what is asked cannot be read."""
     incident, slash, until = node.annotations.get(ANNOTATION_DRAIN_REQUESTED, "").partition("/")
     if not slash:
@@ -71,7 +71,7 @@ def drain_request(node: Node) -> DrainRequest | None:
 # --- whose a node is --------------------------------------------------------------------------------------------------
 
 
-def other_actor(node: Node, *, take_over: bool = False) -> str:
+def other_actor_on_node(node: Node, *, take_over: bool = False) -> str:
     """A sentence about who else is at work on the node; "" when nobody is."""
     if node.is_deleting:
         return f"{node.name} is being deleted."
@@ -84,17 +84,19 @@ def other_actor(node: Node, *, take_over: bool = False) -> str:
     return f"{node.name} was cordoned by {who}."
 
 
-def holder_of(node: Node) -> str:
+def remedy_holder(node: Node) -> str:
     return node.annotations.get(ANNOTATION_REMEDY_BY, "")
 
 
-def owners_of(node: Node) -> set[str]:
+def remedy_marks(node: Node) -> set[str]:
     """Incidents and roll-outs whose marks the node carries."""
     marks = node.annotations
     return {marks[name] for name in (ANNOTATION_REMEDY_BY, ANNOTATION_CORDONED_BY) if marks.get(name)}
 
 
-def node_patch(node: Node, incident: str, *, hold: bool, cordon: bool, request: DrainRequest | None) -> JsonObject:
+def remedy_node_patch(
+    node: Node, incident: str, *, hold: bool, cordon: bool, request: DrainRequest | None
+) -> JsonObject:
     """What makes the node ours as far as asked, or gives it back. {} when it is so already.
 
     Only what carries our name is undone. A node that somebody uncordoned by hand meanwhile stays so when we give it
@@ -129,7 +131,7 @@ def node_patch(node: Node, incident: str, *, hold: bool, cordon: bool, request: 
 # --- what goes with it ------------------------------------------------------------------------------------------------
 
 
-class Domain(msgspec.Struct, frozen=True):
+class RecycleDomain(msgspec.Struct, frozen=True):
     """Nodes that are recycled together. `name`: as incidents spell it, "nvlink/<clique>"; "" for a node by itself."""
 
     name: str
@@ -137,20 +139,20 @@ class Domain(msgspec.Struct, frozen=True):
     missing: int = 0  # nodes the model says there are and nobody has seen
 
 
-def domain_of(node: Node, devices: NodeDevices | None, peers: Iterable[Node]) -> Domain:
+def recycle_domain(node: Node, devices: NodeDevices | None, peers: Iterable[Node]) -> RecycleDomain:
     """`peers`: nodes that may share its domain; others among them do no harm."""
-    label, size = _fabric(devices)
+    label, size = _nvlink_fabric(devices)
     value = node.labels.get(label, "")
     if not value:
         # A tray that cannot say which domain it is of has one all the same.
-        return Domain(f"unknown domain of {node.name}" if size > 1 else "", (node.name,), size - 1)
+        return RecycleDomain(f"unknown domain of {node.name}" if size > 1 else "", (node.name,), size - 1)
     names = {node.name, *(p.name for p in peers if p.labels.get(label) == value)}
     if len(names) == 1 and size == 1:
-        return Domain("", (node.name,))
-    return Domain(f"nvlink/{value}", tuple(sorted(names)), max(0, size - len(names)))
+        return RecycleDomain("", (node.name,))
+    return RecycleDomain(f"nvlink/{value}", tuple(sorted(names)), max(0, size - len(names)))
 
 
-def _fabric(devices: NodeDevices | None) -> tuple[str, int]:
+def _nvlink_fabric(devices: NodeDevices | None) -> tuple[str, int]:
     """The label that names the domain, and how many nodes one has; (label, 1) when the model has none."""
     model = devices.observed.model if devices is not None else ""
     if model in known_models():
@@ -174,34 +176,34 @@ class DrainPlan(msgspec.Struct, frozen=True):
     look_again_s: float | None = None
 
 
-def has_to_go(pod: Pod) -> bool:
+def has_to_be_drained(pod: Pod) -> bool:
     return pod.is_live and _MIRROR not in pod.annotations and pod.owner("DaemonSet") is None
 
 
 def plan_drain(pods: Mapping[str, Sequence[Pod]], drain: Drain, started: float, now: float) -> DrainPlan:
     """`pods`: by node, of every node that is to be empty."""
-    there = [pod for node in sorted(pods) for pod in pods[node] if has_to_go(pod)]
+    there = [pod for node in sorted(pods) for pod in pods[node] if has_to_be_drained(pod)]
     left = tuple(f"{pod.namespace}/{pod.name}" for pod in there)
     checkpoint_by, deadline = started + drain.checkpoint_seconds, started + drain.deadline_seconds
     staying = [pod for pod in there if not pod.is_deleting]
     if not there:
         return DrainPlan(is_done=True, message="Nothing is left on it.")
     if not staying and now >= deadline + GONE_S:
-        return DrainPlan(left=left, is_done=True, message=f"{_count(left)} deleted and not seen to end.")
+        return DrainPlan(left=left, is_done=True, message=f"{_count_pods(left)} deleted and not seen to end.")
     if now >= deadline:
         look = RETRY_S if staying else deadline + GONE_S - now
-        words = f"The drain's {drain.deadline_seconds:g} s are over: {_count(left)} deleted."
+        words = f"The drain's {drain.deadline_seconds:g} s are over: {_count_pods(left)} deleted."
         return DrainPlan(delete=tuple(staying), left=left, message=words, look_again_s=look)
     saving = [pod for pod in staying if LABEL_GANG in pod.labels and now < checkpoint_by]
     evict = tuple(pod for pod in staying if pod not in saving)
     ends = [deadline] + ([checkpoint_by] if saving else [])
     look = min(min(ends) - now, RETRY_S) if evict else min(ends) - now
-    words = f"{_count(left)} still there"
+    words = f"{_count_pods(left)} still there"
     if saving:
         words += f", {len(saving)} of gangs that may save until {to_time(checkpoint_by):%H:%M:%S}"
     return DrainPlan(evict=evict, left=left, message=f"{words}.", look_again_s=look)
 
 
-def _count(pods: Sequence[str]) -> str:
+def _count_pods(pods: Sequence[str]) -> str:
     named = ", ".join(pods[:3]) + (" ..." if len(pods) > 3 else "")
     return f"{len(pods)} pod{'' if len(pods) == 1 else 's'} ({named})"

@@ -16,12 +16,12 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from remuda.api.remedies import Limits
-from remuda.core.remedies.occupancy import POOL, Footprint, Kind, Occupancy
+from remuda.core.remedies.occupancy import POOL, LimitKind, RemedyFootprint, RemedyOccupancy
 
 HOUR_S = 3600.0
 
 
-class Pool(msgspec.Struct, frozen=True):
+class RemedyPool(msgspec.Struct, frozen=True):
     """What shares are of: how many nodes there are. Of a rack, tenant or reservation only those asked about need be known."""
 
     nodes: int = 0
@@ -30,30 +30,30 @@ class Pool(msgspec.Struct, frozen=True):
     reservations: Mapping[str, int] = {}
 
 
-class Held(msgspec.Struct, frozen=True):
+class HeldBack(msgspec.Struct, frozen=True):
     """What stands in a remedy's way for now."""
 
     reason: str
     message: str
 
 
-class Gate(msgspec.Struct, frozen=True):
+class RemedyGate(msgspec.Struct, frozen=True):
     """What a rung that is not begun has to pass. `others`: as it stands at the time of the look. `shut`: a pause, or the
     breaker."""
 
-    new: Footprint
+    new: RemedyFootprint
     limits: Limits = Limits()
-    pool: Pool = Pool()
-    others: Occupancy = msgspec.field(default_factory=Occupancy)
-    shut: Held | None = None
+    pool: RemedyPool = RemedyPool()
+    others: RemedyOccupancy = msgspec.field(default_factory=RemedyOccupancy)
+    shut: HeldBack | None = None
 
-    def held(self, nodes: Sequence[str], now: float) -> Held | None:
+    def held(self, nodes: Sequence[str], now: float) -> HeldBack | None:
         """Why nothing may be begun on these nodes now; None when it may."""
         new = msgspec.structs.replace(self.new, nodes=tuple(nodes) or self.new.nodes)
-        return self.shut or held_by(new, self.others, self.limits, self.pool, now)
+        return self.shut or limit_reached(new, self.others, self.limits, self.pool, now)
 
 
-def bound(text: str, of: int) -> int | None:
+def limit_of_share(text: str, of: int) -> int | None:
     """How many that is; None = no limit."""
     if not text:
         return None
@@ -63,10 +63,12 @@ def bound(text: str, of: int) -> int | None:
     return int(text)
 
 
-def held_by(new: Footprint, others: Occupancy, limits: Limits, pool: Pool, now: float) -> Held | None:
+def limit_reached(
+    new: RemedyFootprint, others: RemedyOccupancy, limits: Limits, pool: RemedyPool, now: float
+) -> HeldBack | None:
     """The first limit that `new` would exceed beside `others`; None when it may begin. What `new` itself has already is not
     counted against it."""
-    checks: list[tuple[str, str, str, int, Kind]] = [
+    checks: list[tuple[str, str, str, int, LimitKind]] = [
         ("PoolLimit", limits.pool, f"of policy {new.policy}", pool.nodes, POOL),
         ("CauseLimit", limits.cause, f"with {new.cause}", pool.nodes, ("cause", new.cause)),
     ]
@@ -81,13 +83,15 @@ def held_by(new: Footprint, others: Occupancy, limits: Limits, pool: Pool, now: 
         count = pool.tenants.get(tenant, 0)
         checks.append(("TenantLimit", limits.tenant, f"of namespace {tenant}", count, ("tenant", tenant)))
     for reason, text, words, base, kind in checks:
-        if held := _exceeds(reason, text, words, base, new, others, kind):
+        if held := _check_limit(reason, text, words, base, new, others, kind):
             return held
-    return None if new.is_active else _per_hour(new, others, limits.per_hour, pool.nodes, now)
+    return None if new.is_active else _check_hourly_limit(new, others, limits.per_hour, pool.nodes, now)
 
 
-def _exceeds(reason: str, text: str, words: str, of: int, new: Footprint, others: Occupancy, kind: Kind) -> Held | None:
-    most = bound(text, of)
+def _check_limit(
+    reason: str, text: str, words: str, of: int, new: RemedyFootprint, others: RemedyOccupancy, kind: LimitKind
+) -> HeldBack | None:
+    most = limit_of_share(text, of)
     if most is None:
         return None
     there, coming = others.beside(new, kind)
@@ -96,21 +100,23 @@ def _exceeds(reason: str, text: str, words: str, of: int, new: Footprint, others
     share = f" ({text} of {of})" if text.endswith("%") else ""
     named = f": {', '.join(others.named(new, kind, 5))}{' ...' if there > 5 else ''}" if there else ""
     is_one = there == 1
-    return Held(
+    return HeldBack(
         reason,
         f"{there} node{'' if is_one else 's'} {words} {'is' if is_one else 'are'} under remedy{named}; "
         f"{most}{share} may be.",
     )
 
 
-def _per_hour(new: Footprint, others: Occupancy, text: str, of: int, now: float) -> Held | None:
-    most = bound(text, of)
+def _check_hourly_limit(
+    new: RemedyFootprint, others: RemedyOccupancy, text: str, of: int, now: float
+) -> HeldBack | None:
+    most = limit_of_share(text, of)
     if most is None:
         return None
     begun = others.begun_since(new, now - HOUR_S)
     if begun < most:
         return None
     share = f" ({text} of {of})" if text.endswith("%") else ""
-    return Held(
+    return HeldBack(
         "HourLimit", f"{begun} remedies of policy {new.policy} were begun within an hour; {most}{share} may be."
     )

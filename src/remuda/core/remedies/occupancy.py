@@ -14,7 +14,7 @@ from itertools import islice
 import msgspec
 
 
-class Footprint(msgspec.Struct, frozen=True):
+class RemedyFootprint(msgspec.Struct, frozen=True):
     """What one incident's remedy takes up. `is_active`: now; of one that is over, when it began still counts."""
 
     incident: str
@@ -28,31 +28,31 @@ class Footprint(msgspec.Struct, frozen=True):
     is_active: bool = True
 
 
-Kind = tuple[str, str]  # (what is limited, of which value)
+LimitKind = tuple[str, str]  # (what is limited, of which value)
 
-POOL: Kind = ("pool", "")
+POOL: LimitKind = ("pool", "")
 
 
-class Occupancy:
+class RemedyOccupancy:
     """One footprint for each incident."""
 
-    def __init__(self, footprints: Iterable[Footprint] = ()) -> None:
-        self._known: dict[str, Footprint] = {}
-        self._counts: dict[tuple[str, Kind], dict[str, int]] = {}  # by policy: node -> incidents that have it
+    def __init__(self, footprints: Iterable[RemedyFootprint] = ()) -> None:
+        self._known: dict[str, RemedyFootprint] = {}
+        self._counts: dict[tuple[str, LimitKind], dict[str, int]] = {}  # by policy: node -> incidents that have it
         self._begun: dict[str, list[tuple[float, str]]] = {}  # by policy, oldest first
         for footprint in footprints:
             self.put(footprint)
 
-    def __iter__(self) -> Iterator[Footprint]:
+    def __iter__(self) -> Iterator[RemedyFootprint]:
         return iter(self._known.values())
 
-    def put(self, footprint: Footprint) -> None:
+    def put(self, footprint: RemedyFootprint) -> None:
         if self._known.get(footprint.incident) == footprint:
             return
         self.drop(footprint.incident)
         self._known[footprint.incident] = footprint
         insort(self._begun.setdefault(footprint.policy, []), (footprint.began, footprint.incident))
-        for kind in kinds_of(footprint) if footprint.is_active else ():
+        for kind in limits_counted_under(footprint) if footprint.is_active else ():
             counts = self._counts.setdefault((footprint.policy, kind), {})
             for node in footprint.nodes:
                 counts[node] = counts.get(node, 0) + 1
@@ -63,46 +63,46 @@ class Occupancy:
             return
         begun = self._begun[footprint.policy]
         del begun[bisect_right(begun, (footprint.began, incident)) - 1]
-        for kind in kinds_of(footprint) if footprint.is_active else ():
+        for kind in limits_counted_under(footprint) if footprint.is_active else ():
             counts = self._counts[footprint.policy, kind]
             for node in footprint.nodes:
                 counts[node] -= 1
                 if not counts[node]:
                     del counts[node]
 
-    def beside(self, new: Footprint, kind: Kind) -> tuple[int, int]:
+    def beside(self, new: RemedyFootprint, kind: LimitKind) -> tuple[int, int]:
         """(nodes that others have, nodes of `new` that nobody else has) under that limit."""
         counts, own = self._counts.get((new.policy, kind), {}), self._own(new, kind)
         coming = sum(1 for node in set(new.nodes) if node not in counts or node in own)
         return len(counts) - len(own), coming
 
-    def named(self, new: Footprint, kind: Kind, most: int) -> list[str]:
+    def named(self, new: RemedyFootprint, kind: LimitKind, most: int) -> list[str]:
         """Those of the nodes that others have which were first to be counted."""
         own = self._own(new, kind)
         return list(islice((node for node in self._counts.get((new.policy, kind), {}) if node not in own), most))
 
-    def begun_since(self, new: Footprint, since: float) -> int:
+    def begun_since(self, new: RemedyFootprint, since: float) -> int:
         """Others of its policy that were begun after that moment."""
         begun, known = self._begun.get(new.policy, []), self._known.get(new.incident)
         count = len(begun) - bisect_right(begun, since, key=lambda one: one[0])
         is_own = known is not None and known.policy == new.policy and known.began > since
         return count - is_own
 
-    def _own(self, new: Footprint, kind: Kind) -> set[str]:
+    def _own(self, new: RemedyFootprint, kind: LimitKind) -> set[str]:
         """Nodes that only the incident's own standing footprint has there."""
         standing = self._known.get(new.incident)
         if (
             standing is None
             or not standing.is_active
             or standing.policy != new.policy
-            or kind not in kinds_of(standing)
+            or kind not in limits_counted_under(standing)
         ):
             return set()
         counts = self._counts[new.policy, kind]
         return {node for node in standing.nodes if counts[node] == standing.nodes.count(node)}
 
 
-def kinds_of(footprint: Footprint) -> list[Kind]:
+def limits_counted_under(footprint: RemedyFootprint) -> list[LimitKind]:
     """The limits it counts under."""
     found = [POOL, ("cause", footprint.cause)]
     if footprint.rack:

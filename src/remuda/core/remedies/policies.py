@@ -47,7 +47,7 @@ OWN_REASONS = frozenset(
 SHARED_REASONS = ("RackSuspect", "NvlinkDomainSuspect", "PowerEvent", "DomainSuspect")
 
 
-def _rungs(*said: tuple[Action, int, float]) -> list[Rung]:
+def _build_rungs(*said: tuple[Action, int, float]) -> list[Rung]:
     return [Rung(action, timeout_seconds=seconds, attempts=attempts) for action, attempts, seconds in said]
 
 
@@ -57,13 +57,15 @@ _LAST = ((Action.REPLACE, 1, _REPLACE_S), (Action.TICKET, 1, _TICKET_S))
 
 BUILT_IN_LADDERS: tuple[Ladder, ...] = (
     Ladder(DeviceRemedy.RESTART_APP, []),  # the device is fine
-    Ladder(DeviceRemedy.RESET_DEVICE, _rungs(_PROBE, (Action.RESET, 2, 300.0), (Action.REBOOT, 1, _REBOOT_S), *_LAST)),
-    Ladder(DeviceRemedy.REBOOT_NODE, _rungs(_PROBE, (Action.REBOOT, 2, _REBOOT_S), *_LAST)),
-    Ladder(DeviceRemedy.REPLACE, _rungs(*_LAST)),
+    Ladder(
+        DeviceRemedy.RESET_DEVICE, _build_rungs(_PROBE, (Action.RESET, 2, 300.0), (Action.REBOOT, 1, _REBOOT_S), *_LAST)
+    ),
+    Ladder(DeviceRemedy.REBOOT_NODE, _build_rungs(_PROBE, (Action.REBOOT, 2, _REBOOT_S), *_LAST)),
+    Ladder(DeviceRemedy.REPLACE, _build_rungs(*_LAST)),
     # It passes every probe when it is there, so a probe proves nothing before something was done to it.
-    Ladder("DeviceFlapping", _rungs((Action.RESET, 1, 300.0), (Action.REBOOT, 1, _REBOOT_S), *_LAST)),
-    Ladder("RepeatOffender", _rungs(*_LAST)),
-    Ladder("UnknownFaultCode", _rungs(_PROBE, (Action.TICKET, 1, _TICKET_S))),
+    Ladder("DeviceFlapping", _build_rungs((Action.RESET, 1, 300.0), (Action.REBOOT, 1, _REBOOT_S), *_LAST)),
+    Ladder("RepeatOffender", _build_rungs(*_LAST)),
+    Ladder("UnknownFaultCode", _build_rungs(_PROBE, (Action.TICKET, 1, _TICKET_S))),
     # Most come back by themselves, and nobody on the node can be told anything: only hooks that reach it from outside help.
     Ladder(
         "NodeLost",
@@ -73,7 +75,7 @@ BUILT_IN_LADDERS: tuple[Ladder, ...] = (
             Rung(Action.TICKET, timeout_seconds=_TICKET_S, after_seconds=1800.0),
         ],
     ),
-    *(Ladder(reason, _rungs((Action.TICKET, 1, _TICKET_S))) for reason in SHARED_REASONS),
+    *(Ladder(reason, _build_rungs((Action.TICKET, 1, _TICKET_S))) for reason in SHARED_REASONS),
 )
 
 BUILT_IN = RemedyPolicy(metadata=ObjectMeta(name=DEFAULT_POLICY))
@@ -83,7 +85,7 @@ INVALID = "Invalid"
 _NO_TYPE = "\0"  # matches no device
 
 
-def refusal_of(policy: RemedyPolicy) -> Refusal | None:
+def policy_refusal(policy: RemedyPolicy) -> Refusal | None:
     """Why it would not have been let in. Where the API checks types alone, one that contradicts itself may be there."""
     try:
         check_policy(policy)
@@ -92,10 +94,10 @@ def refusal_of(policy: RemedyPolicy) -> Refusal | None:
     return None
 
 
-def in_force(policy: RemedyPolicy) -> RemedyPolicy:
+def policy_in_force(policy: RemedyPolicy) -> RemedyPolicy:
     """The policy as it is acted on. One that would not have been let in still has its nodes, so that no milder policy gets
     them by somebody's slip, but nothing is done to them: it observes."""
-    if refusal_of(policy) is None:
+    if policy_refusal(policy) is None:
         return policy
     asked, selector = policy.spec.selector, PolicySelector()
     if policy.name != DEFAULT_POLICY:
@@ -105,26 +107,26 @@ def in_force(policy: RemedyPolicy) -> RemedyPolicy:
     return msgspec.structs.replace(policy, spec=spec)
 
 
-class Overlap(msgspec.Struct, frozen=True):
+class PolicyOverlap(msgspec.Struct, frozen=True):
     """Two policies that would both be right. `winner` is the one that is taken."""
 
     winner: str
     loser: str
 
 
-def matches(selector: PolicySelector, device_type: str, labels: Mapping[str, str]) -> bool:
+def policy_selects(selector: PolicySelector, device_type: str, labels: Mapping[str, str]) -> bool:
     if selector.device_types and not any(fnmatchcase(device_type, pattern) for pattern in selector.device_types):
         return False
     return all(labels.get(name) == value for name, value in selector.nodes.items())
 
 
-def selectivity(selector: PolicySelector) -> tuple[int, int]:
+def policy_selectivity(selector: PolicySelector) -> tuple[int, int]:
     """How much it asks for: labels first, then how much of the type's name is spelt out."""
     spelt = [len(p.replace("*", "").replace("?", "")) for p in selector.device_types]
     return len(selector.nodes), min(spelt, default=-1)
 
 
-def policy_for(device_type: str, labels: Mapping[str, str], policies: Iterable[RemedyPolicy]) -> RemedyPolicy:
+def remedy_policy_for(device_type: str, labels: Mapping[str, str], policies: Iterable[RemedyPolicy]) -> RemedyPolicy:
     """The policy of a device of that type on a node with those labels. There always is one."""
     fallback = BUILT_IN
     best: RemedyPolicy | None = None
@@ -133,50 +135,54 @@ def policy_for(device_type: str, labels: Mapping[str, str], policies: Iterable[R
             continue
         if policy.name == DEFAULT_POLICY:
             fallback = policy
-        elif matches(policy.spec.selector, device_type, labels) and (best is None or _rank(policy) < _rank(best)):
+        elif policy_selects(policy.spec.selector, device_type, labels) and (
+            best is None or _policy_rank(policy) < _policy_rank(best)
+        ):
             best = policy
     return best or fallback
 
 
-def _rank(policy: RemedyPolicy) -> tuple[int, int, int, str]:
+def _policy_rank(policy: RemedyPolicy) -> tuple[int, int, int, str]:
     """Smaller is better."""
     spec = policy.spec
-    labels, spelt = selectivity(spec.selector)
+    labels, spelt = policy_selectivity(spec.selector)
     return -spec.priority, -labels, -spelt, policy.name
 
 
-def overlaps_of(policy: RemedyPolicy, others: Iterable[RemedyPolicy]) -> list[Overlap]:
+def policy_overlaps(policy: RemedyPolicy, others: Iterable[RemedyPolicy]) -> list[PolicyOverlap]:
     """Those that only the name decides between. Whether a device is under both is not asked: one may come."""
     found = []
     for other in sorted(others, key=lambda p: p.name):
         if DEFAULT_POLICY in (other.name, policy.name) or other.name == policy.name or other.is_deleting:
             continue
-        if _rank(policy)[:3] == _rank(other)[:3] and _can_meet(policy.spec.selector, other.spec.selector):
-            first, second = sorted((policy, other), key=_rank)
-            found.append(Overlap(first.name, second.name))
+        if _policy_rank(policy)[:3] == _policy_rank(other)[:3] and _can_policies_meet(
+            policy.spec.selector, other.spec.selector
+        ):
+            first, second = sorted((policy, other), key=_policy_rank)
+            found.append(PolicyOverlap(first.name, second.name))
     return found
 
 
-def _can_meet(one: PolicySelector, other: PolicySelector) -> bool:
+def _can_policies_meet(one: PolicySelector, other: PolicySelector) -> bool:
     if any(other.nodes.get(name, value) != value for name, value in one.nodes.items()):
         return False
     if not one.device_types or not other.device_types:
         return True
-    return any(patterns_meet(a, b) for a in one.device_types for b in other.device_types)
+    return any(type_patterns_meet(a, b) for a in one.device_types for b in other.device_types)
 
 
-def patterns_meet(one: str, other: str) -> bool:
+def type_patterns_meet(one: str, other: str) -> bool:
     """Whether a text may fit both shell patterns. `*` and `?` are known; what is in brackets is taken to fit anything."""
     if "[" in one or "[" in other:
         return True
     rows = [[False] * (len(other) + 1) for _ in range(len(one) + 1)]
     for a in range(len(one), -1, -1):
         for b in range(len(other), -1, -1):
-            rows[a][b] = _meet_from(one, a, other, b, rows)
+            rows[a][b] = _type_patterns_meet_from(one, a, other, b, rows)
     return rows[0][0]
 
 
-def _meet_from(one: str, a: int, other: str, b: int, rest: Sequence[Sequence[bool]]) -> bool:
+def _type_patterns_meet_from(one: str, a: int, other: str, b: int, rest: Sequence[Sequence[bool]]) -> bool:
     x, y = one[a : a + 1], other[b : b + 1]
     if not x and not y:
         return True
@@ -187,36 +193,36 @@ def _meet_from(one: str, a: int, other: str, b: int, rest: Sequence[Sequence[boo
     return bool(x and y) and (x == y or "?" in (x, y)) and rest[a + 1][b + 1]
 
 
-def ladders_of(policy: RemedyPolicy) -> Sequence[Ladder]:
+def policy_ladders(policy: RemedyPolicy) -> Sequence[Ladder]:
     return policy.spec.ladders or BUILT_IN_LADDERS
 
 
-def ladder_for(policy: RemedyPolicy, verdict: IncidentVerdict) -> Ladder | None:
+def ladder_for_verdict(policy: RemedyPolicy, verdict: IncidentVerdict) -> Ladder | None:
     """None: nothing is done to the device. One that is merely slow, about which nothing is known, or that an operator keeps out
     for reasons of their own, is only worked on when the policy names its reason, or the fault table asks for more than a
     restart of the application."""
-    by_name = {ladder.when: ladder for ladder in ladders_of(policy)}
+    by_name = {ladder.when: ladder for ladder in policy_ladders(policy)}
     if verdict.reason in by_name:
-        return _climbable(by_name[verdict.reason])
+        return _climbable_ladder(by_name[verdict.reason])
     if verdict.remedy in by_name:
-        return _climbable(by_name[verdict.remedy])
+        return _climbable_ladder(by_name[verdict.remedy])
     if (
         verdict.state in (DeviceState.DEGRADED, DeviceState.UNKNOWN, DeviceState.HEALTHY)
         or verdict.reason == BY_OPERATOR
     ):
         return None
-    return _climbable(by_name[ANY_FAULT]) if ANY_FAULT in by_name else None
+    return _climbable_ladder(by_name[ANY_FAULT]) if ANY_FAULT in by_name else None
 
 
-def _climbable(ladder: Ladder) -> Ladder | None:
+def _climbable_ladder(ladder: Ladder) -> Ladder | None:
     return ladder if ladder.rungs else None
 
 
-def unknown_reasons(policy: RemedyPolicy) -> list[str]:
+def unknown_ladder_reasons(policy: RemedyPolicy) -> list[str]:
     """What its ladders wait for and no fault of this build has as its reason."""
     known = {f.reason for f in fault_table().by_code.values()} | OWN_REASONS | {r.value for r in DeviceRemedy}
     return sorted({ladder.when for ladder in policy.spec.ladders} - known - {ANY_FAULT})
 
 
-def is_paused(pause: Pause | None, now: float) -> bool:
+def is_policy_paused(pause: Pause | None, now: float) -> bool:
     return pause is not None and (pause.until is None or now < to_seconds(pause.until))

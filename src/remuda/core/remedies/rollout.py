@@ -28,17 +28,17 @@ from remuda.api.kubernetes.core_v1 import Node, Pod
 from remuda.api.meta import JsonObject, to_seconds, to_time
 from remuda.api.rollouts import NodeRollout, NodeRolloutStatus, NodeStep, RolloutPhase, StepPhase, check_rollout
 from remuda.core.remedies.drain import (
-    Domain,
     DrainPlan,
     DrainRequest,
-    has_to_go,
-    holder_of,
-    node_patch,
-    other_actor,
+    RecycleDomain,
+    has_to_be_drained,
+    other_actor_on_node,
     plan_drain,
+    remedy_holder,
+    remedy_node_patch,
 )
 from remuda.core.remedies.hook_objects import HookCall, HookResult, hook_body
-from remuda.core.remedies.limits import bound
+from remuda.core.remedies.limits import limit_of_share
 
 LOOK_S = 5.0
 ANSWER_S = 30.0  # after its deadline an order must be answered
@@ -53,13 +53,13 @@ class ObservedRollout(msgspec.Struct, frozen=True):
     ledgers: Mapping[str, NodeDevices]
     pods: Mapping[str, Sequence[Pod]]
     made: Mapping[str, HookResult] = {}
-    domains: Mapping[str, Domain] = {}  # by node; only nodes that are recycled with others
+    domains: Mapping[str, RecycleDomain] = {}  # by node; only nodes that are recycled with others
 
-    def domain(self, node: str) -> Domain | None:
+    def domain(self, node: str) -> RecycleDomain | None:
         return self.domains.get(node) if self.rollout.spec.drain.whole_domain else None
 
     def answer(self, step: NodeStep, what: str) -> OrderAnswer | None:
-        ledger, id = self.ledgers.get(step.node), _order_id(self.rollout, step, what)
+        ledger, id = self.ledgers.get(step.node), _rollout_order_id(self.rollout, step, what)
         return next((a for a in ledger.observed.answers if a.id == id), None) if ledger is not None else None
 
 
@@ -80,16 +80,16 @@ def rollout_owner(name: str) -> str:
     return f"rollout-{name}"
 
 
-def is_order_of(order_id: str, rollout: NodeRollout) -> bool:
+def is_rollout_order(order_id: str, rollout: NodeRollout) -> bool:
     return order_id.startswith(f"{rollout_owner(rollout.name)}.")
 
 
-def release_node(name: str, node: Node) -> JsonObject:
+def release_rollout_node(name: str, node: Node) -> JsonObject:
     """The patch of a node whose roll-out is gone; {} when it has none of it."""
-    return node_patch(node, rollout_owner(name), hold=False, cordon=False, request=None)
+    return remedy_node_patch(node, rollout_owner(name), hold=False, cordon=False, request=None)
 
 
-def selects_node(rollout: NodeRollout, node: Node) -> bool:
+def rollout_selects_node(rollout: NodeRollout, node: Node) -> bool:
     return all(node.labels.get(key) == value for key, value in rollout.spec.selector.items())
 
 
@@ -102,22 +102,24 @@ def plan_rollout(seen: ObservedRollout, now: float) -> RolloutPlan:
         )
     if rollout.status.phase is RolloutPhase.STOPPED and not rollout.status.failed:
         return RolloutPlan(rollout, rollout.status)  # it was refused as above; nodes it had begun stay out of use
-    steps = _keep_units_together(rollout.status.steps, [_advance_step(seen, s, now) for s in rollout.status.steps], now)
-    steps += _begin_steps(seen, steps, now)
+    steps = _keep_rollout_units_together(
+        rollout.status.steps, [_advance_rollout_step(seen, s, now) for s in rollout.status.steps], now
+    )
+    steps += _begin_rollout_steps(seen, steps, now)
     status = _rollout_status(seen, steps)
     patches, orders, calls, drains = {}, {}, {}, []
     for step in steps:
         node, ledger = seen.nodes.get(step.node), seen.ledgers.get(step.node)
-        if node is not None and (patch := _step_node_patch(rollout, node, step)):
+        if node is not None and (patch := _rollout_node_patch(rollout, node, step)):
             patches[step.node] = patch
         if ledger is not None:
-            orders[step.node] = _step_orders(rollout, step, ledger)
+            orders[step.node] = _rollout_step_orders(rollout, step, ledger)
         if step.phase is StepPhase.DRAINING:
-            drains.append(_drain_step_node(seen, step, now))
+            drains.append(_drain_for_rollout(seen, step, now))
         if step.phase is StepPhase.ACTING and (hook := rollout.spec.hook).object:
             facts = {"node": step.node, "rollout": rollout.name, "action": "rollout"}
             body = hook_body(hook, facts, f"{rollout_owner(rollout.name)}-{step.node}", 0, 1)
-            id = _order_id(rollout, step, "act")
+            id = _rollout_order_id(rollout, step, "act")
             calls[step.node] = HookCall(id, (body,), hook.success_condition, hook.failure_condition)
     look = None if status.phase in (RolloutPhase.SUCCEEDED, RolloutPhase.STOPPED) else LOOK_S
     return RolloutPlan(rollout, status, patches, orders, tuple(drains), calls, look)
@@ -135,17 +137,17 @@ def _rollout_refusal(rollout: NodeRollout) -> Refusal | None:
 # --- who is begun -----------------------------------------------------------------------------------------------------
 
 
-def _begin_steps(seen: ObservedRollout, steps: Sequence[NodeStep], now: float) -> list[NodeStep]:
+def _begin_rollout_steps(seen: ObservedRollout, steps: Sequence[NodeStep], now: float) -> list[NodeStep]:
     spec = seen.rollout.spec
     if spec.paused or any(step.phase is StepPhase.FAILED for step in steps):
         return []
     begun = {step.node for step in steps}
     busy = sum(step.phase in BUSY for step in steps)
     is_canary = not _canaries_passed(spec.canary, len(seen.nodes), steps)
-    at_a_time = bound(spec.max_unavailable, len(seen.nodes))
+    at_a_time = limit_of_share(spec.max_unavailable, len(seen.nodes))
     most = len(seen.nodes) if at_a_time is None else at_a_time
     chosen: list[str] = []
-    for unit in sorted(_free_units(seen, begun), key=lambda unit: _cost_of_emptying(seen, unit)):
+    for unit in sorted(_free_rollout_units(seen, begun), key=lambda unit: _cost_of_emptying(seen, unit)):
         if is_canary and len(begun) + len(chosen) >= spec.canary:
             break
         taken = busy + len(chosen)
@@ -168,26 +170,26 @@ def _canaries_passed(canary: int, nodes: int, steps: Sequence[NodeStep]) -> bool
 
 
 def _cost_of_emptying(seen: ObservedRollout, unit: Sequence[str]) -> tuple[int, Sequence[str]]:
-    return sum(has_to_go(pod) for name in unit for pod in seen.pods.get(name, ())), unit
+    return sum(has_to_be_drained(pod) for name in unit for pod in seen.pods.get(name, ())), unit
 
 
-def _free_units(seen: ObservedRollout, begun: Collection[str]) -> list[tuple[str, ...]]:
+def _free_rollout_units(seen: ObservedRollout, begun: Collection[str]) -> list[tuple[str, ...]]:
     """Units that may be begun: whole, up, with devices, and nobody else's."""
     units = set()
     for name in seen.nodes:
-        if name not in begun and not _why_domain_waits(seen, name, begun):
+        if name not in begun and not _why_rollout_waits(seen, name, begun):
             domain = seen.domain(name)
             units.add(domain.nodes if domain is not None else (name,))
-    return [unit for unit in units if all(_is_node_free(seen, seen.nodes[name]) for name in unit)]
+    return [unit for unit in units if all(_is_free_for_rollout(seen, seen.nodes[name]) for name in unit)]
 
 
-def _is_node_free(seen: ObservedRollout, node: Node) -> bool:
+def _is_free_for_rollout(seen: ObservedRollout, node: Node) -> bool:
     ledger = seen.ledgers.get(node.name)
     is_up = is_true(node.status.conditions, "Ready") and ledger is not None and bool(ledger.observed.devices)
-    return is_up and holder_of(node) in ("", rollout_owner(seen.rollout.name)) and not other_actor(node)
+    return is_up and remedy_holder(node) in ("", rollout_owner(seen.rollout.name)) and not other_actor_on_node(node)
 
 
-def _why_domain_waits(seen: ObservedRollout, name: str, begun: Collection[str]) -> str:
+def _why_rollout_waits(seen: ObservedRollout, name: str, begun: Collection[str]) -> str:
     """Why the node's domain cannot be taken as a whole, and what to do about it; "" when it can."""
     domain = seen.domain(name)
     if domain is None:
@@ -212,7 +214,7 @@ def _whole_devices(ledger: NodeDevices) -> list[str]:
 # --- one node ---------------------------------------------------------------------------------------------------------
 
 
-def _keep_units_together(before: Sequence[NodeStep], after: Sequence[NodeStep], now: float) -> list[NodeStep]:
+def _keep_rollout_units_together(before: Sequence[NodeStep], after: Sequence[NodeStep], now: float) -> list[NodeStep]:
     """The nodes of one domain leave a phase together: who is ahead waits. Of a domain that a node was lost from before anything
     was done to it, nothing is done to the others either."""
     units: dict[str, list[NodeStep]] = {}
@@ -224,7 +226,7 @@ def _keep_units_together(before: Sequence[NodeStep], after: Sequence[NodeStep], 
         lost = next((peer for peer in peers if peer.phase is StepPhase.FAILED), None)
         if was.phase is StepPhase.DRAINING and lost is not None and step.phase is not StepPhase.FAILED:
             words = f"{lost.node} of {step.domain} failed, and the domain is not recycled in part."
-            step = _move_step(was, StepPhase.FAILED, now, "DomainFailed", words)
+            step = _move_rollout_step(was, StepPhase.FAILED, now, "DomainFailed", words)
         elif was.phase in BUSY and step.phase not in (was.phase, StepPhase.FAILED):
             behind = [peer.node for peer in peers if peer.phase is was.phase]
             if behind:
@@ -234,26 +236,32 @@ def _keep_units_together(before: Sequence[NodeStep], after: Sequence[NodeStep], 
     return steps
 
 
-def _advance_step(seen: ObservedRollout, step: NodeStep, now: float) -> NodeStep:
+def _advance_rollout_step(seen: ObservedRollout, step: NodeStep, now: float) -> NodeStep:
     if step.phase not in BUSY:
         return step
     if step.node not in seen.nodes:
-        return _move_step(step, StepPhase.FAILED, now, "NodeGone", "The node is not there any more.")
+        return _move_rollout_step(step, StepPhase.FAILED, now, "NodeGone", "The node is not there any more.")
     if step.phase is StepPhase.DRAINING:
-        drain = _drain_step_node(seen, step, now)
+        drain = _drain_for_rollout(seen, step, now)
         if drain.is_done:
-            return _move_step(step, StepPhase.ACTING, now)
+            return _move_rollout_step(step, StepPhase.ACTING, now)
         return msgspec.structs.replace(step, message=drain.message)
-    return _check_hook_result(seen, step, now) if step.phase is StepPhase.ACTING else _verify_step(seen, step, now)
+    return (
+        _check_rollout_hook(seen, step, now)
+        if step.phase is StepPhase.ACTING
+        else _verify_rollout_step(seen, step, now)
+    )
 
 
-def _drain_step_node(seen: ObservedRollout, step: NodeStep, now: float) -> DrainPlan:
-    return plan_drain({step.node: seen.pods.get(step.node, ())}, seen.rollout.spec.drain, _step_since(step, now), now)
+def _drain_for_rollout(seen: ObservedRollout, step: NodeStep, now: float) -> DrainPlan:
+    return plan_drain(
+        {step.node: seen.pods.get(step.node, ())}, seen.rollout.spec.drain, _rollout_step_since(step, now), now
+    )
 
 
-def _check_hook_result(seen: ObservedRollout, step: NodeStep, now: float) -> NodeStep:
+def _check_rollout_hook(seen: ObservedRollout, step: NodeStep, now: float) -> NodeStep:
     spec = seen.rollout.spec
-    limit = _step_since(step, now) + spec.timeout_seconds
+    limit = _rollout_step_since(step, now) + spec.timeout_seconds
     made, answer = seen.made.get(step.node), seen.answer(step, "act")
     if spec.hook.object:
         outcome, message = (made.outcome, made.message) if made is not None else ("", "")
@@ -263,30 +271,30 @@ def _check_hook_result(seen: ObservedRollout, step: NodeStep, now: float) -> Nod
         reason = answer.reason or outcome if answer is not None else ""
         late, limit = ("NoAnswer", f"The agent of {step.node} did not answer in time."), limit + ANSWER_S
     if outcome == "Succeeded":
-        return _move_step(step, StepPhase.VERIFYING, now, message=message)
+        return _move_rollout_step(step, StepPhase.VERIFYING, now, message=message)
     if outcome not in ("", "Running"):
-        return _move_step(step, StepPhase.FAILED, now, reason, message)
-    return _move_step(step, StepPhase.FAILED, now, *late) if now >= limit else step
+        return _move_rollout_step(step, StepPhase.FAILED, now, reason, message)
+    return _move_rollout_step(step, StepPhase.FAILED, now, *late) if now >= limit else step
 
 
-def _verify_step(seen: ObservedRollout, step: NodeStep, now: float) -> NodeStep:
+def _verify_rollout_step(seen: ObservedRollout, step: NodeStep, now: float) -> NodeStep:
     spec, node, ledger = seen.rollout.spec, seen.nodes[step.node], seen.ledgers.get(step.node)
     devices = _whole_devices(ledger) if ledger is not None else []
     answers = {device: seen.answer(step, f"probe-{device}") for device in devices}
     for device, answer in answers.items():
         if answer is not None and answer.outcome not in ("Running", "Succeeded"):
-            return _move_step(step, StepPhase.FAILED, now, "ProbeFailed", f"{device}: {answer.message}")
-    wrong = _missing_on_node(spec.expect, node, len(devices), step.devices)
+            return _move_rollout_step(step, StepPhase.FAILED, now, "ProbeFailed", f"{device}: {answer.message}")
+    wrong = _missing_after_rollout(spec.expect, node, len(devices), step.devices)
     passed = [device for device, answer in answers.items() if answer is not None and answer.outcome == "Succeeded"]
     if not wrong and len(passed) == len(devices):
-        return _move_step(step, StepPhase.DONE, now, message=f"{len(passed)} devices passed their probe.")
-    if now >= _step_since(step, now) + spec.verify_seconds:
+        return _move_rollout_step(step, StepPhase.DONE, now, message=f"{len(passed)} devices passed their probe.")
+    if now >= _rollout_step_since(step, now) + spec.verify_seconds:
         words = wrong or f"Only {len(passed)} of {len(devices)} devices passed a probe in time."
-        return _move_step(step, StepPhase.FAILED, now, "NotVerified", words)
+        return _move_rollout_step(step, StepPhase.FAILED, now, "NotVerified", words)
     return msgspec.structs.replace(step, message=wrong or f"{len(passed)} of {len(devices)} probes passed.")
 
 
-def _missing_on_node(expect: Mapping[str, str], node: Node, devices: int, before: int) -> str:
+def _missing_after_rollout(expect: Mapping[str, str], node: Node, devices: int, before: int) -> str:
     """What the node lacks of what it should be afterwards, in a sentence; "" when nothing."""
     if not is_true(node.status.conditions, "Ready"):
         return f"{node.name} is not ready."
@@ -296,37 +304,37 @@ def _missing_on_node(expect: Mapping[str, str], node: Node, devices: int, before
     return f"{node.name} had {before} devices and shows {devices}." if devices < before else ""
 
 
-def _move_step(step: NodeStep, phase: StepPhase, now: float, reason: str = "", message: str = "") -> NodeStep:
+def _move_rollout_step(step: NodeStep, phase: StepPhase, now: float, reason: str = "", message: str = "") -> NodeStep:
     return msgspec.structs.replace(step, phase=phase, since=to_time(now), reason=reason, message=message[:1024])
 
 
-def _step_since(step: NodeStep, now: float) -> float:
+def _rollout_step_since(step: NodeStep, now: float) -> float:
     return to_seconds(step.since) if step.since is not None else now
 
 
 # --- what stands ------------------------------------------------------------------------------------------------------
 
 
-def _step_node_patch(rollout: NodeRollout, node: Node, step: NodeStep) -> JsonObject:
+def _rollout_node_patch(rollout: NodeRollout, node: Node, step: NodeStep) -> JsonObject:
     owner = rollout_owner(rollout.name)
     request = None
     if step.phase is StepPhase.DRAINING and step.since is not None:
         request = DrainRequest(owner, to_seconds(step.since) + rollout.spec.drain.checkpoint_seconds)
     is_cordoned = step.phase is not StepPhase.DONE
-    return node_patch(node, owner, hold=step.phase in BUSY, cordon=is_cordoned, request=request)
+    return remedy_node_patch(node, owner, hold=step.phase in BUSY, cordon=is_cordoned, request=request)
 
 
-def _step_orders(rollout: NodeRollout, step: NodeStep, ledger: NodeDevices) -> dict[str, DeviceOrder]:
+def _rollout_step_orders(rollout: NodeRollout, step: NodeStep, ledger: NodeDevices) -> dict[str, DeviceOrder]:
     spec, owner = rollout.spec, rollout_owner(rollout.name)
     seconds = spec.timeout_seconds if step.phase is StepPhase.ACTING else spec.verify_seconds
     deadline = to_time(to_seconds(step.since) + seconds) if step.since is not None else None
     if step.phase is StepPhase.ACTING and spec.hook.command:
         env = {"REMUDA_ACTION": "rollout", "REMUDA_ROLLOUT": rollout.name}
         order = DeviceOrder("command", "", list(spec.hook.command), env, owner, step.since, deadline)
-        return {_order_id(rollout, step, "act"): order}
+        return {_rollout_order_id(rollout, step, "act"): order}
     if step.phase is StepPhase.VERIFYING:
         return {
-            _order_id(rollout, step, f"probe-{device}"): DeviceOrder(
+            _rollout_order_id(rollout, step, f"probe-{device}"): DeviceOrder(
                 "probe", device, by=owner, since=step.since, deadline=deadline
             )
             for device in _whole_devices(ledger)
@@ -334,7 +342,7 @@ def _step_orders(rollout: NodeRollout, step: NodeStep, ledger: NodeDevices) -> d
     return {}
 
 
-def _order_id(rollout: NodeRollout, step: NodeStep, what: str) -> str:
+def _rollout_order_id(rollout: NodeRollout, step: NodeStep, what: str) -> str:
     return f"{rollout_owner(rollout.name)}.{step.node}.{what}"
 
 
@@ -358,5 +366,5 @@ def _rollout_status(seen: ObservedRollout, steps: list[NodeStep]) -> NodeRollout
         because = f"The {what} {first.node} failed ({first.reason}): {first.message}"
     begun = {step.node for step in steps}
     left = sorted(name for name in seen.domains if name in seen.nodes and name not in begun) if not failed else []
-    waiting = next(filter(None, (_why_domain_waits(seen, name, begun) for name in left)), "")
+    waiting = next(filter(None, (_why_rollout_waits(seen, name, begun) for name in left)), "")
     return NodeRolloutStatus(phase, total, done, len(failed), because, steps, waiting)

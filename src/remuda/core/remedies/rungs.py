@@ -41,7 +41,7 @@ _CHANGES = (Action.RESET, *RECYCLES)  # something was done to the device, so a p
 _HEIGHT = {action: number for number, action in enumerate(Action)}
 
 
-class Stage(msgspec.Struct, frozen=True):
+class LadderStage(msgspec.Struct, frozen=True):
     """One attempt of one rung."""
 
     key: str
@@ -61,26 +61,28 @@ class Stage(msgspec.Struct, frozen=True):
         return tuple(filter(None, (self.drain_key, self.key, self.verify_key)))
 
 
-def stages_of(ladder: Ladder) -> list[Stage]:
+def ladder_stages(ladder: Ladder) -> list[LadderStage]:
     taken: dict[Action, int] = {}
     stages = []
     for rung in ladder.rungs:
         before: tuple[str, ...] = ()
         for _ in range(rung.attempts):
             number = taken[rung.action] = taken.get(rung.action, 0) + 1
-            stages.append(Stage(rung_key(rung.action, number), rung, before))
+            stages.append(LadderStage(rung_key(rung.action, number), rung, before))
             before = (*before, stages[-1].key)
     return stages
 
 
-def describe(ladder: Ladder) -> str:
+def describe_ladder(ladder: Ladder) -> str:
     """probe, reset x2, reboot, ticket"""
     return ", ".join(f"{r.action}{f' x{r.attempts}' if r.attempts > 1 else ''}" for r in ladder.rungs)
 
 
-def first_stage(stages: Sequence[Stage], records: Mapping[str, RemedyRecord], is_offender: bool, action: Action) -> int:
+def first_ladder_stage(
+    stages: Sequence[LadderStage], records: Mapping[str, RemedyRecord], is_offender: bool, action: Action
+) -> int:
     """Where to start: at the last stage that was begun, or where repeat offenders begin."""
-    begun = [n for n, stage in enumerate(stages) if any(_has_begun(records.get(key)) for key in stage.keys)]
+    begun = [n for n, stage in enumerate(stages) if any(_has_rung_begun(records.get(key)) for key in stage.keys)]
     start = begun[-1] if begun else 0
     if is_offender and not begun:
         high = (n for n, stage in enumerate(stages) if _HEIGHT[stage.rung.action] >= _HEIGHT[action])
@@ -98,18 +100,18 @@ def is_repeat_offender(devices: NodeDevices | None, subject: Subject, offender: 
 # --- what the records say ---------------------------------------------------------------------------------------------
 
 
-def device_records(records: Iterable[RemedyRecord]) -> dict[str, RemedyRecord]:
+def device_remedies(records: Iterable[RemedyRecord]) -> dict[str, RemedyRecord]:
     """Those of the device ladder, by key."""
     return {r.key: r for r in records if not is_workload_key(r.key)}
 
 
-def _has_begun(record: RemedyRecord | None) -> bool:
+def _has_rung_begun(record: RemedyRecord | None) -> bool:
     return record is not None and record.started_at is not None
 
 
-def began_at(incident: Incident) -> float | None:
+def remedy_began_at(incident: Incident) -> float | None:
     """When the first rung was taken; None when none was."""
-    starts = [r.started_at for r in device_records(incident.status.remedies).values() if r.started_at is not None]
+    starts = [r.started_at for r in device_remedies(incident.status.remedies).values() if r.started_at is not None]
     return to_seconds(min(starts)) if starts else None
 
 
@@ -122,17 +124,17 @@ def is_under_remedy(incident: Incident) -> bool:
     """Something is being done, or the soak after it is not over. What waits for its next rung has to pass the limits again."""
     if not incident.is_open:
         return False
-    records = device_records(incident.status.remedies).values()
-    is_soaking = incident.status.phase is IncidentPhase.VERIFYING and began_at(incident) is not None
+    records = device_remedies(incident.status.remedies).values()
+    is_soaking = incident.status.phase is IncidentPhase.VERIFYING and remedy_began_at(incident) is not None
     return is_soaking or any(r.outcome is RemedyOutcome.RUNNING for r in records)
 
 
-def is_held_back(incident: Incident) -> bool:
-    records = device_records(incident.status.remedies).values()
+def is_remedy_held_back(incident: Incident) -> bool:
+    records = device_remedies(incident.status.remedies).values()
     return incident.is_open and any(r.outcome is RemedyOutcome.HELD_BACK and r.reason not in OWN_TIME for r in records)
 
 
-def needs_a_word(record: RemedyRecord) -> bool:
+def needs_approval(record: RemedyRecord) -> bool:
     """Only an operator's yes or no gets it on."""
     is_part = record.outcome is RemedyOutcome.HELD_BACK and record.reason == PART_OF_DOMAIN
     return is_part or record.outcome is RemedyOutcome.WAITING

@@ -36,23 +36,23 @@ class TaintedDevice(msgspec.Struct, frozen=True):
     name: str = ""
 
 
-def driver_for(resource: str) -> str:
+def dra_driver_for(resource: str) -> str:
     """The DRA driver that would publish a device of this resource; "" when nobody knows."""
     return next((driver for prefix, driver in DRIVERS.items() if resource.startswith(prefix)), "")
 
 
-def rule_name(device: TaintedDevice) -> str:
+def taint_rule_name(device: TaintedDevice) -> str:
     """Stable, and different for different devices however their names are cut."""
     plain = _NOT_A_NAME.sub("-", f"{device.node}-{device.device}".lower())[:200].strip("-")
     key = hashlib.sha256(f"{device.node}/{device.driver}/{device.device}".encode()).hexdigest()[:8]
     return f"remuda-{plain}-{key}"
 
 
-def taint_rule(device: TaintedDevice, reason: str, effect: str, version: str) -> JsonObject:
+def taint_rule_body(device: TaintedDevice, reason: str, effect: str, version: str) -> JsonObject:
     return {
         "apiVersion": f"{GROUP}/{version}",
         "kind": KIND,
-        "metadata": {"name": rule_name(device), "labels": {OURS: "remuda"}},
+        "metadata": {"name": taint_rule_name(device), "labels": {OURS: "remuda"}},
         "spec": {
             "deviceSelector": {"driver": device.driver, "pool": device.node, "device": device.name or device.device},
             "taint": {"key": TAINT, "value": taint_value(reason), "effect": effect},
@@ -64,20 +64,20 @@ def taint_value(reason: str) -> str:
     return _NOT_A_VALUE.sub("-", reason)[:63].strip("._-")
 
 
-class RulePlan(msgspec.Struct, frozen=True):
+class TaintRulePlan(msgspec.Struct, frozen=True):
     make: dict[TaintedDevice, str] = {}  # with the reason of its order
     remove: tuple[TaintedDevice, ...] = ()
 
 
-def plan_rules(node: str, devices: NodeDevices | None, standing: Mapping[TaintedDevice, str]) -> RulePlan:
+def plan_taint_rules(node: str, devices: NodeDevices | None, standing: Mapping[TaintedDevice, str]) -> TaintRulePlan:
     """What is to be done so that exactly the devices under an order have a rule. `devices`: None = the node is gone.
     `standing`: what each rule of ours says. A device that is not reported just now keeps the rule it has."""
     orders = devices.quarantine if devices is not None else {}
     resources = {row.id: row.resource for row in devices.observed.devices} if devices is not None else {}
     make: dict[TaintedDevice, str] = {}
     for id, order in orders.items():
-        device = TaintedDevice(node, id, driver_for(resources.get(id, "")))
+        device = TaintedDevice(node, id, dra_driver_for(resources.get(id, "")))
         if device.driver and standing.get(device) != taint_value(order.reason):
             make[device] = order.reason
     remove = (device for device in standing if device.node == node and device.device not in orders)
-    return RulePlan(make, tuple(sorted(remove, key=lambda device: device.device)))
+    return TaintRulePlan(make, tuple(sorted(remove, key=lambda device: device.device)))

@@ -17,12 +17,12 @@ from remuda.api.kubernetes.core_v1 import Node, Pod
 from remuda.api.remedies import Action, Mode, RemedyPolicy
 from remuda.core.devices.fault_codes import classify
 from remuda.core.health.device_holders import held_on
-from remuda.core.remedies.drain import Domain, has_to_go, other_actor
-from remuda.core.remedies.policies import ladder_for
-from remuda.core.remedies.rungs import RECYCLES, stages_of
+from remuda.core.remedies.drain import RecycleDomain, has_to_be_drained, other_actor_on_node
+from remuda.core.remedies.policies import ladder_for_verdict
+from remuda.core.remedies.rungs import RECYCLES, ladder_stages
 
 
-class Hit(msgspec.Struct, frozen=True):
+class RungImpact(msgspec.Struct, frozen=True):
     """One rung, and what it would touch. `how`: by whom it would be done, or why it could not be."""
 
     key: str
@@ -40,16 +40,16 @@ class WhatIf(msgspec.Struct, frozen=True):
     remedy: str
     when: str  # the ladder's; "" when there is none
     quarantined: tuple[str, ...] = ()  # the device and its slices
-    hits: tuple[Hit, ...] = ()
+    hits: tuple[RungImpact, ...] = ()
     remarks: tuple[str, ...] = ()
 
 
-def what_if(
+def what_if_remedies(
     policy: RemedyPolicy,
     node: Node,
     device: str,
     code: str,
-    domain: Domain,
+    domain: RecycleDomain,
     ledgers: Mapping[str, NodeDevices],
     pods: Mapping[str, Sequence[Pod]],
 ) -> WhatIf:
@@ -61,50 +61,52 @@ def what_if(
         raise Refusal("DeviceNotFound", f"{node.name} has no device `{device}`.", f"It has {known}.", "device")
     fault = classify("kmsg" if code.startswith("xid-") else code.partition("-")[0], code)
     verdict = IncidentVerdict(state=fault.effect, reason=fault.reason, remedy=fault.remedy.value)
-    ladder = ladder_for(policy, verdict)
+    ladder = ladder_for_verdict(policy, verdict)
     said = WhatIf(policy.name, policy.spec.mode, fault.reason, fault.remedy.value, ladder.when if ladder else "")
     remarks = []
     if fault.effect is not DeviceState.UNHEALTHY:
         remarks.append(f"{code} leaves the device {fault.effect.value}: it goes on serving.")
     if ladder is None:
         return msgspec.structs.replace(said, remarks=(*remarks, "The policy has no ladder for it: nothing is done."))
-    if words := other_actor(node, take_over=policy.spec.drain.take_over):
+    if words := other_actor_on_node(node, take_over=policy.spec.drain.take_over):
         remarks.append(f"{words} Nothing is begun before it is given back.")
     ids = tuple(d.id for d in rows)
     hits = tuple(
-        _hit(policy, stage.key, stage.rung.action, stage.rung.hook is not None, node.name, ids, domain, ledgers, pods)
-        for stage in stages_of(ladder)
+        _rung_impact(
+            policy, stage.key, stage.rung.action, stage.rung.hook is not None, node.name, ids, domain, ledgers, pods
+        )
+        for stage in ladder_stages(ladder)
     )
     return msgspec.structs.replace(said, quarantined=ids, hits=hits, remarks=tuple(remarks))
 
 
-def _hit(
+def _rung_impact(
     policy: RemedyPolicy,
     key: str,
     action: Action,
     has_hook: bool,
     node: str,
     ids: Sequence[str],
-    domain: Domain,
+    domain: RecycleDomain,
     ledgers: Mapping[str, NodeDevices],
     pods: Mapping[str, Sequence[Pod]],
-) -> Hit:
+) -> RungImpact:
     how = "the policy's hook" if has_hook else "an order to the agent"
     if action is Action.TICKET:
-        return Hit(key, (), (), (), (), "the policy's hook" if has_hook else "recorded, and told to webhooks")
+        return RungImpact(key, (), (), (), (), "the policy's hook" if has_hook else "recorded, and told to webhooks")
     if action is Action.REPLACE and not has_hook:
         how = "refused: the policy has no hook for it"
     if action not in RECYCLES:
         held = held_on(ledgers[node], pods.get(node, ()))
         names = sorted({h.pod for id in ids for h in held.get(id, ())})
-        return Hit(key, (node,), tuple(f"{node}/{id}" for id in ids), tuple(names), _namespaces(names), how)
+        return RungImpact(key, (node,), tuple(f"{node}/{id}" for id in ids), tuple(names), _pod_namespaces(names), how)
     nodes = domain.nodes if policy.spec.drain.whole_domain and domain.name else (node,)
     if domain.name and domain.missing and policy.spec.drain.whole_domain:
         how = f"refused: {domain.missing} nodes of {domain.name} are not known"
-    names = sorted(f"{p.namespace}/{p.name}" for n in nodes for p in pods.get(n, ()) if has_to_go(p))
+    names = sorted(f"{p.namespace}/{p.name}" for n in nodes for p in pods.get(n, ()) if has_to_be_drained(p))
     devices = tuple(f"{n}/{d.id}" for n in nodes if n in ledgers for d in ledgers[n].observed.devices)
-    return Hit(key, nodes, devices, tuple(names), _namespaces(names), how)
+    return RungImpact(key, nodes, devices, tuple(names), _pod_namespaces(names), how)
 
 
-def _namespaces(names: Sequence[str]) -> tuple[str, ...]:
+def _pod_namespaces(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(sorted({name.partition("/")[0] for name in names}))

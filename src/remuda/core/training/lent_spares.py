@@ -13,7 +13,7 @@ from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import to_seconds
 from remuda.api.names import ANNOTATION_PREEMPTIBLE, LABEL_GANG
 from remuda.api.training import Loan, TrainingJob
-from remuda.core.foreign.gangs import gang_of
+from remuda.core.foreign.gangs import foreign_gang_of
 from remuda.core.gang.pod_view import STUCK_AFTER_S
 from remuda.core.state.pod_requests import Amounts, amounts_of, requests_of
 from remuda.core.state.reservations import Reservation, pod_key
@@ -24,7 +24,7 @@ from remuda.core.training.planning_context import Look
 def is_preemptible(pod: Pod) -> bool:
     """It has agreed to end whenever its devices are needed: it says so, or its priority is below everybody's. Pods of a gang do
     not count: a gang that loses one pod has lost all."""
-    if LABEL_GANG in pod.labels or gang_of(pod):
+    if LABEL_GANG in pod.labels or foreign_gang_of(pod):
         return False
     said = pod.annotations.get(ANNOTATION_PREEMPTIBLE, "").lower()
     return said == "true" or (said != "false" and (pod.spec.priority or 0) < 0)

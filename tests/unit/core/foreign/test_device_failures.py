@@ -20,14 +20,14 @@ from remuda.core.foreign.device_failures import (
     EVICT_FOR_S,
     GANG_DEVICE_FAILED,
     RESTART_FOR_S,
-    ForeignPlan,
-    Mark,
-    Reaction,
-    plan_foreign,
-    reaction_of,
+    DeviceFailureReaction,
+    ForeignPodMark,
+    ForeignPodsPlan,
+    device_failure_reaction,
+    plan_foreign_pods,
 )
-from remuda.core.foreign.gangs import gang_of
-from remuda.core.foreign.unreachable import NODE_UNREACHABLE, fail_unreachable
+from remuda.core.foreign.gangs import foreign_gang_of
+from remuda.core.foreign.unreachable import NODE_UNREACHABLE, fail_unreachable_pods
 from tests.builders.pods import a_pod
 
 NOW = 1_000_000.0
@@ -61,20 +61,20 @@ def node(state: DeviceState = DeviceState.UNHEALTHY, *holders: Pod) -> NodeDevic
     )
 
 
-def plan(*pods: Pod, state: DeviceState = DeviceState.UNHEALTHY, now: float = NOW, **options: Any) -> ForeignPlan:
+def plan(*pods: Pod, state: DeviceState = DeviceState.UNHEALTHY, now: float = NOW, **options: Any) -> ForeignPodsPlan:
     everybody = options.pop("everybody", pods)
-    members = lambda gang: [p for p in everybody if gang_of(p) == gang]  # noqa: E731
-    return plan_foreign(node(state, *pods), pods, members, now, **options)
+    members = lambda gang: [p for p in everybody if foreign_gang_of(p) == gang]  # noqa: E731
+    return plan_foreign_pods(node(state, *pods), pods, members, now, **options)
 
 
-def marked(found: Pod, mark: Mark) -> Pod:
+def marked(found: Pod, mark: ForeignPodMark) -> Pod:
     """The pod after that mark was written."""
     body = to_wire(found)
     body["status"] = {**body.get("status", {}), "conditions": [to_wire(c) for c in mark.conditions]}
     return from_wire(Pod, body)
 
 
-def names(found: ForeignPlan) -> list[str]:
+def names(found: ForeignPodsPlan) -> list[str]:
     return sorted(r.pod.name for r in found.removals)
 
 
@@ -92,26 +92,26 @@ def test_the_holder_is_marked_and_goes_and_its_neighbour_stays(state: DeviceStat
 
 @pytest.mark.parametrize("state", [DeviceState.DEGRADED, DeviceState.UNKNOWN, DeviceState.HEALTHY])
 def test_other_states_touch_nobody(state: DeviceState) -> None:
-    assert plan(pod("a"), state=state) == ForeignPlan()
+    assert plan(pod("a"), state=state) == ForeignPodsPlan()
 
 
 @pytest.mark.parametrize(
     ("kind", "reaction"),
     [
-        ("ReplicaSet", Reaction.DELETE),
-        ("Job", Reaction.DELETE),
-        ("StatefulSet", Reaction.DELETE),
-        ("DaemonSet", Reaction.IGNORE),
-        ("Node", Reaction.IGNORE),
-        ("", Reaction.IGNORE),
+        ("ReplicaSet", DeviceFailureReaction.DELETE),
+        ("Job", DeviceFailureReaction.DELETE),
+        ("StatefulSet", DeviceFailureReaction.DELETE),
+        ("DaemonSet", DeviceFailureReaction.IGNORE),
+        ("Node", DeviceFailureReaction.IGNORE),
+        ("", DeviceFailureReaction.IGNORE),
     ],
 )
-def test_what_is_done_without_a_policy(kind: str, reaction: Reaction) -> None:
-    assert reaction_of(pod(kind=kind)) is reaction
+def test_what_is_done_without_a_policy(kind: str, reaction: DeviceFailureReaction) -> None:
+    assert device_failure_reaction(pod(kind=kind)) is reaction
 
 
 def test_a_trainingjobs_pods_are_none_of_its_business() -> None:
-    assert plan(pod("a", "TrainingJob")) == ForeignPlan()
+    assert plan(pod("a", "TrainingJob")) == ForeignPodsPlan()
 
 
 def test_a_word_nobody_knows_is_told_and_counts_as_none() -> None:
@@ -181,7 +181,7 @@ def test_who_was_marked_with_its_gang_goes_even_when_the_failed_one_is_gone() ->
     members = [gang("a"), gang("b", on="node-02")]
     mark = next(m for m in plan(members[0], everybody=members).marks if m.pod.name == "b")
     left = marked(members[1], mark)
-    found = plan_foreign(NodeDevices(metadata=ObjectMeta(name="node-02")), [left], lambda gang: [left], NOW)
+    found = plan_foreign_pods(NodeDevices(metadata=ObjectMeta(name="node-02")), [left], lambda gang: [left], NOW)
     assert names(found) == ["b"]
 
 
@@ -219,12 +219,12 @@ def test_nobody_goes_without_a_condition_and_a_second_look_writes_nothing_new(wo
 )
 def test_pods_of_one_group_are_one_gang(meta: JsonObject) -> None:
     one, two = a_pod("one", meta=meta), a_pod("two", meta=meta)
-    assert gang_of(one) == gang_of(two) != ""
-    assert gang_of(a_pod("other", meta={**meta, "namespace": "elsewhere"})) != gang_of(one)
+    assert foreign_gang_of(one) == foreign_gang_of(two) != ""
+    assert foreign_gang_of(a_pod("other", meta={**meta, "namespace": "elsewhere"})) != foreign_gang_of(one)
 
 
 def test_a_plain_pod_is_in_no_gang() -> None:
-    assert gang_of(pod()) == ""
+    assert foreign_gang_of(pod()) == ""
 
 
 # --- nodes that do not answer -----------------------------------------------------------------------------------------
@@ -236,12 +236,12 @@ def leaving(name: str = "a", **more: Any) -> Pod:
 
 @pytest.mark.parametrize(("after", "is_over"), [(59.0, False), (61.0, True)])
 def test_a_pod_that_was_to_go_counts_as_ended_in_time(after: float, is_over: bool) -> None:
-    marks, wait = fail_unreachable(NODE, [leaving()], NOW - 300, NOW + after, 60.0)
+    marks, wait = fail_unreachable_pods(NODE, [leaving()], NOW - 300, NOW + after, 60.0)
     assert [(m.phase, m.reason) for m in marks] == ([("Failed", NODE_UNREACHABLE)] if is_over else [])
     assert (wait is None) == is_over
 
 
 def test_one_that_was_not_told_to_go_or_whose_node_answers_is_left_alone() -> None:
-    assert fail_unreachable(NODE, [pod("a")], NOW - 3000, NOW, 60.0) == ([], None)
-    assert fail_unreachable(NODE, [leaving()], NOW + 5000, NOW + 1000, 60.0) == ([], None)
-    assert fail_unreachable(NODE, [leaving()], NOW - 3000, NOW + 1000, None) == ([], None)
+    assert fail_unreachable_pods(NODE, [pod("a")], NOW - 3000, NOW, 60.0) == ([], None)
+    assert fail_unreachable_pods(NODE, [leaving()], NOW + 5000, NOW + 1000, 60.0) == ([], None)
+    assert fail_unreachable_pods(NODE, [leaving()], NOW - 3000, NOW + 1000, None) == ([], None)

@@ -11,8 +11,8 @@ from remuda.api.kubernetes.core_v1 import Lease, LeaseSpec
 from remuda.api.meta import ObjectMeta, to_seconds, to_time
 from remuda.api.remedies import Breaker
 from remuda.core.health.agent_liveness import LeaseRenewals
-from remuda.core.remedies.breaker import Failed, breaker_of
-from remuda.core.remedies.ladder.state import rebased
+from remuda.core.remedies.breaker import NodeFailure, breaker_status
+from remuda.core.remedies.ladder.state import rebase_remedy_records
 from tests.builders.remedies import DEVICE, NODE, T0, Bench, incident
 
 HOUR = 3600.0
@@ -79,7 +79,7 @@ def test_only_times_that_cannot_be_true_are_counted_anew() -> None:
         ended_at=to_time(T0 + 520),
         deadline=to_time(T0 + 800),
     )
-    after = rebased({"probe-1": fine, "reset-1": ahead}, T0)
+    after = rebase_remedy_records({"probe-1": fine, "reset-1": ahead}, T0)
     assert after["probe-1"] == fine
     moved = after["reset-1"]
     assert [moved.started_at, moved.ended_at, moved.deadline] == [to_time(T0), to_time(T0), to_time(T0 + 300)]
@@ -88,10 +88,10 @@ def test_only_times_that_cannot_be_true_are_counted_anew() -> None:
 @pytest.mark.parametrize("ahead_s", [10.0, HOUR, YEAR_2100 - T0])
 def test_failures_ahead_of_the_clock_do_not_hold_the_breaker_open_for_ever(ahead_s: float) -> None:
     breaker = Breaker(share="10%", at_least=1, window_seconds=300, cooldown_seconds=600)
-    failures = [Failed(T0 + ahead_s, f"n{i}") for i in range(5)]
+    failures = [NodeFailure(T0 + ahead_s, f"n{i}") for i in range(5)]
     later = T0 + min(ahead_s, HOUR) + 601
-    assert not breaker_of(breaker, failures, 10, later).open
-    assert breaker_of(breaker, [Failed(T0, f"n{i}") for i in range(5)], 10, T0 + 1).open
+    assert not breaker_status(breaker, failures, 10, later).open
+    assert breaker_status(breaker, [NodeFailure(T0, f"n{i}") for i in range(5)], 10, T0 + 1).open
 
 
 # --- leases -----------------------------------------------------------------------------------------------------------

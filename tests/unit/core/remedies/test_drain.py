@@ -15,12 +15,12 @@ from remuda.api.remedies import Drain
 from remuda.core.remedies.drain import (
     GONE_S,
     DrainRequest,
-    domain_of,
-    drain_request,
-    has_to_go,
-    node_patch,
-    other_actor,
+    has_to_be_drained,
+    other_actor_on_node,
     plan_drain,
+    read_drain_request,
+    recycle_domain,
+    remedy_node_patch,
 )
 from tests.builders.remedies import T0, a_pod, ledger, machine
 
@@ -29,7 +29,7 @@ DRAIN = Drain(checkpoint_seconds=60.0, deadline_seconds=300.0)
 
 def patched(node: Node, **wanted: Any) -> Node:
     options = {"hold": False, "cordon": False, "request": None, **wanted}
-    return from_wire(Node, merge_patch(to_wire(node), node_patch(node, "inc", **options)))
+    return from_wire(Node, merge_patch(to_wire(node), remedy_node_patch(node, "inc", **options)))
 
 
 def cordoned(**annotations: str) -> Node:
@@ -40,7 +40,7 @@ def test_what_we_take_we_give_back_as_it_was() -> None:
     before = machine("n1", rack="r1")
     taken = patched(before, hold=True, cordon=True, request=DrainRequest("inc", T0))
     assert taken.spec.unschedulable
-    assert drain_request(taken) == DrainRequest("inc", T0)
+    assert read_drain_request(taken) == DrainRequest("inc", T0)
     assert patched(taken, hold=True, cordon=True, request=DrainRequest("inc", T0)) == taken
     assert patched(taken) == before
 
@@ -66,17 +66,17 @@ def test_the_mark_of_a_closed_incident_is_taken_over_with_its_cordon() -> None:
 
 @pytest.mark.parametrize("text", ["", "inc", "inc/soon", "/", "inc/"])
 def test_a_request_that_cannot_be_read_asks_for_nothing(text: str) -> None:
-    assert drain_request(cordoned(**{ANNOTATION_DRAIN_REQUESTED: text})) is None
+    assert read_drain_request(cordoned(**{ANNOTATION_DRAIN_REQUESTED: text})) is None
 
 
 def test_who_else_is_at_work() -> None:
-    assert other_actor(machine()) == ""
-    assert "somebody else" in other_actor(cordoned())
-    assert other_actor(cordoned(), take_over=True) == ""
-    assert other_actor(cordoned(**{ANNOTATION_CORDONED_BY: "inc-7"})) == ""
-    assert "NVSentinel" in other_actor(cordoned(quarantineHealthEventIsCordoned="True"))
+    assert other_actor_on_node(machine()) == ""
+    assert "somebody else" in other_actor_on_node(cordoned())
+    assert other_actor_on_node(cordoned(), take_over=True) == ""
+    assert other_actor_on_node(cordoned(**{ANNOTATION_CORDONED_BY: "inc-7"})) == ""
+    assert "NVSentinel" in other_actor_on_node(cordoned(quarantineHealthEventIsCordoned="True"))
     taken = Node(metadata=ObjectMeta(name="n1"), spec=NodeSpec(taints=[Taint("karpenter.sh/disrupted", "NoSchedule")]))
-    assert "Karpenter" in other_actor(taken, take_over=True)
+    assert "Karpenter" in other_actor_on_node(taken, take_over=True)
 
 
 # --- pods -------------------------------------------------------------------------------------------------------------
@@ -87,11 +87,11 @@ def owned(kind: str) -> Pod:
 
 
 def test_pods_of_daemonsets_and_of_the_kubelet_stay() -> None:
-    assert not has_to_go(owned("DaemonSet"))
-    assert has_to_go(owned("ReplicaSet"))
+    assert not has_to_be_drained(owned("DaemonSet"))
+    assert has_to_be_drained(owned("ReplicaSet"))
     mirror = a_pod("static")
     meta = msgspec.structs.replace(mirror.metadata, annotations={"kubernetes.io/config.mirror": "x"})
-    assert not has_to_go(msgspec.structs.replace(mirror, metadata=meta))
+    assert not has_to_be_drained(msgspec.structs.replace(mirror, metadata=meta))
 
 
 def names(pods: tuple[Pod, ...]) -> list[str]:
@@ -124,12 +124,12 @@ def test_a_pod_that_is_gone_but_for_its_word_is_not_waited_for_for_ever() -> Non
 def test_a_domain_is_known_by_its_label_and_by_its_machine() -> None:
     trays = [machine(f"n{i}", **{LABEL_CLIQUE: "c.1"}) for i in range(3)]
     other = machine("x", **{LABEL_CLIQUE: "c.2"})
-    whole = domain_of(trays[0], ledger("n0", model="dgx-h100"), [*trays, other])
+    whole = recycle_domain(trays[0], ledger("n0", model="dgx-h100"), [*trays, other])
     assert (whole.name, whole.nodes, whole.missing) == ("nvlink/c.1", ("n0", "n1", "n2"), 0)
-    part = domain_of(trays[0], ledger("n0", model="gb200-nvl72-tray"), trays)
+    part = recycle_domain(trays[0], ledger("n0", model="gb200-nvl72-tray"), trays)
     assert (part.nodes, part.missing) == (("n0", "n1", "n2"), 15)
-    alone = domain_of(machine("y"), ledger("y", model="dgx-h100"), trays)
+    alone = recycle_domain(machine("y"), ledger("y", model="dgx-h100"), trays)
     assert (alone.name, alone.nodes) == ("", ("y",))
-    unlabelled = domain_of(machine("y"), ledger("y", model="gb200-nvl72-tray"), trays)
+    unlabelled = recycle_domain(machine("y"), ledger("y", model="gb200-nvl72-tray"), trays)
     assert unlabelled.name
     assert unlabelled.missing == 17

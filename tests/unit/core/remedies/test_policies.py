@@ -13,15 +13,15 @@ from remuda.api.remedies import Action, Pause, PolicySelector
 from remuda.core.devices.fault_codes import DeviceRemedy, classify, fault_table
 from remuda.core.remedies.policies import (
     BUILT_IN,
-    Overlap,
-    is_paused,
-    ladder_for,
-    overlaps_of,
-    patterns_meet,
-    policy_for,
-    unknown_reasons,
+    PolicyOverlap,
+    is_policy_paused,
+    ladder_for_verdict,
+    policy_overlaps,
+    remedy_policy_for,
+    type_patterns_meet,
+    unknown_ladder_reasons,
 )
-from remuda.core.remedies.rungs import describe
+from remuda.core.remedies.rungs import describe_ladder
 from tests.builders.remedies import ladder, remedy_policy
 
 H100, LABELS = "NVIDIA H100 80GB HBM3", {"pool": "a", "rack": "r1"}
@@ -32,14 +32,14 @@ def selecting(name: str, *types: str, priority: int = 0, **nodes: str) -> Any:
 
 
 def chosen(*policies: Any, labels: dict[str, str] | None = None) -> str:
-    return policy_for(H100, LABELS if labels is None else labels, policies).name
+    return remedy_policy_for(H100, LABELS if labels is None else labels, policies).name
 
 
 def test_the_built_in_takes_what_no_other_does() -> None:
-    assert policy_for(H100, {}, []) is BUILT_IN
+    assert remedy_policy_for(H100, {}, []) is BUILT_IN
     assert chosen(selecting("amd", "AMD*")) == "default"
     mine = remedy_policy("default", priority=100)
-    assert policy_for(H100, {}, [mine]) is mine
+    assert remedy_policy_for(H100, {}, [mine]) is mine
     assert chosen(mine, selecting("z", "NVIDIA*")) == "z", "default never competes, whatever its priority"
 
 
@@ -56,14 +56,14 @@ def test_priority_then_selectivity_then_name() -> None:
 
 def test_overlaps_are_told_on_both_sides() -> None:
     a, b = selecting("a", "NVIDIA H*"), selecting("b", "*A H200")
-    assert overlaps_of(a, [a, b]) == []  # more is spelt out in one of them
+    assert policy_overlaps(a, [a, b]) == []  # more is spelt out in one of them
     b = selecting("b", "*H200 gpu")
-    assert overlaps_of(a, [b]) == overlaps_of(b, [a]) == [Overlap("a", "b")]
-    assert overlaps_of(selecting("a", pool="a"), [selecting("b", pool="b")]) == []
-    assert overlaps_of(selecting("a", pool="a"), [selecting("b", rack="b")]) == [Overlap("a", "b")]
-    assert overlaps_of(selecting("a", "AMD MI3*"), [selecting("b", "AMD MI2*")]) == []
-    assert overlaps_of(selecting("a"), [selecting("b", priority=1)]) == []
-    assert overlaps_of(selecting("a"), [remedy_policy("default")]) == []
+    assert policy_overlaps(a, [b]) == policy_overlaps(b, [a]) == [PolicyOverlap("a", "b")]
+    assert policy_overlaps(selecting("a", pool="a"), [selecting("b", pool="b")]) == []
+    assert policy_overlaps(selecting("a", pool="a"), [selecting("b", rack="b")]) == [PolicyOverlap("a", "b")]
+    assert policy_overlaps(selecting("a", "AMD MI3*"), [selecting("b", "AMD MI2*")]) == []
+    assert policy_overlaps(selecting("a"), [selecting("b", priority=1)]) == []
+    assert policy_overlaps(selecting("a"), [remedy_policy("default")]) == []
 
 
 @pytest.mark.parametrize(
@@ -81,14 +81,16 @@ def test_overlaps_are_told_on_both_sides() -> None:
     ],
 )
 def test_whether_two_patterns_can_fit_one_text(one: str, other: str, meet: bool) -> None:
-    assert patterns_meet(one, other) is meet
-    assert patterns_meet(other, one) is meet
+    assert type_patterns_meet(one, other) is meet
+    assert type_patterns_meet(other, one) is meet
 
 
 def ladder_of(code: str, source: str = "kmsg") -> str:
     fault = classify(source, code)
-    found = ladder_for(BUILT_IN, IncidentVerdict(state=fault.effect, reason=fault.reason, remedy=fault.remedy.value))
-    return describe(found) if found is not None else ""
+    found = ladder_for_verdict(
+        BUILT_IN, IncidentVerdict(state=fault.effect, reason=fault.reason, remedy=fault.remedy.value)
+    )
+    return describe_ladder(found) if found is not None else ""
 
 
 def test_row_40_codes_become_ladders() -> None:
@@ -112,7 +114,7 @@ def test_the_reason_goes_before_the_remedy_and_that_before_anything() -> None:
     )
 
     def when(reason: str, remedy: str, state: DeviceState = DeviceState.UNHEALTHY) -> str:
-        found = ladder_for(policy, IncidentVerdict(state=state, reason=reason, remedy=remedy))
+        found = ladder_for_verdict(policy, IncidentVerdict(state=state, reason=reason, remedy=remedy))
         return found.when if found is not None else ""
 
     assert when("Xid48", "ResetDevice") == "Xid48"
@@ -125,11 +127,11 @@ def test_the_reason_goes_before_the_remedy_and_that_before_anything() -> None:
 
 def test_reasons_no_fault_has_are_told() -> None:
     policy = remedy_policy("p", ladders=[ladder("Xid79", Action.PROBE), ladder("Xid7999", Action.PROBE)])
-    assert unknown_reasons(policy) == ["Xid7999"]
+    assert unknown_ladder_reasons(policy) == ["Xid7999"]
 
 
 def test_a_pause_ends_by_itself() -> None:
-    assert not is_paused(None, 5.0)
-    assert is_paused(Pause(), 5.0)
-    assert is_paused(Pause(until=to_time(10.0)), 5.0)
-    assert not is_paused(Pause(until=to_time(10.0)), 10.0)
+    assert not is_policy_paused(None, 5.0)
+    assert is_policy_paused(Pause(), 5.0)
+    assert is_policy_paused(Pause(until=to_time(10.0)), 5.0)
+    assert not is_policy_paused(Pause(until=to_time(10.0)), 10.0)

@@ -8,13 +8,13 @@ import pytest
 
 from remuda.api.errors import NotFound, Refusal
 from remuda.controllers.quarantine_taints import TaintRules
-from remuda.core.remedies.taint_rules import TaintedDevice, driver_for, rule_name, taint_rule
+from remuda.core.remedies.taint_rules import TaintedDevice, dra_driver_for, taint_rule_body, taint_rule_name
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.store import MemoryJournal, Store
 
 
 def test_a_rule_names_exactly_one_device() -> None:
-    body = taint_rule(TaintedDevice("node-01", "gpu-3", "gpu.nvidia.com"), "Xid 79!", "NoExecute", "v1")
+    body = taint_rule_body(TaintedDevice("node-01", "gpu-3", "gpu.nvidia.com"), "Xid 79!", "NoExecute", "v1")
     assert body["apiVersion"] == "resource.k8s.io/v1"
     assert body["spec"] == {
         "deviceSelector": {"driver": "gpu.nvidia.com", "pool": "node-01", "device": "gpu-3"},
@@ -23,15 +23,17 @@ def test_a_rule_names_exactly_one_device() -> None:
 
 
 def test_names_are_stable_and_differ() -> None:
-    names = {rule_name(TaintedDevice(node, device, "d")) for node, device in (("a-b", "c"), ("a", "b-c"), ("A.b", "c"))}
+    names = {
+        taint_rule_name(TaintedDevice(node, device, "d")) for node, device in (("a-b", "c"), ("a", "b-c"), ("A.b", "c"))
+    }
     assert len(names) == 3
-    assert rule_name(TaintedDevice("n", "g", "d")) == rule_name(TaintedDevice("n", "g", "d"))
-    assert len(rule_name(TaintedDevice("n" * 300, "gpu-3", "d"))) <= 253
+    assert taint_rule_name(TaintedDevice("n", "g", "d")) == taint_rule_name(TaintedDevice("n", "g", "d"))
+    assert len(taint_rule_name(TaintedDevice("n" * 300, "gpu-3", "d"))) <= 253
 
 
 def test_drivers_by_resource() -> None:
-    assert driver_for("nvidia.com/gpu") == "gpu.nvidia.com"
-    assert driver_for("example.com/fpga") == ""
+    assert dra_driver_for("nvidia.com/gpu") == "gpu.nvidia.com"
+    assert dra_driver_for("example.com/fpga") == ""
 
 
 class NoKinds(LocalCluster):

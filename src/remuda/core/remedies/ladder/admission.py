@@ -18,10 +18,10 @@ from remuda.api.meta import to_time
 from remuda.api.remedies import Action, Mode, Rung
 from remuda.core.health.device_holders import Holder, held_on
 from remuda.core.incidents.node_incidents import NODE_LOST, is_well_again
-from remuda.core.remedies.drain import other_actor, owners_of
-from remuda.core.remedies.ladder.state import GO, HELD_S, NEXT, WAIT, Climber, Move
-from remuda.core.remedies.ladder.types import Case
-from remuda.core.remedies.limits import Held
+from remuda.core.remedies.drain import other_actor_on_node, remedy_marks
+from remuda.core.remedies.ladder.state import GO, HELD_S, NEXT, WAIT, LadderMove, LadderState
+from remuda.core.remedies.ladder.types import LadderCase
+from remuda.core.remedies.limits import HeldBack
 from remuda.core.remedies.rungs import (
     DEVICE_IN_USE,
     NODE_IN_USE,
@@ -29,66 +29,68 @@ from remuda.core.remedies.rungs import (
     PART_OF_DOMAIN,
     RECYCLES,
     TOO_EARLY,
-    Stage,
+    LadderStage,
 )
 
 _DONE_TO = {Action.PROBE: "probed", Action.RESET: "reset"}
 
 
-def admit(climber: Climber, stage: Stage) -> Move:
+def admit_rung(state: LadderState, stage: LadderStage) -> LadderMove:
     """Whether a stage that was not begun may be."""
-    case, key, action = climber.case, stage.key, stage.rung.action
-    if (impossible := _impossible(case, stage)) is not None:
-        climber.record(key, stage.rung, impossible[0], impossible[1], impossible[2])
+    case, key, action = state.case, stage.key, stage.rung.action
+    if (impossible := _why_rung_impossible(case, stage)) is not None:
+        state.record(key, stage.rung, impossible[0], impossible[1], impossible[2])
         return NEXT
     if case.policy.spec.mode is Mode.OBSERVE:
         words = f"Policy {case.policy.name} only observes; {action} would be next."
-        climber.record(key, stage.rung, RemedyOutcome.OBSERVED, "ObserveOnly", words)
+        state.record(key, stage.rung, RemedyOutcome.OBSERVED, "ObserveOnly", words)
         return WAIT
-    said = _said(case, key) or next(filter(_is_no, (_said(case, earlier) for earlier in stage.before)), None)
+    said = _operator_decision(case, key) or next(
+        filter(_is_denied, (_operator_decision(case, earlier) for earlier in stage.before)), None
+    )
     if said is not None and not said.granted:
         by = f" by {said.by}" if said.by else ""
         as_what = f", as {said.remedy}" if said.remedy != key else ""
-        climber.record(key, stage.rung, RemedyOutcome.REFUSED, "Denied", f"Denied{by}{as_what}.")
+        state.record(key, stage.rung, RemedyOutcome.REFUSED, "Denied", f"Denied{by}{as_what}.")
         return NEXT
-    if _is_its_turn(climber, stage, is_asked_for=said is not None) is not GO:
+    if _is_rung_due(state, stage, is_asked_for=said is not None) is not GO:
         return WAIT
     if case.policy.spec.mode is Mode.APPROVE and said is None:
         words = f"Policy {case.policy.name} asks first: remuda approve {case.incident.name} {key}"
-        climber.record(key, stage.rung, RemedyOutcome.WAITING, "AwaitingApproval", words)
+        state.record(key, stage.rung, RemedyOutcome.WAITING, "AwaitingApproval", words)
         return WAIT
-    targets = climber.targets(action)
-    if _nobody_disturbed(climber, key, stage.rung, targets) is not GO:
+    targets = state.targets(action)
+    if _wait_for_pods_on_node(state, key, stage.rung, targets) is not GO:
         return WAIT
-    held = case.gate.held(targets, climber.now) if case.gate is not None and action is not Action.TICKET else None
+    held = case.gate.held(targets, state.now) if case.gate is not None and action is not Action.TICKET else None
     if held is not None:
-        climber.hold_back(key, stage.rung, held)
+        state.hold_back(key, stage.rung, held)
         return WAIT
-    return GO if action is Action.TICKET else may_have(climber, key, stage.rung, targets)
+    return GO if action is Action.TICKET else may_take_nodes(state, key, stage.rung, targets)
 
 
-def _said(case: Case, key: str) -> Approval | None:
+def _operator_decision(case: LadderCase, key: str) -> Approval | None:
     """An operator's newest word on it."""
     return next((a for a in reversed(case.incident.spec.approvals) if a.remedy == key), None)
 
 
-def _is_no(said: Approval | None) -> bool:
+def _is_denied(said: Approval | None) -> bool:
     return said is not None and not said.granted
 
 
-def _is_its_turn(climber: Climber, stage: Stage, *, is_asked_for: bool) -> Move:
+def _is_rung_due(state: LadderState, stage: LadderStage, *, is_asked_for: bool) -> LadderMove:
     """What comes back by itself is given its time, and what is well again is left alone. What failed because of something that
     several nodes share is not cured one by one: that waits until somebody has seen to it, or says so."""
-    case, rung = climber.case, stage.rung
+    case, rung = state.case, stage.rung
     if case.subject.kind is SubjectKind.NODE and is_well_again(case.incident.status):
         words = f"{case.subject.node} is well again; done only if it fails again before this is closed."
-        climber.record(stage.key, rung, RemedyOutcome.HELD_BACK, "WellAgain", words)
+        state.record(stage.key, rung, RemedyOutcome.HELD_BACK, "WellAgain", words)
         return WAIT
-    begins = climber.opened + rung.after_seconds
-    if not is_asked_for and climber.now < begins:
+    begins = state.opened + rung.after_seconds
+    if not is_asked_for and state.now < begins:
         words = f"{case.subject.node or case.subject.domain} may come back by itself; not before {to_time(begins):%H:%M:%S}."
-        climber.record(stage.key, rung, RemedyOutcome.HELD_BACK, TOO_EARLY, words)
-        climber.looks.append(begins)
+        state.record(stage.key, rung, RemedyOutcome.HELD_BACK, TOO_EARLY, words)
+        state.looks.append(begins)
         return WAIT
     is_harsh = rung.action in RECYCLES or case.subject.kind is SubjectKind.NODE
     if is_harsh and case.cause is not None and not is_asked_for and case.policy.spec.mode is Mode.AUTO:
@@ -96,12 +98,12 @@ def _is_its_turn(climber: Climber, stage: Stage, *, is_asked_for: bool) -> Move:
             f"{case.cause.spec.subject.domain} failed as a whole, and its parts are not recycled one by one. Go on with "
             f"`remuda approve {case.incident.name} {stage.key}`, or dismiss {case.cause.name}."
         )
-        climber.record(stage.key, rung, RemedyOutcome.HELD_BACK, PART_OF_DOMAIN, words)
+        state.record(stage.key, rung, RemedyOutcome.HELD_BACK, PART_OF_DOMAIN, words)
         return WAIT
     return GO
 
 
-def _impossible(case: Case, stage: Stage) -> tuple[RemedyOutcome, str, str] | None:
+def _why_rung_impossible(case: LadderCase, stage: LadderStage) -> tuple[RemedyOutcome, str, str] | None:
     """Why this rung cannot be done here at all: outcome, reason, sentence."""
     action, hook = stage.rung.action, stage.rung.hook
     kind, domain = case.subject.kind, case.domain
@@ -129,66 +131,64 @@ def _impossible(case: Case, stage: Stage) -> tuple[RemedyOutcome, str, str] | No
     return None
 
 
-def _nobody_disturbed(climber: Climber, key: str, rung: Rung, targets: Sequence[str]) -> Move:
+def _wait_for_pods_on_node(state: LadderState, key: str, rung: Rung, targets: Sequence[str]) -> LadderMove:
     """One failed device is not worth the work on the other seven: it is waited for a time when nobody has them."""
-    patience = climber.opened + climber.case.policy.spec.drain.patience_seconds
-    if rung.action not in RECYCLES or climber.now >= patience:
+    patience = state.opened + state.case.policy.spec.drain.patience_seconds
+    if rung.action not in RECYCLES or state.now >= patience:
         return GO
     pods: set[str] = set()
     for name in targets:
-        ledger = climber.case.ledgers.get(name)
+        ledger = state.case.ledgers.get(name)
         if ledger is not None:
-            held = held_on(ledger, climber.case.pods.get(name, ()))
+            held = held_on(ledger, state.case.pods.get(name, ()))
             pods |= {h.pod for holders in held.values() for h in holders if not h.draining}
     if not pods:
         return GO
     named = ", ".join(sorted(pods)[:3]) + (" ..." if len(pods) > 3 else "")
     words = f"{named} would have to leave for it; left in peace until {to_time(patience):%H:%M:%S}."
-    climber.record(key, rung, RemedyOutcome.HELD_BACK, NODE_IN_USE, words)
-    climber.looks.append(patience)
+    state.record(key, rung, RemedyOutcome.HELD_BACK, NODE_IN_USE, words)
+    state.looks.append(patience)
     return WAIT
 
 
-def may_have(climber: Climber, key: str, rung: Rung, targets: Sequence[str]) -> Move:
+def may_take_nodes(state: LadderState, key: str, rung: Rung, targets: Sequence[str]) -> LadderMove:
     """Whether the nodes are free to be worked on: of other actors, and of our own incidents."""
     for name in targets:
-        node = climber.case.nodes.get(name)
+        node = state.case.nodes.get(name)
         if node is None:
-            climber.hold_back(key, rung, Held("NodeGone", f"There is no node {name} now."))
+            state.hold_back(key, rung, HeldBack("NodeGone", f"There is no node {name} now."))
             return WAIT
-        if words := other_actor(node, take_over=climber.case.policy.spec.drain.take_over):
-            climber.record(key, rung, RemedyOutcome.REFUSED, NODE_TAKEN, words)
-            climber.looks.append(climber.now + HELD_S)
+        if words := other_actor_on_node(node, take_over=state.case.policy.spec.drain.take_over):
+            state.record(key, rung, RemedyOutcome.REFUSED, NODE_TAKEN, words)
+            state.looks.append(state.now + HELD_S)
             return WAIT
-        busy = sorted((owners_of(node) - {climber.case.incident.name}) & climber.case.at_work)
+        busy = sorted((remedy_marks(node) - {state.case.incident.name}) & state.case.at_work)
         if busy:
-            climber.hold_back(key, rung, Held("NodeBusy", f"{name} is being worked on for {busy[0]}."))
+            state.hold_back(key, rung, HeldBack("NodeBusy", f"{name} is being worked on for {busy[0]}."))
             return WAIT
     return GO
 
 
-def device_freed(climber: Climber, key: str, rung: Rung) -> Move:
+def wait_for_free_device(state: LadderState, key: str, rung: Rung) -> LadderMove:
     """Nobody's process may be on a device that is tested or reset. A holder that is to stay is waited for as long
     as it stays; one that was told to go and does not, for as long as the rung may take."""
-    holders = _holders(climber.case)
+    holders = _holders_of_subject(state.case)
     if not holders:
         return GO
     named = ", ".join(sorted({h.pod for h in holders}))
-    ends = climber.opened + rung.timeout_seconds
+    ends = state.opened + rung.timeout_seconds
     if all(h.draining for h in holders):
-        if climber.now >= ends:
+        if state.now >= ends:
             words = f"{named} was told to go and still holds it."
-            climber.record(key, rung, RemedyOutcome.HELD_BACK, DEVICE_IN_USE, words)
-            climber.amend(key, RemedyOutcome.TIMED_OUT, DEVICE_IN_USE, words)
+            state.record(key, rung, RemedyOutcome.HELD_BACK, DEVICE_IN_USE, words)
+            state.amend(key, RemedyOutcome.TIMED_OUT, DEVICE_IN_USE, words)
             return NEXT
-        climber.looks.append(ends)
-    climber.record(
-        key, rung, RemedyOutcome.HELD_BACK, DEVICE_IN_USE, f"{climber.case.subject.device} is held by {named}."
-    )
+        state.looks.append(ends)
+    state.record(key, rung, RemedyOutcome.HELD_BACK, DEVICE_IN_USE, f"{state.case.subject.device} is held by {named}.")
     return WAIT
 
 
-def _holders(case: Case) -> list[Holder]:
+def _holders_of_subject(case: LadderCase) -> list[Holder]:
     devices, name = case.devices, case.subject.device
     if devices is None or not name:
         return []

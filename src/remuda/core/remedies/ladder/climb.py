@@ -1,4 +1,4 @@
-"""The device ladder: what is next for one incident. Pure: `climb(case, now)` gives the records as they should be, and
+"""The device ladder: what is next for one incident. Pure: `climb_ladder(case, now)` gives the records as they should be, and
 what has to stand in the cluster because of them.
 
 A record is written before what it stands for is done, and all else follows from the records: an order stands while its
@@ -27,25 +27,25 @@ from remuda.api.incidents import IncidentOutcome, IncidentPhase, IncidentStatus,
 from remuda.api.meta import to_seconds, to_time
 from remuda.api.remedies import Action, Ladder, Rung
 from remuda.core.incidents.remedy_keys import is_recheck_key
-from remuda.core.remedies.ladder.abandoned_rungs import take_over
-from remuda.core.remedies.ladder.admission import admit
-from remuda.core.remedies.ladder.execution import done, emptied, verified
-from remuda.core.remedies.ladder.soak import heard_since, is_still_bad
-from remuda.core.remedies.ladder.state import CURED, GO, NEXT, Climber, Move, is_open
-from remuda.core.remedies.ladder.types import Case, Step
-from remuda.core.remedies.policies import ANY_FAULT, BY_JOB, ladder_for, ladders_of
+from remuda.core.remedies.ladder.abandoned_rungs import take_over_abandoned_rungs
+from remuda.core.remedies.ladder.admission import admit_rung
+from remuda.core.remedies.ladder.execution import do_rung, drain_for_rung, probe_after_rung
+from remuda.core.remedies.ladder.soak import fault_since_probe, why_soak_failed
+from remuda.core.remedies.ladder.state import CURED, GO, NEXT, LadderMove, LadderState, is_rung_open
+from remuda.core.remedies.ladder.types import LadderCase, LadderStep
+from remuda.core.remedies.policies import ANY_FAULT, BY_JOB, ladder_for_verdict, policy_ladders
 from remuda.core.remedies.rungs import (
     ENDED,
     LADDER,
     NO_LADDER,
     RECYCLES,
     VERIFY_S,
-    Stage,
-    describe,
-    first_stage,
+    LadderStage,
+    describe_ladder,
+    first_ladder_stage,
     is_repeat_offender,
     ladder_has_ended,
-    stages_of,
+    ladder_stages,
 )
 
 # Closed like this, a device is given back: it is well, it is another one, or an operator said so.
@@ -62,28 +62,30 @@ RECHECKED = "Recheck"
 LEFT = "nothing more; what was begun before ends"
 
 
-def climb(case: Case, now: float) -> Step:
+def climb_ladder(case: LadderCase, now: float) -> LadderStep:
     """What should stand for this incident now."""
     if not case.incident.is_open:
-        keeps = case.incident.status.outcome not in GIVEN_BACK and not case.is_another
-        return Step(case.incident.status, _standing(case) if keeps else None)
-    ladder = _ladder(case)
-    climber = Climber(case, now)
-    stages = stages_of(ladder) if ladder is not None else []
-    left = take_over(climber, stages, follows=ladder is None or ladder.when != RECHECKED)
-    move = _stage(climber, left, now) if left is not None else NEXT
+        keeps = case.incident.status.outcome not in GIVEN_BACK and not case.is_replaced
+        return LadderStep(case.incident.status, _own_quarantine(case) if keeps else None)
+    ladder = _ladder_in_use(case)
+    state = LadderState(case, now)
+    stages = ladder_stages(ladder) if ladder is not None else []
+    left = take_over_abandoned_rungs(state, stages, follows=ladder is None or ladder.when != RECHECKED)
+    move = _climb_stage(state, left, now) if left is not None else NEXT
     if move is NEXT:
-        move = _walk(climber, stages, now)
-    if ladder is None and not climber.has_begun:
-        return Step(_without_ladder(case, now), None)
+        move = _climb_stages(state, stages, now)
+    if ladder is None and not state.has_begun:
+        return LadderStep(_status_without_ladder(case, now), None)
     if move is NEXT:  # nothing is left to try
-        move = _recheck(climber, now)
-    status = _status(climber, move, ladder.when if ladder else "None", describe(ladder) if ladder else LEFT, now)
-    wants = climber.has_begun and not climber.is_given_back
-    return climber.step(status, _order(case, now) if wants else None)
+        move = _recheck_device(state, now)
+    status = _climbed_status(
+        state, move, ladder.when if ladder else "None", describe_ladder(ladder) if ladder else LEFT, now
+    )
+    wants = state.has_begun and not state.is_given_back
+    return state.step(status, _quarantine_order(case, now) if wants else None)
 
 
-def _ladder(case: Case) -> Ladder | None:
+def _ladder_in_use(case: LadderCase) -> Ladder | None:
     """The one that was begun, as long as the policy has it: what the rungs themselves bring to light (a probe that failed)
     does not start another. One that has ended is not climbed again; there are only the probes that operators ask for."""
     begun = find_condition(case.incident.status.conditions, LADDER)
@@ -91,44 +93,44 @@ def _ladder(case: Case) -> Ladder | None:
         return Ladder(RECHECKED, [])
     if begun is not None:
         when = begun.reason if begun.reason != ANY else ANY_FAULT
-        kept = next((ladder for ladder in ladders_of(case.policy) if ladder.when == when), None)
+        kept = next((ladder for ladder in policy_ladders(case.policy) if ladder.when == when), None)
         if kept is not None:
             return kept
-    return ladder_for(case.policy, case.incident.status.verdict)
+    return ladder_for_verdict(case.policy, case.incident.status.verdict)
 
 
-def _walk(climber: Climber, stages: list[Stage], now: float) -> Move:
-    case = climber.case
+def _climb_stages(state: LadderState, stages: list[LadderStage], now: float) -> LadderMove:
+    case = state.case
     offender = case.policy.spec.offender
     is_offender = is_repeat_offender(case.devices, case.subject, offender, now)
-    start = first_stage(stages, climber.records, is_offender, offender.action)
-    if start and is_offender and not climber.has_begun:
-        climber.why_not = [f"{s.key}: skipped for a repeat offender" for s in stages[:start]]
+    start = first_ladder_stage(stages, state.records, is_offender, offender.action)
+    if start and is_offender and not state.has_begun:
+        state.why_not = [f"{s.key}: skipped for a repeat offender" for s in stages[:start]]
     for stage in stages[start:]:
-        move = _stage(climber, stage, now)
+        move = _climb_stage(state, stage, now)
         if move is not NEXT:
             return move
     return NEXT
 
 
-def _stage(climber: Climber, stage: Stage, now: float) -> Move:
+def _climb_stage(state: LadderState, stage: LadderStage, now: float) -> LadderMove:
     """One attempt of one rung, as far as it goes now."""
-    records, rung = climber.records, stage.rung
+    records, rung = state.records, stage.rung
     if not any(key in records and records[key].started_at is not None for key in stage.keys):
         act = records.get(stage.key)
-        if act is not None and not is_open(act):
+        if act is not None and not is_rung_open(act):
             return NEXT
-        move = admit(climber, stage)
+        move = admit_rung(state, stage)
         if move is not GO:
             return move
     if stage.drain_key:
-        move = emptied(climber, stage.drain_key, stage)
+        move = drain_for_rung(state, stage.drain_key, stage)
         if move is not GO:
             return move
-        if not climber.has_ended(stage.key):
-            climber.keep_empty(climber.targets(rung.action))
-    move = done(
-        climber, stage.key, rung, climber.targets(rung.action), is_waiting_for_device=rung.action not in RECYCLES
+        if not state.has_ended(stage.key):
+            state.keep_empty(state.targets(rung.action))
+    move = do_rung(
+        state, stage.key, rung, state.targets(rung.action), is_waiting_for_device=rung.action not in RECYCLES
     )
     if move is not GO:
         return move
@@ -136,49 +138,49 @@ def _stage(climber: Climber, stage: Stage, now: float) -> Move:
         return NEXT
     probe = stage.verify_key or stage.key
     if stage.verify_key:
-        move = verified(climber, stage)
+        move = probe_after_rung(state, stage)
         if move is not GO:
             return move
-    return _soaked(climber, probe, now)
+    return _soak_device(state, probe, now)
 
 
-def _soaked(climber: Climber, probe: str, now: float) -> Move:
+def _soak_device(state: LadderState, probe: str, now: float) -> LadderMove:
     """The probe has passed: wait for the soak's end, and give the device back."""
-    case, record = climber.case, climber.records[probe]
+    case, record = state.case, state.records[probe]
     passed = to_seconds(record.ended_at) if record.ended_at is not None else now
     until = passed + case.policy.spec.soak.seconds
-    broken = heard_since(case, passed)
+    broken = fault_since_probe(case, passed)
     if not broken and now >= until and not case.is_silent:
-        broken = is_still_bad(case, now)
+        broken = why_soak_failed(case, now)
     if broken:
-        climber.amend(probe, RemedyOutcome.FAILED, "FaultDuringSoak", broken)
+        state.amend(probe, RemedyOutcome.FAILED, "FaultDuringSoak", broken)
         return NEXT
-    climber.soak_until = until
+    state.soak_until = until
     if now < until:
-        climber.looks.append(until)
+        state.looks.append(until)
     elif case.is_silent:
-        climber.looks.append(now + SILENT_S)
+        state.looks.append(now + SILENT_S)
     else:
-        climber.is_given_back = True
+        state.is_given_back = True
     return CURED
 
 
-def _recheck(climber: Climber, now: float) -> Move:
+def _recheck_device(state: LadderState, now: float) -> LadderMove:
     """After the ladder's end: probes that operators ask for, the newest last."""
-    asked = [a.remedy for a in climber.case.incident.spec.approvals if a.granted and is_recheck_key(a.remedy)]
+    asked = [a.remedy for a in state.case.incident.spec.approvals if a.granted and is_recheck_key(a.remedy)]
     for key in dict.fromkeys(asked):
         probe = Rung(Action.PROBE, timeout_seconds=VERIFY_S)
-        move = done(climber, key, probe, climber.targets(Action.PROBE), is_waiting_for_device=True)
+        move = do_rung(state, key, probe, state.targets(Action.PROBE), is_waiting_for_device=True)
         if move is GO:
-            move = _soaked(climber, key, now)
+            move = _soak_device(state, key, now)
         if move is not NEXT:
             return move
     return NEXT
 
 
-def _status(climber: Climber, move: Move, when: str, rungs: str, now: float) -> IncidentStatus:
-    status = climber.case.incident.status
-    records = [*climber.workload, *climber.records.values()]
+def _climbed_status(state: LadderState, move: LadderMove, when: str, rungs: str, now: float) -> IncidentStatus:
+    status = state.case.incident.status
+    records = [*state.workload, *state.records.values()]
     conditions, moment = status.conditions, to_time(now)
     phase = status.phase
     if move is CURED:
@@ -186,25 +188,25 @@ def _status(climber: Climber, move: Move, when: str, rungs: str, now: float) -> 
     elif move is NEXT:
         phase = IncidentPhase.OPEN
         ends = {RemedyOutcome.REFUSED, RemedyOutcome.SKIPPED}
-        tried = ", ".join(f"{r.key} {r.reason if r.outcome in ends else r.outcome}" for r in climber.records.values())
-        is_domain = climber.case.subject.kind is SubjectKind.DOMAIN
+        tried = ", ".join(f"{r.key} {r.reason if r.outcome in ends else r.outcome}" for r in state.records.values())
+        is_domain = state.case.subject.kind is SubjectKind.DOMAIN
         what = "Somebody was told" if is_domain else f"The ladder for {when} has ended without a cure"
-        words = f"{what} ({tried}). {climber.is_left}"
-        if not ladder_has_ended(climber.case.incident):
+        words = f"{what} ({tried}). {state.how_it_is_left}"
+        if not ladder_has_ended(state.case.incident):
             conditions = with_condition(conditions, LADDER, False, ENDED, words, moment)
     else:
-        is_asked = any(r.outcome is RemedyOutcome.WAITING for r in climber.records.values())
-        phase = IncidentPhase.REMEDYING if climber.has_begun or is_asked else IncidentPhase.OPEN
-    if move is not NEXT and climber.has_begun:
+        is_asked = any(r.outcome is RemedyOutcome.WAITING for r in state.records.values())
+        phase = IncidentPhase.REMEDYING if state.has_begun or is_asked else IncidentPhase.OPEN
+    if move is not NEXT and state.has_begun:
         reason = when if when != ANY_FAULT else ANY
-        words = f"Policy {climber.case.policy.name}: {rungs}." if rungs else "An operator asked for another probe."
+        words = f"Policy {state.case.policy.name}: {rungs}." if rungs else "An operator asked for another probe."
         conditions = with_condition(conditions, LADDER, True, reason, words, moment)
     elif move is not NEXT:  # for what it failed with at first there was none; for what it is now there is
         conditions = [c for c in conditions if (c.type, c.reason) != (LADDER, NO_LADDER)]
-    return climber.changed(status, phase, records, conditions, is_cure_owed=move is NEXT)
+    return state.changed_status(status, phase, records, conditions, is_cure_owed=move is NEXT)
 
 
-def _without_ladder(case: Case, now: float) -> IncidentStatus:
+def _status_without_ladder(case: LadderCase, now: float) -> IncidentStatus:
     """Of a node or a domain: why nothing is done to it. (A device without one is fine, or goes on serving.)"""
     status, kind = case.incident.status, case.subject.kind
     if kind is SubjectKind.DEVICE or not status.verdict.reason or ladder_has_ended(case.incident):
@@ -216,23 +218,23 @@ def _without_ladder(case: Case, now: float) -> IncidentStatus:
     return msgspec.structs.replace(status, conditions=conditions) if conditions is not status.conditions else status
 
 
-def may_take_over(order: QuarantineOrder) -> bool:
+def may_take_over_quarantine(order: QuarantineOrder) -> bool:
     """Given for something that was found, by us or by a job: a ladder that climbs for it gives the device back when it is well
     again. A person's order is taken back by a person, another incident's by that."""
     return not order.incident and (order.by == BY or order.by.startswith(BY_JOB))
 
 
-def _standing(case: Case) -> QuarantineOrder | None:
+def _own_quarantine(case: LadderCase) -> QuarantineOrder | None:
     """Our own order, as it stands."""
     order = case.devices.quarantine.get(case.subject.device) if case.devices is not None else None
     return order if order is not None and order.incident == case.incident.name else None
 
 
-def _order(case: Case, now: float) -> QuarantineOrder | None:
+def _quarantine_order(case: LadderCase, now: float) -> QuarantineOrder | None:
     if case.subject.kind is not SubjectKind.DEVICE:
         return None
     verdict = case.incident.status.verdict
-    return _standing(case) or QuarantineOrder(
+    return _own_quarantine(case) or QuarantineOrder(
         reason=verdict.reason or DeviceState.UNHEALTHY.value,
         message=verdict.message,
         by=BY,

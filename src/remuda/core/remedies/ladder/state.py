@@ -1,6 +1,6 @@
 """The scratch pad of one look at one ladder: the records as they become, and what has to stand because of them. Pure.
 
-A `Climber` is made for one call of `climb` and thrown away with it. The moves (`admission`,
+A `LadderState` is made for one call of `climb_ladder` and thrown away with it. The moves (`admission`,
 `execution`) write on it; `step` gives what is on it as the answer. Each move either goes on (GO), leaves the stage
 (NEXT) or has to wait (WAIT); what it waits for is in `looks`, when it is a time. A record that says what it said before
 stays as it was, so a look that changes nothing writes nothing.
@@ -28,29 +28,29 @@ from remuda.core.health.timers import SKEW_S
 from remuda.core.incidents.remedy_keys import is_workload_key
 from remuda.core.remedies.drain import DrainPlan, DrainRequest
 from remuda.core.remedies.hook_objects import HookCall
-from remuda.core.remedies.ladder.types import Case, Step
-from remuda.core.remedies.limits import Held
-from remuda.core.remedies.rungs import NODE_TAKEN, RECYCLES, device_records
+from remuda.core.remedies.ladder.types import LadderCase, LadderStep
+from remuda.core.remedies.limits import HeldBack
+from remuda.core.remedies.rungs import NODE_TAKEN, RECYCLES, device_remedies
 
 HELD_S = 30.0  # between two looks at what is held back; whoever makes room wakes it sooner
 
 
-class Move(Enum):
+class LadderMove(Enum):
     GO = "go"
     NEXT = "next"
     WAIT = "wait"
     CURED = "cured"
 
 
-GO, NEXT, WAIT, CURED = Move.GO, Move.NEXT, Move.WAIT, Move.CURED
+GO, NEXT, WAIT, CURED = LadderMove.GO, LadderMove.NEXT, LadderMove.WAIT, LadderMove.CURED
 
 
-class Climber:
-    def __init__(self, case: Case, now: float) -> None:
+class LadderState:
+    def __init__(self, case: LadderCase, now: float) -> None:
         self.case = case
         self.now = now
         self.workload = [r for r in case.incident.status.remedies if is_workload_key(r.key)]
-        self.records = rebased(device_records(case.incident.status.remedies), now)
+        self.records = rebase_remedy_records(device_remedies(case.incident.status.remedies), now)
         self.looks: list[float] = []
         self.why_not: list[str] = []
         self.soak_until: float | None = None
@@ -90,7 +90,7 @@ class Climber:
         return f"{subject.node}/{subject.device}" if subject.device else subject.node or subject.domain
 
     @property
-    def is_left(self) -> str:
+    def how_it_is_left(self) -> str:
         """How the subject is left when nothing more is done to it."""
         subject = self.case.subject
         match subject.kind:
@@ -104,7 +104,7 @@ class Climber:
         return (
             key in self.records
             and self.records[key].outcome is not RemedyOutcome.RUNNING
-            and not is_open(self.records[key])
+            and not is_rung_open(self.records[key])
         )
 
     def keep_empty(self, targets: Sequence[str]) -> None:
@@ -132,7 +132,7 @@ class Climber:
             ended_at=to_time(self.now) if is_final else None,
         )
 
-    def hold_back(self, key: str, rung: Rung, held: Held) -> None:
+    def hold_back(self, key: str, rung: Rung, held: HeldBack) -> None:
         self.record(key, rung, RemedyOutcome.HELD_BACK, held.reason, held.message)
         self.looks.append(self.now + HELD_S)
 
@@ -160,7 +160,7 @@ class Climber:
 
     # --- the answer ---------------------------------------------------------------------------------------------------
 
-    def changed(
+    def changed_status(
         self,
         status: IncidentStatus,
         phase: IncidentPhase,
@@ -181,9 +181,9 @@ class Climber:
             conditions=conditions,
         )
 
-    def step(self, status: IncidentStatus, quarantine: QuarantineOrder | None) -> Step:
+    def step(self, status: IncidentStatus, quarantine: QuarantineOrder | None) -> LadderStep:
         ahead = [at for at in self.looks if at > self.now]
-        return Step(
+        return LadderStep(
             status=status,
             quarantine=quarantine,
             hold=frozenset(self.hold),
@@ -196,20 +196,20 @@ class Climber:
         )
 
 
-def is_open(record: RemedyRecord) -> bool:
+def is_rung_open(record: RemedyRecord) -> bool:
     """It binds nobody and is looked at anew each time."""
     is_taken = record.outcome is RemedyOutcome.REFUSED and record.reason == NODE_TAKEN
     return is_taken or record.outcome in (RemedyOutcome.HELD_BACK, RemedyOutcome.WAITING, RemedyOutcome.OBSERVED)
 
 
-def rebased(records: dict[str, RemedyRecord], now: float) -> dict[str, RemedyRecord]:
+def rebase_remedy_records(records: dict[str, RemedyRecord], now: float) -> dict[str, RemedyRecord]:
     """Records after the manager's clock was set back. Their times are the manager's own. Ahead of the clock by more than clocks
     differ, they are of a clock that was wrong: a deadline or a soak counted from them would end in a day, or in a century.
     They are counted anew from now, so that nothing waits for ever, and nothing comes back sooner than it would have."""
-    return {key: _rebased(record, now) for key, record in records.items()}
+    return {key: _rebase_remedy_record(record, now) for key, record in records.items()}
 
 
-def _rebased(record: RemedyRecord, now: float) -> RemedyRecord:
+def _rebase_remedy_record(record: RemedyRecord, now: float) -> RemedyRecord:
     limit, moment = now + SKEW_S, to_time(now)
     started, ended, deadline = record.started_at, record.ended_at, record.deadline
     if started is not None and to_seconds(started) > limit:

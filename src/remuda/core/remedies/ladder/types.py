@@ -10,21 +10,21 @@ from remuda.api.devices import DeviceOrder, NodeDevices, ObservedDevice, Quarant
 from remuda.api.incidents import Incident, IncidentStatus, Subject
 from remuda.api.kubernetes.core_v1 import Node, Pod
 from remuda.api.remedies import RemedyPolicy
-from remuda.core.remedies.drain import Domain, DrainPlan, DrainRequest
+from remuda.core.remedies.drain import DrainPlan, DrainRequest, RecycleDomain
 from remuda.core.remedies.hook_objects import HookCall, HookResult
-from remuda.core.remedies.limits import Gate
+from remuda.core.remedies.limits import RemedyGate
 
 
-class Case(msgspec.Struct, frozen=True):
+class LadderCase(msgspec.Struct, frozen=True):
     """One incident and all it has to do with. `nodes`, `ledgers` and `pods` are by node, of the subject's whole domain."""
 
     incident: Incident
     policy: RemedyPolicy
-    domain: Domain
+    domain: RecycleDomain
     nodes: Mapping[str, Node] = {}
     ledgers: Mapping[str, NodeDevices] = {}
     pods: Mapping[str, Sequence[Pod]] = {}
-    gate: Gate | None = None  # None: nothing stands in the way
+    gate: RemedyGate | None = None  # None: nothing stands in the way
     at_work: frozenset[str] = frozenset()  # other open incidents, and roll-outs: a node with one's name on it is theirs
     made: HookResult | None = None
     is_silent: bool = False  # the node's agent has not been heard of
@@ -39,22 +39,22 @@ class Case(msgspec.Struct, frozen=True):
         return self.ledgers.get(self.subject.node)
 
     @property
-    def seen(self) -> ObservedDevice | None:
+    def device_row(self) -> ObservedDevice | None:
         """The subject's row."""
         rows = self.devices.observed.devices if self.devices is not None else ()
         return next((d for d in rows if d.id == self.subject.device), None)
 
     @property
-    def is_another(self) -> bool:
+    def is_replaced(self) -> bool:
         """The node was made anew, or another device is in the place of the one that failed: what was owed to that one is not owed
         to this."""
-        status, node, seen = self.incident.status, self.nodes.get(self.subject.node), self.seen
+        status, node, seen = self.incident.status, self.nodes.get(self.subject.node), self.device_row
         is_new_node = node is not None and bool(status.node_uid) and node.uid != status.node_uid
         is_swapped = seen is not None and bool(seen.uuid and status.device_uuid) and seen.uuid != status.device_uuid
         return is_new_node or is_swapped
 
 
-class Step(msgspec.Struct, frozen=True):
+class LadderStep(msgspec.Struct, frozen=True):
     """What should stand. `orders` and `nodes` are whole: what is of this incident and not in them is taken away."""
 
     status: IncidentStatus
@@ -68,6 +68,6 @@ class Step(msgspec.Struct, frozen=True):
     look_again_s: float | None = None
 
 
-def order_id(incident: Incident, key: str) -> str:
+def remedy_order_id(incident: Incident, key: str) -> str:
     """The idempotency key of a record's execution."""
     return f"{incident.name}.{key}"

@@ -14,7 +14,7 @@ from remuda.api.kubernetes.batch_v1 import (
 )
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import JsonObject
-from remuda.core.foreign.job_policies import index_of
+from remuda.core.foreign.job_policies import job_completion_index
 from remuda.embedded.builtin.planners.pod_state import finished_at, pod_from
 
 FIRST_DELAY_S = 10.0
@@ -49,7 +49,7 @@ def _with_index(container: JsonObject, index: int) -> JsonObject:
 
 def failures_of_index(pods: Iterable[Pod], index: int) -> int:
     """Each failed pod of the index says how many failed before it; deleted ones are remembered by those after them."""
-    failed = [p for p in pods if index_of(p) == index and p.status.phase == "Failed"]
+    failed = [p for p in pods if job_completion_index(p) == index and p.status.phase == "Failed"]
     before = [int(text) if (text := p.annotations.get(INDEX_FAILURES, "")).isdigit() else 0 for p in failed]
     return max(len(failed), max(before, default=-1) + 1)
 

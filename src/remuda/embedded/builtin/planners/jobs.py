@@ -18,7 +18,16 @@ from remuda.api.conditions import find_condition, is_true, with_condition
 from remuda.api.kubernetes.batch_v1 import TRACKING, Job, JobStatus, UncountedPods, format_indexes, parse_indexes
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import Condition, JsonObject, to_seconds, to_time
-from remuda.core.foreign.job_policies import COUNT, FAIL_INDEX, FAIL_JOB, IGNORE, Verdict, index_of, judge, success_rule
+from remuda.core.foreign.job_policies import (
+    COUNT,
+    FAIL_INDEX,
+    FAIL_JOB,
+    IGNORE,
+    FailedJobPodVerdict,
+    job_completion_index,
+    job_success_rule,
+    judge_failed_job_pod,
+)
 from remuda.core.foreign.refused_pods import is_admission_budget_spent, is_refused_by_node
 from remuda.embedded.builtin.planners.job_pods import delay_left, failures_of_index, new_pod
 from remuda.embedded.builtin.planners.pod_state import is_active, is_ready, is_terminating
@@ -53,7 +62,7 @@ class Tally(msgspec.Struct, frozen=True):
     completed_indexes: set[int]
     failed_indexes: set[int]
     uncounted: UncountedPods
-    failure: Verdict | None = None  # a rule that fails the whole Job
+    failure: FailedJobPodVerdict | None = None  # a rule that fails the whole Job
 
 
 def plan_job(observed: JobObserved, now: float) -> JobPlan:
@@ -101,12 +110,12 @@ def _count(job: Job, pods: tuple[Pod, ...]) -> Tally:
     failed = [uid for uid in listed.failed if uid in tracked]
     completed = parse_indexes(status.completed_indexes, completions)
     bad = parse_indexes(status.failed_indexes, completions)
-    fatal: Verdict | None = None
+    fatal: FailedJobPodVerdict | None = None
     pays = is_admission_budget_spent(job, filter(is_refused_by_node, pods))
     done = status.succeeded + len(listed.succeeded) - len(succeeded)
     lost = status.failed + len(listed.failed) - len(failed)
     for pod in sorted(pods, key=lambda p: p.name):
-        index = index_of(pod)
+        index = job_completion_index(pod)
         if pod.uid not in tracked or not _is_over(pod, job) or pod.uid in succeeded or pod.uid in failed:
             continue
         if pod.status.phase == "Succeeded":
@@ -115,7 +124,7 @@ def _count(job: Job, pods: tuple[Pod, ...]) -> Tally:
             elif index is not None and (completions is None or index < completions):
                 completed.add(index)
             continue
-        verdict = judge(job, pod, is_spent=pays)
+        verdict = judge_failed_job_pod(job, pod, is_spent=pays)
         if verdict.action == FAIL_JOB:
             fatal = fatal or verdict
         if verdict.action == IGNORE:
@@ -155,7 +164,7 @@ def _target(job: Job, tally: Tally, active: list[Pod], now: float) -> tuple[str,
             "Job has exceeded the specified maximal number of failed indexes",
         )
     if spec.is_indexed and spec.success_policy:
-        rule = success_rule(job, tally.completed_indexes)
+        rule = job_success_rule(job, tally.completed_indexes)
         if rule is not None:
             return SUCCESS_TARGET, "SuccessPolicy", f"Matched rules at index {rule}"
     if spec.completions is None:
@@ -263,7 +272,7 @@ class _Draft:
         if not spec.is_indexed:
             wait = delay_left(pods, self.now)
             return ([], [wait]) if wait > 0 else ([new_pod(job) for _ in range(count)], [])
-        busy = {index_of(p) for p in holding} | self.tally.completed_indexes | self.tally.failed_indexes
+        busy = {job_completion_index(p) for p in holding} | self.tally.completed_indexes | self.tally.failed_indexes
         create: list[JsonObject] = []
         waits: list[float] = []
         per_index = spec.backoff_limit_per_index is not None
@@ -274,7 +283,7 @@ class _Draft:
             if index in busy:
                 continue
             failures = failures_of_index(pods, index)
-            wait = delay_left([p for p in pods if index_of(p) == index], self.now) if per_index else common
+            wait = delay_left([p for p in pods if job_completion_index(p) == index], self.now) if per_index else common
             if wait > 0 and (per_index or failures):
                 waits.append(wait)
                 continue

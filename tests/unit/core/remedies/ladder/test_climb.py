@@ -12,7 +12,7 @@ from remuda.api.meta import ObjectMeta, to_time
 from remuda.api.names import ANNOTATION_CORDONED_BY, ANNOTATION_REMEDY_BY, LABEL_CLIQUE
 from remuda.api.remedies import Action, Drain, Hook, Mode, Offender, Rung, Soak
 from remuda.core.remedies.hook_objects import HookResult
-from remuda.core.remedies.ladder.climb import may_take_over
+from remuda.core.remedies.ladder.climb import may_take_over_quarantine
 from remuda.core.remedies.rungs import ladder_has_ended
 from tests.builders.remedies import DEVICE, NODE, T0, Bench, a_pod, incident, ladder, ledger, machine, remedy_policy
 
@@ -37,7 +37,7 @@ def test_a_probe_that_passes_is_enough() -> None:
 def test_it_takes_over_what_was_found_and_leaves_a_person_s_order(
     by: str, incident: str, is_ours_to_take: bool
 ) -> None:
-    assert may_take_over(QuarantineOrder("MemberNotStopped", by=by, incident=incident)) is is_ours_to_take
+    assert may_take_over_quarantine(QuarantineOrder("MemberNotStopped", by=by, incident=incident)) is is_ours_to_take
 
 
 def test_row_41_it_escalates_within_its_budget_then_stops_and_pages() -> None:
