@@ -27,12 +27,12 @@ from remuda.api.training import Member, Recovery, TrainingJob, TrainingJobStatus
 from remuda.core.gang.pod_view import MemberProgress, PodView
 from remuda.core.health.ledger import judge_node
 from remuda.core.scheduling.gang_placement import plan_placement
-from remuda.core.scheduling.waiting_gangs import gather_gangs
-from remuda.core.state.leaving_nodes import leaving_of
-from remuda.core.state.snapshot import Snapshot, build_snapshot, devices_of
-from remuda.core.training.job_plan import GangObserved, TrainingPlan, plan_training
-from remuda.core.training.lent_spares import is_preemptible, reservations_of
-from remuda.core.training.planning_context import LendingView
+from remuda.core.scheduling.waiting_gangs import gather_waiting_gangs
+from remuda.core.state.leaving_nodes import leaving_node_of
+from remuda.core.state.snapshot import Snapshot, build_snapshot, devices_of_pod
+from remuda.core.training.job_plan import plan_training
+from remuda.core.training.lent_spares import is_preemptible_pod, loan_reservations
+from remuda.core.training.planning_context import GangObserved, LendingView, TrainingPlan
 from tests.builders.gangs import NAMESPACE, JobBuilder, NodeBuilder
 
 T = TypeVar("T")
@@ -155,7 +155,7 @@ class GangModel:
             self.ledger.now.values(),
             self.pods.now.values(),
             frozenset(self.dead),
-            reserved=reservations_of(self.job),
+            reserved=loan_reservations(self.job),
         )
 
     def own_snapshot(self) -> Snapshot:
@@ -164,7 +164,7 @@ class GangModel:
     def _lending(self) -> LendingView | None:
         if not (self.job.spec.lend_spares or self.status.loans):
             return None
-        pods = {p.uid: p for p in self.pods.seen.values() if is_preemptible(p)}
+        pods = {p.uid: p for p in self.pods.seen.values() if is_preemptible_pod(p)}
         waiting = [p for p in pods.values() if not p.spec.node_name and not p.is_deleting and p.status.conditions]
         return LendingView(tuple(waiting), pods, self._node_snapshot)
 
@@ -174,7 +174,7 @@ class GangModel:
             [self.ledger.now[node]],
             [p for p in self.pods.now.values() if p.spec.node_name == node],
             frozenset(self.dead),
-            reserved=reservations_of(self.job),
+            reserved=loan_reservations(self.job),
         )
         return picture.opened_to(f"{NAMESPACE}/{self.job.name}")
 
@@ -190,9 +190,9 @@ class GangModel:
             pod=pod,
             report=self.reports.seen.get(pod.uid),
             progress=self.beats.get(pod.uid),
-            bad_device=self._judged(node, devices_of(pod), (DeviceState.UNHEALTHY, DeviceState.QUARANTINED)),
-            slow_device=self._judged(node, devices_of(pod), (DeviceState.DEGRADED,)),
-            leaving=leaving_of(self.nodes[node]) if node in self.nodes else None,
+            bad_device=self._judged(node, devices_of_pod(pod), (DeviceState.UNHEALTHY, DeviceState.QUARANTINED)),
+            slow_device=self._judged(node, devices_of_pod(pod), (DeviceState.DEGRADED,)),
+            leaving=leaving_node_of(self.nodes[node]) if node in self.nodes else None,
             node_dead=node in self.dead,
         )
 
@@ -263,7 +263,7 @@ class GangModel:
         waiting = [
             p for p in self.pods.now.values() if not p.spec.node_name and not p.is_deleting and not p.is_terminal
         ]
-        plan = plan_placement(self.snapshot(), gather_gangs(waiting, lambda p: self.gang, self._rack, self.now))
+        plan = plan_placement(self.snapshot(), gather_waiting_gangs(waiting, lambda p: self.gang, self._rack, self.now))
         for assignment in plan.assignments[:binds]:
             pod = self.pods.now[assignment.pod.uid]
             marks = {**pod.annotations, ANNOTATION_DEVICES: ",".join(assignment.devices)}

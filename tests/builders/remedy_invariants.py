@@ -25,7 +25,7 @@ from remuda.api.kubernetes.core_v1 import Node, Pod
 from remuda.api.meta import to_seconds
 from remuda.api.names import ANNOTATION_CORDONED_BY
 from remuda.api.remedies import Mode, RemedyPolicy, RemedyPolicySpec
-from remuda.core.state.pod_requests import requests_of
+from remuda.core.state.pod_requests import requests_of_pod
 from remuda.embedded.apiserver.store import DELETED
 from remuda.embedded.apiserver.store.record import Event
 from remuda.sim.virtual_time_loop import EPOCH
@@ -268,7 +268,7 @@ class RemedyInvariants:
         if not node or pod.uid in self._bound:
             return
         self._bound[pod.uid] = node
-        for resource in requests_of(pod):
+        for resource in requests_of_pod(pod):
             if self._withheld_since.get((node, resource), math.inf) < self._now() - self._late_s:
                 self._broken("nothing of a withheld resource is placed", f"{pod.name} on {node} asks for {resource}")
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from remuda.api.conditions import find_condition, is_true
+from remuda.api.conditions import find_condition, is_condition_true
 from remuda.api.drills import DrillKind
 from remuda.api.incidents import Incident, IncidentSpec, Subject, SubjectKind
 from remuda.api.kubernetes.core_v1 import Node
@@ -53,7 +53,7 @@ async def test_a_policy_that_makes_no_sense_only_observes_and_says_so(world: Wor
     spec = BROKEN[what]
     broken = RemedyPolicySpec(selector=selector, limits=spec.limits, breaker=spec.breaker, ladders=spec.ladders)
     await world.cluster.api.create(RemedyPolicy, RemedyPolicy(metadata=ObjectMeta(name="odd"), spec=broken))
-    await world.until(lambda: is_true(policy(world, "odd").status.conditions, "Invalid"), 10.0)
+    await world.until(lambda: is_condition_true(policy(world, "odd").status.conditions, "Invalid"), 10.0)
     assert policy(world, "odd").status.nodes == 1
 
     for node in (HELD, FREE):
@@ -83,7 +83,7 @@ async def test_a_running_job_that_is_edited_into_nonsense_goes_on_untouched(worl
     gang, attempt = world.gang("job"), world.job("job").status.attempt
     nonsense = {"spec": {"failure": {"stopDeadlineSeconds": -1, "rules": [{"action": "Fail", "logPattern": "(("}]}}}
     await world.cluster.api.patch(TrainingJob, "job", nonsense, NAMESPACE)
-    await world.until(lambda: is_true(world.job("job").status.conditions, "Invalid"), 10.0)
+    await world.until(lambda: is_condition_true(world.job("job").status.conditions, "Invalid"), 10.0)
     await world.kill_process("other")
     await world.running("other", attempt=2)  # others are looked after
     assert (world.gang("job"), world.job("job").status.attempt) == (gang, attempt)
@@ -91,7 +91,7 @@ async def test_a_running_job_that_is_edited_into_nonsense_goes_on_untouched(worl
 
     sense = {"spec": {"failure": {"stopDeadlineSeconds": None, "rules": None}}}
     await world.cluster.api.patch(TrainingJob, "job", sense, NAMESPACE)
-    await world.until(lambda: not is_true(world.job("job").status.conditions, "Invalid"), 10.0)
+    await world.until(lambda: not is_condition_true(world.job("job").status.conditions, "Invalid"), 10.0)
     await world.kill_process("job")
     await world.running("job", attempt=attempt + 1)
 

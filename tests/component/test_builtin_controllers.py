@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from remuda.api.conditions import find_condition, is_true
+from remuda.api.conditions import find_condition, is_condition_true
 from remuda.api.errors import NotFound
 from remuda.api.kubernetes.apps_v1 import REVISION, Deployment, ReplicaSet
 from remuda.api.kubernetes.batch_v1 import COMPLETION_INDEX, TRACKING, Job
@@ -115,7 +115,7 @@ def test_a_deployment_rolls_within_its_bounds_and_back() -> None:
 
         own = read(world, Deployment, "web")
         assert own.annotations[REVISION] == "2"
-        assert is_true(own.status.conditions, "Available")
+        assert is_condition_true(own.status.conditions, "Available")
         progressing = find_condition(own.status.conditions, "Progressing")
         assert progressing is not None
         assert progressing.reason == "NewReplicaSetAvailable"
@@ -190,7 +190,7 @@ def job_pods(world: World) -> list[Pod]:
 
 
 def has(world: World, condition: str) -> bool:
-    return is_true(read(world, Job, "job").status.conditions, condition)
+    return is_condition_true(read(world, Job, "job").status.conditions, condition)
 
 
 def kill(world: World, pod: Pod) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from remuda.api.conditions import is_true
+from remuda.api.conditions import is_condition_true
 from remuda.api.devices import DeviceState, NodeDevices
 from remuda.api.drills import DRILLS, Drill, DrillKind
 from remuda.api.kubernetes.core_v1 import Node, Pod
@@ -198,12 +198,12 @@ async def node_partition(world: World) -> None:
     assert world._drill(name).status.reason == "TimeOver"
     await world.sleep(20.0)
     assert world.job().status.attempt == attempt, "shorter than the lease: nobody is moved"
-    assert is_true(node_of(world).status.conditions, "Ready")
+    assert is_condition_true(node_of(world).status.conditions, "Ready")
 
 
 async def spot_notice(world: World) -> None:
     await world.drill(DrillKind.SPOT_NOTICE, node=NODE, seconds=30.0)
-    assert is_true(node_of(world).status.conditions, "SpotTermination")
+    assert is_condition_true(node_of(world).status.conditions, "SpotTermination")
     await world.sleep(29.0)
     assert not world.cluster.machines.nodes[NODE].is_lost
     await world.sleep(2.0)
@@ -212,9 +212,9 @@ async def spot_notice(world: World) -> None:
 
 async def maintenance_notice(world: World) -> None:
     await world.drill(DrillKind.MAINTENANCE_NOTICE, node=NODE, seconds=30.0)
-    assert is_true(node_of(world).status.conditions, "MaintenancePlanned")
+    assert is_condition_true(node_of(world).status.conditions, "MaintenancePlanned")
     await undo(world)
-    assert not is_true(node_of(world).status.conditions, "MaintenancePlanned")
+    assert not is_condition_true(node_of(world).status.conditions, "MaintenancePlanned")
 
 
 async def process_hang(world: World) -> None:

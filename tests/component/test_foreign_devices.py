@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from remuda.api.conditions import is_true
+from remuda.api.conditions import is_condition_true
 from remuda.api.drills import DrillKind
 from remuda.api.kubernetes.batch_v1 import Job
 from remuda.api.kubernetes.core_v1 import Pod
@@ -46,7 +46,7 @@ def test_a_sidecars_device_counts_as_well() -> None:
         assert shown() == [(RESOURCE_GPU, held[0].devices[0], "Healthy")]
         await world.fail_device_of("solo")
         await world.until(lambda: shown() == [(RESOURCE_GPU, held[0].devices[0], "Unhealthy")])
-        await world.until(lambda: is_true(pods_of(world, "solo")[0].status.conditions, DEVICE_FAILED))
+        await world.until(lambda: is_condition_true(pods_of(world, "solo")[0].status.conditions, DEVICE_FAILED))
         mark = {"metadata": {"annotations": {ANNOTATION_DEVICE_FAILED: "delete"}}}
         await world.cluster.api.patch(Pod, "solo", mark, NAMESPACE)
         await world.until(lambda: world.pod("solo") is None)
@@ -61,7 +61,7 @@ def test_a_stock_job_can_ignore_a_failed_device() -> None:
         await world.fail_device_of(before.name)
         await world.until(lambda: [p.uid for p in running(world, "batch")] not in ([], [before.uid]), 60.0)
         job = read(world, Job, "batch")
-        assert (job.status.failed, is_true(job.status.conditions, "Failed")) == (0, False)
+        assert (job.status.failed, is_condition_true(job.status.conditions, "Failed")) == (0, False)
 
     tell(story)
 
@@ -70,7 +70,7 @@ def test_a_stock_job_can_fail_by_a_failed_device() -> None:
     async def story(world: World) -> None:
         await submit_job(world, podFailurePolicy=FATAL)
         await world.fail_device_of((await one_running(world, "batch")).name)
-        await world.until(lambda: is_true(read(world, Job, "batch").status.conditions, "Failed"), 60.0)
+        await world.until(lambda: is_condition_true(read(world, Job, "batch").status.conditions, "Failed"), 60.0)
         failed = next(c for c in read(world, Job, "batch").status.conditions if c.type == "Failed")
         assert failed.reason == "PodFailurePolicy"
         assert DEVICE_FAILED in failed.message
@@ -160,7 +160,7 @@ def test_a_policy_that_only_observes_sends_nobody_away() -> None:
         await deploy(world)
         pod = await one_running(world, "web")
         await world.fail_device_of(pod.name)
-        await world.until(lambda: is_true(pods_of(world, "web")[0].status.conditions, DEVICE_FAILED))
+        await world.until(lambda: is_condition_true(pods_of(world, "web")[0].status.conditions, DEVICE_FAILED))
         await world.sleep(60.0)
         assert [p.uid for p in running(world, "web")] == [pod.uid]
 
@@ -182,7 +182,7 @@ def test_while_the_breaker_is_open_nobody_is_sent_away() -> None:
             await world.drill(DrillKind.DEVICE_FAIL, node=name, device="gpu-7", code="xid-79")
         await world.until(lambda: read(world, RemedyPolicy, "default").status.breaker.open, 30.0)
         await world.fail_device_of(pod.name)
-        await world.until(lambda: is_true(pods_of(world, "web")[0].status.conditions, DEVICE_FAILED))
+        await world.until(lambda: is_condition_true(pods_of(world, "web")[0].status.conditions, DEVICE_FAILED))
         await world.sleep(60.0)
         assert [p.uid for p in running(world, "web")] == [pod.uid]
         await world.until(lambda: [p.uid for p in running(world, "web")] not in ([], [pod.uid]), 120.0)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from remuda.api.conditions import is_true
+from remuda.api.conditions import is_condition_true
 from remuda.api.kubernetes.core_v1 import NODE_LEASE_NAMESPACE, Lease, Node, Pod
 from remuda.api.meta import to_seconds
 from remuda.embedded.node.images import ImageStore
@@ -56,7 +56,7 @@ def test_a_node_registers_and_keeps_its_lease_fresh() -> None:
         node = await rig.cluster.get(Node, "node-01")
         assert node.labels == {"kubernetes.io/hostname": "node-01", "topology.remuda.dev/rack": "rack-1"}
         assert node.status.capacity == {"nvidia.com/gpu": "8"}
-        assert is_true(node.status.conditions, "Ready")
+        assert is_condition_true(node.status.conditions, "Ready")
         for _ in range(10):
             await asyncio.sleep(7.3)
             lease = await rig.cluster.get(Lease, "node-01", NODE_LEASE_NAMESPACE)
@@ -94,9 +94,9 @@ def test_a_node_puts_its_object_right() -> None:
     async def scenario(rig: Rig) -> None:
         dead = [{"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown"}]
         await rig.cluster.patch(Node, "node-01", {"status": {"conditions": dead}}, subresource="status")
-        await rig.node_object(lambda n: is_true(n.status.conditions, "Ready"))
+        await rig.node_object(lambda n: is_condition_true(n.status.conditions, "Ready"))
         await rig.cluster.delete(Node, "node-01")
-        again = await rig.node_object(lambda n: is_true(n.status.conditions, "Ready"))
+        again = await rig.node_object(lambda n: is_condition_true(n.status.conditions, "Ready"))
         assert again.status.capacity == {"nvidia.com/gpu": "8"}
 
     play(scenario)
@@ -118,7 +118,7 @@ def test_a_pod_runs_to_completion_and_gives_its_devices_back_first() -> None:
         await rig.create(pod_wire(policy="Never", devices=("gpu-0", "gpu-3")))
         running = await rig.running_pod()
         assert running.status.phase == "Running"
-        assert is_true(running.status.conditions, "Ready")
+        assert is_condition_true(running.status.conditions, "Ready")
         assert running.status.pod_ip.startswith("127.1.")
         assert running.status.start_time is not None
         assert rig.agent.held == {"gpu-0": running.uid, "gpu-3": running.uid}
@@ -306,8 +306,8 @@ def test_what_others_write_into_the_status_survives_ours() -> None:
         await rig.cluster.patch(Pod, "worker-0", patch, "default", subresource="status")
         rig.node.runtime.kill(ContainerKey(pod.uid, "main"))
         pod = await rig.pod("worker-0", lambda p: p.status.phase == "Failed")
-        assert is_true(pod.status.conditions, "DisruptionTarget")
-        assert not is_true(pod.status.conditions, "Ready")
+        assert is_condition_true(pod.status.conditions, "DisruptionTarget")
+        assert not is_condition_true(pod.status.conditions, "Ready")
 
     play(scenario)
 

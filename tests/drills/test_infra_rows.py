@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from remuda.api.conditions import is_true
+from remuda.api.conditions import is_condition_true
 from remuda.api.drills import DrillKind
 from remuda.api.kubernetes.apps_v1 import Deployment
 from remuda.api.kubernetes.batch_v1 import Job
@@ -18,7 +18,7 @@ from remuda.core.foreign.device_failures import DISRUPTION_TARGET
 from remuda.core.foreign.refused_pods import KEPT_PODS, LONGEST_RETRY_S
 from remuda.core.foreign.unreachable import NODE_UNREACHABLE
 from remuda.core.foreign.withheld_resources import BLACK_HOLE, FIRST_PROBE_S
-from remuda.core.state.snapshot import devices_of
+from remuda.core.state.snapshot import devices_of_pod
 from remuda.embedded.builtin.planners.pod_state import is_active
 from tests.builders.evidence import note
 from tests.builders.foreign import (
@@ -97,7 +97,7 @@ def test_row_7_a_pod_before_its_plugin_is_tried_again(kind: str) -> None:
             assert pod.uid != before.uid
             assert kind != "bare" or pod.annotations["note"] == "kept"
         if kind == "job":
-            assert not is_true(read(world, Job, "work").status.conditions, "Failed")
+            assert not is_condition_true(read(world, Job, "work").status.conditions, "Failed")
         assert not world.devices("node-01").withheld, "a plugin that is away is no black hole"
         note(f"{kind}: {reason} after the reboot, running {world.now - begun:.0f} s later")
 
@@ -123,7 +123,7 @@ def test_row_8_a_job_without_a_try_to_lose_survives_refusals() -> None:
         for name in ("batch", "plain"):
             await one_running(world, name, 120.0)
             job = read(world, Job, name)
-            assert (job.status.failed, is_true(job.status.conditions, "Failed")) == (0, False)
+            assert (job.status.failed, is_condition_true(job.status.conditions, "Failed")) == (0, False)
         note(f"Jobs with backoffLimit 0: refused with {' and '.join(reasons)}, failed 0, both run")
 
     tell(story)
@@ -200,7 +200,7 @@ def test_row_10_a_node_that_goes_on_refusing_is_left() -> None:
         pod = await one_running(world, "batch", 400.0)
         assert pod.spec.node_name != hole
         job = read(world, Job, "batch")
-        assert (job.status.failed, is_true(job.status.conditions, "Failed")) == (0, False)
+        assert (job.status.failed, is_condition_true(job.status.conditions, "Failed")) == (0, False)
         note(f"{hole} withheld after {len(evidence)} refusals in {took:.0f} s, each named; 4 pods run on the 3 others")
 
     tell(story)
@@ -274,7 +274,7 @@ def test_row_20_a_pod_removed_by_force_keeps_its_devices_until_its_node_answers(
         await world.cluster.api.delete(Pod, before.name, NAMESPACE, grace_s=0)
         begun = world.now
         held = [d for h in world.devices(node).observed.holdings for d in h.devices]
-        assert set(devices_of(before)) <= set(held)
+        assert set(devices_of_pod(before)) <= set(held)
         after = await replaced(world, before, "web", 60.0)
         assert after.spec.node_name != node
         await world.until(lambda: not world.devices(node).observed.holdings, 120.0, "the node lets go once it answers")
@@ -297,7 +297,7 @@ def test_row_21_a_job_that_waits_for_the_end_of_its_pods_gets_another() -> None:
         assert len(pods_of(world, "batch")) == 1
         after = await replaced(world, before, "batch", 180.0)
         assert after.spec.node_name != before.spec.node_name
-        assert not is_true(read(world, Job, "batch").status.conditions, "Failed")
+        assert not is_condition_true(read(world, Job, "batch").status.conditions, "Failed")
         note(f"podReplacementPolicy Failed, node without power: running elsewhere after {world.now - begun:.0f} s")
 
     tell(story)
@@ -343,4 +343,4 @@ def test_row_22_a_short_silence_evicts_nobody() -> None:
 def _is_unready(world: World, node: str) -> bool:
     found = world._read(Node, node)
     assert found is not None
-    return not is_true(found.status.conditions, "Ready")
+    return not is_condition_true(found.status.conditions, "Ready")

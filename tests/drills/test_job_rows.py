@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from remuda.api.conditions import find_condition, is_true
+from remuda.api.conditions import find_condition, is_condition_true
 from remuda.api.kubernetes.batch_v1 import COMPLETION_INDEX, Job
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.names import ANNOTATION_GANG_SIZE, LABEL_GANG
@@ -55,10 +55,10 @@ def test_row_64_a_bad_index_is_given_up_and_the_others_go_on() -> None:
         await fail_index(world, 1)
         await world.until(lambda: read(world, Job, "batch").status.failed_indexes == "1", 30.0)
         assert {p.uid for p in running(world, "batch")} == others
-        assert not is_true(read(world, Job, "batch").status.conditions, "Failed")
+        assert not is_condition_true(read(world, Job, "batch").status.conditions, "Failed")
         await fail_index(world, 2)
         await fail_index(world, 2)
-        await world.until(lambda: is_true(read(world, Job, "batch").status.conditions, "Failed"), 30.0)
+        await world.until(lambda: is_condition_true(read(world, Job, "batch").status.conditions, "Failed"), 30.0)
         said = find_condition(read(world, Job, "batch").status.conditions, "Failed")
         assert said is not None
         assert said.reason == "MaxFailedIndexesExceeded"
@@ -75,7 +75,7 @@ def test_row_65_a_jobs_declared_exit_code_ends_it_and_the_rule_is_named() -> Non
         await indexed(world, podFailurePolicy={"rules": [rule]}, backoffLimit=6)
         begun = world.now
         kill(world, of_index(world, 0)[0])
-        await world.until(lambda: is_true(read(world, Job, "batch").status.conditions, "Failed"))
+        await world.until(lambda: is_condition_true(read(world, Job, "batch").status.conditions, "Failed"))
         took = world.now - begun
         failed = find_condition(read(world, Job, "batch").status.conditions, "Failed")
         assert failed is not None
@@ -112,7 +112,7 @@ def test_row_66_the_leaders_success_completes_the_job_and_removes_the_rest() -> 
     async def story(world: World) -> None:
         world.behaviours = ByPart({"batch-0-": Behaviour(run_s=5.0)})
         await indexed(world, successPolicy={"rules": [{"succeededIndexes": "0"}]})
-        await world.until(lambda: is_true(read(world, Job, "batch").status.conditions, "Complete"), 60.0)
+        await world.until(lambda: is_condition_true(read(world, Job, "batch").status.conditions, "Complete"), 60.0)
         said = find_condition(read(world, Job, "batch").status.conditions, "SuccessCriteriaMet")
         assert said is not None
         assert said.reason == "SuccessPolicy"

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from remuda.api.conditions import is_true
+from remuda.api.conditions import is_condition_true
 from remuda.api.errors import NotFound
 from remuda.api.kubernetes.apps_v1 import REVISION, Deployment, ReplicaSet
 from remuda.api.kubernetes.batch_v1 import COMPLETION_INDEX, Job
@@ -114,7 +114,7 @@ class Stage:
             pass  # no longer wanted
 
     async def finished(self, condition: str) -> JsonObject:
-        await self.until(lambda: is_true(self.job.status.conditions, condition), condition)
+        await self.until(lambda: is_condition_true(self.job.status.conditions, condition), condition)
         return self.outcome()
 
     def outcome(self) -> JsonObject:
@@ -202,7 +202,7 @@ async def suspended(stage: Stage) -> JsonObject:
     await stage.run_job(2, completions=2, parallelism=2)
     await stage.cluster.patch(Job, "job", {"spec": {"suspend": True}}, stage.namespace)
     await stage.until(lambda: not stage.active(), "its pods go")
-    await stage.until(lambda: is_true(stage.job.status.conditions, "Suspended"), "it says so")
+    await stage.until(lambda: is_condition_true(stage.job.status.conditions, "Suspended"), "it says so")
     await stage.until(lambda: not stage.job.status.active, "it counts none")
     paused = stage.outcome()
     await stage.cluster.patch(Job, "job", {"spec": {"suspend": False}}, stage.namespace)

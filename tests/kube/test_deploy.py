@@ -20,7 +20,7 @@ from remuda.api.devices import NodeDevices
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.names import ANNOTATION_DEVICES
 from remuda.api.training import TrainingJob
-from remuda.core.leader_lease import Timing
+from remuda.core.leader_lease import LeaseTiming
 from remuda.kube.client.http_cluster import HttpCluster
 from remuda.kube.client.http_errors import Forbidden
 from remuda.kube.client.kubeconfig import load_kubeconfig
@@ -131,7 +131,7 @@ def make_ready(plane: ControlPlane) -> None:
 async def test_what_the_manifests_allow_is_enough(plane: ControlPlane, cast: Cast, tmp_path: Path) -> None:
     make_ready(plane)
     link = LinkConfig("127.0.0.1", 0, "127.0.0.1", SPACE, account=f"system:serviceaccount:{SPACE}:remuda-agent")
-    config = ManagerConfig(lease_namespace=SPACE, timing=Timing(4, 2.5, 0.2), link=link)
+    config = ManagerConfig(lease_namespace=SPACE, timing=LeaseTiming(4, 2.5, 0.2), link=link)
     work = asyncio.create_task(run_manager(config, cast.manager, cast.manager, identity="m", said=Quiet()))
     (tmp_path / "kubelet" / "device-plugins").mkdir(parents=True)
     place = NodeAgentConfig(

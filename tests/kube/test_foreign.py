@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from remuda.api.conditions import find_condition, is_true
+from remuda.api.conditions import find_condition, is_condition_true
 from remuda.api.devices import Holding, NodeDevices, Observed, ObservedDevice, Signal
 from remuda.api.errors import TooManyRequests
 from remuda.api.kubernetes.batch_v1 import Job
@@ -26,7 +26,7 @@ from remuda.api.meta import JsonObject, ObjectMeta, to_time
 from remuda.api.names import ANNOTATION_DEVICES, ANNOTATION_RETRY_ADMISSION, RESOURCE_GPU
 from remuda.core.foreign.device_failures import DEVICE_FAILED
 from remuda.core.foreign.refused_pods import ADMISSION_REJECTED, PLACED
-from remuda.core.gang.kubelet_pods import KubeletForm
+from remuda.core.gang.kubelet_pods import KubeletPodForm
 from remuda.embedded.builtin.planners.pod_state import is_active
 from remuda.kube.client.http_cluster import HttpCluster
 from remuda.kube.client.kubeconfig import load_kubeconfig
@@ -145,7 +145,7 @@ async def manager(api: HttpCluster) -> AsyncIterator[None]:
         time.time,
         chance=random.Random(0),
         schedulers=frozenset({"remuda"}),
-        form=KubeletForm(("remuda-launch",)),
+        form=KubeletPodForm(("remuda-launch",)),
     )
     task = asyncio.create_task(control.run())
     yield
@@ -173,7 +173,7 @@ async def test_a_stock_job_ignores_a_failed_device(api: HttpCluster, plane: Cont
     after = await stage.active(but=pod.uid)
     assert after.uid != pod.uid
     job = await stage.job()
-    assert (job.status.failed, is_true(job.status.conditions, "Failed")) == (0, False)
+    assert (job.status.failed, is_condition_true(job.status.conditions, "Failed")) == (0, False)
 
 
 @pytest.mark.usefixtures("manager")
@@ -186,7 +186,7 @@ async def test_a_stock_job_fails_by_a_failed_device(api: HttpCluster, plane: Con
     await stage.end_when_deleted(pod)
 
     async def failed() -> bool:
-        return is_true((await stage.job()).status.conditions, "Failed")
+        return is_condition_true((await stage.job()).status.conditions, "Failed")
 
     await until("the Job to fail", failed)
     said = find_condition((await stage.job()).status.conditions, "Failed")
@@ -218,11 +218,11 @@ async def test_a_stock_job_gets_the_tries_back_that_refused_pods_cost(api: HttpC
 
     await until("both to be counted", counted)
     job = await stage.job()
-    assert not is_true(job.status.conditions, "FailureTarget")
-    assert not is_true(job.status.conditions, "Failed")
+    assert not is_condition_true(job.status.conditions, "FailureTarget")
+    assert not is_condition_true(job.status.conditions, "Failed")
 
     async def told() -> bool:
-        return sum(is_true(p.status.conditions, ADMISSION_REJECTED) for p in await stage.pods()) == 2
+        return sum(is_condition_true(p.status.conditions, ADMISSION_REJECTED) for p in await stage.pods()) == 2
 
     await until("both to be told", told)
 
@@ -257,14 +257,14 @@ async def test_a_stock_job_without_a_try_to_lose_outlives_refused_pods_and_not_i
             return bool((await api.get(Pod, pod.name, stage.namespace)).spec.node_name)
 
         await until("the pod to be placed", placed)
-        assert is_true((await api.get(Pod, pod.name, stage.namespace)).status.conditions, PLACED)
+        assert is_condition_true((await api.get(Pod, pod.name, stage.namespace)).status.conditions, PLACED)
         await api.patch(Pod, pod.name, {"status": outcome}, stage.namespace, subresource="status")
         if outcome is no:
             pod = await stage.active(but=pod.uid)
             assert (await stage.job()).status.failed == 0
 
     async def failed() -> bool:
-        return is_true((await stage.job()).status.conditions, "Failed")
+        return is_condition_true((await stage.job()).status.conditions, "Failed")
 
     await until("the Job to fail of its own program", failed)
     job = await stage.job()

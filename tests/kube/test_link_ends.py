@@ -15,7 +15,7 @@ import pytest
 import pytest_asyncio
 
 from remuda.api.devices import DeviceState, NodeDevices
-from remuda.core.leader_lease import Timing
+from remuda.core.leader_lease import LeaseTiming
 from remuda.kube.client.http_cluster import HttpCluster
 from remuda.kube.client.kubeconfig import load_kubeconfig
 from remuda.kube.runtime.leader import Term
@@ -88,7 +88,7 @@ async def api(plane: ControlPlane) -> AsyncIterator[HeldBack]:
     agent = HeldBack(access=access)
     async with asyncio.timeout(PATIENCE_S), HttpCluster(access=access) as manager, agent:
         link = LinkConfig("127.0.0.1", 0, "127.0.0.1", SPACE, account=f"system:serviceaccount:{SPACE}:{ACCOUNT}")
-        config = ManagerConfig(timing=Timing(4, 2.5, 0.2), link=link)
+        config = ManagerConfig(timing=LeaseTiming(4, 2.5, 0.2), link=link)
         work = asyncio.create_task(run_manager(config, manager, manager, identity="m", said=Quiet()))
         try:
             yield agent

@@ -13,7 +13,7 @@ import pytest_asyncio
 
 from remuda.api.errors import Unavailable
 from remuda.api.kubernetes.core_v1 import Lease
-from remuda.core.leader_lease import Timing
+from remuda.core.leader_lease import LeaseTiming
 from remuda.kube.client.guarded_cluster import FencedCluster, NotLeading
 from remuda.kube.client.http_cluster import HttpCluster
 from remuda.kube.client.kubeconfig import load_kubeconfig
@@ -21,7 +21,7 @@ from remuda.kube.runtime.leader import Contender, Place, Term
 from tests.builders.waiting import PATIENCE_S
 from tests.kube.control_plane import ControlPlane
 
-TIMING = Timing(lease_s=4, renew_s=2.5, retry_s=0.2)
+TIMING = LeaseTiming(lease_s=4, renew_s=2.5, retry_s=0.2)
 
 
 class Breakable(HttpCluster):

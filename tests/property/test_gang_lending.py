@@ -11,8 +11,8 @@ import pytest
 from remuda.api.meta import to_seconds
 from remuda.api.names import LABEL_GANG
 from remuda.api.training import Cause, TrainingJobStatus
-from remuda.core.state.snapshot import devices_of
-from remuda.core.training.lent_spares import is_preemptible
+from remuda.core.state.snapshot import devices_of_pod
+from remuda.core.training.lent_spares import is_preemptible_pod
 from remuda.core.training.spare_lending import LEND_EVERY_S
 from tests.builders.gang_model import START, Applied, GangModel, a_gang
 from tests.builders.gang_rules import Rules
@@ -56,8 +56,8 @@ class LendingRules(Rules):
         status = self.model.status
         lent = {(loan.node, d): loan for loan in status.loans for d in loan.devices}
         for pod in self.model.pods.now.values():
-            if LABEL_GANG in pod.labels or not is_preemptible(pod):
-                for device in devices_of(pod) if LABEL_GANG not in pod.labels and not pod.is_terminal else ():
+            if LABEL_GANG in pod.labels or not is_preemptible_pod(pod):
+                for device in devices_of_pod(pod) if LABEL_GANG not in pod.labels and not pod.is_terminal else ():
                     assert (pod.spec.node_name, device) not in lent, f"{pod.name} has what was lent to others"
 
     def has_capacity(self) -> bool:
@@ -74,7 +74,7 @@ class LendingRules(Rules):
 
 def borrow(rules: Rules, a: int, b: int) -> None:
     """A preemptible pod comes; or one of them ends."""
-    guests = [uid for uid, pod in rules.model.pods.now.items() if is_preemptible(pod)]
+    guests = [uid for uid, pod in rules.model.pods.now.items() if is_preemptible_pod(pod)]
     if a % 3 or not guests:
         if len(guests) < 4:
             rules.model.ask_preemptibly(1 + a % 2)

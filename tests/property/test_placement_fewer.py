@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remuda.api.errors import Refusal
-from remuda.core.scheduling.gang_placement import place_members, plan_placement
-from remuda.core.scheduling.placement_request import GangAsk, Segment
+from remuda.core.scheduling.gang_placement import place_gang_members, plan_placement
+from remuda.core.scheduling.placement_request import GangAsk, SegmentAsk
 from tests.builders.gangs import RACK, a_gang_ask, a_pod_ask, a_snapshot, racks
 
 STEPS = settings(max_examples=150, deadline=None)
@@ -20,10 +20,11 @@ SIZES = st.lists(st.integers(1, 4), min_size=1, max_size=4)
 def test_every_segment_is_whole_in_one_rack_or_nobody_is_placed(sizes: list[int], blocks: list[int], gpus: int) -> None:
     snapshot = a_snapshot(racks(*sizes))
     segments = tuple(
-        Segment(tuple(a_pod_ask(f"s{number}-{pod}", gpus) for pod in range(size))) for number, size in enumerate(blocks)
+        SegmentAsk(tuple(a_pod_ask(f"s{number}-{pod}", gpus) for pod in range(size)))
+        for number, size in enumerate(blocks)
     )
     members = tuple(pod for segment in segments for pod in segment.members)
-    placed = place_members(snapshot, GangAsk("default/job", members, topology=RACK, segments=segments))
+    placed = place_gang_members(snapshot, GangAsk("default/job", members, topology=RACK, segments=segments))
     if isinstance(placed, Refusal):
         per_rack = [size * (8 // gpus) for size in sizes]
         assert (

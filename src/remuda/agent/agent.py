@@ -52,7 +52,7 @@ from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.names import RESOURCE_GPU
 from remuda.api.training import TrainingJob
-from remuda.core.training.rendezvous import member_env
+from remuda.core.training.rendezvous import rank_env
 from remuda.kube.cluster import Cluster
 from remuda.kube.runtime.informer import Informer
 from remuda.link.allocation_port import Allocation, Deliver, Hardware
@@ -78,7 +78,7 @@ class Agent:
         jobs: Informer[TrainingJob],
         board: ProgressBoard,
         clock: Callable[[], float],
-        env_of: EnvOf = member_env,
+        env_of: EnvOf = rank_env,
         pods: BoundPods | None = None,
         resources: PodResourcesPort | None = None,
         best: BestSet | None = None,

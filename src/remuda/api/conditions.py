@@ -12,7 +12,7 @@ def find_condition(conditions: Iterable[Condition], type_: str) -> Condition | N
     return next((c for c in conditions if c.type == type_), None)
 
 
-def is_true(conditions: Iterable[Condition], type_: str) -> bool:
+def is_condition_true(conditions: Iterable[Condition], type_: str) -> bool:
     condition = find_condition(conditions, type_)
     return condition is not None and condition.status == "True"
 

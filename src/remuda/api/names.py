@@ -34,16 +34,16 @@ ANNOTATION_CORDONED_BY = (
     "remuda.dev/cordoned-by"  # the incident that cordoned it; a cordon without it is somebody else's
 )
 # "<incident>/<RFC 3339>": the node is to be empty. Until then gangs may write a checkpoint and move by themselves; after it their
-# pods are evicted like all others. See core.failure.drain.DrainRequest.
+# pods are evicted like all others. See core.remedies.
 ANNOTATION_DRAIN_REQUESTED = "remuda.dev/drain-requested"
 
 LABEL_RESERVATION = "remuda.dev/reservation"  # of a node: whose it is
 LABEL_CLIQUE = "nvidia.com/gpu.clique"  # of a node: its multi-node NVLink domain, "<cluster uuid>.<clique>"
 
-# On pods of workloads that are not ours (say in a Deployment's or a Job's template). See core.failure.foreign.
+# On pods of workloads that are not ours (say in a Deployment's or a Job's template). See core.foreign.
 ANNOTATION_DEVICE_FAILED = "remuda.dev/device-failed"  # ignore | delete | restart | gang | fail
 ANNOTATION_RETRY_ADMISSION = "remuda.dev/retry-admission"  # "true": a pod that its node refuses may be tried again
 ANNOTATION_RETRY_OF = "remuda.dev/retry-of"  # the pod that it is made again for
 ANNOTATION_REJECTIONS = "remuda.dev/rejections"  # of a refused pod: how many of its owner's in a row, this one included
 ANNOTATION_FORGIVEN = "remuda.dev/forgiven-rejections"  # of a Job: uids of refused pods its backoffLimit was raised for
-ANNOTATION_REPLACE_UNREACHABLE = "remuda.dev/replace-unreachable-after"  # seconds; see core.failure.foreign_unreachable
+ANNOTATION_REPLACE_UNREACHABLE = "remuda.dev/replace-unreachable-after"  # seconds; see core.foreign

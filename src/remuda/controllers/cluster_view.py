@@ -25,7 +25,7 @@ from remuda.core.incidents.remedy_keys import is_workload_key
 from remuda.core.remedies.policies import policy_in_force
 from remuda.core.state.reservations import Reservation
 from remuda.core.state.snapshot import Snapshot, build_snapshot
-from remuda.core.training.lent_spares import is_preemptible, reservations_of
+from remuda.core.training.lent_spares import is_preemptible_pod, loan_reservations
 from remuda.kube.cluster import Cluster
 from remuda.kube.runtime.informer import Informer
 from remuda.link.progress_board import Heartbeat
@@ -50,15 +50,15 @@ class ClusterView:
         self.policies = Informer(cluster, RemedyPolicy, jitter=jitter)
         self.incidents = Informer(cluster, Incident, jitter=jitter)
         self.rollouts = Informer(cluster, NodeRollout, jitter=jitter)
-        self.pods.add_index("gang", lambda p: [gang_key(p)] if LABEL_GANG in p.labels else [])
+        self.pods.add_index("gang", lambda p: [gang_key_of_pod(p)] if LABEL_GANG in p.labels else [])
         self.pods.add_index("node", lambda p: [p.spec.node_name] if p.spec.node_name else [])
         self.pods.add_index("foreign-gang", lambda p: [gang] if (gang := foreign_gang_of(p)) else [])
         self.pods.add_index("rejected", lambda p: [refusal_owner(p)] if is_refused_by_node(p) else [])
         self.incidents.add_index("node", lambda i: [i.spec.subject.node] if i.spec.subject.node else [])
-        self.incidents.add_index("gang", incident_gangs)
+        self.incidents.add_index("gang", gangs_of_incident)
         self.incidents.add_index("open-node", lambda i: [i.spec.subject.node] if i.is_open else [])
         self.incidents.add_index("domain", lambda i: ["*"] if i.spec.subject.domain else [])
-        self.pods.add_index("would-borrow", lambda p: ["*"] if waits_preemptible(p) else [])
+        self.pods.add_index("would-borrow", lambda p: ["*"] if is_waiting_preemptible(p) else [])
         self.jobs.add_index("lender", lambda j: ["*"] if j.spec.lend_spares and not j.is_finished else [])
         self.jobs.add_index("loans", lambda j: ["*"] if j.status.loans else [])
         self.jobs.add_index("borrower", lambda j: {b.uid for loan in j.status.loans for b in loan.borrowers})
@@ -116,7 +116,7 @@ class ClusterView:
     def has_beat(self, node: str, beat: Heartbeat) -> bool:
         """Whether the pod of a heartbeat is on that node, and of that gang."""
         gang = f"{beat.namespace}/{beat.gang}"
-        return any(p.uid == beat.uid and gang_key(p) == gang for p in self.pods.by_index("node", node))
+        return any(p.uid == beat.uid and gang_key_of_pod(p) == gang for p in self.pods.by_index("node", node))
 
     def is_dead(self, node: str, now: float) -> bool:
         """Its lease ran out: by then its agent has fenced itself, so its ranks may be handed on."""
@@ -185,22 +185,22 @@ class ClusterView:
 
     def reserved(self) -> list[Reservation]:
         """Places that gangs have lent."""
-        return [place for job in self.jobs.by_index("loans", "*") for place in reservations_of(job)]
+        return [place for job in self.jobs.by_index("loans", "*") for place in loan_reservations(job)]
 
 
-def waits_preemptible(pod: Pod) -> bool:
+def is_waiting_preemptible(pod: Pod) -> bool:
     """A preemptible pod that the scheduler has refused."""
-    if pod.spec.node_name or pod.is_terminal or pod.is_deleting or not is_preemptible(pod):
+    if pod.spec.node_name or pod.is_terminal or pod.is_deleting or not is_preemptible_pod(pod):
         return False
     said = find_condition(pod.status.conditions, "PodScheduled")
     return said is not None and said.status == "False"
 
 
-def gang_key(pod: Pod) -> str:
+def gang_key_of_pod(pod: Pod) -> str:
     return f"{pod.namespace}/{pod.labels.get(LABEL_GANG, '')}"
 
 
-def incident_gangs(incident: Incident) -> set[str]:
+def gangs_of_incident(incident: Incident) -> set[str]:
     """TrainingJobs that the incident is about or tells of, as namespace/name."""
     subject, status = incident.spec.subject, incident.status
     found = {f"{subject.namespace}/{subject.gang}"} if subject.gang else set()

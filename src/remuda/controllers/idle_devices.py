@@ -7,7 +7,7 @@ import contextlib
 
 import msgspec
 
-from remuda.api.conditions import is_true
+from remuda.api.conditions import is_condition_true
 from remuda.api.devices import NodeDevices
 from remuda.api.errors import Conflict, NotFound
 from remuda.api.kubernetes.core_v1 import Pod
@@ -47,7 +47,7 @@ class IdleController:
 
     def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
         """Only what was told matters: whether it still holds anything is the node's word."""
-        if new is not None and new.spec.node_name and is_true(new.status.conditions, DEVICE_IDLE):
+        if new is not None and new.spec.node_name and is_condition_true(new.status.conditions, DEVICE_IDLE):
             self._queue.add(new.spec.node_name)
 
     def _on_policy(self, old: RemedyPolicy | None, new: RemedyPolicy | None) -> None:
@@ -84,7 +84,7 @@ class IdleController:
     async def _tell(self, pod: Pod, conditions: list[Condition], why: str) -> None:
         if not await write_pod_conditions(self._cluster, pod, conditions):
             return
-        is_idle = is_true(conditions, DEVICE_IDLE)
+        is_idle = is_condition_true(conditions, DEVICE_IDLE)
         (self._events.warning if is_idle else self._events.normal)(pod, DEVICE_IDLE if is_idle else "DeviceUsed", why)
 
     async def _reclaim(self, pod: Pod, why: str) -> None:

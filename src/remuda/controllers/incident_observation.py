@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 from remuda.api.incidents import Evidence, Incident
 from remuda.api.kubernetes.core_v1 import Pod
-from remuda.controllers.cluster_view import ClusterView, gang_key
+from remuda.controllers.cluster_view import ClusterView, gang_key_of_pod
 from remuda.core.health.correlation import DomainSuspect
 from remuda.core.incidents.gang_incidents import GangSight
 from remuda.core.incidents.pods import NodeSight, launcher_exits
-from remuda.core.state.snapshot import devices_of
+from remuda.core.state.snapshot import devices_of_pod
 
 KEPT_S, KEPT = 120.0, 64
 
@@ -27,7 +27,7 @@ class GonePods:
         self._pods: dict[str, list[tuple[float, Pod]]] = {}
 
     def add(self, pod: Pod) -> None:
-        if pod.spec.node_name and devices_of(pod):
+        if pod.spec.node_name and devices_of_pod(pod):
             kept = self._pods.setdefault(pod.spec.node_name, [])
             kept.append((self._clock(), pod))
             del kept[:-KEPT]
@@ -48,7 +48,7 @@ def sight_of_node(view: ClusterView, name: str, gone: Sequence[Pod], now: float)
     node = view.nodes.get(name)
     expiry = view.lease_expiry(name)
     ranks: dict[str, int] = {}
-    for gang in {gang_key(p) for p in pods if p.owner("TrainingJob") is not None}:
+    for gang in {gang_key_of_pod(p) for p in pods if p.owner("TrainingJob") is not None}:
         namespace, _, job_name = gang.partition("/")
         job = view.jobs.get(job_name, namespace)
         ranks |= {m.uid: m.rank for m in job.status.members} if job is not None else {}

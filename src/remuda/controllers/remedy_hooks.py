@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from remuda.api.conditions import is_true
+from remuda.api.conditions import is_condition_true
 from remuda.api.errors import AlreadyExists, ApiError, NotFound
 from remuda.api.kubernetes.core_v1 import Node
 from remuda.api.meta import Condition, JsonObject, KObject, Resource
@@ -72,7 +72,7 @@ class ObjectHooks:
                     raise
                 return "Failed", f"{body['kind']} {name} was not taken: {error.message}"
         for condition, outcome in ((call.failure, "Failed"), (call.success, "Succeeded")):
-            if is_true(there.conditions, condition):
+            if is_condition_true(there.conditions, condition):
                 said = next((c.message for c in there.conditions if c.type == condition and c.message), "")
                 return outcome, said
         return "", ""

@@ -13,32 +13,32 @@ import msgspec
 import structlog
 
 from remuda.api.codec import to_wire
-from remuda.api.conditions import is_true, with_condition
+from remuda.api.conditions import is_condition_true, with_condition
 from remuda.api.devices import DeviceState, NodeDevices, QuarantineOrder, Signal, Verdict
 from remuda.api.errors import AlreadyExists, ApiError, Conflict, NotFound, Refusal
 from remuda.api.kubernetes.core_v1 import Lease, Node, Pod
 from remuda.api.meta import JsonObject, to_time
 from remuda.api.names import LABEL_GANG
 from remuda.api.training import TrainingJob, TrainingJobSpec
-from remuda.controllers.cluster_view import ClusterView, waits_preemptible
-from remuda.core.gang.kubelet_pods import KubeletForm
+from remuda.controllers.cluster_view import ClusterView, is_waiting_preemptible
+from remuda.core.gang.kubelet_pods import KubeletPodForm
 from remuda.core.gang.pod_view import MemberProgress, PodView
 from remuda.core.remedies.policies import BY_JOB
-from remuda.core.scheduling.waiting_gangs import created_at
-from remuda.core.state.leaving_nodes import Leaving, leaving_of
-from remuda.core.state.snapshot import devices_of
+from remuda.core.scheduling.waiting_gangs import pod_created_at
+from remuda.core.state.leaving_nodes import LeavingNode, leaving_node_of
+from remuda.core.state.snapshot import devices_of_pod
 from remuda.core.training.backoff import (
     REFUSED_CODES,
-    CreateBackoff,
-    create_wait_s,
-    is_new_refusal,
-    next_create_backoff,
+    PodCreateBackoff,
+    is_new_create_refusal,
+    next_pod_create_backoff,
+    pod_create_wait_s,
 )
-from remuda.core.training.job_plan import Doomed, GangObserved, TrainingPlan, plan_training
-from remuda.core.training.job_status import left_alone, refusal_of
-from remuda.core.training.planning_context import LendingView, Recalled
+from remuda.core.training.job_plan import plan_training
+from remuda.core.training.job_status import invalid_job_refusal, with_invalid_job
+from remuda.core.training.planning_context import BorrowerRecall, GangObserved, LendingView, PodDeletion, TrainingPlan
 from remuda.core.training.spare_lending import DEVICE_RECALLED
-from remuda.core.training.status_events import news_of
+from remuda.core.training.status_events import job_events_of
 from remuda.kube.cluster import Cluster, Preconditions
 from remuda.kube.runtime.bulk_writes import write_all
 from remuda.kube.runtime.events import SILENCE, EventSink
@@ -56,7 +56,7 @@ MADE_S = 10.0
 MOST_BORROWERS = 16  # waiting pods that a gang looks at when it lends
 
 
-class Observation(msgspec.Struct, frozen=True):
+class GangObservation(msgspec.Struct, frozen=True):
     gang: GangObserved
     wake_at: float | None = None  # when a lease under the gang would run out
 
@@ -65,7 +65,7 @@ BAD = (DeviceState.UNHEALTHY, DeviceState.QUARANTINED)
 SLOW = (DeviceState.DEGRADED,)
 
 
-class Planned(msgspec.Struct, frozen=True):
+class PlannedTraining(msgspec.Struct, frozen=True):
     job: TrainingJob
     plan: TrainingPlan
     wake_s: float | None
@@ -83,7 +83,7 @@ class TrainingController:
         clock: Callable[[], float],
         *,
         events: EventSink = SILENCE,
-        form: KubeletForm | None = None,
+        form: KubeletPodForm | None = None,
     ) -> None:
         """`form`: how pods are written for kubelets; None = for embedded nodes."""
         self._cluster = cluster
@@ -95,7 +95,7 @@ class TrainingController:
         self._events = events
         self._written: dict[Key, tuple[str, TrainingJob]] = {}  # version written over -> what came of it
         self._made: dict[Key, dict[str, tuple[float, Pod]]] = {}  # pods made and not seen in the informer yet, by uid
-        self._refused: dict[Key, CreateBackoff] = {}
+        self._refused: dict[Key, PodCreateBackoff] = {}
         self._checked: dict[Key, tuple[TrainingJobSpec, Refusal | None]] = {}
         self._relists = 0
         self._since = clock()
@@ -128,7 +128,7 @@ class TrainingController:
             self._queue.add(key)
         elif pod is not None:
             lenders = self._view.jobs.by_index("borrower", pod.uid)
-            if new is not None and waits_preemptible(new) and (old is None or not waits_preemptible(old)):
+            if new is not None and is_waiting_preemptible(new) and (old is None or not is_waiting_preemptible(old)):
                 lenders = self._view.jobs.by_index("lender", "*")
             for job in lenders:
                 self._queue.add((job.namespace, job.name))
@@ -140,7 +140,7 @@ class TrainingController:
 
     def _on_node(self, old: Node | None, new: Node | None) -> None:
         """Nodes change all the time; only the word that one is about to go concerns a gang."""
-        if new is not None and leaving_of(new) != (leaving_of(old) if old is not None else None):
+        if new is not None and leaving_node_of(new) != (leaving_node_of(old) if old is not None else None):
             self._wake_node(new.name)
 
     def _on_lease(self, old: Lease | None, new: Lease | None) -> None:
@@ -159,7 +159,7 @@ class TrainingController:
 
     # -- observe, plan, apply ---------------------------------------------------------------------------------------
 
-    async def observe(self, key: Key) -> Observation | None:
+    async def observe(self, key: Key) -> GangObservation | None:
         job = self._newest(key)
         if job is None:
             return None
@@ -183,12 +183,12 @@ class TrainingController:
             self._since,
             self._lending(job, now),
         )
-        return Observation(gang, min(expiries, default=None))
+        return GangObservation(gang, min(expiries, default=None))
 
     def _lending(self, job: TrainingJob, now: float) -> LendingView | None:
         if not (job.spec.lend_spares or job.status.loans):
             return None
-        waiting = sorted(self._view.pods.by_index("would-borrow", "*"), key=lambda p: (created_at(p), p.name))
+        waiting = sorted(self._view.pods.by_index("would-borrow", "*"), key=lambda p: (pod_created_at(p), p.name))
         lent = [b for loan in job.status.loans for b in loan.borrowers]
         found = ((b.uid, self._view.pods.get(b.pod, b.namespace)) for b in lent)
         return LendingView(
@@ -197,27 +197,27 @@ class TrainingController:
             picture=lambda node: self._view.snapshot_of(node, now, f"{job.namespace}/{job.name}"),
         )
 
-    def plan(self, observed: Observation | None, now: float) -> Planned | None:
+    def plan(self, observed: GangObservation | None, now: float) -> PlannedTraining | None:
         if observed is None:
             return None
         job = observed.gang.job
         if not job.is_finished and not job.is_deleting and (refused := self._refusal(job)) is not None:
-            return Planned(job, TrainingPlan(left_alone(job.status, refused, now)), None)
+            return PlannedTraining(job, TrainingPlan(with_invalid_job(job.status, refused, now)), None)
         plan = plan_training(observed.gang, now)
         waits = [plan.look_again_s] if plan.look_again_s is not None else []
         if observed.wake_at is not None:  # also of a finished job: nobody else clears away what it had on a dead node
             waits.append(max(0.0, observed.wake_at - now) + 0.01)
-        return Planned(observed.gang.job, plan, min(waits, default=None))
+        return PlannedTraining(observed.gang.job, plan, min(waits, default=None))
 
     def _refusal(self, job: TrainingJob) -> Refusal | None:
         """Why the job would not have been let in, where the API checks types alone. Looked at once per spec."""
         key = (job.namespace, job.name)
         known = self._checked.get(key)
         if known is None or known[0] != job.spec:
-            known = self._checked[key] = job.spec, refusal_of(job)
+            known = self._checked[key] = job.spec, invalid_job_refusal(job)
         return known[1]
 
-    async def apply(self, planned: Planned | None) -> float | None:
+    async def apply(self, planned: PlannedTraining | None) -> float | None:
         if planned is None:
             return None
         job, plan = planned.job, planned.plan
@@ -226,7 +226,7 @@ class TrainingController:
                 TrainingJob, msgspec.structs.replace(job, status=plan.status), subresource="status"
             )
             self._written[(job.namespace, job.name)] = (job.metadata.resource_version, written)
-            for news in news_of(job.status, plan.status):
+            for news in job_events_of(job.status, plan.status):
                 (self._events.warning if news.is_warning else self._events.normal)(job, news.reason, news.message)
             if plan.status.attempt != job.status.attempt:
                 log.info("attempt", job=job.name, attempt=plan.status.attempt, reason=plan.status.reason)
@@ -244,14 +244,14 @@ class TrainingController:
         retry_s = await self._create_all(job, plan.create)
         return min((s for s in (planned.wake_s, retry_s) if s is not None), default=None)
 
-    async def _delete(self, job: TrainingJob, doomed: Doomed) -> None:
+    async def _delete(self, job: TrainingJob, doomed: PodDeletion) -> None:
         when = Preconditions(uid=doomed.uid)
         try:
             await self._cluster.delete(Pod, doomed.name, job.namespace, when=when, grace_s=0 if doomed.force else None)
         except (NotFound, Conflict):
             pass  # gone already, or another pod of that name: not ours to delete
 
-    async def _recall(self, recalled: Recalled) -> None:
+    async def _recall(self, recalled: BorrowerRecall) -> None:
         """Told first, then deleted with its own grace. No PodDisruptionBudget is asked: preemptible work has agreed."""
         pod, now = recalled.pod, to_time(self._clock())
         said = with_condition(pod.status.conditions, DEVICE_RECALLED, True, recalled.reason, recalled.message, now)
@@ -277,15 +277,15 @@ class TrainingController:
         """Seconds until the next try, where they are refused. A new refusal is told, and the next look writes it down."""
         key, now = (job.namespace, job.name), self._clock()
         before = self._refused.get(key)
-        if bodies and (pause_s := create_wait_s(before, now)) is not None:
+        if bodies and (pause_s := pod_create_wait_s(before, now)) is not None:
             return pause_s
         try:
             await write_all(lambda body: self._create(job, body), bodies)
         except ApiError as error:
             if error.code not in REFUSED_CODES:
                 raise
-            after = self._refused[key] = next_create_backoff(before, error.message, now)
-            if not is_new_refusal(before, after):
+            after = self._refused[key] = next_pod_create_backoff(before, error.message, now)
+            if not is_new_create_refusal(before, after):
                 return after.until - now
             log.warning("pods refused", job=job.name, reason=error.reason, message=error.message)
             self._events.warning(job, "FailedCreate", error.message)
@@ -333,12 +333,12 @@ class TrainingController:
             pod=pod,
             held=held,
             report=self._view.reports.get(pod.uid),
-            progress=_progress(beat),
-            bad_device=self._judged(node, held or devices_of(pod), BAD) if node else None,
-            slow_device=self._judged(node, held or devices_of(pod), SLOW) if node else None,
+            progress=_member_progress(beat),
+            bad_device=self._judged(node, held or devices_of_pod(pod), BAD) if node else None,
+            slow_device=self._judged(node, held or devices_of_pod(pod), SLOW) if node else None,
             leaving=self._leaving(node) if node else None,
             node_dead=bool(node) and self._view.is_dead(node, now),
-            signals=self._signals(node, held or devices_of(pod)) if node else (),
+            signals=self._signals(node, held or devices_of_pod(pod)) if node else (),
             memory_pressure=bool(node) and self._has_pressure(node),
         )
 
@@ -352,7 +352,7 @@ class TrainingController:
 
     def _has_pressure(self, name: str) -> bool:
         node = self._view.nodes.get(name)
-        return node is not None and is_true(node.status.conditions, "MemoryPressure")
+        return node is not None and is_condition_true(node.status.conditions, "MemoryPressure")
 
     def _judged(self, node: str, held: tuple[str, ...], states: tuple[DeviceState, ...]) -> Verdict | None:
         """The first of those devices whose verdict is one of `states`."""
@@ -360,12 +360,12 @@ class TrainingController:
         found = (v for v in ledger.verdicts if v.device in held and v.state in states) if ledger and held else iter(())
         return next(found, None)
 
-    def _leaving(self, name: str) -> Leaving | None:
+    def _leaving(self, name: str) -> LeavingNode | None:
         node = self._view.nodes.get(name)
-        return leaving_of(node) if node is not None else None
+        return leaving_node_of(node) if node is not None else None
 
 
-def _progress(beat: PodProgress | None) -> MemberProgress | None:
+def _member_progress(beat: PodProgress | None) -> MemberProgress | None:
     if beat is None:
         return None
     return MemberProgress(

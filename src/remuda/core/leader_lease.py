@@ -11,8 +11,8 @@ Invariants, if clocks run at about the same speed (the margin is `lease_s - rene
 - A write whose fate is unknown counts as failed; the next step is to look.
 - Every term has a larger `transitions` than the one before: the fencing token.
 
-The shell asks `decide` what to do, does it, and tells the outcome by one of `looked`, `wrote`, `lost_race`, `failed`,
-`rested`.
+The shell asks `decide_lease_action` what to do, does it, and says what came of it: `lease_was_read`, `lease_was_written`,
+`lease_race_was_lost`, `lease_request_failed` or `lease_wait_is_over`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import msgspec
 from remuda.api.errors import Refusal
 
 
-class Timing(msgspec.Struct, frozen=True):
+class LeaseTiming(msgspec.Struct, frozen=True):
     """`lease_s`: after so long without a change others may take over. `renew_s`: after so long without a successful renewal the
     leader stops. `retry_s`: between two tries."""
 
@@ -39,7 +39,7 @@ class Timing(msgspec.Struct, frozen=True):
             )
 
 
-class Record(msgspec.Struct, frozen=True):
+class LeaseRecord(msgspec.Struct, frozen=True):
     """`beat` changes with every renewal, `version` with every write whatsoever."""
 
     holder: str
@@ -49,12 +49,12 @@ class Record(msgspec.Struct, frozen=True):
     version: str
 
 
-class Standing(msgspec.Struct, frozen=True):
+class Candidacy(msgspec.Struct, frozen=True):
     """What one contender knows. `sent_at`: when it leads, the sending of its last successful write."""
 
     identity: str
-    timing: Timing = Timing()
-    record: Record | None = None
+    timing: LeaseTiming = LeaseTiming()
+    record: LeaseRecord | None = None
     seen_at: float = 0.0
     is_fresh: bool = False  # the record was read (or written by us) since the last failure or rest
     sent_at: float | None = None
@@ -70,72 +70,72 @@ class Standing(msgspec.Struct, frozen=True):
         return float("-inf") if self.sent_at is None else self.sent_at + self.timing.renew_s
 
 
-class Look(msgspec.Struct, frozen=True):
+class ReadLease(msgspec.Struct, frozen=True):
     """Read the lease."""
 
 
-class Write(msgspec.Struct, frozen=True):
+class WriteLease(msgspec.Struct, frozen=True):
     """Put our name on the lease, guarded by `over` (None: create it). `is_new`: a new term, else a renewal."""
 
-    over: Record | None
+    over: LeaseRecord | None
     transitions: int
     is_new: bool
 
 
-class Wait(msgspec.Struct, frozen=True):
+class WaitForLease(msgspec.Struct, frozen=True):
     seconds: float
 
 
-class StepDown(msgspec.Struct, frozen=True):
+class StepDownAsLeader(msgspec.Struct, frozen=True):
     reason: str
     message: str
 
 
-Action = Look | Write | Wait | StepDown
+LeaseAction = ReadLease | WriteLease | WaitForLease | StepDownAsLeader
 
 
-def decide(standing: Standing, now: float) -> Action:
-    return _decide_leader(standing, now) if standing.is_leading else _decide_follower(standing, now)
+def decide_lease_action(standing: Candidacy, now: float) -> LeaseAction:
+    return _decide_as_leader(standing, now) if standing.is_leading else _decide_as_follower(standing, now)
 
 
-def _decide_leader(standing: Standing, now: float) -> Action:
+def _decide_as_leader(standing: Candidacy, now: float) -> LeaseAction:
     record, timing = standing.record, standing.timing
     if now >= standing.ends_at:
-        return StepDown("CannotRenew", f"The lease could not be renewed for {timing.renew_s:g} s.")
+        return StepDownAsLeader("CannotRenew", f"The lease could not be renewed for {timing.renew_s:g} s.")
     if standing.is_fresh and record is not None and record.holder != standing.identity:
-        return StepDown("Superseded", f"The lease is held by {record.holder or 'nobody'}.")
+        return StepDownAsLeader("Superseded", f"The lease is held by {record.holder or 'nobody'}.")
     if now < standing.not_before:
-        return Wait(min(standing.not_before, standing.ends_at) - now)
+        return WaitForLease(min(standing.not_before, standing.ends_at) - now)
     if not standing.is_fresh:
-        return Look()
-    return Write(record, record.transitions if record is not None else 0, is_new=False)
+        return ReadLease()
+    return WriteLease(record, record.transitions if record is not None else 0, is_new=False)
 
 
-def _decide_follower(standing: Standing, now: float) -> Action:
+def _decide_as_follower(standing: Candidacy, now: float) -> LeaseAction:
     record, timing = standing.record, standing.timing
     if now < standing.not_before:
-        return Wait(standing.not_before - now)
+        return WaitForLease(standing.not_before - now)
     if not standing.is_fresh:
-        return Look()
+        return ReadLease()
     if record is None:
-        return Write(None, 0, is_new=True)
+        return WriteLease(None, 0, is_new=True)
     if record.holder in ("", standing.identity) or now >= standing.seen_at + record.lease_s:
-        return Write(record, record.transitions + 1, is_new=True)
-    return Wait(min(timing.retry_s, standing.seen_at + record.lease_s - now))
+        return WriteLease(record, record.transitions + 1, is_new=True)
+    return WaitForLease(min(timing.retry_s, standing.seen_at + record.lease_s - now))
 
 
-def looked(standing: Standing, record: Record | None, now: float) -> Standing:
+def lease_was_read(standing: Candidacy, record: LeaseRecord | None, now: float) -> Candidacy:
     """The lease was read; None: there is none."""
     old = standing.record
-    is_same = old is not None and record is not None and _state(old) == _state(record)
+    is_same = old is not None and record is not None and _lease_claim(old) == _lease_claim(record)
     seen_at = standing.seen_at if is_same else now
     return msgspec.structs.replace(standing, record=record, seen_at=seen_at, is_fresh=True, not_before=now)
 
 
-def wrote(standing: Standing, record: Record, sent_at: float, now: float) -> Standing:
+def lease_was_written(standing: Candidacy, record: LeaseRecord, sent_at: float, now: float) -> Candidacy:
     """Our write was acknowledged: we lead, counted from when it was sent."""
     if now >= sent_at + standing.timing.renew_s:
-        return failed(standing, now)  # acknowledged too late to be worth anything
+        return lease_request_failed(standing, now)  # acknowledged too late to be worth anything
     return msgspec.structs.replace(
         standing,
         record=record,
@@ -146,28 +146,28 @@ def wrote(standing: Standing, record: Record, sent_at: float, now: float) -> Sta
     )
 
 
-def lost_race(standing: Standing, now: float) -> Standing:
+def lease_race_was_lost(standing: Candidacy, now: float) -> Candidacy:
     """Somebody wrote before us: look at once."""
     return msgspec.structs.replace(standing, is_fresh=False, not_before=now)
 
 
-def failed(standing: Standing, now: float) -> Standing:
+def lease_request_failed(standing: Candidacy, now: float) -> Candidacy:
     """No answer, or an error: nothing is known any more."""
     return msgspec.structs.replace(standing, is_fresh=False, not_before=now + standing.timing.retry_s)
 
 
-def rested(standing: Standing) -> Standing:
+def lease_wait_is_over(standing: Candidacy) -> Candidacy:
     """A wait is over. A leader goes on from its own last write; a follower has to look."""
     return standing if standing.is_leading else msgspec.structs.replace(standing, is_fresh=False)
 
 
-def stepped_down(standing: Standing, now: float) -> Standing:
+def leader_stepped_down(standing: Candidacy, now: float) -> Candidacy:
     """No leader any more: contend like everybody, after a pause that lets another go first."""
     return msgspec.structs.replace(
         standing, sent_at=None, is_fresh=False, seen_at=now, not_before=now + standing.timing.retry_s
     )
 
 
-def _state(record: Record) -> tuple[str, int, str]:
+def _lease_claim(record: LeaseRecord) -> tuple[str, int, str]:
     """What makes a record the same: a write that only labels the lease does not prolong it."""
     return record.holder, record.transitions, record.beat

@@ -26,7 +26,7 @@ from remuda.controllers.stragglers import StragglerController
 from remuda.controllers.training import TrainingController
 from remuda.controllers.verdicts import WORKERS, VerdictController
 from remuda.controllers.webhook_notices import WebhookNoticeController
-from remuda.core.gang.kubelet_pods import KubeletForm
+from remuda.core.gang.kubelet_pods import KubeletPodForm
 from remuda.kube.client.webhooks import Poster, WebhookPoster
 from remuda.kube.cluster import Cluster
 from remuda.kube.runtime.controller import run_controller
@@ -48,7 +48,7 @@ class ControlPlane:
         *,
         chance: random.Random,
         schedulers: frozenset[str] = EMBEDDED_SCHEDULERS,
-        form: KubeletForm | None = None,
+        form: KubeletPodForm | None = None,
         poster: Poster | None = None,
     ) -> None:
         """`form`: how pods are written where kubelets run them. `poster`: how webhooks are posted to."""

@@ -23,8 +23,8 @@ from typing import Protocol
 
 import msgspec
 
-from remuda.core.gang.kubelet_pods import LAUNCHER_FILE, KubeletForm
-from remuda.core.leader_lease import Timing
+from remuda.core.gang.kubelet_pods import LAUNCHER_FILE, KubeletPodForm
+from remuda.core.leader_lease import LeaseTiming
 from remuda.kube.client.guarded_cluster import FencedCluster
 from remuda.kube.client.http_cluster import HttpCluster
 from remuda.kube.client.kubeconfig import load_kubeconfig
@@ -45,15 +45,15 @@ class ManagerConfig(msgspec.Struct, frozen=True):
     kubeconfig: str | None = None
     context: str = ""
     lease_namespace: str = "kube-system"
-    timing: Timing = Timing()
+    timing: LeaseTiming = LeaseTiming()
     agent_root: str = "/var/lib/remuda"
     link: LinkConfig | None = None  # None: agents speak through the API only
 
 
-def kubelet_form(agent_root: str) -> KubeletForm:
+def kubelet_form(agent_root: str) -> KubeletPodForm:
     root = Path(agent_root)
     launcher = container_argv([], LAUNCHER_FILE)
-    return KubeletForm(tuple(launcher), alloc_root=str(root / "alloc"), launcher_dir=str(root / "bin"))
+    return KubeletPodForm(tuple(launcher), alloc_root=str(root / "alloc"), launcher_dir=str(root / "bin"))
 
 
 def manager_identity() -> str:

@@ -30,9 +30,9 @@ from remuda.core.foreign.refused_pods import (
     refusals_hold_until,
     wants_placed_condition,
 )
-from remuda.core.scheduling.gang_placement import PlacementPlan, plan_in_steps
+from remuda.core.scheduling.gang_placement import PlacementPlan, plan_placement_in_steps
 from remuda.core.scheduling.placement_request import Assignment, PodAsk
-from remuda.core.scheduling.waiting_gangs import created_at, gather_gangs
+from remuda.core.scheduling.waiting_gangs import gather_waiting_gangs, pod_created_at
 from remuda.core.state.reservations import Reservation
 from remuda.core.state.snapshot import Snapshot, build_snapshot
 from remuda.kube.cluster import Cluster, Preconditions
@@ -89,7 +89,7 @@ class Scheduler:
             self._changed.set()
 
     def _on_devices(self, old: NodeDevices | None, new: NodeDevices | None) -> None:
-        if old is None or new is None or _of_placement(old) != _of_placement(new):
+        if old is None or new is None or _placement_facts(old) != _placement_facts(new):
             self._changed.set()
 
     async def run(self) -> None:
@@ -112,13 +112,13 @@ class Scheduler:
 
     async def cycle(self) -> PlacementPlan:
         now = self._clock()
-        asks = gather_gangs(self._ready(now), self._siblings, self._domain, now)
+        asks = gather_waiting_gangs(self._ready(now), self._siblings, self._domain, now)
         assignments: list[Assignment] = []
         refused: list[tuple[PodAsk, Refusal]] = []
         if not asks:  # most cycles: devices fail and heal while nobody waits, and a snapshot costs the whole cluster
             return PlacementPlan((), ())
         # Piece by piece: a plan for thousands of pods takes seconds, and leases must be renewed meanwhile.
-        for part in plan_in_steps(self._snapshot(now), asks):
+        for part in plan_placement_in_steps(self._snapshot(now), asks):
             await write_all(self._bind, part.assignments)
             await write_all(lambda why: self._refuse(*why, now), part.refused)
             assignments += part.assignments
@@ -198,7 +198,7 @@ class Scheduler:
         pod = self._pods.get(ask.name, ask.namespace)
         if pod is None or pod.uid != ask.uid or pod.spec.node_name:
             return
-        if refusal.reason == "GangIncomplete" and now - created_at(pod) < RECHECK_S:
+        if refusal.reason == "GangIncomplete" and now - pod_created_at(pod) < RECHECK_S:
             return  # the rest is being made; telling every pod of every other one would take longer than that
         text = f"{refusal.message} {refusal.fix}".strip()
         old = pod.status.conditions
@@ -215,6 +215,6 @@ class Scheduler:
         self._events.warning(pod, "FailedScheduling", f"{refusal.reason}: {text}")
 
 
-def _of_placement(node: NodeDevices) -> tuple[object, ...]:
+def _placement_facts(node: NodeDevices) -> tuple[object, ...]:
     """The parts of a node's record that decide what fits there."""
     return node.verdicts, node.observed.devices, node.observed.holdings, node.withheld

@@ -1,6 +1,6 @@
 """Conditions: the transition time moves only with the status, and nothing new means the same list."""
 
-from remuda.api.conditions import find_condition, is_true, with_condition
+from remuda.api.conditions import find_condition, is_condition_true, with_condition
 from remuda.api.meta import to_time
 
 T1, T2 = to_time(100.0), to_time(200.0)
@@ -8,8 +8,8 @@ T1, T2 = to_time(100.0), to_time(200.0)
 
 def test_a_new_condition_is_added() -> None:
     conditions = with_condition([], "Ready", True, "Up", "It is up.", T1)
-    assert is_true(conditions, "Ready")
-    assert not is_true(conditions, "Other")
+    assert is_condition_true(conditions, "Ready")
+    assert not is_condition_true(conditions, "Other")
 
 
 def test_the_time_moves_only_with_the_status() -> None:

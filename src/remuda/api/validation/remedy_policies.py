@@ -23,7 +23,7 @@ from remuda.api.remedies import (
 from remuda.api.selectors import is_label_key
 from remuda.api.validation.hooks import check_hook
 from remuda.api.validation.incidents import missing_time_zone
-from remuda.api.validation.numbers import in_range
+from remuda.api.validation.numbers import check_range
 
 DAY_S = 86_400.0
 MAX_TIMEOUT_S = 30 * DAY_S
@@ -50,7 +50,7 @@ _ORDER = {action: number for number, action in enumerate(Action)}
 def check_policy(policy: RemedyPolicy) -> None:
     """Raises Refusal."""
     spec = policy.spec
-    in_range(spec.priority, -MAX_PRIORITY, MAX_PRIORITY, "InvalidPriority", "spec.priority")
+    check_range(spec.priority, -MAX_PRIORITY, MAX_PRIORITY, "InvalidPriority", "spec.priority")
     _check_policy_selector(policy)
     _check_at_most(spec.ladders, MAX_LADDERS, "spec.ladders")
     _check_at_most(spec.webhooks, MAX_WEBHOOKS, "spec.webhooks")
@@ -161,9 +161,9 @@ def _check_ladder(ladder: Ladder, path: str) -> None:
 
 
 def _check_rung(rung: Rung, where: str) -> None:
-    in_range(rung.attempts, 1, MAX_ATTEMPTS, "InvalidAttempts", f"{where}.attempts")
-    in_range(rung.timeout_seconds, 1, MAX_TIMEOUT_S, "InvalidSeconds", f"{where}.timeoutSeconds")
-    in_range(rung.after_seconds, 0, MAX_TIMEOUT_S, "InvalidSeconds", f"{where}.afterSeconds")
+    check_range(rung.attempts, 1, MAX_ATTEMPTS, "InvalidAttempts", f"{where}.attempts")
+    check_range(rung.timeout_seconds, 1, MAX_TIMEOUT_S, "InvalidSeconds", f"{where}.timeoutSeconds")
+    check_range(rung.after_seconds, 0, MAX_TIMEOUT_S, "InvalidSeconds", f"{where}.afterSeconds")
     if rung.hook is not None:
         check_hook(rung.hook, f"{where}.hook", _PLACEHOLDERS)
 
@@ -196,7 +196,7 @@ def _check_policy_bound(text: str, field: str, *, may_be_empty: bool) -> None:
 
 def _check_policy_timers(spec: RemedyPolicySpec) -> None:
     _check_policy_bound(spec.breaker.share, "spec.breaker.share", may_be_empty=False)
-    in_range(spec.breaker.at_least, 0, 1_000_000, "InvalidBreaker", "spec.breaker.atLeast")
+    check_range(spec.breaker.at_least, 0, 1_000_000, "InvalidBreaker", "spec.breaker.atLeast")
     for value, low, field in (
         (spec.breaker.window_seconds, 1, "spec.breaker.windowSeconds"),
         (spec.breaker.cooldown_seconds, 1, "spec.breaker.cooldownSeconds"),
@@ -206,17 +206,17 @@ def _check_policy_timers(spec: RemedyPolicySpec) -> None:
         (spec.timers.debounce_seconds, 0, "spec.timers.debounceSeconds"),
         (spec.timers.flap_window_seconds, 1, "spec.timers.flapWindowSeconds"),
     ):
-        in_range(value, low, 365 * DAY_S, "InvalidSeconds", field)
+        check_range(value, low, 365 * DAY_S, "InvalidSeconds", field)
     check_drain(spec.drain)
     # More of them are not remembered.
-    in_range(spec.offender.incidents, 1, 31, "InvalidOffender", "spec.offender.incidents")
-    in_range(spec.timers.flap_limit, 0, 15, "InvalidLimit", "spec.timers.flapLimit")
+    check_range(spec.offender.incidents, 1, 31, "InvalidOffender", "spec.offender.incidents")
+    check_range(spec.timers.flap_limit, 0, 15, "InvalidLimit", "spec.timers.flapLimit")
 
 
 def check_drain(drain: Drain) -> None:
     """Raises Refusal. Of a policy or a roll-out."""
     for name in ("patience", "checkpoint", "deadline"):
-        in_range(getattr(drain, f"{name}_seconds"), 0, 365 * DAY_S, "InvalidSeconds", f"spec.drain.{name}Seconds")
+        check_range(getattr(drain, f"{name}_seconds"), 0, 365 * DAY_S, "InvalidSeconds", f"spec.drain.{name}Seconds")
     if drain.checkpoint_seconds > drain.deadline_seconds:
         raise Refusal(
             "InvalidSeconds",
@@ -234,8 +234,8 @@ def _check_idle_policy(idle: Idle) -> None:
             "Write Warn or Reclaim.",
             "spec.idle.action",
         )
-    in_range(idle.after_seconds, 0, 365 * DAY_S, "InvalidSeconds", "spec.idle.afterSeconds")
-    in_range(idle.gpu_hour_price, 0, 1e9, "InvalidIdle", "spec.idle.gpuHourPrice")
+    check_range(idle.after_seconds, 0, 365 * DAY_S, "InvalidSeconds", "spec.idle.afterSeconds")
+    check_range(idle.gpu_hour_price, 0, 1e9, "InvalidIdle", "spec.idle.gpuHourPrice")
     if idle.action == "Reclaim" and not idle.after_seconds:
         raise Refusal(
             "InvalidIdle",

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from remuda.api.errors import Refusal
 from remuda.api.patterns import SYNTAX, BadPattern, check_log_pattern
 from remuda.api.training import Checkpoint, Failure, FailureRule, Role, RuleAction, SuccessPolicy, TrainingJobSpec
-from remuda.api.validation.numbers import in_range
+from remuda.api.validation.numbers import check_range
 
 MAX_RULES = 64
 MAX_STEPS = 2**53
@@ -20,21 +20,21 @@ AFTER = ("Running", "Succeeded")
 SIGNALS = ("HUP", "INT", "QUIT", "USR1", "USR2", "ALRM", "TERM", "CONT", "WINCH")  # a process can answer these
 
 
-def check_policies(spec: TrainingJobSpec) -> None:
-    _order(spec.roles)
-    _success(spec.success, spec.roles)
-    in_range(spec.active_deadline_seconds, 0, MAX_SECONDS, "InvalidSeconds", "spec.activeDeadlineSeconds")
+def check_training_policies(spec: TrainingJobSpec) -> None:
+    _check_role_order(spec.roles)
+    _check_success_policy(spec.success, spec.roles)
+    check_range(spec.active_deadline_seconds, 0, MAX_SECONDS, "InvalidSeconds", "spec.activeDeadlineSeconds")
     if spec.ttl_seconds_after_finished is not None:
-        in_range(spec.ttl_seconds_after_finished, 0, MAX_SECONDS, "InvalidSeconds", "spec.ttlSecondsAfterFinished")
-    in_range(spec.total_steps, 0, MAX_STEPS, "InvalidSteps", "spec.totalSteps")
-    _failure(spec.failure)
-    _signal(spec.checkpoint)
+        check_range(spec.ttl_seconds_after_finished, 0, MAX_SECONDS, "InvalidSeconds", "spec.ttlSecondsAfterFinished")
+    check_range(spec.total_steps, 0, MAX_STEPS, "InvalidSteps", "spec.totalSteps")
+    _check_failure_policies(spec.failure)
+    _check_checkpoint_signal(spec.checkpoint)
 
 
 # --- roles ------------------------------------------------------------------------------------------------------------
 
 
-def _order(roles: Sequence[Role]) -> None:
+def _check_role_order(roles: Sequence[Role]) -> None:
     names = {role.name for role in roles}
     for index, role in enumerate(roles):
         path = f"spec.roles[{index}]"
@@ -61,7 +61,7 @@ def _order(roles: Sequence[Role]) -> None:
                     "Write Running or Succeeded.",
                     f"{where}.is",
                 )
-    circle = _circle(roles)
+    circle = _find_role_circle(roles)
     if circle:
         raise Refusal(
             "RolesInACircle",
@@ -71,25 +71,25 @@ def _order(roles: Sequence[Role]) -> None:
         )
 
 
-def _circle(roles: Sequence[Role]) -> list[str]:
+def _find_role_circle(roles: Sequence[Role]) -> list[str]:
     waits = {role.name: [after.role for after in role.after] for role in roles}
     done: set[str] = set()
     for start in waits:
         path: list[str] = []
-        found = _walk(start, waits, path, done)
+        found = _walk_role_circle(start, waits, path, done)
         if found:
             return found
     return []
 
 
-def _walk(name: str, waits: dict[str, list[str]], path: list[str], done: set[str]) -> list[str]:
+def _walk_role_circle(name: str, waits: dict[str, list[str]], path: list[str], done: set[str]) -> list[str]:
     if name in path:
         return [*path[path.index(name) :], name]
     if name in done:
         return []
     path.append(name)
     for other in waits.get(name, []):
-        found = _walk(other, waits, path, done)
+        found = _walk_role_circle(other, waits, path, done)
         if found:
             return found
     path.pop()
@@ -97,7 +97,7 @@ def _walk(name: str, waits: dict[str, list[str]], path: list[str], done: set[str
     return []
 
 
-def _success(policy: SuccessPolicy, roles: Sequence[Role]) -> None:
+def _check_success_policy(policy: SuccessPolicy, roles: Sequence[Role]) -> None:
     names = [role.name for role in roles]
     if policy.role and policy.role not in names:
         raise Refusal(
@@ -120,11 +120,11 @@ def _success(policy: SuccessPolicy, roles: Sequence[Role]) -> None:
 # --- failure ----------------------------------------------------------------------------------------------------------
 
 
-def _failure(failure: Failure) -> None:
-    in_range(failure.same_step_limit, 0, 1000, "InvalidLimit", "spec.failure.sameStepLimit")
-    in_range(failure.backoff_max_seconds, 1, 300, "InvalidSeconds", "spec.failure.backoffMaxSeconds")
+def _check_failure_policies(failure: Failure) -> None:
+    check_range(failure.same_step_limit, 0, 1000, "InvalidLimit", "spec.failure.sameStepLimit")
+    check_range(failure.backoff_max_seconds, 1, 300, "InvalidSeconds", "spec.failure.backoffMaxSeconds")
     if failure.hang_after_steps:
-        in_range(failure.hang_after_steps, 2, 100_000, "InvalidFactor", "spec.failure.hangAfterSteps")
+        check_range(failure.hang_after_steps, 2, 100_000, "InvalidFactor", "spec.failure.hangAfterSteps")
     if failure.straggler.factor and not (math.isfinite(failure.straggler.factor) and failure.straggler.factor > 1):
         raise Refusal(
             "InvalidFactor",
@@ -141,7 +141,7 @@ def _failure(failure: Failure) -> None:
         )
     names: set[str] = set()
     for index, rule in enumerate(failure.rules):
-        _rule(rule, f"spec.failure.rules[{index}]")
+        _check_failure_rule(rule, f"spec.failure.rules[{index}]")
         if rule.name and rule.name in names:
             raise Refusal(
                 "RuleNamedTwice",
@@ -152,7 +152,7 @@ def _failure(failure: Failure) -> None:
         names.add(rule.name)
 
 
-def _rule(rule: FailureRule, path: str) -> None:
+def _check_failure_rule(rule: FailureRule, path: str) -> None:
     what = f"Rule `{rule.name}`" if rule.name else f"The rule {path}"
     if not (rule.exit_codes or rule.log_pattern or rule.faults):
         raise Refusal(
@@ -169,7 +169,7 @@ def _rule(rule: FailureRule, path: str) -> None:
                 "Take 0 out of exitCodes.",
                 f"{path}.exitCodes",
             )
-        in_range(code, 1, 255, "InvalidExitCode", f"{path}.exitCodes")
+        check_range(code, 1, 255, "InvalidExitCode", f"{path}.exitCodes")
     if rule.exit_codes and rule.faults and not {"ProcessExited", "LossNotFinite"} & set(rule.faults):
         raise Refusal(
             "ContradictoryRule",
@@ -200,7 +200,7 @@ def _rule(rule: FailureRule, path: str) -> None:
             ) from None
 
 
-def _signal(checkpoint: Checkpoint) -> None:
+def _check_checkpoint_signal(checkpoint: Checkpoint) -> None:
     name = checkpoint.signal.removeprefix("SIG")
     if checkpoint.signal and name not in SIGNALS:
         raise Refusal(

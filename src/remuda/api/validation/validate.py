@@ -22,9 +22,9 @@ from remuda.api.rollouts import NodeRollout, check_rollout
 from remuda.api.selectors import is_label_key
 from remuda.api.training import UNLIMITED, Cause, Checkpoint, Failure, Role, TrainingJob, TrainingJobSpec
 from remuda.api.validation.incidents import check_incident
-from remuda.api.validation.numbers import in_range as _in_range
+from remuda.api.validation.numbers import check_range as _in_range
 from remuda.api.validation.remedy_policies import check_policy
-from remuda.api.validation.training import check_policies
+from remuda.api.validation.training import check_training_policies
 
 MAX_REPLICAS = 100_000
 MAX_ROLES = 64
@@ -53,9 +53,9 @@ CONTAINER_FIELDS = frozenset(
 def validate(obj: KObject) -> None:
     """Raises Refusal. Kinds without rules pass."""
     if isinstance(obj, TrainingJob):
-        _training_job(obj)
+        _check_training_job(obj)
     elif isinstance(obj, Drill):
-        _drill(obj)
+        _check_drill(obj)
     elif isinstance(obj, NodeRollout):
         check_rollout(obj)
     elif isinstance(obj, RemedyPolicy):
@@ -64,7 +64,7 @@ def validate(obj: KObject) -> None:
         check_incident(obj)
 
 
-def _training_job(job: TrainingJob) -> None:
+def _check_training_job(job: TrainingJob) -> None:
     name = job.metadata.name
     if name and (len(name) > MAX_JOB_NAME or not _LABEL.fullmatch(name)):
         raise Refusal(
@@ -103,7 +103,7 @@ def _training_job(job: TrainingJob) -> None:
         _in_range(role.replicas, 1, MAX_REPLICAS, "InvalidReplicas", f"{path}.replicas")
         _in_range(role.min_replicas, 0, role.replicas, "InvalidReplicas", f"{path}.minReplicas")
         _in_range(role.gpus, 0, 1024, "InvalidGpus", f"{path}.gpus")
-        _template(role, path)
+        _check_pod_template(role, path)
     _in_range(spec.spares, 0, MAX_REPLICAS, "InvalidSpares", "spec.spares")
     if spec.topology.required and not is_label_key(spec.topology.required):
         raise Refusal(
@@ -112,13 +112,13 @@ def _training_job(job: TrainingJob) -> None:
             "Name the label whose value all pods must share, say topology.remuda.dev/rack.",
             "spec.topology.required",
         )
-    _segments(spec)
-    _failure(spec.failure)
-    _checkpoint(spec.checkpoint)
-    check_policies(spec)
+    _check_segments(spec)
+    _check_failure_limits(spec.failure)
+    _check_checkpoint(spec.checkpoint)
+    check_training_policies(spec)
 
 
-def _segments(spec: TrainingJobSpec) -> None:
+def _check_segments(spec: TrainingJobSpec) -> None:
     size = spec.topology.segment_size
     if spec.lend_spares and (not spec.spares or size):
         why = "a gang in segments does not lend its spares" if spec.spares else "the job has no spares"
@@ -145,16 +145,16 @@ def _segments(spec: TrainingJobSpec) -> None:
         )
 
 
-def _failure(failure: Failure) -> None:
+def _check_failure_limits(failure: Failure) -> None:
     for cause in Cause:
         limit = failure.budgets.limit(cause)
         _in_range(limit, UNLIMITED, 1_000_000, "InvalidBudget", f"spec.failure.budgets.{cause}")
     refill = failure.budgets.refill_after_steps
     _in_range(refill, 0, 2**53, "InvalidBudget", "spec.failure.budgets.refillAfterSteps")
     for field in ("hang_after_seconds", "stop_grace_seconds", "look_back_seconds"):
-        _in_range(getattr(failure, field), 0, 86_400, "InvalidSeconds", f"spec.failure.{_camel(field)}")
+        _in_range(getattr(failure, field), 0, 86_400, "InvalidSeconds", f"spec.failure.{_camel_case(field)}")
     for field in ("stop_deadline_seconds", "start_deadline_seconds"):
-        _in_range(getattr(failure, field), 0.1, 86_400, "InvalidSeconds", f"spec.failure.{_camel(field)}")
+        _in_range(getattr(failure, field), 0.1, 86_400, "InvalidSeconds", f"spec.failure.{_camel_case(field)}")
     if failure.stop_deadline_seconds <= failure.stop_grace_seconds:
         raise Refusal(
             "InvalidSeconds",
@@ -164,7 +164,7 @@ def _failure(failure: Failure) -> None:
         )
 
 
-def _checkpoint(checkpoint: Checkpoint) -> None:
+def _check_checkpoint(checkpoint: Checkpoint) -> None:
     _in_range(checkpoint.typical_seconds, 0, 86_400, "InvalidSeconds", "spec.checkpoint.typicalSeconds")
     if checkpoint.path and not checkpoint.path.startswith("/"):
         raise Refusal(
@@ -175,7 +175,7 @@ def _checkpoint(checkpoint: Checkpoint) -> None:
         )
 
 
-def _template(role: Role, path: str) -> None:
+def _check_pod_template(role: Role, path: str) -> None:
     body = role.template.spec
     where = f"{path}.template.spec"
     for kind in ("labels", "annotations"):
@@ -187,7 +187,7 @@ def _template(role: Role, path: str) -> None:
                     f"Take it out of the template's {kind}.",
                     f"{path}.template.metadata.{kind}",
                 )
-    _known(body, POD_FIELDS, where)
+    _check_known_fields(body, POD_FIELDS, where)
     if body.get("nodeName"):
         raise Refusal(
             "NodeNameSet",
@@ -214,7 +214,7 @@ def _template(role: Role, path: str) -> None:
         raise Refusal(
             "InvalidField", f"`{where}.containers[0]` is not a mapping.", "Give it a name and a command.", where
         )
-    _known(containers[0], CONTAINER_FIELDS, f"{where}.containers[0]")
+    _check_known_fields(containers[0], CONTAINER_FIELDS, f"{where}.containers[0]")
     try:
         spec = msgspec.convert(body, PodSpec)
     except msgspec.ValidationError as error:
@@ -231,10 +231,10 @@ def _template(role: Role, path: str) -> None:
     asked = spec.containers[0].resources
     for amounts in (asked.limits, asked.requests):
         if RESOURCE_GPU in amounts:
-            _gpu_amount(role, amounts[RESOURCE_GPU], path, f"{where}.containers[0].resources")
+            _check_gpu_amount(role, amounts[RESOURCE_GPU], path, f"{where}.containers[0].resources")
 
 
-def _gpu_amount(role: Role, amount: int | str, path: str, where: str) -> None:
+def _check_gpu_amount(role: Role, amount: int | str, path: str, where: str) -> None:
     try:
         count = whole(amount)
     except Refusal as refusal:
@@ -249,7 +249,7 @@ def _gpu_amount(role: Role, amount: int | str, path: str, where: str) -> None:
     _in_range(count, 0, 1024, "InvalidGpus", where)
 
 
-def _known(body: JsonObject, known: frozenset[str], where: str) -> None:
+def _check_known_fields(body: JsonObject, known: frozenset[str], where: str) -> None:
     for field in body:
         if field not in known:
             near = difflib.get_close_matches(field, known, n=1)
@@ -257,12 +257,12 @@ def _known(body: JsonObject, known: frozenset[str], where: str) -> None:
             raise Refusal("UnknownField", f"`{where}.{field}` is not a field.", fix, f"{where}.{field}")
 
 
-def _camel(name: str) -> str:
+def _camel_case(name: str) -> str:
     head, *tail = name.split("_")
     return head + "".join(part.capitalize() for part in tail)
 
 
-def _drill(drill: Drill) -> None:
+def _check_drill(drill: Drill) -> None:
     spec = drill.spec
     facts = DRILLS[spec.type]
     for field in (*NEEDS[facts.aim], *(("code",) if spec.type is DrillKind.DEVICE_FAIL else ())):
@@ -280,7 +280,7 @@ def _drill(drill: Drill) -> None:
         )
 
 
-def gpus_of(role: Role) -> int:
+def gpus_of_role(role: Role) -> int:
     """Devices each pod of the role gets, whichever way they were asked for."""
     if role.gpus:
         return role.gpus

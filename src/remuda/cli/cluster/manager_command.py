@@ -65,11 +65,11 @@ def manager(
     import asyncio
     import os
 
-    from remuda.core.leader_lease import Timing
+    from remuda.core.leader_lease import LeaseTiming
     from remuda.runtime import link_endpoint
     from remuda.runtime.manager_process import ManagerConfig, serve_manager
 
-    timing = Timing(lease, lease * 2 / 3, lease * 2 / 15)
+    timing = LeaseTiming(lease, lease * 2 / 3, lease * 2 / 15)
     link = None
     if host := link_address or os.environ.get("POD_IP", ""):
         account = (agent_account or f"{lease_namespace}/remuda-agent").replace("/", ":")

@@ -35,7 +35,7 @@ def status(session: Session, form: str) -> int:
 
 
 async def _read_status(session: Session) -> dict[str, Any]:
-    from remuda.api.conditions import is_true
+    from remuda.api.conditions import is_condition_true
     from remuda.api.incidents import Incident
     from remuda.api.kubernetes.core_v1 import Node, Pod
     from remuda.api.training import TrainingJob
@@ -56,7 +56,7 @@ async def _read_status(session: Session) -> dict[str, Any]:
         "api": api_address(state),
         "kubeconfig": str(state.kubeconfig),
         "nodes": len(nodes),
-        "ready": sum(1 for node in nodes if is_true(node.status.conditions, "Ready")),
+        "ready": sum(1 for node in nodes if is_condition_true(node.status.conditions, "Ready")),
         "pods": len(pods),
         "jobs": len(jobs),
         "openIncidents": sum(1 for incident in incidents if incident.is_open),

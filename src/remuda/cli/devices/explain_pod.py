@@ -93,7 +93,7 @@ def explain_pod_command(session: Session, name: str, form: str) -> int:
     from remuda.cli.lookup import nearest_name_hint
     from remuda.cli.output import make_console
     from remuda.core.devices.pod_start_steps import StepState, explain_pod, stuck_step
-    from remuda.core.state.pod_requests import is_extended, requests_of
+    from remuda.core.state.pod_requests import is_extended_resource, requests_of_pod
 
     async def look() -> tuple[Pod, list[Step]]:
         async with session.connect() as cluster:
@@ -104,7 +104,7 @@ def explain_pod_command(session: Session, name: str, form: str) -> int:
                 fix = nearest_name_hint(name, names, "It has none.")
                 raise Refusal("PodNotFound", f"Namespace {session.namespace} has no pod `{name}`.", fix) from None
             nodes, devices = (await cluster.list(Node)).items, (await cluster.list(NodeDevices)).items
-        asked = sorted(r for r in requests_of(pod) if is_extended(r))
+        asked = sorted(r for r in requests_of_pod(pod) if is_extended_resource(r))
         return pod, explain_pod(pod, asked, nodes, devices, to_time(session.clock()))
 
     pod, steps = asyncio.run(look())

@@ -30,7 +30,7 @@ def node_place(
     own: list[MachineModel],
     forced: MachineModel | None = None,
 ) -> NodePlace:
-    from remuda.api.conditions import is_true
+    from remuda.api.conditions import is_condition_true
     from remuda.api.errors import Refusal
     from remuda.cli.devices.device_list import ledger_entries
     from remuda.cli.devices.topology_screen import NodePlace
@@ -52,7 +52,7 @@ def node_place(
     levels = [("zone", ZONE_LABEL), ("rack", RACK_LABEL)]
     status = ""
     if node is not None:
-        status = "Ready" if is_true(node.status.conditions, "Ready") else "NotReady"
+        status = "Ready" if is_condition_true(node.status.conditions, "Ready") else "NotReady"
         status += ",Cordoned" if node.spec.unschedulable else ""
     return NodePlace(
         machine=machine,

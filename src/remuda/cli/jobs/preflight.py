@@ -17,7 +17,7 @@ from remuda.api.devices import NodeDevices
 from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import Node, PodSpec
 from remuda.api.training import Role, TrainingJob
-from remuda.api.validation.validate import gpus_of
+from remuda.api.validation.validate import gpus_of_role
 from remuda.cli.text import plural
 
 _INTERPRETERS = ("python", "bash", "sh")
@@ -37,7 +37,7 @@ def check_gpus(job: TrainingJob, devices: Iterable[NodeDevices]) -> None:
     if largest is None:
         return
     for role in job.spec.roles:
-        asked = gpus_of(role)
+        asked = gpus_of_role(role)
         if asked > largest:
             total = asked * role.replicas
             fix = f"Ask for at most {largest} per pod and for more pods"

@@ -291,11 +291,11 @@ def _announce_job(session: Session, job: TrainingJob, form: str) -> None:
     if is_document(form):
         print_document(form, object_body(job))
         return
-    from remuda.api.validation.validate import gpus_of
+    from remuda.api.validation.validate import gpus_of_role
     from remuda.cli.text import plural
 
     ranks = sum(r.replicas for r in job.spec.roles)
-    gpus = sum(r.replicas * gpus_of(r) for r in job.spec.roles)
+    gpus = sum(r.replicas * gpus_of_role(r) for r in job.spec.roles)
     spares = f" and {plural(job.spec.spares, 'spare')}" if job.spec.spares else ""
     where = f", all in one {job.spec.topology.required.rpartition('/')[2]}" if job.spec.topology.required else ""
     click.echo(f"Created job {job.name}: {plural(ranks, 'rank')} with {plural(gpus, 'GPU')}{spares}{where}.")

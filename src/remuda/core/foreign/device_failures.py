@@ -24,7 +24,7 @@ from enum import StrEnum
 
 import msgspec
 
-from remuda.api.conditions import find_condition, is_true, with_condition
+from remuda.api.conditions import find_condition, is_condition_true, with_condition
 from remuda.api.devices import DeviceState, NodeDevices, Verdict
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import Condition, OwnerReference, to_seconds, to_time
@@ -151,7 +151,7 @@ class _ForeignPodsDraft:
         return f"Device {verdict.device} of node {self.node} is {verdict.state.value}{signal}{what}"[:1024]
 
     def well(self, pod: Pod) -> None:
-        if is_true(pod.status.conditions, DEVICE_FAILED):
+        if is_condition_true(pod.status.conditions, DEVICE_FAILED):
             at, why = to_time(int(self.now)), "No device of the pod has failed any more."
             told = with_condition(pod.status.conditions, DEVICE_FAILED, False, "DeviceHealthy", why, at)
             self.marks[pod.uid] = ForeignPodMark(pod, told, "DeviceHealthy", why)

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from remuda.api.conditions import find_condition, is_true
+from remuda.api.conditions import find_condition, is_condition_true
 from remuda.api.kubernetes.batch_v1 import Job
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import JsonObject, to_seconds
@@ -62,7 +62,7 @@ def refused_at(pod: Pod) -> float:
 
 
 def is_refusal_recorded(pod: Pod) -> bool:
-    return is_true(pod.status.conditions, ADMISSION_REJECTED)
+    return is_condition_true(pod.status.conditions, ADMISSION_REJECTED)
 
 
 def refusal_count(pod: Pod) -> int:

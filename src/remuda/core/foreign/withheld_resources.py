@@ -24,7 +24,7 @@ from remuda.api.kubernetes.core_v1 import Node, Pod
 from remuda.api.meta import JsonObject, to_seconds, to_time
 from remuda.api.quantity import whole
 from remuda.core.foreign.refused_pods import OUT_OF, is_refusal_recorded, refused_at
-from remuda.core.state.pod_requests import is_extended, requests_of
+from remuda.core.state.pod_requests import is_extended_resource, requests_of_pod
 
 BLACK_HOLE = "BlackHole"
 WITHHELD_BY = "remuda/rejections"
@@ -108,10 +108,10 @@ def refused_resource(pod: Pod) -> str:
     reason = pod.status.reason
     if reason.startswith(OUT_OF):
         resource = reason.removeprefix(OUT_OF)
-        return resource if is_extended(resource) else ""
+        return resource if is_extended_resource(resource) else ""
     if reason != "UnexpectedAdmissionError":
         return ""
-    asked = sorted((r for r in requests_of(pod) if is_extended(r)), key=len, reverse=True)
+    asked = sorted((r for r in requests_of_pod(pod) if is_extended_resource(r)), key=len, reverse=True)
     named = [r for r in asked if r in pod.status.message]
     return named[0] if named else asked[0] if len(asked) == 1 else ""
 

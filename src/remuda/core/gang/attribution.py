@@ -59,7 +59,7 @@ class Attribution(msgspec.Struct, frozen=True):
     confidence: Confidence = Confidence.LIKELY
 
 
-class Exit(msgspec.Struct, frozen=True):
+class ProcessExit(msgspec.Struct, frozen=True):
     """How a process ended. `signal`: 0 when it was not killed by one; else told by 128 + signal, too. `reason`: the container
     runtime's word (OOMKilled, Error)."""
 
@@ -76,16 +76,16 @@ class Exit(msgspec.Struct, frozen=True):
         return self.signal or (self.code - 128 if 128 < self.code < 160 else 0)
 
 
-class Peer(msgspec.Struct, frozen=True):
+class GangPeer(msgspec.Struct, frozen=True):
     """Another member of the gang: how it ended, if it did, and what was said of its devices."""
 
     pod: str
-    exit: Exit | None = None
+    exit: ProcessExit | None = None
     signals: Sequence[Signal] = ()
     lost_at: float | None = None  # its pod or node went
 
 
-class Scene(msgspec.Struct, frozen=True):
+class ExitCircumstances(msgspec.Struct, frozen=True):
     """What stood around the exit. `same_step`: failures in a row at the step it died at, this one included, whatever the
     hardware; `same_step_limit` 0 = not looked at."""
 
@@ -94,14 +94,23 @@ class Scene(msgspec.Struct, frozen=True):
     memory_pressure: bool = False
     disk_pressure: bool = False
     evicted: str = ""  # why the pod was told to go
-    peers: Sequence[Peer] = ()
+    peers: Sequence[GangPeer] = ()
     same_step: int = 0
     same_step_limit: int = 3
     look_back_s: float = LOOK_BACK_S
 
 
-def attribute(exit: Exit, scene: Scene) -> Attribution:
-    for rule in (_own_device, _node, _same_step, _not_a_number, _application, _peer, _killed, _log):
+def attribute_exit(exit: ProcessExit, scene: ExitCircumstances) -> Attribution:
+    for rule in (
+        _exit_by_own_device,
+        _exit_by_node,
+        _exit_at_same_step,
+        _exit_by_loss_not_finite,
+        _exit_by_application,
+        _exit_by_peer,
+        _exit_by_kill,
+        _exit_by_log,
+    ):
         found = rule(exit, scene)
         if found is not None:
             return found
@@ -113,34 +122,34 @@ def attribute(exit: Exit, scene: Scene) -> Attribution:
     )
 
 
-def device_fault(signals: Sequence[Signal], at: float, look_back_s: float) -> FaultClass | None:
+def device_fault_near(signals: Sequence[Signal], at: float, look_back_s: float) -> FaultClass | None:
     """The gravest fault of hardware close enough to `at` to explain an end at that time. A crash may come before its report, so
     it is looked for on both sides."""
-    near = classify_signals(s for s in signals if _is_near(s, at, look_back_s))
-    bad = [known.fault for known in near if is_hardware(known.fault)]
+    near = classify_signals(s for s in signals if _is_signal_near(s, at, look_back_s))
+    bad = [known.fault for known in near if is_hardware_fault(known.fault)]
     order = list(DeviceRemedy)
     return max(bad, key=lambda f: (f.effect is DeviceState.UNHEALTHY, order.index(f.remedy)), default=None)
 
 
-def is_hardware(fault: FaultClass) -> bool:
+def is_hardware_fault(fault: FaultClass) -> bool:
     """A contained memory error leaves a working device behind, and is the device's all the same."""
     is_hung = fault.effect is DeviceState.UNKNOWN and fault.remedy is not DeviceRemedy.NONE
     return fault.effect is DeviceState.UNHEALTHY or is_hung or fault.cls in ("ecc_contained", "bus")
 
 
-def _is_near(signal: Signal, at: float, look_back_s: float) -> bool:
+def _is_signal_near(signal: Signal, at: float, look_back_s: float) -> bool:
     return signal.time is not None and abs(to_seconds(signal.time) - at) <= look_back_s
 
 
-def _own_device(exit: Exit, scene: Scene) -> Attribution | None:
-    fault = device_fault(scene.signals, exit.at, scene.look_back_s)
+def _exit_by_own_device(exit: ProcessExit, scene: ExitCircumstances) -> Attribution | None:
+    fault = device_fault_near(scene.signals, exit.at, scene.look_back_s)
     if fault is None:
         return None
     words = f"Its device reported {fault.code} within {scene.look_back_s:g} s of the exit. {fault.message}"
     return Attribution(Cause.DEVICE, fault.reason, words, Confidence.CERTAIN)
 
 
-def _node(exit: Exit, scene: Scene) -> Attribution | None:
+def _exit_by_node(exit: ProcessExit, scene: ExitCircumstances) -> Attribution | None:
     if scene.node_lost_at is not None and scene.node_lost_at - exit.at <= scene.look_back_s:
         return Attribution(Cause.INFRA, "NodeLost", "Its node was lost with it.", Confidence.CERTAIN)
     if scene.evicted:
@@ -151,22 +160,22 @@ def _node(exit: Exit, scene: Scene) -> Attribution | None:
     return None
 
 
-def _same_step(exit: Exit, scene: Scene) -> Attribution | None:
+def _exit_at_same_step(exit: ProcessExit, scene: ExitCircumstances) -> Attribution | None:
     if not scene.same_step_limit or scene.same_step < scene.same_step_limit:
         return None
     words = f"It failed {scene.same_step} times at the same step, whatever hardware it ran on."
     return Attribution(Cause.CODE, "SameStepFails", words, Confidence.CERTAIN)
 
 
-def _not_a_number(exit: Exit, scene: Scene) -> Attribution | None:
+def _exit_by_loss_not_finite(exit: ProcessExit, scene: ExitCircumstances) -> Attribution | None:
     if not _NOT_A_NUMBER.search(exit.tail):
         return None
     return Attribution(Cause.CODE, "LossNotFinite", "Its last words are of a loss that is not a number.")
 
 
-def _application(exit: Exit, scene: Scene) -> Attribution | None:
+def _exit_by_application(exit: ProcessExit, scene: ExitCircumstances) -> Attribution | None:
     """What the driver calls the application's fault: an illegal address, a page fault."""
-    for known in classify_signals(s for s in scene.signals if _is_near(s, exit.at, scene.look_back_s)):
+    for known in classify_signals(s for s in scene.signals if _is_signal_near(s, exit.at, scene.look_back_s)):
         fault = known.fault
         if fault.cls == "app" and fault.remedy is DeviceRemedy.RESTART_APP and fault.code != TORN_DOWN:
             words = f"The driver reported {fault.code}, which it lays to the application. {fault.message}"
@@ -174,38 +183,38 @@ def _application(exit: Exit, scene: Scene) -> Attribution | None:
     return None
 
 
-def _peer(exit: Exit, scene: Scene) -> Attribution | None:
+def _exit_by_peer(exit: ProcessExit, scene: ExitCircumstances) -> Attribution | None:
     """It waited in a collective for one that was gone already: that one's fault is its own."""
     if not _COLLECTIVE.search(exit.tail):
         return None
     for peer in scene.peers:
-        fault = device_fault(peer.signals, exit.at, scene.look_back_s)
+        fault = device_fault_near(peer.signals, exit.at, scene.look_back_s)
         if fault is not None:
             words = f"{peer.pod}'s device reported {fault.code} within {scene.look_back_s:g} s; its peers die of that."
             return Attribution(Cause.DEVICE, "PeerDeviceFailed", words)
         if peer.lost_at is not None and -scene.look_back_s <= exit.at - peer.lost_at <= scene.look_back_s:
             return Attribution(Cause.INFRA, "PeerLost", f"{peer.pod} was lost at that time; its peers die of that.")
-    first = _ended_before(exit, scene)
+    first = _peer_exit_before(exit, scene)
     if first is not None:
-        alone = attribute(first, msgspec.structs.replace(scene, signals=_signals_of(first, scene), peers=()))
+        alone = attribute_exit(first, msgspec.structs.replace(scene, signals=_signals_of_exit(first, scene), peers=()))
         words = f"{first.pod} ended first: {alone.message}"
         return Attribution(alone.cause, alone.reason, words, alone.confidence)
     words = "It lost its peers in a collective, and none of them had ended: the network between them, most likely."
     return Attribution(Cause.INFRA, "CollectiveFailed", words, Confidence.GUESS)
 
 
-def _ended_before(exit: Exit, scene: Scene) -> Exit | None:
+def _peer_exit_before(exit: ProcessExit, scene: ExitCircumstances) -> ProcessExit | None:
     """The first member to end of something else than a collective, before this one did and not long before."""
     ends = [p.exit for p in scene.peers if p.exit is not None and 0 <= exit.at - p.exit.at <= 60 * scene.look_back_s]
     ends = [e for e in ends if e.code and not _COLLECTIVE.search(e.tail)]
     return min(ends, key=lambda e: (e.at, e.pod), default=None)
 
 
-def _signals_of(exit: Exit, scene: Scene) -> Sequence[Signal]:
+def _signals_of_exit(exit: ProcessExit, scene: ExitCircumstances) -> Sequence[Signal]:
     return next((peer.signals for peer in scene.peers if peer.exit is exit), ())
 
 
-def _killed(exit: Exit, scene: Scene) -> Attribution | None:
+def _exit_by_kill(exit: ProcessExit, scene: ExitCircumstances) -> Attribution | None:
     if exit.reason == "OOMKilled":
         words = "It needed more memory than its own limit allows."
         return Attribution(Cause.CODE, "OutOfMemory", words, Confidence.CERTAIN)
@@ -215,7 +224,7 @@ def _killed(exit: Exit, scene: Scene) -> Attribution | None:
     return None
 
 
-def _log(exit: Exit, scene: Scene) -> Attribution | None:
+def _exit_by_log(exit: ProcessExit, scene: ExitCircumstances) -> Attribution | None:
     if _DEVICE.search(exit.tail):
         words = "Its last words are of a broken device; no source has confirmed that yet."
         return Attribution(Cause.DEVICE, "DeviceErrorInLog", words)

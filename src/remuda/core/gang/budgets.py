@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from remuda.api.training import UNLIMITED, Budgets, Cause
 
 
-def charge(used: Mapping[str, int], causes: Iterable[Cause]) -> dict[str, int]:
+def charge_budgets(used: Mapping[str, int], causes: Iterable[Cause]) -> dict[str, int]:
     """Each distinct cause once: ranks that die of one another are one interruption."""
     after = dict(used)
     for cause in sorted(set(causes)):
@@ -19,7 +19,7 @@ def charge(used: Mapping[str, int], causes: Iterable[Cause]) -> dict[str, int]:
     return after
 
 
-def refund(used: Mapping[str, int], cause: str) -> dict[str, int]:
+def refund_budget(used: Mapping[str, int], cause: str) -> dict[str, int]:
     """Takes back one charge: a crash that turned out to be the device's fault is not the code's."""
     after = dict(used)
     if after.get(cause, 0) > 0:
@@ -29,7 +29,7 @@ def refund(used: Mapping[str, int], cause: str) -> dict[str, int]:
     return after
 
 
-def exhausted(budgets: Budgets, used: Mapping[str, int]) -> Cause | None:
+def exhausted_budget(budgets: Budgets, used: Mapping[str, int]) -> Cause | None:
     """The cause whose budget is overdrawn, if any. A limit of n allows n interruptions; the next one is too many."""
     for cause in Cause:
         limit = budgets.limit(cause)
@@ -38,7 +38,9 @@ def exhausted(budgets: Budgets, used: Mapping[str, int]) -> Cause | None:
     return None
 
 
-def refill(budgets: Budgets, used: Mapping[str, int], refill_step: int, step: int) -> tuple[dict[str, int], int]:
+def refill_budgets(
+    budgets: Budgets, used: Mapping[str, int], refill_step: int, step: int
+) -> tuple[dict[str, int], int]:
     """(used, refill_step) after progress to `step`."""
     if budgets.refill_after_steps and step >= refill_step + budgets.refill_after_steps:
         return {}, step

@@ -34,7 +34,7 @@ IN_PLACE_REFUSED = "InPlaceRefused"  # asked for, but nothing is restarted on a 
 _ROOT = [Cause.DEVICE, Cause.INFRA, Cause.MAINTENANCE, Cause.PREEMPTION, Cause.CODE, Cause.HANG]
 
 
-class Fault(msgspec.Struct, frozen=True):
+class MemberFault(msgspec.Struct, frozen=True):
     """One member that cannot go on. `lost` = its pod cannot be used again (device, node or pod gone)."""
 
     pod: str
@@ -49,7 +49,7 @@ class Fault(msgspec.Struct, frozen=True):
     tail: str = ""  # the last its process wrote, where that is known
 
 
-class Offer(msgspec.Struct, frozen=True):
+class PlacementOptions(msgspec.Struct, frozen=True):
     """What the cluster can give right now."""
 
     spares: int = 0  # parked and of the right role, for the pods that must be replaced
@@ -64,7 +64,7 @@ class Offer(msgspec.Struct, frozen=True):
     shrinks_to: int = 0  # ranks the gang may go on with, without the lost ones; 0 = all or nothing
 
 
-class Costs(msgspec.Struct, frozen=True):
+class RemedyCosts(msgspec.Struct, frozen=True):
     """Seconds, and the GPUs that stand still meanwhile."""
 
     gang_gpus: int
@@ -79,7 +79,7 @@ class Costs(msgspec.Struct, frozen=True):
     same_pod_failures: int = 0  # of the worst pod, without progress in between
 
 
-class Choice(msgspec.Struct, frozen=True):
+class ChosenRemedy(msgspec.Struct, frozen=True):
     remedy: Remedy
     cause: Cause
     reason: str
@@ -89,7 +89,7 @@ class Choice(msgspec.Struct, frozen=True):
     recalled: int = 0  # lent places that are called back, with RecallSpare
 
 
-class _Rung(msgspec.Struct, frozen=True):
+class _GangRung(msgspec.Struct, frozen=True):
     remedy: Remedy
     seconds: float
     extra_gpu_s: float
@@ -98,25 +98,27 @@ class _Rung(msgspec.Struct, frozen=True):
     slow_gpu_s: float = 0.0  # slow-down x expected time
 
 
-def root_fault(faults: Sequence[Fault]) -> Fault:
+def root_gang_fault(faults: Sequence[MemberFault]) -> MemberFault:
     """The fault that explains the others: nearest to the hardware, then earliest."""
     return min(faults, key=lambda f: (_ROOT.index(f.cause), f.signal_at, f.pod))
 
 
-def causes_of(faults: Sequence[Fault]) -> list[Cause]:
+def causes_to_charge(faults: Sequence[MemberFault]) -> list[Cause]:
     """What to charge. Ranks that crash or stand still beside something broken, or taken away, do so because of it; a rank
     that stands still beside one that crashed waits for it."""
     causes = {f.cause for f in faults}
     outside = causes - {Cause.CODE, Cause.HANG}
-    return sorted(outside or {root_fault(faults).cause})
+    return sorted(outside or {root_gang_fault(faults).cause})
 
 
-def choose_remedy(faults: Sequence[Fault], offer: Offer, costs: Costs, wanted: Remedy | None = None) -> Choice:
+def choose_gang_remedy(
+    faults: Sequence[MemberFault], options: PlacementOptions, costs: RemedyCosts, wanted: Remedy | None = None
+) -> ChosenRemedy:
     """The cheapest rung that cures all `faults` at once. `wanted`: the rung the job asks for; it is taken when it is possible
     and cures, whatever the others cost. A spare, parked or lent, is as good as a new pod."""
-    root = root_fault(faults)
+    root = root_gang_fault(faults)
     lost = [f for f in faults if f.lost]
-    rungs, waits_for = _ladder(lost, offer, costs)
+    rungs, waits_for = _gang_rungs(lost, options, costs)
     prices: dict[Remedy, float] = {}
     following = costs.gang_gpus * (costs.rollback_s + costs.stop_s + costs.wait_s) / (1 - NOT_CURED_ELSEWHERE)
     for rung in reversed(rungs):
@@ -129,23 +131,23 @@ def choose_remedy(faults: Sequence[Fault], offer: Offer, costs: Costs, wanted: R
     asked_for = {wanted, *as_good}
     best = min([r for r in open_rungs if r.remedy in asked_for] or open_rungs, key=lambda r: prices[r.remedy])
     why_not = tuple(
-        _why_not(r, prices[r.remedy], wanted)
+        _why_not_rung(r, prices[r.remedy], wanted)
         for r in rungs
         if r.remedy is not best.remedy
         and (r.blocked or prices[r.remedy] >= prices[best.remedy] or best.remedy in asked_for)
     )
-    return Choice(
+    return ChosenRemedy(
         remedy=best.remedy,
         cause=root.cause,
         reason=root.reason,
         message=root.message,
         price_gpu_hours=prices[best.remedy] / 3600,
         why_not=(*why_not, f"{best.remedy} at once: {waits_for}") if waits_for else why_not,
-        recalled=min(offer.lent, max(len(lost), 1) - offer.spares) if best.remedy is Remedy.RECALL_SPARE else 0,
+        recalled=min(options.lent, max(len(lost), 1) - options.spares) if best.remedy is Remedy.RECALL_SPARE else 0,
     )
 
 
-def _why_not(rung: _Rung, price: float, wanted: Remedy | None) -> str:
+def _why_not_rung(rung: _GangRung, price: float, wanted: Remedy | None) -> str:
     if rung.blocked:
         refused = f"{IN_PLACE_REFUSED}: " if rung.remedy is Remedy.RESTART_IN_PLACE and rung.remedy is wanted else ""
         return f"{rung.remedy}: {refused}{rung.blocked}"
@@ -153,73 +155,75 @@ def _why_not(rung: _Rung, price: float, wanted: Remedy | None) -> str:
     return f"{rung.remedy}: costs {price / 3600:.2f} GPU-hours{asked}"
 
 
-def _ladder(lost: Sequence[Fault], offer: Offer, costs: Costs) -> tuple[list[_Rung], str]:
+def _gang_rungs(
+    lost: Sequence[MemberFault], options: PlacementOptions, costs: RemedyCosts
+) -> tuple[list[_GangRung], str]:
     """The rungs, cheapest first, and what is waited for when none is possible now."""
     moved = max(len(lost), 1)
-    where = f"in {offer.domain}" if offer.domain else "in the cluster"
+    where = f"in {options.domain}" if options.domain else "in the cluster"
     tries = min(costs.same_pod_failures, len(NOT_CURED_IN_PLACE) - 1)
     no_place = ""
     if lost:
         no_place = f"{lost[0].pod} cannot be used again ({lost[0].reason})"
     no_spare = (
         ""
-        if offer.spares >= moved
-        else f"{offer.spares} spare{'' if offer.spares == 1 else 's'} parked {where}, {moved} needed"
+        if options.spares >= moved
+        else f"{options.spares} spare{'' if options.spares == 1 else 's'} parked {where}, {moved} needed"
     )
-    short = moved - offer.spares
-    no_room = "" if offer.room_in_domain >= short else (offer.why_no_room or f"no room {where}")
-    no_gang = "" if offer.gang_fits is not None else "no domain has room for the whole gang"
+    short = moved - options.spares
+    no_room = "" if options.room_in_domain >= short else (options.why_no_room or f"no room {where}")
+    no_gang = "" if options.gang_fits is not None else "no domain has room for the whole gang"
     # A pod taken from the spares is made up for in the background: it costs its own devices' time, not the gang's.
     refill = costs.moved_gpus * costs.new_pod_s
     new_pod_s = costs.new_pod_s + costs.pull_s
     rungs = [
-        _Rung(Remedy.RESTART_IN_PLACE, costs.restart_s, 0.0, NOT_CURED_IN_PLACE[tries], no_place),
-        _Rung(Remedy.PROMOTE_SPARE, costs.restart_s, refill, NOT_CURED_ELSEWHERE, no_spare),
-        _Rung(Remedy.REPLACE_POD, costs.restart_s + new_pod_s, 0.0, NOT_CURED_ELSEWHERE, no_room),
-        *_recall(offer, costs, short),
-        *_move_segment(offer, costs),
-        _Rung(Remedy.REPLACE_GANG, costs.restart_s + 2 * new_pod_s, 0.0, NOT_CURED_ELSEWHERE, no_gang),
+        _GangRung(Remedy.RESTART_IN_PLACE, costs.restart_s, 0.0, NOT_CURED_IN_PLACE[tries], no_place),
+        _GangRung(Remedy.PROMOTE_SPARE, costs.restart_s, refill, NOT_CURED_ELSEWHERE, no_spare),
+        _GangRung(Remedy.REPLACE_POD, costs.restart_s + new_pod_s, 0.0, NOT_CURED_ELSEWHERE, no_room),
+        *_recall_spare_rung(options, costs, short),
+        *_move_segment_rung(options, costs),
+        _GangRung(Remedy.REPLACE_GANG, costs.restart_s + 2 * new_pod_s, 0.0, NOT_CURED_ELSEWHERE, no_gang),
     ]
     if all(r.blocked for r in rungs):
         # Nothing is possible now. The replacement is asked for and the barrier stays closed until there is room for it; or the
         # gang goes on without, where it may.
-        waits = _Rung(Remedy.REPLACE_POD, costs.wait_s, 0.0, NOT_CURED_ELSEWHERE)
+        waits = _GangRung(Remedy.REPLACE_POD, costs.wait_s, 0.0, NOT_CURED_ELSEWHERE)
         rungs = [waits if r.remedy is Remedy.REPLACE_POD else r for r in rungs]
-        shrink = _shrink(offer, costs)
-        return [*rungs, *shrink], "" if shrink and _is_cheaper(shrink[0], waits, costs) else no_room
+        shrink = _shrink_gang_rung(options, costs)
+        return [*rungs, *shrink], "" if shrink and _is_rung_cheaper(shrink[0], waits, costs) else no_room
     return rungs, ""
 
 
-def _recall(offer: Offer, costs: Costs, short: int) -> list[_Rung]:
+def _recall_spare_rung(options: PlacementOptions, costs: RemedyCosts, short: int) -> list[_GangRung]:
     """A lent place: its borrower's grace, and the start of a pod where the image is there already. What the borrower loses is not
     the gang's to count: it has agreed."""
-    if not offer.lent or short <= 0:
+    if not options.lent or short <= 0:
         return []
-    blocked = "" if offer.lent + offer.room_in_domain >= short else f"{offer.lent} lent, {short} needed"
-    pull_s = costs.pull_s if offer.lent < short else 0.0
-    seconds = costs.restart_s + offer.recall_s + costs.new_pod_s + pull_s
-    return [_Rung(Remedy.RECALL_SPARE, seconds, 0.0, NOT_CURED_ELSEWHERE, blocked)]
+    blocked = "" if options.lent + options.room_in_domain >= short else f"{options.lent} lent, {short} needed"
+    pull_s = costs.pull_s if options.lent < short else 0.0
+    seconds = costs.restart_s + options.recall_s + costs.new_pod_s + pull_s
+    return [_GangRung(Remedy.RECALL_SPARE, seconds, 0.0, NOT_CURED_ELSEWHERE, blocked)]
 
 
-def _move_segment(offer: Offer, costs: Costs) -> list[_Rung]:
-    if not offer.is_segmented:
+def _move_segment_rung(options: PlacementOptions, costs: RemedyCosts) -> list[_GangRung]:
+    if not options.is_segmented:
         return []
-    blocked = "" if offer.segment_fits is not None else "no domain has room for the whole segment"
+    blocked = "" if options.segment_fits is not None else "no domain has room for the whole segment"
     seconds = costs.restart_s + 1.5 * (costs.new_pod_s + costs.pull_s)
-    return [_Rung(Remedy.MOVE_SEGMENT, seconds, 0.0, NOT_CURED_ELSEWHERE, blocked)]
+    return [_GangRung(Remedy.MOVE_SEGMENT, seconds, 0.0, NOT_CURED_ELSEWHERE, blocked)]
 
 
-def _shrink(offer: Offer, costs: Costs) -> list[_Rung]:
+def _shrink_gang_rung(options: PlacementOptions, costs: RemedyCosts) -> list[_GangRung]:
     """Going on with fewer: the work of those that are missing until there is room for them, and one more stop then."""
-    if not offer.shrinks_to:
+    if not options.shrinks_to:
         return []
     missing = costs.moved_gpus * min(costs.expected_s, costs.wait_s)
     regrow = costs.gang_gpus * (costs.stop_s + costs.restart_s) if costs.expected_s > costs.wait_s else 0.0
-    return [_Rung(Remedy.SHRINK, costs.restart_s, regrow, NOT_CURED_ELSEWHERE, slow_gpu_s=missing)]
+    return [_GangRung(Remedy.SHRINK, costs.restart_s, regrow, NOT_CURED_ELSEWHERE, slow_gpu_s=missing)]
 
 
-def _is_cheaper(rung: _Rung, other: _Rung, costs: Costs) -> bool:
-    def price(r: _Rung) -> float:
+def _is_rung_cheaper(rung: _GangRung, other: _GangRung, costs: RemedyCosts) -> bool:
+    def price(r: _GangRung) -> float:
         return costs.gang_gpus * r.seconds + r.extra_gpu_s + r.slow_gpu_s
 
     return price(rung) < price(other)
@@ -231,17 +235,17 @@ def _is_cheaper(rung: _Rung, other: _Rung, costs: Costs) -> bool:
 P_DEGRADED_FAILS = 0.25
 
 
-def can_move(faults: Sequence[Fault], offer: Offer, *, whole: bool = True) -> bool:
+def can_members_move(faults: Sequence[MemberFault], options: PlacementOptions, *, whole: bool = True) -> bool:
     """Whether there is somewhere to go right now. `whole`: moving the gang is a way, too."""
     moved = max(1, sum(1 for f in faults if f.lost))
-    if offer.spares >= moved or offer.spares + offer.room_in_domain >= moved:
+    if options.spares >= moved or options.spares + options.room_in_domain >= moved:
         return True
-    if whole and offer.spares + offer.room_in_domain + offer.lent >= moved:
+    if whole and options.spares + options.room_in_domain + options.lent >= moved:
         return True
-    return whole and (offer.gang_fits is not None or offer.segment_fits is not None)
+    return whole and (options.gang_fits is not None or options.segment_fits is not None)
 
 
-def price_of_staying(costs: Costs, factor: float) -> float:
+def price_of_staying_slow(costs: RemedyCosts, factor: float) -> float:
     """GPU-hours that going on beside a degraded device costs: in coupled steps all work as slowly as the slowest; and a device
     that is only suspect may end in a failure, with the way back to the checkpoint that goes with it."""
     slow = costs.gang_gpus * (1.0 - 1.0 / max(1.0, factor)) * costs.expected_s

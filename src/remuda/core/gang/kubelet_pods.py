@@ -29,7 +29,7 @@ IN_CONTAINER = "container"  # value of the annotation: the container's own comma
 _FIELDS = {"REMUDA_POD_NAME": "metadata.name", "REMUDA_POD_UID": "metadata.uid", "REMUDA_NODE": "spec.nodeName"}
 
 
-class KubeletForm(msgspec.Struct, frozen=True):
+class KubeletPodForm(msgspec.Struct, frozen=True):
     """`launcher`: what to put before a command so that it runs under the launcher of LAUNCHER_FILE. `alloc_root` and
     `launcher_dir`: the agent's directories, on the machine; needed for pods without devices."""
 
@@ -45,7 +45,7 @@ class KubeletForm(msgspec.Struct, frozen=True):
         first, *others = spec["containers"]
         grace = spec.get("terminationGracePeriodSeconds", 30)
         container = self._wrapped(dict(first), metadata["name"], grace)
-        if not _has_devices(container):
+        if not _asks_for_devices(container):
             self._mount_host(spec, container)
         spec["containers"] = [container, *others]
         return {**body, "metadata": {**metadata, "annotations": annotations}, "spec": spec}
@@ -65,7 +65,7 @@ class KubeletForm(msgspec.Struct, frozen=True):
         # The launcher's own TERM-to-KILL must fit into the pod's, or its child is killed without having been asked.
         added.append({"name": "REMUDA_STOP_GRACE", "value": f"{max(0.0, min(5.0, grace_s * 0.8)):g}"})
         container["command"] = [*self.launcher, *command]
-        container["env"] = _merged(added, container.get("env") or [], "name")
+        container["env"] = _merge_pod_entries(added, container.get("env") or [], "name")
         return container
 
     def _mount_host(self, spec: JsonObject, container: JsonObject) -> None:
@@ -77,17 +77,19 @@ class KubeletForm(msgspec.Struct, frozen=True):
             {"name": "remuda-alloc", "mountPath": ALLOC_PATH, "subPathExpr": "pod-$(REMUDA_POD_UID)"},
             {"name": "remuda-bin", "mountPath": LAUNCHER_PATH, "readOnly": True},
         ]
-        spec["volumes"] = _merged(volumes, spec.get("volumes") or [], "name")
-        container["volumeMounts"] = _merged(mounts, container.get("volumeMounts") or [], "mountPath")
-        container["env"] = _merged([{"name": "REMUDA_ALLOC_DIR", "value": ALLOC_PATH}], container["env"], "name")
+        spec["volumes"] = _merge_pod_entries(volumes, spec.get("volumes") or [], "name")
+        container["volumeMounts"] = _merge_pod_entries(mounts, container.get("volumeMounts") or [], "mountPath")
+        container["env"] = _merge_pod_entries(
+            [{"name": "REMUDA_ALLOC_DIR", "value": ALLOC_PATH}], container["env"], "name"
+        )
 
 
-def _has_devices(container: JsonObject) -> bool:
+def _asks_for_devices(container: JsonObject) -> bool:
     """Any extended resource brings the plugin's mounts; whose plugin it is, the node's agent knows."""
     limits = (container.get("resources") or {}).get("limits") or {}
     return any("/" in name and not name.split("/")[0].endswith("kubernetes.io") for name in limits)
 
 
-def _merged(added: list[JsonObject], said: list[JsonObject], key: str) -> list[JsonObject]:
+def _merge_pod_entries(added: list[JsonObject], said: list[JsonObject], key: str) -> list[JsonObject]:
     taken = {entry.get(key) for entry in said}
     return [*(entry for entry in added if entry[key] not in taken), *said]

@@ -13,8 +13,8 @@ from remuda.api.devices import LauncherReport, Signal, Verdict
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import to_seconds
 from remuda.api.names import ANNOTATION_DOMAIN, ANNOTATION_SEGMENT, ANNOTATION_SPARE, LABEL_INDEX, LABEL_ROLE
-from remuda.core.state.leaving_nodes import Leaving
-from remuda.core.state.snapshot import devices_of
+from remuda.core.state.leaving_nodes import LeavingNode
+from remuda.core.state.snapshot import devices_of_pod
 
 OPEN, CLOSED = "Open", "Closed"
 
@@ -42,7 +42,7 @@ class PodView(msgspec.Struct, frozen=True):
     progress: MemberProgress | None = None
     bad_device: Verdict | None = None
     slow_device: Verdict | None = None  # Degraded: it serves, but not as it should
-    leaving: Leaving | None = None  # its node is about to go
+    leaving: LeavingNode | None = None  # its node is about to go
     node_dead: bool = False
     held: tuple[str, ...] = ()  # devices its node says it was given
     signals: tuple[Signal, ...] = ()  # of those devices and of its node
@@ -84,7 +84,7 @@ class PodView(msgspec.Struct, frozen=True):
     @property
     def devices(self) -> tuple[str, ...]:
         """Those its node says it has; until then those the scheduler chose."""
-        return self.held or devices_of(self.pod)
+        return self.held or devices_of_pod(self.pod)
 
     @property
     def is_bound(self) -> bool:

@@ -17,7 +17,7 @@ import msgspec
 
 from remuda.api.devices import DeviceState, NodeDevices
 from remuda.api.kubernetes.core_v1 import Pod
-from remuda.core.state.snapshot import devices_of
+from remuda.core.state.snapshot import devices_of_pod
 
 
 class Holder(msgspec.Struct, frozen=True):
@@ -59,7 +59,7 @@ def held_on(node: NodeDevices, pods: Iterable[Pod]) -> Held:
             found.setdefault(device, []).append(Holder(holding.pod, uid, holding.container, is_leaving))
     for pod in here:
         if pod.is_live and pod.uid not in reported:
-            for device in devices_of(pod):
+            for device in devices_of_pod(pod):
                 holder = Holder(f"{pod.namespace}/{pod.name}", pod.uid, draining=pod.is_deleting)
                 found.setdefault(device, []).append(holder)
     return found

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from remuda.api.conditions import find_condition, is_true, with_condition
+from remuda.api.conditions import find_condition, is_condition_true, with_condition
 from remuda.api.devices import NodeDevices, ObservedDevice
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import Condition, OwnerReference, to_seconds, to_time
@@ -175,7 +175,7 @@ def plan_idle(idle: Sequence[IdlePod], pods: Sequence[Pod], now: float) -> IdleP
             waits.append(GRACE_S)
     still = {found.pod.uid for found in idle if found.since is not None}
     for pod in pods:
-        if pod.uid not in still and pod.is_live and is_true(pod.status.conditions, DEVICE_IDLE):
+        if pod.uid not in still and pod.is_live and is_condition_true(pod.status.conditions, DEVICE_IDLE):
             why = "The pod's devices are used again."
             tell.append((pod, with_condition(pod.status.conditions, DEVICE_IDLE, False, "Used", why, at), why))
     return IdlePlan(tuple(tell), tuple(reclaim), tuple(suspend.values()), min(waits, default=None))

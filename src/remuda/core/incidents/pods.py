@@ -17,7 +17,7 @@ from remuda.api.meta import to_seconds, to_time
 from remuda.api.names import LABEL_GANG
 from remuda.core.health.device_holders import Held, Holder
 from remuda.core.incidents.evidence import ended
-from remuda.core.state.snapshot import devices_of
+from remuda.core.state.snapshot import devices_of_pod
 
 _JOBSET = "jobset.sigs.k8s.io/jobset-name"
 
@@ -125,7 +125,7 @@ def just_ended(sight: NodeSight, devices: Iterable[str], since: float) -> list[t
         (device, Holder(f"{pod.namespace}/{pod.name}", pod.uid))
         for pod in sight.pods
         if (pod.is_terminal or pod.uid not in sight.present) and any(_exits(pod, since, None))
-        for device in devices_of(pod)
+        for device in devices_of_pod(pod)
         if device in wanted
     ]
 

@@ -21,7 +21,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
-from remuda.api.conditions import is_true
+from remuda.api.conditions import is_condition_true
 from remuda.api.devices import DeviceOrder, NodeDevices, OrderAnswer
 from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import Node, Pod
@@ -185,7 +185,7 @@ def _free_rollout_units(seen: ObservedRollout, begun: Collection[str]) -> list[t
 
 def _is_free_for_rollout(seen: ObservedRollout, node: Node) -> bool:
     ledger = seen.ledgers.get(node.name)
-    is_up = is_true(node.status.conditions, "Ready") and ledger is not None and bool(ledger.observed.devices)
+    is_up = is_condition_true(node.status.conditions, "Ready") and ledger is not None and bool(ledger.observed.devices)
     return is_up and remedy_holder(node) in ("", rollout_owner(seen.rollout.name)) and not other_actor_on_node(node)
 
 
@@ -296,7 +296,7 @@ def _verify_rollout_step(seen: ObservedRollout, step: NodeStep, now: float) -> N
 
 def _missing_after_rollout(expect: Mapping[str, str], node: Node, devices: int, before: int) -> str:
     """What the node lacks of what it should be afterwards, in a sentence; "" when nothing."""
-    if not is_true(node.status.conditions, "Ready"):
+    if not is_condition_true(node.status.conditions, "Ready"):
         return f"{node.name} is not ready."
     for key, value in sorted(expect.items()):
         if node.labels.get(key) != value:

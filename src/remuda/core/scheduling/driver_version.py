@@ -16,37 +16,39 @@ _PARTS = ("nvidia.com/cuda.driver.major", "nvidia.com/cuda.driver.minor", "nvidi
 _VERSION = re.compile(r"\d+(\.\d+)*")
 
 
-def driver_of(labels: Mapping[str, str]) -> str:
+def node_driver_version(labels: Mapping[str, str]) -> str:
     """As the node's labels say it; "" when they do not."""
     full = next((labels[name] for name in DRIVER_LABELS if labels.get(name)), "")
     return full or ".".join(filter(None, (labels.get(name, "") for name in _PARTS)))
 
 
-def is_version(text: str) -> bool:
+def is_driver_version(text: str) -> bool:
     return _VERSION.fullmatch(text) is not None
 
 
-def is_older(have: str, want: str) -> bool:
+def is_driver_older(have: str, want: str) -> bool:
     """Also true when nobody knows."""
-    if not is_version(have):
+    if not is_driver_version(have):
         return True
     ours, theirs = ([int(part) for part in text.split(".")] for text in (have, want))
     length = max(len(ours), len(theirs))
     return ours + [0] * (length - len(ours)) < theirs + [0] * (length - len(theirs))
 
 
-def check_driver(want: str, nodes: Iterable[Mapping[str, str]]) -> Refusal | None:
+def check_min_driver(want: str, nodes: Iterable[Mapping[str, str]]) -> Refusal | None:
     """`nodes`: labels of each. DriverTooOld when none of them has the driver, InvalidMinDriver when nobody could."""
     if not want:
         return None
-    if not is_version(want):
+    if not is_driver_version(want):
         return Refusal(
             "InvalidMinDriver", f"`{want}` is not a driver version.", 'Write it as remuda.dev/min-driver: "550.54".'
         )
-    found = [driver_of(labels) for labels in nodes]
-    if not found or any(not is_older(have, want) for have in found):
+    found = [node_driver_version(labels) for labels in nodes]
+    if not found or any(not is_driver_older(have, want) for have in found):
         return None
-    newest = max((have for have in found if is_version(have)), key=lambda v: [int(p) for p in v.split(".")], default="")
+    newest = max(
+        (have for have in found if is_driver_version(have)), key=lambda v: [int(p) for p in v.split(".")], default=""
+    )
     has = f"the newest of any node is {newest}" if newest else "no node says which it has"
     return Refusal(
         "DriverTooOld",

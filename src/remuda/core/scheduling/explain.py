@@ -1,4 +1,5 @@
-"""Why pods are not placed: what no node could ever give (`unfit`), or what there is no room for now (`explain`). Pure.
+"""Why pods are not placed: no node could ever take them (`explain_never_placeable`), or there is no room now
+(`explain_not_placed`). Pure.
 
 The one reason that is told is of the domain that would take most of the pods, so that it names what is lacking and not
 what is merely full. The same sentence ends up in pod conditions, job status, CLI and dashboard.
@@ -10,53 +11,63 @@ from collections import Counter
 from collections.abc import Sequence
 
 from remuda.api.errors import Refusal
-from remuda.core.scheduling.driver_version import check_driver, driver_of, is_older
-from remuda.core.scheduling.first_fit import admits, count_fit
+from remuda.core.scheduling.driver_version import check_min_driver, is_driver_older, node_driver_version
+from remuda.core.scheduling.first_fit import count_fitting_pods, node_admits_pod
 from remuda.core.scheduling.placement_request import PodAsk
-from remuda.core.state.pod_requests import is_extended
-from remuda.core.state.snapshot import NodeView, Snapshot, tolerates
-from remuda.core.state.transaction import Room, lacks
+from remuda.core.state.pod_requests import is_extended_resource
+from remuda.core.state.snapshot import NodeView, Snapshot, tolerates_taints
+from remuda.core.state.transaction import Transaction, resource_node_lacks
 
 
-def unfit(snapshot: Snapshot, pods: Sequence[PodAsk]) -> Refusal | None:
+def explain_never_placeable(snapshot: Snapshot, pods: Sequence[PodAsk]) -> Refusal | None:
     """What no node could give those pods, even if all of it were free; None when there is no such thing."""
-    return _unknown(snapshot, pods) or _too_large(snapshot, pods) or _old(snapshot, pods)
+    return (
+        _unknown_resource_refusal(snapshot, pods)
+        or _pod_too_large_refusal(snapshot, pods)
+        or _driver_too_old_refusal(snapshot, pods)
+    )
 
 
-def explain(
+def explain_not_placed(
     snapshot: Snapshot,
     pods: Sequence[PodAsk],
     topology: str,
     pinned: str | None,
-    room: Room,
+    transaction: Transaction,
     reason: str = "",
 ) -> Refusal:
     """Why those pods do not fit: the domain that would take most of them, and what it lacks."""
     domains = snapshot.domains(topology)
     names = [pinned] if pinned is not None else sorted(domains)
-    fits = {name: count_fit(snapshot, domains.get(name, []), pods, room) for name in names}
+    fits = {name: count_fitting_pods(snapshot, domains.get(name, []), pods, transaction) for name in names}
     best = max(names, key=lambda name: fits[name], default="")
     nodes = [snapshot.nodes[ix] for ix in domains.get(best, [])]
-    return no_room(
+    return no_room_refusal(
         reason or ("DomainFull" if pinned is not None else "InsufficientDevices"),
         gpus=[pod.gpus for pod in pods],
-        others=[(r, n) for r, n in pods[0].others if is_extended(r)] if len({pod.others for pod in pods}) == 1 else (),
+        others=[(r, n) for r, n in pods[0].others if is_extended_resource(r)]
+        if len({pod.others for pod in pods}) == 1
+        else (),
         fits=fits.get(best, 0),
         topology=topology,
         domain=best,
         is_known=bool(domains),
-        away=[why for view in nodes if (why := _away(view, pods[0]) or _kept(snapshot, view, room))],
-        is_all_away=not any(admits(view, pods[0]) for view in nodes),
-        is_plugin_lost=any(_lost(view, pods[0]) for view in nodes),
+        away=[
+            why
+            for view in nodes
+            if (why := _why_node_takes_no_pod(view, pods[0]) or _why_node_is_kept(snapshot, view, transaction))
+        ],
+        is_all_away=not any(node_admits_pod(view, pods[0]) for view in nodes),
+        is_plugin_lost=any(_resource_of_lost_plugin(view, pods[0]) for view in nodes),
     )
 
 
-def _unknown(snapshot: Snapshot, members: Sequence[PodAsk]) -> Refusal | None:
+def _unknown_resource_refusal(snapshot: Snapshot, members: Sequence[PodAsk]) -> Refusal | None:
     """A resource that no node names. Where no node names any, plugins are still to come, and that is said instead."""
     offered = snapshot.offered
     if not offered:
         return None
-    for resource in dict.fromkeys(r for pod in members for r in pod.requests if is_extended(r)):
+    for resource in dict.fromkeys(r for pod in members for r in pod.requests if is_extended_resource(r)):
         if resource not in offered:
             return Refusal(
                 "NoSuchResource",
@@ -66,7 +77,7 @@ def _unknown(snapshot: Snapshot, members: Sequence[PodAsk]) -> Refusal | None:
     return None
 
 
-def _too_large(snapshot: Snapshot, members: Sequence[PodAsk]) -> Refusal | None:
+def _pod_too_large_refusal(snapshot: Snapshot, members: Sequence[PodAsk]) -> Refusal | None:
     most, largest = max((p.gpus for p in members), default=0), snapshot.largest_node
     if not snapshot.nodes or most <= largest:
         return None
@@ -79,39 +90,39 @@ def _too_large(snapshot: Snapshot, members: Sequence[PodAsk]) -> Refusal | None:
     )
 
 
-def _old(snapshot: Snapshot, members: Sequence[PodAsk]) -> Refusal | None:
+def _driver_too_old_refusal(snapshot: Snapshot, members: Sequence[PodAsk]) -> Refusal | None:
     """A driver that no node has."""
     wanted = dict.fromkeys(pod.min_driver for pod in members if pod.min_driver)
-    refusals = (check_driver(want, (view.labels for view in snapshot.nodes)) for want in wanted)
+    refusals = (check_min_driver(want, (view.labels for view in snapshot.nodes)) for want in wanted)
     return next(filter(None, refusals), None)
 
 
-def _away(view: NodeView, pod: PodAsk) -> str:
+def _why_node_takes_no_pod(view: NodeView, pod: PodAsk) -> str:
     """Why the node takes no such pod at all, however much of it is free; "" when it would."""
     if view.closed:
         return view.closed
-    if not tolerates(pod.tolerations, view.taints):
+    if not tolerates_taints(pod.tolerations, view.taints):
         return "tainted"
-    if missing := lacks(view, pod.requests):
+    if missing := resource_node_lacks(view, pod.requests):
         return f"without {missing}"
     for key, value in pod.node_selector:
         if key.startswith(("nvidia.com/", "amd.com/")) and view.labels.get(key) != value:
             return f"whose {key} is {view.labels.get(key, 'not said')} and not {value}"
-    if pod.min_driver and is_older(have := driver_of(view.labels), pod.min_driver):
+    if pod.min_driver and is_driver_older(have := node_driver_version(view.labels), pod.min_driver):
         return f"with driver {have or 'unknown'}, older than {pod.min_driver}"
-    if not admits(view, pod):
+    if not node_admits_pod(view, pod):
         return "not selected"
     if held := next((r for r in pod.requests if r in view.withheld), ""):
         return f"that {held} is withheld on"
-    return f"with a lost plugin for {lost}" if (lost := _lost(view, pod)) else ""
+    return f"with a lost plugin for {lost}" if (lost := _resource_of_lost_plugin(view, pod)) else ""
 
 
-def _kept(snapshot: Snapshot, view: NodeView, room: Room) -> str:
-    gang = room.kept.get(snapshot.index[view.name])
+def _why_node_is_kept(snapshot: Snapshot, view: NodeView, transaction: Transaction) -> str:
+    gang = transaction.kept.get(snapshot.index[view.name])
     return f"kept for {gang}, which lost its place there" if gang else ""
 
 
-def _lost(view: NodeView, pod: PodAsk) -> str:
+def _resource_of_lost_plugin(view: NodeView, pod: PodAsk) -> str:
     """A resource the node offers nothing of although its devices are well: nobody serves them."""
     return next(
         (
@@ -126,7 +137,7 @@ def _lost(view: NodeView, pod: PodAsk) -> str:
 # -- the sentence ------------------------------------------------------------------------------------------------------
 
 
-def no_room(
+def no_room_refusal(
     reason: str,
     *,
     gpus: Sequence[int],
@@ -148,31 +159,33 @@ def no_room(
     level = topology.rsplit("/", 1)[-1]
     where = f"{level} {domain}" if topology else "the cluster"
     need = len(gpus)
-    sentence = f"Needs {_pods(gpus, others)}{f' in one {level}' if topology else ''}; {where} has room for {fits}"
-    sentence += f" ({_listed(away)})." if away else "."
+    sentence = (
+        f"Needs {_pods_asked_text(gpus, others)}{f' in one {level}' if topology else ''}; {where} has room for {fits}"
+    )
+    sentence += f" ({_nodes_excluded_text(away)})." if away else "."
     if is_plugin_lost:
         fix = "Wait for the plugin to register again, or look at the agent of that node (`remuda explain pod`)."
         return Refusal(reason, sentence, fix)
     if is_all_away:
         return Refusal(reason, sentence, f"Bring nodes of {where} back, or let the pods' selectors and tolerations in.")
     if fits == 0:
-        return Refusal(reason, sentence, f"Free {_devices(max(gpus), others)} on one node of {where}.")
+        return Refusal(reason, sentence, f"Free {_devices_asked_text(max(gpus), others)} on one node of {where}.")
     return Refusal(
         reason, sentence, f"Free room for {need - fits} more in {where}, or ask for {need - fits} fewer replicas."
     )
 
 
-def _pods(gpus: Sequence[int], others: Sequence[tuple[str, int]]) -> str:
+def _pods_asked_text(gpus: Sequence[int], others: Sequence[tuple[str, int]]) -> str:
     low, high = min(gpus), max(gpus)
-    size = _devices(high, others) if low == high else f"{low} to {high} GPUs"
+    size = _devices_asked_text(high, others) if low == high else f"{low} to {high} GPUs"
     return f"{len(gpus)} pod{'' if len(gpus) == 1 else 's'} of {size}"
 
 
-def _devices(count: int, others: Sequence[tuple[str, int]] = ()) -> str:
+def _devices_asked_text(count: int, others: Sequence[tuple[str, int]] = ()) -> str:
     whole = [f"{count} GPU{'' if count == 1 else 's'}"] if count or not others else []
     return " and ".join([*whole, *(f"{number} {resource}" for resource, number in others)])
 
 
-def _listed(away: Sequence[str]) -> str:
+def _nodes_excluded_text(away: Sequence[str]) -> str:
     """2 nodes cordoned, 1 node dead."""
     return ", ".join(f"{count} node{'' if count == 1 else 's'} {why}" for why, count in sorted(Counter(away).items()))

@@ -15,7 +15,7 @@ from remuda.api.names import (
     ANNOTATION_TOLERATE_DEGRADED,
     RESOURCE_GPU,
 )
-from remuda.core.state.pod_requests import Amounts, requests_of
+from remuda.core.state.pod_requests import Amounts, requests_of_pod
 
 
 class PodAsk(msgspec.Struct, frozen=True):
@@ -38,7 +38,7 @@ class PodAsk(msgspec.Struct, frozen=True):
         return {RESOURCE_GPU: self.gpus, **dict(self.others)} if self.gpus else dict(self.others)
 
 
-class Segment(msgspec.Struct, frozen=True):
+class SegmentAsk(msgspec.Struct, frozen=True):
     """Pods of one segment that need a node, in one domain; `pinned`: where the rest of it sits, or None."""
 
     members: tuple[PodAsk, ...]
@@ -54,7 +54,7 @@ class GangAsk(msgspec.Struct, frozen=True):
     topology: str = ""
     pinned: str | None = None
     waiting_for: int = 0  # members not created yet: a gang is placed only when it is whole
-    segments: tuple[Segment, ...] = ()  # the members once more, when not all of them must share a domain
+    segments: tuple[SegmentAsk, ...] = ()  # the members once more, when not all of them must share a domain
     has_run: bool = False  # it trained already, and lost its place or some of it
     keeps: tuple[str, ...] = ()  # nodes it lost: what is left there is kept for it while it fits nowhere
 
@@ -88,9 +88,9 @@ class Assignment(msgspec.Struct, frozen=True):
     devices: tuple[str, ...]
 
 
-def ask_of(pod: Pod) -> PodAsk:
+def pod_ask_of(pod: Pod) -> PodAsk:
     """What a pod needs, from its spec."""
-    requests = requests_of(pod)
+    requests = requests_of_pod(pod)
     gpus = requests.pop(RESOURCE_GPU, 0)
     return PodAsk(
         namespace=pod.namespace,

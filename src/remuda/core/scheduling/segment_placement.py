@@ -8,43 +8,47 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from remuda.api.errors import Refusal
-from remuda.core.scheduling.explain import explain
-from remuda.core.scheduling.first_fit import fit_all, free_on, spend
-from remuda.core.scheduling.placement_request import Assignment, Segment
+from remuda.core.scheduling.explain import explain_not_placed
+from remuda.core.scheduling.first_fit import fit_all_pods, free_devices_on_nodes, spend_assignments
+from remuda.core.scheduling.placement_request import Assignment, SegmentAsk
 from remuda.core.state.snapshot import Snapshot
-from remuda.core.state.transaction import Room
+from remuda.core.state.transaction import Transaction
 
 
 def place_segments(
-    snapshot: Snapshot, topology: str, segments: Sequence[Segment], room: Room | None = None
+    snapshot: Snapshot, topology: str, segments: Sequence[SegmentAsk], transaction: Transaction | None = None
 ) -> list[Assignment] | Refusal:
     """All segments, each whole in one domain, or the one reason why not. `transaction` is as it was afterwards.
 
     Least fragmentation: each goes to the domain that has the least room and still takes it, so that one is filled up before
     another is broken into; those that sit somewhere come first, then the large ones."""
-    room = room if room is not None else Room.of(snapshot)
-    mark = room.mark()
+    transaction = transaction if transaction is not None else Transaction.of(snapshot)
+    mark = transaction.mark()
     found: list[Assignment] = []
     order = sorted(segments, key=lambda s: (s.pinned is None, -sum(p.gpus for p in s.members)))
     for segment in order:
-        placed = _place_segment(snapshot, topology, segment, room)
+        placed = _place_segment(snapshot, topology, segment, transaction)
         if isinstance(placed, Refusal):
-            room.rollback(mark)
+            transaction.rollback(mark)
             return placed
-        spend(snapshot, room, placed)
+        spend_assignments(snapshot, transaction, placed)
         found += placed
-    room.rollback(mark)
+    transaction.rollback(mark)
     return found
 
 
-def _place_segment(snapshot: Snapshot, topology: str, segment: Segment, room: Room) -> list[Assignment] | Refusal:
+def _place_segment(
+    snapshot: Snapshot, topology: str, segment: SegmentAsk, transaction: Transaction
+) -> list[Assignment] | Refusal:
     domains = snapshot.domains(topology)
     if segment.pinned is not None:
         names = [segment.pinned]
     else:
-        names = sorted(domains, key=lambda d: (snapshot.is_suspect(domains[d]), free_on(domains[d], room), d))
+        names = sorted(
+            domains, key=lambda d: (snapshot.is_suspect(domains[d]), free_devices_on_nodes(domains[d], transaction), d)
+        )
     for name in names:
-        placed = fit_all(snapshot, domains.get(name, []), segment.members, room)
+        placed = fit_all_pods(snapshot, domains.get(name, []), segment.members, transaction)
         if placed is not None:
             return placed
-    return explain(snapshot, segment.members, topology, segment.pinned, room)
+    return explain_not_placed(snapshot, segment.members, topology, segment.pinned, transaction)

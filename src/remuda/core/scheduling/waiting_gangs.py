@@ -21,13 +21,13 @@ from remuda.api.names import (
     ANNOTATION_TOPOLOGY_REQUIRED,
     LABEL_GANG,
 )
-from remuda.core.scheduling.placement_request import GangAsk, Segment, ask_of
-from remuda.core.state.reservations import nodes_kept_for_gang, pod_key
+from remuda.core.scheduling.placement_request import GangAsk, SegmentAsk, pod_ask_of
+from remuda.core.state.reservations import lone_pod_key, nodes_kept_for_gang
 
 SLACK_S = 2.0  # after a pod's grace: its node needs a moment to say that it is gone
 
 
-def gather_gangs(
+def gather_waiting_gangs(
     pods: Iterable[Pod],
     siblings: Callable[[Pod], list[Pod]],
     domain_of: Callable[[str, str], str | None],
@@ -40,21 +40,21 @@ def gather_gangs(
     groups: dict[str, list[Pod]] = {}
     for pod in pods:
         gang = pod.labels.get(LABEL_GANG)
-        groups.setdefault(f"{pod.namespace}/{gang}" if gang else pod_key(pod.namespace, pod.name), []).append(pod)
-    order = sorted(groups.items(), key=lambda item: (min(created_at(p) for p in item[1]), item[0]))
+        groups.setdefault(f"{pod.namespace}/{gang}" if gang else lone_pod_key(pod.namespace, pod.name), []).append(pod)
+    order = sorted(groups.items(), key=lambda item: (min(pod_created_at(p) for p in item[1]), item[0]))
     return [
-        _with_kept(_gang(key, found, siblings, domain_of), found, now)
+        _with_kept_nodes(_waiting_gang_ask(key, found, siblings, domain_of), found, now)
         for key, found in order
-        if now is None or not any(_waits_for_its_place(pod, siblings, now) for pod in found)
+        if now is None or not any(_waits_for_preferred_node(pod, siblings, now) for pod in found)
     ]
 
 
-def _with_kept(gang: GangAsk, waiting: list[Pod], now: float | None) -> GangAsk:
-    nodes = nodes_kept_for_gang(((pod, created_at(pod)) for pod in waiting), now)
+def _with_kept_nodes(gang: GangAsk, waiting: list[Pod], now: float | None) -> GangAsk:
+    nodes = nodes_kept_for_gang(((pod, pod_created_at(pod)) for pod in waiting), now)
     return msgspec.structs.replace(gang, keeps=nodes) if nodes else gang
 
 
-def _waits_for_its_place(pod: Pod, siblings: Callable[[Pod], list[Pod]], now: float) -> bool:
+def _waits_for_preferred_node(pod: Pod, siblings: Callable[[Pod], list[Pod]], now: float) -> bool:
     wish = pod.annotations.get(ANNOTATION_PREFER_NODE)
     if not wish:
         return False
@@ -62,7 +62,7 @@ def _waits_for_its_place(pod: Pod, siblings: Callable[[Pod], list[Pod]], now: fl
     return any(end is not None and now < end.timestamp() + SLACK_S for end in ends)
 
 
-def _gang(
+def _waiting_gang_ask(
     key: str, waiting: list[Pod], siblings: Callable[[Pod], list[Pod]], domain_of: Callable[[str, str], str | None]
 ) -> GangAsk:
     first = waiting[0]
@@ -74,7 +74,7 @@ def _gang(
         else []
     )
     if any(ANNOTATION_SEGMENT in p.annotations for p in (*members, *placed)):
-        return _segmented(key, waiting, members, placed, domain_of)
+        return _segmented_gang_ask(key, waiting, members, placed, domain_of)
     pinned = next((d for p in waiting if (d := p.annotations.get(ANNOTATION_DOMAIN))), None)
     if pinned is None and placed:
         pinned = domain_of(placed[0].spec.node_name, topology) if topology else ""
@@ -83,8 +83,8 @@ def _gang(
         size -= sum(p.status.phase == "Succeeded" for p in siblings(first))  # who is done comes no more
     return GangAsk(
         key=key,
-        members=tuple(ask_of(p) for p in members),
-        spares=tuple(ask_of(p) for p in waiting if p.annotations.get(ANNOTATION_SPARE) == "true"),
+        members=tuple(pod_ask_of(p) for p in members),
+        spares=tuple(pod_ask_of(p) for p in waiting if p.annotations.get(ANNOTATION_SPARE) == "true"),
         topology=topology,
         pinned=pinned,
         has_run=first.annotations.get(ANNOTATION_HAS_RUN) == "true",
@@ -92,7 +92,7 @@ def _gang(
     )
 
 
-def _segmented(
+def _segmented_gang_ask(
     key: str, waiting: list[Pod], members: list[Pod], placed: list[Pod], domain_of: Callable[[str, str], str | None]
 ) -> GangAsk:
     """A gang whose segments may sit in different domains. A segment that has pods somewhere, or was made for a domain, stays
@@ -108,13 +108,13 @@ def _segmented(
     for number in numbers:
         pods = [p for p in members if p.annotations.get(ANNOTATION_SEGMENT, "0") == number]
         made_for = next((d for p in pods if (d := p.annotations.get(ANNOTATION_DOMAIN))), None)
-        segments.append(Segment(tuple(ask_of(p) for p in pods), made_for or where.get(number)))
+        segments.append(SegmentAsk(tuple(pod_ask_of(p) for p in pods), made_for or where.get(number)))
     size = int(first.annotations.get(ANNOTATION_GANG_SIZE, "1"))
     is_new = not placed and not any(s.pinned for s in segments)
     return GangAsk(
         key=key,
         members=tuple(pod for segment in segments for pod in segment.members),
-        spares=tuple(ask_of(p) for p in waiting if p.annotations.get(ANNOTATION_SPARE) == "true"),
+        spares=tuple(pod_ask_of(p) for p in waiting if p.annotations.get(ANNOTATION_SPARE) == "true"),
         topology=topology,
         pinned=next((d for d in where.values() if d), None),
         has_run=first.annotations.get(ANNOTATION_HAS_RUN) == "true",
@@ -123,7 +123,7 @@ def _segmented(
     )
 
 
-def created_at(pod: Pod) -> float:
+def pod_created_at(pod: Pod) -> float:
     """Unix seconds; 0 for a pod the API has not stamped."""
     created = pod.metadata.creation_timestamp
     return created.timestamp() if created else 0.0

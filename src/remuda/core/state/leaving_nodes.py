@@ -1,6 +1,6 @@
 """Nodes that are about to go, by whoever's word: a planned maintenance, a drain, a spot node that its owner wants back.
 
-Pure: a Node in, a `Leaving` or None out. Placement puts nothing new on such a node; gangs that have members there move them
+Pure: a Node in, a `LeavingNode` or None out. Placement puts nothing new on such a node; gangs that have members there move them
 while there is time. `until` is when the node goes, None = nobody said, so at any moment.
 
 Read are the node conditions of Kubernetes' node life cycle, the one the spot drill writes, the taints that clouds and autoscalers
@@ -43,7 +43,7 @@ CLOCKS_DIFFER_S = 5.0
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)")
 
 
-class Leaving(msgspec.Struct, frozen=True):
+class LeavingNode(msgspec.Struct, frozen=True):
     cause: Cause
     reason: str
     message: str
@@ -54,7 +54,7 @@ class Leaving(msgspec.Struct, frozen=True):
         return self.until is None or now >= self.until - CLOCKS_DIFFER_S
 
 
-def leaving_of(node: Node) -> Leaving | None:
+def leaving_node_of(node: Node) -> LeavingNode | None:
     """The most urgent word on the node's going, if there is any."""
     if not (
         ANNOTATION_DRAIN_REQUESTED in node.annotations
@@ -62,36 +62,36 @@ def leaving_of(node: Node) -> Leaving | None:
         or any(c.status == "True" and c.type in CONDITIONS for c in node.status.conditions)
     ):
         return None  # nearly always, and asked of every node for every picture
-    found = [*_conditions(node), *_taints(node), *_drain(node)]
+    found = [*_leaving_by_condition(node), *_leaving_by_taint(node), *_leaving_by_drain(node)]
     return min(found, key=lambda f: (f.until is not None, f.until or 0.0, f.reason), default=None)
 
 
-def _conditions(node: Node) -> list[Leaving]:
+def _leaving_by_condition(node: Node) -> list[LeavingNode]:
     return [
-        Leaving(CONDITIONS[c.type], c.type, c.message or f"{node.name} says {c.type}.", moment_in(c.message))
+        LeavingNode(CONDITIONS[c.type], c.type, c.message or f"{node.name} says {c.type}.", moment_in_text(c.message))
         for c in node.status.conditions
         if c.type in CONDITIONS and c.status == "True"
     ]
 
 
-def _taints(node: Node) -> list[Leaving]:
+def _leaving_by_taint(node: Node) -> list[LeavingNode]:
     return [
-        Leaving(TAINTS[t.key], "NodeTaken", f"{node.name} has the taint {t.key}.", moment_in(t.value or ""))
+        LeavingNode(TAINTS[t.key], "NodeTaken", f"{node.name} has the taint {t.key}.", moment_in_text(t.value or ""))
         for t in node.spec.taints
         if t.key in TAINTS
     ]
 
 
-def _drain(node: Node) -> list[Leaving]:
+def _leaving_by_drain(node: Node) -> list[LeavingNode]:
     asked = node.annotations.get(ANNOTATION_DRAIN_REQUESTED, "")
     if not asked:
         return []
     by, _, moment = asked.rpartition("/")
     words = f"{node.name} is to be empty{f' for {by}' if by else ''}."
-    return [Leaving(Cause.MAINTENANCE, DRAIN_REQUESTED, words, moment_in(moment))]
+    return [LeavingNode(Cause.MAINTENANCE, DRAIN_REQUESTED, words, moment_in_text(moment))]
 
 
-def moment_in(text: str) -> float | None:
+def moment_in_text(text: str) -> float | None:
     """The first RFC 3339 moment in a text, in unix seconds."""
     found = _MOMENT.search(text)
     if found is None:

@@ -17,49 +17,49 @@ CPU, PODS = "cpu", "pods"
 Amounts = Mapping[str, int]
 
 
-def amount(resource: str, quantity: int | str) -> int:
+def resource_amount(resource: str, quantity: int | str) -> int:
     value = parse_quantity(quantity)
     return ceil(value * 1000 if resource == CPU else value)
 
 
-def is_extended(resource: str) -> bool:
+def is_extended_resource(resource: str) -> bool:
     """vendor.example/thing: served by a plugin, so a node that does not name it has none. (Native ones have no slash.)"""
     return "/" in resource
 
 
-def requests_of(pod: Pod) -> dict[str, int]:
+def requests_of_pod(pod: Pod) -> dict[str, int]:
     """Per resource, without zeros."""
-    total = _sum(pod.spec.containers)
+    total = _sum_container_requests(pod.spec.containers)
     for init in pod.spec.init_containers:
         if init.restart_policy == "Always":  # a sidecar: runs beside everything after it
-            total = _added(total, _of(init))
+            total = _added_amounts(total, _container_requests(init))
     for init in pod.spec.init_containers:
         if init.restart_policy != "Always":
-            total.update({r: max(total.get(r, 0), n) for r, n in _of(init).items()})
+            total.update({r: max(total.get(r, 0), n) for r, n in _container_requests(init).items()})
     return {resource: count for resource, count in total.items() if count}
 
 
-def amounts_of(quantities: Mapping[str, int | str]) -> dict[str, int]:
+def resource_amounts(quantities: Mapping[str, int | str]) -> dict[str, int]:
     """A node's capacity or allocatable in the same units."""
-    return {resource: amount(resource, quantity) for resource, quantity in quantities.items()}
+    return {resource: resource_amount(resource, quantity) for resource, quantity in quantities.items()}
 
 
-def quantities_of(amounts: Amounts) -> dict[str, str]:
+def resource_quantities(amounts: Amounts) -> dict[str, str]:
     """The other way round: as the API writes them."""
     return {resource: f"{count}m" if resource == CPU else str(count) for resource, count in amounts.items()}
 
 
-def _of(container: Container) -> dict[str, int]:
+def _container_requests(container: Container) -> dict[str, int]:
     stated = {**container.resources.limits, **container.resources.requests}
-    return {resource: amount(resource, quantity) for resource, quantity in stated.items()}
+    return {resource: resource_amount(resource, quantity) for resource, quantity in stated.items()}
 
 
-def _sum(containers: Iterable[Container]) -> dict[str, int]:
+def _sum_container_requests(containers: Iterable[Container]) -> dict[str, int]:
     total: dict[str, int] = {}
     for container in containers:
-        total = _added(total, _of(container))
+        total = _added_amounts(total, _container_requests(container))
     return total
 
 
-def _added(a: Amounts, b: Amounts) -> dict[str, int]:
+def _added_amounts(a: Amounts, b: Amounts) -> dict[str, int]:
     return {resource: a.get(resource, 0) + b.get(resource, 0) for resource in {**a, **b}}

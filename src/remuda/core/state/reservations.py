@@ -25,12 +25,12 @@ from remuda.core.state.pod_requests import PODS, Amounts
 
 if TYPE_CHECKING:
     from remuda.core.state.snapshot import Snapshot
-    from remuda.core.state.transaction import Room
+    from remuda.core.state.transaction import Transaction
 
 KEEP_S = 1800.0  # a repair that takes longer than a reset or a reboot and their soak is not worth idle devices
 
 
-class Place(msgspec.Struct, frozen=True):
+class ReservedPlace(msgspec.Struct, frozen=True):
     """What is kept of one node: a mask of its rows and amounts. `number` is the reservation's: its askers share it."""
 
     number: int
@@ -39,7 +39,7 @@ class Place(msgspec.Struct, frozen=True):
     amounts: Amounts = {}
 
 
-Places = tuple[Place, ...]
+ReservedPlaces = tuple[ReservedPlace, ...]
 
 
 class Reservation(msgspec.Struct, frozen=True):
@@ -53,7 +53,7 @@ class Reservation(msgspec.Struct, frozen=True):
     borrowers: tuple[str, ...] = ()
 
 
-class Sitting(msgspec.Struct, frozen=True):
+class PodOnReservedNode(msgspec.Struct, frozen=True):
     """A pod on the node of a reservation."""
 
     key: str
@@ -61,12 +61,12 @@ class Sitting(msgspec.Struct, frozen=True):
     requests: Amounts
 
 
-def pod_key(namespace: str, name: str) -> str:
+def lone_pod_key(namespace: str, name: str) -> str:
     """The key of a pod that is a gang of one."""
     return f"{namespace}/pod/{name}"
 
 
-def unused(reservation: Reservation, there: Iterable[Sitting], left: Amounts) -> Amounts:
+def unused_reserved_amounts(reservation: Reservation, there: Iterable[PodOnReservedNode], left: Amounts) -> Amounts:
     """What of its requests is to be kept: no pod that has the place, or some of its devices, uses it. As far as there is any."""
     if not reservation.requests:
         return {}
@@ -78,42 +78,44 @@ def unused(reservation: Reservation, there: Iterable[Sitting], left: Amounts) ->
     return {r: n for r, n in kept.items() if n > 0}
 
 
-def places_by_asker(found: Sequence[tuple[Reservation, int, int, Amounts]]) -> dict[str, Places]:
+def reserved_places_by_asker(found: Sequence[tuple[Reservation, int, int, Amounts]]) -> dict[str, ReservedPlaces]:
     """From (reservation, node index, mask of the rows that are free but for it, amounts that are left but for it)."""
-    places: dict[str, Places] = {}
+    places: dict[str, ReservedPlaces] = {}
     for number, (reservation, ix, rows, amounts) in enumerate(found):
         for asker in reservation.askers:
-            places[asker] = (*places.get(asker, ()), Place(number, ix, rows, amounts))
+            places[asker] = (*places.get(asker, ()), ReservedPlace(number, ix, rows, amounts))
     return places
 
 
 @contextmanager
-def opened(room: Room, places: Mapping[str, Places], asker: str) -> Iterator[bool]:
+def reserved_places_shown(transaction: Transaction, places: Mapping[str, ReservedPlaces], asker: str) -> Iterator[bool]:
     """Shows the asker what is reserved for it, less what was taken of it before. Whether there is anything to show."""
     mine = places.get(asker, ())
-    shown = [less(place.amounts, room.spent.get(place.number, {})) for place in mine]
+    shown = [subtract_amounts(place.amounts, transaction.spent.get(place.number, {})) for place in mine]
     for place, amounts in zip(mine, shown, strict=True):
-        room.free[place.ix] |= place.rows & ~room.claimed.get(place.ix, 0)
-        room.left[place.ix] = more(room.left[place.ix], amounts)
-    had = {place.ix: room.left[place.ix] for place in mine}
+        transaction.free[place.ix] |= place.rows & ~transaction.claimed.get(place.ix, 0)
+        transaction.left[place.ix] = add_amounts(transaction.left[place.ix], amounts)
+    had = {place.ix: transaction.left[place.ix] for place in mine}
     yield bool(mine)
-    used = {ix: less(left, room.left[ix]) for ix, left in had.items()}
+    used = {ix: subtract_amounts(left, transaction.left[ix]) for ix, left in had.items()}
     for place, amounts in zip(mine, shown, strict=True):
         ix = place.ix
-        room.claimed[ix] = room.claimed.get(ix, 0) | (place.rows & ~room.free[ix])
-        room.free[ix] &= ~place.rows
+        transaction.claimed[ix] = transaction.claimed.get(ix, 0) | (place.rows & ~transaction.free[ix])
+        transaction.free[ix] &= ~place.rows
         # What an asker takes comes out of its place first, then out of what is everybody's.
         taken = {r: min(n, used[ix].get(r, 0)) for r, n in amounts.items()}
-        used[ix] = less(used[ix], taken)
-        room.spent[place.number] = {r: room.spent.get(place.number, {}).get(r, 0) + n for r, n in taken.items()}
-        room.left[ix] = less(room.left[ix], less(amounts, taken))
+        used[ix] = subtract_amounts(used[ix], taken)
+        transaction.spent[place.number] = {
+            r: transaction.spent.get(place.number, {}).get(r, 0) + n for r, n in taken.items()
+        }
+        transaction.left[ix] = subtract_amounts(transaction.left[ix], subtract_amounts(amounts, taken))
 
 
-def more(left: Amounts, amounts: Amounts) -> Amounts:
+def add_amounts(left: Amounts, amounts: Amounts) -> Amounts:
     return {r: n + amounts.get(r, 0) for r, n in left.items()} if amounts else left
 
 
-def less(left: Amounts, amounts: Amounts) -> Amounts:
+def subtract_amounts(left: Amounts, amounts: Amounts) -> Amounts:
     return {r: n - amounts.get(r, 0) for r, n in left.items()} if amounts else left
 
 
@@ -127,7 +129,7 @@ def nodes_kept_for_gang(pods: Iterable[tuple[Pod, float]], now: float | None) ->
 
 
 def keep_nodes_for_gang(
-    snapshot: Snapshot, room: Room, nodes: Iterable[str], requests: Iterable[Amounts], gang: str
+    snapshot: Snapshot, transaction: Transaction, nodes: Iterable[str], requests: Iterable[Amounts], gang: str
 ) -> None:
     """Whatever counts for those requests is nobody else's for the rest of the plan."""
     wanted = {resource for amounts in requests for resource in amounts}
@@ -135,4 +137,4 @@ def keep_nodes_for_gang(
         rows = 0
         for resource in wanted:
             rows |= snapshot.nodes[ix].resources.get(resource, 0)
-        room.keep(ix, rows, gang)
+        transaction.keep(ix, rows, gang)

@@ -22,21 +22,28 @@ from functools import cached_property
 
 import msgspec
 
-from remuda.api.conditions import is_true
+from remuda.api.conditions import is_condition_true
 from remuda.api.devices import DeviceState, NodeDevices, Observed
 from remuda.api.kubernetes.core_v1 import Node, Pod, Taint, Toleration
 from remuda.api.names import ANNOTATION_DEVICES, RESOURCE_GPU
-from remuda.core.state.leaving_nodes import leaving_of
-from remuda.core.state.pod_requests import PODS, Amounts, amount, amounts_of, is_extended, requests_of
+from remuda.core.state.leaving_nodes import leaving_node_of
+from remuda.core.state.pod_requests import (
+    PODS,
+    Amounts,
+    is_extended_resource,
+    requests_of_pod,
+    resource_amount,
+    resource_amounts,
+)
 from remuda.core.state.reservations import (
-    Places,
+    PodOnReservedNode,
     Reservation,
-    Sitting,
-    less,
-    more,
-    places_by_asker,
-    pod_key,
-    unused,
+    ReservedPlaces,
+    add_amounts,
+    lone_pod_key,
+    reserved_places_by_asker,
+    subtract_amounts,
+    unused_reserved_amounts,
 )
 
 SUSPECT = 100  # penalty of a node in a suspect domain; what its own failures add stays below
@@ -73,7 +80,7 @@ class Snapshot:
     free: tuple[int, ...]
     left: tuple[Amounts, ...]
     worn: tuple[int, ...] = ()  # per node: the mask of free Degraded devices; empty = none anywhere
-    reserved: Mapping[str, Places] = field(
+    reserved: Mapping[str, ReservedPlaces] = field(
         default_factory=dict
     )  # by asker: what is free for it alone, and in no mask or count
 
@@ -107,12 +114,12 @@ class Snapshot:
     @cached_property
     def offered(self) -> Sequence[str]:
         """Extended resources that some node names."""
-        return sorted({r for view in self.nodes for r in view.offered if is_extended(r)})
+        return sorted({r for view in self.nodes for r in view.offered if is_extended_resource(r)})
 
     @cached_property
     def largest_node(self) -> int:
         """GPUs of the node that has most, well or not; a shared one counts as often as it is offered."""
-        return max((_gpus(n) for n in self.nodes), default=0)
+        return max((_gpus_of_node(n) for n in self.nodes), default=0)
 
     def is_suspect(self, nodes: Sequence[int]) -> bool:
         """Whether what they share is suspected of failing."""
@@ -124,7 +131,7 @@ class Snapshot:
 
     def is_usable(self, node: str, device: str) -> bool:
         view = next((n for n in self.nodes if n.name == node), None)
-        return view is not None and bool(mask_of(view.devices, (device,)) & (view.usable | view.worn))
+        return view is not None and bool(device_mask(view.devices, (device,)) & (view.usable | view.worn))
 
     def outside(self, key: str, domain: str) -> Snapshot:
         """The picture without one domain."""
@@ -144,7 +151,7 @@ class Snapshot:
         free, left = list(self.free), list(self.left)
         for place in mine:
             free[place.ix] |= place.rows
-            left[place.ix] = more(left[place.ix], place.amounts)
+            left[place.ix] = add_amounts(left[place.ix], place.amounts)
         return Snapshot(self.nodes, tuple(free), tuple(left), self.worn)
 
     def releasing(self, held: Iterable[tuple[str, Iterable[str], Amounts]]) -> Snapshot:
@@ -156,24 +163,24 @@ class Snapshot:
             if node in at:
                 ix = at[node]
                 view = self.nodes[ix]
-                back = mask_of(view.devices, ids)
+                back = device_mask(view.devices, ids)
                 free[ix] |= back & view.usable
                 worn[ix] |= back & view.worn
                 left[ix] = {r: n + (1 if r == PODS else requests.get(r, 0)) for r, n in left[ix].items()}
         return Snapshot(self.nodes, tuple(free), tuple(left), tuple(worn))
 
 
-def _gpus(view: NodeView) -> int:
+def _gpus_of_node(view: NodeView) -> int:
     rows = view.resources.get(RESOURCE_GPU)
     return view.offered.get(RESOURCE_GPU, 0) if rows is None else rows.bit_count()
 
 
-def mask_of(devices: tuple[str, ...], ids: Iterable[str]) -> int:
+def device_mask(devices: tuple[str, ...], ids: Iterable[str]) -> int:
     wanted = set(ids)
     return sum(1 << bit for bit, device in enumerate(devices) if device in wanted)
 
 
-def devices_of(pod: Pod) -> tuple[str, ...]:
+def devices_of_pod(pod: Pod) -> tuple[str, ...]:
     """Device ids the pod holds or is about to hold."""
     return tuple(filter(None, pod.annotations.get(ANNOTATION_DEVICES, "").split(",")))
 
@@ -192,92 +199,96 @@ def build_snapshot(
     against = penalties or {}
     ledger = {nd.name: nd for nd in node_devices}
     views = tuple(
-        _view(node, ledger.get(node.name), node.name not in dead, against.get(node.name, 0))
+        _node_view(node, ledger.get(node.name), node.name not in dead, against.get(node.name, 0))
         for node in sorted(nodes, key=lambda n: n.name)
     )
-    held = {view.name: set(_reported(ledger.get(view.name))) for view in views}
+    held = {view.name: set(_reported_holdings(ledger.get(view.name))) for view in views}
     left = {view.name: {r: n for r, n in view.offered.items() if r not in view.resources} for view in views}
     is_reported = {h.uid for nd in ledger.values() for h in nd.observed.holdings if h.uid}
     pending = dict(assumed or {})
     reservations = list(reserved)
-    lent_on: dict[str, list[Sitting]] = {r.node: [] for r in reservations}
+    lent_on: dict[str, list[PodOnReservedNode]] = {r.node: [] for r in reservations}
     for pod in pods:
         guess = pending.pop(pod.uid, None)
         if pod.is_terminal:
             continue
-        node, ids = (pod.spec.node_name, devices_of(pod)) if pod.spec.node_name else guess or ("", ())
+        node, ids = (pod.spec.node_name, devices_of_pod(pod)) if pod.spec.node_name else guess or ("", ())
         if node in held:
             if pod.uid not in is_reported:
                 held[node].update(ids)
-            _spend(left[node], pod)
+            _spend_pod_requests(left[node], pod)
             if node in lent_on:
-                lent_on[node].append(Sitting(pod_key(pod.namespace, pod.name), ids, requests_of(pod)))
-    taken = [mask_of(v.devices, held[v.name]) for v in views]
+                lent_on[node].append(
+                    PodOnReservedNode(lone_pod_key(pod.namespace, pod.name), ids, requests_of_pod(pod))
+                )
+    taken = [device_mask(v.devices, held[v.name]) for v in views]
     free = tuple(v.usable & ~mask for v, mask in zip(views, taken, strict=True))
     worn = tuple(v.worn & ~mask for v, mask in zip(views, taken, strict=True))
     picture = Snapshot(views, free, tuple(left[v.name] for v in views), worn)
-    return _reserving(picture, reservations, lent_on)
+    return _snapshot_without_reserved(picture, reservations, lent_on)
 
 
-def _reserving(picture: Snapshot, reserved: Iterable[Reservation], there: Mapping[str, Sequence[Sitting]]) -> Snapshot:
+def _snapshot_without_reserved(
+    picture: Snapshot, reserved: Iterable[Reservation], there: Mapping[str, Sequence[PodOnReservedNode]]
+) -> Snapshot:
     """The picture without what is reserved. A Degraded device in such a place is nobody's."""
     free, worn, left = list(picture.free), list(picture.worn), list(picture.left)
     found: list[tuple[Reservation, int, int, Amounts]] = []
     for reservation in reserved:
         if (ix := picture.index.get(reservation.node)) is not None:
-            rows = mask_of(picture.nodes[ix].devices, reservation.devices)
-            amounts = unused(reservation, there[reservation.node], left[ix])
+            rows = device_mask(picture.nodes[ix].devices, reservation.devices)
+            amounts = unused_reserved_amounts(reservation, there[reservation.node], left[ix])
             found.append((reservation, ix, rows & picture.free[ix], amounts))
             free[ix] &= ~rows
             worn[ix] &= ~rows
-            left[ix] = less(left[ix], amounts)
+            left[ix] = subtract_amounts(left[ix], amounts)
     if not found:
         return picture
-    return Snapshot(picture.nodes, tuple(free), tuple(left), tuple(worn), places_by_asker(found))
+    return Snapshot(picture.nodes, tuple(free), tuple(left), tuple(worn), reserved_places_by_asker(found))
 
 
-def _reported(devices: NodeDevices | None) -> Iterable[str]:
+def _reported_holdings(devices: NodeDevices | None) -> Iterable[str]:
     """What the node says is held, by pods that are still in the API or not."""
     return (device for h in devices.observed.holdings for device in h.devices) if devices else ()
 
 
-def _spend(left: dict[str, int], pod: Pod) -> None:
+def _spend_pod_requests(left: dict[str, int], pod: Pod) -> None:
     if not left:
         return
-    requests = requests_of(pod)
+    requests = requests_of_pod(pod)
     for resource in left:
         left[resource] -= 1 if resource == PODS else requests.get(resource, 0)
 
 
-def _view(node: Node, devices: NodeDevices | None, alive: bool, penalty: int) -> NodeView:
+def _node_view(node: Node, devices: NodeDevices | None, alive: bool, penalty: int) -> NodeView:
     rows = devices.observed.devices if devices else []
     ids = tuple(d.id for d in rows)
-    healthy, degraded = _fit_devices(devices)
+    healthy, degraded = _placeable_devices(devices)
     resources: dict[str, int] = {}
     for bit, row in enumerate(rows):
         if row.resource:
             resources[row.resource] = resources.get(row.resource, 0) | 1 << bit
     capacity = node.status.capacity
-    for resource in [r for r, mask in resources.items() if amount(r, capacity.get(r, 0)) > mask.bit_count()]:
+    for resource in [r for r, mask in resources.items() if resource_amount(r, capacity.get(r, 0)) > mask.bit_count()]:
         del resources[resource]  # each device is offered several times: which share a pod gets is the plugin's choice
     return NodeView(
         name=node.name,
         labels=node.labels,
         devices=ids,
-        usable=mask_of(ids, healthy),
-        closed=_closed(node, alive),
+        usable=device_mask(ids, healthy),
+        closed=_why_node_is_closed(node, alive),
         taints=tuple(t for t in node.spec.taints if t.effect in ("NoSchedule", "NoExecute")),
         resources=resources,
-        offered={**amounts_of(node.status.allocatable), **dict.fromkeys(devices.withheld if devices else (), 0)},
+        offered={**resource_amounts(node.status.allocatable), **dict.fromkeys(devices.withheld if devices else (), 0)},
         model=devices.observed.model if devices else "",
         observed=devices.observed if devices else None,
         withheld=frozenset(devices.withheld) if devices else frozenset(),
-        worn=mask_of(ids, degraded) if degraded else 0,
+        worn=device_mask(ids, degraded) if degraded else 0,
         penalty=penalty,
     )
 
 
-def _fit_devices(devices: NodeDevices | None) -> tuple[set[str], set[str]]:
+def _placeable_devices(devices: NodeDevices | None) -> tuple[set[str], set[str]]:
     """(Healthy, Degraded), as far as no order keeps them out of use."""
     healthy: set[str] = set()
     degraded: set[str] = set()
@@ -292,23 +303,23 @@ def _fit_devices(devices: NodeDevices | None) -> tuple[set[str], set[str]]:
     return healthy, degraded
 
 
-def _closed(node: Node, alive: bool) -> str:
+def _why_node_is_closed(node: Node, alive: bool) -> str:
     if not alive:
         return "dead"
-    if not is_true(node.status.conditions, "Ready"):
+    if not is_condition_true(node.status.conditions, "Ready"):
         return "not ready"
     if node.spec.unschedulable:
         return "cordoned"
-    return "about to go" if leaving_of(node) is not None else ""
+    return "about to go" if leaving_node_of(node) is not None else ""
 
 
-def tolerates(tolerations: Iterable[Toleration], taints: Iterable[Taint]) -> bool:
+def tolerates_taints(tolerations: Iterable[Toleration], taints: Iterable[Taint]) -> bool:
     """Kubernetes' rule: every taint needs a toleration that matches its key, its value and its effect."""
     allowed = list(tolerations)
-    return all(any(_tolerates(toleration, taint) for toleration in allowed) for taint in taints)
+    return all(any(_tolerates_taint(toleration, taint) for toleration in allowed) for taint in taints)
 
 
-def _tolerates(toleration: Toleration, taint: Taint) -> bool:
+def _tolerates_taint(toleration: Toleration, taint: Taint) -> bool:
     if toleration.effect and toleration.effect != taint.effect:
         return False
     if toleration.operator == "Exists":

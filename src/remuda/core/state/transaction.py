@@ -1,8 +1,8 @@
-"""What is left on the nodes while a plan is made, and what one pod takes of one node.
+"""A decision tried on a snapshot: what is left on the nodes while a plan is made, and what one pod takes of one node.
 
-`Room` is the only thing a trial changes: a list of free-device masks and a list of counts, with a log by which a trial is undone.
-What a trial costs is what it took, not the size of the cluster. A pod takes all it asks of a node or nothing. Devices are taken
-per resource from the rows that count for it; which of the free ones is `choose`'s decision alone.
+A `Transaction` is the only thing a try changes: masks of free devices and counts, with a log by which the try is undone. A try
+costs what it took, not the size of the cluster. A pod takes all it asks of a node or nothing. Devices are taken per resource
+from the rows that count for it; `choose_device_rows` alone decides which of the free ones.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Iterable
 
 from remuda.core.devices.links import bits_of, chooser_of
 from remuda.core.devices.observed_model import machine_of
-from remuda.core.state.pod_requests import PODS, Amounts, is_extended
-from remuda.core.state.snapshot import NodeView, Snapshot, mask_of
+from remuda.core.state.pod_requests import PODS, Amounts, is_extended_resource
+from remuda.core.state.snapshot import NodeView, Snapshot, device_mask
 
 
-class Room:
+class Transaction:
     def __init__(self, free: list[int], left: list[Amounts], worn: list[int] | None = None) -> None:
         self.free = free
         self.worn = worn or [0] * len(free)  # Degraded ones, for pods that tolerate them
@@ -26,7 +26,7 @@ class Room:
         self._log: list[tuple[int, int, Amounts, int]] = []  # node, what it had before
 
     @classmethod
-    def of(cls, snapshot: Snapshot) -> Room:
+    def of(cls, snapshot: Snapshot) -> Transaction:
         return cls(list(snapshot.free), list(snapshot.left), list(snapshot.worn))
 
     def mark(self) -> int:
@@ -69,7 +69,7 @@ class Room:
 
     def spend(self, view: NodeView, ix: int, devices: Iterable[str], requests: Amounts) -> None:
         self._log.append((ix, self.free[ix], self.left[ix], self.worn[ix]))
-        rest = ~mask_of(view.devices, devices)
+        rest = ~device_mask(view.devices, devices)
         self.free[ix] &= rest
         self.worn[ix] &= rest
         if self.left[ix]:
@@ -82,23 +82,27 @@ class Room:
         held = ((view.usable | view.worn) & rows & ~self.free[ix] & ~self.worn[ix]).bit_count()
         if min((free | worn).bit_count(), view.offered.get(resource, 0) - held) < count:
             return None
-        return free | choose(view, worn, count - free.bit_count()) if worn else choose(view, free, count)
+        return (
+            free | choose_device_rows(view, worn, count - free.bit_count())
+            if worn
+            else choose_device_rows(view, free, count)
+        )
 
 
-def choose(view: NodeView, free: int, count: int) -> int:
+def choose_device_rows(view: NodeView, free: int, count: int) -> int:
     """`count` of the free rows: the best-linked set where the machine is known, else (slices, unknown makes) the lowest."""
     machine = machine_of(view.observed) if view.observed and 0 < count < free.bit_count() else None
     if machine is None:
-        return _lowest(free, count)
+        return _lowest_device_rows(free, count)
     index_of = {device.id: device.index for device in machine.devices}
     row_of = {index_of.get(view.devices[row], -1): row for row in bits_of(free)}
     if -1 in row_of or len(row_of) < free.bit_count():
-        return _lowest(free, count)
+        return _lowest_device_rows(free, count)
     best = chooser_of(machine).best(sum(1 << index for index in row_of), count)
     return sum(1 << row_of[index] for index in bits_of(best.mask))
 
 
-def _lowest(free: int, count: int) -> int:
+def _lowest_device_rows(free: int, count: int) -> int:
     chosen = 0
     for _ in range(count):
         bit = free & -free
@@ -107,7 +111,7 @@ def _lowest(free: int, count: int) -> int:
     return chosen
 
 
-def lacks(view: NodeView, requests: Amounts) -> str:
+def resource_node_lacks(view: NodeView, requests: Amounts) -> str:
     """An extended resource the node's status does not name: such a pod is never bound there. A kubelet would start it without
     the device rather than refuse it."""
-    return next((r for r, n in requests.items() if n and is_extended(r) and r not in view.offered), "")
+    return next((r for r, n in requests.items() if n and is_extended_resource(r) and r not in view.offered), "")

@@ -15,7 +15,7 @@ import msgspec
 
 from remuda.api.meta import to_seconds
 from remuda.api.training import Cause
-from remuda.core.training.planning_context import Look
+from remuda.core.training.planning_context import PlanningContext
 
 REFUSED_CODES = (403, 422)
 CREATE_FIRST_S, CREATE_MAX_S = 1.0, 15.0
@@ -24,24 +24,24 @@ RESTART_FIRST_S = 1.0
 _SYMPTOMS = (Cause.CODE, Cause.HANG)
 
 
-def restart_at(look: Look) -> float | None:
+def gang_restart_at(ctx: PlanningContext) -> float | None:
     """When the barrier may open again, for a gang that stands still after a crash or hang; None = at once."""
-    last = look.under_way
+    last = ctx.under_way
     if last is None or last.cause not in _SYMPTOMS or last.detected_at is None:
         return None
     before = sum(
-        1 for r in look.status.recoveries[:-1] if r.cause in _SYMPTOMS and r.step_at_fault >= last.step_at_fault
+        1 for r in ctx.status.recoveries[:-1] if r.cause in _SYMPTOMS and r.step_at_fault >= last.step_at_fault
     )
     if not before:
         return None
-    pause = min(RESTART_FIRST_S * 2.0 ** min(before - 1, 16), look.spec.failure.backoff_max_seconds)
+    pause = min(RESTART_FIRST_S * 2.0 ** min(before - 1, 16), ctx.spec.failure.backoff_max_seconds)
     return to_seconds(last.detected_at) + pause
 
 
 # -- pods that the API refused -----------------------------------------------------------------------------------------
 
 
-class CreateBackoff(msgspec.Struct, frozen=True):
+class PodCreateBackoff(msgspec.Struct, frozen=True):
     """The refusal as last heard. Nothing is tried before `until`."""
 
     message: str
@@ -49,16 +49,16 @@ class CreateBackoff(msgspec.Struct, frozen=True):
     until: float
 
 
-def create_wait_s(refused: CreateBackoff | None, now: float) -> float | None:
+def pod_create_wait_s(refused: PodCreateBackoff | None, now: float) -> float | None:
     """Seconds until pods may be asked for again; None = now."""
     return refused.until - now if refused is not None and now < refused.until else None
 
 
-def next_create_backoff(before: CreateBackoff | None, message: str, now: float) -> CreateBackoff:
+def next_pod_create_backoff(before: PodCreateBackoff | None, message: str, now: float) -> PodCreateBackoff:
     tries = before.tries + 1 if before is not None else 1
-    return CreateBackoff(message, tries, now + min(CREATE_FIRST_S * 2.0 ** min(tries - 1, 16), CREATE_MAX_S))
+    return PodCreateBackoff(message, tries, now + min(CREATE_FIRST_S * 2.0 ** min(tries - 1, 16), CREATE_MAX_S))
 
 
-def is_new_refusal(before: CreateBackoff | None, after: CreateBackoff) -> bool:
+def is_new_create_refusal(before: PodCreateBackoff | None, after: PodCreateBackoff) -> bool:
     """Worth telling, and worth writing down: the same refusal is told once."""
     return before is None or before.message != after.message

@@ -11,83 +11,85 @@ from __future__ import annotations
 from remuda.api.meta import to_time
 from remuda.api.training import Member, RetiredPod, SuccessPolicy
 from remuda.core.gang.pod_view import OPEN, seconds_of
-from remuda.core.training.backoff import restart_at
-from remuda.core.training.checkpoint_sizes import resume_from, with_world
+from remuda.core.training.backoff import gang_restart_at
+from remuda.core.training.checkpoint_sizes import resume_step_of_ranks, with_world_size
 from remuda.core.training.faults import NOT_STOPPED
-from remuda.core.training.planning_context import Look
-from remuda.core.training.role_stages import still_to_come
+from remuda.core.training.planning_context import PlanningContext
+from remuda.core.training.role_stages import roles_still_to_come
 
 
-def open_barrier(look: Look) -> None:
-    status = look.status
-    if status.barrier == OPEN or len(status.members) < len(look.ranks):
+def open_barrier(ctx: PlanningContext) -> None:
+    status = ctx.status
+    if status.barrier == OPEN or len(status.members) < len(ctx.ranks):
         return
-    views = [look.views[m.uid] for m in status.members]  # a member without a view is a fault and was dropped
+    views = [ctx.views[m.uid] for m in status.members]  # a member without a view is a fault and was dropped
     ready = [
         v.report
         for v in views
         if v.report is not None and v.is_ready_for(status.attempt) and v.is_usable and v.pod.status.pod_ip
     ]
-    if len(ready) < len(views) or any(_is_waited_for(look, pod) for pod in status.retired):
+    if len(ready) < len(views) or any(_is_retired_pod_awaited(ctx, pod) for pod in status.retired):
         return
-    pause = restart_at(look)
-    if pause is not None and look.now < pause:
+    pause = gang_restart_at(ctx)
+    if pause is not None and ctx.now < pause:
         return
     is_new_stage = status.stage != len(status.done_roles)
     worlds = [] if is_new_stage else status.worlds
-    resume = None if is_new_stage else resume_from(ready, worlds)  # another role's checkpoints are not this one's
-    under_way = look.under_way
+    resume = (
+        None if is_new_stage else resume_step_of_ranks(ready, worlds)
+    )  # another role's checkpoints are not this one's
+    under_way = ctx.under_way
     if under_way is not None:
         stopped = [r.time for r in ready if r.time and r.pod not in under_way.replaced]
-        now = to_time(look.now)
-        look.amend_recovery(
+        now = to_time(ctx.now)
+        ctx.amend_recovery(
             stopped_at=min(max(stopped, default=now), now),
             opened_at=now,
             resume_step=resume or 0,
         )
-    look.update(
+    ctx.update(
         barrier=OPEN,
         resume_step=resume,
-        started_at=status.started_at or to_time(look.now),
+        started_at=status.started_at or to_time(ctx.now),
         stage=len(status.done_roles),
-        worlds=with_world(worlds, len(views), resume, look.asked_size, has_run=status.started_at is not None),
+        worlds=with_world_size(worlds, len(views), resume, ctx.asked_size, has_run=status.started_at is not None),
         held_roles=[],
     )
 
 
-def _is_waited_for(look: Look, pod: RetiredPod) -> bool:
-    view = look.views.get(pod.uid)
-    return view is not None and pod.reason != NOT_STOPPED and (view.may_run or view.may_start(look.status.attempt))
+def _is_retired_pod_awaited(ctx: PlanningContext, pod: RetiredPod) -> bool:
+    view = ctx.views.get(pod.uid)
+    return view is not None and pod.reason != NOT_STOPPED and (view.may_run or view.may_start(ctx.status.attempt))
 
 
-def is_overdue(look: Look) -> bool:
+def is_stop_overdue(ctx: PlanningContext) -> bool:
     """Everyone has had the time to stop."""
-    raised = seconds_of(look.status.attempt_raised_at, look.now)
-    return look.now > raised + look.spec.failure.stop_deadline_seconds
+    raised = seconds_of(ctx.status.attempt_raised_at, ctx.now)
+    return ctx.now > raised + ctx.spec.failure.stop_deadline_seconds
 
 
-def is_complete(look: Look) -> bool:
+def is_job_complete(ctx: PlanningContext) -> bool:
     """Every rank that counts ended with 0 in this attempt. Asked before faults are: what breaks after the last step breaks
     nothing."""
-    if look.status.barrier != OPEN:
+    if ctx.status.barrier != OPEN:
         return False
-    if look.spec.success == SuccessPolicy() and still_to_come(look.whole_spec, look.status):
+    if ctx.spec.success == SuccessPolicy() and roles_still_to_come(ctx.whole_spec, ctx.status):
         return False
-    needed = _those_that_count(look)
-    return bool(needed) and all(has_ended_well(look, m) for m in needed)
+    needed = _ranks_for_success(ctx)
+    return bool(needed) and all(has_rank_succeeded(ctx, m) for m in needed)
 
 
-def has_ended_well(look: Look, member: Member) -> bool:
-    view = look.views.get(member.uid)
+def has_rank_succeeded(ctx: PlanningContext, member: Member) -> bool:
+    view = ctx.views.get(member.uid)
     report = view.report if view is not None else None
-    return report is not None and (report.state, report.attempt, report.code) == ("exited", look.status.attempt, 0)
+    return report is not None and (report.state, report.attempt, report.code) == ("exited", ctx.status.attempt, 0)
 
 
-def _those_that_count(look: Look) -> list[Member]:
+def _ranks_for_success(ctx: PlanningContext) -> list[Member]:
     """By the success policy: the ranks it names, or all of them."""
-    policy, members = look.spec.success, look.status.members
+    policy, members = ctx.spec.success, ctx.status.members
     of_role = [m for m in members if policy.role in ("", m.role)]
     if not policy.ranks:
         return of_role
-    first = next((i for i, r in enumerate(look.ranks) if policy.role in ("", r.name)), 0)
+    first = next((i for i, r in enumerate(ctx.ranks) if policy.role in ("", r.name)), 0)
     return [m for m in of_role if m.rank - first in policy.ranks]

@@ -15,27 +15,29 @@ from remuda.api.training import World
 KEPT_WORLDS = 8
 
 
-def resume_from(ready: Sequence[LauncherReport], worlds: Sequence[World]) -> int | None:
+def resume_step_of_ranks(ready: Sequence[LauncherReport], worlds: Sequence[World]) -> int | None:
     """`ready`: of all ranks, in their order."""
     if not worlds:
         return common_checkpoint(ready)
     steps = sorted({step for report in ready for step in report.checkpoints}, reverse=True)
-    return next((s for s in steps if _has(ready[: ranks_at(worlds, s)], s)), None)
+    return next((s for s in steps if _ranks_have_step(ready[: checkpoint_ranks_at(worlds, s)], s)), None)
 
 
-def _has(ready: Sequence[LauncherReport], step: int) -> bool:
+def _ranks_have_step(ready: Sequence[LauncherReport], step: int) -> bool:
     """Every one of them has that step; or the single one that writes for all does."""
     kept = [report for report in ready if report.checkpoints]
     return len(kept) in (1, len(ready)) and all(step in report.checkpoints for report in kept)
 
 
-def ranks_at(worlds: Sequence[World], step: int) -> int:
+def checkpoint_ranks_at(worlds: Sequence[World], step: int) -> int:
     """How many ranks wrote the checkpoint of that step."""
     behind = [world.ranks for world in worlds if world.from_step < step]
     return behind[-1] if behind else worlds[0].ranks
 
 
-def with_world(worlds: Sequence[World], ranks: int, resume: int | None, asked: int, *, has_run: bool) -> list[World]:
+def with_world_size(
+    worlds: Sequence[World], ranks: int, resume: int | None, asked: int, *, has_run: bool
+) -> list[World]:
     """The record once `ranks` go on from `resume`. What was written behind that is history given up."""
     if not worlds and ranks == asked:
         return []

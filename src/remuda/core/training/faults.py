@@ -14,8 +14,8 @@ import msgspec
 from remuda.api.conditions import find_condition
 from remuda.api.devices import DeviceState
 from remuda.api.training import Cause, DeviceFailedPolicy, Member, TrainingJob
-from remuda.core.gang.attribution import Confidence, Exit, Scene, attribute
-from remuda.core.gang.gang_remedy import Fault
+from remuda.core.gang.attribution import Confidence, ExitCircumstances, ProcessExit, attribute_exit
+from remuda.core.gang.gang_remedy import MemberFault
 from remuda.core.gang.pod_view import OPEN, PodView, seconds_of
 
 NOT_STOPPED = "MemberNotStopped"
@@ -29,35 +29,39 @@ NEVER_RAN = {126: "CommandNotExecutable", 127: "CommandNotFound", 73: "Checkpoin
 
 
 class _MakeFault(Protocol):
-    def __call__(self, cause: Cause, reason: str, message: str, *, lost: bool, at: float = ...) -> Fault: ...
+    def __call__(self, cause: Cause, reason: str, message: str, *, lost: bool, at: float = ...) -> MemberFault: ...
 
 
-def find_faults(job: TrainingJob, views: Mapping[str, PodView], now: float) -> list[Fault]:
+def find_member_faults(job: TrainingJob, views: Mapping[str, PodView], now: float) -> list[MemberFault]:
     """Members that cannot go on in the current attempt."""
-    return list(_faults(job, views, now, carry_on=True))
+    return list(_member_faults(job, views, now, carry_on=True))
 
 
-def with_ignored(faults: Sequence[Fault], job: TrainingJob, views: Mapping[str, PodView], now: float) -> list[Fault]:
+def with_ignored_device_faults(
+    faults: Sequence[MemberFault], job: TrainingJob, views: Mapping[str, PodView], now: float
+) -> list[MemberFault]:
     """The gang stops because of `faults`, so failed devices that were ignored while it ran are faults as well."""
     if job.spec.failure.device_failed is not DeviceFailedPolicy.IGNORE:
         return list(faults)
     known = {f.uid for f in faults}
-    return [*faults, *(f for f in _faults(job, views, now, carry_on=False) if f.uid not in known)]
+    return [*faults, *(f for f in _member_faults(job, views, now, carry_on=False) if f.uid not in known)]
 
 
-def _faults(job: TrainingJob, views: Mapping[str, PodView], now: float, *, carry_on: bool) -> Iterator[Fault]:
+def _member_faults(
+    job: TrainingJob, views: Mapping[str, PodView], now: float, *, carry_on: bool
+) -> Iterator[MemberFault]:
     for member in job.status.members:
         view = views.get(member.uid)
-        if carry_on and view is not None and _is_carried_on(job, member, view, now):
+        if carry_on and view is not None and _is_device_fault_ignored(job, member, view, now):
             continue
         fault = _member_fault(job, member, view, now)
         if fault is not None:
             yield fault
 
 
-def _member_fault(job: TrainingJob, member: Member, view: PodView | None, now: float) -> Fault | None:
-    def fault(cause: Cause, reason: str, message: str, *, lost: bool, at: float = now) -> Fault:
-        return Fault(member.pod, member.uid, cause, reason, message, lost, min(at, now))
+def _member_fault(job: TrainingJob, member: Member, view: PodView | None, now: float) -> MemberFault | None:
+    def fault(cause: Cause, reason: str, message: str, *, lost: bool, at: float = now) -> MemberFault:
+        return MemberFault(member.pod, member.uid, cause, reason, message, lost, min(at, now))
 
     if view is None:
         return fault(Cause.INFRA, "PodDeleted", f"{member.pod} is gone.", lost=True)
@@ -71,16 +75,16 @@ def _member_fault(job: TrainingJob, member: Member, view: PodView | None, now: f
     if view.node_dead:
         return fault(Cause.INFRA, "NodeLost", f"{member.node} has not renewed its lease.", lost=True)
     if view.pod.is_deleting:
-        return _deletion(view, fault, now)
+        return _pod_deletion_fault(view, fault, now)
     if view.pod.is_terminal:
         reason, text = view.pod.status.reason or "PodEnded", view.pod.status.message or f"{member.pod} ended."
         return fault(Cause.INFRA, reason, text, lost=True)
     if job.status.barrier == OPEN and member.role not in job.status.held_roles:
-        return _running_fault(job, view, fault, now)
-    return _waiting_fault(job, member, view, fault, now)
+        return _running_member_fault(job, view, fault, now)
+    return _waiting_member_fault(job, member, view, fault, now)
 
 
-def _is_carried_on(job: TrainingJob, member: Member, view: PodView, now: float) -> bool:
+def _is_device_fault_ignored(job: TrainingJob, member: Member, view: PodView, now: float) -> bool:
     """The job says that a failed device is to be ignored, and its rank runs. Once anything stops the rank it leaves the device:
     nothing is ever started on one that is not well. What is quarantined was taken away on purpose; nobody ignores that."""
     if job.spec.failure.device_failed is not DeviceFailedPolicy.IGNORE or job.status.barrier != OPEN:
@@ -91,7 +95,7 @@ def _is_carried_on(job: TrainingJob, member: Member, view: PodView, now: float) 
     return _member_fault(job, member, msgspec.structs.replace(view, bad_device=None), now) is None
 
 
-def _deletion(view: PodView, fault: _MakeFault, now: float) -> Fault:
+def _pod_deletion_fault(view: PodView, fault: _MakeFault, now: float) -> MemberFault:
     """Who took the pod away is in its DisruptionTarget condition, when Kubernetes did it on somebody's behalf."""
     target = find_condition(view.pod.status.conditions, "DisruptionTarget")
     if target is not None and "Preempt" in target.reason:
@@ -104,7 +108,7 @@ def _deletion(view: PodView, fault: _MakeFault, now: float) -> Fault:
     return fault(Cause.INFRA, "PodDeleted", f"{view.pod.name} is being deleted.", lost=True)
 
 
-def _running_fault(job: TrainingJob, view: PodView, fault: _MakeFault, now: float) -> Fault | None:
+def _running_member_fault(job: TrainingJob, view: PodView, fault: _MakeFault, now: float) -> MemberFault | None:
     """The barrier is open: everyone is at work on this attempt."""
     report = view.report
     if report is not None and report.planned and report.state in ("gone", "parked"):
@@ -119,31 +123,33 @@ def _running_fault(job: TrainingJob, view: PodView, fault: _MakeFault, now: floa
         text = report.message or f"{view.pod.name}'s process ended with code {report.code}."
         reason = LOSS_NOT_FINITE if LOSS_NOT_FINITE in report.message else "ProcessExited"
         found = fault(Cause.CODE, reason, text, lost=False, at=seconds_of(report.time, now))
-        return _attributed(job, view, msgspec.structs.replace(found, code=report.code, tail=report.tail))
+        return _with_exit_attributed(job, view, msgspec.structs.replace(found, code=report.code, tail=report.tail))
     if report.hung_since is not None:
         text = f"{view.pod.name} made no step since {report.hung_since:%H:%M:%S}."
         return fault(Cause.HANG, "NoProgress", text, lost=False, at=seconds_of(report.hung_since, now))
     return None
 
 
-def _attributed(job: TrainingJob, view: PodView, found: Fault) -> Fault:
+def _with_exit_attributed(job: TrainingJob, view: PodView, found: MemberFault) -> MemberFault:
     """An exit is the code's unless what stood around it says otherwise. A guess says nothing; who failed often enough at one step
     is looked at elsewhere."""
     if found.reason == LOSS_NOT_FINITE or not (view.signals or view.memory_pressure):
         return found
-    exit = Exit(found.code or 0, found.signal_at, tail=found.tail, pod=found.pod)
+    exit = ProcessExit(found.code or 0, found.signal_at, tail=found.tail, pod=found.pod)
     limits = job.spec.failure
-    scene = Scene(
+    scene = ExitCircumstances(
         view.signals, memory_pressure=view.memory_pressure, same_step_limit=0, look_back_s=limits.look_back_seconds
     )
-    whose = attribute(exit, scene)
+    whose = attribute_exit(exit, scene)
     if whose.confidence is Confidence.GUESS or whose.reason == found.reason:
         return found
     words = f"{found.message} {whose.message}"
     return msgspec.structs.replace(found, cause=whose.cause, reason=whose.reason, message=words)
 
 
-def _waiting_fault(job: TrainingJob, member: Member, view: PodView, fault: _MakeFault, now: float) -> Fault | None:
+def _waiting_member_fault(
+    job: TrainingJob, member: Member, view: PodView, fault: _MakeFault, now: float
+) -> MemberFault | None:
     """The barrier is closed: everyone stops, gets ready and waits for the others. The time to get ready is counted from when
     the pod got its rank: one that waited for room, or was parked for long, has not wasted it."""
     status, limits, report = job.status, job.spec.failure, view.report
@@ -154,19 +160,19 @@ def _waiting_fault(job: TrainingJob, member: Member, view: PodView, fault: _Make
     if report is not None and report.state == "parked" and report.attempt >= status.attempt:
         # Its node fenced it in this very attempt; it obeys the next one only.
         return fault(Cause.INFRA, "LauncherFenced", f"{view.pod.name}'s launcher was fenced.", lost=False)
-    if not view.is_ready_for(status.attempt) and now > start_deadline(job, member, now):
+    if not view.is_ready_for(status.attempt) and now > member_start_deadline(job, member, now):
         text = f"{view.pod.name} did not reach the barrier within {limits.start_deadline_seconds:g} s."
         return fault(Cause.INFRA, NOT_STARTED, text, lost=True)
     return None
 
 
-def start_deadline(job: TrainingJob, member: Member, now: float) -> float:
+def member_start_deadline(job: TrainingJob, member: Member, now: float) -> float:
     """By when the member must be ready for the attempt."""
     raised = seconds_of(job.status.attempt_raised_at, now)
     return max(raised, seconds_of(member.since, raised)) + job.spec.failure.start_deadline_seconds
 
 
-def never_ran(job: TrainingJob, views: Mapping[str, PodView]) -> tuple[str, str] | None:
+def command_never_ran(job: TrainingJob, views: Mapping[str, PodView]) -> tuple[str, str] | None:
     """(reason, message) when a member's command could not be started at all.
 
     A program may end with one of those codes by itself: one that has reported a step did run, and the code for the

@@ -16,7 +16,9 @@ from remuda.api.meta import to_seconds
 from remuda.api.training import Cause, Goodput, Recovery, TrainingJobStatus
 
 
-def lost_seconds(recovery: Recovery, started_at: datetime | None, until: float, step_seconds: float) -> float:
+def seconds_lost_to_recovery(
+    recovery: Recovery, started_at: datetime | None, until: float, step_seconds: float
+) -> float:
     """Stand-still so far plus the steps to be done again."""
     began = recovery.signal_at or recovery.detected_at
     if began is None or started_at is None or (recovery.detected_at or began) < started_at:
@@ -26,11 +28,11 @@ def lost_seconds(recovery: Recovery, started_at: datetime | None, until: float, 
     return max(0.0, ended - to_seconds(max(began, started_at))) + again * step_seconds
 
 
-def with_loss(
+def book_recovery_loss(
     status: TrainingJobStatus, recovery: Recovery, until: float, step_seconds: float, gpus: int
 ) -> tuple[Goodput, Recovery]:
     """Books a recovery once: when its first new step is seen, or at `until` when another fault overtakes it."""
-    seconds = lost_seconds(recovery, status.started_at, until, step_seconds)
+    seconds = seconds_lost_to_recovery(recovery, status.started_at, until, step_seconds)
     if not seconds:
         return status.goodput, recovery
     booked = msgspec.structs.replace(recovery, lost_gpu_seconds=round(seconds * gpus, 3))
@@ -42,7 +44,7 @@ def with_loss(
     return after, booked
 
 
-def moved_loss(goodput: Goodput, recovery: Recovery, cause: Cause) -> Goodput:
+def move_recovery_loss(goodput: Goodput, recovery: Recovery, cause: Cause) -> Goodput:
     """What was booked for a recovery, charged to another cause."""
     if not recovery.lost_gpu_seconds or cause is recovery.cause:
         return goodput
@@ -55,13 +57,13 @@ def moved_loss(goodput: Goodput, recovery: Recovery, cause: Cause) -> Goodput:
     return msgspec.structs.replace(goodput, lost_gpu_seconds=by_cause)
 
 
-def suspended_s(status: TrainingJobStatus, now: float) -> float:
+def job_suspended_s(status: TrainingJobStatus, now: float) -> float:
     """For how long the gang has stood still because it was told to."""
     since = 0.0 if status.suspended_at is None else max(0.0, now - to_seconds(status.suspended_at))
     return status.suspended_seconds + since
 
 
-def at_time(
+def goodput_at(
     goodput: Goodput, started_at: datetime | None, open_loss: float, now: float, idle_s: float = 0.0
 ) -> Goodput:
     """The ratio as of `now`; `open_loss` is what the recovery still under way has cost so far. `idle_s`: time that does not

@@ -19,16 +19,16 @@ import msgspec
 
 from remuda.api.meta import to_seconds
 from remuda.api.training import Cause, Member
-from remuda.core.gang.gang_remedy import Fault
+from remuda.core.gang.gang_remedy import MemberFault
 from remuda.core.gang.pod_view import OPEN
-from remuda.core.training.planning_context import Look
+from remuda.core.training.planning_context import PlanningContext
 
 LEAST_S = 1.0
 STEADY_STEPS = 3
 CHECKPOINTS_ALLOWED = 2.0
 
 
-class LastStep(msgspec.Struct, frozen=True):
+class LastRankStep(msgspec.Struct, frozen=True):
     """The newest sign of progress of one rank."""
 
     rank: int
@@ -50,7 +50,7 @@ class HungRank(msgspec.Struct, frozen=True):
     median_seconds: float
 
 
-def hang_limit(samples: Sequence[LastStep], limits: HangLimits) -> tuple[float, float] | None:
+def hang_limit(samples: Sequence[LastRankStep], limits: HangLimits) -> tuple[float, float] | None:
     """(seconds without a step that are allowed, median step); None while nothing can be said."""
     told = [s.step_seconds for s in samples if s.step_seconds]
     if limits.after_steps <= 0 or not told or any(s.steps < STEADY_STEPS for s in samples):
@@ -59,7 +59,7 @@ def hang_limit(samples: Sequence[LastStep], limits: HangLimits) -> tuple[float, 
     return max(LEAST_S, limits.after_steps * median) + CHECKPOINTS_ALLOWED * limits.checkpoint_seconds, median
 
 
-def hung_ranks(samples: Sequence[LastStep], now: float, limits: HangLimits) -> list[HungRank]:
+def hung_ranks(samples: Sequence[LastRankStep], now: float, limits: HangLimits) -> list[HungRank]:
     """`step_samples`: one of each rank of the gang."""
     found = hang_limit(samples, limits)
     if found is None:
@@ -72,7 +72,7 @@ def hung_ranks(samples: Sequence[LastStep], now: float, limits: HangLimits) -> l
     return [HungRank(s.rank, s.time, limit, median) for s in quiet]
 
 
-def first_hang_at(samples: Sequence[LastStep], limits: HangLimits) -> float | None:
+def first_hang_at(samples: Sequence[LastRankStep], limits: HangLimits) -> float | None:
     """When the first rank would hang if nothing were heard any more."""
     found = hang_limit(samples, limits)
     return min(s.time for s in samples) + found[0] if found is not None else None
@@ -81,58 +81,56 @@ def first_hang_at(samples: Sequence[LastStep], limits: HangLimits) -> float | No
 # -- of one job ---------------------------------------------------------------------------------------------------------
 
 
-def find_hung_members(look: Look) -> list[Fault]:
-    members = {m.rank: m for m in look.status.members}
+def find_hung_members(ctx: PlanningContext) -> list[MemberFault]:
+    members = {m.rank: m for m in ctx.status.members}
     return [
-        Fault(
+        MemberFault(
             members[hung.rank].pod,
             members[hung.rank].uid,
             Cause.HANG,
             "NoProgress",
-            f"{members[hung.rank].pod} made no step for {look.now - hung.since:.3g} s; the gang's median step takes "
+            f"{members[hung.rank].pod} made no step for {ctx.now - hung.since:.3g} s; the gang's median step takes "
             f"{hung.median_seconds:.3g} s and {hung.limit_seconds:.3g} s are allowed.",
             lost=False,
             signal_at=hung.since,
         )
-        for hung in hung_ranks(_last_steps(look), look.now, _hang_limits(look))
+        for hung in hung_ranks(_last_rank_steps(ctx), ctx.now, _hang_limits(ctx))
     ]
 
 
-def next_hang_at(look: Look) -> float | None:
-    return first_hang_at(_last_steps(look), _hang_limits(look))
+def next_hang_at(ctx: PlanningContext) -> float | None:
+    return first_hang_at(_last_rank_steps(ctx), _hang_limits(ctx))
 
 
-def _hang_limits(look: Look) -> HangLimits:
-    saving = [
-        v.progress.checkpoint_seconds for v in look.views.values() if v.progress and v.progress.checkpoint_seconds
-    ]
+def _hang_limits(ctx: PlanningContext) -> HangLimits:
+    saving = [v.progress.checkpoint_seconds for v in ctx.views.values() if v.progress and v.progress.checkpoint_seconds]
     return HangLimits(
-        look.spec.failure.hang_after_steps, max([look.spec.checkpoint.typical_seconds, *saving], default=0.0)
+        ctx.spec.failure.hang_after_steps, max([ctx.spec.checkpoint.typical_seconds, *saving], default=0.0)
     )
 
 
-def _last_steps(look: Look) -> list[LastStep]:
+def _last_rank_steps(ctx: PlanningContext) -> list[LastRankStep]:
     """Empty unless something is known of every rank in this attempt."""
-    status = look.status
-    if look.spec.failure.hang_after_steps <= 0 or status.barrier != OPEN:
+    status = ctx.status
+    if ctx.spec.failure.hang_after_steps <= 0 or status.barrier != OPEN:
         return []
-    found = [_last_step(look, member) for member in status.members]
+    found = [_last_rank_step(ctx, member) for member in status.members]
     known = [last for last in found if last is not None]
     return known if len(known) == len(found) else []
 
 
-def _last_step(look: Look, member: Member) -> LastStep | None:
-    view, status = look.views.get(member.uid), look.status
+def _last_rank_step(ctx: PlanningContext, member: Member) -> LastRankStep | None:
+    view, status = ctx.views.get(member.uid), ctx.status
     beat = view.progress if view is not None else None
     if beat is not None and beat.attempt == status.attempt:
         made = beat.step - (status.resume_step or 0)
         # A beat that tells a checkpoint has no step time of its own.
-        took = beat.step_seconds or look.fresh.step_seconds or None
-        return LastStep(member.rank, beat.step, beat.time, took, made)
-    written, last = status.progress, look.last_recovery
+        took = beat.step_seconds or ctx.fresh.step_seconds or None
+        return LastRankStep(member.rank, beat.step, beat.time, took, made)
+    written, last = status.progress, ctx.last_recovery
     is_of_this = written.time is not None and (last is None or last.first_step_at is not None)
     if not is_of_this or written.time is None or member.rank >= len(written.steps):
         return None
     step = written.steps[member.rank]
-    heard = max(to_seconds(written.time), look.heard_since)
-    return LastStep(member.rank, step, heard, written.step_seconds or None, max(STEADY_STEPS, step))
+    heard = max(to_seconds(written.time), ctx.heard_since)
+    return LastRankStep(member.rank, step, heard, written.step_seconds or None, max(STEADY_STEPS, step))

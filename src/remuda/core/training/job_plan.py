@@ -24,93 +24,107 @@ from __future__ import annotations
 
 import msgspec
 
-from remuda.core.training.barrier import is_complete, open_barrier
-from remuda.core.training.checkpoint_handshake import note_answer
-from remuda.core.training.faults import find_faults, never_ran, with_ignored
+from remuda.core.training.barrier import is_job_complete, open_barrier
+from remuda.core.training.checkpoint_handshake import note_checkpoint_answer
+from remuda.core.training.faults import command_never_ran, find_member_faults, with_ignored_device_faults
 from remuda.core.training.hung_ranks import find_hung_members
-from remuda.core.training.job_status import DEADLINE_EXCEEDED, fail, is_past_deadline, kept_s, succeed, summarise
-from remuda.core.training.membership import count_pods, drop_unfit, fill_ranks, keep_retired_out, locate, start
-from remuda.core.training.missing_pods import ask_for_pods
-from remuda.core.training.moves import planned_moves
-from remuda.core.training.next_look import look_again_s
-from remuda.core.training.planning_context import Doomed, GangObserved, Look, Quarantine, TrainingPlan
-from remuda.core.training.progress import read_progress
-from remuda.core.training.recovery import (
-    grow_if_possible,
-    move_if_stranded,
-    quarantine_unstoppable,
-    recover,
-    shrink_if_stranded,
+from remuda.core.training.job_status import (
+    DEADLINE_EXCEEDED,
+    finished_job_kept_s,
+    is_job_past_deadline,
+    mark_job_failed,
+    mark_job_succeeded,
+    summarise_job_status,
 )
-from remuda.core.training.role_ordering import end_stage, join_roles, let_go
+from remuda.core.training.membership import (
+    count_job_pods,
+    delete_retired_pods,
+    drop_unfit_pods,
+    fill_ranks,
+    locate_gang,
+    start_first_attempt,
+)
+from remuda.core.training.missing_pods import ask_for_missing_pods
+from remuda.core.training.moves import plan_member_moves
+from remuda.core.training.next_look import gang_look_again_s
+from remuda.core.training.planning_context import GangObserved, PlanningContext, TrainingPlan
+from remuda.core.training.progress import read_gang_progress
+from remuda.core.training.recovery import (
+    grow_gang_if_possible,
+    move_gang_if_stranded,
+    quarantine_unstoppable_members,
+    recover_gang,
+    shrink_gang_if_stranded,
+)
+from remuda.core.training.role_ordering import end_role_stage, join_roles, start_held_roles
 from remuda.core.training.spare_lending import (
     lend_spares,
-    recall_if_stranded,
-    recalled_pods,
+    recall_loans_if_stranded,
+    recalled_borrowers,
     tend_loans,
 )
-from remuda.core.training.suspension import stands_still
-
-__all__ = ["Doomed", "GangObserved", "Quarantine", "TrainingPlan", "plan_training"]
+from remuda.core.training.suspension import suspend_or_resume_job
 
 
 def plan_training(observed: GangObserved, now: float) -> TrainingPlan:
     if observed.job.is_deleting:
         return TrainingPlan(observed.job.status)  # its pods go with their owner
-    look = Look(observed, now)
-    if look.is_finished:
-        look.doom_all()
-        left_s = kept_s(look)
-        return msgspec.structs.replace(_plan(look), look_again_s=left_s, is_over=left_s == 0.0)
-    start(look)
-    count_pods(look)
-    keep_retired_out(look)
-    read_progress(look)
-    note_answer(look)
-    tend_loans(look)
-    if is_complete(look):
-        succeed(look)
-    elif refused := never_ran(look.job, look.views):
-        fail(look, *refused)
-    elif is_past_deadline(look):
-        fail(look, DEADLINE_EXCEEDED, f"The job ran for {look.spec.active_deadline_seconds:g} s, as long as it may.")
-    elif not stands_still(look):
-        _steer(look)
-    summarise(look)
-    return _plan(look)
+    ctx = PlanningContext(observed, now)
+    if ctx.is_finished:
+        ctx.doom_all()
+        left_s = finished_job_kept_s(ctx)
+        return msgspec.structs.replace(_training_plan(ctx), look_again_s=left_s, is_over=left_s == 0.0)
+    start_first_attempt(ctx)
+    count_job_pods(ctx)
+    delete_retired_pods(ctx)
+    read_gang_progress(ctx)
+    note_checkpoint_answer(ctx)
+    tend_loans(ctx)
+    if is_job_complete(ctx):
+        mark_job_succeeded(ctx)
+    elif refused := command_never_ran(ctx.job, ctx.views):
+        mark_job_failed(ctx, *refused)
+    elif is_job_past_deadline(ctx):
+        mark_job_failed(
+            ctx, DEADLINE_EXCEEDED, f"The job ran for {ctx.spec.active_deadline_seconds:g} s, as long as it may."
+        )
+    elif not suspend_or_resume_job(ctx):
+        _steer_gang(ctx)
+    summarise_job_status(ctx)
+    return _training_plan(ctx)
 
 
-def _steer(look: Look) -> None:
-    faults = find_faults(look.job, look.views, look.now) or find_hung_members(look) or planned_moves(look)
+def _steer_gang(ctx: PlanningContext) -> None:
+    faults = find_member_faults(ctx.job, ctx.views, ctx.now) or find_hung_members(ctx) or plan_member_moves(ctx)
     if faults:
-        recover(look, with_ignored(faults, look.job, look.views, look.now))
+        recover_gang(ctx, with_ignored_device_faults(faults, ctx.job, ctx.views, ctx.now))
     else:
-        grow_if_possible(look)
-        end_stage(look)
-    if not look.is_finished and stands_still(look):
+        grow_gang_if_possible(ctx)
+        end_role_stage(ctx)
+    if not ctx.is_finished and suspend_or_resume_job(ctx):
         return  # it waited for a checkpoint, and now there is nobody left to save one
-    if not look.is_finished:
-        locate(look)
-        drop_unfit(look)
-    if look.is_finished:
+    if not ctx.is_finished:
+        locate_gang(ctx)
+        drop_unfit_pods(ctx)
+    if ctx.is_finished:
         return
-    join_roles(look)
-    fill_ranks(look)
-    recall_if_stranded(look)
-    ask_for_pods(look)
-    move_if_stranded(look)
-    shrink_if_stranded(look)
-    open_barrier(look)
-    let_go(look)
-    lend_spares(look)
+    join_roles(ctx)
+    fill_ranks(ctx)
+    recall_loans_if_stranded(ctx)
+    ask_for_missing_pods(ctx)
+    move_gang_if_stranded(ctx)
+    shrink_gang_if_stranded(ctx)
+    open_barrier(ctx)
+    start_held_roles(ctx)
+    lend_spares(ctx)
 
 
-def _plan(look: Look) -> TrainingPlan:
+def _training_plan(ctx: PlanningContext) -> TrainingPlan:
     return TrainingPlan(
-        status=look.status,
-        quarantine=tuple(quarantine_unstoppable(look)),
-        delete=tuple(look.doomed[uid] for uid in sorted(look.doomed)),
-        create=tuple(look.create),
-        recall=tuple(recalled_pods(look)),
-        look_again_s=look_again_s(look),
+        status=ctx.status,
+        quarantine=tuple(quarantine_unstoppable_members(ctx)),
+        delete=tuple(ctx.doomed[uid] for uid in sorted(ctx.doomed)),
+        create=tuple(ctx.create),
+        recall=tuple(recalled_borrowers(ctx)),
+        look_again_s=gang_look_again_s(ctx),
     )

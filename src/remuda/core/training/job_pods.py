@@ -28,14 +28,14 @@ from remuda.api.names import (
     SCHEDULER,
 )
 from remuda.api.training import Role, TrainingJob
-from remuda.api.validation.validate import gpus_of
+from remuda.api.validation.validate import gpus_of_role
 
 
-def pod_name(job: str, role: str, index: int) -> str:
+def job_pod_name(job: str, role: str, index: int) -> str:
     return f"{job}-{role}-{index}"
 
 
-def build_pod(
+def build_job_pod(
     job: TrainingJob,
     role: Role,
     index: int,
@@ -79,21 +79,21 @@ def build_pod(
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
-            "name": pod_name(job.name, role.name, index),
+            "name": job_pod_name(job.name, role.name, index),
             "namespace": job.namespace,
             "labels": labels,
             "annotations": annotations,
             "ownerReferences": [to_wire(owner)],
         },
-        "spec": _spec(job, role),
+        "spec": _job_pod_spec(job, role),
     }
 
 
-def _spec(job: TrainingJob, role: Role) -> JsonObject:
+def _job_pod_spec(job: TrainingJob, role: Role) -> JsonObject:
     spec: JsonObject = dict(role.template.spec)
     container = dict(spec["containers"][0])
     container.setdefault("name", "main")
-    gpus = gpus_of(role)
+    gpus = gpus_of_role(role)
     if gpus:
         resources = dict(container.get("resources") or {})
         resources["limits"] = {**(resources.get("limits") or {}), RESOURCE_GPU: gpus}

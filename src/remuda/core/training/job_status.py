@@ -17,9 +17,9 @@ from remuda.api.meta import Condition, to_seconds, to_time
 from remuda.api.training import Cause, SparePod, SuccessPolicy, TrainingJob, TrainingJobStatus
 from remuda.api.validation.validate import validate
 from remuda.core.gang.pod_view import CLOSED, OPEN, PodView
-from remuda.core.training.goodput import at_time, lost_seconds, suspended_s, with_loss
+from remuda.core.training.goodput import book_recovery_loss, goodput_at, job_suspended_s, seconds_lost_to_recovery
 from remuda.core.training.moves import with_slow_ranks
-from remuda.core.training.planning_context import Look
+from remuda.core.training.planning_context import PlanningContext
 
 INVALID = "Invalid"
 
@@ -34,16 +34,16 @@ PODS_REFUSED = "PodsRefused"  # the API does not let the gang's pods be made
 # -- the end ----------------------------------------------------------------------------------------------------------
 
 
-def succeed(look: Look) -> None:
+def mark_job_succeeded(ctx: PlanningContext) -> None:
     reason, message = "AllRanksDone", "Every rank ended with code 0."
-    if look.spec.success != SuccessPolicy():
-        reason, message = "SuccessPolicyMet", f"{_those_that_count(look)} ended with code 0; the others are stopped."
-    look.update(phase="Succeeded", reason=reason, message=message)
-    _finish(look)
+    if ctx.spec.success != SuccessPolicy():
+        reason, message = "SuccessPolicyMet", f"{_success_ranks_text(ctx)} ended with code 0; the others are stopped."
+    ctx.update(phase="Succeeded", reason=reason, message=message)
+    _finish_job(ctx)
 
 
-def _those_that_count(look: Look) -> str:
-    policy = look.spec.success
+def _success_ranks_text(ctx: PlanningContext) -> str:
+    policy = ctx.spec.success
     ranks = (
         f"Rank{'' if len(policy.ranks) == 1 else 's'} {', '.join(map(str, policy.ranks))}"
         if policy.ranks
@@ -52,110 +52,112 @@ def _those_that_count(look: Look) -> str:
     return f"{ranks} of role {policy.role}" if policy.role else ranks
 
 
-def fail(look: Look, reason: str, message: str) -> None:
-    look.update(phase="Failed", reason=reason, message=message, barrier=CLOSED)
-    _finish(look)
+def mark_job_failed(ctx: PlanningContext, reason: str, message: str) -> None:
+    ctx.update(phase="Failed", reason=reason, message=message, barrier=CLOSED)
+    _finish_job(ctx)
 
 
-def fail_over_budget(look: Look, cause: Cause, message: str) -> None:
-    count, limit = look.status.used[cause.value], look.spec.failure.budgets.limit(cause)
+def fail_job_over_budget(ctx: PlanningContext, cause: Cause, message: str) -> None:
+    count, limit = ctx.status.used[cause.value], ctx.spec.failure.budgets.limit(cause)
     text = f"{message} That was interruption {count} of cause {cause}; {limit} {'is' if limit == 1 else 'are'} allowed."
-    fail(look, f"{cause.value.capitalize()}BudgetExhausted", text)
+    mark_job_failed(ctx, f"{cause.value.capitalize()}BudgetExhausted", text)
 
 
-def _finish(look: Look) -> None:
-    last = look.last_recovery
+def _finish_job(ctx: PlanningContext) -> None:
+    last = ctx.last_recovery
     if last is not None and last.first_step_at is None and not last.lost_gpu_seconds:
-        goodput, booked = with_loss(look.status, last, look.now, look.fresh.step_seconds, look.gang_gpus)
-        look.update(recoveries=[*look.status.recoveries[:-1], booked], goodput=goodput)
-    look.update(finished_at=to_time(look.now), progress=look.fresh, spares=[], loans=[])
-    idle_s = suspended_s(look.status, look.now)
-    look.update(goodput=at_time(look.status.goodput, look.status.started_at, 0.0, look.now, idle_s))
-    look.create.clear()
-    look.doom_all()
+        goodput, booked = book_recovery_loss(ctx.status, last, ctx.now, ctx.fresh.step_seconds, ctx.gang_gpus)
+        ctx.update(recoveries=[*ctx.status.recoveries[:-1], booked], goodput=goodput)
+    ctx.update(finished_at=to_time(ctx.now), progress=ctx.fresh, spares=[], loans=[])
+    idle_s = job_suspended_s(ctx.status, ctx.now)
+    ctx.update(goodput=goodput_at(ctx.status.goodput, ctx.status.started_at, 0.0, ctx.now, idle_s))
+    ctx.create.clear()
+    ctx.doom_all()
 
 
 # -- what is said -----------------------------------------------------------------------------------------------------
 
 
-def summarise(look: Look) -> None:
-    if not look.is_finished:
-        phase, reason, message = _phase(look)
-        look.update(spares=_spares(look), phase=phase, reason=reason, message=message)
-        under_way = [r for r in look.status.recoveries[-1:] if r.first_step_at is None]
-        open_loss = sum(lost_seconds(r, look.status.started_at, look.now, look.fresh.step_seconds) for r in under_way)
-        if look.status != look.before:  # the ratio moves all the time; it is written with what else there is to write
-            idle_s = suspended_s(look.status, look.now)
-            look.update(goodput=at_time(look.status.goodput, look.status.started_at, open_loss, look.now, idle_s))
-    look.update(conditions=_conditions(look))
+def summarise_job_status(ctx: PlanningContext) -> None:
+    if not ctx.is_finished:
+        phase, reason, message = _job_phase(ctx)
+        ctx.update(spares=_spare_pods(ctx), phase=phase, reason=reason, message=message)
+        under_way = [r for r in ctx.status.recoveries[-1:] if r.first_step_at is None]
+        open_loss = sum(
+            seconds_lost_to_recovery(r, ctx.status.started_at, ctx.now, ctx.fresh.step_seconds) for r in under_way
+        )
+        if ctx.status != ctx.before:  # the ratio moves all the time; it is written with what else there is to write
+            idle_s = job_suspended_s(ctx.status, ctx.now)
+            ctx.update(goodput=goodput_at(ctx.status.goodput, ctx.status.started_at, open_loss, ctx.now, idle_s))
+    ctx.update(conditions=_job_conditions(ctx))
 
 
-def _conditions(look: Look) -> list[Condition]:
-    status, now = look.status, to_time(look.now)
+def _job_conditions(ctx: PlanningContext) -> list[Condition]:
+    status, now = ctx.status, to_time(ctx.now)
     is_running = status.phase == "Running"
     conditions = with_condition(status.conditions, "Running", is_running, status.reason, status.message, now)
-    conditions = _suspended(look, conditions)
-    conditions = _complete(look, conditions)
-    conditions = with_slow_ranks(look, _slow(look, conditions))
-    conditions = looked_after(conditions, look.now)
-    if look.is_finished:
+    conditions = _with_job_suspended(ctx, conditions)
+    conditions = _with_gang_complete(ctx, conditions)
+    conditions = with_slow_ranks(ctx, _with_gang_slow(ctx, conditions))
+    conditions = without_invalid_job(conditions, ctx.now)
+    if ctx.is_finished:
         kind = "Complete" if status.phase == "Succeeded" else "Failed"
         conditions = with_condition(conditions, kind, True, status.reason, status.message, now)
     return conditions
 
 
-def _slow(look: Look, conditions: list[Condition]) -> list[Condition]:
+def _with_gang_slow(ctx: PlanningContext, conditions: list[Condition]) -> list[Condition]:
     """Said once it is known to be slow, and afterwards that it is not. What nobody knows is left as it was."""
-    slow = look.slow
+    slow = ctx.slow
     if slow is None or (not slow.reason and find_condition(conditions, GANG_SLOW) is None):
         return conditions
-    look.update(best_step_seconds=slow.best_seconds)
+    ctx.update(best_step_seconds=slow.best_seconds)
     message = slow.message or "The gang keeps its best pace."
     return with_condition(
-        conditions, GANG_SLOW, bool(slow.reason), slow.reason or "PaceNormal", message, to_time(look.now)
+        conditions, GANG_SLOW, bool(slow.reason), slow.reason or "PaceNormal", message, to_time(ctx.now)
     )
 
 
-def _suspended(look: Look, conditions: list[Condition]) -> list[Condition]:
+def _with_job_suspended(ctx: PlanningContext, conditions: list[Condition]) -> list[Condition]:
     """Only of a job that was suspended once; afterwards it says that it is not."""
-    is_suspended = look.status.suspended_at is not None
+    is_suspended = ctx.status.suspended_at is not None
     if not is_suspended and find_condition(conditions, SUSPENDED) is None:
         return conditions
     reason = SUSPENDED if is_suspended else "Resumed"
     message = "spec.suspend is true." if is_suspended else "spec.suspend is false."
-    return with_condition(conditions, SUSPENDED, is_suspended, reason, message, to_time(look.now))
+    return with_condition(conditions, SUSPENDED, is_suspended, reason, message, to_time(ctx.now))
 
 
-def _complete(look: Look, conditions: list[Condition]) -> list[Condition]:
+def _with_gang_complete(ctx: PlanningContext, conditions: list[Condition]) -> list[Condition]:
     """Whether every rank is there, of a gang that has run. One below its size says so for as long as it is."""
-    status = look.status
-    if status.started_at is None or look.is_finished or status.suspended_at is not None:
+    status = ctx.status
+    if status.started_at is None or ctx.is_finished or status.suspended_at is not None:
         return [c for c in conditions if c.type != GANG_COMPLETE]
-    size, least = look.asked_size, sum(r.min_replicas or r.replicas for r in look.spec.roles)
+    size, least = ctx.asked_size, sum(r.min_replicas or r.replicas for r in ctx.spec.roles)
     there = [
-        m for m in status.members if m.uid in look.views
+        m for m in status.members if m.uid in ctx.views
     ]  # while it runs: whoever cannot go on has closed the barrier
     if status.barrier == CLOSED:
-        views = ((m, look.views[m.uid]) for m in there)
+        views = ((m, ctx.views[m.uid]) for m in there)
         there = [m for m, view in views if view.is_usable and view.is_ready_for(status.attempt)]
     is_whole = len(there) >= size
     reason = "AllRanksThere" if is_whole else ("BelowMinimum" if len(there) < least else "BelowSize")
     message = f"{len(there)} of {size} ranks are there; {least} are needed to train."
-    return with_condition(conditions, GANG_COMPLETE, is_whole, reason, message, to_time(look.now))
+    return with_condition(conditions, GANG_COMPLETE, is_whole, reason, message, to_time(ctx.now))
 
 
-def _spares(look: Look) -> list[SparePod]:
-    is_full = {role.name: look.vacant(role) <= 0 for role in look.spec.roles}
-    extra = [v for v in look.free() if v.is_spare or is_full.get(v.role, False)]
+def _spare_pods(ctx: PlanningContext) -> list[SparePod]:
+    is_full = {role.name: ctx.vacant(role) <= 0 for role in ctx.spec.roles}
+    extra = [v for v in ctx.free() if v.is_spare or is_full.get(v.role, False)]
     return [
         SparePod(v.pod.name, v.uid, v.role, v.node, list(v.devices), v.is_parked)
         for v in sorted(extra, key=lambda v: v.index)
     ]
 
 
-def _phase(look: Look) -> tuple[str, str, str]:
+def _job_phase(ctx: PlanningContext) -> tuple[str, str, str]:
     """(phase, reason, message)."""
-    status, size = look.status, len(look.ranks)
+    status, size = ctx.status, len(ctx.ranks)
     if status.suspended_at is not None:
         step = (
             f"the checkpoint of step {status.progress.checkpoint_step}"
@@ -171,23 +173,23 @@ def _phase(look: Look) -> tuple[str, str, str]:
             f"Attempt {status.attempt} runs; role {waiting} starts when all of it is ready.",
         )
     if status.barrier == OPEN:
-        if size < look.asked_size:
-            return "Running", "FewerRanks", f"{size} of {look.asked_size} ranks run attempt {status.attempt}."
+        if size < ctx.asked_size:
+            return "Running", "FewerRanks", f"{size} of {ctx.asked_size} ranks run attempt {status.attempt}."
         return "Running", "BarrierOpen", f"All {size} ranks run attempt {status.attempt}."
     has_run = status.started_at is not None
-    if look.refusal and look.create:  # before the scheduler's word: it only says that pods are missing
-        return "Recovering" if has_run else "Pending", PODS_REFUSED, _refused_pods(look.refusal)
-    refusal = refused(look)
+    if ctx.refusal and ctx.create:  # before the scheduler's word: it only says that pods are missing
+        return "Recovering" if has_run else "Pending", PODS_REFUSED, _pods_refused_text(ctx.refusal)
+    refusal = placement_refusal(ctx)
     if refusal is not None:
         return "Recovering" if has_run else "Pending", refusal.reason, refusal.message
-    ready = sum(1 for m in status.members if (v := look.views.get(m.uid)) and v.is_ready_for(status.attempt))
+    ready = sum(1 for m in status.members if (v := ctx.views.get(m.uid)) and v.is_ready_for(status.attempt))
     text = f"{ready} of {size} ranks are ready for attempt {status.attempt}."
-    if has_run and look.under_way is not None:
-        return "Recovering", look.under_way.reason, text
+    if has_run and ctx.under_way is not None:
+        return "Recovering", ctx.under_way.reason, text
     return ("Starting", "WaitingAtBarrier", text) if status.members else ("Pending", "WaitingForPlacement", text)
 
 
-def _refused_pods(said: str) -> str:
+def _pods_refused_text(said: str) -> str:
     """Without the name of the one pod it was said of; it holds for all that are missing."""
     why = said.partition(" is forbidden: ")[2] or said
     fix = (
@@ -198,45 +200,45 @@ def _refused_pods(said: str) -> str:
     return f"{why.rstrip('.')}. {fix}"
 
 
-def waiting_pods(look: Look) -> list[PodView]:
+def unplaced_rank_pods(ctx: PlanningContext) -> list[PodView]:
     """Pods made for a rank that have no node yet."""
-    return [v for v in look.free() if not v.is_bound and not v.is_spare]
+    return [v for v in ctx.free() if not v.is_bound and not v.is_spare]
 
 
-def refused(look: Look) -> Condition | None:
+def placement_refusal(ctx: PlanningContext) -> Condition | None:
     """Why the scheduler could not place one of them, when it has said so."""
-    said = (find_condition(v.pod.status.conditions, "PodScheduled") for v in waiting_pods(look))
+    said = (find_condition(v.pod.status.conditions, "PodScheduled") for v in unplaced_rank_pods(ctx))
     return next((c for c in said if c is not None and c.status == "False"), None)
 
 
 # -- time limits -------------------------------------------------------------------------------------------------------
 
 
-def deadline_of(look: Look) -> float | None:
+def job_deadline(ctx: PlanningContext) -> float | None:
     """When the job has run for as long as it may; None without a limit, before the first start, and while it is suspended."""
-    status, limit = look.status, look.spec.active_deadline_seconds
+    status, limit = ctx.status, ctx.spec.active_deadline_seconds
     if limit <= 0 or status.started_at is None or status.suspended_at is not None:
         return None
     return to_seconds(status.started_at) + status.suspended_seconds + limit
 
 
-def is_past_deadline(look: Look) -> bool:
-    at = deadline_of(look)
-    return at is not None and look.now > at
+def is_job_past_deadline(ctx: PlanningContext) -> bool:
+    at = job_deadline(ctx)
+    return at is not None and ctx.now > at
 
 
-def kept_s(look: Look) -> float | None:
+def finished_job_kept_s(ctx: PlanningContext) -> float | None:
     """Seconds for which the record of a finished job is still kept; None = until somebody deletes it."""
-    ttl, ended = look.spec.ttl_seconds_after_finished, look.status.finished_at
-    if ttl is None or ended is None or not look.is_finished:
+    ttl, ended = ctx.spec.ttl_seconds_after_finished, ctx.status.finished_at
+    if ttl is None or ended is None or not ctx.is_finished:
         return None
-    return max(0.0, to_seconds(ended) + ttl - look.now)
+    return max(0.0, to_seconds(ended) + ttl - ctx.now)
 
 
 # -- a job that contradicts itself -------------------------------------------------------------------------------------
 
 
-def refusal_of(job: TrainingJob) -> Refusal | None:
+def invalid_job_refusal(job: TrainingJob) -> Refusal | None:
     try:
         validate(job)
     except Refusal as refusal:
@@ -244,14 +246,14 @@ def refusal_of(job: TrainingJob) -> Refusal | None:
     return None
 
 
-def left_alone(status: TrainingJobStatus, refused: Refusal, now: float) -> TrainingJobStatus:
+def with_invalid_job(status: TrainingJobStatus, refused: Refusal, now: float) -> TrainingJobStatus:
     """The status of a job that is not looked after."""
     message = f"{refused.message} {refused.fix} Until then nobody looks after the job."
     conditions = with_condition(status.conditions, INVALID, True, refused.reason, message, to_time(now))
     return msgspec.structs.replace(status, reason=refused.reason, message=message, conditions=conditions)
 
 
-def looked_after(conditions: list[Condition], now: float) -> list[Condition]:
+def without_invalid_job(conditions: list[Condition], now: float) -> list[Condition]:
     """Once it was invalid, afterwards it says that it is not."""
     if find_condition(conditions, INVALID) is None:
         return conditions

@@ -20,229 +20,233 @@ from remuda.api.training import Cause, Member, Placement, RetiredPod
 from remuda.core.foreign.refused_pods import ADMISSION_BUDGET as REJECTION_BUDGET
 from remuda.core.foreign.refused_pods import ADMISSION_USED as REJECTIONS
 from remuda.core.foreign.refused_pods import BUDGET_EXHAUSTED, admission_retry_s, is_refused_by_node
-from remuda.core.gang.budgets import charge, exhausted
+from remuda.core.gang.budgets import charge_budgets, exhausted_budget
 from remuda.core.gang.pod_view import CLOSED, PodView
 from remuda.core.training import segments
-from remuda.core.training.barrier import is_overdue
+from remuda.core.training.barrier import is_stop_overdue
 from remuda.core.training.faults import NOT_STOPPED
-from remuda.core.training.job_status import fail, fail_over_budget, refused, waiting_pods
-from remuda.core.training.missing_pods import is_pausing, with_returned_pods
-from remuda.core.training.planning_context import Look
+from remuda.core.training.job_status import fail_job_over_budget, mark_job_failed, placement_refusal, unplaced_rank_pods
+from remuda.core.training.missing_pods import is_replacement_paused, with_returned_pods
+from remuda.core.training.planning_context import PlanningContext
 
 NOT_PLACED = "InsufficientDevices"  # the scheduler's word for a gang that sits nowhere yet
 RETRY_S = 2.0  # pause after a pod that ended before it had a rank: what refused it may need a moment to let go
 
 
-def retire(look: Look, uid: str, reason: str, until: float | None = None) -> None:
+def retire_pod(ctx: PlanningContext, uid: str, reason: str, until: float | None = None) -> None:
     """Takes the pod out of the gang for good."""
-    view = look.views.get(uid)
-    if view is not None and uid not in look.retired_uids:
+    view = ctx.views.get(uid)
+    if view is not None and uid not in ctx.retired_uids:
         entry = RetiredPod(view.pod.name, uid, reason, None if until is None else to_time(until))
-        look.update(retired=[*look.status.retired, entry])
-    look.doom(uid)
+        ctx.update(retired=[*ctx.status.retired, entry])
+    ctx.doom(uid)
 
 
-def keep_retired_out(look: Look) -> None:
+def delete_retired_pods(ctx: PlanningContext) -> None:
     """Retired pods are deleted until they are gone; then they are forgotten. One that may still run when it should have
     stopped long ago is written down as such, which takes its devices out of use."""
-    kept = [r for r in look.status.retired if r.uid in look.views or is_pausing(r, look.now)]
-    if is_overdue(look):
-        attempt = look.status.attempt
-        late = {r.uid for r in kept if (v := look.views.get(r.uid)) and (v.may_run or v.may_start(attempt))}
+    kept = [r for r in ctx.status.retired if r.uid in ctx.views or is_replacement_paused(r, ctx.now)]
+    if is_stop_overdue(ctx):
+        attempt = ctx.status.attempt
+        late = {r.uid for r in kept if (v := ctx.views.get(r.uid)) and (v.may_run or v.may_start(attempt))}
         kept = [msgspec.structs.replace(r, reason=NOT_STOPPED) if r.uid in late else r for r in kept]
-    if kept != look.status.retired:
-        look.update(retired=kept)
+    if kept != ctx.status.retired:
+        ctx.update(retired=kept)
     for pod in kept:
-        look.doom(pod.uid)
+        ctx.doom(pod.uid)
 
 
 # -- pods without a rank ----------------------------------------------------------------------------------------------
 
 
-def locate(look: Look) -> None:
+def locate_gang(ctx: PlanningContext) -> None:
     """Keeps the domain that the gang sits in: that of its first placed pod. A gang that has run keeps it even when nothing of
     it is left there, so that the scheduler gives freed room back to it first; one that never ran is free to go anywhere."""
-    if segments.is_segmented(look):
-        segments.locate_segments(look)
+    if segments.is_gang_segmented(ctx):
+        segments.locate_segments(ctx)
         return
-    where, has_run = look.status.placement, look.status.started_at is not None
-    if not where.topology or look.status.members:
+    where, has_run = ctx.status.placement, ctx.status.started_at is not None
+    if not where.topology or ctx.status.members:
         return
-    placed = [v for v in look.free() if v.is_bound and not _is_misplaced(look, v)]
+    placed = [v for v in ctx.free() if v.is_bound and not _is_pod_misplaced(ctx, v)]
     if where.domain and (placed or has_run):
         return
-    domain = look.snapshot.domain_of(placed[0].node, where.topology) if placed else ""
+    domain = ctx.snapshot.domain_of(placed[0].node, where.topology) if placed else ""
     if domain != where.domain:
-        look.update(placement=Placement(where.topology, domain))
+        ctx.update(placement=Placement(where.topology, domain))
 
 
-def drop_unfit(look: Look) -> None:
+def drop_unfit_pods(ctx: PlanningContext) -> None:
     """Pods without a rank that went bad. No attempt is raised for them: nobody runs there."""
-    out = look.member_uids | look.retired_uids
+    out = ctx.member_uids | ctx.retired_uids
     ended: list[PodView] = []
-    for view in [v for v in look.views.values() if v.uid not in out]:
+    for view in [v for v in ctx.views.values() if v.uid not in out]:
         if view.is_usable:
-            if _is_misplaced(look, view) or _is_overdue(look, view):
-                look.doom(view.uid)
+            if _is_pod_misplaced(ctx, view) or _is_pod_start_overdue(ctx, view):
+                ctx.doom(view.uid)
         elif view.pod.is_terminal and not (view.pod.is_deleting or view.bad_device or view.node_dead):
             ended.append(view)
         else:
-            look.doom(view.uid)
+            ctx.doom(view.uid)
     if ended:
-        _drop_ended(look, ended)
+        _drop_ended_pods(ctx, ended)
 
 
-def _drop_ended(look: Look, ended: list[PodView]) -> None:
+def _drop_ended_pods(ctx: PlanningContext, ended: list[PodView]) -> None:
     """Refused by its node, or its launcher gave up. Charged unless a spare's: making the same pod for ever helps nobody. Refusals
     are charged to none of the budgets: they have a count of their own and are tried ever more seldom."""
-    is_new = not any(is_pausing(pod, look.now) for pod in look.status.retired)
+    is_new = not any(is_replacement_paused(pod, ctx.now) for pod in ctx.status.retired)
     refused = [v for v in ended if is_refused_by_node(v.pod)]
     if is_new and any(not view.is_spare for view in refused):
-        look.update(used={**look.status.used, REJECTIONS: look.status.used.get(REJECTIONS, 0) + 1})
-    until = pause_until(look, look.status.used) if refused else look.now + RETRY_S
+        ctx.update(used={**ctx.status.used, REJECTIONS: ctx.status.used.get(REJECTIONS, 0) + 1})
+    until = replacement_pause_until(ctx, ctx.status.used) if refused else ctx.now + RETRY_S
     for view in ended:
-        retire(look, view.uid, view.pod.status.reason or "PodEnded", until)
-    if check_rejections(look, _said(refused[-1]) if refused else ""):
+        retire_pod(ctx, view.uid, view.pod.status.reason or "PodEnded", until)
+    if fail_if_pods_rejected(ctx, _pod_end_text(refused[-1]) if refused else ""):
         return
     meant = [v for v in ended if not v.is_spare and v not in refused]
     if meant and is_new:
-        used = charge(look.status.used, [Cause.INFRA])
-        look.update(used=used)
-        over = exhausted(look.spec.failure.budgets, used)
+        used = charge_budgets(ctx.status.used, [Cause.INFRA])
+        ctx.update(used=used)
+        over = exhausted_budget(ctx.spec.failure.budgets, used)
         if over is not None:
             first = meant[0].pod
             text = first.status.message or first.status.reason or "it ended before it had a rank"
-            fail_over_budget(look, over, f"{first.name}: {text}.")
+            fail_job_over_budget(ctx, over, f"{first.name}: {text}.")
 
 
-def _said(view: PodView) -> str:
+def _pod_end_text(view: PodView) -> str:
     status = view.pod.status
     return f"{view.pod.name}: {status.message or status.reason}."
 
 
-def pause_until(look: Look, used: Mapping[str, int]) -> float:
+def replacement_pause_until(ctx: PlanningContext, used: Mapping[str, int]) -> float:
     """Until when no pod is made for one that its node refused: longer with every refusal."""
-    return look.now + max(RETRY_S, admission_retry_s(used.get(REJECTIONS, 0)))
+    return ctx.now + max(RETRY_S, admission_retry_s(used.get(REJECTIONS, 0)))
 
 
-def check_rejections(look: Look, why: str) -> bool:
+def fail_if_pods_rejected(ctx: PlanningContext, why: str) -> bool:
     """Ends a gang whose pods were refused more often than anybody would wait for."""
-    is_over = look.status.used.get(REJECTIONS, 0) > REJECTION_BUDGET
-    if is_over and not look.is_finished:
-        fail(
-            look,
+    is_over = ctx.status.used.get(REJECTIONS, 0) > REJECTION_BUDGET
+    if is_over and not ctx.is_finished:
+        mark_job_failed(
+            ctx,
             BUDGET_EXHAUSTED,
             f"Pods were refused by their nodes {REJECTION_BUDGET} times. {why}".strip(),
         )
     return is_over
 
 
-def _is_misplaced(look: Look, view: PodView) -> bool:
+def _is_pod_misplaced(ctx: PlanningContext, view: PodView) -> bool:
     """Made for a domain that the gang has left since."""
-    if segments.is_segmented(look):
-        return segments.is_misplaced(look, view)
-    return bool(view.made_for) and view.made_for != look.status.placement.domain
+    if segments.is_gang_segmented(ctx):
+        return segments.is_segment_pod_misplaced(ctx, view)
+    return bool(view.made_for) and view.made_for != ctx.status.placement.domain
 
 
-def _is_overdue(look: Look, view: PodView) -> bool:
+def _is_pod_start_overdue(ctx: PlanningContext, view: PodView) -> bool:
     """Placed, but its launcher never spoke: no use as a spare."""
     at = view.bound_at if view.is_bound and view.is_silent else None
-    return at is not None and look.now - at > look.spec.failure.start_deadline_seconds
+    return at is not None and ctx.now - at > ctx.spec.failure.start_deadline_seconds
 
 
 # -- ranks ------------------------------------------------------------------------------------------------------------
 
 
-def fill_ranks(look: Look) -> None:
-    members = {m.rank: _refreshed(look, m) for m in look.status.members}
-    if look.status.barrier == CLOSED:
-        taken = _fill_first(look, members) if not members else []
-        if members or _has_stand_in(look):
-            taken += _fill_vacant(look, members)
-        under_way = look.under_way
+def fill_ranks(ctx: PlanningContext) -> None:
+    members = {m.rank: _refreshed_member(ctx, m) for m in ctx.status.members}
+    if ctx.status.barrier == CLOSED:
+        taken = _fill_ranks_first(ctx, members) if not members else []
+        if members or _has_spare_to_stand_in(ctx):
+            taken += _fill_vacant_ranks(ctx, members)
+        under_way = ctx.under_way
         if under_way is not None and taken:
-            look.amend_recovery(
+            ctx.amend_recovery(
                 replaced=[*under_way.replaced, *(p for p in taken if p not in under_way.replaced)],
                 message=with_returned_pods(under_way, [m for m in members.values() if m.pod in taken]),
             )
-    elif look.status.held_roles:
-        _fill_vacant(look, members, look.status.held_roles)
-    look.update(members=[members[rank] for rank in sorted(members)])
+    elif ctx.status.held_roles:
+        _fill_vacant_ranks(ctx, members, ctx.status.held_roles)
+    ctx.update(members=[members[rank] for rank in sorted(members)])
 
 
-def _has_stand_in(look: Look) -> bool:
+def _has_spare_to_stand_in(ctx: PlanningContext) -> bool:
     """No rank is taken, a spare stands by, and nobody better is on the way: every member was lost at once, or one was refused.
 
     The spare takes its rank now. Were it to wait until all the others are placed, a domain with room for the rest but not
     for all would keep the gang waiting for ever. Pods that are merely being bound, one after another, are waited for; what
     was said of them before the gang had a place is no refusal any more.
     """
-    refusal = refused(look)
-    is_coming = bool(waiting_pods(look)) and (refusal is None or refusal.reason == NOT_PLACED)
-    return not is_coming and any(v.is_bound and v.is_spare for v in look.free())
+    refusal = placement_refusal(ctx)
+    is_coming = bool(unplaced_rank_pods(ctx)) and (refusal is None or refusal.reason == NOT_PLACED)
+    return not is_coming and any(v.is_bound and v.is_spare for v in ctx.free())
 
 
-def _fill_first(look: Look, members: dict[int, Member]) -> list[str]:
+def _fill_ranks_first(ctx: PlanningContext, members: dict[int, Member]) -> list[str]:
     """First placement: ranks follow topology order, so they are given only when all pods are placed. A spare that is placed
     stands in for a member that was refused: it may sit in the very room that the member waits for."""
-    if segments.is_segmented(look):
-        return _fill_segments(look, members)
+    if segments.is_gang_segmented(ctx):
+        return _fill_segment_ranks(ctx, members)
     chosen: dict[str, list[PodView]] = {}
-    may_stand_in = _has_stand_in(look)
-    for role in look.spec.roles:
-        free = [v for v in look.free(role.name) if v.is_bound and (may_stand_in or not v.is_spare)]
-        placed = sorted(free, key=lambda v: (v.is_spare, _order(v)))
+    may_stand_in = _has_spare_to_stand_in(ctx)
+    for role in ctx.spec.roles:
+        free = [v for v in ctx.free(role.name) if v.is_bound and (may_stand_in or not v.is_spare)]
+        placed = sorted(free, key=lambda v: (v.is_spare, _topology_order(v)))
         if len(placed) < role.replicas:
             return []
-        chosen[role.name] = sorted(placed[: role.replicas], key=_order)
-    for rank, role in enumerate(look.ranks):
-        members[rank] = _member(rank, chosen[role.name].pop(0), to_time(look.now))
+        chosen[role.name] = sorted(placed[: role.replicas], key=_topology_order)
+    for rank, role in enumerate(ctx.ranks):
+        members[rank] = _member_with_rank(rank, chosen[role.name].pop(0), to_time(ctx.now))
     return [m.pod for m in members.values()]
 
 
-def _fill_segments(look: Look, members: dict[int, Member]) -> list[str]:
+def _fill_segment_ranks(ctx: PlanningContext, members: dict[int, Member]) -> list[str]:
     """The same for a gang in segments: each rank gets a pod of its own segment."""
-    free = sorted((v for v in look.free() if v.is_bound and v.segment >= 0), key=_order)
+    free = sorted((v for v in ctx.free() if v.is_bound and v.segment >= 0), key=_topology_order)
     found: dict[int, PodView] = {}
-    for rank, role in enumerate(look.ranks):
-        number = segments.segment_of(look, rank)
+    for rank, role in enumerate(ctx.ranks):
+        number = segments.segment_of_rank(ctx, rank)
         view = next((v for v in free if (v.segment, v.role) == (number, role.name)), None)
         if view is None:
             return []
         free.remove(view)
         found[rank] = view
-    members.update((rank, _member(rank, view, to_time(look.now))) for rank, view in found.items())
+    members.update((rank, _member_with_rank(rank, view, to_time(ctx.now))) for rank, view in found.items())
     return [view.pod.name for view in found.values()]
 
 
-def _order(view: PodView) -> tuple[str, tuple[str, ...], int]:
+def _topology_order(view: PodView) -> tuple[str, tuple[str, ...], int]:
     return view.node, view.devices, view.index
 
 
-def _fill_vacant(look: Look, members: dict[int, Member], only: Sequence[str] | None = None) -> list[str]:
-    placed = {role.name: [v for v in look.free(role.name) if v.is_bound] for role in look.spec.roles}
+def _fill_vacant_ranks(
+    ctx: PlanningContext, members: dict[int, Member], only: Sequence[str] | None = None
+) -> list[str]:
+    placed = {role.name: [v for v in ctx.free(role.name) if v.is_bound] for role in ctx.spec.roles}
     taken: list[str] = []
-    for rank, role in enumerate(look.ranks):
+    for rank, role in enumerate(ctx.ranks):
         if rank in members or (only is not None and role.name not in only):
             continue
-        view = next((v for v in placed[role.name] if _may_have(look, v, rank)), None)
+        view = next((v for v in placed[role.name] if _may_have_rank(ctx, v, rank)), None)
         if view is not None:
             placed[role.name].remove(view)
-            members[rank] = _member(rank, view, to_time(look.now))
+            members[rank] = _member_with_rank(rank, view, to_time(ctx.now))
             taken.append(members[rank].pod)
     return taken
 
 
-def _may_have(look: Look, view: PodView, rank: int) -> bool:
-    return not segments.is_segmented(look) or segments.serves(look, view, segments.segment_of(look, rank))
+def _may_have_rank(ctx: PlanningContext, view: PodView, rank: int) -> bool:
+    return not segments.is_gang_segmented(ctx) or segments.serves_segment(
+        ctx, view, segments.segment_of_rank(ctx, rank)
+    )
 
 
-def _refreshed(look: Look, member: Member) -> Member:
-    view = look.views.get(member.uid)
-    return _member(member.rank, view, member.since) if view else member
+def _refreshed_member(ctx: PlanningContext, member: Member) -> Member:
+    view = ctx.views.get(member.uid)
+    return _member_with_rank(member.rank, view, member.since) if view else member
 
 
-def _member(rank: int, view: PodView, since: datetime | None) -> Member:
+def _member_with_rank(rank: int, view: PodView, since: datetime | None) -> Member:
     pod = view.pod
     return Member(rank, view.role, pod.name, pod.uid, view.node, list(view.devices), pod.status.pod_ip, since)
 
@@ -250,15 +254,15 @@ def _member(rank: int, view: PodView, since: datetime | None) -> Member:
 # -- pods that are missing, or too many -------------------------------------------------------------------------------
 
 
-def count_pods(look: Look) -> None:
+def count_job_pods(ctx: PlanningContext) -> None:
     """Names go on behind the highest that was seen."""
-    seen = max((v.index for v in look.views.values()), default=-1)
-    if seen >= look.status.pods_created:
-        look.update(pods_created=seen + 1)
+    seen = max((v.index for v in ctx.views.values()), default=-1)
+    if seen >= ctx.status.pods_created:
+        ctx.update(pods_created=seen + 1)
 
 
-def start(look: Look) -> None:
+def start_first_attempt(ctx: PlanningContext) -> None:
     """The first attempt."""
-    if look.status.attempt == 0:
-        where = Placement(topology=look.spec.topology.required)
-        look.update(attempt=1, barrier=CLOSED, attempt_raised_at=to_time(look.now), placement=where)
+    if ctx.status.attempt == 0:
+        where = Placement(topology=ctx.spec.topology.required)
+        ctx.update(attempt=1, barrier=CLOSED, attempt_raised_at=to_time(ctx.now), placement=where)

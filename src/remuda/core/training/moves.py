@@ -26,21 +26,28 @@ from remuda.api.conditions import find_condition, with_condition
 from remuda.api.devices import Verdict
 from remuda.api.meta import Condition, to_seconds, to_time
 from remuda.api.training import Cause, DegradedPolicy, Member
-from remuda.core.gang.budgets import charge, exhausted
-from remuda.core.gang.gang_remedy import Choice, Costs, Fault, can_move, choose_remedy, price_of_staying
+from remuda.core.gang.budgets import charge_budgets, exhausted_budget
+from remuda.core.gang.gang_remedy import (
+    ChosenRemedy,
+    MemberFault,
+    RemedyCosts,
+    can_members_move,
+    choose_gang_remedy,
+    price_of_staying_slow,
+)
 from remuda.core.gang.pod_view import OPEN, seconds_of
 from remuda.core.health.slow_ranks import SLOW_RANK
-from remuda.core.state.leaving_nodes import Leaving
+from remuda.core.state.leaving_nodes import LeavingNode
 from remuda.core.training.checkpoint_handshake import (
     ask_for_checkpoint,
-    is_fresh,
-    open_request,
-    ready_to_stop,
-    usual_wait_s,
+    is_checkpoint_fresh,
+    may_stop_gang,
+    open_checkpoint_request,
+    usual_checkpoint_wait_s,
 )
-from remuda.core.training.placement_options import costs_of
-from remuda.core.training.planning_context import Look, Stay
-from remuda.core.training.segments import offer_of
+from remuda.core.training.placement_options import remedy_costs
+from remuda.core.training.planning_context import PlanningContext, SlowRankStay
+from remuda.core.training.segments import placement_options_for
 
 SLOW_RANKS = "SlowRanks"  # condition
 CARRY_ON = "CarryOn"
@@ -60,211 +67,223 @@ URGENT_S = 5.0  # what a checkpoint may take when the node may go at any moment
 _FACTOR = re.compile(r"(\d+(?:\.\d+)?) ?(?:x|times|×)")
 
 
-def planned_moves(look: Look) -> list[Fault]:
+def plan_member_moves(ctx: PlanningContext) -> list[MemberFault]:
     """The moves that are to be made now. May ask for a checkpoint instead."""
-    last = look.last_recovery
-    if look.status.barrier != OPEN or (last is not None and last.first_step_at is None):
+    last = ctx.last_recovery
+    if ctx.status.barrier != OPEN or (last is not None and last.first_step_at is None):
         return []  # it has not come to run: what is wrong with that comes first
-    if look.now < _settled_at(look):
+    if ctx.now < _gang_settled_at(ctx):
         return []
-    moves = _leave(look) or _swap_slow(look)
+    moves = _move_off_leaving_nodes(ctx) or _swap_slow_ranks(ctx)
     if moves:  # a spare whose node is about to go would be moved again at once
-        for view in look.free():
+        for view in ctx.free():
             if view.leaving is not None:
-                look.doom(view.uid)
+                ctx.doom(view.uid)
     return moves
 
 
-def _settled_at(look: Look) -> float:
+def _gang_settled_at(ctx: PlanningContext) -> float:
     """From when on a gang that was let go may be stopped again for something that can wait."""
-    last = look.last_recovery
-    known = (look.status.started_at, look.status.attempt_raised_at, last.opened_at if last is not None else None)
-    return max((to_seconds(at) for at in known if at is not None), default=look.now) + SETTLE_S
+    last = ctx.last_recovery
+    known = (ctx.status.started_at, ctx.status.attempt_raised_at, last.opened_at if last is not None else None)
+    return max((to_seconds(at) for at in known if at is not None), default=ctx.now) + SETTLE_S
 
 
-def next_move_look(look: Look) -> float | None:
+def next_move_at(ctx: PlanningContext) -> float | None:
     """When time alone makes a move due."""
-    if look.status.barrier != OPEN:
+    if ctx.status.barrier != OPEN:
         return None
-    found = [at for _, v in slow_members(look) if (at := _asks_at(look, v)) > look.now]
-    calls = (_last_call(look, where) for _, where in leaving_members(look))
-    found += [at for at in calls if at is not None and at > look.now]
-    if (found or leaving_members(look) or slow_members(look)) and look.now < _settled_at(look):
-        found.append(_settled_at(look))
+    found = [at for _, v in slow_members(ctx) if (at := _checkpoint_asked_at(ctx, v)) > ctx.now]
+    calls = (_last_checkpoint_call_at(ctx, where) for _, where in members_on_leaving_nodes(ctx))
+    found += [at for at in calls if at is not None and at > ctx.now]
+    if (found or members_on_leaving_nodes(ctx) or slow_members(ctx)) and ctx.now < _gang_settled_at(ctx):
+        found.append(_gang_settled_at(ctx))
     return min(found, default=None)
 
 
 # -- nodes that go ----------------------------------------------------------------------------------------------------
 
 
-def leaving_members(look: Look) -> list[tuple[Member, Leaving]]:
-    found = ((m, look.views.get(m.uid)) for m in look.status.members)
+def members_on_leaving_nodes(ctx: PlanningContext) -> list[tuple[Member, LeavingNode]]:
+    found = ((m, ctx.views.get(m.uid)) for m in ctx.status.members)
     return [(m, v.leaving) for m, v in found if v is not None and v.leaving is not None]
 
 
-def _leave(look: Look) -> list[Fault]:
-    going = leaving_members(look)
+def _move_off_leaving_nodes(ctx: PlanningContext) -> list[MemberFault]:
+    going = members_on_leaving_nodes(ctx)
     if not going:
         return []
-    faults = [_leaving_fault(look, member, where) for member, where in going]
+    faults = [_leaving_node_fault(ctx, member, where) for member, where in going]
     ends = [where.until for _, where in going if where.until is not None]
-    left = min(ends, default=look.now) - look.now
-    if _is_over_budget(look, faults) or not can_move(faults, offer_of(look, faults)):
+    left = min(ends, default=ctx.now) - ctx.now
+    if _is_move_over_budget(ctx, faults) or not can_members_move(faults, placement_options_for(ctx, faults)):
         # Nowhere to go yet. What can be saved is saved as late as possible.
-        if 0.0 < left <= usual_wait_s(look) + MOVE_S and open_request(look) is None and not is_fresh(look):
-            ask_for_checkpoint(look, faults[0].reason, left)
+        if (
+            0.0 < left <= usual_checkpoint_wait_s(ctx) + MOVE_S
+            and open_checkpoint_request(ctx) is None
+            and not is_checkpoint_fresh(ctx)
+        ):
+            ask_for_checkpoint(ctx, faults[0].reason, left)
         return []
-    wait = usual_wait_s(look) if left > usual_wait_s(look) + MOVE_S else max(URGENT_S, left - MOVE_S)
-    return faults if ready_to_stop(look, faults[0].reason, wait) else []
+    wait = (
+        usual_checkpoint_wait_s(ctx) if left > usual_checkpoint_wait_s(ctx) + MOVE_S else max(URGENT_S, left - MOVE_S)
+    )
+    return faults if may_stop_gang(ctx, faults[0].reason, wait) else []
 
 
-def _last_call(look: Look, where: Leaving) -> float | None:
-    return None if where.until is None else where.until - usual_wait_s(look) - MOVE_S
+def _last_checkpoint_call_at(ctx: PlanningContext, where: LeavingNode) -> float | None:
+    return None if where.until is None else where.until - usual_checkpoint_wait_s(ctx) - MOVE_S
 
 
-def _leaving_fault(look: Look, member: Member, where: Leaving) -> Fault:
+def _leaving_node_fault(ctx: PlanningContext, member: Member, where: LeavingNode) -> MemberFault:
     text = f"Rank {member.rank} ({member.pod}) leaves {member.node}: {where.message}"
-    return Fault(member.pod, member.uid, where.cause, where.reason, text, True, look.now, planned=True)
+    return MemberFault(member.pod, member.uid, where.cause, where.reason, text, True, ctx.now, planned=True)
 
 
 # -- slow devices -----------------------------------------------------------------------------------------------------
 
 
-def slow_members(look: Look) -> list[tuple[Member, Verdict]]:
-    slow = _degraded_members(look)
-    return [] if _is_everybody(look, slow) else slow
+def slow_members(ctx: PlanningContext) -> list[tuple[Member, Verdict]]:
+    slow = _degraded_members(ctx)
+    return [] if _is_whole_gang_slow(ctx, slow) else slow
 
 
-def _degraded_members(look: Look) -> list[tuple[Member, Verdict]]:
-    found = ((m, look.views.get(m.uid)) for m in look.status.members)
+def _degraded_members(ctx: PlanningContext) -> list[tuple[Member, Verdict]]:
+    found = ((m, ctx.views.get(m.uid)) for m in ctx.status.members)
     slow = [(m, v.slow_device) for m, v in found if v is not None and v.slow_device is not None]
     return [(m, verdict) for m, verdict in slow if verdict.reason != GANG_SLOW]
 
 
-def _is_everybody(look: Look, slow: Sequence[tuple[Member, Verdict]]) -> bool:
+def _is_whole_gang_slow(ctx: PlanningContext, slow: Sequence[tuple[Member, Verdict]]) -> bool:
     """All of a gang for one reason that is not a comparison with its peers: a power cap, a hot row. Nobody is to blame."""
     reasons = {verdict.reason for _, verdict in slow}
-    return len(slow) > 1 and len(slow) == len(look.status.members) and len(reasons) == 1 and SLOW_RANK not in reasons
+    return len(slow) > 1 and len(slow) == len(ctx.status.members) and len(reasons) == 1 and SLOW_RANK not in reasons
 
 
-def factor_of(look: Look, verdict: Verdict) -> float:
+def rank_slowness(ctx: PlanningContext, verdict: Verdict) -> float:
     """How many times slower its ranks work; 1 when the verdict is about something else."""
     if verdict.reason != SLOW_RANK:
         return 1.0
     found = _FACTOR.search(verdict.message)
-    return max(1.0, float(found.group(1))) if found else max(1.0, look.spec.failure.straggler.factor)
+    return max(1.0, float(found.group(1))) if found else max(1.0, ctx.spec.failure.straggler.factor)
 
 
-def _swap_slow(look: Look) -> list[Fault]:
-    policy = look.spec.failure.straggler.policy
-    slow = slow_members(look)
+def _swap_slow_ranks(ctx: PlanningContext) -> list[MemberFault]:
+    policy = ctx.spec.failure.straggler.policy
+    slow = slow_members(ctx)
     if not slow or policy is DegradedPolicy.CARRY_ON:
-        look.stays = _not_asked(look)
+        ctx.stays = _stay_without_swap(ctx)
         return []
-    slow.sort(key=lambda pair: (-factor_of(look, pair[1]), pair[0].rank))
+    slow.sort(key=lambda pair: (-rank_slowness(ctx, pair[1]), pair[0].rank))
     worst = slow[0]
-    every = [_slow_fault(look, *pair) for pair in slow]
+    every = [_slow_rank_fault(ctx, *pair) for pair in slow]
     # One stop for all of them; when there is not room for all, for the worst.
-    faults = next((f for f in (every, every[:1]) if can_move(f, offer_of(look, f), whole=False)), [])
+    faults = next(
+        (f for f in (every, every[:1]) if can_members_move(f, placement_options_for(ctx, f), whole=False)), []
+    )
     if not faults:
-        full = offer_of(look, every[:1]).why_no_room
+        full = placement_options_for(ctx, every[:1]).why_no_room
         why = f"No spare is parked, and beside the gang there is no room{': ' if full else ''}{full.rstrip('.')}."
-        _stays(look, NO_ROOM, why, "Give the job a spare (spec.spares), or free a node of its domain.")
+        _let_slow_ranks_stay(ctx, NO_ROOM, why, "Give the job a spare (spec.spares), or free a node of its domain.")
         return []
-    if _is_over_budget(look, faults):
+    if _is_move_over_budget(ctx, faults):
         why = "The budget for device faults is spent: a swap would end the job."
-        _stays(look, NO_BUDGET, why, "Raise spec.failure.budgets.device.")
+        _let_slow_ranks_stay(ctx, NO_BUDGET, why, "Raise spec.failure.budgets.device.")
         return []
     if policy is DegradedPolicy.SWAP_NOW:
         return faults
-    if not pays(look, faults, factor_of(look, worst[1])):
+    if not does_swap_pay(ctx, faults, rank_slowness(ctx, worst[1])):
         why = "Until the job ends a swap would cost more GPU-hours than going on like this."
-        _stays(look, NOT_WORTH_IT, why, "To swap all the same, set spec.failure.straggler.policy to SwapNow.")
+        _let_slow_ranks_stay(
+            ctx, NOT_WORTH_IT, why, "To swap all the same, set spec.failure.straggler.policy to SwapNow."
+        )
         return []
-    if is_fresh(look):
+    if is_checkpoint_fresh(ctx):
         return faults
     why = "It is swapped at the next checkpoint."
-    _stays(look, WAITS, why, "To swap at once, set spec.failure.straggler.policy to SwapNow.")
-    if look.now >= _asks_at(look, worst[1]) and _may_ask(look):
-        ask_for_checkpoint(look, faults[0].reason, usual_wait_s(look))
+    _let_slow_ranks_stay(ctx, WAITS, why, "To swap at once, set spec.failure.straggler.policy to SwapNow.")
+    if ctx.now >= _checkpoint_asked_at(ctx, worst[1]) and _may_ask_for_checkpoint(ctx):
+        ask_for_checkpoint(ctx, faults[0].reason, usual_checkpoint_wait_s(ctx))
     return []
 
 
-def _not_asked(look: Look) -> Stay:
+def _stay_without_swap(ctx: PlanningContext) -> SlowRankStay:
     """Nobody is slow, or nobody is to be swapped for it."""
-    slow = [(m, verdict, factor_of(look, verdict)) for m, verdict in _degraded_members(look)]
+    slow = [(m, verdict, rank_slowness(ctx, verdict)) for m, verdict in _degraded_members(ctx)]
     if not slow:
-        return Stay()
-    if not slow_members(look):
+        return SlowRankStay()
+    if not slow_members(ctx):
         why = f"All ranks are held back alike ({slow[0][1].reason}): on other devices of theirs none would be faster."
-        return stay(slow, ALL_ALIKE, why, "Look at what they share: power, cooling, the network (`remuda incidents`).")
+        return slow_rank_stay(
+            slow, ALL_ALIKE, why, "Look at what they share: power, cooling, the network (`remuda incidents`)."
+        )
     why = "spec.failure.straggler.policy is CarryOn, so it stays."
-    return stay(slow, CARRY_ON, why, "To have slow ranks swapped, set it to SwapAtCheckpoint.")
+    return slow_rank_stay(slow, CARRY_ON, why, "To have slow ranks swapped, set it to SwapAtCheckpoint.")
 
 
-def _stays(look: Look, reason: str, why: str, fix: str) -> None:
-    slow = [(m, verdict, factor_of(look, verdict)) for m, verdict in slow_members(look)]
-    look.stays = stay(sorted(slow, key=lambda one: (-one[2], one[0].rank)), reason, why, fix)
+def _let_slow_ranks_stay(ctx: PlanningContext, reason: str, why: str, fix: str) -> None:
+    slow = [(m, verdict, rank_slowness(ctx, verdict)) for m, verdict in slow_members(ctx)]
+    ctx.stays = slow_rank_stay(sorted(slow, key=lambda one: (-one[2], one[0].rank)), reason, why, fix)
 
 
-def _slow_fault(look: Look, member: Member, verdict: Verdict) -> Fault:
-    factor = factor_of(look, verdict)
+def _slow_rank_fault(ctx: PlanningContext, member: Member, verdict: Verdict) -> MemberFault:
+    factor = rank_slowness(ctx, verdict)
     how = f"{factor:g} times slower than its peers" if factor > 1.0 else verdict.message or verdict.reason
     text = f"Rank {member.rank} ({member.pod}) on {member.node}, {verdict.device}: {how}."
-    return Fault(
-        member.pod, member.uid, Cause.DEVICE, verdict.reason or "DeviceDegraded", text, True, look.now, planned=True
+    return MemberFault(
+        member.pod, member.uid, Cause.DEVICE, verdict.reason or "DeviceDegraded", text, True, ctx.now, planned=True
     )
 
 
-def pays(look: Look, faults: Sequence[Fault], factor: float) -> bool:
+def does_swap_pay(ctx: PlanningContext, faults: Sequence[MemberFault], factor: float) -> bool:
     """Whether the swap at a checkpoint costs less than going on as it is."""
-    choice, costs = priced_at_checkpoint(look, faults)
-    return choice.price_gpu_hours < price_of_staying(costs, factor)
+    choice, costs = swap_price_at_checkpoint(ctx, faults)
+    return choice.price_gpu_hours < price_of_staying_slow(costs, factor)
 
 
-def priced_at_checkpoint(look: Look, faults: Sequence[Fault]) -> tuple[Choice, Costs]:
-    costs = costs_of(look, faults, rollback_s=0.0)
-    return choose_remedy(faults, offer_of(look, faults), costs), costs
+def swap_price_at_checkpoint(ctx: PlanningContext, faults: Sequence[MemberFault]) -> tuple[ChosenRemedy, RemedyCosts]:
+    costs = remedy_costs(ctx, faults, rollback_s=0.0)
+    return choose_gang_remedy(faults, placement_options_for(ctx, faults), costs), costs
 
 
-def _asks_at(look: Look, verdict: Verdict) -> float:
+def _checkpoint_asked_at(ctx: PlanningContext, verdict: Verdict) -> float:
     """When waiting for the next checkpoint has cost what asking for one costs."""
-    lost_share = 1.0 - 1.0 / max(factor_of(look, verdict), 1.01)
-    cost = look.spec.checkpoint.typical_seconds or CHECKPOINT_S
-    raised = seconds_of(look.status.attempt_raised_at, look.now)
+    lost_share = 1.0 - 1.0 / max(rank_slowness(ctx, verdict), 1.01)
+    cost = ctx.spec.checkpoint.typical_seconds or CHECKPOINT_S
+    raised = seconds_of(ctx.status.attempt_raised_at, ctx.now)
     since = to_seconds(verdict.since) if verdict.since is not None else raised
     return max(since, raised) + cost / lost_share
 
 
-def _may_ask(look: Look) -> bool:
+def _may_ask_for_checkpoint(ctx: PlanningContext) -> bool:
     """Not again in one attempt: a script that does not answer will not answer the next time either."""
-    request = look.status.checkpoint_request
-    return request is None or request.attempt != look.status.attempt or request.answered_at is not None
+    request = ctx.status.checkpoint_request
+    return request is None or request.attempt != ctx.status.attempt or request.answered_at is not None
 
 
-def _is_over_budget(look: Look, faults: Sequence[Fault]) -> bool:
+def _is_move_over_budget(ctx: PlanningContext, faults: Sequence[MemberFault]) -> bool:
     """A move that would end the job is no remedy."""
-    used = charge(look.status.used, sorted({f.cause for f in faults}))
-    return exhausted(look.spec.failure.budgets, used) is not None
+    used = charge_budgets(ctx.status.used, sorted({f.cause for f in faults}))
+    return exhausted_budget(ctx.spec.failure.budgets, used) is not None
 
 
 # -- slow ranks that stay, and why -------------------------------------------------------------------------------------
 
 
-def stay(slow: Sequence[tuple[Member, Verdict, float]], reason: str, why: str, fix: str) -> Stay:
+def slow_rank_stay(slow: Sequence[tuple[Member, Verdict, float]], reason: str, why: str, fix: str) -> SlowRankStay:
     """`slow`: members, what is said of their device, and how many times slower they are."""
     named = [_slow_rank_text(*one) for one in slow[:MOST_NAMED]]
     more = [f"{len(slow) - MOST_NAMED} more."] if len(slow) > MOST_NAMED else []
-    return Stay(reason, " ".join([*named, *more]), why, fix)
+    return SlowRankStay(reason, " ".join([*named, *more]), why, fix)
 
 
-def with_slow_ranks(look: Look, conditions: list[Condition]) -> list[Condition]:
-    if look.is_finished or not look.status.members:
+def with_slow_ranks(ctx: PlanningContext, conditions: list[Condition]) -> list[Condition]:
+    if ctx.is_finished or not ctx.status.members:
         return [c for c in conditions if c.type != SLOW_RANKS]
-    said, old = look.stays, find_condition(conditions, SLOW_RANKS)
+    said, old = ctx.stays, find_condition(conditions, SLOW_RANKS)
     if said is None or (not said.who and old is None):
         return conditions  # nothing was decided, or there is nothing to take back
-    now = to_time(look.now)
+    now = to_time(ctx.now)
     if not said.who:
         return with_condition(conditions, SLOW_RANKS, False, "NoSlowRank", "Every rank keeps up.", now)
     if old is not None and (old.status, old.reason) == ("True", said.reason) and old.message.startswith(said.who):

@@ -10,70 +10,70 @@ from collections.abc import Iterator
 from remuda.api.meta import to_seconds
 from remuda.core.gang.pod_view import CLOSED, OPEN, seconds_of
 from remuda.core.training import checkpoint_handshake, moves
-from remuda.core.training.backoff import restart_at
-from remuda.core.training.elastic_size import next_growth_look, next_shrink_look
-from remuda.core.training.faults import start_deadline
+from remuda.core.training.backoff import gang_restart_at
+from remuda.core.training.elastic_size import next_growth_at, next_shrink_at
+from remuda.core.training.faults import member_start_deadline
 from remuda.core.training.hung_ranks import next_hang_at
-from remuda.core.training.job_status import deadline_of
-from remuda.core.training.planning_context import Look
-from remuda.core.training.spare_lending import next_lending_look
+from remuda.core.training.job_status import job_deadline
+from remuda.core.training.planning_context import PlanningContext
+from remuda.core.training.spare_lending import next_lending_at
 
 PROGRESS_PERIOD_S = 1.0  # the API holds transitions; progress is shown, so it may be a second old
 WAITING_PERIOD_S = 1.0  # how often a gang that waits for room looks again
 MARGIN_S = 0.01  # a deadline is over only after it
 
 
-def look_again_s(look: Look) -> float | None:
+def gang_look_again_s(ctx: PlanningContext) -> float | None:
     """Seconds until time alone would change the plan; None when only an event can."""
-    resized = [] if look.is_finished else [next_shrink_look(look), next_growth_look(look), next_lending_look(look)]
-    waits = [at - look.now + MARGIN_S for at in resized if at is not None and at >= look.now]
-    usual = _usual_wait_s(look)
+    resized = [] if ctx.is_finished else [next_shrink_at(ctx), next_growth_at(ctx), next_lending_at(ctx)]
+    waits = [at - ctx.now + MARGIN_S for at in resized if at is not None and at >= ctx.now]
+    usual = _next_gang_deadline_s(ctx)
     return min(waits if usual is None else [usual, *waits], default=None)
 
 
-def _usual_wait_s(look: Look) -> float | None:
-    if look.is_finished:
+def _next_gang_deadline_s(ctx: PlanningContext) -> float | None:
+    if ctx.is_finished:
         return None
-    if look.status.suspended_at is not None:
-        return _while_suspended(look)
-    waits = [at - look.now + MARGIN_S for at in _deadlines(look) if at >= look.now]
-    if look.status.barrier == OPEN:
-        if look.fresh != look.status.progress:
+    if ctx.status.suspended_at is not None:
+        return _suspended_wait_s(ctx)
+    waits = [at - ctx.now + MARGIN_S for at in _gang_deadlines(ctx) if at >= ctx.now]
+    if ctx.status.barrier == OPEN:
+        if ctx.fresh != ctx.status.progress:
             waits.append(PROGRESS_PERIOD_S)
-        if look.status.held_roles:
+        if ctx.status.held_roles:
             waits.append(WAITING_PERIOD_S)
-    elif len(look.status.members) < len(look.ranks):
+    elif len(ctx.status.members) < len(ctx.ranks):
         waits.append(WAITING_PERIOD_S)  # room appears without an event of this gang
     return min(waits, default=None)
 
 
-def _while_suspended(look: Look) -> float | None:
+def _suspended_wait_s(ctx: PlanningContext) -> float | None:
     """A pod that does not stop in time costs its devices; nothing else can happen by itself."""
-    late = seconds_of(look.status.attempt_raised_at, look.now) + look.spec.failure.stop_deadline_seconds
-    return late - look.now + MARGIN_S if look.status.retired and late >= look.now else None
+    late = seconds_of(ctx.status.attempt_raised_at, ctx.now) + ctx.spec.failure.stop_deadline_seconds
+    return late - ctx.now + MARGIN_S if ctx.status.retired and late >= ctx.now else None
 
 
-def _deadlines(look: Look) -> Iterator[float]:
-    status, limits = look.status, look.spec.failure
-    if (at := checkpoint_handshake.next_look(look)) is not None:
+def _gang_deadlines(ctx: PlanningContext) -> Iterator[float]:
+    status, limits = ctx.status, ctx.spec.failure
+    if (at := checkpoint_handshake.next_checkpoint_check_at(ctx)) is not None:
         yield at
-    if (at := next_hang_at(look)) is not None:
+    if (at := next_hang_at(ctx)) is not None:
         yield at
-    if (at := moves.next_move_look(look)) is not None:
+    if (at := moves.next_move_at(ctx)) is not None:
         yield at
-    if (at := restart_at(look)) is not None:
+    if (at := gang_restart_at(ctx)) is not None:
         yield at
-    if (at := deadline_of(look)) is not None:
+    if (at := job_deadline(ctx)) is not None:
         yield at
     for pod in status.retired:
         if pod.until is not None:
             yield to_seconds(pod.until)
-    for view in look.free():
+    for view in ctx.free():
         if view.is_bound and view.is_silent and (at := view.bound_at) is not None:
             yield at + limits.start_deadline_seconds
     if status.barrier == CLOSED and status.members:
-        raised = seconds_of(status.attempt_raised_at, look.now)
+        raised = seconds_of(status.attempt_raised_at, ctx.now)
         yield raised + limits.stop_deadline_seconds
         for member in status.members:
-            if (found := look.views.get(member.uid)) and not found.is_ready_for(status.attempt):
-                yield start_deadline(look.job, member, look.now)
+            if (found := ctx.views.get(member.uid)) and not found.is_ready_for(status.attempt):
+                yield member_start_deadline(ctx.job, member, ctx.now)

@@ -1,8 +1,8 @@
-"""One look at a gang: what was observed, the status as decided so far, and what is to be done about the rest.
+"""What one planning pass works on: what was observed, the status as decided so far, and the pods to make and to delete.
 
-The steps of a look are functions over a `Look`, in the order `training.py` gives them. Each reads the views and the status
-and moves the status on; pods to delete, pods to make and devices to quarantine are collected beside it. A Look lives for one
-call of `plan_training`; nothing of it outlives the plan.
+The steps of a pass are functions over a `PlanningContext`, in the order that `job_plan` gives them. Each reads the views and the
+status and moves the status on; pods to delete and pods to make are collected beside it. A context lives for one call of
+`plan_training`; nothing of it outlives the plan. "A look" is one such pass.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import JsonObject
 from remuda.api.training import Recovery, Role, TrainingJob, TrainingJobSpec, TrainingJobStatus
-from remuda.api.validation.validate import gpus_of
+from remuda.api.validation.validate import gpus_of_role
 from remuda.core.gang.pod_view import PodView
 from remuda.core.health.step_samples import GangSlow
 from remuda.core.state.snapshot import Snapshot
@@ -30,7 +30,7 @@ class LendingView(msgspec.Struct, frozen=True):
     picture: Callable[[str], Snapshot]
 
 
-class Stay(msgspec.Struct, frozen=True):
+class SlowRankStay(msgspec.Struct, frozen=True):
     """Why slow ranks are not moved now. `who` is empty when there are none."""
 
     reason: str = ""
@@ -53,7 +53,7 @@ class GangObserved(msgspec.Struct, frozen=True):
     lending: LendingView | None = None  # of a gang that lends, or has lent
 
 
-class Recalled(msgspec.Struct, frozen=True):
+class BorrowerRecall(msgspec.Struct, frozen=True):
     """A borrower that has to give a place back: told, and deleted with its grace."""
 
     pod: Pod
@@ -61,7 +61,7 @@ class Recalled(msgspec.Struct, frozen=True):
     message: str
 
 
-class Doomed(msgspec.Struct, frozen=True):
+class PodDeletion(msgspec.Struct, frozen=True):
     """A pod to delete. `force`: its node is dead and will never confirm, so nothing is waited for."""
 
     name: str
@@ -69,7 +69,7 @@ class Doomed(msgspec.Struct, frozen=True):
     force: bool = False
 
 
-class Quarantine(msgspec.Struct, frozen=True):
+class DeviceQuarantine(msgspec.Struct, frozen=True):
     node: str
     device: str
     reason: str
@@ -80,15 +80,15 @@ class TrainingPlan(msgspec.Struct, frozen=True):
     """Applied in this order: status (raises the attempt: the fence comes first), quarantine, deletes, recalls, creates."""
 
     status: TrainingJobStatus
-    quarantine: tuple[Quarantine, ...] = ()
-    delete: tuple[Doomed, ...] = ()
+    quarantine: tuple[DeviceQuarantine, ...] = ()
+    delete: tuple[PodDeletion, ...] = ()
     create: tuple[JsonObject, ...] = ()
-    recall: tuple[Recalled, ...] = ()
+    recall: tuple[BorrowerRecall, ...] = ()
     look_again_s: float | None = None
     is_over: bool = False  # the job itself is to go: it ended long enough ago
 
 
-class Look:
+class PlanningContext:
     def __init__(self, observed: GangObserved, now: float) -> None:
         self.before = observed.job.status
         self.status = observed.job.status
@@ -100,10 +100,12 @@ class Look:
         self.lending = observed.lending
         self.now = now
         self.views = {v.uid: v for v in sorted(observed.pods, key=lambda v: (v.index, v.uid))}
-        self.doomed: dict[str, Doomed] = {}
+        self.doomed: dict[str, PodDeletion] = {}
         self.create: list[JsonObject] = []
         self.fresh = self.status.progress  # not throttled, unlike what is written
-        self.stays: Stay | None = None  # why slow ranks are left where they are; None = not decided at this look
+        self.stays: SlowRankStay | None = (
+            None  # why slow ranks are left where they are; None = not decided at this look
+        )
         self.ranks: list[Role] = []
         self.gang_gpus = 0
         self.restage()
@@ -112,10 +114,10 @@ class Look:
 
     def restage(self) -> None:
         """Looks again which roles are there; only those count. Asked when that has been decided anew."""
-        roles = [_sized(role, self.status.sizes) for role in present_roles(self._job.spec, self.status)]
+        roles = [_role_at_size(role, self.status.sizes) for role in present_roles(self._job.spec, self.status)]
         self.spec = msgspec.structs.replace(self._job.spec, roles=roles)
         self.ranks = [role for role in self.spec.roles for _ in range(role.replicas)]
-        self.gang_gpus = sum(gpus_of(role) for role in self.ranks)
+        self.gang_gpus = sum(gpus_of_role(role) for role in self.ranks)
 
     @property
     def asked_size(self) -> int:
@@ -188,14 +190,14 @@ class Look:
         """To be deleted. Asked again on every look until it is gone; only a dead node's pods need asking twice."""
         view = self.views.get(uid)
         if view is not None and (view.node_dead or not view.pod.is_deleting):
-            self.doomed[uid] = Doomed(view.pod.name, uid, force=view.node_dead)
+            self.doomed[uid] = PodDeletion(view.pod.name, uid, force=view.node_dead)
 
     def doom_all(self) -> None:
         for uid in self.views:
             self.doom(uid)
 
 
-def _sized(role: Role, sizes: Mapping[str, int]) -> Role:
+def _role_at_size(role: Role, sizes: Mapping[str, int]) -> Role:
     """The role as large as it is now."""
     size = sizes.get(role.name, role.replicas)
     return role if size >= role.replicas else msgspec.structs.replace(role, replicas=size)

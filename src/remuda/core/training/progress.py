@@ -14,35 +14,35 @@ import msgspec
 
 from remuda.api.meta import to_seconds, to_time
 from remuda.api.training import Progress
-from remuda.core.gang.budgets import refill
+from remuda.core.gang.budgets import refill_budgets
 from remuda.core.gang.pod_view import OPEN, MemberProgress
-from remuda.core.training.goodput import with_loss
+from remuda.core.training.goodput import book_recovery_loss
 from remuda.core.training.next_look import PROGRESS_PERIOD_S
-from remuda.core.training.planning_context import Look
+from remuda.core.training.planning_context import PlanningContext
 
 ENOUGH_STEPS = 10  # of an attempt, for its own average to say more than the newest step
 LEAST_ETTR = 0.05  # a job that has just begun badly is not late for ever
 
 
-def read_progress(look: Look) -> None:
-    status, old = look.status, look.status.progress
+def read_gang_progress(ctx: PlanningContext) -> None:
+    status, old = ctx.status, ctx.status.progress
     at_work = [m for m in status.members if m.role not in status.held_roles]
-    found = [v.progress for m in at_work if (v := look.views.get(m.uid)) and v.progress]
+    found = [v.progress for m in at_work if (v := ctx.views.get(m.uid)) and v.progress]
     beats = [b for b in found if b.attempt == status.attempt]
     if not beats or len(beats) < len(at_work):
         return
-    look.fresh = _reduced(beats, old, status.resume_step or 0)
-    look.fresh = _with_eta(look, beats)
-    _end_recovery(look, max(b.first_step_time for b in beats))
-    used, at = refill(look.spec.failure.budgets, status.used, status.refill_step, look.fresh.step)
+    ctx.fresh = _reduced_progress(beats, old, status.resume_step or 0)
+    ctx.fresh = _progress_with_eta(ctx, beats)
+    _end_recovery_at_step(ctx, max(b.first_step_time for b in beats))
+    used, at = refill_budgets(ctx.spec.failure.budgets, status.used, status.refill_step, ctx.fresh.step)
     if at != status.refill_step:
-        look.update(used=used, refill_step=at)
-    is_due = old.time is None or look.now - to_seconds(old.time) >= PROGRESS_PERIOD_S
-    if is_due and look.fresh != old:
-        look.update(progress=look.fresh)
+        ctx.update(used=used, refill_step=at)
+    is_due = old.time is None or ctx.now - to_seconds(old.time) >= PROGRESS_PERIOD_S
+    if is_due and ctx.fresh != old:
+        ctx.update(progress=ctx.fresh)
 
 
-def _reduced(beats: list[MemberProgress], old: Progress, resumed: int) -> Progress:
+def _reduced_progress(beats: list[MemberProgress], old: Progress, resumed: int) -> Progress:
     # A checkpoint ahead of the step it belongs to is of an attempt that got further and could not be resumed from there.
     saved = [(b.checkpoint if b.checkpoint <= b.step else resumed, b) for b in beats if b.checkpoint is not None]
     times = sorted(b.step_seconds for b in beats if b.step_seconds)
@@ -56,31 +56,31 @@ def _reduced(beats: list[MemberProgress], old: Progress, resumed: int) -> Progre
     )
 
 
-def _with_eta(look: Look, beats: list[MemberProgress]) -> Progress:
-    fresh = look.fresh
+def _progress_with_eta(ctx: PlanningContext, beats: list[MemberProgress]) -> Progress:
+    fresh = ctx.fresh
     reported = max((b.total_steps or 0 for b in beats), default=0)
-    total = look.spec.total_steps or reported
-    pace = pace_s(beats, look.status.resume_step or 0, fresh.step_seconds)
-    seen = to_seconds(fresh.time) if fresh.time is not None else look.now
-    at = eta_at(fresh.step, total, pace, look.status.goodput.ettr, seen)
+    total = ctx.spec.total_steps or reported
+    pace = step_pace_s(beats, ctx.status.resume_step or 0, fresh.step_seconds)
+    seen = to_seconds(fresh.time) if fresh.time is not None else ctx.now
+    at = job_eta(fresh.step, total, pace, ctx.status.goodput.ettr, seen)
     fresh = msgspec.structs.replace(fresh, total_steps=total, eta=None if at is None else to_time(round(at)))
-    old = look.status.progress
+    old = ctx.status.progress
     # The ratio moves all the time; the estimate moves with the steps alone, or every look would write a new one.
     return old if msgspec.structs.replace(fresh, eta=old.eta) == old else fresh
 
 
-def _end_recovery(look: Look, at: float) -> None:
+def _end_recovery_at_step(ctx: PlanningContext, at: float) -> None:
     """The recovery under way ends with the last rank's first step of the new attempt."""
-    last = look.last_recovery
-    if last is None or last.first_step_at is not None or look.status.barrier != OPEN:
+    last = ctx.last_recovery
+    if last is None or last.first_step_at is not None or ctx.status.barrier != OPEN:
         return
-    look.amend_recovery(first_step_at=to_time(at))
-    done = look.status.recoveries[-1]
-    goodput, booked = with_loss(look.status, done, at, look.fresh.step_seconds, look.gang_gpus)
-    look.update(recoveries=[*look.status.recoveries[:-1], booked], goodput=goodput, progress=look.fresh)
+    ctx.amend_recovery(first_step_at=to_time(at))
+    done = ctx.status.recoveries[-1]
+    goodput, booked = book_recovery_loss(ctx.status, done, at, ctx.fresh.step_seconds, ctx.gang_gpus)
+    ctx.update(recoveries=[*ctx.status.recoveries[:-1], booked], goodput=goodput, progress=ctx.fresh)
 
 
-def pace_s(beats: list[MemberProgress], resumed: int, median_s: float) -> float:
+def step_pace_s(beats: list[MemberProgress], resumed: int, median_s: float) -> float:
     """Seconds a step takes the gang."""
     slowest = min(beats, key=lambda b: b.step)
     began = max(b.first_step_time for b in beats)
@@ -89,7 +89,7 @@ def pace_s(beats: list[MemberProgress], resumed: int, median_s: float) -> float:
     return took / made if made >= ENOUGH_STEPS and took > 0 else median_s
 
 
-def eta_at(step: int, total: int, pace: float, ettr: float, now: float) -> float | None:
+def job_eta(step: int, total: int, pace: float, ettr: float, now: float) -> float | None:
     """Unix seconds; None when there is no telling."""
     if total <= 0 or pace <= 0:
         return None

@@ -16,20 +16,20 @@ from remuda.api.meta import to_seconds, to_time
 from remuda.api.training import Cause, Member, Placement, Recovery, Remedy
 from remuda.core.foreign.refused_pods import ADMISSION_USED as REJECTIONS
 from remuda.core.foreign.refused_pods import is_refused_by_node
-from remuda.core.gang.budgets import charge, exhausted, refund
-from remuda.core.gang.gang_remedy import Choice, Fault, causes_of, root_fault
+from remuda.core.gang.budgets import charge_budgets, exhausted_budget, refund_budget
+from remuda.core.gang.gang_remedy import ChosenRemedy, MemberFault, causes_to_charge, root_gang_fault
 from remuda.core.gang.pod_view import CLOSED, OPEN, seconds_of
 from remuda.core.training import segments
-from remuda.core.training.elastic_size import growth, resize, sizes_without, stranded_sizes
+from remuda.core.training.elastic_size import plan_gang_growth, resize_gang, role_sizes_if_stranded, role_sizes_without
 from remuda.core.training.faults import LOSS_NOT_FINITE, NOT_STOPPED
-from remuda.core.training.goodput import moved_loss, with_loss
-from remuda.core.training.job_status import fail, fail_over_budget, refused, waiting_pods
-from remuda.core.training.membership import check_rejections, fill_ranks, pause_until, retire
-from remuda.core.training.missing_pods import ask_for_pods
-from remuda.core.training.placement_options import domain_for_gang, has_room_for, worst_fault
-from remuda.core.training.planning_context import Look, Quarantine
-from remuda.core.training.remedy_decision import SAME_STEP, Decision, decide
-from remuda.core.training.spare_lending import call_back
+from remuda.core.training.goodput import book_recovery_loss, move_recovery_loss
+from remuda.core.training.job_status import fail_job_over_budget, mark_job_failed, placement_refusal, unplaced_rank_pods
+from remuda.core.training.membership import fail_if_pods_rejected, fill_ranks, replacement_pause_until, retire_pod
+from remuda.core.training.missing_pods import ask_for_missing_pods
+from remuda.core.training.placement_options import domain_for_gang, has_domain_room_for, worst_pod_fault
+from remuda.core.training.planning_context import DeviceQuarantine, PlanningContext
+from remuda.core.training.remedy_decision import SAME_STEP, Decision, decide_gang_remedy
+from remuda.core.training.spare_lending import recall_loans
 
 # As `failure.lookBackSeconds`, for a gang that stands still since: a node's death shows only when its lease ran out.
 NODE_LOOK_BACK_S = 60.0
@@ -39,172 +39,172 @@ KEPT_SEATS = 32  # of one recovery: a gang that crashes whole is told by its fir
 _LADDER = list(Remedy)
 
 
-def recover(look: Look, found: Sequence[Fault]) -> None:
-    decision = decide(look, found)
-    refused = {fault.uid for fault in decision.faults if (v := look.views.get(fault.uid)) and is_refused_by_node(v.pod)}
+def recover_gang(ctx: PlanningContext, found: Sequence[MemberFault]) -> None:
+    decision = decide_gang_remedy(ctx, found)
+    refused = {fault.uid for fault in decision.faults if (v := ctx.views.get(fault.uid)) and is_refused_by_node(v.pod)}
     if refused and decision.charge is None and refused == {fault.uid for fault in decision.faults}:
         decision = msgspec.structs.replace(decision, charge=())
     faults, choice = decision.faults, decision.choice
-    root = root_fault(faults)
-    is_explained = not decision.is_code and _explains(look, root)
-    is_same = is_explained or _belongs(look, root)
-    used = _charged(look, decision, is_explained=is_explained, is_same=is_same)
-    over = exhausted(look.spec.failure.budgets, used)
+    root = root_gang_fault(faults)
+    is_explained = not decision.is_code and _explains_last_interruption(ctx, root)
+    is_same = is_explained or _belongs_to_interruption(ctx, root)
+    used = _charged_budgets(ctx, decision, is_explained=is_explained, is_same=is_same)
+    over = exhausted_budget(ctx.spec.failure.budgets, used)
     if over is not None:
         choice = msgspec.structs.replace(choice, remedy=Remedy.FAIL, price_gpu_hours=0.0)
-    dropped = _dropped(look, choice, faults)
+    dropped = _pods_to_drop(ctx, choice, faults)
     if choice.remedy is Remedy.MOVE_SEGMENT:
-        segments.forget_domains(look, segments.hit_segments(look, dropped))
+        segments.forget_segment_domains(ctx, segments.hit_segments(ctx, dropped))
     if choice.remedy is Remedy.RECALL_SPARE:
-        call_back(look, look.spec.roles[0].name, choice.recalled, choice.reason, choice.message)
+        recall_loans(ctx, ctx.spec.roles[0].name, choice.recalled, choice.reason, choice.message)
     if is_explained:
-        _reattribute(look, root)
-    if is_same and look.under_way is not None:
-        _continue_interruption(look, choice, faults)
+        _reattribute_interruption(ctx, root)
+    if is_same and ctx.under_way is not None:
+        _continue_interruption(ctx, choice, faults)
     else:
-        _begin_interruption(look, choice, faults)
+        _begin_interruption(ctx, choice, faults)
     if is_explained or not is_same:
-        look.amend_recovery(rule=decision.rule, charged=_payer(decision))
+        ctx.amend_recovery(rule=decision.rule, charged=_paying_budget(decision))
     if refused:
         used[REJECTIONS] = used.get(REJECTIONS, 0) + 1
     for uid, reason in dropped.items():
-        retire(look, uid, reason, pause_until(look, used) if uid in refused else None)
-    raise_attempt(look, is_move=choice.remedy is Remedy.REPLACE_GANG)
-    if choice.remedy is Remedy.SHRINK and (sizes := sizes_without(look, dropped)) is not None:
-        resize(look, sizes)
-    look.update(used=used, progress=look.fresh)
+        retire_pod(ctx, uid, reason, replacement_pause_until(ctx, used) if uid in refused else None)
+    raise_attempt(ctx, is_move=choice.remedy is Remedy.REPLACE_GANG)
+    if choice.remedy is Remedy.SHRINK and (sizes := role_sizes_without(ctx, dropped)) is not None:
+        resize_gang(ctx, sizes)
+    ctx.update(used=used, progress=ctx.fresh)
     if decision.end is not None:
-        fail(look, *decision.end)
+        mark_job_failed(ctx, *decision.end)
     elif over is not None:
-        fail_over_budget(look, over, root.message)
+        fail_job_over_budget(ctx, over, root.message)
     else:
-        check_rejections(look, root.message if refused else "")
+        fail_if_pods_rejected(ctx, root.message if refused else "")
 
 
 # -- whose fault ------------------------------------------------------------------------------------------------------
 
 
-def _explains(look: Look, root: Fault) -> bool:
+def _explains_last_interruption(ctx: PlanningContext, root: MemberFault) -> bool:
     """The crash or hang just before was this fault's doing: its charge moves there."""
-    last = look.last_recovery
+    last = ctx.last_recovery
     if last is None or last.cause not in (Cause.CODE, Cause.HANG) or last.detected_at is None:
         return False
     if last.reason in (SAME_STEP, LOSS_NOT_FINITE):
         return False  # known to be the code's, whatever breaks besides
     if root.planned or root.cause not in (Cause.DEVICE, Cause.INFRA) or not root.lost or root.pod in last.replaced:
         return False
-    if look.under_way is None and root.pod not in last.members:
+    if ctx.under_way is None and root.pod not in last.members:
         return False  # the gang has trained since, so another pod's device was not what stopped it then
-    look_back = look.spec.failure.look_back_seconds
-    window = look_back if look.under_way is None else max(look_back, NODE_LOOK_BACK_S)
-    return look.now - to_seconds(last.detected_at) <= window
+    look_back = ctx.spec.failure.look_back_seconds
+    window = look_back if ctx.under_way is None else max(look_back, NODE_LOOK_BACK_S)
+    return ctx.now - to_seconds(last.detected_at) <= window
 
 
-def _belongs(look: Look, root: Fault) -> bool:
+def _belongs_to_interruption(ctx: PlanningContext, root: MemberFault) -> bool:
     """One more of the same, while the gang stands still because of the first."""
-    last = look.under_way
+    last = ctx.under_way
     return (
         last is not None
         and last.cause is root.cause
         and last.detected_at is not None
-        and look.now - to_seconds(last.detected_at) <= look.spec.failure.look_back_seconds
+        and ctx.now - to_seconds(last.detected_at) <= ctx.spec.failure.look_back_seconds
     )
 
 
-def _charged(look: Look, decision: Decision, *, is_explained: bool, is_same: bool) -> dict[str, int]:
+def _charged_budgets(ctx: PlanningContext, decision: Decision, *, is_explained: bool, is_same: bool) -> dict[str, int]:
     """The budgets after this: each cause once, and of one interruption the root's cause only once."""
-    used, last = dict(look.status.used), look.last_recovery
+    used, last = dict(ctx.status.used), ctx.last_recovery
     own = decision.charge is None
-    causes = set(causes_of(decision.faults) if decision.charge is None else decision.charge)
+    causes = set(causes_to_charge(decision.faults) if decision.charge is None else decision.charge)
     if is_explained and last is not None:
-        return charge(refund(used, last.cause.value if last.charged is None else last.charged), causes)
+        return charge_budgets(refund_budget(used, last.cause.value if last.charged is None else last.charged), causes)
     if is_same:
-        causes = causes - {root_fault(decision.faults).cause} if own else set()
-    return charge(used, causes)
+        causes = causes - {root_gang_fault(decision.faults).cause} if own else set()
+    return charge_budgets(used, causes)
 
 
-def _payer(decision: Decision) -> str | None:
+def _paying_budget(decision: Decision) -> str | None:
     """What the record says of the budget; None = the cause's own."""
     return None if decision.charge is None else next((cause.value for cause in decision.charge), "")
 
 
-def _reattribute(look: Look, root: Fault) -> None:
-    last = look.status.recoveries[-1]
-    look.update(goodput=moved_loss(look.status.goodput, last, root.cause))
-    look.amend_recovery(cause=root.cause, message=f"{last.message} Explained by {root.reason} of {root.pod}.".strip())
+def _reattribute_interruption(ctx: PlanningContext, root: MemberFault) -> None:
+    last = ctx.status.recoveries[-1]
+    ctx.update(goodput=move_recovery_loss(ctx.status.goodput, last, root.cause))
+    ctx.amend_recovery(cause=root.cause, message=f"{last.message} Explained by {root.reason} of {root.pod}.".strip())
 
 
 # -- the record -------------------------------------------------------------------------------------------------------
 
 
-def _begin_interruption(look: Look, choice: Choice, faults: Sequence[Fault]) -> None:
-    signal = _close_books(look, min((f.signal_at for f in faults), default=look.now))
+def _begin_interruption(ctx: PlanningContext, choice: ChosenRemedy, faults: Sequence[MemberFault]) -> None:
+    signal = _close_last_interruption(ctx, min((f.signal_at for f in faults), default=ctx.now))
     record = Recovery(
-        attempt=look.status.attempt + 1,
+        attempt=ctx.status.attempt + 1,
         cause=choice.cause,
         remedy=choice.remedy,
         reason=choice.reason,
         message=choice.message,
         price_gpu_hours=round(choice.price_gpu_hours, 4),
         members=[f.pod for f in faults],
-        seats=_seats(look, faults),
-        exit_codes=_exit_codes(look, faults),
+        seats=_failed_seats(ctx, faults),
+        exit_codes=_failed_exit_codes(ctx, faults),
         why_not=list(choice.why_not),
         signal_at=to_time(signal),
-        detected_at=to_time(look.now),
-        step_at_fault=look.fresh.step,
-        resume_step=look.fresh.checkpoint_step,
+        detected_at=to_time(ctx.now),
+        step_at_fault=ctx.fresh.step,
+        resume_step=ctx.fresh.checkpoint_step,
     )
-    look.update(
-        recoveries=[*look.status.recoveries, record][-KEPT_RECOVERIES:],
-        interruptions=look.status.interruptions + 1,
+    ctx.update(
+        recoveries=[*ctx.status.recoveries, record][-KEPT_RECOVERIES:],
+        interruptions=ctx.status.interruptions + 1,
     )
 
 
-def _seats(look: Look, faults: Sequence[Fault]) -> list[Member]:
+def _failed_seats(ctx: PlanningContext, faults: Sequence[MemberFault]) -> list[Member]:
     """Where the failed ones sat; the lost ones first, because a device or node explains those."""
     lost = {f.uid: f.lost for f in faults}
-    found = [m for m in look.status.members if m.uid in lost]
+    found = [m for m in ctx.status.members if m.uid in lost]
     return sorted(found, key=lambda m: (not lost[m.uid], m.rank))[:KEPT_SEATS]
 
 
-def _exit_codes(look: Look, faults: Sequence[Fault]) -> dict[str, int]:
+def _failed_exit_codes(ctx: PlanningContext, faults: Sequence[MemberFault]) -> dict[str, int]:
     """Also of a process that ended beside a device that broke: the device explains it, and it says how the rank felt it."""
     found: dict[str, int] = {}
     for fault in faults[:KEPT_SEATS]:
-        view = look.views.get(fault.uid)
+        view = ctx.views.get(fault.uid)
         report = view.report if view is not None else None
-        is_now = report is not None and report.state == "exited" and report.attempt == look.status.attempt
+        is_now = report is not None and report.state == "exited" and report.attempt == ctx.status.attempt
         if code := fault.code or (report.code if report is not None and is_now else None):
             found[fault.pod] = code
     return found
 
 
-def _close_books(look: Look, signal: float) -> float:
+def _close_last_interruption(ctx: PlanningContext, signal: float) -> float:
     """Ends the interruption before, and says from when the new one counts: no second is lost to both."""
-    last = look.last_recovery
+    last = ctx.last_recovery
     if last is None:
         return signal
     if last.first_step_at is not None:
-        return min(look.now, max(signal, to_seconds(last.first_step_at)))
-    until = min(look.now, max(signal, seconds_of(last.signal_at or last.detected_at, signal)))
-    goodput, booked = with_loss(look.status, last, until, look.fresh.step_seconds, look.gang_gpus)
-    look.update(recoveries=[*look.status.recoveries[:-1], booked], goodput=goodput)
+        return min(ctx.now, max(signal, to_seconds(last.first_step_at)))
+    until = min(ctx.now, max(signal, seconds_of(last.signal_at or last.detected_at, signal)))
+    goodput, booked = book_recovery_loss(ctx.status, last, until, ctx.fresh.step_seconds, ctx.gang_gpus)
+    ctx.update(recoveries=[*ctx.status.recoveries[:-1], booked], goodput=goodput)
     return until
 
 
-def _continue_interruption(look: Look, choice: Choice, faults: Sequence[Fault]) -> None:
-    last = look.status.recoveries[-1]
-    look.amend_recovery(
-        attempt=look.status.attempt + 1,
+def _continue_interruption(ctx: PlanningContext, choice: ChosenRemedy, faults: Sequence[MemberFault]) -> None:
+    last = ctx.status.recoveries[-1]
+    ctx.amend_recovery(
+        attempt=ctx.status.attempt + 1,
         cause=choice.cause,
         remedy=max(last.remedy, choice.remedy, key=_LADDER.index),
         reason=choice.reason,
         message=choice.message,
         price_gpu_hours=max(last.price_gpu_hours, round(choice.price_gpu_hours, 4)),
         members=[*last.members, *(f.pod for f in faults if f.pod not in last.members)],
-        seats=[*last.seats, *(s for s in _seats(look, faults) if s not in last.seats)][:KEPT_SEATS],
-        exit_codes={**last.exit_codes, **_exit_codes(look, faults)},
+        seats=[*last.seats, *(s for s in _failed_seats(ctx, faults) if s not in last.seats)][:KEPT_SEATS],
+        exit_codes={**last.exit_codes, **_failed_exit_codes(ctx, faults)},
         why_not=list(choice.why_not),
     )
 
@@ -212,124 +212,124 @@ def _continue_interruption(look: Look, choice: Choice, faults: Sequence[Fault]) 
 # -- the new attempt --------------------------------------------------------------------------------------------------
 
 
-def _dropped(look: Look, choice: Choice, faults: Sequence[Fault]) -> dict[str, str]:
+def _pods_to_drop(ctx: PlanningContext, choice: ChosenRemedy, faults: Sequence[MemberFault]) -> dict[str, str]:
     """Pods that leave the gang, by uid, and why."""
     lost = {f.uid: f.reason for f in faults if f.lost}
     if choice.remedy is Remedy.MOVE_SEGMENT:
-        moving = segments.pods_of(look, segments.hit_segments(look, lost))
+        moving = segments.segment_pods(ctx, segments.hit_segments(ctx, lost))
         return {**dict.fromkeys(moving, Remedy.MOVE_SEGMENT.value), **lost}
     if choice.remedy is Remedy.REPLACE_GANG:
-        return {**dict.fromkeys(look.views, Remedy.REPLACE_GANG.value), **lost}
+        return {**dict.fromkeys(ctx.views, Remedy.REPLACE_GANG.value), **lost}
     if lost or choice.remedy in (Remedy.RESTART_IN_PLACE, Remedy.FAIL):
         return lost
-    return {worst_fault(look, faults).uid: "NotCuredInPlace"}
+    return {worst_pod_fault(ctx, faults).uid: "NotCuredInPlace"}
 
 
-def raise_attempt(look: Look, *, is_move: bool) -> None:
+def raise_attempt(ctx: PlanningContext, *, is_move: bool) -> None:
     """Fences everyone: whoever runs an older attempt stops. Retired pods lose their rank with it."""
-    status = look.status
-    gone = look.retired_uids
-    look.update(
+    status = ctx.status
+    gone = ctx.retired_uids
+    ctx.update(
         attempt=status.attempt + 1,
         barrier=CLOSED,
         held_roles=[],
         resume_step=None,
-        attempt_raised_at=to_time(look.now),
-        members=[m for m in status.members if m.uid in look.views and m.uid not in gone],
+        attempt_raised_at=to_time(ctx.now),
+        members=[m for m in status.members if m.uid in ctx.views and m.uid not in gone],
         placement=Placement(topology=status.placement.topology) if is_move else status.placement,
         loans=[] if is_move else status.loans,  # what it lent there is not its any more
     )
 
 
-def move_if_stranded(look: Look) -> None:
+def move_gang_if_stranded(ctx: PlanningContext) -> None:
     """A gang that waits for room its domain does not have moves whole, once another domain would take it."""
-    if segments.is_segmented(look):
-        _move_stranded_segments(look)
+    if segments.is_gang_segmented(ctx):
+        _move_stranded_segments(ctx)
         return
-    status = look.status
-    if status.barrier == OPEN or not status.placement.domain or len(status.members) >= len(look.ranks):
+    status = ctx.status
+    if status.barrier == OPEN or not status.placement.domain or len(status.members) >= len(ctx.ranks):
         return
-    refusal, waiting = refused(look), waiting_pods(look)
-    if refusal is None or has_room_for(look, waiting) or domain_for_gang(look, elsewhere=True) is None:
+    refusal, waiting = placement_refusal(ctx), unplaced_rank_pods(ctx)
+    if refusal is None or has_domain_room_for(ctx, waiting) or domain_for_gang(ctx, elsewhere=True) is None:
         return
-    under_way = look.under_way
+    under_way = ctx.under_way
     if under_way is not None:
-        look.amend_recovery(
+        ctx.amend_recovery(
             attempt=status.attempt + 1,
             remedy=Remedy.REPLACE_GANG,
             why_not=[*under_way.why_not, f"{Remedy.REPLACE_POD}: {refusal.message}"],
         )
-    for uid in look.views:
-        retire(look, uid, Remedy.REPLACE_GANG.value)
-    raise_attempt(look, is_move=True)
-    look.create.clear()
-    ask_for_pods(look)
+    for uid in ctx.views:
+        retire_pod(ctx, uid, Remedy.REPLACE_GANG.value)
+    raise_attempt(ctx, is_move=True)
+    ctx.create.clear()
+    ask_for_missing_pods(ctx)
 
 
-def _move_stranded_segments(look: Look) -> None:
+def _move_stranded_segments(ctx: PlanningContext) -> None:
     """The same for a gang in segments: only those move that wait."""
-    refusal = refused(look)
-    if look.status.barrier == OPEN or refusal is None:
+    refusal = placement_refusal(ctx)
+    if ctx.status.barrier == OPEN or refusal is None:
         return
-    numbers = segments.stranded(look, waiting_pods(look))
+    numbers = segments.stranded_segments(ctx, unplaced_rank_pods(ctx))
     if not numbers:
         return
-    under_way = look.under_way
+    under_way = ctx.under_way
     if under_way is not None:
-        look.amend_recovery(
-            attempt=look.status.attempt + 1,
+        ctx.amend_recovery(
+            attempt=ctx.status.attempt + 1,
             remedy=max(under_way.remedy, Remedy.MOVE_SEGMENT, key=_LADDER.index),
             why_not=[*under_way.why_not, f"{Remedy.REPLACE_POD}: {refusal.message}"],
         )
-    for uid in segments.pods_of(look, numbers):
-        retire(look, uid, Remedy.MOVE_SEGMENT.value)
-    segments.forget_domains(look, numbers)
-    raise_attempt(look, is_move=False)
-    look.create.clear()
-    ask_for_pods(look)
+    for uid in segments.segment_pods(ctx, numbers):
+        retire_pod(ctx, uid, Remedy.MOVE_SEGMENT.value)
+    segments.forget_segment_domains(ctx, numbers)
+    raise_attempt(ctx, is_move=False)
+    ctx.create.clear()
+    ask_for_missing_pods(ctx)
 
 
-def shrink_if_stranded(look: Look) -> None:
+def shrink_gang_if_stranded(ctx: PlanningContext) -> None:
     """A gang that may go on with fewer does not wait for room for ever."""
-    sizes = stranded_sizes(look)
+    sizes = role_sizes_if_stranded(ctx)
     if sizes is None:
         return
-    under_way, refusal = look.under_way, refused(look)
+    under_way, refusal = ctx.under_way, placement_refusal(ctx)
     if under_way is not None:
         words = [f"{Remedy.REPLACE_POD}: {refusal.message}"] if refusal is not None else []
-        look.amend_recovery(attempt=look.status.attempt + 1, remedy=Remedy.SHRINK, why_not=[*under_way.why_not, *words])
-    for view in waiting_pods(look):
-        retire(look, view.uid, Remedy.SHRINK.value)
-    if look.status.members:
-        raise_attempt(look, is_move=False)
-    resize(look, sizes)
-    fill_ranks(look)
-    look.create.clear()
-    ask_for_pods(look)
+        ctx.amend_recovery(attempt=ctx.status.attempt + 1, remedy=Remedy.SHRINK, why_not=[*under_way.why_not, *words])
+    for view in unplaced_rank_pods(ctx):
+        retire_pod(ctx, view.uid, Remedy.SHRINK.value)
+    if ctx.status.members:
+        raise_attempt(ctx, is_move=False)
+    resize_gang(ctx, sizes)
+    fill_ranks(ctx)
+    ctx.create.clear()
+    ask_for_missing_pods(ctx)
 
 
-def grow_if_possible(look: Look) -> None:
+def grow_gang_if_possible(ctx: PlanningContext) -> None:
     """A gang that went on with fewer takes the others in again."""
-    found = growth(look)
+    found = plan_gang_growth(ctx)
     if found is None:
         return
     sizes, choice = found
-    _begin_interruption(look, choice, [])
-    raise_attempt(look, is_move=False)
-    resize(look, sizes)
-    look.update(used=charge(look.status.used, [choice.cause]), progress=look.fresh)
+    _begin_interruption(ctx, choice, [])
+    raise_attempt(ctx, is_move=False)
+    resize_gang(ctx, sizes)
+    ctx.update(used=charge_budgets(ctx.status.used, [choice.cause]), progress=ctx.fresh)
 
 
-def quarantine_unstoppable(look: Look) -> list[Quarantine]:
+def quarantine_unstoppable_members(ctx: PlanningContext) -> list[DeviceQuarantine]:
     """Devices under members that could not be stopped stay out of use. Ordered until the order is seen."""
-    orders: list[Quarantine] = []
-    for pod in look.status.retired:
-        view = look.views.get(pod.uid)
+    orders: list[DeviceQuarantine] = []
+    for pod in ctx.status.retired:
+        view = ctx.views.get(pod.uid)
         if pod.reason == NOT_STOPPED and view is not None:
             text = f"{pod.pod} could not be stopped; something may still run on it."
             orders += [
-                Quarantine(view.node, device, NOT_STOPPED, text)
+                DeviceQuarantine(view.node, device, NOT_STOPPED, text)
                 for device in view.devices
-                if look.snapshot.is_usable(view.node, device)
+                if ctx.snapshot.is_usable(view.node, device)
             ]
     return orders

@@ -30,14 +30,20 @@ import msgspec
 from remuda.api.patterns import is_in_log
 from remuda.api.training import Cause, DeviceFailedPolicy, FailureRule, Remedy, RuleAction
 from remuda.core.devices.fault_codes import fault_table
-from remuda.core.gang.gang_remedy import Choice, Fault, causes_of, choose_remedy, root_fault
+from remuda.core.gang.gang_remedy import (
+    ChosenRemedy,
+    MemberFault,
+    causes_to_charge,
+    choose_gang_remedy,
+    root_gang_fault,
+)
 from remuda.core.gang.pod_view import OPEN
-from remuda.core.training.elastic_size import shrinks_to
-from remuda.core.training.placement_options import costs_of
-from remuda.core.training.planning_context import Look
-from remuda.core.training.segments import offer_of
+from remuda.core.training.elastic_size import ranks_after_shrink
+from remuda.core.training.placement_options import remedy_costs
+from remuda.core.training.planning_context import PlanningContext
+from remuda.core.training.segments import placement_options_for
 
-ASKED = 32  # so many faults are held against patterns: a gang that dies whole dies of one thing
+FAULTS_MATCHED = 32  # so many faults are held against patterns: a gang that dies whole dies of one thing
 
 SAME_STEP = "SameStepFailing"
 _SYMPTOMS = (Cause.CODE, Cause.HANG)
@@ -63,140 +69,149 @@ class Decision(msgspec.Struct, frozen=True):
     """`faults`: those found, with the pods a rule gives up marked lost. `charge`: the budgets that pay; None = those of the
     causes. `end`: (reason, message) when the job fails now. `is_code`: no hardware is to be blamed for this."""
 
-    faults: tuple[Fault, ...]
-    choice: Choice
+    faults: tuple[MemberFault, ...]
+    choice: ChosenRemedy
     charge: tuple[Cause, ...] | None = None
     rule: str = ""
     end: tuple[str, str] | None = None
     is_code: bool = False
 
 
-def decide(look: Look, faults: Sequence[Fault]) -> Decision:
-    ruling = find_rule(look.spec.failure.rules, faults)
+def decide_gang_remedy(ctx: PlanningContext, faults: Sequence[MemberFault]) -> Decision:
+    ruling = find_failure_rule(ctx.spec.failure.rules, faults)
     if ruling is not None:
-        return _by_rule(look, faults, ruling)
-    root = root_fault(faults)
-    count, limit = failures_at_step(look, faults), look.spec.failure.same_step_limit
+        return _remedy_by_rule(ctx, faults, ruling)
+    root = root_gang_fault(faults)
+    count, limit = gang_failures_at_step(ctx, faults), ctx.spec.failure.same_step_limit
     if limit and count >= limit and not root.planned:
-        return _by_step(look, faults, count)
-    view = look.views.get(root.uid)
+        return _remedy_for_same_step(ctx, faults, count)
+    view = ctx.views.get(root.uid)
     if root.cause is Cause.DEVICE and view is not None and view.bad_device is not None:  # failed, not merely slow
-        return _by_device(look, faults)
-    return Decision(tuple(faults), _cheapest(look, faults))
+        return _remedy_for_device(ctx, faults)
+    return Decision(tuple(faults), _cheapest_remedy(ctx, faults))
 
 
-def _cheapest(look: Look, faults: Sequence[Fault], wanted: Remedy | None = None) -> Choice:
-    return choose_remedy(faults, offer_of(look, faults, shrinks_to(look, faults)), costs_of(look, faults), wanted)
+def _cheapest_remedy(ctx: PlanningContext, faults: Sequence[MemberFault], wanted: Remedy | None = None) -> ChosenRemedy:
+    return choose_gang_remedy(
+        faults, placement_options_for(ctx, faults, ranks_after_shrink(ctx, faults)), remedy_costs(ctx, faults), wanted
+    )
 
 
-def _failing(faults: Sequence[Fault], reason: str, message: str, **fields: object) -> Decision:
-    root = root_fault(faults)
-    choice = Choice(Remedy.FAIL, root.cause, reason, message, 0.0)
+def _failing_remedy(faults: Sequence[MemberFault], reason: str, message: str, **fields: object) -> Decision:
+    root = root_gang_fault(faults)
+    choice = ChosenRemedy(Remedy.FAIL, root.cause, reason, message, 0.0)
     return Decision(tuple(faults), choice, end=(reason, message), **fields)  # type: ignore[arg-type]
 
 
-def _by_rule(look: Look, faults: Sequence[Fault], ruling: Ruling) -> Decision:
-    rule, first = ruling.rule, root_fault(ruling.matched)
+def _remedy_by_rule(ctx: PlanningContext, faults: Sequence[MemberFault], ruling: MatchedRule) -> Decision:
+    rule, first = ruling.rule, root_gang_fault(ruling.matched)
     charge: tuple[Cause, ...] | None = (rule.charge,) if rule.charge is not None else None
     if rule.action is RuleAction.FAIL:
         is_said = first.code is None or f"exit code {first.code}" in first.message
         code = "" if is_said else f" with exit code {first.code}"
         text = f"Rule `{ruling.name}` ends the job: {first.pod} failed{code}: {first.message}"
-        return _failing(faults, RULE_FAIL, text, charge=charge, rule=ruling.name)
+        return _failing_remedy(faults, RULE_FAIL, text, charge=charge, rule=ruling.name)
     if rule.action is RuleAction.IGNORE:
         charge = ()
     elif rule.action is RuleAction.REPLACE_POD:
         given_up = {f.uid for f in ruling.matched}
         faults = [msgspec.structs.replace(f, lost=True) if f.uid in given_up else f for f in faults]
-    choice = _cheapest(look, faults, _RULE_RUNGS[rule.action])
+    choice = _cheapest_remedy(ctx, faults, _RULE_RUNGS[rule.action])
     return Decision(tuple(faults), choice, charge=charge, rule=ruling.name)
 
 
-def _by_step(look: Look, faults: Sequence[Fault], count: int) -> Decision:
-    root, step = root_fault(faults), look.fresh.step
+def _remedy_for_same_step(ctx: PlanningContext, faults: Sequence[MemberFault], count: int) -> Decision:
+    root, step = root_gang_fault(faults), ctx.fresh.step
     text = f"The gang has failed {count} times at step {step}, so it is not the hardware's fault. Last: {root.message}"
-    if count > look.spec.failure.same_step_limit:
-        failing = _failing(faults, SAME_STEP, text, charge=(Cause.CODE,), is_code=True)
+    if count > ctx.spec.failure.same_step_limit:
+        failing = _failing_remedy(faults, SAME_STEP, text, charge=(Cause.CODE,), is_code=True)
         return msgspec.structs.replace(failing, choice=msgspec.structs.replace(failing.choice, cause=Cause.CODE))
-    choice = _cheapest(look, faults)
+    choice = _cheapest_remedy(ctx, faults)
     choice = msgspec.structs.replace(choice, cause=Cause.CODE, reason=SAME_STEP, message=text)
     return Decision(tuple(faults), choice, charge=(Cause.CODE,), is_code=True)
 
 
-def _by_device(look: Look, faults: Sequence[Fault]) -> Decision:
-    policy = look.spec.failure.device_failed
+def _remedy_for_device(ctx: PlanningContext, faults: Sequence[MemberFault]) -> Decision:
+    policy = ctx.spec.failure.device_failed
     if policy is DeviceFailedPolicy.FAIL:
-        text = f"{root_fault(faults).message} The job says deviceFailed: Fail."
-        return _failing(faults, DEVICE_FAILED, text)
-    return Decision(tuple(faults), _cheapest(look, faults, _DEVICE_RUNGS.get(policy)))
+        text = f"{root_gang_fault(faults).message} The job says deviceFailed: Fail."
+        return _failing_remedy(faults, DEVICE_FAILED, text)
+    return Decision(tuple(faults), _cheapest_remedy(ctx, faults, _DEVICE_RUNGS.get(policy)))
 
 
 # -- failures at one step ----------------------------------------------------------------------------------------------
 
 
-def failures_at_step(look: Look, faults: Sequence[Fault]) -> int:
+def gang_failures_at_step(ctx: PlanningContext, faults: Sequence[MemberFault]) -> int:
     """How often the gang has failed at the step it is at, this time included; 0 when that says nothing about the step."""
-    step, past = look.fresh.step, look.status.recoveries
-    root = root_fault(faults)
-    if step <= 0 or look.status.barrier != OPEN or not _counts(root.cause, has_trained=_has_trained(look, len(past))):
+    step, past = ctx.fresh.step, ctx.status.recoveries
+    root = root_gang_fault(faults)
+    if (
+        step <= 0
+        or ctx.status.barrier != OPEN
+        or not _counts_for_step(root.cause, has_trained=_has_gang_trained(ctx, len(past)))
+    ):
         return 0
     there = [
         recovery
         for index, recovery in enumerate(past)
-        if recovery.step_at_fault == step and _counts(recovery.cause, has_trained=_has_trained(look, index))
+        if recovery.step_at_fault == step
+        and _counts_for_step(recovery.cause, has_trained=_has_gang_trained(ctx, index))
     ]
     pods = {fault.uid for fault in faults}.union(*({seat.uid for seat in r.seats} for r in there))
     return 1 + len(there) if len(pods) > 1 else 0
 
 
-def _counts(cause: Cause, *, has_trained: bool) -> bool:
+def _counts_for_step(cause: Cause, *, has_trained: bool) -> bool:
     return cause in _SYMPTOMS or (cause in _COUNTED and has_trained)
 
 
-def _has_trained(look: Look, index: int) -> bool:
+def _has_gang_trained(ctx: PlanningContext, index: int) -> bool:
     """Whether the gang made a step before the interruption of that number and after the one before it."""
-    return index == 0 or look.status.recoveries[index - 1].first_step_at is not None
+    return index == 0 or ctx.status.recoveries[index - 1].first_step_at is not None
 
 
 # -- the job's own rules -----------------------------------------------------------------------------------------------
 
 
-class Ruling(msgspec.Struct, frozen=True):
+class MatchedRule(msgspec.Struct, frozen=True):
     """The rule that decides, by the name it is told by, and the faults it matches."""
 
     rule: FailureRule
     name: str
-    matched: tuple[Fault, ...]
+    matched: tuple[MemberFault, ...]
 
 
-def find_rule(rules: Sequence[FailureRule], faults: Sequence[Fault]) -> Ruling | None:
+def find_failure_rule(rules: Sequence[FailureRule], faults: Sequence[MemberFault]) -> MatchedRule | None:
     if not rules:
         return None
-    causes = set(causes_of(faults))
+    causes = set(causes_to_charge(faults))
     asked = [f for f in faults if f.cause in causes]
     for index, rule in enumerate(rules):
-        matched = tuple(f for f in _worth_asking(rule, asked) if matches(rule, f))
+        matched = tuple(f for f in _faults_for_rule(rule, asked) if rule_matches_fault(rule, f))
         if matched:
-            return Ruling(rule, rule.name or f"rules[{index}]", matched)
+            return MatchedRule(rule, rule.name or f"rules[{index}]", matched)
     return None
 
 
-def _worth_asking(rule: FailureRule, faults: Sequence[Fault]) -> Iterable[Fault]:
-    return faults[:ASKED] if rule.log_pattern else faults
+def _faults_for_rule(rule: FailureRule, faults: Sequence[MemberFault]) -> Iterable[MemberFault]:
+    return faults[:FAULTS_MATCHED] if rule.log_pattern else faults
 
 
-def matches(rule: FailureRule, fault: Fault) -> bool:
+def rule_matches_fault(rule: FailureRule, fault: MemberFault) -> bool:
     if rule.exit_codes and fault.code not in rule.exit_codes:
         return False
-    if rule.faults and not {fault.reason.lower(), _class_of(fault.reason)} & {name.lower() for name in rule.faults}:
+    if rule.faults and not {fault.reason.lower(), _fault_class_of(fault.reason)} & {
+        name.lower() for name in rule.faults
+    }:
         return False
     return not rule.log_pattern or is_in_log(rule.log_pattern, fault.tail or fault.message)
 
 
-def _class_of(reason: str) -> str:
-    return _classes().get(reason, "")
+def _fault_class_of(reason: str) -> str:
+    return _fault_classes().get(reason, "")
 
 
 @cache
-def _classes() -> dict[str, str]:
+def _fault_classes() -> dict[str, str]:
     return {fault.reason: fault.cls for fault in fault_table().by_code.values()}

@@ -8,14 +8,14 @@ children. PET_* are torchrun's flags as variables; its own restarts are off beca
 from __future__ import annotations
 
 from remuda.api.training import Member, TrainingJob
-from remuda.core.training.checkpoint_sizes import ranks_at
+from remuda.core.training.checkpoint_sizes import checkpoint_ranks_at
 from remuda.core.training.role_stages import world_size
 
 MASTER_PORT = 29500
 JAX_PORT = 55527
 
 
-def member_env(job: TrainingJob, member: Member, gpus: int) -> dict[str, str]:
+def rank_env(job: TrainingJob, member: Member, gpus: int) -> dict[str, str]:
     """Variables for the child of `member`'s launcher in the job's current attempt."""
     members = job.status.members
     world = world_size(job)
@@ -67,5 +67,5 @@ def member_env(job: TrainingJob, member: Member, gpus: int) -> dict[str, str]:
     resume = job.status.resume_step
     env["REMUDA_RESUME_STEP"] = "" if resume is None else str(resume)
     if job.status.worlds and resume is not None:
-        env["REMUDA_CHECKPOINT_RANKS"] = str(ranks_at(job.status.worlds, resume))
+        env["REMUDA_CHECKPOINT_RANKS"] = str(checkpoint_ranks_at(job.status.worlds, resume))
     return env

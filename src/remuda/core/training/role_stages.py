@@ -29,31 +29,31 @@ def present_roles(spec: TrainingJobSpec, status: TrainingJobStatus) -> list[Role
     if not any(role.after for role in spec.roles):
         return spec.roles
     done = set(status.done_roles)
-    ready = [r for r in spec.roles if r.name not in done and _stage_has_come(r, done)]
-    first = [r for r in ready if not _waits_for_running(r, done)]
+    ready = [r for r in spec.roles if r.name not in done and _has_role_stage_come(r, done)]
+    first = [r for r in ready if not _waits_for_running_role(r, done)]
     joined = [r for name in status.joined_roles for r in ready if r.name == name and r not in first]
     return [*first, *joined]
 
 
-def next_to_join(spec: TrainingJobSpec, status: TrainingJobStatus, running: Sequence[str]) -> list[str]:
+def roles_to_join(spec: TrainingJobSpec, status: TrainingJobStatus, running: Sequence[str]) -> list[str]:
     """Roles whose turn has come, given the names of those whose ranks all run."""
     done = set(status.done_roles)
     return [
         role.name
         for role in spec.roles
         if role.name not in (*done, *status.joined_roles)
-        and _stage_has_come(role, done)
-        and _waits_for_running(role, done)
+        and _has_role_stage_come(role, done)
+        and _waits_for_running_role(role, done)
         and all(a.role in running or a.role in done for a in role.after if a.is_ == RUNNING)
     ]
 
 
-def awaited_end(spec: TrainingJobSpec) -> set[str]:
+def roles_awaited_to_end(spec: TrainingJobSpec) -> set[str]:
     """Roles whose end somebody waits for."""
     return {after.role for role in spec.roles for after in role.after if after.is_ == SUCCEEDED}
 
 
-def still_to_come(spec: TrainingJobSpec, status: TrainingJobStatus) -> list[str]:
+def roles_still_to_come(spec: TrainingJobSpec, status: TrainingJobStatus) -> list[str]:
     there = {role.name for role in present_roles(spec, status)}
     return [r.name for r in spec.roles if r.name not in there and r.name not in status.done_roles]
 
@@ -65,14 +65,17 @@ def world_size(job: TrainingJob) -> int:
     coming = [
         r
         for r in job.spec.roles
-        if r.name not in there and r.name not in done and _stage_has_come(r, done) and _waits_for_running(r, done)
+        if r.name not in there
+        and r.name not in done
+        and _has_role_stage_come(r, done)
+        and _waits_for_running_role(r, done)
     ]
     return len(members) + sum(r.replicas for r in coming)
 
 
-def _stage_has_come(role: Role, done: set[str]) -> bool:
+def _has_role_stage_come(role: Role, done: set[str]) -> bool:
     return all(after.role in done for after in role.after if after.is_ == SUCCEEDED)
 
 
-def _waits_for_running(role: Role, done: set[str]) -> bool:
+def _waits_for_running_role(role: Role, done: set[str]) -> bool:
     return any(after.is_ == RUNNING and after.role not in done for after in role.after)

@@ -14,158 +14,165 @@ from collections.abc import Iterable, Sequence, Set
 
 from remuda.api.errors import Refusal
 from remuda.api.training import Placement, Role
-from remuda.core.gang.gang_remedy import Fault, Offer
+from remuda.core.gang.gang_remedy import MemberFault, PlacementOptions
 from remuda.core.gang.pod_view import PodView
-from remuda.core.scheduling.explain import explain
-from remuda.core.scheduling.first_fit import count_fit
-from remuda.core.scheduling.placement_request import Segment, ask_of
+from remuda.core.scheduling.explain import explain_not_placed
+from remuda.core.scheduling.first_fit import count_fitting_pods
+from remuda.core.scheduling.placement_request import SegmentAsk, pod_ask_of
 from remuda.core.scheduling.segment_placement import place_segments
 from remuda.core.state.snapshot import Snapshot
-from remuda.core.state.transaction import Room
+from remuda.core.state.transaction import Transaction
 from remuda.core.training.faults import NOT_STOPPED
-from remuda.core.training.placement_options import offer_for, released, trial, with_leavers
-from remuda.core.training.planning_context import Look
+from remuda.core.training.placement_options import (
+    options_in_domain,
+    snapshot_after_release,
+    snapshot_without_leavers,
+    trial_pod_ask,
+)
+from remuda.core.training.planning_context import PlanningContext
 
 
-def is_segmented(look: Look) -> bool:
-    topology = look.spec.topology
-    return bool(topology.required) and 0 < topology.segment_size < len(look.ranks)
+def is_gang_segmented(ctx: PlanningContext) -> bool:
+    topology = ctx.spec.topology
+    return bool(topology.required) and 0 < topology.segment_size < len(ctx.ranks)
 
 
-def segment_of(look: Look, rank: int) -> int:
-    return rank // look.spec.topology.segment_size
+def segment_of_rank(ctx: PlanningContext, rank: int) -> int:
+    return rank // ctx.spec.topology.segment_size
 
 
-def domains_of(look: Look) -> list[str]:
+def segment_domains(ctx: PlanningContext) -> list[str]:
     """The domain of each segment."""
-    size = look.spec.topology.segment_size
-    count = -(-len(look.ranks) // size)
-    known = look.status.placement.segments[:count]
+    size = ctx.spec.topology.segment_size
+    count = -(-len(ctx.ranks) // size)
+    known = ctx.status.placement.segments[:count]
     return [*known, *[""] * (count - len(known))]
 
 
-def locate_segments(look: Look) -> None:
+def locate_segments(ctx: PlanningContext) -> None:
     """Writes down where segments sit that sat nowhere before: with their first placed pod."""
-    found = domains_of(look)
+    found = segment_domains(ctx)
     if all(found):
         return
-    topology = look.status.placement.topology
-    seated = [(segment_of(look, m.rank), m.node) for m in look.status.members]
-    seated += [(v.segment, v.node) for v in look.free() if v.is_bound and v.segment >= 0 and not v.made_for]
+    topology = ctx.status.placement.topology
+    seated = [(segment_of_rank(ctx, m.rank), m.node) for m in ctx.status.members]
+    seated += [(v.segment, v.node) for v in ctx.free() if v.is_bound and v.segment >= 0 and not v.made_for]
     for number, node in seated:
         if number < len(found) and not found[number] and node:
-            found[number] = look.snapshot.domain_of(node, topology)
-    if found != look.status.placement.segments and any(found):
-        look.update(placement=Placement(topology, segments=found))
+            found[number] = ctx.snapshot.domain_of(node, topology)
+    if found != ctx.status.placement.segments and any(found):
+        ctx.update(placement=Placement(topology, segments=found))
 
 
-def is_misplaced(look: Look, view: PodView) -> bool:
+def is_segment_pod_misplaced(ctx: PlanningContext, view: PodView) -> bool:
     """Made for a domain that its segment has left since."""
-    found = domains_of(look)
+    found = segment_domains(ctx)
     return bool(view.made_for) and 0 <= view.segment < len(found) and view.made_for != found[view.segment]
 
 
-def serves(look: Look, view: PodView, number: int) -> bool:
+def serves_segment(ctx: PlanningContext, view: PodView, number: int) -> bool:
     """Whether the pod may have a rank of that segment."""
     if view.segment >= 0:
         return view.segment == number
-    where = domains_of(look)[number]
-    return bool(where) and look.snapshot.domain_of(view.node, look.status.placement.topology) == where
+    where = segment_domains(ctx)[number]
+    return bool(where) and ctx.snapshot.domain_of(view.node, ctx.status.placement.topology) == where
 
 
-def vacancies(look: Look, role: Role) -> Counter[int]:
+def segment_vacancies(ctx: PlanningContext, role: Role) -> Counter[int]:
     """Ranks of the role without a pod, by segment."""
-    taken = {m.rank for m in look.status.members}
-    found = (rank for rank, r in enumerate(look.ranks) if r.name == role.name and rank not in taken)
-    return Counter(segment_of(look, rank) for rank in found)
+    taken = {m.rank for m in ctx.status.members}
+    found = (rank for rank, r in enumerate(ctx.ranks) if r.name == role.name and rank not in taken)
+    return Counter(segment_of_rank(ctx, rank) for rank in found)
 
 
 # -- remedies ---------------------------------------------------------------------------------------------------------
 
 
-def hit_segments(look: Look, uids: Iterable[str]) -> list[int]:
+def hit_segments(ctx: PlanningContext, uids: Iterable[str]) -> list[int]:
     lost = set(uids)
-    return sorted({segment_of(look, m.rank) for m in look.status.members if m.uid in lost})
+    return sorted({segment_of_rank(ctx, m.rank) for m in ctx.status.members if m.uid in lost})
 
 
-def pods_of(look: Look, numbers: Iterable[int]) -> list[str]:
+def segment_pods(ctx: PlanningContext, numbers: Iterable[int]) -> list[str]:
     """Pods that have a rank of those segments, or were made for one."""
     wanted = set(numbers)
-    members = [m.uid for m in look.status.members if segment_of(look, m.rank) in wanted]
-    return [*members, *(v.uid for v in look.free() if v.segment in wanted)]
+    members = [m.uid for m in ctx.status.members if segment_of_rank(ctx, m.rank) in wanted]
+    return [*members, *(v.uid for v in ctx.free() if v.segment in wanted)]
 
 
-def offer_of(look: Look, faults: Sequence[Fault], shrinks_to: int = 0) -> Offer:
+def placement_options_for(ctx: PlanningContext, faults: Sequence[MemberFault], shrinks_to: int = 0) -> PlacementOptions:
     """What there is for the pods that the faults cost."""
-    if not is_segmented(look):
-        return offer_for(look, faults, shrinks_to)
-    return offer_in_segments(look, faults, {f.uid for f in faults if f.reason == NOT_STOPPED})
+    if not is_gang_segmented(ctx):
+        return options_in_domain(ctx, faults, shrinks_to)
+    return options_in_segments(ctx, faults, {f.uid for f in faults if f.reason == NOT_STOPPED})
 
 
-def offer_in_segments(look: Look, faults: Sequence[Fault], unstoppable: Set[str]) -> Offer:
-    """As `offer_for`, segment by segment: a replacement must sit where the rest of its segment does."""
+def options_in_segments(ctx: PlanningContext, faults: Sequence[MemberFault], unstoppable: Set[str]) -> PlacementOptions:
+    """As `options_in_domain`, segment by segment: a replacement must sit where the rest of its segment does."""
     lost = [f.uid for f in faults if f.lost] or [faults[0].uid]
-    moving = [m for m in look.status.members if m.uid in lost]
-    roles = {role.name: role for role in look.spec.roles}
-    picture = with_leavers(look, {f.uid for f in faults if f.lost}, unstoppable)
-    room, spares, fits, why = Room.of(picture), 0, 0, ""
+    moving = [m for m in ctx.status.members if m.uid in lost]
+    roles = {role.name: role for role in ctx.spec.roles}
+    picture = snapshot_without_leavers(ctx, {f.uid for f in faults if f.lost}, unstoppable)
+    transaction, spares, fits, why = Transaction.of(picture), 0, 0, ""
     lasting = any(f.planned for f in faults)
-    standing_by = [v for v in look.free(lasting=lasting) if v.is_parked and v.segment < 0]
+    standing_by = [v for v in ctx.free(lasting=lasting) if v.is_parked and v.segment < 0]
     for member in moving:
-        number = segment_of(look, member.rank)
-        spare = next((v for v in standing_by if v.role == member.role and serves(look, v, number)), None)
+        number = segment_of_rank(ctx, member.rank)
+        spare = next((v for v in standing_by if v.role == member.role and serves_segment(ctx, v, number)), None)
         if spare is not None:
             standing_by.remove(spare)
             spares += 1
             continue
-        where, ask = domains_of(look)[number], [trial(look, roles[member.role])]
-        nodes = picture.domains(look.status.placement.topology).get(where, [])
-        if count_fit(picture, nodes, ask, room, keep=True):
+        where, ask = segment_domains(ctx)[number], [trial_pod_ask(ctx, roles[member.role])]
+        nodes = picture.domains(ctx.status.placement.topology).get(where, [])
+        if count_fitting_pods(picture, nodes, ask, transaction, keep=True):
             fits += 1
         else:
-            why = explain(picture, ask, look.status.placement.topology, where, room).message
-    return Offer(
+            why = explain_not_placed(picture, ask, ctx.status.placement.topology, where, transaction).message
+    return PlacementOptions(
         spares=spares,
         room_in_domain=fits,
-        domain=", ".join(sorted({domains_of(look)[segment_of(look, m.rank)] for m in moving})),
-        gang_fits=_fits(look, released(look, look.views.values(), unstoppable), None),
+        domain=", ".join(sorted({segment_domains(ctx)[segment_of_rank(ctx, m.rank)] for m in moving})),
+        gang_fits=_domain_that_fits_segments(ctx, snapshot_after_release(ctx, ctx.views.values(), unstoppable), None),
         why_no_room=why,
         is_segmented=True,
-        segment_fits=segments_fit(look, hit_segments(look, lost), unstoppable),
+        segment_fits=domain_for_segments(ctx, hit_segments(ctx, lost), unstoppable),
     )
 
 
-def segments_fit(look: Look, numbers: Sequence[int], unstoppable: Set[str] = frozenset()) -> str | None:
+def domain_for_segments(
+    ctx: PlanningContext, numbers: Sequence[int], unstoppable: Set[str] = frozenset()
+) -> str | None:
     """A domain that would take one of those segments, when there is one for each, with what they hold given back."""
-    leaving = set(pods_of(look, numbers))
-    views = [v for v in look.views.values() if v.uid in leaving or v.pod.is_deleting or v.uid in look.retired_uids]
-    return _fits(look, released(look, views, unstoppable), numbers)
+    leaving = set(segment_pods(ctx, numbers))
+    views = [v for v in ctx.views.values() if v.uid in leaving or v.pod.is_deleting or v.uid in ctx.retired_uids]
+    return _domain_that_fits_segments(ctx, snapshot_after_release(ctx, views, unstoppable), numbers)
 
 
-def stranded(look: Look, waiting: Sequence[PodView]) -> list[int]:
+def stranded_segments(ctx: PlanningContext, waiting: Sequence[PodView]) -> list[int]:
     """Segments that wait for room their domain does not have, also once pods on their way out are gone, when others have it."""
-    picture, domains = with_leavers(look, set(), set()), domains_of(look)
-    room, stuck = Room.of(picture), set()
+    picture, domains = snapshot_without_leavers(ctx, set(), set()), segment_domains(ctx)
+    transaction, stuck = Transaction.of(picture), set()
     for view in waiting:
         if 0 <= view.segment < len(domains) and domains[view.segment]:
-            nodes = picture.domains(look.status.placement.topology).get(domains[view.segment], [])
-            if not count_fit(picture, nodes, [ask_of(view.pod)], room, keep=True):
+            nodes = picture.domains(ctx.status.placement.topology).get(domains[view.segment], [])
+            if not count_fitting_pods(picture, nodes, [pod_ask_of(view.pod)], transaction, keep=True):
                 stuck.add(view.segment)
     found = sorted(stuck)
-    return found if found and segments_fit(look, found) is not None else []
+    return found if found and domain_for_segments(ctx, found) is not None else []
 
 
-def _fits(look: Look, picture: Snapshot, numbers: Sequence[int] | None) -> str | None:
-    size, ranks = look.spec.topology.segment_size, look.ranks
+def _domain_that_fits_segments(ctx: PlanningContext, picture: Snapshot, numbers: Sequence[int] | None) -> str | None:
+    size, ranks = ctx.spec.topology.segment_size, ctx.ranks
     wanted = range(-(-len(ranks) // size)) if numbers is None else numbers
-    asks = [Segment(tuple(trial(look, role) for role in ranks[n * size : (n + 1) * size])) for n in wanted]
-    topology = look.status.placement.topology
+    asks = [SegmentAsk(tuple(trial_pod_ask(ctx, role) for role in ranks[n * size : (n + 1) * size])) for n in wanted]
+    topology = ctx.status.placement.topology
     placed = place_segments(picture, topology, asks)
     return None if isinstance(placed, Refusal) or not placed else picture.domain_of(placed[0].node, topology)
 
 
-def forget_domains(look: Look, numbers: Iterable[int]) -> None:
+def forget_segment_domains(ctx: PlanningContext, numbers: Iterable[int]) -> None:
     """Those segments sit nowhere any more."""
     gone = set(numbers)
-    found = ["" if number in gone else where for number, where in enumerate(domains_of(look))]
-    look.update(placement=Placement(look.status.placement.topology, segments=found))
+    found = ["" if number in gone else where for number, where in enumerate(segment_domains(ctx))]
+    ctx.update(placement=Placement(ctx.status.placement.topology, segments=found))

@@ -21,54 +21,54 @@ NAMED = 4  # so many pods are named in a sentence; more are counted
 _USUAL = ("", "WaitingAtBarrier", "WaitingForPlacement", "BarrierOpen", PODS_REFUSED)
 
 
-class News(msgspec.Struct, frozen=True):
+class JobEvent(msgspec.Struct, frozen=True):
     reason: str
     message: str
     is_warning: bool = False
 
 
-def news_of(before: TrainingJobStatus, after: TrainingJobStatus) -> list[News]:
+def job_events_of(before: TrainingJobStatus, after: TrainingJobStatus) -> list[JobEvent]:
     """In the order in which it happened."""
-    return list(_news(before, after))
+    return list(_job_events(before, after))
 
 
-def _news(before: TrainingJobStatus, after: TrainingJobStatus) -> Iterator[News]:
-    yield from _planned(before, after)
-    if after.attempt != before.attempt and before.attempt and not _is_planned(before, after):
-        yield _raised(after)
-    yield from _lent(before, after)
+def _job_events(before: TrainingJobStatus, after: TrainingJobStatus) -> Iterator[JobEvent]:
+    yield from _planned_stop_events(before, after)
+    if after.attempt != before.attempt and before.attempt and not _is_attempt_planned(before, after):
+        yield _attempt_raised_event(after)
+    yield from _spare_lending_events(before, after)
     if after.members != before.members:
-        yield from _taken(before, after)
+        yield from _rank_events(before, after)
     if after.barrier == OPEN and (before.barrier != OPEN or after.attempt != before.attempt):
-        yield _opened(after)
+        yield _barrier_opened_event(after)
     if after.phase != before.phase and after.phase == "Succeeded":
-        yield News("Completed", after.message)
+        yield JobEvent("Completed", after.message)
     if after.phase != before.phase and after.phase == "Failed":
-        yield News("Failed", f"{after.reason}: {after.message}", is_warning=True)
+        yield JobEvent("Failed", f"{after.reason}: {after.message}", is_warning=True)
     if after.phase in ("Pending", "Recovering") and (after.reason, after.message) != (before.reason, before.message):
         last = after.recoveries[-1].reason if after.recoveries else ""
         if after.reason not in (*_USUAL, last):
-            yield News("WaitingForRoom", f"{after.reason}: {after.message}", is_warning=True)
+            yield JobEvent("WaitingForRoom", f"{after.reason}: {after.message}", is_warning=True)
 
 
-def _is_planned(before: TrainingJobStatus, after: TrainingJobStatus) -> bool:
+def _is_attempt_planned(before: TrainingJobStatus, after: TrainingJobStatus) -> bool:
     """The attempt was raised because somebody wanted the gang to stop, not because something failed."""
     is_new = len(after.recoveries) > len(before.recoveries) or after.interruptions > before.interruptions
     return not is_new and (after.suspended_at is not None or after.done_roles != before.done_roles)
 
 
-def _planned(before: TrainingJobStatus, after: TrainingJobStatus) -> Iterator[News]:
+def _planned_stop_events(before: TrainingJobStatus, after: TrainingJobStatus) -> Iterator[JobEvent]:
     if after.suspended_at is not None and before.suspended_at is None:
-        yield News("Suspended", after.message)
+        yield JobEvent("Suspended", after.message)
     if after.suspended_at is None and before.suspended_at is not None:
-        yield News("ResumeAsked", f"The job goes on with attempt {after.attempt} when there is room.")
+        yield JobEvent("ResumeAsked", f"The job goes on with attempt {after.attempt} when there is room.")
     if ended := [role for role in after.done_roles if role not in before.done_roles]:
-        yield News("RoleSucceeded", f"Every rank of {', '.join(ended)} ended with code 0; what comes after starts.")
+        yield JobEvent("RoleSucceeded", f"Every rank of {', '.join(ended)} ended with code 0; what comes after starts.")
     if joined := [role for role in after.joined_roles if role not in before.joined_roles]:
-        yield News("RoleJoins", f"It is the turn of {', '.join(joined)}.")
+        yield JobEvent("RoleJoins", f"It is the turn of {', '.join(joined)}.")
 
 
-def _lent(before: TrainingJobStatus, after: TrainingJobStatus) -> Iterator[News]:
+def _spare_lending_events(before: TrainingJobStatus, after: TrainingJobStatus) -> Iterator[JobEvent]:
     """Spares that were lent, called back or returned."""
     had = {loan.uid: loan for loan in before.loans}
     for loan in after.loans:
@@ -76,57 +76,61 @@ def _lent(before: TrainingJobStatus, after: TrainingJobStatus) -> Iterator[News]
         place = f"{len(loan.devices)} device{'' if len(loan.devices) == 1 else 's'} of {loan.node}"
         to = ", ".join(f"{b.namespace}/{b.pod}" for b in loan.borrowers)
         if old is None or (to and {b.uid for b in loan.borrowers} - {b.uid for b in old.borrowers}):
-            yield News("SpareLent", f"{loan.spare} gives {place} to {to} until the gang needs them.")
+            yield JobEvent("SpareLent", f"{loan.spare} gives {place} to {to} until the gang needs them.")
         elif loan.returned_at is not None and old.returned_at is None:
-            yield News("SpareReturned", f"{place} have no borrower any more; a spare is made again.")
+            yield JobEvent("SpareReturned", f"{place} have no borrower any more; a spare is made again.")
         elif loan.recalled_at is not None and old.recalled_at is None:
-            yield News("SpareRecalled", f"{place} are called back{f' from {to}' if to else ''}: {loan.reason}.", True)
+            yield JobEvent(
+                "SpareRecalled", f"{place} are called back{f' from {to}' if to else ''}: {loan.reason}.", True
+            )
 
 
-def _raised(after: TrainingJobStatus) -> News:
+def _attempt_raised_event(after: TrainingJobStatus) -> JobEvent:
     last = after.recoveries[-1] if after.recoveries else None
     if last is None:
-        return News("GangReplaced", f"Attempt {after.attempt}: the gang moves to where it has room.", is_warning=True)
+        return JobEvent(
+            "GangReplaced", f"Attempt {after.attempt}: the gang moves to where it has room.", is_warning=True
+        )
     why = f"{last.cause}: {last.reason}: {last.message}" if last.message else f"{last.cause}: {last.reason}"
-    who = f" Failed: {_named(last.members)}." if last.members else ""
+    who = f" Failed: {_pods_text(last.members)}." if last.members else ""
     text = f"Attempt {after.attempt} by {last.remedy} ({why.rstrip('.')}).{who}"
-    return News("GangReplaced" if last.remedy is Remedy.REPLACE_GANG else "AttemptRaised", text, is_warning=True)
+    return JobEvent("GangReplaced" if last.remedy is Remedy.REPLACE_GANG else "AttemptRaised", text, is_warning=True)
 
 
-def _taken(before: TrainingJobStatus, after: TrainingJobStatus) -> Iterator[News]:
+def _rank_events(before: TrainingJobStatus, after: TrainingJobStatus) -> Iterator[JobEvent]:
     had = {m.uid: m.rank for m in before.members}
     new = [m for m in after.members if had.get(m.uid) != m.rank]
     if not new:
         return
     if not after.recoveries or after.recoveries[-1].remedy is Remedy.REPLACE_GANG:
         domain = f" in {after.placement.domain}" if after.placement.domain else ""
-        yield News("Placed", f"{_count(new, 'pod has', 'pods have')} a rank{domain}.")
+        yield JobEvent("Placed", f"{_member_count_text(new, 'pod has', 'pods have')} a rank{domain}.")
         return
     spares = {s.uid for s in before.spares}
     promoted = [m for m in new if m.uid in spares]
     if promoted:
-        yield News("SparePromoted", _ranks(promoted))
+        yield JobEvent("SparePromoted", _ranks_taken_text(promoted))
     if others := [m for m in new if m.uid not in spares]:
-        yield News("PodReplaced", _ranks(others))
+        yield JobEvent("PodReplaced", _ranks_taken_text(others))
 
 
-def _opened(after: TrainingJobStatus) -> News:
+def _barrier_opened_event(after: TrainingJobStatus) -> JobEvent:
     where = f"step {after.resume_step}" if after.resume_step else "the beginning"
     text = f"All {len(after.members)} ranks run attempt {after.attempt} from {where}."
-    return News("Resumed" if after.recoveries else "Started", text)
+    return JobEvent("Resumed" if after.recoveries else "Started", text)
 
 
-def _ranks(members: Sequence[Member]) -> str:
+def _ranks_taken_text(members: Sequence[Member]) -> str:
     if len(members) > NAMED:
         return f"{len(members)} pods take ranks {', '.join(str(m.rank) for m in members[:NAMED])} and others."
     return " ".join(f"{m.pod} on {m.node} takes rank {m.rank}." for m in members)
 
 
-def _named(pods: Sequence[str]) -> str:
+def _pods_text(pods: Sequence[str]) -> str:
     if len(pods) > NAMED:
         return f"{', '.join(pods[:NAMED])} and {len(pods) - NAMED} others"
     return ", ".join(pods)
 
 
-def _count(members: Sequence[Member], one: str, many: str) -> str:
+def _member_count_text(members: Sequence[Member], one: str, many: str) -> str:
     return f"{len(members)} {one if len(members) == 1 else many}"

@@ -12,51 +12,51 @@ under way ends with the suspension: what it cost until then is booked.
 from __future__ import annotations
 
 from remuda.api.meta import to_seconds, to_time
-from remuda.core.training.checkpoint_handshake import ready_to_stop
-from remuda.core.training.goodput import with_loss
+from remuda.core.training.checkpoint_handshake import may_stop_gang
+from remuda.core.training.goodput import book_recovery_loss
 from remuda.core.training.job_status import SUSPENDED
-from remuda.core.training.membership import retire
-from remuda.core.training.planning_context import Look
+from remuda.core.training.membership import retire_pod
+from remuda.core.training.planning_context import PlanningContext
 from remuda.core.training.recovery import raise_attempt
 
 
-def stands_still(look: Look) -> bool:
+def suspend_or_resume_job(ctx: PlanningContext) -> bool:
     """Whether the job is suspended after this look; then nothing else is decided about it."""
-    if look.spec.suspend:
-        if look.status.suspended_at is None and ready_to_stop(look, SUSPENDED):
-            _suspend(look)
-    elif look.status.suspended_at is not None:
-        _resume(look)
-    is_suspended = look.status.suspended_at is not None
+    if ctx.spec.suspend:
+        if ctx.status.suspended_at is None and may_stop_gang(ctx, SUSPENDED):
+            _suspend_job(ctx)
+    elif ctx.status.suspended_at is not None:
+        _resume_job(ctx)
+    is_suspended = ctx.status.suspended_at is not None
     if is_suspended:
-        for uid in look.views:
-            retire(look, uid, SUSPENDED)
+        for uid in ctx.views:
+            retire_pod(ctx, uid, SUSPENDED)
     return is_suspended
 
 
-def _suspend(look: Look) -> None:
-    _end_recovery(look)
-    for uid in look.views:
-        retire(look, uid, SUSPENDED)
-    if look.views or look.status.members:
-        raise_attempt(look, is_move=True)
-    look.update(suspended_at=to_time(look.now), progress=look.fresh)
+def _suspend_job(ctx: PlanningContext) -> None:
+    _end_recovery_by_suspension(ctx)
+    for uid in ctx.views:
+        retire_pod(ctx, uid, SUSPENDED)
+    if ctx.views or ctx.status.members:
+        raise_attempt(ctx, is_move=True)
+    ctx.update(suspended_at=to_time(ctx.now), progress=ctx.fresh)
 
 
-def _end_recovery(look: Look) -> None:
-    last = look.last_recovery
+def _end_recovery_by_suspension(ctx: PlanningContext) -> None:
+    last = ctx.last_recovery
     if last is None or last.first_step_at is not None:
         return
-    goodput, booked = with_loss(look.status, last, look.now, look.fresh.step_seconds, look.gang_gpus)
-    look.update(recoveries=[*look.status.recoveries[:-1], booked], goodput=goodput)
-    look.amend_recovery(opened_at=last.opened_at or to_time(look.now), first_step_at=to_time(look.now))
+    goodput, booked = book_recovery_loss(ctx.status, last, ctx.now, ctx.fresh.step_seconds, ctx.gang_gpus)
+    ctx.update(recoveries=[*ctx.status.recoveries[:-1], booked], goodput=goodput)
+    ctx.amend_recovery(opened_at=last.opened_at or to_time(ctx.now), first_step_at=to_time(ctx.now))
 
 
-def _resume(look: Look) -> None:
-    since = look.status.suspended_at
-    stood = max(0.0, look.now - to_seconds(since)) if since is not None else 0.0
-    look.update(
+def _resume_job(ctx: PlanningContext) -> None:
+    since = ctx.status.suspended_at
+    stood = max(0.0, ctx.now - to_seconds(since)) if since is not None else 0.0
+    ctx.update(
         suspended_at=None,
-        suspended_seconds=round(look.status.suspended_seconds + stood, 3),
-        attempt_raised_at=to_time(look.now) if not look.status.members else look.status.attempt_raised_at,
+        suspended_seconds=round(ctx.status.suspended_seconds + stood, 3),
+        attempt_raised_at=to_time(ctx.now) if not ctx.status.members else ctx.status.attempt_raised_at,
     )

@@ -7,7 +7,7 @@ moment its lease would expire, and looks at the newest lease when it fires.
 from __future__ import annotations
 
 from remuda.api.codec import to_wire
-from remuda.api.conditions import is_true
+from remuda.api.conditions import is_condition_true
 from remuda.api.errors import Conflict, NotFound
 from remuda.api.kubernetes.core_v1 import NODE_LEASE_NAMESPACE, Lease, Node, Pod
 from remuda.api.meta import JsonObject
@@ -79,7 +79,7 @@ class NodeLifecycleController:
         return marked
 
     async def _unready(self, pod: Pod) -> None:
-        if pod.owner("TrainingJob") is not None or not is_true(pod.status.conditions, "Ready"):
+        if pod.owner("TrainingJob") is not None or not is_condition_true(pod.status.conditions, "Ready"):
             return
         conditions = [
             {**to_wire(c), **({"status": "False", "reason": "NodeNotReady"} if c.type == "Ready" else {})}

@@ -20,7 +20,7 @@ import msgspec
 import structlog
 
 from remuda.api.codec import to_wire
-from remuda.api.conditions import is_true, with_condition
+from remuda.api.conditions import is_condition_true, with_condition
 from remuda.api.errors import AlreadyExists, ApiError, NotFound
 from remuda.api.kubernetes.core_v1 import NODE_LEASE_NAMESPACE, Lease, Node, NodeAddress, NodeStatus, NodeSystemInfo
 from remuda.api.meta import JsonObject, ObjectMeta, to_time
@@ -166,7 +166,7 @@ class Registration:
     def _status(self, old: NodeStatus) -> NodeStatus:
         capacity, allocatable = ({**counts, **self._config.host} for counts in self._amounts(old))
         conditions = old.conditions
-        if not is_true(conditions, "Ready"):
+        if not is_condition_true(conditions, "Ready"):
             at = to_time(self._clock())
             conditions = with_condition(conditions, "Ready", True, "KubeletReady", "The embedded node is up.", at)
         return msgspec.structs.replace(

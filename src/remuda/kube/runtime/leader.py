@@ -27,21 +27,21 @@ from remuda.api.errors import AlreadyExists, ApiError, Conflict, NotFound
 from remuda.api.kubernetes.core_v1 import Lease
 from remuda.api.meta import JsonObject, to_time
 from remuda.core.leader_lease import (
-    Action,
-    Look,
-    Record,
-    Standing,
-    StepDown,
-    Timing,
-    Wait,
-    Write,
-    decide,
-    failed,
-    looked,
-    lost_race,
-    rested,
-    stepped_down,
-    wrote,
+    Candidacy,
+    LeaseAction,
+    LeaseRecord,
+    LeaseTiming,
+    ReadLease,
+    StepDownAsLeader,
+    WaitForLease,
+    WriteLease,
+    decide_lease_action,
+    leader_stepped_down,
+    lease_race_was_lost,
+    lease_request_failed,
+    lease_wait_is_over,
+    lease_was_read,
+    lease_was_written,
 )
 from remuda.kube.cluster import Cluster, Preconditions
 from remuda.kube.runtime.backoff import Jitter
@@ -83,7 +83,7 @@ class Contender:
         self,
         cluster: Cluster,
         place: Place,
-        timing: Timing = Timing(),  # noqa: B008 - an immutable value
+        timing: LeaseTiming = LeaseTiming(),  # noqa: B008 - an immutable value
         *,
         clock: Callable[[], float] = time.time,
         elapsed: Callable[[], float] = elapsed_s,
@@ -94,11 +94,11 @@ class Contender:
         self._clock = clock
         self._elapsed = elapsed
         self._jitter = jitter
-        self._standing = Standing(place.identity, timing)
+        self._standing = Candidacy(place.identity, timing)
         self._beat_at = 0.0
 
     @property
-    def standing(self) -> Standing:
+    def standing(self) -> Candidacy:
         return self._standing
 
     async def lead(self, run: Callable[[Term], Awaitable[T]]) -> T:
@@ -137,14 +137,14 @@ class Contender:
 
     async def _contend(self) -> None:
         while not self._standing.is_leading:
-            await self._act(decide(self._standing, self._elapsed()))
+            await self._act(decide_lease_action(self._standing, self._elapsed()))
 
-    async def _keep(self) -> StepDown:
+    async def _keep(self) -> StepDownAsLeader:
         """Until the term is over, and why."""
         while True:
-            action = decide(self._standing, self._elapsed())
-            if isinstance(action, StepDown):
-                self._standing = stepped_down(self._standing, self._elapsed())
+            action = decide_lease_action(self._standing, self._elapsed())
+            if isinstance(action, StepDownAsLeader):
+                self._standing = leader_stepped_down(self._standing, self._elapsed())
                 return action
             await self._act(action)
 
@@ -160,36 +160,36 @@ class Contender:
 
     # One step.
 
-    async def _act(self, action: Action) -> None:
-        if isinstance(action, Wait):
+    async def _act(self, action: LeaseAction) -> None:
+        if isinstance(action, WaitForLease):
             # A follower comes a little later than it could: a crowd must not come at one moment. A leader must not be late.
             spread = 0.0 if self._standing.is_leading else self._jitter() / 5
             await asyncio.sleep(action.seconds * (1 + spread))
-            self._standing = rested(self._standing)
+            self._standing = lease_wait_is_over(self._standing)
             return
         began = self._elapsed()
         left = self._standing.ends_at - began if self._standing.is_leading else self._standing.timing.renew_s
         try:
             async with asyncio.timeout(left):
-                if isinstance(action, Look):
+                if isinstance(action, ReadLease):
                     record = await self._read()
-                    self._standing = looked(self._standing, record, self._elapsed())
-                elif isinstance(action, Write):
+                    self._standing = lease_was_read(self._standing, record, self._elapsed())
+                elif isinstance(action, WriteLease):
                     record = await self._write(action)
-                    self._standing = wrote(self._standing, record, began, self._elapsed())
+                    self._standing = lease_was_written(self._standing, record, began, self._elapsed())
         except (Conflict, AlreadyExists):
-            self._standing = lost_race(self._standing, self._elapsed())
+            self._standing = lease_race_was_lost(self._standing, self._elapsed())
         except (ApiError, TimeoutError) as error:
             log.warning("leader.retry", lease=self._place.name, error=str(error) or "no answer in time")
-            self._standing = failed(self._standing, self._elapsed())
+            self._standing = lease_request_failed(self._standing, self._elapsed())
 
-    async def _read(self) -> Record | None:
+    async def _read(self) -> LeaseRecord | None:
         try:
             return _record(await self._cluster.get(Lease, self._place.name, self._place.namespace))
         except NotFound:
             return None
 
-    async def _write(self, action: Write) -> Record:
+    async def _write(self, action: WriteLease) -> LeaseRecord:
         name, namespace = self._place.name, self._place.namespace
         renewed = self._beat()
         spec: JsonObject = {
@@ -208,7 +208,7 @@ class Contender:
 
     async def _release(self) -> None:
         """Best effort: if it fails, the lease runs out by itself."""
-        self._standing = stepped_down(self._standing, self._elapsed())
+        self._standing = leader_stepped_down(self._standing, self._elapsed())
         name, namespace = self._place.name, self._place.namespace
         try:
             async with asyncio.timeout(self._standing.timing.renew_s):
@@ -231,9 +231,9 @@ def micro_time(moment: datetime) -> str:
     return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
-def _record(lease: Lease) -> Record:
+def _record(lease: Lease) -> LeaseRecord:
     spec = lease.spec
-    return Record(
+    return LeaseRecord(
         holder=spec.holder_identity,
         lease_s=float(spec.lease_duration_seconds),
         transitions=spec.lease_transitions,
@@ -242,7 +242,7 @@ def _record(lease: Lease) -> Record:
     )
 
 
-async def _end(task: asyncio.Task[StepDown]) -> None:
+async def _end(task: asyncio.Task[StepDownAsLeader]) -> None:
     if not task.done():
         task.cancel()
         await asyncio.wait({task})

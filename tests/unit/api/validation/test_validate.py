@@ -8,7 +8,7 @@ from remuda.api.codec import decode_strict
 from remuda.api.drills import Drill
 from remuda.api.errors import Refusal
 from remuda.api.training import TrainingJob
-from remuda.api.validation.validate import gpus_of, validate
+from remuda.api.validation.validate import gpus_of_role, validate
 
 RESERVED = {"annotations": {"remuda.dev/spare": "true"}}
 CONTAINER = {"name": "main", "command": ["python", "train.py"]}
@@ -134,7 +134,7 @@ def test_no_roles() -> None:
 
 @pytest.mark.parametrize(("role", "count"), [(a_role(gpus=4), 4), (a_role(gpus("2")), 2), (a_role(), 0)])
 def test_devices_asked_for_either_way(role: dict[str, Any], count: int) -> None:
-    assert gpus_of(a_job(role).spec.roles[0]) == count
+    assert gpus_of_role(a_job(role).spec.roles[0]) == count
 
 
 @pytest.mark.parametrize(

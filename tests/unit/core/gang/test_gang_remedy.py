@@ -4,15 +4,23 @@ import msgspec
 import pytest
 
 from remuda.api.training import Budgets, Cause, Remedy
-from remuda.core.gang.budgets import charge, exhausted, refill, refund
-from remuda.core.gang.gang_remedy import Costs, Fault, Offer, causes_of, choose_remedy, price_of_staying, root_fault
+from remuda.core.gang.budgets import charge_budgets, exhausted_budget, refill_budgets, refund_budget
+from remuda.core.gang.gang_remedy import (
+    MemberFault,
+    PlacementOptions,
+    RemedyCosts,
+    causes_to_charge,
+    choose_gang_remedy,
+    price_of_staying_slow,
+    root_gang_fault,
+)
 
-COSTS = Costs(gang_gpus=64, moved_gpus=8, rollback_s=60.0)
-PLENTY = Offer(spares=1, room_in_domain=4, domain="rack-1", gang_fits="rack-2")
+COSTS = RemedyCosts(gang_gpus=64, moved_gpus=8, rollback_s=60.0)
+PLENTY = PlacementOptions(spares=1, room_in_domain=4, domain="rack-1", gang_fits="rack-2")
 
 
-def a_fault(cause: Cause = Cause.CODE, *, pod: str = "p0", lost: bool = False, at: float = 0.0) -> Fault:
-    return Fault(pod, f"uid-{pod}", cause, "Reason", "What happened.", lost, at)
+def a_fault(cause: Cause = Cause.CODE, *, pod: str = "p0", lost: bool = False, at: float = 0.0) -> MemberFault:
+    return MemberFault(pod, f"uid-{pod}", cause, "Reason", "What happened.", lost, at)
 
 
 BROKEN = a_fault(Cause.DEVICE, lost=True)
@@ -22,17 +30,17 @@ BROKEN = a_fault(Cause.DEVICE, lost=True)
     ("faults", "offer", "remedy"),
     [
         ([a_fault()], PLENTY, Remedy.RESTART_IN_PLACE),
-        ([a_fault()], Offer(), Remedy.RESTART_IN_PLACE),
+        ([a_fault()], PlacementOptions(), Remedy.RESTART_IN_PLACE),
         ([BROKEN], PLENTY, Remedy.PROMOTE_SPARE),
-        ([BROKEN], Offer(room_in_domain=1, gang_fits="rack-2"), Remedy.REPLACE_POD),
-        ([BROKEN], Offer(gang_fits="rack-2"), Remedy.REPLACE_GANG),
-        ([BROKEN], Offer(), Remedy.REPLACE_POD),
+        ([BROKEN], PlacementOptions(room_in_domain=1, gang_fits="rack-2"), Remedy.REPLACE_POD),
+        ([BROKEN], PlacementOptions(gang_fits="rack-2"), Remedy.REPLACE_GANG),
+        ([BROKEN], PlacementOptions(), Remedy.REPLACE_POD),
         ([BROKEN, a_fault(Cause.DEVICE, pod="p1", lost=True)], PLENTY, Remedy.REPLACE_POD),
         ([BROKEN, a_fault(pod="p1")], PLENTY, Remedy.PROMOTE_SPARE),
     ],
 )
-def test_choice(faults: list[Fault], offer: Offer, remedy: Remedy) -> None:
-    assert choose_remedy(faults, offer, COSTS).remedy is remedy
+def test_choice(faults: list[MemberFault], offer: PlacementOptions, remedy: Remedy) -> None:
+    assert choose_gang_remedy(faults, offer, COSTS).remedy is remedy
 
 
 TWO = [BROKEN, a_fault(Cause.DEVICE, pod="p1", lost=True)]
@@ -41,30 +49,32 @@ TWO = [BROKEN, a_fault(Cause.DEVICE, pod="p1", lost=True)]
 @pytest.mark.parametrize(
     ("faults", "offer", "pull_s", "remedy", "recalled"),
     [
-        ([BROKEN], Offer(lent=1, recall_s=30.0), 0.0, Remedy.RECALL_SPARE, 1),
-        ([BROKEN], Offer(spares=1, lent=1, recall_s=0.0), 0.0, Remedy.PROMOTE_SPARE, 0),
-        ([BROKEN], Offer(room_in_domain=1, lent=1, recall_s=30.0), 0.0, Remedy.REPLACE_POD, 0),
-        ([BROKEN], Offer(room_in_domain=1, lent=1, recall_s=30.0), 120.0, Remedy.RECALL_SPARE, 1),
-        (TWO, Offer(lent=1), 0.0, Remedy.REPLACE_POD, 0),  # waits: one place is not enough
-        (TWO, Offer(spares=1, lent=2), 0.0, Remedy.RECALL_SPARE, 1),
-        (TWO, Offer(room_in_domain=1, lent=1), 0.0, Remedy.RECALL_SPARE, 1),
-        ([a_fault()], Offer(lent=1), 0.0, Remedy.RESTART_IN_PLACE, 0),
+        ([BROKEN], PlacementOptions(lent=1, recall_s=30.0), 0.0, Remedy.RECALL_SPARE, 1),
+        ([BROKEN], PlacementOptions(spares=1, lent=1, recall_s=0.0), 0.0, Remedy.PROMOTE_SPARE, 0),
+        ([BROKEN], PlacementOptions(room_in_domain=1, lent=1, recall_s=30.0), 0.0, Remedy.REPLACE_POD, 0),
+        ([BROKEN], PlacementOptions(room_in_domain=1, lent=1, recall_s=30.0), 120.0, Remedy.RECALL_SPARE, 1),
+        (TWO, PlacementOptions(lent=1), 0.0, Remedy.REPLACE_POD, 0),  # waits: one place is not enough
+        (TWO, PlacementOptions(spares=1, lent=2), 0.0, Remedy.RECALL_SPARE, 1),
+        (TWO, PlacementOptions(room_in_domain=1, lent=1), 0.0, Remedy.RECALL_SPARE, 1),
+        ([a_fault()], PlacementOptions(lent=1), 0.0, Remedy.RESTART_IN_PLACE, 0),
     ],
 )
 def test_a_lent_spare_is_called_back_when_nothing_is_cheaper(
-    faults: list[Fault], offer: Offer, pull_s: float, remedy: Remedy, recalled: int
+    faults: list[MemberFault], offer: PlacementOptions, pull_s: float, remedy: Remedy, recalled: int
 ) -> None:
-    choice = choose_remedy(faults, offer, msgspec.structs.replace(COSTS, pull_s=pull_s))
+    choice = choose_gang_remedy(faults, offer, msgspec.structs.replace(COSTS, pull_s=pull_s))
     assert (choice.remedy, choice.recalled) == (remedy, recalled)
 
 
 def test_a_recall_costs_the_borrowers_grace() -> None:
-    soon, late = (choose_remedy([BROKEN], Offer(lent=1, recall_s=s), COSTS).price_gpu_hours for s in (1.0, 31.0))
+    soon, late = (
+        choose_gang_remedy([BROKEN], PlacementOptions(lent=1, recall_s=s), COSTS).price_gpu_hours for s in (1.0, 31.0)
+    )
     assert late - soon == pytest.approx(30.0 * COSTS.gang_gpus / 3600, rel=0.1)
 
 
 def test_every_cheaper_rung_says_why_not() -> None:
-    choice = choose_remedy([BROKEN], Offer(domain="rack-1", gang_fits="rack-2"), COSTS)
+    choice = choose_gang_remedy([BROKEN], PlacementOptions(domain="rack-1", gang_fits="rack-2"), COSTS)
     text = " | ".join(choice.why_not)
     assert "RestartInPlace: p0 cannot be used again (Reason)" in text
     assert "PromoteSpare: 0 spares parked in rack-1, 1 needed" in text
@@ -72,15 +82,15 @@ def test_every_cheaper_rung_says_why_not() -> None:
 
 
 def test_waiting_for_room_says_what_for() -> None:
-    choice = choose_remedy([BROKEN], Offer(domain="rack-1", why_no_room="Rack full."), COSTS)
+    choice = choose_gang_remedy([BROKEN], PlacementOptions(domain="rack-1", why_no_room="Rack full."), COSTS)
     assert choice.remedy is Remedy.REPLACE_POD
     assert any("Rack full." in why for why in choice.why_not)
 
 
 def test_the_same_pod_failing_again_and_again_is_moved() -> None:
     def remedy(failures: int) -> Remedy:
-        costs = Costs(gang_gpus=64, moved_gpus=8, rollback_s=60.0, same_pod_failures=failures)
-        return choose_remedy([a_fault()], PLENTY, costs).remedy
+        costs = RemedyCosts(gang_gpus=64, moved_gpus=8, rollback_s=60.0, same_pod_failures=failures)
+        return choose_gang_remedy([a_fault()], PLENTY, costs).remedy
 
     assert [remedy(n) for n in (0, 3)] == [Remedy.RESTART_IN_PLACE, Remedy.PROMOTE_SPARE]
 
@@ -89,21 +99,21 @@ def test_the_same_pod_failing_again_and_again_is_moved() -> None:
 def test_what_takes_longer_costs_more(field: str) -> None:
     def price(seconds: float) -> float:
         costs = msgspec.structs.replace(COSTS, **{field: seconds})
-        return choose_remedy([a_fault()], PLENTY, costs).price_gpu_hours
+        return choose_gang_remedy([a_fault()], PLENTY, costs).price_gpu_hours
 
     assert price(10) < price(100) < price(1000)
 
 
 def test_the_price_is_in_gpu_hours() -> None:
-    sure = Costs(gang_gpus=64, moved_gpus=0, rollback_s=3600 - 6.0)
-    price = choose_remedy([a_fault()], Offer(), sure).price_gpu_hours
+    sure = RemedyCosts(gang_gpus=64, moved_gpus=0, rollback_s=3600 - 6.0)
+    price = choose_gang_remedy([a_fault()], PlacementOptions(), sure).price_gpu_hours
     assert price == pytest.approx(64, rel=0.07)  # one hour of the gang, and five per cent chance of the next rung
 
 
 def test_the_root_is_nearest_to_the_hardware_then_earliest() -> None:
     late, early = a_fault(pod="p1", at=2.0), a_fault(pod="p2", at=1.0)
-    assert root_fault([late, early]) is early
-    assert root_fault([early, BROKEN]) is BROKEN
+    assert root_gang_fault([late, early]) is early
+    assert root_gang_fault([early, BROKEN]) is BROKEN
 
 
 @pytest.mark.parametrize(
@@ -117,55 +127,58 @@ def test_the_root_is_nearest_to_the_hardware_then_earliest() -> None:
 )
 def test_who_is_charged(causes: list[Cause], charged: list[Cause]) -> None:
     faults = [a_fault(c, pod=f"p{i}") for i, c in enumerate(causes)]
-    assert causes_of(faults) == charged
-    assert charge({}, charged) == {c.value: 1 for c in charged}
+    assert causes_to_charge(faults) == charged
+    assert charge_budgets({}, charged) == {c.value: 1 for c in charged}
 
 
 def test_a_budget_of_two_allows_two() -> None:
     limits = Budgets(code=2, preemption=-1)
-    assert exhausted(limits, {"code": 2, "preemption": 1000}) is None
-    assert exhausted(limits, {"code": 3}) is Cause.CODE
+    assert exhausted_budget(limits, {"code": 2, "preemption": 1000}) is None
+    assert exhausted_budget(limits, {"code": 3}) is Cause.CODE
 
 
 def test_a_charge_moves_to_the_cause_that_explains_it() -> None:
-    assert charge(refund({"code": 2}, "code"), [Cause.DEVICE]) == {"code": 1, "device": 1}
-    assert charge(refund({"code": 1}, "code"), [Cause.DEVICE]) == {"device": 1}
+    assert charge_budgets(refund_budget({"code": 2}, "code"), [Cause.DEVICE]) == {"code": 1, "device": 1}
+    assert charge_budgets(refund_budget({"code": 1}, "code"), [Cause.DEVICE]) == {"device": 1}
 
 
 @pytest.mark.parametrize(("step", "after"), [(109, ({"code": 2}, 10)), (110, ({}, 110))])
 def test_budgets_refill_on_progress(step: int, after: tuple[dict[str, int], int]) -> None:
-    assert refill(Budgets(refill_after_steps=100), {"code": 2}, 10, step) == after
+    assert refill_budgets(Budgets(refill_after_steps=100), {"code": 2}, 10, step) == after
 
 
 def test_it_shrinks_only_when_nothing_else_is_possible_and_waiting_costs_more() -> None:
-    elastic = Offer(shrinks_to=7)
-    assert choose_remedy([BROKEN], elastic, COSTS).remedy is Remedy.SHRINK
+    elastic = PlacementOptions(shrinks_to=7)
+    assert choose_gang_remedy([BROKEN], elastic, COSTS).remedy is Remedy.SHRINK
     for better in (
-        Offer(spares=1, shrinks_to=7),
-        Offer(room_in_domain=1, shrinks_to=7),
-        Offer(gang_fits="r", shrinks_to=7),
+        PlacementOptions(spares=1, shrinks_to=7),
+        PlacementOptions(room_in_domain=1, shrinks_to=7),
+        PlacementOptions(gang_fits="r", shrinks_to=7),
     ):
-        assert choose_remedy([BROKEN], better, COSTS).remedy is not Remedy.SHRINK
+        assert choose_gang_remedy([BROKEN], better, COSTS).remedy is not Remedy.SHRINK
     soon = msgspec.structs.replace(COSTS, wait_s=5.0)
-    assert choose_remedy([BROKEN], elastic, soon).remedy is Remedy.REPLACE_POD, (
+    assert choose_gang_remedy([BROKEN], elastic, soon).remedy is Remedy.REPLACE_POD, (
         "another stop later costs more than waiting"
     )
 
 
 def test_a_segment_is_moved_rather_than_the_gang() -> None:
-    offer = Offer(is_segmented=True, segment_fits="rack-3", gang_fits="rack-4")
-    assert choose_remedy([BROKEN], offer, COSTS).remedy is Remedy.MOVE_SEGMENT
-    full = Offer(is_segmented=True, gang_fits="rack-4")
-    assert choose_remedy([BROKEN], full, COSTS).remedy is Remedy.REPLACE_GANG
+    offer = PlacementOptions(is_segmented=True, segment_fits="rack-3", gang_fits="rack-4")
+    assert choose_gang_remedy([BROKEN], offer, COSTS).remedy is Remedy.MOVE_SEGMENT
+    full = PlacementOptions(is_segmented=True, gang_fits="rack-4")
+    assert choose_gang_remedy([BROKEN], full, COSTS).remedy is Remedy.REPLACE_GANG
 
 
 def test_the_image_is_part_of_the_price() -> None:
     slow = msgspec.structs.replace(COSTS, pull_s=300.0)
-    prices = [choose_remedy([BROKEN], Offer(room_in_domain=1), costs).price_gpu_hours for costs in (COSTS, slow)]
+    prices = [
+        choose_gang_remedy([BROKEN], PlacementOptions(room_in_domain=1), costs).price_gpu_hours
+        for costs in (COSTS, slow)
+    ]
     assert prices[1] - prices[0] == pytest.approx(64 * 300 / 3600, rel=0.1)
 
 
 def test_staying_beside_a_slow_device_costs_the_slow_down_of_all() -> None:
-    costs = Costs(gang_gpus=64, moved_gpus=8, rollback_s=60.0, expected_s=7200.0)
-    assert price_of_staying(costs, 2.0) == pytest.approx(64.0)
-    assert price_of_staying(costs, 1.0) < 1.0
+    costs = RemedyCosts(gang_gpus=64, moved_gpus=8, rollback_s=60.0, expected_s=7200.0)
+    assert price_of_staying_slow(costs, 2.0) == pytest.approx(64.0)
+    assert price_of_staying_slow(costs, 1.0) < 1.0

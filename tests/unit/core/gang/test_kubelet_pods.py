@@ -8,16 +8,16 @@ import pytest
 
 from remuda.api.errors import Refusal
 from remuda.api.meta import JsonObject
-from remuda.core.gang.kubelet_pods import KubeletForm
-from remuda.core.training.job_pods import build_pod
+from remuda.core.gang.kubelet_pods import KubeletPodForm
+from remuda.core.training.job_pods import build_job_pod
 from tests.builders.gangs import JobBuilder, a_job
 
-FORM = KubeletForm(("python3", "launch", "--"), alloc_root="/host/alloc", launcher_dir="/host/bin")
+FORM = KubeletPodForm(("python3", "launch", "--"), alloc_root="/host/alloc", launcher_dir="/host/bin")
 
 
 def body(job: JobBuilder, **container: object) -> JsonObject:
     made = job.template(containers=[{"name": "main", "image": "i", "command": ["train", "-x"], **container}]).build()
-    return build_pod(made, made.spec.roles[0], 0, spare=False, domain="")
+    return build_job_pod(made, made.spec.roles[0], 0, spare=False, domain="")
 
 
 def test_the_command_runs_under_the_launcher_and_knows_its_pod() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from remuda.api.errors import Refusal
-from remuda.core.scheduling.gang_placement import place_members, plan_placement
+from remuda.core.scheduling.gang_placement import place_gang_members, plan_placement
 from remuda.core.scheduling.placement_request import GangAsk
 from tests.builders.gangs import NodeBuilder, a_gang_ask, a_held_pod, a_node, a_pod_ask, a_snapshot, racks
 
@@ -14,7 +14,7 @@ ALL = [f"gpu-{i}" for i in range(8)]
 
 def why_not(nodes: list[NodeBuilder], ask: GangAsk, held: tuple[str, ...] = ()) -> Refusal:
     pods = [a_held_pod(f"held-{node}", node, ALL) for node in held]
-    found = place_members(a_snapshot(nodes, pods), ask)
+    found = place_gang_members(a_snapshot(nodes, pods), ask)
     assert isinstance(found, Refusal)
     return found
 
@@ -112,14 +112,14 @@ def test_pods_of_several_sizes() -> None:
 def test_large_pods_are_placed_before_small_ones_take_the_whole_nodes() -> None:
     ask = GangAsk("default/j", (a_pod_ask("a", 4), a_pod_ask("b", 4), a_pod_ask("c", 8)))
     snapshot = a_snapshot([a_node("node-01"), a_node("node-02")], [a_held_pod("h", "node-02", ALL[:0])])
-    placed = place_members(snapshot, ask)
+    placed = place_gang_members(snapshot, ask)
     assert not isinstance(placed, Refusal)
     assert {a.pod.name: a.node for a in placed} == {"c": "node-01", "a": "node-02", "b": "node-02"}
 
 
 def test_pods_without_devices_need_only_a_node() -> None:
     ask = GangAsk("default/j", tuple(a_pod_ask(f"p{i}", 0) for i in range(20)))
-    placed = place_members(a_snapshot(racks(1), [a_held_pod("h", "node-01", ALL)]), ask)
+    placed = place_gang_members(a_snapshot(racks(1), [a_held_pod("h", "node-01", ALL)]), ask)
     assert not isinstance(placed, Refusal)
     assert {a.devices for a in placed} == {()}
 

@@ -10,7 +10,7 @@ from remuda.api.meta import to_time
 from remuda.api.names import ANNOTATION_LOST_NODE, LABEL_GANG
 from remuda.core.scheduling.gang_placement import PlacementPlan, plan_placement
 from remuda.core.scheduling.placement_request import GangAsk
-from remuda.core.scheduling.waiting_gangs import gather_gangs
+from remuda.core.scheduling.waiting_gangs import gather_waiting_gangs
 from remuda.core.state.reservations import KEEP_S
 from tests.builders.gangs import a_gang_ask, a_held_pod, a_snapshot, racks
 
@@ -64,6 +64,6 @@ def test_a_pod_keeps_a_place_for_a_while() -> None:
         "creationTimestamp": to_time(1000.0).isoformat(),
     }
     pod = from_wire(Pod, {"metadata": meta, "spec": {"containers": []}})
-    [young] = gather_gangs([pod], lambda p: [], lambda node, key: None, 1000.0 + KEEP_S - 1)
-    [old] = gather_gangs([pod], lambda p: [], lambda node, key: None, 1000.0 + KEEP_S)
+    [young] = gather_waiting_gangs([pod], lambda p: [], lambda node, key: None, 1000.0 + KEEP_S - 1)
+    [old] = gather_waiting_gangs([pod], lambda p: [], lambda node, key: None, 1000.0 + KEEP_S)
     assert (young.keeps, old.keeps) == (("node-01",), ())

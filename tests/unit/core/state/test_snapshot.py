@@ -7,8 +7,8 @@ import pytest
 from remuda.api.codec import from_wire
 from remuda.api.devices import DeviceState
 from remuda.api.kubernetes.core_v1 import Pod, Taint, Toleration
-from remuda.core.scheduling.placement_request import ask_of
-from remuda.core.state.snapshot import devices_of, tolerates
+from remuda.core.scheduling.placement_request import pod_ask_of
+from remuda.core.state.snapshot import devices_of_pod, tolerates_taints
 from tests.builders.gangs import RACK, NodeBuilder, a_held_pod, a_node, a_snapshot, racks
 
 TAINT = Taint("gpu", "NoSchedule", "h100")
@@ -29,15 +29,15 @@ TAINT = Taint("gpu", "NoSchedule", "h100")
     ],
 )
 def test_toleration(toleration: Toleration, is_enough: bool) -> None:
-    assert tolerates([toleration], [TAINT]) is is_enough
+    assert tolerates_taints([toleration], [TAINT]) is is_enough
 
 
 def test_every_taint_needs_a_toleration() -> None:
     one, both = [Toleration("gpu", "Exists")], [Toleration("gpu", "Exists"), Toleration("spot", "Exists")]
     taints = [TAINT, Taint("spot", "NoExecute")]
-    assert not tolerates(one, taints)
-    assert tolerates(both, taints)
-    assert tolerates([], [])
+    assert not tolerates_taints(one, taints)
+    assert tolerates_taints(both, taints)
+    assert tolerates_taints([], [])
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_what_a_gang_could_have_if_it_let_go() -> None:
     node = a_node().device("gpu-1", DeviceState.UNHEALTHY)
     pod = a_held_pod("p", "node-01", ["gpu-0", "gpu-1"])
     snapshot = a_snapshot([node], [pod])
-    after = snapshot.releasing([("node-01", devices_of(pod), {}), ("node-99", ("gpu-0",), {})])
+    after = snapshot.releasing([("node-01", devices_of_pod(pod), {}), ("node-99", ("gpu-0",), {})])
     assert snapshot.free == (0b11111100,)
     assert after.free == (0b11111101,), "a broken device does not become free by being given back"
 
@@ -105,7 +105,7 @@ def test_what_a_pod_asks_for() -> None:
         "nodeSelector": {"z": "1", "a": "2"},
         "tolerations": [{"key": "gpu", "operator": "Exists"}],
     }
-    ask = ask_of(from_wire(Pod, {"metadata": {"name": "p", "namespace": "n", "uid": "u"}, "spec": spec}))
+    ask = pod_ask_of(from_wire(Pod, {"metadata": {"name": "p", "namespace": "n", "uid": "u"}, "spec": spec}))
     assert (ask.namespace, ask.name, ask.uid, ask.gpus) == ("n", "p", "u", 3)
     assert ask.node_selector == (("a", "2"), ("z", "1"))
     assert ask.tolerations == (Toleration("gpu", "Exists"),)

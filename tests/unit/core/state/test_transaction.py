@@ -11,9 +11,9 @@ from remuda.api.codec import from_wire
 from remuda.api.devices import Holding, NodeDevices, ObservedDevice, Verdict
 from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import Node, Pod
-from remuda.core.scheduling.gang_placement import place_members
-from remuda.core.scheduling.placement_request import GangAsk, PodAsk, ask_of
-from remuda.core.state.pod_requests import requests_of
+from remuda.core.scheduling.gang_placement import place_gang_members
+from remuda.core.scheduling.placement_request import GangAsk, PodAsk, pod_ask_of
+from remuda.core.state.pod_requests import requests_of_pod
 from remuda.core.state.snapshot import Snapshot, build_snapshot
 from tests.builders.gangs import a_held_pod, a_node
 
@@ -42,7 +42,7 @@ def init(limits: dict[str, Any], **more: Any) -> dict[str, Any]:
     ],
 )
 def test_requests(pod: Pod, expected: dict[str, int]) -> None:
-    assert requests_of(pod) == expected
+    assert requests_of_pod(pod) == expected
 
 
 def offering(allocatable: dict[str, Any]) -> Node:
@@ -66,7 +66,7 @@ def sliced(*slices: str) -> NodeDevices:
 
 
 def placed(snapshot: Snapshot, pod: Pod) -> tuple[str, ...] | str:
-    found = place_members(snapshot, GangAsk("g", (ask_of(pod),)))
+    found = place_gang_members(snapshot, GangAsk("g", (pod_ask_of(pod),)))
     return f"{found.reason}: {found.message}" if isinstance(found, Refusal) else found[0].devices
 
 
@@ -150,11 +150,11 @@ def test_letting_go_gives_back_counts_too() -> None:
     running = a_pod({"cpu": "3"}, "running", "node-01")
     snapshot = build_snapshot([offering({"cpu": "4", "pods": 1})], [a_node().devices()], [running])
     assert isinstance(placed(snapshot, a_pod({"cpu": "2"})), str)
-    after = snapshot.releasing([("node-01", (), requests_of(running))])
+    after = snapshot.releasing([("node-01", (), requests_of_pod(running))])
     assert placed(after, a_pod({"cpu": "4"})) == ()
 
 
 def test_an_ask_says_everything_it_needs() -> None:
-    ask = ask_of(a_pod({GPU: 2, MIG: 1, "cpu": 1}))
+    ask = pod_ask_of(a_pod({GPU: 2, MIG: 1, "cpu": 1}))
     assert ask == PodAsk("default", "p", "uid-p", 2, others=((("cpu", 1000)), (MIG, 1)))
     assert ask.requests == {GPU: 2, MIG: 1, "cpu": 1000}

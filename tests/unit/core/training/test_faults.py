@@ -11,9 +11,9 @@ from remuda.api.devices import DeviceState, Signal, Verdict
 from remuda.api.meta import Condition, to_time
 from remuda.api.training import Cause, Member, TrainingJob
 from remuda.core.gang.pod_view import MemberProgress, PodView
-from remuda.core.state.leaving_nodes import Leaving
+from remuda.core.state.leaving_nodes import LeavingNode
 from remuda.core.training.checkpoint_sizes import common_checkpoint
-from remuda.core.training.faults import find_faults, never_ran
+from remuda.core.training.faults import command_never_ran, find_member_faults
 from tests.builders.gangs import a_held_pod, a_job, a_report
 
 NOW = 1000.0
@@ -46,7 +46,7 @@ def deleting(reason: str = "") -> PodView:
 
 
 def found(view: PodView | None, of: TrainingJob | None = None) -> tuple[Cause, str, bool] | None:
-    faults = find_faults(of or job(), {POD.uid: view} if view else {}, NOW)
+    faults = find_member_faults(of or job(), {POD.uid: view} if view else {}, NOW)
     return (faults[0].cause, faults[0].reason, faults[0].lost) if faults else None
 
 
@@ -55,7 +55,9 @@ BAD = Verdict("gpu-0", DeviceState.UNHEALTHY, "Xid79", since=to_time(NOW - 3))
 
 def leaving(view: PodView, until: float | None) -> PodView:
     """Its node was to go then."""
-    return msgspec.structs.replace(view, leaving=Leaving(Cause.MAINTENANCE, "MaintenancePlanned", "Maintained.", until))
+    return msgspec.structs.replace(
+        view, leaving=LeavingNode(Cause.MAINTENANCE, "MaintenancePlanned", "Maintained.", until)
+    )
 
 
 @pytest.mark.parametrize(
@@ -119,14 +121,14 @@ def test_while_the_barrier_is_closed(
 
 def test_a_device_explains_whatever_else_is_wrong_with_its_pod() -> None:
     view = msgspec.structs.replace(a_view("exited", code=1), bad_device=BAD)
-    (fault,) = find_faults(job(), {POD.uid: view}, NOW)
+    (fault,) = find_member_faults(job(), {POD.uid: view}, NOW)
     assert fault.cause is Cause.DEVICE
     assert fault.signal_at == NOW - 3
 
 
 def test_a_signal_from_the_future_is_from_now() -> None:
     view = msgspec.structs.replace(a_view(), bad_device=Verdict("gpu-0", since=to_time(NOW + 100)))
-    (fault,) = find_faults(job(), {POD.uid: view}, NOW)
+    (fault,) = find_member_faults(job(), {POD.uid: view}, NOW)
     assert fault.signal_at == NOW
 
 
@@ -148,13 +150,13 @@ STEP = MemberProgress(ATTEMPT, 5, NOW, NOW - 5)
 )
 def test_a_command_that_never_ran(code: int, message: str, progress: MemberProgress | None, reason: str | None) -> None:
     view = PodView(POD, a_report(POD, "exited", ATTEMPT, code=code, message=message), progress)
-    answer = never_ran(job(), {POD.uid: view})
+    answer = command_never_ran(job(), {POD.uid: view})
     assert (answer[0] if answer else None) == reason
 
 
 def test_an_older_attempts_end_is_not_read() -> None:
-    assert never_ran(job(), {POD.uid: a_view("exited", 1, code=127, message="x")}) is None
-    assert find_faults(job("Closed"), {POD.uid: a_view("exited", 1, code=1)}, NOW) == []
+    assert command_never_ran(job(), {POD.uid: a_view("exited", 1, code=127, message="x")}) is None
+    assert find_member_faults(job("Closed"), {POD.uid: a_view("exited", 1, code=1)}, NOW) == []
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from remuda.api.meta import to_time
 from remuda.api.training import Cause, Goodput, Recovery, Remedy, TrainingJobStatus
-from remuda.core.training.goodput import at_time, lost_seconds, moved_loss, with_loss
+from remuda.core.training.goodput import book_recovery_loss, goodput_at, move_recovery_loss, seconds_lost_to_recovery
 
 START = to_time(1000.0)
 
@@ -41,12 +41,12 @@ def a_recovery(signal: float = 1100.0, first_step: float | None = None, **fields
     ],
 )
 def test_what_it_cost(recovery: Recovery, started: Any, until: float, seconds: float) -> None:
-    assert lost_seconds(recovery, started, until, step_seconds=2.0) == pytest.approx(seconds)
+    assert seconds_lost_to_recovery(recovery, started, until, step_seconds=2.0) == pytest.approx(seconds)
 
 
 def test_a_loss_is_booked_in_gpu_seconds_of_the_whole_gang() -> None:
     status = TrainingJobStatus(started_at=START, goodput=Goodput(lost_seconds=10.0, lost_gpu_seconds={"code": 80.0}))
-    goodput, booked = with_loss(status, a_recovery(first_step=1105.0), 1200.0, 1.0, gpus=8)
+    goodput, booked = book_recovery_loss(status, a_recovery(first_step=1105.0), 1200.0, 1.0, gpus=8)
     assert booked.lost_gpu_seconds == 40.0
     assert goodput.lost_gpu_seconds == {"code": 120.0}
     assert goodput.lost_seconds == 15.0
@@ -55,10 +55,10 @@ def test_a_loss_is_booked_in_gpu_seconds_of_the_whole_gang() -> None:
 def test_a_loss_moves_with_its_explanation() -> None:
     booked = a_recovery(lost_gpu_seconds=40.0)
     before = Goodput(lost_gpu_seconds={"code": 100.0, "device": 5.0})
-    assert moved_loss(before, booked, Cause.DEVICE).lost_gpu_seconds == {"code": 60.0, "device": 45.0}
+    assert move_recovery_loss(before, booked, Cause.DEVICE).lost_gpu_seconds == {"code": 60.0, "device": 45.0}
     only = Goodput(lost_gpu_seconds={"code": 40.0})
-    assert moved_loss(only, booked, Cause.INFRA).lost_gpu_seconds == {"infra": 40.0}
-    assert moved_loss(only, a_recovery(), Cause.INFRA) is only
+    assert move_recovery_loss(only, booked, Cause.INFRA).lost_gpu_seconds == {"infra": 40.0}
+    assert move_recovery_loss(only, a_recovery(), Cause.INFRA) is only
 
 
 @pytest.mark.parametrize(
@@ -72,8 +72,8 @@ def test_a_loss_moves_with_its_explanation() -> None:
     ],
 )
 def test_ettr(lost: float, under_way: float, now: float, ettr: float) -> None:
-    assert at_time(Goodput(lost_seconds=lost), START, under_way, now).ettr == pytest.approx(ettr)
+    assert goodput_at(Goodput(lost_seconds=lost), START, under_way, now).ettr == pytest.approx(ettr)
 
 
 def test_before_the_first_start_there_is_no_ratio() -> None:
-    assert at_time(Goodput(), None, 5.0, 2000.0) == Goodput()
+    assert goodput_at(Goodput(), None, 5.0, 2000.0) == Goodput()

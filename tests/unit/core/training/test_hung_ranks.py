@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from remuda.core.training.hung_ranks import LEAST_S, HangLimits, LastStep, first_hang_at, hung_ranks
+from remuda.core.training.hung_ranks import LEAST_S, HangLimits, LastRankStep, first_hang_at, hung_ranks
 
 K = HangLimits(10.0)
 
 
-def ranks(*last: tuple[int, float], step_seconds: float | None = 2.0, steps: int = 50) -> list[LastStep]:
+def ranks(*last: tuple[int, float], step_seconds: float | None = 2.0, steps: int = 50) -> list[LastRankStep]:
     """(step, time) of each."""
-    return [LastStep(rank, step, time, step_seconds, steps) for rank, (step, time) in enumerate(last)]
+    return [LastRankStep(rank, step, time, step_seconds, steps) for rank, (step, time) in enumerate(last)]
 
 
-def names(samples: list[LastStep], now: float, limits: HangLimits = K) -> list[int]:
+def names(samples: list[LastRankStep], now: float, limits: HangLimits = K) -> list[int]:
     return [hung.rank for hung in hung_ranks(samples, now, limits)]
 
 

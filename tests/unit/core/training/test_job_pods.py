@@ -7,13 +7,13 @@ import msgspec
 from remuda.api.codec import from_wire
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import ObjectMeta
-from remuda.core.training.job_pods import build_pod
+from remuda.core.training.job_pods import build_job_pod
 from tests.builders.gangs import RACK, JobBuilder, a_job
 
 
 def built(job: JobBuilder, index: int = 0, *, spare: bool = False, domain: str = "") -> Pod:
     made = job.build()
-    return from_wire(Pod, build_pod(made, made.spec.roles[0], index, spare=spare, domain=domain))
+    return from_wire(Pod, build_job_pod(made, made.spec.roles[0], index, spare=spare, domain=domain))
 
 
 def test_a_member_of_a_gang() -> None:
@@ -50,7 +50,7 @@ def test_the_template_has_the_last_word_where_it_says_something() -> None:
         restartPolicy="Never", schedulerName="mine", terminationGracePeriodSeconds=77, dnsPolicy="None"
     )
     made = job.build()
-    body = build_pod(made, made.spec.roles[0], 0, spare=False, domain="")
+    body = build_job_pod(made, made.spec.roles[0], 0, spare=False, domain="")
     spec = body["spec"]
     assert (spec["restartPolicy"], spec["schedulerName"], spec["terminationGracePeriodSeconds"]) == (
         "Never",
@@ -70,7 +70,7 @@ def test_the_template_is_not_changed() -> None:
     role = job.spec.roles[0]
     meta = ObjectMeta(labels={"team": "a"}, annotations={"note": "b"})
     role = msgspec.structs.replace(role, template=msgspec.structs.replace(role.template, metadata=meta))
-    body = build_pod(job, role, 0, spare=False, domain="")
+    body = build_job_pod(job, role, 0, spare=False, domain="")
     assert body["metadata"]["labels"]["team"] == "a"
     assert body["metadata"]["annotations"]["note"] == "b"
     assert msgspec.to_builtins(job.spec) == before

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from remuda.api.conditions import find_condition, is_true
+from remuda.api.conditions import find_condition, is_condition_true
 from remuda.api.meta import to_time
 from tests.builders.gang_model import GangModel, a_gang
 from tests.builders.gangs import a_job, racks
@@ -27,7 +27,7 @@ def test_phases_of_a_start() -> None:
         if (gang.status.phase, gang.status.reason) not in seen:
             seen.append((gang.status.phase, gang.status.reason))
     assert seen == [("Pending", "WaitingForPlacement"), ("Starting", "WaitingAtBarrier"), ("Running", "BarrierOpen")]
-    assert is_true(gang.status.conditions, "Running")
+    assert is_condition_true(gang.status.conditions, "Running")
 
 
 def test_a_refused_gang_says_why_in_the_schedulers_words() -> None:
@@ -62,8 +62,8 @@ def test_a_failure_that_no_restart_cures_is_final_and_complete(code: int, messag
     assert (status.phase, status.reason, status.message) == ("Failed", reason, message)
     assert (status.used, status.barrier, status.spares) == ({}, "Closed", [])
     assert status.finished_at is not None
-    assert is_true(status.conditions, "Failed")
-    assert not is_true(status.conditions, "Running")
+    assert is_condition_true(status.conditions, "Failed")
+    assert not is_condition_true(status.conditions, "Running")
     assert gang.gang == []
 
 
@@ -73,7 +73,7 @@ def test_success_is_final_and_complete() -> None:
         gang.crash(member.uid, 0)
     gang.settle(3)
     assert (gang.status.phase, gang.status.reason) == ("Succeeded", "AllRanksDone")
-    assert is_true(gang.status.conditions, "Complete")
+    assert is_condition_true(gang.status.conditions, "Complete")
     assert gang.gang == []
     plan = gang.plan()
     assert (plan.status, plan.create, plan.look_again_s) == (gang.status, (), None)

@@ -11,7 +11,7 @@ from remuda.api.codec import from_wire
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.names import ANNOTATION_PREEMPTIBLE, LABEL_GANG, RESOURCE_GPU
 from remuda.api.training import Loan, Remedy
-from remuda.core.training.lent_spares import is_preemptible
+from remuda.core.training.lent_spares import is_preemptible_pod
 from remuda.core.training.spare_lending import LEND_EVERY_S, SETTLED_S, TAKE_S
 from tests.builders.gang_model import GangModel, a_gang
 from tests.builders.gangs import JobBuilder, a_job, racks
@@ -72,7 +72,7 @@ def test_who_is_preemptible(
 ) -> None:
     spec = {} if priority is None else {"priority": priority}
     pod = from_wire(Pod, {"metadata": {"name": "p", "annotations": annotations, "labels": labels}, "spec": spec})
-    assert is_preemptible(pod) is is_so
+    assert is_preemptible_pod(pod) is is_so
 
 
 def test_a_spare_goes_and_its_place_is_written_down() -> None:

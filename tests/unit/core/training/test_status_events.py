@@ -17,7 +17,7 @@ from remuda.api.training import (
     SparePod,
     TrainingJobStatus,
 )
-from remuda.core.training.status_events import News, news_of
+from remuda.core.training.status_events import JobEvent, job_events_of
 
 
 def members(*pods: str) -> list[Member]:
@@ -36,18 +36,18 @@ def changed(status: TrainingJobStatus, **changes: object) -> TrainingJobStatus:
 
 
 def test_nothing_is_said_of_progress() -> None:
-    assert news_of(RUNNING, RUNNING) == []
-    assert news_of(RUNNING, changed(RUNNING, interruptions=3, resume_step=4, message="other words")) == []
+    assert job_events_of(RUNNING, RUNNING) == []
+    assert job_events_of(RUNNING, changed(RUNNING, interruptions=3, resume_step=4, message="other words")) == []
 
 
 def test_the_first_start() -> None:
     new = TrainingJobStatus()
     attempt = changed(new, attempt=1, reason="WaitingForPlacement")
-    assert news_of(new, attempt) == []
+    assert job_events_of(new, attempt) == []
     placed = changed(attempt, members=members("a", "b"), phase="Starting", placement=Placement("rack", "rack-1"))
-    assert news_of(attempt, placed) == [News("Placed", "2 pods have a rank in rack-1.")]
+    assert job_events_of(attempt, placed) == [JobEvent("Placed", "2 pods have a rank in rack-1.")]
     opened = changed(placed, barrier="Open", phase="Running")
-    assert news_of(placed, opened) == [News("Started", "All 2 ranks run attempt 1 from the beginning.")]
+    assert job_events_of(placed, opened) == [JobEvent("Started", "All 2 ranks run attempt 1 from the beginning.")]
 
 
 def test_a_spare_takes_over_and_training_resumes() -> None:
@@ -63,18 +63,18 @@ def test_a_spare_takes_over_and_training_resumes() -> None:
         recoveries=[a_recovery(Remedy.PROMOTE_SPARE)],
     )
     raised = "Attempt 2 by PromoteSpare (device: XidError: gpu-1 of node-01 is Unhealthy). Failed: b."
-    assert news_of(before, after) == [
-        News("AttemptRaised", raised, is_warning=True),
-        News("SparePromoted", "c on node-01 takes rank 1."),
+    assert job_events_of(before, after) == [
+        JobEvent("AttemptRaised", raised, is_warning=True),
+        JobEvent("SparePromoted", "c on node-01 takes rank 1."),
     ]
     resumed = changed(after, barrier="Open", phase="Running", reason="BarrierOpen", resume_step=40)
-    assert news_of(after, resumed) == [News("Resumed", "All 2 ranks run attempt 2 from step 40.")]
+    assert job_events_of(after, resumed) == [JobEvent("Resumed", "All 2 ranks run attempt 2 from step 40.")]
 
 
 def test_a_pod_that_was_no_spare_replaces_another() -> None:
     before = changed(RUNNING, attempt=2, barrier="Closed", recoveries=[a_recovery(Remedy.REPLACE_POD)])
-    (news,) = news_of(before, changed(before, members=members("a", "d")))
-    assert news == News("PodReplaced", "d on node-01 takes rank 1.")
+    (news,) = job_events_of(before, changed(before, members=members("a", "d")))
+    assert news == JobEvent("PodReplaced", "d on node-01 takes rank 1.")
 
 
 def test_a_gang_that_moves_is_one_sentence_however_large() -> None:
@@ -82,47 +82,49 @@ def test_a_gang_that_moves_is_one_sentence_however_large() -> None:
     before = changed(RUNNING, members=members(*pods))
     recovery = msgspec.structs.replace(a_recovery(Remedy.REPLACE_GANG), members=pods)
     raised = changed(before, attempt=2, barrier="Closed", members=[], recoveries=[recovery])
-    (news,) = news_of(before, raised)
+    (news,) = job_events_of(before, raised)
     assert news.reason == "GangReplaced"
     assert news.message.endswith("Failed: p0, p1, p2, p3 and 508 others.")
-    again = news_of(raised, changed(raised, members=members(*(f"q{n}" for n in range(512)))))
-    assert again == [News("Placed", "512 pods have a rank.")]
+    again = job_events_of(raised, changed(raised, members=members(*(f"q{n}" for n in range(512)))))
+    assert again == [JobEvent("Placed", "512 pods have a rank.")]
 
 
 def test_many_replaced_pods_are_counted() -> None:
     before = changed(RUNNING, attempt=2, members=[], recoveries=[a_recovery(Remedy.REPLACE_POD)])
-    (news,) = news_of(before, changed(before, members=members(*(f"q{n}" for n in range(9)))))
-    assert news == News("PodReplaced", "9 pods take ranks 0, 1, 2, 3 and others.")
+    (news,) = job_events_of(before, changed(before, members=members(*(f"q{n}" for n in range(9)))))
+    assert news == JobEvent("PodReplaced", "9 pods take ranks 0, 1, 2, 3 and others.")
 
 
 @pytest.mark.parametrize(
     ("phase", "expected"),
     [
-        ("Succeeded", News("Completed", "words")),
-        ("Failed", News("Failed", "CodeBudgetExhausted: words", is_warning=True)),
+        ("Succeeded", JobEvent("Completed", "words")),
+        ("Failed", JobEvent("Failed", "CodeBudgetExhausted: words", is_warning=True)),
     ],
 )
-def test_the_end(phase: str, expected: News) -> None:
+def test_the_end(phase: str, expected: JobEvent) -> None:
     after = changed(RUNNING, phase=phase, reason="CodeBudgetExhausted", message="words")
-    assert news_of(RUNNING, after) == [expected]
+    assert job_events_of(RUNNING, after) == [expected]
 
 
 def test_why_it_waits_is_said_once() -> None:
     before = TrainingJobStatus(attempt=1, reason="WaitingForPlacement")
     after = changed(before, reason="InsufficientDevices", message="8 GPUs are free.")
-    assert news_of(before, after) == [News("WaitingForRoom", "InsufficientDevices: 8 GPUs are free.", is_warning=True)]
-    assert news_of(after, after) == []
+    assert job_events_of(before, after) == [
+        JobEvent("WaitingForRoom", "InsufficientDevices: 8 GPUs are free.", is_warning=True)
+    ]
+    assert job_events_of(after, after) == []
 
 
 def test_a_loan_is_told_from_its_beginning_to_its_end() -> None:
     loan = Loan("c", "uid-c", "worker", "node-05", ["gpu-0", "gpu-1"], borrowers=[Borrower("else", "guest", "uid-g")])
     lent = changed(RUNNING, loans=[loan])
-    assert news_of(RUNNING, lent) == [
-        News("SpareLent", "c gives 2 devices of node-05 to else/guest until the gang needs them.")
+    assert job_events_of(RUNNING, lent) == [
+        JobEvent("SpareLent", "c gives 2 devices of node-05 to else/guest until the gang needs them.")
     ]
-    assert news_of(lent, lent) == []
+    assert job_events_of(lent, lent) == []
     called = changed(lent, loans=[msgspec.structs.replace(loan, recalled_at=to_time(1.0), reason="Xid79")])
     text = "2 devices of node-05 are called back from else/guest: Xid79."
-    assert news_of(lent, called) == [News("SpareRecalled", text, is_warning=True)]
+    assert job_events_of(lent, called) == [JobEvent("SpareRecalled", text, is_warning=True)]
     back = changed(lent, loans=[msgspec.structs.replace(loan, borrowers=[], returned_at=to_time(1.0))])
-    assert [n.reason for n in news_of(lent, back)] == ["SpareReturned"]
+    assert [n.reason for n in job_events_of(lent, back)] == ["SpareReturned"]

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from remuda.api.codec import to_wire
-from remuda.api.conditions import find_condition, is_true
+from remuda.api.conditions import find_condition, is_condition_true
 from remuda.api.kubernetes.core_v1 import Pod, PodStatus
 from remuda.api.meta import Condition, to_time
 from remuda.embedded.node.container_record import ContainerRecord, Exit, Phase
@@ -62,7 +62,7 @@ def test_status(pod: Pod, record: PodRecord, phase: str, state: str, reason: str
     assert list(told) == [state]
     assert getattr(told[state], "reason", "") == reason
     assert container.ready is ready
-    assert is_true(status.conditions, "Ready") is ready
+    assert is_condition_true(status.conditions, "Ready") is ready
     assert status.pod_ip == "127.1.0.1"
     assert status.start_time == to_time(900.0)
 
@@ -174,7 +174,7 @@ def test_a_pod_is_pending_while_it_initializes() -> None:
     pod = a_pod(inits=[{"name": "first"}])
     begun = render_status(pod, of(WAITING, inits=(ContainerRecord("first", Phase.RUNNING, 0, 900.0),)), NEW, NOW)
     assert begun.phase == "Pending"
-    assert not is_true(begun.conditions, "Initialized")
+    assert not is_condition_true(begun.conditions, "Initialized")
     waits = begun.container_statuses[0].state.waiting
     assert waits is not None
     assert waits.reason == "PodInitializing"
@@ -182,8 +182,8 @@ def test_a_pod_is_pending_while_it_initializes() -> None:
     done = ContainerRecord("first", Phase.EXITED, 0, 900.0, Exit(0, 950.0))
     ready = render_status(pod, of(RUNNING, inits=(done,)), begun, NOW)
     assert ready.phase == "Running"
-    assert is_true(ready.conditions, "Initialized")
-    assert is_true(ready.conditions, "Ready")
+    assert is_condition_true(ready.conditions, "Initialized")
+    assert is_condition_true(ready.conditions, "Ready")
     assert ready.init_container_statuses[0].ready
 
 

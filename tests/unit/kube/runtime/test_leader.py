@@ -13,7 +13,7 @@ import pytest
 from remuda.api.errors import Unavailable
 from remuda.api.kubernetes.core_v1 import Binding, Lease, Namespace
 from remuda.api.meta import KObject
-from remuda.core.leader_lease import Timing
+from remuda.core.leader_lease import LeaseTiming
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.store import MemoryJournal, Store
 from remuda.kube.client.guarded_cluster import FencedCluster, NotLeading
@@ -23,7 +23,7 @@ from remuda.sim.virtual_time_loop import VirtualLoop, run_virtual
 
 K = TypeVar("K", bound=KObject)
 
-TIMING = Timing(lease_s=15, renew_s=10.0, retry_s=2.0)
+TIMING = LeaseTiming(lease_s=15, renew_s=10.0, retry_s=2.0)
 
 
 class Link:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from remuda.api.conditions import is_true
+from remuda.api.conditions import is_condition_true
 from remuda.api.devices import DeviceState
 from remuda.api.incidents import SubjectKind
 from remuda.api.meta import to_seconds
@@ -29,7 +29,7 @@ def why_soak_failed(case: LadderCase, now: float) -> str:
     """Why the device cannot be given back though the soak was quiet; "" when it can."""
     node = case.nodes.get(case.subject.node)
     if case.subject.kind is SubjectKind.NODE:
-        is_ready = node is not None and is_true(node.status.conditions, "Ready")
+        is_ready = node is not None and is_condition_true(node.status.conditions, "Ready")
         return "" if is_ready else f"{case.subject.node} is not ready."
     if case.device_row is None:
         return f"{case.subject.device} is not there."

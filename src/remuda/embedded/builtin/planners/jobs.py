@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from remuda.api.conditions import find_condition, is_true, with_condition
+from remuda.api.conditions import find_condition, is_condition_true, with_condition
 from remuda.api.kubernetes.batch_v1 import TRACKING, Job, JobStatus, UncountedPods, format_indexes, parse_indexes
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import Condition, JsonObject, to_seconds, to_time
@@ -234,7 +234,7 @@ class _Draft:
         job, spec, now = self.job, self.job.spec, self.now
         conditions = job.status.conditions
         started = job.status.start_time
-        if is_true(conditions, SUSPENDED):
+        if is_condition_true(conditions, SUSPENDED):
             conditions = with_condition(conditions, SUSPENDED, False, "JobResumed", "Job resumed", self.at)
         if started is None:
             started = self.at

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from remuda.api.conditions import find_condition, is_true
+from remuda.api.conditions import find_condition, is_condition_true
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import JsonObject, KObject, to_seconds
 
@@ -19,7 +19,7 @@ def is_terminating(pod: Pod) -> bool:
 
 
 def is_ready(pod: Pod) -> bool:
-    return pod.status.phase == "Running" and is_true(pod.status.conditions, "Ready")
+    return pod.status.phase == "Running" and is_condition_true(pod.status.conditions, "Ready")
 
 
 def ready_since(pod: Pod) -> float | None:
