@@ -79,34 +79,34 @@ DRILLS: dict[DrillKind, DrillFacts] = {
     DrillKind.LAUNCHER_KILL: DrillFacts(
         Aim.POD, "The launcher of a rank's pod is killed", "launcher-kill JOB --rank 3"
     ),
-    DrillKind.POD_DELETE: DrillFacts(Aim.POD, "Somebody deletes a rank's pod", "pod-delete JOB --rank 3"),
+    DrillKind.POD_DELETE: DrillFacts(Aim.POD, "A rank's pod is deleted", "pod-delete JOB --rank 3"),
     DrillKind.DEVICE_FAIL: DrillFacts(
         Aim.DEVICE, "A GPU reports a fault code", "device-fail JOB --rank 5 --code 79", "a probe passes"
     ),
     DrillKind.DEVICE_DROP: DrillFacts(
-        Aim.DEVICE, "A GPU is gone from the driver's list", "device-drop JOB --rank 5", "it is there again"
+        Aim.DEVICE, "The driver no longer lists a GPU", "device-drop JOB --rank 5", "it is listed again"
     ),
     DrillKind.DEVICE_FLAP: DrillFacts(
-        Aim.DEVICE, "A GPU turns bad and good again, so many times", "device-flap JOB --rank 5 --times 4"
+        Aim.DEVICE, "A GPU fails and recovers, several times", "device-flap JOB --rank 5 --times 4"
     ),
     DrillKind.DEVICE_SLOW: DrillFacts(
         Aim.DEVICE,
-        "A GPU works slower; the node holds its user's process back",
+        "A GPU becomes slow; the node slows down its process",
         "device-slow JOB --rank 5 --factor 2",
         "it works at full speed",
     ),
     DrillKind.DEVICE_IDLE: DrillFacts(
-        Aim.DEVICE, "A GPU is held and hardly used", "device-idle JOB --rank 5", "its holder uses it again"
+        Aim.DEVICE, "A GPU is held but hardly used", "device-idle JOB --rank 5", "its holder uses it again"
     ),
     DrillKind.DEVICE_REPLACE: DrillFacts(
-        Aim.DEVICE, "Somebody puts another GPU into its place", "device-replace --node node-03 --device gpu-5"
+        Aim.DEVICE, "A GPU is replaced by another one", "device-replace --node node-03 --device gpu-5"
     ),
     DrillKind.ECC_TREND: DrillFacts(
         Aim.DEVICE, "A GPU's corrected memory errors rise", "ecc-trend JOB --rank 5 --times 5000"
     ),
     DrillKind.POWER_CAP: DrillFacts(
         Aim.NODE,
-        "The GPUs of a node may draw less power and all work slower",
+        "All GPUs of a node slow down under a power cap",
         "power-cap node-03 --factor 1.5",
         "the cap is lifted",
     ),
@@ -114,26 +114,31 @@ DRILLS: dict[DrillKind, DrillFacts] = {
         Aim.PLUGIN, "A device plugin dies: its socket and streams end", "plugin-kill node-03", "it is started again"
     ),
     DrillKind.PLUGIN_HANG: DrillFacts(
-        Aim.PLUGIN, "A device plugin answers no call", "plugin-hang node-03", "it answers again"
+        Aim.PLUGIN, "A device plugin no longer answers", "plugin-hang node-03", "it answers again"
     ),
     DrillKind.ALLOCATE_FAIL: DrillFacts(
         Aim.PLUGIN, "A device plugin refuses every Allocate", "allocate-fail node-03", "it allocates again"
     ),
-    DrillKind.KUBELET_RESTART: DrillFacts(Aim.NODE, "The kubelet restarts; its pods run on", "kubelet-restart node-03"),
+    DrillKind.KUBELET_RESTART: DrillFacts(
+        Aim.NODE, "The kubelet restarts; its pods keep running", "kubelet-restart node-03"
+    ),
     DrillKind.NODE_LOST: DrillFacts(Aim.NODE, "A node loses power", "node-lost node-03"),
     DrillKind.NODE_REBOOT: DrillFacts(Aim.NODE, "A node reboots: every container is gone", "node-reboot node-03"),
     DrillKind.NODE_PARTITION: DrillFacts(
-        Aim.NODE, "A node cannot reach the API; its pods run on", "node-partition node-03 --seconds 5", "it can again"
+        Aim.NODE,
+        "A node cannot reach the API; its pods keep running",
+        "node-partition node-03 --seconds 5",
+        "it can reach it again",
     ),
     DrillKind.SPOT_NOTICE: DrillFacts(
         Aim.NODE,
-        "A node is told that it is taken away after so many seconds, and then is",
+        "The cloud gives notice, then takes the node away",
         "spot-notice node-03 --seconds 120",
         "the notice is withdrawn",
     ),
     DrillKind.MAINTENANCE_NOTICE: DrillFacts(
         Aim.NODE,
-        "A node is told that it is maintained after so many seconds, and then reboots",
+        "Maintenance is announced, then the node reboots",
         "maintenance-notice node-03 --seconds 600",
         "the notice is withdrawn",
     ),

@@ -20,80 +20,85 @@ import click
 
 from remuda.cli.session import CommandGroup, Session
 
-# name -> (module:attribute, one line). In the order of the help text.
+# name -> (module:attribute, one line). In the order of the help text: first what everybody needs every day, and ten of it.
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
-    "Cluster": {
-        "up": ("remuda.cli.cluster.up:up", "Start a cluster on this machine: fake GPUs, real processes."),
-        "down": ("remuda.cli.cluster.up:down", "Stop it. Its state stays and `up` goes on from there."),
-        "status": ("remuda.cli.cluster.status:status", "Whether it runs, where its API is, what is in it."),
-        "nodes": ("remuda.cli.cluster.nodes:nodes", "Nodes: rack, readiness, GPUs free and bad."),
-        "devices": ("remuda.cli.devices.device_list:devices", "The ledger: state, reason and holder of every device."),
-        "idle": ("remuda.cli.devices.idle:idle", "Devices held and not used: by whom, since when, at what cost."),
-        "topology": (
-            "remuda.cli.devices.topology:topology",
-            "How a node's devices are joined, and the domains it sits in.",
-        ),
-        "explain": (
-            "remuda.cli.devices.explain_pod:explain",
-            "Why a pod does not run: the six steps to it, and the stuck one.",
-        ),
+    "Every day": {
+        "up": ("cluster.up:up", "Start a cluster on this machine (fake GPUs, real processes)."),
+        "down": ("cluster.up:down", "Stop it. Its state is kept for the next `up`."),
+        "status": ("cluster.status:status", "Is the cluster running, and what is in it?"),
+        "train": ("jobs.train:train", "Start a training job."),
+        "jobs": ("jobs.job_commands:jobs", "List all jobs."),
+        "job": ("jobs.job_commands:job", "Show one job. -w follows it live."),
+        "logs": ("jobs.logs:logs", "Show what a job printed, earlier attempts included."),
+        "delete": ("jobs.job_commands:delete", "Stop a job and remove it."),
+        "devices": ("devices.device_list:devices", "List GPUs: state, and who uses them."),
+        "incidents": ("faults.incidents:incidents", "List failures and what was done about them."),
     },
-    "Real clusters": {
-        "manager": (
-            "remuda.cli.cluster.manager_command:manager",
-            "Scheduler and controllers for a Kubernetes cluster.",
-        ),
-        "agent": ("remuda.cli.cluster.agent_command:agent", "Devices of one node: served to its kubelet, and watched."),
-    },
-    "Training": {
-        "train": ("remuda.cli.jobs.train:train", "Start a training job, from flags or from a file."),
-        "jobs": ("remuda.cli.jobs.job_commands:jobs", "All jobs, one line each."),
-        "job": ("remuda.cli.jobs.job_commands:job", "One job: members, spares, recoveries. -w follows it live."),
-        "suspend": ("remuda.cli.jobs.job_commands:suspend", "Have a job save, stop and give everything back."),
-        "resume": ("remuda.cli.jobs.job_commands:resume", "Let a suspended job go on from its checkpoint."),
-        "logs": ("remuda.cli.jobs.logs:logs", "What the ranks wrote, also in earlier attempts."),
-        "delete": ("remuda.cli.jobs.job_commands:delete", "Delete a job and its pods."),
+    "More for jobs": {
+        "suspend": ("jobs.job_commands:suspend", "Save a checkpoint, stop, free the GPUs."),
+        "resume": ("jobs.job_commands:resume", "Continue a suspended job from its checkpoint."),
+        "explain": ("devices.explain_pod:explain", "Say why a pod does not start."),
+        "demo": ("cluster.up:demo", "Watch a job survive four failures, in about a minute."),
     },
     "Faults": {
-        "incidents": (
-            "remuda.cli.faults.incidents:incidents",
-            "Failures, open and of late: what, whom, remedy, GPU-hours.",
-        ),
-        "incident": ("remuda.cli.faults.incidents:incident", "One failure as a story, from first signal to cure."),
-        "policies": ("remuda.cli.faults.policies:policies", "Remedy policies: mode, limits in use, breaker."),
-        "policy": ("remuda.cli.faults.policies:policy", "One policy in full, and --what-if: a dry run."),
-        "apply": ("remuda.cli.faults.policies:apply", "Remedy policies from a file."),
-        "pause": ("remuda.cli.faults.remedy_control:pause", "Begin no new remedy on devices, for a while."),
-        "unpause": ("remuda.cli.faults.remedy_control:unpause", "Let remedies be begun again."),
-        "approve": ("remuda.cli.faults.remedy_control:approve", "Say yes to a remedy that waits for it."),
-        "deny": ("remuda.cli.faults.remedy_control:deny", "Say no to it."),
-        "probe": ("remuda.cli.devices.device_operations:probe", "Have a node's agent test one device."),
-        "quarantine": ("remuda.cli.devices.device_operations:quarantine", "Keep a device out of use."),
-        "release": (
-            "remuda.cli.devices.device_operations:release",
-            "Lift a quarantine, on your word or after a probe.",
-        ),
-        "drill": ("remuda.cli.faults.drill:drill", "Break something on purpose and watch the recovery."),
-        "demo": ("remuda.cli.cluster.up:demo", "A cluster, a job and four failures it survives, in a minute."),
+        "incident": ("faults.incidents:incident", "Show one failure from first signal to cure."),
+        "drill": ("faults.drill:drill", "Break something on purpose and watch the recovery."),
+        "probe": ("devices.device_operations:probe", "Test one device now."),
+        "quarantine": ("devices.device_operations:quarantine", "Take a device out of use."),
+        "release": ("devices.device_operations:release", "Put a quarantined device back into use."),
+        "policies": ("faults.policies:policies", "List remedy policies: what may be done to devices."),
+        "policy": ("faults.policies:policy", "Show one policy. --what-if is a dry run."),
+        "apply": ("faults.policies:apply", "Create or change remedy policies from a file."),
+        "pause": ("faults.remedy_control:pause", "Start no new remedies for a while."),
+        "unpause": ("faults.remedy_control:unpause", "Allow new remedies again."),
+        "approve": ("faults.remedy_control:approve", "Allow a remedy that waits for approval."),
+        "deny": ("faults.remedy_control:deny", "Reject a remedy that waits for approval."),
     },
-    "Other": {
-        "kubectl": (
-            "remuda.cli.cluster.kubectl:kubectl",
-            "kubectl with this cluster's kubeconfig: remuda kubectl -- get pods",
-        ),
-        "backup": ("remuda.cli.cluster.backup:backup", "The cluster's state as one file, while it runs or not."),
-        "restore": ("remuda.cli.cluster.backup:restore", "A state directory from such a file."),
-        "get": ("remuda.cli.cluster.get:get", "Any API object as it is stored."),
-        "version": ("remuda.cli.cluster.get:version", "The version of this program."),
+    "Cluster": {
+        "nodes": ("cluster.nodes:nodes", "List nodes: rack, ready or not, GPUs free and bad."),
+        "topology": ("devices.topology:topology", "Show how a node's devices are connected."),
+        "idle": ("devices.idle:idle", "List devices that are held but not used, and the cost."),
+        "get": ("cluster.get:get", "Print any API object as it is stored."),
+        "kubectl": ("cluster.kubectl:kubectl", "Run kubectl on this cluster: remuda kubectl -- get pods"),
+        "backup": ("cluster.backup:backup", "Write the cluster's state to one file."),
+        "restore": ("cluster.backup:restore", "Make a state directory from a backup."),
+        "version": ("cluster.get:version", "Print the version of this program."),
+    },
+    "On a real Kubernetes cluster": {
+        "manager": ("cluster.manager_command:manager", "Run the scheduler and the controllers."),
+        "agent": ("cluster.agent_command:agent", "Run on each node: offer its devices and watch them."),
     },
 }
 
+# What people type who come from other tools. They get the name of the right command, not the nearest spelling.
+OTHER_NAMES = {
+    **dict.fromkeys(("submit", "deploy", "run", "create", "launch"), "train"),
+    **dict.fromkeys(("cancel", "rm", "remove", "terminate"), "delete"),
+    **dict.fromkeys(("ps", "ls", "list", "queue"), "jobs"),
+    **dict.fromkeys(("describe", "show", "watch", "top"), "job"),
+    **dict.fromkeys(("start", "init"), "up"),
+    **dict.fromkeys(("halt", "shutdown"), "down"),
+    **dict.fromkeys(("log", "tail"), "logs"),
+    **dict.fromkeys(("gpus", "gpu", "nvidia-smi"), "devices"),
+    **dict.fromkeys(("hold", "preempt"), "suspend"),
+    **dict.fromkeys(("continue", "restart"), "resume"),
+    **dict.fromkeys(("failures", "faults", "errors"), "incidents"),
+    **dict.fromkeys(("cordon", "ban"), "quarantine"),
+    **dict.fromkeys(("uncordon", "unquarantine"), "release"),
+}
+# A word with two meanings names both ways.
+TWO_MEANINGS = {
+    "stop": "`remuda down` stops the cluster, `remuda delete JOB` a job, `remuda suspend JOB` stops a job and keeps it.",
+    "kill": "`remuda delete JOB` ends a job; `remuda drill process-kill JOB --rank 0` kills a process to test recovery.",
+}
+
 # Commands that one process of ours starts another with. Not in the help.
-HIDDEN: dict[str, str] = {"part": "remuda.cli.cluster.part:part"}
+HIDDEN: dict[str, str] = {"part": "cluster.part:part"}
 
 _EPILOG = """\b
---state and -n may also follow the command.
-Shell completion, in ~/.bashrc (likewise zsh_source, fish_source):
+First steps: remuda up -d, then remuda train --gpus 1 -- python train.py
+`remuda COMMAND --help` explains a command. --state and -n may also follow it.
+Shell completion, in ~/.bashrc (or zsh_source, fish_source):
   eval "$(_REMUDA_COMPLETE=bash_source remuda)"
 """
 
@@ -110,8 +115,13 @@ class RootCommand(CommandGroup):
         if place is None:
             return None
         module, _, attribute = place.partition(":")
-        command: click.Command = getattr(importlib.import_module(module), attribute)
+        command: click.Command = getattr(importlib.import_module(f"remuda.cli.{module}"), attribute)
         return command
+
+    def hint_for(self, name: str) -> str:
+        if name in TWO_MEANINGS:
+            return TWO_MEANINGS[name]
+        return f"Use `remuda {OTHER_NAMES[name]}`." if name in OTHER_NAMES else ""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         width = max(len(name) for name in self.list_commands(ctx))
@@ -123,8 +133,8 @@ class RootCommand(CommandGroup):
 @click.group(
     cls=RootCommand, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
 )
-@click.option("--state", type=click.Path(path_type=Path), metavar="DIR", help="The cluster's state directory.")
-@click.option("-n", "--namespace", metavar="NAME", help="Namespace of jobs; `default` when not given.")
+@click.option("--state", type=click.Path(path_type=Path), metavar="DIR", help="State directory of the cluster.")
+@click.option("-n", "--namespace", metavar="NAME", help="Namespace of the jobs.  [default: default]")
 @click.pass_context
 def cli(ctx: click.Context, state: Path | None, namespace: str | None) -> None:
     """Remuda keeps training jobs running on GPUs that fail."""

@@ -51,7 +51,7 @@ def explain_error(error: BaseException) -> tuple[int, str]:
             return (REFUSED if bad_input else FAILED), _error_line(error.reason, _as_sentence(error.message), fix)
         case TimeoutError():
             return FAILED, _error_line(
-                "TimedOut", "The cluster did not answer in time.", "See whether `remuda up` still runs."
+                "TimedOut", "The cluster did not answer in time.", "Check that it is running: remuda status"
             )
         case OSError():
             where = f"{error.filename}: " if error.filename else ""
@@ -90,7 +90,8 @@ def _usage_line(error: click.ClickException) -> str:
     return _error_line("InvalidUsage", _as_sentence(error.format_message().replace("'", "`")), see)
 
 
-def unknown_command(name: str, path: str, known: list[str]) -> Refusal:
+def unknown_command(name: str, path: str, known: list[str], hint: str = "") -> Refusal:
+    """`hint`: the right command, where the word is one of other tools."""
     near = difflib.get_close_matches(name, known, n=1)
-    fix = f"Did you mean `{path} {near[0]}`?" if near else f"See `{path} --help`."
+    fix = hint or (f"Did you mean `{path} {near[0]}`?" if near else f"See `{path} --help`.")
     return Refusal("UnknownCommand", f"`{name}` is not a command of `{path}`.", fix)

@@ -19,4 +19,4 @@ def read_named_file(file: str) -> tuple[str, str]:
         raise Refusal("InvalidYaml", f"{source} is not UTF-8 text.", "Give a YAML file.") from None
     except OSError as error:
         what = (error.strerror or str(error)).lower()
-        raise Refusal("FileNotReadable", f"{source} cannot be read: {what}.", "Check the path after -f.") from None
+        raise Refusal("FileNotReadable", f"Cannot read {source}: {what}.", "Check the path after -f.") from None

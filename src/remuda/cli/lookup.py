@@ -32,7 +32,7 @@ async def find_job(cluster: Cluster, name: str, namespace: str) -> TrainingJob:
 
 
 def job_not_found(name: str, namespace: str, names: list[str]) -> Refusal:
-    none = "Start one with `remuda train`, or name another namespace with -n."
+    none = "There are no jobs in it: start one with `remuda train`, or choose another namespace with -n."
     return Refusal(
         "JobNotFound", f"There is no job `{name}` in namespace {namespace}.", nearest_name_hint(name, names, none)
     )
@@ -56,4 +56,4 @@ def nearest_name_hint(name: str, names: list[str], none: str) -> str:
     if not names:
         return none
     more = f" and {len(names) - 8} more" if len(names) > 8 else ""
-    return f"There are: {', '.join(names[:8])}{more}."
+    return f"Choose from: {', '.join(names[:8])}{more}."

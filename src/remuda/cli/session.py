@@ -67,13 +67,17 @@ class Session:
 class CommandGroup(click.Group):
     """A group that answers an unknown command in our words."""
 
+    def hint_for(self, name: str) -> str:
+        """What to use instead of a word that other tools know, or ""."""
+        return ""
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if not ctx.resilient_parsing and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
             from remuda.cli.errors import unknown_command
 
-            raise unknown_command(args[0], ctx.command_path, self.list_commands(ctx))
+            raise unknown_command(args[0], ctx.command_path, self.list_commands(ctx), self.hint_for(args[0]))
         return super().resolve_command(ctx, args)
 
 

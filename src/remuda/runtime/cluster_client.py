@@ -26,6 +26,10 @@ def api_address(state: StateDir) -> str:
 async def connect_to_state(state: StateDir) -> AsyncIterator[Cluster]:
     """The running cluster of that directory; ClusterNotRunning when there is none."""
     if state.holder() is None or not state.socket.exists():
-        raise Refusal("ClusterNotRunning", f"No cluster is running in {state.path}.", "Start one with `remuda up`.")
+        raise Refusal(
+            "ClusterNotRunning",
+            f"No cluster is running in {state.path}.",
+            "Start one with `remuda up -d`, or choose another state directory with --state.",
+        )
     async with HttpCluster(uds=state.socket) as cluster:
         yield cluster

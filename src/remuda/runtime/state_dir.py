@@ -97,17 +97,17 @@ class StateDir:
         """Holds the directory; a second instance gets StateInUse with the holder's pid."""
         self.prepare()
 
-        def in_use() -> Refusal:
-            return Refusal(
-                "StateInUse",
-                f"{self.path} belongs to a running cluster (pid {self.holder() or 'unknown'}).",
-                "Stop it with `remuda down`, or give another directory with --state.",
-            )
-
-        with _lock_exclusively(self.path / "lock", in_use) as descriptor:
+        with _lock_exclusively(self.path / "lock", self.in_use) as descriptor:
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, str(os.getpid()).encode(), 0)
             yield
+
+    def in_use(self) -> Refusal:
+        return Refusal(
+            "StateInUse",
+            f"A cluster is already running in {self.path} (pid {self.holder() or 'unknown'}).",
+            "Use that cluster, stop it with `remuda down`, or choose another directory with --state.",
+        )
 
     @contextlib.contextmanager
     def part_locked(self, name: str) -> Iterator[None]:
@@ -117,7 +117,7 @@ class StateDir:
         def in_use() -> Refusal:
             return Refusal(
                 "PartInUse",
-                f"The part {name} of {self.path} runs already.",
+                f"The part {name} of {self.path} is already running.",
                 "`remuda up --split` starts the parts; stop all of them with `remuda down`.",
             )
 

@@ -9,8 +9,23 @@ import yaml
 
 from remuda import __version__
 from remuda.api.training import TrainingJob
-from remuda.cli.app import SECTIONS, main
+from remuda.cli.app import OTHER_NAMES, SECTIONS, TWO_MEANINGS, main
 from tests.unit.cli.scenes import Cli, a_job, machines, pods
+
+
+def test_the_help_begins_with_ten_everyday_commands() -> None:
+    titles = list(SECTIONS)
+    assert titles[0] == "Every day"
+    assert len(SECTIONS["Every day"]) == 10
+    assert {"drill", "probe", "quarantine", "approve", "policies"} <= set(SECTIONS["Faults"])
+    long = [line for section in SECTIONS.values() for _, line in section.values() if len(line) > 66]
+    assert not long, "a line of the help fits a terminal of 80 columns"
+
+
+def test_words_of_other_tools_lead_to_commands_there_are() -> None:
+    known = {name for section in SECTIONS.values() for name in section}
+    assert set(OTHER_NAMES.values()) <= known
+    assert not known & (set(OTHER_NAMES) | set(TWO_MEANINGS))
 
 
 def test_help_names_every_command_and_completion(capsys: pytest.CaptureFixture[str]) -> None:
@@ -174,7 +189,8 @@ def test_no_cluster_is_one_clear_line(tmp_path: Path, capfd: pytest.CaptureFixtu
         out, err = capfd.readouterr()
         assert out == ""
         assert err == (
-            f"error: ClusterNotRunning: No cluster is running in {tmp_path}/none. Start one with `remuda up`.\n"
+            f"error: ClusterNotRunning: No cluster is running in {tmp_path}/none. "
+            "Start one with `remuda up -d`, or choose another state directory with --state.\n"
         )
 
 

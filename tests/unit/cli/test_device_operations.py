@@ -111,7 +111,9 @@ def test_what_an_open_incident_keeps_out_is_not_released_by_word(tmp_path: Path)
     asyncio.run(keep_out())
     refused = cli.run("release", "node-01", "gpu-1")
     assert refused.code == 2
-    assert refused.err.startswith("error: IncidentOpen: dev-1 keeps gpu-1 of node-01 out until it is cured")
+    assert refused.err.startswith(
+        "error: IncidentOpen: The open incident dev-1 would quarantine gpu-1 of node-01 again"
+    )
     assert "gpu-1" in node(cli).quarantine
     assert cli.run("release", "node-01", "gpu-1", "--after-probe").code == 0
     assert not node(cli).quarantine

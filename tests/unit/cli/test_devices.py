@@ -111,7 +111,7 @@ def test_wide_has_as_many_columns_as_there_is_room_for() -> None:
         assert "all NVIDIA-H100-80GB-HBM3" in screen
         assert "(sliced)" in lines[2]
         assert lines[4].split()[:5] == ["node-02", SLICES[1], "Healthy", "-", "default/hello-worker-1"]
-        hidden = {120: "No room for: SLICE.", 80: "No room for: SLICE, UUID, PCI, NIC."}[width]
+        hidden = {120: "too narrow: SLICE.", 80: "too narrow: SLICE, UUID, PCI, NIC."}[width]
         assert hidden in screen
     assert "GPU-3d2f8e4c.." in text_of(DeviceRows(ledger, NOW), 120)
     assert text_of(DeviceRows([], NOW), 80).startswith("No devices.")
@@ -176,7 +176,7 @@ def test_what_is_wrong_with_a_node_is_told_apart_from_its_devices() -> None:
     assert line.startswith(
         "node-01  PluginLost    30s  The plugin for nvidia.com/gpu is lost; none of its 8 devices failed"
     )
-    assert line.endswith(f"Held down until {at(30):%H:%M:%S}: nothing is made of it before.")
+    assert line.endswith(f"It may pass: nothing is done before {at(30):%H:%M:%S}.")
     later = text_of(render_ledger(ledger_entries(nodes, [hit], pods()), NOW + 31, notices=notices_to_show([hit])), 250)
     assert "Held down" not in later
     document_ = ledger_document(

@@ -41,6 +41,12 @@ def test_an_error_of_ours_is_one_line_without_a_traceback() -> None:
     ("argv", "reason", "words"),
     [
         (["jbos"], "UnknownCommand", "Did you mean `remuda jobs`?"),
+        (["submit"], "UnknownCommand", "Use `remuda train`."),
+        (["deploy"], "UnknownCommand", "Use `remuda train`."),
+        (["ps"], "UnknownCommand", "Use `remuda jobs`."),
+        (["cancel"], "UnknownCommand", "Use `remuda delete`."),
+        (["kill"], "UnknownCommand", "`remuda delete JOB` ends a job"),
+        (["stop"], "UnknownCommand", "`remuda down` stops the cluster"),
         (["drill", "process-kil", "x"], "UnknownCommand", "Did you mean `remuda drill process-kill`?"),
         (["job"], "MissingArgument", "`remuda job` needs `NAME`."),
         (["jobs", "--watsh"], "UnknownOption", "`--watsh` is not an option of `remuda jobs`."),

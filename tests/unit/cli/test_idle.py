@@ -60,9 +60,9 @@ def test_the_table_says_who_since_when_what_it_cost_and_what_comes(idling: Cli) 
     notebook = next(line for line in lines if "notebook" in line)
     assert all(word in notebook for word in ("node-01", "2/2", "2%", "4.0", "10.00", "default", "Warn in 1h"))
     server = next(line for line in lines if "server" in line)
-    assert all(word in server for word in ("1/2", "nothing: partly used"))
+    assert all(word in server for word in ("1/2", "nothing (partly used)"))
     assert not any("trainer" in line for line in lines)
-    assert lines[-1] == "3 devices held and not used, 8.0 GPU-hours so far, 20.00 at the policies' price."
+    assert lines[-1] == "3 devices held but not used, 8.0 GPU-hours so far, 20.00 at the policies' price."
 
 
 def test_as_a_document(idling: Cli) -> None:
@@ -90,7 +90,7 @@ def test_a_namespace_may_be_named(idling: Cli) -> None:
 
 
 def test_nothing_is_idle(cli: Cli) -> None:
-    assert cli.run("idle").out == "No idle devices: whatever is held is used.\n"
+    assert cli.run("idle").out == "No idle devices: every device that is held is in use.\n"
 
 
 @pytest.fixture

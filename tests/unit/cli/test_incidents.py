@@ -138,7 +138,7 @@ def test_a_bad_length_of_time_is_refused(cli: Cli) -> None:
 
 
 def test_no_incidents_is_said(tmp_path: Path) -> None:
-    assert Cli(tmp_path).run("incidents").out == "No incidents. --all shows closed ones.\n"
+    assert Cli(tmp_path).run("incidents").out == "No incidents. --all lists old ones.\n"
 
 
 def test_the_story_is_told_in_order(cli: Cli) -> None:

@@ -55,7 +55,7 @@ def test_a_running_job_on_one_screen() -> None:
     assert screen == (
         "hello  Running  attempt 2  default · rack-1 · age 2m05s\n"
         "step 140 · checkpoint 140 (3s ago) · 0.2s/step · ETTR 97.1%\n"
-        "budgets  code 0/3 device 1/10 infra 0/10 hang 0/3\n"
+        "failures/limit  code 0/3 device 1/10 infra 0/10 hang 0/3\n"
         "GPU-seconds lost  device 82\n"
         "\n"
         " RANK  POD             NODE     RACK    DEVICES   STEP  STATE\n"
@@ -64,7 +64,7 @@ def test_a_running_job_on_one_screen() -> None:
         "    2  hello-worker-2  node-03  rack-1  gpu-0..7   141  running\n"
         "spare  hello-worker-4  node-05  rack-1  gpu-0..7     -  parked\n"
         "\n"
-        "Recoveries: price in GPU-hours, times since the first signal, steps lost\n"
+        "Recoveries (price in GPU-hours; times since the failure; steps lost)\n"
         "ATTEMPT CAUSE  REASON   REMEDY       PRICE DETECT  STOP  OPEN  STEP LOST\n"
         "      2 device Xid79    PromoteSpare  0.12  0.05s 0.60s 1.00s 1.50s    3\n"
         "\n"
@@ -141,7 +141,7 @@ def test_budgets_show_what_is_used_and_unlimited_ones_only_then() -> None:
     job = a_job(used={"preemption": 2, "code": 3})
     job = msgspec.structs.replace(job, spec=msgspec.structs.replace(job.spec, failure=Failure(budgets=Budgets(code=3))))
     screen = text_of(render_job(picture(job), 120), 120)
-    assert "budgets  code 3/3 device 0/10 infra 0/10 hang 0/3 preemption 2/∞" in screen
+    assert "failures/limit  code 3/3 device 0/10 infra 0/10 hang 0/3 preemption 2/∞" in screen
 
 
 def test_a_lent_spare_says_who_has_its_place() -> None:

@@ -59,7 +59,7 @@ def test_lines_as_objects(written: Cli) -> None:
         (("hello", "--rank", "7"), "RankNotFound", "no rank 7 in attempt 2. Ranks with logs: 0-1."),
         (("hello", "--rank", "7", "-f"), "RankNotFound", "Ranks with logs: 0-1."),
         (("helo",), "JobNotFound", "Did you mean `hello`?"),
-        (("quiet",), "NoLogs", "`quiet` has written nothing yet."),
+        (("quiet",), "NoLogs", "`quiet` has printed nothing yet."),
     ],
 )
 def test_what_is_not_there_is_named_with_what_is(written: Cli, argv: tuple[str, ...], reason: str, words: str) -> None:

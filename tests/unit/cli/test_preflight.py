@@ -83,7 +83,7 @@ def place(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("command", "reason", "words"),
     [
-        (("no-such-tool",), "CommandNotFound", "`no-such-tool` is not a command on the PATH."),
+        (("no-such-tool",), "CommandNotFound", "There is no command `no-such-tool` on the PATH."),
         (("train.py",), "CommandNotFound", "write `python train.py`"),
         (("run.sh",), "CommandNotFound", "write `./run.sh`"),
         (("./run.sh",), "CommandNotExecutable", "chmod +x"),

@@ -59,7 +59,7 @@ def test_a_recovery_is_told_when_it_begins_and_when_it_is_over() -> None:
     over = job_transition_lines(under_way, a_job())
     assert over[0] == "attempt 2 Running - BarrierOpen: All 3 ranks run attempt 2."
     assert over[1] == (
-        "attempt 2 recovered - PromoteSpare after Xid79 (device): detected 0.05s, stopped 0.60s, barrier open 1.00s, "
+        "attempt 2 recovered - PromoteSpare after Xid79 (device): detected 0.05s, stopped 0.60s, told to start 1.00s, "
         "first new step 1.50s, 3 steps lost"
     )
     assert over[2] == "attempt 2 spare parked - hello-worker-4"

@@ -23,7 +23,7 @@ def test_suspend_and_resume_change_one_field(busy: Cli) -> None:
     (job,) = busy.objects(TrainingJob)
     assert job.spec.suspend
     assert job.status.phase == "Running", "what becomes of it is the controller's to say"
-    assert busy.run("suspend", "hello").out == "Job hello is suspended already.\n"
+    assert busy.run("suspend", "hello").out == "Job hello is already suspended.\n"
     assert busy.run("resume", "hello").code == 0
     assert not busy.objects(TrainingJob)[0].spec.suspend
     assert busy.run("resume", "hello").out == "Job hello is not suspended.\n"

@@ -61,7 +61,7 @@ def test_a_name_is_made_up_when_none_is_given(cluster: Cli) -> None:
 def test_a_gang_no_rack_can_hold_may_span_racks(cluster: Cli) -> None:
     result = train(cluster, "wide", "--replicas", "6", "--gpus", "8", "--", "python", "train.py")
     assert result.code == 0
-    assert result.err.startswith("note: No rack can hold 6 pods of 8 GPUs")
+    assert result.err.startswith("note: No rack is big enough for 6 pods with 8 GPUs each")
     assert jobs(cluster)[0].spec.topology.required == ""
     insisted = train(
         cluster, "insists", "--replicas", "6", "--gpus", "8", "--topology", "rack", "--", "python", "train.py"
@@ -104,20 +104,21 @@ COMMAND = ("--", "python", "train.py")
     [
         (("x", "--replicas", "-1", *COMMAND), "InvalidReplicas", "replicas is -1"),
         (("x", "--gpus", "64", *COMMAND), "GpusExceedNode", "the largest node has 8"),
-        (("x", "--", "no-such-program"), "CommandNotFound", "`no-such-program` is not a command on the PATH."),
+        (("x", "--", "no-such-program"), "CommandNotFound", "There is no command `no-such-program` on the PATH."),
         (("x", "--", "python", "missing.py"), "CommandNotFound", "missing.py does not exist"),
         (("x", "--checkpoint", "train.py/deep", *COMMAND), "CheckpointPathNotWritable", "is not a directory"),
         (("x", "--workdir", "nowhere", *COMMAND), "WorkdirNotFound", "nowhere does not exist"),
         (("x",), "NoCommand", "after `--`"),
         (("x", "--"), "NoCommand", "after `--`"),
         ((), "NoCommand", "after `--`"),
-        (("python", "train.py"), "MisplacedCommand", "remuda train -- python train.py"),
+        (("python", "train.py"), "MisplacedCommand", "remuda train ... -- python train.py"),
+        (("t1", "--replicas", "2", "python", "train.py"), "MisplacedCommand", "remuda train t1 ... -- python train.py"),
         (("X_1", *COMMAND), "InvalidName", "lower-case"),
         (("x", "--budget", "cod=1", *COMMAND), "InvalidBudget", "Did you mean `code`?"),
         (("x", "--env", "A B=1", *COMMAND), "InvalidEnv", "--env NAME=VALUE"),
         (("-f", "nowhere.yaml"), "FileNotReadable", "no such file or directory"),
         (("-f", "."), "FileNotReadable", "is a directory"),
-        (("-f", "job.yaml", "--gpus", "4", "--hang-after", "3"), "FileAndFlags", "-f and --gpus, --hang-after both"),
+        (("-f", "job.yaml", "--gpus", "4", "--hang-after", "3"), "FileAndFlags", "by -f and by --gpus, --hang-after"),
         (("-f", "job.yaml", *COMMAND), "FileAndFlags", "-- COMMAND"),
         (("-f", "broken.yaml"), "InvalidYaml", "broken.yaml line 2, column 8: mapping values are not allowed here"),
         (("-f", "typo.yaml"), "UnknownField", "`spec.roles[0].replica` is not a field. Did you mean `replicas`?"),
@@ -145,8 +146,8 @@ def test_a_taken_name(cluster: Cli) -> None:
     result = train(cluster, "hello", "--replicas", "2", *COMMAND)
     assert result.code == 2
     assert result.err == (
-        "error: JobNameTaken: There is a job `hello` in namespace default already. "
-        "Choose another name, or delete it first: remuda delete hello\n"
+        "error: JobNameTaken: There is already a job `hello` in namespace default. "
+        "Choose another name, or delete that job first: remuda delete hello\n"
     )
     assert [j.spec.roles[0].replicas for j in jobs(cluster)] == [1]
     assert train(cluster, "hello", "-n", "other", *COMMAND).code == 0, "names are per namespace"
@@ -157,9 +158,9 @@ def test_checkpoints_of_an_earlier_job_are_mentioned(cluster: Cli, here: Path) -
         (place / "rank-0").mkdir(parents=True)
         (place / "rank-0" / "step-10.json").write_text("{}")
     own = train(cluster, "hello", *COMMAND)
-    assert own.err.startswith(f"note: There are checkpoints in {cluster.state}/checkpoints/default/hello;")
+    assert own.err.startswith(f"note: Found checkpoints in {cluster.state}/checkpoints/default/hello:")
     named = train(cluster, "other", "--checkpoint", "mine", *COMMAND)
-    assert f"There are checkpoints in {here}/mine;" in named.err
+    assert f"Found checkpoints in {here}/mine:" in named.err
     assert train(cluster, "third", *COMMAND).err == ""
 
 

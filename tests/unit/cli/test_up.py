@@ -115,7 +115,7 @@ def test_a_second_cluster_on_one_directory(
 ) -> None:
     with StateDir(tmp_path).locked():
         assert main(["--state", str(tmp_path), "up", *detach]) == 2
-    assert capfd.readouterr().err.startswith(f"error: StateInUse: {tmp_path} belongs to a running cluster (pid ")
+    assert capfd.readouterr().err.startswith(f"error: StateInUse: A cluster is already running in {tmp_path} (pid ")
 
 
 def test_down_without_a_cluster_is_no_error(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -12,18 +12,18 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option(
-    "--node", metavar="NAME", help="Of this node in the cluster.  [default: $NODE_NAME, else the host's name]"
+    "--node", metavar="NAME", help="Name of this node in the cluster.  [default: $NODE_NAME, else the host name]"
 )
 @click.option(
-    "--kubeconfig", metavar="FILE", help="Of the cluster.  [default: as kubectl; in a pod, its service account]"
+    "--kubeconfig", metavar="FILE", help="Which cluster.  [default: as kubectl; in a pod, its service account]"
 )
-@click.option("--context", default="", metavar="NAME", help="Of the kubeconfig, instead of the current one.")
+@click.option("--context", default="", metavar="NAME", help="A context of the kubeconfig other than the current one.")
 @click.option(
     "--backend",
     default="auto",
     show_default=True,
     metavar="auto|nvml|amd|sysfs|fake",
-    help="Where devices and their signals come from.",
+    help="Where to read devices and their health.",
 )
 @click.option("--model", default="", metavar="NAME", help="Machine model of the node, or a model file.")
 @click.option(
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     default="dp",
     show_default=True,
     metavar="dp|health-only",
-    help="Hand devices out, or leave that to a vendor's plugin.",
+    help="dp: offer devices to the kubelet. health-only: leave that to a vendor's plugin.",
 )
 @click.option(
     "--kubelet-dir", default="/var/lib/kubelet", show_default=True, metavar="DIR", help="The kubelet's directory."
@@ -40,44 +40,57 @@ if TYPE_CHECKING:
     "--root", "state", default="/var/lib/remuda", show_default=True, metavar="DIR", help="The agent's own directory."
 )
 @click.option(
-    "--mig", multiple=True, metavar="DEVICE=PROFILE[*N],...", help="Cut a device, or `all`, while idle: all=1g.10gb*7."
+    "--mig",
+    multiple=True,
+    metavar="DEVICE=PROFILE[*N],...",
+    help="Cut a device into MIG slices while it is idle: all=1g.10gb*7.",
 )
-@click.option("--replicas", multiple=True, metavar="RESOURCE=N", help="Share each device in time: nvidia.com/gpu=4.")
-@click.option("--dcgm-port", type=click.IntRange(0, 65535), default=0, metavar="N", help="Read a dcgm-exporter there.")
+@click.option(
+    "--replicas", multiple=True, metavar="RESOURCE=N", help="Share each device between N pods: nvidia.com/gpu=4."
+)
+@click.option(
+    "--dcgm-port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    metavar="N",
+    help="Also read health from a dcgm-exporter on this port.",
+)
 @click.option(
     "--fence-after",
     type=click.FloatRange(min=0),
     default=25.0,
     show_default=True,
     metavar="S",
-    help="Without the API for that long, stop the ranks that run here; 0 = never.",
+    help="Stop the ranks on this node when the API is unreachable for this long; 0 = never.",
 )
 @click.option(
     "--report-timeout",
     "report_timeouts",
     multiple=True,
     metavar="[DEVICE=]S",
-    help="A device nothing is heard of for that long is Unknown; 0 = never.  [default: 30]",
+    help="A device that is silent for this long is Unknown; 0 = never.  [default: 30]",
 )
 @click.option(
-    "--cdi-dir", default="", metavar="DIR", help="Name devices to the runtime by CDI specs kept there: /var/run/cdi."
+    "--cdi-dir", default="", metavar="DIR", help="Pass devices to containers as CDI specs written there: /var/run/cdi."
 )
 @click.option(
     "--pod-logs",
     default="/var/log/pods",
     show_default=True,
     metavar="DIR",
-    help="The kubelet's podLogsDir, for failure rules about a rank's log.",
+    help="The kubelet's podLogsDir; failure rules that match log lines need it.",
 )
 @click.option(
     "--allow-hook",
     "allow_hooks",
     multiple=True,
     metavar="PATTERN",
-    help="A command that the manager may have run here: '/opt/site/recycle ...'.  [default: none]",
+    help="A command that remedies may run on this node: '/opt/site/recycle ...'.  [default: none]",
 )
 @click.option(
-    "--confirm-count", is_flag=True, help="After a boot hand nothing out until the node has shown all its devices once."
+    "--confirm-count",
+    is_flag=True,
+    help="After a boot, offer nothing until all devices of the node have been seen once.",
 )
 @click.option(
     "--reboot-command",
@@ -90,10 +103,14 @@ if TYPE_CHECKING:
     default="/var/run/secrets/remuda.dev/link/token",
     show_default=True,
     metavar="FILE",
-    help="Token for the stream to the manager; without that file there is none.",
+    help="Token for the stream to the manager; without this file there is no stream.",
 )
 @click.option(
-    "--link-namespace", default="kube-system", show_default=True, metavar="NAME", help="Where the manager's lease is."
+    "--link-namespace",
+    default="kube-system",
+    show_default=True,
+    metavar="NAME",
+    help="Namespace of the manager's lease.",
 )
 def agent(
     node: str | None,
@@ -117,18 +134,17 @@ def agent(
     link_token: str,
     link_namespace: str,
 ) -> int:
-    """Serve this node's devices to its kubelet, watch their health, and keep its launchers at their barrier.
+    """Run on a node: offer its devices to the kubelet, watch their health, and stop and start the ranks of jobs.
 
-    Run one on every node with devices, as root. SIGTERM ends it and nothing else: devices stay with their pods, ranks run on,
-    and the next agent over the same directory takes over.
+    Run one on every node with devices, as root. SIGTERM ends the agent and nothing else: pods keep their devices, ranks keep
+    running, and the next agent with the same directory takes over.
     """
     import asyncio
     import logging
 
-    import structlog
-
     from remuda.agent.allocation.mig_slicing import parse_layouts
     from remuda.cli.errors import Failed
+    from remuda.cli.program_logs import show_logs
     from remuda.runtime.node_agent import (
         NodeAgentConfig,
         own_node_name,
@@ -160,12 +176,12 @@ def agent(
         link_namespace=link_namespace,
         link_token=link_token,
     )
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.INFO))
+    show_logs(logging.INFO)
     try:
         asyncio.run(serve_node_agent(config, _announce_agent))
     except NodeNotFound as error:
         raise Failed(error.reason, error.message, error.fix) from None
-    click.echo("Stopped; what runs on this node runs on.")
+    click.echo("Stopped. Pods on this node keep running.")
     return 0
 
 

@@ -13,9 +13,9 @@ from remuda.cli.session import Session, with_session
 @click.argument("file", type=click.Path(path_type=Path))
 @with_session
 def backup(session: Session, file: Path) -> None:
-    """Write the cluster's state to FILE, while it runs or not: API objects, certificates and token.
+    """Write the cluster's state to FILE: API objects, certificates and token. The cluster may be running or not.
 
-    The file holds secrets and is made readable for its owner alone. Logs and checkpoints are not in it.
+    The file holds secrets, so only its owner can read it. Logs and checkpoints are not included.
     """
     from remuda.runtime.backup import make_backup
 
@@ -29,8 +29,8 @@ def backup(session: Session, file: Path) -> None:
 @click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @with_session
 def restore(session: Session, file: Path) -> None:
-    """Make a state directory from a backup. It must not have a cluster yet; a backup of a newer Remuda is refused."""
+    """Make a state directory from a backup. The directory must not hold a cluster yet. Backups of a newer Remuda are refused."""
     from remuda.runtime.backup import restore_backup
 
     manifest = restore_backup(file, session.state)
-    click.echo(f"{session.state.path} is as it was in {file} (Remuda {manifest.remuda}). Start it with `remuda up`.")
+    click.echo(f"{session.state.path} is restored from {file} (Remuda {manifest.remuda}). Start it with `remuda up`.")

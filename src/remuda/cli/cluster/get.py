@@ -49,9 +49,9 @@ def find_kind(text: str) -> type[KObject]:
 @output_option()
 @with_session
 def get(session: Session, kind: str, name: str | None, all_namespaces: bool, form: str) -> None:
-    """API objects as they are: pods, nodes, nodedevices, trainingjobs, drills, leases, namespaces.
+    """Print API objects as they are stored: pods, nodes, nodedevices, trainingjobs, drills, leases, namespaces.
 
-    -o json gives the object, or a List of them.
+    -o json prints the object, or a List of them.
     """
     from remuda.cli.text import age_text
 
@@ -81,7 +81,7 @@ def get(session: Session, kind: str, name: str | None, all_namespaces: bool, for
 @output_option(formats=("table", "json", "yaml"))
 @with_session
 def version(session: Session, form: str) -> None:
-    """The version. -o json prints {"version", "python"}."""
+    """Print the version. -o json prints {"version", "python"}."""
     import platform
 
     from remuda import __version__

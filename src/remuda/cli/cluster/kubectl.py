@@ -16,7 +16,7 @@ def find_kubectl(otherwise: str = "") -> str:
 
     program = shutil.which(os.environ.get("KUBECTL") or "kubectl")
     if program is None:
-        fix = f"Install it, or name it with KUBECTL{otherwise}."
+        fix = f"Install it, or set KUBECTL to its path{otherwise}."
         raise Refusal("KubectlNotFound", "There is no kubectl on the PATH.", fix)
     return program
 
@@ -25,12 +25,16 @@ def find_kubectl(otherwise: str = "") -> str:
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @with_session
 def kubectl(session: Session, arguments: tuple[str, ...]) -> int:
-    """Run kubectl against this cluster: remuda kubectl -- get pods. KUBECTL names another program than `kubectl`."""
+    """Run kubectl on this cluster: remuda kubectl -- get pods. Set KUBECTL to use another program."""
     from remuda.api.errors import Refusal
 
     state = session.state
     if state.holder() is None or not state.kubeconfig.exists():
-        raise Refusal("ClusterNotRunning", f"No cluster is running in {state.path}.", "Start one with `remuda up`.")
+        raise Refusal(
+            "ClusterNotRunning",
+            f"No cluster is running in {state.path}.",
+            "Start one with `remuda up -d`, or choose another state directory with --state.",
+        )
     program = find_kubectl(f"; any client works with KUBECONFIG={state.kubeconfig}")
     namespace = ["--namespace", session.asked_namespace] if session.asked_namespace else []
     os.execve(program, ["kubectl", *namespace, *arguments], {**os.environ, "KUBECONFIG": str(state.kubeconfig)})

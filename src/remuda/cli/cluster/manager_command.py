@@ -12,27 +12,36 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option(
-    "--kubeconfig", metavar="FILE", help="Of the cluster.  [default: as kubectl; in a pod, its service account]"
+    "--kubeconfig", metavar="FILE", help="Which cluster.  [default: as kubectl; in a pod, its service account]"
 )
-@click.option("--context", default="", metavar="NAME", help="Of the kubeconfig, instead of the current one.")
-@click.option("--lease-namespace", default="kube-system", show_default=True, metavar="NAME", help="Where the lease is.")
+@click.option("--context", default="", metavar="NAME", help="A context of the kubeconfig other than the current one.")
 @click.option(
-    "--lease", type=click.IntRange(min=3), default=15, show_default=True, metavar="S", help="How long it lasts."
+    "--lease-namespace", default="kube-system", show_default=True, metavar="NAME", help="Namespace of the lease."
+)
+@click.option(
+    "--lease", type=click.IntRange(min=3), default=15, show_default=True, metavar="S", help="Seconds the lease lasts."
 )
 @click.option(
     "--agent-root",
     default="/var/lib/remuda",
     show_default=True,
     metavar="DIR",
-    help="The agents' state on their machines, as they were told with --root.",
+    help="The agents' state directory on their nodes, as given to them with --root.",
 )
 @click.option(
     "--link-address",
     default="",
     metavar="HOST",
-    help="Where agents reach this manager for their stream.  [default: $POD_IP; without either there is none]",
+    help="Address where agents reach this manager.  [default: $POD_IP; with neither there is no stream]",
 )
-@click.option("--link-port", type=click.IntRange(0, 65535), default=9443, show_default=True, metavar="N", help="Of it.")
+@click.option(
+    "--link-port",
+    type=click.IntRange(0, 65535),
+    default=9443,
+    show_default=True,
+    metavar="N",
+    help="Port of that address.",
+)
 @click.option(
     "--link-cert", default="", metavar="FILE", help="Certificate for `remuda-link`.  [default: made at start]"
 )
@@ -57,14 +66,16 @@ def manager(
     link_ca: str,
     agent_account: str,
 ) -> int:
-    """Schedule pods whose schedulerName is `remuda` and keep training jobs running on a Kubernetes cluster.
+    """Run on a Kubernetes cluster: schedule pods whose schedulerName is `remuda`, and keep training jobs running.
 
-    Any number of them may run: one leads, the others wait for its lease to run out. Ctrl-C or SIGTERM gives the lease back.
-    The cluster must have our kinds (deploy/crds), and an agent on every node with devices.
+    You may run several: one leads, the others take over when its lease expires. Ctrl-C or SIGTERM releases the lease.
+    The cluster needs our kinds (deploy/crds) and an agent on every node with devices.
     """
     import asyncio
+    import logging
     import os
 
+    from remuda.cli.program_logs import show_logs
     from remuda.core.leader_lease import LeaseTiming
     from remuda.runtime import link_endpoint
     from remuda.runtime.manager_process import ManagerConfig, serve_manager
@@ -83,9 +94,10 @@ def manager(
             account=f"system:serviceaccount:{account}",
         )
         link_endpoint.check_link_config(link)
+    show_logs(logging.INFO)
     config = ManagerConfig(kubeconfig, context, lease_namespace, timing, agent_root, link)
     asyncio.run(serve_manager(config, _ManagerVoice(lease_namespace)))
-    click.echo("Stopped; the lease is free.")
+    click.echo("Stopped. The lease is released.")
     return 0
 
 

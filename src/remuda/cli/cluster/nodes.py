@@ -61,7 +61,7 @@ def render_nodes(
 @output_option()
 @with_session
 def nodes(session: Session, form: str) -> None:
-    """Nodes: rack, readiness, how many GPUs are free or bad, pods that hold some. -o json gives a List of Node objects."""
+    """List nodes: rack, ready or not, GPUs free and bad, and how many pods use GPUs. -o json prints a List of Node objects."""
     from remuda.api.devices import NodeDevices
     from remuda.api.kubernetes.core_v1 import Node, Pod
 

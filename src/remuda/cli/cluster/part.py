@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 
 import click
 
+from remuda.cli.program_logs import show_logs
 from remuda.cli.session import Session, with_session
 
 
@@ -23,6 +25,7 @@ def part(session: Session, name: str, groups: int, bind: str, port: int | None, 
     from remuda.runtime.split_supervisor import READY_FD, die_with_parent, part_names
 
     die_with_parent()
+    show_logs(logging.INFO)
     state = session.state
     config = state.remembered()
     if config is None or name not in part_names(groups):

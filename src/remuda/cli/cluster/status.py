@@ -15,7 +15,7 @@ from remuda.cli.session import Session, with_session
 @output_option(formats=("table", "json", "yaml"))
 @with_session
 def status(session: Session, form: str) -> int:
-    """Whether the cluster runs, where its API is, and what is in it. Exit code 1 when it does not run.
+    """Show whether the cluster runs, where its API is, and what is in it. Exit code 1 when it does not run.
 
     -o json prints {"running", "pid", "state", "api", "kubeconfig", "nodes", "ready", "pods", "jobs", "openIncidents"}.
     """

@@ -6,6 +6,7 @@ cluster is ready, and the pipe closes when it is not going to be. No polling, no
 
 from __future__ import annotations
 
+import logging
 import os
 import select
 import signal
@@ -17,7 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from remuda.cli.durations import DURATION
 from remuda.cli.output import print_commands
+from remuda.cli.program_logs import show_logs
 from remuda.cli.session import Session, with_session
 
 if TYPE_CHECKING:
@@ -29,44 +32,65 @@ _TAIL_LINES = 12
 
 
 @click.command()
-@click.option("--nodes", type=int, metavar="N", help="How many.  [default: 16]")
-@click.option("--racks", type=int, metavar="N", help="Racks they are spread over.  [default: 2; for one node 1]")
-@click.option("--model", metavar="NAME", help="Machine model of every node, or a model file.  [default: dgx-h100]")
-@click.option("--runtime", metavar="process|simulated", help="Real processes, or none at all.  [default: process]")
+@click.option("--nodes", type=int, metavar="N", help="Number of nodes.  [default: 16]")
+@click.option("--racks", type=int, metavar="N", help="Number of racks.  [default: 2; 1 for one node]")
+@click.option("--model", metavar="NAME", help="Machine model of the nodes, or a model file.  [default: dgx-h100]")
+@click.option(
+    "--runtime",
+    metavar="process|simulated",
+    help="Run pods as real processes, or only simulate them.  [default: process]",
+)
 @click.option(
     "--mig",
     multiple=True,
     metavar="DEVICE=PROFILE[*N],...",
-    help="Cut a device of every node, or `all`: gpu-0=3g.40gb*2.",
+    help="Cut a device of every node into MIG slices: gpu-0=3g.40gb*2. `all` means every device.",
 )
-@click.option("--replicas", multiple=True, metavar="RESOURCE=N", help="Offer each device N times: nvidia.com/gpu=2.")
+@click.option(
+    "--replicas", multiple=True, metavar="RESOURCE=N", help="Share each device between N pods: nvidia.com/gpu=2."
+)
 @click.option(
     "--allow-hook",
     "allow_hooks",
     multiple=True,
     metavar="PATTERN",
-    help="A command that remedies may run on this machine: '/opt/site/recycle ...'.  [default: none]",
+    help="A command that remedies may run here: '/opt/site/recycle ...'.  [default: none]",
 )
-@click.option("--lease", type=float, metavar="S", help="Seconds of silence after which a node is dead.  [default: 8]")
 @click.option(
-    "--port", type=click.IntRange(0, 65535), metavar="N", help="Of the API; 0 = any free one.  [default: as last time]"
+    "--lease", type=DURATION, metavar="TIME", help="A node that is silent for this long counts as lost.  [default: 8]"
 )
-@click.option("--bind", default="127.0.0.1", show_default=True, metavar="IP", help="Address the API listens at.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    metavar="N",
+    help="Port of the API; 0 picks a free one.  [default: as last time]",
+)
+@click.option("--bind", default="127.0.0.1", show_default=True, metavar="IP", help="Address the API listens on.")
 @click.option(
     "--recover-to",
     type=int,
     metavar="REV",
-    help="Go on from this revision of a damaged state; what came later is lost.",
+    help="Continue from this revision of a damaged state; later changes are lost.",
 )
 @click.option(
-    "--split", is_flag=True, help="Server, manager and nodes as processes of their own, started again when killed."
+    "--split", is_flag=True, help="Run server, manager and nodes as separate processes; each is restarted when it dies."
 )
 @click.option(
-    "--groups", type=int, default=2, show_default=True, metavar="N", help="With --split: processes with nodes."
+    "--groups",
+    type=int,
+    default=2,
+    show_default=True,
+    metavar="N",
+    help="With --split: number of processes that run nodes.",
 )
 @click.option("-d", "--detach", is_flag=True, help="Run in the background; its log is <state>/up.log.")
 @click.option(
-    "--wait", type=float, default=60.0, show_default=True, metavar="S", help="With -d: how long to wait for it."
+    "--wait",
+    type=DURATION,
+    default=60.0,
+    show_default=True,
+    metavar="TIME",
+    help="With -d: how long to wait until it is ready.",
 )
 @with_session
 def up(
@@ -80,9 +104,9 @@ def up(
     groups: int,
     **asked: Any,
 ) -> int:
-    """Start a cluster on this machine: an API server, the controllers, and nodes with fake GPUs that run pods as processes.
+    """Start a cluster on this machine: an API server, the controllers, and nodes with fake GPUs. Pods run as processes.
 
-    Started again on the same state directory it goes on where it was. Ctrl-C or `remuda down` stops it.
+    Start it again on the same state directory and it continues where it stopped. Ctrl-C or `remuda down` stops it.
     """
     from remuda.runtime.up_command import check_same_config, run_up
     from remuda.runtime.up_config import check_cluster_config
@@ -96,6 +120,7 @@ def up(
         recovering = [] if recover_to is None else [f"--recover-to={recover_to}"]
         splitting = ["--split", f"--groups={groups}"] if split else []
         return _start_detached(state, config, wait, [*listening, *recovering, *splitting])
+    show_logs(logging.INFO if _READY_FD in os.environ else logging.WARNING)  # up.log may hold more than a screen
     if split:
         from remuda.runtime.split_supervisor import SplitConfig, run_split
 
@@ -125,15 +150,8 @@ def merge_up_options(remembered: ClusterConfig | None, asked: dict[str, Any]) ->
 
 
 def refuse_second_cluster(state: StateDir) -> None:
-    from remuda.api.errors import Refusal
-
-    pid = state.holder()
-    if pid is not None:
-        raise Refusal(
-            "StateInUse",
-            f"{state.path} belongs to a running cluster (pid {pid}).",
-            "Use that one, stop it with `remuda down`, or give another directory with --state.",
-        )
+    if state.holder() is not None:
+        raise state.in_use()
 
 
 def describe_cluster(config: ClusterConfig) -> str:
@@ -180,7 +198,7 @@ def _print_ready(state: StateDir, config: ClusterConfig, pid: int, *, detached: 
     click.echo(f"The cluster is ready: {describe_cluster(config)}.")
     click.echo(f"State: {state.path}   pid: {pid}")
     if state.path != Directory(default_state_path()).path:
-        click.echo(f"In other terminals first:  export REMUDA_STATE={state.path}")
+        click.echo(f"In other terminals, first run:  export REMUDA_STATE={state.path}")
     replicas, gpus = max(1, min(4, config.nodes - 1)), gpus_per_node(config)
     spares = " --spares 1" if config.nodes > 1 else ""
     print_commands(
@@ -193,18 +211,22 @@ def _print_ready(state: StateDir, config: ClusterConfig, pid: int, *, detached: 
                         "start a job",
                     ),
                     ("remuda job hello -w", "follow it"),
-                    ("remuda drill device-fail hello --rank 0", "break a GPU under it"),
+                    ("remuda drill device-fail hello --rank 0", "break one of its GPUs"),
                 ]
                 if gpus
                 else []
             ),
-            ("remuda devices", "every device and who holds it"),
-            ("remuda incidents", "what failed, and what was done about it"),
-            (f"remuda topology {config.node_names()[0]}", "how the devices of a node are joined"),
-            (f"export KUBECONFIG={state.kubeconfig}", "then kubectl works too"),
+            ("remuda devices", "every GPU and who uses it"),
+            ("remuda incidents", "what failed and what was done"),
+            (f"remuda topology {config.node_names()[0]}", "how the GPUs of a node are connected"),
+            (f"export KUBECONFIG={state.kubeconfig}", "makes kubectl work too"),
         ],
     )
-    click.echo("\nStop it with `remuda down`." if detached else "\nStop it with Ctrl-C, or `remuda down` elsewhere.")
+    click.echo(
+        "\nStop it with `remuda down`."
+        if detached
+        else "\nStop it with Ctrl-C, or with `remuda down` in another terminal."
+    )
 
 
 def _start_detached(state: StateDir, config: ClusterConfig, wait_s: float, listening: list[str]) -> int:
@@ -245,10 +267,14 @@ def _start_detached(state: StateDir, config: ClusterConfig, wait_s: float, liste
         return 0
     if told:
         code = child.wait()
-        reason, message, fix = "ClusterNotStarted", f"The cluster ended with code {code} before it was ready.", ""
+        reason, message, fix = (
+            "ClusterNotStarted",
+            f"The cluster ended with code {code} before it was ready.",
+            "Its last log lines are above.",
+        )
     else:
         reason, message = "NotReadyYet", f"The cluster (pid {child.pid}) was not ready within {wait_s:g} s."
-        fix = "It goes on starting; look again later, or stop it with `remuda down`."
+        fix = "It is still starting: look again with `remuda status`, or stop it with `remuda down`."
     tail = up_log_tail(state.up_log, began_at, _TAIL_LINES)
     click.echo(f"--- {state.up_log}", err=True)
     click.echo(tail or "(nothing was written)", err=True)
@@ -282,10 +308,17 @@ def up_log_tail(path: Path, start: int, count: int) -> str:
 
 
 @click.command()
-@click.option("--wait", type=float, default=30.0, show_default=True, metavar="S", help="How long to wait for its end.")
+@click.option(
+    "--wait",
+    type=DURATION,
+    default=30.0,
+    show_default=True,
+    metavar="TIME",
+    help="How long to wait until it has stopped.",
+)
 @with_session
 def down(session: Session, wait: float) -> None:
-    """Stop the cluster and every process of its pods. Jobs stay and go on at the next `remuda up`."""
+    """Stop the cluster and all processes of its pods. Jobs are kept and continue at the next `remuda up`."""
     from remuda.cli.errors import Failed
     from remuda.cli.text import duration_text
 
@@ -298,7 +331,7 @@ def down(session: Session, wait: float) -> None:
     try:
         watched = os.pidfd_open(pid)
     except ProcessLookupError:
-        click.echo(f"The cluster in {state.path} has just ended.")
+        click.echo(f"The cluster in {state.path} has just stopped.")
         return
     try:
         click.echo(f"Stopping the cluster (pid {pid}) ", nl=False)
@@ -309,14 +342,12 @@ def down(session: Session, wait: float) -> None:
                 click.echo()
                 raise Failed(
                     "StillRunning",
-                    f"It has not ended within {wait:g} s.",
-                    f"Wait longer, or end it hard: kill -9 {pid}",
+                    f"The cluster has not stopped within {wait:g} s.",
+                    f"Wait longer (--wait), or force it: kill -9 {pid}",
                 )
     finally:
         os.close(watched)
-    click.echo(
-        f"done after {duration_text(time.monotonic() - began)}. Every pod's processes have ended; the state stays."
-    )
+    click.echo(f"done after {duration_text(time.monotonic() - began)}. All pods have ended; the state is kept.")
 
 
 @click.command()
@@ -325,13 +356,19 @@ def down(session: Session, wait: float) -> None:
     type=click.Choice(["api", "kubectl"]),
     default="api",
     show_default=True,
-    help="How the job gets to the cluster: sent by this program, or by `kubectl apply -f`.",
+    help="Send the job from this program, or with `kubectl apply -f`.",
 )
 def demo(submit: str) -> int:
-    """A cluster, a training job and three failures it survives, in a minute, with every promise checked. Leaves nothing."""
+    """Start a cluster and a training job, break it in four ways, and check after each that it recovered as promised.
+
+    Takes about a minute and leaves nothing behind. Exit code 1 when a promise was broken.
+    """
     from rich.console import Console
 
     from remuda.cli.cluster.kubectl import find_kubectl
     from remuda.cli.demo.demo_run import run_demo
+    from remuda.cli.output import PIPE_WIDTH
 
-    return run_demo(Console(), find_kubectl() if submit == "kubectl" else "")
+    # In a pipe nothing is broken over lines.
+    console = Console(soft_wrap=True, width=None if sys.stdout.isatty() else PIPE_WIDTH)
+    return run_demo(console, find_kubectl() if submit == "kubectl" else "")

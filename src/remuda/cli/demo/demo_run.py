@@ -13,7 +13,6 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-import structlog
 from msgspec.structs import replace
 from rich.console import Console, RenderableType
 from rich.live import Live
@@ -38,6 +37,7 @@ from remuda.cli.demo.promises import GangAfter, GangBefore
 from remuda.cli.faults.incident_screen import render_incidents
 from remuda.cli.faults.incidents import choose_incidents
 from remuda.cli.output import make_console, print_screen
+from remuda.cli.program_logs import show_logs
 from remuda.core.health.slow_ranks import SOURCE
 from remuda.link.rank_logs import find_sections, read_section
 from remuda.runtime.api_endpoint import LOOPBACK, ApiEndpoint
@@ -53,7 +53,7 @@ SLOWER = 3.0
 TRAIN = Path(__file__).with_name("train.py")
 
 NEXT = """
-Go on by hand (put .venv/bin on your PATH first):
+Now try it yourself (put .venv/bin on your PATH first):
   remuda up --detach
   remuda train my-job --replicas 8 --gpus 4 --spares 1 --topology rack \\
       --workdir examples/01-hello-gang -- python train.py
@@ -116,11 +116,13 @@ class Demo:
         self._finale()
 
     async def _play(self) -> None:
-        self._say("16 nodes x 8 fake H100 in 2 racks; 8 pods x 4 GPUs train, 1 spare is parked")
+        self._say(
+            "16 nodes with 8 fake H100 each, in 2 racks. One job: 8 pods with 4 GPUs each, and 1 spare pod that waits"
+        )
         self._note(await self._submit(demo_job()))
         await self._until("the gang to train", self._settled, 30)
         self._note(
-            f"training since step 1 in {self._rack()}; checkpoint at step {self._job().status.progress.checkpoint_step}"
+            f"The job trains in {self._rack()}. Its newest checkpoint is step {self._job().status.progress.checkpoint_step}."
         )
         await self._process_killed()
         await self._device_failed()
@@ -129,14 +131,16 @@ class Demo:
         await self._recorded()
 
     async def _process_killed(self) -> None:
-        self._say("(a) the process of rank 3 is killed")
+        self._say("(a) Kill the process of rank 3")
         before = self._before()
         await self._drill(DrillKind.PROCESS_KILL, pod=before.job.status.members[3].pod, namespace=NAMESPACE)
         after = await self._recovered("(a) process", before)
-        self._check(promises.broken_in_place(before, after), "all 8 restarted in place: same pods, same devices")
+        self._check(
+            promises.broken_in_place(before, after), "all 8 ranks restarted in their own pods, on the same GPUs"
+        )
 
     async def _device_failed(self) -> None:
-        self._say("(b) a GPU of rank 5 falls off the bus: Xid 79")
+        self._say("(b) Break a GPU of rank 5 (Xid 79: it fell off the bus)")
         before = self._before()
         victim = before.job.status.members[5]
         await self._drill(DrillKind.DEVICE_FAIL, node=victim.node, device=victim.devices[1], code="xid-79")
@@ -145,10 +149,12 @@ class Demo:
         self._bad.append(bad)
         problems = promises.broken_by_device(before, after, 5, bad, by_spare=True)
         await self._until("a fresh spare", lambda: not promises.broken_spare(before, self._job()), 20)
-        self._check(problems, "1 pod replaced by the spare in the same rack, 7 kept theirs; a fresh spare is parked")
+        self._check(
+            problems, "the spare took over in the same rack, 7 pods stayed as they were, and a new spare is ready"
+        )
 
     async def _spare_and_device_failed(self) -> None:
-        self._say("(c) the spare's own GPU fails, then one of rank 2")
+        self._say("(c) Break a GPU of the spare, then one of rank 2")
         before = self._before()
         spare, victim = before.job.status.spares[0], before.job.status.members[2]
         await self._drill(DrillKind.DEVICE_FAIL, node=spare.node, device=spare.devices[0], code="xid-79")
@@ -158,27 +164,27 @@ class Demo:
         self._bad += [bad, (spare.node, spare.devices[0])]
         problems = promises.broken_by_device(before, after, 2, bad, by_spare=False)
         await self._until("a fresh spare", lambda: not promises.broken_spare(before, self._job()), 20)
-        self._check(problems, "no spare was left, so a new pod took over in the same rack; a fresh spare is parked")
+        self._check(problems, "no spare was left, so a new pod took over in the same rack, and a new spare is ready")
 
     async def _device_slow(self) -> None:
-        self._say(f"(d) a GPU of rank 6 becomes {SLOWER:g} times slower")
+        self._say(f"(d) Slow down a GPU of rank 6 by a factor of {SLOWER:g}")
         before = self._before()
         victim = before.job.status.members[6]
         node, device = victim.node, victim.devices[2]
         self._note(
-            f"injected: {device} of {node} works {SLOWER:g} times slower, and reports a narrow PCIe link (pcie-degraded). The "
-            f"rank's speed alone tells that one of its {GPUS} GPUs is slow; the link tells which"
+            f"{device} of {node} is now {SLOWER:g} times slower and reports a degraded PCIe link. The rank's speed shows that "
+            f"one of its {GPUS} GPUs is slow; the link report shows which one."
         )
         await self._drill(DrillKind.DEVICE_FAIL, node=node, device=device, code="pcie-degraded")
         await self._drill(DrillKind.DEVICE_SLOW, node=node, device=device, factor=SLOWER)
         began = self._step()
         await self._until("the slow device to be named", self._found, 45)
         found = self._found()
-        self._note(f"named after {self._step() - began} steps: {next(iter(found.values()))}")
+        self._note(f"The slow GPU was named after {self._step() - began} steps: {next(iter(found.values()))}")
         after = await self._recovered("(d) slow device", before)
         self._check(
             promises.broken_by_slowness(before, after, 6, (node, device), found),
-            "the slow rank was named with pod, node and device and swapped for the spare at a checkpoint",
+            "the slow rank was found with its pod, node and GPU, and the spare took over at a checkpoint",
         )
         self._bad.append((node, device))
 
@@ -268,14 +274,14 @@ class Demo:
     def _summary(self, recovery: Recovery) -> str:
         began = to_seconds(recovery.signal_at) if recovery.signal_at else 0.0
         marks = (
-            ("detected", recovery.detected_at),
-            ("all stopped", recovery.stopped_at),
-            ("barrier open", recovery.opened_at),
+            ("Noticed", recovery.detected_at),
+            ("all ranks stopped", recovery.stopped_at),
+            ("all told to start", recovery.opened_at),
             ("first new step", recovery.first_step_at),
         )
-        times = ", ".join(f"{word} {(to_seconds(at) - began) * 1000:.0f} ms" for word, at in marks if at)
+        times = ", ".join(f"{word} after {(to_seconds(at) - began) * 1000:.0f} ms" for word, at in marks if at)
         lost = max(0, recovery.step_at_fault - recovery.resume_step)
-        return f"{times}; {lost} steps lost ({recovery.remedy}: {recovery.reason})"
+        return f"{times}. {lost} steps repeated. Remedy: {recovery.remedy} ({recovery.reason})."
 
     # -- acting -----------------------------------------------------------------------------------------------------
 
@@ -316,7 +322,7 @@ class Demo:
                 for r in self._job().status.recoveries
             ]
             raise BrokenPromise("; ".join([*problems, *said]))
-        self._note(f"[green]kept:[/green] {promise}")
+        self._note(f"[green]Promise kept:[/green] {promise}.")
 
     # -- showing ----------------------------------------------------------------------------------------------------
 
@@ -344,8 +350,8 @@ class Demo:
             f"{cause} {seconds:.0f}" for cause, seconds in sorted(job.status.goodput.lost_gpu_seconds.items())
         )
         self._console.print(
-            f"ETTR {job.status.goodput.ettr:.1%} over {job.status.goodput.wall_seconds:.0f} s with "
-            f"{job.status.interruptions} interruptions; GPU-seconds lost by cause: {lost}"
+            f"Training took {job.status.goodput.ettr:.1%} of {job.status.goodput.wall_seconds:.0f} s (ETTR), with "
+            f"{job.status.interruptions} failures. GPU-seconds lost by cause: {lost}."
         )
         self._console.print("\n$ remuda incidents", highlight=False)
         print_screen(render_incidents(self._incidents(), time.time(), make_console().width))
@@ -354,15 +360,15 @@ class Demo:
 
 def run_demo(console: Console, kubectl: str = "") -> int:
     """0 when every promise held. `kubectl`: the program that submits the job; without one it is sent in this process."""
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    show_logs(logging.ERROR)
     root = Path(tempfile.mkdtemp(prefix="remuda-demo-"))
     try:
         return asyncio.run(_run_demo(console, StateDir(root), kubectl))
     except BrokenPromise as problem:
-        console.print(f"[red]broken promise:[/red] {problem}")
+        console.print(f"[red]Broken promise:[/red] {problem}")
         return 1
     except NotSubmitted as problem:
-        console.print(f"[red]not submitted:[/red] {problem}")
+        console.print(f"[red]Not submitted:[/red] {problem}")
         return 1
     finally:
         shutil.rmtree(root, ignore_errors=True)

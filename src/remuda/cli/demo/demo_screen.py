@@ -79,10 +79,10 @@ def _launcher_state_text(report: LauncherReport | None, member_of: TrainingJob |
 
 def render_measured_recoveries(rows: Sequence[tuple[str, Recovery]]) -> Table:
     """Measured times of each stage, from the first signal. Fits 80 columns."""
-    title = "Measured, in milliseconds from the first signal; steps lost"
+    title = "\nMeasured in this run: milliseconds since the failure, and steps repeated"
     table = Table(title=title, header_style="bold", title_justify="left", box=None, pad_edge=False)
-    for column in ("fault", "remedy", "detect", "stopped", "barrier", "1st step", "lost"):
-        table.add_column(column, justify="left" if column in ("fault", "remedy") else "right", no_wrap=True)
+    for column in ("failure", "remedy", "noticed", "stopped", "start", "1st step", "steps"):
+        table.add_column(column, justify="left" if column in ("failure", "remedy") else "right", no_wrap=True)
     for name, recovery in rows:
         began = to_seconds(recovery.signal_at) if recovery.signal_at else 0.0
         marks = (recovery.detected_at, recovery.stopped_at, recovery.opened_at, recovery.first_step_at)
@@ -115,5 +115,5 @@ def render_timeline(job: TrainingJob, letters: Mapping[int, str], until: float, 
         text.append(glyph, style="red" if glyph == "░" else "green")
     text.append(f"\n  0 s{'':{width - 3 - len(f'{span:.0f} s')}}{span:.0f} s\n", style="dim")
     text.append("  █ training", style="green")
-    text.append("  ░ stopped, from the signal to the first new step", style="red")
+    text.append("  ░ stopped, from the failure to the first new step", style="red")
     return text

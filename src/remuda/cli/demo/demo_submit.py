@@ -28,7 +28,7 @@ class NotSubmitted(Exception):
 def submit_by_api(api: Cluster) -> Submit:
     async def submit(job: TrainingJob) -> str:
         await api.create(TrainingJob, job)
-        return f"trainingjob {job.name} submitted"
+        return f"Job {job.name} is submitted."
 
     return submit
 

@@ -98,7 +98,7 @@ def remedy_words_by_device(devices: Sequence[NodeDevices], incidents: Sequence[I
         running = next((r.key for r in reversed(status.remedies) if r.outcome == "Running"), "")
         words = f"{status.phase} {running}".strip()
         if status.soak_until is not None:
-            words = f"soaks until {status.soak_until:%H:%M:%S}"
+            words = f"on trial until {status.soak_until:%H:%M:%S}"
         if running or status.soak_until is not None or status.phase != "Open":
             found[subject.node, subject.device] = words
     return found
@@ -131,7 +131,7 @@ def notices_to_show(devices: Sequence[NodeDevices]) -> list[tuple[str, Notice]]:
     for node in sorted(devices, key=lambda d: d.name):
         found += [(node.name, notice) for notice in node.notices]
         for resource, order in sorted(node.withheld.items()):
-            fix = f"`remuda release {node.name} --resource {resource}` gives it back."
+            fix = f"`remuda release {node.name} --resource {resource}` allows it again."
             words = f"{resource} is withheld. {order.message} {fix}"
             found.append((node.name, Notice(order.reason, words, resource, order.since)))
     return found
@@ -290,7 +290,7 @@ def render_notices(notices: Sequence[tuple[str, Notice]], now: float) -> Rendera
     for node, n in notices:
         words = n.message
         if is_held_down(n, now) and n.holding_until is not None:
-            words += f" Held down until {n.holding_until:%H:%M:%S}: nothing is made of it before."
+            words += f" It may pass: nothing is done before {n.holding_until:%H:%M:%S}."
         table.add_row(node, Text(n.reason, style="yellow"), age_text(n.since, now), words)
     return table
 
@@ -316,7 +316,7 @@ def _render_unwell(bad: Sequence[LedgerEntry], now: float) -> RenderableType:
 @output_option()
 @with_session
 def devices(session: Session, form: str) -> None:
-    """The ledger: state, reason and holder of every device; one line per node, -o wide one row per device and slice.
+    """List all devices: state, reason, and which pod holds them. One line per node; -o wide prints one row per device and slice.
 
     -o json prints {"devices": [{node, rack, device, type, state, reason, message, since, holder, container, remedy, idleSince,
     idleUtilisation, draining, resource, uuid, pci, numa, nic, memoryBytes, slice: {of, profile, start} or null}], "notices":

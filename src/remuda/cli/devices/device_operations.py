@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from remuda.cli.durations import DURATION
 from remuda.cli.safe_text import printable_line
 from remuda.cli.session import Session, with_session
 
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
     from remuda.kube.cluster import Cluster
 
 LOOK_S, LATE_S = 0.2, 2.0
-_TIMEOUT = click.option("--timeout", default=60.0, show_default=True, metavar="S", help="How long the probe may take.")
+_TIMEOUT = click.option(
+    "--timeout", type=DURATION, default=60.0, show_default=True, metavar="TIME", help="How long the probe may take."
+)
 
 
 async def find_device(cluster: Cluster, node: str, device: str) -> NodeDevices:
@@ -71,8 +74,8 @@ async def probe_device(session: Session, cluster: Cluster, node: str, device: st
 @_TIMEOUT
 @with_session
 def probe(session: Session, node: str, device: str, timeout: float) -> int:
-    """Have the node's agent test one device, and wait for what it finds. A probe that passes takes back what was known against
-    the device; one that fails counts against it. Exit code 1 when it does not pass."""
+    """Test one device now and wait for the result. A pass clears what was reported against the device; a failure counts against
+    it. Exit code 1 when it does not pass."""
 
     async def run() -> OrderAnswer:
         async with session.connect() as cluster:
@@ -90,11 +93,11 @@ def probe(session: Session, node: str, device: str, timeout: float) -> int:
 @click.command()
 @click.argument("node")
 @click.argument("device")
-@click.option("--why", required=True, metavar="TEXT", help="Shown to everybody who asks why it is not used.")
+@click.option("--why", required=True, metavar="TEXT", help="The reason; shown wherever the device is listed.")
 @with_session
 def quarantine(session: Session, node: str, device: str, why: str) -> None:
-    """Keep a device out of use, whatever its signals say, until it is released. Who holds it is moved, as if it had
-    failed: a gang puts the rank elsewhere, of other pods their annotation decides."""
+    """Take a device out of use until it is released, whatever it reports. The pod that holds it is treated as if the device had
+    failed: a training job moves the rank; for other pods their annotation decides."""
     from remuda.api.codec import to_wire
     from remuda.api.devices import NodeDevices, QuarantineOrder
     from remuda.api.errors import Refusal
@@ -112,32 +115,36 @@ def quarantine(session: Session, node: str, device: str, why: str) -> None:
                 raise Refusal(
                     "AlreadyQuarantined",
                     f"{device} of {node} is quarantined by {before.by or 'somebody'}: {before.reason}. {before.message}",
-                    f"Nothing to do; `remuda release {node} {device}` lifts it.",
+                    f"Nothing to do. `remuda release {node} {device}` puts it back into use.",
                 )
             when = Preconditions(resource_version=found.metadata.resource_version)
             await cluster.patch(NodeDevices, node, {"quarantine": {device: to_wire(order)}}, when=when)
 
     asyncio.run(run())
-    click.echo(f"{device} of {node} is quarantined. `remuda release {node} {device} --after-probe` gives it back.")
+    click.echo(
+        f"{device} of {node} is quarantined. To put it back into use: remuda release {node} {device} --after-probe"
+    )
 
 
 @click.command()
 @click.argument("node")
 @click.argument("device", default="")
-@click.option("--resource", default="", metavar="NAME", help="Instead of a device: a resource withheld on the node.")
-@click.option("--after-probe", is_flag=True, help="Only when a probe passes; otherwise your word is enough.")
+@click.option(
+    "--resource", default="", metavar="NAME", help="Instead of a device: a resource that is withheld on the node."
+)
+@click.option("--after-probe", is_flag=True, help="Release it only if a probe passes.")
 @_TIMEOUT
 @with_session
 def release(session: Session, node: str, device: str, resource: str, after_probe: bool, timeout: float) -> int:
-    """Lift the quarantine of a device. What its signals say of it counts again. A device that was quarantined for flapping is
-    quarantined again at once unless a probe has passed."""
+    """Put a quarantined device back into use; its own reports count again. A device that was quarantined for flapping
+    is quarantined again at once unless a probe has passed: use --after-probe."""
     from remuda.api.devices import NodeDevices
     from remuda.api.errors import Refusal
     from remuda.kube.cluster import Preconditions
 
     if bool(device) == bool(resource):
-        fix = "Say `remuda release NODE DEVICE` or `remuda release NODE --resource nvidia.com/gpu`."
-        raise Refusal("NothingToRelease", "Name a device or a resource of the node, and not both.", fix)
+        fix = "Use `remuda release NODE DEVICE` or `remuda release NODE --resource nvidia.com/gpu`."
+        raise Refusal("NothingToRelease", "Name a device or a resource of the node, not both.", fix)
 
     async def give_back() -> str:
         async with session.connect() as cluster:
@@ -185,8 +192,8 @@ async def _check_no_incident_keeps_it(cluster: Cluster, node: str, device: str, 
     if is_open:
         raise Refusal(
             "IncidentOpen",
-            f"{incident} keeps {device} of {node} out until it is cured, and would quarantine it again.",
-            f'Add --after-probe, or close it on your word: remuda incident {incident} --dismiss "why".',
+            f"The open incident {incident} would quarantine {device} of {node} again at once.",
+            f'Add --after-probe, or close the incident first: remuda incident {incident} --dismiss "why".',
         )
 
 
@@ -201,4 +208,4 @@ async def release_resource(cluster: Cluster, node: str, resource: str) -> str:
     patch = release_withheld_resource(found, resource)
     when = Preconditions(resource_version=found.metadata.resource_version)
     await cluster.patch(NodeDevices, node, patch, when=when)
-    return f"{resource} may be placed on {node} again. What was refused there before counts no more."
+    return f"{resource} may be used on {node} again. Earlier refusals there no longer count."

@@ -57,7 +57,7 @@ class DeviceRows:
             hidden.remove("TYPE")
             yield Text(f"\nall {next(iter(types))}", style="dim")
         if hidden:
-            yield Text(f"\nNo room for: {', '.join(hidden)}. -o json shows all.", style="dim")
+            yield Text(f"\nLeft out, the terminal is too narrow: {', '.join(hidden)}. -o json shows all.", style="dim")
 
     def _columns(self) -> list[Column]:
         def column(title: str, cell: Callable[[LedgerEntry], str]) -> Column:

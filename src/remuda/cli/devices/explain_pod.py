@@ -74,7 +74,7 @@ def render_pod_steps(pod: Pod, steps: Sequence[Step], *, plain: bool = False) ->
 
 @click.group()
 def explain() -> None:
-    """Why something does not run, step by step."""
+    """Say why a pod does not start, step by step: remuda explain pod NAME"""
 
 
 @explain.command("pod")
@@ -82,9 +82,9 @@ def explain() -> None:
 @output_option(formats=("table", "json", "yaml"))
 @with_session
 def explain_pod_command(session: Session, name: str, form: str) -> int:
-    """The six steps from the device to the container: plugin up, registered, capacity published, bound, Allocate, started.
+    """Show the six steps to a running pod: plugin up, registered, capacity published, bound, Allocate, started.
 
-    Says how long each took and names the one that is stuck. Exit code 1 when one is.
+    Shows how long each step took, and which one is stuck and why. Exit code 1 when one is stuck.
     """
     from remuda.api.devices import NodeDevices
     from remuda.api.errors import NotFound, Refusal

@@ -55,9 +55,9 @@ def idle_next_words(found: IdlePod, now: float) -> str:
     from remuda.cli.text import duration_text
 
     if found.exempt:
-        return f"nothing: {found.exempt}"
+        return f"nothing ({found.exempt})"
     if found.next_at is None:
-        return "told; nothing else"
+        return "warned; nothing else"
     left = found.next_at - now
     return f"{found.next_step} {'now' if left <= 0 else f'in {duration_text(left)}'}"
 
@@ -70,7 +70,7 @@ def render_idle(found: Sequence[IdlePod], now: float, *, wide: bool = False) -> 
     from remuda.cli.text import NOTHING, age_text
 
     if not found:
-        return Text("No idle devices: whatever is held is used.")
+        return Text("No idle devices: every device that is held is in use.")
     has_price = any(each.cost for each in found)
     columns = ["POD", "NODE", "IDLE", "BUSY", "SINCE", "GPU-HOURS", *(["COST"] if has_price else []), "POLICY", "NEXT"]
     columns += ["DEVICES"] if wide else []
@@ -91,7 +91,7 @@ def render_idle(found: Sequence[IdlePod], now: float, *, wide: bool = False) -> 
         ]
         table.add_row(*cells)
     hours, cost = sum(each.idle_gpu_hours for each in found), sum(each.cost for each in found)
-    total = f"{sum(len(each.idle) for each in found)} devices held and not used, {hours:.1f} GPU-hours so far"
+    total = f"{sum(len(each.idle) for each in found)} devices held but not used, {hours:.1f} GPU-hours so far"
     return Group(table, Text(), Text(f"{total}, {cost:.2f} at the policies' price." if has_price else f"{total}."))
 
 
@@ -128,8 +128,8 @@ def idle_document(found: Sequence[IdlePod]) -> dict[str, Any]:
 @output_option()
 @with_session
 def idle(session: Session, form: str) -> None:
-    """Devices that are held and hardly used: by which pod, how busy they were when they were found so, since when, GPU-hours and
-    cost so far, and what the policy (`spec.idle` of a RemedyPolicy) will do, and when. All namespaces unless -n names one.
+    """List devices that a pod holds but hardly uses: how busy, since when, GPU-hours and cost so far, and what the policy
+    (`spec.idle` of a RemedyPolicy) will do about it and when. All namespaces unless you name one with -n.
 
     -o json prints {"idle": [{namespace, pod, node, devices, held, utilisation, since, gpuHours, cost, policy, exempt,
     next, nextAt}]}.

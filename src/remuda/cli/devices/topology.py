@@ -39,12 +39,12 @@ def node_place(
 
     machine = forced or machine_of(devices.observed, own)
     if machine is None:
-        raise Refusal("NoDevices", f"{devices.name} shows no devices.", "See `remuda devices` and `remuda nodes`.")
+        raise Refusal("NoDevices", f"{devices.name} reports no devices.", "Check `remuda devices` and `remuda nodes`.")
     shown = {d.id for d in devices.observed.devices if not d.parent}
     if strangers := shown - {d.id for d in machine.devices}:
         raise Refusal(
             "ModelDoesNotFit",
-            f"{devices.name} has {', '.join(sorted(strangers))}, which {machine.name} has not.",
+            f"{devices.name} has {', '.join(sorted(strangers))}; the model {machine.name} does not.",
             "Name the model of that node, or leave --model out.",
             "model",
         )
@@ -84,7 +84,7 @@ def own_machine_models(session: Session) -> list[MachineModel]:
 @output_option()
 @with_session
 def topology(session: Session, node: str | None, model: str | None, form: str) -> None:
-    """How a node's devices are joined: the link matrix as `nvidia-smi topo -m` draws it, and the tree of domains.
+    """Show how a node's devices are connected: the link matrix as `nvidia-smi topo -m` draws it, and where the node sits.
 
     \b
     remuda topology node-03
@@ -99,7 +99,9 @@ def topology(session: Session, node: str | None, model: str | None, form: str) -
     forced = machine_model(model) if model else None
     if node is None:
         if forced is None:
-            raise Refusal("NoNode", "No node was named.", "Name one (see `remuda nodes`), or a model with --model.")
+            raise Refusal(
+                "NoNode", "No node was named.", "Name one from `remuda nodes`, or a machine model with --model."
+            )
         from remuda.cli.devices.topology_screen import NodePlace
 
         return _print_topology(NodePlace(machine=forced), session, form)

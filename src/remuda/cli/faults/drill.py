@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from remuda.api.drills import DRILLS, Aim, DrillFacts, DrillKind
+from remuda.cli.durations import DURATION
 from remuda.cli.faults.drill_target import DEFAULT_CODE, DrillTarget, aim_drill
 from remuda.cli.output import (
     is_document,
@@ -41,7 +42,7 @@ def drill() -> None:
 @output_option(formats=("table", "json", "yaml"))
 @with_session
 def list_drills(session: Session, form: str) -> None:
-    """What can be broken, how to say it, and what `remuda drill undo` does to it.
+    """List what can be broken, with an example each, and what `remuda drill undo` does.
 
     -o json prints {"drills": [{type, target, does, example, undo}]}.
     """
@@ -59,8 +60,8 @@ def list_drills(session: Session, form: str) -> None:
         table.add_row(kind.value, facts.does, facts.undoing or "-", facts.example)
     print_screen(table)
     click.echo(
-        "\n--spare instead of --rank hits a job's parked spare. Fault codes: Xid numbers (79, 48, 94, ...)."
-        "\nWhat lasts ends after --seconds, or with `remuda drill undo`."
+        "\nUse --spare instead of --rank to hit a spare. Fault codes are Xid numbers (79, 48, 94, ...)."
+        "\nDrills with an UNDO end after --seconds, or with `remuda drill undo`."
     )
 
 
@@ -74,11 +75,13 @@ _OPTIONS = {
         "--heals",
         default="",
         metavar="reset|reboot|replace|never",
-        help="What cures it.  [default: as the code's table says]",
+        help="What cures the device.  [default: what the fault code needs]",
     ),
-    "times": click.option("--times", type=int, metavar="N", help="How often, or how many."),
+    "times": click.option("--times", type=int, metavar="N", help="How many times."),
     "factor": click.option("--factor", type=float, metavar="X", help="How many times slower."),
-    "seconds": click.option("--seconds", type=float, metavar="S", help="How long, or how long from now."),
+    "seconds": click.option(
+        "--seconds", type=DURATION, metavar="TIME", help="How long it lasts; for notices, how long until it happens."
+    ),
 }
 _NUMBERS: dict[DrillKind, tuple[str, ...]] = {
     DrillKind.DEVICE_FAIL: ("code", "heals", "seconds"),
@@ -88,9 +91,9 @@ _NUMBERS: dict[DrillKind, tuple[str, ...]] = {
     DrillKind.POWER_CAP: ("factor", "seconds"),
 }
 _HELP = {
-    Aim.DEVICE: "\n\nAlso with a node: --node node-03 --device gpu-2",
-    Aim.NODE: "\n\nWith --rank, NODE is a job: the node under that rank.",
-    Aim.PLUGIN: "\n\nWith --rank, NODE is a job: the node under that rank. --resource says which plugin.",
+    Aim.DEVICE: "\n\nOr name the device: --node node-03 --device gpu-2",
+    Aim.NODE: "\n\nWith --rank, give a job instead of NODE: its rank's node is hit.",
+    Aim.PLUGIN: "\n\nWith --rank, give a job instead of NODE: its rank's node is hit. --resource names the plugin.",
 }
 
 
@@ -98,12 +101,21 @@ def _drill_options(kind: DrillKind, facts: DrillFacts) -> list[Callable[[F], F]]
     numbers = _NUMBERS.get(kind, ("seconds",) if facts.lasts else ())
     found: list[Callable[[F], F]] = [_OPTIONS[name] for name in numbers]
     if facts.aim is Aim.DEVICE:
-        found.append(click.option("--device", default="", help="Say gpu-2.  [default: the first the rank holds]"))
-        found.append(click.option("--node", default="", help="A node, when no job is named."))
+        found.append(
+            click.option(
+                "--device",
+                default="",
+                metavar="NAME",
+                help="Which device: gpu-2.  [default: the first one of the rank]",
+            )
+        )
+        found.append(click.option("--node", default="", metavar="NAME", help="Which node, when no job is named."))
     if facts.aim is Aim.PLUGIN:
-        found.append(click.option("--resource", default="", help="Whose plugin.  [default: nvidia.com/gpu]"))
+        found.append(
+            click.option("--resource", default="", metavar="NAME", help="Which plugin.  [default: nvidia.com/gpu]")
+        )
     found.append(output_option(formats=("table", "json", "yaml")))
-    found.append(click.option("--spare", is_flag=True, help="A parked spare of the job instead of a rank."))
+    found.append(click.option("--spare", is_flag=True, help="Hit a spare of the job instead of a rank."))
     found.append(click.option("--rank", type=int, metavar="N", help="Which rank."))
     return found
 
@@ -137,7 +149,7 @@ for _kind, _facts in DRILLS.items():
 @click.argument("name", required=False)
 @with_session
 def undo(session: Session, name: str | None) -> None:
-    """Take back a drill that lasts; without NAME, list those that can be."""
+    """Undo a drill. Without NAME, list the drills that can be undone."""
     asyncio.run(_undo_drill(session, name))
 
 
@@ -163,20 +175,20 @@ async def _undo_drill(session: Session, name: str | None) -> None:
         try:
             found = await cluster.get(Drill, name)
         except NotFound:
-            fix = nearest_name_hint(name, [d.name for d in lasting], "Nothing lasts now.")
+            fix = nearest_name_hint(name, [d.name for d in lasting], "No drill can be undone now.")
             raise Refusal("DrillNotFound", f"There is no drill `{name}`.", fix) from None
         if not DRILLS[found.spec.type].lasts:
             raise Refusal(
                 "CannotBeUndone",
-                f"A {found.spec.type} is a blow and cannot be taken back.",
-                "Wait for the recovery, or repair what it broke; `remuda drill undo` lists what can be undone.",
+                f"A {found.spec.type} cannot be undone.",
+                "Wait for the recovery, or repair what it broke. `remuda drill undo` lists what can be undone.",
             )
         if found.status.phase == "Undone":
             since = age_text(found.status.undone_at, session.clock())
             raise Refusal(
                 "AlreadyUndone",
                 f"`{name}` was undone {since} ago ({found.status.reason}).",
-                "`remuda drill undo` lists what lasts now.",
+                "`remuda drill undo` lists what can be undone.",
             )
         found = await cluster.patch(Drill, name, {"spec": {"undo": True}})
         found = await _await_drill(cluster, found, "Undone")
@@ -193,10 +205,10 @@ async def _carry_out_drill(session: Session, kind: DrillKind, target: DrillTarge
     async with session.connect() as cluster:
         if target.name and target.node:
             raise Refusal(
-                "TwoTargets", "A job and a node are both named.", "Give JOB with --rank, or --node with --device."
+                "TwoTargets", "You named both a job and a node.", "Give JOB with --rank, or --node with --device."
             )
         if target.spare and target.rank is not None:
-            raise Refusal("TwoTargets", "A rank and a spare are both named.", "Give --rank or --spare.")
+            raise Refusal("TwoTargets", "You named both a rank and a spare.", "Give --rank or --spare.")
         job = await find_job(cluster, target.name, session.namespace) if target.name else None
         spec = aim_drill(kind, job, target, session.namespace)
         if spec.node:
@@ -251,6 +263,6 @@ async def _await_drill(cluster: Cluster, made: Drill, phase: str = "") -> Drill:
         pass
     raise Failed(
         "DrillPending",
-        f"Nobody carried out drill {made.name} within {DEADLINE_S:g} s.",
-        f"See `remuda get drills {made.name} -o yaml`, and whether `remuda up` is busy.",
+        f"Drill {made.name} was not carried out within {DEADLINE_S:g} s.",
+        f"Check `remuda status` and `remuda get drills {made.name} -o yaml`.",
     )

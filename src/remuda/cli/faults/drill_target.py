@@ -64,20 +64,18 @@ def pick_drill_pod(job: TrainingJob, target: DrillTarget) -> Member | SparePod:
     status = job.status
     if job.is_finished:
         raise Refusal(
-            "JobFinished", f"`{job.name}` has ended ({status.phase}).", "Pick a job that runs; see `remuda jobs`."
+            "JobFinished", f"`{job.name}` has ended ({status.phase}).", "Choose a running job from `remuda jobs`."
         )
     if target.spare:
         found = next((s for s in status.spares if s.parked), next(iter(status.spares), None))
         if found is None or not found.node:
-            raise Refusal(
-                "NoSpare", f"`{job.name}` has no spare placed.", "Give the job some with --spares N, or wait."
-            )
+            raise Refusal("NoSpare", f"`{job.name}` has no running spare.", "Start the job with --spares N, or wait.")
         return found
     if not status.members:
-        raise Refusal("NotPlaced", f"`{job.name}` has no pods placed yet ({status.phase}).", "Wait until it runs.")
+        raise Refusal("NotPlaced", f"`{job.name}` has no pods yet ({status.phase}).", "Wait until it runs.")
     if target.rank is None:
         raise Refusal(
-            "NoTarget", f"Which pod of `{job.name}`?", f"Give --rank (0 to {len(status.members) - 1}) or --spare."
+            "NoTarget", f"Which pod of `{job.name}`?", f"Add --rank (0 to {len(status.members) - 1}) or --spare."
         )
     member = next((m for m in status.members if m.rank == target.rank), None)
     if member is None:
@@ -106,18 +104,20 @@ def aim_drill(kind: DrillKind, job: TrainingJob | None, target: DrillTarget, nam
     )
     if facts.aim is Aim.POD:
         if where is None:
-            raise Refusal("NoTarget", "Which job?", f"Say `remuda drill {facts.example}`.")
+            raise Refusal("NoTarget", "No job is named.", f"Write: remuda drill {facts.example}")
         return replace(drill, node=where.node, pod=where.pod, namespace=namespace)
     if facts.aim is Aim.DEVICE:
         device = target.device or (where.devices[0] if where and where.devices else "")
         if not node or not device:
-            raise Refusal("NoTarget", "Which device?", "Name a job and --rank, or --node and --device.")
+            raise Refusal("NoTarget", "No device is named.", "Give a job and --rank, or --node and --device.")
         if where is not None and device not in where.devices:
             has = ", ".join(where.devices) or "none"
             raise Refusal("NotItsDevice", f"{where.pod} does not hold {device}.", f"It holds: {has}.")
         code = parse_fault_code(target.code) if kind is DrillKind.DEVICE_FAIL else ""
         return replace(drill, node=node, device=device, code=code, heals=target.heals)
     if not node:
-        raise Refusal("NoTarget", "Which node?", f"Say `remuda drill {facts.example}`, or a job and --rank.")
+        raise Refusal(
+            "NoTarget", "No node is named.", f"Write: remuda drill {facts.example}, or give a job and --rank."
+        )
     resource = (target.resource or RESOURCE_GPU) if facts.aim is Aim.PLUGIN else ""
     return replace(drill, node=node, resource=resource)

@@ -189,7 +189,7 @@ def _incident_moments(incident: Incident) -> Iterator[TimelineMoment]:
         for moment in _remedy_moments(record, status.first_signal_at):
             yield msgspec.structs.replace(moment, place=len(MARKS) + number)
     for approval in incident.spec.approvals:
-        verb = "approves" if approval.granted else "refuses"
+        verb = "approves" if approval.granted else "denies"
         yield TimelineMoment(
             approval.time or status.first_signal_at,
             "operator",
@@ -294,14 +294,14 @@ def render_incident(incident: Incident, now: float, *, plain: bool = False) -> R
     began = status.first_signal_at or status.opened_at
     if began is not None:
         head.append(f"  {began:%Y-%m-%d %H:%M:%S}, {age_text(began, now)} ago", style="dim")
-    parts: list[RenderableType] = [head, Text(status.message or "Nothing was written about it yet."), Text()]
+    parts: list[RenderableType] = [head, Text(status.message or "No details yet."), Text()]
     parts += [_incident_facts(incident, now), Text()]
     moments = incident_timeline(incident)
     if moments and began is not None:
         parts.append(Text(f"Since the first signal at {began:%H:%M:%S}:", style="dim"))
         parts.append(_timeline_table(moments, began, plain))
     if status.evidence_dropped:
-        parts.append(Text(f"{plural(status.evidence_dropped, 'piece')} of evidence in between not kept.", style="dim"))
+        parts.append(Text(f"{plural(status.evidence_dropped, 'piece')} of evidence left out here.", style="dim"))
     if incident.is_open and status.phase is not IncidentPhase.CLOSED:
         parts += [Text(), Text(f'Close it by hand: remuda incident {incident.name} --dismiss "why"', style="dim")]
     return Group(*parts)
@@ -317,15 +317,15 @@ def _incident_facts(incident: Incident, now: float) -> Table:
     verdict = status.verdict
     if verdict.reason:
         state = f"{verdict.state} " if subject.device else ""
-        asks = f", asks for {verdict.remedy}" if verdict.remedy not in ("", "None") else ""
-        source = f", said by {verdict.source}" if verdict.source else ""
+        asks = f", needs {verdict.remedy}" if verdict.remedy not in ("", "None") else ""
+        source = f", reported by {verdict.source}" if verdict.source else ""
         table.add_row("Verdict", f"{state}{verdict.reason}{source}{asks}; cause {verdict.cause or 'unknown'}")
     lost = f"{gpu_hours_text(status.lost_gpu_hours)} GPU-hours of training"
     if (out := device_hours_out(incident, now)) > 0:
         lost += f"; {plural(status.devices, 'device')} out of use for {gpu_hours_text(out)} device-hours"
     table.add_row("Cost", lost)
     if status.soak_until is not None:
-        table.add_row("Soak", f"until {status.soak_until:%H:%M:%S}")
+        table.add_row("On trial", f"until {status.soak_until:%H:%M:%S}")
     if status.ticket:
         table.add_row("Ticket", status.ticket)
     if status.part_of:

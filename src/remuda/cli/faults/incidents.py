@@ -89,19 +89,19 @@ def _is_incident_about_job(incident: Incident, job: str) -> bool:
 
 
 @click.command()
-@click.option("--all", "every", is_flag=True, help="Closed ones as well, however old.")
-@click.option("--open", "only_open", is_flag=True, help="Open ones only.")
-@click.option("--node", metavar="NAME", default="", help="Of that node, its devices or its pods.")
-@click.option("--job", metavar="NAME", default="", help="That hit this job.")
-@click.option("--since", metavar="TIME", default="", help="Begun within this time: 30m, 24h, 7d.")
-@click.option("--summary", is_flag=True, help="Counts, GPU-hours and times, by cause.")
+@click.option("--all", "every", is_flag=True, help="Also list closed ones, however old.")
+@click.option("--open", "only_open", is_flag=True, help="List open ones only.")
+@click.option("--node", metavar="NAME", default="", help="Only failures on this node, its devices or its pods.")
+@click.option("--job", metavar="NAME", default="", help="Only failures that hit this job.")
+@click.option("--since", metavar="TIME", default="", help="Only failures that began within this time: 30m, 24h, 7d.")
+@click.option("--summary", is_flag=True, help="Print counts, GPU-hours and times by cause.")
 @output_option()
 @with_session
 def incidents(
     session: Session, every: bool, only_open: bool, node: str, job: str, since: str, summary: bool, form: str
 ) -> None:
-    """Failures from first signal to cure, newest first: those open, and those closed within a day. Parts of a larger failure are
-    told by that one.
+    """List failures, newest first: the open ones, and those closed within a day. What is part of a larger failure is listed
+    under that one.
 
     -o json prints a List of Incidents; with --summary {"causes": [{cause, count, open, lostGpuHours, deviceHoursOut,
     curedSeconds, betweenSeconds}]}, the last one being the total.
@@ -131,29 +131,29 @@ def incidents(
     if is_document(form):
         print_document(form, list_body(found))
     elif not found:
-        click.echo("No incidents are open." if only_open else "No incidents. --all shows closed ones.")
+        click.echo("No incidents are open." if only_open else "No incidents. --all lists old ones.")
     else:
         shown = found if every or node or job else fold_incident_parts(found)
         print_screen(render_incidents(shown, now, make_console().width, wide=form == "wide"))
         if len(shown) < len(found):
-            click.echo(f"{len(found) - len(shown)} that are parts of others are not shown: --all, or --node NAME.")
+            click.echo(f"{len(found) - len(shown)} more are parts of these; --all or --node NAME lists them.")
 
 
 @click.command()
 @click.argument("name")
-@click.option("--dismiss", metavar="WHY", help="Close it, whatever the signals say; WHY is kept with it.")
+@click.option("--dismiss", metavar="WHY", help="Close the incident now; WHY is kept with it.")
 @output_option(formats=("table", "json", "yaml"))
 @with_session
 def incident(session: Session, name: str, dismiss: str | None, form: str) -> None:
-    """One incident as a story: first signal, verdict, who was hit, remedies with price and outcome, the cure.
+    """Show one incident from start to end: first signal, verdict, pods hit, remedies with price and outcome, cure.
 
-    -o json prints the Incident as it is stored.
+    The beginning of its name is enough. -o json prints the Incident as it is stored.
     """
     from remuda.api.errors import Refusal
     from remuda.cli.faults.incident_screen import render_incident
 
     if dismiss is not None and not dismiss.strip():
-        raise Refusal("ReasonMissing", "An incident is dismissed for a reason.", 'Say it: --dismiss "why".')
+        raise Refusal("ReasonMissing", "Dismissing an incident needs a reason.", 'Give it: --dismiss "why".')
 
     async def look() -> Incident:
         async with session.connect() as cluster:
@@ -164,7 +164,7 @@ def incident(session: Session, name: str, dismiss: str | None, form: str) -> Non
     if is_document(form):
         print_document(form, object_body(found))
     elif dismiss is not None:
-        click.echo(f"{found.name} is dismissed; the manager closes it.")
+        click.echo(f"{found.name} is dismissed and will be closed.")
     else:
         plain = not make_console().encoding.lower().startswith("utf")
         print_screen(render_incident(found, session.clock(), plain=plain))
@@ -195,7 +195,7 @@ async def _dismiss_incident(cluster: Cluster, found: Incident, why: str) -> Inci
     from remuda.kube.cluster import Preconditions
 
     if not found.is_open:
-        text = f"{found.name} is closed already: {found.status.outcome}."
-        raise Refusal("IncidentClosed", text, "Nothing is to be done.")
+        text = f"{found.name} is already closed: {found.status.outcome}."
+        raise Refusal("IncidentClosed", text, "Nothing to do.")
     patch: dict[str, Any] = {"spec": {"dismiss": why}}
     return await cluster.patch(Incident, found.name, patch, when=Preconditions(uid=found.uid))

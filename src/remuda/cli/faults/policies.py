@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 @output_option()
 @with_session
 def policies(session: Session, form: str) -> None:
-    """Remedy policies: what they select, mode, limits in use, breaker. -o json and yaml print them as stored."""
+    """List remedy policies: what they apply to, mode, limits in use, state. -o json and yaml print them as stored."""
     from remuda.cli.text import plural
 
     if is_document(form):
@@ -47,8 +47,8 @@ def policies(session: Session, form: str) -> None:
     print_screen(render_policies(found, now, make_console().width))
     if not any(p.uid for p in found):
         click.echo(
-            f"\nNothing but the built-in policy, with {plural(len(_built_in_ladders()), 'ladder')}: `remuda policy default`.\n"
-            "Your own: write a RemedyPolicy, `remuda apply -f FILE`."
+            f"\nOnly the built-in policy, with {plural(len(_built_in_ladders()), 'ladder')}: `remuda policy default`.\n"
+            "To add your own, write a RemedyPolicy and run `remuda apply -f FILE`."
         )
 
 
@@ -58,13 +58,13 @@ def policies(session: Session, form: str) -> None:
     "--what-if",
     nargs=3,
     metavar="device NODE DEVICE",
-    help="What would be done if that device failed, and to whom. Changes nothing.",
+    help="Show what would be done if that device failed, and which pods it would hit. Changes nothing.",
 )
-@click.option("--code", default="xid-79", show_default=True, help="The fault code of --what-if: 79, ecc-dbe ...")
+@click.option("--code", default="xid-79", show_default=True, help="Fault code for --what-if: 79, ecc-dbe ...")
 @output_option()
 @with_session
 def policy(session: Session, name: str, what_if: tuple[str, str, str] | None, code: str, form: str) -> None:
-    """One policy, resolved: what it applies to, its ladders rung by rung, limits and what of them is in use, breaker, soak.
+    """Show one policy in full: what it applies to, its limits and how much of them is used, and its ladders step by step.
 
     -o json with --what-if prints {policy, mode, reason, remedy, when, quarantined, hits: [{key, nodes, devices, pods,
     namespaces, how}], remarks}.
@@ -81,7 +81,9 @@ def policy(session: Session, name: str, what_if: tuple[str, str, str] | None, co
         return
     what, node, device = what_if
     if what != "device":
-        raise Refusal("UnknownWhatIf", f"`{what}` cannot fail here.", "Write --what-if device NODE DEVICE.")
+        raise Refusal(
+            "UnknownWhatIf", f"--what-if knows `device`, not `{what}`.", "Write: --what-if device NODE DEVICE."
+        )
     code = parse_fault_code(code)
     answer = asyncio.run(ask_what_if(session, name, node, device, code))
     if is_document(form):
@@ -192,12 +194,19 @@ def _built_in_ladders() -> Any:
 
 
 @click.command()
-@click.option("-f", "--file", "file", required=True, metavar="FILE", help="YAML, one or more documents; - for stdin.")
+@click.option(
+    "-f",
+    "--file",
+    "file",
+    required=True,
+    metavar="FILE",
+    help="YAML file with one or more policies; `-` is standard input.",
+)
 @with_session
 def apply(session: Session, file: str) -> None:
-    """Make remedy policies what a file says. What a policy says now and the file does not, is taken out of it; a pause stays.
+    """Create or replace remedy policies from a file. Fields that the file leaves out are removed; a pause stays.
 
-    Jobs are started with `remuda train -f`; every other kind goes through `remuda kubectl -- apply -f`.
+    Start jobs with `remuda train -f`. For all other kinds use `remuda kubectl -- apply -f`.
     """
     from remuda.cli.input_files import read_named_file
 
@@ -227,7 +236,9 @@ def policies_in(text: str, source: str) -> list[RemedyPolicy]:
         if not policy.name:
             raise Refusal("NoName", f"A RemedyPolicy in {source} has no name.", "Set metadata.name.", "metadata.name")
         if any(policy.name == other.name for other in found):
-            raise Refusal("SaidTwice", f"{source} has `{policy.name}` twice.", "Keep one of the two.", "metadata.name")
+            raise Refusal(
+                "SaidTwice", f"{source} has two policies named `{policy.name}`.", "Keep one of them.", "metadata.name"
+            )
         validate(policy)
         found.append(policy)
     return found
@@ -240,11 +251,11 @@ def _check_policy_kind(body: JsonObject, source: str) -> None:
 
     resource = RemedyPolicy.resource
     if body.get("kind") == TrainingJob.resource.kind:
-        raise Refusal("NotAPolicy", f"{source} has a TrainingJob.", "Start it with `remuda train -f`.", "kind")
+        raise Refusal("NotAPolicy", f"{source} holds a TrainingJob.", "Start it with `remuda train -f`.", "kind")
     for field, right in (("apiVersion", resource.api_version), ("kind", resource.kind)):
         if body.get(field) != right:
             said = f"`{body[field]}`" if body.get(field) else "missing"
-            fix = f"Write `{field}: {right}`; other kinds go through `remuda kubectl -- apply -f`."
+            fix = f"Write `{field}: {right}`. For other kinds use `remuda kubectl -- apply -f`."
             raise Refusal("NotAPolicy", f"{source}: `{field}` is {said}.", fix, field)
 
 

@@ -56,7 +56,7 @@ def render_policy(policy: RemedyPolicy, now: float) -> RenderableType:
     def say(name: str, text: str) -> None:
         head.add_row(name, text)
 
-    say("policy", policy.name + ("" if policy.uid else "   (built in; no object of that name)"))
+    say("policy", policy.name + ("" if policy.uid else "   (built in)"))
     say("applies to", _selector_words(policy) + (f", priority {spec.priority}" if spec.priority else ""))
     say("mode", spec.mode.value)
     say("state", _policy_state_words(policy, now))
@@ -70,7 +70,7 @@ def render_policy(policy: RemedyPolicy, now: float) -> RenderableType:
     waits = [
         span_text(s) for s in (spec.drain.patience_seconds, spec.drain.checkpoint_seconds, spec.drain.deadline_seconds)
     ]
-    say("drain", f"others left in peace for {waits[0]}, checkpoint {waits[1]}, deadline {waits[2]}, {whole}")
+    say("drain", f"other pods protected for {waits[0]}, checkpoint {waits[1]}, deadline {waits[2]}, {whole}")
     say("soak", span_text(spec.soak.seconds))
     say(
         "offenders",
@@ -85,11 +85,11 @@ def render_policy(policy: RemedyPolicy, now: float) -> RenderableType:
     for ladder in policy_ladders(policy):
         for number, rung in enumerate(ladder.rungs):
             when = ladder.when if number == 0 else ""
-            early = f", not in the first {span_text(rung.after_seconds)}" if rung.after_seconds else ""
+            early = f", not before {span_text(rung.after_seconds)} have passed" if rung.after_seconds else ""
             done_by = f"{_rung_doer_words(rung)}{early}"
             rungs.add_row(when, rung.action.value, str(rung.attempts), span_text(rung.timeout_seconds), done_by)
         if not ladder.rungs:
-            rungs.add_row(ladder.when, "none", "", "", "the workload is restarted, the device is fine")
+            rungs.add_row(ladder.when, "none", "", "", "nobody: the device is fine, the workload restarts")
     parts: list[RenderableType] = [head, Text(), rungs]
     for condition in status.conditions:
         if condition.status == "True":
@@ -103,13 +103,13 @@ def render_what_if(answer: WhatIf, node: str, device: str, code: str) -> Rendera
 
     from remuda.cli.text import compact_names, plural
 
-    asks = f", asks for {answer.remedy}" if answer.remedy != "None" else ""
+    asks = f", needs {answer.remedy}" if answer.remedy != "None" else ""
     lines = [
         f"If {device} of {node} had {code} ({answer.reason}{asks}), policy {answer.policy} ({answer.mode}):",
         *answer.remarks,
     ]
     if answer.quarantined:
-        lines.append(f"quarantined: {compact_names(answer.quarantined)}; the node's other devices go on serving")
+        lines.append(f"quarantined: {compact_names(answer.quarantined)}; the node's other devices stay in use")
     parts: list[RenderableType] = [Text(line) for line in lines]
     if answer.hits:
         columns = ("NODES", "DEVICES", "PODS THAT LEAVE", "NAMESPACES", "BY")
@@ -134,7 +134,7 @@ def _selector_words(policy: RemedyPolicy) -> str:
     from remuda.api.remedies import DEFAULT_POLICY
 
     if policy.name == DEFAULT_POLICY:
-        return "what no other does"
+        return "everything else"
     selector = policy.spec.selector
     said = [*selector.device_types, *(f"{name}={value}" for name, value in selector.nodes.items())]
     return ", ".join(said) or "everything"
@@ -169,4 +169,4 @@ def _limit_words(policy: RemedyPolicy) -> str:
 def _rung_doer_words(rung: Any) -> str:
     if rung.hook is not None:
         return f"command {rung.hook.command[0]}" if rung.hook.command else f"object {rung.hook.object.get('kind')}"
-    return {"replace": "nobody: it needs a hook", "ticket": "recorded, told to webhooks"}.get(rung.action, "the agent")
+    return {"replace": "nobody yet: add a hook", "ticket": "recorded, sent to webhooks"}.get(rung.action, "the agent")

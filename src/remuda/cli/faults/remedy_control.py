@@ -18,12 +18,17 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--policy", "name", metavar="NAME", help="Only this RemedyPolicy; otherwise all of them.")
-@click.option("--for", "duration", metavar="TIME", help="Ends by itself after so long, say 1h.")
-@click.option("--why", default="", metavar="TEXT", help="Shown to everybody who asks why nothing happens.")
+@click.option("--policy", "name", metavar="NAME", help="Only this RemedyPolicy.  [default: all]")
+@click.option(
+    "--for",
+    "duration",
+    metavar="TIME",
+    help="End the pause after this long: 1h, 30m.  [default: until `remuda unpause`]",
+)
+@click.option("--why", default="", metavar="TEXT", help="The reason; shown in `remuda policies`.")
 @with_session
 def pause(session: Session, name: str | None, duration: str | None, why: str) -> None:
-    """Begin no new remedy. What is under way ends, devices are given back, and workloads go on being recovered."""
+    """Start no new remedies on devices and nodes. Those that already run are finished; jobs still recover from failures."""
     from remuda.api.codec import to_wire
     from remuda.api.meta import to_time
     from remuda.api.remedies import Pause
@@ -43,14 +48,14 @@ def pause(session: Session, name: str | None, duration: str | None, why: str) ->
     names = asyncio.run(run())
     ends = f" until {until:%Y-%m-%d %H:%M:%S} UTC" if until else ""
     click.echo(f"Paused{ends}: {', '.join(names)}")
-    click.echo("Go on: remuda unpause" + (f" --policy {name}" if name else ""))
+    click.echo("End the pause: remuda unpause" + (f" --policy {name}" if name else ""))
 
 
 @click.command()
-@click.option("--policy", "name", metavar="NAME", help="Only this RemedyPolicy; otherwise all of them.")
+@click.option("--policy", "name", metavar="NAME", help="Only this RemedyPolicy.  [default: all]")
 @with_session
 def unpause(session: Session, name: str | None) -> None:
-    """Let remedies be begun again."""
+    """Allow new remedies again."""
 
     async def run() -> list[str]:
         async with session.connect() as cluster:
@@ -61,7 +66,7 @@ def unpause(session: Session, name: str | None) -> None:
             return paused
 
     names = asyncio.run(run())
-    click.echo(f"Remedies go on: {', '.join(names)}" if names else "Nothing was paused.")
+    click.echo(f"No longer paused: {', '.join(names)}" if names else "Nothing was paused.")
 
 
 @click.command()
@@ -69,10 +74,10 @@ def unpause(session: Session, name: str | None) -> None:
 @click.argument("remedy", required=False)
 @with_session
 def approve(session: Session, incident: str, remedy: str | None) -> None:
-    """Say yes to a remedy that waits for it (policies of mode Approve).
+    """Allow a remedy that waits for approval (in policies with mode Approve).
 
-    Without REMEDY it is the one that waits; also of a part of a domain that failed as a whole. For an incident whose ladder
-    has ended it asks for another probe: a device that passes it, and soaks, is given back.
+    Without REMEDY: the one that waits. If all remedies of an incident have been tried, this asks for another probe; a device
+    that passes it is put back into use after its trial time.
     """
     click.echo(f"Approved: {asyncio.run(_write_approval(session, incident, remedy, granted=True))}")
 
@@ -82,7 +87,7 @@ def approve(session: Session, incident: str, remedy: str | None) -> None:
 @click.argument("remedy", required=False)
 @with_session
 def deny(session: Session, incident: str, remedy: str | None) -> None:
-    """Say no to a remedy that waits for approval; the next rung of the ladder is asked for, not this one again."""
+    """Reject a remedy that waits for approval. The next one of the ladder is asked for; this one is not asked for again."""
     click.echo(f"Denied: {asyncio.run(_write_approval(session, incident, remedy, granted=False))}")
 
 
@@ -111,17 +116,17 @@ def _remedy_meant(incident: Incident, remedy: str | None, *, granted: bool) -> s
     from remuda.core.remedies.rungs import device_remedies, ladder_has_ended, needs_approval
 
     if not incident.is_open:
-        raise Refusal("IncidentClosed", f"{incident.name} is closed.", "`remuda incidents` lists what is open.")
+        raise Refusal("IncidentClosed", f"{incident.name} is closed.", "`remuda incidents --open` lists the open ones.")
     records = device_remedies(incident.status.remedies)
     waiting = [key for key, r in records.items() if needs_approval(r)]
     if remedy is not None:
         if remedy in records and remedy not in waiting:
             outcome = records[remedy].outcome
-            fix = f"Waiting: {', '.join(waiting)}." if waiting else "Nothing of it waits for approval."
-            raise Refusal("NotWaiting", f"{remedy} of {incident.name} does not wait: {outcome}.", fix)
+            fix = f"Waiting: {', '.join(waiting)}." if waiting else "Nothing in this incident waits for approval."
+            raise Refusal("NotWaiting", f"{remedy} of {incident.name} does not wait for approval: {outcome}.", fix)
         if remedy not in records and not _is_rung_name(remedy):
             fix = f"Waiting: {', '.join(waiting)}." if waiting else f"See `remuda incident {incident.name}`."
-            raise Refusal("UnknownRemedy", f"`{remedy}` is no remedy of a ladder.", fix)
+            raise Refusal("UnknownRemedy", f"`{remedy}` is not a remedy.", fix)
         return remedy
     if waiting:
         return waiting[-1]
@@ -129,7 +134,7 @@ def _remedy_meant(incident: Incident, remedy: str | None, *, granted: bool) -> s
         asked = [a for a in incident.spec.approvals if is_recheck_key(a.remedy)]
         return recheck_key(len(asked) + 1)
     raise Refusal(
-        "NothingWaits", f"Nothing of {incident.name} waits for approval.", f"See `remuda incident {incident.name}`."
+        "NothingWaits", f"Nothing in {incident.name} waits for approval.", f"See `remuda incident {incident.name}`."
     )
 
 

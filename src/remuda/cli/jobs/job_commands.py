@@ -22,11 +22,11 @@ from remuda.cli.session import Session, with_session
 
 
 @click.command()
-@click.option("-A", "--all-namespaces", is_flag=True, help="Jobs of every namespace.")
+@click.option("-A", "--all-namespaces", is_flag=True, help="List jobs of all namespaces.")
 @output_option()
 @with_session
 def jobs(session: Session, all_namespaces: bool, form: str) -> None:
-    """All jobs, one line each. -o json gives a List of TrainingJob objects."""
+    """List all jobs, one line each. -o json prints a List of TrainingJob objects."""
     from remuda.api.training import TrainingJob
     from remuda.cli.jobs.job_screen import render_jobs
 
@@ -44,15 +44,15 @@ def jobs(session: Session, all_namespaces: bool, form: str) -> None:
 
 @click.command()
 @click.argument("name")
-@click.option("-w", "--watch", is_flag=True, help="Follow it until it ends; a line per transition without a terminal.")
+@click.option("-w", "--watch", is_flag=True, help="Follow the job until it ends; in a pipe, one line per change.")
 @output_option()
 @with_session
 def job(session: Session, name: str, watch: bool, form: str) -> int:
-    """One job: phase, progress, members by rank, spares, recoveries and why each remedy was chosen.
+    """Show one job: phase, progress, pods by rank, spares, and its recoveries from failures.
 
-    Times of a recovery count from the first signal of the fault; -o wide explains all of them. -o json gives the
-    TrainingJob object; with -w one object a line for each change. With -w the exit code is 0 when the job succeeded and 1
-    when not.
+    Times of a recovery count from the first signal of the failure; -o wide explains every recovery. -o json prints the
+    TrainingJob object; with -w, one object per line for each change. With -w the exit code is 0 if the job succeeded and 1
+    if not.
     """
     from remuda.cli.jobs.job_follow import follow_job
     from remuda.cli.jobs.job_screen import render_job
@@ -78,7 +78,7 @@ def job(session: Session, name: str, watch: bool, form: str) -> int:
 @output_option(formats=("table", "json", "yaml"))
 @with_session
 def delete(session: Session, names: tuple[str, ...], form: str) -> None:
-    """Delete jobs. Their pods are stopped; logs and checkpoints stay.
+    """Stop jobs and remove them. Their pods end; logs and checkpoints are kept.
 
     -o json prints {"deleted": [names]}.
     """
@@ -104,10 +104,10 @@ def delete(session: Session, names: tuple[str, ...], form: str) -> None:
 @output_option(formats=("table", "json", "yaml"))
 @with_session
 def suspend(session: Session, names: tuple[str, ...], form: str) -> None:
-    """Stop jobs and give everything back; the record stays.
+    """Save a checkpoint, stop, and free the GPUs. The job stays in the list.
 
-    Each is asked for a checkpoint first and stops when it has saved one, or after a while. `remuda resume` goes on from there; no
-    budget is charged. -o json prints {"suspended": [names]}.
+    The job stops when its checkpoint is saved, or after a while without one. `remuda resume` continues from there. A suspend does
+    not count as a failure. -o json prints {"suspended": [names]}.
     """
     _set_suspend(session, names, form, suspend=True)
 
@@ -117,7 +117,7 @@ def suspend(session: Session, names: tuple[str, ...], form: str) -> None:
 @output_option(formats=("table", "json", "yaml"))
 @with_session
 def resume(session: Session, names: tuple[str, ...], form: str) -> None:
-    """Let suspended jobs go on from their newest checkpoint, wherever there is room.
+    """Continue suspended jobs from their newest checkpoint, as soon as GPUs are free.
 
     -o json prints {"resumed": [names]}.
     """
@@ -137,16 +137,16 @@ def _set_suspend(session: Session, names: tuple[str, ...], form: str, *, suspend
                     raise Refusal(
                         "JobFinished",
                         f"Job {job.name} has ended ({job.status.phase}).",
-                        "Start a new one: remuda train.",
+                        "Start a new job with `remuda train`; with the same --checkpoint it continues from the last step saved.",
                     )
             for job in found:
                 if job.spec.suspend is suspend:
                     _echo_unless_document(
-                        form, f"Job {job.name} {'is suspended already' if suspend else 'is not suspended'}."
+                        form, f"Job {job.name} {'is already suspended' if suspend else 'is not suspended'}."
                     )
                     continue
                 await cluster.patch(TrainingJob, job.name, {"spec": {"suspend": suspend}}, session.namespace)
-                words = "saves a checkpoint and stops" if suspend else "goes on when there is room"
+                words = "saves a checkpoint and stops" if suspend else "continues as soon as GPUs are free"
                 _echo_unless_document(form, f"Job {job.name} {words}. Follow it: remuda job {job.name} -w")
 
     asyncio.run(act())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import sys
 from collections.abc import AsyncIterator, Callable
 from time import localtime, strftime
@@ -21,6 +22,7 @@ from remuda.cli.errors import FAILED, Failed
 from remuda.cli.jobs.job_screen import JobPicture, render_job, take_job_picture
 from remuda.cli.jobs.recovery_screen import job_transition_lines
 from remuda.cli.output import make_console, object_body
+from remuda.cli.program_logs import show_logs
 from remuda.cli.session import Session
 from remuda.kube.cluster import Cluster
 from remuda.kube.runtime.informer import Informer
@@ -32,9 +34,7 @@ _CHROME_ROWS = 17  # lines of the picture that are not members: header, headings
 
 def silence_logs() -> None:
     """Informers log what they retry; on a screen that is noise, and the command says itself when it gives up."""
-    import structlog
-
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
+    show_logs(logging.CRITICAL)
 
 
 class JobFollower:
@@ -95,7 +95,7 @@ async def follow_job(session: Session, cluster: Cluster, name: str, form: str = 
             await _print_transitions(session, following, form)
         last = following.job
     if last is None:
-        raise Failed("JobDeleted", f"`{name}` was deleted.", "See `remuda jobs` for what is there.")
+        raise Failed("JobDeleted", f"`{name}` was deleted.", "`remuda jobs` lists the jobs there are.")
     return 0 if last.status.phase == "Succeeded" else FAILED
 
 
@@ -141,4 +141,6 @@ async def _print_transitions(session: Session, following: JobFollower, form: str
 async def _check_cluster_runs(session: Session) -> None:
     """Informers retry for ever; a person watching wants to know that the cluster was stopped."""
     if session.is_embedded and session.state.holder() is None:
-        raise Failed("ClusterStopped", "The cluster was stopped.", "Start it with `remuda up`; the job goes on then.")
+        raise Failed(
+            "ClusterStopped", "The cluster was stopped.", "Start it again with `remuda up`; the job continues."
+        )

@@ -183,7 +183,7 @@ def _slowness_lines(job: TrainingJob, now: float) -> list[Text]:
 
 
 def _budget_line(job: TrainingJob) -> Text:
-    line = Text.assemble(("budgets ", "dim"))
+    line = Text.assemble(("failures/limit ", "dim"))
     for cause in Cause:
         limit, used = job.spec.failure.budgets.limit(cause), job.status.used.get(cause.value, 0)
         if limit == UNLIMITED and not used:
@@ -197,7 +197,7 @@ def _loan_text(loan: Loan) -> Text:
     """What has become of the place of a spare that was given up."""
     to = ", ".join(f"{b.namespace}/{b.pod}" for b in loan.borrowers)
     if loan.returned_at is not None:
-        return Text("returned: the spare is made again")
+        return Text("returned; a new spare starts")
     if loan.recalled_at is not None:
         return Text(f"called back from {to}" if to else "called back", style="yellow")
     return Text(f"to {to}")
@@ -242,7 +242,7 @@ def _members_table(picture: JobPicture, rows: int | None) -> RenderableType:
         table.add_row(*cells, style="dim" if rank in ("spare", "lent") else None)
     if not hidden:
         return table
-    return Group(table, Text(f"… and {plural(hidden, 'more rank')}; the whole: remuda job {picture.job.name}", "dim"))
+    return Group(table, Text(f"… and {plural(hidden, 'more rank')}; see all: remuda job {picture.job.name}", "dim"))
 
 
 def member_state(picture: JobPicture, uid: str) -> Text:
@@ -275,5 +275,5 @@ def _pod_state_text(pod: Pod) -> Text:
         refused = next(
             (c.reason for c in pod.status.conditions if c.type == "PodScheduled" and c.status == "False"), ""
         )
-        word = refused or ("starting" if pod.status.phase == "Running" or pod.spec.node_name else "waiting for a place")
+        word = refused or ("starting" if pod.status.phase == "Running" or pod.spec.node_name else "waiting for GPUs")
     return Text(word, style="red" if pod.is_terminal else "yellow")

@@ -47,9 +47,7 @@ def choose_log_sections(sections: Sequence[Section], job: str, rank: int | None,
 
     attempts = sorted({s.attempt for s in sections})
     if not attempts:
-        raise Refusal(
-            "NoLogs", f"`{job}` has written nothing yet.", "Wait until it runs; `remuda job` shows its phase."
-        )
+        raise Refusal("NoLogs", f"`{job}` has printed nothing yet.", f"Wait until it runs: remuda job {job}")
     wanted = attempts[-1] if attempt is None else attempt
     found = [s for s in sections if s.attempt == wanted]
     if not found:
@@ -93,18 +91,18 @@ def last_log_lines(section: Section, count: int | None) -> Iterator[bytes]:
 
 @click.command()
 @click.argument("job")
-@click.option("--rank", type=click.IntRange(min=0), help="One rank only.  [default: all]")
+@click.option("--rank", type=click.IntRange(min=0), help="Only this rank.  [default: all]")
 @click.option("--attempt", type=click.IntRange(min=0), help="An earlier attempt.  [default: the newest]")
-@click.option("-f", "--follow", is_flag=True, help="Go on with what is written, over restarts, until the job ends.")
+@click.option("-f", "--follow", is_flag=True, help="Keep printing new lines, across restarts, until the job ends.")
 @click.option("--tail", type=click.IntRange(min=0), metavar="N", help="Only the last N lines of each rank.")
 @output_option(formats=("table", "json"))
 @with_session
 def logs(
     session: Session, job: str, rank: int | None, attempt: int | None, follow: bool, tail: int | None, form: str
 ) -> None:
-    """What the ranks of a job wrote; also in earlier attempts and by pods that are gone.
+    """Show what the ranks of a job printed, earlier attempts and deleted pods included.
 
-    -o json prints one object a line: {"attempt", "rank", "pod", "line"}.
+    -o json prints one object per line: {"attempt", "rank", "pod", "line"}.
     """
     from remuda.link.rank_logs import LogIndex
 

@@ -57,7 +57,7 @@ def build_job(asked: JobRequest) -> TrainingJob:
     if not asked.command:
         raise Refusal(
             "NoCommand",
-            "There is no command to train with.",
+            "No training command was given.",
             "Put it last, after `--`: remuda train --replicas 8 --gpus 8 -- python train.py",
         )
     container: JsonObject = {"name": "main", "command": list(asked.command)}
@@ -110,7 +110,7 @@ def topology_label(asked: str) -> str:
         raise Refusal(
             "InvalidTopology",
             f"`{asked}` is not a node label.",
-            f"Give `rack`, `none`, or a label such as {RACK_LABEL}.",
+            f"Use `rack`, `none`, or a label such as {RACK_LABEL}.",
         )
     return asked
 
@@ -123,7 +123,7 @@ def parse_env(pairs: Iterable[str], outer: Mapping[str, str]) -> dict[str, str]:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.-]*", name):
             raise Refusal("InvalidEnv", f"`{pair}` does not set a variable.", "Write --env NAME=VALUE.")
         if not equals and name not in outer:
-            raise Refusal("InvalidEnv", f"{name} has no value here to hand on.", f"Write --env {name}=VALUE.")
+            raise Refusal("InvalidEnv", f"{name} has no value in this shell to pass on.", f"Write --env {name}=VALUE.")
         env[name] = value if equals else outer[name]
     return env
 
@@ -137,7 +137,7 @@ def parse_budgets(texts: Iterable[str]) -> dict[str, int]:
         if cause not in causes:
             near = difflib.get_close_matches(cause, causes, n=1)
             fix = f"Did you mean `{near[0]}`?" if near else f"Causes: {', '.join(causes)}."
-            raise Refusal("InvalidBudget", f"`{cause}` is not a cause of interruptions.", fix)
+            raise Refusal("InvalidBudget", f"`{cause}` is not a cause of failures.", fix)
         if number in ("unlimited", "-1"):
             budgets[cause] = UNLIMITED
         elif equals and number.isascii() and number.isdigit():
@@ -145,7 +145,7 @@ def parse_budgets(texts: Iterable[str]) -> dict[str, int]:
         else:
             raise Refusal(
                 "InvalidBudget",
-                f"`{entry}` gives {cause} no number of interruptions.",
+                f"`{entry}` does not say how many failures of {cause} are allowed.",
                 f"Write --budget {cause}=5, or {cause}=unlimited.",
             )
     return budgets
@@ -201,10 +201,14 @@ def parse_documents(text: str, source: str) -> list[JsonObject]:
     """At least one mapping."""
     documents = load_documents(text, source)
     if not documents:
-        raise Refusal("EmptyFile", f"{source} has nothing in it.", "Write an object with apiVersion and kind.")
+        raise Refusal("EmptyFile", f"{source} is empty.", "Write an object with apiVersion and kind.")
     for body in documents:
         if not isinstance(body, dict):
-            raise Refusal("NotAnObject", f"{source} has something that is not a mapping.", "Start with `apiVersion:`.")
+            raise Refusal(
+                "NotAnObject",
+                f"{source} has a document that is not a mapping.",
+                "Start each document with `apiVersion:`.",
+            )
     return documents
 
 
@@ -216,8 +220,8 @@ def parse_document(text: str, source: str) -> JsonObject:
     if len(documents) > 1:
         raise Refusal(
             "SeveralDocuments",
-            f"{source} has {len(documents)} documents; a job is one.",
-            "Split the file at `---` and start each job by itself.",
+            f"{source} has {len(documents)} documents, but a job is one.",
+            "Split the file at `---` and start the jobs one by one.",
         )
     if not isinstance(documents[0], dict):
         raise Refusal(
@@ -236,7 +240,7 @@ def _yaml_refusal(error: yaml.MarkedYAMLError, source: str) -> Refusal:
     fix = (
         "Indent with spaces only, not tabs."
         if "'\\t'" in what
-        else "Fix that line: look at its indentation, colons and quotes."
+        else "Fix that line: check its indentation, colons and quotes."
     )
     return Refusal("InvalidYaml", f"{source}{where}: {what}{context}.", fix)
 
@@ -259,7 +263,9 @@ def job_from_document(body: JsonObject, *, name: str, namespace: str, explicit_n
     if name:
         made["metadata"]["name"] = name
     if not made["metadata"].get("name"):
-        raise Refusal("NoName", "The job has no name.", "Set metadata.name, or say it: remuda train NAME -f FILE.")
+        raise Refusal(
+            "NoName", "The job has no name.", "Set metadata.name, or name it here: remuda train NAME -f FILE."
+        )
     return checked_job(made)
 
 

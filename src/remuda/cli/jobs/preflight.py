@@ -26,8 +26,8 @@ _INTERPRETERS = ("python", "bash", "sh")
 def job_name_taken(job: TrainingJob) -> Refusal:
     return Refusal(
         "JobNameTaken",
-        f"There is a job `{job.name}` in namespace {job.namespace} already.",
-        f"Choose another name, or delete it first: remuda delete {job.name}",
+        f"There is already a job `{job.name}` in namespace {job.namespace}.",
+        f"Choose another name, or delete that job first: remuda delete {job.name}",
     )
 
 
@@ -40,9 +40,9 @@ def check_gpus(job: TrainingJob, devices: Iterable[NodeDevices]) -> None:
         asked = gpus_of_role(role)
         if asked > largest:
             total = asked * role.replicas
-            fix = f"Ask for at most {largest} per pod and for more pods"
+            fix = f"Ask for at most {largest} GPUs per pod, and for more pods"
             if largest:
-                fix += f", say --replicas {-(-total // largest)} --gpus {largest}"
+                fix += f": --replicas {-(-total // largest)} --gpus {largest}"
             raise Refusal(
                 "GpusExceedNode",
                 f"Each {role.name} pod asks for {asked} GPUs; the largest node has {largest}.",
@@ -66,7 +66,10 @@ def default_topology(
     if max(room.values()) >= replicas + spares:
         return label, ""
     what = plural(replicas, "pod") + (f" and {plural(spares, 'spare')}" if spares else "")
-    return "", f"No rack can hold {what} of {gpus} GPUs, so the gang may span racks. Insist with --topology rack."
+    return (
+        "",
+        f"No rack is big enough for {what} with {gpus} GPUs each, so the job may span racks. Use --topology rack to insist.",
+    )
 
 
 def check_workdir(job: TrainingJob) -> None:
@@ -76,7 +79,7 @@ def check_workdir(job: TrainingJob) -> None:
             raise Refusal(
                 "WorkdirNotFound",
                 f"The working directory {directory} does not exist.",
-                "Give one that does with --workdir.",
+                "Name an existing one with --workdir.",
                 "workingDir",
             )
 
@@ -102,7 +105,7 @@ def check_command(job: TrainingJob, outer: Mapping[str, str], bin_directory: str
                 raise Refusal(
                     "CommandNotFound",
                     f"{target} does not exist.",
-                    "Check the name, or say where it is with --workdir DIR.",
+                    "Check the name, or give its directory with --workdir DIR.",
                     "command",
                 )
 
@@ -116,7 +119,10 @@ def _check_program(command: str, directory: str, path: str) -> Refusal | None:
             )
         if not os.access(target, os.X_OK):
             return Refusal(
-                "CommandNotExecutable", f"{target} may not be run.", f"Make it so: chmod +x {target}", "command"
+                "CommandNotExecutable",
+                f"{target} is not executable.",
+                f"Make it executable: chmod +x {target}",
+                "command",
             )
         return None
     if shutil.which(command, path=path):
@@ -124,8 +130,8 @@ def _check_program(command: str, directory: str, path: str) -> Refusal | None:
     fix = "Check the spelling, install it, or give its full path."
     if os.path.isfile(os.path.join(directory, command)):
         start = "python " if command.endswith(".py") else "./"
-        fix = f"It is a file in {directory}; write `{start}{command}`."
-    return Refusal("CommandNotFound", f"`{command}` is not a command on the PATH.", fix, "command")
+        fix = f"It is a file in {directory}: write `{start}{command}`."
+    return Refusal("CommandNotFound", f"There is no command `{command}` on the PATH.", fix, "command")
 
 
 def _script_of(words: list[str]) -> str:
@@ -157,7 +163,7 @@ def check_checkpoint(job: TrainingJob) -> None:
         raise Refusal(
             "CheckpointPathNotWritable",
             f"Checkpoints cannot be written to {path} ({problem}).",
-            "Give a directory you may write to with --checkpoint, or leave it out for one of the job's own.",
+            "Choose a directory you can write to with --checkpoint, or leave it out to use one made for the job.",
             "spec.checkpoint.path",
         )
 

@@ -28,7 +28,7 @@ def render_recoveries(recoveries: Sequence[Recovery], width: int, *, wide: bool 
             notes.append(f"\n  {', '.join(recovery.members)} -> {', '.join(recovery.replaced)}")
         for refused in recovery.why_not:
             notes.append(f"\n  not {refused}", style="dim")
-    title = Text("Recoveries: price in GPU-hours, times since the first signal, steps lost", style="dim")
+    title = Text("Recoveries (price in GPU-hours; times since the failure; steps lost)", style="dim")
     return [title, recovery_table(recoveries, width), notes]
 
 
@@ -63,7 +63,7 @@ def recovery_words(recovery: Recovery) -> str:
     times = (
         ("detected", recovery.detected_at),
         ("stopped", recovery.stopped_at),
-        ("barrier open", recovery.opened_at),
+        ("told to start", recovery.opened_at),
         ("first new step", recovery.first_step_at),
     )
     reached = ", ".join(f"{word} {elapsed_text(start, time)}" for word, time in times if time is not None)

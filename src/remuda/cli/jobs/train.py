@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from remuda.cli.durations import DURATION
 from remuda.cli.output import is_document, object_body, output_option, print_commands, print_document
 from remuda.cli.session import Session, with_session
 
@@ -64,40 +65,74 @@ class TrainFlags(msgspec.Struct, kw_only=True):
 
 @click.command(cls=_TrainCommand)
 @click.argument("words", nargs=-1, metavar="[NAME]")
-@click.option("-f", "--file", metavar="FILE", help="A TrainingJob in YAML or JSON; `-` reads standard input.")
-@click.option("--replicas", type=int, metavar="N", help="Pods that train together (ranks).  [default: 1]")
-@click.option("--gpus", type=int, metavar="N", help="GPUs of each pod.  [default: 1]")
-@click.option("--spares", type=int, metavar="N", help="Pods parked to take over at once.  [default: 0]")
+@click.option(
+    "-f", "--file", metavar="FILE", help="Read the job (a TrainingJob) from a YAML or JSON file; `-` is standard input."
+)
+@click.option("--replicas", type=int, metavar="N", help="Number of pods that train together (ranks).  [default: 1]")
+@click.option("--gpus", type=int, metavar="N", help="GPUs per pod.  [default: 1]")
+@click.option(
+    "--spares", type=int, metavar="N", help="Extra pods that wait, ready to replace a failed one.  [default: 0]"
+)
 @click.option(
     "--topology",
     metavar="LABEL",
-    help="Node label all pods share; `rack`, `none`.  [default: rack, if one can hold it]",
+    help="Keep all pods in one `rack`, `none`, or a node label they must share.  [default: rack, if one is big enough]",
 )
-@click.option("--checkpoint", metavar="DIR", help="Shared directory for checkpoints.  [default: the job's own]")
+@click.option("--checkpoint", metavar="DIR", help="Shared directory for checkpoints.  [default: one made for the job]")
 @click.option(
-    "--hang-after", type=float, metavar="S", help="No new step for S seconds counts as a hang.  [default: off]"
+    "--hang-after",
+    type=DURATION,
+    metavar="TIME",
+    help="Restart when there is no new step for this long.  [default: off]",
 )
-@click.option("--total-steps", type=int, metavar="N", help="Steps there will be, for progress and ETA.")
-@click.option("--deadline", type=float, metavar="S", help="Fail the job when it has run S seconds.  [default: none]")
-@click.option("--ttl", type=float, metavar="S", help="Delete the job S seconds after its end.  [default: keep it]")
-@click.option("--suspend", is_flag=True, default=None, help="Create it suspended; `remuda resume` starts it.")
-@click.option("--env", multiple=True, metavar="K=V", help="A variable for the command; may be repeated.")
-@click.option("--budget", multiple=True, metavar="CAUSE=N", help="Interruptions allowed, say code=5,device=10.")
-@click.option("--image", metavar="NAME", help="Container image; without one the command runs on this machine.")
-@click.option("--workdir", type=click.Path(path_type=Path), metavar="DIR", help="Where it runs.  [default: here]")
-@click.option("-w", "--watch", is_flag=True, help="Follow the job after creating it.")
-@click.option("--dry-run", is_flag=True, help="Check everything, print the job, create nothing.")
+@click.option(
+    "--total-steps", type=int, metavar="N", help="How many steps there will be; shows progress and time left."
+)
+@click.option(
+    "--deadline",
+    type=DURATION,
+    metavar="TIME",
+    help="Fail the job when it has run this long: 1h, 90m.  [default: none]",
+)
+@click.option(
+    "--ttl", type=DURATION, metavar="TIME", help="Delete the job this long after it ended.  [default: keep it]"
+)
+@click.option(
+    "--suspend", is_flag=True, default=None, help="Create the job without starting it; `remuda resume` starts it."
+)
+@click.option(
+    "--env",
+    multiple=True,
+    metavar="K=V",
+    help="Environment variable; may be repeated. K alone passes on your own value.",
+)
+@click.option(
+    "--budget", multiple=True, metavar="CAUSE=N", help="How many failures of each cause are allowed: code=5,device=10."
+)
+@click.option(
+    "--image",
+    metavar="NAME",
+    help="Container image, for real clusters. `remuda up` runs no images: leave it out there.",
+)
+@click.option(
+    "--workdir",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Directory the command runs in.  [default: this one]",
+)
+@click.option("-w", "--watch", is_flag=True, help="Follow the job after it is created.")
+@click.option("--dry-run", is_flag=True, help="Check and print the job; create nothing.")
 @output_option(formats=("table", "json", "yaml"))
 @with_session
 def train(session: Session, watch: bool, dry_run: bool, form: str, **options: Any) -> int:
-    """Start a training job: a gang of pods with GPUs, restarted together and as cheaply as possible when something fails.
+    """Start a training job: pods with GPUs that train together and are restarted together when something fails.
 
     \b
       remuda train --replicas 8 --gpus 8 --spares 1 -- python train.py
       remuda train -f job.yaml
 
-    Relative paths on the command line start here; in a file, from the file's directory. -o json prints the created
-    TrainingJob, --dry-run the one that would be created.
+    Relative paths start from this directory; in a file, from the file's directory. -o json prints the TrainingJob that was
+    created, or with --dry-run the one that would be.
     """
     flags = TrainFlags(**options)
     command: Sequence[str] = click.get_current_context().meta.get(_COMMAND, [])
@@ -133,11 +168,14 @@ def check_train_words(flags: TrainFlags, command: Sequence[str]) -> str:
     from remuda.api.errors import Refusal
 
     if len(flags.words) > 1:
-        words = " ".join(flags.words)
+        name, *rest = flags.words
+        if _looks_like_program(name):
+            name, rest = "", list(flags.words)
+        words = " ".join(rest)
         raise Refusal(
             "MisplacedCommand",
-            f"`{words}` is more than a name.",
-            f"Put `--` before the command: remuda train -- {words}",
+            f"`{words}` is not an option or a name.",
+            f"Put `--` before the command, after all options: remuda train {f'{name} ' if name else ''}... -- {words}",
         )
     if not flags.file:
         return flags.words[0] if flags.words else ""
@@ -152,10 +190,15 @@ def check_train_words(flags: TrainFlags, command: Sequence[str]) -> str:
     if clash:
         raise Refusal(
             "FileAndFlags",
-            f"-f and {', '.join(clash)} both describe the job.",
-            "Write it into the file, or leave -f out.",
+            f"The job is described twice: by -f and by {', '.join(clash)}.",
+            "Write all of it in the file, or leave -f out.",
         )
     return flags.words[0] if flags.words else ""
+
+
+def _looks_like_program(word: str) -> bool:
+    """`python`, `./run.sh`, `train.py`: the command itself, not the name of a job before it."""
+    return word.startswith(("python", "torchrun", "bash", "sh ", ".", "/")) or word.endswith((".py", ".sh"))
 
 
 def _read_job(session: Session, flags: TrainFlags, name: str) -> TrainingJob:
@@ -247,7 +290,7 @@ async def _check_before_create(session: Session, cluster: Cluster | None, job: T
     if _is_process_runtime(session):
         preflight.check_checkpoint(job)
     if cluster is None:
-        click.echo("note: No cluster is running, so only the job itself was checked.", err=True)
+        click.echo("note: No cluster is running, so the job was checked but not its place in the cluster.", err=True)
         return
     preflight.check_gpus(job, (await cluster.list(NodeDevices)).items)
     if job.name in await _job_names(cluster, job.namespace):
@@ -260,7 +303,7 @@ def _earlier_checkpoints_note(session: Session, job: TrainingJob) -> str:
     place = Path(job.spec.checkpoint.path or session.state.checkpoints / job.namespace / job.name)
     if not _is_process_runtime(session) or not has_checkpoints(place):
         return ""
-    return f"There are checkpoints in {place}; training goes on from them. Remove them to start afresh."
+    return f"Found checkpoints in {place}: training continues from them. Delete them to start from step 0."
 
 
 def _is_process_runtime(session: Session) -> bool:
@@ -307,9 +350,9 @@ def _announce_job(session: Session, job: TrainingJob, form: str) -> None:
         "",
         [
             (f"remuda{option} job {job.name} -w", "follow it"),
-            (f"remuda{option} logs {job.name} -f --rank 0", "what rank 0 says"),
-            (f"remuda{option} drill process-kill {job.name} --rank {last}", "break it"),
-            (f"remuda{option} delete {job.name}", "end it"),
+            (f"remuda{option} logs {job.name} -f --rank 0", "what rank 0 prints"),
+            (f"remuda{option} drill process-kill {job.name} --rank {last}", "break it on purpose"),
+            (f"remuda{option} delete {job.name}", "stop and remove it"),
         ],
     )
 
