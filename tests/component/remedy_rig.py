@@ -29,7 +29,7 @@ async def set_policy(world: World, name: str = "default", **spec: Any) -> None:
 
 
 async def drain_at_once(world: World, checkpoint_s: float, deadline_s: float, **spec: Any) -> None:
-    """A policy that lets nobody be left in peace, and soaks for ten seconds."""
+    """A policy that protects nobody, and soaks for ten seconds."""
     drain = Drain(patience_seconds=0.0, checkpoint_seconds=checkpoint_s, deadline_seconds=deadline_s)
     await set_policy(world, drain=drain, soak=Soak(seconds=10.0), **spec)
 

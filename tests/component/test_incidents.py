@@ -96,7 +96,7 @@ async def test_a_rack_that_is_lost_is_told_once_and_its_nodes_are_left_to_people
     await world.sleep(180.0)
     domain = next(i for i in incidents(world) if i.spec.subject.kind is SubjectKind.DOMAIN)
     assert outcomes(domain) == {"ticket-1": "Succeeded"}
-    assert "none of its nodes is recycled for it by itself" in domain.status.message
+    assert "none of its nodes is recycled automatically" in domain.status.message
     assert f"Waits for {len(rack)} of its {len(rack)} parts" in domain.status.message
     nodes = [i for i in incidents(world) if i.spec.subject.kind is SubjectKind.NODE]
     assert [outcomes(i)["ticket-1"] for i in nodes] == ["PartOfDomain"] * len(rack)

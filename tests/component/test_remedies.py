@@ -154,7 +154,7 @@ async def test_overlapping_policies_say_so_and_the_first_name_is_taken(world: Wo
         assert found is not None
         condition = next(c for c in found.status.conditions if c.type == "Overlaps")
         assert condition.status == "True"
-        assert "a is taken" in condition.message
+        assert "a is used" in condition.message
     await fail(world)
     await until_done(world, "reset-1", 30.0)
 

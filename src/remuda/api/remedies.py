@@ -106,9 +106,7 @@ class Drain(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, for
     """Before a node is rebooted or replaced: cordon, ask gangs for a checkpoint, move them, evict the rest (PDBs honoured until
     the deadline)."""
 
-    patience_seconds: float = (
-        3600.0  # how long pods on the node's other devices are left in peace first; 0 = not at all
-    )
+    patience_seconds: float = 3600.0  # how long pods on the node's other devices are protected first; 0 = not at all
     checkpoint_seconds: float = 120.0  # how long to wait for the checkpoint that was asked for
     deadline_seconds: float = 900.0  # then pods are deleted
     whole_domain: bool = True  # a node of a multi-node domain is drained and recycled with all of it, never alone

@@ -114,7 +114,7 @@ def check_rollout(rollout: NodeRollout) -> None:
         raise Refusal(
             "InvalidBound",
             f"maxUnavailable is `{spec.max_unavailable}`.",
-            'Say a number above 0, or a share like "10%".',
+            'Give a number above 0, or a share like "10%".',
             "spec.maxUnavailable",
         )
     if not (0 < spec.timeout_seconds <= 86_400 and 0 < spec.verify_seconds <= 86_400):

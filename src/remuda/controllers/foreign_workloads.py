@@ -187,7 +187,7 @@ class ForeignController:
         foreign = planned.foreign
         for pod, word in foreign.unknown:
             known = ", ".join(DeviceFailureReaction)
-            text = f"{ANNOTATION_DEVICE_FAILED}: {word} is not known; taken as not given. Known: {known}."
+            text = f"{ANNOTATION_DEVICE_FAILED}: `{word}` is not known and is ignored. Known: {known}."
             self._events.warning(pod, "UnknownDevicePolicy", text)
         # All of them before anyone goes: what a crash leaves behind says on its own who was to go.
         await write_all(self._mark, foreign.marks)
@@ -242,7 +242,7 @@ class ForeignController:
         if not is_going:
             return
         log.info("foreign.removed", pod=f"{pod.namespace}/{pod.name}", node=pod.spec.node_name, evicted=removal.evict)
-        self._events.normal(pod, "DeviceFailedRemoved", f"The pod goes because of a failed device. {removal.why}")
+        self._events.normal(pod, "DeviceFailedRemoved", f"Removed because of a failed device. {removal.why}")
 
     async def _fail_job(self, namespace: str, job: OwnerReference, why: str) -> None:
         """No further tries: the pod that failed is then one too many."""

@@ -24,7 +24,7 @@ async def evict_pod(cluster: Cluster, pod: Pod, events: EventSink = SILENCE) -> 
         await cluster.evict(pod.name, pod.namespace, when=Preconditions(uid=pod.uid))
     except TooManyRequests as error:
         log.info("pod.budget", pod=f"{pod.namespace}/{pod.name}", message=error.message)
-        events.normal(pod, "EvictionHeldUp", f"{error.message} It is asked again.")
+        events.normal(pod, "EvictionHeldUp", f"{error.message} It is tried again.")
         return False
     except NotFound:
         return False

@@ -116,10 +116,10 @@ class PolicyController:
             await self._cluster.patch(RemedyPolicy, policy.name, {"status": patch}, subresource="status", when=when)
             if status.breaker.open and not before.open:
                 log.warning("remedy.breaker", policy=policy.name, message=status.breaker.message)
-                words = f"Nothing new is taken out or repaired: {status.breaker.message}"
+                words = f"No new remedy starts: {status.breaker.message}"
                 self._events.warning(policy, "BreakerOpen", words)
             elif before.open and not status.breaker.open:
-                self._events.normal(policy, "BreakerClosed", "Remedies go on.")
+                self._events.normal(policy, "BreakerClosed", "Remedies start again.")
         return planned.look_again_s
 
 
@@ -138,7 +138,7 @@ def policy_conditions(policy: RemedyPolicy, others: list[RemedyPolicy], now: flo
     say(INVALID, refused is not None, refused.reason if refused else "", _invalid_policy_message(refused), "Valid")
     found = policy_overlaps(policy, others)
     words = " ".join(
-        f"{o.winner} and {o.loser} are equally right for the same devices; {o.winner} is taken, by its name."
+        f"{o.winner} and {o.loser} match the same devices equally well; {o.winner} is used because its name comes first."
         for o in found
     )
     say(OVERLAPS, bool(found), "SamePriorityAndSelectivity", f"{words} Give one a higher priority.", "Distinct")
@@ -148,7 +148,7 @@ def policy_conditions(policy: RemedyPolicy, others: list[RemedyPolicy], now: flo
     pause = policy.spec.pause
     until = f" until {pause.until:%Y-%m-%d %H:%M:%S}" if pause is not None and pause.until is not None else ""
     why = f": {pause.message}" if pause is not None and pause.message else ""
-    say("Paused", is_policy_paused(pause, now), "PausedByOperator", f"Nothing new is begun{until}{why}.", "NotPaused")
+    say("Paused", is_policy_paused(pause, now), "PausedByOperator", f"No new remedy starts{until}{why}.", "NotPaused")
     return conditions
 
 

@@ -200,7 +200,7 @@ class TaintRules:
         except AlreadyExists:
             found = await self._cluster.get(kind, name)
             if found.labels.get(OURS) != "remuda":
-                raise Refusal("NotOurs", f"The {KIND} {name} is somebody else's.", "Remove or rename it.") from None
+                raise Refusal("NotOurs", f"The {KIND} {name} was not made by Remuda.", "Remove or rename it.") from None
             if found.spec != {**found.spec, **body["spec"]}:
                 when = Preconditions(found.uid, found.metadata.resource_version)
                 await self._cluster.patch(kind, name, {"spec": body["spec"]}, when=when)
@@ -224,7 +224,7 @@ class TaintRules:
             raise Refusal(
                 "TaintRulesNotServed",
                 f"This cluster does not serve {PLURAL}.{GROUP}.",
-                "Devices given by a device plugin need none; for claims turn the API on.",
+                "Devices from a device plugin need no rule. For ResourceClaims turn this API on.",
             )
         return version
 

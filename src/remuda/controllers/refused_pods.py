@@ -52,9 +52,11 @@ class RefusedPods:
             newest.status.conditions, rules.ADMISSION_REJECTED, True, pod.status.reason, why, to_time(int(now))
         )
         await write_pod_conditions(self._cluster, newest, told)
-        self._events.warning(pod, rules.ADMISSION_REJECTED, f"Number {number} in a row. {why}")
+        self._events.warning(
+            pod, rules.ADMISSION_REJECTED, f"Refused {number} time{'s' * (number != 1)} in a row. {why}"
+        )
         if is_over:
-            words = f"Refused {number} times in a row: its workload is not spared that any more. {why}"
+            words = f"Refused {number} times in a row: from now on this counts against its workload. {why}"
             self._events.warning(pod, rules.BUDGET_EXHAUSTED, words)
 
     async def _forgive_job(self, pod: Pod, owner: OwnerReference, number: int) -> bool:
@@ -80,7 +82,7 @@ class RefusedPods:
                 return
             body = rules.retry_pod({"metadata": to_wire(whole.metadata), "spec": whole.spec}, number)
             await self._cluster.create(Pod, body)
-            self._events.normal(pod, "MadeAgain", f"{body['metadata']['name']} was made for it.")
+            self._events.normal(pod, "MadeAgain", f"{body['metadata']['name']} replaces it.")
         except AlreadyExists:
             pass  # made before, and then somebody ended
         except NotFound:

@@ -70,7 +70,7 @@ class ObjectHooks:
             except ApiError as error:
                 if error.code >= 500 or error.code == 429:
                     raise
-                return "Failed", f"{body['kind']} {name} was not taken: {error.message}"
+                return "Failed", f"{body['kind']} {name} was refused: {error.message}"
         for condition, outcome in ((call.failure, "Failed"), (call.success, "Succeeded")):
             if is_condition_true(there.conditions, condition):
                 said = next((c.message for c in there.conditions if c.type == condition and c.message), "")

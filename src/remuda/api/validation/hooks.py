@@ -32,7 +32,7 @@ def check_hook(hook: Hook, where: str, placeholders: Collection[str]) -> None:
     if not hook.success_condition or hook.success_condition == hook.failure_condition:
         raise Refusal(
             "InvalidHook",
-            f"The condition `{hook.success_condition}` would mean success and failure, or nothing.",
+            f"successCondition `{hook.success_condition}` is empty, or the same as failureCondition.",
             "Name two different conditions.",
             f"{where}.failureCondition",
         )
@@ -42,7 +42,7 @@ def _check_hook_command(command: list[str], where: str, placeholders: Collection
     if not command[0].startswith("/"):
         raise Refusal(
             "InvalidHook",
-            f"The command `{command[0]:.100}` is not an absolute path; the agent looks nothing up.",
+            f"The command `{command[0]:.100}` is not an absolute path, and the agent does not search PATH.",
             "Write the program's whole path.",
             where,
         )
@@ -54,14 +54,12 @@ def _check_hook_command(command: list[str], where: str, placeholders: Collection
             where,
         )
     if any("\0" in word for word in command):
-        raise Refusal(
-            "InvalidHook", "A word of the command holds a NUL, which no program can be given.", "Take it out.", where
-        )
+        raise Refusal("InvalidHook", "A word of the command contains a NUL character.", "Remove it.", where)
     for name in (name for word in command for name in _FILLED_IN.findall(word)):
         if name in placeholders:
             raise Refusal(
                 "InvalidHook",
-                f"Nothing is filled into a command, so {{{name}}} would be taken as it is written.",
+                f"Nothing is filled into a command, so {{{name}}} would be passed on as written.",
                 f"Let the program read its environment: REMUDA_{name.upper()}.",
                 where,
             )
@@ -93,7 +91,7 @@ def _check_hook_object(body: JsonObject, where: str, placeholders: Collection[st
     for name in sorted({name for text in texts for name in _PLACEHOLDER.findall(text)}):
         if name not in placeholders:
             known = ", ".join(f"{{{p}}}" for p in placeholders)
-            raise Refusal("InvalidHook", f"Nothing fills in {{{name:.100}}}.", f"There are {known}.", where)
+            raise Refusal("InvalidHook", f"{{{name:.100}}} is not a placeholder.", f"Known: {known}.", where)
 
 
 def _texts_in_hook_object(body: object, where: str, depth: int) -> list[str]:

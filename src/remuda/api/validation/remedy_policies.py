@@ -60,14 +60,14 @@ def check_policy(policy: RemedyPolicy) -> None:
         if not (_REASON.fullmatch(ladder.when) or ladder.when == "*"):
             raise Refusal(
                 "InvalidReason",
-                f"A ladder waits for `{ladder.when}`, which no verdict can have as its reason.",
+                f"A ladder is for `{ladder.when}`, which no verdict can have as its reason.",
                 "Name a remedy (ResetDevice), a reason (Xid79, DeviceFlapping), or `*` for any.",
                 f"{path}.when",
             )
         if ladder.when in seen:
             raise Refusal(
                 "LadderSaidTwice",
-                f"Two ladders wait for {ladder.when}; only one can be climbed.",
+                f"There are two ladders for {ladder.when}.",
                 "Put their rungs into one ladder.",
                 f"{path}.when",
             )
@@ -97,7 +97,7 @@ def _check_policy_selector(policy: RemedyPolicy) -> None:
     if policy.name == DEFAULT_POLICY and (selector.device_types or selector.nodes):
         raise Refusal(
             "DefaultSelects",
-            "The policy `default` takes what no other does, so it cannot select.",
+            "The policy `default` applies to what no other policy selects, so it cannot have a selector.",
             "Leave its selector empty, or give the policy another name.",
             "spec.selector",
         )
@@ -125,7 +125,7 @@ def check_node_labels(labels: Mapping[str, str], reason: str, field: str) -> Non
     """Labels a node can have. Raises Refusal."""
     for name, value in labels.items():
         if not is_label_key(name):
-            raise Refusal(reason, f"`{name:.100}` is not a label.", "Name a label of nodes.", field)
+            raise Refusal(reason, f"`{name:.100}` is not a label.", "Give the key of a node label.", field)
         if not _LABEL_VALUE.fullmatch(value):
             raise Refusal(
                 reason,
@@ -153,7 +153,7 @@ def _check_ladder(ladder: Ladder, path: str) -> None:
         if _ORDER[rung.action] < highest:
             raise Refusal(
                 "LadderGoesDown",
-                f"The ladder for {ladder.when} comes to {rung.action} after something harder.",
+                f"The ladder for {ladder.when} has {rung.action} after a harsher rung.",
                 "Order the rungs: probe, reset, reboot, replace, ticket.",
                 f"{where}.action",
             )
@@ -176,7 +176,7 @@ def _check_policy_limits(limits: Limits) -> None:
         raise Refusal(
             "InvalidLimit",
             f"`{limits.rack_label}` is not a label.",
-            "Name the label of nodes that says their rack.",
+            "Give the node label that names the rack.",
             "spec.limits.rackLabel",
         )
 
@@ -230,7 +230,7 @@ def _check_idle_policy(idle: Idle) -> None:
     if idle.action not in IDLE_ACTIONS:
         raise Refusal(
             "InvalidIdle",
-            f"`{idle.action}` is nothing to do to the idle.",
+            f"`{idle.action}` is not an action for idle devices.",
             "Write Warn or Reclaim.",
             "spec.idle.action",
         )
@@ -239,7 +239,7 @@ def _check_idle_policy(idle: Idle) -> None:
     if idle.action == "Reclaim" and not idle.after_seconds:
         raise Refusal(
             "InvalidIdle",
-            "idle.action is Reclaim and nothing says after how long.",
+            "idle.action is Reclaim, but idle.afterSeconds is not set.",
             "Set idle.afterSeconds.",
             "spec.idle.afterSeconds",
         )
@@ -256,7 +256,10 @@ def _check_policy_webhook(webhook: Webhook, where: str) -> None:
     for event in webhook.on:
         if event not in WEBHOOK_EVENTS:
             raise Refusal(
-                "InvalidWebhook", f"`{event}` never happens.", f"There are {', '.join(WEBHOOK_EVENTS)}.", f"{where}.on"
+                "InvalidWebhook",
+                f"`{event}` is not an event.",
+                f"Use one of {', '.join(WEBHOOK_EVENTS)}.",
+                f"{where}.on",
             )
 
 

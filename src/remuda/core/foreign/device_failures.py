@@ -152,7 +152,7 @@ class _ForeignPodsDraft:
 
     def well(self, pod: Pod) -> None:
         if is_condition_true(pod.status.conditions, DEVICE_FAILED):
-            at, why = to_time(int(self.now)), "No device of the pod has failed any more."
+            at, why = to_time(int(self.now)), "The pod has no failed device any more."
             told = with_condition(pod.status.conditions, DEVICE_FAILED, False, "DeviceHealthy", why, at)
             self.marks[pod.uid] = ForeignPodMark(pod, told, "DeviceHealthy", why)
 

@@ -69,8 +69,8 @@ class BreakerWatch:
             open=True,
             since=to_time(self._since),
             closes_at=to_time(self._closes),
-            message=f"{self._seen} of {self._pool} nodes failed within {self._breaker.window_seconds:g} s; "
-            f"{self._most} may.",
+            message=f"{self._seen} of {self._pool} nodes failed within {self._breaker.window_seconds:g} s "
+            f"(limit {self._most}).",
         )
 
 

@@ -77,7 +77,7 @@ def other_actor_on_node(node: Node, *, take_over: bool = False) -> str:
         return f"{node.name} is being deleted."
     for taint in node.spec.taints:
         if taint.key in OTHERS_TAINTS:
-            return f"{node.name} has the taint {taint.key}: {OTHERS_TAINTS[taint.key]} has it."
+            return f"{node.name} is being worked on by {OTHERS_TAINTS[taint.key]} (taint {taint.key})."
     if take_over or not node.spec.unschedulable or node.annotations.get(ANNOTATION_CORDONED_BY):
         return ""
     who = "NVSentinel" if NVSENTINEL_CORDON in node.annotations else "somebody else"
@@ -187,9 +187,11 @@ def plan_drain(pods: Mapping[str, Sequence[Pod]], drain: Drain, started: float, 
     checkpoint_by, deadline = started + drain.checkpoint_seconds, started + drain.deadline_seconds
     staying = [pod for pod in there if not pod.is_deleting]
     if not there:
-        return DrainPlan(is_done=True, message="Nothing is left on it.")
+        return DrainPlan(is_done=True, message="No pods are left on it.")
     if not staying and now >= deadline + GONE_S:
-        return DrainPlan(left=left, is_done=True, message=f"{_count_pods(left)} deleted and not seen to end.")
+        return DrainPlan(
+            left=left, is_done=True, message=f"{_count_pods(left)} deleted; nobody has confirmed that they ended."
+        )
     if now >= deadline:
         look = RETRY_S if staying else deadline + GONE_S - now
         words = f"The drain's {drain.deadline_seconds:g} s are over: {_count_pods(left)} deleted."
@@ -200,7 +202,7 @@ def plan_drain(pods: Mapping[str, Sequence[Pod]], drain: Drain, started: float, 
     look = min(min(ends) - now, RETRY_S) if evict else min(ends) - now
     words = f"{_count_pods(left)} still there"
     if saving:
-        words += f", {len(saving)} of gangs that may save until {to_time(checkpoint_by):%H:%M:%S}"
+        words += f"; {len(saving)} of them may save a checkpoint until {to_time(checkpoint_by):%H:%M:%S}"
     return DrainPlan(evict=evict, left=left, message=f"{words}.", look_again_s=look)
 
 

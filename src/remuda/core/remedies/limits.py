@@ -97,13 +97,13 @@ def _check_limit(
     there, coming = others.beside(new, kind)
     if not coming or (most and (there + coming <= most or not there)):
         return None
-    share = f" ({text} of {of})" if text.endswith("%") else ""
+    share = f", {text} of {of}" if text.endswith("%") else ""
     named = f": {', '.join(others.named(new, kind, 5))}{' ...' if there > 5 else ''}" if there else ""
     is_one = there == 1
     return HeldBack(
         reason,
-        f"{there} node{'' if is_one else 's'} {words} {'is' if is_one else 'are'} under remedy{named}; "
-        f"{most}{share} may be.",
+        f"{there} node{'' if is_one else 's'} {words} {'is' if is_one else 'are'} under remedy{named} "
+        f"(limit {most}{share}).",
     )
 
 
@@ -116,7 +116,5 @@ def _check_hourly_limit(
     begun = others.begun_since(new, now - HOUR_S)
     if begun < most:
         return None
-    share = f" ({text} of {of})" if text.endswith("%") else ""
-    return HeldBack(
-        "HourLimit", f"{begun} remedies of policy {new.policy} were begun within an hour; {most}{share} may be."
-    )
+    share = f", {text} of {of}" if text.endswith("%") else ""
+    return HeldBack("HourLimit", f"{begun} remedies of policy {new.policy} began within an hour (limit {most}{share}).")

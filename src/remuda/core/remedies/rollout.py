@@ -240,7 +240,7 @@ def _advance_rollout_step(seen: ObservedRollout, step: NodeStep, now: float) -> 
     if step.phase not in BUSY:
         return step
     if step.node not in seen.nodes:
-        return _move_rollout_step(step, StepPhase.FAILED, now, "NodeGone", "The node is not there any more.")
+        return _move_rollout_step(step, StepPhase.FAILED, now, "NodeGone", "The node is gone.")
     if step.phase is StepPhase.DRAINING:
         drain = _drain_for_rollout(seen, step, now)
         if drain.is_done:

@@ -69,7 +69,7 @@ def what_if_remedies(
     if ladder is None:
         return msgspec.structs.replace(said, remarks=(*remarks, "The policy has no ladder for it: nothing is done."))
     if words := other_actor_on_node(node, take_over=policy.spec.drain.take_over):
-        remarks.append(f"{words} Nothing is begun before it is given back.")
+        remarks.append(f"{words} Nothing starts until they are done.")
     ids = tuple(d.id for d in rows)
     hits = tuple(
         _rung_impact(
@@ -93,7 +93,7 @@ def _rung_impact(
 ) -> RungImpact:
     how = "the policy's hook" if has_hook else "an order to the agent"
     if action is Action.TICKET:
-        return RungImpact(key, (), (), (), (), "the policy's hook" if has_hook else "recorded, and told to webhooks")
+        return RungImpact(key, (), (), (), (), "the policy's hook" if has_hook else "recorded; webhooks are notified")
     if action is Action.REPLACE and not has_hook:
         how = "refused: the policy has no hook for it"
     if action not in RECYCLES:

@@ -18,7 +18,7 @@ from remuda.core.remedies.ladder.state import LadderState, is_rung_open
 from remuda.core.remedies.rungs import LadderStage
 
 POLICY_CHANGED = "PolicyChanged"
-NOBODY_WAITS = "The policy was changed or deleted meanwhile; nobody waits for this any more."
+NOBODY_WAITS = "The policy was changed or deleted meanwhile, so this step was given up."
 
 _NEVER = float("-inf")
 

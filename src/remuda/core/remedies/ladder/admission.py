@@ -56,7 +56,7 @@ def admit_rung(state: LadderState, stage: LadderStage) -> LadderMove:
     if _is_rung_due(state, stage, is_asked_for=said is not None) is not GO:
         return WAIT
     if case.policy.spec.mode is Mode.APPROVE and said is None:
-        words = f"Policy {case.policy.name} asks first: remuda approve {case.incident.name} {key}"
+        words = f"Policy {case.policy.name} asks first. Approve with: remuda approve {case.incident.name} {key}"
         state.record(key, stage.rung, RemedyOutcome.WAITING, "AwaitingApproval", words)
         return WAIT
     targets = state.targets(action)
@@ -83,19 +83,19 @@ def _is_rung_due(state: LadderState, stage: LadderStage, *, is_asked_for: bool) 
     several nodes share is not cured one by one: that waits until somebody has seen to it, or says so."""
     case, rung = state.case, stage.rung
     if case.subject.kind is SubjectKind.NODE and is_well_again(case.incident.status):
-        words = f"{case.subject.node} is well again; done only if it fails again before this is closed."
+        words = f"{case.subject.node} is well again; this runs only if it fails again before the incident closes."
         state.record(stage.key, rung, RemedyOutcome.HELD_BACK, "WellAgain", words)
         return WAIT
     begins = state.opened + rung.after_seconds
     if not is_asked_for and state.now < begins:
-        words = f"{case.subject.node or case.subject.domain} may come back by itself; not before {to_time(begins):%H:%M:%S}."
+        words = f"{case.subject.node or case.subject.domain} may come back by itself; this starts at {to_time(begins):%H:%M:%S}."
         state.record(stage.key, rung, RemedyOutcome.HELD_BACK, TOO_EARLY, words)
         state.looks.append(begins)
         return WAIT
     is_harsh = rung.action in RECYCLES or case.subject.kind is SubjectKind.NODE
     if is_harsh and case.cause is not None and not is_asked_for and case.policy.spec.mode is Mode.AUTO:
         words = (
-            f"{case.cause.spec.subject.domain} failed as a whole, and its parts are not recycled one by one. Go on with "
+            f"{case.cause.spec.subject.domain} failed as a whole, so its parts are not recycled one by one. To go on: "
             f"`remuda approve {case.incident.name} {stage.key}`, or dismiss {case.cause.name}."
         )
         state.record(stage.key, rung, RemedyOutcome.HELD_BACK, PART_OF_DOMAIN, words)
@@ -114,12 +114,10 @@ def _why_rung_impossible(case: LadderCase, stage: LadderStage) -> tuple[RemedyOu
     is_by_agent = hook.command != [] if hook is not None else action is not Action.TICKET
     if is_by_agent and kind is SubjectKind.NODE and case.incident.status.verdict.reason == NODE_LOST:
         has = "has no hook" if hook is None else "has only a command"
-        words = f"{case.subject.node} is lost and nobody on it can be told to; policy {case.policy.name} {has} for {action}."
-        return RemedyOutcome.REFUSED, "NoHook", f"{words} An object hook could reach it from outside."
+        words = f"{case.subject.node} is lost and its agent cannot be reached; policy {case.policy.name} {has} for {action}."
+        return RemedyOutcome.REFUSED, "NoHook", f"{words} Add an object hook that reaches it from outside."
     if action is Action.REPLACE and hook is None:
-        words = (
-            f"Policy {case.policy.name} has no hook for replace, and Remuda cannot replace a node by itself. Add one."
-        )
+        words = f"Policy {case.policy.name} has no hook for replace, and Remuda cannot replace a node by itself. Add a hook."
         return RemedyOutcome.REFUSED, "NoHook", words
     if action in RECYCLES and case.policy.spec.drain.whole_domain and domain.name and domain.missing:
         known = f"{len(domain.nodes)} of its {len(domain.nodes) + domain.missing} nodes are known"
@@ -145,7 +143,7 @@ def _wait_for_pods_on_node(state: LadderState, key: str, rung: Rung, targets: Se
     if not pods:
         return GO
     named = ", ".join(sorted(pods)[:3]) + (" ..." if len(pods) > 3 else "")
-    words = f"{named} would have to leave for it; left in peace until {to_time(patience):%H:%M:%S}."
+    words = f"{named} would have to leave; protected until {to_time(patience):%H:%M:%S}."
     state.record(key, rung, RemedyOutcome.HELD_BACK, NODE_IN_USE, words)
     state.looks.append(patience)
     return WAIT
@@ -179,7 +177,7 @@ def wait_for_free_device(state: LadderState, key: str, rung: Rung) -> LadderMove
     ends = state.opened + rung.timeout_seconds
     if all(h.draining for h in holders):
         if state.now >= ends:
-            words = f"{named} was told to go and still holds it."
+            words = f"{named} was told to stop and still holds it."
             state.record(key, rung, RemedyOutcome.HELD_BACK, DEVICE_IN_USE, words)
             state.amend(key, RemedyOutcome.TIMED_OUT, DEVICE_IN_USE, words)
             return NEXT

@@ -59,7 +59,7 @@ SILENT_S = 30.0  # between two looks at a soak whose agent says nothing
 BY = "remuda"
 ANY = "Any"  # the reason of the condition for a ladder that waits for `*`
 RECHECKED = "Recheck"
-LEFT = "nothing more; what was begun before ends"
+LEFT = "no more rungs; what was started is finished"
 
 
 def climb_ladder(case: LadderCase, now: float) -> LadderStep:
@@ -190,7 +190,7 @@ def _climbed_status(state: LadderState, move: LadderMove, when: str, rungs: str,
         ends = {RemedyOutcome.REFUSED, RemedyOutcome.SKIPPED}
         tried = ", ".join(f"{r.key} {r.reason if r.outcome in ends else r.outcome}" for r in state.records.values())
         is_domain = state.case.subject.kind is SubjectKind.DOMAIN
-        what = "Somebody was told" if is_domain else f"The ladder for {when} has ended without a cure"
+        what = "Operators were told" if is_domain else f"The ladder for {when} has ended without a cure"
         words = f"{what} ({tried}). {state.how_it_is_left}"
         if not ladder_has_ended(state.case.incident):
             conditions = with_condition(conditions, LADDER, False, ENDED, words, moment)
@@ -211,9 +211,9 @@ def _status_without_ladder(case: LadderCase, now: float) -> IncidentStatus:
     status, kind = case.incident.status, case.subject.kind
     if kind is SubjectKind.DEVICE or not status.verdict.reason or ladder_has_ended(case.incident):
         return status
-    words = f"Policy {case.policy.name} has no ladder for {status.verdict.reason}: nothing is done to it by itself."
+    words = f"Policy {case.policy.name} has no ladder for {status.verdict.reason}: nothing is done automatically."
     if kind is SubjectKind.DOMAIN:
-        words += " Its parts climb ladders of their own."
+        words += " Its parts have ladders of their own."
     conditions = with_condition(status.conditions, LADDER, None, NO_LADDER, words, to_time(now))
     return msgspec.structs.replace(status, conditions=conditions) if conditions is not status.conditions else status
 

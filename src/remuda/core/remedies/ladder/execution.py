@@ -61,7 +61,7 @@ def do_rung(
     record = state.records.get(key)
     if record is None or is_rung_open(record):
         if rung.action is Action.TICKET and rung.hook is None:
-            words = f"Recorded here; the policy's webhooks are told. {state.how_it_is_left}"
+            words = f"Recorded here; the policy's webhooks are notified. {state.how_it_is_left}"
             state.start(key, rung.action, state.target(rung.action), rung.timeout_seconds, _RECORD)
             state.amend(key, RemedyOutcome.SUCCEEDED, "", words)
             return GO

@@ -21,7 +21,7 @@ def fault_since_probe(case: LadderCase, passed: float) -> str:
     for known in _signals_of_subject(case):
         signal = known.signal
         if known.fault.effect in _BAD and signal.time is not None and to_seconds(signal.time) > passed:
-            return f"{signal.code} from {signal.source} at {signal.time:%H:%M:%S}, after the probe had passed."
+            return f"{signal.code} reported by {signal.source} at {signal.time:%H:%M:%S}, after the probe had passed."
     return ""
 
 
@@ -39,7 +39,7 @@ def why_soak_failed(case: LadderCase, now: float) -> str:
             standing = None
         elif known.fault.effect is DeviceState.UNHEALTHY:
             standing = known.signal
-    return "" if standing is None else f"{standing.code} from {standing.source} still stands against it."
+    return "" if standing is None else f"{standing.code}, reported by {standing.source}, has not cleared."
 
 
 def _signals_of_subject(case: LadderCase) -> Iterator[ClassifiedSignal]:

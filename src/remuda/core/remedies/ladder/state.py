@@ -97,8 +97,8 @@ class LadderState:
             case SubjectKind.DEVICE:
                 return "The device stays out of use."
             case SubjectKind.NODE:
-                return f"{subject.node} is back in use when its trouble is over."
-        return "What its parts share is for people to see to, and none of its nodes is recycled for it by itself."
+                return f"{subject.node} is back in use when it is healthy again."
+        return "What its parts share needs people to look at it; none of its nodes is recycled automatically."
 
     def has_ended(self, key: str) -> bool:
         return (

@@ -151,7 +151,7 @@ def test_devices_of_one_node_climb_their_own_ladders_and_the_incident_says_so() 
     bench = Bench(rack("NodeSuspect"))
     bench.run(until=100)
     assert bench.outcomes() == {}
-    assert "Its parts climb ladders of their own." in bench.incident.status.conditions[0].message
+    assert "Its parts have ladders of their own." in bench.incident.status.conditions[0].message
 
 
 def test_a_part_of_a_domain_is_not_recycled_by_itself_but_is_when_the_domain_is_over() -> None:
