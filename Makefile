@@ -5,9 +5,10 @@ SHELL := /bin/sh
 BIN := .venv/bin
 STAMP := .venv/.stamp
 
-# The suite is sized for two cores. Many tests wait for disks, sockets and child processes, so four at a time keep both busy;
-# override with `make check JOBS=8`.
+# The suite is sized for two cores. Many tests wait for disks, sockets and child processes, so four at a time keep both busy, and
+# more of those that wait for whole clusters; override with `make check JOBS=8`, `make test TEST_JOBS=8`.
 JOBS ?= 4
+TEST_JOBS ?= 6
 PYTEST := $(BIN)/python -m pytest
 # Containers often tell Python to keep no bytecode. Then every worker, and every process that a test starts, compiles all of it anew:
 # half a minute of each run.
@@ -15,12 +16,13 @@ export PYTHONDONTWRITEBYTECODE :=
 
 # A test directory that is not there yet must not fail the run, so only existing ones are passed.
 FAST_TESTS = $(wildcard tests/unit tests/property tests/component)
-E2E_TESTS = $(wildcard tests/e2e)
+# Over sockets, processes and servers: first in a run, because they wait most.
+REAL_TESTS = tests/torch tests/e2e tests/kube tests/conformance tests/kubelet_rows tests/crash
 # Where drills of the failure checklist are; those in tests/kube need a real kubelet.
 DRILLS = tests/drills $(wildcard tests/component/test_rows_*.py) tests/kubelet_rows $(wildcard tests/kube/test_kubelet_*.py) -k test_row_
 
 .DEFAULT_GOAL := help
-.PHONY: help venv format lint compiled check test demo drills kube bench-recovery bench-apiserver bench-node bench-straggler bench-failure clean
+.PHONY: help venv format lint compiled check test loaded demo drills kube bench-recovery bench-apiserver bench-node bench-straggler bench-failure clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -49,17 +51,13 @@ check: $(STAMP) ## lint + unit, property and component tests (under two minutes)
 compiled: $(STAMP)
 	@$(PYTEST) --collect-only -qq $(FAST_TESTS) > /dev/null || true
 
-test: check ## check + end-to-end tests + crash tests + tests against a real Kubernetes API server
-	$(PYTEST) -n $(JOBS) tests/property
-	$(PYTEST) -n $(JOBS) -m slow $(FAST_TESTS)
-	$(PYTEST) -n $(JOBS) --schedules 500 tests/component/test_random_schedules.py tests/component/test_random_recoveries.py
-	$(PYTEST) -n $(JOBS) tests/drills
-	$(if $(E2E_TESTS),$(PYTEST) $(E2E_TESTS))
-	$(PYTEST) tests/crash
-	$(PYTEST) tests/kubelet_rows
-	$(PYTEST) tests/kube
-	$(PYTEST) tests/conformance
-	$(PYTEST) tests/torch
+# Every test once, each with all its examples; tests that share a server or a node share a process (tests/conftest.py).
+test: $(STAMP) ## every test: check's with all their examples, end-to-end, crash, against a real Kubernetes and PyTorch
+	@$(MAKE) --no-print-directory -j2 lint compiled
+	$(PYTEST) -n $(TEST_JOBS) --dist loadgroup --durations 20 $(REAL_TESTS) $(FAST_TESTS) tests/drills
+
+loaded: $(STAMP) ## the tests over sockets, processes and servers, five times in a row while every core is kept busy
+	@$(BIN)/python tools/loaded-runs $(ARGS)
 
 drills: $(STAMP) ## one drill per row of the failure checklist, the table of them, and docs/failure-modes.md from it
 	$(PYTEST) -n $(JOBS) --dist loadgroup -q -p tests.drill_table --write-docs $(DRILLS)

@@ -44,13 +44,6 @@ class DrillTable:
         self._drills: dict[int, dict[str, Drilled]] = {}
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Drills on a real node share it: one process runs them all (with `--dist loadgroup`)."""
-        for item in items:
-            if "kube" in item.path.parts:
-                item.add_marker(pytest.mark.xdist_group("node"))
-
-    @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         evidence.begin(item)
 

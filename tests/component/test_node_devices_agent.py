@@ -103,6 +103,7 @@ async def test_row_6_the_plugin_comes_again_after_a_kubelet_restart_and_nobody_m
     await place.create(pod_wire("worker-0", SLEEP, devices=("gpu-5", "gpu-2")))
     before = await place.running_pod()
     await until(lambda: place.log(before).endswith("\n"))
+    await until(lambda: len(place.pids()) == 2)  # the shim, and the program, which has no environment while it execs
     pids = place.pids()
     await place.node.restart()
     await place.counts(0, 0)

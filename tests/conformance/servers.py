@@ -49,7 +49,7 @@ class Server:
             urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
         )
         try:
-            with opener.open(request, timeout=20) as answer:
+            with opener.open(request, timeout=PATIENCE_S) as answer:
                 return answer.status, json.loads(answer.read())
         except urllib.error.HTTPError as refusal:
             with refusal:
@@ -113,7 +113,7 @@ def embedded_server(directory: Path, *options: str) -> Iterator[Server]:
     finally:
         process.terminate()
         try:
-            process.wait(timeout=10)
+            process.wait(timeout=PATIENCE_S)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

@@ -7,9 +7,8 @@ import socket
 import ssl
 from urllib.parse import urlsplit
 
+from tests.builders.waiting import PATIENCE_S
 from tests.conformance.servers import Server
-
-ANSWERED_WITHIN_S = 10.0
 
 
 def connect(server: Server, *, buffer: int = 0) -> ssl.SSLSocket:
@@ -20,7 +19,7 @@ def connect(server: Server, *, buffer: int = 0) -> ssl.SSLSocket:
     plain = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     if buffer:
         plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
-    plain.settimeout(ANSWERED_WITHIN_S)
+    plain.settimeout(PATIENCE_S)
     plain.connect((address.hostname, address.port))
     context = ssl.create_default_context(cafile=str(server.ca_file))
     return context.wrap_socket(plain, server_hostname=address.hostname)
@@ -36,7 +35,7 @@ def half_close(sock: ssl.SSLSocket) -> None:
     socket.socket.shutdown(sock, socket.SHUT_WR)
 
 
-def outcome(sock: ssl.SSLSocket, within_s: float = ANSWERED_WITHIN_S) -> tuple[str, bytes]:
+def outcome(sock: ssl.SSLSocket, within_s: float = PATIENCE_S) -> tuple[str, bytes]:
     """The code of the answer, or "closed", or "open" when there is neither in time; and all that came."""
     sock.settimeout(within_s)
     came = b""
@@ -57,7 +56,7 @@ def _is_whole(came: bytes) -> bool:
     return bool(end) and len(after) >= (int(length[1]) if length else 0)
 
 
-def is_cut_off(sock: ssl.SSLSocket, within_s: float = ANSWERED_WITHIN_S) -> bool:
+def is_cut_off(sock: ssl.SSLSocket, within_s: float = PATIENCE_S) -> bool:
     """Reads whatever is there to the end."""
     sock.settimeout(within_s)
     try:

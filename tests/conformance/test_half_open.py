@@ -17,12 +17,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.builders.waiting import PATIENCE_S
 from tests.conformance.bodies import config
 from tests.conformance.servers import Server, embedded_server, wait_for
 from tests.conformance.sockets import connect, half_close, head, is_cut_off, outcome
 
 LIMIT_S = 1.0
-SERVED_WITHIN_S = 3.0
+NEVER_S = 3600.0
 CROWD = 100
 CONFIGS = "/api/v1/namespaces/default/configmaps"
 JSON = "Content-Type: application/json"
@@ -37,11 +38,16 @@ def embedded(tmp_path_factory: pytest.TempPathFactory, servers: tuple[Server, Se
         assert "Traceback" not in (directory / "server.log").read_text()
 
 
+@pytest.fixture(scope="module")
+def patient(tmp_path_factory: pytest.TempPathFactory, servers: tuple[Server, Server]) -> Iterator[Server]:
+    """Cuts nobody off while a test lasts: whoever is served by it did not wait for that."""
+    with embedded_server(tmp_path_factory.mktemp("patient"), str(NEVER_S)) as server:
+        yield server
+
+
 def others_are_served(server: Server) -> None:
-    begun = time.monotonic()
     code, body = server.request("GET", CONFIGS)
     assert (code, body["kind"]) == (200, "ConfigMapList")
-    assert time.monotonic() - begun < SERVED_WITHIN_S
 
 
 def silent(server: Server, data: bytes) -> ssl.SSLSocket:
@@ -63,7 +69,7 @@ def test_a_connection_without_a_request_is_cut_off(embedded: Server) -> None:
 
 def test_a_dribbled_head_is_cut_off(embedded: Server) -> None:
     """A byte now and then does not buy more time."""
-    deadline = time.monotonic() + 10 * LIMIT_S
+    deadline = time.monotonic() + PATIENCE_S
     with silent(embedded, b"GET /api HTTP/1.1\r\nX-Slow: ") as sock:
         is_over = False
         with contextlib.suppress(OSError):
@@ -97,9 +103,11 @@ def test_a_half_closed_request_ends(embedded: Server, method: str, begin: bytes)
     others_are_served(embedded)
 
 
-@pytest.mark.parametrize("which", [0, 1], ids=["embedded", "kube-apiserver"])
-def test_a_crowd_of_silent_clients_does_not_keep_others_waiting(servers: tuple[Server, Server], which: int) -> None:
-    server = servers[which]
+@pytest.mark.parametrize("which", ["embedded", "kube-apiserver"])
+def test_a_crowd_of_silent_clients_does_not_keep_others_waiting(
+    patient: Server, servers: tuple[Server, Server], which: str
+) -> None:
+    server = patient if which == "embedded" else servers[1]
     post = head(server, "POST", CONFIGS, JSON, "Content-Length: 1000") + b"{"
     with contextlib.ExitStack() as stack:
         for number in range(CROWD):

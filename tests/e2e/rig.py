@@ -33,6 +33,8 @@ from tests.builders.waiting import PATIENCE_S
 NAME, NAMESPACE = "job", "default"
 RANKS = 4
 TRAIN = Path(__file__).with_name("train.py")
+# Of a job whose ranks stop when the test lets them: nobody kills or replaces them before.
+HELD = Failure(stop_grace_seconds=PATIENCE_S, stop_deadline_seconds=2 * PATIENCE_S)
 POLL_S = 0.02
 
 

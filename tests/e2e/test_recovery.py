@@ -14,9 +14,8 @@ from remuda.api.drills import DrillKind
 from remuda.api.kubernetes.core_v1 import Node, Pod
 from remuda.api.training import Budgets, Cause, Failure, Recovery, Remedy, TrainingJob
 from remuda.runtime.up_config import RACK_LABEL, ClusterConfig
-from tests.builders.waiting import PATIENCE_S
 from tests.e2e.clusters import embedded
-from tests.e2e.rig import NAMESPACE, RANKS, Rig, is_alive, kept, left_running, until
+from tests.e2e.rig import HELD, NAMESPACE, RANKS, Rig, is_alive, kept, left_running, until
 
 STOP_AT, SAVED, SAVED_BEFORE = 14, 12, 8
 
@@ -219,7 +218,7 @@ async def test_two_faults_at_once_are_cured_together(rig: Rig) -> None:
 
 async def test_a_fault_during_recovery_is_cured_too(rig: Rig) -> None:
     # Ranks that do not stop until they are let keep the barrier closed, so that the second fault falls into the recovery.
-    held = rig.job(spares=2, stop_file=rig.stop_file, failure=Failure(stop_grace_seconds=PATIENCE_S))
+    held = rig.job(spares=2, stop_file=rig.stop_file, failure=HELD)
     before = await trained(rig, held, spares=2)
     first, second = before.status.members[1], before.status.members[2]
 

@@ -161,7 +161,8 @@ async def check(rig: Rig, job: TrainingJob, acts: list[Act]) -> None:
     # Killing a part of Remuda costs the job nothing: only what was broken under it is charged, each cause by its own drills.
     allowed = {"process": {"code", "device"}, "device": {"device", "code"}}
     causes = {cause for kind in struck for cause in allowed[kind]}
-    assert set(job.status.used) <= causes, f"charged {job.status.used} for {sorted(struck)}"
+    told = [(r.cause.value, r.reason, r.message) for r in job.status.recoveries]
+    assert set(job.status.used) <= causes, f"charged {job.status.used} for {sorted(struck)}: {told}"
     most = sum(1 for act in acts if act.drill)
     assert sum(job.status.used.values()) <= most, f"charged {job.status.used}, {most} drills"
     bad = await _unfit(rig)

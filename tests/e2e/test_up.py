@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from remuda.api.drills import Drill, DrillKind
-from remuda.api.training import Cause, Failure, Remedy, TrainingJob
-from tests.builders.waiting import PATIENCE_S
+from remuda.api.training import Cause, Remedy, TrainingJob
 from tests.e2e.clusters import Up
-from tests.e2e.rig import RANKS, Rig, kept, left_running, until
+from tests.e2e.rig import HELD, RANKS, Rig, kept, left_running, until
 
 STOP_AT, SAVED = 14, 12
 LATER = 23
@@ -62,7 +61,7 @@ async def test_pods_train_on_while_the_cluster_is_dead_and_are_found_again(up: U
 async def test_a_cluster_killed_in_the_middle_of_a_recovery_completes_it_when_it_is_back(up: Up) -> None:
     async with up.rig() as rig:
         # Nobody stops until he is let, so the barrier of attempt 2 stays closed.
-        held = rig.job(spares=1, stop_file=rig.stop_file, failure=Failure(stop_grace_seconds=PATIENCE_S))
+        held = rig.job(spares=1, stop_file=rig.stop_file, failure=HELD)
         before = await trained(rig, held)
         launchers = rig.launchers()
         victim = before.status.members[2]

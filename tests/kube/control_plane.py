@@ -228,7 +228,7 @@ class ControlPlane:
             urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
         )
         try:
-            with opener.open(request, timeout=10) as answer:
+            with opener.open(request, timeout=PATIENCE_S) as answer:
                 return Response(answer.status, _decode(answer.read()))
         except urllib.error.HTTPError as refusal:
             with refusal:
@@ -243,7 +243,7 @@ class ControlPlane:
             capture_output=True,
             text=True,
             input=stdin,
-            timeout=30,
+            timeout=PATIENCE_S,
             env=environment,
         )
         return done.stdout

@@ -98,9 +98,19 @@ static int count(void) {
     return n;
 }
 
+/* Never returns; the file beside the control file says that it hangs. */
+static void hang(void) {
+    const char *path = getenv("FAKE_NVML_CONTROL");
+    char mark[512];
+    snprintf(mark, sizeof mark, "%s.hangs", path ? path : "");
+    FILE *f = fopen(mark, "w");
+    if (f) fclose(f);
+    for (;;) pause();
+}
+
 /* Every call about a device passes here. */
 static ret check(int index, const char *call) {
-    if (has("hang", index, call)) for (;;) pause();
+    if (has("hang", index, call)) hang();
     if (has("crash", index, call)) _exit(11);
     if (index >= 0 && look("lost", index, NULL, NULL)) return LOST;
     return OK;

@@ -9,6 +9,7 @@ from remuda.core.devices.idle_detection import IdleRule
 from remuda.core.health.agent_liveness import REPORT_TIMEOUT_S
 
 DP, HEALTH_ONLY = "dp", "health-only"
+REJOIN_S = 5.0
 
 
 class AgentConfig(msgspec.Struct, frozen=True):
@@ -26,7 +27,7 @@ class AgentConfig(msgspec.Struct, frozen=True):
     node: str
     alloc_root: str
     checkpoint_root: str
-    rejoin_s: float = 5.0
+    rejoin_s: float = REJOIN_S
     mode: str = DP
     plugin_dir: str = ""
     sockets: bool = True

@@ -13,7 +13,7 @@ from pathlib import Path
 import structlog
 
 from remuda.agent.agent import Agent
-from remuda.agent.config import AgentConfig
+from remuda.agent.config import REJOIN_S, AgentConfig
 from remuda.agent.hardware.fake_backend import FakeBackend
 from remuda.agent.orders.node_commands import parse_hooks
 from remuda.agent.orders.order_runner import OrderRules
@@ -109,6 +109,8 @@ class Machines:
                 name,
                 str(home / "alloc"),
                 str(root / "checkpoints"),
+                # Who gives a busy machine time to renew a lease gives a launcher time to call again.
+                rejoin_s=max(REJOIN_S, config.lease_seconds * 2 / 3) if is_real else REJOIN_S,
                 plugin_dir=str(home / PLUGINS) if is_real else "",
                 sockets=is_real,
                 replicas=config.replicas,

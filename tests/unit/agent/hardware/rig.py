@@ -8,10 +8,12 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from remuda.agent.hardware.backend_port import DeviceBackend
+from remuda.agent.hardware.driver_process import DriverChild
 from remuda.api.devices import Signal
 from remuda.core.devices.fault_codes import classify
 from tests.builders.waiting import PATIENCE_S
@@ -88,6 +90,7 @@ class Library:
 
     def __init__(self, directory: Path, library: Path) -> None:
         self.path = directory / "control"
+        self.hangs = directory / "control.hangs"  # made by the library when a call of it hangs
         self.environment = {
             **os.environ,
             "LD_LIBRARY_PATH": str(library.parent),
@@ -100,3 +103,20 @@ class Library:
         fresh = self.path.with_suffix(".new")
         fresh.write_text("".join(f"{line}\n" for line in ("count 8", *lines)), encoding="ascii")
         fresh.replace(self.path)
+
+    def cut_hangs_short(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The deadline of a call passes when the library hangs, and only then: nobody waits for it, and a busy machine is not
+        taken for a hang."""
+        ask = DriverChild._ask
+
+        async def asked(child: DriverChild, number: int, line: bytes, deadline_s: float) -> dict[str, Any]:
+            self.hangs.unlink(missing_ok=True)
+            answer = asyncio.ensure_future(ask(child, number, line, PATIENCE_S))
+            while not (await asyncio.wait([answer], timeout=0.005))[0]:
+                if self.hangs.exists():
+                    answer.cancel()
+                    await asyncio.wait([answer])
+                    raise TimeoutError
+            return answer.result()
+
+        monkeypatch.setattr(DriverChild, "_ask", asked)

@@ -16,21 +16,20 @@ from remuda.core.devices.counters import Limits
 from remuda.core.devices.machine_models import load_model
 from tests.unit.agent.hardware.rig import Clock, Ears, Library
 
-CALL_S = 2.5  # long enough for a loaded machine; every hang in these tests costs it once
 Make = Callable[..., Awaitable[NvmlBackend]]
 
 
 @pytest.fixture
-async def make(tmp_path: Path, library: Library, clock: Clock) -> AsyncIterator[Make]:
+async def make(tmp_path: Path, library: Library, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Make]:
+    library.cut_hangs_short(monkeypatch)
     opened: list[NvmlBackend] = []
 
-    async def make(*, model: str = "dgx-h100", poll_s: float = 3600.0, call_s: float = 20.0) -> NvmlBackend:
+    async def make(*, model: str = "dgx-h100", poll_s: float = 3600.0) -> NvmlBackend:
         config = HardwareConfig(
             "node-01",
             load_model(model) if model else None,
             tmp_path / "ids.json",
             poll_s=poll_s,
-            call_s=call_s,
             limits=Limits(hold_s=0.0),
             boot="boot-1",
         )
@@ -84,7 +83,7 @@ async def test_row_51_one_lost_device_leaves_seven(make: Make, library: Library)
 
 
 async def test_a_hanging_call_is_a_signal_and_the_others_are_served(make: Make, library: Library, clock: Clock) -> None:
-    backend = await make(call_s=CALL_S)
+    backend = await make()
     ears = Ears(backend)
     library.says("hang 5 nvmlDeviceGetTemperature", "ecc 6 0 1")
     await backend.look()
@@ -107,7 +106,7 @@ async def test_a_hanging_call_is_a_signal_and_the_others_are_served(make: Make, 
 
 
 async def test_a_driver_that_hangs_for_the_node_makes_every_device_unknown(make: Make, library: Library) -> None:
-    backend = await make(call_s=CALL_S)
+    backend = await make()
     ears = Ears(backend)
     library.says("hang -1 nvmlDeviceGetCount_v2")
     await backend.look()
@@ -259,7 +258,7 @@ async def test_row_52_a_slice_is_clean_while_its_sibling_works(make: Make, libra
 
 
 async def test_a_probe_asks_the_device(make: Make, library: Library) -> None:
-    backend = await make(call_s=CALL_S)
+    backend = await make()
     ears = Ears(backend)
     assert (await backend.probe("gpu-0")).passed
     library.says("recovery 0 1")
@@ -272,7 +271,7 @@ async def test_a_probe_asks_the_device(make: Make, library: Library) -> None:
 
 
 async def test_a_hung_device_that_passes_its_probe_is_asked_again_at_once(make: Make, library: Library) -> None:
-    backend = await make(call_s=CALL_S)
+    backend = await make()
     ears = Ears(backend)
     library.says("hang 2 nvmlDeviceGetTemperature")
     await backend.look()
@@ -309,7 +308,7 @@ async def test_row_13_a_first_boot_with_seven_of_eight(make: Make, library: Libr
 
 async def test_a_device_that_hangs_from_the_start_costs_only_itself(make: Make, library: Library) -> None:
     library.says("hang 5 nvmlDeviceGetUUID")
-    backend = await make(call_s=CALL_S)
+    backend = await make()
     ears = Ears(backend)
     assert len(backend.present()) == 7
     assert {code for device, code in ears.codes if not device} == {"driver-hang", "devices-missing"}
@@ -317,7 +316,7 @@ async def test_a_device_that_hangs_from_the_start_costs_only_itself(make: Make, 
 
 async def test_two_sick_devices_in_a_row_cost_only_themselves(make: Make, library: Library) -> None:
     library.says("hang 4 nvmlDeviceGetUUID", "hang 5 nvmlDeviceGetUUID")
-    backend = await make(call_s=CALL_S)
+    backend = await make()
     assert [r.pci for r in backend.inventory()] == [
         f"0000:{0x1B + 0x12 * n:02x}:00.0" for n in range(8) if n not in (4, 5)
     ]
@@ -341,7 +340,7 @@ async def test_row_54_a_lost_device_keeps_the_rows_of_its_slices(make: Make, lib
 
 async def test_wiring_that_cannot_be_asked_now_is_asked_later(make: Make, library: Library, clock: Clock) -> None:
     library.says("hang 1 nvmlDeviceGetTopologyCommonAncestor")
-    backend = await make(call_s=CALL_S)
+    backend = await make()
     assert [link.kind for link in backend.links()] == ["nv18"]
     assert len(backend.present()) == 8
     library.says()
