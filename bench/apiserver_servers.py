@@ -25,7 +25,7 @@ import msgspec
 from remuda import __version__
 from remuda.api.kubernetes.core_v1 import Namespace
 from remuda.api.meta import ObjectMeta
-from remuda.embedded.apiserver.admission import Admission
+from remuda.embedded.apiserver.admission import AdmissionChain
 from remuda.embedded.apiserver.app import App
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.store import SqliteJournal, Store
@@ -131,7 +131,7 @@ def _wait_ready(url: str, ca: Path, token: str) -> None:
 async def _serve(directory: Path) -> None:
     state = StateDir(directory)
     store = Store(SqliteJournal(state.database))
-    api = LocalCluster(store, clock=time.time, new_uid=lambda: str(uuid.uuid4()), admission=Admission)
+    api = LocalCluster(store, clock=time.time, new_uid=lambda: str(uuid.uuid4()), admission=AdmissionChain)
     for name in ("default", "kube-system", "kube-node-lease"):
         await api.create(Namespace, Namespace(metadata=ObjectMeta(name=name)))
     endpoint, ready = ApiEndpoint(state, 0, LOOPBACK, time.time()), asyncio.Event()

@@ -33,7 +33,7 @@ from remuda.api.training import (
     TrainingJobStatus,
 )
 from remuda.embedded.apiserver.store.sqlite_journal import SqliteJournal
-from remuda.embedded.node.training_model import Behaviour
+from remuda.embedded.node.training_model import SimulatedBehaviour
 from remuda.runtime.embedded_cluster import EmbeddedCluster
 from remuda.runtime.up_config import ClusterConfig
 
@@ -60,7 +60,7 @@ def make_cluster(config: ClusterConfig, root: Path, step_s: float = 1.0) -> Embe
         clock=time.time,
         chance=random.Random(0),
         new_uid=lambda: str(uuid.uuid4()),
-        behaviour=lambda pod: Behaviour(step_s=step_s, checkpoint_every=2),
+        behaviour=lambda pod: SimulatedBehaviour(step_s=step_s, checkpoint_every=2),
     )
 
 

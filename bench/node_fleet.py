@@ -29,7 +29,7 @@ from remuda.api.devices import DeviceState, NodeDevices
 from remuda.api.kubernetes.core_v1 import Lease, Node, Pod
 from remuda.api.meta import JsonObject, to_seconds
 from remuda.api.names import RESOURCE_GPU
-from remuda.api.quantity import whole
+from remuda.api.quantity import parse_whole_quantity
 from remuda.kube.runtime.bulk_writes import write_all
 from remuda.runtime.embedded_cluster import EmbeddedCluster
 from remuda.runtime.up_config import ClusterConfig
@@ -197,7 +197,7 @@ async def _offered(cluster: EmbeddedCluster, nodes: int, timeout_s: float) -> No
             look()
 
     def node_changed(old: Node | None, new: Node | None) -> None:
-        if new is not None and whole(new.status.allocatable.get(RESOURCE_GPU, 0)) == GPUS:
+        if new is not None and parse_whole_quantity(new.status.allocatable.get(RESOURCE_GPU, 0)) == GPUS:
             offering.add(new.name)
             look()
 

@@ -26,7 +26,7 @@ from bench.bars import Bar, report
 from bench.gang import Gang, Times, make_cluster, make_job, rank_command
 from bench.marks import Broken, start_bare, wait_for_marks
 from bench.onerun import scratch
-from remuda.embedded.node.container_environment import base_environment
+from remuda.embedded.node.container_environment import base_process_environment
 from remuda.runtime.up_config import ClusterConfig
 
 RANKS, NODES = 64, 16
@@ -56,7 +56,7 @@ def run_real(root: Path, ranks: int) -> RealRun:
     # After the cluster has ended: the bare start has the machine to itself.
     folder = root / "bare"
     folder.mkdir()
-    env = base_environment(os.environ, os.path.dirname(sys.executable))
+    env = base_process_environment(os.environ, os.path.dirname(sys.executable))
     env["PYTHONPATH"] = str(root / "bin" / "remuda-launch.pyz" / "remuda" / "launch" / "pythonpath")
     bare = start_bare(rank_command(), env, folder, ranks, TIMEOUT_S)
     return RealRun(bare, killed, killed_up, failed, failed_up, recreated)

@@ -13,23 +13,23 @@ from remuda.api.kubernetes.core_v1 import Node, Pod
 from remuda.api.meta import Condition, JsonObject, KObject
 from remuda.api.names import RESOURCE_GPU
 from remuda.core.foreign.refused_pods import is_refused_by_node
-from remuda.embedded.apiserver.admission import Admission
-from remuda.embedded.apiserver.objects import Heads
-from remuda.embedded.builtin.planners.pod_state import is_active
-from remuda.embedded.node.training_model import Behaviour
+from remuda.embedded.apiserver.admission import AdmissionChain
+from remuda.embedded.apiserver.objects import NewestObjects
+from remuda.embedded.builtin.planners.pod_state import is_active_pod
+from remuda.embedded.node.training_model import SimulatedBehaviour
 from tests.builders.world import NAMESPACE, World, play
 
 K = TypeVar("K", bound=KObject)
-FOREVER = Behaviour()
+FOREVER = SimulatedBehaviour()
 
 
 def tell(
-    story: Callable[[World], Coroutine[Any, Any, None]], *, behaviour: Behaviour = FOREVER, nodes: int = 4
+    story: Callable[[World], Coroutine[Any, Any, None]], *, behaviour: SimulatedBehaviour = FOREVER, nodes: int = 4
 ) -> None:
     """Runs the story in a world whose API has admission, as that of `remuda up` has."""
 
     async def main(world: World) -> None:
-        world.cluster.api._admission = Admission(Heads(world.cluster.store))
+        world.cluster.api._admission = AdmissionChain(NewestObjects(world.cluster.store))
         await story(world)
 
     play(main, nodes=nodes, racks=2, behaviour=behaviour)
@@ -81,7 +81,7 @@ def pods_of(world: World, app: str) -> list[Pod]:
 
 
 def running(world: World, app: str) -> list[Pod]:
-    return [p for p in pods_of(world, app) if is_active(p) and p.status.phase == "Running"]
+    return [p for p in pods_of(world, app) if is_active_pod(p) and p.status.phase == "Running"]
 
 
 async def one_running(world: World, app: str, within: float = 60.0) -> Pod:

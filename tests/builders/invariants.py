@@ -27,7 +27,7 @@ from remuda.api.names import (
 from remuda.api.training import TrainingJob, TrainingJobStatus
 from remuda.api.validation.validate import gpus_of_role
 from remuda.embedded.apiserver.store import DELETED
-from remuda.embedded.apiserver.store.record import Event
+from remuda.embedded.apiserver.store.record import StoreEvent
 from remuda.embedded.node.training_model import TrainingChild
 from remuda.sim.virtual_time_loop import EPOCH
 from tests.builders.charges import ChargeBook
@@ -79,7 +79,7 @@ class Invariants:
         self._alive_until: dict[str, float] = {}
         self._revived: dict[str, float] = {}  # when a node came back from the dead
 
-    def see(self, event: Event) -> None:
+    def see(self, event: StoreEvent) -> None:
         record, gone = event.record, event.type == DELETED
         self._revision = record.rv
         if record.key.startswith(Pod.resource.prefix):

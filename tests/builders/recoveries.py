@@ -31,7 +31,7 @@ from remuda.api.remedies import (
     Timers,
 )
 from remuda.api.training import Budgets, DegradedPolicy
-from remuda.embedded.node.training_model import Behaviour
+from remuda.embedded.node.training_model import SimulatedBehaviour
 from tests.builders.acts import Act
 from tests.builders.world import NAMESPACE
 
@@ -107,7 +107,7 @@ class GangPlan(msgspec.Struct, frozen=True):
     hang_after: float
     budgets: Budgets
     straggler: DegradedPolicy
-    behaviour: Behaviour
+    behaviour: SimulatedBehaviour
 
 
 class ForeignPlan(msgspec.Struct, frozen=True):
@@ -169,7 +169,7 @@ def _draw_gang(rng: random.Random, index: int, gpus: int) -> GangPlan:
         hang_after=rng.choice((0.0, 8.0, 8.0)),
         budgets=rng.choice((Budgets(), Budgets(code=20, device=30, infra=30, hang=20), Budgets(1, 2, 2, 1))),
         straggler=rng.choice(list(DegradedPolicy)),
-        behaviour=Behaviour(
+        behaviour=SimulatedBehaviour(
             step_s=rng.choice((1.0, 2.0)),
             jitter=rng.choice((0.0, 0.05)),
             checkpoint_every=rng.choice((3, 5, 10)),

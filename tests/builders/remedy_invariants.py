@@ -27,7 +27,7 @@ from remuda.api.names import ANNOTATION_CORDONED_BY
 from remuda.api.remedies import Mode, RemedyPolicy, RemedyPolicySpec
 from remuda.core.state.pod_requests import requests_of_pod
 from remuda.embedded.apiserver.store import DELETED
-from remuda.embedded.apiserver.store.record import Event
+from remuda.embedded.apiserver.store.record import StoreEvent
 from remuda.sim.virtual_time_loop import EPOCH
 from tests.builders.limit_rules import LimitRules, device_rungs, is_at_work
 
@@ -63,7 +63,7 @@ class RemedyInvariants:
             policy_of=self.policy_of,
         )
 
-    def see(self, event: Event) -> None:
+    def see(self, event: StoreEvent) -> None:
         record, gone = event.record, event.type == DELETED
         self._revision = record.rv
         key = record.key

@@ -17,7 +17,7 @@ from remuda.api.drills import DrillKind
 from remuda.api.names import LABEL_GANG
 from remuda.api.training import Budgets, Cause, Member, TrainingJob
 from remuda.core.state.snapshot import devices_of_pod
-from remuda.embedded.node.training_model import Behaviour
+from remuda.embedded.node.training_model import SimulatedBehaviour
 from tests.builders.acts import Act, Actor, pick
 from tests.builders.stops import wrong_charges
 from tests.builders.world import NAMESPACE, Injected, World
@@ -46,7 +46,7 @@ class JobPlan(msgspec.Struct, frozen=True):
     rack: bool
     hang_after: float
     budgets: Budgets
-    behaviour: Behaviour
+    behaviour: SimulatedBehaviour
 
 
 class Schedule(msgspec.Struct, frozen=True):
@@ -94,7 +94,7 @@ def draw(seed: int) -> Schedule:
 
 
 def _draw_job(rng: random.Random, index: int, gpus: int) -> JobPlan:
-    behaviour = Behaviour(
+    behaviour = SimulatedBehaviour(
         step_s=rng.choice((0.7, 1.0)),
         jitter=rng.choice((0.0, 0.1)),
         checkpoint_every=rng.choice((3, 5, 10, 0)),

@@ -11,8 +11,8 @@ from remuda.api.errors import Unavailable
 from remuda.api.kubernetes.core_v1 import Binding, Lease
 from remuda.api.meta import JsonObject, KObject
 from remuda.api.selectors import EVERYTHING, FieldSelector, Selector
-from remuda.embedded.apiserver.store.journal import Done, Loaded, MemoryJournal
-from remuda.embedded.apiserver.store.record import Event
+from remuda.embedded.apiserver.store.journal import CommitDone, LoadedState, MemoryJournal
+from remuda.embedded.apiserver.store.record import StoreEvent
 from remuda.kube.cluster import ANY, NO_FIELDS, Cluster, Listing, Preconditions, WatchEvent
 
 K = TypeVar("K", bound=KObject)
@@ -22,13 +22,13 @@ T = TypeVar("T")
 class WatchedJournal(MemoryJournal):
     """Shows every event to `see`, in the order of the commits. `is_dead`: the power is off; what still comes in is lost."""
 
-    def __init__(self, see: Callable[[Event], None], rows: Loaded | None = None) -> None:
+    def __init__(self, see: Callable[[StoreEvent], None], rows: LoadedState | None = None) -> None:
         super().__init__(rows)
         self.is_dead = False
         self.captured = asyncio.Event()
         self._see = see
         self._capture_at = 0
-        self._captured: Loaded | None = None
+        self._captured: LoadedState | None = None
 
     @property
     def is_armed(self) -> bool:
@@ -40,11 +40,11 @@ class WatchedJournal(MemoryJournal):
     def disarm(self) -> None:
         self._capture_at = 0
 
-    def last_rows(self) -> Loaded:
+    def last_rows(self) -> LoadedState:
         """The bytes on the disk: as of the capture, when there was one."""
         return self._captured if self._captured is not None else self.rows()
 
-    def commit(self, group: Sequence[Event], compact_to: int, done: Done) -> None:
+    def commit(self, group: Sequence[StoreEvent], compact_to: int, done: CommitDone) -> None:
         if self.is_dead:
             done(None)
             return

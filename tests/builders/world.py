@@ -44,10 +44,10 @@ from remuda.api.training import (
     TrainingJobSpec,
 )
 from remuda.core.state.snapshot import devices_of_pod
-from remuda.embedded.apiserver.admission import Admission
-from remuda.embedded.apiserver.store.record import Event
+from remuda.embedded.apiserver.admission import AdmissionChain
+from remuda.embedded.apiserver.store.record import StoreEvent
 from remuda.embedded.node.simulated_runtime import SimulatedRuntime
-from remuda.embedded.node.training_model import Behaviour, CheckpointStore, TrainingChild
+from remuda.embedded.node.training_model import SimulatedBehaviour, SimulatedCheckpoints, TrainingChild
 from remuda.runtime.embedded_cluster import EmbeddedCluster
 from remuda.runtime.up_config import RACK_LABEL, ClusterConfig
 from remuda.sim.virtual_time_loop import VirtualLoop, run_virtual
@@ -61,7 +61,7 @@ P = ParamSpec("P")
 
 NAMESPACE = "default"
 POLL_S = 0.25  # heartbeats are not in the history, so waiting looks now and then without a commit, too
-STEADY = Behaviour(step_s=0.5, checkpoint_every=10)
+STEADY = SimulatedBehaviour(step_s=0.5, checkpoint_every=10)
 
 
 class Seat(msgspec.Struct, frozen=True):
@@ -123,7 +123,7 @@ class World:
         nodes: int = 12,
         racks: int = 2,
         model: str = "dgx-h100",
-        behaviour: Behaviour = STEADY,
+        behaviour: SimulatedBehaviour = STEADY,
         lease_s: float = 8.0,
         pull_s: float = 0.0,
         lag_s: float = 0.0,
@@ -138,8 +138,8 @@ class World:
         )
         self.rack_of = {name: self.config.rack_of(ix) for ix, name in enumerate(self.config.node_names())}
         self.behaviour = behaviour
-        self.behaviours: dict[str, Behaviour] = {}
-        self.checkpoints = CheckpointStore()
+        self.behaviours: dict[str, SimulatedBehaviour] = {}
+        self.checkpoints = SimulatedCheckpoints()
         self.lag_s = lag_s
         self.write_lag_s = lag_s if write_lag_s is None else write_lag_s
         self.admits = admits
@@ -170,10 +170,10 @@ class World:
             checkpoints=self.checkpoints,
             manager_api=lambda api: MortalCluster(api, self.manager, self._lag, self._write_lag),
             machine_api=lambda api: MortalCluster(api, self.machines, self._lag, self._write_lag),
-            admission=Admission if self.admits else None,
+            admission=AdmissionChain if self.admits else None,
         )
 
-    def _see(self, event: Event) -> None:
+    def _see(self, event: StoreEvent) -> None:
         self.invariants.see(event)
         self.remedies.see(event)
         self.changed.set()

@@ -13,27 +13,27 @@ from remuda.api.kubernetes.core_v1 import Namespace, Node, Pod
 from remuda.api.kubernetes.policy_v1 import EndpointSlice, PodDisruptionBudget, ResourceQuota, Service
 from remuda.api.meta import JsonObject, KObject
 from remuda.api.selectors import EVERYTHING
-from remuda.embedded.apiserver.admission import Admission
-from remuda.embedded.apiserver.objects import Heads
+from remuda.embedded.apiserver.admission import AdmissionChain
+from remuda.embedded.apiserver.objects import NewestObjects
 from remuda.embedded.builtin.planners.node_lifecycle import UNREACHABLE
-from remuda.embedded.builtin.planners.pod_state import is_active, is_ready
+from remuda.embedded.builtin.planners.pod_state import is_active_pod, is_ready_pod
 from remuda.embedded.node.runtime_port import ContainerKey
-from remuda.embedded.node.training_model import Behaviour
+from remuda.embedded.node.training_model import SimulatedBehaviour
 from remuda.kube.cluster import NO_FIELDS
 from tests.builders.world import NAMESPACE, World, play
 
 K = TypeVar("K", bound=KObject)
 
-FOREVER = Behaviour()
+FOREVER = SimulatedBehaviour()
 
 
 def with_builtin(
-    test: Callable[[World], Coroutine[Any, Any, None]], *, behaviour: Behaviour = FOREVER, nodes: int = 4
+    test: Callable[[World], Coroutine[Any, Any, None]], *, behaviour: SimulatedBehaviour = FOREVER, nodes: int = 4
 ) -> None:
     """Runs the test in a world whose API has admission, as that of `remuda up` has."""
 
     async def main(world: World) -> None:
-        world.cluster.api._admission = Admission(Heads(world.cluster.store))
+        world.cluster.api._admission = AdmissionChain(NewestObjects(world.cluster.store))
         await test(world)
 
     play(main, nodes=nodes, racks=2, behaviour=behaviour)
@@ -80,7 +80,7 @@ async def deploy(world: World, replicas: int = 4, **spec: Any) -> None:
 def is_rolled_out(world: World, image: str, replicas: int = 4) -> bool:
     own = read(world, Deployment, "web")
     status = own.status
-    live = [p for p in pods(world, app="web") if is_active(p)]
+    live = [p for p in pods(world, app="web") if is_active_pod(p)]
     return (
         status.observed_generation == own.metadata.generation
         and (status.replicas, status.updated_replicas, status.available_replicas) == (replicas,) * 3
@@ -104,7 +104,10 @@ def test_a_deployment_rolls_within_its_bounds_and_back() -> None:
         def look() -> bool:
             mine = pods(world, app="web")
             counts.append(
-                (len([p for p in mine if is_active(p)]), len([p for p in mine if is_ready(p) and is_active(p)]))
+                (
+                    len([p for p in mine if is_active_pod(p)]),
+                    len([p for p in mine if is_ready_pod(p) and is_active_pod(p)]),
+                )
             )
             return is_rolled_out(world, "x:2")
 
@@ -207,7 +210,7 @@ def test_an_indexed_job_completes() -> None:
 
         def look() -> bool:
             nonlocal most
-            most = max(most, len([p for p in job_pods(world) if is_active(p)]))
+            most = max(most, len([p for p in job_pods(world) if is_active_pod(p)]))
             return has(world, "Complete")
 
         await world.until(look)
@@ -221,7 +224,7 @@ def test_an_indexed_job_completes() -> None:
         env = {p.annotations[COMPLETION_INDEX]: {e.name: e.value for e in p.spec.containers[0].env} for p in found}
         assert all(values["JOB_COMPLETION_INDEX"] == index for index, values in env.items())
 
-    with_builtin(story, behaviour=Behaviour(run_s=3.0))
+    with_builtin(story, behaviour=SimulatedBehaviour(run_s=3.0))
 
 
 def test_a_job_of_plain_pods_completes_and_expires() -> None:
@@ -231,14 +234,14 @@ def test_a_job_of_plain_pods_completes_and_expires() -> None:
         assert read(world, Job, "job").status.succeeded == 3
         await world.until(lambda: is_gone(world, Job, "job"), 30.0)
 
-    with_builtin(story, behaviour=Behaviour(run_s=3.0))
+    with_builtin(story, behaviour=SimulatedBehaviour(run_s=3.0))
 
 
 def test_a_declared_exit_code_fails_the_job_at_once() -> None:
     async def story(world: World) -> None:
         rule = {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [137]}}
         await run_job(world, completions=3, parallelism=3, podFailurePolicy={"rules": [rule]})
-        await world.until(lambda: sum(map(is_ready, job_pods(world))) == 3)
+        await world.until(lambda: sum(map(is_ready_pod, job_pods(world))) == 3)
         kill(world, job_pods(world)[0])
         await world.until(lambda: has(world, "Failed"))
         failed = find_condition(read(world, Job, "job").status.conditions, "Failed")
@@ -246,7 +249,7 @@ def test_a_declared_exit_code_fails_the_job_at_once() -> None:
         assert failed.reason == "PodFailurePolicy"
         assert "exit code 137 matching FailJob rule at index 0" in failed.message
         assert has(world, "FailureTarget")
-        assert not [p for p in job_pods(world) if is_active(p)]
+        assert not [p for p in job_pods(world) if is_active_pod(p)]
 
     with_builtin(story)
 
@@ -255,13 +258,13 @@ def test_a_failing_job_backs_off_and_gives_up() -> None:
     async def story(world: World) -> None:
         await run_job(world, backoffLimit=2)
         for failures, wait in ((1, 10.0), (2, 20.0)):
-            await world.until(lambda: any(map(is_ready, job_pods(world))), 60.0)
+            await world.until(lambda: any(map(is_ready_pod, job_pods(world))), 60.0)
             at = world.now
-            kill(world, next(p for p in job_pods(world) if is_active(p)))
+            kill(world, next(p for p in job_pods(world) if is_active_pod(p)))
             await world.until(lambda n=failures: len(job_pods(world)) == n + 1, 60.0)  # type: ignore[misc]
             assert wait - 1.5 <= world.now - at <= wait + 1.5
-        await world.until(lambda: any(map(is_ready, job_pods(world))))
-        kill(world, next(p for p in job_pods(world) if is_active(p)))
+        await world.until(lambda: any(map(is_ready_pod, job_pods(world))))
+        kill(world, next(p for p in job_pods(world) if is_active_pod(p)))
         await world.until(lambda: has(world, "Failed"))
         status = read(world, Job, "job").status
         assert status.failed == 3
@@ -273,11 +276,11 @@ def test_a_failing_job_backs_off_and_gives_up() -> None:
 def test_a_suspended_job_gives_its_pods_back_and_counts_nothing() -> None:
     async def story(world: World) -> None:
         await run_job(world, completions=2, parallelism=2)
-        await world.until(lambda: sum(map(is_ready, job_pods(world))) == 2)
+        await world.until(lambda: sum(map(is_ready_pod, job_pods(world))) == 2)
         await world.cluster.api.patch(Job, "job", {"spec": {"suspend": True}}, NAMESPACE)
         await world.until(lambda: not job_pods(world) and has(world, "Suspended"))
         await world.cluster.api.patch(Job, "job", {"spec": {"suspend": False}}, NAMESPACE)
-        await world.until(lambda: sum(map(is_ready, job_pods(world))) == 2)
+        await world.until(lambda: sum(map(is_ready_pod, job_pods(world))) == 2)
         assert read(world, Job, "job").status.failed == 0
         assert not has(world, "Suspended")
 
@@ -287,7 +290,7 @@ def test_a_suspended_job_gives_its_pods_back_and_counts_nothing() -> None:
 def test_a_deleted_job_takes_its_pods_along() -> None:
     async def story(world: World) -> None:
         await run_job(world, completions=2, parallelism=2)
-        await world.until(lambda: sum(map(is_ready, job_pods(world))) == 2)
+        await world.until(lambda: sum(map(is_ready_pod, job_pods(world))) == 2)
         await world.cluster.api.delete(Job, "job", NAMESPACE)
         await world.until(lambda: is_gone(world, Job, "job") and not job_pods(world))
 
@@ -318,8 +321,8 @@ def test_a_lost_node_is_tainted_and_its_pods_move_after_their_toleration() -> No
         assert ready.status == "Unknown"
         await world.until(lambda: read(world, Pod, pod.name).is_deleting, 60.0)
         assert seconds - 2 <= world.now - tainted_at <= seconds + 2
-        await world.until(lambda: any(is_ready(p) for p in pods(world, app="web") if is_active(p)))
-        replacement = next(p for p in pods(world, app="web") if is_active(p))
+        await world.until(lambda: any(is_ready_pod(p) for p in pods(world, app="web") if is_active_pod(p)))
+        replacement = next(p for p in pods(world, app="web") if is_active_pod(p))
         assert replacement.spec.node_name != pod.spec.node_name
 
     with_builtin(story)
@@ -360,7 +363,7 @@ def test_a_deleted_namespace_is_emptied_first() -> None:
         def there() -> list[Pod]:
             return [r.decode(Pod) for r in api.select(Pod, "team", EVERYTHING, NO_FIELDS)]
 
-        await world.until(lambda: sum(map(is_ready, there())) == 2)
+        await world.until(lambda: sum(map(is_ready_pod, there())) == 2)
         await api.delete(Namespace, "team")
         await world.until(lambda: is_gone(world, Namespace, "team"))
         assert not there()

@@ -12,7 +12,7 @@ from remuda.api.devices import DeviceState, NodeDevices
 from remuda.api.drills import DRILLS, Drill, DrillKind
 from remuda.api.kubernetes.core_v1 import Node, Pod
 from remuda.api.names import RESOURCE_GPU
-from remuda.embedded.node.training_model import Behaviour
+from remuda.embedded.node.training_model import SimulatedBehaviour
 from tests.builders.world import NAMESPACE, World, play
 
 NODE = "node-01"
@@ -267,9 +267,9 @@ def test_every_drill_has_a_story() -> None:
 
 
 def test_a_restart_takes_back_what_lasts() -> None:
-    play(device_fail_and_restart, nodes=1, racks=1, behaviour=Behaviour(step_s=1.0))
+    play(device_fail_and_restart, nodes=1, racks=1, behaviour=SimulatedBehaviour(step_s=1.0))
 
 
 @pytest.mark.parametrize("kind", list(STORIES))
 def test_drill(kind: DrillKind) -> None:
-    play(STORIES[kind], nodes=1, racks=1, behaviour=Behaviour(step_s=1.0))
+    play(STORIES[kind], nodes=1, racks=1, behaviour=SimulatedBehaviour(step_s=1.0))

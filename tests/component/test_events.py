@@ -6,9 +6,9 @@ from remuda.api.kubernetes.core_v1 import Namespace
 from remuda.api.kubernetes.event_v1 import Event
 from remuda.api.kubernetes.policy_v1 import ResourceQuota
 from remuda.api.meta import JsonObject, ObjectMeta, to_time
-from remuda.embedded.apiserver.admission import Admission
-from remuda.embedded.apiserver.objects import Heads
-from remuda.embedded.builtin.event_expiry import EVERY_S, KEPT_S, expired
+from remuda.embedded.apiserver.admission import AdmissionChain
+from remuda.embedded.apiserver.objects import NewestObjects
+from remuda.embedded.builtin.event_expiry import EVERY_S, KEPT_S, find_expired_events
 from tests.builders.world import NAMESPACE, World, in_world
 
 
@@ -50,7 +50,7 @@ async def test_a_gang_that_does_not_fit(world: World) -> None:
 @in_world(nodes=4, racks=1)
 async def test_a_gang_whose_pods_are_refused(world: World) -> None:
     api = world.cluster.api
-    api._admission = Admission(Heads(world.cluster.store))
+    api._admission = AdmissionChain(NewestObjects(world.cluster.store))
     quota: JsonObject = {"metadata": {"namespace": NAMESPACE, "name": "few"}, "spec": {"hard": {"pods": "2"}}}
     await api.create(ResourceQuota, quota)
     await world.submit("job", replicas=4)
@@ -90,4 +90,4 @@ def test_an_event_that_happened_again_stays() -> None:
         return Event(metadata=meta, first_timestamp=to_time(first), last_timestamp=to_time(last))
 
     again, old = event(0.0, KEPT_S), event(1.0, 1.0)
-    assert expired([again, old, Event()], KEPT_S + 2) == [old]
+    assert find_expired_events([again, old, Event()], KEPT_S + 2) == [old]

@@ -9,8 +9,14 @@ import pytest
 
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import JsonObject
-from remuda.embedded.node.container_record import STATUS_UNKNOWN, Exit
-from remuda.embedded.node.runtime_port import Adopted, Blow, ContainerKey, ExitListener, Launch
+from remuda.embedded.node.container_record import STATUS_UNKNOWN, ContainerExit
+from remuda.embedded.node.runtime_port import (
+    AdoptedContainer,
+    ContainerFault,
+    ContainerKey,
+    ContainerLaunch,
+    ExitListener,
+)
 from remuda.sim.virtual_time_loop import VirtualLoop, run_virtual
 from tests.builders.nodes import BookkeepingAgent, Rig, until
 from tests.builders.pods import pod_wire
@@ -21,7 +27,7 @@ class ScriptedRuntime:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.clock = clock
-        self.found: list[Adopted] = []
+        self.found: list[AdoptedContainer] = []
         self.starts: list[tuple[str, int]] = []
         self.killed: list[ContainerKey] = []
         self.forgotten: list[str] = []
@@ -36,10 +42,10 @@ class ScriptedRuntime:
     def notice(self, pod: Pod) -> str:
         return ""
 
-    async def adopt(self) -> list[Adopted]:
+    async def adopt(self) -> list[AdoptedContainer]:
         return self.found
 
-    async def start(self, launch: Launch) -> float:
+    async def start(self, launch: ContainerLaunch) -> float:
         self.starts.append((launch.pod.name, launch.run))
         return self.clock()
 
@@ -52,7 +58,7 @@ class ScriptedRuntime:
     def kill(self, key: ContainerKey) -> None:
         self.killed.append(key)
 
-    def strike(self, key: ContainerKey, blow: Blow) -> None:
+    def strike(self, key: ContainerKey, blow: ContainerFault) -> None:
         pass
 
     def forget(self, uid: str) -> None:
@@ -74,10 +80,12 @@ class Stage:
     def _runtime(self, name: str, agent: BookkeepingAgent) -> ScriptedRuntime:
         return self.runtime
 
-    def found(self, pod: Pod, *, run: int = 0, end: Exit | None = None, previous: Exit | None = None) -> ContainerKey:
+    def found(
+        self, pod: Pod, *, run: int = 0, end: ContainerExit | None = None, previous: ContainerExit | None = None
+    ) -> ContainerKey:
         key = ContainerKey(pod.uid, "main")
         at = self.rig.clock() - 100
-        self.runtime.found.append(Adopted(key, run, "127.1.0.9", at, end, previous))
+        self.runtime.found.append(AdoptedContainer(key, run, "127.1.0.9", at, end, previous))
         return key
 
     async def pod(self, status: JsonObject | None = None, **options: Any) -> Pod:
@@ -121,7 +129,7 @@ def test_a_start_the_api_never_heard_of_counts() -> None:
 
     async def scenario(stage: Stage) -> None:
         pod = await stage.pod(ran(2))
-        stage.found(pod, run=3, previous=Exit(9, 5.0, message="why"))
+        stage.found(pod, run=3, previous=ContainerExit(9, 5.0, message="why"))
         async with stage.rig.running() as rig:
             told = await rig.running_pod(restarts=3)
             (container,) = told.status.container_statuses
@@ -142,7 +150,7 @@ def test_an_exit_between_finding_a_container_and_meeting_its_pod_is_not_lost() -
 
         async def start_and_exit() -> None:
             await start()
-            stage.runtime.exit(key, 0, Exit(6, rig.clock()))
+            stage.runtime.exit(key, 0, ContainerExit(6, rig.clock()))
 
         rig.node.start = start_and_exit  # type: ignore[method-assign]
         async with rig.running():
@@ -181,7 +189,7 @@ def test_what_runs_is_not_stopped_because_the_agent_refuses_it_now() -> None:
         rig.agent.held["gpu-1"] = "somebody"
         async with rig.running():
             await until(lambda: bool(rig.agent.calls))
-            stage.runtime.exit(key, 0, Exit(1, rig.clock()))
+            stage.runtime.exit(key, 0, ContainerExit(1, rig.clock()))
             failed = await rig.pod("worker-0", lambda p: p.status.phase == "Failed")
             assert failed.status.reason == "UnexpectedAdmissionError"
             assert "DeviceHeld" in failed.status.message
@@ -198,7 +206,7 @@ def test_a_container_without_a_pod_is_killed_then_released_then_forgotten() -> N
         async with stage.rig.running() as rig:
             await until(lambda: stage.runtime.killed == [key])
             assert rig.agent.calls == []
-            stage.runtime.exit(key, 0, Exit(137, rig.clock(), 9))
+            stage.runtime.exit(key, 0, ContainerExit(137, rig.clock(), 9))
             await until(lambda: stage.runtime.forgotten == [pod.uid])
             assert rig.agent.calls == [("release", pod.uid)]
 

@@ -13,7 +13,7 @@ from remuda.api.kubernetes.core_v1 import ContainerStatus, Node, Pod
 from remuda.api.meta import JsonObject
 from remuda.embedded.node.devices.device_service import DeviceSettings
 from remuda.embedded.node.runtime_port import ContainerKey
-from remuda.embedded.node.training_model import Behaviour
+from remuda.embedded.node.training_model import SimulatedBehaviour
 from remuda.sim.virtual_time_loop import VirtualLoop, run_virtual
 from tests.builders.nodes import Rig, until
 from tests.builders.plugins import PlainPlugin
@@ -25,7 +25,7 @@ STATUS_S = 2.0  # a quarter of the lease: the node's status period
 Scenario = Callable[[Rig, PlainPlugin], Coroutine[Any, Any, None]]
 
 
-def play(scenario: Scenario, behaviour: Behaviour = Behaviour(), **plugin: Any) -> None:  # noqa: B008 (a value)
+def play(scenario: Scenario, behaviour: SimulatedBehaviour = SimulatedBehaviour(), **plugin: Any) -> None:  # noqa: B008 (a value)
     loop = VirtualLoop()
 
     async def main() -> None:
@@ -237,7 +237,7 @@ def test_devices_of_an_ended_pod_go_to_the_next() -> None:
             await rig.pod(f"pod-{number}", lambda p: p.status.phase == "Succeeded")
             assert rig.agent.held == {}
 
-    play(scenario, Behaviour(run_s=5.0))
+    play(scenario, SimulatedBehaviour(run_s=5.0))
 
 
 def test_row_19_a_pod_removed_by_force_keeps_its_devices_until_it_is_dead() -> None:
@@ -326,7 +326,7 @@ def test_a_restart_in_the_middle_of_a_deletion_ends_it_all_the_same() -> None:
         await rig.gone("worker-0")
         await until(lambda: rig.agent.held == {})
 
-    play(scenario, Behaviour(stop_s=5.0))
+    play(scenario, SimulatedBehaviour(stop_s=5.0))
 
 
 def test_a_node_made_anew_leaves_what_its_object_says() -> None:
@@ -424,7 +424,7 @@ def test_row_50_init_containers_run_in_turn_and_sidecars_stay_with_devices_of_th
         assert done.status.init_container_statuses[1].state.terminated is not None
         assert rig.agent.held == {}
 
-    play(scenario, Behaviour(run_s=60.0, init_s=1.0))
+    play(scenario, SimulatedBehaviour(run_s=60.0, init_s=1.0))
 
 
 def test_a_failed_init_container_fails_a_pod_that_must_not_restart() -> None:
@@ -436,7 +436,7 @@ def test_a_failed_init_container_fails_a_pod_that_must_not_restart() -> None:
         assert failed.status.container_statuses[0].state.waiting is not None
         assert rig.agent.held == {}
 
-    play(scenario, Behaviour(init_s=60.0))
+    play(scenario, SimulatedBehaviour(init_s=60.0))
 
 
 def test_a_failed_init_container_is_run_again_otherwise() -> None:
@@ -447,7 +447,7 @@ def test_a_failed_init_container_is_run_again_otherwise() -> None:
         pod = await rig.running_pod()
         assert pod.status.init_container_statuses[0].restart_count == 1
 
-    play(scenario, Behaviour(init_s=5.0))
+    play(scenario, SimulatedBehaviour(init_s=5.0))
 
 
 def test_a_deleted_pod_stops_its_sidecars_last() -> None:
@@ -460,7 +460,7 @@ def test_a_deleted_pod_stops_its_sidecars_last() -> None:
         await rig.gone("worker-0")
         await until(lambda: rig.agent.held == {})
 
-    play(scenario, Behaviour(stop_s=3.0))
+    play(scenario, SimulatedBehaviour(stop_s=3.0))
 
 
 # --- whose devices --------------------------------------------------------------------------------------------------------

@@ -66,7 +66,7 @@ class Place(Rig):
 
     def pids(self) -> list[int]:
         ids = {f"{path.parent.name}/{path.name}" for path in (self.root / "nodes").glob("*/pods/*/*")}
-        return process_tree.tagged(CONTAINER_ID, ids).pids
+        return process_tree.processes_tagged(CONTAINER_ID, ids).pids
 
 
 @pytest_asyncio.fixture

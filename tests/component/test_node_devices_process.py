@@ -56,7 +56,7 @@ class Machine:
         await self.rig.node_object(lambda n: n.status.allocatable.get(GPU) == str(number))
 
     def processes(self, uid: str) -> list[int]:
-        return process_tree.tagged(CONTAINER_ID, {f"{uid}/main"}).pids
+        return process_tree.processes_tagged(CONTAINER_ID, {f"{uid}/main"}).pids
 
     def log(self, pod: Pod) -> str:
         path = log_path(self.state / "logs", pod, "main")
@@ -70,7 +70,7 @@ async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
     for plugin in found.plugins:
         await plugin.stop()
     ids = {f"{path.parent.name}/{path.name}" for path in found.home.glob("pods/*/*")}
-    for pid in process_tree.tagged(CONTAINER_ID, ids).pids:
+    for pid in process_tree.processes_tagged(CONTAINER_ID, ids).pids:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 

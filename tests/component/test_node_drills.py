@@ -9,19 +9,19 @@ from typing import Any
 from remuda.api.drills import Drill
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import to_seconds
-from remuda.embedded.node.training_model import Behaviour, CheckpointStore
+from remuda.embedded.node.training_model import SimulatedBehaviour, SimulatedCheckpoints
 from remuda.sim.virtual_time_loop import VirtualLoop, run_virtual
 from tests.builders.nodes import Rig, until
 from tests.builders.pods import pod_wire
 from tests.builders.runtimes import simulated
 
-TRAIN = Behaviour(start_s=0.2, child_start_s=0.5, step_s=1.0, checkpoint_every=5)
+TRAIN = SimulatedBehaviour(start_s=0.2, child_start_s=0.5, step_s=1.0, checkpoint_every=5)
 
 
 def play(scenario: Callable[[Rig], Coroutine[Any, Any, None]]) -> None:
     """Two nodes; the pod `worker-0` trains on node-01."""
     loop = VirtualLoop()
-    runtime = simulated(loop.clock, TRAIN, CheckpointStore())
+    runtime = simulated(loop.clock, TRAIN, SimulatedCheckpoints())
 
     async def main() -> None:
         rig = Rig(loop.clock, deadline_s=600.0)

@@ -49,7 +49,7 @@ class Machine:
         return self.rig
 
     def processes(self, uid: str) -> list[int]:
-        return process_tree.tagged(CONTAINER_ID, {f"{uid}/main"}).pids
+        return process_tree.processes_tagged(CONTAINER_ID, {f"{uid}/main"}).pids
 
     def log(self, pod: Pod) -> str:
         path = log_path(self.state / "logs", pod, "main")
@@ -73,7 +73,7 @@ async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
     made = Machine(tmp_path)
     yield made
     uids = [p.name for p in (tmp_path / "nodes" / "node-01" / "pods").glob("*")]
-    for pid in process_tree.tagged(CONTAINER_ID, {f"{uid}/main" for uid in uids}).pids:
+    for pid in process_tree.processes_tagged(CONTAINER_ID, {f"{uid}/main" for uid in uids}).pids:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
@@ -466,7 +466,7 @@ async def test_drills_on_a_real_launcher_and_its_log_by_attempt(machine: Machine
 
         child = await agent.run_attempt(2)
         await until(lambda: machine.log(pod).count("oo\n") == 2)
-        (grandchild,) = process_tree.children(child)
+        (grandchild,) = process_tree.child_processes(child)
         assert (await drill(rig, "process-hang", **worker)).status.phase == "Done"
         await until(lambda: state_of(child) == "T" and state_of(grandchild) == "T")
 

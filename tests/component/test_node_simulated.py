@@ -16,7 +16,7 @@ from remuda.api.meta import to_seconds
 from remuda.embedded.node.images import ImageStore
 from remuda.embedded.node.runtime_port import ContainerKey, PodRuntime
 from remuda.embedded.node.simulated_runtime import SimulatedRuntime
-from remuda.embedded.node.training_model import Behaviour, CheckpointStore
+from remuda.embedded.node.training_model import SimulatedBehaviour, SimulatedCheckpoints
 from remuda.sim.virtual_time_loop import EPOCH, VirtualLoop, run_virtual
 from tests.builders.nodes import BookkeepingAgent, Rig, until
 from tests.builders.pods import pod_wire
@@ -27,7 +27,7 @@ Scenario = Callable[[Rig], Coroutine[Any, Any, None]]
 
 def play(
     scenario: Scenario,
-    behaviour: Behaviour = Behaviour(),  # noqa: B008 - an immutable value
+    behaviour: SimulatedBehaviour = SimulatedBehaviour(),  # noqa: B008 - an immutable value
     *,
     images: ImageStore | None = None,
     lease_s: float = 8.0,
@@ -130,7 +130,7 @@ def test_a_pod_runs_to_completion_and_gives_its_devices_back_first() -> None:
         assert rig.agent.held == {}
         assert phases == ["Running"]
 
-    play(scenario, Behaviour(run_s=60.0))
+    play(scenario, SimulatedBehaviour(run_s=60.0))
 
 
 def test_always_restarts_with_the_kubelets_back_off() -> None:
@@ -151,7 +151,7 @@ def test_always_restarts_with_the_kubelets_back_off() -> None:
             ),
         )
 
-    play(scenario, Behaviour(run_s=1.0))
+    play(scenario, SimulatedBehaviour(run_s=1.0))
 
 
 def test_on_failure_ends_with_success() -> None:
@@ -166,7 +166,7 @@ def test_on_failure_ends_with_success() -> None:
         pod = await rig.pod("worker-0", lambda p: p.status.phase == "Succeeded")
         assert pod.status.container_statuses[0].restart_count == 1
 
-    play(scenario, Behaviour(run_s=5.0))
+    play(scenario, SimulatedBehaviour(run_s=5.0))
 
 
 @pytest.mark.parametrize(("stop_s", "took", "code"), [(0.5, 0.5, 143), (60.0, 10.0, 137)], ids=["term", "kill"])
@@ -181,7 +181,7 @@ def test_deletion_asks_then_kills_then_releases_then_removes(stop_s: float, took
         assert rig.agent.calls[-2:] == [("exited", pod.uid, code), ("release", pod.uid)]
         await until(lambda: rig.node.find("worker-0", "default") is None)
 
-    play(scenario, Behaviour(stop_s=stop_s))
+    play(scenario, SimulatedBehaviour(stop_s=stop_s))
 
 
 def test_a_second_delete_may_shorten_the_grace() -> None:
@@ -195,7 +195,7 @@ def test_a_second_delete_may_shorten_the_grace() -> None:
         await rig.gone("worker-0")
         assert now() - begun == pytest.approx(7, abs=0.05)
 
-    play(scenario, Behaviour(stop_s=1000.0))
+    play(scenario, SimulatedBehaviour(stop_s=1000.0))
 
 
 def test_devices_of_a_pod_removed_by_force_are_waited_for() -> None:
@@ -377,7 +377,7 @@ def start(attempt: int, **env: str) -> dict[str, Any]:
     return {"type": "start", "attempt": attempt, "env": env}
 
 
-TRAIN = Behaviour(start_s=0.2, child_start_s=0.5, step_s=1.0, checkpoint_every=5)
+TRAIN = SimulatedBehaviour(start_s=0.2, child_start_s=0.5, step_s=1.0, checkpoint_every=5)
 
 
 def test_a_simulated_launcher_trains_through_attempts() -> None:
@@ -441,10 +441,10 @@ def test_512_pods_train_in_one_process_and_every_run_is_the_same() -> None:
         loop = VirtualLoop()
         log: list[tuple[str, float]] = []
         rng = random.Random(42)
-        shaky = Behaviour(start_s=0.1, child_start_s=0.2, step_s=1.0, jitter=0.3, checkpoint_every=5, steps=20)
+        shaky = SimulatedBehaviour(start_s=0.1, child_start_s=0.2, step_s=1.0, jitter=0.3, checkpoint_every=5, steps=20)
 
         def runtime(name: str, agent: BookkeepingAgent) -> PodRuntime:
-            store = CheckpointStore()
+            store = SimulatedCheckpoints()
             return SimulatedRuntime(agent, clock=loop.clock, rng=rng, checkpoints=store, behaviour=lambda pod: shaky)
 
         async def main() -> None:

@@ -11,7 +11,7 @@ import pytest
 from remuda.api.errors import ApiError
 from remuda.api.meta import JsonObject
 from remuda.embedded.apiserver.log_source import LogQuery
-from remuda.embedded.apiserver.subresources import _log_query
+from remuda.embedded.apiserver.subresources import _parse_log_query
 from remuda.runtime.pod_logs import PodLogFiles, rfc3339
 from tests.builders.waiting import PATIENCE_S
 
@@ -90,7 +90,7 @@ async def test_lines_longer_than_a_read_stay_one_line(tmp_path: Path) -> None:
     ],
 )
 def test_queries(query: dict[str, str], expected: LogQuery) -> None:
-    assert _log_query(query, POD, T) == expected
+    assert _parse_log_query(query, POD, T) == expected
 
 
 @pytest.mark.parametrize(
@@ -108,6 +108,6 @@ def test_queries(query: dict[str, str], expected: LogQuery) -> None:
 )
 def test_refusals_name_the_parameter(query: dict[str, str], code: int, names: str) -> None:
     with pytest.raises(ApiError) as refused:
-        _log_query(query, POD, T)
+        _parse_log_query(query, POD, T)
     assert refused.value.code == code
     assert names in refused.value.message

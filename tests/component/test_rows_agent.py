@@ -10,7 +10,7 @@ import pytest
 from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import NODE_LEASE_NAMESPACE, Lease, Namespace, Node
 from remuda.core.health.agent_liveness import agent_lease, silent_since
-from remuda.embedded.node.devices.cdi import known_devices
+from remuda.embedded.node.devices.cdi import known_cdi_devices
 from remuda.runtime.node_agent import NodeAgentConfig, agent_config, node_agent, parse_report_timeouts
 from tests.builders.evidence import note
 from tests.builders.nodes import Rig
@@ -80,7 +80,7 @@ async def test_row_26_a_start_of_the_agent_makes_the_specs_that_a_reboot_took(tm
             answer = await agent.plugins()["nvidia.com/gpu"].allocate(["gpu-1", "gpu-2"])
             assert answer.cdi_devices == ("remuda.dev/gpu=gpu-1", "remuda.dev/gpu=gpu-2")
             assert answer.devices == ()
-            assert known_devices((cdi,)) == everything
+            assert known_cdi_devices((cdi,)) == everything
         for path in sorted((tmp_path / "cdi").iterdir()):
             path.unlink()
     note("a start of the agent makes the CDI specs of all 8 devices")

@@ -14,7 +14,7 @@ from remuda.core.health.device_holders import held_on
 from remuda.embedded.node.devices.device_service import DeviceSettings
 from remuda.embedded.node.pod_worker import PREPARE_S
 from remuda.embedded.node.runtime_port import ContainerKey
-from remuda.embedded.node.training_model import Behaviour
+from remuda.embedded.node.training_model import SimulatedBehaviour
 from tests.builders.evidence import note
 from tests.builders.world import NAMESPACE, World, in_world
 from tests.component.row_rig import (
@@ -39,7 +39,7 @@ from tests.component.row_rig import (
 )
 
 
-@in_world(nodes=1, racks=1, behaviour=Behaviour(stop_s=10.0))
+@in_world(nodes=1, racks=1, behaviour=SimulatedBehaviour(stop_s=10.0))
 async def test_row_19_a_device_whose_holder_is_terminating_is_draining_and_nobody_elses(world: World) -> None:
     await run_pods(world, gpus("old", 8))
     uid = the_pod(world, "old").uid

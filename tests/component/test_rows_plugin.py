@@ -12,7 +12,7 @@ from remuda.api.devices import DeviceState
 from remuda.api.errors import Unavailable
 from remuda.api.incidents import SubjectKind
 from remuda.api.kubernetes.core_v1 import Pod
-from remuda.embedded.node.devices.plugin_connections import Deadlines
+from remuda.embedded.node.devices.plugin_connections import PluginDeadlines
 from remuda.link.allocation_port import HANG, KILL, MEND
 from tests.builders.evidence import note
 from tests.builders.world import World, in_world
@@ -255,7 +255,7 @@ async def test_row_17_a_hung_allocate_hits_its_deadline_and_others_start(world: 
     assert failed.reason == "UnexpectedAdmissionError"
     assert "context deadline exceeded" in failed.message
     took = world.now - begun
-    assert took <= 2 * Deadlines().call_s
+    assert took <= 2 * PluginDeadlines().call_s
     agent(world).inject_plugin_fault(GPU, MEND)
     await run_pods(world, gpus("fine", 1, select=pin))
     assert len(held_by(world, "fine")) == 1

@@ -12,11 +12,11 @@ import msgspec
 import pytest
 
 from remuda.api.training import Budgets, TrainingJob
-from remuda.embedded.node.training_model import Behaviour
+from remuda.embedded.node.training_model import SimulatedBehaviour
 from tests.builders import rank_faults
 from tests.builders.world import NAMESPACE, World, in_world, play
 
-QUICK = Behaviour(step_s=0.5, checkpoint_every=4, start_s=0.02, child_start_s=0.05)
+QUICK = SimulatedBehaviour(step_s=0.5, checkpoint_every=4, start_s=0.02, child_start_s=0.05)
 STEP = 6  # past the first checkpoint (4), well before the second
 MAX_WRITES = 60
 MAX_COMMITS = 60

@@ -8,13 +8,13 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from remuda.api.training import Cause, Remedy
-from remuda.embedded.node.training_model import Behaviour
+from remuda.embedded.node.training_model import SimulatedBehaviour
 from tests.builders.world import World, in_world
 
 pytestmark = pytest.mark.slow  # `make test` runs it; `make check` has its two minutes
 
 # Slow enough that every phase of a recovery can be hit: half a second to stop, one to start.
-SLOW = Behaviour(step_s=0.5, checkpoint_every=10, stop_s=0.5, child_start_s=1.0)
+SLOW = SimulatedBehaviour(step_s=0.5, checkpoint_every=10, stop_s=0.5, child_start_s=1.0)
 
 
 async def gang_at_work(world: World, *, spares: int, **options: object) -> None:
@@ -179,7 +179,7 @@ PHASES = {"stopping": _stopping, "waiting": _waiting, "opened": _opened}
 async def test_second_fault_during_recovery(world: World, first: str, phase: str, second: str) -> None:
     # Something must keep the barrier closed while the survivors wait: a pod that has yet to be made, and is slow.
     spares = 0 if phase == "waiting" else 2
-    world.behaviours["job-worker-4"] = Behaviour(step_s=0.5, checkpoint_every=10, start_s=3.0)
+    world.behaviours["job-worker-4"] = SimulatedBehaviour(step_s=0.5, checkpoint_every=10, start_s=3.0)
     await gang_at_work(world, spares=spares)
     before = world.gang()
     await FAULTS[first](world, 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from remuda.api.training import Budgets, Remedy, TrainingJob
-from remuda.embedded.node.training_model import Behaviour
+from remuda.embedded.node.training_model import SimulatedBehaviour
 from tests.builders.world import NAMESPACE, World, in_world
 
 pytestmark = pytest.mark.slow  # `make test` runs it; `make check` has its two minutes
@@ -41,7 +41,7 @@ async def test_no_spare_left_replaces_the_pod(world: World) -> None:
 @in_world()
 async def test_spare_not_ready_yet_is_waited_for_when_nothing_is_nearer(world: World) -> None:
     """The spare is on its way up: it is not parked, so a pod is asked for, and whoever is ready first gets the rank."""
-    world.behaviours["job-worker-4"] = Behaviour(step_s=0.5, checkpoint_every=10, start_s=20.0)
+    world.behaviours["job-worker-4"] = SimulatedBehaviour(step_s=0.5, checkpoint_every=10, start_s=20.0)
     await gang_at_work(world, replicas=4, spares=1)
     before = world.gang()
     assert world.parked_spares() == []
@@ -235,7 +235,7 @@ async def test_a_command_that_cannot_run_fails_at_once(world: World, code: int, 
 @in_world()
 async def test_the_rank_of_a_deleted_pod_is_not_handed_on_before_its_process_is_gone(world: World) -> None:
     """Two processes of one rank would write the same checkpoints. The old one ignores its signal until it is killed."""
-    world.behaviours["job-worker-1"] = Behaviour(step_s=0.5, checkpoint_every=10, stop_s=60.0)
+    world.behaviours["job-worker-1"] = SimulatedBehaviour(step_s=0.5, checkpoint_every=10, stop_s=60.0)
     await gang_at_work(world, replicas=4, spares=1)
     await world.parked("job", 1)
     before = world.gang()
@@ -248,7 +248,7 @@ async def test_the_rank_of_a_deleted_pod_is_not_handed_on_before_its_process_is_
 
 @in_world()
 async def test_the_rank_of_a_failed_device_is_not_handed_on_before_its_process_is_gone(world: World) -> None:
-    world.behaviours["job-worker-1"] = Behaviour(step_s=0.5, checkpoint_every=10, stop_s=60.0)
+    world.behaviours["job-worker-1"] = SimulatedBehaviour(step_s=0.5, checkpoint_every=10, stop_s=60.0)
     await gang_at_work(world, replicas=4, spares=1)
     await world.parked("job", 1)
     before = world.gang()
@@ -262,7 +262,7 @@ async def test_the_rank_of_a_failed_device_is_not_handed_on_before_its_process_i
 @in_world(nodes=16)
 async def test_a_member_that_cannot_be_stopped_is_given_up_and_its_devices_with_it(world: World) -> None:
     """A process in the kernel's hands (D state) outlives every signal. The barrier must not wait for it for ever."""
-    world.behaviours["job-worker-1"] = Behaviour(step_s=0.5, checkpoint_every=10, stop_s=60.0, kill_s=300.0)
+    world.behaviours["job-worker-1"] = SimulatedBehaviour(step_s=0.5, checkpoint_every=10, stop_s=60.0, kill_s=300.0)
     await gang_at_work(world, replicas=4, spares=1, stop_grace_seconds=2.0, stop_deadline_seconds=10.0)
     await world.parked("job", 1)
     before = world.gang()
@@ -282,7 +282,7 @@ async def test_a_member_that_cannot_be_stopped_is_given_up_and_its_devices_with_
 
 @in_world(nodes=16)
 async def test_a_deleted_member_that_cannot_be_stopped_does_not_hold_up_the_gang(world: World) -> None:
-    world.behaviours["job-worker-1"] = Behaviour(step_s=0.5, checkpoint_every=10, stop_s=60.0, kill_s=300.0)
+    world.behaviours["job-worker-1"] = SimulatedBehaviour(step_s=0.5, checkpoint_every=10, stop_s=60.0, kill_s=300.0)
     await gang_at_work(world, replicas=4, spares=1, stop_grace_seconds=2.0, stop_deadline_seconds=10.0)
     await world.parked("job", 1)
     before = world.gang()

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from remuda.api.drills import DrillKind
 from remuda.api.training import Cause, Remedy
-from remuda.embedded.node.training_model import Behaviour
+from remuda.embedded.node.training_model import SimulatedBehaviour
 from tests.builders.world import World, in_world
 
-SELDOM = Behaviour(step_s=0.5, checkpoint_every=1000)
+SELDOM = SimulatedBehaviour(step_s=0.5, checkpoint_every=1000)
 
 
 @in_world(nodes=6, racks=1, behaviour=SELDOM)

@@ -17,7 +17,7 @@ from remuda.api.training import (
     SuccessPolicy,
     TrainingJob,
 )
-from remuda.embedded.node.training_model import Behaviour
+from remuda.embedded.node.training_model import SimulatedBehaviour
 from tests.builders.world import NAMESPACE, World, in_world, training_job
 
 
@@ -158,7 +158,7 @@ def roles(is_: str) -> list[Role]:
     return [lead, msgspec.structs.replace(first, name="crew", replicas=2, after=[RoleAfter("lead", is_)])]
 
 
-@in_world(behaviour=Behaviour(step_s=0.5, checkpoint_every=10, steps=20))
+@in_world(behaviour=SimulatedBehaviour(step_s=0.5, checkpoint_every=10, steps=20))
 async def test_a_role_follows_another_one_that_has_ended(world: World) -> None:
     await submit(world, spec={"roles": roles("Succeeded")})
     await world.running()

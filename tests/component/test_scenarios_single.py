@@ -6,7 +6,7 @@ import pytest
 
 from remuda.api.meta import to_seconds
 from remuda.api.training import Cause, Remedy
-from remuda.embedded.node.training_model import Behaviour
+from remuda.embedded.node.training_model import SimulatedBehaviour
 from remuda.sim.virtual_time_loop import EPOCH
 from tests.builders.world import World, in_world
 
@@ -211,7 +211,7 @@ async def test_no_good_checkpoint_at_one_rank_starts_over(world: World) -> None:
     assert world.recovery().resume_step == 0
 
 
-@in_world(behaviour=Behaviour(step_s=0.5, checkpoint_every=0))
+@in_world(behaviour=SimulatedBehaviour(step_s=0.5, checkpoint_every=0))
 async def test_job_without_checkpoints_starts_over(world: World) -> None:
     await gang_at_work(world)
     await world.kill_process(rank=1)
@@ -256,7 +256,7 @@ async def test_spare_fails_first_then_a_member(world: World) -> None:
     assert world.job().status.used == {"device": 1}
 
 
-@in_world(behaviour=Behaviour(step_s=0.5, checkpoint_every=10, steps=30))
+@in_world(behaviour=SimulatedBehaviour(step_s=0.5, checkpoint_every=10, steps=30))
 async def test_job_that_is_done_succeeds_and_frees_everything(world: World) -> None:
     await gang_at_work(world)
     await world.until(lambda: world.job().status.phase == "Succeeded")
@@ -264,7 +264,7 @@ async def test_job_that_is_done_succeeds_and_frees_everything(world: World) -> N
     assert world.job().status.progress.step == 30
 
 
-@in_world(behaviour=Behaviour(step_s=0.5, checkpoint_every=10, stop_s=60.0))
+@in_world(behaviour=SimulatedBehaviour(step_s=0.5, checkpoint_every=10, stop_s=60.0))
 async def test_ranks_that_ignore_the_signal_are_killed_after_the_grace(world: World) -> None:
     await gang_at_work(world, stop_grace_seconds=2.0)
     before = world.gang()

@@ -28,7 +28,7 @@ from remuda.api.meta import KObject, ObjectMeta
 from remuda.api.selectors import parse_field_selector, parse_selector
 from remuda.api.training import TrainingJob
 from remuda.embedded.apiserver.app import App
-from remuda.embedded.apiserver.asgi_server import serve
+from remuda.embedded.apiserver.asgi_server import serve_unix
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.store import MemoryJournal, SqliteJournal, Store
 from remuda.kube.client.http_cluster import HttpCluster
@@ -65,7 +65,7 @@ async def rig(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[R
         stack.push_async_callback(store.close)
         if request.param == "http":
             ready = asyncio.Event()
-            server = asyncio.create_task(serve(App(local, version="test"), tmp_path / "api.sock", ready=ready))
+            server = asyncio.create_task(serve_unix(App(local, version="test"), tmp_path / "api.sock", ready=ready))
             stack.push_async_callback(_end, server)
             await asyncio.wait_for(ready.wait(), PATIENCE_S)
             rig.cluster = await stack.enter_async_context(HttpCluster(uds=tmp_path / "api.sock"))

@@ -10,10 +10,10 @@ from remuda.api.conditions import find_condition
 from remuda.api.devices import Signal
 from remuda.api.drills import Drill, DrillKind
 from remuda.api.training import Cause, DegradedPolicy, Member, Straggler
-from remuda.embedded.node.training_model import Behaviour
+from remuda.embedded.node.training_model import SimulatedBehaviour
 from tests.builders.world import World, in_world, play, training_job
 
-NOISY = Behaviour(step_s=0.5, checkpoint_every=20, jitter=0.1)
+NOISY = SimulatedBehaviour(step_s=0.5, checkpoint_every=20, jitter=0.1)
 
 
 async def started(
@@ -167,7 +167,7 @@ async def test_a_hang_is_found_although_the_manager_was_new(world: World) -> Non
     assert world.recovery().cause is Cause.HANG
 
 
-@in_world(nodes=4, behaviour=Behaviour(step_s=0.5, checkpoint_every=20, child_start_s=40.0))
+@in_world(nodes=4, behaviour=SimulatedBehaviour(step_s=0.5, checkpoint_every=20, child_start_s=40.0))
 async def test_a_long_start_is_no_hang(world: World) -> None:
     await world.submit(replicas=4, gpus=1, rack=False, hang_after_steps=5.0)
     await world.running(within=200.0)

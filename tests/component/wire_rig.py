@@ -13,9 +13,9 @@ import aiohttp
 
 from remuda.api.kubernetes.core_v1 import Namespace
 from remuda.api.meta import JsonObject
-from remuda.embedded.apiserver.admission import Admission
+from remuda.embedded.apiserver.admission import AdmissionChain
 from remuda.embedded.apiserver.app import App
-from remuda.embedded.apiserver.asgi_server import serve
+from remuda.embedded.apiserver.asgi_server import serve_unix
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.store import MemoryJournal, Store
 from tests.builders.waiting import PATIENCE_S
@@ -49,7 +49,7 @@ class Wire:
         self.now = 1_700_000_000.0
         self.store = Store(MemoryJournal(), history=64)
         self.local = LocalCluster(
-            self.store, clock=lambda: self.now, new_uid=lambda: f"u{next(self._uids)}", admission=Admission
+            self.store, clock=lambda: self.now, new_uid=lambda: f"u{next(self._uids)}", admission=AdmissionChain
         )
         self.app = App(self.local, version="test", **app)
 
@@ -57,7 +57,7 @@ class Wire:
         for name in ("default", "team"):
             await self.local.create(Namespace, {"metadata": {"name": name}})
         ready = asyncio.Event()
-        self.task = asyncio.create_task(serve(self.app, self.path, ready=ready))
+        self.task = asyncio.create_task(serve_unix(self.app, self.path, ready=ready))
         await asyncio.wait_for(ready.wait(), PATIENCE_S)
         self.session = aiohttp.ClientSession("http://remuda", connector=aiohttp.UnixConnector(str(self.path)))
         return self

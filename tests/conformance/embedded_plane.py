@@ -19,7 +19,7 @@ from remuda import __version__
 from remuda.api.kubernetes.core_v1 import Namespace, Pod
 from remuda.api.meta import JsonObject, ObjectMeta
 from remuda.embedded.apiserver import asgi_server, watch_streams
-from remuda.embedded.apiserver.admission import Admission
+from remuda.embedded.apiserver.admission import AdmissionChain
 from remuda.embedded.apiserver.app import App
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.store import Store
@@ -37,7 +37,7 @@ _PR_SET_PDEATHSIG = 1
 async def _serve(directory: Path) -> None:
     state = StateDir(directory)
     store = Store(SqliteJournal(state.database), history=HISTORY)
-    api = LocalCluster(store, clock=time.time, new_uid=lambda: str(uuid.uuid4()), admission=Admission)
+    api = LocalCluster(store, clock=time.time, new_uid=lambda: str(uuid.uuid4()), admission=AdmissionChain)
     for name in NAMESPACES:
         await api.create(Namespace, Namespace(metadata=ObjectMeta(name=name)))
 

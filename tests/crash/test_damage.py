@@ -12,7 +12,7 @@ import pytest
 
 from remuda.api.errors import Expired, Refusal
 from remuda.embedded.apiserver.store import SqliteJournal, Store
-from remuda.embedded.apiserver.store.acked_mark import mark_path
+from remuda.embedded.apiserver.store.acked_mark import acked_mark_path
 from tests.crash.model import copy_state
 
 PREFIX = "//pods/"
@@ -226,11 +226,11 @@ async def test_a_mark_that_is_older_or_gone_is_no_damage(tmp_path: Path) -> None
     """After a power failure it may be: it is never synced."""
     path = tmp_path / "state.db"
     at = await filled(path)
-    mark_path(path).unlink()
+    acked_mark_path(path).unlink()
     store = Store(SqliteJournal(path))
     assert contents(store) == at[store.revision]
     await store.close()
-    mark_path(path).write_bytes(b"\0" * 16)
+    acked_mark_path(path).write_bytes(b"\0" * 16)
     store = Store(SqliteJournal(path))
     await store.close()
 

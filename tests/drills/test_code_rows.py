@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from remuda.api.drills import DrillKind
 from remuda.api.training import Budgets, Cause, Remedy
-from remuda.embedded.node.container_record import Backoff
-from remuda.embedded.node.training_model import Behaviour
+from remuda.embedded.node.container_record import RestartBackoff
+from remuda.embedded.node.training_model import SimulatedBehaviour
 from tests.builders.evidence import note
 from tests.builders.world import World, in_world
 
@@ -93,14 +93,14 @@ async def test_row_68_a_planned_restart_waits_for_no_crash_loop(world: World) ->
         times.append(world.now - begun)
     assert max(times) < 10.0, "the kubelet's back-off starts at 10 s"
     assert all(pod.status.container_statuses[0].restart_count == 0 for pod in world.pods())
-    capped = Backoff(base_s=10.0, cap_s=30.0, good_s=600.0)
+    capped = RestartBackoff(base_s=10.0, cap_s=30.0, good_s=600.0)
     assert [capped.delay(n) for n in (1, 2, 3, 4, 9)] == [0.0, 10.0, 20.0, 30.0, 30.0]
     note(
         f"five crashes in a row, each running again within {max(times):.1f} s; container restarts 0; a cap of 30 s holds"
     )
 
 
-@in_world(behaviour=Behaviour(step_s=0.5, checkpoint_every=10))
+@in_world(behaviour=SimulatedBehaviour(step_s=0.5, checkpoint_every=10))
 async def test_row_69_resumes_from_the_last_checkpoint_and_reports_what_was_lost(world: World) -> None:
     await world.submit("job", replicas=4)
     await world.running("job")

@@ -16,7 +16,7 @@ from remuda.api.names import LABEL_GANG
 from remuda.api.remedies import Soak
 from remuda.api.training import Cause, Remedy, TrainingJob
 from remuda.cli.jobs.recovery_screen import render_recoveries
-from remuda.embedded.node.training_model import Behaviour
+from remuda.embedded.node.training_model import SimulatedBehaviour
 from tests.builders.evidence import note
 from tests.builders.world import NAMESPACE, Gang, Seat, World, in_world
 from tests.component.remedy_rig import drain_at_once, fail, free_on, protect, set_policy, until_done
@@ -24,7 +24,7 @@ from tests.component.row_rig import events, gpus, is_up, node_object, scheduled,
 from tests.unit.cli.scenes import text_of
 
 STEP_S = 0.5
-SELDOM = Behaviour(step_s=STEP_S, checkpoint_every=1000)
+SELDOM = SimulatedBehaviour(step_s=STEP_S, checkpoint_every=1000)
 PULL_S = 40.0
 
 
@@ -69,7 +69,7 @@ async def test_row_62_a_replacement_goes_back_to_the_node_that_has_its_image(wor
 # --- 70 ---------------------------------------------------------------------------------------------------------------
 
 
-@in_world(nodes=4, behaviour=Behaviour(step_s=STEP_S, checkpoint_every=20, jitter=0.1))
+@in_world(nodes=4, behaviour=SimulatedBehaviour(step_s=STEP_S, checkpoint_every=20, jitter=0.1))
 async def test_row_70_a_rank_without_progress_for_k_median_steps_has_failed(world: World) -> None:
     await world.submit(replicas=4, gpus=1, rack=False, hang_after_steps=20.0)
     await world.running()

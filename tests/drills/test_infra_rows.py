@@ -19,7 +19,7 @@ from remuda.core.foreign.refused_pods import KEPT_PODS, LONGEST_RETRY_S
 from remuda.core.foreign.unreachable import NODE_UNREACHABLE
 from remuda.core.foreign.withheld_resources import BLACK_HOLE, FIRST_PROBE_S
 from remuda.core.state.snapshot import devices_of_pod
-from remuda.embedded.builtin.planners.pod_state import is_active
+from remuda.embedded.builtin.planners.pod_state import is_active_pod
 from tests.builders.evidence import note
 from tests.builders.foreign import (
     bare,
@@ -334,7 +334,7 @@ def test_row_22_a_short_silence_evicts_nobody() -> None:
         await world.sleep(200.0)
         assert not any(_is_unready(world, node) for node in nodes)
         for app, before in (("batch", batch), ("web", web)):
-            assert [p.uid for p in pods_of(world, app) if is_active(p)] == [before.uid]
+            assert [p.uid for p in pods_of(world, app) if is_active_pod(p)] == [before.uid]
         note("40 s not ready, tolerated 300 s: the same pods of a Job and a Deployment after 200 s")
 
     tell(story)

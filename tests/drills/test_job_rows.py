@@ -11,16 +11,16 @@ from remuda.api.kubernetes.batch_v1 import COMPLETION_INDEX, Job
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.names import ANNOTATION_GANG_SIZE, LABEL_GANG
 from remuda.api.training import FailureRule, Remedy, RuleAction, SuccessPolicy, TrainingJob
-from remuda.embedded.builtin.planners.pod_state import is_active
+from remuda.embedded.builtin.planners.pod_state import is_active_pod
 from remuda.embedded.node.runtime_port import ContainerKey
-from remuda.embedded.node.training_model import Behaviour
+from remuda.embedded.node.training_model import SimulatedBehaviour
 from tests.builders.evidence import note
 from tests.builders.foreign import FOREVER, pods_of, read, running, submit_job, tell, template
 from tests.builders.world import NAMESPACE, World, in_world, training_job
 from tests.component.row_rig import machine
 
 
-class ByPart(dict[str, Behaviour]):
+class ByPart(dict[str, SimulatedBehaviour]):
     """The behaviour of pods whose name has that part."""
 
     def get(self, name: str, default: Any = None) -> Any:
@@ -110,7 +110,7 @@ async def test_row_65_a_training_jobs_rule_ends_it_and_is_named(world: World) ->
 
 def test_row_66_the_leaders_success_completes_the_job_and_removes_the_rest() -> None:
     async def story(world: World) -> None:
-        world.behaviours = ByPart({"batch-0-": Behaviour(run_s=5.0)})
+        world.behaviours = ByPart({"batch-0-": SimulatedBehaviour(run_s=5.0)})
         await indexed(world, successPolicy={"rules": [{"succeededIndexes": "0"}]})
         await world.until(lambda: is_condition_true(read(world, Job, "batch").status.conditions, "Complete"), 60.0)
         said = find_condition(read(world, Job, "batch").status.conditions, "SuccessCriteriaMet")
@@ -145,7 +145,7 @@ def test_row_67_no_two_pods_ever_live_on_one_index() -> None:
     """With processes that take their time to go."""
 
     async def story(world: World) -> None:
-        world.behaviours = ByPart({"batch-": Behaviour(stop_s=20.0)})
+        world.behaviours = ByPart({"batch-": SimulatedBehaviour(stop_s=20.0)})
         await indexed(world, podReplacementPolicy="Failed")
         most, replaced = 0, 0
 
@@ -153,11 +153,11 @@ def test_row_67_no_two_pods_ever_live_on_one_index() -> None:
             nonlocal most
             for index in range(3):
                 most = max(most, len([p for p in of_index(world, index) if p.is_live]))
-            return any(is_active(p) and p.uid != gone for p in of_index(world, 1))
+            return any(is_active_pod(p) and p.uid != gone for p in of_index(world, 1))
 
         for _ in range(3):
             await world.until(lambda: len(running(world, "batch")) == 3, 120.0)
-            victim = next(p for p in of_index(world, 1) if is_active(p))
+            victim = next(p for p in of_index(world, 1) if is_active_pod(p))
             begun = world.now
             await world.cluster.api.delete(Pod, victim.name, NAMESPACE)
             await world.until(lambda gone=victim.uid: look(gone), 60.0, "it is replaced")  # type: ignore[misc]
@@ -172,7 +172,7 @@ def test_row_67_no_two_pods_ever_live_on_one_index() -> None:
 def test_row_72_a_member_is_replaced_when_the_others_are_done() -> None:
     async def story(world: World) -> None:
         async def make(name: str, run_s: float | None) -> None:
-            world.behaviours[name] = Behaviour(run_s=run_s) if run_s else FOREVER
+            world.behaviours[name] = SimulatedBehaviour(run_s=run_s) if run_s else FOREVER
             body = template(restart="Never", annotations={ANNOTATION_GANG_SIZE: "3"}, app="ring")
             body["metadata"]["labels"][LABEL_GANG] = "ring"
             meta = {**body["metadata"], "name": name, "namespace": NAMESPACE}

@@ -12,15 +12,15 @@ from remuda.api.meta import Condition, to_seconds
 from remuda.api.training import Cause, DegradedPolicy, Member, Remedy, Straggler
 from remuda.core.health.gang_pace import UNIFORM
 from remuda.core.health.slow_ranks import SLOW_RANK, SOURCE
-from remuda.embedded.node.training_model import Behaviour
+from remuda.embedded.node.training_model import SimulatedBehaviour
 from tests.builders.evidence import note
 from tests.builders.world import Gang, World, in_world
 from tests.component.row_rig import verdict
 
 FACTOR = 1.6
 EVERY = 100
-NOISY = Behaviour(step_s=0.5, checkpoint_every=20, jitter=0.1)
-SELDOM = Behaviour(step_s=0.5, checkpoint_every=EVERY, jitter=0.05)
+NOISY = SimulatedBehaviour(step_s=0.5, checkpoint_every=20, jitter=0.1)
+SELDOM = SimulatedBehaviour(step_s=0.5, checkpoint_every=EVERY, jitter=0.05)
 
 
 async def started(world: World, policy: DegradedPolicy, *, spares: int = 0, gpus: int = 1) -> None:

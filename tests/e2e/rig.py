@@ -188,7 +188,9 @@ class Rig:
         return self.state.glob("nodes/*/pods/*/*/*/pid.json")
 
     def is_launcher_alive(self, uid: str) -> bool:
-        return any(shim.probe(str(path))[1] is not None for path in self._pid_files() if path.parts[-4] == uid)
+        return any(
+            shim.probe_container(str(path))[1] is not None for path in self._pid_files() if path.parts[-4] == uid
+        )
 
     def checkpoint_folder(self, rank: int) -> Path:
         """Where the rank writes its checkpoints, as it was told."""

@@ -22,7 +22,7 @@ from lightkube.resources import core_v1
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.kubernetes.policy_v1 import PodDisruptionBudget
 from remuda.api.meta import Resource
-from remuda.embedded.apiserver.kinds_served import BUILTIN, Registry
+from remuda.embedded.apiserver.kinds_served import BUILTIN, KindRegistry
 from tests.e2e.clusters import Up
 from tests.e2e.rig import NAMESPACE, RANKS, until
 
@@ -31,7 +31,7 @@ PACKAGE: Any = kubernetes  # parts of it have no types
 # An event written in the older form has no `eventTime` in the newer API, on Kubernetes neither, though its models require it:
 # there as here such events are read as core/v1.
 UNREADABLE = "events.k8s.io"
-LISTED = [s.resource for s in Registry() if "list" in s.resource.verbs and s.resource.group != UNREADABLE]
+LISTED = [s.resource for s in KindRegistry() if "list" in s.resource.verbs and s.resource.group != UNREADABLE]
 # What the cluster below surely has; the other kinds are listed as well, empty or not.
 HELD = set(
     "Pod Node Namespace Event Lease Deployment ReplicaSet Job PodDisruptionBudget Service EndpointSlice ResourceQuota "

@@ -138,7 +138,7 @@ class Oracle:
                 new = _without(new, path.split("."))
             owners = (ours.get("metadata") or {}).get("managedFields")
             new = {**new, "metadata": {**new["metadata"], "managedFields": owners}}
-            ours = patching.track_update(live, new, step.manager, target.schema, self.clock(), step.subresource)
+            ours = patching.track_field_owners(live, new, step.manager, target.schema, self.clock(), step.subresource)
         _same("owners", _owners(real.body), _owners(ours))
 
     def _engine(self, target: Target, live: Any, step: Step) -> tuple[Any, ApiError | None]:
@@ -155,16 +155,18 @@ class Oracle:
                     ours = patching.strategic_merge(live, step.body, target.schema)
                 case "apply":
                     now = self.clock()
-                    ours = patching.apply(
+                    ours = patching.server_side_apply(
                         live, step.body, step.manager, step.force, target.schema, now, step.subresource
                     )
                 case _:
                     raise AssertionError(step.how)
             if step.how != "apply":
-                if wrong := [each for each in patching.faults(ours, target.schema.root) if each.kind == "type"]:
+                if wrong := [
+                    each for each in patching.find_schema_faults(ours, target.schema.root) if each.kind == "type"
+                ]:
                     raise Invalid(str(wrong))
-                ours = patching.settled(ours, target.schema)
-            elif patching.settled(ours, target.schema) != ours:
+                ours = patching.settle_body(ours, target.schema)
+            elif patching.settle_body(ours, target.schema) != ours:
                 raise Invalid("a null that the schema of a custom kind does not allow")
         except ApiError as error:
             return None, error

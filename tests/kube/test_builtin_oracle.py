@@ -23,13 +23,13 @@ from remuda.api.kubernetes.batch_v1 import COMPLETION_INDEX, Job
 from remuda.api.kubernetes.core_v1 import Namespace, Pod
 from remuda.api.kubernetes.policy_v1 import PodDisruptionBudget, ResourceQuota
 from remuda.api.meta import JsonObject, to_time
-from remuda.embedded.apiserver.admission import Admission
+from remuda.embedded.apiserver.admission import AdmissionChain
 from remuda.embedded.apiserver.garbage_collection import GarbageCollector
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.store import Store
 from remuda.embedded.apiserver.store.journal import MemoryJournal
 from remuda.embedded.builtin import run_builtin
-from remuda.embedded.builtin.planners.pod_state import is_active
+from remuda.embedded.builtin.planners.pod_state import is_active_pod
 from remuda.kube.client.http_cluster import HttpCluster
 from remuda.kube.client.kubeconfig import access_of_context, merge_kubeconfigs
 from remuda.kube.cluster import Cluster
@@ -82,7 +82,7 @@ class Stage:
         return found
 
     def active(self) -> list[Pod]:
-        return [p for p in self.pods.items() if is_active(p)]
+        return [p for p in self.pods.items() if is_active_pod(p)]
 
     async def run_job(self, pods: int, **spec: Any) -> None:
         template = {"spec": {"containers": [{"name": "main", "image": "x"}], "restartPolicy": "Never"}}
@@ -314,7 +314,7 @@ async def play(cluster: Cluster, story: Story, namespace: str, *others: Awaitabl
 async def embedded(story: Story, namespace: str) -> JsonObject:
     numbers = itertools.count(1)
     store = Store(MemoryJournal())
-    api = LocalCluster(store, clock=time.time, new_uid=lambda: f"uid-{next(numbers)}", admission=Admission)
+    api = LocalCluster(store, clock=time.time, new_uid=lambda: f"uid-{next(numbers)}", admission=AdmissionChain)
     try:
         controllers = run_builtin(api, time.time, lambda: 0.5)
         return await play(api, story, namespace, controllers, GarbageCollector(api).run(time.time))

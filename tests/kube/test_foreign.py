@@ -27,7 +27,7 @@ from remuda.api.names import ANNOTATION_DEVICES, ANNOTATION_RETRY_ADMISSION, RES
 from remuda.core.foreign.device_failures import DEVICE_FAILED
 from remuda.core.foreign.refused_pods import ADMISSION_REJECTED, PLACED
 from remuda.core.gang.kubelet_pods import KubeletPodForm
-from remuda.embedded.builtin.planners.pod_state import is_active
+from remuda.embedded.builtin.planners.pod_state import is_active_pod
 from remuda.kube.client.http_cluster import HttpCluster
 from remuda.kube.client.kubeconfig import load_kubeconfig
 from remuda.kube.cluster import Preconditions
@@ -95,10 +95,10 @@ class Stage:
 
     async def active(self, but: str = "") -> Pod:
         async def found() -> bool:
-            return any(is_active(p) and p.uid != but for p in await self.pods())
+            return any(is_active_pod(p) and p.uid != but for p in await self.pods())
 
         await until("a pod", found)
-        return next(p for p in await self.pods() if is_active(p) and p.uid != but)
+        return next(p for p in await self.pods() if is_active_pod(p) and p.uid != but)
 
     async def pods(self) -> list[Pod]:
         return (await self.api.list(Pod, self.namespace)).items

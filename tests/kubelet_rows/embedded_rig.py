@@ -80,7 +80,7 @@ class EmbeddedRig:
         ids = {f"{path.parent.name}/{path.name}" for path in self._home.glob("pods/*/*")}
 
         async def gone() -> bool:
-            pids = process_tree.tagged(CONTAINER_ID, ids).pids
+            pids = process_tree.processes_tagged(CONTAINER_ID, ids).pids
             _kill(pids)
             return not pids
 
@@ -120,7 +120,7 @@ class EmbeddedRig:
     async def kill_container(self, pod: str, container: str = "main") -> None:
         found = await self._pod(pod)
         assert found is not None
-        pids = process_tree.tagged(CONTAINER_ID, {f"{found.uid}/{container}"}).pids
+        pids = process_tree.processes_tagged(CONTAINER_ID, {f"{found.uid}/{container}"}).pids
         assert pids
         _kill(pids)
 

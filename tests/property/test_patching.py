@@ -18,18 +18,26 @@ from remuda.api.errors import ApiError
 from remuda.embedded.apiserver.patching import (
     ApplyConflict,
     KindSchema,
-    apply,
-    builtin,
-    faults,
-    from_structural,
+    builtin_kind_schema,
+    find_schema_faults,
     json_patch,
     merge_patch,
-    settled,
+    server_side_apply,
+    settle_body,
     strategic_merge,
-    track_update,
+    structural_kind_schema,
+    track_field_owners,
 )
-from remuda.embedded.apiserver.patching.compare import compare, field_set
-from remuda.embedded.apiserver.patching.field_sets import SELF, difference, has, intersection, parsed, union, without
+from remuda.embedded.apiserver.patching.compare import applied_field_set, compare_fields
+from remuda.embedded.apiserver.patching.field_sets import (
+    SELF,
+    intersect_fields,
+    is_member_field,
+    parse_field_set,
+    subtract_below,
+    subtract_fields,
+    union_fields,
+)
 from remuda.embedded.apiserver.patching.patch_schema import FieldSet
 from tests.builders.patches import GADGET_SCHEMA, MANAGERS, Maker
 
@@ -37,12 +45,12 @@ Body = dict[str, Any]
 
 
 def known(api_version: str, kind: str) -> KindSchema:
-    schema = builtin(api_version, kind)
+    schema = builtin_kind_schema(api_version, kind)
     assert schema is not None
     return schema
 
 
-GADGET = from_structural(GADGET_SCHEMA, has_status=True)
+GADGET = structural_kind_schema(GADGET_SCHEMA, has_status=True)
 KINDS: list[tuple[str, str, KindSchema, Callable[[Maker], Body]]] = [
     ("v1", "ConfigMap", known("v1", "ConfigMap"), Maker.config_map),
     ("apps/v1", "Deployment", known("apps/v1", "Deployment"), Maker.deployment),
@@ -64,11 +72,11 @@ def object_of(maker: Maker, kind: tuple[str, str, KindSchema, Callable[[Maker], 
     """An object that some managers have written to."""
     live: Body | None = None
     for _ in range(maker.random.randint(1, 3)):
-        live = apply(live, body_of(maker, kind), maker.pick(*MANAGERS), True, kind[2], NOW)
+        live = server_side_apply(live, body_of(maker, kind), maker.pick(*MANAGERS), True, kind[2], NOW)
     assert live is not None
     if maker.some():
-        changed = settled(merge_patch(live, maker.sparse(kind[3](maker), 0.1)), kind[2])
-        live = track_update(live, changed, maker.pick(*MANAGERS), kind[2], NOW)
+        changed = settle_body(merge_patch(live, maker.sparse(kind[3](maker), 0.1)), kind[2])
+        live = track_field_owners(live, changed, maker.pick(*MANAGERS), kind[2], NOW)
     return live
 
 
@@ -99,7 +107,7 @@ Paths = frozenset[tuple[str, ...]]
 def tree(paths: Paths) -> FieldSet:
     out: FieldSet = {}
     for path in sorted(paths):
-        out = union(out, _single(path))
+        out = union_fields(out, _single(path))
     return out
 
 
@@ -113,7 +121,7 @@ def members(fields: FieldSet, above: tuple[str, ...] = ()) -> set[tuple[str, ...
     for key, node in fields.items():
         if key != SELF:
             out |= members(node, (*above, key))
-            if has(node):
+            if is_member_field(node):
                 out.add((*above, key))
     return out
 
@@ -124,12 +132,12 @@ def test_the_algebra_is_that_of_sets(a: Paths, b: Paths) -> None:
     left, right = tree(a), tree(b)
     before = copy.deepcopy([left, right])
     assert members(left) == a
-    assert members(union(left, right)) == a | b
-    assert members(difference(left, right)) == a - b
-    assert members(intersection(left, right)) == a & b
-    assert members(without(left, right)) == {p for p in a if not any(p[: len(q)] == q for q in b)}
+    assert members(union_fields(left, right)) == a | b
+    assert members(subtract_fields(left, right)) == a - b
+    assert members(intersect_fields(left, right)) == a & b
+    assert members(subtract_below(left, right)) == {p for p in a if not any(p[: len(q)] == q for q in b)}
     assert [left, right] == before
-    assert parsed(left) == left
+    assert parse_field_set(left) == left
     assert list(left) == sorted(left)
 
 
@@ -161,10 +169,10 @@ def test_a_strategic_patch_twice_is_once(maker: Maker, kind: Any) -> None:
             ports = each["spec"].get("ports", [])
             each["spec"]["ports"] = [port for port in ports if port["protocol"] == "TCP"]
     before = copy.deepcopy([doc, patch])
-    once = settled(strategic_merge(doc, patch, schema), schema)
-    assert settled(strategic_merge(once, patch, schema), schema) == once
+    once = settle_body(strategic_merge(doc, patch, schema), schema)
+    assert settle_body(strategic_merge(once, patch, schema), schema) == once
     assert strategic_merge(doc, {}, schema) == doc
-    assert faults(once, schema.root) == []
+    assert find_schema_faults(once, schema.root) == []
     assert [doc, patch] == before
 
 
@@ -173,12 +181,12 @@ def test_a_strategic_patch_twice_is_once(maker: Maker, kind: Any) -> None:
 def test_directives_leave_a_good_body_or_a_refusal(maker: Maker, kind: Any) -> None:
     doc, patch = body_of(maker, kind), maker.directed(kind[3](maker))
     before = copy.deepcopy([doc, patch])
-    result, refusal = outcome(lambda: settled(strategic_merge(doc, patch, kind[2]), kind[2]))
+    result, refusal = outcome(lambda: settle_body(strategic_merge(doc, patch, kind[2]), kind[2]))
     if refusal is not None:
         assert refusal.code in (400, 422)
     else:
         assert "$" not in msgspec.json.encode(result).decode()
-        assert [fault for fault in faults(result, kind[2].root) if fault.kind != "item"] == []
+        assert [fault for fault in find_schema_faults(result, kind[2].root) if fault.kind != "item"] == []
     assert [doc, patch] == before
 
 
@@ -228,8 +236,8 @@ def test_apply_does_what_it_says(maker: Maker, kind: Any, force: bool) -> None:
     live = object_of(maker, kind)
     body, manager = maker.sparse(body_of(maker, kind)), maker.pick(*MANAGERS)
     before = copy.deepcopy([live, body])
-    claimed = field_set(body, schema.root)
-    result, refusal = outcome(lambda: apply(live, body, manager, force, schema, NOW + 60))
+    claimed = applied_field_set(body, schema.root)
+    result, refusal = outcome(lambda: server_side_apply(live, body, manager, force, schema, NOW + 60))
     assert [live, body] == before
     if refusal is not None:
         assert not force
@@ -241,15 +249,15 @@ def test_apply_does_what_it_says(maker: Maker, kind: Any, force: bool) -> None:
     named = owner(result, manager)
     assert members(named) <= members(claimed)
     assert {p for p in members(claimed) - members(named) if p[0] != "f:metadata"} <= {("f:apiVersion",), ("f:kind",)}
-    if settled(result, schema) != result:
+    if settle_body(result, schema) != result:
         return  # a custom kind's list lost its last item: the null in its place is for the schema to refuse
     for path in members(claimed):
         assert value_at(result, path) == value_at(body, path) or is_container(value_at(body, path)), path
     # What is empty claims nothing below it, so a list or object that was given up goes before it comes back empty.
-    second = apply(result, body, manager, True, schema, NOW + 120)
+    second = server_side_apply(result, body, manager, True, schema, NOW + 120)
     text = msgspec.json.encode(body).decode()
     assert second is result or "[]" in text or "{}" in text
-    assert apply(second, body, manager, True, schema, NOW + 180) is second
+    assert server_side_apply(second, body, manager, True, schema, NOW + 180) is second
     # Without force nobody lost anything but what she removed.
     if not force:
         for other in set(MANAGERS) - {manager}:
@@ -267,9 +275,9 @@ def test_who_gives_everything_up_leaves_what_others_own(maker: Maker, kind: Any)
     schema, manager = kind[2], maker.pick(*MANAGERS)
     live = object_of(maker, kind)
     empty = {"apiVersion": kind[0], "kind": kind[1], "metadata": {"name": "x"}}
-    result = apply(live, empty, manager, True, schema, NOW + 60)
+    result = server_side_apply(live, empty, manager, True, schema, NOW + 60)
     assert owner(result, manager) == {}
-    _, gone = compare(bare(live), bare(result), schema.root)
+    _, gone = compare_fields(bare(live), bare(result), schema.root)
     for entry in live["metadata"].get("managedFields", []):
         if (entry["manager"], entry["operation"]) != (manager, "Apply"):
             theirs = members(entry["fieldsV1"])
@@ -286,18 +294,18 @@ def test_who_gives_everything_up_leaves_what_others_own(maker: Maker, kind: Any)
 def test_a_write_takes_over_exactly_what_it_changed(maker: Maker, kind: Any) -> None:
     schema, manager = kind[2], maker.pick(*MANAGERS)
     live = object_of(maker, kind)
-    new = settled(merge_patch(live, maker.sparse(kind[3](maker), 0.1)), schema)
+    new = settle_body(merge_patch(live, maker.sparse(kind[3](maker), 0.1)), schema)
     before = copy.deepcopy([live, new])
-    result = track_update(live, new, manager, schema, NOW + 60)
+    result = track_field_owners(live, new, manager, schema, NOW + 60)
     assert [live, new] == before
     assert bare(result) == bare(new)
-    changed, gone = compare(bare(live), bare(new), schema.root)
+    changed, gone = compare_fields(bare(live), bare(new), schema.root)
     if not live["metadata"].get("managedFields"):
         assert "managedFields" not in result["metadata"]
         return
     assert members(changed) - {("f:metadata",)} <= members(owner(result, manager, "Update"))
     for entry in result["metadata"].get("managedFields", []):
-        assert entry["fieldsV1"] == parsed(entry["fieldsV1"])
+        assert entry["fieldsV1"] == parse_field_set(entry["fieldsV1"])
         if (entry["manager"], entry["operation"]) != (manager, "Update"):
             assert not (members(entry["fieldsV1"]) & (members(changed) | members(gone)))
     if not changed and not gone:
@@ -358,8 +366,8 @@ def test_junk_is_refused_and_changes_nothing(maker: Maker, kind: Any, patch: Any
     only_refused(lambda: json_patch(live, ops))
     only_refused(lambda: json_patch(live, patch))
     only_refused(lambda: strategic_merge(live, patch, schema))
-    only_refused(lambda: apply(live, patch, "anna", True, schema, NOW))
-    only_refused(lambda: apply(None, patch, "anna", False, schema, NOW))
+    only_refused(lambda: server_side_apply(live, patch, "anna", True, schema, NOW))
+    only_refused(lambda: server_side_apply(None, patch, "anna", False, schema, NOW))
     assert [live, patch, ops] == before
 
 
@@ -374,11 +382,13 @@ def test_junk_bodies_can_be_tracked_and_stored(maker: Maker, kind: Any, body: An
     if isinstance(new["metadata"], dict):
         new["metadata"] = {**new["metadata"], "managedFields": owners}
     before = copy.deepcopy([live, new])
-    only_refused(lambda: settled(new, schema))
-    only_refused(lambda: track_update(live, new, "bert", schema, NOW))
-    only_refused(lambda: track_update(None, new, "bert", schema, NOW))
+    only_refused(lambda: settle_body(new, schema))
+    only_refused(lambda: track_field_owners(live, new, "bert", schema, NOW))
+    only_refused(lambda: track_field_owners(None, new, "bert", schema, NOW))
     only_refused(
-        lambda: apply(track_update(live, new, "bert", schema, NOW), body_of(maker, kind), "carl", True, schema, NOW)
+        lambda: server_side_apply(
+            track_field_owners(live, new, "bert", schema, NOW), body_of(maker, kind), "carl", True, schema, NOW
+        )
     )
-    only_refused(lambda: [fault.path for fault in faults(new, schema.root)])
+    only_refused(lambda: [fault.path for fault in find_schema_faults(new, schema.root)])
     assert [live, new] == before

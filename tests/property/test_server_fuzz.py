@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 from remuda.api.kubernetes.core_v1 import Namespace
 from remuda.api.meta import ObjectMeta
 from remuda.embedded.apiserver import app
-from remuda.embedded.apiserver.admission import Admission
+from remuda.embedded.apiserver.admission import AdmissionChain
 from remuda.embedded.apiserver.app import App
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.store import Store
@@ -129,7 +129,7 @@ class Served:
 
     async def _begin(self) -> App:
         cluster = LocalCluster(
-            Store(MemoryJournal()), clock=lambda: 1.7e9, new_uid=lambda: str(uuid.uuid4()), admission=Admission
+            Store(MemoryJournal()), clock=lambda: 1.7e9, new_uid=lambda: str(uuid.uuid4()), admission=AdmissionChain
         )
         await cluster.create(Namespace, Namespace(metadata=ObjectMeta(name="default")))
         return App(cluster)

@@ -65,18 +65,18 @@ def decode_strict(kind: type[K], body: Any, where: str = "") -> K:
         raise Refusal(
             "NotAnObject", f"{where or kind.resource.kind} is not a mapping.", "Start with apiVersion and kind."
         )
-    _check_names(body, _names(kind), "$")
+    _check_field_names(body, _wire_field_names(kind), "$")
     _check_metadata(kind, body, "$")
     try:
         return msgspec.convert(body, kind)
     except msgspec.ValidationError as error:
-        raise _explain(kind, str(error)) from None
+        raise _explain_decode_error(kind, str(error)) from None
 
 
-def _check_names(body: JsonObject, known: list[str], path: str) -> None:
+def _check_field_names(body: JsonObject, known: list[str], path: str) -> None:
     for name in body:
         if name not in known:
-            raise _unknown(str(name), path, known)
+            raise _unknown_field(str(name), path, known)
 
 
 def _check_metadata(struct: Any, body: Any, path: str) -> None:
@@ -85,7 +85,7 @@ def _check_metadata(struct: Any, body: Any, path: str) -> None:
         for index, item in enumerate(body):
             _check_metadata(struct, item, f"{path}[{index}]")
     elif struct is ObjectMeta and isinstance(body, dict):
-        _check_names(body, _METADATA, path)
+        _check_field_names(body, _METADATA, path)
     elif isinstance(body, dict):
         for name, inner in _above_metadata(struct):
             if name in body:
@@ -94,7 +94,7 @@ def _check_metadata(struct: Any, body: Any, path: str) -> None:
 
 # Every write of our kinds is admitted through here, and msgspec works a Struct's fields out anew each time it is asked.
 @cache
-def _names(kind: type[KObject]) -> list[str]:
+def _wire_field_names(kind: type[KObject]) -> list[str]:
     return sorted({"apiVersion", "kind", *(f.encode_name for f in msgspec.structs.fields(kind))})
 
 
@@ -125,18 +125,18 @@ _SAID = {
 }
 
 
-def _explain(kind: type[KObject], text: str) -> Refusal:
+def _explain_decode_error(kind: type[KObject], text: str) -> Refusal:
     if match := _UNKNOWN.match(text):
-        return _unknown(match["field"], match["path"] or "$", _fields_at(kind, match["path"] or "$"))
+        return _unknown_field(match["field"], match["path"] or "$", _fields_at(kind, match["path"] or "$"))
     found = _AT.match(text)
     what, path = (found["what"], found["path"] or "$") if found else (text, "$")
     path = path.removeprefix("$.")
     if "`key` in" in text:
         what = f"one of its names is not text ({what[:1].lower()}{what[1:]})"
-    return Refusal("InvalidField", f"`{path}`: {what[:1].lower()}{what[1:]}.", _right_value(kind, what, path), path)
+    return Refusal("InvalidField", f"`{path}`: {what[:1].lower()}{what[1:]}.", _suggest_value(kind, what, path), path)
 
 
-def _right_value(kind: type[KObject], what: str, path: str) -> str:
+def _suggest_value(kind: type[KObject], what: str, path: str) -> str:
     """What to write instead."""
     wanted = _EXPECTED.search(what)
     if wanted is not None:
@@ -147,7 +147,7 @@ def _right_value(kind: type[KObject], what: str, path: str) -> str:
     return f"Write one of: {', '.join(known)}." if known else "Correct the value."
 
 
-def _unknown(field: str, path: str, known: list[str]) -> Refusal:
+def _unknown_field(field: str, path: str, known: list[str]) -> Refusal:
     near = difflib.get_close_matches(field, known, n=1)
     full = f"{path}.{field}".removeprefix("$.")
     fix = f"Did you mean `{near[0]}`?" if near else f"Known here: {', '.join(known)}."

@@ -81,7 +81,7 @@ COLUMNS: dict[type[KObject], tuple[tuple[str, str, str, int], ...]] = {
 }
 
 
-def definition(kind: type[KObject]) -> JsonObject:
+def crd_manifest(kind: type[KObject]) -> JsonObject:
     resource = kind.resource
     columns = [
         {"name": name, "type": type_, "jsonPath": path, **({"priority": priority} if priority else {})}
@@ -91,7 +91,7 @@ def definition(kind: type[KObject]) -> JsonObject:
         "name": resource.version,
         "served": True,
         "storage": True,
-        "schema": {"openAPIV3Schema": _root(kind)},
+        "schema": {"openAPIV3Schema": _kind_schema(kind)},
         "additionalPrinterColumns": columns,
     }
     if "status" in resource.subresources:
@@ -117,8 +117,8 @@ def definition(kind: type[KObject]) -> JsonObject:
     }
 
 
-def _root(kind: type[KObject]) -> JsonObject:
-    schema = _struct(kind)
+def _kind_schema(kind: type[KObject]) -> JsonObject:
+    schema = _struct_schema(kind)
     properties = {
         "apiVersion": {"type": "string", "description": "Version of this object's form."},
         "kind": {"type": "string", "description": "What this object is."},
@@ -127,44 +127,44 @@ def _root(kind: type[KObject]) -> JsonObject:
     return {**schema, "properties": {**properties, **schema["properties"], "metadata": {"type": "object"}}}
 
 
-def _struct(struct: type[msgspec.Struct]) -> JsonObject:
+def _struct_schema(struct: type[msgspec.Struct]) -> JsonObject:
     schema: JsonObject = {"type": "object"}
-    if text := _doc(struct):
+    if text := _struct_description(struct):
         schema["description"] = text
     fields = msgspec.structs.fields(struct)
-    schema["properties"] = {field.encode_name: _described(struct, field) for field in fields}
+    schema["properties"] = {field.encode_name: _field_schema(struct, field) for field in fields}
     if required := [field.encode_name for field in fields if field.required]:
         schema["required"] = required
     return schema
 
 
-def _described(struct: type[msgspec.Struct], field: msgspec.structs.FieldInfo) -> JsonObject:
-    schema = _of(field.type)
+def _field_schema(struct: type[msgspec.Struct], field: msgspec.structs.FieldInfo) -> JsonObject:
+    schema = _type_schema(field.type)
     note = DESCRIPTIONS.get((struct.__name__, field.encode_name))
     return {"description": note, **schema} if note and "description" not in schema else schema
 
 
-def _of(type_: Any) -> JsonObject:
+def _type_schema(type_: Any) -> JsonObject:
     origin, args = typing.get_origin(type_), typing.get_args(type_)
     if origin in (typing.Union, types.UnionType):
         rest = [a for a in args if a is not type(None)]
         if set(rest) == {int, str}:
             schema: JsonObject = {"x-kubernetes-int-or-string": True}
         else:
-            schema = _of(rest[0])
+            schema = _type_schema(rest[0])
         return {**schema, "nullable": True} if len(rest) < len(args) else schema
     if type_ == JsonObject:
         return {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     if origin is list:
-        return {"type": "array", "items": _of(args[0])}
+        return {"type": "array", "items": _type_schema(args[0])}
     if origin is dict:
-        return {"type": "object", "additionalProperties": _of(args[1])}
+        return {"type": "object", "additionalProperties": _type_schema(args[1])}
     if type_ is ObjectMeta:
         return {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     if isinstance(type_, type) and issubclass(type_, StrEnum):
         return {"type": "string", "enum": [member.value for member in type_]}
     if isinstance(type_, type) and issubclass(type_, msgspec.Struct):
-        return _struct(type_)
+        return _struct_schema(type_)
     return dict(_SCALARS[type_])
 
 
@@ -178,7 +178,7 @@ _SCALARS: dict[Any, JsonObject] = {
 }
 
 
-def _doc(struct: type[msgspec.Struct]) -> str:
+def _struct_description(struct: type[msgspec.Struct]) -> str:
     text = struct.__dict__.get("__doc__") or ""
     return " ".join(text.split()).replace("`", "")
 
@@ -227,4 +227,4 @@ DESCRIPTIONS: dict[tuple[str, str], str] = {
     ("RemedyPolicy", "status"): "What is being done under it; written by Remuda alone.",
 }
 
-CRDS: tuple[JsonObject, ...] = tuple(definition(kind) for kind in OWN_KINDS)
+CRDS: tuple[JsonObject, ...] = tuple(crd_manifest(kind) for kind in OWN_KINDS)

@@ -154,6 +154,6 @@ def as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def maps(value: Any) -> list[JsonObject]:
+def maps_in(value: Any) -> list[JsonObject]:
     """The objects in a list of them."""
     return [item for item in as_list(value) if isinstance(item, dict)]

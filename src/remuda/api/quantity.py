@@ -49,7 +49,7 @@ def parse_quantity(text: int | str) -> Fraction:
     return value * _SUFFIX[suffix or ""]
 
 
-def whole(text: int | str) -> int:
+def parse_whole_quantity(text: int | str) -> int:
     """A quantity that must be a whole number (devices); a Refusal otherwise."""
     value = parse_quantity(text)
     if value.denominator != 1:
@@ -57,7 +57,7 @@ def whole(text: int | str) -> int:
     return value.numerator
 
 
-def canonical(text: int | str, *, finest: int = 10**9) -> str:
+def canonical_quantity(text: int | str, *, finest: int = 10**9) -> str:
     """The one spelling of the value in the family of units that was used; text that is no quantity is returned as it is.
 
     `finest`: parts of one that are kept; what is finer is rounded up.
@@ -70,10 +70,10 @@ def canonical(text: int | str, *, finest: int = 10**9) -> str:
         value = Fraction(ceil(value * finest), finest)
     written = str(text)
     is_exponent = re.search(r"[eE][+-]?\d+$", written) is not None
-    return render(value, binary=written.endswith("i"), exponent=is_exponent)
+    return format_quantity(value, binary=written.endswith("i"), exponent=is_exponent)
 
 
-def render(value: Fraction, *, binary: bool = False, exponent: bool = False) -> str:
+def format_quantity(value: Fraction, *, binary: bool = False, exponent: bool = False) -> str:
     if value == 0:
         return "0"
     if binary and abs(value) >= 1024 and value.denominator == 1:
@@ -89,12 +89,12 @@ def render(value: Fraction, *, binary: bool = False, exponent: bool = False) -> 
     return f"{number}{_DECIMAL[scale]}"
 
 
-def canonical_all(amounts: Any) -> Any:
+def canonical_quantities(amounts: Any) -> Any:
     """A list of resources, each in its canonical form, to the thousandth; the rest is left for the validators to refuse."""
     if not isinstance(amounts, dict):
         return amounts
     plain: JsonObject = {
-        name: canonical(str(value), finest=1000)
+        name: canonical_quantity(str(value), finest=1000)
         if isinstance(value, (int, float, str)) and not isinstance(value, bool)
         else value
         for name, value in amounts.items()

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from remuda.api.errors import BadRequest
-from remuda.api.meta import JsonObject, as_list, as_map, maps
+from remuda.api.meta import JsonObject, as_list, as_map, maps_in
 
 _KEY = r"(?:[a-z0-9A-Z](?:[a-z0-9A-Z.-]{0,251}[a-z0-9A-Z])?/)?[a-z0-9A-Z](?:[a-z0-9A-Z_.-]{0,61}[a-z0-9A-Z])?"
 _VALUE = r"(?:[a-z0-9A-Z](?:[a-z0-9A-Z_.-]{0,61}[a-z0-9A-Z])?)?"
@@ -41,7 +41,7 @@ class Requirement(msgspec.Struct, frozen=True):
         if self.op == "notin":
             return value is None or value not in self.values
         if self.op in (">", "<"):
-            found, limit = _whole(value or ""), int(self.values[0])
+            found, limit = _label_number(value or ""), int(self.values[0])
             return found is not None and (found > limit if self.op == ">" else found < limit)
         return (value is not None) == (self.op == "exists")
 
@@ -86,7 +86,7 @@ def parse_selector(text: str) -> Selector:
                 raise BadRequest(f"invalid value in selector `{match[0].strip()}`")
             found.append(Requirement(match["set"], match["how"], values))
         elif match["op"] in (">", "<"):
-            if _whole(match["value"]) is None:
+            if _label_number(match["value"]) is None:
                 raise BadRequest(f"`{match[0].strip()}`: only whole numbers are greater or less")
             found.append(Requirement(match["key"], match["op"], (match["value"],)))
         elif match["op"]:
@@ -98,13 +98,13 @@ def parse_selector(text: str) -> Selector:
     return Selector(tuple(found))
 
 
-def _whole(text: str) -> int | None:
+def _label_number(text: str) -> int | None:
     """A number that fits in 64 bits; label values have no sign."""
     number = int(text) if text.isascii() and text.isdigit() else None
     return number if number is not None and number < 2**63 else None
 
 
-def where(labels: Mapping[str, str]) -> Selector:
+def labels_equal(labels: Mapping[str, str]) -> Selector:
     """All these labels with exactly these values."""
     return Selector(tuple(Requirement(k, "in", (v,)) for k, v in sorted(labels.items())))
 
@@ -120,13 +120,13 @@ def from_label_selector(selector: JsonObject | None) -> Selector:
     exact = [Requirement(key, "in", (value,)) for key, value in as_map(selector.get("matchLabels")).items()]
     terms = [
         Requirement(term["key"], _OPERATORS[term["operator"]], tuple(as_list(term.get("values"))))
-        for term in maps(selector.get("matchExpressions"))
+        for term in maps_in(selector.get("matchExpressions"))
         if "key" in term and term.get("operator") in _OPERATORS
     ]
     return Selector((*exact, *terms))
 
 
-def selects(selector: JsonObject, labels: Mapping[str, str]) -> bool:
+def label_selector_matches(selector: JsonObject, labels: Mapping[str, str]) -> bool:
     return from_label_selector(selector).matches(labels)
 
 
@@ -142,14 +142,16 @@ class FieldSelector(msgspec.Struct, frozen=True):
         return all((field_text(body, path.split(".")) == value) is equal for path, equal, value in self.terms)
 
     def __str__(self) -> str:
-        return ",".join(f"{path}{'=' if equal else '!='}{_escaped(value)}" for path, equal, value in self.terms)
+        return ",".join(
+            f"{path}{'=' if equal else '!='}{_escape_field_value(value)}" for path, equal, value in self.terms
+        )
 
 
 _FIELD_PART = re.compile(r"(?:[^,\\]|\\.?)+", re.DOTALL)
 _FIELD_TERM = re.compile(r"([\w.]*)(==|=|!=)((?:[^=,\\]|\\[\\=,])*)")
 
 
-def _escaped(value: str) -> str:
+def _escape_field_value(value: str) -> str:
     return re.sub(r"([\\,=])", r"\\\1", value)
 
 

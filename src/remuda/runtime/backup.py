@@ -25,10 +25,10 @@ import msgspec
 from remuda import __version__
 from remuda.api.codec import decode, encode
 from remuda.api.errors import Refusal
-from remuda.embedded.apiserver.store.acked_mark import mark_path
+from remuda.embedded.apiserver.store.acked_mark import acked_mark_path
 from remuda.embedded.apiserver.store.rows import FORMAT
 from remuda.embedded.apiserver.store.sqlite_journal import SqliteJournal, check_database, copy_database
-from remuda.embedded.apiserver.wire.http_exchange import Request
+from remuda.embedded.apiserver.wire.http_exchange import HttpRequest
 from remuda.kube.client.rest_paths import reachable
 from remuda.runtime.state_dir import StateDir
 
@@ -47,10 +47,10 @@ class BackupManifest(msgspec.Struct, frozen=True, rename="camel"):
     files: dict[str, str]  # name -> sha256
 
 
-def answer_backup(journal: SqliteJournal, state: StateDir) -> Callable[[Request], Awaitable[None]]:
+def answer_backup(journal: SqliteJournal, state: StateDir) -> Callable[[HttpRequest], Awaitable[None]]:
     """The running cluster's half: makes a copy beside the database and says where it is."""
 
-    async def answer(request: Request) -> None:
+    async def answer(request: HttpRequest) -> None:
         if request.method != "POST":
             await request.answer(b"use POST\n", 405, media="text/plain")
             return
@@ -129,7 +129,9 @@ def restore_backup(source: Path, state: StateDir) -> BackupManifest:
         try:
             manifest = _unpack_backup(source, staging)
             check_database(staging / DATABASE)
-            mark_path(state.database).unlink(missing_ok=True)  # of a state that was here before, and newer perhaps
+            acked_mark_path(state.database).unlink(
+                missing_ok=True
+            )  # of a state that was here before, and newer perhaps
             for name in sorted(
                 manifest.files, key=lambda name: name == DATABASE
             ):  # the database last: it makes a cluster

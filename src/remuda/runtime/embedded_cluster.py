@@ -16,12 +16,12 @@ from remuda.api.kubernetes.core_v1 import Namespace, Pod
 from remuda.api.meta import KObject, ObjectMeta
 from remuda.embedded.apiserver.garbage_collection import GarbageCollector
 from remuda.embedded.apiserver.local_cluster import LocalCluster
-from remuda.embedded.apiserver.objects import Admission, Heads
+from remuda.embedded.apiserver.objects import AdmissionPort, NewestObjects
 from remuda.embedded.apiserver.store import Store
 from remuda.embedded.apiserver.store.journal import Journal
 from remuda.embedded.builtin import run_builtin
-from remuda.embedded.builtin.namespaces import stored_kind
-from remuda.embedded.node.training_model import Behaviour, CheckpointStore
+from remuda.embedded.builtin.namespaces import kind_without_struct
+from remuda.embedded.node.training_model import SimulatedBehaviour, SimulatedCheckpoints
 from remuda.kube.cluster import Cluster
 from remuda.link.progress_board import ProgressBoard
 from remuda.runtime.cluster_parts import ClusterParts
@@ -42,11 +42,11 @@ class EmbeddedCluster(ClusterParts):
         clock: Callable[[], float],
         chance: random.Random,
         new_uid: Callable[[], str],
-        behaviour: Callable[[Pod], Behaviour] | None = None,
-        checkpoints: CheckpointStore | None = None,
+        behaviour: Callable[[Pod], SimulatedBehaviour] | None = None,
+        checkpoints: SimulatedCheckpoints | None = None,
         manager_api: Callable[[Cluster], Cluster] = lambda api: api,
         machine_api: Callable[[Cluster], Cluster] = lambda api: api,
-        admission: Callable[[Heads], Admission] | None = None,
+        admission: Callable[[NewestObjects], AdmissionPort] | None = None,
         is_api_only: bool = False,
     ) -> None:
         """`checkpoints`: what simulated pods find on the shared file system. `manager_api` wraps the port that a control
@@ -90,7 +90,7 @@ class EmbeddedCluster(ClusterParts):
     def _kinds(self) -> list[type[KObject]]:
         """Everything namespaced that can be listed now, custom kinds included."""
         rows = [s for s in self.api.registry if s.resource.namespaced and "list" in s.resource.verbs]
-        return [s.kind or stored_kind(s.resource) for s in rows]
+        return [s.kind or kind_without_struct(s.resource) for s in rows]
 
     async def restart_control_plane(self) -> None:
         """Drop scheduler and controllers in the middle of whatever they do, and start new ones that know nothing."""

@@ -12,10 +12,10 @@ from contextlib import asynccontextmanager
 from remuda import __version__
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import JsonObject
-from remuda.embedded.apiserver.admission import Admission
+from remuda.embedded.apiserver.admission import AdmissionChain
 from remuda.embedded.apiserver.app import App
 from remuda.embedded.apiserver.store.sqlite_journal import SqliteJournal
-from remuda.embedded.node.log_times import keep_times
+from remuda.embedded.node.log_times import keep_log_times
 from remuda.runtime.api_endpoint import ApiEndpoint
 from remuda.runtime.backup import BACKUP_PATH, answer_backup
 from remuda.runtime.embedded_cluster import EmbeddedCluster
@@ -40,7 +40,7 @@ class EmbeddedServer:
             clock=time.time,
             chance=random.Random(),
             new_uid=lambda: str(uuid.uuid4()),
-            admission=Admission,
+            admission=AdmissionChain,
             is_api_only=is_api_only,
         )
 
@@ -54,7 +54,7 @@ class EmbeddedServer:
         ready = asyncio.Event()
         face = asyncio.create_task(endpoint.serve(app, ready), name="api")
         beside = [
-            asyncio.create_task(keep_times(logs.times, self.state.logs, self.cluster.machines.pods.items)),
+            asyncio.create_task(keep_log_times(logs.times, self.state.logs, self.cluster.machines.pods.items)),
             asyncio.create_task(_wait_event(ready)),
         ]
         try:

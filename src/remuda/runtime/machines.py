@@ -21,7 +21,7 @@ from remuda.api.devices import NodeDevices
 from remuda.api.drills import Drill, DrillSpec
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.training import TrainingJob
-from remuda.embedded.node.container_environment import base_environment
+from remuda.embedded.node.container_environment import base_process_environment
 from remuda.embedded.node.devices.device_service import PLUGINS, DeviceSettings
 from remuda.embedded.node.drills import DrillRunner
 from remuda.embedded.node.images import ImageStore
@@ -33,7 +33,7 @@ from remuda.embedded.node.pod_feed import PodFeed
 from remuda.embedded.node.process_runtime import ProcessRuntime
 from remuda.embedded.node.runtime_port import PodRuntime
 from remuda.embedded.node.simulated_runtime import SimulatedRuntime
-from remuda.embedded.node.training_model import Behaviour, CheckpointStore
+from remuda.embedded.node.training_model import SimulatedBehaviour, SimulatedCheckpoints
 from remuda.kube.client.guarded_cluster import Gate, SeverableCluster
 from remuda.kube.cluster import Cluster
 from remuda.kube.runtime.events import EventRecorder
@@ -53,10 +53,10 @@ STAND_IN_S = 2.0
 HOST: dict[str, int | str] = {"cpu": "128", "memory": "1Ti", "pods": "512"}
 
 
-def _simulated_behaviour(config: ClusterConfig, pod: Pod) -> Behaviour:
+def _simulated_behaviour(config: ClusterConfig, pod: Pod) -> SimulatedBehaviour:
     """Among real processes a simulated pod stands in for an image that cannot be run; one that is meant to end does."""
     stands_in = config.runtime == "process" and pod.spec.restart_policy != "Always"
-    return Behaviour(step_s=config.step_seconds, run_s=STAND_IN_S if stands_in else None)
+    return SimulatedBehaviour(step_s=config.step_seconds, run_s=STAND_IN_S if stands_in else None)
 
 
 class Machines:
@@ -72,8 +72,8 @@ class Machines:
         root: Path,
         clock: Callable[[], float],
         chance: random.Random,
-        behaviour: Callable[[Pod], Behaviour] | None = None,
-        checkpoints: CheckpointStore | None = None,
+        behaviour: Callable[[Pod], SimulatedBehaviour] | None = None,
+        checkpoints: SimulatedCheckpoints | None = None,
         share: tuple[int, int] = (0, 1),
         board_of: Callable[[str], ProgressBoard] | None = None,
     ) -> None:
@@ -86,7 +86,7 @@ class Machines:
         if config.runtime == "process":
             self._launcher.parent.mkdir(parents=True, exist_ok=True)
             build_zipapp(self._launcher)
-        self.checkpoints = checkpoints or CheckpointStore()
+        self.checkpoints = checkpoints or SimulatedCheckpoints()
         self.addresses = PodAddresses(share, cluster=str(root.resolve()) if config.runtime == "process" else "")
         self.pods = Informer(cluster, Pod, jitter=chance.random)
         self.jobs = Informer(cluster, TrainingJob, jitter=chance.random)
@@ -204,7 +204,7 @@ class Machines:
             node,
             state=self._root,
             clock=self._clock,
-            base_env=base_environment(os.environ, os.path.dirname(sys.executable)),
+            base_env=base_process_environment(os.environ, os.path.dirname(sys.executable)),
             launcher=self._launcher,
             simulated=simulated,
         )

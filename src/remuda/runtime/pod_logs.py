@@ -19,7 +19,7 @@ from remuda.api.errors import BadRequest
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import JsonObject, to_time
 from remuda.embedded.apiserver.log_source import LogQuery
-from remuda.embedded.node.log_times import LogTimes, TimeIndex
+from remuda.embedded.node.log_times import LogTimeIndex, LogTimes
 from remuda.link.rank_logs import LogIndex, Section, log_path
 
 _CHUNK = 64 * 1024
@@ -50,7 +50,7 @@ class PodLogFiles:
         if query.previous:
             section = _previous_log_section(path, typed.name, query.container)
             start, end = section.start, section.end
-        index = TimeIndex(path)
+        index = LogTimeIndex(path)
         if query.since is not None or query.timestamps:
             self.times.look(path)
             index.refresh()
@@ -82,7 +82,7 @@ class PodLogFiles:
                 return
             await asyncio.sleep(POLL_S)
 
-    def _stamped(self, path: Path, index: TimeIndex, position: int, lines: bytes) -> bytes:
+    def _stamped(self, path: Path, index: LogTimeIndex, position: int, lines: bytes) -> bytes:
         """Whole lines, the first of which begins at `position`, each with its time before it."""
         self.times.look(path)
         index.refresh()

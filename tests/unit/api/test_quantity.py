@@ -5,7 +5,7 @@ from fractions import Fraction
 import pytest
 
 from remuda.api.errors import Refusal
-from remuda.api.quantity import parse_quantity, whole
+from remuda.api.quantity import parse_quantity, parse_whole_quantity
 
 
 @pytest.mark.parametrize(
@@ -38,6 +38,6 @@ def test_nonsense_names_itself(text: str) -> None:
 
 
 def test_devices_are_whole() -> None:
-    assert whole("8") == 8
+    assert parse_whole_quantity("8") == 8
     with pytest.raises(Refusal, match="whole numbers"):
-        whole("500m")
+        parse_whole_quantity("500m")

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remuda.api.errors import BadRequest
-from remuda.api.selectors import EVERYTHING, FieldSelector, parse_field_selector, parse_selector, where
+from remuda.api.selectors import EVERYTHING, FieldSelector, labels_equal, parse_field_selector, parse_selector
 
 LABELS = {"app": "web", "tier": "front", "remuda.dev/gang": "j", "n": "5"}
 
@@ -75,8 +75,8 @@ def test_rendering_keeps_the_meaning(text: str, labels: dict[str, str]) -> None:
 
 
 def test_where_means_exactly_these() -> None:
-    assert where({"a": "1"}).matches({"a": "1", "b": "2"})
-    assert not where({"a": "1"}).matches({"a": "2"})
+    assert labels_equal({"a": "1"}).matches({"a": "1", "b": "2"})
+    assert not labels_equal({"a": "1"}).matches({"a": "2"})
     assert EVERYTHING.matches({})
 
 

@@ -15,7 +15,7 @@ from remuda.api.remedies import RemedyPolicy
 from remuda.api.rollouts import NodeRollout
 from remuda.api.training import TrainingJob
 from remuda.api.validation.validate import validate
-from remuda.embedded.apiserver.own_kinds import check_own
+from remuda.embedded.apiserver.own_kinds import check_own_kind
 
 Body = dict[str, Any]
 RUN = {"command": ["/bin/true"]}
@@ -121,7 +121,7 @@ def test_it_is_refused_once_and_clearly_here_and_there(kind: type[KObject], reas
     assert len(str(refusal)) < 1000, "a refusal does not repeat a novel"
     assert not set(str(refusal)) & set("\0\x1b"), "a refusal does not steer a terminal"
     with pytest.raises(Invalid, match=reason):
-        check_own(kind, body)
+        check_own_kind(kind, body)
 
 
 def test_what_remuda_itself_writes_is_let_in() -> None:
@@ -131,4 +131,4 @@ def test_what_remuda_itself_writes_is_let_in() -> None:
         {"kind": "Gang", "namespace": "default", "gang": "Job/train"},
         {"kind": "Domain", "domain": "topology.remuda.dev/rack=rack-1"},
     ):
-        check_own(Incident, {"metadata": {"name": "a"}, "spec": {"subject": subject}})
+        check_own_kind(Incident, {"metadata": {"name": "a"}, "spec": {"subject": subject}})

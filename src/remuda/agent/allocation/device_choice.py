@@ -16,7 +16,7 @@ from remuda.agent.inventory import device_of
 from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import Container, Pod
 from remuda.api.names import ANNOTATION_DEVICES
-from remuda.api.quantity import whole
+from remuda.api.quantity import parse_whole_quantity
 
 ResourceOf = Callable[[str], str]  # device id -> the resource it counts for; "" when there is no such device
 
@@ -65,7 +65,7 @@ def _amounts(container: Container) -> Iterable[tuple[str, int]]:
         if "/" not in resource:
             continue
         try:
-            size = whole(amount)
+            size = parse_whole_quantity(amount)
         except Refusal:
             continue  # the API server lets no such amount through; a pod of another make is none of our business
         if size > 0:

@@ -16,7 +16,7 @@ from remuda.api.incidents import Incident
 from remuda.api.kubernetes.core_v1 import PodSpec
 from remuda.api.meta import JsonObject, KObject
 from remuda.api.names import GROUP, RESOURCE_GPU
-from remuda.api.quantity import whole
+from remuda.api.quantity import parse_whole_quantity
 from remuda.api.remedies import RemedyPolicy
 from remuda.api.rollouts import NodeRollout, check_rollout
 from remuda.api.selectors import is_label_key
@@ -236,7 +236,7 @@ def _check_pod_template(role: Role, path: str) -> None:
 
 def _check_gpu_amount(role: Role, amount: int | str, path: str, where: str) -> None:
     try:
-        count = whole(amount)
+        count = parse_whole_quantity(amount)
     except Refusal as refusal:
         raise Refusal(refusal.reason, f"{where}: {refusal.message}", refusal.fix, where) from None
     if role.gpus and count != role.gpus:
@@ -288,5 +288,5 @@ def gpus_of_role(role: Role) -> int:
     resources = containers[0].get("resources") or {}
     for amounts in (resources.get("limits") or {}, resources.get("requests") or {}):
         if RESOURCE_GPU in amounts:
-            return whole(amounts[RESOURCE_GPU])
+            return parse_whole_quantity(amounts[RESOURCE_GPU])
     return 0

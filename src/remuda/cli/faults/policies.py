@@ -153,7 +153,7 @@ async def ask_what_if(session: Session, name: str, node_name: str, device: str, 
     from remuda.api.errors import NotFound, Refusal
     from remuda.api.kubernetes.core_v1 import Node, Pod
     from remuda.api.names import LABEL_CLIQUE
-    from remuda.api.selectors import where
+    from remuda.api.selectors import labels_equal
     from remuda.cli.lookup import find_node
     from remuda.core.remedies.drain import recycle_domain
     from remuda.core.remedies.what_if import what_if_remedies
@@ -166,7 +166,9 @@ async def ask_what_if(session: Session, name: str, node_name: str, device: str, 
         except NotFound:
             raise Refusal("NodeNotFound", f"There is no node `{node_name}`.", "`remuda nodes` lists them.") from None
         clique = node.labels.get(LABEL_CLIQUE, "")
-        peers: list[Node] = (await cluster.list(Node, labels=where({LABEL_CLIQUE: clique}))).items if clique else []
+        peers: list[Node] = (
+            (await cluster.list(Node, labels=labels_equal({LABEL_CLIQUE: clique}))).items if clique else []
+        )
         domain = recycle_domain(node, ledger, peers)
         ledgers: dict[str, NodeDevices] = {node_name: ledger}
         for peer in domain.nodes:

@@ -16,7 +16,7 @@ from time import localtime, strftime
 from remuda.api.devices import NodeDevices
 from remuda.api.kubernetes.core_v1 import Node, Pod
 from remuda.api.names import LABEL_GANG
-from remuda.api.selectors import parse_field_selector, where
+from remuda.api.selectors import labels_equal, parse_field_selector
 from remuda.api.training import TrainingJob
 from remuda.cli.errors import FAILED, Failed
 from remuda.cli.jobs.job_screen import JobPicture, render_job, take_job_picture
@@ -45,7 +45,7 @@ class JobFollower:
         self.changed = asyncio.Event()
         self._cluster, self._clock = cluster, clock
         self._jobs = Informer(cluster, TrainingJob, namespace, fields=parse_field_selector(f"metadata.name={name}"))
-        self._pods = Informer(cluster, Pod, namespace, labels=where({LABEL_GANG: name}))
+        self._pods = Informer(cluster, Pod, namespace, labels=labels_equal({LABEL_GANG: name}))
         self._devices = Informer(cluster, NodeDevices)
         self._nodes: list[Node] = []
         self._jobs.subscribe(lambda old, new: self.changed.set())

@@ -17,7 +17,7 @@ import msgspec
 
 from remuda.api.devices import Holding, NodeDevices, PluginReport
 from remuda.api.kubernetes.core_v1 import Node, Pod
-from remuda.api.quantity import whole
+from remuda.api.quantity import parse_whole_quantity
 
 
 class StepState(StrEnum):
@@ -141,13 +141,13 @@ def _published(node: Node, resource: str, at: datetime | None) -> Step:
     capacity, allocatable = node.status.capacity.get(resource), node.status.allocatable.get(resource)
     if capacity is None:
         return _stuck(PUBLISHED, f"{node.name} does not name {resource} in its status.", f"It has: {_offers(node)}.")
-    if whole(allocatable or 0) == 0:
+    if parse_whole_quantity(allocatable or 0) == 0:
         return _stuck(
             PUBLISHED,
-            f"{node.name} offers 0 of {whole(capacity)} {resource}.",
+            f"{node.name} offers 0 of {parse_whole_quantity(capacity)} {resource}.",
             "All are unhealthy, or their plugin is lost: see `remuda devices`.",
         )
-    words = f"{whole(allocatable or 0)} of {whole(capacity)} {resource}"
+    words = f"{parse_whole_quantity(allocatable or 0)} of {parse_whole_quantity(capacity)} {resource}"
     return Step(PUBLISHED, StepState.DONE, at, message=words)
 
 

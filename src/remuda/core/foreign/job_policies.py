@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 import msgspec
 
-from remuda.api.kubernetes.batch_v1 import COMPLETION_INDEX, Job, parse_indexes
+from remuda.api.kubernetes.batch_v1 import COMPLETION_INDEX, Job, parse_completion_indexes
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import JsonObject
 from remuda.core.foreign.refused_pods import is_refused_by_node
@@ -61,7 +61,7 @@ def job_success_rule(job: Job, succeeded: Collection[int]) -> int | None:
     for number, rule in enumerate(job.spec.success_policy.get("rules") or ()):
         counted, count = set(succeeded), rule.get("succeededCount")
         if rule.get("succeededIndexes"):
-            named = parse_indexes(rule["succeededIndexes"])
+            named = parse_completion_indexes(rule["succeededIndexes"])
             counted &= named
             count = len(named) if count is None else count
         if count is not None and len(counted) >= count:

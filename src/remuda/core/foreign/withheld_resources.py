@@ -22,7 +22,7 @@ from remuda.api.devices import DeviceOrder, DeviceState, NodeDevices, PluginRepo
 from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import Node, Pod
 from remuda.api.meta import JsonObject, to_seconds, to_time
-from remuda.api.quantity import whole
+from remuda.api.quantity import parse_whole_quantity
 from remuda.core.foreign.refused_pods import OUT_OF, is_refusal_recorded, refused_at
 from remuda.core.state.pod_requests import is_extended_resource, requests_of_pod
 
@@ -155,7 +155,7 @@ def _plugin_of_resource(node: NodeDevices, resource: str) -> PluginReport | None
 def _is_resource_offered(node: NodeDevices, offers: Node | None, resource: str) -> bool:
     plugin = _plugin_of_resource(node, resource)
     is_served = plugin is None or plugin.state == "Registered"
-    return is_served and offers is not None and whole(offers.status.allocatable.get(resource, 0)) > 0
+    return is_served and offers is not None and parse_whole_quantity(offers.status.allocatable.get(resource, 0)) > 0
 
 
 def release_withheld_resource(node: NodeDevices, resource: str) -> JsonObject:

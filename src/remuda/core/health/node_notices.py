@@ -19,7 +19,7 @@ from functools import cache
 from remuda.api.devices import DeviceState, NodeDevices, Notice
 from remuda.api.kubernetes.core_v1 import Node, Pod
 from remuda.api.meta import to_seconds, to_time
-from remuda.api.quantity import whole
+from remuda.api.quantity import parse_whole_quantity
 from remuda.core.health.device_holders import Held, held_on
 from remuda.core.health.ledger import AGENT_SILENT, LONGEST_MESSAGE
 from remuda.core.health.timers import Timers
@@ -133,7 +133,7 @@ def _offers_none(node: Node | None, resource: str) -> bool:
 
 
 def _count(quantities: Mapping[str, str | int], resource: str) -> int:
-    return whole(quantities.get(resource, 0))
+    return parse_whole_quantity(quantities.get(resource, 0))
 
 
 def _node_signals(devices: NodeDevices) -> list[Notice]:

@@ -16,18 +16,18 @@ from remuda.api.errors import ApiError
 from remuda.api.meta import JsonObject
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.log_source import LogSource
-from remuda.embedded.apiserver.object_handlers import Handlers
-from remuda.embedded.apiserver.self_reviews import review
+from remuda.embedded.apiserver.object_handlers import ObjectHandlers
+from remuda.embedded.apiserver.self_reviews import answer_self_review
 from remuda.embedded.apiserver.subresources import Subresources
-from remuda.embedded.apiserver.watch_streams import BOOKMARK_EVERY_S, Watching
+from remuda.embedded.apiserver.watch_streams import BOOKMARK_EVERY_S, WatchStreams
 from remuda.embedded.apiserver.wire import discovery, openapi
-from remuda.embedded.apiserver.wire.bodies import MethodNotAllowed, parse_object, render_status
-from remuda.embedded.apiserver.wire.http_exchange import Receive, Request, Scope, Send
-from remuda.embedded.apiserver.wire.url_paths import Target, parse_path, unknown_path
+from remuda.embedded.apiserver.wire.bodies import MethodNotAllowed, parse_object_body, render_status
+from remuda.embedded.apiserver.wire.http_exchange import HttpRequest, Receive, Scope, Send
+from remuda.embedded.apiserver.wire.url_paths import UrlTarget, parse_url_path, unknown_url_path
 
 KUBERNETES = ("1", "37")  # the API version whose behaviour this server follows
 
-Extra = Callable[[Request], Awaitable[None]]
+Extra = Callable[[HttpRequest], Awaitable[None]]
 
 log = structlog.get_logger(__name__)
 
@@ -49,8 +49,8 @@ class App:
         self._version = version
         self._extra = extra or {}
         self._closing = asyncio.Event()
-        self._watching = Watching(cluster, self._closing, bookmark_every_s)
-        self._handlers = Handlers(cluster)
+        self._watching = WatchStreams(cluster, self._closing, bookmark_every_s)
+        self._handlers = ObjectHandlers(cluster)
         self._subresources = Subresources(cluster, self._handlers, logs, self._closing)
 
     def close(self) -> None:
@@ -59,18 +59,18 @@ class App:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        request: Request | None = None
+        request: HttpRequest | None = None
         try:
-            request = Request(scope, receive, send)
+            request = HttpRequest(scope, receive, send)
             await self._route(request)
         except ApiError as error:
-            await refuse(scope, receive, send, error, request)
+            await answer_error(scope, receive, send, error, request)
         except Exception:
             log.exception("api.failed", method=scope["method"], path=scope["path"])
             failed = ApiError("the server failed on this request; its log has the details")
-            await refuse(scope, receive, send, failed, request)
+            await answer_error(scope, receive, send, failed, request)
 
-    async def _route(self, request: Request) -> None:
+    async def _route(self, request: HttpRequest) -> None:
         path = request.path.rstrip("/")
         if path in ("/healthz", "/livez", "/readyz"):
             await request.answer(b"ok", media="text/plain; charset=utf-8")
@@ -88,7 +88,7 @@ class App:
                 raise MethodNotAllowed(f"{request.method} is not possible on {request.path}")
             await request.answer(encode(body))
             return
-        await self._dispatch(request, parse_path(request.path, self._cluster.registry))
+        await self._dispatch(request, parse_url_path(request.path, self._cluster.registry))
 
     def _described(self, path: str, host: str) -> JsonObject | None:
         """What the server says about itself."""
@@ -103,28 +103,28 @@ class App:
                 told = {"major": major, "minor": minor, "gitVersion": version, "platform": "linux"}
                 return {**dict.fromkeys(unknown, ""), **told}
             case ["api"]:
-                return discovery.core_versions(host)
+                return discovery.discover_core_versions(host)
             case ["apis"]:
-                return discovery.group_list(registry)
+                return discovery.discover_groups(registry)
             case ["apis", group] if group:
-                found = discovery.one_group(registry, group)
+                found = discovery.discover_group(registry, group)
             case ["api", version]:
-                found = discovery.resource_list(registry, "", version)
+                found = discovery.discover_resources(registry, "", version)
             case ["apis", group, version]:
-                found = discovery.resource_list(registry, group, version)
+                found = discovery.discover_resources(registry, group, version)
             case ["openapi", "v3"]:
-                return openapi.index(registry)
+                return openapi.openapi_index(registry)
             case ["openapi", "v3", "api", version]:
-                found = openapi.document(registry, "", version)
+                found = openapi.openapi_document(registry, "", version)
             case ["openapi", "v3", "apis", group, version]:
-                found = openapi.document(registry, group, version)
+                found = openapi.openapi_document(registry, group, version)
             case _:
                 return None
         if found is None:
-            raise unknown_path(path)
+            raise unknown_url_path(path)
         return found
 
-    async def _dispatch(self, request: Request, target: Target) -> None:
+    async def _dispatch(self, request: HttpRequest, target: UrlTarget) -> None:
         method, sub = request.method, target.subresource
         if target.served.is_virtual:
             await self._virtual(request, target)
@@ -138,7 +138,7 @@ class App:
             elif method == "DELETE":
                 await self._handlers.delete_many(request, target)
             else:
-                raise _impossible(request)
+                raise _method_not_allowed(request)
         elif method == "GET" and sub != "finalize":
             await self._handlers.get(request, target)
         elif method == "PUT":
@@ -148,31 +148,33 @@ class App:
         elif method == "DELETE" and not sub:
             await self._handlers.delete(request, target)
         else:
-            raise _impossible(request)
+            raise _method_not_allowed(request)
 
-    async def _read_many(self, request: Request, target: Target) -> None:
+    async def _read_many(self, request: HttpRequest, target: UrlTarget) -> None:
         query = self._handlers.query(request, target)
         if query.is_watch:
             await self._watching.watch(request, target, query)
         else:
             await self._handlers.list(request, target, query)
 
-    async def _virtual(self, request: Request, target: Target) -> None:
+    async def _virtual(self, request: HttpRequest, target: UrlTarget) -> None:
         if request.method != "POST" or target.name:
-            raise _impossible(request)
+            raise _method_not_allowed(request)
         if target.resource.kind == "Binding":
             await self._subresources.bind(request, target)
             return
-        body = parse_object(request.content_type, await request.body())
-        await request.answer(encode(review(target.resource, body)), 201)
+        body = parse_object_body(request.content_type, await request.body())
+        await request.answer(encode(answer_self_review(target.resource, body)), 201)
 
 
-def _impossible(request: Request) -> MethodNotAllowed:
+def _method_not_allowed(request: HttpRequest) -> MethodNotAllowed:
     return MethodNotAllowed(f"{request.method} is not possible on {request.path}")
 
 
-async def refuse(scope: Scope, receive: Receive, send: Send, error: ApiError, request: Request | None = None) -> None:
+async def answer_error(
+    scope: Scope, receive: Receive, send: Send, error: ApiError, request: HttpRequest | None = None
+) -> None:
     if request is None:
-        request = Request({**scope, "query_string": b""}, receive, send)
+        request = HttpRequest({**scope, "query_string": b""}, receive, send)
     retry_s = error.details.retry_after_seconds if error.details is not None else 0
     await request.answer(render_status(error.as_status()), error.code, retry_s=retry_s)

@@ -120,7 +120,7 @@ class _Server(uvicorn.Server):
         self._stopped.set()
 
 
-def listen(path: Path) -> socket.socket:
+def listen_unix(path: Path) -> socket.socket:
     """A listening socket only its owner can connect to. A stale file of a dead server is replaced, a live one refused."""
     with reachable(path) as short:
         if os.path.lexists(short):
@@ -172,18 +172,18 @@ def listen_tcp(host: str, port: int) -> socket.socket:
     return sock
 
 
-async def serve(app: Closable, uds_path: str | Path, *, ready: asyncio.Event | None = None) -> None:
+async def serve_unix(app: Closable, uds_path: str | Path, *, ready: asyncio.Event | None = None) -> None:
     """On a unix socket, until cancelled. `ready` is set once requests are answered."""
     path = Path(uds_path)
-    sock = listen(path)
+    sock = listen_unix(path)
     try:
-        await serve_on(app, sock, ready=ready)
+        await serve_socket(app, sock, ready=ready)
     finally:
         with contextlib.suppress(OSError), reachable(path) as short:
             os.unlink(short)
 
 
-async def serve_on(
+async def serve_socket(
     app: Closable, sock: socket.socket, *, tls: ssl.SSLContext | None = None, ready: asyncio.Event | None = None
 ) -> None:
     """On a listening socket, which is closed at the end; with `tls` nobody gets further without it."""

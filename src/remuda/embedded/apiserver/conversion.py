@@ -7,7 +7,7 @@ in the core group's form.
 from __future__ import annotations
 
 from remuda.api.meta import JsonObject
-from remuda.embedded.apiserver.kinds_served import Served
+from remuda.embedded.apiserver.kinds_served import ServedKind
 
 # events.k8s.io/v1 -> v1
 _RENAMED = {
@@ -22,25 +22,25 @@ _RENAMED = {
 _RENAMED_BACK = {old: new for new, old in _RENAMED.items()}
 
 
-def to_storage(served: Served, body: JsonObject) -> JsonObject:
+def to_storage_version(served: ServedKind, body: JsonObject) -> JsonObject:
     if served.store is served.resource:
         return body
-    return _renamed(served, body, served.store.api_version, _RENAMED)
+    return _with_version_fields(served, body, served.store.api_version, _RENAMED)
 
 
-def from_storage(served: Served, body: JsonObject) -> JsonObject:
+def from_storage_version(served: ServedKind, body: JsonObject) -> JsonObject:
     wanted = served.resource.api_version
     if served.store is served.resource and body.get("apiVersion") == wanted:
         return body
-    return _renamed(served, body, wanted, _RENAMED_BACK)
+    return _with_version_fields(served, body, wanted, _RENAMED_BACK)
 
 
-def is_converted(served: Served) -> bool:
+def is_version_converted(served: ServedKind) -> bool:
     """Stored bytes cannot go out as they are. A custom kind's storage version may have been another one once."""
     return served.store is not served.resource or served.custom is not None
 
 
-def _renamed(served: Served, body: JsonObject, api_version: str, names: dict[str, str]) -> JsonObject:
+def _with_version_fields(served: ServedKind, body: JsonObject, api_version: str, names: dict[str, str]) -> JsonObject:
     if served.custom is None and served.resource.plural == "events":
         body = {names.get(name, name): value for name, value in body.items()}
     return {**body, "apiVersion": api_version}

@@ -6,25 +6,25 @@ from typing import Any, cast
 
 from remuda.api.errors import ApiError, StatusCause, StatusDetails, TooManyRequests
 from remuda.api.meta import JsonObject
-from remuda.embedded.apiserver.kinds_served import Served
-from remuda.embedded.apiserver.objects import Objects
-from remuda.embedded.apiserver.patching.field_owners import timestamp
-from remuda.embedded.apiserver.preparation import not_found_unless
+from remuda.embedded.apiserver.kinds_served import ServedKind
+from remuda.embedded.apiserver.objects import ObjectService
+from remuda.embedded.apiserver.patching.field_owners import api_timestamp
+from remuda.embedded.apiserver.preparation import require_stored
 
 _RETRY_S = 10
 
 
-async def charge_budget(objects: Objects, pod: JsonObject) -> None:
+async def charge_disruption_budget(objects: ObjectService, pod: JsonObject) -> None:
     """Take the eviction from the budget that protects the pod, or refuse it. A pod that is over, is not running yet or is on its
     way out costs nothing."""
     meta = pod["metadata"]
-    if _is_done(pod) or "deletionTimestamp" in meta:
+    if _costs_no_budget(pod) or "deletionTimestamp" in meta:
         return
-    served = cast(Served, objects.registry.find("policy", "v1", "poddisruptionbudgets"))
+    served = cast(ServedKind, objects.registry.find("policy", "v1", "poddisruptionbudgets"))
     found = [
         record
         for record in objects.store.scan(f"{served.resource.prefix}{meta['namespace']}/")
-        if _selects((record.body.get("spec") or {}).get("selector"), meta.get("labels") or {})
+        if _budget_selects((record.body.get("spec") or {}).get("selector"), meta.get("labels") or {})
     ]
     if not found:
         return
@@ -33,7 +33,7 @@ async def charge_budget(objects: Objects, pod: JsonObject) -> None:
     budget = found[0].body["metadata"]["name"]
 
     def charged(old: JsonObject | None) -> JsonObject:
-        live = not_found_unless(old, served, budget)
+        live = require_stored(old, served, budget)
         status = live.get("status") or {}
         allowed = int(status.get("disruptionsAllowed") or 0)
         if allowed <= 0 or int(status.get("observedGeneration") or 0) < int(live["metadata"].get("generation") or 0):
@@ -46,17 +46,17 @@ async def charge_budget(objects: Objects, pod: JsonObject) -> None:
                 "Cannot evict pod as it would violate the pod's disruption budget.",
                 details=StatusDetails(causes=[cause], retry_after_seconds=_RETRY_S),
             )
-        disrupted = {**(status.get("disruptedPods") or {}), meta["name"]: timestamp(objects.clock())}
+        disrupted = {**(status.get("disruptedPods") or {}), meta["name"]: api_timestamp(objects.clock())}
         return {**live, "status": {**status, "disruptionsAllowed": allowed - 1, "disruptedPods": disrupted}}
 
     await objects.change_record(served, budget, meta["namespace"], charged, subresource="status")
 
 
-def _is_done(pod: JsonObject) -> bool:
+def _costs_no_budget(pod: JsonObject) -> bool:
     return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed", "Pending")
 
 
-def _selects(selector: Any, labels: dict[str, str]) -> bool:
+def _budget_selects(selector: Any, labels: dict[str, str]) -> bool:
     """A LabelSelector of policy/v1: empty selects everything, absent nothing."""
     if not isinstance(selector, dict):
         return False

@@ -21,9 +21,9 @@ import msgspec
 
 from remuda.api.errors import Conflict, NotFound
 from remuda.api.meta import JsonObject
-from remuda.embedded.apiserver.kinds_served import Served
-from remuda.embedded.apiserver.objects import Objects
-from remuda.embedded.apiserver.store import DELETED, Event, Record
+from remuda.embedded.apiserver.kinds_served import ServedKind
+from remuda.embedded.apiserver.objects import ObjectService
+from remuda.embedded.apiserver.store import DELETED, StoredObject, StoreEvent
 from remuda.embedded.apiserver.write_rules import FOREGROUND, ORPHAN
 from remuda.kube.cluster import Preconditions
 from remuda.kube.runtime.controller import run_controller
@@ -32,19 +32,19 @@ from remuda.kube.runtime.work_queue import WorkQueue
 Owners = Sequence[JsonObject]
 
 
-class Plan(msgspec.Struct, frozen=True):
+class CollectionPlan(msgspec.Struct, frozen=True):
     """What is to be done about one object: delete these, take owners off those, then take this finalizer off it."""
 
-    delete: list[Record] = []
+    delete: list[StoredObject] = []
     finalizer: str | None = None  # the policy under which they are deleted
-    disown: list[tuple[Record, frozenset[str]]] = []
-    release: tuple[Record, str] | None = None
+    disown: list[tuple[StoredObject, frozenset[str]]] = []
+    release: tuple[StoredObject, str] | None = None
 
 
 class GarbageCollector:
     """A `Reconciler` keyed by store keys; `run` feeds it."""
 
-    def __init__(self, objects: Objects) -> None:
+    def __init__(self, objects: ObjectService) -> None:
         self._objects = objects
         self._queue: WorkQueue[str] = WorkQueue()
         self._dependents: dict[str, dict[str, None]] = {}  # owner's uid -> keys, in the order they came
@@ -52,9 +52,9 @@ class GarbageCollector:
     async def run(self, clock: Callable[[], float]) -> None:
         store = self._objects.store
         for record in store.everything():
-            owners = _owners(record.body)
+            owners = _owner_references(record.body)
             self._index(record.key, (), owners)
-            if owners or _policy(record.body):
+            if owners or _deletion_policy(record.body):
                 self._queue.add(record.key)
         unsubscribe = store.subscribe(self._on_event)
         try:
@@ -63,7 +63,7 @@ class GarbageCollector:
         finally:
             unsubscribe()
 
-    def _on_event(self, event: Event) -> None:
+    def _on_event(self, event: StoreEvent) -> None:
         record, before = event.record, event.previous
         body = record.body
         owners = body["metadata"].get("ownerReferences") or ()
@@ -73,14 +73,14 @@ class GarbageCollector:
             for key in self._dependents.get(body["metadata"].get("uid") or "", ()):
                 self._queue.add(key)
             for owner in self._living(body, owners):
-                if _policy(owner.body):
+                if _deletion_policy(owner.body):
                     self._queue.add(owner.key)
             return
         if owners != old_owners:
             self._index(record.key, old_owners, owners)
             if owners:
                 self._queue.add(record.key)
-        if "deletionTimestamp" in body["metadata"] and _policy(body):
+        if "deletionTimestamp" in body["metadata"] and _deletion_policy(body):
             self._queue.add(record.key)
 
     def _index(self, key: str, old: Owners, new: Owners) -> None:
@@ -95,34 +95,34 @@ class GarbageCollector:
 
     # Looking.
 
-    async def observe(self, key: str) -> Record | None:
+    async def observe(self, key: str) -> StoredObject | None:
         return self._objects.store.get(key)
 
-    def plan(self, record: Record | None, now: float) -> Plan:
+    def plan(self, record: StoredObject | None, now: float) -> CollectionPlan:
         if record is None:
-            return Plan()
+            return CollectionPlan()
         body = record.body
-        policy = _policy(body) if "deletionTimestamp" in body["metadata"] else ""
+        policy = _deletion_policy(body) if "deletionTimestamp" in body["metadata"] else ""
         if policy:
             return self._release(record, policy)
-        owners = _owners(body)
+        owners = _owner_references(body)
         if not owners or "deletionTimestamp" in body["metadata"]:
-            return Plan()
+            return CollectionPlan()
         gone = frozenset(o.get("uid") or "" for o in owners if self._is_gone(body, o))
         if len(gone) == len(owners):
-            return Plan(delete=[record])
-        return Plan(disown=[(record, gone)]) if gone else Plan()
+            return CollectionPlan(delete=[record])
+        return CollectionPlan(disown=[(record, gone)]) if gone else CollectionPlan()
 
-    def _release(self, record: Record, policy: str) -> Plan:
+    def _release(self, record: StoredObject, policy: str) -> CollectionPlan:
         uid = record.body["metadata"].get("uid") or ""
         store = self._objects.store
         found = [r for r in map(store.get, sorted(self._dependents.get(uid, ()))) if r is not None]
         if policy == ORPHAN:
-            return Plan(disown=[(r, frozenset((uid,))) for r in found], release=(record, policy))
+            return CollectionPlan(disown=[(r, frozenset((uid,))) for r in found], release=(record, policy))
         doomed = [r for r in found if "deletionTimestamp" not in r.body["metadata"]]
-        if any(_blocks(r.body, uid) for r in found):
-            return Plan(delete=doomed, finalizer=FOREGROUND)
-        return Plan(delete=doomed, release=(record, policy))
+        if any(_blocks_owner_deletion(r.body, uid) for r in found):
+            return CollectionPlan(delete=doomed, finalizer=FOREGROUND)
+        return CollectionPlan(delete=doomed, release=(record, policy))
 
     def _is_gone(self, body: JsonObject, owner: JsonObject) -> bool:
         served = self._served_as(owner)
@@ -131,26 +131,26 @@ class GarbageCollector:
         record = self._look_up(served, body, owner)
         return record is None or record.body["metadata"].get("uid") != owner.get("uid")
 
-    def _living(self, body: JsonObject, owners: Owners) -> Iterator[Record]:
+    def _living(self, body: JsonObject, owners: Owners) -> Iterator[StoredObject]:
         for owner in owners:
             served = self._served_as(owner)
             record = None if served is None else self._look_up(served, body, owner)
             if record is not None and record.body["metadata"].get("uid") == owner.get("uid"):
                 yield record
 
-    def _look_up(self, served: Served, body: JsonObject, owner: JsonObject) -> Record | None:
+    def _look_up(self, served: ServedKind, body: JsonObject, owner: JsonObject) -> StoredObject | None:
         namespace = body["metadata"].get("namespace") or ""
         if served.resource.namespaced and not namespace:
             return None  # an object without a namespace cannot be owned by one inside
         return self._objects.store.get(served.store.key(owner.get("name") or "", namespace))
 
-    def _served_as(self, owner: JsonObject) -> Served | None:
+    def _served_as(self, owner: JsonObject) -> ServedKind | None:
         group = (owner.get("apiVersion") or "").rpartition("/")[0]
         return self._objects.registry.by_group_kind(group, owner.get("kind") or "")
 
     # Acting.
 
-    async def apply(self, plan: Plan) -> float | None:
+    async def apply(self, plan: CollectionPlan) -> float | None:
         for record in plan.delete:
             await self._delete(record, plan.finalizer)
         for record, uids in plan.disown:
@@ -160,7 +160,7 @@ class GarbageCollector:
             await self._change(record, partial(_without_finalizer, name=name))
         return None
 
-    async def _delete(self, record: Record, finalizer: str | None) -> None:
+    async def _delete(self, record: StoredObject, finalizer: str | None) -> None:
         served = self._objects.registry.by_prefix(record.key)
         meta = record.body["metadata"]
         if served is None:
@@ -173,7 +173,7 @@ class GarbageCollector:
         except (NotFound, Conflict):
             return  # gone, or another object by the same name
 
-    async def _change(self, record: Record, edit: Callable[[JsonObject], JsonObject]) -> None:
+    async def _change(self, record: StoredObject, edit: Callable[[JsonObject], JsonObject]) -> None:
         served = self._objects.registry.by_prefix(record.key)
         uid = record.body["metadata"].get("uid")
         if served is None:
@@ -192,17 +192,17 @@ class GarbageCollector:
             return
 
 
-def _owners(body: JsonObject) -> list[JsonObject]:
+def _owner_references(body: JsonObject) -> list[JsonObject]:
     return body["metadata"].get("ownerReferences") or []
 
 
-def _policy(body: JsonObject) -> str:
+def _deletion_policy(body: JsonObject) -> str:
     finalizers = body["metadata"].get("finalizers") or ()
     return ORPHAN if ORPHAN in finalizers else FOREGROUND if FOREGROUND in finalizers else ""
 
 
-def _blocks(body: JsonObject, uid: str) -> bool:
-    return any(o.get("uid") == uid and o.get("blockOwnerDeletion") for o in _owners(body))
+def _blocks_owner_deletion(body: JsonObject, uid: str) -> bool:
+    return any(o.get("uid") == uid and o.get("blockOwnerDeletion") for o in _owner_references(body))
 
 
 def _without_owners(meta: JsonObject, uids: frozenset[str]) -> JsonObject:

@@ -1,6 +1,6 @@
 """Everything this server serves: a table of built-in kinds, and the custom kinds that were defined at run time.
 
-`Served` is one row: a `Resource`, the Struct our own code reads it with (if any), the schema that patches and checks go by,
+`ServedKind` is one row: a `Resource`, the Struct our own code reads it with (if any), the schema that patches and checks go by,
 and for a custom kind its definition. Most built-in kinds are stored only: their bodies are wire dicts and nothing here knows
 more about them than this table and the facts in `patching.patch_schema`.
 
@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from remuda.api.crds import CRDS
 from remuda.api.kinds import KINDS
 from remuda.api.meta import ALL_VERBS, JsonObject, KObject, Resource
-from remuda.embedded.apiserver.crd.definition import CustomVersion, versions_of
-from remuda.embedded.apiserver.patching import KindSchema, builtin, from_structural
+from remuda.embedded.apiserver.crd.definition import CustomVersion, custom_versions
+from remuda.embedded.apiserver.patching import KindSchema, builtin_kind_schema, structural_kind_schema
 
 _ALL = ("all",)
 _POD_FIELDS = (
@@ -46,7 +46,9 @@ _CREATE = ("create",)
 CRD_GROUP = "apiextensions.k8s.io"
 
 
-def _row(group: str, version: str, kind: str, plural: str, short: str = "", subs: str = "", **more: object) -> Resource:
+def _served_resource(
+    group: str, version: str, kind: str, plural: str, short: str = "", subs: str = "", **more: object
+) -> Resource:
     return Resource(
         group,
         version,
@@ -58,7 +60,7 @@ def _row(group: str, version: str, kind: str, plural: str, short: str = "", subs
     )
 
 
-CRD = _row(
+CRD = _served_resource(
     CRD_GROUP,
     "v1",
     "CustomResourceDefinition",
@@ -70,11 +72,11 @@ CRD = _row(
 )
 # In the order of discovery: a client that is asked for a name without a group takes the first that fits.
 BUILTIN: tuple[Resource, ...] = (
-    _row("", "v1", "Binding", "bindings", verbs=_CREATE),
-    _row("", "v1", "ConfigMap", "configmaps", "cm"),
-    _row("", "v1", "Event", "events", "ev", selectable=_EVENT_FIELDS),
-    _row("", "v1", "LimitRange", "limitranges", "limits"),
-    _row(
+    _served_resource("", "v1", "Binding", "bindings", verbs=_CREATE),
+    _served_resource("", "v1", "ConfigMap", "configmaps", "cm"),
+    _served_resource("", "v1", "Event", "events", "ev", selectable=_EVENT_FIELDS),
+    _served_resource("", "v1", "LimitRange", "limitranges", "limits"),
+    _served_resource(
         "",
         "v1",
         "Namespace",
@@ -85,9 +87,9 @@ BUILTIN: tuple[Resource, ...] = (
         selectable=("status.phase",),
         verbs=tuple(verb for verb in ALL_VERBS if verb != "deletecollection"),
     ),
-    _row("", "v1", "Node", "nodes", "no", "status", namespaced=False, selectable=("spec.unschedulable",)),
-    _row("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims", "pvc", "status"),
-    _row(
+    _served_resource("", "v1", "Node", "nodes", "no", "status", namespaced=False, selectable=("spec.unschedulable",)),
+    _served_resource("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims", "pvc", "status"),
+    _served_resource(
         "",
         "v1",
         "Pod",
@@ -97,10 +99,10 @@ BUILTIN: tuple[Resource, ...] = (
         categories=_ALL,
         selectable=_POD_FIELDS,
     ),
-    _row("", "v1", "ResourceQuota", "resourcequotas", "quota", "status"),
-    _row("", "v1", "Secret", "secrets", selectable=("type",)),
-    _row("", "v1", "ServiceAccount", "serviceaccounts", "sa"),
-    _row(
+    _served_resource("", "v1", "ResourceQuota", "resourcequotas", "quota", "status"),
+    _served_resource("", "v1", "Secret", "secrets", selectable=("type",)),
+    _served_resource("", "v1", "ServiceAccount", "serviceaccounts", "sa"),
+    _served_resource(
         "",
         "v1",
         "Service",
@@ -111,8 +113,8 @@ BUILTIN: tuple[Resource, ...] = (
         selectable=("spec.clusterIP", "spec.type"),
     ),
     CRD,
-    _row("apps", "v1", "Deployment", "deployments", "deploy", "scale status", categories=_ALL),
-    _row(
+    _served_resource("apps", "v1", "Deployment", "deployments", "deploy", "scale status", categories=_ALL),
+    _served_resource(
         "apps",
         "v1",
         "ReplicaSet",
@@ -122,9 +124,11 @@ BUILTIN: tuple[Resource, ...] = (
         categories=_ALL,
         selectable=("status.replicas",),
     ),
-    _row("events.k8s.io", "v1", "Event", "events", "ev"),
-    _row("authentication.k8s.io", "v1", "SelfSubjectReview", "selfsubjectreviews", namespaced=False, verbs=_CREATE),
-    _row(
+    _served_resource("events.k8s.io", "v1", "Event", "events", "ev"),
+    _served_resource(
+        "authentication.k8s.io", "v1", "SelfSubjectReview", "selfsubjectreviews", namespaced=False, verbs=_CREATE
+    ),
+    _served_resource(
         "authorization.k8s.io",
         "v1",
         "SelfSubjectAccessReview",
@@ -132,7 +136,7 @@ BUILTIN: tuple[Resource, ...] = (
         namespaced=False,
         verbs=_CREATE,
     ),
-    _row(
+    _served_resource(
         "authorization.k8s.io",
         "v1",
         "SelfSubjectRulesReview",
@@ -140,16 +144,18 @@ BUILTIN: tuple[Resource, ...] = (
         namespaced=False,
         verbs=_CREATE,
     ),
-    _row("autoscaling", "v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers", "hpa", "status", categories=_ALL),
-    _row("batch", "v1", "Job", "jobs", subs="status", categories=_ALL, selectable=("status.successful",)),
-    _row("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets", "pdb", "status"),
-    _row("scheduling.k8s.io", "v1", "PriorityClass", "priorityclasses", "pc", namespaced=False),
-    _row("coordination.k8s.io", "v1", "Lease", "leases"),
-    _row("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices"),
+    _served_resource(
+        "autoscaling", "v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers", "hpa", "status", categories=_ALL
+    ),
+    _served_resource("batch", "v1", "Job", "jobs", subs="status", categories=_ALL, selectable=("status.successful",)),
+    _served_resource("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets", "pdb", "status"),
+    _served_resource("scheduling.k8s.io", "v1", "PriorityClass", "priorityclasses", "pc", namespaced=False),
+    _served_resource("coordination.k8s.io", "v1", "Lease", "leases"),
+    _served_resource("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices"),
 )
 
 
-class Served:
+class ServedKind:
     """One resource in one version. `store`: where its objects are kept, and the version they are kept in."""
 
     __slots__ = ("_schema", "custom", "kind", "resource", "store")
@@ -177,11 +183,11 @@ class Served:
     def _load(self) -> KindSchema:
         resource = self.resource
         if self.custom is None:
-            known = builtin(resource.api_version, resource.kind)
+            known = builtin_kind_schema(resource.api_version, resource.kind)
             if known is not None:
                 return known
         structural = None if self.custom is None else self.custom.schema
-        return from_structural(structural, has_status="status" in resource.subresources)
+        return structural_kind_schema(structural, has_status="status" in resource.subresources)
 
     @property
     def is_virtual(self) -> bool:
@@ -189,60 +195,60 @@ class Served:
         return self.resource.verbs == _CREATE
 
 
-class Registry:
+class KindRegistry:
     """What is served now. `of` is on the path of every in-process call and does one dictionary look-up."""
 
     def __init__(self) -> None:
-        self._rows: dict[tuple[str, str, str], Served] = {}
-        self._by_type: dict[type[KObject], Served] = {}
-        self._by_kind: dict[tuple[str, str], Served] = {}
-        self._custom: dict[str, list[Served]] = {}  # by the definition's name
+        self._rows: dict[tuple[str, str, str], ServedKind] = {}
+        self._by_type: dict[type[KObject], ServedKind] = {}
+        self._by_kind: dict[tuple[str, str], ServedKind] = {}
+        self._custom: dict[str, list[ServedKind]] = {}  # by the definition's name
         self._own: set[str] = {f"{crd['metadata']['name']}" for crd in CRDS}
         typed = {(k.resource.group, k.resource.version, k.resource.plural): k for k in KINDS}
         for resource in BUILTIN:
             address = (resource.group, resource.version, resource.plural)
-            self._add(Served(resource, typed.pop(address, None)))
+            self._add(ServedKind(resource, typed.pop(address, None)))
         core_events = self._rows["", "v1", "events"].resource
         self._rows["events.k8s.io", "v1", "events"].store = core_events
         for definition in CRDS:
-            for custom in versions_of(definition):
+            for custom in custom_versions(definition):
                 kind = typed.pop((custom.resource.group, custom.resource.version, custom.resource.plural))
-                self._add(Served(custom.resource, kind, custom))
+                self._add(ServedKind(custom.resource, kind, custom))
 
-    def _add(self, served: Served) -> None:
+    def _add(self, served: ServedKind) -> None:
         resource = served.resource
         self._rows[resource.group, resource.version, resource.plural] = served
         if served.kind is not None:
             self._by_type[served.kind] = served
 
-    def of(self, kind: type[KObject]) -> Served:
+    def of(self, kind: type[KObject]) -> ServedKind:
         found = self._by_type.get(kind)
         if found is None:
             resource = kind.resource
             row = self._rows.get((resource.group, resource.version, resource.plural))
             # A Struct made elsewhere for a kind that is served: where its objects are kept is not the Struct's business.
-            found = Served(resource, kind) if row is None else Served(row.resource, kind, row.custom, row.store)
+            found = ServedKind(resource, kind) if row is None else ServedKind(row.resource, kind, row.custom, row.store)
             self._by_type[kind] = found
         return found
 
-    def find(self, group: str, version: str, plural: str) -> Served | None:
+    def find(self, group: str, version: str, plural: str) -> ServedKind | None:
         return self._rows.get((group, version, plural))
 
-    def by_group_kind(self, group: str, kind: str) -> Served | None:
+    def by_group_kind(self, group: str, kind: str) -> ServedKind | None:
         """Any version of it."""
         found = self._by_kind.get((group, kind))
-        if found is None or self._rows.get(_address(found)) is not found:
+        if found is None or self._rows.get(_served_address(found)) is not found:
             found = next((s for s in self if s.resource.kind == kind and s.resource.group == group), None)
             if found is not None:
                 self._by_kind[group, kind] = found
         return found
 
-    def by_prefix(self, key: str) -> Served | None:
+    def by_prefix(self, key: str) -> ServedKind | None:
         """The resource whose objects have keys like this one; of several versions, any."""
         _, group, plural, _ = key.split("/", 3)
         return next((s for s in self if s.store.group == group and s.store.plural == plural), None)
 
-    def __iter__(self) -> Iterator[Served]:
+    def __iter__(self) -> Iterator[ServedKind]:
         return iter(self._rows.values())
 
     def groups(self) -> dict[str, list[str]]:
@@ -252,7 +258,7 @@ class Registry:
             group, version = served.resource.group, served.resource.version
             if group and version not in found.setdefault(group, []):
                 found[group].append(version)
-        return {group: sorted(versions, key=_age, reverse=True) for group, versions in found.items()}
+        return {group: sorted(versions, key=_version_priority, reverse=True) for group, versions in found.items()}
 
     def is_own(self, name: str) -> bool:
         """The definition of a kind that is built in here: it may be stored, and changes nothing."""
@@ -278,7 +284,7 @@ class Registry:
             for c in (definition.get("status") or {}).get("conditions") or ()
         ):
             return
-        rows = [Served(custom.resource, None, custom, custom.storage) for custom in versions_of(definition)]
+        rows = [ServedKind(custom.resource, None, custom, custom.storage) for custom in custom_versions(definition)]
         self._custom[name] = rows
         for served in rows:
             self._add(served)
@@ -289,11 +295,11 @@ class Registry:
             self._rows.pop((resource.group, resource.version, resource.plural), None)
 
 
-def _address(served: Served) -> tuple[str, str, str]:
+def _served_address(served: ServedKind) -> tuple[str, str, str]:
     return served.resource.group, served.resource.version, served.resource.plural
 
 
-def _age(version: str) -> tuple[int, int, int]:
+def _version_priority(version: str) -> tuple[int, int, int]:
     """Kubernetes' order of versions: v2 before v1 before v1beta2 before v1beta1 before v1alpha1."""
     match = re.fullmatch(r"v(\d+)(?:(alpha|beta)(\d+))?", version)
     if match is None:

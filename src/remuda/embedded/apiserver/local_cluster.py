@@ -1,4 +1,4 @@
-"""`LocalCluster`: the `Cluster` port in process, over `Objects`. No sockets and, with a memory journal, no waiting."""
+"""`LocalCluster`: the `Cluster` port in process, over `ObjectService`. No sockets and, with a memory journal, no waiting."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from remuda.api.kubernetes.core_v1 import Binding, Pod
 from remuda.api.meta import JsonObject, KObject
 from remuda.api.selectors import EVERYTHING, FieldSelector, Selector
 from remuda.embedded.apiserver import write_rules
-from remuda.embedded.apiserver.evictions import charge_budget
-from remuda.embedded.apiserver.objects import Objects, key_of
-from remuda.embedded.apiserver.store import ADDED, Record
+from remuda.embedded.apiserver.evictions import charge_disruption_budget
+from remuda.embedded.apiserver.objects import ObjectService, store_key_of
+from remuda.embedded.apiserver.store import ADDED, StoredObject
 from remuda.kube.cluster import ANY, NO_FIELDS, Listing, Preconditions, WatchEvent
 
 K = TypeVar("K", bound=KObject)
 
-Records = list[Record]  # `list` is a method in the class below
+Records = list[StoredObject]  # `list` is a method in the class below
 
 
-class LocalCluster(Objects):
+class LocalCluster(ObjectService):
     async def get(self, kind: type[K], name: str, namespace: str = "") -> K:
         return self.read(self.registry.of(kind), name, namespace).decode(kind)
 
@@ -84,18 +84,20 @@ class LocalCluster(Objects):
     async def bind(self, name: str, namespace: str, binding: Binding) -> None:
         served = self.registry.of(Pod)
         meta = binding.metadata
-        expect = write_rules.Expect(meta.uid, meta.resource_version)
+        expect = write_rules.WriteExpectation(meta.uid, meta.resource_version)
 
-        def decide(head: Record | None) -> write_rules.Change:
+        def decide(head: StoredObject | None) -> write_rules.WriteChange:
             if head is None:
-                raise write_rules.not_found(served.resource, name)
-            return write_rules.bound(head.body, binding.target, meta.annotations, now=self.clock(), expect=expect)
+                raise write_rules.object_not_found(served.resource, name)
+            return write_rules.bound_pod(head.body, binding.target, meta.annotations, now=self.clock(), expect=expect)
 
-        await self._apply(served, key_of(served, name, namespace), decide)
+        await self._apply(served, store_key_of(served, name, namespace), decide)
 
     async def evict(self, name: str, namespace: str, *, when: Preconditions = ANY) -> None:
         served = self.registry.of(Pod)
         pod = self.read(served, name, namespace).body
-        write_rules.check_expected(served.resource, pod, write_rules.Expect(when.uid, when.resource_version))
-        await charge_budget(self, pod)
+        write_rules.check_preconditions(
+            served.resource, pod, write_rules.WriteExpectation(when.uid, when.resource_version)
+        )
+        await charge_disruption_budget(self, pod)
         await self.delete_record(served, name, namespace, when=when)

@@ -16,25 +16,27 @@ _SUFFIX = 5
 _MAX_GENERATED_BASE = 63 - _SUFFIX
 
 
-def check_name(resource: Resource, name: str) -> None:
+def check_object_name(resource: Resource, name: str) -> None:
     if resource.plural == "namespaces" and not resource.group:
-        _check(resource, name, "metadata.name", name, _LABEL, 63)
+        _check_rfc1123(resource, name, "metadata.name", name, _LABEL, 63)
     else:
-        _check(resource, name, "metadata.name", name, _SUBDOMAIN, 253)
+        _check_rfc1123(resource, name, "metadata.name", name, _SUBDOMAIN, 253)
 
 
-def check_namespace(resource: Resource, name: str, namespace: str) -> None:
-    _check(resource, name, "metadata.namespace", namespace, _LABEL, 63)
+def check_namespace_name(resource: Resource, name: str, namespace: str) -> None:
+    _check_rfc1123(resource, name, "metadata.namespace", namespace, _LABEL, 63)
 
 
-def _check(resource: Resource, name: str, field: str, value: str, pattern: re.Pattern[str], limit: int) -> None:
+def _check_rfc1123(resource: Resource, name: str, field: str, value: str, pattern: re.Pattern[str], limit: int) -> None:
     if not value:
-        raise invalid(resource, name, field, "Required value: name or generateName is required")
+        raise invalid_field(resource, name, field, "Required value: name or generateName is required")
     if len(value) > limit:
-        raise invalid(resource, name, field, f'Invalid value: "{value[:64]}...": must be no more than {limit} bytes')
+        raise invalid_field(
+            resource, name, field, f'Invalid value: "{value[:64]}...": must be no more than {limit} bytes'
+        )
     if not pattern.fullmatch(value):
         dots = "" if pattern is _LABEL else " or '.'"
-        raise invalid(
+        raise invalid_field(
             resource,
             name,
             field,
@@ -43,26 +45,26 @@ def _check(resource: Resource, name: str, field: str, value: str, pattern: re.Pa
         )
 
 
-def invalid(resource: Resource, name: str, field: str, what: str) -> Invalid:
+def invalid_field(resource: Resource, name: str, field: str, what: str) -> Invalid:
     """Kubernetes' wording: the object, then the field, then what is wrong with it."""
     return invalid_fields(resource, name, [(field, what)])
 
 
 def invalid_fields(resource: Resource, name: str, faults: Sequence[tuple[str, str]]) -> Invalid:
     """Several (field, what) at once, each also a cause of its own for programs."""
-    return invalid_causes(resource, name, [StatusCause(_reason(what), what, field) for field, what in faults])
+    return invalid_causes(resource, name, [StatusCause(_cause_reason(what), what, field) for field, what in faults])
 
 
 def invalid_causes(resource: Resource, name: str, causes: list[StatusCause]) -> Invalid:
     listed = [f"{cause.field}: {cause.message}" for cause in causes]
     text = listed[0] if len(listed) == 1 else f"[{', '.join(listed)}]"
     return Invalid(
-        f'{_kind(resource)} "{name}" is invalid: {text}',
+        f'{_qualified_kind(resource)} "{name}" is invalid: {text}',
         details=StatusDetails(name, resource.kind, resource.group, causes),
     )
 
 
-def _reason(what: str) -> str:
+def _cause_reason(what: str) -> str:
     if " in body must be of type " in what:
         return "FieldValueTypeInvalid"
     return _REASONS.get(what.partition(":")[0], _OTHER)
@@ -73,7 +75,7 @@ def invalid_option(options: str, field: str, what: str) -> Invalid:
     return invalid_fields(Resource("meta.k8s.io", "v1", options, ""), "", [(field, what)])
 
 
-def _kind(resource: Resource) -> str:
+def _qualified_kind(resource: Resource) -> str:
     return f"{resource.kind}.{resource.group}" if resource.group else resource.kind
 
 
@@ -90,7 +92,7 @@ _REASONS = {
 }
 
 
-def generated_name(prefix: str, seed: str) -> str:
+def generate_object_name(prefix: str, seed: str) -> str:
     """The prefix and five characters drawn from the seed, so that the only source of chance is the caller's."""
     number = int.from_bytes(hashlib.blake2b(seed.encode(), digest_size=8).digest(), "big")
     suffix = ""

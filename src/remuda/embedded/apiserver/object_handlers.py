@@ -7,76 +7,83 @@ from typing import Any
 from remuda.api.errors import BadRequest
 from remuda.api.meta import JsonObject, Resource
 from remuda.embedded.apiserver import patching, write_rules
-from remuda.embedded.apiserver.kinds_served import Served
+from remuda.embedded.apiserver.kinds_served import ServedKind
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.naming import invalid_fields, invalid_option
-from remuda.embedded.apiserver.objects import MakeNew, own_copy
-from remuda.embedded.apiserver.preparation import Preparation, not_found_unless
-from remuda.embedded.apiserver.store.record import Record
-from remuda.embedded.apiserver.wire.answer_forms import View, negotiate, render_one, render_page
+from remuda.embedded.apiserver.objects import MakeNew, copy_wire_body
+from remuda.embedded.apiserver.preparation import WritePreparation, require_stored
+from remuda.embedded.apiserver.store.record import StoredObject
+from remuda.embedded.apiserver.wire.answer_forms import AnswerView, negotiate_form, render_object, render_page
 from remuda.embedded.apiserver.wire.bodies import (
     APPLY_PATCH,
     JSON_PATCH,
     STRATEGIC_PATCH,
     MethodNotAllowed,
     UnsupportedMediaType,
-    duplicates,
-    media_type,
-    named,
+    duplicate_fields,
     parse_delete_options,
-    parse_object,
-    parse_patch,
+    parse_media_type,
+    parse_object_body,
+    parse_patch_body,
     render_deleted,
+    with_path_name,
 )
-from remuda.embedded.apiserver.wire.http_exchange import Request
-from remuda.embedded.apiserver.wire.paging import Page, check_reached, check_version_match, page
-from remuda.embedded.apiserver.wire.url_paths import OPTIONS, Query, Target, WriteQuery, parse_query, parse_write_query
+from remuda.embedded.apiserver.wire.http_exchange import HttpRequest
+from remuda.embedded.apiserver.wire.paging import ListPage, check_revision_reached, check_version_match, read_list_page
+from remuda.embedded.apiserver.wire.url_paths import (
+    OPTIONS,
+    ReadQuery,
+    UrlTarget,
+    WriteQuery,
+    parse_read_query,
+    parse_write_query,
+)
 from remuda.kube.client.rest_paths import MERGE_PATCH
 
 _MAX_MANAGER = 128
 
 
-class Handlers:
+class ObjectHandlers:
     def __init__(self, cluster: LocalCluster) -> None:
         self._cluster = cluster
 
     # Reading.
 
-    def query(self, request: Request, target: Target) -> Query:
-        query = parse_query(request.query, target.resource)
+    def query(self, request: HttpRequest, target: UrlTarget) -> ReadQuery:
+        query = parse_read_query(request.query, target.resource)
         if target.name and not query.is_watch:
             raise BadRequest("a single object has no list")
         check_version_match(query)
         return query
 
-    def view(self, request: Request) -> View:
-        return negotiate(request.accept, request.query.get("includeObject", ""))
+    def view(self, request: HttpRequest) -> AnswerView:
+        return negotiate_form(request.accept, request.query.get("includeObject", ""))
 
-    async def get(self, request: Request, target: Target) -> None:
+    async def get(self, request: HttpRequest, target: UrlTarget) -> None:
         view = self.view(request)
-        check_reached(self._cluster.store, request.query.get("resourceVersion", ""))
+        check_revision_reached(self._cluster.store, request.query.get("resourceVersion", ""))
         record = self._cluster.read(target.served, target.name, target.namespace)
         await request.answer(self.rendered(view, target.served, record))
 
-    async def list(self, request: Request, target: Target, query: Query) -> None:
+    async def list(self, request: HttpRequest, target: UrlTarget, query: ReadQuery) -> None:
         view = self.view(request)
-        found = page(self._cluster, target.served, target.namespace, query)
+        found = read_list_page(self._cluster, target.served, target.namespace, query)
         await request.answer(render_page(view, target.served, found, self._cluster.clock()))
 
-    def rendered(self, view: View, served: Served, record: Record) -> bytes:
-        return render_one(view, served, record, self._cluster.clock())
+    def rendered(self, view: AnswerView, served: ServedKind, record: StoredObject) -> bytes:
+        return render_object(view, served, record, self._cluster.clock())
 
     # Writing.
 
-    def preparation(self, request: Request, target: Target, query: WriteQuery) -> Preparation:
-        manager, media = query.manager, media_type(request.content_type)
+    def preparation(self, request: HttpRequest, target: UrlTarget, query: WriteQuery) -> WritePreparation:
+        manager, media = query.manager, parse_media_type(request.content_type)
         if len(manager.encode()) > _MAX_MANAGER:
             what = f"Too long: may not be more than {_MAX_MANAGER} bytes"
             raise invalid_option(OPTIONS[request.method], "fieldManager", what)
         is_apply = request.method == "PATCH" and media == APPLY_PATCH
         if not is_apply:
             manager = patching.manager_name(manager, request.headers.get("user-agent", ""))
-        return Preparation(
+        return WritePreparation(
             target.served,
             validation=query.validation,
             manager=manager,
@@ -85,60 +92,60 @@ class Handlers:
             is_patch=request.method == "PATCH" and not is_apply,
         )
 
-    async def create(self, request: Request, target: Target) -> None:
+    async def create(self, request: HttpRequest, target: UrlTarget) -> None:
         view, query = self.view(request), parse_write_query(request.query, request.method)
         data = await request.body()
-        body = named(parse_object(request.content_type, data), target.namespace, "")
-        _check_custom(target.served, body)
+        body = with_path_name(parse_object_body(request.content_type, data), target.namespace, "")
+        _check_custom_object(target.served, body)
         work = self.preparation(request, target, query)
-        _check_duplicates(query, request, data, work)
+        _check_duplicate_fields(query, request, data, work)
         record = await self._cluster.create_record(target.served, body, prepare=work.written, dry_run=query.is_dry_run)
         request.warnings = work.warnings
         await request.answer(self.rendered(view, target.served, record), 201)
 
-    async def replace(self, request: Request, target: Target) -> None:
+    async def replace(self, request: HttpRequest, target: UrlTarget) -> None:
         served = target.served
         view, query = self.view(request), parse_write_query(request.query, request.method)
         data = await request.body()
-        body = named(parse_object(request.content_type, data), target.namespace, target.name)
-        _check_custom(served, body)
-        if _is_versioned(served) and not body["metadata"].get("resourceVersion"):
+        body = with_path_name(parse_object_body(request.content_type, data), target.namespace, target.name)
+        _check_custom_object(served, body)
+        if _needs_version_to_replace(served) and not body["metadata"].get("resourceVersion"):
             what = "Invalid value: 0: must be specified for an update"
             resource = served.resource
             named_so = Resource(resource.group, resource.version, resource.plural, resource.plural)
             raise invalid_fields(named_so, target.name, [("metadata.resourceVersion", what)])
-        body = own_copy(served, body)
+        body = copy_wire_body(served, body)
         work = self.preparation(request, target, query)
-        _check_duplicates(query, request, data, work)
+        _check_duplicate_fields(query, request, data, work)
 
         def change(old: JsonObject | None) -> JsonObject:
-            return work.written(not_found_unless(old, served, target.name), body)
+            return work.written(require_stored(old, served, target.name), body)
 
         await self._write(request, target, view, query, change, work)
 
-    async def patch(self, request: Request, target: Target) -> None:
+    async def patch(self, request: HttpRequest, target: UrlTarget) -> None:
         view, query = self.view(request), parse_write_query(request.query, request.method)
         data = await request.body()
-        media, patch = parse_patch(request.content_type, data)
+        media, patch = parse_patch_body(request.content_type, data)
         if query.is_forced is not None and media != APPLY_PATCH:
             raise invalid_option("PatchOptions", "force", "Forbidden: may not be specified for non-apply patch")
         if media == APPLY_PATCH and not query.manager:
             raise invalid_option("PatchOptions", "fieldManager", "Required value: is required for apply patch")
         work = self.preparation(request, target, query)
-        _check_duplicates(query, request, data, work)
+        _check_duplicate_fields(query, request, data, work)
         await self._write(request, target, view, query, self.patched(target, media, patch, query, work), work)
 
-    def patched(self, target: Target, media: str, patch: Any, query: WriteQuery, work: Preparation) -> MakeNew:
+    def patched(self, target: UrlTarget, media: str, patch: Any, query: WriteQuery, work: WritePreparation) -> MakeNew:
         served = target.served
         if media == APPLY_PATCH:
             if not (patch.get("apiVersion") and patch.get("kind")):
                 raise BadRequest("an applied object has to say its apiVersion and kind")
-            patch = own_copy(served, named(patch, target.namespace, target.name))
+            patch = copy_wire_body(served, with_path_name(patch, target.namespace, target.name))
             is_forced = bool(query.is_forced)
 
             def apply(live: JsonObject | None) -> JsonObject:
                 if live is None and target.subresource:
-                    return not_found_unless(live, served, target.name)
+                    return require_stored(live, served, target.name)
                 return work.applied(live, patch, is_forced=is_forced)
 
             return apply
@@ -149,8 +156,8 @@ class Handlers:
             )
 
         def change(old: JsonObject | None) -> JsonObject:
-            live = not_found_unless(old, served, target.name)
-            new = patched_body(media, live, patch, served.schema)
+            live = require_stored(old, served, target.name)
+            new = apply_patch_body(media, live, patch, served.schema)
             meta = new.get("metadata")
             if isinstance(meta, dict) and meta.get("uid") not in (None, "", live["metadata"].get("uid")):
                 what = f'Invalid value: "{meta["uid"]}": field is immutable'
@@ -160,7 +167,13 @@ class Handlers:
         return change
 
     async def _write(
-        self, request: Request, target: Target, view: View, query: WriteQuery, change: MakeNew, work: Preparation
+        self,
+        request: HttpRequest,
+        target: UrlTarget,
+        view: AnswerView,
+        query: WriteQuery,
+        change: MakeNew,
+        work: WritePreparation,
     ) -> None:
         was_there = True
 
@@ -180,14 +193,14 @@ class Handlers:
         request.warnings = work.warnings
         await request.answer(self.rendered(view, target.served, record), 200 if was_there else 201)
 
-    async def delete(self, request: Request, target: Target) -> None:
+    async def delete(self, request: HttpRequest, target: UrlTarget) -> None:
         view = self.view(request)
         asked = parse_delete_options(request.content_type, await request.body(), request.query)
         finalizer = asked.finalizer
         if finalizer is None and target.served.resource.full_name == "jobs.batch":
             # Kubernetes' default for clients of this kind alone; kubectl always says what it wants.
             there = self._cluster.read(target.served, target.name, target.namespace)
-            finalizer = None if write_rules.has_policy(there.body) else write_rules.ORPHAN
+            finalizer = None if write_rules.has_deletion_policy(there.body) else write_rules.ORPHAN
         record = await self._cluster.delete_record(
             target.served,
             target.name,
@@ -200,14 +213,14 @@ class Handlers:
         whole = self.rendered(view, target.served, record)
         await request.answer(render_deleted(target.served, record, whole))
 
-    async def delete_many(self, request: Request, target: Target) -> None:
+    async def delete_many(self, request: HttpRequest, target: UrlTarget) -> None:
         served = target.served
         if "deletecollection" not in served.resource.verbs:
             raise MethodNotAllowed(f"{served.resource.plural} are deleted one by one")
         query = self.query(request, target)
         asked = parse_delete_options(request.content_type, await request.body(), request.query)
-        found = page(self._cluster, served, target.namespace, query)
-        gone: list[Record] = []
+        found = read_list_page(self._cluster, served, target.namespace, query)
+        gone: list[StoredObject] = []
         for record in found.records:
             meta = record.body["metadata"]
             gone.append(
@@ -220,8 +233,8 @@ class Handlers:
                     dry_run=asked.is_dry_run,
                 )
             )
-        answer = Page(gone, self._cluster.store.revision, found.continue_, found.remaining)
-        await request.answer(render_page(View(), served, answer, self._cluster.clock()))
+        answer = ListPage(gone, self._cluster.store.revision, found.continue_, found.remaining)
+        await request.answer(render_page(AnswerView(), served, answer, self._cluster.clock()))
 
 
 _VERSIONED = frozenset(
@@ -233,27 +246,27 @@ _VERSIONED = frozenset(
 )
 
 
-def _is_versioned(served: Served) -> bool:
+def _needs_version_to_replace(served: ServedKind) -> bool:
     """Replaced only by those who say which version they have seen."""
     return served.custom is not None or served.resource.full_name in _VERSIONED
 
 
-def _is_foreign(served: Served) -> bool:
+def _is_foreign_custom_kind(served: ServedKind) -> bool:
     """A custom kind that is not ours."""
     return served.custom is not None and served.kind is None
 
 
-def _check_custom(served: Served, body: JsonObject) -> None:
-    if _is_foreign(served) and not (body.get("apiVersion") and body.get("kind")):
+def _check_custom_object(served: ServedKind, body: JsonObject) -> None:
+    if _is_foreign_custom_kind(served) and not (body.get("apiVersion") and body.get("kind")):
         raise BadRequest(f"an object of a custom kind has to say its apiVersion and kind ({served.resource.kind})")
 
 
-def _check_duplicates(query: WriteQuery, request: Request, data: bytes, work: Preparation) -> None:
+def _check_duplicate_fields(query: WriteQuery, request: HttpRequest, data: bytes, work: WritePreparation) -> None:
     if query.validation == "Strict":
-        work.judge_duplicates(duplicates(request.content_type, data))
+        work.judge_duplicates(duplicate_fields(request.content_type, data))
 
 
-def patched_body(media: str, old: JsonObject, patch: Any, schema: patching.KindSchema) -> JsonObject:
+def apply_patch_body(media: str, old: JsonObject, patch: Any, schema: patching.KindSchema) -> JsonObject:
     if media == JSON_PATCH:
         return patching.json_patch(old, patch)
     if media == STRATEGIC_PATCH:

@@ -1,4 +1,4 @@
-"""`Objects`: reading and writing records of any served resource, over a `Store`.
+"""`ObjectService`: reading and writing records of any served resource, over a `Store`.
 
 Every write is decide-then-store: a pure rule looks at the newest accepted version and answers with a change; since nothing
 is awaited between the look and the staging, no other write comes between them. Every verdict is given on durable state:
@@ -21,29 +21,29 @@ from remuda.api.meta import JsonObject, KObject
 from remuda.api.selectors import FieldSelector, Selector
 from remuda.embedded.apiserver import write_rules
 from remuda.embedded.apiserver.admission.request import CREATE, DELETE, UPDATE, AdmissionRequest
-from remuda.embedded.apiserver.conversion import from_storage, to_storage
-from remuda.embedded.apiserver.crd.lifecycle import accepted, is_terminating
-from remuda.embedded.apiserver.kinds_served import CRD, Registry, Served
-from remuda.embedded.apiserver.naming import generated_name
-from remuda.embedded.apiserver.own_kinds import check_own, ill_typed
-from remuda.embedded.apiserver.selection import matcher, within, within_prefix
-from remuda.embedded.apiserver.store import Record, Store
-from remuda.embedded.apiserver.store.collection import Cursor
+from remuda.embedded.apiserver.conversion import from_storage_version, to_storage_version
+from remuda.embedded.apiserver.crd.lifecycle import accept_crd, is_crd_terminating
+from remuda.embedded.apiserver.kinds_served import CRD, KindRegistry, ServedKind
+from remuda.embedded.apiserver.naming import generate_object_name
+from remuda.embedded.apiserver.own_kinds import check_own_kind, ill_typed_body
+from remuda.embedded.apiserver.selection import namespace_matcher, namespace_prefix, selector_matcher
+from remuda.embedded.apiserver.store import Store, StoredObject
+from remuda.embedded.apiserver.store.collection import WatchCursor
 from remuda.kube.client.rest_paths import check_address
 from remuda.kube.cluster import ANY, Preconditions
 
 _NAME_TRIES = 8  # 27^5 suffixes: even the second try is rare
 
-Decide = Callable[[Record | None], write_rules.Change | None]
+Decide = Callable[[StoredObject | None], write_rules.WriteChange | None]
 Prepare = Callable[[JsonObject | None, JsonObject], JsonObject]
 MakeNew = Callable[[JsonObject | None], JsonObject]  # raises NotFound when it cannot start from nothing
 
 
-class Admission(Protocol):
+class AdmissionPort(Protocol):
     def admit(self, request: AdmissionRequest) -> JsonObject: ...
 
 
-class Heads:
+class NewestObjects:
     """`ReadObjects` for admission: the newest accepted state."""
 
     def __init__(self, store: Store) -> None:
@@ -59,7 +59,7 @@ class Heads:
         return [record.body for record in self._store.heads(prefix)]
 
 
-class Objects:
+class ObjectService:
     """`clock`: unix seconds. `new_uid`: a fresh unique string each call; names made from generateName derive from it too."""
 
     def __init__(
@@ -68,55 +68,55 @@ class Objects:
         *,
         clock: Callable[[], float],
         new_uid: Callable[[], str],
-        admission: Callable[[Heads], Admission] | None = None,
+        admission: Callable[[NewestObjects], AdmissionPort] | None = None,
     ) -> None:
         self.store = store
-        self.registry = Registry()
+        self.registry = KindRegistry()
         self.clock = clock
         self._new_uid = new_uid
-        self._admission = None if admission is None else admission(Heads(store))
-        self._crd = cast(Served, self.registry.find(CRD.group, CRD.version, CRD.plural))
+        self._admission = None if admission is None else admission(NewestObjects(store))
+        self._crd = cast(ServedKind, self.registry.find(CRD.group, CRD.version, CRD.plural))
         for record in store.scan(CRD.prefix):
             self.registry.install(record.body)
 
     # Reading.
 
-    def read(self, served: Served, name: str, namespace: str = "") -> Record:
-        record = self.store.get(key_of(served, name, namespace))
+    def read(self, served: ServedKind, name: str, namespace: str = "") -> StoredObject:
+        record = self.store.get(store_key_of(served, name, namespace))
         if record is None:
-            raise write_rules.not_found(served.resource, name)
+            raise write_rules.object_not_found(served.resource, name)
         return record
 
-    def find(self, served: Served, namespace: str, labels: Selector, fields: FieldSelector) -> list[Record]:
-        matches = matcher(labels, fields)
-        found = self.store.scan(within_prefix(served.store, namespace))
+    def find(self, served: ServedKind, namespace: str, labels: Selector, fields: FieldSelector) -> list[StoredObject]:
+        matches = selector_matcher(labels, fields)
+        found = self.store.scan(namespace_prefix(served.store, namespace))
         return found if matches is None else [record for record in found if matches(record.body)]
 
     def follow_records(
-        self, served: Served, since: str, namespace: str, labels: Selector, fields: FieldSelector
-    ) -> tuple[list[Record], Cursor]:
+        self, served: ServedKind, since: str, namespace: str, labels: Selector, fields: FieldSelector
+    ) -> tuple[list[StoredObject], WatchCursor]:
         """What a watch starts with (nothing, unless it asks from no version on), and the place it goes on from."""
-        prefix = within_prefix(served.store, namespace)
-        matches = matcher(labels, fields)
+        prefix = namespace_prefix(served.store, namespace)
+        matches = selector_matcher(labels, fields)
         if served.resource.namespaced and namespace:
-            matches = within(namespace, matches)  # the store follows whole collections
+            matches = namespace_matcher(namespace, matches)  # the store follows whole collections
         if since in ("", "0"):
             there = self.find(served, namespace, labels, fields)
             return there, self.store.follow(prefix, self.store.revision, matches)
-        return [], self.store.follow(prefix, parse_revision(since), matches)
+        return [], self.store.follow(prefix, parse_resource_version(since), matches)
 
     # Writing.
 
     async def create_record(
         self,
-        served: Served,
+        served: ServedKind,
         body: KObject | JsonObject,
         *,
         prepare: Prepare | None = None,
         dry_run: bool = False,
-    ) -> Record:
+    ) -> StoredObject:
         resource = served.resource
-        wire = own_copy(served, body)
+        wire = copy_wire_body(served, body)
         meta = wire["metadata"]
         if resource.namespaced and not meta.get("namespace"):
             raise BadRequest("an empty namespace may not be set during creation; set metadata.namespace")
@@ -130,88 +130,90 @@ class Objects:
         new = self._created(served, wire, uid)
         name = new["metadata"]["name"]
 
-        def decide(head: Record | None) -> write_rules.Change:
+        def decide(head: StoredObject | None) -> write_rules.WriteChange:
             if head is not None:
-                raise write_rules.already_exists(resource, name)
-            return write_rules.Change(self._admit(CREATE, served, new, None, "", dry_run))
+                raise write_rules.object_already_exists(resource, name)
+            return write_rules.WriteChange(self._admit(CREATE, served, new, None, "", dry_run))
 
         return await self._apply(served, served.store.key(name, namespace), decide, dry_run)
 
-    def _created(self, served: Served, wire: JsonObject, uid: str) -> JsonObject:
-        new = write_rules.created(served.resource, wire, now=self.clock(), uid=uid)
-        check_own(served.kind, new)
-        return to_storage(served, new)
+    def _created(self, served: ServedKind, wire: JsonObject, uid: str) -> JsonObject:
+        new = write_rules.created_body(served.resource, wire, now=self.clock(), uid=uid)
+        check_own_kind(served.kind, new)
+        return to_storage_version(served, new)
 
     async def change_record(
         self,
-        served: Served,
+        served: ServedKind,
         name: str,
         namespace: str,
         change: MakeNew,
         *,
         subresource: str = "",
         dry_run: bool = False,
-    ) -> Record:
+    ) -> StoredObject:
         """The object as `change` makes it of the one that is there. Record.rv tells the caller whether it was new."""
         resource = served.resource
         uid = self._new_uid()
 
-        def decide(head: Record | None) -> write_rules.Change | None:
+        def decide(head: StoredObject | None) -> write_rules.WriteChange | None:
             if head is None:
                 new = self._created(served, change(None), uid)
-                return write_rules.Change(self._admit(CREATE, served, new, None, "", dry_run))
-            old = from_storage(served, head.body)
+                return write_rules.WriteChange(self._admit(CREATE, served, new, None, "", dry_run))
+            old = from_storage_version(served, head.body)
             new = change(old)
             if new is old:
                 return None
             return self._admitted(
-                served, head, write_rules.replaced(resource, old, new, subresource), subresource, dry_run
+                served, head, write_rules.replaced_change(resource, old, new, subresource), subresource, dry_run
             )
 
-        return await self._apply(served, key_of(served, name, namespace), decide, dry_run)
+        return await self._apply(served, store_key_of(served, name, namespace), decide, dry_run)
 
-    async def replace_record(self, served: Served, body: KObject | JsonObject, *, subresource: str = "") -> Record:
+    async def replace_record(
+        self, served: ServedKind, body: KObject | JsonObject, *, subresource: str = ""
+    ) -> StoredObject:
         resource = served.resource
-        wire = own_copy(served, body)
+        wire = copy_wire_body(served, body)
         meta = wire["metadata"]
         name = str(meta.get("name") or "")
 
-        def decide(head: Record | None) -> write_rules.Change | None:
+        def decide(head: StoredObject | None) -> write_rules.WriteChange | None:
             if head is None:
-                raise write_rules.not_found(resource, name)
+                raise write_rules.object_not_found(resource, name)
             return self._admitted(
-                served, head, write_rules.replaced(resource, head.body, wire, subresource), subresource
+                served, head, write_rules.replaced_change(resource, head.body, wire, subresource), subresource
             )
 
-        return await self._apply(served, key_of(served, name, str(meta.get("namespace") or "")), decide)
+        return await self._apply(served, store_key_of(served, name, str(meta.get("namespace") or "")), decide)
 
     async def patch_record(
         self,
-        served: Served,
+        served: ServedKind,
         name: str,
         patch: JsonObject,
         namespace: str = "",
         *,
         subresource: str = "",
         when: Preconditions = ANY,
-    ) -> Record:
+    ) -> StoredObject:
         resource = served.resource
         if not isinstance(patch, dict):
             raise BadRequest("a merge patch must be an object")
         wire: JsonObject = msgspec.to_builtins(patch)
-        expect = write_rules.Expect(when.uid, when.resource_version)
+        expect = write_rules.WriteExpectation(when.uid, when.resource_version)
 
-        def decide(head: Record | None) -> write_rules.Change | None:
+        def decide(head: StoredObject | None) -> write_rules.WriteChange | None:
             if head is None:
-                raise write_rules.not_found(resource, name)
-            change = write_rules.patched(resource, head.body, wire, subresource, expect)
+                raise write_rules.object_not_found(resource, name)
+            change = write_rules.patched_change(resource, head.body, wire, subresource, expect)
             return self._admitted(served, head, change, subresource)
 
-        return await self._apply(served, key_of(served, name, namespace), decide)
+        return await self._apply(served, store_key_of(served, name, namespace), decide)
 
     async def delete_record(
         self,
-        served: Served,
+        served: ServedKind,
         name: str,
         namespace: str = "",
         *,
@@ -219,65 +221,71 @@ class Objects:
         grace_s: int | None = None,
         finalizer: str | None = None,
         dry_run: bool = False,
-    ) -> Record:
+    ) -> StoredObject:
         resource = served.resource
-        expect = write_rules.Expect(when.uid, when.resource_version)
+        expect = write_rules.WriteExpectation(when.uid, when.resource_version)
 
-        def decide(head: Record | None) -> write_rules.Change | None:
+        def decide(head: StoredObject | None) -> write_rules.WriteChange | None:
             if head is None:
-                raise write_rules.not_found(resource, name)
+                raise write_rules.object_not_found(resource, name)
             if self._admission is not None:
                 self._admission.admit(
                     AdmissionRequest(DELETE, resource, namespace, name, None, head.body, dry_run=dry_run)
                 )
             now = self.clock()
-            return write_rules.deleted(
+            return write_rules.deleted_change(
                 resource, head.body, now=now, grace_s=grace_s, expect=expect, finalizer=finalizer
             )
 
-        record = await self._apply(served, key_of(served, name, namespace), decide, dry_run)
+        record = await self._apply(served, store_key_of(served, name, namespace), decide, dry_run)
         if served is self._crd and not record.deleted and not dry_run:
             record = await self._empty(record)
         return record
 
     # What every write passes through.
 
-    def _fresh_name(self, served: Served, prefix: str, namespace: str, uid: str) -> tuple[str, str]:
-        name = generated_name(prefix, uid)
+    def _fresh_name(self, served: ServedKind, prefix: str, namespace: str, uid: str) -> tuple[str, str]:
+        name = generate_object_name(prefix, uid)
         for _ in range(_NAME_TRIES):
             if self.store.head(served.store.key(name, namespace)) is None:
                 break
             uid = self._new_uid()
-            name = generated_name(prefix, uid)
+            name = generate_object_name(prefix, uid)
         return name, uid
 
     def _admitted(
         self,
-        served: Served,
-        head: Record,
-        change: write_rules.Change | None,
+        served: ServedKind,
+        head: StoredObject,
+        change: write_rules.WriteChange | None,
         subresource: str = "",
         dry_run: bool = False,
-    ) -> write_rules.Change | None:
+    ) -> write_rules.WriteChange | None:
         """Only what was written is judged: an old object that new rules would refuse can still be labelled and let go."""
         if change is None or change.removed:
             return change
         has_intent = change.has_intent
         if has_intent:
-            check_own(served.kind, change.body)
-        body = to_storage(served, change.body)
+            check_own_kind(served.kind, change.body)
+        body = to_storage_version(served, change.body)
         if has_intent or not subresource:
             body = self._admit(UPDATE, served, body, head.body, subresource, dry_run)
         if body is change.body:
             return change
-        settled = write_rules.without_news(head.body, body) if has_intent else body
-        return None if settled is None else write_rules.Change(settled, change.removed)
+        settled = write_rules.unless_unchanged(head.body, body) if has_intent else body
+        return None if settled is None else write_rules.WriteChange(settled, change.removed)
 
     def _admit(
-        self, operation: str, served: Served, body: JsonObject, old: JsonObject | None, subresource: str, dry_run: bool
+        self,
+        operation: str,
+        served: ServedKind,
+        body: JsonObject,
+        old: JsonObject | None,
+        subresource: str,
+        dry_run: bool,
     ) -> JsonObject:
         if served is self._crd and not subresource:
-            body = accepted(body, old, self.registry, self.clock())
+            body = accept_crd(body, old, self.registry, self.clock())
         if self._admission is None:
             return body
         meta = body["metadata"]
@@ -294,7 +302,7 @@ class Objects:
             )
         )
 
-    async def _apply(self, served: Served, key: str, decide: Decide, dry_run: bool = False) -> Record:
+    async def _apply(self, served: ServedKind, key: str, decide: Decide, dry_run: bool = False) -> StoredObject:
         store = self.store
         while True:
             head = store.head(key)
@@ -311,7 +319,7 @@ class Objects:
                 await store.settle(key)  # "nothing to do" is an acknowledgement, too
                 return head
             if dry_run:
-                return Record(key, 0 if head is None else head.rv, body=change.body, deleted=change.removed)
+                return StoredObject(key, 0 if head is None else head.rv, body=change.body, deleted=change.removed)
             expect = 0 if head is None else head.rv
             if change.removed:
                 record = await store.remove(key, change.body, expect=expect)
@@ -319,7 +327,7 @@ class Objects:
                 try:
                     record = await store.put(key, change.body, expect=expect, kind=served.kind)
                 except msgspec.ValidationError as error:
-                    raise ill_typed(served.resource, error) from None
+                    raise ill_typed_body(served.resource, error) from None
             if served.custom is not None or served is self._crd:
                 await self._after(served, record)
             return record
@@ -332,7 +340,7 @@ class Objects:
 
     # Definitions of custom kinds take effect with the write, and go when their last object has gone.
 
-    async def _after(self, served: Served, record: Record) -> None:
+    async def _after(self, served: ServedKind, record: StoredObject) -> None:
         if served is self._crd:
             if record.deleted:
                 self.registry.uninstall(record.body["metadata"]["name"])
@@ -340,10 +348,10 @@ class Objects:
                 self.registry.install(record.body)
         elif record.deleted and served.custom is not None and served.kind is None:
             head = self.store.head(CRD.key(served.custom.definition))
-            if head is not None and is_terminating(head.body):
+            if head is not None and is_crd_terminating(head.body):
                 await self._empty(head)
 
-    async def _empty(self, definition: Record) -> Record:
+    async def _empty(self, definition: StoredObject) -> StoredObject:
         """Delete every object of a definition that is being deleted; once none is left, let go of it."""
         spec = definition.body["spec"]
         name = definition.body["metadata"]["name"]
@@ -363,7 +371,7 @@ class Objects:
 
         def let_go(old: JsonObject | None) -> JsonObject:
             if old is None:
-                raise write_rules.not_found(CRD, name)
+                raise write_rules.object_not_found(CRD, name)
             return {**old, "metadata": {**old["metadata"], "finalizers": []}}
 
         try:
@@ -372,18 +380,18 @@ class Objects:
             return definition
 
 
-def key_of(served: Served, name: str, namespace: str) -> str:
+def store_key_of(served: ServedKind, name: str, namespace: str) -> str:
     check_address(served.resource, namespace, name)
     return served.store.key(name, namespace)
 
 
-def parse_revision(text: str) -> int:
+def parse_resource_version(text: str) -> int:
     if not (text.isascii() and text.isdigit()):
         raise BadRequest(f"invalid resource version `{text}`: it must be one that a list or an object gave")
     return int(text)
 
 
-def own_copy(served: Served, body: Any) -> JsonObject:
+def copy_wire_body(served: ServedKind, body: Any) -> JsonObject:
     """The wire form, sharing nothing with the caller's object."""
     resource = served.resource
     wire: JsonObject

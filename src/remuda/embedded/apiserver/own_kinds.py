@@ -11,7 +11,7 @@ from remuda.api.names import GROUP
 from remuda.api.validation.validate import validate
 
 
-def check_own(kind: type[KObject] | None, body: JsonObject) -> None:
+def check_own_kind(kind: type[KObject] | None, body: JsonObject) -> None:
     """Raises Invalid, whose message holds the refusal's reason, sentence and fix."""
     if kind is None or kind.resource.group != GROUP:
         return
@@ -27,7 +27,7 @@ def check_own(kind: type[KObject] | None, body: JsonObject) -> None:
         ) from None
 
 
-def ill_typed(resource: Resource, error: msgspec.ValidationError) -> BadRequest:
+def ill_typed_body(resource: Resource, error: msgspec.ValidationError) -> BadRequest:
     """A field of a wrong type, named by its path."""
     what, _, path = str(error).partition(" - at `$.")
     at = path.rstrip("`") or "$"

@@ -1,6 +1,6 @@
 """From what a client sends to what may be stored: field checks, pruning, defaults, and who owns the fields from now on.
 
-One `Preparation` serves one request. Its methods are handed to `Objects` and run inside the decision, maybe more than once;
+One `WritePreparation` serves one request. Its methods are handed to `Objects` and run inside the decision, maybe more than once;
 they depend on their arguments alone, but note warnings, which go out as headers.
 """
 
@@ -13,23 +13,23 @@ from remuda.api.errors import ApiError, BadRequest, Invalid, StatusCause, Status
 from remuda.api.meta import JsonObject
 from remuda.api.names import GROUP
 from remuda.embedded.apiserver import patching, write_rules
-from remuda.embedded.apiserver.admission.defaults import defaulted as builtin_defaults
-from remuda.embedded.apiserver.admission.defaults import unassigned
-from remuda.embedded.apiserver.admission.pod_defaults import with_addresses
+from remuda.embedded.apiserver.admission.defaults import with_kind_defaults as builtin_defaults
+from remuda.embedded.apiserver.admission.defaults import without_assigned_selector
+from remuda.embedded.apiserver.admission.pod_defaults import with_pod_ips
 from remuda.embedded.apiserver.crd import structural_schema as structural
-from remuda.embedded.apiserver.crd.lifecycle import with_names
-from remuda.embedded.apiserver.kinds_served import CRD, Served
+from remuda.embedded.apiserver.crd.lifecycle import with_crd_names
+from remuda.embedded.apiserver.kinds_served import CRD, ServedKind
 from remuda.embedded.apiserver.naming import invalid_fields
 from remuda.embedded.apiserver.patching.schema_check import TYPE
 
 
-class Preparation:
+class WritePreparation:
     """`validation`: Ignore, Warn or Strict. `manager`: in whose name. `now`: unix seconds. `is_patch`: the bodies are patched
     ones, in which whatever does not fit is the patch's fault."""
 
     def __init__(
         self,
-        served: Served,
+        served: ServedKind,
         *,
         validation: str,
         manager: str,
@@ -48,25 +48,27 @@ class Preparation:
     def written(self, old: JsonObject | None, new: JsonObject) -> JsonObject:
         """The body of a create, an update or a patch (then `new` is the patched body)."""
         new = self.checked(new, old)
-        return self._owned(old, new if old is None else _with_server_fields(new, old))
+        return self._owned(old, new if old is None else _keep_server_fields(new, old))
 
     def applied(self, live: JsonObject | None, applied: JsonObject, *, is_forced: bool) -> JsonObject:
         """Server-side apply."""
         served = self.served
         applied = self._known(applied)
-        new = patching.apply(live, applied, self._manager, is_forced, served.schema, self._now, self._subresource)
+        new = patching.server_side_apply(
+            live, applied, self._manager, is_forced, served.schema, self._now, self._subresource
+        )
         return live if live is not None and new is live else self._fitting(new)
 
     def checked(self, body: JsonObject, old: JsonObject | None) -> JsonObject:
         body = self._fitting(self._known(body))
         resource = self.served.resource
         if resource.full_name == "pods" and self._subresource == "status":
-            return with_addresses(body)
+            return with_pod_ips(body)
         if self.served.custom is not None or self._subresource:
             return body
         # Whoever leaves a field out owns its default. (Not so with apply: there defaults belong to nobody.)
         if resource is CRD:
-            return with_names(body)
+            return with_crd_names(body)
         filled = builtin_defaults(resource, body, old)
         if resource.full_name == "namespaces":  # its finalizer is the server's, not the writer's
             filled = {**body, "metadata": filled.get("metadata", {})}
@@ -76,23 +78,23 @@ class Preparation:
         """Without fields that the kind does not have; a wrong type of a built-in kind's field is the end of it."""
         served = self.served
         if served.custom is not None:
-            self.check_types(body.get("metadata"), patching.object_meta(), ".metadata")
+            self.check_types(body.get("metadata"), patching.object_meta_schema(), ".metadata")
             unknown: list[str] = []
-            kept = structural.pruned(body, served.custom.schema, unknown)
-            self._judge(_unknown(unknown))
+            kept = structural.prune_by_schema(body, served.custom.schema, unknown)
+            self._judge(_unknown_field_warnings(unknown))
             # Our own kinds are refused later on with a better sentence: an unknown field is never silently dropped there.
             return body if served.resource.group == GROUP else kept
         if not self.check_types(body, served.schema.root):
             return body
         names: list[str] = []
-        known: JsonObject = _without_unknown(body, served.schema.root, "", names)
-        self._judge(_unknown(names))
+        known: JsonObject = _without_unknown_fields(body, served.schema.root, "", names)
+        self._judge(_unknown_field_warnings(names))
         return known
 
-    def check_types(self, value: Any, schema: patching.Schema, path: str = "") -> bool:
+    def check_types(self, value: Any, schema: patching.PatchSchema, path: str = "") -> bool:
         """Refuses values of a wrong type, and says whether there are other faults: items that cannot be told apart are for
         validation to judge (only apply cannot do without), unknown fields depend on what the client asked for."""
-        found = patching.faults(value, schema, path)
+        found = patching.find_schema_faults(value, schema, path)
         wrong = next((fault for fault in found if fault.kind == TYPE), None)
         if wrong is not None:
             raise self._undecodable(f"{wrong.path.removeprefix('.')}: {wrong.what}")
@@ -121,29 +123,29 @@ class Preparation:
         """Settled, and for a custom kind defaulted and valid."""
         served = self.served
         if served.custom is None or served.resource.group == GROUP:
-            return patching.settled(body, served.schema)
-        body = structural.defaulted(body, served.custom.schema)
-        body = patching.settled(body, served.schema)
-        if found := structural.misfits(body, served.custom.schema):
+            return patching.settle_body(body, served.schema)
+        body = structural.with_schema_defaults(body, served.custom.schema)
+        body = patching.settle_body(body, served.schema)
+        if found := structural.schema_misfits(body, served.custom.schema):
             raise invalid_fields(served.resource, str((body.get("metadata") or {}).get("name") or ""), found)
         return body
 
     def _owned(self, old: JsonObject | None, new: JsonObject) -> JsonObject:
-        body = unassigned(self.served.resource, new) if old is None else new
-        owned = patching.track_update(old, body, self._manager, self.served.schema, self._now, self._subresource)
+        body = without_assigned_selector(self.served.resource, new) if old is None else new
+        owned = patching.track_field_owners(old, body, self._manager, self.served.schema, self._now, self._subresource)
         if body is new:
             return owned
         return {**new, "metadata": {**new["metadata"], "managedFields": owned["metadata"].get("managedFields") or []}}
 
 
-def _unknown(paths: Sequence[str]) -> list[str]:
+def _unknown_field_warnings(paths: Sequence[str]) -> list[str]:
     return [f'unknown field "{path}"' for path in paths]
 
 
 _SERVER_FIELDS = ("generation", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink")
 
 
-def _with_server_fields(new: JsonObject, old: JsonObject) -> JsonObject:
+def _keep_server_fields(new: JsonObject, old: JsonObject) -> JsonObject:
     """What a writer says about these is not heard, so it does not own them either."""
     meta, before = new.get("metadata"), old["metadata"]
     if not isinstance(meta, dict) or all(meta.get(name) == before.get(name) for name in _SERVER_FIELDS):
@@ -152,11 +154,13 @@ def _with_server_fields(new: JsonObject, old: JsonObject) -> JsonObject:
     return {**new, "metadata": {**kept, **{name: before[name] for name in _SERVER_FIELDS if name in before}}}
 
 
-def _without_unknown(value: Any, schema: patching.Schema, path: str, unknown: list[str]) -> Any:
+def _without_unknown_fields(value: Any, schema: patching.PatchSchema, path: str, unknown: list[str]) -> Any:
     if isinstance(value, list):
         if schema.type != "array":
             return value
-        return [_without_unknown(item, schema.items, f"{path}[{index}]", unknown) for index, item in enumerate(value)]
+        return [
+            _without_unknown_fields(item, schema.items, f"{path}[{index}]", unknown) for index, item in enumerate(value)
+        ]
     if not isinstance(value, dict) or schema.type != "object":
         return value
     out: JsonObject = {}
@@ -166,12 +170,12 @@ def _without_unknown(value: Any, schema: patching.Schema, path: str, unknown: li
         if child is None:
             unknown.append(at)
         else:
-            out[name] = _without_unknown(below, child, at, unknown)
+            out[name] = _without_unknown_fields(below, child, at, unknown)
     return out
 
 
-def not_found_unless(old: JsonObject | None, served: Served, name: str) -> JsonObject:
+def require_stored(old: JsonObject | None, served: ServedKind, name: str) -> JsonObject:
     """Most writes cannot start from nothing."""
     if old is None:
-        raise write_rules.not_found(served.resource, name)
+        raise write_rules.object_not_found(served.resource, name)
     return old

@@ -16,36 +16,38 @@ class HasResource(Protocol):
     def resource(self) -> Resource: ...
 
 
-def scope(kind: HasResource, namespace: str, labels: Selector, fields: FieldSelector) -> tuple[str, Matcher | None]:
+def list_scope(
+    kind: HasResource, namespace: str, labels: Selector, fields: FieldSelector
+) -> tuple[str, Matcher | None]:
     """The key prefix to look under, and the test of the selectors (None: everything passes)."""
-    return within_prefix(kind.resource, namespace), matcher(labels, fields)
+    return namespace_prefix(kind.resource, namespace), selector_matcher(labels, fields)
 
 
-def within_prefix(resource: Resource, namespace: str) -> str:
+def namespace_prefix(resource: Resource, namespace: str) -> str:
     return f"{resource.prefix}{namespace}/" if resource.namespaced and namespace else resource.prefix
 
 
-def matcher(labels: Selector, fields: FieldSelector) -> Matcher | None:
+def selector_matcher(labels: Selector, fields: FieldSelector) -> Matcher | None:
     """The selectors as one function. It runs for every watcher at every event, so it does no more than these selectors ask."""
     if not fields.terms:
-        return (lambda body: labels.matches(_labels(body))) if labels.requirements else None
+        return (lambda body: labels.matches(_body_labels(body))) if labels.requirements else None
     if not labels.requirements:
-        return _one_field(*fields.terms[0]) if len(fields.terms) == 1 else fields.matches
-    return lambda body: labels.matches(_labels(body)) and fields.matches(body)
+        return _one_field_matcher(*fields.terms[0]) if len(fields.terms) == 1 else fields.matches
+    return lambda body: labels.matches(_body_labels(body)) and fields.matches(body)
 
 
-def _one_field(path: str, equal: bool, value: str) -> Matcher:
+def _one_field_matcher(path: str, equal: bool, value: str) -> Matcher:
     """`spec.nodeName=x`: the selector every node watches its pods with. The same answer as FieldSelector.matches."""
     parts = tuple(path.split("."))
     return lambda body: (field_text(body, parts) == value) is equal
 
 
-def within(namespace: str, matches: Matcher | None) -> Matcher:
+def namespace_matcher(namespace: str, matches: Matcher | None) -> Matcher:
     def test(body: JsonObject) -> bool:
         return bool(body["metadata"].get("namespace") == namespace and (matches is None or matches(body)))
 
     return test
 
 
-def _labels(body: JsonObject) -> dict[str, str]:
+def _body_labels(body: JsonObject) -> dict[str, str]:
     return body["metadata"].get("labels") or {}

@@ -9,7 +9,7 @@ USER = "remuda:admin"
 GROUPS = ["system:masters", "system:authenticated"]
 
 
-def review(resource: Resource, body: JsonObject) -> JsonObject:
+def answer_self_review(resource: Resource, body: JsonObject) -> JsonObject:
     given = (body.get("apiVersion", resource.api_version), body.get("kind", resource.kind))
     if given != (resource.api_version, resource.kind):
         raise BadRequest(f"the object is a {given[1]} of {given[0]}; here go {resource.kind} of {resource.api_version}")

@@ -12,26 +12,26 @@ from remuda.api.codec import encode
 from remuda.api.errors import ApiError, BadRequest, Invalid, Status
 from remuda.api.meta import JsonObject, Resource
 from remuda.embedded.apiserver import patching, write_rules
-from remuda.embedded.apiserver.conversion import from_storage
-from remuda.embedded.apiserver.evictions import charge_budget
-from remuda.embedded.apiserver.kinds_served import Served
+from remuda.embedded.apiserver.conversion import from_storage_version
+from remuda.embedded.apiserver.evictions import charge_disruption_budget
+from remuda.embedded.apiserver.kinds_served import ServedKind
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.log_source import LogQuery, LogSource
 from remuda.embedded.apiserver.naming import invalid_fields
-from remuda.embedded.apiserver.object_handlers import Handlers, patched_body
-from remuda.embedded.apiserver.preparation import not_found_unless
-from remuda.embedded.apiserver.store.record import Record
+from remuda.embedded.apiserver.object_handlers import ObjectHandlers, apply_patch_body
+from remuda.embedded.apiserver.preparation import require_stored
+from remuda.embedded.apiserver.store.record import StoredObject
 from remuda.embedded.apiserver.wire.bodies import (
     MethodNotAllowed,
-    deletion,
+    deletion_arguments,
     parse_binding,
-    parse_object,
-    parse_patch,
+    parse_object_body,
+    parse_patch_body,
     render_status,
 )
-from remuda.embedded.apiserver.wire.http_exchange import Request
-from remuda.embedded.apiserver.wire.table_cells import selector as selector_text
-from remuda.embedded.apiserver.wire.url_paths import Target, parse_write_query
+from remuda.embedded.apiserver.wire.http_exchange import HttpRequest
+from remuda.embedded.apiserver.wire.table_cells import selector_cell as selector_text
+from remuda.embedded.apiserver.wire.url_paths import UrlTarget, parse_write_query
 
 _SCALE = Resource("autoscaling", "v1", "Scale", "scales")
 
@@ -42,18 +42,18 @@ class NotImplementedHere(ApiError):
 
 class Subresources:
     def __init__(
-        self, cluster: LocalCluster, handlers: Handlers, logs: LogSource | None, closing: asyncio.Event
+        self, cluster: LocalCluster, handlers: ObjectHandlers, logs: LogSource | None, closing: asyncio.Event
     ) -> None:
         self._cluster = cluster
         self._handlers = handlers
         self._logs = logs
         self._closing = closing
 
-    async def handle(self, request: Request, target: Target) -> None:
+    async def handle(self, request: HttpRequest, target: UrlTarget) -> None:
         match (target.subresource, request.method):
             case ("scale", "GET"):
                 record = self._cluster.read(target.served, target.name, target.namespace)
-                await request.answer(encode(_scale(target.served, record)))
+                await request.answer(encode(_scale_body(target.served, record)))
             case ("scale", "PUT" | "PATCH"):
                 await self._set_scale(request, target)
             case ("binding", "POST"):
@@ -72,30 +72,32 @@ class Subresources:
 
     # Scale.
 
-    async def _set_scale(self, request: Request, target: Target) -> None:
+    async def _set_scale(self, request: HttpRequest, target: UrlTarget) -> None:
         served = target.served
         query = parse_write_query(request.query, request.method)
         body = await request.body()
         media, patch = "", None
         if request.method == "PUT":
-            wanted = parse_object(request.content_type, body)
+            wanted = parse_object_body(request.content_type, body)
         else:
             wanted = {}
-            media, patch = parse_patch(request.content_type, body)
+            media, patch = parse_patch_body(request.content_type, body)
         work = self._handlers.preparation(request, target, query)
 
         def change(old: JsonObject | None) -> JsonObject:
-            live = not_found_unless(old, served, target.name)
-            now = _scale(served, Record("", 0, body=live))
-            scale = wanted if request.method == "PUT" else patched_body(media, now, patch, _scale_schema())
+            live = require_stored(old, served, target.name)
+            now = _scale_body(served, StoredObject("", 0, body=live))
+            scale = wanted if request.method == "PUT" else apply_patch_body(media, now, patch, _scale_schema())
             work.check_types(scale, _scale_schema().root)
-            write_rules.check_expected(served.resource, live, write_rules.expected_by(scale.get("metadata") or {}))
+            write_rules.check_preconditions(
+                served.resource, live, write_rules.expectation_in_metadata(scale.get("metadata") or {})
+            )
             replicas = (scale.get("spec") or {}).get("replicas") or 0
             if replicas < 0:
                 what = f"Invalid value: {replicas}: must be greater than or equal to 0"
                 raise invalid_fields(_SCALE, target.name, [("spec.replicas", what)])
-            new = _set_at(live, _spec_path(served), replicas)
-            return _as_scaled(
+            new = _with_value_at_path(live, _scale_spec_path(served), replicas)
+            return _owned_through_scale(
                 live,
                 new,
                 patching.manager_name(query.manager, request.headers.get("user-agent", "")),
@@ -108,23 +110,23 @@ class Subresources:
             served, target.name, target.namespace, change, dry_run=query.is_dry_run
         )
         request.warnings = work.warnings
-        await request.answer(encode(_scale(served, record)))
+        await request.answer(encode(_scale_body(served, record)))
 
     # Binding and eviction.
 
-    async def bind(self, request: Request, target: Target) -> None:
+    async def bind(self, request: HttpRequest, target: UrlTarget) -> None:
         body = await request.body()
         binding = parse_binding(request.content_type, body)
         await self._cluster.bind(target.name or binding.metadata.name, target.namespace, binding)
         await request.answer(render_status(Status(status="Success", code=201)), 201)
 
-    async def _evict(self, request: Request, target: Target) -> None:
-        given = parse_object(request.content_type, await request.body())
+    async def _evict(self, request: HttpRequest, target: UrlTarget) -> None:
+        given = parse_object_body(request.content_type, await request.body())
         options = given.get("deleteOptions") or {}
-        asked = deletion(options, request.query)
+        asked = deletion_arguments(options, request.query)
         if not asked.is_dry_run:
             pod = self._cluster.read(target.served, target.name, target.namespace).body
-            await charge_budget(self._cluster, pod)
+            await charge_disruption_budget(self._cluster, pod)
         await self._cluster.delete_record(
             target.served,
             target.name,
@@ -138,9 +140,9 @@ class Subresources:
 
     # Logs.
 
-    async def _log(self, request: Request, target: Target) -> None:
+    async def _log(self, request: HttpRequest, target: UrlTarget) -> None:
         pod = self._cluster.read(target.served, target.name, target.namespace).body
-        query = _log_query(request.query, pod, self._cluster.clock())
+        query = _parse_log_query(request.query, pod, self._cluster.clock())
         if not (pod.get("spec") or {}).get("nodeName"):  # nothing can have been written yet
             await request.send({"type": "http.response.start", "status": 204, "headers": []})
             await request.send({"type": "http.response.body", "body": b""})
@@ -162,17 +164,17 @@ class Subresources:
                 await asyncio.gather(*ends, return_exceptions=True)
         await request.send({"type": "http.response.body", "body": b""})
 
-    async def _pump(self, request: Request, first: bytes, pieces: AsyncIterator[bytes]) -> None:
+    async def _pump(self, request: HttpRequest, first: bytes, pieces: AsyncIterator[bytes]) -> None:
         await request.send({"type": "http.response.body", "body": first, "more_body": True})
         async for piece in pieces:
             await request.send({"type": "http.response.body", "body": piece, "more_body": True})
 
 
-def _as_scaled(
+def _owned_through_scale(
     live: JsonObject, new: JsonObject, manager: str, schema: patching.KindSchema, now: float, subresource: str
 ) -> JsonObject:
     """Ownership through scale has no time, as in Kubernetes, and therefore stands first."""
-    new = patching.track_update(live, new, manager, schema, now, subresource)
+    new = patching.track_field_owners(live, new, manager, schema, now, subresource)
     entries = [dict(entry) for entry in new["metadata"].get("managedFields") or ()]
     for entry in entries:
         if entry.get("subresource") == subresource:
@@ -181,15 +183,15 @@ def _as_scaled(
     return {**new, "metadata": {**new["metadata"], "managedFields": entries}} if entries else new
 
 
-def _scale(served: Served, record: Record) -> JsonObject:
-    body = from_storage(served, record.body)
+def _scale_body(served: ServedKind, record: StoredObject) -> JsonObject:
+    body = from_storage_version(served, record.body)
     meta = body["metadata"]
     kept = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
-    status: JsonObject = {"replicas": _at(body, _status_path(served)) or 0}
+    status: JsonObject = {"replicas": _value_at_path(body, _scale_status_path(served)) or 0}
     text = _scale_selector(served, body)
     if text:
         status["selector"] = text
-    replicas = _at(body, _spec_path(served))
+    replicas = _value_at_path(body, _scale_spec_path(served))
     return {
         "kind": "Scale",
         "apiVersion": "autoscaling/v1",
@@ -199,41 +201,41 @@ def _scale(served: Served, record: Record) -> JsonObject:
     }
 
 
-def _scale_selector(served: Served, body: JsonObject) -> str:
+def _scale_selector(served: ServedKind, body: JsonObject) -> str:
     if served.custom is not None:
         assert served.custom.scale is not None
-        return str(_at(body, served.custom.scale.selector) or "") if served.custom.scale.selector else ""
+        return str(_value_at_path(body, served.custom.scale.selector) or "") if served.custom.scale.selector else ""
     found = (body.get("spec") or {}).get("selector")
     return selector_text(found) if found else ""
 
 
-def _spec_path(served: Served) -> str:
+def _scale_spec_path(served: ServedKind) -> str:
     return "spec.replicas" if served.custom is None or served.custom.scale is None else served.custom.scale.spec
 
 
-def _status_path(served: Served) -> str:
+def _scale_status_path(served: ServedKind) -> str:
     return "status.replicas" if served.custom is None or served.custom.scale is None else served.custom.scale.status
 
 
 def _scale_schema() -> patching.KindSchema:
-    schema = patching.builtin("autoscaling/v1", "Scale")
+    schema = patching.builtin_kind_schema("autoscaling/v1", "Scale")
     assert schema is not None
     return schema
 
 
-def _at(body: Any, path: str) -> Any:
+def _value_at_path(body: Any, path: str) -> Any:
     for name in path.split("."):
         body = body.get(name) if isinstance(body, dict) else None
     return body
 
 
-def _set_at(body: JsonObject, path: str, value: Any) -> JsonObject:
+def _with_value_at_path(body: JsonObject, path: str, value: Any) -> JsonObject:
     name, _, rest = path.partition(".")
     inner = body.get(name)
-    return {**body, name: _set_at(inner if isinstance(inner, dict) else {}, rest, value) if rest else value}
+    return {**body, name: _with_value_at_path(inner if isinstance(inner, dict) else {}, rest, value) if rest else value}
 
 
-def _log_query(query: dict[str, str], pod: JsonObject, now: float) -> LogQuery:
+def _parse_log_query(query: dict[str, str], pod: JsonObject, now: float) -> LogQuery:
     names = [c.get("name") for c in (pod.get("spec") or {}).get("containers") or ()]
     container = query.get("container", "")
     name = pod["metadata"]["name"]
@@ -247,15 +249,15 @@ def _log_query(query: dict[str, str], pod: JsonObject, now: float) -> LogQuery:
         container,
         follow=query.get("follow", "") in ("true", "1"),
         previous=query.get("previous", "") in ("true", "1"),
-        tail=_count(query, "tailLines"),
-        limit_bytes=_count(query, "limitBytes", least=1),
-        since=_since(query, now),
+        tail=_log_count(query, "tailLines"),
+        limit_bytes=_log_count(query, "limitBytes", least=1),
+        since=_log_since(query, now),
         timestamps=query.get("timestamps", "") in ("true", "1"),
     )
 
 
-def _since(query: dict[str, str], now: float) -> float | None:
-    seconds, text = _count(query, "sinceSeconds", least=1), query.get("sinceTime", "")
+def _log_since(query: dict[str, str], now: float) -> float | None:
+    seconds, text = _log_count(query, "sinceSeconds", least=1), query.get("sinceTime", "")
     if seconds is not None and text:
         raise Invalid("at most one of `sinceTime` or `sinceSeconds` may be specified")
     if not text:
@@ -267,7 +269,7 @@ def _since(query: dict[str, str], now: float) -> float | None:
     return moment.replace(tzinfo=moment.tzinfo or UTC).timestamp()
 
 
-def _count(query: dict[str, str], name: str, least: int = 0) -> int | None:
+def _log_count(query: dict[str, str], name: str, least: int = 0) -> int | None:
     text = query.get(name, "")
     if not text:
         return None

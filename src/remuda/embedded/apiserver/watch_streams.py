@@ -17,12 +17,18 @@ import structlog
 
 from remuda.api.errors import ApiError
 from remuda.embedded.apiserver.local_cluster import LocalCluster
-from remuda.embedded.apiserver.store.collection import Cursor, Waiter, at_once
-from remuda.embedded.apiserver.store.record import ADDED, Record, watch_line
-from remuda.embedded.apiserver.wire.answer_forms import View, negotiate, render_bookmark, render_event, render_one
+from remuda.embedded.apiserver.store.collection import Waiter, WatchCursor, wake_at_once
+from remuda.embedded.apiserver.store.record import ADDED, StoredObject, encode_watch_line
+from remuda.embedded.apiserver.wire.answer_forms import (
+    AnswerView,
+    negotiate_form,
+    render_bookmark,
+    render_object,
+    render_watch_event,
+)
 from remuda.embedded.apiserver.wire.bodies import render_status
-from remuda.embedded.apiserver.wire.http_exchange import Request
-from remuda.embedded.apiserver.wire.url_paths import Query, Target
+from remuda.embedded.apiserver.wire.http_exchange import HttpRequest
+from remuda.embedded.apiserver.wire.url_paths import ReadQuery, UrlTarget
 
 BOOKMARK_EVERY_S = 30.0
 STALLED_AFTER_S = 30.0
@@ -33,7 +39,7 @@ PIECE_BYTES = 256 * 1024  # of one write: what a watcher far behind has missed i
 log = structlog.get_logger(__name__)
 
 
-class Turns:
+class WatchTurns:
     """Wakes in the order of asking."""
 
     def __init__(self) -> None:
@@ -49,12 +55,12 @@ class Turns:
         line = self._line
         waited_s = loop.time() - line[0][0]
         for _ in range(min(AT_ONCE + int((waited_s / LATE_S) ** 2), len(line))):
-            at_once(line.popleft()[1])
+            wake_at_once(line.popleft()[1])
         if line:
             loop.call_soon(self._next, loop)
 
 
-def pieces(lines: Iterable[bytes]) -> Iterator[bytes]:
+def watch_pieces(lines: Iterable[bytes]) -> Iterator[bytes]:
     """The lines in their order, joined until there are `PIECE_BYTES`; one empty piece when there are none."""
     held: list[bytes] = []
     size = 0
@@ -67,17 +73,17 @@ def pieces(lines: Iterable[bytes]) -> Iterator[bytes]:
     yield b"".join(held)
 
 
-class Watching:
+class WatchStreams:
     def __init__(self, cluster: LocalCluster, closing: asyncio.Event, bookmark_every_s: float) -> None:
         self._cluster = cluster
         self._closing = closing
         self._bookmark_every_s = bookmark_every_s
-        self._turns = Turns()
+        self._turns = WatchTurns()
 
-    async def watch(self, request: Request, target: Target, query: Query) -> None:
+    async def watch(self, request: HttpRequest, target: UrlTarget, query: ReadQuery) -> None:
         """Until the client hangs up, its timeout passes, or the server closes."""
         # Everything that can be refused is refused here, before the stream has begun.
-        view = negotiate(request.accept, request.query.get("includeObject", ""))
+        view = negotiate_form(request.accept, request.query.get("includeObject", ""))
         since = "0" if query.sends_initial else query.resource_version
         found = self._cluster.follow_records(target.served, since, target.namespace, query.labels, query.fields)
         start = (*found, self._cluster.store.revision)  # before anything is awaited: what is written next is not in it
@@ -100,20 +106,25 @@ class Watching:
         await request.send({"type": "http.response.body", "body": b""})
 
     async def _pump(
-        self, request: Request, target: Target, query: Query, view: View, start: tuple[list[Record], Cursor, int]
+        self,
+        request: HttpRequest,
+        target: UrlTarget,
+        query: ReadQuery,
+        view: AnswerView,
+        start: tuple[list[StoredObject], WatchCursor, int],
     ) -> None:
         there, cursor, began = start
         served, store, clock = target.served, self._cluster.store, self._cluster.clock
         idle_s = self._bookmark_every_s if query.has_bookmarks else 0.0
 
         async def write(lines: Iterable[bytes]) -> None:
-            for piece in pieces(lines):
+            for piece in watch_pieces(lines):
                 # A timer costs as much as a TLS record, so there is one only when there is something to wait for.
                 async with asyncio.timeout(STALLED_AFTER_S) if request.is_full() else nullcontext():
                     await request.send({"type": "http.response.body", "body": piece, "more_body": True})
 
         # An empty chunk at once, so that the client knows that the watch stands.
-        await write(watch_line(ADDED, render_one(view, served, record, clock())) for record in there)
+        await write(encode_watch_line(ADDED, render_object(view, served, record, clock())) for record in there)
         if query.sends_initial and query.has_bookmarks:
             await write([render_bookmark(view, served, began, ends_initial=True)])
         was_idle = False
@@ -121,7 +132,7 @@ class Watching:
             while True:
                 if found := cursor.read():
                     now = clock()
-                    await write(render_event(view, served, *seen, now) for seen in found)
+                    await write(render_watch_event(view, served, *seen, now) for seen in found)
                 elif was_idle:
                     await write([render_bookmark(view, served, store.revision)])
                 was_idle = False
@@ -132,4 +143,4 @@ class Watching:
                 except TimeoutError:
                     was_idle = True
         except ApiError as error:  # fell behind the history
-            await write([watch_line("ERROR", render_status(error.as_status()))])
+            await write([encode_watch_line("ERROR", render_status(error.as_status()))])

@@ -16,11 +16,11 @@ from remuda.embedded.builtin.deployments import DeploymentController, ReplicaSet
 from remuda.embedded.builtin.event_expiry import expire_events
 from remuda.embedded.builtin.informers import BuiltinView
 from remuda.embedded.builtin.jobs import JobController
-from remuda.embedded.builtin.namespaces import NamespaceController, stored_kind
+from remuda.embedded.builtin.namespaces import NamespaceController, kind_without_struct
 from remuda.embedded.builtin.node_lifecycle import NodeLifecycleController
 from remuda.embedded.builtin.pod_summaries import (
     WATCHED_KINDS,
-    BudgetController,
+    DisruptionBudgetController,
     EndpointsController,
     QuotaController,
 )
@@ -31,7 +31,7 @@ from remuda.kube.runtime.work_queue import WorkQueue
 Kinds = Callable[[], Iterable[type[KObject]]]
 
 _STORED_ONLY = tuple(
-    stored_kind(Resource(group, version, kind, plural))
+    kind_without_struct(Resource(group, version, kind, plural))
     for group, version, kind, plural in (
         ("", "v1", "ConfigMap", "configmaps"),
         ("", "v1", "Secret", "secrets"),
@@ -70,7 +70,7 @@ async def run_builtin(
         return WorkQueue(jitter=jitter)
 
     # Counted on whole bodies: our projections leave out some of what a quota counts.
-    counted = {(k.resource.group, k.resource.plural): stored_kind(k.resource) for k in BUILTIN_KINDS}
+    counted = {(k.resource.group, k.resource.plural): kind_without_struct(k.resource) for k in BUILTIN_KINDS}
     nodes: WorkQueue[str] = WorkQueue(jitter=jitter)
     namespaces: WorkQueue[str] = WorkQueue(jitter=jitter)
     jobs: WorkQueue[tuple[str, str, str]] = WorkQueue(jitter=jitter)
@@ -81,7 +81,7 @@ async def run_builtin(
         run_controller("job", jobs, JobController(cluster, view, jobs), clock),
         run_controller("replicaset", sets, ReplicaSetController(cluster, view, sets, clock), clock),
         run_controller("deployment", deployments, DeploymentController(cluster, view, deployments), clock),
-        run_controller("disruption", budgets, BudgetController(cluster, view, budgets), clock),
+        run_controller("disruption", budgets, DisruptionBudgetController(cluster, view, budgets), clock),
         run_controller("resourcequota", quotas, QuotaController(cluster, view, quotas, counted), clock),
         run_controller("endpointslice", endpoints, EndpointsController(cluster, view, endpoints), clock),
         expire_events(cluster, clock),

@@ -15,14 +15,14 @@ from remuda.embedded.builtin.informers import BuiltinView
 from remuda.embedded.builtin.planners.deployments import (
     DeploymentObserved,
     DeploymentPlan,
-    Scale,
+    ReplicaSetScale,
+    deployment_revision,
     plan_deployment,
-    revision_of,
-    template_of,
+    template_without_hash,
 )
-from remuda.embedded.builtin.planners.pod_state import is_orphan, owner_reference
+from remuda.embedded.builtin.planners.pod_state import is_without_controller, owner_reference
 from remuda.embedded.builtin.planners.replicasets import ReplicaSetObserved, ReplicaSetPlan, plan_replica_set
-from remuda.embedded.builtin.status_patch import write_status
+from remuda.embedded.builtin.status_patch import write_builtin_status
 from remuda.kube.cluster import Cluster, Preconditions
 from remuda.kube.runtime.bulk_writes import write_all
 from remuda.kube.runtime.work_queue import WorkQueue
@@ -49,7 +49,7 @@ class ReplicaSetController:
             owner = pod.owner("ReplicaSet") if pod is not None else None
             if pod is not None and owner is not None:
                 self._queue.add((pod.namespace, owner.name))
-        if old is None and new is not None and is_orphan(new) and new.labels:
+        if old is None and new is not None and is_without_controller(new) and new.labels:
             for found in self._view.replica_sets.by_index("namespace", new.namespace):
                 if from_label_selector(found.spec.selector).matches(new.labels):
                     self._queue.add((found.namespace, found.name))
@@ -59,7 +59,7 @@ class ReplicaSetController:
         if found is None:
             return None
         selector = from_label_selector(found.spec.selector)
-        orphans = [p for p in self._view.pods_in(key[0]) if is_orphan(p) and selector.matches(p.labels)]
+        orphans = [p for p in self._view.pods_in(key[0]) if is_without_controller(p) and selector.matches(p.labels)]
         return ReplicaSetObserved(found, (*self._view.pods_of(found.uid), *orphans))
 
     def plan(self, observed: ReplicaSetObserved | None, now: float) -> tuple[ReplicaSet, ReplicaSetPlan] | None:
@@ -69,9 +69,9 @@ class ReplicaSetController:
         if planned is None:
             return None
         own, plan = planned
-        await write_status(self._cluster, own, own.status, plan.status, ("replicas",))
+        await write_builtin_status(self._cluster, own, own.status, plan.status, ("replicas",))
         await write_all(lambda pod: self._adopt(own, pod), plan.adopt)
-        await write_all(lambda pod: delete_pod(self._cluster, pod), plan.delete)
+        await write_all(lambda pod: delete_controlled_pod(self._cluster, pod), plan.delete)
         try:
             await write_all(self._create, plan.create)
         except ApiError as error:
@@ -139,8 +139,8 @@ class DeploymentController:
         sets = self._view.sets_of(found.uid)
         old_pods = 0
         if found.spec.strategy.type == "Recreate":
-            wanted = template_of(found)
-            old = [s for s in sets if template_of(s) != wanted]
+            wanted = template_without_hash(found)
+            old = [s for s in sets if template_without_hash(s) != wanted]
             old_pods = sum(not p.is_terminal for s in old for p in self._view.pods_of(s.uid))
         return DeploymentObserved(found, tuple(sets), old_pods)
 
@@ -151,7 +151,7 @@ class DeploymentController:
         if planned is None:
             return None
         own, plan = planned
-        own = await write_status(self._cluster, own, own.status, plan.status)
+        own = await write_builtin_status(self._cluster, own, own.status, plan.status)
         if plan.revision:
             await self._number(own, plan.new, plan.revision)
         if plan.create is not None:
@@ -162,9 +162,9 @@ class DeploymentController:
 
     async def _number(self, own: Deployment, new: ReplicaSet | None, revision: int) -> None:
         patch: JsonObject = {"metadata": {"annotations": {REVISION: str(revision)}}}
-        if new is not None and revision_of(new) != revision:
+        if new is not None and deployment_revision(new) != revision:
             await self._cluster.patch(ReplicaSet, new.name, patch, new.namespace, when=Preconditions(uid=new.uid))
-        if revision_of(own) != revision:
+        if deployment_revision(own) != revision:
             await self._cluster.patch(Deployment, own.name, patch, own.namespace, when=Preconditions(uid=own.uid))
 
     async def _create(self, own: Deployment, body: JsonObject) -> None:
@@ -179,7 +179,7 @@ class DeploymentController:
             count: JsonObject = {"status": {"collisionCount": own.status.collision_count + 1}}
             await self._cluster.patch(Deployment, own.name, count, own.namespace, subresource="status")
 
-    async def _scale(self, scale: Scale) -> None:
+    async def _scale(self, scale: ReplicaSetScale) -> None:
         found = scale.replica_set
         when = Preconditions(uid=found.uid, resource_version=found.metadata.resource_version)
         patch: JsonObject = {"spec": {"replicas": scale.replicas}}
@@ -195,7 +195,7 @@ class DeploymentController:
             pass
 
 
-async def delete_pod(cluster: Cluster, pod: Pod) -> None:
+async def delete_controlled_pod(cluster: Cluster, pod: Pod) -> None:
     try:
         await cluster.delete(Pod, pod.name, pod.namespace, when=Preconditions(uid=pod.uid))
     except (NotFound, Conflict):

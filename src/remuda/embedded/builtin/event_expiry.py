@@ -19,11 +19,11 @@ EVERY_S = 300.0
 log = structlog.get_logger(__name__)
 
 
-def expired(events: Iterable[Event], now: float) -> list[Event]:
-    return [e for e in events if (seen := _last_seen(e)) is not None and now - seen > KEPT_S]
+def find_expired_events(events: Iterable[Event], now: float) -> list[Event]:
+    return [e for e in events if (seen := _event_last_seen(e)) is not None and now - seen > KEPT_S]
 
 
-def _last_seen(event: Event) -> float | None:
+def _event_last_seen(event: Event) -> float | None:
     times = (event.last_timestamp, event.event_time, event.metadata.creation_timestamp)
     return max((to_seconds(t) for t in times if t is not None), default=None)
 
@@ -41,6 +41,6 @@ async def expire_events(cluster: Cluster, clock: Callable[[], float]) -> None:
     while True:
         await asyncio.sleep(EVERY_S)
         try:
-            await write_all(delete, expired((await cluster.list(Event)).items, clock()))
+            await write_all(delete, find_expired_events((await cluster.list(Event)).items, clock()))
         except ApiError as error:
             log.warning("events.not_expired", error=str(error))

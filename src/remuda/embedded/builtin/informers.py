@@ -37,14 +37,14 @@ class BuiltinView:
         self.quotas = informer(ResourceQuota)
         self.services = informer(Service)
         self.slices = informer(EndpointSlice)
-        self.pods.add_index("owner", _controller)
+        self.pods.add_index("owner", _controller_uids)
         self.pods.add_index("node", lambda p: [p.spec.node_name] if p.spec.node_name else [])
         self.pods.add_index("namespace", lambda p: [p.namespace])
-        self.replica_sets.add_index("owner", _controller)
+        self.replica_sets.add_index("owner", _controller_uids)
         for kind in (self.deployments, self.replica_sets, self.jobs, self.budgets, self.quotas, self.services):
             kind.add_index("namespace", lambda obj: [obj.namespace])
-        self._made_pods = Made(self.pods)
-        self._made_sets = Made(self.replica_sets)
+        self._made_pods = MadeObjects(self.pods)
+        self._made_sets = MadeObjects(self.replica_sets)
 
     def made_pod(self, pod: Pod) -> None:
         self._made_pods.add(pod)
@@ -62,7 +62,7 @@ class BuiltinView:
         return self.pods.by_index("namespace", namespace)
 
 
-class Made:
+class MadeObjects:
     """Created objects that the informer has not shown yet, by owner."""
 
     def __init__(self, informer: Informer[Any]) -> None:
@@ -74,7 +74,7 @@ class Made:
         known = self._informer.get(obj.name, obj.namespace)
         if known is not None and known.uid == obj.uid:
             return
-        for uid in _controller(obj):
+        for uid in _controller_uids(obj):
             self._by_owner.setdefault(uid, {})[obj.uid] = obj
 
     def of(self, owner_uid: str) -> list[Any]:
@@ -85,11 +85,11 @@ class Made:
             return
         obj = new or old
         if obj is not None:
-            for uid in _controller(obj):
+            for uid in _controller_uids(obj):
                 waiting = self._by_owner.get(uid)
                 if waiting is not None and waiting.pop(obj.uid, None) is not None and not waiting:
                     del self._by_owner[uid]
 
 
-def _controller(obj: KObject) -> list[str]:
+def _controller_uids(obj: KObject) -> list[str]:
     return [ref.uid for ref in obj.metadata.owner_references if ref.controller]

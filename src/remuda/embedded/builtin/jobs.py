@@ -12,10 +12,10 @@ from remuda.api.errors import Conflict, NotFound
 from remuda.api.kubernetes.batch_v1 import TRACKING, Job
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import JsonObject
-from remuda.embedded.builtin.deployments import delete_pod
+from remuda.embedded.builtin.deployments import delete_controlled_pod
 from remuda.embedded.builtin.informers import BuiltinView
 from remuda.embedded.builtin.planners.jobs import JobObserved, JobPlan, plan_job
-from remuda.embedded.builtin.status_patch import write_status
+from remuda.embedded.builtin.status_patch import write_builtin_status
 from remuda.kube.cluster import Cluster, Preconditions
 from remuda.kube.runtime.bulk_writes import write_all
 from remuda.kube.runtime.work_queue import WorkQueue
@@ -23,7 +23,7 @@ from remuda.kube.runtime.work_queue import WorkQueue
 Key = tuple[str, str, str]  # namespace, name, uid of the Job
 
 
-class Orphans(msgspec.Struct, frozen=True):
+class OrphanedJobPods(msgspec.Struct, frozen=True):
     """Pods of a Job that is gone: nobody will count them."""
 
     pods: tuple[Pod, ...]
@@ -48,27 +48,27 @@ class JobController:
         if pod is not None and owner is not None:
             self._queue.add((pod.namespace, owner.name, owner.uid))
 
-    async def observe(self, key: Key) -> JobObserved | Orphans:
+    async def observe(self, key: Key) -> JobObserved | OrphanedJobPods:
         namespace, name, uid = key
         job = self._view.jobs.get(name, namespace)
         pods = tuple(self._view.pods_of(uid))
         if job is None or job.uid != uid:
-            return Orphans(tuple(p for p in pods if TRACKING in p.metadata.finalizers))
+            return OrphanedJobPods(tuple(p for p in pods if TRACKING in p.metadata.finalizers))
         return JobObserved(job, pods)
 
-    def plan(self, observed: JobObserved | Orphans, now: float) -> tuple[Job, JobPlan] | Orphans:
-        if isinstance(observed, Orphans):
+    def plan(self, observed: JobObserved | OrphanedJobPods, now: float) -> tuple[Job, JobPlan] | OrphanedJobPods:
+        if isinstance(observed, OrphanedJobPods):
             return observed
         return observed.job, plan_job(observed, now)
 
-    async def apply(self, planned: tuple[Job, JobPlan] | Orphans) -> float | None:
-        if isinstance(planned, Orphans):
+    async def apply(self, planned: tuple[Job, JobPlan] | OrphanedJobPods) -> float | None:
+        if isinstance(planned, OrphanedJobPods):
             await write_all(self._release, planned.pods)
             return None
         job, plan = planned
-        await write_status(self._cluster, job, job.status, plan.status)
+        await write_builtin_status(self._cluster, job, job.status, plan.status)
         await write_all(self._release, [*plan.release, *plan.withdraw])
-        await write_all(lambda pod: delete_pod(self._cluster, pod), [*plan.delete, *plan.withdraw])
+        await write_all(lambda pod: delete_controlled_pod(self._cluster, pod), [*plan.delete, *plan.withdraw])
         await write_all(self._create, plan.create)
         if plan.expire:
             try:

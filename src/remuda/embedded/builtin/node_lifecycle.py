@@ -1,4 +1,4 @@
-"""Node lifecycle controller: the shell around `plan_node`.
+"""Node lifecycle controller: the shell around `plan_node_lifecycle`.
 
 A lease is renewed every few seconds and almost never runs out, so a renewal wakes nobody: each node has one timer, set to the
 moment its lease would expire, and looks at the newest lease when it fires.
@@ -11,9 +11,13 @@ from remuda.api.conditions import is_condition_true
 from remuda.api.errors import Conflict, NotFound
 from remuda.api.kubernetes.core_v1 import NODE_LEASE_NAMESPACE, Lease, Node, Pod
 from remuda.api.meta import JsonObject
-from remuda.embedded.builtin.deployments import delete_pod
+from remuda.embedded.builtin.deployments import delete_controlled_pod
 from remuda.embedded.builtin.informers import BuiltinView
-from remuda.embedded.builtin.planners.node_lifecycle import NodeObserved, NodePlan, plan_node
+from remuda.embedded.builtin.planners.node_lifecycle import (
+    NodeLifecycleObserved,
+    NodeLifecyclePlan,
+    plan_node_lifecycle,
+)
 from remuda.kube.cluster import Cluster, Preconditions
 from remuda.kube.runtime.bulk_writes import write_all
 from remuda.kube.runtime.work_queue import WorkQueue
@@ -44,17 +48,17 @@ class NodeLifecycleController:
         if node is not None and any(t.effect == "NoExecute" for t in node.spec.taints):
             self._queue.add(node.name)
 
-    async def observe(self, key: str) -> NodeObserved | None:
+    async def observe(self, key: str) -> NodeLifecycleObserved | None:
         node = self._view.nodes.get(key)
         if node is None:
             return None
         lease = self._view.leases.get(key, NODE_LEASE_NAMESPACE)
-        return NodeObserved(node, lease, tuple(self._view.pods.by_index("node", key)))
+        return NodeLifecycleObserved(node, lease, tuple(self._view.pods.by_index("node", key)))
 
-    def plan(self, observed: NodeObserved | None, now: float) -> NodePlan | None:
-        return None if observed is None else plan_node(observed, now)
+    def plan(self, observed: NodeLifecycleObserved | None, now: float) -> NodeLifecyclePlan | None:
+        return None if observed is None else plan_node_lifecycle(observed, now)
 
-    async def apply(self, plan: NodePlan | None) -> float | None:
+    async def apply(self, plan: NodeLifecyclePlan | None) -> float | None:
         if plan is None:
             return None
         node = plan.node
@@ -67,10 +71,10 @@ class NodeLifecycleController:
                 await self._cluster.patch(Node, node.name, taints, when=when)
         except NotFound:
             return None
-        await write_all(lambda pod: delete_pod(self._cluster, pod), plan.evict)
+        await write_all(lambda pod: delete_controlled_pod(self._cluster, pod), plan.evict)
         return plan.look_again_s
 
-    async def _mark(self, node: Node, plan: NodePlan) -> Node:
+    async def _mark(self, node: Node, plan: NodeLifecyclePlan) -> Node:
         when = Preconditions(uid=node.uid, resource_version=node.metadata.resource_version)
         status: JsonObject = {"status": {"conditions": [to_wire(c) for c in plan.conditions or ()]}}
         marked = await self._cluster.patch(Node, node.name, status, subresource="status", when=when)

@@ -12,13 +12,13 @@ from remuda.api.kubernetes.batch_v1 import Job
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.kubernetes.policy_v1 import DisruptionStatus, EndpointSlice, PodDisruptionBudget, ResourceQuota, Service
 from remuda.api.meta import JsonObject, KObject
-from remuda.api.quantity import canonical_all, render
+from remuda.api.quantity import canonical_quantities, format_quantity
 from remuda.api.selectors import from_label_selector
 from remuda.embedded.builtin.informers import BuiltinView
-from remuda.embedded.builtin.planners.disruption_budgets import plan_budget
-from remuda.embedded.builtin.planners.endpoints import plan_slice, slice_name
-from remuda.embedded.builtin.planners.quotas import GroupPlural, kinds_counted, total_used
-from remuda.embedded.builtin.status_patch import difference, write_status
+from remuda.embedded.builtin.planners.disruption_budgets import plan_disruption_budget
+from remuda.embedded.builtin.planners.endpoints import endpoint_slice_name, plan_endpoint_slice
+from remuda.embedded.builtin.planners.quotas import GroupPlural, kinds_counted_by_quota, total_quota_used
+from remuda.embedded.builtin.status_patch import merge_patch_between, write_builtin_status
 from remuda.kube.cluster import Cluster, Preconditions
 from remuda.kube.runtime.work_queue import WorkQueue
 
@@ -27,23 +27,23 @@ Key = tuple[str, str]
 COUNTS = ("disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods")
 
 
-def wake(queue: WorkQueue[Key], objects: Iterable[KObject]) -> None:
+def wake_summaries(queue: WorkQueue[Key], objects: Iterable[KObject]) -> None:
     for obj in objects:
         queue.add((obj.namespace, obj.name))
 
 
-class BudgetController:
+class DisruptionBudgetController:
     """A `Reconciler` keyed by (namespace, name)."""
 
     def __init__(self, cluster: Cluster, view: BuiltinView, queue: WorkQueue[Key]) -> None:
         self._cluster, self._view, self._queue = cluster, view, queue
-        view.budgets.subscribe(lambda old, new: wake(queue, [new] if new is not None else []))
+        view.budgets.subscribe(lambda old, new: wake_summaries(queue, [new] if new is not None else []))
         view.pods.subscribe(self._on_pod)
 
     def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
         pod = new or old
         if len(self._view.budgets) and pod is not None:
-            wake(self._queue, self._view.budgets.by_index("namespace", pod.namespace))
+            wake_summaries(self._queue, self._view.budgets.by_index("namespace", pod.namespace))
 
     async def observe(self, key: Key) -> tuple[PodDisruptionBudget, tuple[Pod, ...], int] | None:
         budget = self._view.budgets.get(key[1], key[0])
@@ -75,11 +75,11 @@ class BudgetController:
         if observed is None:
             return None
         budget, pods, expected = observed
-        return budget, plan_budget(budget, pods, expected, now)
+        return budget, plan_disruption_budget(budget, pods, expected, now)
 
     async def apply(self, planned: tuple[PodDisruptionBudget, DisruptionStatus] | None) -> float | None:
         if planned is not None:
-            await write_status(self._cluster, planned[0], planned[0].status, planned[1], COUNTS)
+            await write_builtin_status(self._cluster, planned[0], planned[0].status, planned[1], COUNTS)
         return None
 
 
@@ -88,21 +88,21 @@ class QuotaController:
 
     def __init__(self, cluster: Cluster, view: BuiltinView, queue: WorkQueue[Key], kinds: Kinds) -> None:
         self._cluster, self._view, self._queue, self._kinds = cluster, view, queue, kinds
-        view.quotas.subscribe(lambda old, new: wake(queue, [new] if new is not None else []))
+        view.quotas.subscribe(lambda old, new: wake_summaries(queue, [new] if new is not None else []))
         for informer in (view.pods, view.services, view.jobs, view.deployments, view.replica_sets):
             informer.subscribe(self._on_change)
 
     def _on_change(self, old: Any, new: Any) -> None:
         found = new or old
         if len(self._view.quotas) and found is not None:
-            wake(self._queue, self._view.quotas.by_index("namespace", found.namespace))
+            wake_summaries(self._queue, self._view.quotas.by_index("namespace", found.namespace))
 
     async def observe(self, key: Key) -> tuple[ResourceQuota, list[tuple[str, str, JsonObject]]] | None:
         quota = self._view.quotas.get(key[1], key[0])
         if quota is None:
             return None
         objects: list[tuple[str, str, JsonObject]] = []
-        for group, plural in sorted(kinds_counted(quota.spec.get("hard") or {})):
+        for group, plural in sorted(kinds_counted_by_quota(quota.spec.get("hard") or {})):
             kind = self._kinds.get((group, plural))
             if kind is not None:
                 listing = await self._cluster.list(kind, key[0])
@@ -115,25 +115,27 @@ class QuotaController:
         if observed is None:
             return None
         quota, objects = observed
-        hard = canonical_all(quota.spec.get("hard") or {})
-        used = total_used(to_wire(quota), objects)
+        hard = canonical_quantities(quota.spec.get("hard") or {})
+        used = total_quota_used(to_wire(quota), objects)
         return quota, {
             "hard": hard,
-            "used": {name: render(value, binary=str(hard[name]).endswith("i")) for name, value in used.items()},
+            "used": {
+                name: format_quantity(value, binary=str(hard[name]).endswith("i")) for name, value in used.items()
+            },
         }
 
     async def apply(self, planned: tuple[ResourceQuota, JsonObject] | None) -> float | None:
         if planned is None:
             return None
         quota, status = planned
-        patch = difference({field: quota.status.get(field) or {} for field in status}, status)
+        patch = merge_patch_between({field: quota.status.get(field) or {} for field in status}, status)
         if patch:
             when = Preconditions(uid=quota.uid, resource_version=quota.metadata.resource_version)
             await self._cluster.patch(
                 ResourceQuota, quota.name, {"status": patch}, quota.namespace, subresource="status", when=when
             )
         # Kinds without an informer (say config maps) are counted again now and then, as Kubernetes does.
-        return _RECOUNT_S if set(kinds_counted(quota.spec.get("hard") or {})) - _WATCHED else None
+        return _RECOUNT_S if set(kinds_counted_by_quota(quota.spec.get("hard") or {})) - _WATCHED else None
 
 
 _RECOUNT_S = 30.0
@@ -152,13 +154,13 @@ class EndpointsController:
 
     def __init__(self, cluster: Cluster, view: BuiltinView, queue: WorkQueue[Key]) -> None:
         self._cluster, self._view, self._queue = cluster, view, queue
-        view.services.subscribe(lambda old, new: wake(queue, [new] if new is not None else []))
+        view.services.subscribe(lambda old, new: wake_summaries(queue, [new] if new is not None else []))
         view.pods.subscribe(self._on_pod)
 
     def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
         pod = new or old
         if len(self._view.services) and pod is not None:
-            wake(self._queue, self._view.services.by_index("namespace", pod.namespace))
+            wake_summaries(self._queue, self._view.services.by_index("namespace", pod.namespace))
 
     async def observe(self, key: Key) -> tuple[Service, tuple[Pod, ...]] | None:
         service = self._view.services.get(key[1], key[0])
@@ -168,13 +170,13 @@ class EndpointsController:
         return service, tuple(p for p in self._view.pods_in(key[0]) if wanted <= p.labels.items())
 
     def plan(self, observed: tuple[Service, tuple[Pod, ...]] | None, now: float) -> tuple[Service, JsonObject] | None:
-        return None if observed is None else (observed[0], plan_slice(*observed))
+        return None if observed is None else (observed[0], plan_endpoint_slice(*observed))
 
     async def apply(self, planned: tuple[Service, JsonObject] | None) -> float | None:
         if planned is None:
             return None
         service, body = planned
-        there = self._view.slices.get(slice_name(service), service.namespace)
+        there = self._view.slices.get(endpoint_slice_name(service), service.namespace)
         try:
             if there is None:
                 await self._cluster.create(EndpointSlice, body)

@@ -14,28 +14,28 @@ from remuda.kube.cluster import Cluster, Preconditions
 K = TypeVar("K", bound=KObject)
 
 
-def status_patch(old: msgspec.Struct, new: msgspec.Struct, always: tuple[str, ...] = ()) -> JsonObject:
+def builtin_status_patch(old: msgspec.Struct, new: msgspec.Struct, always: tuple[str, ...] = ()) -> JsonObject:
     """`always`: numbers that are written even when they are 0."""
     before, after = to_wire(old), {**dict.fromkeys(always, 0), **to_wire(new)}
-    return difference(before, after)
+    return merge_patch_between(before, after)
 
 
-def difference(before: JsonObject, after: JsonObject) -> JsonObject:
+def merge_patch_between(before: JsonObject, after: JsonObject) -> JsonObject:
     """The merge patch from one to the other: what is gone is null, at every depth."""
     patch: JsonObject = {}
     for field in sorted({*before, *after}):
         old, new = before.get(field), after.get(field)
         if old == new:
             continue
-        patch[field] = difference(old, new) if isinstance(old, dict) and isinstance(new, dict) else new
+        patch[field] = merge_patch_between(old, new) if isinstance(old, dict) and isinstance(new, dict) else new
     return patch
 
 
-async def write_status(
+async def write_builtin_status(
     cluster: Cluster, obj: K, old: msgspec.Struct, new: msgspec.Struct, always: tuple[str, ...] = ()
 ) -> K:
     """The object as it is then. Raises Conflict when it was changed meanwhile."""
-    patch = status_patch(old, new, always) if old != new else {}
+    patch = builtin_status_patch(old, new, always) if old != new else {}
     if not patch:
         return obj
     when = Preconditions(uid=obj.uid, resource_version=obj.metadata.resource_version)

@@ -33,7 +33,7 @@ CONTAINER_ID = "REMUDA_CONTAINER_ID"
 _REFERENCE = re.compile(r"\$(?:\$|\(([A-Za-z_.-][\w.-]*)\))")
 
 
-def base_environment(outer: Mapping[str, str], bin_directory: str) -> dict[str, str]:
+def base_process_environment(outer: Mapping[str, str], bin_directory: str) -> dict[str, str]:
     """From our own environment: the bin directory of this Python comes first on the PATH, so `python` is it."""
     env = {name: outer[name] for name in INHERITED if name in outer}
     path = outer.get("PATH") or "/usr/local/bin:/usr/bin:/bin"
@@ -60,13 +60,13 @@ def container_environment(
         "REMUDA_STOP_GRACE": f"{max(0.0, min(5.0, grace * 0.8)):g}",
     }
     for variable in container.env:
-        env[variable.name] = expand(variable.value, env)
+        env[variable.name] = expand_references(variable.value, env)
     env.update(allocation.env)
     env[CONTAINER_ID] = f"{pod.uid}/{container.name}"
     return env
 
 
-def host_environment(envs: Mapping[str, str], mounts: Iterable[Mount]) -> dict[str, str]:
+def plugin_host_environment(envs: Mapping[str, str], mounts: Iterable[Mount]) -> dict[str, str]:
     """A plugin's variables for a process without mounts: a path inside a mount is told as the path it stands for."""
     deepest_first = sorted(mounts, key=lambda mount: len(mount.container_path), reverse=True)
 
@@ -80,11 +80,11 @@ def host_environment(envs: Mapping[str, str], mounts: Iterable[Mount]) -> dict[s
     return {name: told(value) for name, value in envs.items()}
 
 
-def command_line(container: Container, env: Mapping[str, str]) -> list[str]:
-    return [expand(word, env) for word in (*container.command, *container.args)]
+def container_command_line(container: Container, env: Mapping[str, str]) -> list[str]:
+    return [expand_references(word, env) for word in (*container.command, *container.args)]
 
 
-def expand(text: str, env: Mapping[str, str]) -> str:
+def expand_references(text: str, env: Mapping[str, str]) -> str:
     def value(match: re.Match[str]) -> str:
         name = match[1]
         if name is None:

@@ -20,7 +20,7 @@ from remuda.api.names import ANNOTATION_LAUNCH
 STATUS_UNKNOWN = "ContainerStatusUnknown"
 
 
-class Exit(msgspec.Struct, frozen=True):
+class ContainerExit(msgspec.Struct, frozen=True):
     """How a run ended. `code` is the exit code, or 128 + signal."""
 
     code: int
@@ -30,12 +30,12 @@ class Exit(msgspec.Struct, frozen=True):
     message: str = ""
 
 
-def lost(time: float, message: str) -> Exit:
+def lost_container_exit(time: float, message: str) -> ContainerExit:
     """The end of a run nobody recorded: its shim was killed, or the machine lost power."""
-    return Exit(137, time, 9, STATUS_UNKNOWN, message)
+    return ContainerExit(137, time, 9, STATUS_UNKNOWN, message)
 
 
-class Backoff(msgspec.Struct, frozen=True):
+class RestartBackoff(msgspec.Struct, frozen=True):
     base_s: float
     cap_s: float
     good_s: float
@@ -47,19 +47,19 @@ class Backoff(msgspec.Struct, frozen=True):
         return float(min(self.cap_s, self.base_s * 2.0 ** min(crashes - 2, 30)))
 
 
-KUBELET_BACKOFF = Backoff(10.0, 300.0, 600.0)
+KUBELET_BACKOFF = RestartBackoff(10.0, 300.0, 600.0)
 # A launcher that died takes its whole gang to the barrier, and the gang's own budget decides how often that may happen:
 # waiting minutes in a crash loop here would keep every other member's devices idle on top of it.
-LAUNCHER_BACKOFF = Backoff(0.2, 5.0, 60.0)
+LAUNCHER_BACKOFF = RestartBackoff(0.2, 5.0, 60.0)
 
 
-def is_launched(pod: Pod) -> bool:
+def is_launched_pod(pod: Pod) -> bool:
     """The pod's containers run under remuda-launch; init containers and sidecars never do."""
     return pod.annotations.get(ANNOTATION_LAUNCH) == "true"
 
 
-def launches(pod: Pod, container: Container) -> bool:
-    return is_launched(pod) and all(c.name != container.name for c in pod.spec.init_containers)
+def runs_under_launcher(pod: Pod, container: Container) -> bool:
+    return is_launched_pod(pod) and all(c.name != container.name for c in pod.spec.init_containers)
 
 
 def is_sidecar(init: Container) -> bool:
@@ -67,15 +67,15 @@ def is_sidecar(init: Container) -> bool:
     return init.restart_policy == "Always"
 
 
-def sidecars(pod: Pod) -> frozenset[str]:
+def sidecar_names(pod: Pod) -> frozenset[str]:
     return frozenset(c.name for c in pod.spec.init_containers if is_sidecar(c))
 
 
-def backoff_of(pod: Pod) -> Backoff:
-    return LAUNCHER_BACKOFF if is_launched(pod) else KUBELET_BACKOFF
+def restart_backoff_of(pod: Pod) -> RestartBackoff:
+    return LAUNCHER_BACKOFF if is_launched_pod(pod) else KUBELET_BACKOFF
 
 
-class Phase(StrEnum):
+class ContainerPhase(StrEnum):
     WAITING = "waiting"
     RUNNING = "running"
     EXITED = "exited"
@@ -83,10 +83,10 @@ class Phase(StrEnum):
 
 class ContainerRecord(msgspec.Struct, frozen=True):
     name: str
-    phase: Phase = Phase.WAITING
+    phase: ContainerPhase = ContainerPhase.WAITING
     run: int = 0
     started_at: float = 0.0
-    exit: Exit | None = None  # of this run, when exited
+    exit: ContainerExit | None = None  # of this run, when exited
     last: ContainerStateTerminated | None = None  # of the run before
     crashes: int = 0  # deaths in a row, for the back-off
     not_before: float = 0.0  # when a container that exited, or could not be prepared, may start (again)
@@ -94,29 +94,29 @@ class ContainerRecord(msgspec.Struct, frozen=True):
 
     @property
     def is_live(self) -> bool:
-        return self.phase is Phase.RUNNING
+        return self.phase is ContainerPhase.RUNNING
 
     @property
     def next_run(self) -> int:
-        return self.run if self.phase is Phase.WAITING else self.run + 1
+        return self.run if self.phase is ContainerPhase.WAITING else self.run + 1
 
 
-def started(record: ContainerRecord, run: int, at: float) -> ContainerRecord:
-    last = terminated(record) or record.last
+def container_started(record: ContainerRecord, run: int, at: float) -> ContainerRecord:
+    last = terminated_state(record) or record.last
     return msgspec.structs.replace(
-        record, phase=Phase.RUNNING, run=run, started_at=at, exit=None, last=last, not_before=0.0, problem=""
+        record, phase=ContainerPhase.RUNNING, run=run, started_at=at, exit=None, last=last, not_before=0.0, problem=""
     )
 
 
-def exited(record: ContainerRecord, end: Exit, backoff: Backoff) -> ContainerRecord:
+def container_exited(record: ContainerRecord, end: ContainerExit, backoff: RestartBackoff) -> ContainerRecord:
     good = end.time - record.started_at >= backoff.good_s
     crashes = 1 if good else record.crashes + 1
     return msgspec.structs.replace(
-        record, phase=Phase.EXITED, exit=end, crashes=crashes, not_before=end.time + backoff.delay(crashes)
+        record, phase=ContainerPhase.EXITED, exit=end, crashes=crashes, not_before=end.time + backoff.delay(crashes)
     )
 
 
-def terminated(record: ContainerRecord) -> ContainerStateTerminated | None:
+def terminated_state(record: ContainerRecord) -> ContainerStateTerminated | None:
     end = record.exit
     if end is None:
         return None
@@ -130,7 +130,7 @@ def terminated(record: ContainerRecord) -> ContainerStateTerminated | None:
     )
 
 
-def remembered(name: str, status: ContainerStatus | None, now: float) -> ContainerRecord:
+def remembered_container(name: str, status: ContainerStatus | None, now: float) -> ContainerRecord:
     """A record from what the API says, for a node that starts and finds no trace of the container on the machine.
 
     A container the API calls running is then gone for good: the record says so, and the restart policy decides.
@@ -141,21 +141,23 @@ def remembered(name: str, status: ContainerStatus | None, now: float) -> Contain
     record = ContainerRecord(name, run=status.restart_count, last=last, crashes=status.restart_count)
     if state.running is not None:
         begun = to_seconds(state.running.started_at) if state.running.started_at else now
-        end = lost(now, "The container was gone when its node started again.")
-        running = msgspec.structs.replace(record, phase=Phase.RUNNING, started_at=begun)
+        end = lost_container_exit(now, "The container was gone when its node started again.")
+        running = msgspec.structs.replace(record, phase=ContainerPhase.RUNNING, started_at=begun)
         # The node died, not the program: that is no crash of the container and must not add to its back-off.
-        return msgspec.structs.replace(running, phase=Phase.EXITED, exit=end, not_before=now)
+        return msgspec.structs.replace(running, phase=ContainerPhase.EXITED, exit=end, not_before=now)
     if state.terminated is not None:
         over = state.terminated
         finished = to_seconds(over.finished_at) if over.finished_at else now
-        end = Exit(over.exit_code, finished, over.signal, over.reason, over.message)
+        end = ContainerExit(over.exit_code, finished, over.signal, over.reason, over.message)
         begun = to_seconds(over.started_at) if over.started_at else finished
-        return msgspec.structs.replace(record, phase=Phase.EXITED, exit=end, started_at=begun, not_before=finished)
+        return msgspec.structs.replace(
+            record, phase=ContainerPhase.EXITED, exit=end, started_at=begun, not_before=finished
+        )
     if last is not None:  # it was waiting out a back-off: the run before is the last one there was
         finished = to_seconds(last.finished_at) if last.finished_at else now
-        end = Exit(last.exit_code, finished, last.signal, last.reason, last.message)
+        end = ContainerExit(last.exit_code, finished, last.signal, last.reason, last.message)
         begun = to_seconds(last.started_at) if last.started_at else finished
         return msgspec.structs.replace(
-            record, phase=Phase.EXITED, exit=end, started_at=begun, last=None, not_before=finished
+            record, phase=ContainerPhase.EXITED, exit=end, started_at=begun, last=None, not_before=finished
         )
     return record

@@ -12,11 +12,11 @@ from collections.abc import Collection, Iterable, Mapping
 from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import Container, Pod
 from remuda.api.names import ANNOTATION_DEVICES, RESOURCE_GPU
-from remuda.api.quantity import whole
-from remuda.embedded.node.container_environment import host_environment
-from remuda.embedded.node.devices.device_ledger import Grant
+from remuda.api.quantity import parse_whole_quantity
+from remuda.embedded.node.container_environment import plugin_host_environment
+from remuda.embedded.node.devices.device_ledger import DeviceGrant
 from remuda.embedded.node.devices.device_manager import DeviceManager
-from remuda.embedded.node.devices.device_service import grants_told
+from remuda.embedded.node.devices.device_service import grants_in_status
 from remuda.embedded.node.devices.resource_fit import OUT_OF
 from remuda.embedded.node.pod_lifecycle import ADMISSION_ERROR
 from remuda.link.allocation_port import Allocation, NodeAgent
@@ -27,7 +27,7 @@ Allocations = Mapping[str, Allocation]  # by container
 PASSING = frozenset({"DeviceHeld", "DevicesUnavailable", "AllocateFailed"})
 
 
-async def allocate(
+async def allocate_pod_devices(
     agent: NodeAgent, manager: DeviceManager | None, pod: Pod, running: Collection[str], *, simulated: bool
 ) -> Allocations:
     """Raises Refusal. `running`: containers found alive when the node started."""
@@ -38,26 +38,26 @@ async def allocate(
     await manager.admit(pod, running)
     # Of containers that run although the device manager lost its checkpoint, the pod's status has the devices. The manager, as
     # a kubelet's, will offer those to others; the agent is told and will not have it.
-    grants = manager.grants(pod.uid) or tuple(g for g in grants_told(pod) if g.container in running)
+    grants = manager.grants(pod.uid) or tuple(g for g in grants_in_status(pod) if g.container in running)
     if not grants:
         allocation = await agent.allocate(pod, [], simulated=simulated)
         return {c.name: allocation for c in everyone}
-    attached = [await attach(agent, pod, grant, simulated=simulated) for grant in grants]
+    attached = [await attach_grant(agent, pod, grant, simulated=simulated) for grant in grants]
     directory = next((a.directory for a in attached if a.directory), "")
-    return {c.name: given(directory, (g for g in grants if g.container == c.name)) for c in everyone}
+    return {c.name: container_allocation(directory, (g for g in grants if g.container == c.name)) for c in everyone}
 
 
-async def attach(agent: NodeAgent, pod: Pod, grant: Grant, *, simulated: bool) -> Allocation:
+async def attach_grant(agent: NodeAgent, pod: Pod, grant: DeviceGrant, *, simulated: bool) -> Allocation:
     return await agent.attach(pod, grant.container, grant.resource, grant.devices, simulated=simulated)
 
 
-def given(directory: str, grants: Iterable[Grant]) -> Allocation:
+def container_allocation(directory: str, grants: Iterable[DeviceGrant]) -> Allocation:
     """What one container gets. Paths inside a container are the machine's own here: there is no mount namespace."""
     devices: list[str] = []
     env = {"REMUDA_VISIBLE_DEVICES": "", "CUDA_VISIBLE_DEVICES": ""}  # hides every device from a container with none
     for grant in grants:
         devices += grant.devices
-        env |= host_environment(grant.allocation.envs, grant.allocation.mounts)
+        env |= plugin_host_environment(grant.allocation.envs, grant.allocation.mounts)
     return Allocation(tuple(devices), directory, env)
 
 
@@ -66,7 +66,7 @@ def asks_for_devices(container: Container) -> bool:
     return any("/" in name for name in (*container.resources.limits, *container.resources.requests))
 
 
-def rejection(refusal: Refusal) -> tuple[str, str]:
+def pod_rejection(refusal: Refusal) -> tuple[str, str]:
     """Reason and message of a rejected pod: the kubelet's words around ours. The device manager's are the kubelet's already."""
     if refusal.reason.startswith(OUT_OF):
         return refusal.reason, f"Pod was rejected: {refusal.message}"
@@ -79,7 +79,7 @@ def chosen_devices(pod: Pod) -> list[str]:
     wanted = (
         c.resources.limits.get(RESOURCE_GPU) or c.resources.requests.get(RESOURCE_GPU, 0) for c in pod.spec.containers
     )
-    asked = sum(map(whole, wanted))
+    asked = sum(map(parse_whole_quantity, wanted))
     devices = [d.strip() for d in pod.annotations.get(ANNOTATION_DEVICES, "").split(",") if d.strip()]
     if len(devices) != asked:
         named = ", ".join(devices) or "none"

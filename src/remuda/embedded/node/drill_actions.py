@@ -17,14 +17,14 @@ from remuda.api.kubernetes.core_v1 import Node, Pod
 from remuda.api.meta import to_time
 from remuda.embedded.node.node import EmbeddedNode
 from remuda.embedded.node.pod_worker import PodWorker
-from remuda.embedded.node.runtime_port import Blow, ContainerKey
+from remuda.embedded.node.runtime_port import ContainerFault, ContainerKey
 from remuda.kube.cluster import Cluster, Preconditions
 from remuda.link.allocation_port import FAIL, HANG, KILL, MEND, Hardware
 
 _PROCESS = {
-    DrillKind.PROCESS_KILL: (Blow.KILL_PROCESS, "SIGKILL to the user's process"),
-    DrillKind.PROCESS_HANG: (Blow.HANG_PROCESS, "SIGSTOP to the user's process"),
-    DrillKind.LAUNCHER_KILL: (Blow.KILL_LAUNCHER, "SIGKILL to the launcher"),
+    DrillKind.PROCESS_KILL: (ContainerFault.KILL_PROCESS, "SIGKILL to the user's process"),
+    DrillKind.PROCESS_HANG: (ContainerFault.HANG_PROCESS, "SIGSTOP to the user's process"),
+    DrillKind.LAUNCHER_KILL: (ContainerFault.KILL_LAUNCHER, "SIGKILL to the launcher"),
 }
 _PLUGIN = {
     DrillKind.PLUGIN_KILL: (KILL, "died"),
@@ -37,7 +37,7 @@ _NOTICES = {
 }
 
 
-class Blows:
+class DrillActions:
     """Of the nodes of this process. `nodes` by name."""
 
     def __init__(self, cluster: Cluster, nodes: Mapping[str, EmbeddedNode], clock: Callable[[], float]) -> None:
@@ -68,7 +68,7 @@ class Blows:
         """Take back one that lasts."""
         match spec.type:
             case DrillKind.PROCESS_HANG:
-                self._hit(spec, Blow.RESUME_PROCESS, "")
+                self._hit(spec, ContainerFault.RESUME_PROCESS, "")
             case DrillKind.DEVICE_FAIL:
                 self._hardware(spec.node).mend(spec.device)
             case DrillKind.DEVICE_DROP:
@@ -99,7 +99,7 @@ class Blows:
 
     # --- pods -----------------------------------------------------------------------------------------------------------
 
-    def _hit(self, spec: DrillSpec, blow: Blow, words: str) -> str:
+    def _hit(self, spec: DrillSpec, blow: ContainerFault, words: str) -> str:
         node, worker = self._find(spec)
         live = [c.name for c in worker.record.containers if c.is_live]
         if not live:
@@ -111,9 +111,9 @@ class Blows:
         try:
             pod = await self._cluster.get(Pod, spec.pod, spec.namespace)
         except NotFound:
-            raise _no_pod(spec) from None
+            raise _no_pod_for_drill(spec) from None
         if spec.node and pod.spec.node_name != spec.node:
-            raise _no_pod(spec)
+            raise _no_pod_for_drill(spec)
         await self._cluster.delete(Pod, pod.name, pod.namespace, when=Preconditions(uid=pod.uid))
         return f"Pod {spec.pod} is deleted."
 
@@ -206,9 +206,9 @@ class Blows:
             worker = node.find(spec.pod, spec.namespace)
             if worker is not None:
                 return self._node(node.name), worker
-        raise _no_pod(spec)
+        raise _no_pod_for_drill(spec)
 
 
-def _no_pod(spec: DrillSpec) -> Refusal:
+def _no_pod_for_drill(spec: DrillSpec) -> Refusal:
     where = f"on {spec.node}" if spec.node else "on any node here"
     return Refusal("NoSuchPod", f"There is no pod {spec.namespace}/{spec.pod} {where}.", "See `remuda job NAME`.")

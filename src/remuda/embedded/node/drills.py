@@ -22,7 +22,7 @@ from remuda.api.codec import to_wire
 from remuda.api.drills import DRILLS, Drill, DrillKind, DrillSpec, DrillStatus
 from remuda.api.errors import ApiError, Conflict, NotFound, Refusal
 from remuda.api.meta import to_time
-from remuda.embedded.node.drill_actions import Blows
+from remuda.embedded.node.drill_actions import DrillActions
 from remuda.embedded.node.node import EmbeddedNode
 from remuda.kube.cluster import Cluster, Preconditions
 from remuda.kube.runtime.informer import Informer
@@ -53,7 +53,7 @@ class DrillRunner:
         self._is_ours = is_ours
         self._refuses_strays = refuses_strays
         self._nodes = {node.name: node for node in nodes}
-        self._blows = Blows(cluster, self._nodes, clock)
+        self._blows = DrillActions(cluster, self._nodes, clock)
         self._clock = clock
         self._queue: asyncio.Queue[tuple[Drill, bool]] = asyncio.Queue()  # (drill, its time is over)
         self._struck: set[str] = set()  # uids

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable
 PullSeconds = Callable[[str], float]
 
 
-def no_wait(image: str) -> float:
+def no_pull_wait(image: str) -> float:
     return 0.0
 
 
 class ImageStore:
-    def __init__(self, present: Iterable[str] = (), pull_seconds: PullSeconds = no_wait) -> None:
+    def __init__(self, present: Iterable[str] = (), pull_seconds: PullSeconds = no_pull_wait) -> None:
         self._present = set(present)
         self._pull_seconds = pull_seconds
         self._pulls: dict[str, asyncio.Future[None]] = {}

@@ -24,7 +24,7 @@ LOOK_S = 1.0
 _ROW = struct.Struct("<dQ")
 
 
-class TimeIndex:
+class LogTimeIndex:
     """The rows of one log, as far as they were read."""
 
     def __init__(self, log: Path) -> None:
@@ -66,10 +66,10 @@ class LogTimes:
             found = log.stat()
         except OSError:
             return
-        time, size = self._last.get(log) or _last_row(log)
+        time, size = self._last.get(log) or _last_time_row(log)
         if found.st_size > size:
             row = (max(time, found.st_mtime), found.st_size)
-            _append(log, row)
+            _append_time_row(log, row)
             self._last[log] = row
 
     def forget_but(self, logs: set[Path]) -> None:
@@ -77,7 +77,7 @@ class LogTimes:
             del self._last[log]
 
 
-async def keep_times(times: LogTimes, root: Path, pods: Callable[[], Iterable[Pod]]) -> None:
+async def keep_log_times(times: LogTimes, root: Path, pods: Callable[[], Iterable[Pod]]) -> None:
     """Look at the logs of the running pods, until cancelled."""
     while True:
         running = (pod for pod in pods() if pod.status.phase == "Running")
@@ -88,7 +88,7 @@ async def keep_times(times: LogTimes, root: Path, pods: Callable[[], Iterable[Po
         await asyncio.sleep(LOOK_S)
 
 
-def _last_row(log: Path) -> tuple[float, int]:
+def _last_time_row(log: Path) -> tuple[float, int]:
     path = log.with_suffix(".times")
     try:
         with path.open("rb") as file:
@@ -102,7 +102,7 @@ def _last_row(log: Path) -> tuple[float, int]:
         return 0.0, 0
 
 
-def _append(log: Path, row: tuple[float, int]) -> None:
+def _append_time_row(log: Path, row: tuple[float, int]) -> None:
     with log.with_suffix(".times").open("ab") as file:
         torn = file.tell() % _ROW.size
         if torn:

@@ -23,8 +23,8 @@ def machine_info(runtime: str) -> NodeSystemInfo:
     """`runtime_port`: process or simulated."""
     machine = platform.machine()
     return NodeSystemInfo(
-        machine_id=_first_line(Path("/etc/machine-id")),
-        boot_id=_first_line(Path("/proc/sys/kernel/random/boot_id")),
+        machine_id=_first_line_of(Path("/etc/machine-id")),
+        boot_id=_first_line_of(Path("/proc/sys/kernel/random/boot_id")),
         kernel_version=platform.release(),
         os_image=_os_name(),
         container_runtime_version=f"remuda-{runtime}://{__version__}",
@@ -46,7 +46,7 @@ def _os_name() -> str:
         return platform.system()
 
 
-def _first_line(path: Path) -> str:
+def _first_line_of(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8").partition("\n")[0]
     except OSError:

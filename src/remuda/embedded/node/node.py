@@ -21,20 +21,20 @@ import msgspec
 import structlog
 
 from remuda.api.kubernetes.core_v1 import NodeStatus, Pod
-from remuda.embedded.node.container_record import Exit
-from remuda.embedded.node.devices.device_ledger import Memory
+from remuda.embedded.node.container_record import ContainerExit
+from remuda.embedded.node.devices.device_ledger import LedgerMemory
 from remuda.embedded.node.devices.device_service import Amounts, DeviceService, DeviceSettings
 from remuda.embedded.node.images import ImageStore
-from remuda.embedded.node.node_registration import NodeConfig, Registration
-from remuda.embedded.node.orphans import Orphans
-from remuda.embedded.node.partition import Partition
+from remuda.embedded.node.node_registration import NodeConfig, NodeRegistration
+from remuda.embedded.node.orphans import OrphanedPods
+from remuda.embedded.node.partition import NodePartition
 from remuda.embedded.node.pod_addresses import PodAddresses
 from remuda.embedded.node.pod_lifecycle import PodRecord
-from remuda.embedded.node.pod_recall import first_record, forgotten
-from remuda.embedded.node.pod_worker import PodWorker, Site
-from remuda.embedded.node.runtime_port import Adopted, ContainerKey, ExitListener, PodRuntime
-from remuda.embedded.node.shutdown import end_all
-from remuda.embedded.node.slow_devices import Speeds
+from remuda.embedded.node.pod_recall import first_pod_record, record_after_process_end
+from remuda.embedded.node.pod_worker import NodeSite, PodWorker
+from remuda.embedded.node.runtime_port import AdoptedContainer, ContainerKey, ExitListener, PodRuntime
+from remuda.embedded.node.shutdown import end_all_containers
+from remuda.embedded.node.slow_devices import DeviceSpeeds
 from remuda.kube.client.guarded_cluster import Gate
 from remuda.kube.cluster import Cluster
 from remuda.kube.runtime.events import SILENCE, EventSink
@@ -73,20 +73,20 @@ class EmbeddedNode:
         self._addresses = addresses
         self._clock = clock
         self._silence = silence
-        self._partition = Partition(config.name, gate)
-        self._speeds = Speeds()
+        self._partition = NodePartition(config.name, gate)
+        self._speeds = DeviceSpeeds()
         self._device_settings = devices
         self.devices: DeviceService | None = self._new_devices() if devices is not None else None
         amounts = self._amounts if devices is not None else None
-        self._registration = Registration(config, cluster, self.images, clock, agent.fence, agent.unfence, amounts)
+        self._registration = NodeRegistration(config, cluster, self.images, clock, agent.fence, agent.unfence, amounts)
         self._telling: asyncio.TimerHandle | None = None
         self._workers: dict[str, PodWorker] = {}
-        self._orphans = Orphans(agent, runtime, addresses, self._spawn)
-        self._adopted: dict[str, list[Adopted]] = {}
+        self._orphans = OrphanedPods(agent, runtime, addresses, self._spawn)
+        self._adopted: dict[str, list[AdoptedContainer]] = {}
         self._is_synced = False
         self._late: dict[str, Pod] | None = None  # pods that came while the node began anew; None: it does not
         self._tasks: dict[asyncio.Task[None], None] = {}  # in order: a simulated run must repeat exactly
-        self._site = Site(
+        self._site = NodeSite(
             node=config.name,
             cluster=cluster,
             agent=agent,
@@ -233,7 +233,7 @@ class EmbeddedNode:
         workers, self._workers = self._workers, {}
         for old in workers.values():
             if not old.gone.is_set():
-                self._take_on(PodWorker(self._site, old.pod, forgotten(old.record)))
+                self._take_on(PodWorker(self._site, old.pod, record_after_process_end(old.record)))
         for pod in late.values():
             self.pod_changed(pod)
         self._orphans.resume()
@@ -262,7 +262,7 @@ class EmbeddedNode:
         """Of every container, with no worker to start it again."""
         records = [(w.pod.uid, c) for w in self._workers.values() for c in w.record.every]
         live = [ContainerKey(uid, c.name) for uid, c in records if c.is_live]
-        await end_all(self.runtime, live, end, grace_s, told)
+        await end_all_containers(self.runtime, live, end, grace_s, told)
         self.runtime.on_exit(self._container_exited)
 
     def lose(self) -> None:
@@ -300,7 +300,7 @@ class EmbeddedNode:
         self._workers.pop(worker.pod.uid, None)
 
     def _first_record(self, pod: Pod) -> PodRecord:
-        record = first_record(
+        record = first_pod_record(
             pod,
             self._adopted.get(pod.uid, ()),
             self._clock(),
@@ -313,7 +313,7 @@ class EmbeddedNode:
             record = msgspec.structs.replace(record, address=address)
         return record
 
-    def _container_exited(self, key: ContainerKey, run: int, end: Exit) -> None:
+    def _container_exited(self, key: ContainerKey, run: int, end: ContainerExit) -> None:
         if self.is_lost:
             return
         worker = self._workers.get(key.uid)
@@ -328,7 +328,7 @@ class EmbeddedNode:
 
     # --- devices ------------------------------------------------------------------------------------------------------
 
-    def _new_devices(self, memory: Memory | None = None) -> DeviceService:
+    def _new_devices(self, memory: LedgerMemory | None = None) -> DeviceService:
         assert self._device_settings is not None
         return DeviceService(
             self.config.name,

@@ -37,7 +37,7 @@ _PHASES = 16  # moments within a period at which nodes renew
 _REGISTER = Backoff(base_s=0.2, max_s=7.0)
 
 
-def _phase(node: str) -> float:
+def _phase_of_node(node: str) -> float:
     """The node's place within a period, 0 to 1: spread evenly over many names, the same for a name each time. In steps, since
     those of one step share commits: a thousand nodes in one process would else make hundreds of them a second."""
     return (zlib.crc32(node.encode()) % _PHASES) / _PHASES
@@ -55,7 +55,7 @@ class NodeConfig(msgspec.Struct, frozen=True):
     host: dict[str, int | str] = {}  # cpu, memory, pods: what the node has beside devices
 
 
-class Registration:
+class NodeRegistration:
     def __init__(
         self,
         config: NodeConfig,
@@ -123,7 +123,7 @@ class Registration:
         period, patience = self._config.lease_s / 4, self._config.lease_s * 2 / 3
         if self._renewed is None:
             self._renewed = loop.time()
-        next_try = loop.time() + period * _phase(self._config.name)
+        next_try = loop.time() + period * _phase_of_node(self._config.name)
         while True:
             due = next_try if self._is_fenced else min(next_try, self._renewed + patience)
             await self._pause(due - loop.time())

@@ -10,11 +10,11 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 from remuda.embedded.node.pod_addresses import PodAddresses
-from remuda.embedded.node.runtime_port import Adopted, ContainerKey, PodRuntime
+from remuda.embedded.node.runtime_port import AdoptedContainer, ContainerKey, PodRuntime
 from remuda.link.allocation_port import NodeAgent
 
 
-class Orphans:
+class OrphanedPods:
     """`spawn`: runs the burials, and ends them when the node's process ends."""
 
     def __init__(
@@ -33,7 +33,7 @@ class Orphans:
     def __contains__(self, uid: str) -> bool:
         return uid in self._waiting
 
-    def end(self, uid: str, found: Iterable[Adopted]) -> None:
+    def end(self, uid: str, found: Iterable[AdoptedContainer]) -> None:
         live = {a.key.container for a in found if a.exit is None}
         self._waiting[uid] = live
         for container in live:

@@ -10,7 +10,7 @@ from remuda.api.kubernetes.core_v1 import Pod
 from remuda.kube.client.guarded_cluster import Gate
 
 
-class Partition:
+class NodePartition:
     """`gate`: what stands between the node's calls and the API; None = it cannot be cut off."""
 
     def __init__(self, node: str, gate: Gate | None) -> None:

@@ -31,11 +31,11 @@ class PodAddresses:
         if number is None:
             number = self._free()
             self._keep(uid, number)
-        return _text(number)
+        return _address_text(number)
 
     def recover(self, uid: str, address: str) -> str:
         """The pod had this address before the restart. A pod that lost a collision gets a new one."""
-        number = _number(address)
+        number = _address_number(address)
         if uid in self._by_uid or number is None or number in self._taken:
             return self.assign(uid)
         self._keep(uid, number)
@@ -61,11 +61,11 @@ class PodAddresses:
         raise Refusal("NoAddressLeft", "Every address of 127.0.0.0/8 is taken by a pod.", "Delete finished pods.")
 
 
-def _text(number: int) -> str:
+def _address_text(number: int) -> str:
     return f"127.{number >> 16}.{number >> 8 & 0xFF}.{number & 0xFF}"
 
 
-def _number(address: str) -> int | None:
+def _address_number(address: str) -> int | None:
     parts = address.split(".")
     if len(parts) != 4 or parts[0] != "127" or not all(p.isdecimal() and int(p) < 256 for p in parts):
         return None

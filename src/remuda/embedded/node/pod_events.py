@@ -9,7 +9,7 @@ from remuda.embedded.node.runtime_port import NO_LOCAL_COMMAND
 from remuda.kube.runtime.events import EventSink
 
 
-def tell_status(events: EventSink, pod: Pod, before: PodStatus, after: PodStatus) -> None:
+def emit_status_events(events: EventSink, pod: Pod, before: PodStatus, after: PodStatus) -> None:
     """Of a status that was written."""
     if after.phase == "Failed" and before.phase != "Failed" and after.reason:
         events.warning(pod, after.reason, after.message or "The node refused the pod.")
@@ -17,17 +17,17 @@ def tell_status(events: EventSink, pod: Pod, before: PodStatus, after: PodStatus
         events.warning(pod, after.reason, after.message)
     known = {status.name: status for status in before.container_statuses}
     for status in after.container_statuses:
-        for reason, message, is_warning in _container(known.get(status.name), status):
+        for reason, message, is_warning in _container_events(known.get(status.name), status):
             if not (is_warning and pod.is_deleting):  # told to end, it ended: no failure
                 (events.warning if is_warning else events.normal)(pod, reason, message)
 
 
-def tell_stop(events: EventSink, pod: Pod) -> None:
+def emit_stop_event(events: EventSink, pod: Pod) -> None:
     for container in pod.spec.containers:
         events.normal(pod, "Killing", f"Stopping container {container.name}")
 
 
-def _container(before: ContainerStatus | None, after: ContainerStatus) -> Iterator[tuple[str, str, bool]]:
+def _container_events(before: ContainerStatus | None, after: ContainerStatus) -> Iterator[tuple[str, str, bool]]:
     was = before.state if before is not None else None
     now = after.state
     if now.running is not None and (

@@ -26,13 +26,19 @@ from enum import StrEnum
 import msgspec
 
 from remuda.api.kubernetes.core_v1 import Container, Pod
-from remuda.embedded.node.container_record import ContainerRecord, Phase, is_sidecar, sidecars, terminated
-from remuda.embedded.node.restart_rules import comes_back, takes_all_down
+from remuda.embedded.node.container_record import (
+    ContainerPhase,
+    ContainerRecord,
+    is_sidecar,
+    sidecar_names,
+    terminated_state,
+)
+from remuda.embedded.node.restart_rules import container_comes_back, restarts_whole_pod
 
 ADMISSION_ERROR = "UnexpectedAdmissionError"
 
 
-class Admission(StrEnum):
+class DeviceAdmission(StrEnum):
     NONE = "none"  # the agent has not been asked
     ASKED = "asked"
     GRANTED = "granted"
@@ -44,7 +50,7 @@ class PodRecord(msgspec.Struct, frozen=True):
 
     containers: tuple[ContainerRecord, ...]
     inits: tuple[ContainerRecord, ...] = ()
-    admission: Admission = Admission.NONE
+    admission: DeviceAdmission = DeviceAdmission.NONE
     refused_as: str = ADMISSION_ERROR
     refusal: str = ""  # what the pod's status will say
     held: bool = False  # the agent may hold devices for the pod
@@ -72,7 +78,7 @@ class PodRecord(msgspec.Struct, frozen=True):
     @property
     def begun(self) -> bool:
         """One of the pod's own containers has started: its init containers are over for good."""
-        return any(c.phase is not Phase.WAITING for c in self.containers)
+        return any(c.phase is not ContainerPhase.WAITING for c in self.containers)
 
     def container(self, name: str) -> ContainerRecord:
         return next(c for c in self.every if c.name == name)
@@ -83,43 +89,45 @@ class PodRecord(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, containers=containers, inits=inits)
 
 
-class Admit(msgspec.Struct, frozen=True):
+class AdmitPod(msgspec.Struct, frozen=True):
     """Ask the agent for the pod's devices."""
 
 
-class Pull(msgspec.Struct, frozen=True):
+class PullImage(msgspec.Struct, frozen=True):
     image: str
 
 
-class Start(msgspec.Struct, frozen=True):
+class StartContainer(msgspec.Struct, frozen=True):
     container: str
     run: int
 
 
-class Stop(msgspec.Struct, frozen=True):
+class StopContainers(msgspec.Struct, frozen=True):
     """TERM to every live container but the sidecars, or to those."""
 
     grace_s: float
     sidecars: bool = False
 
 
-class Kill(msgspec.Struct, frozen=True):
+class KillContainers(msgspec.Struct, frozen=True):
     """KILL to everything every live container started."""
 
 
-class Release(msgspec.Struct, frozen=True):
+class ReleaseDevices(msgspec.Struct, frozen=True):
     """Tell the agent that the pod's processes are gone."""
 
 
-class Renew(msgspec.Struct, frozen=True):
+class RestartPod(msgspec.Struct, frozen=True):
     """Every container has ended: the pod starts anew from its init containers."""
 
 
-class Remove(msgspec.Struct, frozen=True):
+class RemovePod(msgspec.Struct, frozen=True):
     """Delete the object for good."""
 
 
-Action = Admit | Pull | Start | Stop | Kill | Release | Renew | Remove
+Action = (
+    AdmitPod | PullImage | StartContainer | StopContainers | KillContainers | ReleaseDevices | RestartPod | RemovePod
+)
 
 
 class PodPlan(msgspec.Struct, frozen=True):
@@ -131,58 +139,58 @@ class PodPlan(msgspec.Struct, frozen=True):
 
 def plan_pod(pod: Pod, record: PodRecord, images: Membership[str], now: float, *, written: bool = True) -> PodPlan:
     """`images`: those present on the node. `written`: the API has the status that follows from `record`."""
-    if is_over(pod, record):
-        return _plan_end(pod, record, now, written)
-    if is_restarting(pod, record):
-        return _plan_restart(record, written)
-    if record.admission is Admission.NONE:
-        return PodPlan((Admit(),))
-    if record.admission is Admission.ASKED:
+    if is_pod_over(pod, record):
+        return _plan_pod_end(pod, record, now, written)
+    if is_pod_restarting(pod, record):
+        return _plan_pod_restart(record, written)
+    if record.admission is DeviceAdmission.NONE:
+        return PodPlan((AdmitPod(),))
+    if record.admission is DeviceAdmission.ASKED:
         return PodPlan(settled=False)  # mostly answered at once: not worth a status of its own
-    return _plan_run(pod, record, images, now)
+    return _plan_pod_run(pod, record, images, now)
 
 
-def is_over(pod: Pod, record: PodRecord) -> bool:
+def is_pod_over(pod: Pod, record: PodRecord) -> bool:
     return (
         record.vanished
         or pod.is_deleting
         or pod.is_terminal
-        or record.admission is Admission.REFUSED
-        or outcome(pod, record) is not None
+        or record.admission is DeviceAdmission.REFUSED
+        or pod_outcome(pod, record) is not None
     )
 
 
-def outcome(pod: Pod, record: PodRecord) -> str | None:
+def pod_outcome(pod: Pod, record: PodRecord) -> str | None:
     """`Succeeded` or `Failed` when every container has ended for good, else None."""
     if not record.containers:
         return None
     failed = False
-    if is_restarting(pod, record):
+    if is_pod_restarting(pod, record):
         return None
     for spec in () if record.begun else pod.spec.init_containers:
         end = record.container(spec.name).exit
-        if end is not None and end.code and not comes_back(pod, spec, end.code):
+        if end is not None and end.code and not container_comes_back(pod, spec, end.code):
             return "Failed"
     for spec in pod.spec.containers:
         end = record.container(spec.name).exit
-        if end is None or comes_back(pod, spec, end.code):
+        if end is None or container_comes_back(pod, spec, end.code):
             return None
         failed = failed or end.code != 0
     return "Failed" if failed else "Succeeded"
 
 
-def is_restarting(pod: Pod, record: PodRecord) -> bool:
+def is_pod_restarting(pod: Pod, record: PodRecord) -> bool:
     """One of its containers has ended in a way that takes all of them down."""
     known = {c.name for c in record.every}
     specs = (*pod.spec.init_containers, *pod.spec.containers)
-    return any(takes_all_down(spec, record.container(spec.name)) for spec in specs if spec.name in known)
+    return any(restarts_whole_pod(spec, record.container(spec.name)) for spec in specs if spec.name in known)
 
 
-def renewed(record: PodRecord) -> PodRecord:
+def record_after_restart(record: PodRecord) -> PodRecord:
     """As before the first start, but for counts and what the last run ended with."""
 
     def anew(container: ContainerRecord) -> ContainerRecord:
-        last = terminated(container) or container.last
+        last = terminated_state(container) or container.last
         crashes, not_before = container.crashes, container.not_before  # a pod that keeps ending so is slowed down
         return ContainerRecord(
             container.name, run=container.next_run, last=last, crashes=crashes, not_before=not_before
@@ -196,14 +204,14 @@ def renewed(record: PodRecord) -> PodRecord:
     )
 
 
-def _plan_restart(record: PodRecord, written: bool) -> PodPlan:
+def _plan_pod_restart(record: PodRecord, written: bool) -> PodPlan:
     """Down at once and without grace; up again when the API has been told."""
     if record.is_live:
-        return PodPlan() if record.killed else PodPlan((Kill(),))
-    return PodPlan((Renew(),)) if written else PodPlan()
+        return PodPlan() if record.killed else PodPlan((KillContainers(),))
+    return PodPlan((RestartPod(),)) if written else PodPlan()
 
 
-def grace_s(pod: Pod, record: PodRecord) -> float:
+def termination_grace_s(pod: Pod, record: PodRecord) -> float:
     """TERM to KILL. An object removed by force has no grace left: whoever did it counts the pod as gone already."""
     if record.vanished:
         return 0.0
@@ -211,49 +219,49 @@ def grace_s(pod: Pod, record: PodRecord) -> float:
     return float(pod.spec.termination_grace_period_seconds if given is None else given)
 
 
-def _plan_end(pod: Pod, record: PodRecord, now: float, written: bool) -> PodPlan:
+def _plan_pod_end(pod: Pod, record: PodRecord, now: float, written: bool) -> PodPlan:
     if record.is_live:
-        grace = grace_s(pod, record)
-        last = is_down_to_sidecars(pod, record)
+        grace = termination_grace_s(pod, record)
+        last = is_pod_down_to_sidecars(pod, record)
         if record.stopping_since is None and grace > 0:
-            return PodPlan((Stop(grace, last),), now + grace)
+            return PodPlan((StopContainers(grace, last),), now + grace)
         if record.killed:
             return PodPlan()
         kill_at = (now if record.stopping_since is None else record.stopping_since) + grace
         if now < kill_at and last and not record.sidecars_told:
-            return PodPlan((Stop(kill_at - now, last),), kill_at)
-        return PodPlan((Kill(),)) if now >= kill_at else PodPlan((), kill_at)
-    if record.admission is Admission.ASKED:
+            return PodPlan((StopContainers(kill_at - now, last),), kill_at)
+        return PodPlan((KillContainers(),)) if now >= kill_at else PodPlan((), kill_at)
+    if record.admission is DeviceAdmission.ASKED:
         return PodPlan(settled=False)  # the answer is on its way; what it grants is released then
     if record.held:
-        return PodPlan((Release(),), settled=False)
+        return PodPlan((ReleaseDevices(),), settled=False)
     if record.vanished:
         return PodPlan(finished=True)
     if pod.is_deleting and written:
-        return PodPlan((Remove(),))
+        return PodPlan((RemovePod(),))
     return PodPlan()
 
 
-def _plan_run(pod: Pod, record: PodRecord, images: Membership[str], now: float) -> PodPlan:
+def _plan_pod_run(pod: Pod, record: PodRecord, images: Membership[str], now: float) -> PodPlan:
     actions: list[Action] = []
     wakes: list[float] = []
     pulling = set(record.pulling)
-    for spec in due(pod, record):
+    for spec in containers_due(pod, record):
         container = record.container(spec.name)
-        if spec.name in record.preparing or not _wants_start(pod, spec, container):
+        if spec.name in record.preparing or not _wants_container_start(pod, spec, container):
             continue
-        if not is_present(spec, images):
+        if not is_image_present(spec, images):
             if spec.image not in pulling:
                 pulling.add(spec.image)
-                actions.append(Pull(spec.image))
+                actions.append(PullImage(spec.image))
         elif now < container.not_before:
             wakes.append(container.not_before)
         else:
-            actions.append(Start(spec.name, container.next_run))
+            actions.append(StartContainer(spec.name, container.next_run))
     return PodPlan(tuple(actions), min(wakes, default=None))
 
 
-def due(pod: Pod, record: PodRecord) -> list[Container]:
+def containers_due(pod: Pod, record: PodRecord) -> list[Container]:
     """The containers whose turn has come: init containers one after the other, then the rest; sidecars stay due."""
     turn: list[Container] = []
     for spec in pod.spec.init_containers:
@@ -262,32 +270,32 @@ def due(pod: Pod, record: PodRecord) -> list[Container]:
             turn.append(spec)
             if not record.begun and not container.is_live:
                 return turn
-        elif not record.begun and not _is_done(container):
+        elif not record.begun and not _is_container_done(container):
             return [*turn, spec]
     return [*turn, *pod.spec.containers]
 
 
-def is_initialized(pod: Pod, record: PodRecord) -> bool:
+def is_pod_initialized(pod: Pod, record: PodRecord) -> bool:
     return record.begun or all(
-        record.container(c.name).is_live if is_sidecar(c) else _is_done(record.container(c.name))
+        record.container(c.name).is_live if is_sidecar(c) else _is_container_done(record.container(c.name))
         for c in pod.spec.init_containers
     )
 
 
-def is_down_to_sidecars(pod: Pod, record: PodRecord) -> bool:
-    names = sidecars(pod)
+def is_pod_down_to_sidecars(pod: Pod, record: PodRecord) -> bool:
+    names = sidecar_names(pod)
     return bool(names) and all(c.name in names for c in record.every if c.is_live)
 
 
-def _is_done(container: ContainerRecord) -> bool:
+def _is_container_done(container: ContainerRecord) -> bool:
     return container.exit is not None and container.exit.code == 0
 
 
-def is_present(spec: Container, images: Membership[str]) -> bool:
+def is_image_present(spec: Container, images: Membership[str]) -> bool:
     return not spec.image or spec.image in images
 
 
-def _wants_start(pod: Pod, spec: Container, container: ContainerRecord) -> bool:
-    if container.phase is Phase.EXITED and container.exit is not None:
-        return comes_back(pod, spec, container.exit.code)
-    return container.phase is Phase.WAITING
+def _wants_container_start(pod: Pod, spec: Container, container: ContainerRecord) -> bool:
+    if container.phase is ContainerPhase.EXITED and container.exit is not None:
+        return container_comes_back(pod, spec, container.exit.code)
+    return container.phase is ContainerPhase.WAITING

@@ -9,21 +9,28 @@ import msgspec
 from remuda.api.kubernetes.core_v1 import Container, Pod
 from remuda.api.meta import to_seconds
 from remuda.embedded.node import container_record
-from remuda.embedded.node.container_record import ContainerRecord, Phase, backoff_of, remembered
-from remuda.embedded.node.pod_lifecycle import Admission, PodRecord
-from remuda.embedded.node.runtime_port import Adopted
+from remuda.embedded.node.container_record import (
+    ContainerPhase,
+    ContainerRecord,
+    remembered_container,
+    restart_backoff_of,
+)
+from remuda.embedded.node.pod_lifecycle import DeviceAdmission, PodRecord
+from remuda.embedded.node.runtime_port import AdoptedContainer
 
 
-def first_record(pod: Pod, adopted: Iterable[Adopted], now: float, *, held: bool, notice: str) -> PodRecord:
+def first_pod_record(
+    pod: Pod, adopted: Iterable[AdoptedContainer], now: float, *, held: bool, notice: str
+) -> PodRecord:
     """Of a pod this life of the node has not seen before. `held`: an earlier one may have left devices with the agent."""
     found = {a.key.container: a for a in adopted}
     known = (*pod.status.init_container_statuses, *pod.status.container_statuses)
     statuses = {s.name: s for s in known}
 
     def first(spec: Container) -> ContainerRecord:
-        record = remembered(spec.name, statuses.get(spec.name), now)
+        record = remembered_container(spec.name, statuses.get(spec.name), now)
         ours = found.get(spec.name)
-        return record if ours is None else _joined(record, ours, pod)
+        return record if ours is None else _join_container_record(record, ours, pod)
 
     records = tuple(first(spec) for spec in pod.spec.containers)
     started = pod.status.start_time
@@ -38,12 +45,12 @@ def first_record(pod: Pod, adopted: Iterable[Adopted], now: float, *, held: bool
     )
 
 
-def forgotten(record: PodRecord) -> PodRecord:
+def record_after_process_end(record: PodRecord) -> PodRecord:
     """What is left of a record when the node's process ends and the next one looks at the machine: containers and their ends."""
-    refused = record.admission is Admission.REFUSED
+    refused = record.admission is DeviceAdmission.REFUSED
     return msgspec.structs.replace(
         record,
-        admission=Admission.REFUSED if refused else Admission.NONE,
+        admission=DeviceAdmission.REFUSED if refused else DeviceAdmission.NONE,
         held=record.held or not refused,
         pulling=frozenset(),
         preparing=frozenset(),
@@ -53,14 +60,20 @@ def forgotten(record: PodRecord) -> PodRecord:
     )
 
 
-def _joined(record: ContainerRecord, found: Adopted, pod: Pod) -> ContainerRecord:
+def _join_container_record(record: ContainerRecord, found: AdoptedContainer, pod: Pod) -> ContainerRecord:
     """What the API says of a container and what the machine has of it. The machine is right about its newest run."""
     last = record.last
     if found.run > record.run and found.previous is not None:
-        last = container_record.terminated(msgspec.structs.replace(record, started_at=0.0, exit=found.previous))
+        last = container_record.terminated_state(msgspec.structs.replace(record, started_at=0.0, exit=found.previous))
     running = msgspec.structs.replace(
-        record, phase=Phase.RUNNING, run=found.run, started_at=found.started_at, exit=None, last=last, not_before=0.0
+        record,
+        phase=ContainerPhase.RUNNING,
+        run=found.run,
+        started_at=found.started_at,
+        exit=None,
+        last=last,
+        not_before=0.0,
     )
     if found.exit is None:
         return running
-    return container_record.exited(running, found.exit, backoff_of(pod))
+    return container_record.container_exited(running, found.exit, restart_backoff_of(pod))

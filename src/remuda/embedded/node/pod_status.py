@@ -25,11 +25,24 @@ from remuda.api.kubernetes.core_v1 import (
     ResourceStatus,
 )
 from remuda.api.meta import Condition, JsonObject, to_time
-from remuda.embedded.node.container_record import ContainerRecord, Phase, is_sidecar, sidecars, terminated
-from remuda.embedded.node.devices.cdi import WORDS as CDI_WORDS
+from remuda.embedded.node.container_record import (
+    ContainerPhase,
+    ContainerRecord,
+    is_sidecar,
+    sidecar_names,
+    terminated_state,
+)
+from remuda.embedded.node.devices.cdi import UNRESOLVABLE as CDI_WORDS
 from remuda.embedded.node.devices.device_ledger import DeviceHealth
-from remuda.embedded.node.pod_lifecycle import Admission, PodRecord, is_initialized, is_over, is_restarting, outcome
-from remuda.embedded.node.restart_rules import RESTARTING, comes_back
+from remuda.embedded.node.pod_lifecycle import (
+    DeviceAdmission,
+    PodRecord,
+    is_pod_initialized,
+    is_pod_over,
+    is_pod_restarting,
+    pod_outcome,
+)
+from remuda.embedded.node.restart_rules import RESTARTING, container_comes_back
 from remuda.embedded.node.runtime_port import NO_LOCAL_COMMAND
 
 OWN_CONDITIONS = ("PodScheduled", "Initialized", "ContainersReady", "Ready", RESTARTING)
@@ -53,15 +66,15 @@ _MAX_MESSAGE = 1024  # of a device's health
 HealthOf = Callable[[str], Sequence[DeviceHealth]]  # by container name
 
 
-def render_status(
+def pod_status_of(
     pod: Pod, record: PodRecord, known: PodStatus, now: float, health: HealthOf = lambda container: ()
 ) -> PodStatus:
     """`known` is the status last written or read: its conditions keep their transition times."""
     statuses = [_container_status(pod, spec, record, health) for spec in pod.spec.containers]
     inits = [_container_status(pod, spec, record, health) for spec in pod.spec.init_containers]
-    is_ready = bool(statuses) and all(s.ready for s in (*statuses, *_sidecars(pod, inits)))
-    phase = _phase(pod, record, known)
-    reason, message = _reason(record, known, phase)
+    is_ready = bool(statuses) and all(s.ready for s in (*statuses, *_sidecar_statuses(pod, inits)))
+    phase = _pod_phase(pod, record, known)
+    reason, message = _pod_reason(record, known, phase)
     address = record.address or known.pod_ip
     return PodStatus(
         phase=phase,
@@ -70,12 +83,12 @@ def render_status(
         pod_ip=address,
         pod_ips=[PodIP(address)] if address else [],
         start_time=to_time(record.start_time) if record.start_time else known.start_time,
-        conditions=_conditions(
-            _restarting(pod, record, known.conditions, now),
+        conditions=_pod_conditions(
+            _restarting_condition(pod, record, known.conditions, now),
             phase,
             [*inits, *statuses],
             is_ready,
-            is_initialized(pod, record),
+            is_pod_initialized(pod, record),
             now,
         ),
         container_statuses=statuses,
@@ -83,38 +96,38 @@ def render_status(
     )
 
 
-def _sidecars(pod: Pod, inits: list[ContainerStatus]) -> list[ContainerStatus]:
-    return [status for status in inits if status.name in sidecars(pod)]
+def _sidecar_statuses(pod: Pod, inits: list[ContainerStatus]) -> list[ContainerStatus]:
+    return [status for status in inits if status.name in sidecar_names(pod)]
 
 
-def status_patch(known: PodStatus, new: PodStatus) -> JsonObject:
+def pod_status_patch(known: PodStatus, new: PodStatus) -> JsonObject:
     """Merge patch of the status from `known` to `new`; empty when they say the same."""
-    old_wire, new_wire = _wire(known), _wire(new)
+    old_wire, new_wire = _pod_status_wire(known), _pod_status_wire(new)
     return {key: new_wire.get(key) for key in _PATCHED if old_wire.get(key) != new_wire.get(key)}
 
 
-def _wire(status: PodStatus) -> JsonObject:
+def _pod_status_wire(status: PodStatus) -> JsonObject:
     return {**to_wire(status), "phase": status.phase}  # the default phase must reach the API as well
 
 
-def _phase(pod: Pod, record: PodRecord, known: PodStatus) -> str:
+def _pod_phase(pod: Pod, record: PodRecord, known: PodStatus) -> str:
     if known.phase in ("Succeeded", "Failed"):
         return known.phase  # a finished pod never comes back to life
-    if record.admission is Admission.REFUSED:
+    if record.admission is DeviceAdmission.REFUSED:
         return "Failed"
-    final = outcome(pod, record)
+    final = pod_outcome(pod, record)
     if final is not None and not record.is_live:  # sidecars are stopped first
         return final
     ended = [c.exit for c in record.containers if c.exit is not None]
     if (record.vanished or pod.is_deleting) and record.containers and len(ended) == len(record.containers):
         return "Failed" if any(end.code for end in ended) else "Succeeded"
-    if not record.containers or any(c.phase is Phase.WAITING for c in record.containers):
+    if not record.containers or any(c.phase is ContainerPhase.WAITING for c in record.containers):
         return "Pending"
     return "Running"
 
 
-def _reason(record: PodRecord, known: PodStatus, phase: str) -> tuple[str, str]:
-    if record.admission is Admission.REFUSED:
+def _pod_reason(record: PodRecord, known: PodStatus, phase: str) -> tuple[str, str]:
+    if record.admission is DeviceAdmission.REFUSED:
         return record.refused_as, record.refusal
     if known.phase in ("Succeeded", "Failed"):
         return known.reason, known.message
@@ -126,13 +139,13 @@ def _reason(record: PodRecord, known: PodStatus, phase: str) -> tuple[str, str]:
 def _container_status(pod: Pod, spec: Container, record: PodRecord, health: HealthOf) -> ContainerStatus:
     container = record.container(spec.name)
     last = container.last
-    if container.phase is Phase.RUNNING:
+    if container.phase is ContainerPhase.RUNNING:
         state = ContainerState(running=ContainerStateRunning(started_at=to_time(container.started_at)))
-    elif container.phase is Phase.EXITED and not _waits_to_restart(pod, spec, record):
-        state = ContainerState(terminated=terminated(container))
+    elif container.phase is ContainerPhase.EXITED and not _container_waits_to_restart(pod, spec, record):
+        state = ContainerState(terminated=terminated_state(container))
     else:
-        last = terminated(container) or last
-        state = ContainerState(waiting=_waiting(pod, spec, record, container))
+        last = terminated_state(container) or last
+        state = ContainerState(waiting=_container_waiting(pod, spec, record, container))
     is_init = any(c.name == spec.name for c in pod.spec.init_containers)
     done = container.exit is not None and container.exit.code == 0
     return ContainerStatus(
@@ -143,16 +156,16 @@ def _container_status(pod: Pod, spec: Container, record: PodRecord, health: Heal
         container_id=_container_id(pod, container),
         state=state,
         last_state=ContainerState(terminated=last) if last is not None else ContainerState(),
-        allocated_resources_status=_resources(health(spec.name)),
+        allocated_resources_status=_resource_statuses(health(spec.name)),
     )
 
 
 def _container_id(pod: Pod, container: ContainerRecord) -> str:
     """Of the newest run that began; nothing before the first."""
-    return "" if container.phase is Phase.WAITING else f"remuda://{pod.uid}/{container.name}/{container.run}"
+    return "" if container.phase is ContainerPhase.WAITING else f"remuda://{pod.uid}/{container.name}/{container.run}"
 
 
-def known_health(status: PodStatus) -> dict[str, tuple[DeviceHealth, ...]]:
+def device_health_in_status(status: PodStatus) -> dict[str, tuple[DeviceHealth, ...]]:
     """What the API says of the devices of each container: the other way round."""
     return {
         container.name: tuple(
@@ -165,7 +178,7 @@ def known_health(status: PodStatus) -> dict[str, tuple[DeviceHealth, ...]]:
     }
 
 
-def _resources(health: Sequence[DeviceHealth]) -> list[ResourceStatus]:
+def _resource_statuses(health: Sequence[DeviceHealth]) -> list[ResourceStatus]:
     """Named as upstream does it for device plugins: the resource, and the plugin's own id."""
     found: dict[str, list[ResourceHealth]] = {}
     for device in health:
@@ -175,12 +188,14 @@ def _resources(health: Sequence[DeviceHealth]) -> list[ResourceStatus]:
     return [ResourceStatus(name, resources) for name, resources in found.items()]
 
 
-def _waits_to_restart(pod: Pod, spec: Container, record: PodRecord) -> bool:
+def _container_waits_to_restart(pod: Pod, spec: Container, record: PodRecord) -> bool:
     end = record.container(spec.name).exit
-    return end is not None and not is_over(pod, record) and comes_back(pod, spec, end.code)
+    return end is not None and not is_pod_over(pod, record) and container_comes_back(pod, spec, end.code)
 
 
-def _waiting(pod: Pod, spec: Container, record: PodRecord, container: ContainerRecord) -> ContainerStateWaiting:
+def _container_waiting(
+    pod: Pod, spec: Container, record: PodRecord, container: ContainerRecord
+) -> ContainerStateWaiting:
     if container.problem:
         # What the kubelet finds wrong itself is the container's configuration; this one is the runtime's refusal.
         is_runtimes = container.problem.startswith(CDI_WORDS)
@@ -192,19 +207,19 @@ def _waiting(pod: Pod, spec: Container, record: PodRecord, container: ContainerR
     if end is not None and container.not_before > end.time:
         delay = container.not_before - end.time
         return ContainerStateWaiting("CrashLoopBackOff", f"Back-off {delay:g} s before the container starts again.")
-    return ContainerStateWaiting("ContainerCreating" if is_initialized(pod, record) else "PodInitializing")
+    return ContainerStateWaiting("ContainerCreating" if is_pod_initialized(pod, record) else "PodInitializing")
 
 
-def _restarting(pod: Pod, record: PodRecord, known: list[Condition], now: float) -> list[Condition]:
+def _restarting_condition(pod: Pod, record: PodRecord, known: list[Condition], now: float) -> list[Condition]:
     """Shown once it has happened: most pods never have it."""
-    is_so = is_restarting(pod, record)
+    is_so = is_pod_restarting(pod, record)
     if not is_so and find_condition(known, RESTARTING) is None:
         return known
     reason = "ContainerExited" if is_so else "RestartCompleted"
     return with_condition(known, RESTARTING, is_so, reason, "", to_time(now))
 
 
-def _conditions(
+def _pod_conditions(
     known: list[Condition], phase: str, statuses: list[ContainerStatus], ready: bool, initialized: bool, now: float
 ) -> list[Condition]:
     at = to_time(now)
@@ -221,14 +236,14 @@ def _conditions(
     return conditions
 
 
-def merged_conditions(theirs: list[Condition], ours: list[Condition]) -> list[Condition]:
+def merge_pod_conditions(theirs: list[Condition], ours: list[Condition]) -> list[Condition]:
     """Our conditions over the newest list of the API: what others wrote meanwhile stays."""
     own = {c.type: c for c in ours if c.type in OWN_CONDITIONS}
     kept = [own.pop(c.type, c) for c in theirs]
     return [*kept, *own.values()]
 
 
-def own_conditions(status: PodStatus) -> PodStatus:
+def with_own_conditions(status: PodStatus) -> PodStatus:
     """The status without the conditions of others, so that their changes are not ours to write."""
     mine = [c for c in status.conditions if c.type in OWN_CONDITIONS]
     return status if len(mine) == len(status.conditions) else msgspec.structs.replace(status, conditions=mine)

@@ -18,31 +18,37 @@ from remuda.api.codec import to_wire
 from remuda.api.errors import ApiError, Conflict, NotFound, Refusal
 from remuda.api.kubernetes.core_v1 import Container, Pod, PodStatus
 from remuda.embedded.node import container_record, device_allocation
-from remuda.embedded.node.container_record import Exit, backoff_of
+from remuda.embedded.node.container_record import ContainerExit, restart_backoff_of
 from remuda.embedded.node.devices.device_ledger import DeviceHealth
 from remuda.embedded.node.devices.device_manager import DeviceManager
 from remuda.embedded.node.images import ImageStore
 from remuda.embedded.node.pod_addresses import PodAddresses
-from remuda.embedded.node.pod_events import tell_status, tell_stop
+from remuda.embedded.node.pod_events import emit_status_events, emit_stop_event
 from remuda.embedded.node.pod_lifecycle import (
     Action,
-    Admission,
-    Admit,
-    Kill,
+    AdmitPod,
+    DeviceAdmission,
+    KillContainers,
     PodRecord,
-    Pull,
-    Release,
-    Remove,
-    Renew,
-    Start,
-    Stop,
-    is_over,
+    PullImage,
+    ReleaseDevices,
+    RemovePod,
+    RestartPod,
+    StartContainer,
+    StopContainers,
+    is_pod_over,
     plan_pod,
-    renewed,
+    record_after_restart,
 )
-from remuda.embedded.node.pod_status import known_health, merged_conditions, own_conditions, render_status, status_patch
-from remuda.embedded.node.runtime_port import ContainerKey, Launch, PodRuntime
-from remuda.embedded.node.slow_devices import Speeds
+from remuda.embedded.node.pod_status import (
+    device_health_in_status,
+    merge_pod_conditions,
+    pod_status_of,
+    pod_status_patch,
+    with_own_conditions,
+)
+from remuda.embedded.node.runtime_port import ContainerKey, ContainerLaunch, PodRuntime
+from remuda.embedded.node.slow_devices import DeviceSpeeds
 from remuda.kube.cluster import Cluster, Preconditions
 from remuda.kube.runtime.events import SILENCE, EventSink
 from remuda.link.allocation_port import Allocation, NodeAgent
@@ -51,11 +57,15 @@ log = structlog.get_logger(__name__)
 
 PREPARE_S = 10.0  # between two tries to prepare a container, as the kubelet's sync
 RETRY_FIRST_S, RETRY_MAX_S = 0.1, 5.0  # after an error of the API or the agent
-_RETRIED = (Admit, Release, Remove)  # the rest is local and never waits for somebody else's trouble to pass
+_RETRIED = (
+    AdmitPod,
+    ReleaseDevices,
+    RemovePod,
+)  # the rest is local and never waits for somebody else's trouble to pass
 _TICK_S = 0.001  # shorter waits are below what clocks near 2e9 s resolve well
 
 
-class Site(msgspec.Struct, frozen=True):
+class NodeSite(msgspec.Struct, frozen=True):
     """What a node lends its workers."""
 
     node: str
@@ -67,7 +77,7 @@ class Site(msgspec.Struct, frozen=True):
     clock: Callable[[], float]
     images_changed: Callable[[], None]
     others_gone: Callable[[str], Coroutine[Any, Any, bool]]  # waits for pods that were removed by force; False: none
-    speeds: Speeds
+    speeds: DeviceSpeeds
     devices: Callable[[], DeviceManager | None] = lambda: None  # None: the agent hands devices out by itself
     events: EventSink = SILENCE
 
@@ -75,16 +85,16 @@ class Site(msgspec.Struct, frozen=True):
 class PodWorker:
     """`pod` and `record` may be read by others; only the worker changes them."""
 
-    def __init__(self, site: Site, pod: Pod, record: PodRecord) -> None:
+    def __init__(self, site: NodeSite, pod: Pod, record: PodRecord) -> None:
         self.pod = pod
         self.record = record
         self.gone = asyncio.Event()  # nothing of the pod is left on the machine and no device is held
         self._site = site
-        self._known = own_conditions(pod.status)  # what the API has of our part of the status
+        self._known = with_own_conditions(pod.status)  # what the API has of our part of the status
         # Containers that are held back; of those found running, nobody knows what an earlier life of the node did to them.
         self._slowed = {c.name for c in record.every if c.is_live}
         self._allocations: device_allocation.Allocations | None = None  # None: not admitted in this life of the node
-        self._health = known_health(pod.status)  # of the pod's devices, as last told
+        self._health = device_health_in_status(pod.status)  # of the pod's devices, as last told
         self._changed = asyncio.Event()
         self._writing = False
         self._retry_s = RETRY_FIRST_S
@@ -95,23 +105,25 @@ class PodWorker:
 
     def update(self, pod: Pod) -> None:
         """A newer version of the object. Our own writes come back here too, sometimes after a later one."""
-        if _version(pod) >= _version(self.pod):
+        if _pod_version(pod) >= _pod_version(self.pod):
             self.pod = pod
             if pod.is_terminal and self._known.phase not in ("Succeeded", "Failed"):
-                self._known = own_conditions(pod.status)  # someone else ended it
+                self._known = with_own_conditions(pod.status)  # someone else ended it
         self._changed.set()
 
     def vanish(self) -> None:
         """The object is gone from the API."""
         self._note(vanished=True)
 
-    def container_exited(self, container: str, run: int, end: Exit) -> None:
+    def container_exited(self, container: str, run: int, end: ContainerExit) -> None:
         record = self.record.container(container)
         if not record.is_live or record.run != run:
             return
-        self.record = self.record.with_container(container_record.exited(record, end, backoff_of(self.pod)))
-        if self._allocations is None and self.record.admission is Admission.GRANTED:
-            self._note(admission=Admission.NONE)  # adopted without one: ask before the next start
+        self.record = self.record.with_container(
+            container_record.container_exited(record, end, restart_backoff_of(self.pod))
+        )
+        if self._allocations is None and self.record.admission is DeviceAdmission.GRANTED:
+            self._note(admission=DeviceAdmission.NONE)  # adopted without one: ask before the next start
         if all(c.name != container for c in self.record.inits):  # those have no launcher
             self._site.agent.container_exited(self.pod.uid, end.code)
         self._changed.set()
@@ -123,7 +135,7 @@ class PodWorker:
     @property
     def is_active(self) -> bool:
         """May have devices, or will: nothing of it may be given to others."""
-        return self.record.is_live or self.record.held or not is_over(self.pod, self.record)
+        return self.record.is_live or self.record.held or not is_pod_over(self.pod, self.record)
 
     # --- the loop -----------------------------------------------------------------------------------------------------
 
@@ -140,8 +152,8 @@ class PodWorker:
     async def _turn(self) -> bool:
         self._changed.clear()
         site, now = self._site, self._site.clock()
-        status = render_status(self.pod, self.record, self._known, now, self._health_of)
-        written = not self._writing and not status_patch(self._known, status)
+        status = pod_status_of(self.pod, self.record, self._known, now, self._health_of)
+        written = not self._writing and not pod_status_patch(self._known, status)
         plan = plan_pod(self.pod, self.record, site.images, now, written=written)
         if plan.finished:
             self._cleared()
@@ -175,30 +187,30 @@ class PodWorker:
     async def _act(self, action: Action) -> bool:
         """Returns True when the pod is gone for good."""
         match action:
-            case Admit():
-                self._note(admission=Admission.ASKED)
+            case AdmitPod():
+                self._note(admission=DeviceAdmission.ASKED)
                 self._spawn(self._admit())
-            case Pull(image):
+            case PullImage(image):
                 self._note(pulling=self.record.pulling | {image})
                 self._spawn(self._pull(image))
-            case Start(container, run):
+            case StartContainer(container, run):
                 await self._start(container, run)
-            case Stop(grace, sidecars):
-                for key in self._live(None if sidecars else container_record.sidecars(self.pod)):
+            case StopContainers(grace, sidecars):
+                for key in self._live(None if sidecars else container_record.sidecar_names(self.pod)):
                     self._site.runtime.stop(key, grace)
                 since = self.record.stopping_since
                 self._note(stopping_since=self._site.clock() if since is None else since, sidecars_told=sidecars)
                 if since is None:
-                    tell_stop(self._site.events, self.pod)
-            case Kill():
+                    emit_stop_event(self._site.events, self.pod)
+            case KillContainers():
                 for key in self._live():
                     self._site.runtime.kill(key)
                 self._note(killed=True)
-            case Release():
+            case ReleaseDevices():
                 await self._release()
-            case Renew():
-                self.record = renewed(self.record)
-            case Remove():
+            case RestartPod():
+                self.record = record_after_restart(self.record)
+            case RemovePod():
                 return await self._remove()
         return False
 
@@ -210,7 +222,7 @@ class PodWorker:
     def _health_of(self, container: str) -> tuple[DeviceHealth, ...]:
         """A pod that is over keeps what was last said of its devices: by then they may be somebody else's."""
         manager = self._site.devices()
-        if manager is not None and not is_over(self.pod, self.record):
+        if manager is not None and not is_pod_over(self.pod, self.record):
             found = manager.health(self.pod.uid, container)
             if found or container in self._health:
                 self._health[container] = found
@@ -233,27 +245,29 @@ class PodWorker:
                 log.warning(
                     "pod.runs_unallocated", node=site.node, namespace=pod.namespace, pod=pod.name, why=str(refusal)
                 )
-                self._note(admission=Admission.GRANTED)
+                self._note(admission=DeviceAdmission.GRANTED)
             else:
                 # What a plugin or the agent gave before one of them refused goes back like that of any ended pod.
                 held = site.devices() is not None
-                reason, message = device_allocation.rejection(refusal)
-                self._note(admission=Admission.REFUSED, refused_as=reason, refusal=message, held=held)
+                reason, message = device_allocation.pod_rejection(refusal)
+                self._note(admission=DeviceAdmission.REFUSED, refused_as=reason, refusal=message, held=held)
             return
         except Exception as error:
             self._failed("allocate", error)
-            self._note(admission=Admission.NONE)
+            self._note(admission=DeviceAdmission.NONE)
             return
         address = self.record.address or site.addresses.assign(pod.uid)
         if self.record.untold is not None:
             site.agent.container_exited(pod.uid, self.record.untold)
-        self._note(admission=Admission.GRANTED, held=True, address=address, untold=None)
+        self._note(admission=DeviceAdmission.GRANTED, held=True, address=address, untold=None)
 
     async def _allocate(self) -> device_allocation.Allocations:
         site = self._site
         running = {c.name for c in self.record.every if c.is_live}
         simulated = site.runtime.is_simulated(self.pod)
-        return await device_allocation.allocate(site.agent, site.devices(), self.pod, running, simulated=simulated)
+        return await device_allocation.allocate_pod_devices(
+            site.agent, site.devices(), self.pod, running, simulated=simulated
+        )
 
     async def _pull(self, image: str) -> None:
         try:
@@ -264,7 +278,7 @@ class PodWorker:
 
     async def _start(self, name: str, run: int) -> None:
         if self._allocations is None:
-            self._note(admission=Admission.NONE)
+            self._note(admission=DeviceAdmission.NONE)
             return
         spec = next(c for c in (*self.pod.spec.init_containers, *self.pod.spec.containers) if c.name == name)
         manager = self._site.devices()
@@ -281,10 +295,12 @@ class PodWorker:
         try:
             grants = await manager.prepare(pod, spec)
             simulated = site.runtime.is_simulated(pod)
-            attached = [await device_allocation.attach(site.agent, pod, grant, simulated=simulated) for grant in grants]
+            attached = [
+                await device_allocation.attach_grant(site.agent, pod, grant, simulated=simulated) for grant in grants
+            ]
             before = self._allocations[spec.name] if self._allocations is not None else None
             directory = next((a.directory for a in attached if a.directory), before.directory if before else "")
-            allocation = device_allocation.given(directory, grants) if grants else before
+            allocation = device_allocation.container_allocation(directory, grants) if grants else before
         except Exception as error:
             why = error.message if isinstance(error, Refusal) else str(error)
             record = self.record.container(spec.name)
@@ -292,21 +308,21 @@ class PodWorker:
             self.record = self.record.with_container(later)
         finally:
             self._note(preparing=self.record.preparing - {spec.name})
-        if allocation is not None and not is_over(self.pod, self.record):
+        if allocation is not None and not is_pod_over(self.pod, self.record):
             await self._launch(spec, run, allocation)
             self._changed.set()
 
     async def _launch(self, spec: Container, run: int, allocation: Allocation) -> None:
         site, name = self._site, spec.name
-        launch = Launch(self.pod, spec, run, self.record.address, allocation)
+        launch = ContainerLaunch(self.pod, spec, run, self.record.address, allocation)
         record = self.record.container(name)
         begun = site.clock()
         # On record before it runs: its exit may be told before `start` returns.
-        self.record = self.record.with_container(container_record.started(record, run, begun))
+        self.record = self.record.with_container(container_record.container_started(record, run, begun))
         try:
             begun = await site.runtime.start(launch)
         except OSError as error:
-            self.container_exited(name, run, Exit(128, site.clock(), reason="StartError", message=str(error)))
+            self.container_exited(name, run, ContainerExit(128, site.clock(), reason="StartError", message=str(error)))
             return
         record = self.record.container(name)
         if record.run == run:
@@ -355,10 +371,10 @@ class PodWorker:
 
     async def _write(self, status: PodStatus) -> None:
         pod, cluster = self.pod, self._site.cluster
-        patch = status_patch(self._known, status)
+        patch = pod_status_patch(self._known, status)
         version = ""
         if "conditions" in patch:
-            merged = merged_conditions(pod.status.conditions, status.conditions)
+            merged = merge_pod_conditions(pod.status.conditions, status.conditions)
             patch["conditions"] = [to_wire(c) for c in merged]
             version = pod.metadata.resource_version
         try:
@@ -377,7 +393,7 @@ class PodWorker:
         except ApiError as error:
             self._failed("write status", error)
         else:
-            tell_status(self._site.events, pod, self._known, status)
+            emit_status_events(self._site.events, pod, self._known, status)
             self._known = status
             self._retry_s = RETRY_FIRST_S
             self.update(new)
@@ -417,6 +433,6 @@ class PodWorker:
         task.add_done_callback(self._beside.pop)
 
 
-def _version(pod: Pod) -> int:
+def _pod_version(pod: Pod) -> int:
     text = pod.metadata.resource_version
     return int(text) if text.isdecimal() else 0

@@ -30,16 +30,16 @@ import structlog
 from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.embedded.node import process_tree, shim
-from remuda.embedded.node.container_environment import CONTAINER_ID, command_line, container_environment
-from remuda.embedded.node.container_record import launches, lost
-from remuda.embedded.node.run_dir import RunDirectory, RunSpec, containers_below, runs
+from remuda.embedded.node.container_environment import CONTAINER_ID, container_command_line, container_environment
+from remuda.embedded.node.container_record import lost_container_exit, runs_under_launcher
+from remuda.embedded.node.run_dir import RunDirectory, RunSpec, container_keys_below, container_runs
 from remuda.embedded.node.runtime_port import (
     NO_LOCAL_COMMAND,
-    Adopted,
-    Blow,
+    AdoptedContainer,
+    ContainerFault,
     ContainerKey,
+    ContainerLaunch,
     ExitListener,
-    Launch,
     PodRuntime,
 )
 from remuda.embedded.node.slow_devices import DutyCycle
@@ -53,7 +53,7 @@ _STARTING_S = 10.0  # a shim that has not even written its pid file by then is s
 _SWEEPS = 500  # passes over processes that fork while they are being killed
 
 
-class Run:
+class ProcessRun:
     """One run of a container whose shim is alive."""
 
     def __init__(self, directory: RunDirectory, spec: RunSpec, pid: int, pidfd: int) -> None:
@@ -75,7 +75,7 @@ class Run:
     @property
     def main(self) -> int | None:
         """The container's first process: the launcher, or the user's program."""
-        return shim.probe(self.spec.pidfile)[1]
+        return shim.probe_container(self.spec.pidfile)[1]
 
 
 class ProcessRuntime:
@@ -100,7 +100,7 @@ class ProcessRuntime:
         self._launcher = launcher
         self._simulated = simulated
         self._python = python
-        self._runs: dict[ContainerKey, Run] = {}
+        self._runs: dict[ContainerKey, ProcessRun] = {}
         self._listener: ExitListener = lambda key, run, end: None
         self._sweeps: set[asyncio.Task[None]] = set()
         self._held_back: dict[ContainerKey, DutyCycle] = {}  # by a slow device
@@ -118,7 +118,7 @@ class ProcessRuntime:
 
     # --- starting and ending ------------------------------------------------------------------------------------------
 
-    async def start(self, launch: Launch) -> float:
+    async def start(self, launch: ContainerLaunch) -> float:
         if self.is_simulated(launch.pod):
             self._say_simulated(launch)
             return await self._simulated.start(launch)
@@ -126,7 +126,7 @@ class ProcessRuntime:
         spec = self._specify(launch, directory)
         directory.create(spec)
         pid = _spawn_shim(directory, spec)
-        self._watch(Run(directory, spec, pid, os.pidfd_open(pid)))
+        self._watch(ProcessRun(directory, spec, pid, os.pidfd_open(pid)))
         directory.drop_older()
         return spec.started_at
 
@@ -160,7 +160,7 @@ class ProcessRuntime:
         await asyncio.gather(*self._sweeps, return_exceptions=True)
         await self._simulated.close()
 
-    def _say_simulated(self, launch: Launch) -> None:
+    def _say_simulated(self, launch: ContainerLaunch) -> None:
         """In the container's log, where somebody will look for what the program said."""
         path = log_path(self._logs, launch.pod, launch.container.name)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -171,13 +171,13 @@ class ProcessRuntime:
                 f"{NO_LOCAL_COMMAND}: {what} names no command and images are not run here. It would see devices: {devices}\n"
             )
 
-    def _specify(self, launch: Launch, directory: RunDirectory) -> RunSpec:
+    def _specify(self, launch: ContainerLaunch, directory: RunDirectory) -> RunSpec:
         pod, container = launch.pod, launch.container
         env = container_environment(
             pod, container, launch.allocation, node=self._node, address=launch.address, base=self._base_env
         )
-        argv = command_line(container, env)
-        if launches(pod, container):
+        argv = container_command_line(container, env)
+        if runs_under_launcher(pod, container):
             argv = container_argv(argv, self._launcher, self._python)
         return RunSpec(
             id=env[CONTAINER_ID],
@@ -190,20 +190,20 @@ class ProcessRuntime:
             pidfile=str(directory.pid_path),
             address=launch.address,
             started_at=self._clock(),
-            launched=launches(pod, container),
+            launched=runs_under_launcher(pod, container),
         )
 
     # --- watching -----------------------------------------------------------------------------------------------------
 
-    def _watch(self, run: Run) -> None:
+    def _watch(self, run: ProcessRun) -> None:
         self._runs[run.key] = run
         asyncio.get_running_loop().add_reader(run.pidfd, self._shim_ended, run)
 
-    def _shim_ended(self, run: Run) -> None:
+    def _shim_ended(self, run: ProcessRun) -> None:
         loop = asyncio.get_running_loop()
         loop.remove_reader(run.pidfd)
         os.close(run.pidfd)
-        _reap(run.pid)
+        _reap_shim(run.pid)
         if self._runs.get(run.key) is run:
             del self._runs[run.key]
         if self._is_off:
@@ -216,19 +216,19 @@ class ProcessRuntime:
             self._sweeps.add(task)
             task.add_done_callback(self._sweeps.discard)
 
-    async def _tell_lost(self, run: Run) -> None:
+    async def _tell_lost(self, run: ProcessRun) -> None:
         """The shim was killed: end what it left behind, then tell."""
-        await _swept(run.spec.id)
-        end = lost(self._clock(), "The container's shim was killed; how its program ended is not known.")
+        await _sweep_container(run.spec.id)
+        end = lost_container_exit(self._clock(), "The container's shim was killed; how its program ended is not known.")
         run.directory.write_exit(end, run.spec.started_at)
         self._listener(run.key, run.directory.number, end)
 
     # --- an earlier life ----------------------------------------------------------------------------------------------
 
-    async def adopt(self) -> list[Adopted]:
+    async def adopt(self) -> list[AdoptedContainer]:
         found = list(await self._simulated.adopt())
-        for key in containers_below(self._pods):
-            numbers = runs(self._pods / key.uid / key.container)
+        for key in container_keys_below(self._pods):
+            numbers = container_runs(self._pods / key.uid / key.container)
             while numbers:
                 adopted = await self._adopt_run(RunDirectory(self._pods, key, numbers.pop()))
                 if adopted is not None:
@@ -237,28 +237,28 @@ class ProcessRuntime:
                     break
         return found
 
-    async def _adopt_run(self, directory: RunDirectory) -> Adopted | None:
+    async def _adopt_run(self, directory: RunDirectory) -> AdoptedContainer | None:
         """None: the run was never started."""
         spec = directory.read_spec()
         if spec is None or not await _shim_has_begun(directory, spec):
             directory.remove()
             return None
-        adopted = Adopted(directory.key, directory.number, spec.address, spec.started_at)
+        adopted = AdoptedContainer(directory.key, directory.number, spec.address, spec.started_at)
         end = directory.read_exit()
-        run = _living(directory, spec) if end is None else None
+        run = _living_run(directory, spec) if end is None else None
         if run is not None:
             self._watch(run)
             return adopted
         end = end or directory.read_exit()  # it may have come while we looked for the shim
         if end is None:
-            await _swept(spec.id)
-            end = lost(self._clock(), "The container's shim was killed while its node was down.")
+            await _sweep_container(spec.id)
+            end = lost_container_exit(self._clock(), "The container's shim was killed while its node was down.")
             directory.write_exit(end, spec.started_at)
         return msgspec.structs.replace(adopted, exit=end)
 
     # --- drills -------------------------------------------------------------------------------------------------------
 
-    def strike(self, key: ContainerKey, blow: Blow) -> None:
+    def strike(self, key: ContainerKey, blow: ContainerFault) -> None:
         run = self._runs.get(key)
         if run is None:
             self._simulated.strike(key, blow)
@@ -266,7 +266,7 @@ class ProcessRuntime:
         main = run.main
         if main is None:
             raise Refusal("NotRunning", "The container has no process now.", "Wait until it runs.")
-        if blow is Blow.KILL_LAUNCHER:
+        if blow is ContainerFault.KILL_LAUNCHER:
             if not run.spec.launched:
                 raise Refusal("NoLauncher", "The pod does not run under remuda-launch.", "Use process-kill.")
             os.kill(main, signal.SIGKILL)
@@ -320,9 +320,9 @@ class ProcessRuntime:
 
 
 _SIGNALS = {
-    Blow.KILL_PROCESS: signal.SIGKILL,
-    Blow.HANG_PROCESS: signal.SIGSTOP,
-    Blow.RESUME_PROCESS: signal.SIGCONT,
+    ContainerFault.KILL_PROCESS: signal.SIGKILL,
+    ContainerFault.HANG_PROCESS: signal.SIGSTOP,
+    ContainerFault.RESUME_PROCESS: signal.SIGCONT,
 }
 
 
@@ -335,19 +335,19 @@ def _spawn_shim(directory: RunDirectory, spec: RunSpec) -> int:
     return os.posix_spawn(argv[0], argv, env, file_actions=null, setsid=True)
 
 
-def _living(directory: RunDirectory, spec: RunSpec) -> Run | None:
+def _living_run(directory: RunDirectory, spec: RunSpec) -> ProcessRun | None:
     """The run when its shim is alive, held by a pidfd that is certainly of that very process."""
-    pid, _ = shim.probe(spec.pidfile)
+    pid, _ = shim.probe_container(spec.pidfile)
     if pid is None:
         return None
     try:
         pidfd = os.pidfd_open(pid)
     except ProcessLookupError:
         return None
-    if shim.probe(spec.pidfile)[0] != pid:
+    if shim.probe_container(spec.pidfile)[0] != pid:
         os.close(pidfd)
         return None
-    return Run(directory, spec, pid, pidfd)
+    return ProcessRun(directory, spec, pid, pidfd)
 
 
 async def _shim_has_begun(directory: RunDirectory, spec: RunSpec) -> bool:
@@ -355,19 +355,19 @@ async def _shim_has_begun(directory: RunDirectory, spec: RunSpec) -> bool:
     loop = asyncio.get_running_loop()
     deadline = loop.time() + _STARTING_S
     while not directory.has_begun():
-        starting = process_tree.running(str(directory.spec_path))
+        starting = process_tree.processes_running(str(directory.spec_path))
         if directory.has_begun():  # it ended, or wrote its pid file, while we looked through the processes
             return True
         if not starting:
             return False
         if loop.time() > deadline:
-            await _swept(spec.id)  # nobody may start a second one beside it
+            await _sweep_container(spec.id)  # nobody may start a second one beside it
             return False
         await asyncio.sleep(_POLL_S)
     return True
 
 
-async def _swept(container_id: str) -> None:
+async def _sweep_container(container_id: str) -> None:
     """Return when nothing of the container is left. A process that cannot die keeps its devices: no deadline."""
     while _kill_tagged({container_id}):  # noqa: ASYNC110 - processes of others send no event when they end
         await asyncio.sleep(_POLL_S)
@@ -375,7 +375,7 @@ async def _swept(container_id: str) -> None:
 
 def _kill_tagged(ids: set[str]) -> bool:
     """One pass; False when nothing is left that could be killed."""
-    found = process_tree.tagged(CONTAINER_ID, ids)
+    found = process_tree.processes_tagged(CONTAINER_ID, ids)
     for pid in found.pids:
         try:
             os.kill(pid, signal.SIGKILL)
@@ -386,10 +386,10 @@ def _kill_tagged(ids: set[str]) -> bool:
 
 def _user_process(launcher: int) -> int | None:
     """The launcher's child that leads a process group: the user's command. (A checkpoint scan is a child, but leads none.)"""
-    return next((pid for pid in process_tree.children(launcher) if process_tree.leads_group(pid)), None)
+    return next((pid for pid in process_tree.child_processes(launcher) if process_tree.leads_process_group(pid)), None)
 
 
-def _reap(pid: int) -> None:
+def _reap_shim(pid: int) -> None:
     """Shims we started are our children; adopted ones are not."""
     try:
         os.waitpid(pid, os.WNOHANG)

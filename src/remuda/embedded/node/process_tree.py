@@ -15,7 +15,7 @@ _KERNEL_THREAD = 0x00200000  # PF_KTHREAD
 _NEWBORN_S = 5.0  # an exec takes microseconds; whoever shows no arguments for longer has none
 
 
-def children(pid: int) -> list[int]:
+def child_processes(pid: int) -> list[int]:
     """Direct children, oldest first."""
     found: list[int] = []
     try:
@@ -24,14 +24,14 @@ def children(pid: int) -> list[int]:
                 found += [int(child) for child in file.read().split()]
     except OSError:
         pass
-    return sorted(found, key=lambda child: _number(child, 19))
+    return sorted(found, key=lambda child: _stat_number(child, 19))
 
 
-def leads_group(pid: int) -> bool:
-    return _number(pid, 2) == pid
+def leads_process_group(pid: int) -> bool:
+    return _stat_number(pid, 2) == pid
 
 
-class Found(NamedTuple):
+class FoundProcesses(NamedTuple):
     """`unsure`: some process is in the middle of its exec and shows nothing of itself yet; look again."""
 
     pids: list[int]
@@ -41,44 +41,49 @@ class Found(NamedTuple):
         return bool(self.pids) or self.unsure
 
 
-def tagged(name: str, values: Collection[str]) -> Found:
+def processes_tagged(name: str, values: Collection[str]) -> FoundProcesses:
     """Processes with `name=value` in their environment, for any of the values."""
     if not values:
-        return Found([])
-    return _search("environ", {f"{name}={value}".encode() for value in values})
+        return FoundProcesses([])
+    return _search_processes("environ", {f"{name}={value}".encode() for value in values})
 
 
-def running(argument: str) -> Found:
+def processes_running(argument: str) -> FoundProcesses:
     """Processes with exactly this argument on their command line."""
-    return _search("cmdline", {argument.encode()})
+    return _search_processes("cmdline", {argument.encode()})
 
 
-def _search(file_name: str, wanted: set[bytes]) -> Found:
+def _search_processes(file_name: str, wanted: set[bytes]) -> FoundProcesses:
     pids, unsure = [], False
     for entry in os.listdir("/proc"):
         if not entry.isdecimal():
             continue
-        data = _read(f"/proc/{entry}/{file_name}")
+        data = _read_proc_file(f"/proc/{entry}/{file_name}")
         if data is None:
             continue  # it ended, or is not ours to look into
         if not data:
-            unsure = unsure or _is_newborn(int(entry))
+            unsure = unsure or _is_newborn_process(int(entry))
         elif not wanted.isdisjoint(data.split(b"\0")):
             pids.append(int(entry))
-    return Found(pids, unsure)
+    return FoundProcesses(pids, unsure)
 
 
-def _is_newborn(pid: int) -> bool:
+def _is_newborn_process(pid: int) -> bool:
     """Between exec and the setting up of its arguments. (Kernel threads and zombies show none either.)"""
-    fields = _stat(pid)
-    if fields is None or fields[0] in (b"Z", b"X") or int(fields[6]) & _KERNEL_THREAD or _read(f"/proc/{pid}/cmdline"):
+    fields = _proc_stat(pid)
+    if (
+        fields is None
+        or fields[0] in (b"Z", b"X")
+        or int(fields[6]) & _KERNEL_THREAD
+        or _read_proc_file(f"/proc/{pid}/cmdline")
+    ):
         return False
-    uptime = _read("/proc/uptime") or b"0"
+    uptime = _read_proc_file("/proc/uptime") or b"0"
     age_s = float(uptime.split()[0]) - int(fields[19]) / _TICKS_PER_S
     return age_s < _NEWBORN_S
 
 
-def _read(path: str) -> bytes | None:
+def _read_proc_file(path: str) -> bytes | None:
     try:
         with open(path, "rb") as file:
             return file.read()
@@ -86,13 +91,13 @@ def _read(path: str) -> bytes | None:
         return None
 
 
-def _stat(pid: int) -> list[bytes] | None:
+def _proc_stat(pid: int) -> list[bytes] | None:
     """The fields of /proc/PID/stat from the state on."""
-    data = _read(f"/proc/{pid}/stat")
+    data = _read_proc_file(f"/proc/{pid}/stat")
     return data.rsplit(b")", 1)[1].split() if data else None  # the name in brackets may hold anything
 
 
-def _number(pid: int, field: int) -> int:
+def _stat_number(pid: int, field: int) -> int:
     """-1 when the process is gone."""
-    fields = _stat(pid)
+    fields = _proc_stat(pid)
     return int(fields[field]) if fields is not None else -1

@@ -11,13 +11,13 @@ since), so a node that is restarted in the middle of it goes on.
 from __future__ import annotations
 
 from remuda.api.kubernetes.core_v1 import Container, Pod
-from remuda.embedded.node.container_record import ContainerRecord, Phase, is_sidecar
+from remuda.embedded.node.container_record import ContainerPhase, ContainerRecord, is_sidecar
 
 RESTART, RESTART_ALL = "Restart", "RestartAllContainers"
 RESTARTING = "AllContainersRestarting"  # the pod condition
 
 
-def rule_for(spec: Container, code: int) -> str:
+def restart_rule_for(spec: Container, code: int) -> str:
     """The action of the first rule that matches; "" when none does."""
     for rule in spec.restart_policy_rules:
         codes = rule.exit_codes
@@ -26,7 +26,7 @@ def rule_for(spec: Container, code: int) -> str:
     return ""
 
 
-def policy_of(pod: Pod, spec: Container) -> str:
+def restart_policy_of(pod: Pod, spec: Container) -> str:
     """A container's own restart policy: a sidecar's is Always, an init container's never that."""
     is_init = any(c.name == spec.name for c in pod.spec.init_containers)
     if is_init and is_sidecar(spec):
@@ -35,15 +35,15 @@ def policy_of(pod: Pod, spec: Container) -> str:
     return "OnFailure" if is_init and policy == "Always" else policy
 
 
-def comes_back(pod: Pod, spec: Container, code: int) -> bool:
+def container_comes_back(pod: Pod, spec: Container, code: int) -> bool:
     """Whether the container is started again after it ended with `code`."""
-    if rule_for(spec, code):
+    if restart_rule_for(spec, code):
         return True
-    policy = policy_of(pod, spec)
+    policy = restart_policy_of(pod, spec)
     return policy == "Always" or (policy == "OnFailure" and code != 0)
 
 
-def takes_all_down(spec: Container, record: ContainerRecord) -> bool:
+def restarts_whole_pod(spec: Container, record: ContainerRecord) -> bool:
     """The container has ended in a way that restarts the whole pod."""
-    is_ended = record.phase is Phase.EXITED and record.exit is not None
-    return is_ended and record.exit is not None and rule_for(spec, record.exit.code) == RESTART_ALL
+    is_ended = record.phase is ContainerPhase.EXITED and record.exit is not None
+    return is_ended and record.exit is not None and restart_rule_for(spec, record.exit.code) == RESTART_ALL

@@ -14,7 +14,7 @@ from typing import TypeVar
 import msgspec
 
 from remuda.api.codec import decode, encode
-from remuda.embedded.node.container_record import Exit
+from remuda.embedded.node.container_record import ContainerExit
 from remuda.embedded.node.runtime_port import ContainerKey
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -64,52 +64,54 @@ class RunDirectory:
             shutil.rmtree(self.path)
         self.path.mkdir(parents=True)
         Path(spec.log).parent.mkdir(parents=True, exist_ok=True)
-        _write(self.spec_path, spec)
+        _write_run_file(self.spec_path, spec)
 
     def remove(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
 
     def drop_older(self) -> None:
         """Runs before the last one: the API has long told of them."""
-        for number in runs(self.path.parent):
+        for number in container_runs(self.path.parent):
             if number < self.number - 1:
                 shutil.rmtree(self.path.with_name(str(number)), ignore_errors=True)
 
     def read_spec(self) -> RunSpec | None:
-        return _read(RunSpec, self.spec_path)
+        return _read_run_file(RunSpec, self.spec_path)
 
-    def read_exit(self) -> Exit | None:
-        status = _read(RunStatus, self.status_path)
+    def read_exit(self) -> ContainerExit | None:
+        status = _read_run_file(RunStatus, self.status_path)
         if status is None:
             return None
-        return Exit(status.code, status.finished_at, status.signal or 0, status.reason, status.message)
+        return ContainerExit(status.code, status.finished_at, status.signal or 0, status.reason, status.message)
 
-    def write_exit(self, end: Exit, started_at: float) -> None:
+    def write_exit(self, end: ContainerExit, started_at: float) -> None:
         try:
-            _write(self.status_path, RunStatus(end.code, end.time, started_at, end.signal, end.message, end.reason))
+            _write_run_file(
+                self.status_path, RunStatus(end.code, end.time, started_at, end.signal, end.message, end.reason)
+            )
         except FileNotFoundError:
             pass  # forgotten meanwhile
 
 
-def containers_below(pods: Path) -> Iterator[ContainerKey]:
+def container_keys_below(pods: Path) -> Iterator[ContainerKey]:
     for path in sorted(pods.glob("*/*")):
         if path.is_dir():
             yield ContainerKey(path.parent.name, path.name)
 
 
-def runs(container: Path) -> list[int]:
+def container_runs(container: Path) -> list[int]:
     """Numbers of the runs there are, oldest first."""
     return sorted(int(d.name) for d in container.iterdir() if d.name.isdecimal()) if container.is_dir() else []
 
 
-def _read(kind: type[T], path: Path) -> T | None:
+def _read_run_file(kind: type[T], path: Path) -> T | None:
     try:
         return decode(kind, path.read_bytes())
     except (OSError, msgspec.MsgspecError):
         return None
 
 
-def _write(path: Path, value: msgspec.Struct) -> None:
+def _write_run_file(path: Path, value: msgspec.Struct) -> None:
     partial = path.with_suffix(".tmp")
     partial.write_bytes(encode(value))
     partial.replace(path)

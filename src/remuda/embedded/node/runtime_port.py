@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from remuda.api.kubernetes.core_v1 import Container, Pod
-from remuda.embedded.node.container_record import Exit
+from remuda.embedded.node.container_record import ContainerExit
 from remuda.link.allocation_port import Allocation
 
 NO_LOCAL_COMMAND = "NoLocalCommand"
@@ -26,7 +26,7 @@ class ContainerKey(NamedTuple):
     container: str
 
 
-class Launch(msgspec.Struct, frozen=True):
+class ContainerLaunch(msgspec.Struct, frozen=True):
     """Everything one run of a container is made of."""
 
     pod: Pod
@@ -40,18 +40,18 @@ class Launch(msgspec.Struct, frozen=True):
         return ContainerKey(self.pod.uid, self.container.name)
 
 
-class Adopted(msgspec.Struct, frozen=True):
+class AdoptedContainer(msgspec.Struct, frozen=True):
     """The newest run of a container found on the machine; `exit` when it ended while nobody watched."""
 
     key: ContainerKey
     run: int
     address: str
     started_at: float
-    exit: Exit | None = None
-    previous: Exit | None = None  # of the run before, when it is still on record
+    exit: ContainerExit | None = None
+    previous: ContainerExit | None = None  # of the run before, when it is still on record
 
 
-class Blow(StrEnum):
+class ContainerFault(StrEnum):
     """What a drill does to a running container."""
 
     KILL_PROCESS = "process-kill"
@@ -60,7 +60,7 @@ class Blow(StrEnum):
     KILL_LAUNCHER = "launcher-kill"
 
 
-ExitListener = Callable[[ContainerKey, int, Exit], None]
+ExitListener = Callable[[ContainerKey, int, ContainerExit], None]
 
 
 class PodRuntime(Protocol):
@@ -76,11 +76,11 @@ class PodRuntime(Protocol):
         """A reason the user should see in the pod's status for how it runs here, or ""."""
         ...
 
-    async def adopt(self) -> list[Adopted]:
+    async def adopt(self) -> list[AdoptedContainer]:
         """What is there already, from an earlier life of this node. Asked once, before the first start."""
         ...
 
-    async def start(self, launch: Launch) -> float:
+    async def start(self, launch: ContainerLaunch) -> float:
         """Start a run and return when that was. Does not wait for the program to get anywhere."""
         ...
 
@@ -92,7 +92,7 @@ class PodRuntime(Protocol):
         """End it and everything it started, now."""
         ...
 
-    def strike(self, key: ContainerKey, blow: Blow) -> None:
+    def strike(self, key: ContainerKey, blow: ContainerFault) -> None:
         """A drill. Raises Refusal when there is nothing to hit."""
         ...
 

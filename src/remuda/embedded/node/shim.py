@@ -20,7 +20,7 @@ and fetched), so none is lost between two instructions. SIGHUP and SIGINT are ig
 
 Standard library only and one file. As a script it avoids the slow modules (`json`, `signal`, `ctypes` take longer to
 import than the interpreter to start, and a node starts many shims at once); as a module it offers the node `shim_argv`,
-`probe` and `read_status`.
+`probe_container` and `read_shim_status`.
 """
 
 import os
@@ -57,7 +57,7 @@ def _json_codec() -> "tuple[Callable[[str], Any], Callable[[str], str]]":
     return (lambda text: scan(text.strip(), 0)[0]), encode_basestring_ascii
 
 
-def _write(path: str, text: str, durable: bool) -> None:
+def _write_shim_file(path: str, text: str, durable: bool) -> None:
     temporary = f"{path}.tmp-{os.getpid()}"
     with open(temporary, "w", encoding="utf-8") as file:
         file.write(text)
@@ -67,7 +67,7 @@ def _write(path: str, text: str, durable: bool) -> None:
     os.replace(temporary, path)
 
 
-def _stat(pid: int) -> list[bytes] | None:
+def _proc_stat(pid: int) -> list[bytes] | None:
     """The fields of /proc/PID/stat from the state on."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
@@ -76,9 +76,9 @@ def _stat(pid: int) -> list[bytes] | None:
         return None
 
 
-def start_ticks(pid: int) -> int | None:
+def process_start_ticks(pid: int) -> int | None:
     """When the kernel started the process, in clock ticks since boot; None when it does not run (a zombie does not)."""
-    fields = _stat(pid)
+    fields = _proc_stat(pid)
     return None if fields is None or fields[0] in (b"Z", b"X") else int(fields[19])
 
 
@@ -107,7 +107,7 @@ def shim_argv(spec_path: str, python: str | None = None) -> list[str]:
     return [python or sys.executable, "-I", "-S", "-X", "utf8", script, spec_path]
 
 
-def read_status(path: str) -> "dict[str, Any] | None":
+def read_shim_status(path: str) -> "dict[str, Any] | None":
     """How the container ended; None while it has not (or cannot be known to have). Also reads any other JSON object."""
     import json
 
@@ -119,17 +119,17 @@ def read_status(path: str) -> "dict[str, Any] | None":
     return found if isinstance(found, dict) else None
 
 
-def probe(pidfile: str) -> tuple[int | None, int | None]:
+def probe_container(pidfile: str) -> tuple[int | None, int | None]:
     """The pids of the shim and of the main process, each None unless that very process is alive.
 
     A main process without a shim is an orphan: nobody will record its end, so it has to be killed.
     """
-    record = read_status(pidfile) or {}
+    record = read_shim_status(pidfile) or {}
     ticks = record.get("startTime")
     if not isinstance(ticks, dict) or record.get("boot") != _boot_id():
         return None, None
     shim, main = (
-        pid if isinstance(pid, int) and pid > 1 and start_ticks(pid) == ticks.get(name, -1) else None
+        pid if isinstance(pid, int) and pid > 1 and process_start_ticks(pid) == ticks.get(name, -1) else None
         for name, pid in (("shim", record.get("shim")), ("pid", record.get("pid")))
     )
     return shim, main
@@ -149,11 +149,11 @@ def _become_subreaper() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-class Refused(Exception):
+class ContainerNotStarted(Exception):
     """Holds the code and the message of a container that could not be started."""
 
 
-def _detach(log: str) -> None:
+def _detach_shim(log: str) -> None:
     if os.getsid(0) != os.getpid():
         os.setsid()
     signal.signal(SIGHUP, signal.SIG_IGN)
@@ -163,32 +163,36 @@ def _detach(log: str) -> None:
     try:
         output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
     except OSError as error:
-        raise Refused(NOT_SET_UP, f"cannot write the log {log}: {error.strerror}") from None
+        raise ContainerNotStarted(NOT_SET_UP, f"cannot write the log {log}: {error.strerror}") from None
     finally:
         os.dup2(output, 1)
         os.dup2(output, 2)
 
 
-def _start(spec: "dict[str, Any]") -> int:
+def _start_main_process(spec: "dict[str, Any]") -> int:
     argv, env, cwd = spec["argv"], spec["env"], spec.get("cwd")
     if not argv or not argv[0]:
-        raise Refused(NOT_FOUND, "the container has no command")
+        raise ContainerNotStarted(NOT_FOUND, "the container has no command")
     if cwd:
         try:
             os.chdir(cwd)
         except OSError as error:
-            raise Refused(NOT_SET_UP, f"cannot enter the working directory {cwd}: {error.strerror}") from None
+            raise ContainerNotStarted(
+                NOT_SET_UP, f"cannot enter the working directory {cwd}: {error.strerror}"
+            ) from None
     os.environ["PATH"] = env.get("PATH", os.defpath)  # where posix_spawnp looks
     try:
         # Ignored signals survive into the command, and who started the node may have left any of them so.
         to_default = [n for n in range(1, 32) if n not in (SIGKILL, SIGSTOP)]
         return os.posix_spawnp(argv[0], argv, env, setpgroup=0, setsigmask=[], setsigdef=to_default)
     except FileNotFoundError:
-        raise Refused(NOT_FOUND, f"command not found: {argv[0]}") from None
+        raise ContainerNotStarted(NOT_FOUND, f"command not found: {argv[0]}") from None
     except PermissionError:
-        raise Refused(NOT_RUNNABLE, f"permission denied: {argv[0]} (is it an executable file?)") from None
+        raise ContainerNotStarted(NOT_RUNNABLE, f"permission denied: {argv[0]} (is it an executable file?)") from None
     except (OSError, ValueError, TypeError) as error:
-        raise Refused(NOT_RUNNABLE, f"cannot run {argv[0]}: {getattr(error, 'strerror', None) or error}") from None
+        raise ContainerNotStarted(
+            NOT_RUNNABLE, f"cannot run {argv[0]}: {getattr(error, 'strerror', None) or error}"
+        ) from None
     finally:
         os.chdir("/")
 
@@ -199,17 +203,17 @@ def _own_children() -> list[int]:
             return [int(pid) for pid in file.read().split()]
     except FileNotFoundError:  # a kernel without CONFIG_PROC_CHILDREN: look at every process
         pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
-        return [pid for pid in pids if (_stat(pid) or [b"", b""])[1] == b"%d" % os.getpid()]
+        return [pid for pid in pids if (_proc_stat(pid) or [b"", b""])[1] == b"%d" % os.getpid()]
 
 
-def _kill(pid: int, number: int, is_group: bool = False) -> None:
+def _kill_process(pid: int, number: int, is_group: bool = False) -> None:
     try:
         (os.killpg if is_group else os.kill)(pid, number)
     except ProcessLookupError:
         pass
 
 
-def _wait(main: int) -> tuple[int, bool]:
+def _wait_for_container(main: int) -> tuple[int, bool]:
     """Wait until the main process, and then everything else, is gone: its wait status, and whether all of it went."""
     status: int | None = None
     deadline, is_killing = 0.0, False
@@ -217,14 +221,14 @@ def _wait(main: int) -> tuple[int, bool]:
     while True:
         got = signal.sigtimedwait(wanted, REKILL_S) if is_killing else signal.sigwaitinfo(wanted)
         if got is not None and got.si_signo == SIGTERM and status is None:
-            _kill(main, SIGTERM)
+            _kill_process(main, SIGTERM)
         elif got is not None and got.si_signo == SIGUSR1:
             is_killing = True
         try:
             while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
                 if ended.si_pid == main:  # while its zombie keeps the number, the group is certainly ours
                     is_killing = True
-                    _kill(main, SIGKILL, is_group=True)
+                    _kill_process(main, SIGKILL, is_group=True)
                 _, ended_status = os.waitpid(ended.si_pid, 0)
                 status = ended_status if ended.si_pid == main else status
         except ChildProcessError:
@@ -232,37 +236,37 @@ def _wait(main: int) -> tuple[int, bool]:
         if is_killing:
             deadline = deadline or time.monotonic() + GIVE_UP_S
             if status is None:
-                _kill(main, SIGKILL, is_group=True)
+                _kill_process(main, SIGKILL, is_group=True)
             elif time.monotonic() > deadline:
                 return status, False
             for pid in _own_children():
-                _kill(pid, SIGKILL)
+                _kill_process(pid, SIGKILL)
 
 
-def run(spec: "dict[str, Any]", quote: "Callable[[str], str]") -> None:
+def run_container(spec: "dict[str, Any]", quote: "Callable[[str], str]") -> None:
     started = time.time()
     code, number, message = 0, None, ""
     signal.signal(SIGCHLD, signal.SIG_DFL)  # inherited as ignored, it would make the kernel throw exit codes away
     signal.pthread_sigmask(signal.SIG_BLOCK, (SIGTERM, SIGUSR1, SIGCHLD))
     try:
-        _detach(spec["log"])
+        _detach_shim(spec["log"])
         _become_subreaper()
-        main = _start(spec)
+        main = _start_main_process(spec)
         me = os.getpid()
-        ticks = f'{{"shim":{start_ticks(me)},"pid":{start_ticks(main) or -1}}}'
+        ticks = f'{{"shim":{process_start_ticks(me)},"pid":{process_start_ticks(main) or -1}}}'
         text = f'{{"id":{quote(str(spec.get("id", "")))},"shim":{me},"pid":{main},"startTime":{ticks},"boot":'
-        _write(spec["pidfile"], f"{text}{quote(_boot_id())}}}\n", durable=False)
-        status, is_all_gone = _wait(main)
+        _write_shim_file(spec["pidfile"], f"{text}{quote(_boot_id())}}}\n", durable=False)
+        status, is_all_gone = _wait_for_container(main)
         number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
         code = os.WEXITSTATUS(status) if number is None else 128 + number
         message = "" if code == 0 else f"exit code {code}" if number is None else f"killed by signal {number}"
         if not is_all_gone:
             message += f"; some of its processes did not die within {GIVE_UP_S:g} s"
-    except Refused as refusal:
+    except ContainerNotStarted as refusal:
         code, message = refusal.args
         os.write(2, f"{message}\n".encode("utf-8", "replace"))
     text = f'{{"code":{code},"signal":{"null" if number is None else number},"startedAt":{started!r},'
-    _write(spec["status"], f'{text}"finishedAt":{time.time()!r},"message":{quote(message)}}}\n', durable=True)
+    _write_shim_file(spec["status"], f'{text}"finishedAt":{time.time()!r},"message":{quote(message)}}}\n', durable=True)
 
 
 def main() -> int:
@@ -275,7 +279,7 @@ def main() -> int:
     except (OSError, ValueError, LookupError, TypeError, StopIteration, SystemError) as error:  # the C scanner's last
         os.write(2, f"shim: BadSpec: the specification cannot be used: {type(error).__name__} {error}\n".encode())
         return 2
-    run(spec, quote)
+    run_container(spec, quote)
     return 0
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 
-from remuda.embedded.node.container_record import Exit
+from remuda.embedded.node.container_record import ContainerExit
 from remuda.embedded.node.runtime_port import ContainerKey, ExitListener, PodRuntime
 
 
-async def end_all(
+async def end_all_containers(
     runtime: PodRuntime,
     keys: Iterable[ContainerKey],
     end: Callable[[ContainerKey], None],
@@ -21,7 +21,7 @@ async def end_all(
     live = set(keys)
     ended = asyncio.Event()
 
-    def exited(key: ContainerKey, run: int, exit: Exit) -> None:
+    def exited(key: ContainerKey, run: int, exit: ContainerExit) -> None:
         if told is not None:
             told(key, run, exit)
         live.discard(key)
@@ -31,13 +31,13 @@ async def end_all(
     runtime.on_exit(exited)
     for key in tuple(live):
         end(key)
-    if not await _within(grace_s, ended, live):
+    if not await _ended_within(grace_s, ended, live):
         for key in tuple(live):
             runtime.kill(key)
-        await _within(grace_s, ended, live)
+        await _ended_within(grace_s, ended, live)
 
 
-async def _within(seconds: float, ended: asyncio.Event, live: set[ContainerKey]) -> bool:
+async def _ended_within(seconds: float, ended: asyncio.Event, live: set[ContainerKey]) -> bool:
     if not live:
         return True
     try:

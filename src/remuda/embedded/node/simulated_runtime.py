@@ -19,16 +19,22 @@ from remuda.api.codec import decode_json, encode
 from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.names import LABEL_GANG
-from remuda.embedded.node.container_record import Exit, is_sidecar, launches, sidecars
-from remuda.embedded.node.runtime_port import Adopted, Blow, ContainerKey, ExitListener, Launch
-from remuda.embedded.node.training_model import Behaviour, CheckpointStore, Job, TrainingChild
+from remuda.embedded.node.container_record import ContainerExit, is_sidecar, runs_under_launcher, sidecar_names
+from remuda.embedded.node.runtime_port import (
+    AdoptedContainer,
+    ContainerFault,
+    ContainerKey,
+    ContainerLaunch,
+    ExitListener,
+)
+from remuda.embedded.node.training_model import Job, SimulatedBehaviour, SimulatedCheckpoints, TrainingChild
 from remuda.launch import actions, protocol
 from remuda.launch.launcher_machine import Identity, Launcher
 from remuda.link.allocation_port import Deliver, NodeAgent
 
 _TERM = protocol.SIGNALS["TERM"]
 _KILLED = 137
-DEFAULT_BEHAVIOUR = Behaviour()
+DEFAULT_BEHAVIOUR = SimulatedBehaviour()
 
 Ended = Callable[[int, str], None]  # exit code, message
 
@@ -42,8 +48,8 @@ class SimulatedRuntime:
         *,
         clock: Callable[[], float],
         rng: random.Random,
-        checkpoints: CheckpointStore,
-        behaviour: Callable[[Pod], Behaviour] = lambda pod: DEFAULT_BEHAVIOUR,
+        checkpoints: SimulatedCheckpoints,
+        behaviour: Callable[[Pod], SimulatedBehaviour] = lambda pod: DEFAULT_BEHAVIOUR,
     ) -> None:
         self._agent = agent
         self._clock = clock
@@ -63,20 +69,20 @@ class SimulatedRuntime:
     def notice(self, pod: Pod) -> str:
         return ""
 
-    async def adopt(self) -> list[Adopted]:
+    async def adopt(self) -> list[AdoptedContainer]:
         return []
 
-    async def start(self, launch: Launch) -> float:
+    async def start(self, launch: ContainerLaunch) -> float:
         key, run = launch.key, launch.run
         loop = asyncio.get_running_loop()
 
         def ended(code: int, message: str) -> None:
             if self._running.pop(key, None) is not None:
-                end = Exit(code, self._clock(), code - 128 if code > 128 else 0, message=message)
+                end = ContainerExit(code, self._clock(), code - 128 if code > 128 else 0, message=message)
                 loop.call_soon(self._tell, key, run, end)
 
         behaviour = self._behaviour(launch.pod)
-        if launches(launch.pod, launch.container):
+        if runs_under_launcher(launch.pod, launch.container):
             self._pids += 1
             container = LaunchedContainer(
                 launch, behaviour, self._agent, self._clock, self._rng, self._checkpoints, self._pids, ended
@@ -84,7 +90,7 @@ class SimulatedRuntime:
             self._running[key] = container
         else:
             is_init = any(c.name == key.container and not is_sidecar(c) for c in launch.pod.spec.init_containers)
-            is_beside = key.container in sidecars(launch.pod)
+            is_beside = key.container in sidecar_names(launch.pod)
             run_s = behaviour.init_s if is_init else None if is_beside else behaviour.run_s
             self._running[key] = PlainContainer(behaviour, run_s, ended)
         return self._clock()
@@ -99,19 +105,19 @@ class SimulatedRuntime:
         if container is not None:
             container.kill()
 
-    def strike(self, key: ContainerKey, blow: Blow) -> None:
+    def strike(self, key: ContainerKey, blow: ContainerFault) -> None:
         container = self._running.get(key)
         if container is None:
             raise Refusal("NotRunning", "The container does not run.", "Wait until it does.")
-        if blow is Blow.KILL_LAUNCHER:
+        if blow is ContainerFault.KILL_LAUNCHER:
             container.kill()
             return
         child = container.child
         if child is None:
             raise Refusal("NotRunning", "The pod runs no user process now.", "Wait until it does.")
-        if blow is Blow.KILL_PROCESS:
+        if blow is ContainerFault.KILL_PROCESS:
             child.kill()
-        elif blow is Blow.HANG_PROCESS:
+        elif blow is ContainerFault.HANG_PROCESS:
             child.hang()
         else:
             child.resume()
@@ -141,7 +147,7 @@ class SimulatedRuntime:
     async def close(self) -> None:
         self.power_off()
 
-    def _tell(self, key: ContainerKey, run: int, end: Exit) -> None:
+    def _tell(self, key: ContainerKey, run: int, end: ContainerExit) -> None:
         self._listener(key, run, end)
 
 
@@ -153,7 +159,7 @@ class PlainContainer:
     def set_speed(self, speed: float) -> None:
         """It does nothing that could be slow."""
 
-    def __init__(self, behaviour: Behaviour, run_s: float | None, ended: Ended) -> None:
+    def __init__(self, behaviour: SimulatedBehaviour, run_s: float | None, ended: Ended) -> None:
         self._behaviour = behaviour
         self._ended = ended
         self._timer: asyncio.TimerHandle | None = None
@@ -178,12 +184,12 @@ class LaunchedContainer:
 
     def __init__(
         self,
-        launch: Launch,
-        behaviour: Behaviour,
+        launch: ContainerLaunch,
+        behaviour: SimulatedBehaviour,
         agent: NodeAgent,
         clock: Callable[[], float],
         rng: random.Random,
-        checkpoints: CheckpointStore,
+        checkpoints: SimulatedCheckpoints,
         pid: int,
         ended: Ended,
     ) -> None:

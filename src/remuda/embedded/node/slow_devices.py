@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 PERIOD_S = 0.05  # short against a training step, long against what a signal costs
 
 
-class Speeds:
+class DeviceSpeeds:
     """1.0 = as made. A pod is as slow as the slowest of its devices, on a node that may be capped as a whole."""
 
     def __init__(self) -> None:

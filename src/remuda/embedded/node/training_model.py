@@ -19,7 +19,7 @@ Job = tuple[str, str]  # (namespace, gang)
 _KEPT = 4 * MAX_CHECKPOINTS
 
 
-class Behaviour(msgspec.Struct, frozen=True):
+class SimulatedBehaviour(msgspec.Struct, frozen=True):
     """How a simulated pod behaves. Times in seconds."""
 
     start_s: float = 0.05  # container start to the launcher's first word
@@ -34,7 +34,7 @@ class Behaviour(msgspec.Struct, frozen=True):
     init_s: float = 0.1  # an init container exits 0 after that
 
 
-class CheckpointStore:
+class SimulatedCheckpoints:
     """Usable checkpoints by job and rank. `corrupt` takes one away, as a failed digest would."""
 
     def __init__(self) -> None:
@@ -67,10 +67,10 @@ class TrainingChild:
 
     def __init__(
         self,
-        behaviour: Behaviour,
+        behaviour: SimulatedBehaviour,
         env: Mapping[str, str],
         job: Job,
-        store: CheckpointStore,
+        store: SimulatedCheckpoints,
         rng: random.Random,
         report: Callable[[Progress], None],
         ended: Callable[[int, int | None, str], None],

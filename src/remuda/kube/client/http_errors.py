@@ -23,7 +23,7 @@ from remuda.api.errors import (
     StatusCause,
     TooManyRequests,
     Unavailable,
-    from_status,
+    error_from_status,
 )
 
 _SHOWN = 200  # characters of a body that is not a Status
@@ -86,7 +86,7 @@ def error_of_status(answer: Status) -> ApiError:
         return _BY_CODE.get(answer.code, ApiError)(message, code=answer.code)
     if answer.code == 422 and any(cause.field == "metadata.uid" for cause in _causes(answer)):
         return Replaced(message)
-    return from_status(answer)
+    return error_from_status(answer)
 
 
 class Replaced(Invalid):

@@ -22,7 +22,7 @@ import structlog
 
 from remuda.api.codec import to_wire
 from remuda.api.errors import AlreadyExists, ApiError, NotFound
-from remuda.api.kubernetes.event_v1 import NORMAL, WARNING, Event, EventSource, ObjectReference, reference_to
+from remuda.api.kubernetes.event_v1 import NORMAL, WARNING, Event, EventSource, ObjectReference, object_reference
 from remuda.api.meta import JsonObject, KObject, to_time
 from remuda.kube.client.request_pacing import Rate, TokenBucket
 from remuda.kube.cluster import Cluster
@@ -157,7 +157,9 @@ class EventRecorder:
         return _Source(self, EventSource(component, host))
 
     def note(self, obj: KObject, source: EventSource, type_: str, reason: str, message: str) -> None:
-        if self._book.add(Note(reference_to(obj), source, type_, reason, message[:_LONGEST_MESSAGE]), self._clock()):
+        if self._book.add(
+            Note(object_reference(obj), source, type_, reason, message[:_LONGEST_MESSAGE]), self._clock()
+        ):
             self._noted.set()
 
     async def run(self) -> None:

@@ -5,29 +5,29 @@ import pytest
 from remuda.api.errors import NotFound
 from remuda.api.kinds import KINDS
 from remuda.api.meta import KObject
-from remuda.embedded.apiserver.kinds_served import Registry
-from remuda.embedded.apiserver.naming import generated_name
-from remuda.embedded.apiserver.wire.url_paths import Target, parse_path
+from remuda.embedded.apiserver.kinds_served import KindRegistry
+from remuda.embedded.apiserver.naming import generate_object_name
+from remuda.embedded.apiserver.wire.url_paths import UrlTarget, parse_url_path
 from remuda.kube.client.rest_paths import path_of
 
-REGISTRY = Registry()
+REGISTRY = KindRegistry()
 
 
-def read(path: str) -> Target:
-    return parse_path(path, REGISTRY)
+def read(path: str) -> UrlTarget:
+    return parse_url_path(path, REGISTRY)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_server_reads_every_path_the_client_writes(kind: type[KObject]) -> None:
     namespaces = ["team", "status", "namespaces"] if kind.resource.namespaced else [""]
     served = REGISTRY.of(kind)
-    assert read(path_of(kind.resource)) == Target(served)
+    assert read(path_of(kind.resource)) == UrlTarget(served)
     for namespace in namespaces:
-        assert read(path_of(kind.resource, namespace)) == Target(served, namespace)
+        assert read(path_of(kind.resource, namespace)) == UrlTarget(served, namespace)
         for name in ("x", "status", "a.b-c", "pods"):
-            assert read(path_of(kind.resource, namespace, name)) == Target(served, namespace, name)
+            assert read(path_of(kind.resource, namespace, name)) == UrlTarget(served, namespace, name)
             for subresource in kind.resource.subresources:
-                target = Target(served, namespace, name, subresource)
+                target = UrlTarget(served, namespace, name, subresource)
                 assert read(path_of(kind.resource, namespace, name, subresource)) == target
 
 
@@ -52,6 +52,6 @@ def test_anything_else_is_not_found(path: str) -> None:
 
 
 def test_generated_names_come_from_the_seed_alone_and_fit() -> None:
-    assert generated_name("w-", "seed") == generated_name("w-", "seed")
-    assert generated_name("w-", "seed") != generated_name("w-", "other")
-    assert len(generated_name("x" * 200, "seed")) == 63
+    assert generate_object_name("w-", "seed") == generate_object_name("w-", "seed")
+    assert generate_object_name("w-", "seed") != generate_object_name("w-", "other")
+    assert len(generate_object_name("x" * 200, "seed")) == 63

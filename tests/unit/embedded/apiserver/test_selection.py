@@ -6,7 +6,7 @@ import pytest
 
 from remuda.api.kubernetes.core_v1 import Node, Pod
 from remuda.api.selectors import EVERYTHING, FieldSelector, parse_field_selector, parse_selector
-from remuda.embedded.apiserver.selection import scope, within
+from remuda.embedded.apiserver.selection import list_scope, namespace_matcher
 
 BODIES: list[dict[str, Any]] = [
     {"metadata": {"name": "a"}},
@@ -31,24 +31,24 @@ BODIES: list[dict[str, Any]] = [
 )
 def test_the_quick_test_of_one_field_answers_like_the_selector(text: str) -> None:
     selector = parse_field_selector(text)
-    _, matches = scope(Pod, "", EVERYTHING, selector)
+    _, matches = list_scope(Pod, "", EVERYTHING, selector)
     assert matches is not None
     assert [matches(body) for body in BODIES] == [selector.matches(body) for body in BODIES]
 
 
 def test_both_selectors_must_hold() -> None:
-    _, matches = scope(Pod, "", parse_selector("x"), parse_field_selector("metadata.name!=b"))
+    _, matches = list_scope(Pod, "", parse_selector("x"), parse_field_selector("metadata.name!=b"))
     assert matches is not None
     assert [body["metadata"]["name"] for body in BODIES if matches(body)] == ["c"]
 
 
 def test_no_selector_is_no_test() -> None:
-    assert scope(Pod, "", EVERYTHING, FieldSelector()) == ("//pods/", None)
-    assert scope(Pod, "team", EVERYTHING, FieldSelector()) == ("//pods/team/", None)
-    assert scope(Node, "team", EVERYTHING, FieldSelector()) == ("//nodes/", None)
+    assert list_scope(Pod, "", EVERYTHING, FieldSelector()) == ("//pods/", None)
+    assert list_scope(Pod, "team", EVERYTHING, FieldSelector()) == ("//pods/team/", None)
+    assert list_scope(Node, "team", EVERYTHING, FieldSelector()) == ("//nodes/", None)
 
 
 def test_a_namespace_is_not_a_prefix_of_another() -> None:
-    matches = within("a", None)
+    matches = namespace_matcher("a", None)
     assert matches({"metadata": {"namespace": "a"}})
     assert not matches({"metadata": {"namespace": "ab"}})

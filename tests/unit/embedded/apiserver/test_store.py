@@ -12,8 +12,8 @@ from remuda.api.errors import ApiError, Conflict, Expired, NotFound, Unavailable
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.store import MemoryJournal, Store
-from remuda.embedded.apiserver.store.journal import Done, Loaded
-from remuda.embedded.apiserver.store.record import Event
+from remuda.embedded.apiserver.store.journal import CommitDone, LoadedState
+from remuda.embedded.apiserver.store.record import StoreEvent
 
 PREFIX = Pod.resource.prefix
 
@@ -24,13 +24,13 @@ class HeldJournal:
     immediate = False
 
     def __init__(self) -> None:
-        self.waiting: list[tuple[list[Event], Done]] = []
+        self.waiting: list[tuple[list[StoreEvent], CommitDone]] = []
         self.groups: list[int] = []
 
-    def load(self) -> Loaded:
-        return Loaded()
+    def load(self) -> LoadedState:
+        return LoadedState()
 
-    def commit(self, group: Sequence[Event], compact_to: int, done: Done) -> None:
+    def commit(self, group: Sequence[StoreEvent], compact_to: int, done: CommitDone) -> None:
         self.groups.append(len(group))
         self.waiting.append((list(group), done))
 

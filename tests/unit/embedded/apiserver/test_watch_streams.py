@@ -14,7 +14,7 @@ from remuda.embedded.apiserver import watch_streams
 from remuda.embedded.apiserver.app import App
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.store import MemoryJournal, Store
-from remuda.embedded.apiserver.watch_streams import Turns, pieces
+from remuda.embedded.apiserver.watch_streams import WatchTurns, watch_pieces
 from tests.builders.waiting import PATIENCE_S
 
 
@@ -29,7 +29,7 @@ def woken(line: list[asyncio.Future[None]]) -> list[int]:
 
 async def test_watchers_are_woken_in_order_a_few_in_each_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch_streams, "LATE_S", 1e9)
-    turns, line = Turns(), waiters(5)
+    turns, line = WatchTurns(), waiters(5)
     for waiter in line:
         turns.wake(waiter)
     seen = [woken(line)]
@@ -41,7 +41,7 @@ async def test_watchers_are_woken_in_order_a_few_in_each_turn(monkeypatch: pytes
 
 async def test_the_longer_the_turns_the_more_are_woken_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch_streams, "LATE_S", 1e-12)  # as if they had waited for hours
-    turns, line = Turns(), waiters(50)
+    turns, line = WatchTurns(), waiters(50)
     for waiter in line:
         turns.wake(waiter)
     await asyncio.sleep(0)
@@ -49,7 +49,7 @@ async def test_the_longer_the_turns_the_more_are_woken_in_one(monkeypatch: pytes
 
 
 async def test_a_watcher_that_left_the_line_is_passed_over_and_a_later_one_is_still_woken() -> None:
-    turns, (gone, there, late) = Turns(), waiters(3)
+    turns, (gone, there, late) = WatchTurns(), waiters(3)
     turns.wake(gone)
     turns.wake(there)
     gone.cancel()
@@ -75,7 +75,7 @@ def test_lines_are_written_in_pieces(
     monkeypatch: pytest.MonkeyPatch, lines: list[bytes], expected: list[bytes]
 ) -> None:
     monkeypatch.setattr(watch_streams, "PIECE_BYTES", 8)
-    assert list(pieces(lines)) == expected
+    assert list(watch_pieces(lines)) == expected
 
 
 class Client:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from remuda.embedded.node.container_environment import (
-    base_environment,
-    command_line,
+    base_process_environment,
+    container_command_line,
     container_environment,
-    expand,
-    host_environment,
+    expand_references,
+    plugin_host_environment,
 )
 from remuda.link.allocation_port import Allocation
 from remuda.link.device_plugin_port import Mount
@@ -32,7 +32,7 @@ ALLOCATION = Allocation(("gpu-1",), "/alloc", {"REMUDA_VISIBLE_DEVICES": "gpu-1"
     ],
 )
 def test_references_expand_as_in_kubernetes(text: str, result: str) -> None:
-    assert expand(text, {"A": "1", "B": "2"}) == result
+    assert expand_references(text, {"A": "1", "B": "2"}) == result
 
 
 def test_the_allocation_has_the_last_word_and_the_container_the_one_before() -> None:
@@ -56,13 +56,13 @@ def test_the_launchers_grace_fits_into_the_pods(grace: int, launcher: str) -> No
 
 def test_command_and_args_make_the_command_line() -> None:
     (container,) = a_pod(command=["python", "$(SCRIPT)"], args=["--rank", "$$(RANK)"]).spec.containers
-    assert command_line(container, {"SCRIPT": "train.py"}) == ["python", "train.py", "--rank", "$(RANK)"]
+    assert container_command_line(container, {"SCRIPT": "train.py"}) == ["python", "train.py", "--rank", "$(RANK)"]
 
 
 def test_the_machine_lends_little_and_our_python_comes_first() -> None:
-    env = base_environment({"PATH": "/usr/bin", "HOME": "/h", "SECRET_TOKEN": "x"}, "/venv/bin")
+    env = base_process_environment({"PATH": "/usr/bin", "HOME": "/h", "SECRET_TOKEN": "x"}, "/venv/bin")
     assert env == {"PATH": "/venv/bin:/usr/bin", "HOME": "/h"}
-    assert base_environment({}, "/venv/bin")["PATH"].startswith("/venv/bin:/")
+    assert base_process_environment({}, "/venv/bin")["PATH"].startswith("/venv/bin:/")
 
 
 @pytest.mark.parametrize(
@@ -78,4 +78,4 @@ def test_the_machine_lends_little_and_our_python_comes_first() -> None:
 )
 def test_paths_in_mounts_are_told_as_the_machine_has_them(value: str, told: str) -> None:
     mounts = (Mount("/run/a/", "/state/a"), Mount("/run/a/deep", "/other/"))
-    assert host_environment({"V": value}, mounts) == {"V": told}
+    assert plugin_host_environment({"V": value}, mounts) == {"V": told}

@@ -17,20 +17,20 @@ from remuda.embedded.node.container_record import (
     KUBELET_BACKOFF,
     LAUNCHER_BACKOFF,
     STATUS_UNKNOWN,
-    Backoff,
+    ContainerExit,
+    ContainerPhase,
     ContainerRecord,
-    Exit,
-    Phase,
-    remembered,
+    RestartBackoff,
+    remembered_container,
 )
 
 
-def crash_delays(backoff: Backoff, times: int, ran_s: float = 1.0) -> list[float]:
+def crash_delays(backoff: RestartBackoff, times: int, ran_s: float = 1.0) -> list[float]:
     record, now, delays = ContainerRecord("main"), 1000.0, []
     for run in range(times):
-        record = container_record.started(record, run, now)
+        record = container_record.container_started(record, run, now)
         now += ran_s
-        record = container_record.exited(record, Exit(1, now), backoff)
+        record = container_record.container_exited(record, ContainerExit(1, now), backoff)
         delays.append(round(record.not_before - now, 6))
         now = record.not_before
     return delays
@@ -54,9 +54,9 @@ def test_a_huge_number_of_crashes_does_not_overflow() -> None:
 
 
 def test_a_restart_keeps_the_end_of_the_run_before() -> None:
-    record = container_record.started(ContainerRecord("main"), 0, 100.0)
-    record = container_record.exited(record, Exit(3, 104.0, message="boom"), KUBELET_BACKOFF)
-    record = container_record.started(record, record.next_run, 105.0)
+    record = container_record.container_started(ContainerRecord("main"), 0, 100.0)
+    record = container_record.container_exited(record, ContainerExit(3, 104.0, message="boom"), KUBELET_BACKOFF)
+    record = container_record.container_started(record, record.next_run, 105.0)
     assert (record.run, record.is_live, record.exit) == (1, True, None)
     assert record.last == ContainerStateTerminated(
         exit_code=3, reason="Error", message="boom", started_at=to_time(100.0), finished_at=to_time(104.0)
@@ -74,10 +74,10 @@ ENDED = ContainerState(
 @pytest.mark.parametrize(
     ("status", "phase", "run", "code", "reason"),
     [
-        (None, Phase.WAITING, 0, None, None),
-        (ContainerStatus("main"), Phase.WAITING, 0, None, None),
-        (ContainerStatus("main", restart_count=2, state=RUNNING), Phase.EXITED, 2, 137, STATUS_UNKNOWN),
-        (ContainerStatus("main", restart_count=1, state=ENDED), Phase.EXITED, 1, 4, "Error"),
+        (None, ContainerPhase.WAITING, 0, None, None),
+        (ContainerStatus("main"), ContainerPhase.WAITING, 0, None, None),
+        (ContainerStatus("main", restart_count=2, state=RUNNING), ContainerPhase.EXITED, 2, 137, STATUS_UNKNOWN),
+        (ContainerStatus("main", restart_count=1, state=ENDED), ContainerPhase.EXITED, 1, 4, "Error"),
         (
             ContainerStatus(
                 "main",
@@ -85,7 +85,7 @@ ENDED = ContainerState(
                 state=ContainerState(waiting=ContainerStateWaiting("CrashLoopBackOff")),
                 last_state=ENDED,
             ),
-            Phase.EXITED,
+            ContainerPhase.EXITED,
             3,
             4,
             "Error",
@@ -94,9 +94,9 @@ ENDED = ContainerState(
     ids=["never seen", "never started", "was running", "had ended", "was in back-off"],
 )
 def test_what_the_api_remembers(
-    status: ContainerStatus | None, phase: Phase, run: int, code: int | None, reason: str | None
+    status: ContainerStatus | None, phase: ContainerPhase, run: int, code: int | None, reason: str | None
 ) -> None:
-    record = remembered("main", status, 200.0)
+    record = remembered_container("main", status, 200.0)
     assert (record.phase, record.run) == (phase, run)
     assert (record.exit.code if record.exit else None) == code
     assert (record.exit.reason if record.exit else None) == reason

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from remuda.embedded.node.log_times import LogTimes, TimeIndex
+from remuda.embedded.node.log_times import LogTimeIndex, LogTimes
 
 
 class Log:
@@ -20,8 +20,8 @@ class Log:
             file.write(text)
         os.utime(self.path, (at, at))
 
-    def index(self) -> TimeIndex:
-        index = TimeIndex(self.path)
+    def index(self) -> LogTimeIndex:
+        index = LogTimeIndex(self.path)
         index.refresh()
         return index
 

@@ -12,7 +12,7 @@ from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.store import MemoryJournal, Store
 from remuda.embedded.node.images import ImageStore
 from remuda.embedded.node.machine_info import KUBELET_VERSION, machine_info, node_addresses
-from remuda.embedded.node.node_registration import NodeConfig, Registration
+from remuda.embedded.node.node_registration import NodeConfig, NodeRegistration
 from remuda.sim.virtual_time_loop import VirtualLoop, run_virtual
 from tests.builders.nodes import Outage
 
@@ -41,7 +41,7 @@ def test_a_node_registers_however_long_the_api_is_away() -> None:
         config = NodeConfig(
             "node-01", devices=("gpu-0",), info=machine_info("process"), addresses=tuple(node_addresses("node-01"))
         )
-        registration = Registration(config, reach, ImageStore(), loop.clock, lambda: None)
+        registration = NodeRegistration(config, reach, ImageStore(), loop.clock, lambda: None)
         registering = asyncio.create_task(registration.register())
         await asyncio.sleep(120)
         assert not registering.done()
@@ -68,7 +68,7 @@ def test_what_a_node_does_not_know_of_itself_it_leaves_alone() -> None:
         await api.create(Namespace, Namespace(metadata=ObjectMeta(name=NODE_LEASE_NAMESPACE)))
         known = {"nodeInfo": {"kubeletVersion": "v1"}, "addresses": [{"type": "Hostname", "address": "x"}]}
         await api.create(Node, {"metadata": {"name": "node-01"}, "status": known})
-        await Registration(NodeConfig("node-01"), api, ImageStore(), loop.clock, lambda: None).register()
+        await NodeRegistration(NodeConfig("node-01"), api, ImageStore(), loop.clock, lambda: None).register()
         node = await api.get(Node, "node-01")
         assert node.status.node_info is not None
         assert node.status.node_info.kubelet_version == "v1"
@@ -93,7 +93,7 @@ def test_nodes_that_come_up_together_renew_apart_and_every_period() -> None:
                 return await api.patch(kind, name, *args, **options)
 
         nodes = [
-            Registration(
+            NodeRegistration(
                 NodeConfig(f"node-{n:02d}", lease_s=lease_s), Noting(api), ImageStore(), loop.clock, lambda: None
             )
             for n in range(count)

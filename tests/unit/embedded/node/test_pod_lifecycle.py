@@ -8,25 +8,25 @@ import pytest
 
 from remuda.api.codec import from_wire, to_wire
 from remuda.api.kubernetes.core_v1 import Pod
-from remuda.embedded.node.container_record import ContainerRecord, Exit, Phase
+from remuda.embedded.node.container_record import ContainerExit, ContainerPhase, ContainerRecord
 from remuda.embedded.node.pod_lifecycle import (
     Action,
-    Admission,
-    Admit,
-    Kill,
+    AdmitPod,
+    DeviceAdmission,
+    KillContainers,
     PodPlan,
     PodRecord,
-    Pull,
-    Release,
-    Remove,
-    Start,
-    Stop,
+    PullImage,
+    ReleaseDevices,
+    RemovePod,
+    StartContainer,
+    StopContainers,
     plan_pod,
 )
 from tests.builders.pods import a_pod
 
 NOW = 1000.0
-GRANTED = Admission.GRANTED
+GRANTED = DeviceAdmission.GRANTED
 DELETING = {"deletionTimestamp": "2026-01-01T00:00:30Z", "deletionGracePeriodSeconds": 30}
 
 
@@ -35,11 +35,13 @@ def waiting() -> ContainerRecord:
 
 
 def running(run: int = 0) -> ContainerRecord:
-    return ContainerRecord("main", Phase.RUNNING, run, NOW - 5)
+    return ContainerRecord("main", ContainerPhase.RUNNING, run, NOW - 5)
 
 
 def ended(code: int = 1, run: int = 0, not_before: float = 0.0) -> ContainerRecord:
-    return ContainerRecord("main", Phase.EXITED, run, NOW - 5, Exit(code, NOW - 1), crashes=1, not_before=not_before)
+    return ContainerRecord(
+        "main", ContainerPhase.EXITED, run, NOW - 5, ContainerExit(code, NOW - 1), crashes=1, not_before=not_before
+    )
 
 
 def record(container: ContainerRecord, **fields: Any) -> PodRecord:
@@ -49,37 +51,51 @@ def record(container: ContainerRecord, **fields: Any) -> PodRecord:
 @pytest.mark.parametrize(
     ("pod", "known", "actions", "wake_at"),
     [
-        pytest.param(a_pod(), record(waiting(), admission=Admission.NONE), [Admit()], None, id="new: ask for devices"),
-        pytest.param(a_pod(), record(waiting(), admission=Admission.ASKED), [], None, id="asked: wait"),
-        pytest.param(a_pod(), record(waiting()), [Start("main", 0)], None, id="admitted: start"),
-        pytest.param(a_pod(image="a"), record(waiting()), [Start("main", 0)], None, id="image present: start"),
-        pytest.param(a_pod(image="b"), record(waiting()), [Pull("b")], None, id="image absent: pull"),
+        pytest.param(
+            a_pod(), record(waiting(), admission=DeviceAdmission.NONE), [AdmitPod()], None, id="new: ask for devices"
+        ),
+        pytest.param(a_pod(), record(waiting(), admission=DeviceAdmission.ASKED), [], None, id="asked: wait"),
+        pytest.param(a_pod(), record(waiting()), [StartContainer("main", 0)], None, id="admitted: start"),
+        pytest.param(a_pod(image="a"), record(waiting()), [StartContainer("main", 0)], None, id="image present: start"),
+        pytest.param(a_pod(image="b"), record(waiting()), [PullImage("b")], None, id="image absent: pull"),
         pytest.param(a_pod(image="b"), record(waiting(), pulling=frozenset({"b"})), [], None, id="pulling: wait"),
         pytest.param(a_pod(), record(running()), [], None, id="running: nothing"),
         pytest.param(
-            a_pod(), record(running(), admission=Admission.NONE), [Admit()], None, id="adopted: tell the agent"
+            a_pod(), record(running(), admission=DeviceAdmission.NONE), [AdmitPod()], None, id="adopted: tell the agent"
         ),
-        pytest.param(a_pod(), record(ended(1)), [Start("main", 1)], None, id="Always, failed: again"),
-        pytest.param(a_pod(), record(ended(0, 4)), [Start("main", 5)], None, id="Always, done: again"),
+        pytest.param(a_pod(), record(ended(1)), [StartContainer("main", 1)], None, id="Always, failed: again"),
+        pytest.param(a_pod(), record(ended(0, 4)), [StartContainer("main", 5)], None, id="Always, done: again"),
         pytest.param(a_pod(), record(ended(1, 0, NOW + 7)), [], NOW + 7, id="back-off: later"),
-        pytest.param(a_pod(policy="OnFailure"), record(ended(1)), [Start("main", 1)], None, id="OnFailure, failed"),
-        pytest.param(a_pod(policy="OnFailure"), record(ended(0)), [Release()], None, id="OnFailure, done: finished"),
-        pytest.param(a_pod(policy="Never"), record(ended(1)), [Release()], None, id="Never, failed: finished"),
+        pytest.param(
+            a_pod(policy="OnFailure"), record(ended(1)), [StartContainer("main", 1)], None, id="OnFailure, failed"
+        ),
+        pytest.param(
+            a_pod(policy="OnFailure"), record(ended(0)), [ReleaseDevices()], None, id="OnFailure, done: finished"
+        ),
+        pytest.param(a_pod(policy="Never"), record(ended(1)), [ReleaseDevices()], None, id="Never, failed: finished"),
         pytest.param(a_pod(policy="Never"), record(ended(0), held=False), [], None, id="finished and released"),
         pytest.param(
-            a_pod(), record(waiting(), admission=Admission.REFUSED, held=False), [], None, id="refused: nothing more"
+            a_pod(),
+            record(waiting(), admission=DeviceAdmission.REFUSED, held=False),
+            [],
+            None,
+            id="refused: nothing more",
         ),
-        pytest.param(a_pod(meta=DELETING), record(running()), [Stop(30.0)], NOW + 30, id="deleted: TERM"),
+        pytest.param(a_pod(meta=DELETING), record(running()), [StopContainers(30.0)], NOW + 30, id="deleted: TERM"),
         pytest.param(
             a_pod(meta=DELETING), record(running(), stopping_since=NOW - 10), [], NOW + 20, id="in grace: wait"
         ),
         pytest.param(
-            a_pod(meta=DELETING), record(running(), stopping_since=NOW - 30), [Kill()], None, id="grace over: KILL"
+            a_pod(meta=DELETING),
+            record(running(), stopping_since=NOW - 30),
+            [KillContainers()],
+            None,
+            id="grace over: KILL",
         ),
         pytest.param(
             a_pod(meta={**DELETING, "deletionGracePeriodSeconds": 5}),
             record(running(), stopping_since=NOW - 10),
-            [Kill()],
+            [KillContainers()],
             None,
             id="grace shortened meanwhile: KILL",
         ),
@@ -90,31 +106,39 @@ def record(container: ContainerRecord, **fields: Any) -> PodRecord:
             None,
             id="killed: wait for the kernel",
         ),
-        pytest.param(a_pod(meta=DELETING), record(ended(143)), [Release()], None, id="deleted and dead: release"),
         pytest.param(
-            a_pod(meta=DELETING), record(ended(143), held=False), [Remove()], None, id="deleted and released: remove"
+            a_pod(meta=DELETING), record(ended(143)), [ReleaseDevices()], None, id="deleted and dead: release"
+        ),
+        pytest.param(
+            a_pod(meta=DELETING), record(ended(143), held=False), [RemovePod()], None, id="deleted and released: remove"
         ),
         pytest.param(
             a_pod(meta=DELETING),
-            record(waiting(), admission=Admission.NONE, held=False),
-            [Remove()],
+            record(waiting(), admission=DeviceAdmission.NONE, held=False),
+            [RemovePod()],
             None,
             id="deleted before it began",
         ),
         pytest.param(
             a_pod(meta=DELETING),
-            record(waiting(), admission=Admission.ASKED, held=False),
+            record(waiting(), admission=DeviceAdmission.ASKED, held=False),
             [],
             None,
             id="deleted while the agent decides: wait for what it grants",
         ),
-        pytest.param(a_pod(), record(running(), vanished=True), [Kill()], None, id="removed by force: KILL at once"),
-        pytest.param(a_pod(), record(ended(137), vanished=True), [Release()], None, id="removed by force, dead"),
         pytest.param(
-            a_pod(status={"phase": "Failed"}), record(running()), [Stop(30.0)], NOW + 30, id="failed by another: stop"
+            a_pod(), record(running(), vanished=True), [KillContainers()], None, id="removed by force: KILL at once"
+        ),
+        pytest.param(a_pod(), record(ended(137), vanished=True), [ReleaseDevices()], None, id="removed by force, dead"),
+        pytest.param(
+            a_pod(status={"phase": "Failed"}),
+            record(running()),
+            [StopContainers(30.0)],
+            NOW + 30,
+            id="failed by another: stop",
         ),
         pytest.param(
-            a_pod(status={"phase": "Failed"}), record(ended(1)), [Release()], None, id="failed by another, dead"
+            a_pod(status={"phase": "Failed"}), record(ended(1)), [ReleaseDevices()], None, id="failed by another, dead"
         ),
     ],
 )
@@ -135,7 +159,7 @@ def test_devices_go_back_before_the_end_is_published() -> None:
 def test_the_object_is_removed_only_after_its_last_status_is_written() -> None:
     pod, known = a_pod(meta=DELETING), record(ended(143), held=False)
     assert plan_pod(pod, known, (), NOW, written=False).actions == ()
-    assert plan_pod(pod, known, (), NOW, written=True).actions == (Remove(),)
+    assert plan_pod(pod, known, (), NOW, written=True).actions == (RemovePod(),)
 
 
 def test_nothing_is_left_of_a_vanished_pod() -> None:
@@ -144,7 +168,7 @@ def test_nothing_is_left_of_a_vanished_pod() -> None:
 
 def test_a_pod_with_a_zero_grace_is_killed_at_once() -> None:
     pod = a_pod(meta={**DELETING, "deletionGracePeriodSeconds": 0})
-    assert plan_pod(pod, record(running()), (), NOW).actions == (Kill(),)
+    assert plan_pod(pod, record(running()), (), NOW).actions == (KillContainers(),)
 
 
 def test_two_containers_end_together_only_when_both_are_done() -> None:
@@ -153,11 +177,11 @@ def test_two_containers_end_together_only_when_both_are_done() -> None:
     body = to_wire(pod)
     body["spec"]["containers"] = two
     pod = from_wire(Pod, body)
-    side = ContainerRecord("side", Phase.RUNNING, 0, NOW - 5)
+    side = ContainerRecord("side", ContainerPhase.RUNNING, 0, NOW - 5)
     known = PodRecord((ended(0), side), admission=GRANTED, held=True)
     assert plan_pod(pod, known, (), NOW).actions == ()
-    known = PodRecord((ended(0), ContainerRecord("side", Phase.WAITING)), admission=GRANTED, held=True)
-    assert plan_pod(pod, known, (), NOW).actions == (Start("side", 0),)
+    known = PodRecord((ended(0), ContainerRecord("side", ContainerPhase.WAITING)), admission=GRANTED, held=True)
+    assert plan_pod(pod, known, (), NOW).actions == (StartContainer("side", 0),)
 
 
 # --- init containers and sidecars -----------------------------------------------------------------------------------------
@@ -169,54 +193,62 @@ def with_inits(policy: str = "Always", **options: Any) -> Pod:
     return a_pod(policy=policy, inits=inits, **options)
 
 
-def at(name: str, phase: Phase = Phase.WAITING, code: int | None = None) -> ContainerRecord:
+def at(name: str, phase: ContainerPhase = ContainerPhase.WAITING, code: int | None = None) -> ContainerRecord:
     if code is not None:
-        return ContainerRecord(name, Phase.EXITED, 0, NOW - 5, Exit(code, NOW - 1), crashes=1)
-    return ContainerRecord(name, phase, 0, NOW - 5 if phase is Phase.RUNNING else 0.0)
+        return ContainerRecord(name, ContainerPhase.EXITED, 0, NOW - 5, ContainerExit(code, NOW - 1), crashes=1)
+    return ContainerRecord(name, phase, 0, NOW - 5 if phase is ContainerPhase.RUNNING else 0.0)
 
 
-UP = Phase.RUNNING
+UP = ContainerPhase.RUNNING
 
 
 @pytest.mark.parametrize(
     ("policy", "inits", "main", "actions"),
     [
         pytest.param(
-            "Always", (at("first"), at("side"), at("last")), waiting(), [Start("first", 0)], id="one after the other"
+            "Always",
+            (at("first"), at("side"), at("last")),
+            waiting(),
+            [StartContainer("first", 0)],
+            id="one after the other",
         ),
         pytest.param("Always", (at("first", UP), at("side"), at("last")), waiting(), [], id="the first runs: wait"),
         pytest.param(
             "Always",
             (at("first", code=0), at("side"), at("last")),
             waiting(),
-            [Start("side", 0)],
+            [StartContainer("side", 0)],
             id="then the sidecar",
         ),
         pytest.param(
             "Always",
             (at("first", code=0), at("side", UP), at("last")),
             waiting(),
-            [Start("last", 0)],
+            [StartContainer("last", 0)],
             id="it is up: go on",
         ),
         pytest.param(
             "Always",
             (at("first", code=0), at("side", UP), at("last", code=0)),
             waiting(),
-            [Start("main", 0)],
+            [StartContainer("main", 0)],
             id="then main",
         ),
         pytest.param(
-            "Always", (at("first", code=1), at("side"), at("last")), waiting(), [Start("first", 1)], id="failed: again"
+            "Always",
+            (at("first", code=1), at("side"), at("last")),
+            waiting(),
+            [StartContainer("first", 1)],
+            id="failed: again",
         ),
         pytest.param(
-            "Never", (at("first", code=1), at("side"), at("last")), waiting(), [Release()], id="failed, Never"
+            "Never", (at("first", code=1), at("side"), at("last")), waiting(), [ReleaseDevices()], id="failed, Never"
         ),
         pytest.param(
             "Never",
             (at("first", code=0), at("side", code=1), at("last", code=0)),
             running(),
-            [Start("side", 1)],
+            [StartContainer("side", 1)],
             id="a sidecar restarts whatever the policy",
         ),
         pytest.param(
@@ -230,14 +262,14 @@ UP = Phase.RUNNING
             "Never",
             (at("first", code=0), at("side", UP), at("last", code=0)),
             ended(0),
-            [Stop(30.0, True)],
+            [StopContainers(30.0, True)],
             id="main done",
         ),
         pytest.param(
             "Never",
             (at("first", code=0), at("side", code=143), at("last", code=0)),
             ended(0),
-            [Release()],
+            [ReleaseDevices()],
             id="main done and the sidecar gone",
         ),
     ],
@@ -251,13 +283,13 @@ def test_init_containers(
 def test_sidecars_are_stopped_last_and_within_the_grace() -> None:
     pod = with_inits(meta=DELETING)
     inits = (at("first", code=0), at("side", UP), at("last", code=0))
-    assert plan_pod(pod, record(running(), inits=inits), (), NOW).actions == (Stop(30.0),)
+    assert plan_pod(pod, record(running(), inits=inits), (), NOW).actions == (StopContainers(30.0),)
     half = record(ended(143), inits=inits, stopping_since=NOW - 10)
-    assert plan_pod(pod, half, (), NOW).actions == (Stop(20.0, True),)
+    assert plan_pod(pod, half, (), NOW).actions == (StopContainers(20.0, True),)
     told = record(ended(143), inits=inits, stopping_since=NOW - 10, sidecars_told=True)
     assert plan_pod(pod, told, (), NOW) == PodPlan((), NOW + 20)
     late = record(ended(143), inits=inits, stopping_since=NOW - 30, sidecars_told=True)
-    assert plan_pod(pod, late, (), NOW).actions == (Kill(),)
+    assert plan_pod(pod, late, (), NOW).actions == (KillContainers(),)
 
 
 def test_a_container_whose_devices_are_being_prepared_is_not_started_twice() -> None:

@@ -11,10 +11,16 @@ from remuda.api.codec import to_wire
 from remuda.api.conditions import find_condition, is_condition_true
 from remuda.api.kubernetes.core_v1 import Pod, PodStatus
 from remuda.api.meta import Condition, to_time
-from remuda.embedded.node.container_record import ContainerRecord, Exit, Phase
+from remuda.embedded.node.container_record import ContainerExit, ContainerPhase, ContainerRecord
 from remuda.embedded.node.devices.device_ledger import DeviceHealth
-from remuda.embedded.node.pod_lifecycle import Admission, PodRecord
-from remuda.embedded.node.pod_status import known_health, merged_conditions, own_conditions, render_status, status_patch
+from remuda.embedded.node.pod_lifecycle import DeviceAdmission, PodRecord
+from remuda.embedded.node.pod_status import (
+    device_health_in_status,
+    merge_pod_conditions,
+    pod_status_of,
+    pod_status_patch,
+    with_own_conditions,
+)
 from remuda.embedded.node.runtime_port import NO_LOCAL_COMMAND
 from tests.builders.pods import a_pod
 
@@ -25,14 +31,14 @@ DELETING = {"deletionTimestamp": "2026-01-01T00:00:30Z", "deletionGracePeriodSec
 
 def of(container: ContainerRecord, **fields: Any) -> PodRecord:
     return PodRecord(
-        (container,), **{"admission": Admission.GRANTED, "address": "127.1.0.1", "start_time": 900.0, **fields}
+        (container,), **{"admission": DeviceAdmission.GRANTED, "address": "127.1.0.1", "start_time": 900.0, **fields}
     )
 
 
 WAITING = ContainerRecord("main")
-RUNNING = ContainerRecord("main", Phase.RUNNING, 2, NOW - 5)
-FAILED = ContainerRecord("main", Phase.EXITED, 0, NOW - 5, Exit(7, NOW - 1, message="bad"), crashes=1)
-DONE = ContainerRecord("main", Phase.EXITED, 0, NOW - 5, Exit(0, NOW - 1), crashes=1)
+RUNNING = ContainerRecord("main", ContainerPhase.RUNNING, 2, NOW - 5)
+FAILED = ContainerRecord("main", ContainerPhase.EXITED, 0, NOW - 5, ContainerExit(7, NOW - 1, message="bad"), crashes=1)
+DONE = ContainerRecord("main", ContainerPhase.EXITED, 0, NOW - 5, ContainerExit(0, NOW - 1), crashes=1)
 LOOPING = msgspec.structs.replace(FAILED, crashes=2, not_before=NOW + 9)
 
 
@@ -55,7 +61,7 @@ LOOPING = msgspec.structs.replace(FAILED, crashes=2, not_before=NOW + 9)
     ],
 )
 def test_status(pod: Pod, record: PodRecord, phase: str, state: str, reason: str, ready: bool) -> None:
-    status = render_status(pod, record, NEW, NOW)
+    status = pod_status_of(pod, record, NEW, NOW)
     assert status.phase == phase
     (container,) = status.container_statuses
     told = {k: v for k, v in msgspec.structs.asdict(container.state).items() if v is not None}
@@ -68,13 +74,13 @@ def test_status(pod: Pod, record: PodRecord, phase: str, state: str, reason: str
 
 
 def test_a_crash_loop_shows_the_end_of_the_last_run() -> None:
-    (container,) = render_status(a_pod(), of(LOOPING), NEW, NOW).container_statuses
+    (container,) = pod_status_of(a_pod(), of(LOOPING), NEW, NOW).container_statuses
     assert container.last_state.terminated is not None
     assert (container.last_state.terminated.exit_code, container.last_state.terminated.message) == (7, "bad")
 
 
 def test_what_kubernetes_requires_is_written_also_when_empty() -> None:
-    wire = to_wire(render_status(a_pod(), of(WAITING), NEW, NOW))
+    wire = to_wire(pod_status_of(a_pod(), of(WAITING), NEW, NOW))
     (container,) = wire["containerStatuses"]
     required = {key: container[key] for key in ("name", "ready", "restartCount", "image", "imageID")}
     assert required == {"name": "main", "ready": False, "restartCount": 0, "image": "", "imageID": ""}
@@ -84,40 +90,42 @@ def test_what_kubernetes_requires_is_written_also_when_empty() -> None:
 
 def test_a_container_has_an_id_from_its_first_run_on() -> None:
     pod = a_pod()
-    ids = [render_status(pod, of(c), NEW, NOW).container_statuses[0].container_id for c in (WAITING, RUNNING, LOOPING)]
+    ids = [pod_status_of(pod, of(c), NEW, NOW).container_statuses[0].container_id for c in (WAITING, RUNNING, LOOPING)]
     assert ids == ["", f"remuda://{pod.uid}/main/2", f"remuda://{pod.uid}/main/0"]
 
 
 def test_a_refused_pod_fails_like_on_a_kubelet() -> None:
-    record = of(WAITING, admission=Admission.REFUSED, refusal="Allocate failed: DeviceHeld: gpu-0 is held by a/b.")
-    status = render_status(a_pod(), record, NEW, NOW)
+    record = of(
+        WAITING, admission=DeviceAdmission.REFUSED, refusal="Allocate failed: DeviceHeld: gpu-0 is held by a/b."
+    )
+    status = pod_status_of(a_pod(), record, NEW, NOW)
     assert (status.phase, status.reason) == ("Failed", "UnexpectedAdmissionError")
     assert "DeviceHeld" in status.message
 
 
 def test_a_pod_without_command_says_so_while_it_runs() -> None:
-    status = render_status(a_pod(), of(RUNNING, notice=NO_LOCAL_COMMAND), NEW, NOW)
+    status = pod_status_of(a_pod(), of(RUNNING, notice=NO_LOCAL_COMMAND), NEW, NOW)
     assert status.reason == "NoLocalCommand"
     assert "command" in status.message
-    assert render_status(a_pod(policy="Never"), of(DONE, notice=NO_LOCAL_COMMAND), NEW, NOW).reason == ""
+    assert pod_status_of(a_pod(policy="Never"), of(DONE, notice=NO_LOCAL_COMMAND), NEW, NOW).reason == ""
 
 
 def test_a_finished_pod_never_comes_back() -> None:
     known = PodStatus(phase="Failed", reason="Evicted", message="by hand")
-    status = render_status(a_pod(), of(RUNNING), known, NOW)
+    status = pod_status_of(a_pod(), of(RUNNING), known, NOW)
     assert (status.phase, status.reason, status.message) == ("Failed", "Evicted", "by hand")
 
 
 def test_rendering_again_changes_nothing() -> None:
-    first = render_status(a_pod(), of(RUNNING), NEW, NOW)
-    again = render_status(a_pod(), of(RUNNING), first, NOW + 60)
+    first = pod_status_of(a_pod(), of(RUNNING), NEW, NOW)
+    again = pod_status_of(a_pod(), of(RUNNING), first, NOW + 60)
     assert again == first
-    assert status_patch(first, again) == {}
+    assert pod_status_patch(first, again) == {}
 
 
 def test_a_condition_keeps_its_time_until_it_changes() -> None:
-    first = render_status(a_pod(), of(WAITING), NEW, NOW)
-    later = render_status(a_pod(), of(RUNNING), first, NOW + 5)
+    first = pod_status_of(a_pod(), of(WAITING), NEW, NOW)
+    later = pod_status_of(a_pod(), of(RUNNING), first, NOW + 5)
     for type_, at in (("PodScheduled", NOW), ("Initialized", NOW), ("Ready", NOW + 5), ("ContainersReady", NOW + 5)):
         condition = find_condition(later.conditions, type_)
         assert condition is not None
@@ -125,10 +133,10 @@ def test_a_condition_keeps_its_time_until_it_changes() -> None:
 
 
 def test_the_patch_names_what_changed_and_takes_back_what_is_gone() -> None:
-    first = render_status(a_pod(), of(RUNNING, notice=NO_LOCAL_COMMAND), NEW, NOW)
-    then = render_status(a_pod(), of(RUNNING), first, NOW)
-    assert status_patch(first, then) == {"reason": None, "message": None}
-    assert status_patch(NEW, render_status(a_pod(), of(WAITING), NEW, NOW)).keys() == {
+    first = pod_status_of(a_pod(), of(RUNNING, notice=NO_LOCAL_COMMAND), NEW, NOW)
+    then = pod_status_of(a_pod(), of(RUNNING), first, NOW)
+    assert pod_status_patch(first, then) == {"reason": None, "message": None}
+    assert pod_status_patch(NEW, pod_status_of(a_pod(), of(WAITING), NEW, NOW)).keys() == {
         "podIP",
         "podIPs",
         "startTime",
@@ -138,17 +146,17 @@ def test_the_patch_names_what_changed_and_takes_back_what_is_gone() -> None:
 
 
 def test_the_default_phase_reaches_the_api() -> None:
-    failed = render_status(a_pod(policy="Never"), of(FAILED), NEW, NOW)
-    assert status_patch(failed, NEW)["phase"] == "Pending"
+    failed = pod_status_of(a_pod(policy="Never"), of(FAILED), NEW, NOW)
+    assert pod_status_patch(failed, NEW)["phase"] == "Pending"
 
 
 def test_conditions_of_others_are_carried_along_and_not_ours_to_write() -> None:
     theirs = Condition("DisruptionTarget", "True", "Preempted")
     stale = Condition("Ready", "False", "Old")
     ours = [Condition("Ready", "True")]
-    assert merged_conditions([stale, theirs], ours) == [ours[0], theirs]
-    assert merged_conditions([theirs], ours) == [theirs, ours[0]]
-    assert own_conditions(PodStatus(conditions=[theirs, stale])).conditions == [stale]
+    assert merge_pod_conditions([stale, theirs], ours) == [ours[0], theirs]
+    assert merge_pod_conditions([theirs], ours) == [theirs, ours[0]]
+    assert with_own_conditions(PodStatus(conditions=[theirs, stale])).conditions == [stale]
 
 
 def test_row_49_devices_are_named_as_upstream_does_it() -> None:
@@ -156,7 +164,7 @@ def test_row_49_devices_are_named_as_upstream_does_it() -> None:
         DeviceHealth("nvidia.com/gpu", "gpu-0", True),
         DeviceHealth("nvidia.com/gpu", "gpu-1", False, "x" * 2000),
     ]
-    status = render_status(a_pod(), of(RUNNING), NEW, NOW, lambda container: devices)
+    status = pod_status_of(a_pod(), of(RUNNING), NEW, NOW, lambda container: devices)
     (container,) = status.container_statuses
     assert to_wire(container)["allocatedResourcesStatus"] == [
         {
@@ -167,20 +175,22 @@ def test_row_49_devices_are_named_as_upstream_does_it() -> None:
             ],
         }
     ]
-    assert known_health(status)["main"][0] == devices[0]
+    assert device_health_in_status(status)["main"][0] == devices[0]
 
 
 def test_a_pod_is_pending_while_it_initializes() -> None:
     pod = a_pod(inits=[{"name": "first"}])
-    begun = render_status(pod, of(WAITING, inits=(ContainerRecord("first", Phase.RUNNING, 0, 900.0),)), NEW, NOW)
+    begun = pod_status_of(
+        pod, of(WAITING, inits=(ContainerRecord("first", ContainerPhase.RUNNING, 0, 900.0),)), NEW, NOW
+    )
     assert begun.phase == "Pending"
     assert not is_condition_true(begun.conditions, "Initialized")
     waits = begun.container_statuses[0].state.waiting
     assert waits is not None
     assert waits.reason == "PodInitializing"
     assert not begun.init_container_statuses[0].ready
-    done = ContainerRecord("first", Phase.EXITED, 0, 900.0, Exit(0, 950.0))
-    ready = render_status(pod, of(RUNNING, inits=(done,)), begun, NOW)
+    done = ContainerRecord("first", ContainerPhase.EXITED, 0, 900.0, ContainerExit(0, 950.0))
+    ready = pod_status_of(pod, of(RUNNING, inits=(done,)), begun, NOW)
     assert ready.phase == "Running"
     assert is_condition_true(ready.conditions, "Initialized")
     assert is_condition_true(ready.conditions, "Ready")
@@ -189,14 +199,14 @@ def test_a_pod_is_pending_while_it_initializes() -> None:
 
 def test_the_end_is_not_told_while_a_sidecar_runs() -> None:
     pod = a_pod(policy="Never", inits=[{"name": "side", "restartPolicy": "Always"}])
-    live = of(DONE, inits=(ContainerRecord("side", Phase.RUNNING, 0, 900.0),))
-    assert render_status(pod, live, NEW, NOW).phase == "Running"
-    over = of(DONE, inits=(ContainerRecord("side", Phase.EXITED, 0, 900.0, Exit(143, 950.0)),))
-    assert render_status(pod, over, NEW, NOW).phase == "Succeeded"
+    live = of(DONE, inits=(ContainerRecord("side", ContainerPhase.RUNNING, 0, 900.0),))
+    assert pod_status_of(pod, live, NEW, NOW).phase == "Running"
+    over = of(DONE, inits=(ContainerRecord("side", ContainerPhase.EXITED, 0, 900.0, ContainerExit(143, 950.0)),))
+    assert pod_status_of(pod, over, NEW, NOW).phase == "Succeeded"
 
 
 def test_a_container_that_could_not_be_prepared_says_why() -> None:
     stuck = ContainerRecord("main", problem="endpoint not found in cache")
-    waits = render_status(a_pod(), of(stuck), NEW, NOW).container_statuses[0].state.waiting
+    waits = pod_status_of(a_pod(), of(stuck), NEW, NOW).container_statuses[0].state.waiting
     assert waits is not None
     assert (waits.reason, waits.message) == ("CreateContainerConfigError", "endpoint not found in cache")

@@ -40,15 +40,15 @@ def test_processes_are_found_by_a_whole_variable(proc: dict[str, bytes]) -> None
     process(proc, 11, environ=b"ID=one-more\0")
     process(proc, 12, environ=b"XID=one\0")
     process(proc, 13, environ=b"ID=two\0")
-    assert process_tree.tagged("ID", {"one", "two"}) == ([10, 13], False)
-    assert not process_tree.tagged("ID", set())
-    assert not process_tree.tagged("ID", {"three"})
+    assert process_tree.processes_tagged("ID", {"one", "two"}) == ([10, 13], False)
+    assert not process_tree.processes_tagged("ID", set())
+    assert not process_tree.processes_tagged("ID", {"three"})
 
 
 def test_processes_are_found_by_a_whole_argument(proc: dict[str, bytes]) -> None:
     process(proc, 10, cmdline=b"python\0shim.py\0/a/spec.json\0")
     process(proc, 11, cmdline=b"cat\0/a/spec.json.tmp\0")
-    assert process_tree.running("/a/spec.json").pids == [10]
+    assert process_tree.processes_running("/a/spec.json").pids == [10]
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_a_process_in_its_exec_asks_for_another_look(
     proc: dict[str, bytes], fields: dict[str, object], unsure: bool
 ) -> None:
     process(proc, 10, **{"environ": b"", "cmdline": b"", **fields})  # type: ignore[arg-type]
-    found = process_tree.tagged("ID", {"one"})
+    found = process_tree.processes_tagged("ID", {"one"})
     assert found == ([], unsure)
     assert bool(found) is unsure
 
@@ -74,6 +74,6 @@ def test_a_process_in_its_exec_asks_for_another_look(
 def test_group_leaders_and_the_gone(proc: dict[str, bytes]) -> None:
     process(proc, 5)
     process(proc, 6)
-    assert process_tree.leads_group(5)
-    assert not process_tree.leads_group(6)
-    assert not process_tree.leads_group(7)
+    assert process_tree.leads_process_group(5)
+    assert not process_tree.leads_process_group(6)
+    assert not process_tree.leads_process_group(7)

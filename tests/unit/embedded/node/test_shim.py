@@ -67,8 +67,8 @@ class Box:
         return found
 
     def ended(self) -> dict[str, Any]:
-        wait_until(lambda: shim.read_status(self.status), "the status")
-        found = shim.read_status(self.status)
+        wait_until(lambda: shim.read_shim_status(self.status), "the status")
+        found = shim.read_shim_status(self.status)
         assert found is not None
         return found
 
@@ -90,12 +90,12 @@ def box(tmp_path: Path) -> Iterator[Box]:
 
 def is_alive(pidfile: str) -> bool:
     """Is anything of the container still running, the shim that is about to record its end included?"""
-    return shim.probe(pidfile) != (None, None)
+    return shim.probe_container(pidfile) != (None, None)
 
 
 def kill_container(pidfile: str) -> bool:
     """Through the shim or, where that is gone, the main process and its group."""
-    shim_pid, main = shim.probe(pidfile)
+    shim_pid, main = shim.probe_container(pidfile)
     if shim_pid is not None:
         os.kill(shim_pid, signal.SIGUSR1)
     elif main is not None:
@@ -104,7 +104,7 @@ def kill_container(pidfile: str) -> bool:
 
 
 def is_running(pid: int) -> bool:
-    return shim.start_ticks(pid) is not None
+    return shim.process_start_ticks(pid) is not None
 
 
 def test_it_runs_the_command_and_records_its_end(box: Box, tmp_path: Path) -> None:
@@ -139,10 +139,13 @@ def test_the_pidfile_names_both_processes_beyond_doubt(box: Box) -> None:
     process = box.run("sleep", "1000")
     record = box.started()
     assert (record["id"], record["shim"]) == ('pod/"c"', process.pid)
-    assert record["startTime"] == {"shim": shim.start_ticks(process.pid), "pid": shim.start_ticks(record["pid"])}
-    assert shim.probe(box.pidfile) == (process.pid, record["pid"])
+    assert record["startTime"] == {
+        "shim": shim.process_start_ticks(process.pid),
+        "pid": shim.process_start_ticks(record["pid"]),
+    }
+    assert shim.probe_container(box.pidfile) == (process.pid, record["pid"])
     assert is_alive(box.pidfile)
-    assert shim.read_status(box.status) is None
+    assert shim.read_shim_status(box.status) is None
     assert os.getpgid(record["pid"]) == record["pid"]
     assert os.getsid(process.pid) == process.pid
 
@@ -198,7 +201,7 @@ def test_relative_paths_are_of_where_the_shim_was_started(box: Box, tmp_path: Pa
     spec = box.spec("pwd", log="l", status="s", pidfile="p", cwd="/")
     subprocess.run(shim.shim_argv(spec), cwd=tmp_path, check=True)
     assert (tmp_path / "l").read_text() == "/\n"
-    assert shim.read_status(str(tmp_path / "s"))
+    assert shim.read_shim_status(str(tmp_path / "s"))
 
 
 def test_sigterm_is_passed_on_to_the_main_process(box: Box) -> None:
@@ -269,7 +272,7 @@ def test_the_command_gets_a_clean_signal_state_and_only_its_environment(box: Box
 
 
 def write_pidfile(path: str, **changes: Any) -> None:
-    ticks = shim.start_ticks(os.getpid())
+    ticks = shim.process_start_ticks(os.getpid())
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     record = {"shim": os.getpid(), "pid": os.getpid(), "startTime": {"shim": ticks, "pid": ticks}, "boot": boot}
     Path(path).write_text(json.dumps({**record, **changes}))
@@ -279,7 +282,7 @@ def test_a_recycled_pid_is_not_mistaken(box: Box) -> None:
     """This very process has the pid that the file names, but it was not started when the file says."""
     write_pidfile(box.pidfile)
     assert is_alive(box.pidfile)
-    ticks = shim.start_ticks(os.getpid())
+    ticks = shim.process_start_ticks(os.getpid())
     assert ticks is not None
     write_pidfile(box.pidfile, startTime={"shim": ticks + 1, "pid": ticks - 1})
     assert not is_alive(box.pidfile)
@@ -295,14 +298,14 @@ def test_a_recycled_pid_is_not_mistaken(box: Box) -> None:
 def test_a_broken_pidfile_names_nobody(box: Box, content: str | None) -> None:
     if content is not None:
         Path(box.pidfile).write_text(content)
-    assert shim.probe(box.pidfile) == (None, None)
+    assert shim.probe_container(box.pidfile) == (None, None)
     assert not is_alive(box.pidfile)
 
 
 def test_a_zombie_is_not_alive(box: Box) -> None:
     process = subprocess.Popen(["true"])
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-    assert shim.start_ticks(process.pid) is None
+    assert shim.process_start_ticks(process.pid) is None
     process.wait()
 
 
@@ -312,7 +315,7 @@ def test_a_name_full_of_brackets_is_read(tmp_path: Path) -> None:
     process = subprocess.Popen([str(program), "1000"])
     try:
         wait_until(lambda: Path(f"/proc/{process.pid}/comm").read_text() == "a) S 1 (b\n", "the exec")
-        assert abs((shim.start_ticks(process.pid) or 0) - (shim.start_ticks(os.getpid()) or 0)) < 1e7
+        assert abs((shim.process_start_ticks(process.pid) or 0) - (shim.process_start_ticks(os.getpid()) or 0)) < 1e7
     finally:
         process.kill()
         process.wait()
@@ -323,17 +326,17 @@ def test_without_its_shim_a_container_is_an_orphan_and_can_be_killed(box: Box) -
     main = box.started()["pid"]
     process.kill()
     process.wait()
-    assert shim.probe(box.pidfile) == (None, main)
+    assert shim.probe_container(box.pidfile) == (None, main)
     assert is_alive(box.pidfile)
     assert kill_container(box.pidfile)
     wait_until(lambda: not is_alive(box.pidfile), "the orphan to die")
-    assert shim.read_status(box.status) is None
+    assert shim.read_shim_status(box.status) is None
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"code": 1'])
 def test_half_a_status_is_no_status(box: Box, content: str) -> None:
     Path(box.status).write_text(content)
-    assert shim.read_status(box.status) is None
+    assert shim.read_shim_status(box.status) is None
 
 
 def test_nothing_slow_is_imported_at_start() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from remuda.embedded.node.training_model import Behaviour, CheckpointStore, TrainingChild
+from remuda.embedded.node.training_model import SimulatedBehaviour, SimulatedCheckpoints, TrainingChild
 from remuda.launch.protocol import Progress
 from remuda.sim.virtual_time_loop import run_virtual
 
@@ -33,18 +33,24 @@ class Watcher:
 
 
 def live(
-    behaviour: Behaviour,
+    behaviour: SimulatedBehaviour,
     act: Callable[[TrainingChild], object] = lambda child: None,
     at: float = 0.0,
     for_s: float = 100.0,
     env: dict[str, str] | None = None,
-    store: CheckpointStore | None = None,
+    store: SimulatedCheckpoints | None = None,
     seed: int = 1,
 ) -> Watcher:
     async def main() -> Watcher:
         watcher = Watcher()
         child = TrainingChild(
-            behaviour, env or {}, JOB, store or CheckpointStore(), random.Random(seed), watcher.report, watcher.ended
+            behaviour,
+            env or {},
+            JOB,
+            store or SimulatedCheckpoints(),
+            random.Random(seed),
+            watcher.report,
+            watcher.ended,
         )
         await asyncio.sleep(at)
         act(child)
@@ -55,12 +61,12 @@ def live(
     return run_virtual(main())
 
 
-STEADY = Behaviour(child_start_s=0.5, step_s=1.0, checkpoint_every=3, stop_s=0.25)
+STEADY = SimulatedBehaviour(child_start_s=0.5, step_s=1.0, checkpoint_every=3, stop_s=0.25)
 
 
 def test_it_steps_and_checkpoints_until_it_is_done() -> None:
-    store = CheckpointStore()
-    watcher = live(Behaviour(child_start_s=0.5, step_s=1.0, checkpoint_every=3, steps=7), store=store)
+    store = SimulatedCheckpoints()
+    watcher = live(SimulatedBehaviour(child_start_s=0.5, step_s=1.0, checkpoint_every=3, steps=7), store=store)
     assert watcher.steps == [1, 2, 3, 4, 5, 6, 7]
     assert watcher.checkpoints == [3, 6]
     assert watcher.ends == [(0, None, "")]
@@ -69,7 +75,7 @@ def test_it_steps_and_checkpoints_until_it_is_done() -> None:
 
 
 def test_it_resumes_where_it_is_told_with_the_rank_it_is_given() -> None:
-    store = CheckpointStore()
+    store = SimulatedCheckpoints()
     watcher = live(STEADY, env={"REMUDA_RESUME_STEP": "40", "REMUDA_RANK": "5"}, for_s=3.0, store=store)
     assert watcher.steps == [41, 42]
     assert store.usable(JOB, 5) == (42,)
@@ -103,19 +109,19 @@ def test_it_can_be_told_to_fail() -> None:
 
 
 def test_a_checkpoint_can_be_asked_for() -> None:
-    store = CheckpointStore()
+    store = SimulatedCheckpoints()
     live(STEADY, lambda child: child.save(), at=2.0, for_s=3.0, store=store)
     assert store.usable(JOB, 0) == (2,)
 
 
 def test_the_same_seed_gives_the_same_run() -> None:
-    shaky = Behaviour(child_start_s=0.0, step_s=1.0, jitter=0.4, steps=20)
+    shaky = SimulatedBehaviour(child_start_s=0.0, step_s=1.0, jitter=0.4, steps=20)
     assert live(shaky, seed=7).ended_at == live(shaky, seed=7).ended_at
     assert live(shaky, seed=7).ended_at != live(shaky, seed=8).ended_at
 
 
 def test_a_corrupt_checkpoint_is_not_usable() -> None:
-    store = CheckpointStore()
+    store = SimulatedCheckpoints()
     for step in (10, 20, 30):
         store.save(JOB, 1, step)
     assert store.corrupt(JOB, 1) == 30

@@ -11,7 +11,7 @@ import pytest
 
 from remuda.api.errors import ApiError, Unavailable
 from remuda.api.kubernetes.core_v1 import Namespace, Node, Pod
-from remuda.api.kubernetes.event_v1 import NORMAL, WARNING, Event, EventSource, reference_to
+from remuda.api.kubernetes.event_v1 import NORMAL, WARNING, Event, EventSource, object_reference
 from remuda.api.meta import ObjectMeta
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.store import MemoryJournal, Store
@@ -24,7 +24,7 @@ def a_pod(name: str = "worker-0", uid: str = "u-0") -> Pod:
 
 
 def a_note(message: str = "said", *, reason: str = "Reason", type_: str = NORMAL, uid: str = "u-0") -> Note:
-    return Note(reference_to(a_pod(uid=uid)), EventSource("tester"), type_, reason, message)
+    return Note(object_reference(a_pod(uid=uid)), EventSource("tester"), type_, reason, message)
 
 
 # --- the book ---------------------------------------------------------------------------------------------------------
@@ -153,7 +153,7 @@ def test_an_event_is_written_a_moment_later_and_says_everything() -> None:
             "Back-off restarting",
             1,
         )
-        assert event.involved_object == reference_to(a_pod())
+        assert event.involved_object == object_reference(a_pod())
         assert event.source == EventSource("remuda-node", "node-01")
         assert event.first_timestamp == event.last_timestamp
 

@@ -1,4 +1,4 @@
-"""`Admission`: everything a write passes before it is stored, in the real server's order.
+"""`AdmissionChain`: everything a write passes before it is stored, in the real server's order.
 
     namespace lifecycle -> defaults -> mutating plug-ins -> field validation -> validating plug-ins
 
@@ -9,29 +9,29 @@ from __future__ import annotations
 
 from remuda.api.meta import JsonObject
 from remuda.embedded.apiserver.admission.default_tolerations import DefaultTolerationSeconds, ExtendedResourceToleration
-from remuda.embedded.apiserver.admission.defaults import defaulted
+from remuda.embedded.apiserver.admission.defaults import with_kind_defaults
 from remuda.embedded.apiserver.admission.limit_ranges import LimitRanger
 from remuda.embedded.apiserver.admission.namespace_lifecycle import NamespaceLifecycle
-from remuda.embedded.apiserver.admission.priority_classes import Priority
-from remuda.embedded.apiserver.admission.request import AdmissionRequest, Mutating, ReadObjects, Validating
-from remuda.embedded.apiserver.admission.resource_quotas import ResourceQuota
+from remuda.embedded.apiserver.admission.priority_classes import PriorityAdmission
+from remuda.embedded.apiserver.admission.request import AdmissionRequest, MutatingPlugin, ReadObjects, ValidatingPlugin
+from remuda.embedded.apiserver.admission.resource_quotas import QuotaAdmission
 from remuda.embedded.apiserver.admission.service_addresses import ServiceAddresses
-from remuda.embedded.apiserver.admission.validate import validate
+from remuda.embedded.apiserver.admission.validate import validate_object_fields
 from remuda.embedded.builtin.planners.pod_resources import qos_class
 
 
-class Admission:
+class AdmissionChain:
     def __init__(self, read: ReadObjects) -> None:
-        limits, priority = LimitRanger(read), Priority(read)
+        limits, priority = LimitRanger(read), PriorityAdmission(read)
         self._first = NamespaceLifecycle(read)
-        self._mutating: tuple[Mutating, ...] = (
+        self._mutating: tuple[MutatingPlugin, ...] = (
             ServiceAddresses(read),
             limits,
             priority,
             DefaultTolerationSeconds(),
             ExtendedResourceToleration(),
         )
-        self._validating: tuple[Validating, ...] = (limits, priority, ResourceQuota(read))
+        self._validating: tuple[ValidatingPlugin, ...] = (limits, priority, QuotaAdmission(read))
 
     def admit(self, request: AdmissionRequest) -> JsonObject:
         """The body to store; raises the ApiError that is the answer. A write of a subresource is only looked at."""
@@ -40,15 +40,15 @@ class Admission:
         if body is None:
             return {}
         if not request.subresource:
-            body = defaulted(request.resource, body, request.old)
+            body = with_kind_defaults(request.resource, body, request.old)
             for mutating in self._mutating:
                 body = mutating.admit(request, body)
             if request.is_about("pods") and request.old is None and isinstance(body.get("spec"), dict):
                 # The plug-ins may have set limits, which make another class of it.
                 body = {**body, "status": {**body["status"], "qosClass": qos_class(body["spec"])}}
             # What was stored before a default existed is compared as if it had been stored with it.
-            old = None if request.old is None else defaulted(request.resource, request.old, request.old)
-            validate(request.resource, request.name, body, old)
+            old = None if request.old is None else with_kind_defaults(request.resource, request.old, request.old)
+            validate_object_fields(request.resource, request.name, body, old)
         for validating in self._validating:
             validating.check(request, body)
         return body

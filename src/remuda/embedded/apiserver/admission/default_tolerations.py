@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from remuda.api.meta import JsonObject, as_map, maps
-from remuda.embedded.apiserver.admission.name_syntax import is_extended
+from remuda.api.meta import JsonObject, as_map, maps_in
+from remuda.embedded.apiserver.admission.name_syntax import is_extended_resource
 from remuda.embedded.apiserver.admission.request import CREATE, UPDATE, AdmissionRequest
 
 NOT_READY = "node.kubernetes.io/not-ready"
@@ -13,31 +13,31 @@ DEFAULT_TOLERATION_S = 300
 
 class DefaultTolerationSeconds:
     def admit(self, request: AdmissionRequest, body: JsonObject) -> JsonObject:
-        spec = _spec_of(request, body)
+        spec = _written_pod_spec(request, body)
         if spec is None:
             return body
         own = spec.get("tolerations") or []
         added = [
             {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": DEFAULT_TOLERATION_S}
             for key in (NOT_READY, UNREACHABLE)
-            if not any(_covers(toleration, key) for toleration in own)
+            if not any(_toleration_covers(toleration, key) for toleration in own)
         ]
-        return _with(body, spec, added)
+        return _with_tolerations(body, spec, added)
 
 
 class ExtendedResourceToleration:
     """A node with devices is tainted with the resource's name; whoever asks for the resource may be there."""
 
     def admit(self, request: AdmissionRequest, body: JsonObject) -> JsonObject:
-        spec = _spec_of(request, body)
+        spec = _written_pod_spec(request, body)
         if spec is None:
             return body
         asked = {
             name
             for field in ("containers", "initContainers")
-            for container in maps(spec.get(field))
+            for container in maps_in(spec.get(field))
             for name in as_map(as_map(container.get("resources")).get("requests"))
-            if is_extended(name)
+            if is_extended_resource(name)
         }
         own = spec.get("tolerations") or []
         added = [
@@ -48,24 +48,24 @@ class ExtendedResourceToleration:
                 for t in own
             )
         ]
-        return _with(body, spec, added)
+        return _with_tolerations(body, spec, added)
 
 
-def _spec_of(request: AdmissionRequest, body: JsonObject) -> JsonObject | None:
+def _written_pod_spec(request: AdmissionRequest, body: JsonObject) -> JsonObject | None:
     if not request.is_about("pods") or request.subresource or request.operation not in (CREATE, UPDATE):
         return None
     spec = body.get("spec")
     return spec if isinstance(spec, dict) and isinstance(spec.get("tolerations") or [], list) else None
 
 
-def _covers(toleration: object, key: str) -> bool:
+def _toleration_covers(toleration: object, key: str) -> bool:
     if not isinstance(toleration, dict):
         return False
     fits_effect = toleration.get("effect") in (None, "", "NoExecute")
     return fits_effect and (toleration.get("key") == key or not toleration.get("key"))
 
 
-def _with(body: JsonObject, spec: JsonObject, added: list[JsonObject]) -> JsonObject:
+def _with_tolerations(body: JsonObject, spec: JsonObject, added: list[JsonObject]) -> JsonObject:
     if not added:
         return body
     return {**body, "spec": {**spec, "tolerations": [*(spec.get("tolerations") or []), *added]}}

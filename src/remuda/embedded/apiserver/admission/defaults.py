@@ -1,8 +1,8 @@
 """What the server fills in when a client left it out: the values other clients rely on finding.
 
-`defaulted(resource, body, old)` returns a new body and shares unchanged parts. Values of a wrong type are passed over; the
-validators refuse them. Defaults depend on the body alone (addresses of Services, which need to know who has which, are
-given out by `services`). The facts were read off a real kube-apiserver; tests/kube compares them again.
+`with_kind_defaults(resource, body, old)` returns a new body and shares unchanged parts. Values of a wrong type are passed over;
+the validators refuse them. Defaults depend on the body alone (addresses of Services, which need to know who has which, are
+given out by `service_addresses`). The facts were read off a real kube-apiserver; tests/kube compares them again.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from remuda.api.meta import JsonObject, Resource
-from remuda.api.quantity import canonical_all
+from remuda.api.quantity import canonical_quantities
 from remuda.embedded.apiserver.admission.pod_defaults import pod_defaults, template_defaults
 
 MAX_INT32 = 2**31 - 1
@@ -22,26 +22,26 @@ JOB_NAME_LABELS = ("batch.kubernetes.io/job-name", "job-name")
 Default = Callable[[JsonObject, JsonObject | None], JsonObject]
 
 
-def defaulted(resource: Resource, body: JsonObject, old: JsonObject | None) -> JsonObject:
+def with_kind_defaults(resource: Resource, body: JsonObject, old: JsonObject | None) -> JsonObject:
     fill = _DEFAULTS.get((resource.group, resource.plural))
     return body if fill is None else fill(body, old)
 
 
-def with_spec(body: JsonObject, fill: Callable[[JsonObject], JsonObject]) -> JsonObject:
+def _with_default_spec(body: JsonObject, fill: Callable[[JsonObject], JsonObject]) -> JsonObject:
     spec = body.get("spec")
     return {**body, "spec": fill(spec)} if isinstance(spec, dict) else body
 
 
-def with_status(body: JsonObject, old: JsonObject | None, status: JsonObject) -> JsonObject:
+def _with_default_status(body: JsonObject, old: JsonObject | None, status: JsonObject) -> JsonObject:
     """The status a new object begins with."""
     return body if old is not None or body.get("status") else {**body, "status": status}
 
 
-def _pod(body: JsonObject, old: JsonObject | None) -> JsonObject:
+def _default_pod(body: JsonObject, old: JsonObject | None) -> JsonObject:
     return pod_defaults(body, is_new=old is None)
 
 
-def _deployment(body: JsonObject, old: JsonObject | None) -> JsonObject:
+def _default_deployment(body: JsonObject, old: JsonObject | None) -> JsonObject:
     def fill(spec: JsonObject) -> JsonObject:
         strategy = spec.get("strategy")
         if strategy is None or isinstance(strategy, dict):
@@ -50,19 +50,19 @@ def _deployment(body: JsonObject, old: JsonObject | None) -> JsonObject:
                 rolling = {"maxUnavailable": "25%", "maxSurge": "25%", **(strategy.get("rollingUpdate") or {})}
                 strategy = {**strategy, "rollingUpdate": rolling}
         defaults = {"replicas": 1, "revisionHistoryLimit": 10, "progressDeadlineSeconds": 600}
-        return template_defaults({**defaults, **_present(spec), "strategy": strategy})
+        return template_defaults({**defaults, **_without_nulls(spec), "strategy": strategy})
 
-    return with_status(with_spec(body, fill), old, {})
-
-
-def _replica_set(body: JsonObject, old: JsonObject | None) -> JsonObject:
-    filled = with_spec(body, lambda spec: template_defaults({"replicas": 1, **_present(spec)}))
-    return with_status(filled, old, {"replicas": 0})
+    return _with_default_status(_with_default_spec(body, fill), old, {})
 
 
-def _job(body: JsonObject, old: JsonObject | None) -> JsonObject:
+def _default_replica_set(body: JsonObject, old: JsonObject | None) -> JsonObject:
+    filled = _with_default_spec(body, lambda spec: template_defaults({"replicas": 1, **_without_nulls(spec)}))
+    return _with_default_status(filled, old, {"replicas": 0})
+
+
+def _default_job(body: JsonObject, old: JsonObject | None) -> JsonObject:
     def fill(spec: JsonObject) -> JsonObject:
-        spec = _present(spec)
+        spec = _without_nulls(spec)
         if "completions" not in spec and "parallelism" not in spec:
             spec["completions"] = 1
         policy = spec.get("podFailurePolicy")
@@ -76,21 +76,21 @@ def _job(body: JsonObject, old: JsonObject | None) -> JsonObject:
         }
         spec = {**defaults, **spec}
         if isinstance(policy, dict) and isinstance(policy.get("rules"), list):
-            spec["podFailurePolicy"] = {**policy, "rules": [_failure_rule(rule) for rule in policy["rules"]]}
+            spec["podFailurePolicy"] = {**policy, "rules": [_default_failure_rule(rule) for rule in policy["rules"]]}
         return template_defaults(spec)
 
-    filled = with_spec(body, fill)
-    return with_status(_job_labels(filled) if old is None else filled, old, {})
+    filled = _with_default_spec(body, fill)
+    return _with_default_status(_with_job_selector(filled) if old is None else filled, old, {})
 
 
-def _failure_rule(rule: Any) -> Any:
+def _default_failure_rule(rule: Any) -> Any:
     if not isinstance(rule, dict) or not isinstance(rule.get("onPodConditions"), list):
         return rule
     conditions = [{"status": "True", **c} if isinstance(c, dict) else c for c in rule["onPodConditions"]]
     return {**rule, "onPodConditions": conditions}
 
 
-def _job_labels(body: JsonObject) -> JsonObject:
+def _with_job_selector(body: JsonObject) -> JsonObject:
     """A Job's selector is made from its uid, so that no two Jobs can ever claim one pod."""
     spec, meta = body.get("spec"), body["metadata"]
     if not isinstance(spec, dict) or spec.get("manualSelector") is True:
@@ -109,7 +109,7 @@ def _job_labels(body: JsonObject) -> JsonObject:
     return {**body, "spec": {**spec, "selector": selector, "template": template}}
 
 
-def unassigned(resource: Resource, body: JsonObject) -> JsonObject:
+def without_assigned_selector(resource: Resource, body: JsonObject) -> JsonObject:
     """A new Job without what the server makes for it out of its uid: that belongs to nobody."""
     if (resource.group, resource.plural) != ("batch", "jobs"):
         return body
@@ -128,17 +128,17 @@ def _without_job_labels(meta: JsonObject) -> JsonObject:
     return {**rest, "labels": labels} if labels else rest
 
 
-def _service(body: JsonObject, old: JsonObject | None) -> JsonObject:
+def _default_service(body: JsonObject, old: JsonObject | None) -> JsonObject:
     def port(value: Any) -> Any:
         if not isinstance(value, dict):
             return value
-        value = {"protocol": "TCP", **_present(value)}
+        value = {"protocol": "TCP", **_without_nulls(value)}
         if value.get("targetPort") in (None, 0, "") and "port" in value:
             value["targetPort"] = value["port"]
         return value
 
     def fill(spec: JsonObject) -> JsonObject:
-        spec = {"sessionAffinity": "None", "type": "ClusterIP", **_present(spec)}
+        spec = {"sessionAffinity": "None", "type": "ClusterIP", **_without_nulls(spec)}
         if isinstance(spec.get("ports"), list):
             spec["ports"] = [port(value) for value in spec["ports"]]
         if spec["sessionAffinity"] == "ClientIP":
@@ -151,10 +151,10 @@ def _service(body: JsonObject, old: JsonObject | None) -> JsonObject:
             spec.setdefault("internalTrafficPolicy", "Cluster")
         return spec
 
-    return with_status(with_spec(body, fill), old, {"loadBalancer": {}})
+    return _with_default_status(_with_default_spec(body, fill), old, {"loadBalancer": {}})
 
 
-def _secret(body: JsonObject, old: JsonObject | None) -> JsonObject:
+def _default_secret(body: JsonObject, old: JsonObject | None) -> JsonObject:
     body = body if body.get("type") else {**body, "type": "Opaque"}
     given = body.get("stringData")
     if not isinstance(given, dict) or not all(isinstance(value, str) for value in given.values()):
@@ -164,7 +164,7 @@ def _secret(body: JsonObject, old: JsonObject | None) -> JsonObject:
     return {**rest, "data": {**(body.get("data") or {}), **data}}
 
 
-def _namespace(body: JsonObject, old: JsonObject | None) -> JsonObject:
+def _default_namespace(body: JsonObject, old: JsonObject | None) -> JsonObject:
     meta = body["metadata"]
     labels = meta.get("labels") or {}
     if isinstance(labels, dict) and labels.get("kubernetes.io/metadata.name") != meta.get("name"):
@@ -176,19 +176,19 @@ def _namespace(body: JsonObject, old: JsonObject | None) -> JsonObject:
     return {**body, "spec": {"finalizers": ["kubernetes"], **(spec or {})}, "status": {"phase": "Active"}}
 
 
-def _claim(body: JsonObject, old: JsonObject | None) -> JsonObject:
+def _default_claim(body: JsonObject, old: JsonObject | None) -> JsonObject:
     def fill(spec: JsonObject) -> JsonObject:
-        return with_resources({"volumeMode": "Filesystem", **_present(spec)})
+        return with_canonical_resources({"volumeMode": "Filesystem", **_without_nulls(spec)})
 
-    return with_status(with_spec(body, fill), old, {"phase": "Pending"})
+    return _with_default_status(_with_default_spec(body, fill), old, {"phase": "Pending"})
 
 
-def _limit_range(body: JsonObject, old: JsonObject | None) -> JsonObject:
+def _default_limit_range(body: JsonObject, old: JsonObject | None) -> JsonObject:
     def item(value: Any) -> Any:
         if not isinstance(value, dict):
             return value
         amounts = ("max", "min", "default", "defaultRequest", "maxLimitRequestRatio")
-        value = {**value, **{name: canonical_all(value[name]) for name in amounts if name in value}}
+        value = {**value, **{name: canonical_quantities(value[name]) for name in amounts if name in value}}
         if value.get("type") != "Container":
             return value
         top, least = value.get("max") or {}, value.get("min") or {}
@@ -204,38 +204,40 @@ def _limit_range(body: JsonObject, old: JsonObject | None) -> JsonObject:
         limits = spec.get("limits")
         return {**spec, "limits": [item(value) for value in limits]} if isinstance(limits, list) else spec
 
-    return with_spec(body, fill)
+    return _with_default_spec(body, fill)
 
 
-def _resource_quota(body: JsonObject, old: JsonObject | None) -> JsonObject:
-    filled = with_spec(body, lambda spec: {**spec, "hard": canonical_all(spec["hard"])} if "hard" in spec else spec)
-    return with_status(filled, old, {})
+def _default_resource_quota(body: JsonObject, old: JsonObject | None) -> JsonObject:
+    filled = _with_default_spec(
+        body, lambda spec: {**spec, "hard": canonical_quantities(spec["hard"])} if "hard" in spec else spec
+    )
+    return _with_default_status(filled, old, {})
 
 
-def _priority_class(body: JsonObject, old: JsonObject | None) -> JsonObject:
-    return {"preemptionPolicy": "PreemptLowerPriority", **_present(body)}
+def _default_priority_class(body: JsonObject, old: JsonObject | None) -> JsonObject:
+    return {"preemptionPolicy": "PreemptLowerPriority", **_without_nulls(body)}
 
 
-def _disruption_budget(body: JsonObject, old: JsonObject | None) -> JsonObject:
+def _default_disruption_budget(body: JsonObject, old: JsonObject | None) -> JsonObject:
     counts = dict.fromkeys(("disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods"), 0)
-    return with_status(body, old, counts)
+    return _with_default_status(body, old, counts)
 
 
-def _autoscaler(body: JsonObject, old: JsonObject | None) -> JsonObject:
+def _default_autoscaler(body: JsonObject, old: JsonObject | None) -> JsonObject:
     cpu = {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}}
 
     def fill(spec: JsonObject) -> JsonObject:
-        spec = {"minReplicas": 1, **_present(spec)}
+        spec = {"minReplicas": 1, **_without_nulls(spec)}
         if not spec.get("metrics"):
             spec["metrics"] = [{"type": "Resource", "resource": cpu}]
         return spec
 
-    return with_status(with_spec(body, fill), old, {"desiredReplicas": 0, "currentMetrics": None})
+    return _with_default_status(_with_default_spec(body, fill), old, {"desiredReplicas": 0, "currentMetrics": None})
 
 
-def _endpoint_slice(body: JsonObject, old: JsonObject | None) -> JsonObject:
+def _default_endpoint_slice(body: JsonObject, old: JsonObject | None) -> JsonObject:
     def each(field: str, defaults: JsonObject) -> list[Any]:
-        return [{**defaults, **_present(i)} if isinstance(i, dict) else i for i in body[field]]
+        return [{**defaults, **_without_nulls(i)} if isinstance(i, dict) else i for i in body[field]]
 
     filled = dict(body)
     if isinstance(body.get("endpoints"), list):
@@ -245,33 +247,33 @@ def _endpoint_slice(body: JsonObject, old: JsonObject | None) -> JsonObject:
     return filled
 
 
-def with_resources(spec: JsonObject) -> JsonObject:
+def with_canonical_resources(spec: JsonObject) -> JsonObject:
     """The quantities of `resources` in their canonical spelling."""
     resources = spec.get("resources")
     if not isinstance(resources, dict):
         return spec
-    amounts = {name: canonical_all(resources[name]) for name in ("requests", "limits") if name in resources}
+    amounts = {name: canonical_quantities(resources[name]) for name in ("requests", "limits") if name in resources}
     return {**spec, "resources": {**resources, **amounts}}
 
 
-def _present(spec: JsonObject) -> JsonObject:
+def _without_nulls(spec: JsonObject) -> JsonObject:
     """Null says "not set" in Kubernetes."""
     return {field: value for field, value in spec.items() if value is not None}
 
 
 _DEFAULTS: dict[tuple[str, str], Default] = {
-    ("", "pods"): _pod,
-    ("apps", "deployments"): _deployment,
-    ("apps", "replicasets"): _replica_set,
-    ("batch", "jobs"): _job,
-    ("", "services"): _service,
-    ("", "secrets"): _secret,
-    ("", "namespaces"): _namespace,
-    ("", "persistentvolumeclaims"): _claim,
-    ("", "limitranges"): _limit_range,
-    ("", "resourcequotas"): _resource_quota,
-    ("scheduling.k8s.io", "priorityclasses"): _priority_class,
-    ("policy", "poddisruptionbudgets"): _disruption_budget,
-    ("autoscaling", "horizontalpodautoscalers"): _autoscaler,
-    ("discovery.k8s.io", "endpointslices"): _endpoint_slice,
+    ("", "pods"): _default_pod,
+    ("apps", "deployments"): _default_deployment,
+    ("apps", "replicasets"): _default_replica_set,
+    ("batch", "jobs"): _default_job,
+    ("", "services"): _default_service,
+    ("", "secrets"): _default_secret,
+    ("", "namespaces"): _default_namespace,
+    ("", "persistentvolumeclaims"): _default_claim,
+    ("", "limitranges"): _default_limit_range,
+    ("", "resourcequotas"): _default_resource_quota,
+    ("scheduling.k8s.io", "priorityclasses"): _default_priority_class,
+    ("policy", "poddisruptionbudgets"): _default_disruption_budget,
+    ("autoscaling", "horizontalpodautoscalers"): _default_autoscaler,
+    ("discovery.k8s.io", "endpointslices"): _default_endpoint_slice,
 }

@@ -1,7 +1,7 @@
-"""`At`: a place in a body, and the errors found there, in Kubernetes' words.
+"""`FieldAt`: a place in a body, and the errors found there, in Kubernetes' words.
 
-A validator walks the body with `At`; what is wrong is noted under the place's path (`spec.containers[0].image`) and all of it
-is raised at the end as one Invalid (422, with `details.causes`). A value of a wrong *type* cannot be walked
+A validator walks the body with `FieldAt`; what is wrong is noted under the place's path (`spec.containers[0].image`) and all of
+it is raised at the end as one Invalid (422, with `details.causes`). A value of a wrong *type* cannot be walked
 on: it is a `BadRequest` at once, as a typed decoder would answer.
 """
 
@@ -17,7 +17,7 @@ from remuda.api.meta import JsonObject
 Causes = list[StatusCause]
 
 
-class At:
+class FieldAt:
     """One place: the value there (None when absent) and its path."""
 
     __slots__ = ("causes", "path", "value")
@@ -29,16 +29,16 @@ class At:
 
     # Walking.
 
-    def __getitem__(self, name: str) -> At:
-        return At(self.mapping().get(name), f"{self.path}.{name}" if self.path else name, self.causes)
+    def __getitem__(self, name: str) -> FieldAt:
+        return FieldAt(self.mapping().get(name), f"{self.path}.{name}" if self.path else name, self.causes)
 
-    def key(self, name: str) -> At:
+    def key(self, name: str) -> FieldAt:
         """An entry of a map, written with brackets."""
-        return At(self.mapping().get(name), f"{self.path}[{name}]", self.causes)
+        return FieldAt(self.mapping().get(name), f"{self.path}[{name}]", self.causes)
 
-    def each(self) -> Iterator[At]:
+    def each(self) -> Iterator[FieldAt]:
         for index, item in enumerate(self.items()):
-            yield At(item, f"{self.path}[{index}]", self.causes)
+            yield FieldAt(item, f"{self.path}[{index}]", self.causes)
 
     @property
     def is_set(self) -> bool:
@@ -80,12 +80,12 @@ class At:
         return self.value
 
     def _ill_typed(self, wanted: str) -> BadRequest:
-        return BadRequest(f"{self.path}: must be {wanted}, not {_shown(self.value)}")
+        return BadRequest(f"{self.path}: must be {wanted}, not {_shown_field_value(self.value)}")
 
     # Noting.
 
     def invalid(self, why: str, value: Any = ...) -> None:
-        shown = _shown(self.value if value is ... else value)
+        shown = _shown_field_value(self.value if value is ... else value)
         self._note("FieldValueInvalid", f"Invalid value: {shown}: {why}")
 
     def required(self, why: str = "") -> None:
@@ -95,11 +95,15 @@ class At:
         self._note("FieldValueForbidden", f"Forbidden: {why}")
 
     def duplicate(self, value: Any = ...) -> None:
-        self._note("FieldValueDuplicate", f"Duplicate value: {_shown(self.value if value is ... else value)}")
+        self._note(
+            "FieldValueDuplicate", f"Duplicate value: {_shown_field_value(self.value if value is ... else value)}"
+        )
 
     def unsupported(self, supported: Collection[str]) -> None:
         names = ", ".join(json.dumps(name) for name in sorted(supported))
-        self._note("FieldValueNotSupported", f"Unsupported value: {_shown(self.value)}: supported values: {names}")
+        self._note(
+            "FieldValueNotSupported", f"Unsupported value: {_shown_field_value(self.value)}: supported values: {names}"
+        )
 
     def too_long(self, why: str) -> None:
         self._note("FieldValueTooLong", f"Too long: {why}")
@@ -109,7 +113,7 @@ class At:
 
     def missing(self) -> None:
         """It names something that is not there."""
-        self._note("FieldValueNotFound", f"Not found: {_shown(self.value)}")
+        self._note("FieldValueNotFound", f"Not found: {_shown_field_value(self.value)}")
 
     def _note(self, reason: str, message: str) -> None:
         self.causes.append(StatusCause(reason, message, self.path or "<nil>"))
@@ -147,6 +151,6 @@ def equal_ignoring_empty(one: Any, other: Any) -> bool:
     return bool(_empty_is_absent(one) == _empty_is_absent(other))
 
 
-def _shown(value: Any) -> str:
+def _shown_field_value(value: Any) -> str:
     text = json.dumps(value, default=str)
     return text if len(text) <= 200 else text[:200] + "..."

@@ -8,8 +8,8 @@ from typing import Any
 
 from remuda.api.meta import JsonObject
 from remuda.embedded.apiserver.admission.request import CREATE, UPDATE, AdmissionRequest, Forbidden, ReadObjects
-from remuda.embedded.builtin.planners.pod_resources import Amounts, amounts_of, pod_total
-from remuda.embedded.builtin.planners.pod_resources import amount as _value
+from remuda.embedded.builtin.planners.pod_resources import Amounts, pod_resource_total, resource_amounts
+from remuda.embedded.builtin.planners.pod_resources import quantity_or_zero as _value
 
 
 class LimitRanger:
@@ -31,7 +31,7 @@ class LimitRanger:
         filled = dict(spec)
         for field in ("containers", "initContainers"):
             if isinstance(spec.get(field), list):
-                filled[field] = [_with_defaults(container, limits, requests) for container in spec[field]]
+                filled[field] = [_with_limit_defaults(container, limits, requests) for container in spec[field]]
         return {**body, "spec": filled}
 
     def check(self, request: AdmissionRequest, body: JsonObject | None) -> None:
@@ -42,15 +42,21 @@ class LimitRanger:
             containers = [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
             for item in self._items(request, "Container"):
                 for container in containers:
-                    _check(
-                        request, "Container", item, amounts_of(container, "requests"), amounts_of(container, "limits")
+                    _check_limit_range(
+                        request,
+                        "Container",
+                        item,
+                        resource_amounts(container, "requests"),
+                        resource_amounts(container, "limits"),
                     )
             for item in self._items(request, "Pod"):
-                _check(request, "Pod", item, pod_total(spec, "requests"), pod_total(spec, "limits"))
+                _check_limit_range(
+                    request, "Pod", item, pod_resource_total(spec, "requests"), pod_resource_total(spec, "limits")
+                )
         elif request.is_about("persistentvolumeclaims"):
-            asked = amounts_of(body.get("spec") or {}, "requests")
+            asked = resource_amounts(body.get("spec") or {}, "requests")
             for item in self._items(request, "PersistentVolumeClaim"):
-                _check(request, "PersistentVolumeClaim", item, asked, asked)
+                _check_limit_range(request, "PersistentVolumeClaim", item, asked, asked)
 
     def _items(self, request: AdmissionRequest, kind: str) -> Iterable[JsonObject]:
         for found in self._read.list("", "limitranges", request.namespace):
@@ -59,7 +65,7 @@ class LimitRanger:
                     yield item
 
 
-def _with_defaults(container: Any, limits: JsonObject, requests: JsonObject) -> Any:
+def _with_limit_defaults(container: Any, limits: JsonObject, requests: JsonObject) -> Any:
     if not isinstance(container, dict) or not isinstance(container.get("resources") or {}, dict):
         return container
     resources = container.get("resources") or {}
@@ -70,7 +76,9 @@ def _with_defaults(container: Any, limits: JsonObject, requests: JsonObject) -> 
     return {**container, "resources": {**resources, **{name: value for name, value in filled.items() if value}}}
 
 
-def _check(request: AdmissionRequest, kind: str, item: JsonObject, asked: Amounts, limited: Amounts) -> None:
+def _check_limit_range(
+    request: AdmissionRequest, kind: str, item: JsonObject, asked: Amounts, limited: Amounts
+) -> None:
     for name, least in (item.get("min") or {}).items():
         for word, have in (("", asked.get(name)), ("limit", limited.get(name) if kind == "Container" else None)):
             if have is None and not word:

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from remuda.api.errors import Refusal
 from remuda.api.quantity import parse_quantity
-from remuda.embedded.apiserver.admission.field_errors import At
+from remuda.embedded.apiserver.admission.field_errors import FieldAt
 
 _DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
@@ -44,7 +44,7 @@ def is_label_value(text: str) -> bool:
     return len(text) <= 63 and _LABEL_VALUE.fullmatch(text) is not None
 
 
-def dns_label(at: At) -> None:
+def check_dns_label(at: FieldAt) -> None:
     value = at.text()
     if not value:
         at.required()
@@ -52,7 +52,7 @@ def dns_label(at: At) -> None:
         at.invalid("a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-'")
 
 
-def subdomain(at: At) -> None:
+def check_subdomain(at: FieldAt) -> None:
     value = at.text()
     if not value:
         at.required()
@@ -60,7 +60,7 @@ def subdomain(at: At) -> None:
         at.invalid("a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.'")
 
 
-def label_map(at: At) -> None:
+def check_label_map(at: FieldAt) -> None:
     for key, value in at.mapping().items():
         if not is_qualified_name(key):
             at.invalid("a label key is a name of at most 63 characters, with an optional DNS prefix and '/'", key)
@@ -70,7 +70,7 @@ def label_map(at: At) -> None:
             at.invalid("a label value has at most 63 letters, digits, '-', '_' and '.'", value)
 
 
-def annotation_map(at: At) -> None:
+def check_annotation_map(at: FieldAt) -> None:
     size = 0
     for key, value in at.mapping().items():
         if not is_qualified_name(key.lower()):
@@ -80,8 +80,8 @@ def annotation_map(at: At) -> None:
         at.too_long(f"may not be more than {_MAX_ANNOTATIONS} bytes")
 
 
-def label_selector(at: At) -> None:
-    label_map(at["matchLabels"])
+def check_label_selector(at: FieldAt) -> None:
+    check_label_map(at["matchLabels"])
     for requirement in at["matchExpressions"].each():
         operator = requirement["operator"]
         values = requirement["values"]
@@ -101,7 +101,7 @@ def label_selector(at: At) -> None:
                 value.invalid("not a valid label value")
 
 
-def env_name(at: At) -> None:
+def check_env_name(at: FieldAt) -> None:
     name = at.text()
     if not name:
         at.required()
@@ -109,13 +109,13 @@ def env_name(at: At) -> None:
         at.invalid("a valid environment variable name consists of printable ASCII characters other than '='")
 
 
-def config_key(at: At, key: str) -> None:
+def check_config_key(at: FieldAt, key: str) -> None:
     """A key of a ConfigMap or Secret: a file name."""
     if len(key) > 253 or not _CONFIG_KEY.fullmatch(key) or key in (".", ".."):
         at.key(key).invalid("a valid config key has only letters, digits, '-', '_' and '.'", key)
 
 
-def port_number(at: At) -> None:
+def check_port_number(at: FieldAt) -> None:
     number = at.number()
     if number is None:
         at.required()
@@ -123,22 +123,22 @@ def port_number(at: At) -> None:
         at.invalid("must be between 1 and 65535, inclusive")
 
 
-def port_name(at: At) -> None:
+def check_port_name(at: FieldAt) -> None:
     name = at.text()
     if len(name) > 15 or not _PORT_NAME.fullmatch(name) or "--" in name or not re.search("[a-z]", name):
         at.invalid("must have at most 15 lower case letters, digits and '-', and at least one letter")
 
 
-def port_number_or_name(at: At) -> None:
+def check_port_number_or_name(at: FieldAt) -> None:
     if isinstance(at.value, str):
-        port_name(at)
+        check_port_name(at)
     else:
         number = at.number()
         if number is None or not 1 <= number <= 65535:
             at.invalid("must be between 1 and 65535, inclusive", number or 0)
 
 
-def is_address(text: str) -> bool:
+def is_ip_address(text: str) -> bool:
     try:
         ipaddress.ip_address(text)
     except ValueError:
@@ -146,7 +146,7 @@ def is_address(text: str) -> bool:
     return True
 
 
-def count_or_percent(at: At) -> None:
+def check_count_or_percent(at: FieldAt) -> None:
     value = at.value
     if value is None:
         return
@@ -157,7 +157,7 @@ def count_or_percent(at: At) -> None:
         at.not_negative()
 
 
-def quantity(at: At) -> Fraction | None:
+def check_quantity(at: FieldAt) -> Fraction | None:
     """The value; an unreadable one is noted."""
     if not isinstance(at.value, (str, int)) or isinstance(at.value, bool):
         at.text()
@@ -170,7 +170,7 @@ def quantity(at: At) -> Fraction | None:
         return None
 
 
-def is_extended(resource: str) -> bool:
+def is_extended_resource(resource: str) -> bool:
     """A resource that devices provide: `vendor.com/thing`, not one of Kubernetes' own."""
     if resource.startswith("requests.") or not _EXTENDED.fullmatch(resource):
         return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from remuda.api.meta import JsonObject
-from remuda.api.quantity import canonical_all
+from remuda.api.quantity import canonical_quantities
 from remuda.embedded.builtin.planners.pod_resources import qos_class
 
 _POD_SPEC: JsonObject = {
@@ -29,7 +29,7 @@ def pod_defaults(body: JsonObject, *, is_new: bool) -> JsonObject:
     spec = body.get("spec") or {}
     if not isinstance(spec, dict):
         return body
-    spec = _pod_spec(spec, is_pod=True)
+    spec = _default_pod_spec(spec, is_pod=True)
     spec.setdefault("enableServiceLinks", True)
     body = {**body, "spec": spec}
     if is_new:
@@ -37,7 +37,7 @@ def pod_defaults(body: JsonObject, *, is_new: bool) -> JsonObject:
     return body
 
 
-def with_addresses(body: JsonObject) -> JsonObject:
+def with_pod_ips(body: JsonObject) -> JsonObject:
     """`status.podIP` is the first of `status.podIPs`. Where they differ, or one is missing, the single one counts."""
     status = body.get("status")
     if not isinstance(status, dict):
@@ -55,11 +55,11 @@ def template_defaults(spec: JsonObject) -> JsonObject:
     template = spec.get("template")
     if not isinstance(template, dict) or not isinstance(template.get("spec"), dict):
         return spec
-    return {**spec, "template": {**template, "spec": _pod_spec(template["spec"], is_pod=False)}}
+    return {**spec, "template": {**template, "spec": _default_pod_spec(template["spec"], is_pod=False)}}
 
 
-def _pod_spec(spec: JsonObject, *, is_pod: bool) -> JsonObject:
-    filled = {**_POD_SPEC, **_set(spec)}
+def _default_pod_spec(spec: JsonObject, *, is_pod: bool) -> JsonObject:
+    filled = {**_POD_SPEC, **_only_set_fields(spec)}
     grace = filled["terminationGracePeriodSeconds"]
     if isinstance(grace, int) and grace < 0:
         filled["terminationGracePeriodSeconds"] = 1
@@ -68,35 +68,35 @@ def _pod_spec(spec: JsonObject, *, is_pod: bool) -> JsonObject:
         filled["serviceAccountName"] = filled["serviceAccount"] = name
     for field in ("containers", "initContainers"):
         if isinstance(filled.get(field), list):
-            filled[field] = [_container(c, filled, is_pod=is_pod) for c in filled[field]]
+            filled[field] = [_default_container(c, filled, is_pod=is_pod) for c in filled[field]]
     if isinstance(filled.get("volumes"), list):
-        filled["volumes"] = [_volume(v) for v in filled["volumes"]]
+        filled["volumes"] = [_default_volume(v) for v in filled["volumes"]]
     return filled
 
 
-def _container(container: Any, spec: JsonObject, *, is_pod: bool) -> Any:
+def _default_container(container: Any, spec: JsonObject, *, is_pod: bool) -> Any:
     if not isinstance(container, dict):
         return container
-    filled = {**_CONTAINER, **_set(container)}
+    filled = {**_CONTAINER, **_only_set_fields(container)}
     if "imagePullPolicy" not in filled:
-        filled["imagePullPolicy"] = "Always" if _is_latest(str(filled.get("image") or "")) else "IfNotPresent"
+        filled["imagePullPolicy"] = "Always" if _is_latest_image(str(filled.get("image") or "")) else "IfNotPresent"
     if isinstance(filled["resources"], dict):
-        filled["resources"] = _resources(filled["resources"], is_pod=is_pod)
+        filled["resources"] = _default_resources(filled["resources"], is_pod=is_pod)
     if isinstance(filled.get("ports"), list):
-        filled["ports"] = [_port(p, spec) for p in filled["ports"]]
+        filled["ports"] = [_default_container_port(p, spec) for p in filled["ports"]]
     if isinstance(filled.get("env"), list):
-        filled["env"] = [_env(e) for e in filled["env"]]
+        filled["env"] = [_default_env_variable(e) for e in filled["env"]]
     for name in _PROBES:
         if isinstance(filled.get(name), dict):
-            filled[name] = _probe(filled[name])
+            filled[name] = _default_probe(filled[name])
     return filled
 
 
-def _resources(resources: JsonObject, *, is_pod: bool) -> JsonObject:
+def _default_resources(resources: JsonObject, *, is_pod: bool) -> JsonObject:
     filled = dict(resources)
     for name in ("limits", "requests"):
         if name in resources:
-            filled[name] = canonical_all(resources[name])
+            filled[name] = canonical_quantities(resources[name])
     limits, requests = filled.get("limits"), filled.get("requests") or {}
     # A limit without a request is a request, too; in a template it becomes one with the pod.
     if is_pod and isinstance(limits, dict) and limits and isinstance(requests, dict):
@@ -104,49 +104,49 @@ def _resources(resources: JsonObject, *, is_pod: bool) -> JsonObject:
     return filled
 
 
-def _port(port: Any, spec: JsonObject) -> Any:
+def _default_container_port(port: Any, spec: JsonObject) -> Any:
     if not isinstance(port, dict):
         return port
-    filled = {"protocol": "TCP", **_set(port)}
+    filled = {"protocol": "TCP", **_only_set_fields(port)}
     if spec.get("hostNetwork") is True and not filled.get("hostPort") and "containerPort" in filled:
         filled["hostPort"] = filled["containerPort"]
     return filled
 
 
-def _env(variable: Any) -> Any:
+def _default_env_variable(variable: Any) -> Any:
     source = variable.get("valueFrom") if isinstance(variable, dict) else None
     if not isinstance(source, dict) or not isinstance(source.get("fieldRef"), dict):
         return variable
     return {**variable, "valueFrom": {**source, "fieldRef": {"apiVersion": "v1", **source["fieldRef"]}}}
 
 
-def _probe(probe: JsonObject) -> JsonObject:
-    filled = {**_PROBE, **_set(probe)}
+def _default_probe(probe: JsonObject) -> JsonObject:
+    filled = {**_PROBE, **_only_set_fields(probe)}
     if isinstance(filled.get("httpGet"), dict):
-        filled["httpGet"] = {"path": "/", "scheme": "HTTP", **_set(filled["httpGet"])}
+        filled["httpGet"] = {"path": "/", "scheme": "HTTP", **_only_set_fields(filled["httpGet"])}
     return filled
 
 
-def _volume(volume: Any) -> Any:
+def _default_volume(volume: Any) -> Any:
     if not isinstance(volume, dict):
         return volume
-    filled = _set(volume)
+    filled = _only_set_fields(volume)
     if set(filled) <= {"name"}:
         return {**filled, "emptyDir": {}}
     for source in _MODE_420:
         if isinstance(filled.get(source), dict):
-            filled[source] = {"defaultMode": 420, **_set(filled[source])}
+            filled[source] = {"defaultMode": 420, **_only_set_fields(filled[source])}
     if isinstance(filled.get("hostPath"), dict):
         filled["hostPath"] = {"type": "", **filled["hostPath"]}
     return filled
 
 
-def _set(value: JsonObject) -> JsonObject:
+def _only_set_fields(value: JsonObject) -> JsonObject:
     """Null says "not set" in Kubernetes, and so does an empty string for every field defaulted here."""
     return {field: inner for field, inner in value.items() if inner is not None}
 
 
-def _is_latest(image: str) -> bool:
+def _is_latest_image(image: str) -> bool:
     if "@" in image:
         return False
     tag = image.rpartition("/")[2].partition(":")[2]

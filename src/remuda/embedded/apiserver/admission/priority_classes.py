@@ -9,7 +9,7 @@ SYSTEM_CLASSES = {"system-node-critical": 2_000_001_000, "system-cluster-critica
 _GROUP, _CLASSES = "scheduling.k8s.io", "priorityclasses"
 
 
-class Priority:
+class PriorityAdmission:
     def __init__(self, read: ReadObjects) -> None:
         self._read = read
 

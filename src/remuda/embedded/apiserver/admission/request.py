@@ -48,11 +48,11 @@ class ReadObjects(Protocol):
         ...
 
 
-class Mutating(Protocol):
+class MutatingPlugin(Protocol):
     def admit(self, request: AdmissionRequest, body: JsonObject) -> JsonObject: ...
 
 
-class Validating(Protocol):
+class ValidatingPlugin(Protocol):
     def check(self, request: AdmissionRequest, body: JsonObject | None) -> None: ...
 
 
@@ -64,8 +64,8 @@ class Forbidden(ApiError):
     def __init__(self, request: AdmissionRequest, why: str, causes: list[StatusCause] | None = None) -> None:
         resource = request.resource
         details = StatusDetails(request.name, resource.plural, resource.group, causes or [])
-        super().__init__(f'{_qualified(resource)} "{request.name}" is forbidden: {why}', details=details)
+        super().__init__(f'{_qualified_resource(resource)} "{request.name}" is forbidden: {why}', details=details)
 
 
-def _qualified(resource: Resource) -> str:
+def _qualified_resource(resource: Resource) -> str:
     return f"{resource.plural}.{resource.group}" if resource.group else resource.plural

@@ -10,14 +10,21 @@ from collections.abc import Iterator
 from fractions import Fraction
 
 from remuda.api.meta import JsonObject
-from remuda.api.quantity import render
+from remuda.api.quantity import format_quantity
 from remuda.embedded.apiserver.admission.request import CREATE, UPDATE, AdmissionRequest, Forbidden, ReadObjects
-from remuda.embedded.builtin.planners.quotas import in_scope, kinds_counted, limit, total_used, unstated, usage
+from remuda.embedded.builtin.planners.quotas import (
+    in_quota_scope,
+    kinds_counted_by_quota,
+    quota_limit,
+    quota_usage,
+    total_quota_used,
+    unstated_quota_resources,
+)
 
 _UPDATABLE = frozenset({"persistentvolumeclaims", "services"})
 
 
-class ResourceQuota:
+class QuotaAdmission:
     def __init__(self, read: ReadObjects) -> None:
         self._read = read
 
@@ -34,23 +41,23 @@ class ResourceQuota:
         resource, name = request.resource, quota["metadata"]["name"]
         hard = (quota.get("spec") or {}).get("hard") or {}
         if request.is_about("pods"):
-            if not in_scope(quota, body):
+            if not in_quota_scope(quota, body):
                 return
-            missing = unstated(hard, body.get("spec") or {})
+            missing = unstated_quota_resources(hard, body.get("spec") or {})
             if missing:
                 raise Forbidden(request, f"failed quota: {name}: must specify {','.join(missing)}")
-        asked = usage(resource.group, resource.plural, body)
-        before = usage(resource.group, resource.plural, request.old) if request.old is not None else {}
+        asked = quota_usage(resource.group, resource.plural, body)
+        before = quota_usage(resource.group, resource.plural, request.old) if request.old is not None else {}
         more = {n: value - before.get(n, Fraction(0)) for n, value in asked.items() if n in hard}
         more = {n: value for n, value in more.items() if value > 0}
         if not more:
             return
-        used = total_used(quota, self._objects(set(more), request.namespace))
-        over = sorted(n for n, value in more.items() if used[n] + value > limit(hard, n))
+        used = total_quota_used(quota, self._objects(set(more), request.namespace))
+        over = sorted(n for n, value in more.items() if used[n] + value > quota_limit(hard, n))
         if over:
 
             def told(amounts: dict[str, Fraction]) -> str:
-                return ",".join(f"{n}={render(amounts[n], binary=_is_bytes(n))}" for n in over)
+                return ",".join(f"{n}={format_quantity(amounts[n], binary=_is_bytes_resource(n))}" for n in over)
 
             limits = ",".join(f"{n}={hard[n]}" for n in over)
             raise Forbidden(
@@ -58,10 +65,10 @@ class ResourceQuota:
             )
 
     def _objects(self, hard: set[str], namespace: str) -> Iterator[tuple[str, str, JsonObject]]:
-        for group, plural in kinds_counted(hard):
+        for group, plural in kinds_counted_by_quota(hard):
             for body in self._read.list(group, plural, namespace):
                 yield group, plural, body
 
 
-def _is_bytes(name: str) -> bool:
+def _is_bytes_resource(name: str) -> bool:
     return "memory" in name or "storage" in name

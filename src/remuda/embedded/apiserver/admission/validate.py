@@ -12,18 +12,23 @@ from remuda.api.meta import JsonObject, Resource
 from remuda.embedded.apiserver.admission import validate_objects as objects
 from remuda.embedded.apiserver.admission import validate_pods as pods
 from remuda.embedded.apiserver.admission import validate_workloads as workloads
-from remuda.embedded.apiserver.admission.field_errors import At, Causes
-from remuda.embedded.apiserver.admission.name_syntax import annotation_map, is_qualified_name, is_subdomain, label_map
+from remuda.embedded.apiserver.admission.field_errors import Causes, FieldAt
+from remuda.embedded.apiserver.admission.name_syntax import (
+    check_annotation_map,
+    check_label_map,
+    is_qualified_name,
+    is_subdomain,
+)
 from remuda.embedded.apiserver.naming import invalid_causes
 
-Validate = Callable[[At, JsonObject | None], None]
+Validate = Callable[[FieldAt, JsonObject | None], None]
 
 
-def validate(resource: Resource, name: str, body: JsonObject, old: JsonObject | None) -> None:
+def validate_object_fields(resource: Resource, name: str, body: JsonObject, old: JsonObject | None) -> None:
     """Raises Invalid with everything that is wrong, or BadRequest for a value of a wrong type."""
     causes: Causes = []
-    root = At(body, "", causes)
-    check_metadata(root["metadata"])
+    root = FieldAt(body, "", causes)
+    validate_metadata(root["metadata"])
     check = _CHECKS.get((resource.group, resource.plural))
     if check is not None:
         check(root, old)
@@ -31,12 +36,12 @@ def validate(resource: Resource, name: str, body: JsonObject, old: JsonObject | 
         raise invalid_causes(resource, name, causes)
 
 
-def check_metadata(meta: At) -> None:
+def validate_metadata(meta: FieldAt) -> None:
     prefix = meta["generateName"]
     if prefix.text() and not is_subdomain(prefix.text().rstrip("-.") or "-"):
         prefix.invalid("a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.'")
-    label_map(meta["labels"])
-    annotation_map(meta["annotations"])
+    check_label_map(meta["labels"])
+    check_annotation_map(meta["annotations"])
     for finalizer in meta["finalizers"].each():
         if not is_qualified_name(finalizer.text()):
             meta["finalizers"].invalid("a finalizer is a qualified name", finalizer.value)
@@ -56,19 +61,19 @@ _STANDARD_FINALIZERS = frozenset(
     ("foregroundDeletion", "orphan", "kubernetes", "customresourcecleanup.apiextensions.k8s.io")
 )
 _CHECKS: dict[tuple[str, str], Validate] = {
-    ("", "pods"): pods.pod,
-    ("", "services"): objects.service,
-    ("", "configmaps"): objects.config_map,
-    ("", "secrets"): objects.secret,
-    ("", "persistentvolumeclaims"): objects.claim,
-    ("", "resourcequotas"): objects.resource_quota,
-    ("", "limitranges"): objects.limit_range,
-    ("apps", "deployments"): workloads.deployment,
-    ("apps", "replicasets"): workloads.replica_set,
-    ("batch", "jobs"): workloads.job,
-    ("policy", "poddisruptionbudgets"): workloads.disruption_budget,
-    ("autoscaling", "horizontalpodautoscalers"): workloads.autoscaler,
-    ("scheduling.k8s.io", "priorityclasses"): objects.priority_class,
-    ("coordination.k8s.io", "leases"): objects.lease,
-    ("discovery.k8s.io", "endpointslices"): objects.endpoint_slice,
+    ("", "pods"): pods.validate_pod,
+    ("", "services"): objects.validate_service,
+    ("", "configmaps"): objects.validate_config_map,
+    ("", "secrets"): objects.validate_secret,
+    ("", "persistentvolumeclaims"): objects.validate_claim,
+    ("", "resourcequotas"): objects.validate_resource_quota,
+    ("", "limitranges"): objects.validate_limit_range,
+    ("apps", "deployments"): workloads.validate_deployment,
+    ("apps", "replicasets"): workloads.validate_replica_set,
+    ("batch", "jobs"): workloads.validate_job,
+    ("policy", "poddisruptionbudgets"): workloads.validate_disruption_budget,
+    ("autoscaling", "horizontalpodautoscalers"): workloads.validate_autoscaler,
+    ("scheduling.k8s.io", "priorityclasses"): objects.validate_priority_class,
+    ("coordination.k8s.io", "leases"): objects.validate_lease,
+    ("discovery.k8s.io", "endpointslices"): objects.validate_endpoint_slice,
 }

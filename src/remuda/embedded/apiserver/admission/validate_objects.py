@@ -8,7 +8,7 @@ import binascii
 from remuda.api.errors import BadRequest
 from remuda.api.meta import JsonObject
 from remuda.embedded.apiserver.admission import name_syntax
-from remuda.embedded.apiserver.admission.field_errors import At, equal_ignoring_empty
+from remuda.embedded.apiserver.admission.field_errors import FieldAt, equal_ignoring_empty
 
 _MAX_DATA = 1024 * 1024
 _SYSTEM_CRITICAL = 2_000_000_000
@@ -19,10 +19,10 @@ _TYPES = ("ClusterIP", "ExternalName", "LoadBalancer", "NodePort")
 _LIMIT_TYPES = ("Pod", "Container", "PersistentVolumeClaim")
 
 
-def service(root: At, old: JsonObject | None) -> None:
+def validate_service(root: FieldAt, old: JsonObject | None) -> None:
     name, spec = root["metadata"]["name"], root["spec"]
     if old is None:
-        name_syntax.dns_label(name)
+        name_syntax.check_dns_label(name)
     kind, address = spec["type"].text(), spec["clusterIP"]
     spec["type"].one_of(_TYPES)
     is_headless = address.text() == "None"
@@ -36,11 +36,11 @@ def service(root: At, old: JsonObject | None) -> None:
         elif not name_syntax.is_subdomain(spec["externalName"].text().rstrip(".")):
             spec["externalName"].invalid("a lowercase RFC 1123 subdomain is needed")
     elif kind in ("LoadBalancer", "NodePort") and is_headless:
-        _first_address(spec).invalid("may not be set to 'None' for LoadBalancer services", "None")
-    if address.text() and not is_headless and not name_syntax.is_address(address.text()):
-        _first_address(spec).invalid("must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)", address.value)
-    _service_ports(spec["ports"], kind)
-    name_syntax.label_map(spec["selector"])
+        _first_cluster_ip(spec).invalid("may not be set to 'None' for LoadBalancer services", "None")
+    if address.text() and not is_headless and not name_syntax.is_ip_address(address.text()):
+        _first_cluster_ip(spec).invalid("must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)", address.value)
+    _validate_service_ports(spec["ports"], kind)
+    name_syntax.check_label_map(spec["selector"])
     spec["sessionAffinity"].one_of(("ClientIP", "None"))
     if spec["internalTrafficPolicy"].is_set:
         spec["internalTrafficPolicy"].one_of(("Cluster", "Local"))
@@ -48,14 +48,14 @@ def service(root: At, old: JsonObject | None) -> None:
         before = old.get("spec") or {}
         kept = before.get("clusterIP")
         if kept and "ExternalName" not in (kind, before.get("type")) and address.value != kept:
-            _first_address(spec).invalid("may not change once set", [address.value])
+            _first_cluster_ip(spec).invalid("may not change once set", [address.value])
 
 
-def _first_address(spec: At) -> At:
+def _first_cluster_ip(spec: FieldAt) -> FieldAt:
     return next(spec["clusterIPs"].each(), spec["clusterIPs"])
 
 
-def _service_ports(ports: At, kind: str) -> None:
+def _validate_service_ports(ports: FieldAt, kind: str) -> None:
     names: set[str] = set()
     seen: set[tuple[int | None, str]] = set()
     many = len(ports.items()) > 1
@@ -75,7 +75,7 @@ def _service_ports(ports: At, kind: str) -> None:
             port["port"].invalid("must be between 1 and 65535, inclusive", number or 0)
         port["protocol"].one_of(("SCTP", "TCP", "UDP"))
         if port["targetPort"].is_set:
-            name_syntax.port_number_or_name(port["targetPort"])
+            name_syntax.check_port_number_or_name(port["targetPort"])
         if kind == "ClusterIP" and port["nodePort"].number():
             port["nodePort"].forbidden("may not be used when `type` is 'ClusterIP'")
         at = (number, port["protocol"].text())
@@ -84,29 +84,29 @@ def _service_ports(ports: At, kind: str) -> None:
         seen.add(at)
 
 
-def config_map(root: At, old: JsonObject | None) -> None:
+def validate_config_map(root: FieldAt, old: JsonObject | None) -> None:
     data, binary = root["data"], root["binaryData"]
     size = 0
     for key in data.mapping():
-        name_syntax.config_key(data, key)
+        name_syntax.check_config_key(data, key)
         size += len(data.key(key).text())
         if key in binary.mapping():
             data.key(key).invalid("duplicate of key present in binaryData", key)
     for key in binary.mapping():
-        name_syntax.config_key(binary, key)
-        size += len(_bytes(binary.key(key)))
+        name_syntax.check_config_key(binary, key)
+        size += len(_base64_field(binary.key(key)))
     if size > _MAX_DATA:
-        At(None, "[]", root.causes).too_long(f"may not be more than {_MAX_DATA} bytes")
+        FieldAt(None, "[]", root.causes).too_long(f"may not be more than {_MAX_DATA} bytes")
     if old is not None and old.get("immutable") is True:
-        _immutable(root, old, ("data", "binaryData"))
+        _validate_immutable_data(root, old, ("data", "binaryData"))
 
 
-def secret(root: At, old: JsonObject | None) -> None:
+def validate_secret(root: FieldAt, old: JsonObject | None) -> None:
     data, kind = root["data"], root["type"].text()
     size = 0
     for key in data.mapping():
-        name_syntax.config_key(data, key)
-        size += len(_bytes(data.key(key)))
+        name_syntax.check_config_key(data, key)
+        size += len(_base64_field(data.key(key)))
     if size > _MAX_DATA:
         data.too_long(f"may not be more than {_MAX_DATA} bytes")
     if kind == "kubernetes.io/tls":
@@ -118,17 +118,17 @@ def secret(root: At, old: JsonObject | None) -> None:
     if old is not None:
         root["type"].same_as(old.get("type"))
         if old.get("immutable") is True:
-            _immutable(root, old, ("data",))
+            _validate_immutable_data(root, old, ("data",))
 
 
-def _bytes(at: At) -> bytes:
+def _base64_field(at: FieldAt) -> bytes:
     try:
         return base64.b64decode(at.text(), validate=True)
     except binascii.Error:
         raise BadRequest(f"{at.path}: illegal base64 data") from None
 
 
-def _immutable(root: At, old: JsonObject, fields: tuple[str, ...]) -> None:
+def _validate_immutable_data(root: FieldAt, old: JsonObject, fields: tuple[str, ...]) -> None:
     if root["immutable"].value is not True:
         root["immutable"].forbidden("field is immutable when `immutable` is set")
     for field in fields:
@@ -136,7 +136,7 @@ def _immutable(root: At, old: JsonObject, fields: tuple[str, ...]) -> None:
             root[field].forbidden("field is immutable when `immutable` is set")
 
 
-def claim(root: At, old: JsonObject | None) -> None:
+def validate_claim(root: FieldAt, old: JsonObject | None) -> None:
     spec = root["spec"]
     modes = spec["accessModes"]
     if not modes.items():
@@ -145,11 +145,11 @@ def claim(root: At, old: JsonObject | None) -> None:
         if mode.text() not in _ACCESS:
             modes.unsupported(_ACCESS)
     # The real server names this field without `requests`.
-    storage = At(spec["resources"]["requests"].mapping(), spec["resources"].path, root.causes).key("storage")
+    storage = FieldAt(spec["resources"]["requests"].mapping(), spec["resources"].path, root.causes).key("storage")
     if not storage.is_set:
         storage.required()
     else:
-        value = name_syntax.quantity(storage)
+        value = name_syntax.check_quantity(storage)
         if value is not None and value <= 0:
             storage.invalid("must be greater than zero")
     spec["volumeMode"].one_of(("Block", "Filesystem"))
@@ -160,7 +160,7 @@ def claim(root: At, old: JsonObject | None) -> None:
             spec.forbidden("spec is immutable after creation except resources.requests for bound claims")
 
 
-def resource_quota(root: At, old: JsonObject | None) -> None:
+def validate_resource_quota(root: FieldAt, old: JsonObject | None) -> None:
     hard = root["spec"]["hard"]
     for name in hard.mapping():
         amount = hard.key(name)
@@ -168,7 +168,7 @@ def resource_quota(root: At, old: JsonObject | None) -> None:
             amount.invalid("must be a valid resource name", name)
         elif "/" not in name and not _is_quota_name(name):
             amount.invalid("must be a standard resource for quota, or a fully qualified resource name", name)
-        value = name_syntax.quantity(amount)
+        value = name_syntax.check_quantity(amount)
         if value is not None and value < 0:
             amount.invalid("must be greater than or equal to 0")
 
@@ -181,7 +181,7 @@ def _is_quota_name(name: str) -> bool:
     )
 
 
-def limit_range(root: At, old: JsonObject | None) -> None:
+def validate_limit_range(root: FieldAt, old: JsonObject | None) -> None:
     seen: set[str] = set()
     for item in root["spec"]["limits"].each():
         kind = item["type"]
@@ -192,15 +192,15 @@ def limit_range(root: At, old: JsonObject | None) -> None:
         seen.add(kind.text())
         for field in ("min", "max", "default", "defaultRequest", "maxLimitRequestRatio"):
             for name in item[field].mapping():
-                name_syntax.quantity(item[field].key(name))
+                name_syntax.check_quantity(item[field].key(name))
         if kind.text() == "Pod":
             for field in ("default", "defaultRequest"):
                 if item[field].mapping():
                     item[field].forbidden("may not be specified when `type` is 'Pod'")
-        _ordered(item, ("min", "defaultRequest", "default", "max"))
+        _validate_limit_order(item, ("min", "defaultRequest", "default", "max"))
 
 
-def _ordered(item: At, fields: tuple[str, ...]) -> None:
+def _validate_limit_order(item: FieldAt, fields: tuple[str, ...]) -> None:
     """min <= defaultRequest <= default <= max, for those that are given."""
     names = {name for field in fields for name in item[field].mapping()}
     for name in sorted(names):
@@ -208,7 +208,7 @@ def _ordered(item: At, fields: tuple[str, ...]) -> None:
             (field, value)
             for field in fields
             if name in item[field].mapping()
-            and (value := name_syntax.quantity(At(item[field].mapping()[name], "", [])))
+            and (value := name_syntax.check_quantity(FieldAt(item[field].mapping()[name], "", [])))
         ]
         for index, (field, value) in enumerate(known):
             for above, most in known[index + 1 :]:
@@ -216,7 +216,7 @@ def _ordered(item: At, fields: tuple[str, ...]) -> None:
                     item[field].key(name).invalid(f"{field} value is greater than {above} value")
 
 
-def priority_class(root: At, old: JsonObject | None) -> None:
+def validate_priority_class(root: FieldAt, old: JsonObject | None) -> None:
     name, value = root["metadata"]["name"].text(), root["value"].number() or 0
     if name.startswith("system-"):
         if _SYSTEM_CLASSES.get(name) != value:
@@ -233,7 +233,7 @@ def priority_class(root: At, old: JsonObject | None) -> None:
             root["preemptionPolicy"].invalid("field is immutable")
 
 
-def lease(root: At, old: JsonObject | None) -> None:
+def validate_lease(root: FieldAt, old: JsonObject | None) -> None:
     spec = root["spec"]
     seconds = spec["leaseDurationSeconds"].number()
     if seconds is not None and seconds <= 0:
@@ -241,7 +241,7 @@ def lease(root: At, old: JsonObject | None) -> None:
     spec["leaseTransitions"].not_negative()
 
 
-def endpoint_slice(root: At, old: JsonObject | None) -> None:
+def validate_endpoint_slice(root: FieldAt, old: JsonObject | None) -> None:
     kind = root["addressType"]
     kind.one_of(("FQDN", "IPv4", "IPv6"))
     for endpoint in root["endpoints"].each():

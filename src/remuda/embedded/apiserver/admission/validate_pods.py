@@ -8,7 +8,7 @@ from typing import Any
 from remuda.api.meta import JsonObject
 from remuda.api.names import GROUP
 from remuda.embedded.apiserver.admission import name_syntax
-from remuda.embedded.apiserver.admission.field_errors import At, equal_ignoring_empty
+from remuda.embedded.apiserver.admission.field_errors import FieldAt, equal_ignoring_empty
 
 RESTART = ("Always", "Never", "OnFailure")
 _DNS = ("ClusterFirst", "ClusterFirstWithHostNet", "Default", "None")
@@ -19,14 +19,14 @@ _MESSAGE = ("File", "FallbackToLogsOnError")
 _HANDLERS = ("exec", "httpGet", "tcpSocket", "grpc")
 
 
-def pod(root: At, old: JsonObject | None) -> None:
+def validate_pod(root: FieldAt, old: JsonObject | None) -> None:
     if old is None:
-        pod_spec(root["spec"], needs_image=not _is_trained(root))
+        validate_pod_spec(root["spec"], needs_image=not _is_training_pod(root))
     else:
-        _pod_update(root, old)
+        _validate_pod_update(root, old)
 
 
-def _is_trained(root: At) -> bool:
+def _is_training_pod(root: FieldAt) -> bool:
     """A TrainingJob's pod may run the machine's own programs, without an image."""
     return any(
         owner["kind"].text() == "TrainingJob" and owner["apiVersion"].text().startswith(f"{GROUP}/")
@@ -34,54 +34,54 @@ def _is_trained(root: At) -> bool:
     )
 
 
-def template(at: At, restart: tuple[str, ...] = RESTART) -> None:
+def validate_pod_template(at: FieldAt, restart: tuple[str, ...] = RESTART) -> None:
     """The pod template of a workload whose pods may have one of these restart policies."""
-    name_syntax.label_map(at["metadata"]["labels"])
-    name_syntax.annotation_map(at["metadata"]["annotations"])
-    pod_spec(at["spec"])
+    name_syntax.check_label_map(at["metadata"]["labels"])
+    name_syntax.check_annotation_map(at["metadata"]["annotations"])
+    validate_pod_spec(at["spec"])
     policy = at["spec"]["restartPolicy"]
     if policy.text() in RESTART and policy.text() not in restart:
         policy.unsupported(restart)
 
 
-def pod_spec(spec: At, *, needs_image: bool = True) -> None:
-    volumes = _volumes(spec["volumes"])
+def validate_pod_spec(spec: FieldAt, *, needs_image: bool = True) -> None:
+    volumes = _validate_volumes(spec["volumes"])
     names: set[str] = set()
     host_ports: set[tuple[int, str]] = set()
     if not spec["containers"].items():
         spec["containers"].required()
     for field in ("containers", "initContainers"):
         for container in spec[field].each():
-            _container(container, names, volumes, host_ports, is_init=field == "initContainers")
+            _validate_container(container, names, volumes, host_ports, is_init=field == "initContainers")
             if needs_image and not container["image"].text():
                 container["image"].required()
     spec["restartPolicy"].one_of(RESTART)
     spec["dnsPolicy"].one_of(_DNS)
     if spec["dnsPolicy"].text() == "None" and not spec["dnsConfig"]["nameservers"].items():
         spec["dnsConfig"].required("must provide `dnsConfig` when `dnsPolicy` is None")
-    name_syntax.label_map(spec["nodeSelector"])
+    name_syntax.check_label_map(spec["nodeSelector"])
     deadline = spec["activeDeadlineSeconds"]
     number = deadline.number()
     if number is not None and not 1 <= number <= 2**31 - 1:
         deadline.invalid("must be between 1 and 2147483647, inclusive")
     for field in ("serviceAccountName", "nodeName", "schedulerName", "priorityClassName", "runtimeClassName"):
         if spec[field].text():
-            name_syntax.subdomain(spec[field])
+            name_syntax.check_subdomain(spec[field])
     for field in ("hostname", "subdomain"):
         if spec[field].text():
-            name_syntax.dns_label(spec[field])
+            name_syntax.check_dns_label(spec[field])
     for secret in spec["imagePullSecrets"].each():
         if not secret["name"].text():
             secret["name"].required()
     for toleration in spec["tolerations"].each():
-        _toleration(toleration)
+        _validate_toleration(toleration)
 
 
-def _volumes(at: At) -> set[str]:
+def _validate_volumes(at: FieldAt) -> set[str]:
     names: set[str] = set()
     for volume in at.each():
         name = volume["name"]
-        name_syntax.dns_label(name)
+        name_syntax.check_dns_label(name)
         if name.text() in names:
             name.duplicate()
         names.add(name.text())
@@ -99,9 +99,11 @@ def _volumes(at: At) -> set[str]:
     return names
 
 
-def _container(at: At, names: set[str], volumes: set[str], host_ports: set[tuple[int, str]], *, is_init: bool) -> None:
+def _validate_container(
+    at: FieldAt, names: set[str], volumes: set[str], host_ports: set[tuple[int, str]], *, is_init: bool
+) -> None:
     name, image = at["name"], at["image"]
-    name_syntax.dns_label(name)
+    name_syntax.check_dns_label(name)
     if name.text() in names:
         name.duplicate()
     if name.text():
@@ -110,9 +112,9 @@ def _container(at: At, names: set[str], volumes: set[str], host_ports: set[tuple
         image.invalid("must not have leading or trailing whitespace")
     at["imagePullPolicy"].one_of(_PULL)
     at["terminationMessagePolicy"].one_of(_MESSAGE)
-    _ports(at["ports"], host_ports)
+    _validate_container_ports(at["ports"], host_ports)
     for variable in at["env"].each():
-        _env(variable)
+        _validate_env(variable)
     mounts: set[str] = set()
     for mount in at["volumeMounts"].each():
         if not mount["name"].text():
@@ -125,33 +127,33 @@ def _container(at: At, names: set[str], volumes: set[str], host_ports: set[tuple
         elif path.text() in mounts:
             path.invalid("must be unique")
         mounts.add(path.text())
-    _resources(at["resources"])
+    _validate_resources(at["resources"])
     if not is_init or at["restartPolicy"].text() == "Always":
         for probe in ("livenessProbe", "readinessProbe", "startupProbe"):
             if at[probe].is_set:
-                _probe(at[probe], must_be_one=probe != "readinessProbe")
+                _validate_probe(at[probe], must_be_one=probe != "readinessProbe")
 
 
-def _ports(at: At, host_ports: set[tuple[int, str]]) -> None:
+def _validate_container_ports(at: FieldAt, host_ports: set[tuple[int, str]]) -> None:
     names: set[str] = set()
     for port in at.each():
         if port["name"].text():
-            name_syntax.port_name(port["name"])
+            name_syntax.check_port_name(port["name"])
             if port["name"].text() in names:
                 port["name"].duplicate()
             names.add(port["name"].text())
-        name_syntax.port_number(port["containerPort"])
+        name_syntax.check_port_number(port["containerPort"])
         host = port["hostPort"].number()
         if host:
-            name_syntax.port_number(port["hostPort"])
+            name_syntax.check_port_number(port["hostPort"])
             if (host, port["protocol"].text()) in host_ports:
                 port["hostPort"].duplicate(f"{port['protocol'].text()}//{host}")
             host_ports.add((host, port["protocol"].text()))
         port["protocol"].one_of(_PROTOCOLS)
 
 
-def _env(at: At) -> None:
-    name_syntax.env_name(at["name"])
+def _validate_env(at: FieldAt) -> None:
+    name_syntax.check_env_name(at["name"])
     source = at["valueFrom"]
     if not source.is_set:
         at["value"].text()
@@ -168,31 +170,31 @@ def _env(at: At) -> None:
             source[ref]["key"].required()
 
 
-def _resources(at: At) -> None:
+def _validate_resources(at: FieldAt) -> None:
     limits, requests = at["limits"], at["requests"]
     for amounts in (limits, requests):
         for resource in amounts.mapping():
             amount = amounts.key(resource)
-            _resource_name(amount, resource)
-            value = name_syntax.quantity(amount)
+            _validate_resource_name(amount, resource)
+            value = name_syntax.check_quantity(amount)
             if value is not None and value < 0:
                 amount.invalid("must be greater than or equal to 0")
-            if value is not None and name_syntax.is_extended(resource) and value.denominator != 1:
+            if value is not None and name_syntax.is_extended_resource(resource) and value.denominator != 1:
                 amount.invalid("must be an integer")
     for resource in requests.mapping():
         asked = requests.key(resource)
         if resource not in limits.mapping():
-            if name_syntax.is_extended(resource):
+            if name_syntax.is_extended_resource(resource):
                 limits.required(f"Limit must be set for non overcommitable resources: {resource}")
             continue
         mine: list[Any] = []
         top, least = (
-            name_syntax.quantity(At(limits.mapping()[resource], "", mine)),
-            name_syntax.quantity(At(asked.value, "", mine)),
+            name_syntax.check_quantity(FieldAt(limits.mapping()[resource], "", mine)),
+            name_syntax.check_quantity(FieldAt(asked.value, "", mine)),
         )
         if top is None or least is None:
             continue
-        if name_syntax.is_extended(resource) and least != top:
+        if name_syntax.is_extended_resource(resource) and least != top:
             requests.invalid(f"must be equal to {resource} limit of {limits.mapping()[resource]}", asked.value)
         elif least > top:
             requests.invalid(
@@ -200,14 +202,14 @@ def _resources(at: At) -> None:
             )
 
 
-def _resource_name(at: At, resource: str) -> None:
+def _validate_resource_name(at: FieldAt, resource: str) -> None:
     if not name_syntax.is_qualified_name(resource):
         at.invalid("must be a valid resource name", resource)
     elif "/" not in resource and resource not in name_syntax.NATIVE and not resource.startswith("hugepages-"):
         at.invalid("must be a standard resource for containers, or a fully qualified resource name", resource)
 
 
-def _probe(at: At, *, must_be_one: bool) -> None:
+def _validate_probe(at: FieldAt, *, must_be_one: bool) -> None:
     given = [handler for handler in _HANDLERS if at[handler].is_set]
     if not given:
         at.required("must specify a handler type")
@@ -221,10 +223,10 @@ def _probe(at: At, *, must_be_one: bool) -> None:
         at["exec"]["command"].required()
     for handler in ("httpGet", "tcpSocket"):
         if at[handler].is_set:
-            name_syntax.port_number_or_name(at[handler]["port"])
+            name_syntax.check_port_number_or_name(at[handler]["port"])
 
 
-def _toleration(at: At) -> None:
+def _validate_toleration(at: FieldAt) -> None:
     key, operator, effect = at["key"].text(), at["operator"], at["effect"]
     if key and not name_syntax.is_qualified_name(key):
         at["key"].invalid("not a valid taint key")
@@ -240,10 +242,10 @@ def _toleration(at: At) -> None:
         effect.unsupported(_EFFECTS)
 
 
-def _pod_update(root: At, old: JsonObject) -> None:
+def _validate_pod_update(root: FieldAt, old: JsonObject) -> None:
     """Of a pod's spec only images, activeDeadlineSeconds (shorter), tolerations (more) and the grace of a negative one."""
     spec, before = root["spec"], old.get("spec") or {}
-    needs_image = not _is_trained(root)
+    needs_image = not _is_training_pod(root)
     for field in ("containers", "initContainers"):
         if len(spec[field].items()) != len(before.get(field) or ()):
             spec[field].forbidden("pod updates may not add or remove containers")
@@ -251,18 +253,18 @@ def _pod_update(root: At, old: JsonObject) -> None:
         for container in spec[field].each():
             if needs_image and not container["image"].text():
                 container["image"].required()
-    _shorter_deadline(spec["activeDeadlineSeconds"], before.get("activeDeadlineSeconds"))
+    _validate_shorter_deadline(spec["activeDeadlineSeconds"], before.get("activeDeadlineSeconds"))
     tolerations = before.get("tolerations") or []
     kept = [t for t in spec["tolerations"].items() if isinstance(t, dict)]
-    if any(not _still_there(toleration, kept) for toleration in tolerations):
+    if any(not _keeps_toleration(toleration, kept) for toleration in tolerations):
         spec["tolerations"].forbidden("existing toleration can not be modified except its tolerationSeconds")
     for toleration in spec["tolerations"].each():
-        _toleration(toleration)
+        _validate_toleration(toleration)
     if before.get("schedulingGates") is not None or spec["schedulingGates"].is_set:
         gates = [g.get("name") for g in before.get("schedulingGates") or ()]
         if any(g["name"].text() not in gates for g in spec["schedulingGates"].each()):
             spec["schedulingGates"].forbidden("only deletion is allowed, but found new scheduling gates")
-    if not equal_ignoring_empty(_frozen(spec.mapping()), _frozen(before)):
+    if not equal_ignoring_empty(_immutable_pod_spec(spec.mapping()), _immutable_pod_spec(before)):
         spec.forbidden(
             "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,"
             "`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),"
@@ -270,7 +272,7 @@ def _pod_update(root: At, old: JsonObject) -> None:
         )
 
 
-def _shorter_deadline(at: At, before: int | None) -> None:
+def _validate_shorter_deadline(at: FieldAt, before: int | None) -> None:
     number = at.number()
     if number is None:
         if before is not None:
@@ -281,14 +283,14 @@ def _shorter_deadline(at: At, before: int | None) -> None:
         at.invalid("must be less than or equal to previous value")
 
 
-def _still_there(toleration: JsonObject, kept: list[JsonObject]) -> bool:
+def _keeps_toleration(toleration: JsonObject, kept: list[JsonObject]) -> bool:
     def plain(value: JsonObject) -> JsonObject:
         return {k: v for k, v in value.items() if k != "tolerationSeconds" and v not in ("", None)}
 
     return any(plain(other) == plain(toleration) for other in kept)
 
 
-def _frozen(spec: JsonObject) -> JsonObject:
+def _immutable_pod_spec(spec: JsonObject) -> JsonObject:
     fixed = copy.deepcopy(spec)
     for field in ("activeDeadlineSeconds", "tolerations", "schedulingGates"):
         fixed.pop(field, None)

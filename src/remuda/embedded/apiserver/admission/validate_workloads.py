@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from remuda.api.meta import JsonObject
-from remuda.api.selectors import selects
+from remuda.api.selectors import label_selector_matches
 from remuda.embedded.apiserver.admission import name_syntax
-from remuda.embedded.apiserver.admission.field_errors import At
-from remuda.embedded.apiserver.admission.validate_pods import template
+from remuda.embedded.apiserver.admission.field_errors import FieldAt
+from remuda.embedded.apiserver.admission.validate_pods import validate_pod_template
 
 _ACTIONS = ("Count", "FailIndex", "FailJob", "Ignore")
 _MAX_PARALLEL_INDEXED = 100_000
 _MAX_RULES = 20
 
 
-def deployment(root: At, old: JsonObject | None) -> None:
+def validate_deployment(root: FieldAt, old: JsonObject | None) -> None:
     spec = root["spec"]
-    _replicated(spec, old)
+    _validate_replicated(spec, old)
     strategy = spec["strategy"]
     rolling = strategy["rollingUpdate"]
     kind = strategy["type"].text()
@@ -23,8 +23,8 @@ def deployment(root: At, old: JsonObject | None) -> None:
         if rolling.is_set:
             rolling.forbidden("may not be specified when strategy `type` is 'Recreate'")
     elif kind == "RollingUpdate":
-        name_syntax.count_or_percent(rolling["maxUnavailable"])
-        name_syntax.count_or_percent(rolling["maxSurge"])
+        name_syntax.check_count_or_percent(rolling["maxUnavailable"])
+        name_syntax.check_count_or_percent(rolling["maxSurge"])
         if rolling["maxUnavailable"].value in (0, "0%") and rolling["maxSurge"].value in (0, "0%"):
             rolling["maxUnavailable"].invalid("may not be 0 when `maxSurge` is 0")
         unavailable = rolling["maxUnavailable"].value
@@ -39,11 +39,11 @@ def deployment(root: At, old: JsonObject | None) -> None:
         spec["progressDeadlineSeconds"].invalid("must be greater than minReadySeconds")
 
 
-def replica_set(root: At, old: JsonObject | None) -> None:
-    _replicated(root["spec"], old)
+def validate_replica_set(root: FieldAt, old: JsonObject | None) -> None:
+    _validate_replicated(root["spec"], old)
 
 
-def _replicated(spec: At, old: JsonObject | None) -> None:
+def _validate_replicated(spec: FieldAt, old: JsonObject | None) -> None:
     """What Deployments and ReplicaSets share: a selector that is required, fixed, and finds the template's pods."""
     spec["replicas"].not_negative()
     spec["minReadySeconds"].not_negative()
@@ -55,12 +55,12 @@ def _replicated(spec: At, old: JsonObject | None) -> None:
     elif not selector["matchLabels"].mapping() and not selector["matchExpressions"].items():
         selector.invalid("empty selector is invalid for deployment")
     else:
-        name_syntax.label_selector(selector)
+        name_syntax.check_label_selector(selector)
         if len(selector.causes) > before:
             selector.invalid("invalid label selector")
-        elif not selects(selector.mapping(), labels.mapping()):
+        elif not label_selector_matches(selector.mapping(), labels.mapping()):
             labels.invalid("`selector` does not match template `labels`")
-    template(spec["template"], ("Always",))
+    validate_pod_template(spec["template"], ("Always",))
     deadline = spec["template"]["spec"]["activeDeadlineSeconds"]
     if deadline.is_set:
         deadline.forbidden("activeDeadlineSeconds in ReplicaSet is not Supported")
@@ -68,7 +68,7 @@ def _replicated(spec: At, old: JsonObject | None) -> None:
         selector.same_as((old.get("spec") or {}).get("selector"))
 
 
-def job(root: At, old: JsonObject | None) -> None:
+def validate_job(root: FieldAt, old: JsonObject | None) -> None:
     spec = root["spec"]
     for field in (
         "parallelism",
@@ -80,15 +80,15 @@ def job(root: At, old: JsonObject | None) -> None:
         "maxFailedIndexes",
     ):
         spec[field].not_negative()
-    _indexed(spec)
+    _validate_indexed_job(spec)
     restart = spec["template"]["spec"]["restartPolicy"]
-    template(spec["template"])
+    validate_pod_template(spec["template"])
     if restart.text() not in ("Never", "OnFailure") and restart.text() in ("Always",):
         restart.required('valid values: "OnFailure", "Never"')
     if spec["podFailurePolicy"].is_set:
-        _failure_policy(spec, restart)
+        _validate_pod_failure_policy(spec, restart)
     if spec["successPolicy"].is_set:
-        _success_policy(spec)
+        _validate_success_policy(spec)
     replacement = spec["podReplacementPolicy"]
     if spec["podFailurePolicy"].is_set:
         if replacement.text() != "Failed":
@@ -97,18 +97,18 @@ def job(root: At, old: JsonObject | None) -> None:
         replacement.one_of(("Failed", "TerminatingOrFailed"), required=False)
     selector, labels = spec["selector"], spec["template"]["metadata"]["labels"]
     if old is not None:
-        _job_update(spec, old)
+        _validate_job_update(spec, old)
     elif selector.is_set and not spec["manualSelector"].flag():
         wanted = {"matchLabels": {"batch.kubernetes.io/controller-uid": root["metadata"]["uid"].text()}}
         if selector.value != wanted:
             selector.invalid("`selector` not auto-generated")
     if not selector.is_set:
         selector.required()
-    elif not selects(selector.mapping(), labels.mapping()):
+    elif not label_selector_matches(selector.mapping(), labels.mapping()):
         labels.invalid("`selector` does not match template `labels`")
 
 
-def _indexed(spec: At) -> None:
+def _validate_indexed_job(spec: FieldAt) -> None:
     mode = spec["completionMode"]
     mode.one_of(("Indexed", "NonIndexed"))
     if mode.text() == "Indexed":
@@ -128,7 +128,7 @@ def _indexed(spec: At) -> None:
         spec["maxFailedIndexes"].invalid("must be less than or equal to completions")
 
 
-def _failure_policy(spec: At, restart: At) -> None:
+def _validate_pod_failure_policy(spec: FieldAt, restart: FieldAt) -> None:
     if restart.text() != "Never":
         restart.invalid('only "Never" is supported when podFailurePolicy is specified')
     rules = spec["podFailurePolicy"]["rules"]
@@ -145,14 +145,14 @@ def _failure_policy(spec: At, restart: At) -> None:
         elif not codes.is_set and not conditions.items():
             rule.invalid("specifying one of OnExitCodes and OnPodConditions is required")
         if codes.is_set:
-            _exit_codes(codes, spec)
+            _validate_exit_codes(codes, spec)
         for condition in conditions.each():
             if not name_syntax.is_qualified_name(condition["type"].text()):
                 condition["type"].invalid("not a valid condition type", condition["type"].value or "")
             condition["status"].one_of(("False", "True", "Unknown"))
 
 
-def _exit_codes(codes: At, spec: At) -> None:
+def _validate_exit_codes(codes: FieldAt, spec: FieldAt) -> None:
     operator, values = codes["operator"], codes["values"]
     operator.one_of(("In", "NotIn"))
     name = codes["containerName"]
@@ -174,7 +174,7 @@ def _exit_codes(codes: At, spec: At) -> None:
         values.invalid("must be ordered")
 
 
-def _success_policy(spec: At) -> None:
+def _validate_success_policy(spec: FieldAt) -> None:
     if spec["completionMode"].text() != "Indexed":
         spec["successPolicy"].invalid("requires indexed completion mode")
         return
@@ -193,7 +193,7 @@ def _success_policy(spec: At) -> None:
             rule["succeededCount"].invalid("must be less than or equal to the number of specified completions")
 
 
-def _job_update(spec: At, old: JsonObject) -> None:
+def _validate_job_update(spec: FieldAt, old: JsonObject) -> None:
     before = old.get("spec") or {}
     for field in (
         "selector",
@@ -216,20 +216,20 @@ def _job_update(spec: At, old: JsonObject) -> None:
     now.same_as(was)
 
 
-def disruption_budget(root: At, old: JsonObject | None) -> None:
+def validate_disruption_budget(root: FieldAt, old: JsonObject | None) -> None:
     spec = root["spec"]
     least, most = spec["minAvailable"], spec["maxUnavailable"]
     if least.is_set and most.is_set:
         spec.invalid("minAvailable and maxUnavailable cannot be both set")
     for at in (least, most):
-        name_syntax.count_or_percent(at)
+        name_syntax.check_count_or_percent(at)
         if isinstance(at.value, str) and at.value.rstrip("%").isdigit() and int(at.value.rstrip("%")) > 100:
             at.invalid("must not be greater than 100%")
-    name_syntax.label_selector(spec["selector"])
+    name_syntax.check_label_selector(spec["selector"])
     spec["unhealthyPodEvictionPolicy"].one_of(("AlwaysAllow", "IfHealthyBudget"), required=False)
 
 
-def autoscaler(root: At, old: JsonObject | None) -> None:
+def validate_autoscaler(root: FieldAt, old: JsonObject | None) -> None:
     spec = root["spec"]
     least, most = spec["minReplicas"].number(), spec["maxReplicas"].number() or 0
     if least is not None and least < 0:

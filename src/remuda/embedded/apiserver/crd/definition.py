@@ -17,7 +17,7 @@ _VERBS = ("delete", "deletecollection", "get", "list", "patch", "create", "updat
 AGE: JsonObject = {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}
 
 
-class Scale(msgspec.Struct, frozen=True):
+class ScalePaths(msgspec.Struct, frozen=True):
     """Where the scale subresource finds its numbers: dotted paths, the selector's may be empty."""
 
     spec: str
@@ -33,12 +33,12 @@ class CustomVersion(msgspec.Struct, frozen=True):
     definition: str
     schema: JsonObject
     columns: tuple[JsonObject, ...]
-    scale: Scale | None = None
+    scale: ScalePaths | None = None
 
 
-def versions_of(definition: JsonObject) -> Iterator[CustomVersion]:
+def custom_versions(definition: JsonObject) -> Iterator[CustomVersion]:
     spec = definition["spec"]
-    found = [(_resource(spec, version), version) for version in spec["versions"]]
+    found = [(_custom_resource(spec, version), version) for version in spec["versions"]]
     storage = next(resource for resource, version in found if version.get("storage"))
     for resource, version in found:
         if not version.get("served"):
@@ -47,11 +47,16 @@ def versions_of(definition: JsonObject) -> Iterator[CustomVersion]:
         columns = tuple(version.get("additionalPrinterColumns") or (AGE,))
         scale = (version.get("subresources") or {}).get("scale")
         yield CustomVersion(
-            resource, storage, definition["metadata"]["name"], schema, columns, None if scale is None else _scale(scale)
+            resource,
+            storage,
+            definition["metadata"]["name"],
+            schema,
+            columns,
+            None if scale is None else _scale_paths(scale),
         )
 
 
-def _resource(spec: JsonObject, version: JsonObject) -> Resource:
+def _custom_resource(spec: JsonObject, version: JsonObject) -> Resource:
     names = spec["names"]
     subresources = version.get("subresources") or {}
     return Resource(
@@ -70,13 +75,13 @@ def _resource(spec: JsonObject, version: JsonObject) -> Resource:
     )
 
 
-def _scale(given: JsonObject) -> Scale:
-    return Scale(
-        _dotted(given.get("specReplicasPath")),
-        _dotted(given.get("statusReplicasPath")),
-        _dotted(given.get("labelSelectorPath")),
+def _scale_paths(given: JsonObject) -> ScalePaths:
+    return ScalePaths(
+        _scale_path(given.get("specReplicasPath")),
+        _scale_path(given.get("statusReplicasPath")),
+        _scale_path(given.get("labelSelectorPath")),
     )
 
 
-def _dotted(path: Any) -> str:
+def _scale_path(path: Any) -> str:
     return str(path or "").removeprefix(".")

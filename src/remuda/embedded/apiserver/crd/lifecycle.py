@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from remuda.api.meta import JsonObject
 from remuda.api.patterns import BadPattern, check_schema_pattern
 from remuda.embedded.apiserver.naming import invalid_fields
-from remuda.embedded.apiserver.patching.field_owners import timestamp
+from remuda.embedded.apiserver.patching.field_owners import api_timestamp
 
 CLEANUP = "customresourcecleanup.apiextensions.k8s.io"
 
@@ -21,19 +21,19 @@ _VERSION = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)+")
 
 
-class Names(Protocol):
+class TakenNames(Protocol):
     def taken(self, group: str, by: str) -> tuple[set[str], set[str]]: ...
 
 
-def accepted(body: JsonObject, old: JsonObject | None, names: Names, now: float) -> JsonObject:
+def accept_crd(body: JsonObject, old: JsonObject | None, names: TakenNames, now: float) -> JsonObject:
     """The definition as it is stored; raises Invalid with everything that is wrong with it."""
-    body = with_names(body)
-    _check(body, old)
+    body = with_crd_names(body)
+    _check_crd(body, old)
     meta, spec = body["metadata"], body["spec"]
     if old is None:
         finalizers = [f for f in meta.get("finalizers") or () if f != CLEANUP]
         meta = {**meta, "finalizers": [*finalizers, CLEANUP]}
-    accepted_names, conflict = _accepted(spec["names"], *names.taken(spec["group"], meta["name"]))
+    accepted_names, conflict = _accept_crd_names(spec["names"], *names.taken(spec["group"], meta["name"]))
     status = (old or {}).get("status") or {}
     conditions = [c for c in status.get("conditions") or () if c["type"] not in ("NamesAccepted", "Established")]
     before = {c["type"]: c for c in status.get("conditions") or ()}
@@ -44,14 +44,14 @@ def accepted(body: JsonObject, old: JsonObject | None, names: Names, now: float)
         else ("False", "NotAccepted", "not all names are accepted")
     )
     conditions = [
-        _condition(before, "NamesAccepted", *accepted_as, now),
-        _condition(before, "Established", *established, now),
+        _crd_condition(before, "NamesAccepted", *accepted_as, now),
+        _crd_condition(before, "Established", *established, now),
         *conditions,
     ]
     if "deletionTimestamp" in meta:
         conditions = [c for c in conditions if c["type"] != "Terminating"]
         deleting = ("True", "InstanceDeletionInProgress", "CustomResource deletion is in progress")
-        conditions.append(_condition(before, "Terminating", *deleting, now))
+        conditions.append(_crd_condition(before, "Terminating", *deleting, now))
     stored = list(status.get("storedVersions") or ())
     storage = next(v["name"] for v in spec["versions"] if v.get("storage"))
     if storage not in stored:
@@ -60,7 +60,9 @@ def accepted(body: JsonObject, old: JsonObject | None, names: Names, now: float)
     return {**body, "metadata": meta, "status": new_status}
 
 
-def _accepted(names: JsonObject, resources: set[str], kinds: set[str]) -> tuple[JsonObject, tuple[str, str] | None]:
+def _accept_crd_names(
+    names: JsonObject, resources: set[str], kinds: set[str]
+) -> tuple[JsonObject, tuple[str, str] | None]:
     """The names that nobody else has, and the last conflict: its reason and a sentence."""
     out: JsonObject = {"plural": "", "kind": ""}
     conflict = None
@@ -78,18 +80,26 @@ def _accepted(names: JsonObject, resources: set[str], kinds: set[str]) -> tuple[
     return out, conflict
 
 
-def is_terminating(body: JsonObject) -> bool:
+def is_crd_terminating(body: JsonObject) -> bool:
     return "deletionTimestamp" in body["metadata"]
 
 
-def _condition(before: dict[str, JsonObject], type_: str, status: str, reason: str, message: str, now: float) -> Any:
+def _crd_condition(
+    before: dict[str, JsonObject], type_: str, status: str, reason: str, message: str, now: float
+) -> Any:
     old = before.get(type_)
     if old is not None and old.get("status") == status:
         return old
-    return {"type": type_, "status": status, "lastTransitionTime": timestamp(now), "reason": reason, "message": message}
+    return {
+        "type": type_,
+        "status": status,
+        "lastTransitionTime": api_timestamp(now),
+        "reason": reason,
+        "message": message,
+    }
 
 
-def with_names(body: JsonObject) -> JsonObject:
+def with_crd_names(body: JsonObject) -> JsonObject:
     """The names and the conversion that follow from what is given."""
     spec = body.get("spec")
     if not isinstance(spec, dict) or not isinstance(spec.get("names"), dict):
@@ -102,7 +112,7 @@ def with_names(body: JsonObject) -> JsonObject:
     return {**body, "spec": {**spec, "names": names, "conversion": spec.get("conversion") or {"strategy": "None"}}}
 
 
-def _check(body: JsonObject, old: JsonObject | None) -> None:
+def _check_crd(body: JsonObject, old: JsonObject | None) -> None:
     from remuda.embedded.apiserver.kinds_served import CRD
 
     found: list[tuple[str, str]] = []
@@ -136,7 +146,7 @@ def _check(body: JsonObject, old: JsonObject | None) -> None:
     if versions and sum(1 for v in versions if isinstance(v, dict) and v.get("storage")) != 1:
         found.append(("spec.versions", "Invalid value: must have exactly one version marked as storage version"))
     for index, version in enumerate(versions):
-        found.extend(_check_version(version, f"spec.versions[{index}]"))
+        found.extend(_check_crd_version(version, f"spec.versions[{index}]"))
     if (spec.get("conversion") or {}).get("strategy", "None") != "None":
         found.append(("spec.conversion.strategy", "Forbidden: this server converts with strategy None only"))
     if old is not None and not found:
@@ -150,7 +160,7 @@ def _check(body: JsonObject, old: JsonObject | None) -> None:
         raise invalid_fields(CRD, name, found)
 
 
-def _check_version(version: Any, at: str) -> list[tuple[str, str]]:
+def _check_crd_version(version: Any, at: str) -> list[tuple[str, str]]:
     if not isinstance(version, dict):
         return [(at, "Invalid value: must be an object")]
     found: list[tuple[str, str]] = []
@@ -168,12 +178,12 @@ def _check_version(version: Any, at: str) -> list[tuple[str, str]]:
                 f'Invalid value: "{schema.get("type")}": {what}' if schema.get("type") else f"Required value: {what}",
             )
         )
-    found.extend(_check_structural(schema, where, 0))
-    found.extend(_check_patterns(schema, where, 0))
+    found.extend(_check_structural_schema(schema, where, 0))
+    found.extend(_check_crd_patterns(schema, where, 0))
     return found
 
 
-def _check_structural(schema: JsonObject, at: str, depth: int) -> list[tuple[str, str]]:
+def _check_structural_schema(schema: JsonObject, at: str, depth: int) -> list[tuple[str, str]]:
     """Structural: every value's type is said, or said to be left open."""
     found: list[tuple[str, str]] = []
     if depth > 60:
@@ -189,17 +199,17 @@ def _check_structural(schema: JsonObject, at: str, depth: int) -> list[tuple[str
     if isinstance(properties, dict):
         for name, below in properties.items():
             if isinstance(below, dict) and not (depth == 0 and name in ("apiVersion", "kind", "metadata")):
-                found.extend(_check_structural(below, f"{at}.properties[{name}]", depth + 1))
+                found.extend(_check_structural_schema(below, f"{at}.properties[{name}]", depth + 1))
     for name in ("items", "additionalProperties"):
         below = schema.get(name)
         if isinstance(below, dict):
-            found.extend(_check_structural(below, f"{at}.{name}", depth + 1))
+            found.extend(_check_structural_schema(below, f"{at}.{name}", depth + 1))
     if schema.get("type") == "array" and not isinstance(schema.get("items"), dict):
         found.append((f"{at}.items", "Required value: must be specified"))
     return found
 
 
-def _check_patterns(schema: JsonObject, at: str, depth: int) -> Iterator[tuple[str, str]]:
+def _check_crd_patterns(schema: JsonObject, at: str, depth: int) -> Iterator[tuple[str, str]]:
     """Every regular expression of the schema can be compiled."""
     if depth > 60:
         return
@@ -210,12 +220,12 @@ def _check_patterns(schema: JsonObject, at: str, depth: int) -> Iterator[tuple[s
         except BadPattern as bad:
             what = f"must be a valid regular expression, but isn't: error parsing regexp: {bad}"
             yield f"{at}.pattern", f'Invalid value: "{pattern}": {what}'
-    for where, below in _schemas_within(schema):
+    for where, below in _subschemas(schema):
         if isinstance(below, dict):
-            yield from _check_patterns(below, f"{at}.{where}", depth + 1)
+            yield from _check_crd_patterns(below, f"{at}.{where}", depth + 1)
 
 
-def _schemas_within(schema: JsonObject) -> Iterator[tuple[str, Any]]:
+def _subschemas(schema: JsonObject) -> Iterator[tuple[str, Any]]:
     properties = schema.get("properties")
     if isinstance(properties, dict):
         yield from ((f"properties[{name}]", below) for name, below in properties.items())

@@ -18,18 +18,18 @@ from remuda.api.patterns import BadPattern, fits_schema_pattern
 _ENVELOPE = ("apiVersion", "kind", "metadata")
 
 
-def pruned(body: JsonObject, schema: JsonObject, unknown: list[str]) -> JsonObject:
+def prune_by_schema(body: JsonObject, schema: JsonObject, unknown: list[str]) -> JsonObject:
     """The body without undeclared fields, whose paths are added to `unknown`. What is untouched is shared."""
-    kept: JsonObject = _pruned(body, schema, "", unknown, is_root=True)
+    kept: JsonObject = _prune_value(body, schema, "", unknown, is_root=True)
     return kept
 
 
-def _pruned(value: Any, schema: JsonObject, path: str, unknown: list[str], *, is_root: bool = False) -> Any:
+def _prune_value(value: Any, schema: JsonObject, path: str, unknown: list[str], *, is_root: bool = False) -> Any:
     if isinstance(value, list):
         items = schema.get("items")
         if not isinstance(items, dict):
             return value
-        new = [_pruned(item, items, f"{path}[{index}]", unknown) for index, item in enumerate(value)]
+        new = [_prune_value(item, items, f"{path}[{index}]", unknown) for index, item in enumerate(value)]
         return value if all(a is b for a, b in zip(new, value, strict=True)) else new
     if not isinstance(value, dict):
         return value
@@ -46,7 +46,7 @@ def _pruned(value: Any, schema: JsonObject, path: str, unknown: list[str], *, is
         if inner is None and isinstance(more, dict):
             inner = more
         if inner is not None:
-            new_below = _pruned(below, inner, at, unknown)
+            new_below = _prune_value(below, inner, at, unknown)
             if new_below is not below:
                 out = dict(value) if out is None else out
                 out[name] = new_below
@@ -57,11 +57,11 @@ def _pruned(value: Any, schema: JsonObject, path: str, unknown: list[str], *, is
     return value if out is None else out
 
 
-def defaulted(value: Any, schema: JsonObject) -> Any:
+def with_schema_defaults(value: Any, schema: JsonObject) -> Any:
     """With the schema's defaults where nothing is; null counts as nothing unless it is allowed."""
     if isinstance(value, list):
         items = schema.get("items")
-        return [defaulted(item, items) for item in value] if isinstance(items, dict) else value
+        return [with_schema_defaults(item, items) for item in value] if isinstance(items, dict) else value
     if not isinstance(value, dict):
         return value
     out = dict(value)
@@ -69,26 +69,28 @@ def defaulted(value: Any, schema: JsonObject) -> Any:
         if "default" in inner and (name not in out or (out[name] is None and not inner.get("nullable"))):
             out[name] = inner["default"]
         if name in out:
-            out[name] = defaulted(out[name], inner)
+            out[name] = with_schema_defaults(out[name], inner)
     more = schema.get("additionalProperties")
     if isinstance(more, dict):
         known = schema.get("properties") or {}
-        out = {name: below if name in known else defaulted(below, more) for name, below in out.items()}
+        out = {name: below if name in known else with_schema_defaults(below, more) for name, below in out.items()}
     return out
 
 
-def misfits(body: JsonObject, schema: JsonObject) -> list[tuple[str, str]]:
+def schema_misfits(body: JsonObject, schema: JsonObject) -> list[tuple[str, str]]:
     """(field, what) of everything that does not fit, in Kubernetes' words."""
-    return list(_misfits({k: v for k, v in body.items() if k != "metadata"}, _without_metadata(schema), "", 0))
+    return list(
+        _value_misfits({k: v for k, v in body.items() if k != "metadata"}, _schema_without_metadata(schema), "", 0)
+    )
 
 
-def _without_metadata(schema: JsonObject) -> JsonObject:
+def _schema_without_metadata(schema: JsonObject) -> JsonObject:
     properties = {k: v for k, v in (schema.get("properties") or {}).items() if k != "metadata"}
     required = [name for name in schema.get("required") or () if name != "metadata"]
     return {**schema, "properties": properties, "required": required}
 
 
-def _misfits(value: Any, schema: JsonObject, path: str, depth: int) -> Iterator[tuple[str, str]]:
+def _value_misfits(value: Any, schema: JsonObject, path: str, depth: int) -> Iterator[tuple[str, str]]:
     at = path or "<nil>"
     if value is None:
         if not schema.get("nullable") and (schema.get("type") or schema.get("x-kubernetes-int-or-string")):
@@ -96,28 +98,31 @@ def _misfits(value: Any, schema: JsonObject, path: str, depth: int) -> Iterator[
             yield at, f'Invalid value: "null": {at} in body must be of type {wanted}: "null"'
         return
     if schema.get("x-kubernetes-int-or-string") is True:
-        if not (isinstance(value, str) or _is_integer(value)):
-            yield at, f"Invalid value: {_shown(value)}: must be an integer or a string"
+        if not (isinstance(value, str) or _is_schema_integer(value)):
+            yield at, f"Invalid value: {_shown_misfit(value)}: must be an integer or a string"
         return
     wanted = schema.get("type")
-    if wanted and not _is_of(value, wanted):
-        yield at, f'Invalid value: "{_type_of(value)}": {at} in body must be of type {wanted}: "{_type_of(value)}"'
+    if wanted and not _is_of_schema_type(value, wanted):
+        yield (
+            at,
+            f'Invalid value: "{_schema_type_of(value)}": {at} in body must be of type {wanted}: "{_schema_type_of(value)}"',
+        )
         return
     if "enum" in schema and value not in schema["enum"]:
-        choices = ", ".join(_shown(choice) for choice in schema["enum"])
-        yield at, f"Unsupported value: {_shown(value)}: supported values: {choices}"
+        choices = ", ".join(_shown_misfit(choice) for choice in schema["enum"])
+        yield at, f"Unsupported value: {_shown_misfit(value)}: supported values: {choices}"
     if isinstance(value, str):
-        yield from _text(value, schema, at)
+        yield from _text_misfits(value, schema, at)
     elif isinstance(value, int | float) and not isinstance(value, bool):
-        yield from _number(value, schema, at)
+        yield from _number_misfits(value, schema, at)
     elif isinstance(value, list):
-        yield from _list(value, schema, path, depth)
+        yield from _list_misfits(value, schema, path, depth)
     elif isinstance(value, dict):
-        yield from _object(value, schema, path, depth)
-    yield from _combined(value, schema, path, depth)
+        yield from _object_misfits(value, schema, path, depth)
+    yield from _combined_misfits(value, schema, path, depth)
 
 
-def _object(value: JsonObject, schema: JsonObject, path: str, depth: int) -> Iterator[tuple[str, str]]:
+def _object_misfits(value: JsonObject, schema: JsonObject, path: str, depth: int) -> Iterator[tuple[str, str]]:
     for name in schema.get("required") or ():
         if name not in value:
             yield (f"{path}.{name}" if path else name), "Required value"
@@ -130,10 +135,10 @@ def _object(value: JsonObject, schema: JsonObject, path: str, depth: int) -> Ite
     for name, below in value.items():
         inner = properties.get(name, more)
         if isinstance(inner, dict):
-            yield from _misfits(below, inner, f"{path}.{name}" if path else name, depth + 1)
+            yield from _value_misfits(below, inner, f"{path}.{name}" if path else name, depth + 1)
 
 
-def _list(value: list[Any], schema: JsonObject, path: str, depth: int) -> Iterator[tuple[str, str]]:
+def _list_misfits(value: list[Any], schema: JsonObject, path: str, depth: int) -> Iterator[tuple[str, str]]:
     at, count = path or "<nil>", len(value)
     if count > schema.get("maxItems", count):
         yield at, f"Too many: {count}: must have at most {schema['maxItems']} items"
@@ -145,17 +150,20 @@ def _list(value: list[Any], schema: JsonObject, path: str, depth: int) -> Iterat
         if kind in ("set", "map") or schema.get("uniqueItems"):
             mark = encode([item.get(k) for k in keys] if kind == "map" and isinstance(item, dict) else item)
             if mark in seen:
-                yield f"{at}[{index}]", f"Duplicate value: {_shown(item)}"
+                yield f"{at}[{index}]", f"Duplicate value: {_shown_misfit(item)}"
             seen.add(mark)
         if isinstance(schema.get("items"), dict):
-            yield from _misfits(item, schema["items"], f"{path}[{index}]", depth + 1)
+            yield from _value_misfits(item, schema["items"], f"{path}[{index}]", depth + 1)
 
 
-def _text(value: str, schema: JsonObject, at: str) -> Iterator[tuple[str, str]]:
+def _text_misfits(value: str, schema: JsonObject, at: str) -> Iterator[tuple[str, str]]:
     if len(value) > schema.get("maxLength", len(value)):
         yield at, f"Too long: may not be more than {schema['maxLength']} bytes"
     if len(value) < schema.get("minLength", 0):
-        yield at, f"Invalid value: {_shown(value)}: {at} in body should be at least {schema['minLength']} chars long"
+        yield (
+            at,
+            f"Invalid value: {_shown_misfit(value)}: {at} in body should be at least {schema['minLength']} chars long",
+        )
     pattern = schema.get("pattern")
     if pattern:
         try:
@@ -163,12 +171,15 @@ def _text(value: str, schema: JsonObject, at: str) -> Iterator[tuple[str, str]]:
         except BadPattern as bad:  # stored before patterns were checked
             fits, pattern = False, f"{pattern}, but pattern is invalid: error parsing regexp: {bad}"
         if not fits:
-            yield at, f"Invalid value: {_shown(value)}: {at} in body should match '{pattern}'"
-    if schema.get("format") == "date-time" and not _is_time(value):
-        yield at, f"Invalid value: {_shown(value)}: {at} in body must be of type date-time: {_shown(value)}"
+            yield at, f"Invalid value: {_shown_misfit(value)}: {at} in body should match '{pattern}'"
+    if schema.get("format") == "date-time" and not _is_schema_time(value):
+        yield (
+            at,
+            f"Invalid value: {_shown_misfit(value)}: {at} in body must be of type date-time: {_shown_misfit(value)}",
+        )
 
 
-def _number(value: float, schema: JsonObject, at: str) -> Iterator[tuple[str, str]]:
+def _number_misfits(value: float, schema: JsonObject, at: str) -> Iterator[tuple[str, str]]:
     low, high, step = schema.get("minimum"), schema.get("maximum"), schema.get("multipleOf")
     if low is not None and (value < low or (schema.get("exclusiveMinimum") and value == low)):
         more = "greater than" if schema.get("exclusiveMinimum") else "greater than or equal to"
@@ -180,34 +191,34 @@ def _number(value: float, schema: JsonObject, at: str) -> Iterator[tuple[str, st
         yield at, f"Invalid value: {value}: {at} in body should be a multiple of {step}"
 
 
-def _combined(value: Any, schema: JsonObject, path: str, depth: int) -> Iterator[tuple[str, str]]:
+def _combined_misfits(value: Any, schema: JsonObject, path: str, depth: int) -> Iterator[tuple[str, str]]:
     if depth > 60:
         return
     at = path or "<nil>"
     for each in schema.get("allOf") or ():
-        yield from _misfits(value, each, path, depth + 1)
+        yield from _value_misfits(value, each, path, depth + 1)
     for name, wanted in (("anyOf", "at least one"), ("oneOf", "one and only one")):
         choices = schema.get(name)
         if choices:
-            fits = sum(1 for each in choices if not any(_misfits(value, each, path, depth + 1)))
+            fits = sum(1 for each in choices if not any(_value_misfits(value, each, path, depth + 1)))
             if fits == 0 or (name == "oneOf" and fits != 1):
-                yield at, f"Invalid value: {_shown(value)}: {at} in body must validate {wanted} schema ({name})"
-    if isinstance(schema.get("not"), dict) and not any(_misfits(value, schema["not"], path, depth + 1)):
-        yield at, f"Invalid value: {_shown(value)}: {at} in body must not validate the schema (not)"
+                yield at, f"Invalid value: {_shown_misfit(value)}: {at} in body must validate {wanted} schema ({name})"
+    if isinstance(schema.get("not"), dict) and not any(_value_misfits(value, schema["not"], path, depth + 1)):
+        yield at, f"Invalid value: {_shown_misfit(value)}: {at} in body must not validate the schema (not)"
 
 
-def _is_time(value: str) -> bool:
+def _is_schema_time(value: str) -> bool:
     try:
         return datetime.fromisoformat(value).tzinfo is not None
     except ValueError:
         return False
 
 
-def _is_integer(value: Any) -> bool:
+def _is_schema_integer(value: Any) -> bool:
     return (isinstance(value, int) and not isinstance(value, bool)) or (isinstance(value, float) and value.is_integer())
 
 
-def _is_of(value: Any, wanted: str) -> bool:
+def _is_of_schema_type(value: Any, wanted: str) -> bool:
     match wanted:
         case "object":
             return isinstance(value, dict)
@@ -218,19 +229,19 @@ def _is_of(value: Any, wanted: str) -> bool:
         case "boolean":
             return isinstance(value, bool)
         case "integer":
-            return _is_integer(value)
+            return _is_schema_integer(value)
         case "number":
             return isinstance(value, int | float) and not isinstance(value, bool)
     return True
 
 
-def _type_of(value: Any) -> str:
+def _schema_type_of(value: Any) -> str:
     for name in ("object", "array", "string", "boolean", "integer", "number"):
-        if _is_of(value, name):
+        if _is_of_schema_type(value, name):
             return name
     return "null"
 
 
-def _shown(value: Any) -> str:
+def _shown_misfit(value: Any) -> str:
     text = encode(value).decode()
     return text if len(text) <= 100 else f"{text[:100]}..."

@@ -2,8 +2,8 @@
 what a patch leaves alone is shared with the result.
 
 Schemas (`patch_schema`):
-    builtin(api_version, kind) -> KindSchema | None         a built-in kind, from the committed table
-    from_structural(openAPIV3Schema, has_status=...)        a custom kind's version
+    builtin_kind_schema(api_version, kind)                  a built-in kind, from the committed table
+    structural_kind_schema(openAPIV3Schema, has_status=...) a custom kind's version
 
 Patches; each takes the stored body and the decoded patch, and gives the new body:
     merge_patch(doc, patch)                                 RFC 7386
@@ -11,56 +11,62 @@ Patches; each takes the stored body and the decoded patch, and gives the new bod
     strategic_merge(doc, patch, schema)                     415 for custom kinds
 
 Ownership:
-    apply(live | None, applied, manager, force, schema, now, subresource="") -> body
+    server_side_apply(live | None, applied, manager, force, schema, now, subresource="") -> body
         server-side apply, `metadata.managedFields` included. `ApplyConflict` (409) has the `causes` for Status.details.
         Returns `live` itself when nothing is to be written.
-    track_update(old | None, new, manager, schema, now, subresource="") -> body
+    track_field_owners(old | None, new, manager, schema, now, subresource="") -> body
         the same for every other write: `new` with the owners it leaves behind. Call it after decoding, patching and
         defaulting and before admission, whose changes nobody owns.
     manager_name(field_manager, user_agent) -> str          who the writer is
 
 For the caller to use as it needs:
-    settled(body, schema)      the form to store: no nulls, no empty optional lists and maps
-    faults(body, schema.root)  unknown fields, wrong types, items that cannot be told apart; each by its path
-    check_depth(body)          400 for a body too deep to walk; patches are checked already
+    settle_body(body, schema)              the form to store: no nulls, no empty optional lists and maps
+    find_schema_faults(body, schema.root)  unknown fields, wrong types, items that cannot be told apart; each by its path
+    check_nesting_depth(body)              400 for a body too deep to walk; patches are checked already
 
 A patch of a built-in kind, in order:
     new = strategic_merge(live, patch, schema)
     ... find faults: of kind "type" -> 422 (400 for a body that was created or replaced), "unknown" -> as fieldValidation
     says, "item" is no error here ...
-    new = settled(new, schema)
+    new = settle_body(new, schema)
     ... fill in defaults ...
-    new = track_update(live, new, manager_name(asked, user_agent), schema, now)
+    new = track_field_owners(live, new, manager_name(asked, user_agent), schema, now)
     ... admission, the rules of the server, store ...
 """
 
-from remuda.embedded.apiserver.patching.bounds import MAX_DEPTH, TooLarge, check_depth
-from remuda.embedded.apiserver.patching.combine import settled
+from remuda.embedded.apiserver.patching.bounds import MAX_DEPTH, PatchTooLarge, check_nesting_depth
+from remuda.embedded.apiserver.patching.combine import settle_body
 from remuda.embedded.apiserver.patching.field_owners import manager_name
 from remuda.embedded.apiserver.patching.json_patch import json_patch
 from remuda.embedded.apiserver.patching.merge_patch import merge_patch
-from remuda.embedded.apiserver.patching.patch_schema import KindSchema, Schema, builtin, from_structural, object_meta
-from remuda.embedded.apiserver.patching.schema_check import Fault, faults
-from remuda.embedded.apiserver.patching.server_side_apply import ApplyConflict, apply, track_update
+from remuda.embedded.apiserver.patching.patch_schema import (
+    KindSchema,
+    PatchSchema,
+    builtin_kind_schema,
+    object_meta_schema,
+    structural_kind_schema,
+)
+from remuda.embedded.apiserver.patching.schema_check import SchemaFault, find_schema_faults
+from remuda.embedded.apiserver.patching.server_side_apply import ApplyConflict, server_side_apply, track_field_owners
 from remuda.embedded.apiserver.patching.strategic_patch import strategic_merge
 
 __all__ = [
     "MAX_DEPTH",
     "ApplyConflict",
-    "Fault",
     "KindSchema",
-    "Schema",
-    "TooLarge",
-    "apply",
-    "builtin",
-    "check_depth",
-    "faults",
-    "from_structural",
+    "PatchSchema",
+    "PatchTooLarge",
+    "SchemaFault",
+    "builtin_kind_schema",
+    "check_nesting_depth",
+    "find_schema_faults",
     "json_patch",
     "manager_name",
     "merge_patch",
-    "object_meta",
-    "settled",
+    "object_meta_schema",
+    "server_side_apply",
+    "settle_body",
     "strategic_merge",
-    "track_update",
+    "structural_kind_schema",
+    "track_field_owners",
 ]

@@ -12,11 +12,11 @@ CONTAINERS: Final = (dict, list)  # isinstance with a union type is four times s
 MAX_COPIED: Final = 3 * 1024 * 1024  # bytes of JSON; each `copy` of a JSON patch could double the document
 
 
-class TooLarge(ApiError):
+class PatchTooLarge(ApiError):
     code, reason = 413, "RequestEntityTooLarge"
 
 
-def check_depth(value: Any, above: int = 0) -> None:
+def check_nesting_depth(value: Any, above: int = 0) -> None:
     """Refuse a value that is nested too deeply, or would be where it has `above` levels over it.
 
     Level by level, because a bomb would exhaust the stack of a recursive look.

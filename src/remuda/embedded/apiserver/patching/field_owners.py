@@ -16,7 +16,7 @@ import msgspec
 
 from remuda.api.errors import Invalid
 from remuda.api.meta import JsonObject
-from remuda.embedded.apiserver.patching.field_sets import ordered, parsed, union
+from remuda.embedded.apiserver.patching.field_sets import ordered_fields, parse_field_set, union_fields
 from remuda.embedded.apiserver.patching.patch_schema import FieldSet
 
 APPLY: Final = "Apply"
@@ -26,7 +26,7 @@ MAX_UPDATERS: Final = 10
 _ANCIENT: Final = "ancient-changes"
 
 
-class Name(msgspec.Struct, frozen=True):
+class OwnerName(msgspec.Struct, frozen=True):
     """What tells owners apart."""
 
     manager: str
@@ -35,24 +35,24 @@ class Name(msgspec.Struct, frozen=True):
     api_version: str = ""  # of an Update only
 
 
-class Owner(msgspec.Struct, frozen=True):
+class FieldOwner(msgspec.Struct, frozen=True):
     fields: FieldSet
     api_version: str
     time: str = ""
     entry: JsonObject | None = None  # the wire form that says the same
 
 
-Owners = dict[Name, Owner]
+Owners = dict[OwnerName, FieldOwner]
 
 
-def name_for(manager: str, operation: str, subresource: str, api_version: str) -> Name:
-    return Name(manager or "unknown", operation, subresource, api_version if operation == UPDATE else "")
+def owner_name(manager: str, operation: str, subresource: str, api_version: str) -> OwnerName:
+    return OwnerName(manager or "unknown", operation, subresource, api_version if operation == UPDATE else "")
 
 
 def manager_name(asked: str, user_agent: str) -> str:
     """The manager of a request: the one it names, else the first word of its user agent."""
     if asked:
-        check_manager(asked)
+        check_manager_name(asked)
         return asked
     name = ""
     for character in user_agent.split("/", 1)[0]:
@@ -63,46 +63,46 @@ def manager_name(asked: str, user_agent: str) -> str:
     return name
 
 
-def check_manager(name: str) -> None:
+def check_manager_name(name: str) -> None:
     if len(name.encode()) > MAX_NAME:
         raise Invalid(f"fieldManager: it is longer than {MAX_NAME} bytes; choose a shorter one")
     if not name.isprintable():
         raise Invalid("fieldManager: it has characters that cannot be printed; leave them out")
 
 
-def timestamp(now: float) -> str:
+def api_timestamp(now: float) -> str:
     """The API's time has whole seconds."""
     return datetime.fromtimestamp(int(now), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def read(entries: Any) -> Owners:
+def read_managed_fields(entries: Any) -> Owners:
     """The owners in a `managedFields` list from outside; ValueError when it is malformed."""
     if not isinstance(entries, list):
         raise ValueError("managedFields must be a list")
-    return _owners([_checked(entry) for entry in entries])
+    return _owners_from_entries([_check_managed_entry(entry) for entry in entries])
 
 
-def stored(entries: Any) -> Owners:
-    """The owners of an object in the store. `written` made them, unless it is older than this module: then they may be lost."""
+def stored_owners(entries: Any) -> Owners:
+    """Of an object in the store. `write_managed_fields` made them, unless it is older than this module: then they may be lost."""
     try:
-        return _owners(entries or [])
+        return _owners_from_entries(entries or [])
     except (KeyError, TypeError, AttributeError):
         try:
-            return read(entries)
+            return read_managed_fields(entries)
         except ValueError:
             return {}
 
 
-def _owners(entries: list[JsonObject]) -> Owners:
+def _owners_from_entries(entries: list[JsonObject]) -> Owners:
     owners: Owners = {}
     for entry in entries:
         version = entry["apiVersion"]
-        name = name_for(entry.get("manager", ""), entry["operation"], entry.get("subresource", ""), version)
-        owners[name] = Owner(entry["fieldsV1"], version, entry.get("time", ""), entry)
+        name = owner_name(entry.get("manager", ""), entry["operation"], entry.get("subresource", ""), version)
+        owners[name] = FieldOwner(entry["fieldsV1"], version, entry.get("time", ""), entry)
     return owners
 
 
-def _checked(entry: Any) -> JsonObject:
+def _check_managed_entry(entry: Any) -> JsonObject:
     if not isinstance(entry, dict):
         raise ValueError("an entry of managedFields must be an object")
     out: JsonObject = {}
@@ -122,26 +122,26 @@ def _checked(entry: Any) -> JsonObject:
         time = datetime.fromisoformat(out["time"])
         if time.tzinfo is None:
             raise ValueError("managedFields: time must say its zone")
-        out["time"] = timestamp(time.timestamp())
+        out["time"] = api_timestamp(time.timestamp())
     try:
-        out["fieldsV1"] = ordered(parsed(entry.get("fieldsV1") or {}))
+        out["fieldsV1"] = ordered_fields(parse_field_set(entry.get("fieldsV1") or {}))
     except RecursionError:
         raise ValueError("managedFields: fieldsV1 is nested too deeply") from None
     return out
 
 
-def is_reset(entries: Any, *, custom: bool) -> bool:
+def is_owner_reset(entries: Any, *, custom: bool) -> bool:
     """A list of one empty entry asks to forget all owners, and so does an empty list, but not of a custom kind."""
     return (entries == [] and not custom) or (isinstance(entries, list) and entries in ([{}], [None]))
 
 
-def written(owners: Owners) -> list[JsonObject]:
+def write_managed_fields(owners: Owners) -> list[JsonObject]:
     """The wire form: appliers first, then oldest first."""
     names = sorted(owners, key=lambda n: (n.operation, owners[n].time, n.manager, owners[n].api_version, n.subresource))
-    return [owners[name].entry or _entry(name, owners[name]) for name in names]
+    return [owners[name].entry or _managed_entry(name, owners[name]) for name in names]
 
 
-def _entry(name: Name, owner: Owner) -> JsonObject:
+def _managed_entry(name: OwnerName, owner: FieldOwner) -> JsonObject:
     entry: JsonObject = {"manager": name.manager, "operation": name.operation, "apiVersion": owner.api_version}
     if owner.time:
         entry["time"] = owner.time
@@ -152,20 +152,20 @@ def _entry(name: Name, owner: Owner) -> JsonObject:
     return entry
 
 
-def same_but_time(a: Sequence[JsonObject], b: Sequence[JsonObject]) -> bool:
+def same_owners_but_time(a: Sequence[JsonObject], b: Sequence[JsonObject]) -> bool:
     if len(a) != len(b):
         return False
     return all(x is y or {**x, "time": ""} == {**y, "time": ""} for x, y in zip(a, b, strict=True))
 
 
-def capped(owners: Owners) -> Owners:
+def cap_updaters(owners: Owners) -> Owners:
     """At most `MAX_UPDATERS` updaters: the oldest of one API version are joined into one entry."""
     updaters = [name for name in owners if name.operation == UPDATE]
     surplus = len(updaters) - MAX_UPDATERS
     if surplus <= 0:
         return owners
     out = dict(owners)
-    first: dict[str, Name] = {}
+    first: dict[str, OwnerName] = {}
     for name in sorted(updaters, key=lambda n: (owners[n].time, n.manager, n.api_version, n.subresource)):
         if surplus <= 0:
             break
@@ -173,10 +173,10 @@ def capped(owners: Owners) -> Owners:
         if version not in first:
             first[version] = name
             continue
-        bucket = Name(_ANCIENT, UPDATE, "", version)
+        bucket = OwnerName(_ANCIENT, UPDATE, "", version)
         if bucket not in out:
             out[bucket] = out.pop(first[version])
-        out[bucket] = Owner(union(out[bucket].fields, owner.fields), version, owner.time)
+        out[bucket] = FieldOwner(union_fields(out[bucket].fields, owner.fields), version, owner.time)
         del out[name]
         surplus -= 1
     return out

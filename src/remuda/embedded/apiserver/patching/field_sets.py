@@ -5,7 +5,7 @@ item by its place. Every node is a dict: an empty one is a member, one with chil
 The root is no member. So {"f:data": {".": {}, "f:a": {}}} holds two paths: `.data` and `.data.a`.
 
 Elements are compared as text, so they are always written one way: keys sorted, no spaces, and escaped as Go's JSON encoder
-does. `parsed` brings a set from outside into that form.
+does. `parse_field_set` brings a set from outside into that form.
 
 Stored sets have their elements in order, for the eye and for stable bytes; every operation on ordered sets keeps the order.
 
@@ -28,14 +28,14 @@ _SPECIAL: Final = re.compile('[\x00-\x1f"\\\\<>&\u2028\u2029\ud800-\udfff]')
 _INDEX: Final = re.compile(r"[+-]?[0-9]{1,18}")
 
 
-def union(a: FieldSet, b: FieldSet) -> FieldSet:
+def union_fields(a: FieldSet, b: FieldSet) -> FieldSet:
     """Also right for two nodes, both of which are in a set."""
     if a is b:
         return a
     out: FieldSet | None = None
     for key, right in b.items():
         left = a.get(key)
-        joined = right if left is None else left if key == SELF else _joined(left, right)
+        joined = right if left is None else left if key == SELF else _union_nodes(left, right)
         if joined is not left:
             if out is None:
                 out = dict(a)
@@ -45,22 +45,22 @@ def union(a: FieldSet, b: FieldSet) -> FieldSet:
     return out if len(out) == len(a) else dict(sorted(out.items()))
 
 
-def _joined(a: FieldSet, b: FieldSet) -> FieldSet:
+def _union_nodes(a: FieldSet, b: FieldSet) -> FieldSet:
     """The union of two nodes: like that of sets, but an empty node is a member and stays one."""
     if a and b:
-        return union(a, b)
+        return union_fields(a, b)
     more = b or a
     return more if not more or SELF in more else {SELF: LEAF, **more}
 
 
-def difference(a: FieldSet, b: FieldSet) -> FieldSet:
+def subtract_fields(a: FieldSet, b: FieldSet) -> FieldSet:
     """The paths of `a` that are not in `b`. Removing `.x` leaves `.x.y`."""
     out: FieldSet | None = None
     for key, right in b.items():
         left = a.get(key)
         if left is None or key == SELF:
             continue
-        rest = _rest(left, right)
+        rest = _subtract_node(left, right)
         if rest is not left:
             if out is None:
                 out = dict(a)
@@ -71,11 +71,11 @@ def difference(a: FieldSet, b: FieldSet) -> FieldSet:
     return a if out is None else out
 
 
-def _rest(a: FieldSet, b: FieldSet) -> FieldSet | None:
+def _subtract_node(a: FieldSet, b: FieldSet) -> FieldSet | None:
     taken = not b or SELF in b
     if not a:
         return None if taken else a
-    out = difference(a, b)
+    out = subtract_fields(a, b)
     if taken and SELF in a:
         out = {key: node for key, node in out.items() if key != SELF}
     if out is a:
@@ -85,7 +85,7 @@ def _rest(a: FieldSet, b: FieldSet) -> FieldSet | None:
     return LEAF if len(out) == 1 and SELF in out else out
 
 
-def without(a: FieldSet, b: FieldSet) -> FieldSet:
+def subtract_below(a: FieldSet, b: FieldSet) -> FieldSet:
     """The paths of `a` that are neither in `b` nor below a path of `b`."""
     out: FieldSet | None = None
     for key, right in b.items():
@@ -94,7 +94,7 @@ def without(a: FieldSet, b: FieldSet) -> FieldSet:
             continue
         rest: FieldSet | None = None
         if right and SELF not in right:
-            rest = left and without(left, right)
+            rest = left and subtract_below(left, right)
             if rest is left:
                 continue
             rest = LEAF if len(rest) == 1 and SELF in rest else rest or None
@@ -107,46 +107,46 @@ def without(a: FieldSet, b: FieldSet) -> FieldSet:
     return a if out is None else out
 
 
-def intersection(a: FieldSet, b: FieldSet) -> FieldSet:
+def intersect_fields(a: FieldSet, b: FieldSet) -> FieldSet:
     if len(b) < len(a):
         a, b = b, a
     out: FieldSet = {}
     for key, left in a.items():
         right = b.get(key)
-        if right is not None and key != SELF and (common := _common(left, right)) is not None:
+        if right is not None and key != SELF and (common := _intersect_node(left, right)) is not None:
             out[key] = common
     return out
 
 
-def _common(a: FieldSet, b: FieldSet) -> FieldSet | None:
+def _intersect_node(a: FieldSet, b: FieldSet) -> FieldSet | None:
     both = (not a or SELF in a) and (not b or SELF in b)
-    below = intersection(a, b) if a and b else LEAF
+    below = intersect_fields(a, b) if a and b else LEAF
     if both:
         return {SELF: LEAF, **below} if below else LEAF
     return below or None
 
 
-def has(node: FieldSet) -> bool:
+def is_member_field(node: FieldSet) -> bool:
     """The node is a member itself, not only on the way to one."""
     return not node or SELF in node
 
 
-def ordered(a: FieldSet) -> FieldSet:
+def ordered_fields(a: FieldSet) -> FieldSet:
     """The same set with its elements in order."""
-    return {key: ordered(node) if node else node for key, node in sorted(a.items())}
+    return {key: ordered_fields(node) if node else node for key, node in sorted(a.items())}
 
 
-def paths(a: FieldSet, prefix: str = "") -> Iterator[str]:
+def field_paths(a: FieldSet, prefix: str = "") -> Iterator[str]:
     """Every member as Kubernetes words it: .spec.containers[name="a"].image"""
     for key, node in sorted(a.items()):
-        if key != SELF and has(node):
-            yield prefix + _worded(key)
+        if key != SELF and is_member_field(node):
+            yield prefix + _element_in_words(key)
     for key, node in sorted(a.items()):
         if node:
-            yield from paths(node, prefix + _worded(key))
+            yield from field_paths(node, prefix + _element_in_words(key))
 
 
-def _worded(element: str) -> str:
+def _element_in_words(element: str) -> str:
     what, text = element[:2], element[2:]
     if what == "f:":
         return "." + text
@@ -156,47 +156,47 @@ def _worded(element: str) -> str:
     return f"[={text}]" if what == "v:" else f"[{text}]"
 
 
-def text_of(value: Any) -> str:
+def go_json(value: Any) -> str:
     """JSON as Go writes it into path elements."""
     if isinstance(value, str):
         if _SPECIAL.search(value) is None:
             return f'"{value}"'
-        return '"' + _SPECIAL.sub(_escaped, value) + '"'
+        return '"' + _SPECIAL.sub(_escape_like_go, value) + '"'
     if isinstance(value, bool) or value is None:
         return "null" if value is None else "true" if value else "false"
     if isinstance(value, float):
         return str(int(value)) if value.is_integer() and abs(value) < 1e21 else repr(value)
     if isinstance(value, dict):
-        return "{" + ",".join(f"{text_of(key)}:{text_of(of)}" for key, of in sorted(value.items())) + "}"
+        return "{" + ",".join(f"{go_json(key)}:{go_json(of)}" for key, of in sorted(value.items())) + "}"
     if isinstance(value, list):
-        return "[" + ",".join(map(text_of, value)) + "]"
+        return "[" + ",".join(map(go_json, value)) + "]"
     return str(value)
 
 
 _ESCAPES: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t", '"': '\\"', "\\": "\\\\"}
 
 
-def _escaped(found: re.Match[str]) -> str:
+def _escape_like_go(found: re.Match[str]) -> str:
     character = found[0]
     return _ESCAPES.get(character) or f"\\u{ord(character):04x}"
 
 
-def parsed(given: Any) -> FieldSet:
+def parse_field_set(given: Any) -> FieldSet:
     """A set that came from outside; ValueError when it is none. Elements of an unknown sort are dropped."""
     if not isinstance(given, dict):
         raise ValueError("fieldsV1 must be an object")
     out: FieldSet = {}
     for key, below in given.items():
-        if key == SELF or (element := _element(key)) is None:
+        if key == SELF or (element := _known_element(key)) is None:
             continue
         below = {} if below is None else below
-        children = parsed(below)
+        children = parse_field_set(below)
         node = {SELF: LEAF, **children} if children and SELF in below else children
-        out[element] = node if element not in out else _joined(out[element], node)
+        out[element] = node if element not in out else _union_nodes(out[element], node)
     return out
 
 
-def _element(key: str) -> str | None:
+def _known_element(key: str) -> str | None:
     if len(key) < 2 or key[1] != ":":
         raise ValueError(f"`{key}` in fieldsV1 is no path element")
     what, text = key[0], key[2:]
@@ -206,9 +206,9 @@ def _element(key: str) -> str | None:
         keys = json.loads(text)
         if not isinstance(keys, dict):
             raise ValueError(f"`{key}` in fieldsV1 must name keys and their values")
-        return "k:" + text_of(keys)
+        return "k:" + go_json(keys)
     if what == "v":
-        return "v:" + text_of(json.loads(text))
+        return "v:" + go_json(json.loads(text))
     if what == "i":
         if _INDEX.fullmatch(text) is None:
             raise ValueError(f"`{key}` in fieldsV1 must name a place in a list")

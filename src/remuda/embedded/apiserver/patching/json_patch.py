@@ -16,8 +16,8 @@ from typing import Any, Final
 from remuda.api.codec import decode_json, encode
 from remuda.api.errors import BadRequest, Invalid
 from remuda.api.meta import JsonObject
-from remuda.embedded.apiserver.patching.bounds import MAX_COPIED, MAX_OPERATIONS, TooLarge, check_depth
-from remuda.embedded.apiserver.patching.compare import is_equal
+from remuda.embedded.apiserver.patching.bounds import MAX_COPIED, MAX_OPERATIONS, PatchTooLarge, check_nesting_depth
+from remuda.embedded.apiserver.patching.compare import is_equal_json
 
 _INDEX: Final = re.compile(r"[+-]?[0-9]{1,18}")
 _NOTHING: Final = object()
@@ -28,15 +28,15 @@ def json_patch(doc: JsonObject, ops: Any) -> JsonObject:
     if not isinstance(ops, list):
         raise BadRequest("a JSON patch must be a list of operations")
     if len(ops) > MAX_OPERATIONS:
-        raise TooLarge(f"the allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {len(ops)}")
+        raise PatchTooLarge(f"the allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {len(ops)}")
     for number, op in enumerate(ops):
-        _check_shape(number, op)
-    check_depth(ops)
-    document = _Document(doc)
+        _check_operation(number, op)
+    check_nesting_depth(ops)
+    document = _PatchedDocument(doc)
     for number, op in enumerate(ops):
         try:
             document.do(op)
-        except _Inapplicable as error:
+        except _OperationInapplicable as error:
             where = op.get("path") if op.get("path") is not None else ""
             raise Invalid(f"operation {number} of the patch ({op.get('op')} {where}): {error}") from None
     if not isinstance(document.root, dict):
@@ -44,7 +44,7 @@ def json_patch(doc: JsonObject, ops: Any) -> JsonObject:
     return document.root
 
 
-def _check_shape(number: int, op: Any) -> None:
+def _check_operation(number: int, op: Any) -> None:
     if not isinstance(op, dict):
         raise BadRequest(f"operation {number} of the patch is not an object")
     for field in ("op", "path", "from"):
@@ -53,11 +53,11 @@ def _check_shape(number: int, op: Any) -> None:
             raise BadRequest(f"operation {number} of the patch: `{field}` must be text")
 
 
-class _Inapplicable(Exception):
+class _OperationInapplicable(Exception):
     pass
 
 
-class _Document:
+class _PatchedDocument:
     def __init__(self, root: Any) -> None:
         self.root = root
         self._own: dict[int, Any] = {}  # by id; holding them keeps an id from being used again
@@ -66,23 +66,23 @@ class _Document:
     def do(self, op: JsonObject) -> None:
         match op.get("op"):
             case "add":
-                self._add(_field(op, "path"), op.get("value"))
+                self._add(_operation_field(op, "path"), op.get("value"))
             case "remove":
-                self._remove(_field(op, "path"))
+                self._remove(_operation_field(op, "path"))
             case "replace":
-                self._replace(_field(op, "path"), op.get("value"))
+                self._replace(_operation_field(op, "path"), op.get("value"))
             case "move":
-                source = _field(op, "from")
+                source = _operation_field(op, "from")
                 value = self._get(source)
                 self._remove(source)
-                self._add(_field(op, "path"), value)
+                self._add(_operation_field(op, "path"), value)
             case "copy":
-                value = self._get(_field(op, "from"))
-                self._add(_field(op, "path"), self._copy(None if value is _NOTHING else value))
+                value = self._get(_operation_field(op, "from"))
+                self._add(_operation_field(op, "path"), self._copy(None if value is _NOTHING else value))
             case "test":
-                self._test(_field(op, "path"), op.get("value"))
+                self._test(_operation_field(op, "path"), op.get("value"))
             case other:
-                raise _Inapplicable(f"`{other}` is no operation; use add, remove, replace, move, copy or test")
+                raise _OperationInapplicable(f"`{other}` is no operation; use add, remove, replace, move, copy or test")
 
     def _add(self, path: str, value: Any) -> None:
         holder, key = self._writable(path, value)
@@ -91,49 +91,49 @@ class _Document:
         elif key == "-":
             holder.append(value)
         else:
-            holder.insert(_index(key, len(holder) + 1), value)
+            holder.insert(_pointer_index(key, len(holder) + 1), value)
 
     def _remove(self, path: str) -> None:
         holder, key = self._writable(path)
         if isinstance(holder, list):
-            del holder[_index(key, len(holder))]
+            del holder[_pointer_index(key, len(holder))]
         elif key in holder:
             del holder[key]
         else:
-            raise _Inapplicable("there is nothing to remove")
+            raise _OperationInapplicable("there is nothing to remove")
 
     def _replace(self, path: str, value: Any) -> None:
         if path == "":
             self.root = value
             return
         holder, key = self._writable(path, value)
-        holder[_index(key, len(holder)) if isinstance(holder, list) else key] = value
+        holder[_pointer_index(key, len(holder)) if isinstance(holder, list) else key] = value
 
     def _test(self, path: str, value: Any) -> None:
         found = self.root if path == "" else self._get(path)
-        if not is_equal(None if found is _NOTHING else found, value):
-            raise _Inapplicable("the value there is another one")
+        if not is_equal_json(None if found is _NOTHING else found, value):
+            raise _OperationInapplicable("the value there is another one")
 
     def _get(self, path: str) -> Any:
         """The value at a path; `_NOTHING` when only the last name is missing."""
-        tokens = _tokens(path)
+        tokens = _pointer_tokens(path)
         holder = self.root
         for token in tokens[:-1]:
-            holder = _step(holder, token)
+            holder = _pointer_step(holder, token)
         if isinstance(holder, list):
-            return holder[_index(tokens[-1], len(holder))]
+            return holder[_pointer_index(tokens[-1], len(holder))]
         if not isinstance(holder, dict):
-            raise _Inapplicable("the path leads through a plain value")
+            raise _OperationInapplicable("the path leads through a plain value")
         return holder.get(tokens[-1], _NOTHING)
 
     def _writable(self, path: str, value: Any = None) -> tuple[Any, str]:
         """The holder of a path's last token, and that token; the holder is ours to change, to put `value` there."""
-        tokens = _tokens(path)
-        check_depth(value, above=len(tokens))
+        tokens = _pointer_tokens(path)
+        check_nesting_depth(value, above=len(tokens))
         self.root = holder = self._owned(self.root)
         for token in tokens[:-1]:
-            below = self._owned(_step(holder, token))
-            holder[_index(token, len(holder)) if isinstance(holder, list) else token] = below
+            below = self._owned(_pointer_step(holder, token))
+            holder[_pointer_index(token, len(holder)) if isinstance(holder, list) else token] = below
             holder = below
         return holder, tokens[-1]
 
@@ -145,47 +145,47 @@ class _Document:
         elif isinstance(value, list):
             value = list(value)
         else:
-            raise _Inapplicable("the path leads through a plain value")
+            raise _OperationInapplicable("the path leads through a plain value")
         self._own[id(value)] = value
         return value
 
     def _copy(self, value: Any) -> Any:
-        check_depth(value)
+        check_nesting_depth(value)
         data = encode(value)
         self._copied += len(data)
         if self._copied > MAX_COPIED:
-            raise _Inapplicable(f"the copies of this patch are larger than {MAX_COPIED} bytes")
+            raise _OperationInapplicable(f"the copies of this patch are larger than {MAX_COPIED} bytes")
         return decode_json(data)
 
 
-def _field(op: JsonObject, name: str) -> str:
+def _operation_field(op: JsonObject, name: str) -> str:
     value = op.get(name)
     if value is None:
-        raise _Inapplicable(f"it has no `{name}`")
+        raise _OperationInapplicable(f"it has no `{name}`")
     return str(value)
 
 
-def _tokens(path: str) -> list[str]:
+def _pointer_tokens(path: str) -> list[str]:
     tokens = path.split("/")[1:]
     if not tokens:
-        raise _Inapplicable("the path is empty; it must start with a slash")
+        raise _OperationInapplicable("the path is empty; it must start with a slash")
     return [token.replace("~1", "/").replace("~0", "~") for token in tokens] if "~" in path else tokens
 
 
-def _step(holder: Any, token: str) -> Any:
+def _pointer_step(holder: Any, token: str) -> Any:
     if isinstance(holder, dict):
         if holder.get(token) is None:
-            raise _Inapplicable(f"there is no `{token}` on the way")
+            raise _OperationInapplicable(f"there is no `{token}` on the way")
         return holder[token]
     if isinstance(holder, list):
-        return holder[_index(token, len(holder))]
-    raise _Inapplicable("the path leads through a plain value")
+        return holder[_pointer_index(token, len(holder))]
+    raise _OperationInapplicable("the path leads through a plain value")
 
 
-def _index(token: str, size: int) -> int:
+def _pointer_index(token: str, size: int) -> int:
     if _INDEX.fullmatch(token) is None:
-        raise _Inapplicable(f"`{token}` is no place in a list")
+        raise _OperationInapplicable(f"`{token}` is no place in a list")
     index = int(token)
     if not -size <= index < size:
-        raise _Inapplicable(f"the list has no place {token}")
+        raise _OperationInapplicable(f"the list has no place {token}")
     return index + size if index < 0 else index

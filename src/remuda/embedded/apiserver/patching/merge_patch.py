@@ -9,30 +9,30 @@ from typing import Any
 
 from remuda.api.errors import BadRequest
 from remuda.api.meta import JsonObject
-from remuda.embedded.apiserver.patching.bounds import check_depth
+from remuda.embedded.apiserver.patching.bounds import check_nesting_depth
 
 
 def merge_patch(doc: JsonObject, patch: Any) -> JsonObject:
     if not isinstance(patch, dict):
         raise BadRequest("a merge patch must be an object")
-    check_depth(patch)
-    return _merged(doc, patch)
+    check_nesting_depth(patch)
+    return _merge_object(doc, patch)
 
 
-def _merged(doc: JsonObject, patch: JsonObject) -> JsonObject:
+def _merge_object(doc: JsonObject, patch: JsonObject) -> JsonObject:
     out = dict(doc)
     for name, value in patch.items():
         current = doc.get(name)
         if value is None:
             out.pop(name, None)
         elif not isinstance(current, dict):
-            out[name] = _pruned(value)
+            out[name] = _without_nulls(value)
         else:
-            out[name] = _merged(current, value) if isinstance(value, dict) else value
+            out[name] = _merge_object(current, value) if isinstance(value, dict) else value
     return out
 
 
-def _pruned(value: Any) -> Any:
+def _without_nulls(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _pruned(below) for name, below in value.items() if below is not None}
-    return [_pruned(item) for item in value] if isinstance(value, list) else value
+        return {name: _without_nulls(below) for name, below in value.items() if below is not None}
+    return [_without_nulls(item) for item in value] if isinstance(value, list) else value

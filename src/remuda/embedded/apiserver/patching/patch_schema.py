@@ -2,7 +2,7 @@
 
 Two sources, one form. Built-in kinds come from `schema.json` (facts out of Kubernetes' OpenAPI description, written by
 tools/extract-merge-keys), custom kinds from their structural schemas. Either way the result is a `KindSchema` whose `root`
-is a tree (for recursive types, a graph) of `Schema` nodes.
+is a tree (for recursive types, a graph) of `PatchSchema` nodes.
 
 The merge rules are Kubernetes': a list is atomic (owned and replaced as a whole), a set of scalars, or a map by the values
 of its `keys`; an object is granular unless it is `atomic`. Where nothing is declared (`ANY`) objects are granular and lists
@@ -25,7 +25,7 @@ from remuda.api.meta import JsonObject
 FieldSet = dict[str, Any]  # FieldsV1; see fields.py
 
 
-class Schema:
+class PatchSchema:
     """One place in a kind.
 
     `type` is object, array, string, integer, number, boolean, int-or-string, quantity, time, micro-time (six digits of a
@@ -54,8 +54,8 @@ class Schema:
     def __init__(self, type: str, format: str = "") -> None:
         self.type = type
         self.format = format  # of a string or a number, as OpenAPI names it
-        self.fields: dict[str, Schema] = {}
-        self.element: Schema | None = None
+        self.fields: dict[str, PatchSchema] = {}
+        self.element: PatchSchema | None = None
         self.required: tuple[str, ...] = ()
         self.atomic = False  # an object that merges as a whole
         self.list_type = "atomic"  # or set, map
@@ -68,31 +68,31 @@ class Schema:
         self.free = False  # true and 1 may both stand here or below, which Python takes for equal
         self.always = False  # the server's own form has this object even when nobody wrote it
 
-    def child(self, name: str) -> Schema:
+    def child(self, name: str) -> PatchSchema:
         """The field of that name; undeclared ones may be anything."""
         return self.fields.get(name) or self.element or ANY
 
     @property
-    def items(self) -> Schema:
+    def items(self) -> PatchSchema:
         return self.element or ATOMIC
 
-    def sealed(self) -> Schema:
+    def sealed(self) -> PatchSchema:
         if self.type == "array":
             self.granular = None if self.list_type == "atomic" else list
         else:
             self.granular = dict if self.type in ("object", "any") and not self.atomic else None
         return self
 
-    def variant(self) -> Schema:
+    def variant(self) -> PatchSchema:
         """A copy for a place that overrides what its type says. It shares the fields, even those still to be filled in."""
-        copy = Schema(self.type, self.format)
-        for slot in Schema.__slots__:
+        copy = PatchSchema(self.type, self.format)
+        for slot in PatchSchema.__slots__:
             setattr(copy, slot, getattr(self, slot))
         return copy
 
 
-ANY: Final = Schema("any")
-ATOMIC: Final = Schema("any")
+ANY: Final = PatchSchema("any")
+ATOMIC: Final = PatchSchema("any")
 for _schema in (ANY, ATOMIC):
     _schema.element, _schema.nullable, _schema.free = _schema, True, True
 ATOMIC.atomic = True
@@ -108,19 +108,19 @@ class KindSchema:
 
     __slots__ = ("custom", "resets", "root", "zero")
 
-    def __init__(self, root: Schema, resets: Mapping[str, FieldSet], *, custom: bool) -> None:
+    def __init__(self, root: PatchSchema, resets: Mapping[str, FieldSet], *, custom: bool) -> None:
         self.root = root
         self.resets = resets
         self.custom = custom
         # What a new object is compared with: nobody owns the empty objects that every body of a built-in kind has.
-        self.zero: JsonObject = {} if custom else _zero(root)
+        self.zero: JsonObject = {} if custom else _zero_values(root)
 
 
-def _zero(schema: Schema) -> JsonObject:
+def _zero_values(schema: PatchSchema) -> JsonObject:
     out: JsonObject = {}
     for name, field in schema.fields.items():
         if field.always:
-            out[name] = _zero(field)
+            out[name] = _zero_values(field)
         elif name in schema.required:
             out[name] = _ZEROS.get(field.type)
     return out
@@ -136,23 +136,23 @@ _STATUS_RESETS: Final[dict[str, FieldSet]] = {
 }
 
 
-class _Table(msgspec.Struct, frozen=True):
+class _SchemaTable(msgspec.Struct, frozen=True):
     kinds: dict[str, str]
     types: dict[str, JsonObject]
 
 
-class _Builder:
+class _SchemaBuilder:
     """Turns the types of the table into nodes, each once; a type may be met again while it is being built."""
 
-    def __init__(self, table: _Table) -> None:
+    def __init__(self, table: _SchemaTable) -> None:
         self.table = table
-        self.built: dict[str, Schema] = {}
+        self.built: dict[str, PatchSchema] = {}
 
-    def named(self, name: str) -> Schema:
+    def named(self, name: str) -> PatchSchema:
         schema = self.built.get(name)
         if schema is None:
             entry = self.table.types[name]
-            schema = self.built[name] = Schema("object")
+            schema = self.built[name] = PatchSchema("object")
             schema.atomic = entry.get("atomic", False)
             schema.required = tuple(entry.get("required", ()))
             schema.sealed()
@@ -160,12 +160,12 @@ class _Builder:
                 schema.fields[field] = self.field(of)
         return schema
 
-    def field(self, of: str | JsonObject) -> Schema:
+    def field(self, of: str | JsonObject) -> PatchSchema:
         if isinstance(of, str):
             return self.plain(of)
         kind = of["type"]
         if kind in ("array", "map"):
-            schema = Schema("array" if kind == "array" else "object")
+            schema = PatchSchema("array" if kind == "array" else "object")
             schema.element = self.field(of["items"])
             schema.list_type = of.get("list", "atomic")
             schema.keys = tuple(sorted(of.get("keys") or ()))
@@ -177,7 +177,7 @@ class _Builder:
         schema.default = of.get("default")
         return schema.sealed()
 
-    def plain(self, of: str) -> Schema:
+    def plain(self, of: str) -> PatchSchema:
         if of[0] == "@":
             return self.named(of[1:])
         if of[0] == "=":
@@ -187,19 +187,19 @@ class _Builder:
         if of in ("any", "raw"):
             return ANY if of == "any" else ATOMIC
         name, _, format = of.partition("/")
-        return Schema(name, format)
+        return PatchSchema(name, format)
 
 
 @cache
-def _builder() -> _Builder:
+def _schema_builder() -> _SchemaBuilder:
     data = resources.files(__package__).joinpath("schema.json").read_bytes()
-    return _Builder(msgspec.json.decode(data, type=_Table))
+    return _SchemaBuilder(msgspec.json.decode(data, type=_SchemaTable))
 
 
 @cache
-def builtin(api_version: str, kind: str) -> KindSchema | None:
+def builtin_kind_schema(api_version: str, kind: str) -> KindSchema | None:
     """The schema of a built-in kind, None when the table has none."""
-    builder, key = _builder(), f"{api_version} {kind}"
+    builder, key = _schema_builder(), f"{api_version} {kind}"
     name = builder.table.kinds.get(key)
     if name is None:
         return None
@@ -210,23 +210,23 @@ def builtin(api_version: str, kind: str) -> KindSchema | None:
     return KindSchema(root, resets, custom=False)
 
 
-def object_meta() -> Schema:
-    return _builder().named("meta.v1.ObjectMeta")
+def object_meta_schema() -> PatchSchema:
+    return _schema_builder().named("meta.v1.ObjectMeta")
 
 
 # Custom kinds.
 
 
-def from_structural(schema: JsonObject | None, *, has_status: bool) -> KindSchema:
+def structural_kind_schema(schema: JsonObject | None, *, has_status: bool) -> KindSchema:
     """A custom kind's version by its `openAPIV3Schema`; `has_status`: the status subresource is enabled for it.
 
     Without a schema everything is undeclared: granular objects, atomic lists.
     """
     if schema is None:
-        root = Schema("object").sealed()
+        root = PatchSchema("object").sealed()
         root.element, root.free = ANY, True
     else:
-        root = _structural({**schema, "x-kubernetes-embedded-resource": True}, preserve=False)
+        root = _structural_node({**schema, "x-kubernetes-embedded-resource": True}, preserve=False)
         root.atomic = False
         root.sealed()
     resets: dict[str, FieldSet] = {}
@@ -235,28 +235,32 @@ def from_structural(schema: JsonObject | None, *, has_status: bool) -> KindSchem
     return KindSchema(root, resets, custom=True)
 
 
-def _structural(schema: JsonObject, preserve: bool) -> Schema:
+def _structural_node(schema: JsonObject, preserve: bool) -> PatchSchema:
     preserve = preserve or schema.get("x-kubernetes-preserve-unknown-fields") is True
     kind = schema.get("type") or ""
     properties: JsonObject = schema.get("properties") or {}
     if schema.get("x-kubernetes-int-or-string") is True:
-        out = Schema("int-or-string")
+        out = PatchSchema("int-or-string")
     elif kind == "array":
-        out = _structural_list(schema, preserve)
+        out = _structural_list_node(schema, preserve)
     elif kind == "object" or properties:
-        out = Schema("object")
-        out.fields = {name: _structural(of, preserve) for name, of in properties.items()}
+        out = PatchSchema("object")
+        out.fields = {name: _structural_node(of, preserve) for name, of in properties.items()}
         out.required = tuple(schema.get("required") or ())
         out.atomic = schema.get("x-kubernetes-map-type") == "atomic"
         more = schema.get("additionalProperties")
         if isinstance(more, dict):
-            out.element = _structural(more, preserve)
+            out.element = _structural_node(more, preserve)
         elif more is True or (more is None and (preserve or not properties)):
             out.element = ANY
         if schema.get("x-kubernetes-embedded-resource") is True:
-            out.fields |= {"apiVersion": Schema("string"), "kind": Schema("string"), "metadata": object_meta()}
+            out.fields |= {
+                "apiVersion": PatchSchema("string"),
+                "kind": PatchSchema("string"),
+                "metadata": object_meta_schema(),
+            }
     elif kind:
-        out = Schema(kind, schema.get("format") or "")
+        out = PatchSchema(kind, schema.get("format") or "")
     else:
         out = ANY.variant()
     out.nullable = out.type == "any" or schema.get("nullable") is True
@@ -265,10 +269,10 @@ def _structural(schema: JsonObject, preserve: bool) -> Schema:
     return out.sealed()
 
 
-def _structural_list(schema: JsonObject, preserve: bool) -> Schema:
-    out = Schema("array")
+def _structural_list_node(schema: JsonObject, preserve: bool) -> PatchSchema:
+    out = PatchSchema("array")
     items = schema.get("items")
-    out.element = _structural(items, preserve) if isinstance(items, dict) else ATOMIC
+    out.element = _structural_node(items, preserve) if isinstance(items, dict) else ATOMIC
     out.list_type = schema.get("x-kubernetes-list-type") or "atomic"
     out.keys = tuple(sorted(schema.get("x-kubernetes-list-map-keys") or ()))
     return out

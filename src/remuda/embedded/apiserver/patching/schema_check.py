@@ -14,16 +14,16 @@ import msgspec
 
 from remuda.api.errors import Refusal
 from remuda.api.quantity import parse_quantity
-from remuda.embedded.apiserver.patching.compare import Unnameable, item_element
-from remuda.embedded.apiserver.patching.field_sets import paths
-from remuda.embedded.apiserver.patching.patch_schema import Schema
+from remuda.embedded.apiserver.patching.compare import UnnameableItem, item_element
+from remuda.embedded.apiserver.patching.field_sets import field_paths
+from remuda.embedded.apiserver.patching.patch_schema import PatchSchema
 
 UNKNOWN: Final = "unknown"  # a field that the schema does not have
 TYPE: Final = "type"  # a value that the field cannot take
 ITEM: Final = "item"  # an item of a list that cannot be told from another
 
 
-class Fault(msgspec.Struct, frozen=True):
+class SchemaFault(msgspec.Struct, frozen=True):
     """What is wrong at one place, such as `.spec.replicas`."""
 
     kind: str
@@ -31,60 +31,60 @@ class Fault(msgspec.Struct, frozen=True):
     what: str
 
 
-def faults(body: Any, schema: Schema, path: str = "") -> list[Fault]:
+def find_schema_faults(body: Any, schema: PatchSchema, path: str = "") -> list[SchemaFault]:
     """Every fault of a body, in the order of its fields."""
-    out: list[Fault] = []
-    _check(body, schema, (None, path), out)
+    out: list[SchemaFault] = []
+    _check_value_schema(body, schema, (None, path), out)
     return out
 
 
 # A place is the one above it and a piece of path, so that a path is put together only for a fault.
-_Place = tuple[Any, str]
+_FaultPlace = tuple[Any, str]
 
 
-def _check(value: Any, schema: Schema, place: _Place, out: list[Fault]) -> None:
+def _check_value_schema(value: Any, schema: PatchSchema, place: _FaultPlace, out: list[SchemaFault]) -> None:
     kind = schema.type
     if kind == "any" or value is None:
         return
     if kind == "object":
         if not isinstance(value, dict):
-            out.append(_mistyped("an object", value, place))
+            out.append(_mistyped_fault("an object", value, place))
             return
         fields, other = schema.fields, schema.element
         for name, below in value.items():
             child = fields.get(name) or other
             if child is None:
-                out.append(Fault(UNKNOWN, _path((place, f".{name}")), "is not a field"))
+                out.append(SchemaFault(UNKNOWN, _fault_path((place, f".{name}")), "is not a field"))
             elif child.type != "string" or not isinstance(below, str):
-                _check(below, child, (place, f".{name}"), out)
+                _check_value_schema(below, child, (place, f".{name}"), out)
     elif kind == "array":
         if isinstance(value, list):
-            _check_items(value, schema, place, out)
+            _check_items_schema(value, schema, place, out)
         else:
-            out.append(_mistyped("an array", value, place))
+            out.append(_mistyped_fault("an array", value, place))
     elif not _FITS[kind](value):
-        out.append(_mistyped(_WORDS.get(kind) or f"{'an' if kind[0] == 'i' else 'a'} {kind}", value, place))
+        out.append(_mistyped_fault(_WORDS.get(kind) or f"{'an' if kind[0] == 'i' else 'a'} {kind}", value, place))
     elif kind == "integer" and (limit := _LIMITS.get(schema.format)) and not -limit <= value < limit:
-        out.append(Fault(TYPE, _path(place), f"must fit in {schema.format}"))
+        out.append(SchemaFault(TYPE, _fault_path(place), f"must fit in {schema.format}"))
 
 
-def _check_items(items: list[Any], schema: Schema, place: _Place, out: list[Fault]) -> None:
+def _check_items_schema(items: list[Any], schema: PatchSchema, place: _FaultPlace, out: list[SchemaFault]) -> None:
     seen: set[str] = set()
     for index, item in enumerate(items):
         here = (place, f"[{index}]")
         if schema.granular is list:
             try:
                 element = item_element(item, schema)
-            except Unnameable as error:
-                out.append(Fault(ITEM, _path(here), error.what))
+            except UnnameableItem as error:
+                out.append(SchemaFault(ITEM, _fault_path(here), error.what))
                 continue
             if element in seen:
-                out.append(Fault(ITEM, _path(here), f"{next(paths({element: {}}))} is there twice"))
+                out.append(SchemaFault(ITEM, _fault_path(here), f"{next(field_paths({element: {}}))} is there twice"))
             seen.add(element)
-        _check(item, schema.items, here, out)
+        _check_value_schema(item, schema.items, here, out)
 
 
-def _path(place: _Place | None) -> str:
+def _fault_path(place: _FaultPlace | None) -> str:
     pieces: list[str] = []
     while place is not None:
         place, piece = place
@@ -92,21 +92,21 @@ def _path(place: _Place | None) -> str:
     return "".join(reversed(pieces))
 
 
-def _mistyped(wanted: str, value: Any, place: _Place) -> Fault:
-    return Fault(TYPE, _path(place), f"must be {wanted}, not {_named(value)}")
+def _mistyped_fault(wanted: str, value: Any, place: _FaultPlace) -> SchemaFault:
+    return SchemaFault(TYPE, _fault_path(place), f"must be {wanted}, not {_json_type_name(value)}")
 
 
-def _is_integer(value: Any) -> bool:
+def _is_json_integer(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _is_number(value: Any) -> bool:
+def _is_json_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _is_quantity(value: Any) -> bool:
+def _is_quantity_value(value: Any) -> bool:
     if not isinstance(value, str):
-        return _is_number(value)
+        return _is_json_number(value)
     try:
         parse_quantity(value)
     except Refusal:
@@ -117,7 +117,7 @@ def _is_quantity(value: Any) -> bool:
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT(?:[01]\d|2[0-3]):\d\d:\d\d(\.\d+)?(?:Z|[+-]\d\d:\d\d)", re.ASCII)
 
 
-def _is_time(value: Any, digits: int | None = None) -> bool:
+def _is_rfc3339_time(value: Any, digits: int | None = None) -> bool:
     """RFC 3339, with exactly so many digits of a second when that is said."""
     match = _TIME.fullmatch(value) if isinstance(value, str) else None
     if match is None or (digits is not None and len(match[1] or "") != digits + 1):
@@ -138,16 +138,16 @@ _WORDS: Final = {
 _FITS: Final[dict[str, Callable[[Any], bool]]] = {
     "string": lambda value: isinstance(value, str),
     "boolean": lambda value: isinstance(value, bool),
-    "integer": _is_integer,
-    "number": _is_number,
-    "int-or-string": lambda value: isinstance(value, str) or _is_integer(value),
-    "quantity": _is_quantity,
-    "time": _is_time,
-    "micro-time": lambda value: _is_time(value, 6),
+    "integer": _is_json_integer,
+    "number": _is_json_number,
+    "int-or-string": lambda value: isinstance(value, str) or _is_json_integer(value),
+    "quantity": _is_quantity_value,
+    "time": _is_rfc3339_time,
+    "micro-time": lambda value: _is_rfc3339_time(value, 6),
 }
 
 
-def _named(value: Any) -> str:
+def _json_type_name(value: Any) -> str:
     if isinstance(value, bool):
         return "a boolean"
     if isinstance(value, dict):

@@ -18,13 +18,27 @@ from remuda.api.codec import decode_json
 from remuda.api.errors import BadRequest, Conflict, Invalid, StatusCause, StatusDetails
 from remuda.api.meta import JsonObject
 from remuda.embedded.apiserver.patching import field_owners as ownership
-from remuda.embedded.apiserver.patching.bounds import check_depth
-from remuda.embedded.apiserver.patching.combine import merged, removed, settled, settled_metadata, with_members
-from remuda.embedded.apiserver.patching.compare import Unnameable, compare, field_set, is_equal
-from remuda.embedded.apiserver.patching.field_owners import APPLY, UPDATE, Name, Owner, Owners
-from remuda.embedded.apiserver.patching.field_sets import LEAF, difference, intersection, ordered, paths, union, without
-from remuda.embedded.apiserver.patching.patch_schema import FieldSet, KindSchema, Schema
-from remuda.embedded.apiserver.patching.schema_check import faults
+from remuda.embedded.apiserver.patching.bounds import check_nesting_depth
+from remuda.embedded.apiserver.patching.combine import (
+    merge_applied,
+    remove_fields,
+    settle_body,
+    settle_metadata,
+    with_declared_members,
+)
+from remuda.embedded.apiserver.patching.compare import UnnameableItem, applied_field_set, compare_fields, is_equal_json
+from remuda.embedded.apiserver.patching.field_owners import APPLY, UPDATE, FieldOwner, OwnerName, Owners
+from remuda.embedded.apiserver.patching.field_sets import (
+    LEAF,
+    field_paths,
+    intersect_fields,
+    ordered_fields,
+    subtract_below,
+    subtract_fields,
+    union_fields,
+)
+from remuda.embedded.apiserver.patching.patch_schema import FieldSet, KindSchema, PatchSchema
+from remuda.embedded.apiserver.patching.schema_check import find_schema_faults
 
 _STRIPPED: Final[FieldSet] = {
     "f:apiVersion": {},
@@ -60,7 +74,7 @@ class ApplyConflict(Conflict):
         self.causes = causes
 
 
-def track_update(
+def track_field_owners(
     old: JsonObject | None, new: JsonObject, manager: str, schema: KindSchema, now: float, subresource: str = ""
 ) -> JsonObject:
     """`new` with the owners it leaves behind, for a create (`old` is None), an update or a patch by `manager`. An empty list
@@ -68,15 +82,23 @@ def track_update(
 
     Call it on the body that the writer is to answer for: decoded, patched and defaulted, but before admission.
     """
-    meta = _meta(new)
-    given, before = meta.get("managedFields"), _meta(old).get("managedFields")
+    meta = _metadata_of(new)
+    given, before = meta.get("managedFields"), _metadata_of(old).get("managedFields")
     owners = _owners_of_write(given, before, schema, is_subresource=bool(subresource))
     if owners or old is None:
         try:
-            owners = _updated(owners, _bare(old or schema.zero), _bare(new), manager, subresource, schema, now)
-        except Unnameable:
-            owners = ownership.stored(before)
-    entries = ownership.written(owners)
+            owners = _owners_after_update(
+                owners,
+                _without_managed_fields(old or schema.zero),
+                _without_managed_fields(new),
+                manager,
+                subresource,
+                schema,
+                now,
+            )
+        except UnnameableItem:
+            owners = ownership.stored_owners(before)
+    entries = ownership.write_managed_fields(owners)
     if before and entries == before:
         entries = before
     if entries is given or (not entries and "managedFields" not in meta):
@@ -88,17 +110,17 @@ def track_update(
 def _owners_of_write(given: Any, before: Any, schema: KindSchema, *, is_subresource: bool) -> Owners:
     """A writer may edit the owners, but not lose them by not knowing of them, nor through a subresource."""
     if not is_subresource and given is not before and given is not None:
-        if ownership.is_reset(given, custom=schema.custom):
+        if ownership.is_owner_reset(given, custom=schema.custom):
             return {}
         try:
-            if given != before and (owners := ownership.read(given)):
+            if given != before and (owners := ownership.read_managed_fields(given)):
                 return owners
         except ValueError:
             pass  # like a writer who did not send any
-    return ownership.stored(before)
+    return ownership.stored_owners(before)
 
 
-def _updated(
+def _owners_after_update(
     owners: Owners,
     old: JsonObject,
     new: JsonObject,
@@ -108,22 +130,22 @@ def _updated(
     now: float,
 ) -> Owners:
     version = str(new.get("apiVersion") or "")
-    owners = _reconciled(owners, schema)
-    changed, gone = compare(old, new, schema.root)
+    owners = _reconcile_owners(owners, schema)
+    changed, gone = compare_fields(old, new, schema.root)
     if not changed and not gone:
         return owners
     if resets := schema.resets.get(subresource):
-        changed, gone = without(changed, resets), without(gone, resets)
-    out = _reduced(owners, changed, gone)
-    if taken := ordered(difference(changed, _STRIPPED)):
-        name = ownership.name_for(manager, UPDATE, subresource, version)
+        changed, gone = subtract_below(changed, resets), subtract_below(gone, resets)
+    out = _owners_after_change(owners, changed, gone)
+    if taken := ordered_fields(subtract_fields(changed, _STRIPPED)):
+        name = ownership.owner_name(manager, UPDATE, subresource, version)
         previous = out.get(name)
-        taken = union(previous.fields, taken) if previous else taken
-        out[name] = Owner(taken, version, ownership.timestamp(now))
-    return ownership.capped(out)
+        taken = union_fields(previous.fields, taken) if previous else taken
+        out[name] = FieldOwner(taken, version, ownership.api_timestamp(now))
+    return ownership.cap_updaters(out)
 
 
-def apply(
+def server_side_apply(
     live: JsonObject | None,
     applied: JsonObject,
     manager: str,
@@ -139,71 +161,73 @@ def apply(
     """
     if not manager:
         raise Invalid("fieldManager: Required value: it must be given for apply")
-    ownership.check_manager(manager)
-    _check_applied(applied, schema)
-    name = ownership.name_for(manager, APPLY, subresource, "")
+    ownership.check_manager_name(manager)
+    _check_applied_body(applied, schema)
+    name = ownership.owner_name(manager, APPLY, subresource, "")
     try:
-        body, owners = _apply(live, applied, name, schema, force, now)
-    except Unnameable as error:  # the applied body has no such item, so the stored one has
+        body, owners = _apply_as(live, applied, name, schema, force, now)
+    except UnnameableItem as error:  # the applied body has no such item, so the stored one has
         raise Invalid(f"the object cannot be applied to: {error.what}; correct it by an update first") from None
-    entries = ownership.written(owners)
+    entries = ownership.write_managed_fields(owners)
     if entries:
-        body = {**body, "metadata": {**_meta(body), "managedFields": entries}}
-    return live if live is not None and _is_same(live, body, schema) else body
+        body = {**body, "metadata": {**_metadata_of(body), "managedFields": entries}}
+    return live if live is not None and _is_nothing_to_write(live, body, schema) else body
 
 
-class _Conflicts(Exception):
-    def __init__(self, sets: dict[Name, FieldSet]) -> None:
+class _ApplyConflicts(Exception):
+    def __init__(self, sets: dict[OwnerName, FieldSet]) -> None:
         self.sets = sets
 
 
-def _apply(
-    live: JsonObject | None, applied: JsonObject, name: Name, schema: KindSchema, force: bool, now: float
+def _apply_as(
+    live: JsonObject | None, applied: JsonObject, name: OwnerName, schema: KindSchema, force: bool, now: float
 ) -> tuple[JsonObject, Owners]:
     is_kubectl = name.manager == "kubectl"
-    owners = _reconciled(ownership.stored(_meta(live).get("managedFields")), schema)
-    old = _bare(live or {})
+    owners = _reconcile_owners(ownership.stored_owners(_metadata_of(live).get("managedFields")), schema)
+    old = _without_managed_fields(live or {})
     if live is not None and not owners:
-        owners = _updated({}, schema.zero, old, "before-first-apply", name.subresource, schema, now)
+        owners = _owners_after_update({}, schema.zero, old, "before-first-apply", name.subresource, schema, now)
     try:
-        body, owners = _applied(old, _bare(applied), name, owners, schema, force, now)
-    except _Conflicts as conflicts:
+        body, owners = _apply_to_live(old, _without_managed_fields(applied), name, owners, schema, force, now)
+    except _ApplyConflicts as conflicts:
         sets = conflicts.sets
         if is_kubectl:
-            allowed = _client_side_applied(old, schema)
-            sets = {owner: rest for owner, taken in sets.items() if (rest := difference(taken, allowed))}
+            allowed = _client_side_applied_fields(old, schema)
+            sets = {owner: rest for owner, taken in sets.items() if (rest := subtract_fields(taken, allowed))}
         if sets:
-            raise ApplyConflict(_causes(sets)) from None
-        body, owners = _applied(old, _bare(applied), name, owners, schema, True, now)
+            raise ApplyConflict(_conflict_causes(sets)) from None
+        body, owners = _apply_to_live(old, _without_managed_fields(applied), name, owners, schema, True, now)
     return _with_last_applied(body, applied) if is_kubectl else body, owners
 
 
-def _applied(
-    live: JsonObject, applied: JsonObject, name: Name, owners: Owners, schema: KindSchema, force: bool, now: float
+def _apply_to_live(
+    live: JsonObject, applied: JsonObject, name: OwnerName, owners: Owners, schema: KindSchema, force: bool, now: float
 ) -> tuple[JsonObject, Owners]:
     version = str(applied.get("apiVersion") or "")
     resets = schema.resets.get(name.subresource, {})
-    claimed = without(field_set(applied, schema.root), resets)
+    claimed = subtract_below(applied_field_set(applied, schema.root), resets)
     last = owners.get(name)
     others = {other: owner for other, owner in owners.items() if other != name}
-    body = merged(live, applied, schema.root)
-    if last is not None and difference(last.fields, claimed):
-        body = _pruned(body, last.fields, [claimed, *(owner.fields for owner in others.values())], schema)
+    body = merge_applied(live, applied, schema.root)
+    if last is not None and subtract_fields(last.fields, claimed):
+        body = _prune_unowned(body, last.fields, [claimed, *(owner.fields for owner in others.values())], schema)
     if others:
-        changed, gone = (without(fields, resets) for fields in compare(live, body, schema.root))
-        conflicts = {other: taken for other, owner in others.items() if (taken := intersection(owner.fields, changed))}
+        changed, gone = (subtract_below(fields, resets) for fields in compare_fields(live, body, schema.root))
+        conflicts = {
+            other: taken for other, owner in others.items() if (taken := intersect_fields(owner.fields, changed))
+        }
         if conflicts and not force:
-            raise _Conflicts(conflicts)
-        others = _reduced(others, changed, gone)
-    if claimed := ordered(difference(claimed, _STRIPPED)):
+            raise _ApplyConflicts(conflicts)
+        others = _owners_after_change(others, changed, gone)
+    if claimed := ordered_fields(subtract_fields(claimed, _STRIPPED)):
         # Claiming what is already so changes the owners, not the object, and only the latter has a time.
-        time = ownership.timestamp(now) if not _is_equal(body, live, schema) else last.time if last else ""
-        others[name] = Owner(claimed, version, time)
+        time = ownership.api_timestamp(now) if not _is_equal_body(body, live, schema) else last.time if last else ""
+        others[name] = FieldOwner(claimed, version, time)
     # A custom kind's body keeps its nulls, even those where a list lost its last item: its schema is what judges them.
-    return settled_metadata(body) if schema.custom else settled(body, schema), others
+    return settle_metadata(body) if schema.custom else settle_body(body, schema), others
 
 
-def _pruned(body: JsonObject, last: FieldSet, owned: list[FieldSet], schema: KindSchema) -> JsonObject:
+def _prune_unowned(body: JsonObject, last: FieldSet, owned: list[FieldSet], schema: KindSchema) -> JsonObject:
     """The body without the fields of `last` that nobody owns any more.
 
     A field declared by the schema goes, with all that is below it, when its last owned part does; as long as a part is owned,
@@ -211,60 +235,62 @@ def _pruned(body: JsonObject, last: FieldSet, owned: list[FieldSet], schema: Kin
     not in `last`.
     """
     root = schema.root
-    last = with_members(last, root)
-    everything = with_members(field_set(body, root), root)
-    kept = with_members(field_set(removed(body, last, root) or {}, root), root)
+    last = with_declared_members(last, root)
+    everything = with_declared_members(applied_field_set(body, root), root)
+    kept = with_declared_members(applied_field_set(remove_fields(body, last, root) or {}, root), root)
     for fields in owned:
-        kept = union(kept, with_members(fields, root))
-    rest = removed(body, difference(everything, kept), root) or {}
-    kept = with_members(field_set(rest, root), root)
-    result: JsonObject = removed(body, intersection(difference(everything, kept), last), root) or {}
+        kept = union_fields(kept, with_declared_members(fields, root))
+    rest = remove_fields(body, subtract_fields(everything, kept), root) or {}
+    kept = with_declared_members(applied_field_set(rest, root), root)
+    result: JsonObject = remove_fields(body, intersect_fields(subtract_fields(everything, kept), last), root) or {}
     return result
 
 
-def _reduced(owners: Owners, changed: FieldSet, gone: FieldSet) -> Owners:
+def _owners_after_change(owners: Owners, changed: FieldSet, gone: FieldSet) -> Owners:
     """What is left to the owners of an object after others changed and removed these fields."""
     out: Owners = {}
     for name, owner in owners.items():
-        fields = difference(difference(owner.fields, changed), gone)
+        fields = subtract_fields(subtract_fields(owner.fields, changed), gone)
         if fields is owner.fields:
             out[name] = owner
         elif fields:
-            out[name] = Owner(fields, owner.api_version, owner.time)
+            out[name] = FieldOwner(fields, owner.api_version, owner.time)
     return out
 
 
-def _reconciled(owners: Owners, schema: KindSchema) -> Owners:
+def _reconcile_owners(owners: Owners, schema: KindSchema) -> Owners:
     """Owners of parts of what has become atomic own the whole. Only custom kinds change their schema."""
     if not schema.custom:
         return owners
     out: Owners = {}
     for name, owner in owners.items():
-        fields = _coarsened(owner.fields, schema.root)
-        out[name] = owner if fields is owner.fields else Owner(fields, owner.api_version, owner.time)
+        fields = _coarsen_fields(owner.fields, schema.root)
+        out[name] = owner if fields is owner.fields else FieldOwner(fields, owner.api_version, owner.time)
     return out
 
 
-def _is_same(old: JsonObject, new: JsonObject, schema: KindSchema) -> bool:
+def _is_nothing_to_write(old: JsonObject, new: JsonObject, schema: KindSchema) -> bool:
     """Nothing to write: at most the times differ at which somebody came to own what he owned before."""
     if old is new:
         return True
-    before, after = _meta(old).get("managedFields") or (), _meta(new).get("managedFields") or ()
-    return ownership.same_but_time(before, after) and _is_equal(_bare(old), _bare(new), schema)
+    before, after = _metadata_of(old).get("managedFields") or (), _metadata_of(new).get("managedFields") or ()
+    return ownership.same_owners_but_time(before, after) and _is_equal_body(
+        _without_managed_fields(old), _without_managed_fields(new), schema
+    )
 
 
-def _is_equal(a: JsonObject, b: JsonObject, schema: KindSchema) -> bool:
-    return a == b and (not schema.root.free or is_equal(a, b))
+def _is_equal_body(a: JsonObject, b: JsonObject, schema: KindSchema) -> bool:
+    return a == b and (not schema.root.free or is_equal_json(a, b))
 
 
-def _coarsened(fields: FieldSet, schema: Schema) -> FieldSet:
+def _coarsen_fields(fields: FieldSet, schema: PatchSchema) -> FieldSet:
     out: FieldSet | None = None
     for key, below in fields.items():
         if not below:
             continue
         child = schema.child(key[2:]) if key[0] == "f" else schema.items
         is_atomic = child.atomic if child.type == "object" else child.type == "array" and child.list_type == "atomic"
-        node = LEAF if is_atomic else _coarsened(below, child)
+        node = LEAF if is_atomic else _coarsen_fields(below, child)
         if node is not below:
             if out is None:
                 out = dict(fields)
@@ -272,15 +298,15 @@ def _coarsened(fields: FieldSet, schema: Schema) -> FieldSet:
     return fields if out is None else out
 
 
-def _causes(sets: dict[Name, FieldSet]) -> list[StatusCause]:
+def _conflict_causes(sets: dict[OwnerName, FieldSet]) -> list[StatusCause]:
     return [
-        StatusCause("FieldManagerConflict", f"conflict with {_worded(name)}", path)
+        StatusCause("FieldManagerConflict", f"conflict with {_owner_in_words(name)}", path)
         for name in sorted(sets, key=lambda n: (n.manager, n.operation, n.subresource, n.api_version))
-        for path in paths(sets[name])
+        for path in field_paths(sets[name])
     ]
 
 
-def _worded(name: Name) -> str:
+def _owner_in_words(name: OwnerName) -> str:
     text = f'"{name.manager}"'
     if name.subresource:
         text += f' with subresource "{name.subresource}"'
@@ -291,51 +317,55 @@ def _worded(name: Name) -> str:
 # still as that annotation says are hers, whoever the owners say wrote them.
 
 
-def _client_side_applied(live: JsonObject, schema: KindSchema) -> FieldSet:
-    text = (_meta(live).get("annotations") or {}).get(_LAST_APPLIED)
+def _client_side_applied_fields(live: JsonObject, schema: KindSchema) -> FieldSet:
+    text = (_metadata_of(live).get("annotations") or {}).get(_LAST_APPLIED)
     try:
         last = decode_json(str(text).encode()) if text else None
     except (msgspec.DecodeError, RecursionError):
         return {}
-    if not isinstance(last, dict) or last.get("apiVersion") != live.get("apiVersion") or faults(last, schema.root):
+    if (
+        not isinstance(last, dict)
+        or last.get("apiVersion") != live.get("apiVersion")
+        or find_schema_faults(last, schema.root)
+    ):
         return {}
-    changed, gone = compare(last, live, schema.root)
-    return difference(difference(field_set(last, schema.root), changed), gone)
+    changed, gone = compare_fields(last, live, schema.root)
+    return subtract_fields(subtract_fields(applied_field_set(last, schema.root), changed), gone)
 
 
 def _with_last_applied(body: JsonObject, applied: JsonObject) -> JsonObject:
-    annotations: JsonObject = _meta(body).get("annotations") or {}
+    annotations: JsonObject = _metadata_of(body).get("annotations") or {}
     if not annotations.get(_LAST_APPLIED):
         return body
-    meta = _meta(applied)
+    meta = _metadata_of(applied)
     if _LAST_APPLIED in (meta.get("annotations") or {}):
         rest = {name: value for name, value in meta["annotations"].items() if name != _LAST_APPLIED}
         applied = {**applied, "metadata": {**meta, "annotations": rest}}
     annotations = {**annotations, _LAST_APPLIED: msgspec.json.encode(applied, order="sorted").decode() + "\n"}
     if sum(len(name.encode()) + len(str(value).encode()) for name, value in annotations.items()) > _MAX_ANNOTATIONS:
         del annotations[_LAST_APPLIED]
-    return {**body, "metadata": {**_meta(body), "annotations": annotations}}
+    return {**body, "metadata": {**_metadata_of(body), "annotations": annotations}}
 
 
-def _check_applied(applied: Any, schema: KindSchema) -> None:
+def _check_applied_body(applied: Any, schema: KindSchema) -> None:
     if not isinstance(applied, dict):
         raise BadRequest("an applied configuration must be an object")
-    check_depth(applied)
+    check_nesting_depth(applied)
     meta = applied.get("metadata")
     if isinstance(meta, dict) and meta.get("managedFields") is not None:
         raise BadRequest("metadata.managedFields must be nil: the server keeps it; leave it out")
-    if found := faults(applied, schema.root):
+    if found := find_schema_faults(applied, schema.root):
         raise Invalid("; ".join(f"{fault.path}: {fault.what}" for fault in found[:_MAX_FAULTS]))
 
 
-def _meta(body: JsonObject | None) -> JsonObject:
+def _metadata_of(body: JsonObject | None) -> JsonObject:
     meta = body.get("metadata") if body else None
     return meta if isinstance(meta, dict) else {}
 
 
-def _bare(body: JsonObject) -> JsonObject:
+def _without_managed_fields(body: JsonObject) -> JsonObject:
     """The object itself, without the record of its owners."""
-    meta = _meta(body)
+    meta = _metadata_of(body)
     if "managedFields" not in meta:
         return body
     return {**body, "metadata": {name: value for name, value in meta.items() if name != "managedFields"}}

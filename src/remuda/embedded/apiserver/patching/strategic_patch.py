@@ -20,8 +20,8 @@ from typing import Any, Final
 
 from remuda.api.errors import ApiError, BadRequest, Invalid
 from remuda.api.meta import JsonObject
-from remuda.embedded.apiserver.patching.bounds import CONTAINERS, check_depth
-from remuda.embedded.apiserver.patching.patch_schema import KindSchema, Schema
+from remuda.embedded.apiserver.patching.bounds import CONTAINERS, check_nesting_depth
+from remuda.embedded.apiserver.patching.patch_schema import KindSchema, PatchSchema
 
 _PATCH: Final = "$patch"
 _RETAIN: Final = "$retainKeys"
@@ -41,54 +41,56 @@ def strategic_merge(doc: JsonObject, patch: Any, schema: KindSchema) -> JsonObje
         )
     if not isinstance(patch, dict):
         raise BadRequest("a strategic merge patch must be an object")
-    check_depth(patch)
-    return _merged(doc, patch, schema.root, "")
+    check_nesting_depth(patch)
+    return _strategic_merge(doc, patch, schema.root, "")
 
 
-def _merged(doc: JsonObject, patch: JsonObject, schema: Schema, path: str) -> JsonObject:
+def _strategic_merge(doc: JsonObject, patch: JsonObject, schema: PatchSchema, path: str) -> JsonObject:
     if _PATCH in patch:
-        return _directed(patch, path)
+        return _follow_patch_directive(patch, path)
     out = dict(doc)
     if _RETAIN in patch:
-        _retain(out, patch, path)
-    ordered = {_target(key, _ORDER, path): order for key, order in patch.items() if key.startswith(_ORDER)}
+        _retain_keys(out, patch, path)
+    ordered = {_directive_target(key, _ORDER, path): order for key, order in patch.items() if key.startswith(_ORDER)}
     for name, order in ordered.items():
-        field = _declared(schema, name, path)
+        field = _declared_schema(schema, name, path)
         if name in out or name in patch:
-            out[name] = _in_order(out.get(name), patch.get(name), order, field, f"{path}.{name}")
+            out[name] = _set_element_order(out.get(name), patch.get(name), order, field, f"{path}.{name}")
     for name, value in patch.items():
         if name.startswith(_DIRECTIVES) or name in ordered:
             continue
         if value is None:
             out.pop(name, None)
         elif type(out.get(name)) is not type(value) or not isinstance(value, CONTAINERS):
-            new = _plain(value, as_given=False)
+            new = _without_directives(value, as_given=False)
             if new is not None:
                 out[name] = new
             else:
                 out.pop(name, None)
         elif isinstance(value, dict):
-            out[name] = _merged_object(out[name], value, schema.child(name), f"{path}.{name}")
+            out[name] = _strategic_merge_object(out[name], value, schema.child(name), f"{path}.{name}")
         else:
-            out[name] = _merged_list(out[name], value, schema.child(name), f"{path}.{name}")
+            out[name] = _strategic_merge_list(out[name], value, schema.child(name), f"{path}.{name}")
     for key, values in patch.items():
         if key.startswith(_DELETE):
-            name = _target(key, _DELETE, path)
+            name = _directive_target(key, _DELETE, path)
             if isinstance(out.get(name), list):
-                out[name] = _deleted(out[name], values, f"{path}.{name}")
+                out[name] = _delete_from_primitive_list(out[name], values, f"{path}.{name}")
     return out
 
 
-def _directed(patch: JsonObject, path: str) -> JsonObject:
+def _follow_patch_directive(patch: JsonObject, path: str) -> JsonObject:
     if patch[_PATCH] == "delete":
         return {}
     if patch[_PATCH] == "replace":
-        rest: JsonObject = _plain({name: value for name, value in patch.items() if name != _PATCH}, as_given=True)
+        rest: JsonObject = _without_directives(
+            {name: value for name, value in patch.items() if name != _PATCH}, as_given=True
+        )
         return rest
     raise BadRequest(f"{path or '.'}: `{_PATCH}: {patch[_PATCH]}` is unknown here; use delete or replace")
 
 
-def _retain(out: JsonObject, patch: JsonObject, path: str) -> None:
+def _retain_keys(out: JsonObject, patch: JsonObject, path: str) -> None:
     names = patch[_RETAIN]
     if not isinstance(names, list):
         raise BadRequest(f"{path or '.'}: {_RETAIN} must be a list of names")
@@ -99,20 +101,20 @@ def _retain(out: JsonObject, patch: JsonObject, path: str) -> None:
         del out[name]
 
 
-def _target(key: str, directive: str, path: str) -> str:
+def _directive_target(key: str, directive: str, path: str) -> str:
     prefix, slash, name = key.partition("/")
     if prefix != directive or not slash:
         raise BadRequest(f"{path or '.'}: `{key}` must be {directive}/ and the name of a list")
     return name
 
 
-def _declared(schema: Schema, name: str, path: str) -> Schema:
+def _declared_schema(schema: PatchSchema, name: str, path: str) -> PatchSchema:
     if name not in schema.fields and schema.element is None:
         raise BadRequest(f"{path}.{name}: is not a field, so it has no order")
     return schema.child(name)
 
 
-def _plain(value: Any, *, as_given: bool) -> Any:
+def _without_directives(value: Any, *, as_given: bool) -> Any:
     """A value of the patch for a place where there is nothing to merge with: without directives.
 
     An object that carries `$patch` asks for a merge that cannot be, and a null for the removal of nothing: both are left out,
@@ -122,56 +124,58 @@ def _plain(value: Any, *, as_given: bool) -> Any:
         if _PATCH in value and not as_given:
             return None
         pairs = (
-            (name, _plain(of, as_given=as_given)) for name, of in value.items() if not name.startswith(_DIRECTIVES)
+            (name, _without_directives(of, as_given=as_given))
+            for name, of in value.items()
+            if not name.startswith(_DIRECTIVES)
         )
         return {name: of for name, of in pairs if of is not None or as_given}
     if isinstance(value, list):
-        items = [(item, _plain(item, as_given=as_given)) for item in value]
+        items = [(item, _without_directives(item, as_given=as_given)) for item in value]
         return [new for item, new in items if new is not None or item is None]
     return value
 
 
-def _merged_object(doc: JsonObject, patch: JsonObject, schema: Schema, path: str) -> JsonObject:
+def _strategic_merge_object(doc: JsonObject, patch: JsonObject, schema: PatchSchema, path: str) -> JsonObject:
     if "replace" in schema.strategy:
-        new: JsonObject = _plain(patch, as_given=True)
+        new: JsonObject = _without_directives(patch, as_given=True)
         return new
-    return _merged(doc, patch, schema, path)
+    return _strategic_merge(doc, patch, schema, path)
 
 
 # Lists.
 
 
-def _merged_list(doc: list[Any], patch: list[Any], schema: Schema, path: str) -> list[Any]:
+def _strategic_merge_list(doc: list[Any], patch: list[Any], schema: PatchSchema, path: str) -> list[Any]:
     if "merge" not in schema.strategy:
-        new: list[Any] = _plain(patch, as_given=True)
+        new: list[Any] = _without_directives(patch, as_given=True)
         return new
-    if not _are_objects([*doc, *patch], path):
-        _check_hashable([*doc, *patch], path)
-        return _arranged(list(dict.fromkeys([*doc, *patch])), _places(patch), _places(doc), "", path)
+    if not _items_are_objects([*doc, *patch], path):
+        _check_hashable_items([*doc, *patch], path)
+        return _arrange_items(list(dict.fromkeys([*doc, *patch])), _item_places(patch), _item_places(doc), "", path)
     if not schema.merge_key:
         raise BadRequest(f"{path}: this list has no merge key; replace it as a whole")
-    return _merged_items(doc, patch, schema, path)
+    return _strategic_merge_items(doc, patch, schema, path)
 
 
-def _merged_items(doc: list[Any], patch: list[Any], schema: Schema, path: str) -> list[Any]:
+def _strategic_merge_items(doc: list[Any], patch: list[Any], schema: PatchSchema, path: str) -> list[Any]:
     key = schema.merge_key
-    doc, patch, replaced = _without_marked(doc, patch, key, path)
+    doc, patch, replaced = _follow_item_directives(doc, patch, key, path)
     if replaced:
-        return [_plain(item, as_given=True) for item in patch]
-    before = _places([_key_of(item, key, path) for item in doc])
+        return [_without_directives(item, as_given=True) for item in patch]
+    before = _item_places([_merge_key_of(item, key, path) for item in doc])
     place = dict(before)
     out = list(doc)
     for item in patch:
-        value = _key_of(item, key, path)
+        value = _merge_key_of(item, key, path)
         if value in place:
-            out[place[value]] = _merged(out[place[value]], item, schema.items, f"{path}[{key}={value}]")
+            out[place[value]] = _strategic_merge(out[place[value]], item, schema.items, f"{path}[{key}={value}]")
         else:
             place[value] = len(out)
-            out.append(_plain(item, as_given=True))
-    return _arranged(out, _places([item[key] for item in patch]), before, key, path)
+            out.append(_without_directives(item, as_given=True))
+    return _arrange_items(out, _item_places([item[key] for item in patch]), before, key, path)
 
 
-def _without_marked(doc: list[Any], patch: list[Any], key: str, path: str) -> tuple[list[Any], list[Any], bool]:
+def _follow_item_directives(doc: list[Any], patch: list[Any], key: str, path: str) -> tuple[list[Any], list[Any], bool]:
     """Carries out the `$patch` items of a list: the items left on both sides, and whether the patch replaces the list."""
     plain = [item for item in patch if _PATCH not in item]
     marked = [item for item in patch if _PATCH in item]
@@ -179,15 +183,15 @@ def _without_marked(doc: list[Any], patch: list[Any], key: str, path: str) -> tu
     replaced = False
     for item in marked:
         if item[_PATCH] == "delete":
-            gone.add(_key_of(item, key, path))
+            gone.add(_merge_key_of(item, key, path))
         elif item[_PATCH] == "replace":
             replaced = True
         else:
             raise BadRequest(f"{path}: `{_PATCH}: {item[_PATCH]}` is unknown for a list item; use delete or replace")
-    return ([item for item in doc if _key_of(item, key, path) not in gone] if gone else doc), plain, replaced
+    return ([item for item in doc if _merge_key_of(item, key, path) not in gone] if gone else doc), plain, replaced
 
 
-def _in_order(doc: Any, patch: Any, order: Any, schema: Schema, path: str) -> list[Any]:
+def _set_element_order(doc: Any, patch: Any, order: Any, schema: PatchSchema, path: str) -> list[Any]:
     """A list with the order that `$setElementOrder` asks for."""
     for what in (doc, patch, order):
         if what is not None and not isinstance(what, list):
@@ -195,43 +199,45 @@ def _in_order(doc: Any, patch: Any, order: Any, schema: Schema, path: str) -> li
     if not isinstance(order, list):
         raise BadRequest(f"{path}: its order must be a list")
     key = schema.merge_key
-    wanted = [_key_of(item, key, path) for item in order]
+    wanted = [_merge_key_of(item, key, path) for item in order]
     if patch and order:
-        _check_order(patch, wanted, key, path)
+        _check_element_order(patch, wanted, key, path)
     before: list[Any] = doc or []
     if doc is not None and patch is not None:
-        out = _merged_list(doc, patch, schema, path)
+        out = _strategic_merge_list(doc, patch, schema, path)
     else:
-        out = _plain(patch, as_given=False) if doc is None else doc
-    if not _are_objects([*before, *(patch or ())], path):
+        out = _without_directives(patch, as_given=False) if doc is None else doc
+    if not _items_are_objects([*before, *(patch or ())], path):
         key = ""
-    return _arranged(out, _places(wanted), _places([_key_of(item, key, path) for item in before]), key, path)
+    return _arrange_items(
+        out, _item_places(wanted), _item_places([_merge_key_of(item, key, path) for item in before]), key, path
+    )
 
 
-def _check_order(patch: list[Any], wanted: list[Any], key: str, path: str) -> None:
+def _check_element_order(patch: list[Any], wanted: list[Any], key: str, path: str) -> None:
     """The patch's own items must come in the order it asks for."""
     rest = iter(wanted)
     for item in patch:
         if isinstance(item, dict) and _PATCH in item:
             continue
-        value = _key_of(item, key, path)
+        value = _merge_key_of(item, key, path)
         if value not in rest:  # looks on from the last one found
             raise BadRequest(f"{path}: the order of its items does not match {_ORDER}")
 
 
-def _deleted(doc: list[Any], values: Any, path: str) -> list[Any]:
+def _delete_from_primitive_list(doc: list[Any], values: Any, path: str) -> list[Any]:
     if values is None:
         return doc
     if not isinstance(values, list):
         raise BadRequest(f"{path}: {_DELETE} must be a list of values")
-    _check_hashable([*doc, *values], path)
+    _check_hashable_items([*doc, *values], path)
     gone = set(values)
     return [item for item in doc if item not in gone]
 
 
-def _arranged(items: list[Any], order: dict[Any, int], before: dict[Any, int], key: str, path: str) -> list[Any]:
+def _arrange_items(items: list[Any], order: dict[Any, int], before: dict[Any, int], key: str, path: str) -> list[Any]:
     """Items named by `order` in that order, the others among them where they stood `before`."""
-    pairs = [(_key_of(item, key, path), item) for item in items]
+    pairs = [(_merge_key_of(item, key, path), item) for item in items]
     named = sorted((pair for pair in pairs if pair[0] in order), key=lambda pair: order[pair[0]])
     rest = [pair for pair in pairs if pair[0] not in order]
     rest.sort(key=lambda pair: before.get(pair[0], len(before)))
@@ -247,14 +253,14 @@ def _arranged(items: list[Any], order: dict[Any, int], before: dict[Any, int], k
     return out
 
 
-def _places(values: list[Any]) -> dict[Any, int]:
+def _item_places(values: list[Any]) -> dict[Any, int]:
     places: dict[Any, int] = {}
     for index, value in enumerate(values):
         places.setdefault(value, index)
     return places
 
 
-def _key_of(item: Any, key: str, path: str) -> Any:
+def _merge_key_of(item: Any, key: str, path: str) -> Any:
     """What an item is known by: its merge key's value, or itself in a list of plain values."""
     if key:
         if not isinstance(item, dict):
@@ -262,16 +268,16 @@ def _key_of(item: Any, key: str, path: str) -> Any:
         if key not in item:
             raise BadRequest(f"{path}: an item has no `{key}`, the merge key of this list; add it")
         item = item[key]
-    _check_hashable([item], path)
+    _check_hashable_items([item], path)
     return item
 
 
-def _check_hashable(values: list[Any], path: str) -> None:
+def _check_hashable_items(values: list[Any], path: str) -> None:
     if not all(isinstance(value, Hashable) for value in values):
         raise BadRequest(f"{path}: a plain value is needed to tell its items apart")
 
 
-def _are_objects(items: list[Any], path: str) -> bool:
+def _items_are_objects(items: list[Any], path: str) -> bool:
     """A list has items of one sort."""
     objects = sum(isinstance(item, dict) for item in items)
     if any(isinstance(item, list) for item in items):

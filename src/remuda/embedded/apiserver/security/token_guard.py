@@ -9,7 +9,7 @@ from __future__ import annotations
 import hmac
 
 from remuda.api.errors import ApiError
-from remuda.embedded.apiserver.app import App, refuse
+from remuda.embedded.apiserver.app import App, answer_error
 from remuda.embedded.apiserver.wire.http_exchange import Receive, Scope, Send
 
 _OPEN = frozenset(("/healthz", "/livez", "/readyz"))
@@ -19,7 +19,7 @@ class Unauthorized(ApiError):
     code, reason = 401, "Unauthorized"
 
 
-class Guarded:
+class TokenGuard:
     def __init__(self, app: App, token: str) -> None:
         self._app = app
         self._token = token.encode()
@@ -35,7 +35,7 @@ class Guarded:
             await self._app(scope, receive, send)
             return
         if len(given) != 1 or not self._is_right(given[0]):
-            await refuse(scope, receive, send, Unauthorized("Unauthorized"))
+            await answer_error(scope, receive, send, Unauthorized("Unauthorized"))
             return
         await self._app(scope, receive, send)
 

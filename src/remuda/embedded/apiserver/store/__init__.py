@@ -1,8 +1,18 @@
 """The store: objects, their versions and their history. See `store.store` for the model."""
 
 from remuda.embedded.apiserver.store.journal import Journal, MemoryJournal
-from remuda.embedded.apiserver.store.record import ADDED, DELETED, MODIFIED, Event, Record
+from remuda.embedded.apiserver.store.record import ADDED, DELETED, MODIFIED, StoredObject, StoreEvent
 from remuda.embedded.apiserver.store.sqlite_journal import SqliteJournal
 from remuda.embedded.apiserver.store.store import Store
 
-__all__ = ["ADDED", "DELETED", "MODIFIED", "Event", "Journal", "MemoryJournal", "Record", "SqliteJournal", "Store"]
+__all__ = [
+    "ADDED",
+    "DELETED",
+    "MODIFIED",
+    "Journal",
+    "MemoryJournal",
+    "SqliteJournal",
+    "Store",
+    "StoreEvent",
+    "StoredObject",
+]

@@ -18,7 +18,7 @@ _ALL = (1 << 64) - 1
 
 class AckedMark:
     def __init__(self, database: Path) -> None:
-        self._descriptor = os.open(mark_path(database), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._descriptor = os.open(acked_mark_path(database), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def read(self) -> int:
         """0 when there is none."""
@@ -38,5 +38,5 @@ class AckedMark:
         os.close(self._descriptor)
 
 
-def mark_path(database: Path) -> Path:
+def acked_mark_path(database: Path) -> Path:
     return database.with_name(database.name + "-acked")

@@ -12,32 +12,32 @@ from bisect import bisect_right
 from collections.abc import Callable
 
 from remuda.api.errors import Expired
-from remuda.embedded.apiserver.store.record import ADDED, DELETED, Event, Matcher, Record
+from remuda.embedded.apiserver.store.record import ADDED, DELETED, Matcher, StoredObject, StoreEvent
 
 # The change, and its type and object as the watcher sees them.
-Seen = tuple[Event, str, Record]
+Seen = tuple[StoreEvent, str, StoredObject]
 
 Waiter = asyncio.Future[None]
 Wake = Callable[[Waiter], None]
 
 
-def at_once(waiter: Waiter) -> None:
+def wake_at_once(waiter: Waiter) -> None:
     if not waiter.done():
         waiter.set_result(None)
 
 
-class Collection:
+class StoredCollection:
     def __init__(self, prefix: str, limit: int, floor: int) -> None:
         self.prefix = prefix
-        self.objects: dict[str, Record] = {}
+        self.objects: dict[str, StoredObject] = {}
         self._limit = limit
         self._floor = floor  # events up to this revision are not in the history (any more)
-        self._events: list[Event] = []
+        self._events: list[StoreEvent] = []
         self._dropped = 0  # events that left the history: absolute position = _dropped + index
-        self._waiting: dict[Cursor, tuple[Waiter, Wake]] = {}
+        self._waiting: dict[WatchCursor, tuple[Waiter, Wake]] = {}
         self._closed = False
 
-    def publish(self, event: Event) -> None:
+    def publish(self, event: StoreEvent) -> None:
         record = event.record
         if event.type == DELETED:
             self.objects.pop(record.key, None)
@@ -47,7 +47,7 @@ class Collection:
         if self._waiting:
             self._wake(event)
 
-    def remember(self, event: Event) -> None:
+    def remember(self, event: StoreEvent) -> None:
         events = self._events
         events.append(event)
         # Cut a quarter at a time: deleting from the front of a list on every event would cost its length each time.
@@ -60,10 +60,10 @@ class Collection:
     def close(self) -> None:
         self._closed = True
         for waiter, _ in self._waiting.values():
-            at_once(waiter)
+            wake_at_once(waiter)
         self._waiting.clear()
 
-    def _wake(self, event: Event) -> None:
+    def _wake(self, event: StoreEvent) -> None:
         """Wakes those who see the event. To wake all would cost every node a turn of the loop for every other node's pods.
 
         Whoever waits has read everything, so one that does not see the event is past it.
@@ -82,12 +82,12 @@ class Collection:
         if since < self._floor:
             raise Expired(f"too old resource version: {since} (history starts after {self._floor}); list again")
 
-    def follow(self, since: int, matches: Matcher | None) -> Cursor:
+    def follow(self, since: int, matches: Matcher | None) -> WatchCursor:
         self.check(since)
         position = self._dropped + bisect_right(self._events, since, key=lambda event: event.record.rv)
-        return Cursor(self, position, matches)
+        return WatchCursor(self, position, matches)
 
-    def snapshot(self, revision: int) -> dict[str, Record]:
+    def snapshot(self, revision: int) -> dict[str, StoredObject]:
         """The objects as they were at that revision: today's, with every later change taken back."""
         self.check(revision)
         objects = dict(self.objects)
@@ -103,13 +103,13 @@ class Collection:
                 objects[record.key] = event.previous
         return objects
 
-    def after(self, position: int) -> list[Event]:
+    def after(self, position: int) -> list[StoreEvent]:
         index = position - self._dropped
         if index < 0:
             raise Expired(f"too slow: history now starts after {self._floor}; list again")
         return self._events[index:]
 
-    async def beyond(self, cursor: Cursor, wake: Wake) -> bool:
+    async def beyond(self, cursor: WatchCursor, wake: Wake) -> bool:
         """Waits until there is an event for the cursor; False when there will be none."""
         while cursor.position >= self._dropped + len(self._events):
             if self._closed:
@@ -123,12 +123,12 @@ class Collection:
         return True
 
 
-class Cursor:
+class WatchCursor:
     """A watcher's place in the history. `read` what is there, then wait for `more`, and so on until that says False."""
 
     __slots__ = ("_collection", "matches", "position")
 
-    def __init__(self, collection: Collection, position: int, matches: Matcher | None) -> None:
+    def __init__(self, collection: StoredCollection, position: int, matches: Matcher | None) -> None:
         self._collection = collection
         self.position = position
         self.matches = matches
@@ -148,6 +148,6 @@ class Cursor:
                 found.append((event, *seen))
         return found
 
-    async def more(self, wake: Wake = at_once) -> bool:
+    async def more(self, wake: Wake = wake_at_once) -> bool:
         """`wake` ends the wait when it sees fit. What is published until then is read with the rest."""
         return await self._collection.beyond(self, wake)

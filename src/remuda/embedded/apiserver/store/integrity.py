@@ -21,24 +21,24 @@ from remuda.embedded.apiserver.store.record import ADDED, DELETED
 _MASK = (1 << 63) - 1  # what an INTEGER of SQL holds
 
 
-def row_sum(rv: int, key: str, body: bytes) -> int:
+def row_checksum(rv: int, key: str, body: bytes) -> int:
     """Of one version of one object."""
     digest = blake2b(b"%d %b\0" % (rv, key.encode(errors="replace")), digest_size=8)
     digest.update(body)
     return int.from_bytes(digest.digest()) & _MASK
 
 
-def chained(before: int, type_: str, row: int) -> int:
+def chained_checksum(before: int, type_: str, row: int) -> int:
     """Of a change, given the sum of the change before it and that of its row."""
     text = b"%d %b %d" % (before, type_.encode(errors="replace"), row)
     return int.from_bytes(blake2b(text, digest_size=8).digest()) & _MASK
 
 
-def added_up(sums: Sequence[int]) -> int:
+def total_checksum(sums: Sequence[int]) -> int:
     return sum(sums) & _MASK
 
 
-class Sealed(msgspec.Struct, frozen=True):
+class SealedState(msgspec.Struct, frozen=True):
     """A state as it was read, with the sums that were stored beside it. `acked_mark`: the newest revision anybody was told."""
 
     objects: Sequence[tuple[ObjectRow, int]]
@@ -55,7 +55,7 @@ class Sealed(msgspec.Struct, frozen=True):
         return max(self.compacted, newest_log, *(row.rv for row, _ in self.objects), 0)
 
 
-class Damage(msgspec.Struct, frozen=True):
+class StateDamage(msgspec.Struct, frozen=True):
     """The first revision that cannot be trusted, what is wrong, and the newest revision that can be gone back to."""
 
     revision: int
@@ -63,41 +63,41 @@ class Damage(msgspec.Struct, frozen=True):
     good: int
 
 
-def sound_rows(state: Sealed) -> int:
+def count_sound_rows(state: SealedState) -> int:
     """How many log rows, from the oldest, follow one from the other as they were written."""
     before = state.anchor
     for count, (row, stored) in enumerate(state.log):
-        if chained(before, row.type, row_sum(row.rv, row.key, row.body)) != stored:
+        if chained_checksum(before, row.type, row_checksum(row.rv, row.key, row.body)) != stored:
             return count
         before = stored
     return len(state.log)
 
 
-def is_sound(row: ObjectRow, stored: int) -> bool:
-    return row_sum(row.rv, row.key, row.body) == stored
+def is_sound_row(row: ObjectRow, stored: int) -> bool:
+    return row_checksum(row.rv, row.key, row.body) == stored
 
 
-def find_damage(state: Sealed) -> Damage | None:
-    sound = sound_rows(state)
+def find_state_damage(state: SealedState) -> StateDamage | None:
+    sound = count_sound_rows(state)
     good = state.log[sound - 1][0].rv if sound else state.compacted
     if sound < len(state.log):
         row = state.log[sound][0]
-        return Damage(row.rv, f"the change of {row.key} is not what was written, or one before it is gone", good)
+        return StateDamage(row.rv, f"the change of {row.key} is not what was written, or one before it is gone", good)
     for entry, stored in state.objects:
-        if not is_sound(entry, stored):
-            return Damage(entry.rv, f"{entry.key} is not what was written", good)
+        if not is_sound_row(entry, stored):
+            return StateDamage(entry.rv, f"{entry.key} is not what was written", good)
     if (state.log[-1][1] if state.log else state.anchor) != state.head:
-        return Damage(good + 1, "the newest changes are gone", good)
-    if added_up([stored for _, stored in state.objects]) != state.total:
-        return Damage(good, "an object is gone, or one is there that was deleted", good)
+        return StateDamage(good + 1, "the newest changes are gone", good)
+    if total_checksum([stored for _, stored in state.objects]) != state.total:
+        return StateDamage(good, "an object is gone, or one is there that was deleted", good)
     if state.acked > state.revision:
-        return Damage(
+        return StateDamage(
             state.revision + 1, f"changes up to {state.acked} were acknowledged, and are gone", state.revision
         )
     return None
 
 
-class Recovered(msgspec.Struct, frozen=True):
+class RecoveredState(msgspec.Struct, frozen=True):
     """What goes on from a damaged state: objects, those that could not be kept, and a revision beyond all ever told."""
 
     objects: Sequence[ObjectRow]
@@ -105,16 +105,16 @@ class Recovered(msgspec.Struct, frozen=True):
     revision: int
 
 
-def recover(state: Sealed, revision: int) -> Recovered:
+def recover_state(state: SealedState, revision: int) -> RecoveredState:
     """The objects as of `revision`, which lies from `compacted` to the good revision of the damage.
 
     An object is taken from its own row when that is sound and not newer, else from the sound part of the log; an object that
     was there and is in neither is lost. No history is kept: whoever watched may have seen what is gone, and has to list again.
     """
-    sound = sound_rows(state)
+    sound = count_sound_rows(state)
     found: dict[str, ObjectRow | None] = {}
     for row, stored in state.objects:
-        if row.rv <= revision and is_sound(row, stored):
+        if row.rv <= revision and is_sound_row(row, stored):
             found[row.key] = row
     for change, _ in state.log[:sound]:
         known = found.get(change.key)
@@ -126,15 +126,15 @@ def recover(state: Sealed, revision: int) -> Recovered:
             later.setdefault(change.key, change.type)
     keys = {row.key for row, _ in state.objects} | set(later)
     lost = sorted(key for key in keys if key not in found and later.get(key) != ADDED)
-    return Recovered([row for row in found.values() if row is not None], lost, _newest(state, revision))
+    return RecoveredState([row for row in found.values() if row is not None], lost, _newest_revision(state, revision))
 
 
-def _newest(state: Sealed, revision: int) -> int:
+def _newest_revision(state: SealedState, revision: int) -> int:
     """Beyond everything that may have been told; a damaged number is not believed."""
     newest = max(revision, state.compacted, state.acked)
     before = state.anchor
     for row, stored in state.log:
-        if chained(before, row.type, row_sum(row.rv, row.key, row.body)) == stored:
+        if chained_checksum(before, row.type, row_checksum(row.rv, row.key, row.body)) == stored:
             newest = max(newest, row.rv)
         before = stored
-    return max([newest, *(row.rv for row, stored in state.objects if is_sound(row, stored))])
+    return max([newest, *(row.rv for row, stored in state.objects if is_sound_row(row, stored))])

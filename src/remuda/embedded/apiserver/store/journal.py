@@ -16,9 +16,9 @@ from typing import Protocol
 import msgspec
 
 from remuda.api.errors import ApiError
-from remuda.embedded.apiserver.store.record import DELETED, Event
+from remuda.embedded.apiserver.store.record import DELETED, StoreEvent
 
-Done = Callable[[ApiError | None], None]
+CommitDone = Callable[[ApiError | None], None]
 
 
 class LogRow(msgspec.Struct, frozen=True):
@@ -34,7 +34,7 @@ class ObjectRow(msgspec.Struct, frozen=True):
     body: bytes
 
 
-class Loaded(msgspec.Struct, frozen=True):
+class LoadedState(msgspec.Struct, frozen=True):
     """The bytes a store starts from. `compacted`: history up to and including this revision is gone."""
 
     objects: Sequence[ObjectRow] = ()
@@ -48,9 +48,9 @@ class Journal(Protocol):
         """True when `commit` calls `done` before it returns: then a write needs no event loop turn."""
         ...
 
-    def load(self) -> Loaded: ...
+    def load(self) -> LoadedState: ...
 
-    def commit(self, group: Sequence[Event], compact_to: int, done: Done) -> None: ...
+    def commit(self, group: Sequence[StoreEvent], compact_to: int, done: CommitDone) -> None: ...
 
     def close(self) -> None: ...
 
@@ -60,17 +60,17 @@ class MemoryJournal:
 
     immediate = True
 
-    def __init__(self, rows: Loaded | None = None) -> None:
-        start = rows or Loaded()
-        self._objects: dict[str, ObjectRow | Event] = {row.key: row for row in start.objects}
-        self._log: list[LogRow | Event] = list(start.log)
+    def __init__(self, rows: LoadedState | None = None) -> None:
+        start = rows or LoadedState()
+        self._objects: dict[str, ObjectRow | StoreEvent] = {row.key: row for row in start.objects}
+        self._log: list[LogRow | StoreEvent] = list(start.log)
         self._compacted = start.compacted
         self.commits = 0
 
-    def load(self) -> Loaded:
+    def load(self) -> LoadedState:
         return self.rows()
 
-    def commit(self, group: Sequence[Event], compact_to: int, done: Done) -> None:
+    def commit(self, group: Sequence[StoreEvent], compact_to: int, done: CommitDone) -> None:
         # Events are kept as they are and encoded only when somebody asks for the bytes: their bodies never change.
         for event in group:
             if event.type == DELETED:
@@ -79,12 +79,12 @@ class MemoryJournal:
                 self._objects[event.record.key] = event
         self._log.extend(group)
         if compact_to > self._compacted:
-            self._log = [row for row in self._log if _revision(row) > compact_to]
+            self._log = [row for row in self._log if _row_revision(row) > compact_to]
             self._compacted = compact_to
         self.commits += 1
         done(None)
 
-    def rows(self) -> Loaded:
+    def rows(self) -> LoadedState:
         """Everything committed so far, as bytes: what a disk would hold."""
         objects = [
             row if isinstance(row, ObjectRow) else ObjectRow(row.record.key, row.record.rv, row.record.raw)
@@ -94,11 +94,11 @@ class MemoryJournal:
             row if isinstance(row, LogRow) else LogRow(row.record.rv, row.record.key, row.type, row.record.raw)
             for row in self._log
         ]
-        return Loaded(objects, log, self._compacted)
+        return LoadedState(objects, log, self._compacted)
 
     def close(self) -> None:
         pass
 
 
-def _revision(row: LogRow | Event) -> int:
+def _row_revision(row: LogRow | StoreEvent) -> int:
     return row.rv if isinstance(row, LogRow) else row.record.rv

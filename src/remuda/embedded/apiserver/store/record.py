@@ -1,4 +1,4 @@
-"""One version of one object (`Record`), and one change of it (`Event`).
+"""One version of one object (`StoredObject`), and one change of it (`StoreEvent`).
 
 A record is immutable to its readers; what it caches are only other forms of the same value: wire bytes, wire dict and the
 decoded object are each made at most once, so that a hundred watchers of one event share one decode and one encode.
@@ -21,7 +21,7 @@ DELETED = "DELETED"
 Matcher = Callable[[JsonObject], bool]
 
 
-class Record:
+class StoredObject:
     """An object as of revision `rv`. Of a deleted object: its last state, under the revision of the deletion."""
 
     __slots__ = ("_body", "_kind", "_obj", "_raw", "deleted", "key", "rv")
@@ -59,24 +59,24 @@ class Record:
         return cast(K, self._obj)
 
 
-def stamped(body: JsonObject, rv: int) -> JsonObject:
+def stamp_version(body: JsonObject, rv: int) -> JsonObject:
     """The body with its version written into it; unchanged parts are shared."""
     return {**body, "metadata": {**body["metadata"], "resourceVersion": str(rv)}}
 
 
-class Event:
+class StoreEvent:
     """One change. `previous` is the version before it; unknown (None) for the oldest events after a restart."""
 
     __slots__ = ("_left", "_line", "previous", "record", "type")
 
-    def __init__(self, type_: str, record: Record, previous: Record | None) -> None:
+    def __init__(self, type_: str, record: StoredObject, previous: StoredObject | None) -> None:
         self.type = type_
         self.record = record
         self.previous = previous
-        self._left: Record | None = None
+        self._left: StoredObject | None = None
         self._line: bytes | None = None
 
-    def seen_by(self, matches: Matcher | None) -> tuple[str, Record] | None:
+    def seen_by(self, matches: Matcher | None) -> tuple[str, StoredObject] | None:
         """The change as a watcher with that selector sees it: an object may enter or leave its sight by changing."""
         if matches is None:
             return self.type, self.record
@@ -91,22 +91,24 @@ class Event:
             return (MODIFIED if before else ADDED), self.record
         return (DELETED, self._last_seen()) if before else None
 
-    def _last_seen(self) -> Record:
+    def _last_seen(self) -> StoredObject:
         """What a watcher knew of an object that left its sight, under the revision at which it left (as Kubernetes does)."""
         if self.previous is None:
             return self.record
         if self._left is None:
-            self._left = Record(self.record.key, self.record.rv, body=stamped(self.previous.body, self.record.rv))
+            self._left = StoredObject(
+                self.record.key, self.record.rv, body=stamp_version(self.previous.body, self.record.rv)
+            )
         return self._left
 
-    def line(self, type_: str, record: Record) -> bytes:
+    def line(self, type_: str, record: StoredObject) -> bytes:
         """The watch stream's line for what `seen_by` answered; the common form is made once."""
         if record is self.record and type_ == self.type:
             if self._line is None:
-                self._line = watch_line(type_, record.raw)
+                self._line = encode_watch_line(type_, record.raw)
             return self._line
-        return watch_line(type_, record.raw)
+        return encode_watch_line(type_, record.raw)
 
 
-def watch_line(type_: str, raw: bytes) -> bytes:
+def encode_watch_line(type_: str, raw: bytes) -> bytes:
     return b'{"type":"%b","object":%b}\n' % (type_.encode(), raw)

@@ -6,7 +6,14 @@ import sqlite3
 
 import msgspec
 
-from remuda.embedded.apiserver.store.integrity import Recovered, Sealed, added_up, chained, row_sum, sound_rows
+from remuda.embedded.apiserver.store.integrity import (
+    RecoveredState,
+    SealedState,
+    chained_checksum,
+    count_sound_rows,
+    row_checksum,
+    total_checksum,
+)
 from remuda.embedded.apiserver.store.journal import LogRow, ObjectRow
 
 FORMAT = 2
@@ -21,7 +28,7 @@ INSERT INTO meta VALUES ('compacted', 0), ('anchor', 0), ('head', 0), ('total', 
 """
 
 
-class Malformed(Exception):
+class MalformedRow(Exception):
     """A value of a type that was never written."""
 
 
@@ -32,23 +39,26 @@ def make_tables(connection: sqlite3.Connection) -> None:
     connection.execute(f"PRAGMA user_version={FORMAT}")
 
 
-def read_meta(connection: sqlite3.Connection) -> dict[str, int]:
+def read_store_meta(connection: sqlite3.Connection) -> dict[str, int]:
     found = dict(connection.execute("SELECT name, value FROM meta"))
     for name in ("compacted", "anchor", "head", "total"):
         if not isinstance(found.get(name), int):
-            raise Malformed(f"meta.{name} is {found.get(name)!r}")
+            raise MalformedRow(f"meta.{name} is {found.get(name)!r}")
     return found
 
 
-def read_state(connection: sqlite3.Connection, acked: int) -> Sealed:
-    meta = read_meta(connection)
-    state = Sealed(
+def read_sealed_state(connection: sqlite3.Connection, acked: int) -> SealedState:
+    meta = read_store_meta(connection)
+    state = SealedState(
         objects=[
-            (ObjectRow(_text(key), _number(rv), _bytes(body)), _number(stored))
+            (ObjectRow(_text_in_row(key), _number_in_row(rv), _bytes_in_row(body)), _number_in_row(stored))
             for key, rv, body, stored in connection.execute("SELECT key, rv, body, sum FROM obj")
         ],
         log=[
-            (LogRow(_number(rv), _text(key), _text(type_), _bytes(body)), _number(stored))
+            (
+                LogRow(_number_in_row(rv), _text_in_row(key), _text_in_row(type_), _bytes_in_row(body)),
+                _number_in_row(stored),
+            )
             for rv, key, type_, body, stored in connection.execute(
                 "SELECT rv, key, type, body, sum FROM log ORDER BY rv"
             )
@@ -61,7 +71,7 @@ def read_state(connection: sqlite3.Connection, acked: int) -> Sealed:
     )
     # No sum covers `compacted`. But the first change that is left says it too, where it can be trusted; believing more
     # than is there would hide a gap from whoever resumes a watch in it.
-    if sound_rows(state):
+    if count_sound_rows(state):
         state = msgspec.structs.replace(state, compacted=state.log[0][0].rv - 1)
     return state
 
@@ -69,37 +79,39 @@ def read_state(connection: sqlite3.Connection, acked: int) -> Sealed:
 # A damaged row may hold values of any type. Where it can, it goes on to be found by its sum and named.
 
 
-def _number(value: object) -> int:
+def _number_in_row(value: object) -> int:
     if not isinstance(value, int):
-        raise Malformed(f"a number is {value!r}")
+        raise MalformedRow(f"a number is {value!r}")
     return value
 
 
-def _text(value: object) -> str:
+def _text_in_row(value: object) -> str:
     return value if isinstance(value, str) else repr(value)
 
 
-def _bytes(value: object) -> bytes:
+def _bytes_in_row(value: object) -> bytes:
     return value if isinstance(value, bytes) else repr(value).encode()
 
 
-def write_recovered(connection: sqlite3.Connection, found: Recovered) -> None:
+def write_recovered_state(connection: sqlite3.Connection, found: RecoveredState) -> None:
     connection.execute("DELETE FROM obj")
     connection.execute("DELETE FROM log")
     rows = [(row.key, row.rv, row.body) for row in found.objects]
     connection.executemany("INSERT INTO obj (key, rv, body) VALUES (?, ?, ?)", rows)
     connection.execute("UPDATE meta SET value=? WHERE name='compacted'", (found.revision,))
-    _seal(connection)
+    _write_checksums(connection)
 
 
-def _seal(connection: sqlite3.Connection) -> None:
+def _write_checksums(connection: sqlite3.Connection) -> None:
     """Put the sums to rows that have none."""
-    objects = [(row_sum(rv, key, body), key) for key, rv, body in connection.execute("SELECT key, rv, body FROM obj")]
+    objects = [
+        (row_checksum(rv, key, body), key) for key, rv, body in connection.execute("SELECT key, rv, body FROM obj")
+    ]
     connection.executemany("UPDATE obj SET sum=? WHERE key=?", objects)
     head, changes = 0, []
     for rv, key, type_, body in connection.execute("SELECT rv, key, type, body FROM log ORDER BY rv"):
-        head = chained(head, type_, row_sum(rv, key, body))
+        head = chained_checksum(head, type_, row_checksum(rv, key, body))
         changes.append((head, rv))
     connection.executemany("UPDATE log SET sum=? WHERE rv=?", changes)
-    values = [(0, "anchor"), (head, "head"), (added_up([own for own, _ in objects]), "total")]
+    values = [(0, "anchor"), (head, "head"), (total_checksum([own for own, _ in objects]), "total")]
     connection.executemany("UPDATE meta SET value=? WHERE name=?", values)

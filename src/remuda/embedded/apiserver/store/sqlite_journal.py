@@ -27,26 +27,34 @@ import structlog
 
 from remuda.api.errors import ApiError, Refusal
 from remuda.embedded.apiserver.store.acked_mark import AckedMark
-from remuda.embedded.apiserver.store.integrity import Damage, Sealed, added_up, chained, find_damage, recover, row_sum
-from remuda.embedded.apiserver.store.journal import Done, Loaded
-from remuda.embedded.apiserver.store.record import DELETED, Event
+from remuda.embedded.apiserver.store.integrity import (
+    SealedState,
+    StateDamage,
+    chained_checksum,
+    find_state_damage,
+    recover_state,
+    row_checksum,
+    total_checksum,
+)
+from remuda.embedded.apiserver.store.journal import CommitDone, LoadedState
+from remuda.embedded.apiserver.store.record import DELETED, StoreEvent
 from remuda.embedded.apiserver.store.rows import (
     APPLICATION_ID,
     FORMAT,
-    Malformed,
+    MalformedRow,
     make_tables,
-    read_meta,
-    read_state,
-    write_recovered,
+    read_sealed_state,
+    read_store_meta,
+    write_recovered_state,
 )
 
 log = structlog.get_logger(__name__)
 
 # What reading a damaged file may end in; the last when even the words of the error cannot be read.
-_SENSELESS = (sqlite3.Error, Malformed, UnicodeDecodeError)
+_SENSELESS = (sqlite3.Error, MalformedRow, UnicodeDecodeError)
 
 _Rows = tuple[list[tuple[int, str, str, bytes]], int]
-_Job = tuple[_Rows | Path, Done, asyncio.AbstractEventLoop]  # rows to commit, or where to put a copy
+_Job = tuple[_Rows | Path, CommitDone, asyncio.AbstractEventLoop]  # rows to commit, or where to put a copy
 
 
 class SqliteJournal:
@@ -153,17 +161,17 @@ class SqliteJournal:
             "Check the directory's permissions and free space; restore the file or use another state directory.",
         )
 
-    def load(self) -> Loaded:
+    def load(self) -> LoadedState:
         connection = self._connection
         assert connection is not None
         try:
-            state = read_state(connection, 0 if self._is_new else self._acked.read())
-            damage = find_damage(state)
+            state = read_sealed_state(connection, 0 if self._is_new else self._acked.read())
+            damage = find_state_damage(state)
             if damage is not None:
                 self._keep_aside(damage)
             if damage is not None or self._recover_to is not None:
                 self._recover(connection, state, damage)
-                state = read_state(connection, 0)
+                state = read_sealed_state(connection, 0)
         except _SENSELESS as error:
             self.close()
             raise self._refusal(error) from error
@@ -173,9 +181,9 @@ class SqliteJournal:
         self._compacted, self._head, self._total = state.compacted, state.head, state.total
         self._sums = {row.key: stored for row, stored in state.objects}
         self._acked.write(state.revision)
-        return Loaded([row for row, _ in state.objects], [row for row, _ in state.log], state.compacted)
+        return LoadedState([row for row, _ in state.objects], [row for row, _ in state.log], state.compacted)
 
-    def _keep_aside(self, damage: Damage) -> None:
+    def _keep_aside(self, damage: StateDamage) -> None:
         """Before anything is written: what sqlite cannot use of its write-ahead log is gone once the file is closed."""
         for end in ("", "-wal"):
             source = self.path.with_name(self.path.name + end)
@@ -186,7 +194,7 @@ class SqliteJournal:
                 except OSError as error:
                     log.warning("state.copy_failed", copy=str(copy), error=str(error))
 
-    def _recover(self, connection: sqlite3.Connection, state: Sealed, damage: Damage | None) -> None:
+    def _recover(self, connection: sqlite3.Connection, state: SealedState, damage: StateDamage | None) -> None:
         revision = self._recover_to
         if damage is None:
             raise Refusal("StateNotDamaged", f"{self.path} is not damaged.", "Start it without --recover-to.")
@@ -202,14 +210,14 @@ class SqliteJournal:
                 f"{self.path} cannot go back to revision {revision}.",
                 f"Give one from {state.compacted} to {damage.good}.",
             )
-        found = recover(state, revision)
+        found = recover_state(state, revision)
         connection.execute("BEGIN IMMEDIATE")
-        write_recovered(connection, found)
+        write_recovered_state(connection, found)
         connection.execute("COMMIT")
         self.lost = found.lost
         log.warning("state.recovered", revision=revision, objects=len(found.objects), lost=list(found.lost))
 
-    def commit(self, group: Sequence[Event], compact_to: int, done: Done) -> None:
+    def commit(self, group: Sequence[StoreEvent], compact_to: int, done: CommitDone) -> None:
         rows = [(event.record.rv, event.record.key, event.type, event.record.raw) for event in group]
         self._jobs.put(((rows, compact_to), done, asyncio.get_running_loop()))
 
@@ -254,7 +262,7 @@ class SqliteJournal:
 
     def _try_copy(self, target: Path) -> ApiError | None:
         try:
-            _copy(self._reopened(), target)
+            _backup_database(self._reopened(), target)
             return None
         except (sqlite3.Error, OSError) as error:
             return ApiError(f"the state could not be copied: {error}", reason="BackupFailed")
@@ -264,7 +272,7 @@ class SqliteJournal:
     def _reopened(self) -> sqlite3.Connection:
         if self._connection is None:
             connection = self._open()
-            if read_meta(connection)["head"] != self._head:
+            if read_store_meta(connection)["head"] != self._head:
                 # The commit that failed is on disk after all, while everybody was told that it is not.
                 connection.close()
                 raise Refusal("StateDiverged", "A failed write is in the state.", "Start the cluster anew.")
@@ -276,13 +284,15 @@ class SqliteJournal:
         sealed: list[tuple[int, str, str, bytes, int]] = []
         head, total = self._head, self._total
         for rv, key, type_, body in rows:
-            own = row_sum(rv, key, body)
-            head = chained(head, type_, own)
+            own = row_checksum(rv, key, body)
+            head = chained_checksum(head, type_, own)
             sealed.append((rv, key, type_, body, head))
             newest[key] = (rv, type_, body, own)
         gone = [key for key, (_, type_, _, _) in newest.items() if type_ == DELETED]
         kept = {key: (rv, body, own) for key, (rv, type_, body, own) in newest.items() if type_ != DELETED}
-        total = added_up([total, *(-self._sums.get(key, 0) for key in newest), *(own for _, _, own in kept.values())])
+        total = total_checksum(
+            [total, *(-self._sums.get(key, 0) for key in newest), *(own for _, _, own in kept.values())]
+        )
         connection.execute("BEGIN IMMEDIATE")
         connection.executemany("INSERT INTO log VALUES (?, ?, ?, ?, ?)", sealed)
         connection.executemany(
@@ -322,7 +332,7 @@ def copy_database(source: Path, target: Path) -> None:
     journal = SqliteJournal(source)  # makes sure of all that, and takes the lock
     try:
         assert journal._connection is not None
-        _copy(journal._connection, target)
+        _backup_database(journal._connection, target)
     except (sqlite3.Error, OSError) as error:
         raise Refusal("BackupFailed", f"{source} could not be copied: {error}.", "Check the free space.") from None
     finally:
@@ -347,7 +357,7 @@ def check_database(path: Path) -> None:
         )
 
 
-def _copy(connection: sqlite3.Connection, target: Path) -> None:
+def _backup_database(connection: sqlite3.Connection, target: Path) -> None:
     os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
     copy = sqlite3.connect(target)
     try:

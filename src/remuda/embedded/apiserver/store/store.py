@@ -22,9 +22,17 @@ from collections.abc import Callable, Iterator
 
 from remuda.api.errors import ApiError, Conflict, Expired, Unavailable
 from remuda.api.meta import JsonObject, KObject
-from remuda.embedded.apiserver.store.collection import Collection, Cursor
+from remuda.embedded.apiserver.store.collection import StoredCollection, WatchCursor
 from remuda.embedded.apiserver.store.journal import Journal
-from remuda.embedded.apiserver.store.record import ADDED, DELETED, MODIFIED, Event, Matcher, Record, stamped
+from remuda.embedded.apiserver.store.record import (
+    ADDED,
+    DELETED,
+    MODIFIED,
+    Matcher,
+    StoredObject,
+    StoreEvent,
+    stamp_version,
+)
 
 FIRST_REVISION = 1  # of an empty store; not 0, because "0" means "any version" in the API
 
@@ -34,7 +42,7 @@ class _Write:
 
     __slots__ = ("error", "event", "waiter")
 
-    def __init__(self, event: Event, waiter: asyncio.Future[None] | None) -> None:
+    def __init__(self, event: StoreEvent, waiter: asyncio.Future[None] | None) -> None:
         self.event = event
         self.waiter = waiter
         self.error: ApiError | None = None
@@ -65,8 +73,8 @@ class Store:
         self._is_scheduled = False
         self._is_closed = False
         self._idle: asyncio.Event | None = None
-        self._collections: dict[str, Collection] = {}
-        self._listeners: list[Callable[[Event], None]] = []
+        self._collections: dict[str, StoredCollection] = {}
+        self._listeners: list[Callable[[StoreEvent], None]] = []
         self._load()
 
     def _load(self) -> None:
@@ -76,18 +84,18 @@ class Store:
         self._log_length = len(loaded.log)
         revision = max(FIRST_REVISION, loaded.compacted)
         for row in loaded.objects:
-            self._collection(row.key).objects[row.key] = Record(row.key, row.rv, raw=row.body)
+            self._collection(row.key).objects[row.key] = StoredObject(row.key, row.rv, raw=row.body)
             revision = max(revision, row.rv)
-        last: dict[str, Record] = {}
+        last: dict[str, StoredObject] = {}
         for entry in loaded.log:
             collection = self._collection(entry.key)
             current = collection.objects.get(entry.key)
             record = (
                 current
                 if current is not None and current.rv == entry.rv
-                else Record(entry.key, entry.rv, raw=entry.body, deleted=entry.type == DELETED)
+                else StoredObject(entry.key, entry.rv, raw=entry.body, deleted=entry.type == DELETED)
             )
-            collection.remember(Event(entry.type, record, last.pop(entry.key, None)))
+            collection.remember(StoreEvent(entry.type, record, last.pop(entry.key, None)))
             if entry.type != DELETED:
                 last[entry.key] = record
             revision = max(revision, entry.rv)
@@ -101,32 +109,32 @@ class Store:
         """The newest committed revision; a list stands for it."""
         return self._revision
 
-    def get(self, key: str) -> Record | None:
+    def get(self, key: str) -> StoredObject | None:
         return self._collection(key).objects.get(key)
 
-    def scan(self, prefix: str) -> list[Record]:
+    def scan(self, prefix: str) -> list[StoredObject]:
         """Every object under the prefix (a collection's, or longer), in key order."""
         objects = self._collection(prefix).objects
         return [objects[key] for key in sorted(objects) if key.startswith(prefix)]
 
-    def everything(self) -> Iterator[Record]:
+    def everything(self) -> Iterator[StoredObject]:
         """Every object of every collection, in no order."""
         for collection in list(self._collections.values()):
             yield from list(collection.objects.values())
 
-    def subscribe(self, listener: Callable[[Event], None]) -> Callable[[], None]:
+    def subscribe(self, listener: Callable[[StoreEvent], None]) -> Callable[[], None]:
         """Calls it for every committed change, in order and at once; it must be quick. Returns how to end that."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
-    def scan_at(self, prefix: str, revision: int) -> list[Record]:
+    def scan_at(self, prefix: str, revision: int) -> list[StoredObject]:
         """The same as of an older revision; Expired when the history does not reach back to it."""
         if revision > self._revision:
             raise Expired(f"resource version {revision} is newer than the newest here ({self._revision}); list again")
         objects = self._collection(prefix).snapshot(revision)
         return [objects[key] for key in sorted(objects) if key.startswith(prefix)]
 
-    def follow(self, prefix: str, since: int, matches: Matcher | None = None) -> Cursor:
+    def follow(self, prefix: str, since: int, matches: Matcher | None = None) -> WatchCursor:
         """A place in the collection's history, just after `since`."""
         if since > self._revision:
             raise Expired(f"resource version {since} is newer than the newest here ({self._revision}); list again")
@@ -134,7 +142,7 @@ class Store:
 
     # Writing.
 
-    def head(self, key: str) -> Record | None:
+    def head(self, key: str) -> StoredObject | None:
         """The newest accepted version, durable or not: the one a write has to be checked against."""
         staged = self._staged.get(key)
         if staged is None:
@@ -142,7 +150,7 @@ class Store:
         record = staged.event.record
         return None if record.deleted else record
 
-    def heads(self, prefix: str) -> list[Record]:
+    def heads(self, prefix: str) -> list[StoredObject]:
         """The newest accepted version of every object under the prefix, in no order."""
         objects = self._collection(prefix).objects
         found = {key: record for key, record in objects.items() if key.startswith(prefix)}
@@ -165,31 +173,31 @@ class Store:
 
     async def put(
         self, key: str, body: JsonObject, *, expect: int | None = None, kind: type[KObject] | None = None
-    ) -> Record:
+    ) -> StoredObject:
         """Create or change. `expect`: the head's revision, 0 for "not there"; a mismatch raises Conflict.
 
         `kind`: the body must decode as it, checked before anything is staged.
         """
         return await self._write(key, body, False, expect, kind)
 
-    async def remove(self, key: str, body: JsonObject, *, expect: int | None = None) -> Record:
+    async def remove(self, key: str, body: JsonObject, *, expect: int | None = None) -> StoredObject:
         """Delete; `body` is the last state that watchers get to see."""
         return await self._write(key, body, True, expect, None)
 
     async def _write(
         self, key: str, body: JsonObject, deleted: bool, expect: int | None, kind: type[KObject] | None
-    ) -> Record:
+    ) -> StoredObject:
         if self._is_closed:
             raise Unavailable("the store is closed")
         head = self.head(key)
         found = 0 if head is None else head.rv
         if (expect is not None and found != expect) or (deleted and head is None):
             raise Conflict(f"{key}: expected revision {expect}, found {found}")
-        record = Record(key, self._next, body=stamped(body, self._next), deleted=deleted)
+        record = StoredObject(key, self._next, body=stamp_version(body, self._next), deleted=deleted)
         if kind is not None:
             record.decode(kind)
         self._next += 1
-        event = Event(DELETED if deleted else ADDED if head is None else MODIFIED, record, head)
+        event = StoreEvent(DELETED if deleted else ADDED if head is None else MODIFIED, record, head)
         if self._journal.immediate:
             write = _Write(event, None)
             self._staged[key] = write
@@ -260,10 +268,10 @@ class Store:
             collection.close()
         self._journal.close()
 
-    def _collection(self, key: str) -> Collection:
+    def _collection(self, key: str) -> StoredCollection:
         end = key.index("/", key.index("/", 1) + 1) + 1
         prefix = key[:end]
         collection = self._collections.get(prefix)
         if collection is None:
-            collection = self._collections[prefix] = Collection(prefix, self._history, self._floor)
+            collection = self._collections[prefix] = StoredCollection(prefix, self._history, self._floor)
         return collection

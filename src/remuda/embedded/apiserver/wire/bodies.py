@@ -16,10 +16,10 @@ from remuda.api.errors import ApiError, BadRequest, Status, StatusDetails
 from remuda.api.kubernetes.core_v1 import Binding
 from remuda.api.meta import JsonObject
 from remuda.embedded.apiserver import write_rules
-from remuda.embedded.apiserver.kinds_served import Served
+from remuda.embedded.apiserver.kinds_served import ServedKind
 from remuda.embedded.apiserver.naming import invalid_option
-from remuda.embedded.apiserver.patching import check_depth
-from remuda.embedded.apiserver.store.record import Record
+from remuda.embedded.apiserver.patching import check_nesting_depth
+from remuda.embedded.apiserver.store.record import StoredObject
 from remuda.embedded.apiserver.wire import protobuf_bodies
 from remuda.kube.client.rest_paths import JSON, MERGE_PATCH, BindingBody
 from remuda.kube.cluster import Preconditions
@@ -41,35 +41,35 @@ class MethodNotAllowed(ApiError):
     code, reason = 405, "MethodNotAllowed"
 
 
-def media_type(header: str) -> str:
+def parse_media_type(header: str) -> str:
     return header.partition(";")[0].strip().lower()
 
 
-def parse_object(header: str, body: bytes) -> JsonObject:
+def parse_object_body(header: str, body: bytes) -> JsonObject:
     """No deeper than a recursive walk may go; everything else about it is still to be checked."""
-    media = media_type(header)
+    media = parse_media_type(header)
     if media == protobuf_bodies.MEDIA:
-        return protobuf_bodies.parse(body)
+        return protobuf_bodies.parse_protobuf(body)
     if media not in (JSON, YAML, ""):
         known = f"{JSON}, {YAML} and {protobuf_bodies.MEDIA}"
         raise UnsupportedMediaType(f"the body is `{header}`; {known} are understood here")
-    value = _mapping(_yaml(body) if media == YAML else _json(body))
-    check_depth(value)
+    value = _require_object(_decode_yaml_body(body) if media == YAML else _decode_json_body(body))
+    check_nesting_depth(value)
     return value
 
 
-def parse_patch(header: str, body: bytes) -> tuple[str, Any]:
+def parse_patch_body(header: str, body: bytes) -> tuple[str, Any]:
     """The patch's media type and its decoded value."""
-    media = media_type(header)
+    media = parse_media_type(header)
     if media not in PATCHES:
         raise UnsupportedMediaType(f"the patch is `{header}`; understood here are {', '.join(PATCHES)}")
     if media == APPLY_PATCH:
-        return media, _mapping(_yaml(body))
-    value = _json(body)
-    return media, value if media == JSON_PATCH else _mapping(value)
+        return media, _require_object(_decode_yaml_body(body))
+    value = _decode_json_body(body)
+    return media, value if media == JSON_PATCH else _require_object(value)
 
 
-def duplicates(header: str, body: bytes) -> list[str]:
+def duplicate_fields(header: str, body: bytes) -> list[str]:
     """Fields that a body (which can be parsed) gives twice, JSON's by their paths. The last one counts and the decoder does
     not notice, so the body is read once more, for clients that ask for Strict."""
     found: dict[int, tuple[JsonObject, list[str]]] = {}
@@ -85,11 +85,15 @@ def duplicates(header: str, body: bytes) -> list[str]:
     except RecursionError:
         return []  # too deep, and refused for that
     except ValueError:
-        return _Loader(body).duplicates() if media_type(header) in (YAML, APPLY_PATCH) else []
-    return [f"{at}.{name}".removeprefix(".") for at, names in _places(value, found) for name in names] if found else []
+        return _YamlLoader(body).duplicates() if parse_media_type(header) in (YAML, APPLY_PATCH) else []
+    return (
+        [f"{at}.{name}".removeprefix(".") for at, names in _duplicate_paths(value, found) for name in names]
+        if found
+        else []
+    )
 
 
-def _places(value: Any, of: Mapping[int, tuple[JsonObject, list[str]]]) -> Iterator[tuple[str, list[str]]]:
+def _duplicate_paths(value: Any, of: Mapping[int, tuple[JsonObject, list[str]]]) -> Iterator[tuple[str, list[str]]]:
     left: list[tuple[str, Any]] = [("", value)]
     while left:
         at, value = left.pop()
@@ -102,7 +106,7 @@ def _places(value: Any, of: Mapping[int, tuple[JsonObject, list[str]]]) -> Itera
 
 
 def parse_binding(header: str, body: bytes) -> Binding:
-    given = _converted(BindingBody, parse_object(header, body))
+    given = _convert_body(BindingBody, parse_object_body(header, body))
     return Binding(given.target.name, given.metadata)
 
 
@@ -131,14 +135,14 @@ class Deletion(msgspec.Struct, frozen=True):
 
 
 def parse_delete_options(header: str, body: bytes, query: dict[str, str]) -> Deletion:
-    given = parse_object(header, body) if body.strip() else {}
-    return deletion(given, query)
+    given = parse_object_body(header, body) if body.strip() else {}
+    return deletion_arguments(given, query)
 
 
-def deletion(given: JsonObject, query: dict[str, str]) -> Deletion:
+def deletion_arguments(given: JsonObject, query: dict[str, str]) -> Deletion:
     if given.get("kind") not in (None, "", "DeleteOptions"):
         raise BadRequest(f"the body is a {given['kind']}; here go DeleteOptions")
-    options = _converted(DeleteOptions, given)
+    options = _convert_body(DeleteOptions, given)
     if any(each != "All" for each in options.dry_run or ()):
         raise invalid_option(
             "DeleteOptions", "dryRun", f'Unsupported value: {options.dry_run}: supported values: "All"'
@@ -164,7 +168,7 @@ def deletion(given: JsonObject, query: dict[str, str]) -> Deletion:
     return Deletion(when, grace, finalizer, bool(options.dry_run) or query.get("dryRun") == "All")
 
 
-def named(body: JsonObject, namespace: str, name: str) -> JsonObject:
+def with_path_name(body: JsonObject, namespace: str, name: str) -> JsonObject:
     """The body with the name and namespace of its path; what it says itself must agree."""
     meta = body.get("metadata")
     if not isinstance(meta, dict | None):
@@ -181,7 +185,7 @@ def named(body: JsonObject, namespace: str, name: str) -> JsonObject:
 _TOLD_WHOLE = frozenset(("persistentvolumeclaims", "pods", "resourcequotas", "serviceaccounts", "services"))
 
 
-def render_deleted(served: Served, record: Record, whole: bytes) -> bytes:
+def render_deleted(served: ServedKind, record: StoredObject, whole: bytes) -> bytes:
     """Gone: a success status. Still there (marked, or held by finalizers): the object as it is now."""
     if not record.deleted or (served.custom is None and served.resource.full_name in _TOLD_WHOLE):
         return whole
@@ -202,27 +206,27 @@ def render_status(status: Status) -> bytes:
     return encode({**body, "code": status.code} if status.code else {k: v for k, v in body.items() if k != "code"})
 
 
-def _json(body: bytes) -> Any:
+def _decode_json_body(body: bytes) -> Any:
     try:
         return decode_json(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadRequest(f"the body is not JSON: {error}") from None
 
 
-def _mapping(value: Any) -> JsonObject:
+def _require_object(value: Any) -> JsonObject:
     if not isinstance(value, dict):
         raise BadRequest("the body must be an object")
     return value
 
 
-def _converted(type_: type[T], value: JsonObject) -> T:
+def _convert_body(type_: type[T], value: JsonObject) -> T:
     try:
         return from_wire(type_, value)
     except msgspec.ValidationError as error:
         raise BadRequest(f"the body cannot be read: {error}") from None
 
 
-class _Loader(yaml.SafeLoader):
+class _YamlLoader(yaml.SafeLoader):
     """YAML as far as JSON goes: no dates (they stay text), no aliases (a few bytes could stand for gigabytes)."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
@@ -245,21 +249,21 @@ class _Loader(yaml.SafeLoader):
         return found
 
 
-_Loader.yaml_implicit_resolvers = {
+_YamlLoader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in found if tag != "tag:yaml.org,2002:timestamp"]
     for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 _LOOKS_LIKE_JSON = re.compile(rb"\s*[{\[]")
 
 
-def _yaml(body: bytes) -> Any:
+def _decode_yaml_body(body: bytes) -> Any:
     if _LOOKS_LIKE_JSON.match(body):
         try:
             return decode_json(body)
         except (msgspec.DecodeError, UnicodeDecodeError):
             pass  # flow style YAML looks the same
     try:
-        value: Any = yaml.load(body, Loader=_Loader)
+        value: Any = yaml.load(body, Loader=_YamlLoader)
         return decode_json(encode(value))  # text keys only, and nothing JSON could not say
     except (yaml.YAMLError, msgspec.MsgspecError, RecursionError, TypeError, ValueError) as error:
         raise BadRequest(f"the body is not YAML: {' '.join(str(error).split())}") from None

@@ -24,11 +24,11 @@ class RequestTooLarge(ApiError):
     code, reason = 413, "RequestEntityTooLarge"
 
 
-class TooSlow(ApiError):
+class RequestTooSlow(ApiError):
     code, reason = 408, "Timeout"
 
 
-class Request:
+class HttpRequest:
     __slots__ = ("_receive", "abort", "headers", "is_full", "method", "path", "query", "send", "warnings")
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -61,7 +61,7 @@ class Request:
             async with asyncio.timeout(BODY_WITHIN_S):
                 return await self._body()
         except TimeoutError:
-            raise TooSlow(f"the body was not whole after {BODY_WITHIN_S:g} seconds") from None
+            raise RequestTooSlow(f"the body was not whole after {BODY_WITHIN_S:g} seconds") from None
 
     async def _body(self) -> bytes:
         parts: list[bytes] = []
@@ -85,8 +85,8 @@ class Request:
 
     async def answer(self, body: bytes, code: int = 200, *, media: str = "application/json", retry_s: int = 0) -> None:
         headers = [(b"content-type", media.encode()), (b"content-length", b"%d" % len(body))]
-        headers += [(b"warning", b'299 - "%b"' % _quotable(text)) for text in self.warnings]
-        if code in (RequestTooLarge.code, TooSlow.code):
+        headers += [(b"warning", b'299 - "%b"' % _quote_header(text)) for text in self.warnings]
+        if code in (RequestTooLarge.code, RequestTooSlow.code):
             headers.append((b"connection", b"close"))  # the rest of the body is not waited for
         if retry_s:
             headers.append((b"retry-after", b"%d" % retry_s))
@@ -94,7 +94,7 @@ class Request:
         await self.send({"type": "http.response.body", "body": body})
 
 
-def _quotable(text: str) -> bytes:
+def _quote_header(text: str) -> bytes:
     """The text inside a quoted header: no control characters, quotes and backslashes escaped."""
     clean = "".join(c if c.isprintable() else " " for c in text)
     return clean.replace("\\", "\\\\").replace('"', '\\"').encode("ascii", "replace")

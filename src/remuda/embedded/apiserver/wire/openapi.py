@@ -11,9 +11,9 @@ from typing import Any
 
 from remuda.api.codec import encode
 from remuda.api.meta import JsonObject
-from remuda.embedded.apiserver.kinds_served import Registry, Served
-from remuda.embedded.apiserver.patching import Schema
-from remuda.embedded.apiserver.patching.patch_schema import object_meta
+from remuda.embedded.apiserver.kinds_served import KindRegistry, ServedKind
+from remuda.embedded.apiserver.patching import PatchSchema
+from remuda.embedded.apiserver.patching.patch_schema import object_meta_schema
 
 _META = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
 _INT_OR_STRING: JsonObject = {"oneOf": [{"type": "integer"}, {"type": "string"}], "format": "int-or-string"}
@@ -21,23 +21,25 @@ _TIME: JsonObject = {"type": "string", "format": "date-time"}
 _FORMS = {"int-or-string": _INT_OR_STRING, "quantity": _INT_OR_STRING, "time": _TIME, "micro-time": _TIME}
 
 
-def index(registry: Registry) -> JsonObject:
+def openapi_index(registry: KindRegistry) -> JsonObject:
     paths: JsonObject = {}
-    for group, version in _group_versions(registry):
+    for group, version in _openapi_group_versions(registry):
         at = f"apis/{group}/{version}" if group else f"api/{version}"
-        digest = hashlib.sha256(repr(sorted(_rows(registry, group, version))).encode()).hexdigest()[:32].upper()
+        digest = (
+            hashlib.sha256(repr(sorted(_openapi_kinds(registry, group, version))).encode()).hexdigest()[:32].upper()
+        )
         paths[at] = {"serverRelativeURL": f"/openapi/v3/{at}?hash={digest}"}
     return {"paths": paths}
 
 
-def document(registry: Registry, group: str, version: str) -> JsonObject | None:
+def openapi_document(registry: KindRegistry, group: str, version: str) -> JsonObject | None:
     served = [s for s in registry if (s.resource.group, s.resource.version) == (group, version)]
     if not served:
         return None
-    book = _Book()
+    book = _SchemaBook()
     paths: JsonObject = {}
     for each in served:
-        _describe(each, book, paths)
+        _describe_paths(each, book, paths)
     return {
         "openapi": "3.0.0",
         "info": {"title": "Remuda", "version": "unversioned"},
@@ -46,11 +48,11 @@ def document(registry: Registry, group: str, version: str) -> JsonObject | None:
     }
 
 
-def _group_versions(registry: Registry) -> list[tuple[str, str]]:
+def _openapi_group_versions(registry: KindRegistry) -> list[tuple[str, str]]:
     return list(dict.fromkeys((s.resource.group, s.resource.version) for s in registry))
 
 
-def _rows(registry: Registry, group: str, version: str) -> list[tuple[str, str]]:
+def _openapi_kinds(registry: KindRegistry, group: str, version: str) -> list[tuple[str, str]]:
     return [
         (s.resource.plural, "" if s.custom is None else hashlib.sha256(encode(s.custom.schema)).hexdigest())
         for s in registry
@@ -58,14 +60,14 @@ def _rows(registry: Registry, group: str, version: str) -> list[tuple[str, str]]
     ]
 
 
-class _Book:
+class _SchemaBook:
     """Schemas by name. A type is written once and referred to; that is also what ends recursion."""
 
     def __init__(self) -> None:
         self.schemas: JsonObject = {}
         self._names: dict[int, str] = {}
 
-    def refer(self, schema: Schema, name: str) -> JsonObject:
+    def refer(self, schema: PatchSchema, name: str) -> JsonObject:
         known = self._names.get(id(schema))
         if known is None:
             known = name
@@ -76,7 +78,7 @@ class _Book:
             self.schemas[known] = self._object(schema, known)
         return {"$ref": f"#/components/schemas/{known}"}
 
-    def _object(self, schema: Schema, name: str) -> JsonObject:
+    def _object(self, schema: PatchSchema, name: str) -> JsonObject:
         body: JsonObject = {"type": "object"}
         if schema.fields:
             body["properties"] = {f: self.of(s, f"{name}.{f}") for f, s in schema.fields.items()}
@@ -88,8 +90,8 @@ class _Book:
             body["x-kubernetes-map-type"] = "atomic"
         return body
 
-    def of(self, schema: Schema, name: str) -> JsonObject:
-        if schema is object_meta():
+    def of(self, schema: PatchSchema, name: str) -> JsonObject:
+        if schema is object_meta_schema():
             name = _META
         if schema.type == "object" and schema.fields:
             return {"allOf": [self.refer(schema, name)], "default": {}}
@@ -113,14 +115,14 @@ class _Book:
         return {"type": schema.type, **({"format": schema.format} if schema.format else {})}
 
 
-def _describe(served: Served, book: _Book, paths: JsonObject) -> None:
+def _describe_paths(served: ServedKind, book: _SchemaBook, paths: JsonObject) -> None:
     resource = served.resource
     gvk = {"group": resource.group, "version": resource.version, "kind": resource.kind}
     name = f"{'.'.join(reversed(resource.group.split('.'))) if resource.group else 'io.k8s.api.core'}"
     name = f"{name}.{resource.version}.{resource.kind}"
     if served.custom is not None:
         schema: Any = {**served.custom.schema}
-        meta = book.refer(object_meta(), _META)
+        meta = book.refer(object_meta_schema(), _META)
         schema["properties"] = {
             "apiVersion": {"type": "string", "description": "Version of the object's form."},
             "kind": {"type": "string", "description": "What the object is."},

@@ -9,40 +9,40 @@ import binascii
 import msgspec
 
 from remuda.api.errors import ApiError, BadRequest, Expired, Invalid, StatusCause, StatusDetails
-from remuda.embedded.apiserver.kinds_served import Served
+from remuda.embedded.apiserver.kinds_served import ServedKind
 from remuda.embedded.apiserver.naming import invalid_option
-from remuda.embedded.apiserver.objects import Objects, parse_revision
-from remuda.embedded.apiserver.selection import matcher, within_prefix
-from remuda.embedded.apiserver.store import Record, Store
-from remuda.embedded.apiserver.wire.url_paths import Query
+from remuda.embedded.apiserver.objects import ObjectService, parse_resource_version
+from remuda.embedded.apiserver.selection import namespace_prefix, selector_matcher
+from remuda.embedded.apiserver.store import Store, StoredObject
+from remuda.embedded.apiserver.wire.url_paths import ReadQuery
 
 
-class _Token(msgspec.Struct, frozen=True):
+class _ContinueToken(msgspec.Struct, frozen=True):
     rv: int
     after: str
 
 
-class Page(msgspec.Struct, frozen=True):
-    records: list[Record]
+class ListPage(msgspec.Struct, frozen=True):
+    records: list[StoredObject]
     revision: int
     continue_: str = ""
     remaining: int = 0
 
 
-class TooNew(ApiError):
+class RevisionNotReached(ApiError):
     """The asked version has not been reached; waiting may help."""
 
     code, reason = 504, "Timeout"
 
 
-def page(objects: Objects, served: Served, namespace: str, query: Query) -> Page:
+def read_list_page(objects: ObjectService, served: ServedKind, namespace: str, query: ReadQuery) -> ListPage:
     store = objects.store
-    prefix = within_prefix(served.store, namespace)
+    prefix = namespace_prefix(served.store, namespace)
     revision, after = store.revision, ""
     if query.continue_:
         if query.resource_version not in ("", "0"):
             raise BadRequest("specifying resource version is not allowed when using continue")
-        token = _decoded(query.continue_)
+        token = _decode_continue(query.continue_)
         revision, after = token.rv, token.after
         if not after.startswith(prefix) or revision > store.revision:
             raise BadRequest("continue key is not valid: it is another list's; list again without it")
@@ -51,66 +51,70 @@ def page(objects: Objects, served: Served, namespace: str, query: Query) -> Page
         except Expired as error:
             raise Expired(f"the provided continue parameter is too old; {error.message}") from None
     elif query.version_match == "Exact":
-        revision = check_reached(store, query.resource_version)
+        revision = check_revision_reached(store, query.resource_version)
         found = store.scan_at(prefix, revision)
     else:
-        check_reached(store, query.resource_version)
+        check_revision_reached(store, query.resource_version)
         found = store.scan(prefix)
-    matches = matcher(query.labels, query.fields)
+    matches = selector_matcher(query.labels, query.fields)
     if matches is not None:
         found = [record for record in found if matches(record.body)]
     if after:
         found = [record for record in found if record.key > after]
     if not query.limit or len(found) <= query.limit:
-        return Page(found, revision)
+        return ListPage(found, revision)
     # How many are left is not said when a selector would have to be run over them (as Kubernetes does not).
     remaining = len(found) - query.limit if matches is None else 0
     shown = found[: query.limit]
-    return Page(shown, revision, _encoded(_Token(revision, shown[-1].key)), remaining)
+    return ListPage(shown, revision, _encode_continue(_ContinueToken(revision, shown[-1].key)), remaining)
 
 
-def check_reached(store: Store, version: str) -> int:
+def check_revision_reached(store: Store, version: str) -> int:
     """Reads show the newest state; one that asks for a version that is still to come has to come back."""
-    asked = parse_revision(version or "0")
+    asked = parse_resource_version(version or "0")
     if asked > store.revision:
         cause = StatusCause("ResourceVersionTooLarge", "Too large resource version")
-        raise TooNew(
+        raise RevisionNotReached(
             f"Too large resource version: {version}, current: {store.revision}",
             details=StatusDetails(causes=[cause], retry_after_seconds=1),
         )
     return asked
 
 
-def check_version_match(query: Query) -> None:
+def check_version_match(query: ReadQuery) -> None:
     match, version = query.version_match, query.resource_version
     if query.is_watch and query.sends_initial and match != "NotOlderThan":
-        raise _forbidden("Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan")
+        raise _forbidden_list_option(
+            "Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
+        )
     if query.is_watch and match and not query.sends_initial:
-        raise _forbidden("Forbidden: resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided")
+        raise _forbidden_list_option(
+            "Forbidden: resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"
+        )
     if not match:
         return
     if match not in ("Exact", "NotOlderThan"):
-        raise _forbidden(f'Unsupported value: "{match}": supported values: "Exact", "NotOlderThan"')
+        raise _forbidden_list_option(f'Unsupported value: "{match}": supported values: "Exact", "NotOlderThan"')
     if query.continue_:
-        raise _forbidden("Forbidden: resourceVersionMatch is forbidden when continue is provided")
+        raise _forbidden_list_option("Forbidden: resourceVersionMatch is forbidden when continue is provided")
     if query.is_watch:
         return
     if not version:
-        raise _forbidden("Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided")
+        raise _forbidden_list_option("Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided")
     if match == "Exact" and version == "0":
-        raise _forbidden('Forbidden: resourceVersionMatch "exact" is forbidden for resourceVersion "0"')
+        raise _forbidden_list_option('Forbidden: resourceVersionMatch "exact" is forbidden for resourceVersion "0"')
 
 
-def _forbidden(what: str) -> Invalid:
+def _forbidden_list_option(what: str) -> Invalid:
     return invalid_option("ListOptions", "resourceVersionMatch", what)
 
 
-def _encoded(token: _Token) -> str:
+def _encode_continue(token: _ContinueToken) -> str:
     return base64.urlsafe_b64encode(msgspec.json.encode(token)).decode().rstrip("=")
 
 
-def _decoded(text: str) -> _Token:
+def _decode_continue(text: str) -> _ContinueToken:
     try:
-        return msgspec.json.decode(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=_Token)
+        return msgspec.json.decode(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=_ContinueToken)
     except (binascii.Error, ValueError, msgspec.MsgspecError):
         raise BadRequest("continue key is not valid: use the one that the list before gave") from None

@@ -30,57 +30,57 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 Fields = list[tuple[int, int, Any]]
 
 
-class _Table(msgspec.Struct, frozen=True):
+class _ProtobufTable(msgspec.Struct, frozen=True):
     kinds: dict[str, str]
     messages: dict[str, dict[int, tuple[str, str, str]]]
 
 
 @cache
-def _table() -> _Table:
+def _protobuf_table() -> _ProtobufTable:
     data = resources.files(__package__).joinpath("proto.json").read_bytes()
-    return msgspec.json.decode(data, type=_Table)
+    return msgspec.json.decode(data, type=_ProtobufTable)
 
 
-def parse(data: bytes) -> JsonObject:
+def parse_protobuf(data: bytes) -> JsonObject:
     """The object in its JSON form; BadRequest when the bytes are not one of a kind that is known here."""
     try:
-        return _parse(data)
+        return _parse_envelope(data)
     except (IndexError, ValueError, struct.error, OverflowError, OSError, msgspec.MsgspecError) as error:
         raise BadRequest(f"the body is not protobuf as Kubernetes writes it: {error}") from None
 
 
-def _parse(data: bytes) -> JsonObject:
+def _parse_envelope(data: bytes) -> JsonObject:
     if not data.startswith(_MAGIC):
         raise ValueError("it does not begin with k8s")
-    envelope = {number: value for number, _, value in _fields(data[len(_MAGIC) :])}
-    meta = {number: _text(value) for number, _, value in _fields(envelope.get(1, b""))}
+    envelope = {number: value for number, _, value in _protobuf_fields(data[len(_MAGIC) :])}
+    meta = {number: _protobuf_text(value) for number, _, value in _protobuf_fields(envelope.get(1, b""))}
     api_version, kind = meta.get(1, ""), meta.get(2, "")
-    if envelope.get(3) or _text(envelope.get(4, b"")) not in ("", MEDIA):
+    if envelope.get(3) or _protobuf_text(envelope.get(4, b"")) not in ("", MEDIA):
         raise ValueError("the envelope holds another encoding")
-    table = _table()
+    table = _protobuf_table()
     # DeleteOptions goes by the version of what it deletes.
     name = table.kinds.get(f"{api_version} {kind}") or (
         table.kinds["v1 DeleteOptions"] if kind == "DeleteOptions" else None
     )
     if name is None:
         raise BadRequest(f"{kind} of {api_version} cannot be read as protobuf here; send JSON")
-    body = _message(envelope.get(2, b""), name, 0)
+    body = _message_to_json(envelope.get(2, b""), name, 0)
     return {"apiVersion": api_version, "kind": kind, **body}
 
 
-def _fields(data: Any) -> Fields:
+def _protobuf_fields(data: Any) -> Fields:
     if not isinstance(data, bytes):
         raise ValueError("a message is written as something else")
     found: Fields = []
     position, end = 0, len(data)
     while position < end:
-        tag, position = _varint(data, position)
+        tag, position = _read_varint(data, position)
         number, wire = tag >> 3, tag & 7
         value: Any
         if wire == _VARINT:
-            value, position = _varint(data, position)
+            value, position = _read_varint(data, position)
         elif wire == _BYTES:
-            size, position = _varint(data, position)
+            size, position = _read_varint(data, position)
             if position + size > end:
                 raise ValueError("it ends too early")
             value, position = data[position : position + size], position + size
@@ -93,7 +93,7 @@ def _fields(data: Any) -> Fields:
     return found
 
 
-def _varint(data: bytes, position: int) -> tuple[int, int]:
+def _read_varint(data: bytes, position: int) -> tuple[int, int]:
     value = shift = 0
     while True:
         byte = data[position]
@@ -106,37 +106,39 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
             raise ValueError("a number is too long")
 
 
-def _message(data: bytes, name: str, depth: int) -> JsonObject:
+def _message_to_json(data: bytes, name: str, depth: int) -> JsonObject:
     if depth > _MAX_DEPTH:
         raise ValueError("it is nested too deeply")
-    known = _table().messages[name]
+    known = _protobuf_table().messages[name]
     out: JsonObject = {}
-    for number, _, raw in _fields(data):
+    for number, _, raw in _protobuf_fields(data):
         if number not in known:
             continue
         field, kind, label = known[number]
         if label == "inline":
-            out |= _message(raw, kind, depth + 1)
+            out |= _message_to_json(raw, kind, depth + 1)
         elif label == "repeated":
-            out.setdefault(field, []).append(_value(raw, kind, depth))
+            out.setdefault(field, []).append(_value_to_json(raw, kind, depth))
         elif label == "map":
-            entry = {n: v for n, _, v in _fields(raw)}
+            entry = {n: v for n, _, v in _protobuf_fields(raw)}
             nothing = 0 if kind in _NUMBERS else b""
-            out.setdefault(field, {})[_text(entry.get(1, b""))] = _value(entry.get(2, nothing), kind, depth)
+            out.setdefault(field, {})[_protobuf_text(entry.get(1, b""))] = _value_to_json(
+                entry.get(2, nothing), kind, depth
+            )
         else:
-            value = _value(raw, kind, depth)
+            value = _value_to_json(raw, kind, depth)
             # A struct that is not held by pointer is there even when empty; a scalar then says nothing.
             if label == "pointer" or value or isinstance(value, dict):
                 out[field] = value
     return out
 
 
-def _value(raw: Any, kind: str, depth: int) -> Any:
+def _value_to_json(raw: Any, kind: str, depth: int) -> Any:
     if isinstance(raw, int) is not (kind in _NUMBERS):
         raise ValueError(f"a {kind} is written as something else")
     match kind:
         case "string":
-            return _text(raw)
+            return _protobuf_text(raw)
         case "bytes":
             return base64.b64encode(raw).decode()
         case "bool":
@@ -148,51 +150,51 @@ def _value(raw: Any, kind: str, depth: int) -> Any:
         case "float":
             return struct.unpack("<f", raw)[0]
     special = _SPECIAL.get(kind)
-    return _message(raw, kind, depth + 1) if special is None else special(raw)
+    return _message_to_json(raw, kind, depth + 1) if special is None else special(raw)
 
 
-def _text(raw: Any) -> str:
+def _protobuf_text(raw: Any) -> str:
     if not isinstance(raw, bytes):
         raise ValueError("a text is written as something else")
     return raw.decode()
 
 
-def _of(raw: bytes) -> dict[int, Any]:
-    return {number: value for number, _, value in _fields(raw)}
+def _fields_by_number(raw: bytes) -> dict[int, Any]:
+    return {number: value for number, _, value in _protobuf_fields(raw)}
 
 
-def _quantity(raw: bytes) -> str:
-    return _text(_of(raw).get(1, b"")) or "0"
+def _protobuf_quantity(raw: bytes) -> str:
+    return _protobuf_text(_fields_by_number(raw).get(1, b"")) or "0"
 
 
-def _int_or_string(raw: bytes) -> int | str:
-    found = _of(raw)
+def _protobuf_int_or_string(raw: bytes) -> int | str:
+    found = _fields_by_number(raw)
     if found.get(1):
-        return _text(found.get(3, b""))
-    number: int = _value(found.get(2, 0), "int32", 0)
+        return _protobuf_text(found.get(3, b""))
+    number: int = _value_to_json(found.get(2, 0), "int32", 0)
     return number
 
 
-def _moment(raw: bytes, *, micro: bool) -> str | None:
-    found = _of(raw)
-    seconds, nanos = _value(found.get(1, 0), "int64", 0), _value(found.get(2, 0), "int32", 0)
+def _protobuf_time(raw: bytes, *, micro: bool) -> str | None:
+    found = _fields_by_number(raw)
+    seconds, nanos = _value_to_json(found.get(1, 0), "int64", 0), _value_to_json(found.get(2, 0), "int32", 0)
     if not found:
         return None
     text = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
     return f"{text}.{nanos // 1000:06d}Z" if micro else f"{text}Z"
 
 
-def _raw_json(raw: bytes) -> Any:
-    inner = _of(raw).get(1, b"")
+def _protobuf_raw_json(raw: bytes) -> Any:
+    inner = _fields_by_number(raw).get(1, b"")
     return decode_json(inner) if inner else None
 
 
 _SPECIAL: dict[str, Callable[[bytes], Any]] = {
-    "api.resource.Quantity": _quantity,
-    "util.intstr.IntOrString": _int_or_string,
-    "meta.v1.Time": lambda raw: _moment(raw, micro=False),
-    "meta.v1.MicroTime": lambda raw: _moment(raw, micro=True),
-    "meta.v1.FieldsV1": _raw_json,
-    "runtime.RawExtension": _raw_json,
-    "meta.v1.Duration": lambda raw: f"{_value(_of(raw).get(1, 0), 'int64', 0) / 1e9:g}s",
+    "api.resource.Quantity": _protobuf_quantity,
+    "util.intstr.IntOrString": _protobuf_int_or_string,
+    "meta.v1.Time": lambda raw: _protobuf_time(raw, micro=False),
+    "meta.v1.MicroTime": lambda raw: _protobuf_time(raw, micro=True),
+    "meta.v1.FieldsV1": _protobuf_raw_json,
+    "runtime.RawExtension": _protobuf_raw_json,
+    "meta.v1.Duration": lambda raw: f"{_value_to_json(_fields_by_number(raw).get(1, 0), 'int64', 0) / 1e9:g}s",
 }

@@ -12,13 +12,13 @@ NONE = "<none>"
 UNKNOWN = "<unknown>"
 
 
-def get(body: Any, *path: str) -> Any:
+def field_at(body: Any, *path: str) -> Any:
     for name in path:
         body = body.get(name) if isinstance(body, dict) else None
     return body
 
 
-def age(moment: Any, now: float) -> str:
+def age_cell(moment: Any, now: float) -> str:
     """How long ago, as kubectl writes it."""
     if not isinstance(moment, str) or not moment:
         return UNKNOWN
@@ -26,10 +26,10 @@ def age(moment: Any, now: float) -> str:
         seconds = now - datetime.fromisoformat(moment).timestamp()
     except ValueError:
         return UNKNOWN
-    return duration(seconds)
+    return human_duration(seconds)
 
 
-def duration(seconds: float) -> str:
+def human_duration(seconds: float) -> str:
     """Kubernetes' HumanDuration: the larger the span, the fewer the details."""
     total = int(seconds)
     if total < -1:
@@ -54,33 +54,33 @@ def duration(seconds: float) -> str:
     return f"{years}y{rest}d" if years < 8 and rest else f"{years}y"
 
 
-def created(body: JsonObject, now: float) -> str:
-    return age(get(body, "metadata", "creationTimestamp"), now)
+def created_cell(body: JsonObject, now: float) -> str:
+    return age_cell(field_at(body, "metadata", "creationTimestamp"), now)
 
 
-def joined(values: Iterable[Any], none: str = NONE) -> str:
+def joined_cell(values: Iterable[Any], none: str = NONE) -> str:
     return ",".join(str(v) for v in values) or none
 
 
-def pairs(labels: Any) -> str:
-    return joined(f"{k}={v}" for k, v in sorted((labels or {}).items()))
+def labels_cell(labels: Any) -> str:
+    return joined_cell(f"{k}={v}" for k, v in sorted((labels or {}).items()))
 
 
-def selector(given: Any) -> str:
+def selector_cell(given: Any) -> str:
     """A label selector as text; a plain map of labels reads the same."""
     if not isinstance(given, dict):
         return NONE
     if "matchLabels" not in given and "matchExpressions" not in given:
-        return pairs(given)
+        return labels_cell(given)
     parts = [f"{k}={v}" for k, v in sorted((given.get("matchLabels") or {}).items())]
     for each in given.get("matchExpressions") or ():
         key, op, values = each.get("key"), each.get("operator"), ",".join(each.get("values") or ())
         parts.append({"Exists": f"{key}", "DoesNotExist": f"!{key}"}.get(op) or f"{key} {str(op).lower()} ({values})")
-    return joined(parts)
+    return joined_cell(parts)
 
 
-def condition(body: JsonObject, type_: str) -> str:
-    for each in get(body, "status", "conditions") or ():
+def condition_cell(body: JsonObject, type_: str) -> str:
+    for each in field_at(body, "status", "conditions") or ():
         if each.get("type") == type_:
             return str(each.get("status"))
     return ""
@@ -89,16 +89,16 @@ def condition(body: JsonObject, type_: str) -> str:
 # Pods.
 
 
-def pod_ready(body: JsonObject, now: float) -> str:
-    statuses = get(body, "status", "containerStatuses") or ()
-    ready = sum(1 for s in statuses if s.get("ready") and get(s, "state", "running") is not None)
-    return f"{ready}/{len(get(body, 'spec', 'containers') or ())}"
+def pod_ready_cell(body: JsonObject, now: float) -> str:
+    statuses = field_at(body, "status", "containerStatuses") or ()
+    ready = sum(1 for s in statuses if s.get("ready") and field_at(s, "state", "running") is not None)
+    return f"{ready}/{len(field_at(body, 'spec', 'containers') or ())}"
 
 
-def pod_status(body: JsonObject, now: float) -> str:
+def pod_status_cell(body: JsonObject, now: float) -> str:
     status = body.get("status") or {}
     reason = str(status.get("reason") or status.get("phase") or UNKNOWN)
-    is_initializing, text = _initializing(body)
+    is_initializing, text = _initializing_cell(body)
     if is_initializing:
         reason = text
     else:
@@ -109,12 +109,12 @@ def pod_status(body: JsonObject, now: float) -> str:
             if waiting and waiting.get("reason"):
                 reason = waiting["reason"]
             elif ended is not None:
-                reason = ended.get("reason") or _ended(ended)
+                reason = ended.get("reason") or _terminated_cell(ended)
             elif each.get("ready") and state.get("running") is not None:
                 has_running = True
         if reason == "Completed" and has_running:
-            reason = "Running" if condition(body, "Ready") == "True" else "NotReady"
-    if get(body, "metadata", "deletionTimestamp"):
+            reason = "Running" if condition_cell(body, "Ready") == "True" else "NotReady"
+    if field_at(body, "metadata", "deletionTimestamp"):
         if status.get("reason") == "NodeLost":
             return "Unknown"
         if status.get("phase") not in ("Succeeded", "Failed"):
@@ -126,117 +126,117 @@ def pod_status(body: JsonObject, now: float) -> str:
     return reason
 
 
-def _initializing(body: JsonObject) -> tuple[bool, str]:
-    statuses = get(body, "status", "initContainerStatuses") or ()
-    total = len(get(body, "spec", "initContainers") or ())
+def _initializing_cell(body: JsonObject) -> tuple[bool, str]:
+    statuses = field_at(body, "status", "initContainerStatuses") or ()
+    total = len(field_at(body, "spec", "initContainers") or ())
     for index, each in enumerate(statuses):
         state = each.get("state") or {}
         ended, waiting = state.get("terminated"), state.get("waiting")
         if ended is not None and ended.get("exitCode") == 0:
             continue
-        if each.get("started") and _is_restartable(body, each.get("name")):
+        if each.get("started") and _is_restartable_init(body, each.get("name")):
             continue
         if ended is not None:
-            return True, f"Init:{ended.get('reason') or _ended(ended)}"
+            return True, f"Init:{ended.get('reason') or _terminated_cell(ended)}"
         if waiting and waiting.get("reason") not in (None, "", "PodInitializing"):
             return True, f"Init:{waiting['reason']}"
         return True, f"Init:{index}/{total}"
     return False, ""
 
 
-def _is_restartable(body: JsonObject, name: Any) -> bool:
-    found = get(body, "spec", "initContainers") or ()
+def _is_restartable_init(body: JsonObject, name: Any) -> bool:
+    found = field_at(body, "spec", "initContainers") or ()
     return any(c.get("name") == name and c.get("restartPolicy") == "Always" for c in found)
 
 
-def _ended(ended: JsonObject) -> str:
+def _terminated_cell(ended: JsonObject) -> str:
     return f"Signal:{ended['signal']}" if ended.get("signal") else f"ExitCode:{ended.get('exitCode', 0)}"
 
 
-def pod_restarts(body: JsonObject, now: float) -> str:
-    statuses = get(body, "status", "containerStatuses") or ()
+def pod_restarts_cell(body: JsonObject, now: float) -> str:
+    statuses = field_at(body, "status", "containerStatuses") or ()
     count = sum(int(s.get("restartCount") or 0) for s in statuses)
-    moments = [get(s, "lastState", "terminated", "finishedAt") for s in statuses]
+    moments = [field_at(s, "lastState", "terminated", "finishedAt") for s in statuses]
     last = max((m for m in moments if m), default="")
-    return f"{count} ({age(last, now)} ago)" if count and last else str(count)
+    return f"{count} ({age_cell(last, now)} ago)" if count and last else str(count)
 
 
 # Nodes.
 
 
-def node_status(body: JsonObject, now: float) -> str:
-    ready = condition(body, "Ready")
+def node_status_cell(body: JsonObject, now: float) -> str:
+    ready = condition_cell(body, "Ready")
     text = {"True": "Ready", "": "Unknown"}.get(ready, "NotReady")
-    return f"{text},SchedulingDisabled" if get(body, "spec", "unschedulable") else text
+    return f"{text},SchedulingDisabled" if field_at(body, "spec", "unschedulable") else text
 
 
-def node_roles(body: JsonObject, now: float) -> str:
+def node_roles_cell(body: JsonObject, now: float) -> str:
     roles = set()
-    for key, value in (get(body, "metadata", "labels") or {}).items():
+    for key, value in (field_at(body, "metadata", "labels") or {}).items():
         if key.startswith("node-role.kubernetes.io/"):
             roles.add(key.partition("/")[2])
         elif key == "kubernetes.io/role" and value:
             roles.add(value)
-    return joined(sorted(filter(None, roles)))
+    return joined_cell(sorted(filter(None, roles)))
 
 
-def node_address(body: JsonObject, type_: str) -> str:
-    for each in get(body, "status", "addresses") or ():
+def node_address_cell(body: JsonObject, type_: str) -> str:
+    for each in field_at(body, "status", "addresses") or ():
         if each.get("type") == type_:
             return str(each.get("address"))
     return NONE
 
 
-def node_info(body: JsonObject, field: str) -> str:
-    return str(get(body, "status", "nodeInfo", field) or UNKNOWN)
+def node_info_cell(body: JsonObject, field: str) -> str:
+    return str(field_at(body, "status", "nodeInfo", field) or UNKNOWN)
 
 
 # Services and endpoints.
 
 
-def service_ports(body: JsonObject, now: float) -> str:
+def service_ports_cell(body: JsonObject, now: float) -> str:
     parts = []
-    for port in get(body, "spec", "ports") or ():
+    for port in field_at(body, "spec", "ports") or ():
         node = f":{port['nodePort']}" if port.get("nodePort") else ""
         parts.append(f"{port.get('port')}{node}/{port.get('protocol') or 'TCP'}")
-    return joined(parts)
+    return joined_cell(parts)
 
 
-def service_external(body: JsonObject, now: float) -> str:
+def service_external_cell(body: JsonObject, now: float) -> str:
     spec = body.get("spec") or {}
     external = list(spec.get("externalIPs") or ())
     if spec.get("type") == "ExternalName":
         return str(spec.get("externalName") or NONE)
     if spec.get("type") == "LoadBalancer":
-        found = [i.get("ip") or i.get("hostname") for i in get(body, "status", "loadBalancer", "ingress") or ()]
-        return joined([*filter(None, found), *external], "<pending>")
-    return joined(external)
+        found = [i.get("ip") or i.get("hostname") for i in field_at(body, "status", "loadBalancer", "ingress") or ()]
+        return joined_cell([*filter(None, found), *external], "<pending>")
+    return joined_cell(external)
 
 
-def slice_endpoints(body: JsonObject, now: float) -> str:
+def slice_endpoints_cell(body: JsonObject, now: float) -> str:
     found = [a for e in body.get("endpoints") or () for a in e.get("addresses") or ()]
-    return _first_of(found, 3)
+    return _first_of_cell(found, 3)
 
 
-def slice_ports(body: JsonObject, now: float) -> str:
-    return _first_of([p.get("port") for p in body.get("ports") or ()], 3) if body.get("ports") else "<unset>"
+def slice_ports_cell(body: JsonObject, now: float) -> str:
+    return _first_of_cell([p.get("port") for p in body.get("ports") or ()], 3) if body.get("ports") else "<unset>"
 
 
-def _first_of(found: list[Any], count: int) -> str:
+def _first_of_cell(found: list[Any], count: int) -> str:
     if len(found) <= count:
-        return joined(found, "<unset>")
-    return f"{joined(found[:count])} + {len(found) - count} more..."
+        return joined_cell(found, "<unset>")
+    return f"{joined_cell(found[:count])} + {len(found) - count} more..."
 
 
 # Workloads.
 
 
-def template_containers(body: JsonObject, field: str) -> str:
-    return joined(c.get(field) for c in get(body, "spec", "template", "spec", "containers") or ())
+def template_containers_cell(body: JsonObject, field: str) -> str:
+    return joined_cell(c.get(field) for c in field_at(body, "spec", "template", "spec", "containers") or ())
 
 
-def job_status(body: JsonObject, now: float) -> str:
-    if get(body, "metadata", "deletionTimestamp"):
+def job_status_cell(body: JsonObject, now: float) -> str:
+    if field_at(body, "metadata", "deletionTimestamp"):
         return "Terminating"
     for type_, text in (
         ("Complete", "Complete"),
@@ -245,32 +245,35 @@ def job_status(body: JsonObject, now: float) -> str:
         ("FailureTarget", "FailureTarget"),
         ("SuccessCriteriaMet", "SuccessCriteriaMet"),
     ):
-        if condition(body, type_) == "True":
+        if condition_cell(body, type_) == "True":
             return text
     return "Running"
 
 
-def job_completions(body: JsonObject, now: float) -> str:
-    spec, done = body.get("spec") or {}, get(body, "status", "succeeded") or 0
+def job_completions_cell(body: JsonObject, now: float) -> str:
+    spec, done = body.get("spec") or {}, field_at(body, "status", "succeeded") or 0
     if spec.get("completions") is not None:
         return f"{done}/{spec['completions']}"
     parallelism = int(spec.get("parallelism") or 0)
     return f"{done}/1 of {parallelism}" if parallelism > 1 else f"{done}/1"
 
 
-def job_duration(body: JsonObject, now: float) -> str:
-    started, ended = get(body, "status", "startTime"), get(body, "status", "completionTime")
+def job_duration_cell(body: JsonObject, now: float) -> str:
+    started, ended = field_at(body, "status", "startTime"), field_at(body, "status", "completionTime")
     if not started:
         return ""
     end = datetime.fromisoformat(ended).timestamp() if ended else now
-    return duration(end - datetime.fromisoformat(started).timestamp())
+    return human_duration(end - datetime.fromisoformat(started).timestamp())
 
 
 # Policy.
 
 
-def quota(body: JsonObject, *, limits: bool) -> str:
-    hard, used = get(body, "status", "hard") or get(body, "spec", "hard") or {}, get(body, "status", "used") or {}
+def quota_cell(body: JsonObject, *, limits: bool) -> str:
+    hard, used = (
+        field_at(body, "status", "hard") or field_at(body, "spec", "hard") or {},
+        field_at(body, "status", "used") or {},
+    )
     names = sorted(n for n in hard if n.startswith("limits.") is limits)
     return ", ".join(f"{n}: {used.get(n, 0)}/{hard[n]}" for n in names)
 
@@ -278,54 +281,63 @@ def quota(body: JsonObject, *, limits: bool) -> str:
 # Events.
 
 
-def event_object(body: JsonObject, now: float) -> str:
-    kind, name = get(body, "involvedObject", "kind") or "", get(body, "involvedObject", "name") or ""
+def event_object_cell(body: JsonObject, now: float) -> str:
+    kind, name = field_at(body, "involvedObject", "kind") or "", field_at(body, "involvedObject", "name") or ""
     return f"{kind.lower()}/{name}" if kind else str(name)
 
 
-def event_source(body: JsonObject, now: float) -> str:
-    component = get(body, "source", "component") or body.get("reportingComponent") or ""
-    host = get(body, "source", "host") or body.get("reportingInstance") or ""
+def event_source_cell(body: JsonObject, now: float) -> str:
+    component = field_at(body, "source", "component") or body.get("reportingComponent") or ""
+    host = field_at(body, "source", "host") or body.get("reportingInstance") or ""
     return f"{component}, {host}" if component and host else str(component)
 
 
-def event_last(body: JsonObject, now: float) -> str:
-    first = get(body, "eventTime") or get(body, "firstTimestamp") or get(body, "metadata", "creationTimestamp")
-    last = get(body, "series", "lastObservedTime") or get(body, "lastTimestamp") or first
-    return age(last, now)
+def event_last_cell(body: JsonObject, now: float) -> str:
+    first = (
+        field_at(body, "eventTime")
+        or field_at(body, "firstTimestamp")
+        or field_at(body, "metadata", "creationTimestamp")
+    )
+    last = field_at(body, "series", "lastObservedTime") or field_at(body, "lastTimestamp") or first
+    return age_cell(last, now)
 
 
-def event_first(body: JsonObject, now: float) -> str:
-    return age(get(body, "firstTimestamp") or get(body, "eventTime") or get(body, "metadata", "creationTimestamp"), now)
+def event_first_cell(body: JsonObject, now: float) -> str:
+    return age_cell(
+        field_at(body, "firstTimestamp")
+        or field_at(body, "eventTime")
+        or field_at(body, "metadata", "creationTimestamp"),
+        now,
+    )
 
 
-def event_count(body: JsonObject, now: float) -> int:
-    return int(get(body, "series", "count") or body.get("count") or 1)
+def event_count_cell(body: JsonObject, now: float) -> int:
+    return int(field_at(body, "series", "count") or body.get("count") or 1)
 
 
 # Autoscalers.
 
 
-def hpa_targets(body: JsonObject, now: float) -> str:
-    current = get(body, "status", "currentMetrics") or ()
+def hpa_targets_cell(body: JsonObject, now: float) -> str:
+    current = field_at(body, "status", "currentMetrics") or ()
     parts = []
-    for index, metric in enumerate(get(body, "spec", "metrics") or ()):
+    for index, metric in enumerate(field_at(body, "spec", "metrics") or ()):
         source = str(metric.get("type") or "")
         inner = metric.get(source[:1].lower() + source[1:]) or {}
         target = inner.get("target") or {}
         seen = current[index].get(source[:1].lower() + source[1:]) if index < len(current) else None
-        value = get(seen, "current", "averageUtilization")
-        now_text = f"{value}%" if value is not None else get(seen, "current", "averageValue") or UNKNOWN
+        value = field_at(seen, "current", "averageUtilization")
+        now_text = f"{value}%" if value is not None else field_at(seen, "current", "averageValue") or UNKNOWN
         if target.get("averageUtilization") is not None:
             wanted = f"{target['averageUtilization']}%"
         else:
             wanted = str(target.get("averageValue") or target.get("value") or "<auto>")
-        name = get(inner, "name")
+        name = field_at(inner, "name")
         parts.append(f"{name}: {now_text}/{wanted}" if name else f"{now_text}/{wanted}")
     return ", ".join(parts) or NONE
 
 
-def modes(body: JsonObject) -> str:
+def access_modes_cell(body: JsonObject) -> str:
     short = {"ReadWriteOnce": "RWO", "ReadOnlyMany": "ROX", "ReadWriteMany": "RWX", "ReadWriteOncePod": "RWOP"}
-    found = get(body, "status", "accessModes") or ()
+    found = field_at(body, "status", "accessModes") or ()
     return ",".join(short.get(m, m) for m in found)

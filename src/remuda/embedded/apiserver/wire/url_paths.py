@@ -9,7 +9,7 @@ import msgspec
 from remuda.api.errors import BadRequest, NotFound, StatusDetails
 from remuda.api.meta import Resource
 from remuda.api.selectors import FieldSelector, Selector, parse_field_selector, parse_selector
-from remuda.embedded.apiserver.kinds_served import Registry, Served
+from remuda.embedded.apiserver.kinds_served import KindRegistry, ServedKind
 from remuda.embedded.apiserver.naming import invalid_option
 
 _TRUE = frozenset(("1", "t", "T", "true", "True", "TRUE"))
@@ -17,10 +17,10 @@ _FALSE = frozenset(("", "0", "f", "F", "false", "False", "FALSE"))
 _METADATA = ("metadata.name", "metadata.namespace")
 
 
-class Target(msgspec.Struct, frozen=True):
+class UrlTarget(msgspec.Struct, frozen=True):
     """`name` empty: the collection. `namespace` empty: all of them, or the kind has none."""
 
-    served: Served
+    served: ServedKind
     namespace: str = ""
     name: str = ""
     subresource: str = ""
@@ -30,37 +30,37 @@ class Target(msgspec.Struct, frozen=True):
         return self.served.resource
 
 
-def parse_path(path: str, registry: Registry) -> Target:
+def parse_url_path(path: str, registry: KindRegistry) -> UrlTarget:
     parts = path.strip("/").split("/")
     if parts[0] == "api" and len(parts) >= 3:
         group, version, rest = "", parts[1], parts[2:]
     elif parts[0] == "apis" and len(parts) >= 4:
         group, version, rest = parts[1], parts[2], parts[3:]
     else:
-        raise unknown_path(path)
+        raise unknown_url_path(path)
     namespace = ""
     # `namespaces/x` is an object, `namespaces/x/status` its subresource, `namespaces/x/pods` a collection within it.
     if rest[0] == "namespaces" and len(rest) >= 3 and (len(rest) > 3 or rest[2] not in ("status", "finalize")):
         namespace, rest = rest[1], rest[2:]
         if not namespace:
-            raise unknown_path(path)
+            raise unknown_url_path(path)
     served = registry.find(group, version, rest[0])
     if served is None or len(rest) > 3 or (namespace and not served.resource.namespaced) or "" in rest:
-        raise unknown_path(path)
+        raise unknown_url_path(path)
     name = rest[1] if len(rest) > 1 else ""
     subresource = rest[2] if len(rest) > 2 else ""
     if name and served.resource.namespaced and not namespace:
-        raise unknown_path(path)
+        raise unknown_url_path(path)
     if subresource and subresource not in served.resource.subresources:
-        raise unknown_path(path)
-    return Target(served, namespace, name, subresource)
+        raise unknown_url_path(path)
+    return UrlTarget(served, namespace, name, subresource)
 
 
-def unknown_path(path: str) -> NotFound:
+def unknown_url_path(path: str) -> NotFound:
     return NotFound(f"the server could not find the requested resource: {path}", details=StatusDetails())
 
 
-class Query(msgspec.Struct, frozen=True):
+class ReadQuery(msgspec.Struct, frozen=True):
     """What a read asks for."""
 
     is_watch: bool = False
@@ -82,19 +82,19 @@ class WriteQuery(msgspec.Struct, frozen=True):
     is_forced: bool | None = None
 
 
-def parse_query(given: Mapping[str, str], resource: Resource) -> Query:
+def parse_read_query(given: Mapping[str, str], resource: Resource) -> ReadQuery:
     timeout, limit = given.get("timeoutSeconds", ""), given.get("limit", "")
     for name, text in (("timeoutSeconds", timeout), ("limit", limit)):
         if text and not (text.isascii() and text.isdigit()):
             raise BadRequest(f"{name}=`{text}` is not a whole number")
-    return Query(
-        is_watch=_flag(given, "watch"),
+    return ReadQuery(
+        is_watch=_query_flag(given, "watch"),
         resource_version=given.get("resourceVersion", ""),
         version_match=given.get("resourceVersionMatch", ""),
         labels=parse_selector(given.get("labelSelector", "")),
-        fields=_selectable(parse_field_selector(given.get("fieldSelector", "")), resource),
-        has_bookmarks=_flag(given, "allowWatchBookmarks"),
-        sends_initial=_flag(given, "sendInitialEvents"),
+        fields=_check_selectable_fields(parse_field_selector(given.get("fieldSelector", "")), resource),
+        has_bookmarks=_query_flag(given, "allowWatchBookmarks"),
+        sends_initial=_query_flag(given, "sendInitialEvents"),
         timeout_s=float(timeout) if timeout else None,
         limit=int(limit or 0),
         continue_=given.get("continue", ""),
@@ -111,11 +111,11 @@ def parse_write_query(given: Mapping[str, str], method: str) -> WriteQuery:
     if validation not in ("Ignore", "Warn", "Strict"):
         what = f'Unsupported value: "{validation}": supported values: "", "Ignore", "Strict", "Warn"'
         raise invalid_option(OPTIONS[method], "fieldValidation", what)
-    forced = _flag(given, "force") if "force" in given else None
+    forced = _query_flag(given, "force") if "force" in given else None
     return WriteQuery(bool(dry_run), given.get("fieldManager", ""), validation, forced)
 
 
-def _selectable(fields: FieldSelector, resource: Resource) -> FieldSelector:
+def _check_selectable_fields(fields: FieldSelector, resource: Resource) -> FieldSelector:
     for path, _, _ in fields.terms:
         if path not in _METADATA and path not in resource.selectable:
             known = ", ".join((*_METADATA, *resource.selectable))
@@ -123,7 +123,7 @@ def _selectable(fields: FieldSelector, resource: Resource) -> FieldSelector:
     return fields
 
 
-def _flag(given: Mapping[str, str], name: str) -> bool:
+def _query_flag(given: Mapping[str, str], name: str) -> bool:
     text = given.get(name, "")
     if text not in _TRUE | _FALSE:
         raise BadRequest(f"{name}=`{text}` is neither true nor false")

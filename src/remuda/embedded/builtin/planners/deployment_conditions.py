@@ -9,10 +9,10 @@ from __future__ import annotations
 from remuda.api.conditions import find_condition, with_condition
 from remuda.api.kubernetes.apps_v1 import Deployment, ReplicaSet
 from remuda.api.meta import Condition, to_seconds, to_time
-from remuda.embedded.builtin.planners.pod_state import share
+from remuda.embedded.builtin.planners.pod_state import count_or_percentage_of
 
 
-def conditions_of(
+def deployment_conditions(
     own: Deployment, sets: list[ReplicaSet], new: ReplicaSet | None, is_moving: bool, now: float
 ) -> tuple[list[Condition], float | None]:
     """The conditions, and when to look again for the deadline."""
@@ -20,7 +20,11 @@ def conditions_of(
     spec = own.spec
     available = sum(s.status.available_replicas for s in sets)
     rolling = spec.strategy.rolling_update
-    allowed = share(rolling.max_unavailable, spec.replicas, up=False) if spec.strategy.type == "RollingUpdate" else 0
+    allowed = (
+        count_or_percentage_of(rolling.max_unavailable, spec.replicas, up=False)
+        if spec.strategy.type == "RollingUpdate"
+        else 0
+    )
     has_minimum = available >= spec.replicas - allowed
     conditions = with_condition(
         own.status.conditions,
@@ -34,7 +38,7 @@ def conditions_of(
     old = find_condition(conditions, "Progressing")
     if spec.paused:
         return with_condition(conditions, "Progressing", None, "DeploymentPaused", "Deployment is paused", at), None
-    if new is not None and not is_moving and _is_done(own, sets, new):
+    if new is not None and not is_moving and _is_deployment_done(own, sets, new):
         done = f'ReplicaSet "{name}" has successfully progressed.'
         return with_condition(conditions, "Progressing", True, "NewReplicaSetAvailable", done, at), None
     updated = new.status.replicas if new is not None else 0
@@ -51,16 +55,16 @@ def conditions_of(
             return with_condition(conditions, "Progressing", False, "ProgressDeadlineExceeded", late, at), None
         return conditions, deadline - now
     # Progress renews the deadline: the condition is set anew, with a new time, though its status stays True.
-    fresh = Condition("Progressing", "True", _word(new, is_moving), progress, at)
+    fresh = Condition("Progressing", "True", _progress_reason(new, is_moving), progress, at)
     others = [c for c in conditions if c.type != "Progressing"]
     return [*others, fresh], float(spec.progress_deadline_seconds)
 
 
-def _word(new: ReplicaSet | None, is_moving: bool) -> str:
+def _progress_reason(new: ReplicaSet | None, is_moving: bool) -> str:
     return "NewReplicaSetCreated" if new is None and is_moving else "ReplicaSetUpdated"
 
 
-def _is_done(own: Deployment, sets: list[ReplicaSet], new: ReplicaSet) -> bool:
+def _is_deployment_done(own: Deployment, sets: list[ReplicaSet], new: ReplicaSet) -> bool:
     return (
         new.status.replicas == own.spec.replicas
         and new.status.available_replicas >= own.spec.replicas

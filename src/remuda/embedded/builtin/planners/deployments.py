@@ -26,8 +26,8 @@ from remuda.api.kubernetes.apps_v1 import (
     ReplicaSet,
 )
 from remuda.api.meta import Condition, JsonObject, to_seconds, to_time
-from remuda.embedded.builtin.planners.deployment_conditions import conditions_of
-from remuda.embedded.builtin.planners.pod_state import owner_reference, share
+from remuda.embedded.builtin.planners.deployment_conditions import deployment_conditions
+from remuda.embedded.builtin.planners.pod_state import count_or_percentage_of, owner_reference
 
 _ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 DESIRED = "deployment.kubernetes.io/desired-replicas"
@@ -42,7 +42,7 @@ class DeploymentObserved(msgspec.Struct, frozen=True):
     old_pods: int = 0
 
 
-class Scale(msgspec.Struct, frozen=True):
+class ReplicaSetScale(msgspec.Struct, frozen=True):
     replica_set: ReplicaSet
     replicas: int
 
@@ -50,7 +50,7 @@ class Scale(msgspec.Struct, frozen=True):
 class DeploymentPlan(msgspec.Struct, frozen=True):
     status: DeploymentStatus
     create: JsonObject | None = None
-    scale: tuple[Scale, ...] = ()
+    scale: tuple[ReplicaSetScale, ...] = ()
     revision: int = 0  # of the new set and the Deployment; 0 = leave as it is
     new: ReplicaSet | None = None
     delete: tuple[ReplicaSet, ...] = ()
@@ -59,47 +59,47 @@ class DeploymentPlan(msgspec.Struct, frozen=True):
 
 def plan_deployment(observed: DeploymentObserved, now: float) -> DeploymentPlan:
     own = observed.deployment
-    sets = sorted(observed.sets, key=_age)
-    wanted = template_of(own)
-    new = next((s for s in sets if template_of(s) == wanted), None)
+    sets = sorted(observed.sets, key=_replica_set_age)
+    wanted = template_without_hash(own)
+    new = next((s for s in sets if template_without_hash(s) == wanted), None)
     old = [s for s in sets if s is not new]
     if own.is_deleting:
-        return DeploymentPlan(_status(own, sets, new, own.status.conditions), new=new)
-    revision = max((revision_of(s) for s in old), default=0) + 1
+        return DeploymentPlan(_deployment_status(own, sets, new, own.status.conditions), new=new)
+    revision = max((deployment_revision(s) for s in old), default=0) + 1
     create: JsonObject | None = None
-    scale: list[Scale] = []
+    scale: list[ReplicaSetScale] = []
     if own.spec.paused:
         if new is not None and not any(s.spec.replicas for s in old):
-            scale = _scaled([(new, own.spec.replicas)])
+            scale = _changed_scales([(new, own.spec.replicas)])
     elif own.spec.strategy.type == "Recreate":
-        scale = _scaled([(s, 0) for s in old])
+        scale = _changed_scales([(s, 0) for s in old])
         if not observed.old_pods and not any(s.status.replicas for s in old):
             if new is None:
-                create = new_set(own, own.spec.replicas, revision)
+                create = new_replica_set(own, own.spec.replicas, revision)
             else:
-                scale += _scaled([(new, own.spec.replicas)])
+                scale += _changed_scales([(new, own.spec.replicas)])
     elif new is None:
-        create = new_set(own, _room(own, old, 0), revision)
+        create = new_replica_set(own, _room_for_new_pods(own, old, 0), revision)
     else:
-        raised = max(new.spec.replicas, new.spec.replicas + _room(own, old, new.spec.replicas))
-        scale = _scaled([(new, min(own.spec.replicas, raised))])
+        raised = max(new.spec.replicas, new.spec.replicas + _room_for_new_pods(own, old, new.spec.replicas))
+        scale = _changed_scales([(new, min(own.spec.replicas, raised))])
         if not scale:
-            scale = _scaled(_lowered(own, new, old))
-    conditions, again = conditions_of(own, sets, new, bool(create or scale), now)
-    conditions = _with_failure(conditions, new, now)
-    is_complete = new is not None and not create and not scale and _is_complete(own, sets, new)
+            scale = _changed_scales(_scale_down_old_sets(own, new, old))
+    conditions, again = deployment_conditions(own, sets, new, bool(create or scale), now)
+    conditions = _with_replica_failure(conditions, new, now)
+    is_complete = new is not None and not create and not scale and _is_rollout_complete(own, sets, new)
     return DeploymentPlan(
-        status=_status(own, sets, new, conditions),
+        status=_deployment_status(own, sets, new, conditions),
         create=create,
         scale=tuple(scale),
-        revision=_new_revision(own, new, revision) if not own.spec.paused else 0,
+        revision=_next_deployment_revision(own, new, revision) if not own.spec.paused else 0,
         new=new,
-        delete=tuple(_forgotten(own, old)) if is_complete else (),
+        delete=tuple(_sets_beyond_history(own, old)) if is_complete else (),
         look_again_s=again,
     )
 
 
-def _with_failure(conditions: list[Condition], new: ReplicaSet | None, now: float) -> list[Condition]:
+def _with_replica_failure(conditions: list[Condition], new: ReplicaSet | None, now: float) -> list[Condition]:
     """That the pods of the new set are refused is told by the Deployment, too: there users look first."""
     failure = find_condition(new.status.conditions, REPLICA_FAILURE) if new is not None else None
     if failure is None or failure.status != "True":
@@ -107,7 +107,7 @@ def _with_failure(conditions: list[Condition], new: ReplicaSet | None, now: floa
     return with_condition(conditions, REPLICA_FAILURE, True, failure.reason, failure.message, to_time(int(now)))
 
 
-def template_of(holder: Deployment | ReplicaSet) -> JsonObject:
+def template_without_hash(holder: Deployment | ReplicaSet) -> JsonObject:
     """The template without the label that tells the sets apart."""
     template = holder.spec.template
     meta = template.get("metadata") or {}
@@ -125,15 +125,15 @@ def template_hash(template: JsonObject, collisions: int) -> str:
     return "".join(letters)
 
 
-def new_set(own: Deployment, replicas: int, revision: int) -> JsonObject:
-    template = template_of(own)
+def new_replica_set(own: Deployment, replicas: int, revision: int) -> JsonObject:
+    template = template_without_hash(own)
     digest = template_hash(template, own.status.collision_count)
     meta = template["metadata"]
     labels = {**meta["labels"], TEMPLATE_HASH: digest}
     selector = own.spec.selector
     matched = {**(selector.get("matchLabels") or {}), TEMPLATE_HASH: digest}
     annotations = {k: v for k, v in own.annotations.items() if k != "kubectl.kubernetes.io/last-applied-configuration"}
-    surge = _surge(own)
+    surge = _max_surge(own)
     return {
         "apiVersion": "apps/v1",
         "kind": "ReplicaSet",
@@ -158,41 +158,41 @@ def new_set(own: Deployment, replicas: int, revision: int) -> JsonObject:
     }
 
 
-def revision_of(holder: ReplicaSet | Deployment) -> int:
+def deployment_revision(holder: ReplicaSet | Deployment) -> int:
     text = holder.annotations.get(REVISION, "0")
     return int(text) if text.isdigit() else 0
 
 
-def _new_revision(own: Deployment, new: ReplicaSet | None, revision: int) -> int:
+def _next_deployment_revision(own: Deployment, new: ReplicaSet | None, revision: int) -> int:
     if new is None:
         return revision
-    return max(revision, revision_of(new))
+    return max(revision, deployment_revision(new))
 
 
-def _surge(own: Deployment) -> int:
-    return share(own.spec.strategy.rolling_update.max_surge, own.spec.replicas, up=True)
+def _max_surge(own: Deployment) -> int:
+    return count_or_percentage_of(own.spec.strategy.rolling_update.max_surge, own.spec.replicas, up=True)
 
 
-def _unavailable(own: Deployment) -> int:
+def _max_unavailable(own: Deployment) -> int:
     rolling = own.spec.strategy.rolling_update
-    allowed = share(rolling.max_unavailable, own.spec.replicas, up=False)
+    allowed = count_or_percentage_of(rolling.max_unavailable, own.spec.replicas, up=False)
     # Small Deployments with percentages may come to nothing and nothing; then one may be missing, or it would never move.
-    return 1 if allowed == 0 and _surge(own) == 0 else min(allowed, own.spec.replicas)
+    return 1 if allowed == 0 and _max_surge(own) == 0 else min(allowed, own.spec.replicas)
 
 
-def _room(own: Deployment, old: list[ReplicaSet], new: int) -> int:
+def _room_for_new_pods(own: Deployment, old: list[ReplicaSet], new: int) -> int:
     """How many pods may be added to the new set's `new`."""
     total = sum(s.spec.replicas for s in old) + new
-    return max(0, min(own.spec.replicas + _surge(own) - total, own.spec.replicas - new))
+    return max(0, min(own.spec.replicas + _max_surge(own) - total, own.spec.replicas - new))
 
 
-def _lowered(own: Deployment, new: ReplicaSet, old: list[ReplicaSet]) -> list[tuple[ReplicaSet, int]]:
+def _scale_down_old_sets(own: Deployment, new: ReplicaSet, old: list[ReplicaSet]) -> list[tuple[ReplicaSet, int]]:
     """Old sets after taking away what is not needed: first pods that are not available anyway, then available ones."""
     target = {s.uid: s.spec.replicas for s in old}
     total_old = sum(target.values())
     if not total_old:
         return []
-    least = own.spec.replicas - _unavailable(own)
+    least = own.spec.replicas - _max_unavailable(own)
     missing_new = new.spec.replicas - new.status.available_replicas
     budget = total_old + new.spec.replicas - least - missing_new
     for unhealthy in old:
@@ -209,11 +209,11 @@ def _lowered(own: Deployment, new: ReplicaSet, old: list[ReplicaSet]) -> list[tu
     return [(s, target[s.uid]) for s in old]
 
 
-def _scaled(wanted: list[tuple[ReplicaSet, int]]) -> list[Scale]:
-    return [Scale(s, replicas) for s, replicas in wanted if s.spec.replicas != replicas]
+def _changed_scales(wanted: list[tuple[ReplicaSet, int]]) -> list[ReplicaSetScale]:
+    return [ReplicaSetScale(s, replicas) for s, replicas in wanted if s.spec.replicas != replicas]
 
 
-def _is_complete(own: Deployment, sets: list[ReplicaSet], new: ReplicaSet) -> bool:
+def _is_rollout_complete(own: Deployment, sets: list[ReplicaSet], new: ReplicaSet) -> bool:
     return (
         new.status.available_replicas == own.spec.replicas
         and new.status.replicas == own.spec.replicas
@@ -221,17 +221,17 @@ def _is_complete(own: Deployment, sets: list[ReplicaSet], new: ReplicaSet) -> bo
     )
 
 
-def _forgotten(own: Deployment, old: list[ReplicaSet]) -> list[ReplicaSet]:
+def _sets_beyond_history(own: Deployment, old: list[ReplicaSet]) -> list[ReplicaSet]:
     idle = [s for s in old if not s.spec.replicas and not s.status.replicas and not s.is_deleting]
-    return sorted(idle, key=revision_of)[: max(0, len(idle) - own.spec.revision_history_limit)]
+    return sorted(idle, key=deployment_revision)[: max(0, len(idle) - own.spec.revision_history_limit)]
 
 
-def _age(replica_set: ReplicaSet) -> tuple[float, str]:
+def _replica_set_age(replica_set: ReplicaSet) -> tuple[float, str]:
     made = replica_set.metadata.creation_timestamp
     return (to_seconds(made) if made else 0.0, replica_set.name)
 
 
-def _status(
+def _deployment_status(
     own: Deployment, sets: list[ReplicaSet], new: ReplicaSet | None, conditions: list[Condition]
 ) -> DeploymentStatus:
     available = sum(s.status.available_replicas for s in sets)

@@ -8,19 +8,21 @@ from remuda.api.conditions import with_condition
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.kubernetes.policy_v1 import DisruptionStatus, PodDisruptionBudget
 from remuda.api.meta import to_time
-from remuda.embedded.builtin.planners.pod_state import is_active, is_ready, share
+from remuda.embedded.builtin.planners.pod_state import count_or_percentage_of, is_active_pod, is_ready_pod
 
 
-def plan_budget(budget: PodDisruptionBudget, pods: tuple[Pod, ...], expected: int, now: float) -> DisruptionStatus:
+def plan_disruption_budget(
+    budget: PodDisruptionBudget, pods: tuple[Pod, ...], expected: int, now: float
+) -> DisruptionStatus:
     """`pods`: those the selector matches. `expected`: how many their controllers want."""
-    active = [p for p in pods if is_active(p)]
-    healthy = sum(map(is_ready, active))
+    active = [p for p in pods if is_active_pod(p)]
+    healthy = sum(map(is_ready_pod, active))
     spec = budget.spec
     if spec.max_unavailable is not None:
-        desired = max(0, expected - share(spec.max_unavailable, expected, up=True))
+        desired = max(0, expected - count_or_percentage_of(spec.max_unavailable, expected, up=True))
     else:
         least = 1 if spec.min_available is None else spec.min_available
-        desired = share(least, expected, up=True)
+        desired = count_or_percentage_of(least, expected, up=True)
         if isinstance(least, int):
             expected = len(active)
     allowed = max(0, healthy - desired) if expected > 0 else 0

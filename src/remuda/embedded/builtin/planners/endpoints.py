@@ -5,37 +5,39 @@ from __future__ import annotations
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.kubernetes.policy_v1 import Service
 from remuda.api.meta import JsonObject
-from remuda.embedded.builtin.planners.pod_state import is_ready, owner_reference
+from remuda.embedded.builtin.planners.pod_state import is_ready_pod, owner_reference
 
 SERVICE_NAME = "kubernetes.io/service-name"
 MANAGED_BY = "endpointslice.kubernetes.io/managed-by"
 CONTROLLER = "endpointslice-controller.k8s.io"
 
 
-def slice_name(service: Service) -> str:
+def endpoint_slice_name(service: Service) -> str:
     return f"{service.name[:50]}-embedded"
 
 
-def plan_slice(service: Service, pods: tuple[Pod, ...]) -> JsonObject:
+def plan_endpoint_slice(service: Service, pods: tuple[Pod, ...]) -> JsonObject:
     """The whole slice, as it should be stored. `pods`: those the selector matches."""
     live = sorted((p for p in pods if p.status.pod_ip and not p.is_terminal), key=lambda p: p.name)
     return {
         "apiVersion": "discovery.k8s.io/v1",
         "kind": "EndpointSlice",
         "metadata": {
-            "name": slice_name(service),
+            "name": endpoint_slice_name(service),
             "namespace": service.namespace,
             "labels": {SERVICE_NAME: service.name, MANAGED_BY: CONTROLLER},
             "ownerReferences": [owner_reference(service)],
         },
         "addressType": "IPv4",
-        "endpoints": [_endpoint(service, pod) for pod in live],
-        "ports": [_port(port.name, port.protocol, port.target_port or port.port, live) for port in service.spec.ports],
+        "endpoints": [_service_endpoint(service, pod) for pod in live],
+        "ports": [
+            _endpoint_port(port.name, port.protocol, port.target_port or port.port, live) for port in service.spec.ports
+        ],
     }
 
 
-def _endpoint(service: Service, pod: Pod) -> JsonObject:
-    serving = is_ready(pod)
+def _service_endpoint(service: Service, pod: Pod) -> JsonObject:
+    serving = is_ready_pod(pod)
     ready = (serving or service.spec.publish_not_ready_addresses) and not pod.is_deleting
     return {
         "addresses": [pod.status.pod_ip],
@@ -45,6 +47,6 @@ def _endpoint(service: Service, pod: Pod) -> JsonObject:
     }
 
 
-def _port(name: str, protocol: str, target: int | str, pods: list[Pod]) -> JsonObject:
+def _endpoint_port(name: str, protocol: str, target: int | str, pods: list[Pod]) -> JsonObject:
     # A port may be named by the container; pods are projections without ports, so only numbers can be told.
     return {"name": name, "protocol": protocol, **({"port": target} if isinstance(target, int) else {})}

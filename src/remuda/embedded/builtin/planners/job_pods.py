@@ -15,16 +15,16 @@ from remuda.api.kubernetes.batch_v1 import (
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import JsonObject
 from remuda.core.foreign.job_policies import job_completion_index
-from remuda.embedded.builtin.planners.pod_state import finished_at, pod_from
+from remuda.embedded.builtin.planners.pod_state import pod_finished_at, pod_from_template
 
 FIRST_DELAY_S = 10.0
 LONGEST_DELAY_S = 600.0
 
 
-def new_pod(job: Job, index: int | None = None, failures: int | None = None) -> JsonObject:
+def new_job_pod(job: Job, index: int | None = None, failures: int | None = None) -> JsonObject:
     """`failures`: how often the index has failed so far; kept on the pod when the Job limits that."""
     prefix = f"{job.name}-" if index is None else f"{job.name}-{index}-"
-    pod = pod_from(job.spec.template, job, prefix)
+    pod = pod_from_template(job.spec.template, job, prefix)
     meta, spec = pod["metadata"], pod["spec"]
     meta["labels"] |= {JOB_NAME: job.name, CONTROLLER_UID: job.uid, "job-name": job.name, "controller-uid": job.uid}
     meta["finalizers"] = [*meta.get("finalizers", ()), TRACKING]
@@ -36,31 +36,31 @@ def new_pod(job: Job, index: int | None = None, failures: int | None = None) -> 
         spec.setdefault("hostname", f"{job.name}-{index}"[:63].rstrip("-."))
         for field in ("containers", "initContainers"):
             if spec.get(field):
-                spec[field] = [_with_index(container, index) for container in spec[field]]
+                spec[field] = [_with_completion_index(container, index) for container in spec[field]]
     return pod
 
 
-def _with_index(container: JsonObject, index: int) -> JsonObject:
+def _with_completion_index(container: JsonObject, index: int) -> JsonObject:
     env = container.get("env") or []
     if any(variable.get("name") == "JOB_COMPLETION_INDEX" for variable in env):
         return container
     return {**container, "env": [*env, {"name": "JOB_COMPLETION_INDEX", "value": str(index)}]}
 
 
-def failures_of_index(pods: Iterable[Pod], index: int) -> int:
+def failures_of_job_index(pods: Iterable[Pod], index: int) -> int:
     """Each failed pod of the index says how many failed before it; deleted ones are remembered by those after them."""
     failed = [p for p in pods if job_completion_index(p) == index and p.status.phase == "Failed"]
     before = [int(text) if (text := p.annotations.get(INDEX_FAILURES, "")).isdigit() else 0 for p in failed]
     return max(len(failed), max(before, default=-1) + 1)
 
 
-def delay_left(pods: Iterable[Pod], now: float) -> float:
+def job_delay_left(pods: Iterable[Pod], now: float) -> float:
     """10 s after the first failure in a row, doubling with each, at most 10 minutes; a success in between forgives them."""
     ended = list(pods)
-    successes = [t for p in ended if p.status.phase == "Succeeded" and (t := finished_at(p)) is not None]
+    successes = [t for p in ended if p.status.phase == "Succeeded" and (t := pod_finished_at(p)) is not None]
     last_success = max(successes, default=0.0)
     failures = [
-        t for p in ended if p.status.phase == "Failed" and (t := finished_at(p)) is not None and t > last_success
+        t for p in ended if p.status.phase == "Failed" and (t := pod_finished_at(p)) is not None and t > last_success
     ]
     if not failures:
         return 0.0

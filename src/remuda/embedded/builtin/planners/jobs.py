@@ -15,7 +15,14 @@ from typing import Any
 import msgspec
 
 from remuda.api.conditions import find_condition, is_condition_true, with_condition
-from remuda.api.kubernetes.batch_v1 import TRACKING, Job, JobStatus, UncountedPods, format_indexes, parse_indexes
+from remuda.api.kubernetes.batch_v1 import (
+    TRACKING,
+    Job,
+    JobStatus,
+    UncountedPods,
+    format_completion_indexes,
+    parse_completion_indexes,
+)
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import Condition, JsonObject, to_seconds, to_time
 from remuda.core.foreign.job_policies import (
@@ -29,8 +36,8 @@ from remuda.core.foreign.job_policies import (
     judge_failed_job_pod,
 )
 from remuda.core.foreign.refused_pods import is_admission_budget_spent, is_refused_by_node
-from remuda.embedded.builtin.planners.job_pods import delay_left, failures_of_index, new_pod
-from remuda.embedded.builtin.planners.pod_state import is_active, is_ready, is_terminating
+from remuda.embedded.builtin.planners.job_pods import failures_of_job_index, job_delay_left, new_job_pod
+from remuda.embedded.builtin.planners.pod_state import is_active_pod, is_ready_pod, is_terminating_pod
 
 BURST = 500
 COMPLETE, FAILED, SUSPENDED = "Complete", "Failed", "Suspended"
@@ -54,7 +61,7 @@ class JobPlan(msgspec.Struct, frozen=True):
     look_again_s: float | None = None
 
 
-class Tally(msgspec.Struct, frozen=True):
+class JobTally(msgspec.Struct, frozen=True):
     """What has happened, as of this look."""
 
     succeeded: int
@@ -67,17 +74,17 @@ class Tally(msgspec.Struct, frozen=True):
 
 def plan_job(observed: JobObserved, now: float) -> JobPlan:
     job = observed.job
-    if end := finished(job):
-        return _after_the_end(job, observed.pods, end, now)
+    if end := finished_condition(job):
+        return _plan_finished_job(job, observed.pods, end, now)
     pods = observed.pods
-    tally = _count(job, pods)
-    active = [p for p in pods if is_active(p)]
-    leaving = [p for p in pods if is_terminating(p)]
-    release = tuple(p for p in pods if _is_over(p, job) and TRACKING in p.metadata.finalizers)
-    plan = _Draft(job, now, tally, active, leaving, release)
+    tally = _count_job_pods(job, pods)
+    active = [p for p in pods if is_active_pod(p)]
+    leaving = [p for p in pods if is_terminating_pod(p)]
+    release = tuple(p for p in pods if _is_job_pod_over(p, job) and TRACKING in p.metadata.finalizers)
+    plan = _JobPlanDraft(job, now, tally, active, leaving, release)
     if job.is_deleting:
         return plan.done(delete=active)
-    target = _target(job, tally, active, now)
+    target = _job_end(job, tally, active, now)
     if target is not None:
         return plan.ending(*target)
     if job.spec.suspend:
@@ -85,11 +92,11 @@ def plan_job(observed: JobObserved, now: float) -> JobPlan:
     return plan.running(pods)
 
 
-def finished(job: Job) -> Condition | None:
+def finished_condition(job: Job) -> Condition | None:
     return next((c for c in job.status.conditions if c.type in (COMPLETE, FAILED) and c.status == "True"), None)
 
 
-def _is_over(pod: Pod, job: Job) -> bool:
+def _is_job_pod_over(pod: Pod, job: Job) -> bool:
     return pod.is_terminal or _counts_as_failed(pod, job)
 
 
@@ -102,21 +109,21 @@ def _counts_as_failed(pod: Pod, job: Job) -> bool:
     return job.spec.pod_replacement_policy != "Failed" or not pod.spec.node_name
 
 
-def _count(job: Job, pods: tuple[Pod, ...]) -> Tally:
+def _count_job_pods(job: Job, pods: tuple[Pod, ...]) -> JobTally:
     status, completions = job.status, job.spec.completions
     tracked = {p.uid for p in pods if TRACKING in p.metadata.finalizers}
     listed = status.uncounted_terminated_pods
     succeeded = [uid for uid in listed.succeeded if uid in tracked]
     failed = [uid for uid in listed.failed if uid in tracked]
-    completed = parse_indexes(status.completed_indexes, completions)
-    bad = parse_indexes(status.failed_indexes, completions)
+    completed = parse_completion_indexes(status.completed_indexes, completions)
+    bad = parse_completion_indexes(status.failed_indexes, completions)
     fatal: FailedJobPodVerdict | None = None
     pays = is_admission_budget_spent(job, filter(is_refused_by_node, pods))
     done = status.succeeded + len(listed.succeeded) - len(succeeded)
     lost = status.failed + len(listed.failed) - len(failed)
     for pod in sorted(pods, key=lambda p: p.name):
         index = job_completion_index(pod)
-        if pod.uid not in tracked or not _is_over(pod, job) or pod.uid in succeeded or pod.uid in failed:
+        if pod.uid not in tracked or not _is_job_pod_over(pod, job) or pod.uid in succeeded or pod.uid in failed:
             continue
         if pod.status.phase == "Succeeded":
             if not job.spec.is_indexed:
@@ -132,15 +139,15 @@ def _count(job: Job, pods: tuple[Pod, ...]) -> Tally:
         failed.append(pod.uid)
         limit = job.spec.backoff_limit_per_index
         if index is not None and limit is not None and index not in completed:
-            used_up = failures_of_index(pods, index) > limit
+            used_up = failures_of_job_index(pods, index) > limit
             if verdict.action == FAIL_INDEX or (verdict.action == COUNT and used_up):
                 bad.add(index)
     if job.spec.is_indexed:
         done = len(completed)
-    return Tally(done, lost, completed, bad - completed, UncountedPods(succeeded, failed), fatal)
+    return JobTally(done, lost, completed, bad - completed, UncountedPods(succeeded, failed), fatal)
 
 
-def _target(job: Job, tally: Tally, active: list[Pod], now: float) -> tuple[str, str, str] | None:
+def _job_end(job: Job, tally: JobTally, active: list[Pod], now: float) -> tuple[str, str, str] | None:
     """(condition, reason, message) once it is known how the Job ends."""
     for type_ in (FAILURE_TARGET, SUCCESS_TARGET):
         standing = find_condition(job.status.conditions, type_)
@@ -151,7 +158,7 @@ def _target(job: Job, tally: Tally, active: list[Pod], now: float) -> tuple[str,
     succeeded = tally.succeeded + len(tally.uncounted.succeeded)
     if tally.failure is not None:
         return FAILURE_TARGET, "PodFailurePolicy", tally.failure.message
-    if failed > spec.backoff_limit or _restarts(job, active) > spec.backoff_limit:
+    if failed > spec.backoff_limit or _restarts_in_place(job, active) > spec.backoff_limit:
         return FAILURE_TARGET, "BackoffLimitExceeded", "Job has reached the specified backoff limit"
     started = job.status.start_time
     limit = spec.active_deadline_seconds
@@ -179,7 +186,7 @@ def _target(job: Job, tally: Tally, active: list[Pod], now: float) -> tuple[str,
     return None
 
 
-def _restarts(job: Job, active: list[Pod]) -> int:
+def _restarts_in_place(job: Job, active: list[Pod]) -> int:
     """Restarts in place count against the limit, too."""
     pod = (job.spec.template.get("spec") or {}).get("restartPolicy")
     if pod != "OnFailure":
@@ -187,14 +194,14 @@ def _restarts(job: Job, active: list[Pod]) -> int:
     return sum(s.restart_count for p in active for s in p.status.container_statuses)
 
 
-class _Draft:
+class _JobPlanDraft:
     """The parts of a plan that every branch shares."""
 
     def __init__(
         self,
         job: Job,
         now: float,
-        tally: Tally,
+        tally: JobTally,
         active: list[Pod],
         leaving: list[Pod],
         release: tuple[Pod, ...],
@@ -250,7 +257,7 @@ class _Draft:
         create: list[JsonObject] = []
         again: list[float] = []
         if len(self.active) > spec.parallelism:
-            doomed = sorted(self.active, key=lambda p: (is_ready(p), p.name))[: len(self.active) - spec.parallelism]
+            doomed = sorted(self.active, key=lambda p: (is_ready_pod(p), p.name))[: len(self.active) - spec.parallelism]
         else:
             create, again = self._new_pods(pods, holding, min(BURST, wanted - len(holding)))
         if spec.active_deadline_seconds is not None:
@@ -270,24 +277,26 @@ class _Draft:
         if count <= 0:
             return [], []
         if not spec.is_indexed:
-            wait = delay_left(pods, self.now)
-            return ([], [wait]) if wait > 0 else ([new_pod(job) for _ in range(count)], [])
+            wait = job_delay_left(pods, self.now)
+            return ([], [wait]) if wait > 0 else ([new_job_pod(job) for _ in range(count)], [])
         busy = {job_completion_index(p) for p in holding} | self.tally.completed_indexes | self.tally.failed_indexes
         create: list[JsonObject] = []
         waits: list[float] = []
         per_index = spec.backoff_limit_per_index is not None
-        common = 0.0 if per_index else delay_left(pods, self.now)
+        common = 0.0 if per_index else job_delay_left(pods, self.now)
         for index in range(spec.completions or 0):
             if len(create) >= count:
                 break
             if index in busy:
                 continue
-            failures = failures_of_index(pods, index)
-            wait = delay_left([p for p in pods if job_completion_index(p) == index], self.now) if per_index else common
+            failures = failures_of_job_index(pods, index)
+            wait = (
+                job_delay_left([p for p in pods if job_completion_index(p) == index], self.now) if per_index else common
+            )
             if wait > 0 and (per_index or failures):
                 waits.append(wait)
                 continue
-            create.append(new_pod(job, index, failures if per_index else None))
+            create.append(new_job_pod(job, index, failures if per_index else None))
         return create, waits
 
     def _status(self, active: list[Pod], conditions: list[Condition], told_to_go: int) -> JobStatus:
@@ -295,18 +304,18 @@ class _Draft:
         return msgspec.structs.replace(
             self.job.status,
             active=len(active),
-            ready=sum(map(is_ready, active)),
+            ready=sum(map(is_ready_pod, active)),
             terminating=len(self.leaving) + told_to_go,
             succeeded=tally.succeeded,
             failed=tally.failed,
-            completed_indexes=format_indexes(tally.completed_indexes),
-            failed_indexes=format_indexes(tally.failed_indexes),
+            completed_indexes=format_completion_indexes(tally.completed_indexes),
+            failed_indexes=format_completion_indexes(tally.failed_indexes),
             uncounted_terminated_pods=tally.uncounted,
             conditions=conditions,
         )
 
 
-def _after_the_end(job: Job, pods: tuple[Pod, ...], end: Condition, now: float) -> JobPlan:
+def _plan_finished_job(job: Job, pods: tuple[Pod, ...], end: Condition, now: float) -> JobPlan:
     release = tuple(p for p in pods if TRACKING in p.metadata.finalizers)
     ttl = job.spec.ttl_seconds_after_finished
     plan = JobPlan(job.status, release=release)

@@ -15,7 +15,7 @@ import msgspec
 from remuda.api.conditions import find_condition, with_condition
 from remuda.api.kubernetes.core_v1 import Lease, Node, Pod, Taint, Toleration
 from remuda.api.meta import Condition, to_seconds, to_time
-from remuda.embedded.builtin.planners.pod_state import is_active
+from remuda.embedded.builtin.planners.pod_state import is_active_pod
 
 NOT_READY = "node.kubernetes.io/not-ready"
 UNREACHABLE = "node.kubernetes.io/unreachable"
@@ -23,7 +23,7 @@ UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
 _OURS = frozenset({NOT_READY, UNREACHABLE, UNSCHEDULABLE})
 
 
-class NodeObserved(msgspec.Struct, frozen=True):
+class NodeLifecycleObserved(msgspec.Struct, frozen=True):
     """`pods`: those bound to the node."""
 
     node: Node
@@ -31,7 +31,7 @@ class NodeObserved(msgspec.Struct, frozen=True):
     pods: tuple[Pod, ...] = ()
 
 
-class NodePlan(msgspec.Struct, frozen=True):
+class NodeLifecyclePlan(msgspec.Struct, frozen=True):
     node: Node
     conditions: list[Condition] | None = None  # None: as they are
     taints: tuple[Taint, ...] | None = None
@@ -39,15 +39,15 @@ class NodePlan(msgspec.Struct, frozen=True):
     look_again_s: float | None = None
 
 
-def lease_expiry(lease: Lease | None) -> float | None:
+def node_lease_expiry(lease: Lease | None) -> float | None:
     if lease is None or lease.spec.renew_time is None:
         return None
     return to_seconds(lease.spec.renew_time) + lease.spec.lease_duration_seconds
 
 
-def plan_node(observed: NodeObserved, now: float) -> NodePlan:
+def plan_node_lifecycle(observed: NodeLifecycleObserved, now: float) -> NodeLifecyclePlan:
     node = observed.node
-    expiry = lease_expiry(observed.lease)
+    expiry = node_lease_expiry(observed.lease)
     is_lost = expiry is not None and now > expiry
     conditions = node.status.conditions
     if is_lost:
@@ -55,11 +55,11 @@ def plan_node(observed: NodeObserved, now: float) -> NodePlan:
             conditions, "Ready", None, "NodeStatusUnknown", "The node stopped renewing its lease.", to_time(int(now))
         )
     ready = find_condition(conditions, "Ready")
-    wanted = _wanted(ready, node.spec.unschedulable)
-    taints = _with_taints(node.spec.taints, wanted, now)
-    evict, wait = _evictions(observed.pods, taints, now)
+    wanted = _wanted_node_taints(ready, node.spec.unschedulable)
+    taints = _with_node_taints(node.spec.taints, wanted, now)
+    evict, wait = _taint_evictions(observed.pods, taints, now)
     waits = [w for w in (wait, None if is_lost or expiry is None else expiry - now + 0.01) if w is not None]
-    return NodePlan(
+    return NodeLifecyclePlan(
         node=node,
         conditions=conditions if conditions is not node.status.conditions else None,
         taints=taints if list(taints) != node.spec.taints else None,
@@ -68,7 +68,7 @@ def plan_node(observed: NodeObserved, now: float) -> NodePlan:
     )
 
 
-def _wanted(ready: Condition | None, unschedulable: bool) -> list[tuple[str, str]]:
+def _wanted_node_taints(ready: Condition | None, unschedulable: bool) -> list[tuple[str, str]]:
     wanted: list[tuple[str, str]] = []
     if ready is not None and ready.status == "Unknown":
         wanted = [(UNREACHABLE, "NoSchedule"), (UNREACHABLE, "NoExecute")]
@@ -77,14 +77,14 @@ def _wanted(ready: Condition | None, unschedulable: bool) -> list[tuple[str, str
     return [*wanted, *([(UNSCHEDULABLE, "NoSchedule")] if unschedulable else [])]
 
 
-def _with_taints(there: list[Taint], wanted: list[tuple[str, str]], now: float) -> tuple[Taint, ...]:
+def _with_node_taints(there: list[Taint], wanted: list[tuple[str, str]], now: float) -> tuple[Taint, ...]:
     kept = [t for t in there if t.key not in _OURS or (t.key, t.effect) in wanted]
     has = {(t.key, t.effect) for t in kept}
     at = to_time(int(now))
     return (*kept, *(Taint(key, effect, time_added=at) for key, effect in wanted if (key, effect) not in has))
 
 
-def _evictions(pods: tuple[Pod, ...], taints: tuple[Taint, ...], now: float) -> tuple[list[Pod], float | None]:
+def _taint_evictions(pods: tuple[Pod, ...], taints: tuple[Taint, ...], now: float) -> tuple[list[Pod], float | None]:
     """Pods whose time is over, and how long until the next one's is."""
     executing = [t for t in taints if t.effect == "NoExecute"]
     if not executing:
@@ -92,9 +92,9 @@ def _evictions(pods: tuple[Pod, ...], taints: tuple[Taint, ...], now: float) -> 
     evict: list[Pod] = []
     wait: float | None = None
     for pod in pods:
-        if not is_active(pod) or pod.owner("TrainingJob") is not None:
+        if not is_active_pod(pod) or pod.owner("TrainingJob") is not None:
             continue
-        until = stays_until(pod.spec.tolerations, executing, now)
+        until = tolerated_until(pod.spec.tolerations, executing, now)
         if until is None:
             continue
         if until <= now:
@@ -104,11 +104,11 @@ def _evictions(pods: tuple[Pod, ...], taints: tuple[Taint, ...], now: float) -> 
     return evict, wait
 
 
-def stays_until(tolerations: list[Toleration], taints: list[Taint], now: float) -> float | None:
+def tolerated_until(tolerations: list[Toleration], taints: list[Taint], now: float) -> float | None:
     """When the pod must go; None: never. A taint without a toleration means now."""
     ends: list[float] = []
     for taint in taints:
-        matching = [t for t in tolerations if _tolerates(t, taint)]
+        matching = [t for t in tolerations if _tolerates_taint(t, taint)]
         if not matching:
             return now
         limits = [t.toleration_seconds for t in matching if t.toleration_seconds is not None]
@@ -118,7 +118,7 @@ def stays_until(tolerations: list[Toleration], taints: list[Taint], now: float) 
     return min(ends, default=None)
 
 
-def _tolerates(toleration: Toleration, taint: Taint) -> bool:
+def _tolerates_taint(toleration: Toleration, taint: Taint) -> bool:
     if toleration.effect and toleration.effect != taint.effect:
         return False
     if toleration.operator == "Exists":

@@ -6,40 +6,40 @@ from fractions import Fraction
 from typing import Any
 
 from remuda.api.errors import Refusal
-from remuda.api.meta import JsonObject, as_map, maps
+from remuda.api.meta import JsonObject, as_map, maps_in
 from remuda.api.quantity import parse_quantity
 
 Amounts = dict[str, Fraction]
 
 
-def amounts_of(holder: JsonObject, which: str) -> Amounts:
+def resource_amounts(holder: JsonObject, which: str) -> Amounts:
     """`resources.requests` or `resources.limits` of a container or a claim."""
     found = as_map(as_map(holder.get("resources")).get(which))
-    return {name: amount(value) for name, value in found.items()}
+    return {name: quantity_or_zero(value) for name, value in found.items()}
 
 
-def amount(value: Any) -> Fraction:
+def quantity_or_zero(value: Any) -> Fraction:
     try:
         return parse_quantity(value)
     except (Refusal, AttributeError, TypeError):
         return Fraction(0)  # the validators refuse it; here it counts as nothing
 
 
-def pod_total(spec: JsonObject, which: str) -> Amounts:
+def pod_resource_total(spec: JsonObject, which: str) -> Amounts:
     """What the pod needs at its busiest: all containers together, or the greediest init container."""
     total: Amounts = {}
-    for container in maps(spec.get("containers")):
-        for name, value in amounts_of(container, which).items():
+    for container in maps_in(spec.get("containers")):
+        for name, value in resource_amounts(container, which).items():
             total[name] = total.get(name, Fraction(0)) + value
-    for container in maps(spec.get("initContainers")):
-        for name, value in amounts_of(container, which).items():
+    for container in maps_in(spec.get("initContainers")):
+        for name, value in resource_amounts(container, which).items():
             total[name] = max(total.get(name, Fraction(0)), value)
     return total
 
 
 def qos_class(spec: JsonObject) -> str:
     """Guaranteed: every container limits cpu and memory and asks for exactly that; BestEffort: nobody asks for anything."""
-    containers = [*maps(spec.get("initContainers")), *maps(spec.get("containers"))]
+    containers = [*maps_in(spec.get("initContainers")), *maps_in(spec.get("containers"))]
     asked, guaranteed = False, bool(containers)
     for container in containers:
         resources = as_map(container.get("resources"))

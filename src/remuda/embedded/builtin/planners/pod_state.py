@@ -9,33 +9,33 @@ from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import JsonObject, KObject, to_seconds
 
 
-def is_active(pod: Pod) -> bool:
+def is_active_pod(pod: Pod) -> bool:
     """Runs or will run: neither finished nor told to go."""
     return not pod.is_terminal and not pod.is_deleting
 
 
-def is_terminating(pod: Pod) -> bool:
+def is_terminating_pod(pod: Pod) -> bool:
     return pod.is_deleting and not pod.is_terminal
 
 
-def is_ready(pod: Pod) -> bool:
+def is_ready_pod(pod: Pod) -> bool:
     return pod.status.phase == "Running" and is_condition_true(pod.status.conditions, "Ready")
 
 
-def ready_since(pod: Pod) -> float | None:
+def pod_ready_since(pod: Pod) -> float | None:
     condition = find_condition(pod.status.conditions, "Ready")
     if condition is None or condition.status != "True":
         return None
     return to_seconds(condition.last_transition_time) if condition.last_transition_time else 0.0
 
 
-def available_at(pod: Pod, min_ready_s: int) -> float | None:
+def pod_available_at(pod: Pod, min_ready_s: int) -> float | None:
     """When the pod counts as available: ready, and ready for long enough. None: not ready."""
-    since = ready_since(pod)
+    since = pod_ready_since(pod)
     return None if since is None or pod.status.phase != "Running" else since + min_ready_s
 
 
-def finished_at(pod: Pod) -> float | None:
+def pod_finished_at(pod: Pod) -> float | None:
     """When its last container ended."""
     ends = [s.state.terminated.finished_at for s in pod.status.container_statuses if s.state.terminated is not None]
     times = [to_seconds(end) for end in ends if end is not None]
@@ -45,15 +45,15 @@ def finished_at(pod: Pod) -> float | None:
     return None if deleted is None else to_seconds(deleted)
 
 
-def removal_order(pod: Pod) -> tuple[Any, ...]:
+def pod_removal_order(pod: Pod) -> tuple[Any, ...]:
     """Smallest first is the first to go: unscheduled, then pending, then not ready, then the youngest ready."""
-    since = ready_since(pod)
+    since = pod_ready_since(pod)
     made = pod.metadata.creation_timestamp
     cost = pod.annotations.get("controller.kubernetes.io/pod-deletion-cost", "0")
     return (
         bool(pod.spec.node_name),
         {"Pending": 0, "Unknown": 1}.get(pod.status.phase, 2),
-        is_ready(pod),
+        is_ready_pod(pod),
         int(cost) if cost.lstrip("-").isdigit() else 0,
         -(since or 0.0),
         sum(s.restart_count for s in pod.status.container_statuses) * -1,
@@ -73,7 +73,7 @@ def owner_reference(owner: KObject) -> JsonObject:
     }
 
 
-def pod_from(template: JsonObject, owner: KObject, prefix: str) -> JsonObject:
+def pod_from_template(template: JsonObject, owner: KObject, prefix: str) -> JsonObject:
     """A pod's body; its name is made from the prefix by the server."""
     meta = template.get("metadata") or {}
     metadata = {
@@ -93,11 +93,11 @@ def is_controlled_by(obj: KObject, owner: KObject) -> bool:
     return any(ref.uid == owner.uid and ref.controller for ref in obj.metadata.owner_references)
 
 
-def is_orphan(obj: KObject) -> bool:
+def is_without_controller(obj: KObject) -> bool:
     return not any(ref.controller for ref in obj.metadata.owner_references)
 
 
-def share(value: int | str, total: int, *, up: bool) -> int:
+def count_or_percentage_of(value: int | str, total: int, *, up: bool) -> int:
     """A number, or a percentage of the total, rounded up or down."""
     if isinstance(value, int):
         return value

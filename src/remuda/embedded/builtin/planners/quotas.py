@@ -11,8 +11,14 @@ from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from typing import Any
 
-from remuda.api.meta import JsonObject, as_list, as_map, maps
-from remuda.embedded.builtin.planners.pod_resources import Amounts, amount, amounts_of, pod_total, qos_class
+from remuda.api.meta import JsonObject, as_list, as_map, maps_in
+from remuda.embedded.builtin.planners.pod_resources import (
+    Amounts,
+    pod_resource_total,
+    qos_class,
+    quantity_or_zero,
+    resource_amounts,
+)
 
 _BARE = frozenset({"cpu", "memory", "ephemeral-storage"})
 _COUNTED_BARE = frozenset({"configmaps", "secrets", "services", "persistentvolumeclaims", "resourcequotas", "pods"})
@@ -21,7 +27,7 @@ _COMPUTE_PREFIXES = ("requests.", "limits.")
 GroupPlural = tuple[str, str]
 
 
-def kinds_counted(hard: Iterable[str]) -> set[GroupPlural]:
+def kinds_counted_by_quota(hard: Iterable[str]) -> set[GroupPlural]:
     """The (group, plural) whose objects matter to these limits."""
     found: set[GroupPlural] = set()
     for name in hard:
@@ -39,7 +45,7 @@ def kinds_counted(hard: Iterable[str]) -> set[GroupPlural]:
     return found
 
 
-def usage(group: str, plural: str, body: JsonObject) -> Amounts:
+def quota_usage(group: str, plural: str, body: JsonObject) -> Amounts:
     """Everything one object uses, by every name a quota may give it."""
     used: Amounts = {f"count/{plural}.{group}" if group else f"count/{plural}": Fraction(1)}
     if group:
@@ -48,9 +54,9 @@ def usage(group: str, plural: str, body: JsonObject) -> Amounts:
     if plural == "pods":
         if as_map(body.get("status")).get("phase") in ("Succeeded", "Failed"):
             return {"count/pods": Fraction(1)}
-        used |= {"pods": Fraction(1)} | _compute(spec)
+        used |= {"pods": Fraction(1)} | _compute_usage(spec)
     elif plural == "persistentvolumeclaims":
-        storage = amounts_of(spec, "requests").get("storage", Fraction(0))
+        storage = resource_amounts(spec, "requests").get("storage", Fraction(0))
         used |= {"persistentvolumeclaims": Fraction(1), "requests.storage": storage}
         if name := spec.get("storageClassName"):
             used[f"{name}.storageclass.storage.k8s.io/requests.storage"] = storage
@@ -67,36 +73,36 @@ def usage(group: str, plural: str, body: JsonObject) -> Amounts:
     return used
 
 
-def _compute(spec: JsonObject) -> Amounts:
-    requests, limits = pod_total(spec, "requests"), pod_total(spec, "limits")
+def _compute_usage(spec: JsonObject) -> Amounts:
+    requests, limits = pod_resource_total(spec, "requests"), pod_resource_total(spec, "limits")
     used = {f"requests.{name}": value for name, value in requests.items()}
     used |= {f"limits.{name}": value for name, value in limits.items()}
     used |= {name: value for name, value in requests.items() if name in _BARE}
     return used
 
 
-def unstated(hard: Iterable[str], spec: JsonObject) -> list[str]:
+def unstated_quota_resources(hard: Iterable[str], spec: JsonObject) -> list[str]:
     """Compute resources the quota limits that some container of the pod does not state: such a pod cannot be counted."""
-    containers = [*maps(spec.get("containers")), *maps(spec.get("initContainers"))]
+    containers = [*maps_in(spec.get("containers")), *maps_in(spec.get("initContainers"))]
     missing = []
     for name in sorted(hard):
         which, bare = "requests", name
         for prefix in _COMPUTE_PREFIXES:
             if name.startswith(prefix):
                 which, bare = prefix.rstrip("."), name.removeprefix(prefix)
-        if bare in _BARE and any(bare not in amounts_of(container, which) for container in containers):
+        if bare in _BARE and any(bare not in resource_amounts(container, which) for container in containers):
             missing.append(name)
     return missing
 
 
-def in_scope(quota: JsonObject, pod: JsonObject) -> bool:
+def in_quota_scope(quota: JsonObject, pod: JsonObject) -> bool:
     spec = quota.get("spec") or {}
     terms = [{"scopeName": scope, "operator": "Exists"} for scope in spec.get("scopes") or ()]
     terms += (spec.get("scopeSelector") or {}).get("matchExpressions") or []
-    return all(_matches(term, as_map(pod.get("spec"))) for term in terms)
+    return all(_matches_quota_scope(term, as_map(pod.get("spec"))) for term in terms)
 
 
-def _matches(term: Mapping[str, Any], spec: JsonObject) -> bool:
+def _matches_quota_scope(term: Mapping[str, Any], spec: JsonObject) -> bool:
     scope = term.get("scopeName")
     if scope == "Terminating":
         return spec.get("activeDeadlineSeconds") is not None
@@ -117,18 +123,18 @@ def _matches(term: Mapping[str, Any], spec: JsonObject) -> bool:
     return False
 
 
-def total_used(quota: JsonObject, objects: Iterable[tuple[str, str, JsonObject]]) -> Amounts:
+def total_quota_used(quota: JsonObject, objects: Iterable[tuple[str, str, JsonObject]]) -> Amounts:
     """What these (group, plural, body) use of the quota; every name it limits is there, with 0 when unused."""
     hard = (quota.get("spec") or {}).get("hard") or {}
     used = {name: Fraction(0) for name in hard}
     for group, plural, body in objects:
-        if (group, plural) == ("", "pods") and not in_scope(quota, body):
+        if (group, plural) == ("", "pods") and not in_quota_scope(quota, body):
             continue
-        for name, value in usage(group, plural, body).items():
+        for name, value in quota_usage(group, plural, body).items():
             if name in used:
                 used[name] += value
     return used
 
 
-def limit(hard: Mapping[str, Any], name: str) -> Fraction:
-    return amount(hard[name])
+def quota_limit(hard: Mapping[str, Any], name: str) -> Fraction:
+    return quantity_or_zero(hard[name])

@@ -11,16 +11,16 @@ import msgspec
 from remuda.api.kubernetes.apps_v1 import REPLICA_FAILURE, ReplicaSet, ReplicaSetStatus
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import JsonObject
-from remuda.api.selectors import selects
+from remuda.api.selectors import label_selector_matches
 from remuda.embedded.builtin.planners.pod_state import (
-    available_at,
-    is_active,
+    is_active_pod,
     is_controlled_by,
-    is_orphan,
-    is_ready,
-    is_terminating,
-    pod_from,
-    removal_order,
+    is_ready_pod,
+    is_terminating_pod,
+    is_without_controller,
+    pod_available_at,
+    pod_from_template,
+    pod_removal_order,
 )
 
 BURST = 500  # pods made or deleted in one look
@@ -44,32 +44,32 @@ class ReplicaSetPlan(msgspec.Struct, frozen=True):
 def plan_replica_set(observed: ReplicaSetObserved, now: float) -> ReplicaSetPlan:
     own = observed.replica_set
     mine = [p for p in observed.pods if is_controlled_by(p, own)]
-    adopt = [] if own.is_deleting else [p for p in observed.pods if _is_stray(p, own)]
-    active = [p for p in mine if is_active(p)]
+    adopt = [] if own.is_deleting else [p for p in observed.pods if _is_stray_pod(p, own)]
+    active = [p for p in mine if is_active_pod(p)]
     missing = own.spec.replicas - len(active) - len(adopt)
-    status, again = _status(own, mine, active, now, has_all=missing <= 0)
+    status, again = _replica_set_status(own, mine, active, now, has_all=missing <= 0)
     if own.is_deleting:
         return ReplicaSetPlan(status)
-    create = tuple(pod_from(own.spec.template, own, f"{own.name}-") for _ in range(min(missing, BURST)))
-    doomed = sorted(active, key=removal_order)[: min(-missing, BURST)] if missing < 0 else []
+    create = tuple(pod_from_template(own.spec.template, own, f"{own.name}-") for _ in range(min(missing, BURST)))
+    doomed = sorted(active, key=pod_removal_order)[: min(-missing, BURST)] if missing < 0 else []
     return ReplicaSetPlan(status, create, tuple(doomed), tuple(adopt), again)
 
 
-def _is_stray(pod: Pod, own: ReplicaSet) -> bool:
-    return is_orphan(pod) and is_active(pod) and selects(own.spec.selector, pod.labels)
+def _is_stray_pod(pod: Pod, own: ReplicaSet) -> bool:
+    return is_without_controller(pod) and is_active_pod(pod) and label_selector_matches(own.spec.selector, pod.labels)
 
 
-def _status(
+def _replica_set_status(
     own: ReplicaSet, mine: list[Pod], active: list[Pod], now: float, *, has_all: bool
 ) -> tuple[ReplicaSetStatus, float | None]:
     template_labels = (own.spec.template.get("metadata") or {}).get("labels") or {}
-    times = [t for p in active if (t := available_at(p, own.spec.min_ready_seconds)) is not None]
+    times = [t for p in active if (t := pod_available_at(p, own.spec.min_ready_seconds)) is not None]
     status = ReplicaSetStatus(
         replicas=len(active),
         fully_labeled_replicas=sum(template_labels.items() <= p.labels.items() for p in active),
-        ready_replicas=sum(map(is_ready, active)),
+        ready_replicas=sum(map(is_ready_pod, active)),
         available_replicas=sum(t <= now for t in times),
-        terminating_replicas=sum(map(is_terminating, mine)),
+        terminating_replicas=sum(map(is_terminating_pod, mine)),
         observed_generation=own.metadata.generation,
         conditions=[c for c in own.status.conditions if not has_all or c.type != REPLICA_FAILURE],
     )

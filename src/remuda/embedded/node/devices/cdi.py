@@ -12,27 +12,27 @@ from typing import Any
 
 import msgspec
 
-WORDS = "unresolvable CDI devices"  # as containerd and CRI-O say it
+UNRESOLVABLE = "unresolvable CDI devices"  # as containerd and CRI-O say it
 
 
-def unresolvable(names: Iterable[str], directories: Sequence[str]) -> list[str]:
+def unresolvable_cdi_devices(names: Iterable[str], directories: Sequence[str]) -> list[str]:
     """Those of the names that no spec in the directories has."""
     wanted = list(dict.fromkeys(names))
-    known = known_devices(directories) if wanted else frozenset()
+    known = known_cdi_devices(directories) if wanted else frozenset()
     return [name for name in wanted if name not in known]
 
 
-def known_devices(directories: Sequence[str]) -> frozenset[str]:
+def known_cdi_devices(directories: Sequence[str]) -> frozenset[str]:
     """Qualified names. A file that is no spec is passed over."""
     found: set[str] = set()
     for directory in directories:
         for path in sorted(Path(directory).glob("*.json")):
             try:
-                found.update(_names(msgspec.json.decode(path.read_bytes())))
+                found.update(_cdi_device_names(msgspec.json.decode(path.read_bytes())))
             except (OSError, msgspec.DecodeError, KeyError, TypeError, AttributeError):
                 continue
     return frozenset(found)
 
 
-def _names(spec: Any) -> list[str]:
+def _cdi_device_names(spec: Any) -> list[str]:
     return [f"{spec['kind']}={device['name']}" for device in spec["devices"]]

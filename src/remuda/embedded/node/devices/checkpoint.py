@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 import structlog
 
-from remuda.embedded.node.devices.device_ledger import Grant, Memory
+from remuda.embedded.node.devices.device_ledger import DeviceGrant, LedgerMemory
 from remuda.link.device_plugin_port import ContainerAllocation
 from remuda.link.kubelet_proto import ALLOCATE
 
@@ -32,7 +32,7 @@ log = structlog.get_logger(__name__)
 NAME = "kubelet_internal_checkpoint"
 
 
-class Damaged(Exception):
+class CheckpointDamaged(Exception):
     """The checkpoint cannot be believed; the text says why."""
 
 
@@ -41,80 +41,80 @@ class CheckpointFile:
         self.path = directory / NAME
         self._node = node
 
-    def read(self) -> Memory | None:
+    def read(self) -> LedgerMemory | None:
         """None: there is no file (a new node), or a damaged one was put aside."""
         try:
             data = self.path.read_bytes()
         except FileNotFoundError:
             return None
         try:
-            return decode(data)
-        except Damaged as damage:
+            return decode_checkpoint(data)
+        except CheckpointDamaged as damage:
             kept = self.path.with_name(f"{NAME}.damaged")
             self.path.replace(kept)
             log.error("devices.checkpoint_damaged", node=self._node, file=str(kept), why=str(damage))
-            return Memory()
+            return LedgerMemory()
 
-    def write(self, memory: Memory) -> None:
+    def write(self, memory: LedgerMemory) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         partial = self.path.with_name(f".{NAME}.new")
-        partial.write_bytes(encode(memory))
+        partial.write_bytes(encode_checkpoint(memory))
         os.replace(partial, self.path)
 
 
-def encode(memory: Memory) -> bytes:
+def encode_checkpoint(memory: LedgerMemory) -> bytes:
     data = {
-        "PodDeviceEntries": [_entry(grant) for grant in memory.grants],
+        "PodDeviceEntries": [_checkpoint_entry(grant) for grant in memory.grants],
         "RegisteredDevices": {resource: list(devices) for resource, devices in memory.registered.items()},
     }
-    return msgspec.json.encode({"Data": data, "Checksum": checksum(data)})
+    return msgspec.json.encode({"Data": data, "Checksum": checkpoint_checksum(data)})
 
 
-def decode(data: bytes) -> Memory:
+def decode_checkpoint(data: bytes) -> LedgerMemory:
     """Raises Damaged."""
     try:
         whole = msgspec.json.decode(data)
         content, said = whole["Data"], whole["Checksum"]
-        if checksum(content) != said:
-            raise Damaged(f"the checksum is {checksum(content)} and the file says {said}")
-        grants = tuple(_grant(entry) for entry in content["PodDeviceEntries"])
+        if checkpoint_checksum(content) != said:
+            raise CheckpointDamaged(f"the checksum is {checkpoint_checksum(content)} and the file says {said}")
+        grants = tuple(_grant_of_entry(entry) for entry in content["PodDeviceEntries"])
         registered = {resource: tuple(devices) for resource, devices in content["RegisteredDevices"].items()}
-    except Damaged:
+    except CheckpointDamaged:
         raise
     except Exception as error:  # whatever somebody wrote there: no shape of it may stop the node
-        raise Damaged(f"it cannot be read: {error!r}") from error
-    return Memory(grants, registered)
+        raise CheckpointDamaged(f"it cannot be read: {error!r}") from error
+    return LedgerMemory(grants, registered)
 
 
-def checksum(data: Any) -> int:
+def checkpoint_checksum(data: Any) -> int:
     return zlib.crc32(msgspec.json.encode(data, order="sorted"))
 
 
-def _entry(grant: Grant) -> dict[str, Any]:
+def _checkpoint_entry(grant: DeviceGrant) -> dict[str, Any]:
     return {
         "PodUID": grant.uid,
         "ContainerName": grant.container,
         "ResourceName": grant.resource,
         "DeviceIDs": {str(node): list(devices) for node, devices in grant.numa.items()},
-        "AllocResp": base64.b64encode(_answer(grant.allocation)).decode(),
+        "AllocResp": base64.b64encode(_encode_plugin_answer(grant.allocation)).decode(),
     }
 
 
-def _grant(entry: dict[str, Any]) -> Grant:
+def _grant_of_entry(entry: dict[str, Any]) -> DeviceGrant:
     numa = {int(node): tuple(devices) for node, devices in entry["DeviceIDs"].items()}
     devices = tuple(dict.fromkeys(d for of_node in numa.values() for d in of_node))
-    allocation = _allocation(base64.b64decode(entry["AllocResp"]))
-    return Grant(entry["PodUID"], entry["ContainerName"], entry["ResourceName"], devices, allocation, numa)
+    allocation = _decode_plugin_answer(base64.b64decode(entry["AllocResp"]))
+    return DeviceGrant(entry["PodUID"], entry["ContainerName"], entry["ResourceName"], devices, allocation, numa)
 
 
-def _answer(allocation: ContainerAllocation) -> bytes:
+def _encode_plugin_answer(allocation: ContainerAllocation) -> bytes:
     """A container's part of the plugin's answer, alone."""
     whole: Any = ALLOCATE.response.message.FromString(ALLOCATE.response.encode((allocation,)))
     part: bytes = whole.container_responses[0].SerializeToString()
     return part
 
 
-def _allocation(part: bytes) -> ContainerAllocation:
+def _decode_plugin_answer(part: bytes) -> ContainerAllocation:
     whole: Any = ALLOCATE.response.message()
     whole.container_responses.add().ParseFromString(part)
     return ALLOCATE.response.decode(whole.SerializeToString())[0]

@@ -33,7 +33,7 @@ NO_NUMA = -1
 Reusable = dict[str, tuple[str, ...]]  # resource -> devices of finished init containers of the pod being admitted
 
 
-class Endpoint(msgspec.Struct, frozen=True):
+class PluginInstance(msgspec.Struct, frozen=True):
     """One plugin instance. `key` is its socket; "" stands for the plugin that was there before the node started."""
 
     key: str
@@ -41,7 +41,7 @@ class Endpoint(msgspec.Struct, frozen=True):
     stopped_at: float | None = None
 
 
-class Request(msgspec.Struct, frozen=True):
+class DeviceRequest(msgspec.Struct, frozen=True):
     """So many devices of a resource for one container."""
 
     uid: str
@@ -50,7 +50,7 @@ class Request(msgspec.Struct, frozen=True):
     count: int
 
 
-class Grant(msgspec.Struct, frozen=True):
+class DeviceGrant(msgspec.Struct, frozen=True):
     """What a container was given: one entry of the checkpoint."""
 
     uid: str
@@ -61,24 +61,24 @@ class Grant(msgspec.Struct, frozen=True):
     numa: dict[int, tuple[str, ...]] = {}  # the same devices by NUMA node; NO_NUMA: they told none
 
 
-class Choice(msgspec.Struct, frozen=True):
+class DeviceChoice(msgspec.Struct, frozen=True):
     """An unfinished choice: `taken` are set aside, the rest comes from `available`. `asks`: the plugin may advise."""
 
-    request: Request
+    request: DeviceRequest
     taken: tuple[str, ...]
     available: tuple[str, ...]
     asks: bool
 
 
-class Counts(msgspec.Struct, frozen=True):
+class DeviceCounts(msgspec.Struct, frozen=True):
     capacity: dict[str, int]
     allocatable: dict[str, int]
 
 
-class Memory(msgspec.Struct, frozen=True):
+class LedgerMemory(msgspec.Struct, frozen=True):
     """What survives the process. Of a resource only the name is believed: its devices count again when its plugin is back."""
 
-    grants: tuple[Grant, ...] = ()
+    grants: tuple[DeviceGrant, ...] = ()
     registered: dict[str, tuple[str, ...]] = {}
 
 
@@ -89,22 +89,22 @@ class DeviceHealth(msgspec.Struct, frozen=True):
     message: str = ""  # device plugins have no way to tell one
 
 
-class Ledger:
-    def __init__(self, memory: Memory | None = None, now: float = 0.0) -> None:
+class KubeletDeviceLedger:
+    def __init__(self, memory: LedgerMemory | None = None, now: float = 0.0) -> None:
         """`memory`: of the life before this one; its resources start at nothing, with a plugin that has just stopped."""
-        self._endpoints: dict[str, Endpoint] = {}  # the one that is asked
-        self._instances: dict[str, dict[str, Endpoint]] = {}  # resource -> key -> connected instance
+        self._endpoints: dict[str, PluginInstance] = {}  # the one that is asked
+        self._instances: dict[str, dict[str, PluginInstance]] = {}  # resource -> key -> connected instance
         self._listed: dict[str, dict[str, PluginDevice]] = {}  # as last told; outlives the plugin, for the health texts
         self._healthy: dict[str, dict[str, None]] = {}
         self._unhealthy: dict[str, dict[str, None]] = {}
-        self._grants: dict[str, dict[tuple[str, str], Grant]] = {}  # uid -> (container, resource)
+        self._grants: dict[str, dict[tuple[str, str], DeviceGrant]] = {}  # uid -> (container, resource)
         self._allocated: dict[str, set[str]] = {}
         self._dropped: set[str] = set()
         for grant in memory.grants if memory else ():
             self._grants.setdefault(grant.uid, {})[grant.container, grant.resource] = grant
         self._rebuild()
         for resource in memory.registered if memory else ():
-            self._endpoints[resource] = Endpoint("", stopped_at=now)
+            self._endpoints[resource] = PluginInstance("", stopped_at=now)
             self._healthy[resource], self._unhealthy[resource] = {}, {}
 
     # --- plugins --------------------------------------------------------------------------------------------------------
@@ -117,7 +117,7 @@ class Ledger:
                 f"device plugin already connected: {key}",
                 "Give every instance of the plugin a socket name of its own.",
             )
-        self._endpoints[resource] = instances[key] = Endpoint(key, options)
+        self._endpoints[resource] = instances[key] = PluginInstance(key, options)
         self._dropped.discard(resource)
 
     def disconnect(self, resource: str, key: str, now: float) -> None:
@@ -143,11 +143,11 @@ class Ledger:
         holders = (g.uid for g in self._all_grants() if g.resource == resource and not changed.isdisjoint(g.devices))
         return frozenset(holders)
 
-    def endpoint(self, resource: str) -> Endpoint | None:
+    def endpoint(self, resource: str) -> PluginInstance | None:
         """The instance that is asked, which may have stopped."""
         return self._endpoints.get(resource)
 
-    def instances(self, resource: str) -> tuple[Endpoint, ...]:
+    def instances(self, resource: str) -> tuple[PluginInstance, ...]:
         return tuple(self._instances.get(resource, {}).values())
 
     def serves(self, resource: str) -> bool:
@@ -175,13 +175,13 @@ class Ledger:
         times = (e.stopped_at + GRACE_S for e in self._endpoints.values() if e.stopped_at is not None)
         return min(times, default=None)
 
-    def counts(self) -> Counts:
+    def counts(self) -> DeviceCounts:
         capacity = dict.fromkeys(sorted(self._dropped), 0)
         allocatable = dict(capacity)
         for resource in sorted(self._healthy):
             allocatable[resource] = len(self._healthy[resource])
             capacity[resource] = len(self._healthy[resource]) + len(self._unhealthy.get(resource, {}))
-        return Counts(capacity, allocatable)
+        return DeviceCounts(capacity, allocatable)
 
     def healthy(self) -> dict[str, tuple[PluginDevice, ...]]:
         return {
@@ -189,12 +189,14 @@ class Ledger:
         }
 
     @staticmethod
-    def _is_expired(endpoint: Endpoint | None, now: float) -> bool:
+    def _is_expired(endpoint: PluginInstance | None, now: float) -> bool:
         return endpoint is None or (endpoint.stopped_at is not None and now - endpoint.stopped_at >= GRACE_S)
 
     # --- choosing -------------------------------------------------------------------------------------------------------
 
-    def choose(self, request: Request, reusable: Sequence[str] = (), *, running: bool = False) -> Choice | None:
+    def choose(
+        self, request: DeviceRequest, reusable: Sequence[str] = (), *, running: bool = False
+    ) -> DeviceChoice | None:
         """Begin to give `request` its devices; None: it has them. `running`: the container was found alive when the node
         started, so it has what it needs whatever the lists say. Raises Refusal in the kubelet's words."""
         resource, needed = request.resource, request.count
@@ -235,9 +237,9 @@ class Ledger:
             )
         endpoint = self._endpoints.get(resource)
         asks = missing > 0 and endpoint is not None and endpoint.options.preferred_allocation_available
-        return Choice(request, taken, available, asks)
+        return DeviceChoice(request, taken, available, asks)
 
-    def settle(self, choice: Choice, preferred: Iterable[str] = ()) -> tuple[str, ...]:
+    def settle(self, choice: DeviceChoice, preferred: Iterable[str] = ()) -> tuple[str, ...]:
         """End the choice: what the plugin prefers as far as it may be had, then any. The devices are set aside until
         `give` or `take_back`."""
         fit = set(choice.available)
@@ -248,19 +250,19 @@ class Ledger:
         self._allocated.setdefault(choice.request.resource, set()).update(devices)
         return devices
 
-    def give(self, request: Request, devices: tuple[str, ...], allocation: ContainerAllocation) -> Grant:
+    def give(self, request: DeviceRequest, devices: tuple[str, ...], allocation: ContainerAllocation) -> DeviceGrant:
         listed = self._listed.get(request.resource, {})
         numa: dict[int, tuple[str, ...]] = {}
         for device in devices:
             known = listed.get(device)
             for node in (known.numa if known is not None else ()) or (NO_NUMA,):
                 numa[node] = (*numa.get(node, ()), device)
-        grant = Grant(request.uid, request.container, request.resource, devices, allocation, numa)
+        grant = DeviceGrant(request.uid, request.container, request.resource, devices, allocation, numa)
         self._grants.setdefault(request.uid, {})[request.container, request.resource] = grant
         self._rebuild(request.resource)
         return grant
 
-    def recall(self, grants: Iterable[Grant]) -> None:
+    def recall(self, grants: Iterable[DeviceGrant]) -> None:
         """Given in an earlier life, told by somebody else than the checkpoint. What is known already stays."""
         for grant in grants:
             self._grants.setdefault(grant.uid, {}).setdefault((grant.container, grant.resource), grant)
@@ -289,10 +291,10 @@ class Ledger:
             self._rebuild()
         return bool(ended)
 
-    def grant(self, uid: str, container: str, resource: str) -> Grant | None:
+    def grant(self, uid: str, container: str, resource: str) -> DeviceGrant | None:
         return self._grants.get(uid, {}).get((container, resource))
 
-    def grants(self, uid: str, container: str | None = None) -> tuple[Grant, ...]:
+    def grants(self, uid: str, container: str | None = None) -> tuple[DeviceGrant, ...]:
         of_pod = self._grants.get(uid, {}).values()
         return tuple(g for g in of_pod if container is None or g.container == container)
 
@@ -314,15 +316,15 @@ class Ledger:
             for device in grant.devices
         )
 
-    def memory(self) -> Memory:
+    def memory(self) -> LedgerMemory:
         registered = {resource: tuple(devices) for resource, devices in self._healthy.items()}
-        return Memory(tuple(self._all_grants()), registered)
+        return LedgerMemory(tuple(self._all_grants()), registered)
 
     def _is_called_healthy(self, resource: str, device: str) -> bool:
         known = self._listed.get(resource, {}).get(device)
         return known is None or known.health == HEALTHY
 
-    def _all_grants(self) -> Iterator[Grant]:
+    def _all_grants(self) -> Iterator[DeviceGrant]:
         for of_pod in self._grants.values():
             yield from of_pod.values()
 

@@ -17,14 +17,22 @@ import structlog
 
 from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import Container, Pod
-from remuda.api.quantity import whole
+from remuda.api.quantity import parse_whole_quantity
 from remuda.embedded.node.container_record import is_sidecar
-from remuda.embedded.node.devices.cdi import WORDS, unresolvable
+from remuda.embedded.node.devices.cdi import UNRESOLVABLE, unresolvable_cdi_devices
 from remuda.embedded.node.devices.checkpoint import CheckpointFile
-from remuda.embedded.node.devices.device_ledger import Counts, DeviceHealth, Grant, Ledger, Memory, Request, Reusable
-from remuda.embedded.node.devices.plugin_connections import Connections, Deadlines, within
-from remuda.embedded.node.devices.plugin_endpoint import words_of
-from remuda.embedded.node.devices.resource_fit import must_fit
+from remuda.embedded.node.devices.device_ledger import (
+    DeviceCounts,
+    DeviceGrant,
+    DeviceHealth,
+    DeviceRequest,
+    KubeletDeviceLedger,
+    LedgerMemory,
+    Reusable,
+)
+from remuda.embedded.node.devices.plugin_connections import PluginConnections, PluginDeadlines, within_deadline
+from remuda.embedded.node.devices.plugin_endpoint import plugin_error_words
+from remuda.embedded.node.devices.resource_fit import check_pod_fits
 from remuda.link.device_plugin_port import ContainerAllocation, ContainerDevices, PluginPort
 
 log = structlog.get_logger(__name__)
@@ -41,8 +49,8 @@ class DeviceManager:
         clock: Callable[[], float],
         pods: Callable[[], Iterable[Pod] | None],
         checkpoint: CheckpointFile | None = None,
-        memory: Memory | None = None,
-        deadlines: Deadlines = Deadlines(),  # noqa: B008 - an immutable value
+        memory: LedgerMemory | None = None,
+        deadlines: PluginDeadlines = PluginDeadlines(),  # noqa: B008 - an immutable value
         cdi_dirs: Sequence[str] = (),
         counts_changed: Callable[[], None] = lambda: None,
         health_changed: Callable[[frozenset[str]], None] = lambda uids: None,
@@ -55,11 +63,11 @@ class DeviceManager:
         self._checkpoint = checkpoint
         if checkpoint is not None:
             memory = checkpoint.read()
-        self.ledger = Ledger(memory, clock())
+        self.ledger = KubeletDeviceLedger(memory, clock())
         self.published: Mapping[str, int | str] = {}  # allocatable, as the node's object says it
-        self._serving: dict[str, Request] = {}  # the one each resource's plugin is being asked for
+        self._serving: dict[str, DeviceRequest] = {}  # the one each resource's plugin is being asked for
         self._locks: dict[str, asyncio.Lock] = {}
-        self.plugins = Connections(
+        self.plugins = PluginConnections(
             node,
             self.ledger,
             clock=clock,
@@ -81,9 +89,9 @@ class DeviceManager:
         for container in pod.spec.containers:
             await self._allocate(pod, container, reusable, container.name in running)
             reusable = self.ledger.reuse(pod.uid, container.name, reusable, passes_on=False)
-        must_fit(pod, self._pods() or (), self.published, self.ledger.serves)
+        check_pod_fits(pod, self._pods() or (), self.published, self.ledger.serves)
 
-    async def prepare(self, pod: Pod, container: Container) -> tuple[Grant, ...]:
+    async def prepare(self, pod: Pod, container: Container) -> tuple[DeviceGrant, ...]:
         """Before each start of a container: what it has, and PreStart where the plugin wants it. Raises Refusal; the start
         is then tried again later."""
         missing = False
@@ -106,9 +114,11 @@ class DeviceManager:
         if missing:
             await self._allocate(pod, container, {}, False)
         grants = self.ledger.grants(pod.uid, container.name)
-        names = unresolvable((name for grant in grants for name in grant.allocation.cdi_devices), self._cdi_dirs)
+        names = unresolvable_cdi_devices(
+            (name for grant in grants for name in grant.allocation.cdi_devices), self._cdi_dirs
+        )
         if names:
-            raise Refusal("UnresolvableCdiDevices", f"{WORDS} {', '.join(names)}")
+            raise Refusal("UnresolvableCdiDevices", f"{UNRESOLVABLE} {', '.join(names)}")
         return grants
 
     def is_rival(self, pod: Pod) -> bool:
@@ -122,7 +132,7 @@ class DeviceManager:
             if self.ledger.grant(pod.uid, container.name, resource) is None
         )
 
-    def grants(self, uid: str) -> tuple[Grant, ...]:
+    def grants(self, uid: str) -> tuple[DeviceGrant, ...]:
         return self.ledger.grants(uid)
 
     def health(self, uid: str, container: str) -> tuple[DeviceHealth, ...]:
@@ -134,7 +144,7 @@ class DeviceManager:
             if not looked:
                 looked = True
                 self.free()
-            request = Request(pod.uid, container.name, resource, count)
+            request = DeviceRequest(pod.uid, container.name, resource, count)
             async with self._locks.setdefault(resource, asyncio.Lock()):
                 self._serving[resource] = request
                 try:
@@ -147,7 +157,7 @@ class DeviceManager:
             except OSError as error:
                 raise Refusal("CheckpointNotWritten", f"failed to write checkpoint file: {error}") from error
 
-    async def _serve(self, request: Request, reusable: Sequence[str], running: bool) -> bool:
+    async def _serve(self, request: DeviceRequest, reusable: Sequence[str], running: bool) -> bool:
         ledger, resource = self.ledger, request.resource
         choice = ledger.choose(request, reusable, running=running)
         if choice is None:
@@ -158,11 +168,11 @@ class DeviceManager:
             try:
                 port = self._port(resource)
                 asked = port.preferred(everything, choice.taken, request.count)
-                preferred = await within(self.deadlines.call_s, asked)
+                preferred = await within_deadline(self.deadlines.call_s, asked)
             except Exception as error:
                 raise Refusal(
                     "PreferredAllocationFailed",
-                    f"device plugin GetPreferredAllocation rpc failed with err: {words_of(error)}",
+                    f"device plugin GetPreferredAllocation rpc failed with err: {plugin_error_words(error)}",
                 ) from error
         devices = ledger.settle(choice, preferred)  # from here they are nobody else's, also while the plugin thinks
         try:
@@ -176,16 +186,16 @@ class DeviceManager:
     async def _call_allocate(self, resource: str, devices: tuple[str, ...]) -> ContainerAllocation:
         port = self._port(resource)
         try:
-            return await within(self.deadlines.call_s, port.allocate(devices))
+            return await within_deadline(self.deadlines.call_s, port.allocate(devices))
         except Exception as error:
-            raise Refusal("AllocateFailed", words_of(error)) from error
+            raise Refusal("AllocateFailed", plugin_error_words(error)) from error
 
-    async def _pre_start(self, resource: str, grant: Grant) -> None:
+    async def _pre_start(self, resource: str, grant: DeviceGrant) -> None:
         try:
-            await within(self.deadlines.pre_start_s, self._port(resource).pre_start(grant.devices))
+            await within_deadline(self.deadlines.pre_start_s, self._port(resource).pre_start(grant.devices))
         except Exception as error:
             raise Refusal(
-                "PreStartFailed", f"device plugin PreStartContainer rpc failed with err: {words_of(error)}"
+                "PreStartFailed", f"device plugin PreStartContainer rpc failed with err: {plugin_error_words(error)}"
             ) from error
 
     def _port(self, resource: str) -> PluginPort:
@@ -201,7 +211,11 @@ class DeviceManager:
         """What the container asks of resources that plugins serve. A resource nobody serves is passed over: the container
         starts without it, as under a kubelet."""
         asked = {**container.resources.requests, **container.resources.limits}
-        return [(resource, whole(amount)) for resource, amount in asked.items() if self.ledger.serves(resource)]
+        return [
+            (resource, parse_whole_quantity(amount))
+            for resource, amount in asked.items()
+            if self.ledger.serves(resource)
+        ]
 
     def free(self) -> None:
         """What ended pods had; nothing while not all pods are known. Forgets what is set aside, too, as the kubelet does: that
@@ -216,7 +230,7 @@ class DeviceManager:
 
     # --- what others ask ------------------------------------------------------------------------------------------------
 
-    def counts(self) -> Counts:
+    def counts(self) -> DeviceCounts:
         """For the node's status."""
         if self.ledger.expire(self._clock()):
             try:
@@ -239,6 +253,6 @@ class DeviceManager:
     def active(self) -> tuple[Pod, ...]:
         return tuple(self._pods() or ())
 
-    def by_container(self, pod: Pod) -> dict[str, tuple[Grant, ...]]:
+    def by_container(self, pod: Pod) -> dict[str, tuple[DeviceGrant, ...]]:
         names = [c.name for c in (*filter(is_sidecar, pod.spec.init_containers), *pod.spec.containers)]
         return {name: self.ledger.grants(pod.uid, name) for name in names}

@@ -21,10 +21,10 @@ import structlog
 from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import NodeStatus, Pod
 from remuda.embedded.node.devices.checkpoint import CheckpointFile
-from remuda.embedded.node.devices.device_ledger import Grant, Memory
+from remuda.embedded.node.devices.device_ledger import DeviceGrant, LedgerMemory
 from remuda.embedded.node.devices.device_manager import DeviceManager
-from remuda.embedded.node.devices.plugin_connections import Deadlines
-from remuda.embedded.node.devices.plugin_registration import Registry
+from remuda.embedded.node.devices.plugin_connections import PluginDeadlines
+from remuda.embedded.node.devices.plugin_registration import PluginRegistry
 from remuda.embedded.node.devices.podresources import PodResourcesServer
 from remuda.link.allocation_port import NodeAgent
 from remuda.link.device_plugin_port import ContainerAllocation, PluginPort
@@ -42,7 +42,7 @@ class DeviceSettings(msgspec.Struct, frozen=True):
 
     directory: str | None = None
     cdi_dirs: tuple[str, ...] = ()
-    deadlines: Deadlines = Deadlines()
+    deadlines: PluginDeadlines = PluginDeadlines()
 
 
 class DeviceService:
@@ -56,7 +56,7 @@ class DeviceService:
         pods: Callable[[], Iterable[Pod] | None],
         counts_changed: Callable[[], None],
         health_changed: Callable[[frozenset[str]], None],
-        memory: Memory | None = None,
+        memory: LedgerMemory | None = None,
     ) -> None:
         self._agent = agent
         self._node = node
@@ -75,7 +75,7 @@ class DeviceService:
         )
         self._registry = self._pod_resources = None
         if self._root is not None:
-            self._registry = Registry(self._root / PLUGINS, self.manager)
+            self._registry = PluginRegistry(self._root / PLUGINS, self.manager)
             self._pod_resources = PodResourcesServer(self._root / POD_RESOURCES, self.manager)
         self._connected: set[str] = set()  # resources of plugins in the same process
         self._instance = 0
@@ -145,9 +145,9 @@ class DeviceService:
     def recall(self, pods: Iterable[Pod]) -> None:
         """All pods of the node, before the first is admitted: where no file is kept, their statuses are the checkpoint."""
         if self._root is None:
-            self.manager.ledger.recall(grant for pod in pods if not pod.is_terminal for grant in grants_told(pod))
+            self.manager.ledger.recall(grant for pod in pods if not pod.is_terminal for grant in grants_in_status(pod))
 
-    def memory(self) -> Memory | None:
+    def memory(self) -> LedgerMemory | None:
         """For the next life of a node without a directory."""
         return self.manager.ledger.memory() if self._root is None else None
 
@@ -213,10 +213,10 @@ class DeviceService:
         task.add_done_callback(self._tasks.pop)
 
 
-def grants_told(pod: Pod) -> tuple[Grant, ...]:
+def grants_in_status(pod: Pod) -> tuple[DeviceGrant, ...]:
     """The devices of a pod's containers as its status has them; what the plugin said beside the ids is lost."""
     return tuple(
-        Grant(
+        DeviceGrant(
             pod.uid, status.name, resource.name, tuple(d.resource_id for d in resource.resources), ContainerAllocation()
         )
         for status in (*pod.status.init_container_statuses, *pod.status.container_statuses)

@@ -14,8 +14,8 @@ import msgspec
 import structlog
 
 from remuda.api.errors import Refusal
-from remuda.embedded.node.devices.device_ledger import Ledger
-from remuda.embedded.node.devices.plugin_endpoint import is_gone, words_of
+from remuda.embedded.node.devices.device_ledger import KubeletDeviceLedger
+from remuda.embedded.node.devices.plugin_endpoint import is_plugin_gone, plugin_error_words
 from remuda.link.device_plugin_port import PluginDevice, PluginPort
 
 log = structlog.get_logger(__name__)
@@ -30,7 +30,7 @@ MAX_DEVICES = 4096
 KEPT_COMPLAINTS = 64
 
 
-class Deadlines(msgspec.Struct, frozen=True):
+class PluginDeadlines(msgspec.Struct, frozen=True):
     """Seconds. The kubelet has the first and the last and waits for ever in between."""
 
     dial_s: float = 10.0
@@ -38,7 +38,7 @@ class Deadlines(msgspec.Struct, frozen=True):
     pre_start_s: float = 30.0
 
 
-class Complaint(msgspec.Struct, frozen=True):
+class PluginComplaint(msgspec.Struct, frozen=True):
     """What a plugin did wrong."""
 
     time: float
@@ -48,21 +48,21 @@ class Complaint(msgspec.Struct, frozen=True):
     message: str
 
 
-class Connections:
+class PluginConnections:
     """`save` puts the ledger on disk; `counts_changed` and `health_changed(uids)` are told."""
 
     def __init__(
         self,
         node: str,
-        ledger: Ledger,
+        ledger: KubeletDeviceLedger,
         *,
         clock: Callable[[], float],
-        deadlines: Deadlines,
+        deadlines: PluginDeadlines,
         save: Callable[[], None],
         counts_changed: Callable[[], None],
         health_changed: Callable[[frozenset[str]], None],
     ) -> None:
-        self.complaints: deque[Complaint] = deque(maxlen=KEPT_COMPLAINTS)
+        self.complaints: deque[PluginComplaint] = deque(maxlen=KEPT_COMPLAINTS)
         self._node = node
         self._ledger = ledger
         self._clock = clock
@@ -77,9 +77,11 @@ class Connections:
     async def connect(self, resource: str, key: str, port: PluginPort, gone: Gone) -> None:
         """A plugin has registered. Raises Refusal. `gone` is awaited when it has ended, or we let it go."""
         try:
-            options = await within(self._deadlines.call_s, port.options())
+            options = await within_deadline(self._deadlines.call_s, port.options())
         except Exception as error:
-            raise Refusal("PluginFailed", f"failed to get device plugin options: {words_of(error)}") from error
+            raise Refusal(
+                "PluginFailed", f"failed to get device plugin options: {plugin_error_words(error)}"
+            ) from error
         self._ledger.connect(resource, key, options)
         self._ports[resource, key] = port
         task = asyncio.get_running_loop().create_task(self._watch(resource, key, port, gone))
@@ -124,8 +126,8 @@ class Connections:
             self._complain(resource, key, refusal.reason, refusal.message)
             return refusal.message
         except Exception as error:
-            why = words_of(error)
-            if not is_gone(error):
+            why = plugin_error_words(error)
+            if not is_plugin_gone(error):
                 self._complain(resource, key, "ListAndWatchFailed", f"ListAndWatch ended unexpectedly: {why}")
             return why
         finally:
@@ -166,12 +168,12 @@ class Connections:
             self._complain(resource, key, "DeviceIdTooLong", f"{long[:MAX_ID]}... is over {MAX_ID} characters.")
 
     def _complain(self, resource: str, key: str, reason: str, message: str) -> None:
-        self.complaints.append(Complaint(self._clock(), resource, key, reason, message))
+        self.complaints.append(PluginComplaint(self._clock(), resource, key, reason, message))
         log.warning(
             "devices.complaint", node=self._node, resource=resource, endpoint=key, reason=reason, message=message
         )
 
 
-async def within(seconds: float, call: Awaitable[T]) -> T:
+async def within_deadline(seconds: float, call: Awaitable[T]) -> T:
     async with asyncio.timeout(seconds):
         return await call

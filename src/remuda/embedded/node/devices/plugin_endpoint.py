@@ -91,10 +91,10 @@ class SocketPlugin:
         return answer
 
 
-def words_of(error: BaseException) -> str:
+def plugin_error_words(error: BaseException) -> str:
     """An error of a plugin's call as the kubelet prints it."""
     if isinstance(error, grpc.aio.AioRpcError):
-        return f"rpc error: code = {code_name(error.code())} desc = {error.details()}"
+        return f"rpc error: code = {grpc_code_name(error.code())} desc = {error.details()}"
     if isinstance(error, TimeoutError):
         return "rpc error: code = DeadlineExceeded desc = context deadline exceeded"
     if isinstance(error, Refusal):
@@ -104,13 +104,13 @@ def words_of(error: BaseException) -> str:
     return f"rpc error: code = Unknown desc = {error}"
 
 
-def is_gone(error: BaseException) -> bool:
+def is_plugin_gone(error: BaseException) -> bool:
     """The other side ended; that alone is no fault."""
     over = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
     return isinstance(error, grpc.aio.AioRpcError) and error.code() in over
 
 
-def code_name(code: grpc.StatusCode) -> str:
+def grpc_code_name(code: grpc.StatusCode) -> str:
     """RESOURCE_EXHAUSTED -> ResourceExhausted, as Go spells it."""
     name: str = code.name
     return "".join(word.capitalize() for word in name.split("_"))

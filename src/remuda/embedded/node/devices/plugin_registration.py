@@ -29,7 +29,7 @@ _RESOURCE = re.compile(
 )
 
 
-class Registry:
+class PluginRegistry:
     def __init__(self, directory: Path, manager: DeviceManager) -> None:
         self._socket = KubeletSocket(directory)
         self._manager = manager
@@ -55,7 +55,7 @@ class Registry:
 
     async def register(self, request: RegisterRequest) -> None:
         """Raises Refusal."""
-        validate(request)
+        validate_registration(request)
         directory = self._socket.directory
         if directory is None:
             raise Refusal("RegistryStopped", "The node takes no registrations now.", "Register again later.")
@@ -68,14 +68,14 @@ class Registry:
             raise
 
 
-def validate(request: RegisterRequest) -> None:
+def validate_registration(request: RegisterRequest) -> None:
     """Raises Refusal for what is wrong with the words alone."""
     if request.version != VERSION:
         raise Refusal(
             "UnsupportedVersion",
             f'requested API version "{request.version}" is not supported by kubelet. Supported version is ["{VERSION}"]',
         )
-    if not is_extended(request.resource_name):
+    if not is_extended_resource_name(request.resource_name):
         raise Refusal("InvalidResourceName", f'the ResourceName "{request.resource_name}" is invalid')
     if not request.endpoint or "/" in request.endpoint or request.endpoint in (".", "..", KUBELET_SOCKET):
         raise Refusal(
@@ -85,7 +85,7 @@ def validate(request: RegisterRequest) -> None:
         )
 
 
-def is_extended(name: str) -> bool:
+def is_extended_resource_name(name: str) -> bool:
     """An extended resource: `domain/name`, and the domain is not Kubernetes' own."""
     match = _RESOURCE.fullmatch(name)
     if match is None or name.startswith("requests."):

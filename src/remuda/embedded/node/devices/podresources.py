@@ -17,7 +17,7 @@ import grpc
 import grpc.aio
 
 from remuda.api.kubernetes.core_v1 import Pod
-from remuda.embedded.node.devices.device_ledger import NO_NUMA, Grant
+from remuda.embedded.node.devices.device_ledger import NO_NUMA, DeviceGrant
 from remuda.embedded.node.devices.device_manager import DeviceManager
 from remuda.embedded.node.devices.sockets import KubeletSocket
 from remuda.link.kubelet_proto import POD_RESOURCES_ALLOCATABLE, POD_RESOURCES_GET, POD_RESOURCES_LIST, Method
@@ -25,7 +25,7 @@ from remuda.link.kubelet_proto import POD_RESOURCES_ALLOCATABLE, POD_RESOURCES_G
 QPS, BURST = 100.0, 10
 
 
-class Bucket:
+class TokenBucket:
     """A token bucket. Pure but for the time it is told."""
 
     def __init__(self, rate: float, burst: int, now: float) -> None:
@@ -49,11 +49,11 @@ class PodResourcesServer:
         self._socket = KubeletSocket(directory)
         self._manager = manager
         self._now = now
-        self._bucket: Bucket | None = None
+        self._bucket: TokenBucket | None = None
 
     async def start(self) -> None:
         self._now = self._now or asyncio.get_running_loop().time
-        self._bucket = Bucket(QPS, BURST, self._now())
+        self._bucket = TokenBucket(QPS, BURST, self._now())
         answers: dict[Method[Any, Any], Callable[..., Any]] = {
             POD_RESOURCES_LIST: self._list,
             POD_RESOURCES_ALLOCATABLE: self._allocatable,
@@ -61,7 +61,7 @@ class PodResourcesServer:
         }
         handlers = {
             method.name: grpc.unary_unary_rpc_method_handler(
-                answer, request_deserializer=method.request.decode, response_serializer=_serialized
+                answer, request_deserializer=method.request.decode, response_serializer=_serialized_message
             )
             for method, answer in answers.items()
         }
@@ -79,7 +79,7 @@ class PodResourcesServer:
     async def _allocatable(self, request: None, context: grpc.aio.ServicerContext) -> Any:
         await self._limit(context)
         found = self._manager.ledger.healthy().items()
-        rows = [row for resource, devices in found for d in devices for row in _rows(resource, d.id, d.numa)]
+        rows = [row for resource, devices in found for d in devices for row in _device_rows(resource, d.id, d.numa)]
         return POD_RESOURCES_ALLOCATABLE.response.message(devices=rows)
 
     async def _get(self, request: tuple[str, str], context: grpc.aio.ServicerContext) -> Any:
@@ -95,7 +95,7 @@ class PodResourcesServer:
             "name": pod.name,
             "namespace": pod.namespace,
             "containers": [
-                {"name": name, "devices": [row for grant in grants for row in _granted(grant)]}
+                {"name": name, "devices": [row for grant in grants for row in _granted_rows(grant)]}
                 for name, grants in self._manager.by_container(pod).items()
             ],
         }
@@ -105,16 +105,16 @@ class PodResourcesServer:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit")
 
 
-def _granted(grant: Grant) -> list[dict[str, Any]]:
+def _granted_rows(grant: DeviceGrant) -> list[dict[str, Any]]:
     near = {device: [n for n, ids in grant.numa.items() if n != NO_NUMA and device in ids] for device in grant.devices}
-    return [row for device, nodes in near.items() for row in _rows(grant.resource, device, nodes)]
+    return [row for device, nodes in near.items() for row in _device_rows(grant.resource, device, nodes)]
 
 
-def _rows(resource: str, device: str, nodes: Sequence[int]) -> list[dict[str, Any]]:
+def _device_rows(resource: str, device: str, nodes: Sequence[int]) -> list[dict[str, Any]]:
     row: dict[str, Any] = {"resource_name": resource, "device_ids": [device]}
     return [{**row, "topology": {"nodes": [{"ID": node}]}} for node in nodes] or [row]
 
 
-def _serialized(message: Any) -> bytes:
+def _serialized_message(message: Any) -> bytes:
     data: bytes = message.SerializeToString()
     return data

@@ -11,22 +11,22 @@ from collections.abc import Callable, Iterable, Mapping
 
 from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import Container, Pod
-from remuda.api.quantity import whole
+from remuda.api.quantity import parse_whole_quantity
 from remuda.embedded.node.container_record import is_sidecar
 
 OUT_OF = "OutOf"  # and the name of the resource: the reason a kubelet gives
 
 
-def must_fit(
+def check_pod_fits(
     pod: Pod, others: Iterable[Pod], allocatable: Mapping[str, int | str], is_served: Callable[[str], bool]
 ) -> None:
     """Raises Refusal. `is_served`: by a plugin, so that the device manager has seen to it."""
-    for resource in sorted({name for c in _all(pod) for name in _asked(c) if "/" in name}):
+    for resource in sorted({name for c in _all_containers(pod) for name in _resources_asked(c) if "/" in name}):
         if is_served(resource) or resource not in allocatable:
             continue
-        wanted = amount(pod, resource)
-        used = sum(amount(other, resource) for other in others if other.uid != pod.uid)
-        there = whole(allocatable[resource])
+        wanted = pod_resource_amount(pod, resource)
+        used = sum(pod_resource_amount(other, resource) for other in others if other.uid != pod.uid)
+        there = parse_whole_quantity(allocatable[resource])
         if wanted and used + wanted > there:
             raise Refusal(
                 f"{OUT_OF}{resource}",
@@ -34,22 +34,24 @@ def must_fit(
             )
 
 
-def amount(pod: Pod, resource: str) -> int:
+def pod_resource_amount(pod: Pod, resource: str) -> int:
     """What a pod asks for in all: its containers together, or its hungriest init container beside the sidecars before it."""
     beside = most = 0
     for init in pod.spec.init_containers:
-        asked = whole(_asked(init).get(resource, 0))
+        asked = parse_whole_quantity(_resources_asked(init).get(resource, 0))
         if is_sidecar(init):
             beside += asked
             most = max(most, beside)
         else:
             most = max(most, beside + asked)
-    return max(most, beside + sum(whole(_asked(c).get(resource, 0)) for c in pod.spec.containers))
+    return max(
+        most, beside + sum(parse_whole_quantity(_resources_asked(c).get(resource, 0)) for c in pod.spec.containers)
+    )
 
 
-def _all(pod: Pod) -> tuple[Container, ...]:
+def _all_containers(pod: Pod) -> tuple[Container, ...]:
     return (*pod.spec.init_containers, *pod.spec.containers)
 
 
-def _asked(container: Container) -> Mapping[str, int | str]:
+def _resources_asked(container: Container) -> Mapping[str, int | str]:
     return {**container.resources.requests, **container.resources.limits}

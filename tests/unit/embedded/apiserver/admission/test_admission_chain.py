@@ -13,7 +13,7 @@ from remuda.api.kubernetes.apps_v1 import Deployment
 from remuda.api.kubernetes.core_v1 import Namespace, Pod
 from remuda.api.kubernetes.policy_v1 import ResourceQuota
 from remuda.api.meta import JsonObject
-from remuda.embedded.apiserver.admission import Admission
+from remuda.embedded.apiserver.admission import AdmissionChain
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.store import Store
 from remuda.embedded.apiserver.store.journal import MemoryJournal
@@ -31,7 +31,7 @@ DEPLOYMENT: JsonObject = {
 async def a_cluster() -> LocalCluster:
     numbers = itertools.count(1)
     api = LocalCluster(
-        Store(MemoryJournal()), clock=lambda: 1.8e9, new_uid=lambda: f"uid-{next(numbers)}", admission=Admission
+        Store(MemoryJournal()), clock=lambda: 1.8e9, new_uid=lambda: f"uid-{next(numbers)}", admission=AdmissionChain
     )
     await api.create(Namespace, {"metadata": {"name": "n"}})
     return api

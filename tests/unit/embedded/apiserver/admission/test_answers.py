@@ -10,7 +10,7 @@ import pytest
 from remuda.api.errors import ApiError
 from remuda.api.meta import JsonObject
 from remuda.embedded.apiserver import write_rules
-from remuda.embedded.apiserver.admission import CREATE, UPDATE, Admission, AdmissionRequest
+from remuda.embedded.apiserver.admission import CREATE, UPDATE, AdmissionChain, AdmissionRequest
 from tests.unit.embedded.apiserver.admission.cases import ANSWERS, CASES, NAMESPACE, RESOURCES, told, updated
 
 RECORDED = json.loads(ANSWERS.read_text(encoding="utf-8"))
@@ -31,12 +31,12 @@ class Empty:
 def write(name: str) -> Any:
     plural, body, update = CASES[name]
     resource = RESOURCES[plural]
-    admission = Admission(Empty())
-    new = write_rules.created(resource, body, now=0.0, uid="0123-uid")
+    admission = AdmissionChain(Empty())
+    new = write_rules.created_body(resource, body, now=0.0, uid="0123-uid")
     new = admission.admit(AdmissionRequest(CREATE, resource, NAMESPACE, name, new))
     if update is None:
         return new
-    change = write_rules.replaced(resource, new, updated(new, update), "")
+    change = write_rules.replaced_change(resource, new, updated(new, update), "")
     assert change is not None
     return admission.admit(AdmissionRequest(UPDATE, resource, NAMESPACE, name, change.body, new))
 

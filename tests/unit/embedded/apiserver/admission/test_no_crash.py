@@ -10,7 +10,7 @@ import pytest
 
 from remuda.api.errors import ApiError
 from remuda.api.meta import JsonObject
-from remuda.embedded.apiserver.admission import CREATE, UPDATE, Admission, AdmissionRequest
+from remuda.embedded.apiserver.admission import CREATE, UPDATE, AdmissionChain, AdmissionRequest
 from tests.unit.embedded.apiserver.admission.cases import CASES, NAMESPACE, RESOURCES
 from tests.unit.embedded.apiserver.admission.test_plugins import LIMITS, Shelf, named, quota
 
@@ -76,7 +76,7 @@ def crowded() -> Shelf:
 def test_odd_values_are_refused_not_stumbled_over(seed: int) -> None:
     chance = random.Random(seed)
     shelf = crowded()
-    admission = Admission(shelf)
+    admission = AdmissionChain(shelf)
     names = sorted(CASES)
     for number in range(ROUNDS):
         plural, body, _ = CASES[chance.choice(names)]

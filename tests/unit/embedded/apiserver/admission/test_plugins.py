@@ -8,7 +8,7 @@ import pytest
 
 from remuda.api.errors import ApiError, NotFound
 from remuda.api.meta import JsonObject, Resource
-from remuda.embedded.apiserver.admission import CREATE, DELETE, UPDATE, Admission, AdmissionRequest, Forbidden
+from remuda.embedded.apiserver.admission import CREATE, DELETE, UPDATE, AdmissionChain, AdmissionRequest, Forbidden
 from tests.unit.embedded.apiserver.admission.cases import RESOURCES, pod_spec
 
 PODS = RESOURCES["pods"]
@@ -20,7 +20,7 @@ class Shelf:
 
     def __init__(self) -> None:
         self.objects: dict[tuple[str, str], list[JsonObject]] = {("", "namespaces"): [named("n")]}
-        self.admission = Admission(self)
+        self.admission = AdmissionChain(self)
 
     def get(self, group: str, plural: str, name: str, namespace: str = "") -> JsonObject | None:
         return next((o for o in self.list(group, plural, namespace) if o["metadata"]["name"] == name), None)

@@ -6,7 +6,7 @@ import pytest
 
 from remuda.api.errors import Invalid
 from remuda.api.meta import JsonObject
-from remuda.embedded.apiserver.crd.lifecycle import CLEANUP, accepted
+from remuda.embedded.apiserver.crd.lifecycle import CLEANUP, accept_crd
 
 NOW = 1_700_000_000.0
 
@@ -31,7 +31,7 @@ def conditions(body: JsonObject) -> dict[str, str]:
 
 
 def test_a_good_definition_is_established_at_once() -> None:
-    made = accepted(definition(), None, Free(), NOW)
+    made = accept_crd(definition(), None, Free(), NOW)
     assert conditions(made) == {"NamesAccepted": "True", "Established": "True"}
     assert made["metadata"]["finalizers"] == [CLEANUP]
     assert made["spec"]["names"] == {
@@ -44,17 +44,17 @@ def test_a_good_definition_is_established_at_once() -> None:
 
 
 def test_names_in_use_are_not_accepted() -> None:
-    assert conditions(accepted(definition(), None, Free("widgets"), NOW)) == {
+    assert conditions(accept_crd(definition(), None, Free("widgets"), NOW)) == {
         "NamesAccepted": "False",
         "Established": "False",
     }
 
 
 def test_storage_versions_are_remembered() -> None:
-    made = accepted(definition(), None, Free(), NOW)
+    made = accept_crd(definition(), None, Free(), NOW)
     version = {"name": "v2", "served": True, "storage": True, "schema": {"openAPIV3Schema": {"type": "object"}}}
     old = {**made["spec"]["versions"][0], "storage": False}
-    changed = accepted({**made, "spec": {**made["spec"], "versions": [old, version]}}, made, Free(), NOW + 60)
+    changed = accept_crd({**made, "spec": {**made["spec"], "versions": [old, version]}}, made, Free(), NOW + 60)
     assert changed["status"]["storedVersions"] == ["v1", "v2"]
     assert changed["status"]["conditions"] == made["status"]["conditions"]
 
@@ -82,15 +82,15 @@ SCHEMALESS = {"name": "v1", "served": True, "storage": True}
 )  # fmt: skip
 def test_a_bad_definition_is_refused_by_field(spec: JsonObject, field: str) -> None:
     with pytest.raises(Invalid) as caught:
-        accepted(definition(**spec), None, Free(), NOW)
+        accept_crd(definition(**spec), None, Free(), NOW)
     assert caught.value.details is not None
     assert field in [cause.field for cause in caught.value.details.causes]
 
 
 def test_identity_cannot_be_changed() -> None:
-    made = accepted(definition(), None, Free(), NOW)
+    made = accept_crd(definition(), None, Free(), NOW)
     with pytest.raises(Invalid, match="immutable"):
-        accepted({**made, "spec": {**made["spec"], "scope": "Cluster"}}, made, Free(), NOW)
+        accept_crd({**made, "spec": {**made["spec"], "scope": "Cluster"}}, made, Free(), NOW)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_identity_cannot_be_changed() -> None:
     ],
 )
 def test_names_of_others_are_not_accepted(taken: tuple[str, str], reason: str, kept: JsonObject) -> None:
-    status = accepted(definition(), None, Free(*taken), NOW)["status"]
+    status = accept_crd(definition(), None, Free(*taken), NOW)["status"]
     assert status["acceptedNames"] == kept
     assert [c["reason"] for c in status["conditions"]] == [reason, "NotAccepted"]
 
@@ -125,7 +125,7 @@ def test_patterns_that_go_cannot_compile_are_refused(pattern: str, why: str) -> 
     for inner, at in (({"type": "string", "pattern": pattern}, ""), (below, ".anyOf[0]")):
         schema = {"type": "object", "properties": {"foo": inner}}
         with pytest.raises(Invalid) as refused:
-            accepted(definition(versions=[{**SCHEMALESS, "schema": {"openAPIV3Schema": schema}}]), None, Free(), NOW)
+            accept_crd(definition(versions=[{**SCHEMALESS, "schema": {"openAPIV3Schema": schema}}]), None, Free(), NOW)
         assert str(refused.value).endswith(
             f"spec.versions[0].schema.openAPIV3Schema.properties[foo]{at}.pattern: Invalid value: "
             f'"{pattern}": must be a valid regular expression, but isn\'t: error parsing regexp: {why}'

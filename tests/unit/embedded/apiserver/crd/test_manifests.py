@@ -14,10 +14,10 @@ from remuda.api.devices import NodeDevices, Observed, ObservedDevice
 from remuda.api.drills import Drill, DrillKind, DrillSpec
 from remuda.api.meta import JsonObject, ObjectMeta
 from remuda.api.training import Role, TrainingJob, TrainingJobSpec
-from remuda.embedded.apiserver.crd.definition import versions_of
-from remuda.embedded.apiserver.crd.lifecycle import accepted
-from remuda.embedded.apiserver.crd.structural_schema import misfits, pruned
-from remuda.embedded.apiserver.kinds_served import Registry
+from remuda.embedded.apiserver.crd.definition import custom_versions
+from remuda.embedded.apiserver.crd.lifecycle import accept_crd
+from remuda.embedded.apiserver.crd.structural_schema import prune_by_schema, schema_misfits
+from remuda.embedded.apiserver.kinds_served import KindRegistry
 
 ROOT = Path(__file__).parents[5]
 
@@ -31,7 +31,7 @@ def test_the_committed_manifests_are_up_to_date() -> None:
 
 @pytest.mark.parametrize("crd", CRDS, ids=lambda crd: crd["spec"]["names"]["kind"])
 def test_they_are_accepted(crd: JsonObject) -> None:
-    accepted(crd, None, Registry(), 0.0)
+    accept_crd(crd, None, KindRegistry(), 0.0)
     assert yaml.safe_load(yaml.safe_dump(crd)) == crd
 
 
@@ -45,9 +45,9 @@ def test_they_are_accepted(crd: JsonObject) -> None:
 )
 def test_what_our_code_writes_fits_them(obj: TrainingJob | NodeDevices | Drill) -> None:
     crd = next(c for c in CRDS if c["spec"]["names"]["kind"] == obj.resource.kind)
-    schema = next(versions_of(crd)).schema
+    schema = next(custom_versions(crd)).schema
     unknown: list[str] = []
     body = to_wire(obj)
-    assert pruned(body, schema, unknown) == body
+    assert prune_by_schema(body, schema, unknown) == body
     assert unknown == []
-    assert misfits(body, schema) == []
+    assert schema_misfits(body, schema) == []

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from remuda.api.meta import JsonObject
-from remuda.embedded.apiserver.crd.structural_schema import defaulted, misfits, pruned
+from remuda.embedded.apiserver.crd.structural_schema import prune_by_schema, schema_misfits, with_schema_defaults
 
 SCHEMA: JsonObject = {
     "type": "object",
@@ -45,19 +45,19 @@ def spec(**fields: Any) -> JsonObject:
 def test_undeclared_fields_are_pruned_and_named() -> None:
     unknown: list[str] = []
     body = {**spec(extra=1, free={"x": {"y": 1}}, limits={"any": 1}, nested={"a": "1", "b": 2}), "more": 1}
-    kept = pruned(body, SCHEMA, unknown)
+    kept = prune_by_schema(body, SCHEMA, unknown)
     assert kept["spec"] == {"size": "small", "free": {"x": {"y": 1}}, "limits": {"any": 1}, "nested": {"a": "1"}}
     assert kept["metadata"] == {"name": "x"}
     assert sorted(unknown) == ["more", "spec.extra", "spec.nested.b"]
     clean = spec()
-    assert pruned(clean, SCHEMA, unknown) is clean
+    assert prune_by_schema(clean, SCHEMA, unknown) is clean
 
 
 def test_defaults_fill_what_is_not_there() -> None:
-    assert defaulted(spec(), SCHEMA)["spec"] == {"size": "small", "count": 3}
-    assert defaulted(spec(count=None), SCHEMA)["spec"]["count"] == 3
-    assert defaulted(spec(nested={}), SCHEMA)["spec"]["nested"] == {"a": "x"}
-    assert defaulted(spec(count=5), SCHEMA)["spec"]["count"] == 5
+    assert with_schema_defaults(spec(), SCHEMA)["spec"] == {"size": "small", "count": 3}
+    assert with_schema_defaults(spec(count=None), SCHEMA)["spec"]["count"] == 3
+    assert with_schema_defaults(spec(nested={}), SCHEMA)["spec"]["nested"] == {"a": "x"}
+    assert with_schema_defaults(spec(count=5), SCHEMA)["spec"]["count"] == 5
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_defaults_fill_what_is_not_there() -> None:
     ],
 )
 def test_what_does_not_fit_is_named(fields: JsonObject, field: str, word: str) -> None:
-    found = misfits(spec(**fields), SCHEMA)
+    found = schema_misfits(spec(**fields), SCHEMA)
     assert [(at, what.partition(":")[0]) for at, what in found] == [(field, word)]
 
 
@@ -100,22 +100,22 @@ def test_what_fits_is_left_in_peace() -> None:
         maybe=None,
         either={"a": ""},
     )
-    assert misfits(body, SCHEMA) == []
-    assert misfits(spec(port=80, count=3.0), SCHEMA) == []
+    assert schema_misfits(body, SCHEMA) == []
+    assert schema_misfits(spec(port=80, count=3.0), SCHEMA) == []
 
 
 def test_what_is_missing_is_named() -> None:
-    assert misfits({"metadata": {}}, SCHEMA) == [("spec", "Required value")]
-    assert misfits({"spec": {}}, SCHEMA) == [("spec.size", "Required value")]
+    assert schema_misfits({"metadata": {}}, SCHEMA) == [("spec", "Required value")]
+    assert schema_misfits({"spec": {}}, SCHEMA) == [("spec.size", "Required value")]
 
 
 def test_patterns_are_re2_as_in_go() -> None:
     """What Python's `re` does not know is matched, not waved through; what RE2 does not know fits nothing."""
     letters = {"type": "object", "properties": {"a": {"type": "string", "pattern": r"^\pL+\z"}}}
-    assert misfits({"a": "Ünï"}, letters) == []
-    assert misfits({"a": "x1"}, letters) == [("a", r"""Invalid value: "x1": a in body should match '^\pL+\z'""")]
+    assert schema_misfits({"a": "Ünï"}, letters) == []
+    assert schema_misfits({"a": "x1"}, letters) == [("a", r"""Invalid value: "x1": a in body should match '^\pL+\z'""")]
     ahead = {"type": "object", "properties": {"a": {"type": "string", "pattern": "(?=x)"}}}
-    ((_, what),) = misfits({"a": "x"}, ahead)
+    ((_, what),) = schema_misfits({"a": "x"}, ahead)
     assert (
         "should match '(?=x), but pattern is invalid: error parsing regexp: invalid or unsupported Perl syntax" in what
     )

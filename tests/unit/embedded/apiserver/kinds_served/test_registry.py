@@ -7,8 +7,8 @@ import pytest
 from remuda.api.kinds import KINDS
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import JsonObject
-from remuda.embedded.apiserver.kinds_served import BUILTIN, Registry
-from remuda.embedded.apiserver.patching import builtin
+from remuda.embedded.apiserver.kinds_served import BUILTIN, KindRegistry
+from remuda.embedded.apiserver.patching import builtin_kind_schema
 
 
 def widgets(version: str = "v1", *, established: bool = True) -> JsonObject:
@@ -26,7 +26,7 @@ def widgets(version: str = "v1", *, established: bool = True) -> JsonObject:
 
 
 def test_every_kind_of_the_port_is_served_with_its_type() -> None:
-    registry = Registry()
+    registry = KindRegistry()
     for kind in KINDS:
         served = registry.of(kind)
         assert served.kind is kind
@@ -42,7 +42,7 @@ def test_every_stored_built_in_kind_has_a_schema(resource: object) -> None:
 
     assert isinstance(resource, Resource)
     if resource.verbs != ("create",):
-        assert builtin(resource.api_version, resource.kind) is not None
+        assert builtin_kind_schema(resource.api_version, resource.kind) is not None
 
 
 def test_no_two_built_in_kinds_share_a_name() -> None:
@@ -52,7 +52,7 @@ def test_no_two_built_in_kinds_share_a_name() -> None:
 
 
 def test_a_definition_is_served_once_established_and_gone_when_uninstalled() -> None:
-    registry = Registry()
+    registry = KindRegistry()
     registry.install(widgets(established=False))
     assert registry.find("example.com", "v1", "widgets") is None
     registry.install(widgets())
@@ -68,7 +68,7 @@ def test_a_definition_is_served_once_established_and_gone_when_uninstalled() -> 
 
 
 def test_names_of_others_are_taken() -> None:
-    registry = Registry()
+    registry = KindRegistry()
     resources, kinds = registry.taken("apps", "deployments.apps")
     assert {"deployments", "deployment", "deploy"} <= resources
     assert {"Deployment", "DeploymentList"} <= kinds
@@ -80,7 +80,7 @@ def test_names_of_others_are_taken() -> None:
 def test_definitions_of_our_own_kinds_change_nothing() -> None:
     from remuda.api.crds import CRDS
 
-    registry = Registry()
+    registry = KindRegistry()
     before = registry.find("remuda.dev", "v1alpha1", "trainingjobs")
     registry.install({**CRDS[0], "status": {"conditions": [{"type": "Established", "status": "True"}]}})
     assert registry.find("remuda.dev", "v1alpha1", "trainingjobs") is before
@@ -89,7 +89,7 @@ def test_definitions_of_our_own_kinds_change_nothing() -> None:
 
 
 def test_versions_are_in_kubernetes_order() -> None:
-    registry = Registry()
+    registry = KindRegistry()
     body = widgets()
     names = ("v1beta1", "v2", "v1", "v1alpha1", "v10", "v1beta2")
     schema = {"openAPIV3Schema": {"type": "object"}}
@@ -99,7 +99,7 @@ def test_versions_are_in_kubernetes_order() -> None:
 
 
 def test_a_resource_is_found_by_the_key_of_its_objects_and_by_its_kind() -> None:
-    registry = Registry()
+    registry = KindRegistry()
     assert registry.by_prefix(Pod.resource.key("p", "ns")) is registry.of(Pod)
     assert registry.by_prefix("/example.com/widgets/a/b") is None
     assert registry.by_group_kind("", "Pod") is registry.of(Pod)

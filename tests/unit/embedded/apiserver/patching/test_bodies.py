@@ -8,18 +8,18 @@ import pytest
 from remuda.api.errors import ApiError
 from remuda.embedded.apiserver.patching import (
     MAX_DEPTH,
-    builtin,
-    check_depth,
-    faults,
-    from_structural,
+    builtin_kind_schema,
+    check_nesting_depth,
+    find_schema_faults,
     merge_patch,
-    settled,
+    settle_body,
+    structural_kind_schema,
 )
 from tests.builders.patches import GADGET_SCHEMA
 
-POD = builtin("v1", "Pod")
+POD = builtin_kind_schema("v1", "Pod")
 assert POD is not None
-GADGET = from_structural(GADGET_SCHEMA, has_status=True)
+GADGET = structural_kind_schema(GADGET_SCHEMA, has_status=True)
 
 
 @pytest.mark.parametrize(
@@ -58,12 +58,12 @@ def nested(levels: int, *, lists: bool = False) -> Any:
 
 
 def test_depth_is_bounded() -> None:
-    check_depth(nested(MAX_DEPTH))
-    check_depth(nested(MAX_DEPTH, lists=True))
-    check_depth("x" * 100_000)
+    check_nesting_depth(nested(MAX_DEPTH))
+    check_nesting_depth(nested(MAX_DEPTH, lists=True))
+    check_nesting_depth("x" * 100_000)
     for bomb in (nested(MAX_DEPTH + 2), nested(100_000, lists=True), {"a": [nested(MAX_DEPTH)]}):
         with pytest.raises(ApiError) as error:
-            check_depth(bomb)
+            check_nesting_depth(bomb)
         assert error.value.code == 400
 
 
@@ -87,7 +87,7 @@ def test_depth_is_bounded() -> None:
 )
 def test_faults_have_a_kind_and_a_path(body: Any, kind: str, path: str) -> None:
     assert POD is not None
-    found = faults(body, POD.root)
+    found = find_schema_faults(body, POD.root)
     assert [(fault.kind, fault.path) for fault in found] == [(kind, path)]
 
 
@@ -95,8 +95,10 @@ def test_a_good_body_has_none() -> None:
     assert POD is not None
     probe = {"httpGet": {"port": "web"}, "tcpSocket": {"port": 80}}
     container = {"name": "a", "livenessProbe": probe, "resources": {"limits": {"cpu": 1, "memory": "1Gi"}}}
-    assert faults({"spec": {"containers": [container], "nodeName": None}, "status": None}, POD.root) == []
-    assert faults({"spec": {"size": "10%", "free": {"any": [{"thing": 1}]}, "note": None}}, GADGET.root) == []
+    assert find_schema_faults({"spec": {"containers": [container], "nodeName": None}, "status": None}, POD.root) == []
+    assert (
+        find_schema_faults({"spec": {"size": "10%", "free": {"any": [{"thing": 1}]}, "note": None}}, GADGET.root) == []
+    )
 
 
 def test_a_stored_body_has_no_nulls_and_no_empty_lists() -> None:
@@ -111,7 +113,7 @@ def test_a_stored_body_has_no_nulls_and_no_empty_lists() -> None:
         },
     }
     before = copy.deepcopy(body)
-    assert settled(body, POD) == {
+    assert settle_body(body, POD) == {
         "metadata": {"labels": {"a": "", "b": "1"}, "name": "p"},
         "spec": {
             "containers": [{"name": "a", "securityContext": {}, "resources": {"limits": {"cpu": "0"}}}],
@@ -127,14 +129,14 @@ def test_a_settled_body_is_itself() -> None:
         "metadata": {"name": "p"},
         "spec": {"containers": [{"name": "a", "args": ["", "x"]}], "volumes": [{"name": "v", "emptyDir": {}}]},
     }
-    assert settled(body, POD) is body
-    assert settled(settled({"spec": {"containers": []}}, POD), POD) == {"spec": {"containers": []}}
+    assert settle_body(body, POD) is body
+    assert settle_body(settle_body({"spec": {"containers": []}}, POD), POD) == {"spec": {"containers": []}}
 
 
 def test_owners_are_left_to_track_update() -> None:
     assert POD is not None
     body = {"metadata": {"name": "p", "managedFields": []}}
-    assert settled(body, POD) is body
+    assert settle_body(body, POD) is body
 
 
 def test_a_custom_kind_keeps_the_nulls_it_allows() -> None:
@@ -142,7 +144,7 @@ def test_a_custom_kind_keeps_the_nulls_it_allows() -> None:
         "metadata": {"labels": {"a": None}, "annotations": None},
         "spec": {"note": None, "tags": None, "args": [], "free": {"x": None}, "limits": {"a": None}},
     }
-    assert settled(body, GADGET) == {
+    assert settle_body(body, GADGET) == {
         "metadata": {"labels": {"a": ""}},
         "spec": {"note": None, "args": [], "free": {"x": None}, "limits": {}},
     }
@@ -157,7 +159,7 @@ def test_structural_schemas() -> None:
     assert spec.element is None
     assert GADGET.root.fields["metadata"].fields["finalizers"].list_type == "set"
     assert GADGET.resets == {"": {"f:status": {}}, "status": {"f:metadata": {}, "f:spec": {}}}
-    assert from_structural({"type": "object"}, has_status=False).resets == {}
+    assert structural_kind_schema({"type": "object"}, has_status=False).resets == {}
 
 
 def test_unknown_fields_are_kept_below_a_schema_that_says_so() -> None:
@@ -179,14 +181,14 @@ def test_unknown_fields_are_kept_below_a_schema_that_says_so() -> None:
             }
         },
     }
-    schema = from_structural(open_schema, has_status=False).root
+    schema = structural_kind_schema(open_schema, has_status=False).root
     body = {
         "spec": {"more": [1], "known": {"a": "1", "b": 2}, "template": {"metadata": {"labels": {"x": "1"}}, "spec": {}}}
     }
-    assert faults(body, schema) == []
-    assert [fault.path for fault in faults({"spec": {"strict": {"b": 1}}, "status": {}}, schema)] == [
+    assert find_schema_faults(body, schema) == []
+    assert [fault.path for fault in find_schema_faults({"spec": {"strict": {"b": 1}}, "status": {}}, schema)] == [
         ".spec.strict.b",
         ".status",
     ]
     assert schema.fields["spec"].fields["template"].fields["metadata"].fields["finalizers"].list_type == "set"
-    assert from_structural(None, has_status=False).root.child("spec").type == "any"
+    assert structural_kind_schema(None, has_status=False).root.child("spec").type == "any"

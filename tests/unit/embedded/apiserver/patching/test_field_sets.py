@@ -5,14 +5,14 @@ from typing import Any
 import pytest
 
 from remuda.embedded.apiserver.patching.field_sets import (
-    difference,
-    intersection,
-    ordered,
-    parsed,
-    paths,
-    text_of,
-    union,
-    without,
+    field_paths,
+    go_json,
+    intersect_fields,
+    ordered_fields,
+    parse_field_set,
+    subtract_below,
+    subtract_fields,
+    union_fields,
 )
 from remuda.embedded.apiserver.patching.patch_schema import FieldSet
 
@@ -20,31 +20,31 @@ DATA: FieldSet = {"f:data": {".": {}, "f:a": {}, "f:b": {}}}
 
 
 def test_union_keeps_both_and_says_when_nothing_is_new() -> None:
-    assert union(DATA, {"f:data": {"f:c": {}}}) == {"f:data": {".": {}, "f:a": {}, "f:b": {}, "f:c": {}}}
-    assert union({"f:x": {}}, {"f:x": {"f:y": {}}}) == {"f:x": {".": {}, "f:y": {}}}
-    assert union(DATA, {"f:data": {"f:a": {}}}) is DATA
-    assert list(union({"f:b": {}}, {"f:a": {}})) == ["f:a", "f:b"]
+    assert union_fields(DATA, {"f:data": {"f:c": {}}}) == {"f:data": {".": {}, "f:a": {}, "f:b": {}, "f:c": {}}}
+    assert union_fields({"f:x": {}}, {"f:x": {"f:y": {}}}) == {"f:x": {".": {}, "f:y": {}}}
+    assert union_fields(DATA, {"f:data": {"f:a": {}}}) is DATA
+    assert list(union_fields({"f:b": {}}, {"f:a": {}})) == ["f:a", "f:b"]
 
 
 def test_difference_is_of_paths_not_of_trees() -> None:
-    assert difference(DATA, {"f:data": {"f:a": {}}}) == {"f:data": {".": {}, "f:b": {}}}
-    assert difference(DATA, {"f:data": {}}) == {"f:data": {"f:a": {}, "f:b": {}}}
-    assert difference(DATA, {"f:data": {"f:a": {}, "f:b": {}}}) == {"f:data": {}}
-    assert difference(DATA, DATA) == {}
-    assert difference(DATA, {"f:other": {}}) is DATA
+    assert subtract_fields(DATA, {"f:data": {"f:a": {}}}) == {"f:data": {".": {}, "f:b": {}}}
+    assert subtract_fields(DATA, {"f:data": {}}) == {"f:data": {"f:a": {}, "f:b": {}}}
+    assert subtract_fields(DATA, {"f:data": {"f:a": {}, "f:b": {}}}) == {"f:data": {}}
+    assert subtract_fields(DATA, DATA) == {}
+    assert subtract_fields(DATA, {"f:other": {}}) is DATA
 
 
 def test_without_takes_what_is_below_as_well() -> None:
-    assert without(DATA, {"f:data": {}}) == {}
-    assert without({"f:a": {"f:b": {"f:c": {}}, "f:d": {}}}, {"f:a": {"f:b": {}}}) == {"f:a": {"f:d": {}}}
-    assert without({"f:a": {".": {}, "f:b": {}}}, {"f:a": {"f:b": {}}}) == {"f:a": {}}
-    assert without(DATA, {"f:data": {"f:z": {}}}) is DATA
+    assert subtract_below(DATA, {"f:data": {}}) == {}
+    assert subtract_below({"f:a": {"f:b": {"f:c": {}}, "f:d": {}}}, {"f:a": {"f:b": {}}}) == {"f:a": {"f:d": {}}}
+    assert subtract_below({"f:a": {".": {}, "f:b": {}}}, {"f:a": {"f:b": {}}}) == {"f:a": {}}
+    assert subtract_below(DATA, {"f:data": {"f:z": {}}}) is DATA
 
 
 def test_intersection() -> None:
-    assert intersection(DATA, {"f:data": {"f:a": {}, "f:z": {}}}) == {"f:data": {"f:a": {}}}
-    assert intersection(DATA, {"f:data": {}}) == {"f:data": {}}
-    assert intersection({"f:data": {"f:a": {}}}, {"f:data": {}}) == {}
+    assert intersect_fields(DATA, {"f:data": {"f:a": {}, "f:z": {}}}) == {"f:data": {"f:a": {}}}
+    assert intersect_fields(DATA, {"f:data": {}}) == {"f:data": {}}
+    assert intersect_fields({"f:data": {"f:a": {}}}, {"f:data": {}}) == {}
 
 
 def test_paths_are_worded_as_kubernetes_does() -> None:
@@ -56,7 +56,7 @@ def test_paths_are_worded_as_kubernetes_does() -> None:
         "f:metadata": {"f:finalizers": {'v:"x/y"': {}}},
         "f:list": {"i:3": {}},
     }
-    assert set(paths(fields)) == {
+    assert set(field_paths(fields)) == {
         '.spec.containers[name="a"]',
         '.spec.containers[name="a"].image',
         '.spec.ports[containerPort=80,protocol="TCP"]',
@@ -81,7 +81,7 @@ def test_paths_are_worded_as_kubernetes_does() -> None:
     ],
 )
 def test_values_are_written_as_go_writes_them(value: object, text: str) -> None:
-    assert text_of(value) == text
+    assert go_json(value) == text
 
 
 def test_a_set_from_outside_is_written_anew() -> None:
@@ -92,8 +92,12 @@ def test_a_set_from_outside_is_written_anew() -> None:
         "z:new": {},
         ".": {},
     }
-    assert parsed(given) == {'k:{"containerPort":80,"protocol":"TCP"}': {".": {}, "f:name": {}}, "v:1": {}, "i:7": {}}
-    assert ordered({"f:b": {"f:d": {}, "f:c": {}}, "f:a": {}}) == {"f:a": {}, "f:b": {"f:c": {}, "f:d": {}}}
+    assert parse_field_set(given) == {
+        'k:{"containerPort":80,"protocol":"TCP"}': {".": {}, "f:name": {}},
+        "v:1": {},
+        "i:7": {},
+    }
+    assert ordered_fields({"f:b": {"f:d": {}, "f:c": {}}, "f:a": {}}) == {"f:a": {}, "f:b": {"f:c": {}, "f:d": {}}}
 
 
 @pytest.mark.parametrize(
@@ -101,4 +105,4 @@ def test_a_set_from_outside_is_written_anew() -> None:
 )
 def test_what_is_no_set_is_refused(given: object) -> None:
     with pytest.raises(ValueError, match=r"fieldsV1|Expecting"):
-        parsed(given)
+        parse_field_set(given)

@@ -8,20 +8,20 @@ import pytest
 from remuda.api.errors import ApiError
 from remuda.embedded.apiserver.patching import (
     ApplyConflict,
-    apply,
-    builtin,
-    from_structural,
+    builtin_kind_schema,
     manager_name,
-    track_update,
+    server_side_apply,
+    structural_kind_schema,
+    track_field_owners,
 )
 from remuda.embedded.apiserver.patching.field_owners import MAX_UPDATERS
 from tests.builders.patches import GADGET_SCHEMA
 
-CONFIG_MAP = builtin("v1", "ConfigMap")
-POD = builtin("v1", "Pod")
+CONFIG_MAP = builtin_kind_schema("v1", "ConfigMap")
+POD = builtin_kind_schema("v1", "Pod")
 assert CONFIG_MAP is not None
 assert POD is not None
-GADGET = from_structural(GADGET_SCHEMA, has_status=True)
+GADGET = structural_kind_schema(GADGET_SCHEMA, has_status=True)
 NOW = 1_700_000_000.0
 STAMP = "2023-11-14T22:13:20Z"
 
@@ -41,7 +41,7 @@ def applied(live: Body | None, body: Body, manager: str = "anna", *, force: bool
     before = copy.deepcopy([live, body])
     schema = GADGET if body["kind"] == "Gadget" else CONFIG_MAP
     assert schema is not None
-    result = apply(live, body, manager, force, schema, now)
+    result = server_side_apply(live, body, manager, force, schema, now)
     assert [live, body] == before
     return result
 
@@ -50,7 +50,7 @@ def updated(old: Body | None, new: Body, manager: str = "bert", *, now: float = 
     before = copy.deepcopy([old, new])
     schema = GADGET if new["kind"] == "Gadget" else CONFIG_MAP
     assert schema is not None
-    result = track_update(old, new, manager, schema, now, subresource)
+    result = track_field_owners(old, new, manager, schema, now, subresource)
     assert [old, new] == before
     return result
 
@@ -198,14 +198,16 @@ def test_what_an_apply_must_and_must_not_have() -> None:
     )
     for body, manager, code in cases:
         with pytest.raises(ApiError) as error:
-            apply(None, body, manager, False, CONFIG_MAP, NOW)
+            server_side_apply(None, body, manager, False, CONFIG_MAP, NOW)
         assert error.value.code == code
 
 
 def test_status_is_not_owned_through_the_main_resource() -> None:
     body = applied(None, {**gadget(note="x"), "status": {"phase": "On"}})
     assert owned(body) == {"anna/Apply": {"f:spec": {"f:note": {}}}}
-    live = apply(body, {**gadget(note="x"), "status": {"phase": "On"}}, "carl", False, GADGET, NOW, "status")
+    live = server_side_apply(
+        body, {**gadget(note="x"), "status": {"phase": "On"}}, "carl", False, GADGET, NOW, "status"
+    )
     assert owned(live)["carl/Apply"] == {"f:status": {"f:phase": {}}}
     subresources = {entry["manager"]: entry.get("subresource") for entry in live["metadata"]["managedFields"]}
     assert subresources == {"anna": None, "carl": "status"}
@@ -238,8 +240,8 @@ def test_a_schema_that_became_atomic_coarsens_its_owners() -> None:
     live = applied(None, gadget(limits={"a": "1"}, nested={"deep": {"x": "1"}}))
     atomic = copy.deepcopy(GADGET_SCHEMA)
     atomic["properties"]["spec"]["properties"]["limits"]["x-kubernetes-map-type"] = "atomic"
-    schema = from_structural(atomic, has_status=True)
-    result = apply(live, gadget(note="n"), "carl", False, schema, NOW)
+    schema = structural_kind_schema(atomic, has_status=True)
+    result = server_side_apply(live, gadget(note="n"), "carl", False, schema, NOW)
     assert owned(result)["anna/Apply"] == {"f:spec": {"f:limits": {}, "f:nested": {"f:deep": {"f:x": {}}}}}
 
 
@@ -323,7 +325,7 @@ def test_a_pods_creator_owns_no_empty_objects_of_the_server() -> None:
         "metadata": {"name": "p"},
         "spec": {"containers": [{"name": "a", "resources": {}}]},
     }
-    body = track_update(None, pod, "anna", POD, NOW)
+    body = track_field_owners(None, pod, "anna", POD, NOW)
     fields = owned(body)["anna/Update"]
     assert fields == {"f:spec": {"f:containers": {'k:{"name":"a"}': {".": {}, "f:name": {}, "f:resources": {}}}}}
 

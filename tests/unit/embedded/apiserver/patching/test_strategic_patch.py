@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from remuda.api.errors import ApiError
-from remuda.embedded.apiserver.patching import builtin, from_structural, strategic_merge
+from remuda.embedded.apiserver.patching import builtin_kind_schema, strategic_merge, structural_kind_schema
 
-POD = builtin("v1", "Pod")
-DEPLOYMENT = builtin("apps/v1", "Deployment")
+POD = builtin_kind_schema("v1", "Pod")
+DEPLOYMENT = builtin_kind_schema("apps/v1", "Deployment")
 assert POD is not None
 assert DEPLOYMENT is not None
 
@@ -105,7 +105,7 @@ def test_what_only_the_server_has_stays_before_what_it_stood_before() -> None:
 
 
 def test_a_field_with_the_replace_strategy() -> None:
-    budget = builtin("policy/v1", "PodDisruptionBudget")
+    budget = builtin_kind_schema("policy/v1", "PodDisruptionBudget")
     assert budget is not None
     live = {"spec": {"selector": {"matchLabels": {"a": "1"}}, "minAvailable": 1}}
     patch: Any = {"spec": {"selector": {"matchExpressions": []}}}
@@ -181,7 +181,7 @@ def test_a_key_that_is_no_plain_value_is_no_internal_error(name: Any, patch: Any
 
 
 def test_custom_kinds_have_none() -> None:
-    schema = from_structural({"type": "object"}, has_status=False)
+    schema = structural_kind_schema({"type": "object"}, has_status=False)
     with pytest.raises(ApiError) as error:
         strategic_merge({}, {}, schema)
     assert (error.value.code, error.value.reason) == (415, "UnsupportedMediaType")

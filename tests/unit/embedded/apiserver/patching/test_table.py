@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from remuda.embedded.apiserver.patching import builtin
-from remuda.embedded.apiserver.patching.patch_schema import Schema
+from remuda.embedded.apiserver.patching import builtin_kind_schema
+from remuda.embedded.apiserver.patching.patch_schema import PatchSchema
 
 TOOL = Path(__file__).parents[5] / "tools" / "extract-merge-keys"
 NO_SOURCE = 3
@@ -21,8 +21,8 @@ KINDS = """
 """
 
 
-def schema_of(api_version: str, kind: str, *path: str) -> Schema:
-    found = builtin(api_version, kind)
+def schema_of(api_version: str, kind: str, *path: str) -> PatchSchema:
+    found = builtin_kind_schema(api_version, kind)
     assert found is not None
     node = found.root
     for name in path:
@@ -50,8 +50,8 @@ def test_every_kind_is_in_the_table(kind: str) -> None:
 
 
 def test_unknown_kinds_have_no_schema() -> None:
-    assert builtin("v1", "Gadget") is None
-    assert builtin("apps/v2", "Deployment") is None
+    assert builtin_kind_schema("v1", "Gadget") is None
+    assert builtin_kind_schema("apps/v2", "Deployment") is None
 
 
 def test_rules_of_lists() -> None:
@@ -99,7 +99,7 @@ def test_a_recursive_type_is_one_node() -> None:
 
 
 def test_what_the_server_always_has() -> None:
-    deployment = builtin("apps/v1", "Deployment")
+    deployment = builtin_kind_schema("apps/v1", "Deployment")
     assert deployment is not None
     assert deployment.zero["spec"]["strategy"] == {}
     assert deployment.zero["spec"]["template"] == {"metadata": {}, "spec": {"containers": None}}

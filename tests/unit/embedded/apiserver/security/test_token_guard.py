@@ -7,7 +7,7 @@ import pytest
 
 from remuda.embedded.apiserver.app import App
 from remuda.embedded.apiserver.local_cluster import LocalCluster
-from remuda.embedded.apiserver.security.token_guard import Guarded
+from remuda.embedded.apiserver.security.token_guard import TokenGuard
 from remuda.embedded.apiserver.store import MemoryJournal, Store
 
 RIGHT = b"Bearer secret"
@@ -16,7 +16,7 @@ RIGHT = b"Bearer secret"
 async def ask(path: str, *authorization: bytes, method: str = "GET") -> int:
     uids = itertools.count()
     cluster = LocalCluster(Store(MemoryJournal()), clock=lambda: 0.0, new_uid=lambda: f"u{next(uids)}")
-    guarded = Guarded(App(cluster), "secret")
+    guarded = TokenGuard(App(cluster), "secret")
     codes: list[int] = []
 
     async def receive() -> Any:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from remuda.api.errors import BadRequest
-from remuda.embedded.apiserver.wire.answer_forms import Form, NotAcceptable, View, negotiate
+from remuda.embedded.apiserver.wire.answer_forms import AnswerForm, AnswerView, NotAcceptable, negotiate_form
 
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 
@@ -11,18 +11,18 @@ TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 @pytest.mark.parametrize(
     ("accept", "form"),
     [
-        ("", Form.OBJECT),
-        ("*/*", Form.OBJECT),
-        ("application/json", Form.OBJECT),
-        ("application/vnd.kubernetes.protobuf, application/json", Form.OBJECT),
-        (f"{TABLE},application/json", Form.TABLE),
-        ("application/json;as=Table;v=v1beta1;g=meta.k8s.io, application/json", Form.OBJECT),
-        ("application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1", Form.METADATA),
-        ("application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1", Form.METADATA),
+        ("", AnswerForm.OBJECT),
+        ("*/*", AnswerForm.OBJECT),
+        ("application/json", AnswerForm.OBJECT),
+        ("application/vnd.kubernetes.protobuf, application/json", AnswerForm.OBJECT),
+        (f"{TABLE},application/json", AnswerForm.TABLE),
+        ("application/json;as=Table;v=v1beta1;g=meta.k8s.io, application/json", AnswerForm.OBJECT),
+        ("application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1", AnswerForm.METADATA),
+        ("application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1", AnswerForm.METADATA),
     ],
 )
-def test_the_first_form_that_can_be_met_is_chosen(accept: str, form: Form) -> None:
-    assert negotiate(accept, "").form is form
+def test_the_first_form_that_can_be_met_is_chosen(accept: str, form: AnswerForm) -> None:
+    assert negotiate_form(accept, "").form is form
 
 
 @pytest.mark.parametrize(
@@ -30,10 +30,10 @@ def test_the_first_form_that_can_be_met_is_chosen(accept: str, form: Form) -> No
 )
 def test_anything_else_is_not_acceptable(accept: str) -> None:
     with pytest.raises(NotAcceptable):
-        negotiate(accept, "")
+        negotiate_form(accept, "")
 
 
 def test_what_rows_carry() -> None:
-    assert negotiate(TABLE, "Object") == View(Form.TABLE, "Object")
+    assert negotiate_form(TABLE, "Object") == AnswerView(AnswerForm.TABLE, "Object")
     with pytest.raises(BadRequest):
-        negotiate(TABLE, "Everything")
+        negotiate_form(TABLE, "Everything")

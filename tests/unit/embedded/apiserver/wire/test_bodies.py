@@ -3,7 +3,13 @@ from __future__ import annotations
 import pytest
 
 from remuda.api.errors import BadRequest, Invalid
-from remuda.embedded.apiserver.wire.bodies import UnsupportedMediaType, deletion, duplicates, parse_object, parse_patch
+from remuda.embedded.apiserver.wire.bodies import (
+    UnsupportedMediaType,
+    deletion_arguments,
+    duplicate_fields,
+    parse_object_body,
+    parse_patch_body,
+)
 from remuda.embedded.apiserver.write_rules import FOREGROUND, ORPHAN
 
 YAML = "application/yaml"
@@ -11,10 +17,14 @@ APPLY = "application/apply-patch+yaml"
 
 
 def test_yaml_is_read_as_far_as_json_goes() -> None:
-    assert parse_object(YAML, b"a: 2020-01-01\nb: [1, yes]\nc: '3'\n") == {"a": "2020-01-01", "b": [1, True], "c": "3"}
-    assert parse_object(YAML, b'{"a": 1}') == {"a": 1}
-    assert parse_object(YAML, b"{a: 1}") == {"a": 1}
-    assert parse_patch(APPLY, b"kind: Pod\n") == (APPLY, {"kind": "Pod"})
+    assert parse_object_body(YAML, b"a: 2020-01-01\nb: [1, yes]\nc: '3'\n") == {
+        "a": "2020-01-01",
+        "b": [1, True],
+        "c": "3",
+    }
+    assert parse_object_body(YAML, b'{"a": 1}') == {"a": 1}
+    assert parse_object_body(YAML, b"{a: 1}") == {"a": 1}
+    assert parse_patch_body(APPLY, b"kind: Pod\n") == (APPLY, {"kind": "Pod"})
 
 
 @pytest.mark.parametrize(
@@ -22,40 +32,40 @@ def test_yaml_is_read_as_far_as_json_goes() -> None:
 )
 def test_what_yaml_has_beyond_that_is_refused(body: bytes) -> None:
     with pytest.raises(BadRequest):
-        parse_object(YAML, body)
+        parse_object_body(YAML, body)
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"3", b'{"a":' * 100_000])
 def test_what_is_not_a_json_object_is_refused(body: bytes) -> None:
     with pytest.raises(BadRequest):
-        parse_object("application/json", body)
+        parse_object_body("application/json", body)
 
 
 def test_media_types_are_compared_without_parameters() -> None:
-    assert parse_object("Application/JSON; charset=utf-8", b"{}") == {}
+    assert parse_object_body("Application/JSON; charset=utf-8", b"{}") == {}
     with pytest.raises(UnsupportedMediaType):
-        parse_patch("application/json", b"{}")
+        parse_patch_body("application/json", b"{}")
 
 
 def test_propagation_policies_become_finalizers() -> None:
-    assert deletion({}, {}).finalizer is None
-    assert deletion({"propagationPolicy": "Background"}, {}).finalizer == ""
-    assert deletion({"propagationPolicy": "Foreground"}, {}).finalizer == FOREGROUND
-    assert deletion({}, {"propagationPolicy": "Orphan"}).finalizer == ORPHAN
-    assert deletion({"orphanDependents": True}, {}).finalizer == ORPHAN
+    assert deletion_arguments({}, {}).finalizer is None
+    assert deletion_arguments({"propagationPolicy": "Background"}, {}).finalizer == ""
+    assert deletion_arguments({"propagationPolicy": "Foreground"}, {}).finalizer == FOREGROUND
+    assert deletion_arguments({}, {"propagationPolicy": "Orphan"}).finalizer == ORPHAN
+    assert deletion_arguments({"orphanDependents": True}, {}).finalizer == ORPHAN
     with pytest.raises(Invalid, match="propagationPolicy"):
-        deletion({"propagationPolicy": "Sometimes"}, {})
+        deletion_arguments({"propagationPolicy": "Sometimes"}, {})
 
 
 def test_text_that_is_none_is_refused_in_keys_too() -> None:
     for media in ("application/json", YAML):
         with pytest.raises(BadRequest):
-            parse_object(media, b'{"\xff": 1}')
+            parse_object_body(media, b'{"\xff": 1}')
 
 
 def test_a_body_that_is_too_deep_to_walk_is_refused() -> None:
     with pytest.raises(BadRequest, match="levels deep"):
-        parse_object("application/json", b'{"a":' * 300 + b"1" + b"}" * 300)
+        parse_object_body("application/json", b'{"a":' * 300 + b"1" + b"}" * 300)
 
 
 @pytest.mark.parametrize(
@@ -71,4 +81,4 @@ def test_a_body_that_is_too_deep_to_walk_is_refused() -> None:
     ],
 )
 def test_fields_that_are_there_twice_are_found(media: str, body: bytes, paths: set[str]) -> None:
-    assert set(duplicates(media, body)) == paths
+    assert set(duplicate_fields(media, body)) == paths

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from remuda.embedded.apiserver.wire.jsonpath import find
+from remuda.embedded.apiserver.wire.jsonpath import find_by_jsonpath
 
 BODY = {
     "a": {"b": [1, {"c": "x"}], "with.dot": 5},
@@ -31,4 +31,4 @@ BODY = {
     ],
 )
 def test_paths_of_printer_columns(path: str, found: list[Any]) -> None:
-    assert find(BODY, path) == found
+    assert find_by_jsonpath(BODY, path) == found

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remuda.api.errors import BadRequest
-from remuda.embedded.apiserver.wire.protobuf_bodies import parse
+from remuda.embedded.apiserver.wire.protobuf_bodies import parse_protobuf
 
 
 def varint(value: int) -> bytes:
@@ -44,7 +44,7 @@ META = field(1, "x") + field(2, "") + field(3, "ns") + field(7, 0) + field(8, b"
 def test_a_config_map_with_labels_and_data() -> None:
     meta = META + field(11, field(1, "app") + field(2, "web"))
     body = field(1, meta) + field(2, field(1, "k") + field(2, "v"))
-    assert parse(envelope("v1", "ConfigMap", body)) == {
+    assert parse_protobuf(envelope("v1", "ConfigMap", body)) == {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {"name": "x", "namespace": "ns", "labels": {"app": "web"}},
@@ -54,7 +54,7 @@ def test_a_config_map_with_labels_and_data() -> None:
 
 def test_zero_counts_only_where_go_has_a_pointer() -> None:
     spec = field(1, 0) + field(5, 0) + field(7, 0)  # replicas *int32, minReadySeconds int32, paused bool
-    parsed = parse(envelope("apps/v1", "Deployment", field(1, META) + field(2, spec)))
+    parsed = parse_protobuf(envelope("apps/v1", "Deployment", field(1, META) + field(2, spec)))
     assert parsed["spec"] == {"replicas": 0}
 
 
@@ -64,7 +64,7 @@ def test_embedded_structs_are_flattened_and_special_types_become_text() -> None:
     port = field(2, field(1, 0) + field(2, 8080) + field(3, ""))
     probe = field(1, field(2, field(1, "/") + port))
     container = field(1, "c") + field(8, resources) + field(10, probe)
-    parsed = parse(envelope("v1", "Pod", field(1, META) + field(2, field(1, volume) + field(2, container))))
+    parsed = parse_protobuf(envelope("v1", "Pod", field(1, META) + field(2, field(1, volume) + field(2, container))))
     assert parsed["spec"]["volumes"] == [{"name": "v", "configMap": {"name": "cm"}}]
     assert parsed["spec"]["containers"][0]["resources"] == {"limits": {"cpu": "500m"}}
     assert parsed["spec"]["containers"][0]["livenessProbe"]["httpGet"] == {"path": "/", "port": 8080}
@@ -73,21 +73,21 @@ def test_embedded_structs_are_flattened_and_special_types_become_text() -> None:
 def test_times_bytes_and_negative_numbers() -> None:
     meta = META + field(9, field(1, 1_700_000_000) + field(2, 0))
     secret = field(1, meta) + field(2, field(1, "k") + field(2, b"\x00\xff"))
-    parsed = parse(envelope("v1", "Secret", secret))
+    parsed = parse_protobuf(envelope("v1", "Secret", secret))
     assert parsed["metadata"]["deletionTimestamp"] == "2023-11-14T22:13:20Z"
     assert parsed["data"] == {"k": "AP8="}
-    priority = parse(envelope("scheduling.k8s.io/v1", "PriorityClass", field(1, META) + field(2, -5)))
+    priority = parse_protobuf(envelope("scheduling.k8s.io/v1", "PriorityClass", field(1, META) + field(2, -5)))
     assert priority["value"] == -5
 
 
 def test_delete_options_go_by_any_version() -> None:
-    parsed = parse(envelope("policy/v1", "DeleteOptions", field(1, 0) + field(4, "Orphan")))
+    parsed = parse_protobuf(envelope("policy/v1", "DeleteOptions", field(1, 0) + field(4, "Orphan")))
     assert (parsed["gracePeriodSeconds"], parsed["propagationPolicy"]) == (0, "Orphan")
 
 
 def test_unknown_fields_are_skipped() -> None:
     body = field(1, META) + field(9999, "future") + varint(77 << 3 | 1) + b"12345678"
-    assert parse(envelope("v1", "ConfigMap", body))["metadata"]["name"] == "x"
+    assert parse_protobuf(envelope("v1", "ConfigMap", body))["metadata"]["name"] == "x"
 
 
 @pytest.mark.parametrize(
@@ -96,14 +96,14 @@ def test_unknown_fields_are_skipped() -> None:
 )
 def test_what_cannot_be_read_is_a_bad_request(data: bytes) -> None:
     with pytest.raises(BadRequest):
-        parse(data)
+        parse_protobuf(data)
 
 
 @given(st.binary(max_size=200))
 def test_no_bytes_make_it_fail_otherwise(data: bytes) -> None:
     for whole in (b"k8s\x00" + data, envelope("v1", "Pod", data)):
         try:
-            parse(whole)
+            parse_protobuf(whole)
         except BadRequest:
             pass
 

@@ -9,16 +9,16 @@ import pytest
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import JsonObject
 from remuda.api.training import TrainingJob
-from remuda.embedded.apiserver.kinds_served import BUILTIN, Registry, Served
-from remuda.embedded.apiserver.wire.table_cells import duration, pod_status
-from remuda.embedded.apiserver.wire.tables import columns_of
+from remuda.embedded.apiserver.kinds_served import BUILTIN, KindRegistry, ServedKind
+from remuda.embedded.apiserver.wire.table_cells import human_duration, pod_status_cell
+from remuda.embedded.apiserver.wire.tables import table_columns
 
 NOW = 1_700_000_600.0
 MADE = {"creationTimestamp": "2023-11-14T22:13:20Z"}  # 600 s before
 
 
-def row(served: Served, body: JsonObject) -> dict[str, Any]:
-    return {column.definition["name"]: column.cell(body, NOW) for column in columns_of(served)}
+def row(served: ServedKind, body: JsonObject) -> dict[str, Any]:
+    return {column.definition["name"]: column.cell(body, NOW) for column in table_columns(served)}
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def row(served: Served, body: JsonObject) -> dict[str, Any]:
     ],
 )
 def test_ages_get_coarser_as_they_grow(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
+    assert human_duration(seconds) == text
 
 
 def container(**state: Any) -> JsonObject:
@@ -70,11 +70,11 @@ def container(**state: Any) -> JsonObject:
 )
 def test_the_state_of_a_pod_in_a_word(status: JsonObject, meta: JsonObject, text: str) -> None:
     body = {"metadata": meta, "spec": {"initContainers": [{"name": "c"}], "containers": [{}]}, "status": status}
-    assert pod_status(body, NOW) == text
+    assert pod_status_cell(body, NOW) == text
 
 
 def test_pods_have_the_columns_users_know() -> None:
-    registry = Registry()
+    registry = KindRegistry()
     restarted = {
         **container(running={}),
         "restartCount": 2,
@@ -98,7 +98,7 @@ def test_pods_have_the_columns_users_know() -> None:
 
 @pytest.mark.parametrize("resource", BUILTIN, ids=lambda r: r.full_name)
 def test_every_kind_can_be_shown_even_when_empty(resource: Any) -> None:
-    served = Served(resource)
+    served = ServedKind(resource)
     body: JsonObject = {
         "metadata": {"name": "x"},
         "spec": {"versions": []} if resource.kind.startswith("Custom") else {},
@@ -112,6 +112,6 @@ def test_a_custom_kind_has_its_printer_columns() -> None:
         "spec": {"roles": [{"replicas": 4}, {"replicas": 2}]},
         "status": {"phase": "Running", "attempt": 2, "progress": {"step": 7}, "goodput": {"ettr": 0.97}},
     }
-    shown = row(Registry().of(TrainingJob), body)
+    shown = row(KindRegistry().of(TrainingJob), body)
     assert (shown["Phase"], shown["Attempt"], shown["Ranks"], shown["Step"]) == ("Running", 2, "4 2", 7)
     assert (shown["ETTR"], shown["Age"], shown["Interruptions"]) == (0.97, "10m", None)

@@ -8,10 +8,15 @@ from remuda.api.codec import from_wire
 from remuda.api.kubernetes.core_v1 import Lease, Node, Pod
 from remuda.api.kubernetes.policy_v1 import PodDisruptionBudget, Service
 from remuda.api.meta import JsonObject
-from remuda.api.quantity import canonical
-from remuda.embedded.builtin.planners.disruption_budgets import plan_budget
-from remuda.embedded.builtin.planners.endpoints import plan_slice
-from remuda.embedded.builtin.planners.node_lifecycle import NOT_READY, UNREACHABLE, NodeObserved, plan_node
+from remuda.api.quantity import canonical_quantity
+from remuda.embedded.builtin.planners.disruption_budgets import plan_disruption_budget
+from remuda.embedded.builtin.planners.endpoints import plan_endpoint_slice
+from remuda.embedded.builtin.planners.node_lifecycle import (
+    NOT_READY,
+    UNREACHABLE,
+    NodeLifecycleObserved,
+    plan_node_lifecycle,
+)
 from tests.unit.embedded.builtin.planners.objects import NOW, a_pod, stamp
 
 
@@ -42,13 +47,13 @@ def taint(key: str, effect: str = "NoExecute", ago: float = 0) -> JsonObject:
 
 
 def test_a_fresh_lease_changes_nothing_until_it_would_run_out() -> None:
-    plan = plan_node(NodeObserved(a_node(), a_lease(3)), NOW)
+    plan = plan_node_lifecycle(NodeLifecycleObserved(a_node(), a_lease(3)), NOW)
     assert (plan.conditions, plan.taints) == (None, None)
     assert plan.look_again_s == pytest.approx(5.01)
 
 
 def test_an_expired_lease_makes_the_node_unreachable() -> None:
-    plan = plan_node(NodeObserved(a_node(), a_lease(9)), NOW)
+    plan = plan_node_lifecycle(NodeLifecycleObserved(a_node(), a_lease(9)), NOW)
     assert plan.conditions is not None
     assert [(c.type, c.status, c.reason) for c in plan.conditions] == [("Ready", "Unknown", "NodeStatusUnknown")]
     assert plan.taints is not None
@@ -57,13 +62,15 @@ def test_an_expired_lease_makes_the_node_unreachable() -> None:
 
 def test_taints_go_when_the_node_is_back_and_those_of_others_stay() -> None:
     own = {"key": "dedicated", "effect": "NoSchedule"}
-    plan = plan_node(NodeObserved(a_node(taints=[own, taint(UNREACHABLE), taint(NOT_READY)]), a_lease(1)), NOW)
+    plan = plan_node_lifecycle(
+        NodeLifecycleObserved(a_node(taints=[own, taint(UNREACHABLE), taint(NOT_READY)]), a_lease(1)), NOW
+    )
     assert plan.taints is not None
     assert [t.key for t in plan.taints] == ["dedicated"]
 
 
 def test_a_node_that_is_not_ready_is_tainted_so() -> None:
-    plan = plan_node(NodeObserved(a_node("False"), a_lease(1)), NOW)
+    plan = plan_node_lifecycle(NodeLifecycleObserved(a_node("False"), a_lease(1)), NOW)
     assert plan.taints is not None
     assert {t.key for t in plan.taints} == {NOT_READY}
 
@@ -82,7 +89,7 @@ def test_a_node_that_is_not_ready_is_tainted_so() -> None:
 )
 def test_who_is_evicted_when(pod: Pod, evicted: bool, wait: float | None) -> None:
     node = a_node("Unknown", [taint(UNREACHABLE, "NoSchedule", 20), taint(UNREACHABLE, "NoExecute", 20)])
-    plan = plan_node(NodeObserved(node, a_lease(30), (pod,)), NOW)
+    plan = plan_node_lifecycle(NodeLifecycleObserved(node, a_lease(30), (pod,)), NOW)
     assert plan.evict == ((pod,) if evicted else ())
     assert plan.look_again_s == wait
 
@@ -102,7 +109,7 @@ def test_who_is_evicted_when(pod: Pod, evicted: bool, wait: float | None) -> Non
 def test_how_many_may_be_disrupted(spec: JsonObject, healthy: int, broken: int, allowed: int, desired: int) -> None:
     budget = from_wire(PodDisruptionBudget, {"metadata": {"name": "b"}, "spec": {**spec, "selector": {}}})
     pods = [a_pod(f"h{n}") for n in range(healthy)] + [a_pod(f"b{n}", ready=None) for n in range(broken)]
-    status = plan_budget(budget, tuple(pods), healthy + broken, NOW)
+    status = plan_disruption_budget(budget, tuple(pods), healthy + broken, NOW)
     assert (status.disruptions_allowed, status.desired_healthy, status.current_healthy) == (allowed, desired, healthy)
     reason = "SufficientPods" if allowed else "InsufficientPods"
     assert [(c.type, c.reason) for c in status.conditions] == [("DisruptionAllowed", reason)]
@@ -115,7 +122,7 @@ def test_a_slice_lists_addresses_with_their_state() -> None:
         from_wire(Pod, {"metadata": {"name": name, "namespace": "n"}, "status": {"podIP": ip, "phase": phase}})
         for name, ip, phase in (("b", "10.0.0.2", "Running"), ("a", "10.0.0.1", "Failed"), ("c", "", "Pending"))
     )
-    body = plan_slice(service, pods)
+    body = plan_endpoint_slice(service, pods)
     assert [(e["addresses"], e["conditions"]["ready"]) for e in body["endpoints"]] == [(["10.0.0.2"], False)]
     assert body["ports"] == [{"name": "", "protocol": "TCP", "port": 8080}]
     assert body["metadata"]["labels"]["kubernetes.io/service-name"] == "web"
@@ -140,4 +147,4 @@ def test_a_slice_lists_addresses_with_their_state() -> None:
     ],
 )
 def test_quantities_have_one_spelling(written: int | str, stored: str) -> None:
-    assert canonical(written) == stored
+    assert canonical_quantity(written) == stored

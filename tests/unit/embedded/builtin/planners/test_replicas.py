@@ -8,8 +8,13 @@ from msgspec.structs import replace
 from remuda.api.conditions import find_condition
 from remuda.api.kubernetes.apps_v1 import REVISION, ReplicaSet
 from remuda.api.meta import JsonObject
-from remuda.embedded.builtin.planners.deployments import DeploymentObserved, new_set, plan_deployment, template_hash
-from remuda.embedded.builtin.planners.pod_state import share
+from remuda.embedded.builtin.planners.deployments import (
+    DeploymentObserved,
+    new_replica_set,
+    plan_deployment,
+    template_hash,
+)
+from remuda.embedded.builtin.planners.pod_state import count_or_percentage_of
 from remuda.embedded.builtin.planners.replicasets import ReplicaSetObserved, plan_replica_set
 from tests.unit.embedded.builtin.planners.objects import NOW, a_deployment, a_pod, a_set, full, stamp
 
@@ -147,7 +152,7 @@ def test_history_is_kept_to_its_limit() -> None:
 
 
 def test_the_sets_of_two_templates_have_different_names() -> None:
-    one, other = new_set(a_deployment(image="x:1"), 1, 1), new_set(a_deployment(image="x:2"), 1, 1)
+    one, other = new_replica_set(a_deployment(image="x:1"), 1, 1), new_replica_set(a_deployment(image="x:2"), 1, 1)
     assert one["metadata"]["name"] != other["metadata"]["name"]
     digest = one["metadata"]["labels"]["pod-template-hash"]
     assert one["spec"]["selector"]["matchLabels"] == {"a": "b", "pod-template-hash": digest}
@@ -178,4 +183,4 @@ def test_a_roll_out_that_makes_no_progress_is_told() -> None:
 
 @pytest.mark.parametrize(("value", "up", "down"), [("25%", 2, 1), ("50%", 3, 2), (3, 3, 3), ("0%", 0, 0)])
 def test_shares_are_rounded_up_or_down(value: int | str, up: int, down: int) -> None:
-    assert (share(value, 5, up=True), share(value, 5, up=False)) == (up, down)
+    assert (count_or_percentage_of(value, 5, up=True), count_or_percentage_of(value, 5, up=False)) == (up, down)

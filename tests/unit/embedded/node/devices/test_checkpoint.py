@@ -8,8 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from remuda.embedded.node.devices.checkpoint import NAME, CheckpointFile, Damaged, checksum, decode, encode
-from remuda.embedded.node.devices.device_ledger import NO_NUMA, Grant, Memory
+from remuda.embedded.node.devices.checkpoint import (
+    NAME,
+    CheckpointDamaged,
+    CheckpointFile,
+    checkpoint_checksum,
+    decode_checkpoint,
+    encode_checkpoint,
+)
+from remuda.embedded.node.devices.device_ledger import NO_NUMA, DeviceGrant, LedgerMemory
 from remuda.link.device_plugin_port import ContainerAllocation, DeviceNode, Mount
 from remuda.link.kubelet_facts import MESSAGES
 
@@ -20,8 +27,8 @@ ANSWER = ContainerAllocation(
     annotations={"k": "v"},
     cdi_devices=("vendor/class=x",),
 )
-MEMORY = Memory(
-    (Grant("uid", "main", "nvidia.com/gpu", ("gpu-0", "gpu-1"), ANSWER, {0: ("gpu-0",), NO_NUMA: ("gpu-1",)}),),
+MEMORY = LedgerMemory(
+    (DeviceGrant("uid", "main", "nvidia.com/gpu", ("gpu-0", "gpu-1"), ANSWER, {0: ("gpu-0",), NO_NUMA: ("gpu-1",)}),),
     {"nvidia.com/gpu": ("gpu-2",), "nvidia.com/mig-1g.10gb": ()},
 )
 
@@ -35,7 +42,7 @@ def test_what_goes_in_comes_out(tmp_path: Path) -> None:
 
 
 def test_the_shape_is_the_kubelets() -> None:
-    whole = json.loads(encode(MEMORY))
+    whole = json.loads(encode_checkpoint(MEMORY))
     assert whole.keys() == {"Data", "Checksum"}
     (entry,) = whole["Data"]["PodDeviceEntries"]
     answer = base64.b64decode(entry.pop("AllocResp"))
@@ -51,20 +58,20 @@ def test_the_shape_is_the_kubelets() -> None:
 
 
 def tampered() -> bytes:
-    whole = json.loads(encode(MEMORY))
+    whole = json.loads(encode_checkpoint(MEMORY))
     whole["Data"]["PodDeviceEntries"][0]["DeviceIDs"] = {"0": ["gpu-7"]}
     return json.dumps(whole).encode()
 
 
 def signed(data: object) -> bytes:
-    return json.dumps({"Data": data, "Checksum": checksum(data)}).encode()
+    return json.dumps({"Data": data, "Checksum": checkpoint_checksum(data)}).encode()
 
 
 @pytest.mark.parametrize(
     "data",
     [
         pytest.param(b"", id="empty"),
-        pytest.param(encode(MEMORY)[:-20], id="cut off"),
+        pytest.param(encode_checkpoint(MEMORY)[:-20], id="cut off"),
         pytest.param(b"\x00\xff" * 40, id="garbage"),
         pytest.param(b"[]", id="another shape"),
         pytest.param(tampered(), id="changed by hand"),
@@ -90,11 +97,11 @@ def signed(data: object) -> bytes:
     ],
 )
 def test_a_damaged_file_is_put_aside_and_the_node_goes_on(tmp_path: Path, data: bytes) -> None:
-    with pytest.raises(Damaged):
-        decode(data)
+    with pytest.raises(CheckpointDamaged):
+        decode_checkpoint(data)
     file = CheckpointFile(tmp_path)
     file.path.write_bytes(data)
-    assert file.read() == Memory()  # the node is not new: there was a checkpoint
+    assert file.read() == LedgerMemory()  # the node is not new: there was a checkpoint
     assert (tmp_path / f"{NAME}.damaged").read_bytes() == data
     assert not file.path.exists()
 
@@ -104,5 +111,5 @@ def test_a_half_written_file_is_not_the_checkpoint(tmp_path: Path) -> None:
     file.write(MEMORY)
     (tmp_path / f".{NAME}.new").write_bytes(b'{"Data": {"Pod')  # the writer was killed here
     assert file.read() == MEMORY
-    file.write(Memory())
-    assert file.read() == Memory()
+    file.write(LedgerMemory())
+    assert file.read() == LedgerMemory()

@@ -9,7 +9,14 @@ from collections.abc import Callable
 import pytest
 
 from remuda.api.errors import Refusal
-from remuda.embedded.node.devices.device_ledger import GRACE_S, NO_NUMA, Grant, Ledger, Memory, Request
+from remuda.embedded.node.devices.device_ledger import (
+    GRACE_S,
+    NO_NUMA,
+    DeviceGrant,
+    DeviceRequest,
+    KubeletDeviceLedger,
+    LedgerMemory,
+)
 from remuda.link.device_plugin_port import ContainerAllocation, PluginDevice, PluginOptions
 
 GPU, MIG = "nvidia.com/gpu", "nvidia.com/mig-3g.40gb"
@@ -20,15 +27,17 @@ def devices(*healthy: str, bad: tuple[str, ...] = ()) -> tuple[PluginDevice, ...
     return (*(PluginDevice(d) for d in healthy), *(PluginDevice(d, "Unhealthy") for d in bad))
 
 
-def a_ledger(count: int = 4, *, preferred: bool = False) -> Ledger:
-    ledger = Ledger()
+def a_ledger(count: int = 4, *, preferred: bool = False) -> KubeletDeviceLedger:
+    ledger = KubeletDeviceLedger()
     ledger.connect(GPU, "a.sock", PluginOptions(preferred_allocation_available=preferred))
     ledger.receive(GPU, devices(*(f"gpu-{n}" for n in range(count))))
     return ledger
 
 
-def give(ledger: Ledger, uid: str, count: int = 1, container: str = "main", resource: str = GPU) -> tuple[str, ...]:
-    request = Request(uid, container, resource, count)
+def give(
+    ledger: KubeletDeviceLedger, uid: str, count: int = 1, container: str = "main", resource: str = GPU
+) -> tuple[str, ...]:
+    request = DeviceRequest(uid, container, resource, count)
     choice = ledger.choose(request)
     if choice is None:
         found = ledger.grant(uid, container, resource)
@@ -37,20 +46,20 @@ def give(ledger: Ledger, uid: str, count: int = 1, container: str = "main", reso
     return ledger.give(request, ledger.settle(choice), ANSWER).devices
 
 
-def refusal(ledger: Ledger, uid: str = "b", count: int = 1, resource: str = GPU) -> Refusal:
+def refusal(ledger: KubeletDeviceLedger, uid: str = "b", count: int = 1, resource: str = GPU) -> Refusal:
     with pytest.raises(Refusal) as caught:
-        ledger.choose(Request(uid, "main", resource, count))
+        ledger.choose(DeviceRequest(uid, "main", resource, count))
     return caught.value
 
 
-def amounts(ledger: Ledger, resource: str = GPU) -> tuple[int, int]:
+def amounts(ledger: KubeletDeviceLedger, resource: str = GPU) -> tuple[int, int]:
     counts = ledger.counts()
     return counts.capacity[resource], counts.allocatable[resource]
 
 
 # --- what happens to devices and plugins --------------------------------------------------------------------------------
 
-Change = Callable[[Ledger], object]
+Change = Callable[[KubeletDeviceLedger], object]
 LESS = devices("gpu-0", "gpu-1", "gpu-2", bad=("gpu-3",))
 
 
@@ -154,7 +163,7 @@ def test_the_same_socket_twice_is_refused() -> None:
 # --- health texts ---------------------------------------------------------------------------------------------------------
 
 
-def is_healthy(ledger: Ledger, uid: str, resource: str = GPU) -> list[bool]:
+def is_healthy(ledger: KubeletDeviceLedger, uid: str, resource: str = GPU) -> list[bool]:
     return [h.healthy for h in ledger.health(uid, "main") if h.resource == resource]
 
 
@@ -249,7 +258,7 @@ def test_held_and_unhealthy_devices_are_not_counted_twice() -> None:
     ledger = a_ledger()
     give(ledger, "a", 2)
     ledger.receive(GPU, devices("gpu-1", "gpu-2", "gpu-3", bad=("gpu-0",)))
-    choice = ledger.choose(Request("b", "main", GPU, 2))
+    choice = ledger.choose(DeviceRequest("b", "main", GPU, 2))
     assert choice is not None
     assert choice.available == ("gpu-2", "gpu-3")
 
@@ -268,21 +277,21 @@ def test_held_and_unhealthy_devices_are_not_counted_twice() -> None:
 def test_preference_is_advice(preferred: tuple[str, ...], chosen: tuple[str, ...]) -> None:
     ledger = a_ledger(preferred=True)
     give(ledger, "a")
-    choice = ledger.choose(Request("b", "main", GPU, 2))
+    choice = ledger.choose(DeviceRequest("b", "main", GPU, 2))
     assert choice is not None
     assert choice.asks
     assert ledger.settle(choice, preferred) == chosen
 
 
 def test_a_plugin_that_offers_no_preference_is_not_asked() -> None:
-    choice = a_ledger().choose(Request("b", "main", GPU, 2))
+    choice = a_ledger().choose(DeviceRequest("b", "main", GPU, 2))
     assert choice is not None
     assert not choice.asks
 
 
 def test_set_aside_devices_are_taken_and_a_failed_allocate_gives_them_back() -> None:
     ledger = a_ledger()
-    choice = ledger.choose(Request("a", "main", GPU, 3))
+    choice = ledger.choose(DeviceRequest("a", "main", GPU, 3))
     assert choice is not None
     ledger.settle(choice)
     assert "Available: 1" in refusal(ledger, count=2).message
@@ -303,7 +312,7 @@ def test_row_50_init_devices_are_reused_and_sidecars_keep_theirs() -> None:
     plan = [("init-1", 1, True), ("sidecar", 1, False), ("init-2", 2, True), ("main", 3, False), ("second", 1, False)]
     found: dict[str, tuple[str, ...]] = {}
     for name, count, passes_on in plan:
-        request = Request("a", name, GPU, count)
+        request = DeviceRequest("a", name, GPU, count)
         choice = ledger.choose(request, reusable.get(GPU, ()))
         assert choice is not None
         found[name] = ledger.give(request, ledger.settle(choice), ANSWER).devices
@@ -331,8 +340,8 @@ def test_devices_of_ended_pods_are_freed_at_the_next_look_only() -> None:
 # --- another life ---------------------------------------------------------------------------------------------------------
 
 
-def restarted(ledger: Ledger, now: float = 100.0) -> Ledger:
-    return Ledger(ledger.memory(), now)
+def restarted(ledger: KubeletDeviceLedger, now: float = 100.0) -> KubeletDeviceLedger:
+    return KubeletDeviceLedger(ledger.memory(), now)
 
 
 def test_after_a_restart_resources_are_at_zero_with_a_stopped_plugin() -> None:
@@ -346,7 +355,7 @@ def test_after_a_restart_resources_are_at_zero_with_a_stopped_plugin() -> None:
     assert ledger.expires_at() == 100.0 + GRACE_S
     assert "no healthy devices present" in refusal(ledger).message  # a new pod
     assert "no healthy devices present" in refusal(ledger, "a", 2).message  # node reboot: its containers are gone
-    assert ledger.choose(Request("a", "main", GPU, 2), running=True) is None  # kubelet restart: it runs
+    assert ledger.choose(DeviceRequest("a", "main", GPU, 2), running=True) is None  # kubelet restart: it runs
     ledger.connect(GPU, "new.sock", PluginOptions())
     ledger.receive(GPU, devices("gpu-0", "gpu-1", "gpu-2", "gpu-3"))
     assert give(ledger, "a", 2) == held
@@ -361,7 +370,7 @@ def test_a_device_that_failed_meanwhile_fails_the_readmission() -> None:
     ledger.connect(GPU, "new.sock", PluginOptions())
     ledger.receive(GPU, devices("gpu-1", "gpu-2", bad=("gpu-0",)))
     assert "previously allocated devices are no longer healthy" in refusal(ledger, "a", 2).message
-    assert ledger.choose(Request("a", "main", GPU, 2), running=True) is None
+    assert ledger.choose(DeviceRequest("a", "main", GPU, 2), running=True) is None
 
 
 def test_a_resource_that_was_dropped_is_not_remembered_but_its_grants_are() -> None:
@@ -376,7 +385,7 @@ def test_a_resource_that_was_dropped_is_not_remembered_but_its_grants_are() -> N
 
 
 def test_devices_are_remembered_by_numa_node() -> None:
-    ledger = Ledger()
+    ledger = KubeletDeviceLedger()
     ledger.connect(GPU, "a", PluginOptions())
     ledger.receive(GPU, (PluginDevice("x", numa=(1,)), PluginDevice("y"), PluginDevice("z", numa=(0, 1))))
     give(ledger, "a", 3)
@@ -419,6 +428,6 @@ def test_nothing_is_ever_given_to_two_live_pods() -> None:
 
 
 def test_memory_is_a_value() -> None:
-    grant = Grant("a", "main", GPU, ("gpu-0",), ANSWER, {NO_NUMA: ("gpu-0",)})
-    memory = Memory((grant,), {GPU: ("gpu-0",)})
-    assert Ledger(memory).memory().grants == (grant,)
+    grant = DeviceGrant("a", "main", GPU, ("gpu-0",), ANSWER, {NO_NUMA: ("gpu-0",)})
+    memory = LedgerMemory((grant,), {GPU: ("gpu-0",)})
+    assert KubeletDeviceLedger(memory).memory().grants == (grant,)

@@ -7,7 +7,7 @@ import pytest
 from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import JsonObject
-from remuda.embedded.node.devices.resource_fit import amount, must_fit
+from remuda.embedded.node.devices.resource_fit import check_pod_fits, pod_resource_amount
 from tests.builders.pods import a_pod
 
 DONGLE = "example.com/dongle"
@@ -34,7 +34,7 @@ def init(count: int, *, sidecar: bool = False) -> JsonObject:
     ],
 )
 def test_amount(inits: list[JsonObject], whole: int) -> None:
-    assert amount(wants(2, inits=inits), DONGLE) == whole
+    assert pod_resource_amount(wants(2, inits=inits), DONGLE) == whole
 
 
 @pytest.mark.parametrize(
@@ -51,8 +51,8 @@ def test_amount(inits: list[JsonObject], whole: int) -> None:
 def test_fit(count: int, allocatable: dict[str, int | str], served: bool, words: str) -> None:
     new, other = wants(count), wants(2, uid="old")
     if not words:
-        must_fit(new, [new, other], allocatable, lambda resource: served)
+        check_pod_fits(new, [new, other], allocatable, lambda resource: served)
         return
     with pytest.raises(Refusal, match=words) as caught:
-        must_fit(new, [new, other], allocatable, lambda resource: served)
+        check_pod_fits(new, [new, other], allocatable, lambda resource: served)
     assert caught.value.reason == f"OutOf{DONGLE}"

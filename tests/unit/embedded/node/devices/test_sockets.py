@@ -19,9 +19,13 @@ from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.embedded.node.devices.checkpoint import CheckpointFile
 from remuda.embedded.node.devices.device_manager import DeviceManager
-from remuda.embedded.node.devices.plugin_connections import Deadlines
-from remuda.embedded.node.devices.plugin_registration import Registry, is_extended, validate
-from remuda.embedded.node.devices.podresources import BURST, Bucket, PodResourcesServer
+from remuda.embedded.node.devices.plugin_connections import PluginDeadlines
+from remuda.embedded.node.devices.plugin_registration import (
+    PluginRegistry,
+    is_extended_resource_name,
+    validate_registration,
+)
+from remuda.embedded.node.devices.podresources import BURST, PodResourcesServer, TokenBucket
 from remuda.embedded.node.devices.sockets import MAX_PATH
 from remuda.link.device_plugin_port import ContainerDevices, RegisterRequest
 from remuda.link.kubelet_facts import MESSAGES
@@ -31,13 +35,13 @@ from tests.builders.stock_plugin import StockPlugin, device_list, healthy, messa
 from tests.builders.waiting import PATIENCE_S
 
 GPU = "nvidia.com/gpu"
-QUICK = Deadlines(dial_s=0.5, call_s=0.5, pre_start_s=0.5)
+QUICK = PluginDeadlines(dial_s=0.5, call_s=0.5, pre_start_s=0.5)
 
 
 class Kubelet:
     """The device manager of one node, its sockets, and plugins to go with them."""
 
-    def __init__(self, root: Path, deadlines: Deadlines = QUICK) -> None:
+    def __init__(self, root: Path, deadlines: PluginDeadlines = QUICK) -> None:
         self.root = root
         self.plugins = root / "device-plugins"
         self.pods: list[Pod] | None = []
@@ -60,7 +64,7 @@ class Kubelet:
             counts_changed=changed,
             health_changed=self.told.append,
         )
-        self.registry = Registry(self.plugins, self.manager)
+        self.registry = PluginRegistry(self.plugins, self.manager)
         self.resources = PodResourcesServer(self.root / "pod-resources", self.manager, lambda: self.now)
         await self.registry.start()
         await self.resources.start()
@@ -208,10 +212,10 @@ async def test_row_16_a_start_removes_every_socket_and_nothing_else(kubelet: Kub
     ],
 )
 def test_extended_resource_names(name: str, good: bool) -> None:
-    assert is_extended(name) is good
+    assert is_extended_resource_name(name) is good
     if not good:
         with pytest.raises(Refusal, match="is invalid"):
-            validate(RegisterRequest("a.sock", name))
+            validate_registration(RegisterRequest("a.sock", name))
 
 
 # --- a plugin that misbehaves, while another is served ------------------------------------------------------------------
@@ -530,7 +534,7 @@ async def test_podresources_are_limited(kubelet: Kubelet) -> None:
 
 
 def test_the_bucket_fills_with_time() -> None:
-    bucket = Bucket(100.0, 10, 0.0)
+    bucket = TokenBucket(100.0, 10, 0.0)
     assert [bucket.take(0.0) for _ in range(11)] == [True] * 10 + [False]
     assert [bucket.take(0.02) for _ in range(3)] == [True, True, False]
     assert sum(bucket.take(60.0) for _ in range(100)) == 10
