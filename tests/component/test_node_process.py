@@ -360,17 +360,17 @@ from remuda.api.codec import decode
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.link.allocation_port import Allocation
 from remuda.embedded.node.process_runtime import ProcessRuntime
-from remuda.embedded.node.runtime_port import Launch
+from remuda.embedded.node.runtime_port import ContainerLaunch
 from remuda.embedded.node.simulated_runtime import SimulatedRuntime
-from remuda.embedded.node.training_model import CheckpointStore
+from remuda.embedded.node.training_model import SimulatedCheckpoints
 
 async def main():
     state, body = Path(sys.argv[1]), sys.stdin.buffer.read()
     pod = decode(Pod, body)
-    simulated = SimulatedRuntime(None, clock=time.time, rng=random.Random(1), checkpoints=CheckpointStore())
+    simulated = SimulatedRuntime(None, clock=time.time, rng=random.Random(1), checkpoints=SimulatedCheckpoints())
     runtime = ProcessRuntime("node-01", state=state, clock=time.time, base_env=dict(os.environ),
                              launcher=state / "none", simulated=simulated)
-    await runtime.start(Launch(pod, pod.spec.containers[0], 0, "127.1.0.77", Allocation((), "", {})))
+    await runtime.start(ContainerLaunch(pod, pod.spec.containers[0], 0, "127.1.0.77", Allocation((), "", {})))
     os.kill(os.getpid(), signal.SIGKILL)
 
 asyncio.run(main())

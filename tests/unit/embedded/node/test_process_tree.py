@@ -20,7 +20,7 @@ def stat(state: str = "S", *, flags: int = 0, age_s: float = 100.0) -> bytes:
 @pytest.fixture
 def proc(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
     files: dict[str, bytes] = {"/proc/uptime": f"{UPTIME_S}.00 1.0".encode()}
-    monkeypatch.setattr(process_tree, "_read", files.get)
+    monkeypatch.setattr(process_tree, "_read_proc_file", files.get)
     monkeypatch.setattr(os, "listdir", lambda path: sorted({name.split("/")[2] for name in files}))
     return files
 
