@@ -58,7 +58,7 @@ class ScriptedRuntime:
     def kill(self, key: ContainerKey) -> None:
         self.killed.append(key)
 
-    def strike(self, key: ContainerKey, blow: ContainerFault) -> None:
+    def inject_fault(self, key: ContainerKey, fault: ContainerFault) -> None:
         pass
 
     def forget(self, uid: str) -> None:

@@ -1,6 +1,6 @@
 """What each drill does to an embedded node, and what takes it back.
 
-`strike` carries one out and says in a sentence what it did; `mend` takes back one that lasts. Nothing above the node knows that
+`inject` carries one out and says in a sentence what it did; `take_back` undoes one that lasts. Nothing above the node knows that
 it was a drill: a broken device is reported by the agent's backend, a hung plugin really does not answer, a slow device makes its
 holder's process slow.
 """
@@ -45,12 +45,12 @@ class DrillActions:
         self._nodes = nodes
         self._clock = clock
 
-    async def strike(self, spec: DrillSpec) -> str:
+    async def inject(self, spec: DrillSpec) -> str:
         """What was done, in one sentence. Raises Refusal."""
         match spec.type:
             case DrillKind.PROCESS_KILL | DrillKind.PROCESS_HANG | DrillKind.LAUNCHER_KILL:
-                blow, words = _PROCESS[spec.type]
-                return self._hit(spec, blow, words)
+                container_fault, words = _PROCESS[spec.type]
+                return self._inject_process_fault(spec, container_fault, words)
             case DrillKind.POD_DELETE:
                 return await self._delete(spec)
             case DrillKind.PLUGIN_KILL | DrillKind.PLUGIN_HANG | DrillKind.ALLOCATE_FAIL:
@@ -60,15 +60,15 @@ class DrillActions:
             case DrillKind.SPOT_NOTICE | DrillKind.MAINTENANCE_NOTICE:
                 return await self._announce(spec)
             case DrillKind.NODE_LOST | DrillKind.NODE_REBOOT | DrillKind.KUBELET_RESTART | DrillKind.NODE_PARTITION:
-                return await self._hit_node(spec)
+                return await self._inject_node_fault(spec)
             case _:
-                return self._hit_device(spec)
+                return self._inject_device_fault(spec)
 
-    async def mend(self, spec: DrillSpec) -> None:
+    async def take_back(self, spec: DrillSpec) -> None:
         """Take back one that lasts."""
         match spec.type:
             case DrillKind.PROCESS_HANG:
-                self._hit(spec, ContainerFault.RESUME_PROCESS, "")
+                self._inject_process_fault(spec, ContainerFault.RESUME_PROCESS, "")
             case DrillKind.DEVICE_FAIL:
                 self._hardware(spec.node).mend(spec.device)
             case DrillKind.DEVICE_DROP:
@@ -89,7 +89,7 @@ class DrillActions:
             case _:
                 raise Refusal("CannotBeUndone", f"A {spec.type} cannot be taken back.", "Repair what it broke.")
 
-    async def come_true(self, spec: DrillSpec) -> None:
+    async def carry_out_notice(self, spec: DrillSpec) -> None:
         """The time of a notice has come."""
         if spec.type is DrillKind.SPOT_NOTICE:
             self._node(spec.node).lose()
@@ -99,12 +99,12 @@ class DrillActions:
 
     # --- pods -----------------------------------------------------------------------------------------------------------
 
-    def _hit(self, spec: DrillSpec, blow: ContainerFault, words: str) -> str:
+    def _inject_process_fault(self, spec: DrillSpec, container_fault: ContainerFault, words: str) -> str:
         node, worker = self._find(spec)
         live = [c.name for c in worker.record.containers if c.is_live]
         if not live:
             raise Refusal("NotRunning", f"No container of pod {spec.pod} runs.", "Wait until it does.")
-        node.runtime.strike(ContainerKey(worker.pod.uid, live[0]), blow)
+        node.runtime.inject_fault(ContainerKey(worker.pod.uid, live[0]), container_fault)
         return f"{words} of pod {spec.pod} on {node.name}."
 
     async def _delete(self, spec: DrillSpec) -> str:
@@ -119,7 +119,7 @@ class DrillActions:
 
     # --- devices ----------------------------------------------------------------------------------------------------------
 
-    def _hit_device(self, spec: DrillSpec) -> str:
+    def _inject_device_fault(self, spec: DrillSpec) -> str:
         where = f"{spec.device} of {spec.node}"
         if spec.type is DrillKind.DEVICE_FAIL:
             self._node(spec.node).agent.inject_fault(spec.device, spec.code, spec.heals)
@@ -160,7 +160,7 @@ class DrillActions:
 
     # --- nodes ------------------------------------------------------------------------------------------------------------
 
-    async def _hit_node(self, spec: DrillSpec) -> str:
+    async def _inject_node_fault(self, spec: DrillSpec) -> str:
         node = self._node(spec.node)
         match spec.type:
             case DrillKind.NODE_LOST:

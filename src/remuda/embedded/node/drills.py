@@ -1,8 +1,8 @@
 """Faults on purpose: Drill objects, carried out on the embedded nodes of this process.
 
 One watch for all nodes. A drill is carried out once, in the order it came, and then its status says Done with the moment of the
-blow, or Refused with a reason. One that lasts is taken back when its time is over or its spec says `undo`; then it is Undone. One
-that names a node of somebody else's is left to them.
+fault, or Refused with a reason. One that lasts is taken back when its time is over or its spec says `undo`; then it is Undone.
+One that names a node of somebody else's is left to them.
 
 No drill outlives the process that carried it out: when and how it would end was known there alone. But what it did may be there
 still (a stopped process that was adopted, a fault in the ledger), so at the next start those that last are taken back first, and
@@ -53,7 +53,7 @@ class DrillRunner:
         self._is_ours = is_ours
         self._refuses_strays = refuses_strays
         self._nodes = {node.name: node for node in nodes}
-        self._blows = DrillActions(cluster, self._nodes, clock)
+        self._actions = DrillActions(cluster, self._nodes, clock)
         self._clock = clock
         self._queue: asyncio.Queue[tuple[Drill, bool]] = asyncio.Queue()  # (drill, its time is over)
         self._struck: set[str] = set()  # uids
@@ -69,7 +69,7 @@ class DrillRunner:
             elif drill.status.phase == "Pending":
                 await self._begin(drill)
             else:
-                await self._attempt(drill, self._blows.mend)  # of an earlier life
+                await self._attempt(drill, self._actions.take_back)  # of an earlier life
                 await self._undone(drill, "NodeRestarted")
 
     def _changed(self, old: Drill | None, new: Drill | None) -> None:
@@ -116,13 +116,13 @@ class DrillRunner:
     async def _try(self, spec: DrillSpec, moment: float) -> DrillStatus:
         at = to_time(moment)
         try:
-            return DrillStatus("Done", "", await self._blows.strike(spec), at)
+            return DrillStatus("Done", "", await self._actions.inject(spec), at)
         except Refusal as refusal:
             return DrillStatus("Refused", refusal.reason, f"{refusal.message} {refusal.fix or ''}".strip(), at)
         except ApiError as error:
             return DrillStatus("Refused", error.reason, error.message, at)
         except OSError as error:  # the process ended under our hands
-            return DrillStatus("Refused", "NotRunning", f"The blow hit nothing: {error}.", at)
+            return DrillStatus("Refused", "NotRunning", f"The fault reached nothing: {error}.", at)
 
     async def _end(self, drill: Drill, is_over: bool) -> None:
         timer = self._lasting.pop(drill.uid)
@@ -130,10 +130,10 @@ class DrillRunner:
             timer.cancel()
         reason = "TimeOver" if is_over else "TakenBack"
         if is_over and drill.spec.type in _NOTICES:
-            if await self._attempt(drill, self._blows.come_true):
+            if await self._attempt(drill, self._actions.carry_out_notice):
                 reason = "CameTrue"
         else:
-            await self._attempt(drill, self._blows.mend)
+            await self._attempt(drill, self._actions.take_back)
         await self._undone(drill, reason)
 
     async def _attempt(self, drill: Drill, end: Callable[[DrillSpec], Coroutine[Any, Any, None]]) -> bool:

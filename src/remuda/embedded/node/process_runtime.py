@@ -258,15 +258,15 @@ class ProcessRuntime:
 
     # --- drills -------------------------------------------------------------------------------------------------------
 
-    def strike(self, key: ContainerKey, blow: ContainerFault) -> None:
+    def inject_fault(self, key: ContainerKey, fault: ContainerFault) -> None:
         run = self._runs.get(key)
         if run is None:
-            self._simulated.strike(key, blow)
+            self._simulated.inject_fault(key, fault)
             return
         main = run.main
         if main is None:
             raise Refusal("NotRunning", "The container has no process now.", "Wait until it runs.")
-        if blow is ContainerFault.KILL_LAUNCHER:
+        if fault is ContainerFault.KILL_LAUNCHER:
             if not run.spec.launched:
                 raise Refusal("NoLauncher", "The pod does not run under remuda-launch.", "Use process-kill.")
             os.kill(main, signal.SIGKILL)
@@ -274,7 +274,7 @@ class ProcessRuntime:
         target = _user_process(main) if run.spec.launched else main
         if target is None:
             raise Refusal("NotRunning", "The launcher runs no user process now.", "Wait until the barrier opens.")
-        os.killpg(target, _SIGNALS[blow])
+        os.killpg(target, _SIGNALS[fault])
 
     def set_speed(self, key: ContainerKey, speed: float) -> None:
         run = self._runs.get(key)

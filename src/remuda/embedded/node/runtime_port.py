@@ -92,7 +92,7 @@ class PodRuntime(Protocol):
         """End it and everything it started, now."""
         ...
 
-    def strike(self, key: ContainerKey, blow: ContainerFault) -> None:
+    def inject_fault(self, key: ContainerKey, fault: ContainerFault) -> None:
         """A drill. Raises Refusal when there is nothing to hit."""
         ...
 

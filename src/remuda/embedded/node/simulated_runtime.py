@@ -105,19 +105,19 @@ class SimulatedRuntime:
         if container is not None:
             container.kill()
 
-    def strike(self, key: ContainerKey, blow: ContainerFault) -> None:
+    def inject_fault(self, key: ContainerKey, fault: ContainerFault) -> None:
         container = self._running.get(key)
         if container is None:
             raise Refusal("NotRunning", "The container does not run.", "Wait until it does.")
-        if blow is ContainerFault.KILL_LAUNCHER:
+        if fault is ContainerFault.KILL_LAUNCHER:
             container.kill()
             return
         child = container.child
         if child is None:
             raise Refusal("NotRunning", "The pod runs no user process now.", "Wait until it does.")
-        if blow is ContainerFault.KILL_PROCESS:
+        if fault is ContainerFault.KILL_PROCESS:
             child.kill()
-        elif blow is ContainerFault.HANG_PROCESS:
+        elif fault is ContainerFault.HANG_PROCESS:
             child.hang()
         else:
             child.resume()
