@@ -80,6 +80,11 @@ class RemedyCosts(msgspec.Struct, frozen=True):
 
 
 class ChosenRemedy(msgspec.Struct, frozen=True):
+    """What is done about `faults`, and who pays. The cheapest rung, unless the workload's own rules say otherwise.
+
+    `charge`: the budgets that pay; None = those of the causes. `rule`: the workload's rule that decided. `is_code`: the hardware
+    is not to blame."""
+
     remedy: Remedy
     cause: Cause
     reason: str
@@ -87,6 +92,10 @@ class ChosenRemedy(msgspec.Struct, frozen=True):
     price_gpu_hours: float
     why_not: tuple[str, ...] = ()
     recalled: int = 0  # lent places that are called back, with RecallSpare
+    faults: tuple[MemberFault, ...] = ()  # with the pods that are given up marked lost
+    charge: tuple[Cause, ...] | None = None
+    rule: str = ""
+    is_code: bool = False
 
 
 class _GangRung(msgspec.Struct, frozen=True):
@@ -144,6 +153,7 @@ def choose_gang_remedy(
         price_gpu_hours=prices[best.remedy] / 3600,
         why_not=(*why_not, f"{best.remedy} at once: {waits_for}") if waits_for else why_not,
         recalled=min(options.lent, max(len(lost), 1) - options.spares) if best.remedy is Remedy.RECALL_SPARE else 0,
+        faults=tuple(faults),
     )
 
 

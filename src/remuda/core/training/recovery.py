@@ -28,7 +28,7 @@ from remuda.core.training.membership import fail_if_pods_rejected, fill_ranks, r
 from remuda.core.training.missing_pods import ask_for_missing_pods
 from remuda.core.training.placement_options import domain_for_gang, has_domain_room_for, worst_pod_fault
 from remuda.core.training.planning_context import DeviceQuarantine, PlanningContext
-from remuda.core.training.remedy_decision import SAME_STEP, Decision, decide_gang_remedy
+from remuda.core.training.remedy_decision import SAME_STEP, decide_gang_remedy
 from remuda.core.training.spare_lending import recall_loans
 
 # As `failure.lookBackSeconds`, for a gang that stands still since: a node's death shows only when its lease ran out.
@@ -40,41 +40,41 @@ _LADDER = list(Remedy)
 
 
 def recover_gang(ctx: PlanningContext, found: Sequence[MemberFault]) -> None:
-    decision = decide_gang_remedy(ctx, found)
-    refused = {fault.uid for fault in decision.faults if (v := ctx.views.get(fault.uid)) and is_refused_by_node(v.pod)}
-    if refused and decision.charge is None and refused == {fault.uid for fault in decision.faults}:
-        decision = msgspec.structs.replace(decision, charge=())
-    faults, choice = decision.faults, decision.choice
-    root = root_gang_fault(faults)
-    is_explained = not decision.is_code and _explains_last_interruption(ctx, root)
+    chosen = decide_gang_remedy(ctx, found)
+    refused = {fault.uid for fault in chosen.faults if (v := ctx.views.get(fault.uid)) and is_refused_by_node(v.pod)}
+    if refused and chosen.charge is None and refused == {fault.uid for fault in chosen.faults}:
+        chosen = msgspec.structs.replace(chosen, charge=())
+    root = root_gang_fault(chosen.faults)
+    ends_job = chosen.remedy is Remedy.FAIL
+    is_explained = not chosen.is_code and _explains_last_interruption(ctx, root)
     is_same = is_explained or _belongs_to_interruption(ctx, root)
-    used = _charged_budgets(ctx, decision, is_explained=is_explained, is_same=is_same)
+    used = _charged_budgets(ctx, chosen, is_explained=is_explained, is_same=is_same)
     over = exhausted_budget(ctx.spec.failure.budgets, used)
     if over is not None:
-        choice = msgspec.structs.replace(choice, remedy=Remedy.FAIL, price_gpu_hours=0.0)
-    dropped = _pods_to_drop(ctx, choice, faults)
-    if choice.remedy is Remedy.MOVE_SEGMENT:
+        chosen = msgspec.structs.replace(chosen, remedy=Remedy.FAIL, price_gpu_hours=0.0)
+    dropped = _pods_to_drop(ctx, chosen)
+    if chosen.remedy is Remedy.MOVE_SEGMENT:
         segments.forget_segment_domains(ctx, segments.hit_segments(ctx, dropped))
-    if choice.remedy is Remedy.RECALL_SPARE:
-        recall_loans(ctx, ctx.spec.roles[0].name, choice.recalled, choice.reason, choice.message)
+    if chosen.remedy is Remedy.RECALL_SPARE:
+        recall_loans(ctx, ctx.spec.roles[0].name, chosen.recalled, chosen.reason, chosen.message)
     if is_explained:
         _reattribute_interruption(ctx, root)
     if is_same and ctx.under_way is not None:
-        _continue_interruption(ctx, choice, faults)
+        _continue_interruption(ctx, chosen)
     else:
-        _begin_interruption(ctx, choice, faults)
+        _begin_interruption(ctx, chosen)
     if is_explained or not is_same:
-        ctx.amend_recovery(rule=decision.rule, charged=_paying_budget(decision))
+        ctx.amend_recovery(rule=chosen.rule, charged=_paying_budget(chosen))
     if refused:
         used[REJECTIONS] = used.get(REJECTIONS, 0) + 1
     for uid, reason in dropped.items():
         retire_pod(ctx, uid, reason, replacement_pause_until(ctx, used) if uid in refused else None)
-    raise_attempt(ctx, is_move=choice.remedy is Remedy.REPLACE_GANG)
-    if choice.remedy is Remedy.SHRINK and (sizes := role_sizes_without(ctx, dropped)) is not None:
+    raise_attempt(ctx, is_move=chosen.remedy is Remedy.REPLACE_GANG)
+    if chosen.remedy is Remedy.SHRINK and (sizes := role_sizes_without(ctx, dropped)) is not None:
         resize_gang(ctx, sizes)
     ctx.update(used=used, progress=ctx.fresh)
-    if decision.end is not None:
-        mark_job_failed(ctx, *decision.end)
+    if ends_job:
+        mark_job_failed(ctx, chosen.reason, chosen.message)
     elif over is not None:
         fail_job_over_budget(ctx, over, root.message)
     else:
@@ -111,21 +111,23 @@ def _belongs_to_interruption(ctx: PlanningContext, root: MemberFault) -> bool:
     )
 
 
-def _charged_budgets(ctx: PlanningContext, decision: Decision, *, is_explained: bool, is_same: bool) -> dict[str, int]:
+def _charged_budgets(
+    ctx: PlanningContext, chosen: ChosenRemedy, *, is_explained: bool, is_same: bool
+) -> dict[str, int]:
     """The budgets after this: each cause once, and of one interruption the root's cause only once."""
     used, last = dict(ctx.status.used), ctx.last_recovery
-    own = decision.charge is None
-    causes = set(causes_to_charge(decision.faults) if decision.charge is None else decision.charge)
+    own = chosen.charge is None
+    causes = set(causes_to_charge(chosen.faults) if chosen.charge is None else chosen.charge)
     if is_explained and last is not None:
         return charge_budgets(refund_budget(used, last.cause.value if last.charged is None else last.charged), causes)
     if is_same:
-        causes = causes - {root_gang_fault(decision.faults).cause} if own else set()
+        causes = causes - {root_gang_fault(chosen.faults).cause} if own else set()
     return charge_budgets(used, causes)
 
 
-def _paying_budget(decision: Decision) -> str | None:
+def _paying_budget(chosen: ChosenRemedy) -> str | None:
     """What the record says of the budget; None = the cause's own."""
-    return None if decision.charge is None else next((cause.value for cause in decision.charge), "")
+    return None if chosen.charge is None else next((cause.value for cause in chosen.charge), "")
 
 
 def _reattribute_interruption(ctx: PlanningContext, root: MemberFault) -> None:
@@ -137,19 +139,19 @@ def _reattribute_interruption(ctx: PlanningContext, root: MemberFault) -> None:
 # -- the record -------------------------------------------------------------------------------------------------------
 
 
-def _begin_interruption(ctx: PlanningContext, choice: ChosenRemedy, faults: Sequence[MemberFault]) -> None:
-    signal = _close_last_interruption(ctx, min((f.signal_at for f in faults), default=ctx.now))
+def _begin_interruption(ctx: PlanningContext, chosen: ChosenRemedy) -> None:
+    signal = _close_last_interruption(ctx, min((f.signal_at for f in chosen.faults), default=ctx.now))
     record = Recovery(
         attempt=ctx.status.attempt + 1,
-        cause=choice.cause,
-        remedy=choice.remedy,
-        reason=choice.reason,
-        message=choice.message,
-        price_gpu_hours=round(choice.price_gpu_hours, 4),
-        members=[f.pod for f in faults],
-        seats=_failed_seats(ctx, faults),
-        exit_codes=_failed_exit_codes(ctx, faults),
-        why_not=list(choice.why_not),
+        cause=chosen.cause,
+        remedy=chosen.remedy,
+        reason=chosen.reason,
+        message=chosen.message,
+        price_gpu_hours=round(chosen.price_gpu_hours, 4),
+        members=[f.pod for f in chosen.faults],
+        seats=_failed_seats(ctx, chosen.faults),
+        exit_codes=_failed_exit_codes(ctx, chosen.faults),
+        why_not=list(chosen.why_not),
         signal_at=to_time(signal),
         detected_at=to_time(ctx.now),
         step_at_fault=ctx.fresh.step,
@@ -193,36 +195,36 @@ def _close_last_interruption(ctx: PlanningContext, signal: float) -> float:
     return until
 
 
-def _continue_interruption(ctx: PlanningContext, choice: ChosenRemedy, faults: Sequence[MemberFault]) -> None:
+def _continue_interruption(ctx: PlanningContext, chosen: ChosenRemedy) -> None:
     last = ctx.status.recoveries[-1]
     ctx.amend_recovery(
         attempt=ctx.status.attempt + 1,
-        cause=choice.cause,
-        remedy=max(last.remedy, choice.remedy, key=_LADDER.index),
-        reason=choice.reason,
-        message=choice.message,
-        price_gpu_hours=max(last.price_gpu_hours, round(choice.price_gpu_hours, 4)),
-        members=[*last.members, *(f.pod for f in faults if f.pod not in last.members)],
-        seats=[*last.seats, *(s for s in _failed_seats(ctx, faults) if s not in last.seats)][:KEPT_SEATS],
-        exit_codes={**last.exit_codes, **_failed_exit_codes(ctx, faults)},
-        why_not=list(choice.why_not),
+        cause=chosen.cause,
+        remedy=max(last.remedy, chosen.remedy, key=_LADDER.index),
+        reason=chosen.reason,
+        message=chosen.message,
+        price_gpu_hours=max(last.price_gpu_hours, round(chosen.price_gpu_hours, 4)),
+        members=[*last.members, *(f.pod for f in chosen.faults if f.pod not in last.members)],
+        seats=[*last.seats, *(s for s in _failed_seats(ctx, chosen.faults) if s not in last.seats)][:KEPT_SEATS],
+        exit_codes={**last.exit_codes, **_failed_exit_codes(ctx, chosen.faults)},
+        why_not=list(chosen.why_not),
     )
 
 
 # -- the new attempt --------------------------------------------------------------------------------------------------
 
 
-def _pods_to_drop(ctx: PlanningContext, choice: ChosenRemedy, faults: Sequence[MemberFault]) -> dict[str, str]:
+def _pods_to_drop(ctx: PlanningContext, chosen: ChosenRemedy) -> dict[str, str]:
     """Pods that leave the gang, by uid, and why."""
-    lost = {f.uid: f.reason for f in faults if f.lost}
-    if choice.remedy is Remedy.MOVE_SEGMENT:
+    lost = {f.uid: f.reason for f in chosen.faults if f.lost}
+    if chosen.remedy is Remedy.MOVE_SEGMENT:
         moving = segments.segment_pods(ctx, segments.hit_segments(ctx, lost))
         return {**dict.fromkeys(moving, Remedy.MOVE_SEGMENT.value), **lost}
-    if choice.remedy is Remedy.REPLACE_GANG:
+    if chosen.remedy is Remedy.REPLACE_GANG:
         return {**dict.fromkeys(ctx.views, Remedy.REPLACE_GANG.value), **lost}
-    if lost or choice.remedy in (Remedy.RESTART_IN_PLACE, Remedy.FAIL):
+    if lost or chosen.remedy in (Remedy.RESTART_IN_PLACE, Remedy.FAIL):
         return lost
-    return {worst_pod_fault(ctx, faults).uid: "NotCuredInPlace"}
+    return {worst_pod_fault(ctx, chosen.faults).uid: "NotCuredInPlace"}
 
 
 def raise_attempt(ctx: PlanningContext, *, is_move: bool) -> None:
@@ -313,11 +315,11 @@ def grow_gang_if_possible(ctx: PlanningContext) -> None:
     found = plan_gang_growth(ctx)
     if found is None:
         return
-    sizes, choice = found
-    _begin_interruption(ctx, choice, [])
+    sizes, chosen = found
+    _begin_interruption(ctx, chosen)
     raise_attempt(ctx, is_move=False)
     resize_gang(ctx, sizes)
-    ctx.update(used=charge_budgets(ctx.status.used, [choice.cause]), progress=ctx.fresh)
+    ctx.update(used=charge_budgets(ctx.status.used, [chosen.cause]), progress=ctx.fresh)
 
 
 def quarantine_unstoppable_members(ctx: PlanningContext) -> list[DeviceQuarantine]:

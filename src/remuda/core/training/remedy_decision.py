@@ -65,19 +65,8 @@ _DEVICE_RUNGS = {
 }
 
 
-class Decision(msgspec.Struct, frozen=True):
-    """`faults`: those found, with the pods a rule gives up marked lost. `charge`: the budgets that pay; None = those of the
-    causes. `end`: (reason, message) when the job fails now. `is_code`: no hardware is to be blamed for this."""
-
-    faults: tuple[MemberFault, ...]
-    choice: ChosenRemedy
-    charge: tuple[Cause, ...] | None = None
-    rule: str = ""
-    end: tuple[str, str] | None = None
-    is_code: bool = False
-
-
-def decide_gang_remedy(ctx: PlanningContext, faults: Sequence[MemberFault]) -> Decision:
+def decide_gang_remedy(ctx: PlanningContext, faults: Sequence[MemberFault]) -> ChosenRemedy:
+    """`Remedy.FAIL` ends the job, with the reason and the message that it carries."""
     ruling = find_failure_rule(ctx.spec.failure.rules, faults)
     if ruling is not None:
         return _remedy_by_rule(ctx, faults, ruling)
@@ -88,55 +77,52 @@ def decide_gang_remedy(ctx: PlanningContext, faults: Sequence[MemberFault]) -> D
     view = ctx.views.get(root.uid)
     if root.cause is Cause.DEVICE and view is not None and view.bad_device is not None:  # failed, not merely slow
         return _remedy_for_device(ctx, faults)
-    return Decision(tuple(faults), _cheapest_remedy(ctx, faults))
+    return _cheapest_remedy(ctx, faults)
 
 
 def _cheapest_remedy(ctx: PlanningContext, faults: Sequence[MemberFault], wanted: Remedy | None = None) -> ChosenRemedy:
-    return choose_gang_remedy(
-        faults, placement_options_for(ctx, faults, ranks_after_shrink(ctx, faults)), remedy_costs(ctx, faults), wanted
-    )
+    options = placement_options_for(ctx, faults, ranks_after_shrink(ctx, faults))
+    return choose_gang_remedy(faults, options, remedy_costs(ctx, faults), wanted)
 
 
-def _failing_remedy(faults: Sequence[MemberFault], reason: str, message: str, **fields: object) -> Decision:
-    root = root_gang_fault(faults)
-    choice = ChosenRemedy(Remedy.FAIL, root.cause, reason, message, 0.0)
-    return Decision(tuple(faults), choice, end=(reason, message), **fields)  # type: ignore[arg-type]
+def _failing_remedy(faults: Sequence[MemberFault], reason: str, message: str) -> ChosenRemedy:
+    return ChosenRemedy(Remedy.FAIL, root_gang_fault(faults).cause, reason, message, 0.0, faults=tuple(faults))
 
 
-def _remedy_by_rule(ctx: PlanningContext, faults: Sequence[MemberFault], ruling: MatchedRule) -> Decision:
+def _remedy_by_rule(ctx: PlanningContext, faults: Sequence[MemberFault], ruling: MatchedRule) -> ChosenRemedy:
     rule, first = ruling.rule, root_gang_fault(ruling.matched)
     charge: tuple[Cause, ...] | None = (rule.charge,) if rule.charge is not None else None
     if rule.action is RuleAction.FAIL:
         is_said = first.code is None or f"exit code {first.code}" in first.message
         code = "" if is_said else f" with exit code {first.code}"
         text = f"Rule `{ruling.name}` ends the job: {first.pod} failed{code}: {first.message}"
-        return _failing_remedy(faults, RULE_FAIL, text, charge=charge, rule=ruling.name)
+        chosen = _failing_remedy(faults, RULE_FAIL, text)
+        return msgspec.structs.replace(chosen, charge=charge, rule=ruling.name)
     if rule.action is RuleAction.IGNORE:
         charge = ()
     elif rule.action is RuleAction.REPLACE_POD:
         given_up = {f.uid for f in ruling.matched}
         faults = [msgspec.structs.replace(f, lost=True) if f.uid in given_up else f for f in faults]
-    choice = _cheapest_remedy(ctx, faults, _RULE_RUNGS[rule.action])
-    return Decision(tuple(faults), choice, charge=charge, rule=ruling.name)
+    chosen = _cheapest_remedy(ctx, faults, _RULE_RUNGS[rule.action])
+    return msgspec.structs.replace(chosen, charge=charge, rule=ruling.name)
 
 
-def _remedy_for_same_step(ctx: PlanningContext, faults: Sequence[MemberFault], count: int) -> Decision:
+def _remedy_for_same_step(ctx: PlanningContext, faults: Sequence[MemberFault], count: int) -> ChosenRemedy:
     root, step = root_gang_fault(faults), ctx.fresh.step
     text = f"The gang has failed {count} times at step {step}, so it is not the hardware's fault. Last: {root.message}"
-    if count > ctx.spec.failure.same_step_limit:
-        failing = _failing_remedy(faults, SAME_STEP, text, charge=(Cause.CODE,), is_code=True)
-        return msgspec.structs.replace(failing, choice=msgspec.structs.replace(failing.choice, cause=Cause.CODE))
-    choice = _cheapest_remedy(ctx, faults)
-    choice = msgspec.structs.replace(choice, cause=Cause.CODE, reason=SAME_STEP, message=text)
-    return Decision(tuple(faults), choice, charge=(Cause.CODE,), is_code=True)
+    is_over = count > ctx.spec.failure.same_step_limit
+    chosen = _failing_remedy(faults, SAME_STEP, text) if is_over else _cheapest_remedy(ctx, faults)
+    return msgspec.structs.replace(
+        chosen, cause=Cause.CODE, reason=SAME_STEP, message=text, charge=(Cause.CODE,), is_code=True
+    )
 
 
-def _remedy_for_device(ctx: PlanningContext, faults: Sequence[MemberFault]) -> Decision:
+def _remedy_for_device(ctx: PlanningContext, faults: Sequence[MemberFault]) -> ChosenRemedy:
     policy = ctx.spec.failure.device_failed
     if policy is DeviceFailedPolicy.FAIL:
         text = f"{root_gang_fault(faults).message} The job says deviceFailed: Fail."
         return _failing_remedy(faults, DEVICE_FAILED, text)
-    return Decision(tuple(faults), _cheapest_remedy(ctx, faults, _DEVICE_RUNGS.get(policy)))
+    return _cheapest_remedy(ctx, faults, _DEVICE_RUNGS.get(policy))
 
 
 # -- failures at one step ----------------------------------------------------------------------------------------------
