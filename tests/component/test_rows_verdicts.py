@@ -25,8 +25,8 @@ async def test_row_33_a_crash_whose_device_is_reported_bad_seconds_later_is_the_
     agent(world, member.node).inject_fault(member.devices[0], "xid-79")
     await world.running("job", attempt=3)
     assert world.job("job").status.used == {"device": 1}
-    assert "Explained by Xid79" in world.job("job").status.recoveries[0].message
-    note("charged to code 1 at first; Xid79 seconds later: charged to device 1, 'Explained by Xid79'")
+    assert "The cause was Xid79" in world.job("job").status.recoveries[0].message
+    note("charged to code 1 at first; Xid79 seconds later: charged to device 1, 'The cause was Xid79'")
 
 
 @in_world(nodes=4, racks=1)

@@ -141,7 +141,7 @@ async def test_code_budget_exhausted_fails_with_a_named_reason(world: World) -> 
     status = world.job().status
     assert status.reason == "CodeBudgetExhausted"
     assert "interruption 3 of cause code" in status.message
-    assert "2 are allowed" in status.message
+    assert "(limit 2)" in status.message
     assert status.used == {"code": 3}
     assert status.recoveries[-1].remedy is Remedy.FAIL
     await world.until(lambda: not world.pods() and not world.holders())

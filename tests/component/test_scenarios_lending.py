@@ -76,7 +76,7 @@ async def test_a_spare_is_lent_called_back_and_made_again(world: World) -> None:
     said = find_condition(told.status.conditions, DEVICE_RECALLED)
     assert said is not None
     assert (said.status, said.reason) == ("True", "Xid79")
-    assert "default/job needs its spare's devices" in said.message
+    assert "default/job needs the devices of its spare back" in said.message
     await world.running("job", attempt=2, within=120.0)
     world.assert_kept(before, but=[1])
     assert world.gang("job")[1].node == spare.node

@@ -54,7 +54,7 @@ async def test_row_62_a_replacement_goes_back_to_the_node_that_has_its_image(wor
     after = world.gang()[1]
     assert (after.node, after.devices) == (before[1].node, before[1].devices), "five other nodes were free"
     assert took < PULL_S, "the image was there"
-    why = f"{after.pod} is on {after.node} again: its image and caches are there."
+    why = f"{after.pod} is back on {after.node}, where its image and caches are."
     assert why in printed(world)
 
     # A node whose device is not well is not gone back to, whatever is cached there.
@@ -112,7 +112,7 @@ async def test_row_71_a_gang_below_its_minimum_says_so_while_it_is(world: World)
     await world.until(lambda: "3 of 4" in complete(world).message, 10.0, "one is missing")
     below = complete(world)
     assert (below.status, below.reason) == ("False", "BelowMinimum")
-    assert below.message == "3 of 4 ranks are there; 4 are needed to train."
+    assert below.message == "3 of 4 ranks are there; training needs 4."
     assert below.last_transition_time is not None
     await world.sleep(30.0)
     assert complete(world) == below, "for as long as it is so"
@@ -150,7 +150,7 @@ async def test_row_73_a_cured_device_goes_first_to_the_gang_that_lost_it(world: 
     await world.fail_device(rank=0, code="xid-48")
     await world.until(lambda: world.job().status.reason == "DomainFull")
     await world.sleep(40.0)
-    kept = "kept for default/job, which lost its place there"
+    kept = "kept for default/job, which ran there before"
     for waits in ("newcomer", "small"):
         assert world.job(waits).status.phase == "Pending"
         assert kept in world.job(waits).status.message

@@ -257,7 +257,7 @@ async def test_a_spent_budget_fails_the_job_with_a_named_reason(rig: Rig) -> Non
     failed = await rig.until("the job to fail", lambda job: job.status.phase == "Failed")
 
     assert failed.status.reason == "CodeBudgetExhausted"
-    assert "interruption 2 of cause code; 1 is allowed" in failed.status.message
+    assert "Failed 2 times because of its own code (limit 1)." in failed.status.message
     assert last(failed).remedy is Remedy.FAIL
     await until("its pods to be gone", lambda: _no_pods(rig))
     assert rig.live_ranks() == []

@@ -77,7 +77,9 @@ def test_a_running_job_on_one_screen() -> None:
 def test_slow_ranks_that_stay_are_explained_while_the_job_runs() -> None:
     words = "Rank 2 (hello-worker-2 on node-03, gpu-1): 1.6 times slower than its peers since then. It stays. Swap it."
     slow = Condition(type="SlowRanks", status="True", reason="CarryOn", message=words, last_transition_time=at(-65))
-    normal = Condition(type="GangSlow", status="False", reason="PaceNormal", message="The gang keeps its best pace.")
+    normal = Condition(
+        type="GangSlow", status="False", reason="PaceNormal", message="The gang is as fast as it ever was."
+    )
     screen = text_of(render_job(picture(a_job(conditions=[slow, normal])), 200), 200)
     assert screen.splitlines()[1] == f"SlowRanks for 1m05s: CarryOn: {words}"
     assert "PaceNormal" not in screen

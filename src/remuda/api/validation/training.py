@@ -41,7 +41,7 @@ def _check_role_order(roles: Sequence[Role]) -> None:
         if not 0 <= role.min_replicas <= role.replicas:
             raise Refusal(
                 "InvalidReplicas",
-                f"Role `{role.name}` has {role.replicas} replicas and at least {role.min_replicas} of them.",
+                f"Role `{role.name}` has minReplicas {role.min_replicas}, but {role.replicas} replicas.",
                 f"Set minReplicas to at most {role.replicas}, or to 0 for all of them.",
                 f"{path}.minReplicas",
             )
@@ -57,7 +57,7 @@ def _check_role_order(roles: Sequence[Role]) -> None:
             if after.is_ not in AFTER:
                 raise Refusal(
                     "InvalidAfter",
-                    f"`{after.is_}` is nothing a role can be waited for to be.",
+                    f"A role cannot wait for another to be `{after.is_}`.",
                     "Write Running or Succeeded.",
                     f"{where}.is",
                 )
@@ -102,7 +102,7 @@ def _check_success_policy(policy: SuccessPolicy, roles: Sequence[Role]) -> None:
     if policy.role and policy.role not in names:
         raise Refusal(
             "UnknownRole",
-            f"The job succeeds with role `{policy.role}`, which it does not have.",
+            f"spec.success names role `{policy.role}`, which the job does not have.",
             f"Name one of {', '.join(sorted(names))}.",
             "spec.success.role",
         )
@@ -111,7 +111,7 @@ def _check_success_policy(policy: SuccessPolicy, roles: Sequence[Role]) -> None:
         if not 0 <= rank < size:
             raise Refusal(
                 "UnknownRank",
-                f"The job succeeds with rank {rank}{f' of role {policy.role}' if policy.role else ''}, but there are {size}.",
+                f"spec.success names rank {rank}{f' of role {policy.role}' if policy.role else ''}, but there are {size} ranks.",
                 f"Name ranks from 0 to {size - 1}.",
                 "spec.success.ranks",
             )
@@ -128,7 +128,7 @@ def _check_failure_policies(failure: Failure) -> None:
     if failure.straggler.factor and not (math.isfinite(failure.straggler.factor) and failure.straggler.factor > 1):
         raise Refusal(
             "InvalidFactor",
-            f"spec.failure.straggler.factor is {failure.straggler.factor:g}; who is as fast as the others is not slow.",
+            f"spec.failure.straggler.factor is {failure.straggler.factor:g}. At 1 or below, every rank would be slow.",
             "Give a number above 1, or 0 to switch it off.",
             "spec.failure.straggler.factor",
         )
@@ -145,8 +145,8 @@ def _check_failure_policies(failure: Failure) -> None:
         if rule.name and rule.name in names:
             raise Refusal(
                 "RuleNamedTwice",
-                f"Two rules are named `{rule.name}`; the job's reason would not tell which.",
-                "Give each rule a name of its own.",
+                f"Two rules are named `{rule.name}`.",
+                "Give each rule its own name.",
                 f"spec.failure.rules[{index}].name",
             )
         names.add(rule.name)
@@ -165,7 +165,7 @@ def _check_failure_rule(rule: FailureRule, path: str) -> None:
         if code == 0:
             raise Refusal(
                 "NotAFailure",
-                f"{what} is about exit code 0, and that is success.",
+                f"{what} lists exit code 0, which means success.",
                 "Take 0 out of exitCodes.",
                 f"{path}.exitCodes",
             )
@@ -173,8 +173,8 @@ def _check_failure_rule(rule: FailureRule, path: str) -> None:
     if rule.exit_codes and rule.faults and not {"ProcessExited", "LossNotFinite"} & set(rule.faults):
         raise Refusal(
             "ContradictoryRule",
-            f"{what} asks for an exit code and for a fault that is no exit: nothing can be both.",
-            "Make two rules of it.",
+            f"{what} asks for an exit code and for a fault without one. Nothing can match both.",
+            "Split it into two rules.",
             path,
         )
     if any(not name.strip() for name in rule.faults):
@@ -184,7 +184,7 @@ def _check_failure_rule(rule: FailureRule, path: str) -> None:
     if rule.action is RuleAction.IGNORE and rule.charge is not None:
         raise Refusal(
             "ContradictoryRule",
-            f"{what} ignores failures, which charges nobody, and charges {rule.charge}.",
+            f"{what} ignores failures, so it cannot charge {rule.charge}.",
             f"Use action: {RuleAction.RESTART_IN_PLACE} with charge, or take charge out.",
             f"{path}.charge",
         )
@@ -205,7 +205,7 @@ def _check_checkpoint_signal(checkpoint: Checkpoint) -> None:
     if checkpoint.signal and name not in SIGNALS:
         raise Refusal(
             "InvalidSignal",
-            f"`{checkpoint.signal}` is no signal that can ask a process for a checkpoint.",
+            f"`{checkpoint.signal}` is not a signal that can ask a process for a checkpoint.",
             "Name one such as SIGUSR1 or SIGUSR2, or leave it empty to send none.",
             "spec.checkpoint.signal",
         )

@@ -88,14 +88,14 @@ def _check_training_job(job: TrainingJob) -> None:
         if not _LABEL.fullmatch(role.name) or role.name in seen:
             raise Refusal(
                 "InvalidRoleName",
-                f"Role name `{role.name}` is empty, odd or taken.",
-                "Name each role once.",
+                f"Role name `{role.name}` is empty, not a label, or used twice.",
+                "Give each role its own name of lower-case letters, digits and dashes.",
                 f"{path}.name",
             )
         if len(f"{name}-{role.name}") > MAX_POD_PREFIX:
             raise Refusal(
                 "InvalidRoleName",
-                f"Job and role name `{name}-{role.name}` are too long together for the names of pods.",
+                f"`{name}-{role.name}` (job and role) is too long for pod names.",
                 f"Use at most {MAX_POD_PREFIX} characters for both.",
                 f"{path}.name",
             )
@@ -183,7 +183,7 @@ def _check_pod_template(role: Role, path: str) -> None:
             if name.startswith(f"{GROUP}/"):
                 raise Refusal(
                     "ReservedName",
-                    f"`{name}` is Remuda's own: a pod that carries it from the template would be mistaken.",
+                    f"`{name}` is reserved for Remuda.",
                     f"Take it out of the template's {kind}.",
                     f"{path}.template.metadata.{kind}",
                 )
@@ -191,7 +191,7 @@ def _check_pod_template(role: Role, path: str) -> None:
     if body.get("nodeName"):
         raise Refusal(
             "NodeNameSet",
-            f"Role `{role.name}` names its node; a pod that is not placed gets no devices.",
+            f"Role `{role.name}` sets nodeName. Such a pod skips the scheduler and gets no devices.",
             "Use nodeSelector with kubernetes.io/hostname instead.",
             f"{where}.nodeName",
         )
@@ -206,7 +206,7 @@ def _check_pod_template(role: Role, path: str) -> None:
     if len(containers) > 1 or body.get("initContainers"):
         raise Refusal(
             "OneContainerOnly",
-            f"Role `{role.name}` has more than one container; the barrier steers exactly one.",
+            f"Role `{role.name}` has more than one container. Remuda starts and restarts exactly one.",
             "Move the others into the command or into pods of their own.",
             f"{where}.containers",
         )
@@ -242,7 +242,7 @@ def _check_gpu_amount(role: Role, amount: int | str, path: str, where: str) -> N
     if role.gpus and count != role.gpus:
         raise Refusal(
             "GpusSaidTwice",
-            f"Role `{role.name}` says gpus: {role.gpus} and {RESOURCE_GPU}: {amount}.",
+            f"Role `{role.name}` sets gpus: {role.gpus} and also {RESOURCE_GPU}: {amount}.",
             "Keep one of the two.",
             f"{path}.gpus",
         )
@@ -275,9 +275,7 @@ def _check_drill(drill: Drill) -> None:
     if spec.factor:
         _in_range(spec.factor, 1, 100, "InvalidFactor", "spec.factor")
     if spec.undo and not facts.lasts:
-        raise Refusal(
-            "CannotBeUndone", f"A {spec.type} is a blow and cannot be taken back.", "Leave out spec.undo.", "spec.undo"
-        )
+        raise Refusal("CannotBeUndone", f"A {spec.type} drill cannot be undone.", "Leave out spec.undo.", "spec.undo")
 
 
 def gpus_of_role(role: Role) -> int:

@@ -117,7 +117,7 @@ def attribute_exit(exit: ProcessExit, scene: ExitCircumstances) -> Attribution:
     return Attribution(
         Cause.CODE,
         "ProcessExited",
-        f"The process ended with code {exit.code}; nothing was said of its device or node.",
+        f"The process ended with code {exit.code}; nothing was reported of its device or node.",
         Confidence.LIKELY if not exit.killed_by else Confidence.GUESS,
     )
 
@@ -170,7 +170,7 @@ def _exit_at_same_step(exit: ProcessExit, scene: ExitCircumstances) -> Attributi
 def _exit_by_loss_not_finite(exit: ProcessExit, scene: ExitCircumstances) -> Attribution | None:
     if not _NOT_A_NUMBER.search(exit.tail):
         return None
-    return Attribution(Cause.CODE, "LossNotFinite", "Its last words are of a loss that is not a number.")
+    return Attribution(Cause.CODE, "LossNotFinite", "Its log ends with a loss that is not a number.")
 
 
 def _exit_by_application(exit: ProcessExit, scene: ExitCircumstances) -> Attribution | None:
@@ -178,7 +178,7 @@ def _exit_by_application(exit: ProcessExit, scene: ExitCircumstances) -> Attribu
     for known in classify_signals(s for s in scene.signals if _is_signal_near(s, exit.at, scene.look_back_s)):
         fault = known.fault
         if fault.cls == "app" and fault.remedy is DeviceRemedy.RESTART_APP and fault.code != TORN_DOWN:
-            words = f"The driver reported {fault.code}, which it lays to the application. {fault.message}"
+            words = f"The driver reported {fault.code}, an error of the application. {fault.message}"
             return Attribution(Cause.CODE, fault.reason, words)
     return None
 
@@ -219,14 +219,14 @@ def _exit_by_kill(exit: ProcessExit, scene: ExitCircumstances) -> Attribution | 
         words = "It needed more memory than its own limit allows."
         return Attribution(Cause.CODE, "OutOfMemory", words, Confidence.CERTAIN)
     if exit.killed_by == SIGTERM:
-        words = "It was told to end by something that is not the gang's controller."
+        words = "Something other than Remuda stopped it."
         return Attribution(Cause.INFRA, "Terminated", words, Confidence.GUESS)
     return None
 
 
 def _exit_by_log(exit: ProcessExit, scene: ExitCircumstances) -> Attribution | None:
     if _DEVICE.search(exit.tail):
-        words = "Its last words are of a broken device; no source has confirmed that yet."
+        words = "Its log ends with an error of the device. Nothing else has confirmed that yet."
         return Attribution(Cause.DEVICE, "DeviceErrorInLog", words)
     if _DEVICE_MEMORY.search(exit.tail):
         return Attribution(

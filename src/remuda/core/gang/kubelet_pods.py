@@ -56,7 +56,7 @@ class KubeletPodForm(msgspec.Struct, frozen=True):
             raise Refusal(
                 "NoCommand",
                 f"Pod {pod} leaves its command to the image, so it cannot be run under the launcher.",
-                "Say what to run in the template: containers[0].command.",
+                "Set containers[0].command in the template.",
                 "spec.roles.template.spec.containers",
             )
         added: list[JsonObject] = [

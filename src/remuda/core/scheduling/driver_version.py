@@ -49,7 +49,7 @@ def check_min_driver(want: str, nodes: Iterable[Mapping[str, str]]) -> Refusal |
     newest = max(
         (have for have in found if is_driver_version(have)), key=lambda v: [int(p) for p in v.split(".")], default=""
     )
-    has = f"the newest of any node is {newest}" if newest else "no node says which it has"
+    has = f"the newest of any node is {newest}" if newest else "no node reports its driver"
     return Refusal(
         "DriverTooOld",
         f"Needs driver {want} or newer ({DRIVER_LABELS[0]}); {has}.",

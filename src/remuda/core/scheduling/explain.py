@@ -72,7 +72,7 @@ def _unknown_resource_refusal(snapshot: Snapshot, members: Sequence[PodAsk]) -> 
             return Refusal(
                 "NoSuchResource",
                 f"No node has {resource}.",
-                f"Ask for one that a node has: {', '.join(offered)}; or cut or add a device that counts for it.",
+                f"Ask for one that a node has: {', '.join(offered)}; or add a device of that kind.",
             )
     return None
 
@@ -107,19 +107,19 @@ def _why_node_takes_no_pod(view: NodeView, pod: PodAsk) -> str:
         return f"without {missing}"
     for key, value in pod.node_selector:
         if key.startswith(("nvidia.com/", "amd.com/")) and view.labels.get(key) != value:
-            return f"whose {key} is {view.labels.get(key, 'not said')} and not {value}"
+            return f"whose {key} is {view.labels.get(key, 'not set')}, not {value}"
     if pod.min_driver and is_driver_older(have := node_driver_version(view.labels), pod.min_driver):
         return f"with driver {have or 'unknown'}, older than {pod.min_driver}"
     if not node_admits_pod(view, pod):
         return "not selected"
     if held := next((r for r in pod.requests if r in view.withheld), ""):
-        return f"that {held} is withheld on"
+        return f"where {held} is withheld"
     return f"with a lost plugin for {lost}" if (lost := _resource_of_lost_plugin(view, pod)) else ""
 
 
 def _why_node_is_kept(snapshot: Snapshot, view: NodeView, transaction: Transaction) -> str:
     gang = transaction.kept.get(snapshot.index[view.name])
-    return f"kept for {gang}, which lost its place there" if gang else ""
+    return f"kept for {gang}, which ran there before" if gang else ""
 
 
 def _resource_of_lost_plugin(view: NodeView, pod: PodAsk) -> str:
@@ -164,10 +164,12 @@ def no_room_refusal(
     )
     sentence += f" ({_nodes_excluded_text(away)})." if away else "."
     if is_plugin_lost:
-        fix = "Wait for the plugin to register again, or look at the agent of that node (`remuda explain pod`)."
+        fix = "Wait for the plugin to register again, or check that node's agent (`remuda explain pod`)."
         return Refusal(reason, sentence, fix)
     if is_all_away:
-        return Refusal(reason, sentence, f"Bring nodes of {where} back, or let the pods' selectors and tolerations in.")
+        return Refusal(
+            reason, sentence, f"Bring nodes of {where} back, or change the pods' node selector and tolerations."
+        )
     if fits == 0:
         return Refusal(reason, sentence, f"Free {_devices_asked_text(max(gpus), others)} on one node of {where}.")
     return Refusal(

@@ -97,7 +97,9 @@ def place_gang_members(
     transaction = transaction if transaction is not None else Transaction.of(snapshot)
     if ask.waiting_for:
         return Refusal(
-            "GangIncomplete", f"{ask.waiting_for} pods of the gang do not exist yet.", "They are being made."
+            "GangIncomplete",
+            f"{ask.waiting_for} pods of the gang do not exist yet.",
+            "Nothing to do: they are being created.",
         )
     if (never := explain_never_placeable(snapshot, ask.members)) is not None:
         return never
@@ -131,7 +133,9 @@ def _place_gang_spare(
     snapshot: Snapshot, spare: PodAsk, topology: str, domain: str | None, transaction: Transaction
 ) -> list[Assignment] | Refusal:
     if domain is None:
-        return Refusal("GangNotPlaced", "A spare waits until its gang has a place.", "It is placed beside the gang.")
+        return Refusal(
+            "GangNotPlaced", "A spare waits until its gang is placed.", "Nothing to do: it is placed after the gang."
+        )
     found = fit_all_pods(snapshot, snapshot.domains(topology).get(domain, []), [spare], transaction)
     return (
         found

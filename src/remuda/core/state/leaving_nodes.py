@@ -68,7 +68,9 @@ def leaving_node_of(node: Node) -> LeavingNode | None:
 
 def _leaving_by_condition(node: Node) -> list[LeavingNode]:
     return [
-        LeavingNode(CONDITIONS[c.type], c.type, c.message or f"{node.name} says {c.type}.", moment_in_text(c.message))
+        LeavingNode(
+            CONDITIONS[c.type], c.type, c.message or f"{node.name} reports {c.type}.", moment_in_text(c.message)
+        )
         for c in node.status.conditions
         if c.type in CONDITIONS and c.status == "True"
     ]
@@ -87,7 +89,7 @@ def _leaving_by_drain(node: Node) -> list[LeavingNode]:
     if not asked:
         return []
     by, _, moment = asked.rpartition("/")
-    words = f"{node.name} is to be empty{f' for {by}' if by else ''}."
+    words = f"{node.name} is being drained{f' for {by}' if by else ''}."
     return [LeavingNode(Cause.MAINTENANCE, DRAIN_REQUESTED, words, moment_in_text(moment))]
 
 

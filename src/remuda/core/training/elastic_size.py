@@ -145,7 +145,7 @@ def plan_gang_growth(ctx: PlanningContext) -> tuple[dict[str, int], ChosenRemedy
     if more * expected_job_s(ctx) <= price or not may_stop_gang(ctx, ROOM_IS_BACK):
         return None
     total = sum(sizes.values())
-    words = f"There is room for {total - len(ctx.ranks)} more: {len(ctx.ranks)} ranks become {total}."
+    words = f"There is room for {total - len(ctx.ranks)} more ranks: the gang grows from {len(ctx.ranks)} to {total}."
     return sizes, ChosenRemedy(Remedy.GROW, Cause.MAINTENANCE, ROOM_IS_BACK, words, price / 3600)
 
 

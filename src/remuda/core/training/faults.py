@@ -70,7 +70,7 @@ def _member_fault(job: TrainingJob, member: Member, view: PodView | None, now: f
         text = f"{bad.device} on {member.node} is {bad.state}: {bad.message or bad.reason}"
         return fault(Cause.DEVICE, bad.reason or "DeviceUnhealthy", text, lost=True, at=seconds_of(bad.since, now))
     if view.node_dead and view.leaving is not None:
-        text = f"{member.node} is gone, as it was said: {view.leaving.message}"
+        text = f"{member.node} is gone, as announced: {view.leaving.message}"
         return fault(view.leaving.cause, view.leaving.reason, text, lost=True)
     if view.node_dead:
         return fault(Cause.INFRA, "NodeLost", f"{member.node} has not renewed its lease.", lost=True)
@@ -103,7 +103,7 @@ def _pod_deletion_fault(view: PodView, fault: _MakeFault, now: float) -> MemberF
     if target is not None and "Eviction" in target.reason:
         return fault(Cause.MAINTENANCE, target.reason, target.message, lost=True)
     if view.leaving is not None and view.leaving.is_due(now):
-        text = f"{view.pod.name} is being deleted, as it was said: {view.leaving.message}"
+        text = f"{view.pod.name} is being deleted, as announced: {view.leaving.message}"
         return fault(view.leaving.cause, view.leaving.reason, text, lost=True)
     return fault(Cause.INFRA, "PodDeleted", f"{view.pod.name} is being deleted.", lost=True)
 
@@ -112,11 +112,13 @@ def _running_member_fault(job: TrainingJob, view: PodView, fault: _MakeFault, no
     """The barrier is open: everyone is at work on this attempt."""
     report = view.report
     if report is not None and report.planned and report.state in ("gone", "parked"):
-        text = f"{view.pod.spec.node_name} was stopped on purpose, and {view.pod.name}'s launcher with it."
+        text = f"{view.pod.spec.node_name} was stopped on purpose, so {view.pod.name}'s launcher ended."
         return fault(Cause.MAINTENANCE, "NodeStopped", text, lost=False)
     if report is None or report.state in ("gone", "parked") or report.attempt < job.status.attempt:
         if view.leaving is not None and view.leaving.is_due(now):
-            text = f"{view.pod.name}'s launcher ended with {view.pod.spec.node_name}, as it was said: {view.leaving.message}"
+            text = (
+                f"{view.pod.name}'s launcher ended with {view.pod.spec.node_name}, as announced: {view.leaving.message}"
+            )
             return fault(view.leaving.cause, view.leaving.reason, text, lost=False)
         return fault(Cause.INFRA, "LauncherDied", f"{view.pod.name}'s launcher ended.", lost=False)
     if report.state == "exited" and report.code:
@@ -159,7 +161,9 @@ def _waiting_member_fault(
         return fault(Cause.INFRA, NOT_STOPPED, text, lost=True)
     if report is not None and report.state == "parked" and report.attempt >= status.attempt:
         # Its node fenced it in this very attempt; it obeys the next one only.
-        return fault(Cause.INFRA, "LauncherFenced", f"{view.pod.name}'s launcher was fenced.", lost=False)
+        return fault(
+            Cause.INFRA, "LauncherFenced", f"{view.pod.name}'s launcher was stopped by its node's agent.", lost=False
+        )
     if not view.is_ready_for(status.attempt) and now > member_start_deadline(job, member, now):
         text = f"{view.pod.name} did not reach the barrier within {limits.start_deadline_seconds:g} s."
         return fault(Cause.INFRA, NOT_STARTED, text, lost=True)

@@ -89,8 +89,8 @@ def find_hung_members(ctx: PlanningContext) -> list[MemberFault]:
             members[hung.rank].uid,
             Cause.HANG,
             "NoProgress",
-            f"{members[hung.rank].pod} made no step for {ctx.now - hung.since:.3g} s; the gang's median step takes "
-            f"{hung.median_seconds:.3g} s and {hung.limit_seconds:.3g} s are allowed.",
+            f"{members[hung.rank].pod} made no step for {ctx.now - hung.since:.3g} s (limit {hung.limit_seconds:.3g} s; "
+            f"the gang's median step takes {hung.median_seconds:.3g} s).",
             lost=False,
             signal_at=hung.since,
         )

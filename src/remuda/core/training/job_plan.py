@@ -86,7 +86,9 @@ def plan_training(observed: GangObserved, now: float) -> TrainingPlan:
         mark_job_failed(ctx, *refused)
     elif is_job_past_deadline(ctx):
         mark_job_failed(
-            ctx, DEADLINE_EXCEEDED, f"The job ran for {ctx.spec.active_deadline_seconds:g} s, as long as it may."
+            ctx,
+            DEADLINE_EXCEEDED,
+            f"The job reached its time limit of {ctx.spec.active_deadline_seconds:g} s (spec.activeDeadlineSeconds).",
         )
     elif not suspend_or_resume_job(ctx):
         _steer_gang(ctx)

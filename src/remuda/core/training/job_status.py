@@ -28,6 +28,14 @@ DEADLINE_EXCEEDED = "DeadlineExceeded"
 SUSPENDED = "Suspended"
 GANG_COMPLETE = "GangComplete"
 GANG_SLOW = "GangSlow"  # condition: slower than it was, and no single device is to blame
+_CAUSE_TEXT = {
+    Cause.CODE: "its own code",
+    Cause.DEVICE: "devices",
+    Cause.INFRA: "nodes or pods that were lost",
+    Cause.HANG: "hangs",
+    Cause.PREEMPTION: "preemption",
+    Cause.MAINTENANCE: "maintenance",
+}
 PODS_REFUSED = "PodsRefused"  # the API does not let the gang's pods be made
 
 
@@ -59,7 +67,7 @@ def mark_job_failed(ctx: PlanningContext, reason: str, message: str) -> None:
 
 def fail_job_over_budget(ctx: PlanningContext, cause: Cause, message: str) -> None:
     count, limit = ctx.status.used[cause.value], ctx.spec.failure.budgets.limit(cause)
-    text = f"{message} That was interruption {count} of cause {cause}; {limit} {'is' if limit == 1 else 'are'} allowed."
+    text = f"{message} Failed {count} time{'' if count == 1 else 's'} because of {_CAUSE_TEXT[cause]} (limit {limit})."
     mark_job_failed(ctx, f"{cause.value.capitalize()}BudgetExhausted", text)
 
 
@@ -112,7 +120,7 @@ def _with_gang_slow(ctx: PlanningContext, conditions: list[Condition]) -> list[C
     if slow is None or (not slow.reason and find_condition(conditions, GANG_SLOW) is None):
         return conditions
     ctx.update(best_step_seconds=slow.best_seconds)
-    message = slow.message or "The gang keeps its best pace."
+    message = slow.message or "The gang is as fast as it ever was."
     return with_condition(
         conditions, GANG_SLOW, bool(slow.reason), slow.reason or "PaceNormal", message, to_time(ctx.now)
     )
@@ -142,7 +150,7 @@ def _with_gang_complete(ctx: PlanningContext, conditions: list[Condition]) -> li
         there = [m for m, view in views if view.is_usable and view.is_ready_for(status.attempt)]
     is_whole = len(there) >= size
     reason = "AllRanksThere" if is_whole else ("BelowMinimum" if len(there) < least else "BelowSize")
-    message = f"{len(there)} of {size} ranks are there; {least} are needed to train."
+    message = f"{len(there)} of {size} ranks are there; training needs {least}."
     return with_condition(conditions, GANG_COMPLETE, is_whole, reason, message, to_time(ctx.now))
 
 
@@ -164,13 +172,17 @@ def _job_phase(ctx: PlanningContext) -> tuple[str, str, str]:
             if status.progress.checkpoint_step
             else "the beginning"
         )
-        return SUSPENDED, SUSPENDED, f"Everything is given back. Resumes from {step} when spec.suspend is false."
+        return (
+            SUSPENDED,
+            SUSPENDED,
+            f"Its devices are free again. The job resumes from {step} when spec.suspend is false.",
+        )
     if status.barrier == OPEN and status.held_roles:
         waiting = ", ".join(status.held_roles)
         return (
             "Running",
             "RoleJoining",
-            f"Attempt {status.attempt} runs; role {waiting} starts when all of it is ready.",
+            f"Attempt {status.attempt} runs; role {waiting} starts when all its ranks are ready.",
         )
     if status.barrier == OPEN:
         if size < ctx.asked_size:
@@ -248,7 +260,7 @@ def invalid_job_refusal(job: TrainingJob) -> Refusal | None:
 
 def with_invalid_job(status: TrainingJobStatus, refused: Refusal, now: float) -> TrainingJobStatus:
     """The status of a job that is not looked after."""
-    message = f"{refused.message} {refused.fix} Until then nobody looks after the job."
+    message = f"{refused.message} {refused.fix} Until then the job is left as it is."
     conditions = with_condition(status.conditions, INVALID, True, refused.reason, message, to_time(now))
     return msgspec.structs.replace(status, reason=refused.reason, message=message, conditions=conditions)
 

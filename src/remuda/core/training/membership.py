@@ -111,7 +111,7 @@ def _drop_ended_pods(ctx: PlanningContext, ended: list[PodView]) -> None:
         over = exhausted_budget(ctx.spec.failure.budgets, used)
         if over is not None:
             first = meant[0].pod
-            text = first.status.message or first.status.reason or "it ended before it had a rank"
+            text = first.status.message or first.status.reason or "ended before it had a rank"
             fail_job_over_budget(ctx, over, f"{first.name}: {text}.")
 
 
@@ -132,7 +132,7 @@ def fail_if_pods_rejected(ctx: PlanningContext, why: str) -> bool:
         mark_job_failed(
             ctx,
             BUDGET_EXHAUSTED,
-            f"Pods were refused by their nodes {REJECTION_BUDGET} times. {why}".strip(),
+            f"Nodes refused pods of the job more than {REJECTION_BUDGET} times. {why}".strip(),
         )
     return is_over
 

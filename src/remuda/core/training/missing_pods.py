@@ -147,7 +147,7 @@ def _is_seat_usable(ctx: PlanningContext, seat: Member) -> bool:
 def with_returned_pods(recovery: Recovery, new: Iterable[Member]) -> str:
     """The recovery's message, and who went back to the node its predecessor had."""
     had = {seat.node for seat in recovery.seats}
-    back = [f"{m.pod} is on {m.node} again: its image and caches are there." for m in new if m.node in had]
+    back = [f"{m.pod} is back on {m.node}, where its image and caches are." for m in new if m.node in had]
     return " ".join([recovery.message, *(text for text in back if text not in recovery.message)]).strip()
 
 

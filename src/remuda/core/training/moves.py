@@ -183,24 +183,22 @@ def _swap_slow_ranks(ctx: PlanningContext) -> list[MemberFault]:
     )
     if not faults:
         full = placement_options_for(ctx, every[:1]).why_no_room
-        why = f"No spare is parked, and beside the gang there is no room{': ' if full else ''}{full.rstrip('.')}."
+        why = f"No spare is ready, and there is no room near the gang{': ' if full else ''}{full.rstrip('.')}."
         _let_slow_ranks_stay(ctx, NO_ROOM, why, "Give the job a spare (spec.spares), or free a node of its domain.")
         return []
     if _is_move_over_budget(ctx, faults):
-        why = "The budget for device faults is spent: a swap would end the job."
+        why = "The job has used up its budget for device failures: a swap would end it."
         _let_slow_ranks_stay(ctx, NO_BUDGET, why, "Raise spec.failure.budgets.device.")
         return []
     if policy is DegradedPolicy.SWAP_NOW:
         return faults
     if not does_swap_pay(ctx, faults, rank_slowness(ctx, worst[1])):
-        why = "Until the job ends a swap would cost more GPU-hours than going on like this."
-        _let_slow_ranks_stay(
-            ctx, NOT_WORTH_IT, why, "To swap all the same, set spec.failure.straggler.policy to SwapNow."
-        )
+        why = "A swap would cost more GPU-hours than going on like this until the job ends."
+        _let_slow_ranks_stay(ctx, NOT_WORTH_IT, why, "To swap anyway, set spec.failure.straggler.policy to SwapNow.")
         return []
     if is_checkpoint_fresh(ctx):
         return faults
-    why = "It is swapped at the next checkpoint."
+    why = "It will be swapped at the next checkpoint."
     _let_slow_ranks_stay(ctx, WAITS, why, "To swap at once, set spec.failure.straggler.policy to SwapNow.")
     if ctx.now >= _checkpoint_asked_at(ctx, worst[1]) and _may_ask_for_checkpoint(ctx):
         ask_for_checkpoint(ctx, faults[0].reason, usual_checkpoint_wait_s(ctx))
@@ -213,12 +211,12 @@ def _stay_without_swap(ctx: PlanningContext) -> SlowRankStay:
     if not slow:
         return SlowRankStay()
     if not slow_members(ctx):
-        why = f"All ranks are held back alike ({slow[0][1].reason}): on other devices of theirs none would be faster."
+        why = f"All ranks are slow for the same reason ({slow[0][1].reason}): swapping devices would not help."
         return slow_rank_stay(
-            slow, ALL_ALIKE, why, "Look at what they share: power, cooling, the network (`remuda incidents`)."
+            slow, ALL_ALIKE, why, "Check what they share: power, cooling, network (`remuda incidents`)."
         )
-    why = "spec.failure.straggler.policy is CarryOn, so it stays."
-    return slow_rank_stay(slow, CARRY_ON, why, "To have slow ranks swapped, set it to SwapAtCheckpoint.")
+    why = "It stays, because spec.failure.straggler.policy is CarryOn."
+    return slow_rank_stay(slow, CARRY_ON, why, "To swap slow ranks, set it to SwapAtCheckpoint.")
 
 
 def _let_slow_ranks_stay(ctx: PlanningContext, reason: str, why: str, fix: str) -> None:

@@ -133,7 +133,7 @@ def _paying_budget(chosen: ChosenRemedy) -> str | None:
 def _reattribute_interruption(ctx: PlanningContext, root: MemberFault) -> None:
     last = ctx.status.recoveries[-1]
     ctx.update(goodput=move_recovery_loss(ctx.status.goodput, last, root.cause))
-    ctx.amend_recovery(cause=root.cause, message=f"{last.message} Explained by {root.reason} of {root.pod}.".strip())
+    ctx.amend_recovery(cause=root.cause, message=f"{last.message} The cause was {root.reason} of {root.pod}.".strip())
 
 
 # -- the record -------------------------------------------------------------------------------------------------------
@@ -328,7 +328,7 @@ def quarantine_unstoppable_members(ctx: PlanningContext) -> list[DeviceQuarantin
     for pod in ctx.status.retired:
         view = ctx.views.get(pod.uid)
         if pod.reason == NOT_STOPPED and view is not None:
-            text = f"{pod.pod} could not be stopped; something may still run on it."
+            text = f"{pod.pod} could not be stopped. Its process may still run on this device."
             orders += [
                 DeviceQuarantine(view.node, device, NOT_STOPPED, text)
                 for device in view.devices

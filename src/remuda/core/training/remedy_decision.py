@@ -109,7 +109,7 @@ def _remedy_by_rule(ctx: PlanningContext, faults: Sequence[MemberFault], ruling:
 
 def _remedy_for_same_step(ctx: PlanningContext, faults: Sequence[MemberFault], count: int) -> ChosenRemedy:
     root, step = root_gang_fault(faults), ctx.fresh.step
-    text = f"The gang has failed {count} times at step {step}, so it is not the hardware's fault. Last: {root.message}"
+    text = f"The gang has failed {count} times at step {step}, so the hardware is not to blame. Last failure: {root.message}"
     is_over = count > ctx.spec.failure.same_step_limit
     chosen = _failing_remedy(faults, SAME_STEP, text) if is_over else _cheapest_remedy(ctx, faults)
     return msgspec.structs.replace(
@@ -120,7 +120,7 @@ def _remedy_for_same_step(ctx: PlanningContext, faults: Sequence[MemberFault], c
 def _remedy_for_device(ctx: PlanningContext, faults: Sequence[MemberFault]) -> ChosenRemedy:
     policy = ctx.spec.failure.device_failed
     if policy is DeviceFailedPolicy.FAIL:
-        text = f"{root_gang_fault(faults).message} The job says deviceFailed: Fail."
+        text = f"{root_gang_fault(faults).message} The job asks for this (spec.failure.deviceFailed is Fail)."
         return _failing_remedy(faults, DEVICE_FAILED, text)
     return _cheapest_remedy(ctx, faults, _DEVICE_RUNGS.get(policy))
 

@@ -218,7 +218,7 @@ def _borrowers_that_fit(ctx: PlanningContext, picture: Snapshot, loan: Loan, wai
 def recall_loans(ctx: PlanningContext, role: str, count: int, reason: str, message: str) -> None:
     """So many of the lent places are needed now."""
     needed = {loan.uid for loan in recallable_loans(ctx, role)[:count]}
-    text = f"{ctx.job.namespace}/{ctx.job.name} needs its spare's devices: {message}"
+    text = f"{ctx.job.namespace}/{ctx.job.name} needs the devices of its spare back: {message}"
     told = {"recalled_at": to_time(ctx.now), "reason": reason, "message": text}
     loans: list[Loan] = []
     for loan in ctx.status.loans:

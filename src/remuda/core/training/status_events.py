@@ -61,11 +61,11 @@ def _planned_stop_events(before: TrainingJobStatus, after: TrainingJobStatus) ->
     if after.suspended_at is not None and before.suspended_at is None:
         yield JobEvent("Suspended", after.message)
     if after.suspended_at is None and before.suspended_at is not None:
-        yield JobEvent("ResumeAsked", f"The job goes on with attempt {after.attempt} when there is room.")
+        yield JobEvent("ResumeAsked", f"The job resumes with attempt {after.attempt} when there is room.")
     if ended := [role for role in after.done_roles if role not in before.done_roles]:
-        yield JobEvent("RoleSucceeded", f"Every rank of {', '.join(ended)} ended with code 0; what comes after starts.")
+        yield JobEvent("RoleSucceeded", f"Every rank of {', '.join(ended)} ended with code 0. The next roles start.")
     if joined := [role for role in after.joined_roles if role not in before.joined_roles]:
-        yield JobEvent("RoleJoins", f"It is the turn of {', '.join(joined)}.")
+        yield JobEvent("RoleJoins", f"Role {', '.join(joined)} joins the gang.")
 
 
 def _spare_lending_events(before: TrainingJobStatus, after: TrainingJobStatus) -> Iterator[JobEvent]:
@@ -78,7 +78,7 @@ def _spare_lending_events(before: TrainingJobStatus, after: TrainingJobStatus) -
         if old is None or (to and {b.uid for b in loan.borrowers} - {b.uid for b in old.borrowers}):
             yield JobEvent("SpareLent", f"{loan.spare} gives {place} to {to} until the gang needs them.")
         elif loan.returned_at is not None and old.returned_at is None:
-            yield JobEvent("SpareReturned", f"{place} have no borrower any more; a spare is made again.")
+            yield JobEvent("SpareReturned", f"{place} are free again; a new spare is made there.")
         elif loan.recalled_at is not None and old.recalled_at is None:
             yield JobEvent(
                 "SpareRecalled", f"{place} are called back{f' from {to}' if to else ''}: {loan.reason}.", True
@@ -89,7 +89,7 @@ def _attempt_raised_event(after: TrainingJobStatus) -> JobEvent:
     last = after.recoveries[-1] if after.recoveries else None
     if last is None:
         return JobEvent(
-            "GangReplaced", f"Attempt {after.attempt}: the gang moves to where it has room.", is_warning=True
+            "GangReplaced", f"Attempt {after.attempt}: the gang moves to a place with enough room.", is_warning=True
         )
     why = f"{last.cause}: {last.reason}: {last.message}" if last.message else f"{last.cause}: {last.reason}"
     who = f" Failed: {_pods_text(last.members)}." if last.members else ""

@@ -39,7 +39,7 @@ def test_the_driver_of_a_node_is_what_its_labels_say() -> None:
     ("want", "nodes", "reason", "words"),
     [
         ("550.54", [{FULL: "535.1"}, {FULL: "545.23.8"}], "DriverTooOld", "the newest of any node is 545.23.8"),
-        ("550.54", [{}], "DriverTooOld", "no node says which it has"),
+        ("550.54", [{}], "DriverTooOld", "no node reports its driver"),
         ("newest", [{FULL: "535.1"}], "InvalidMinDriver", "not a driver version"),
         ("550.54", [{FULL: "535.1"}, {FULL: "550.54.15"}], "", ""),
         ("", [{}], "", ""),

@@ -52,7 +52,7 @@ def why_not(nodes: list[NodeBuilder], ask: GangAsk, held: tuple[str, ...] = ()) 
             (),
             "InsufficientDevices",
             "Needs 1 pod of 8 GPUs in one rack; rack r has room for 0 (2 nodes cordoned, 1 node not ready).",
-            "Bring nodes of rack r back, or let the pods' selectors and tolerations in.",
+            "Bring nodes of rack r back, or change the pods' node selector and tolerations.",
         ),
         (
             [a_node("a").rack("r"), a_node("b").rack("r").tainted("x"), a_node("c").rack("r").label("kind", "old")],
@@ -60,7 +60,7 @@ def why_not(nodes: list[NodeBuilder], ask: GangAsk, held: tuple[str, ...] = ()) 
             (),
             "InsufficientDevices",
             "Needs 3 pods of 8 GPUs in one rack; rack r has room for 0 (2 nodes not selected, 1 node tainted).",
-            "Bring nodes of rack r back, or let the pods' selectors and tolerations in.",
+            "Bring nodes of rack r back, or change the pods' node selector and tolerations.",
         ),
         (
             [a_node("a"), a_node("b")],
@@ -93,7 +93,7 @@ def why_not(nodes: list[NodeBuilder], ask: GangAsk, held: tuple[str, ...] = ()) 
             (),
             "DomainFull",
             "Needs 1 pod of 8 GPUs in one rack; rack rack-9 has room for 0.",
-            "Bring nodes of rack rack-9 back, or let the pods' selectors and tolerations in.",
+            "Bring nodes of rack rack-9 back, or change the pods' node selector and tolerations.",
         ),
     ],
 )

@@ -28,7 +28,7 @@ def test_a_newcomer_does_not_settle_on_what_a_gang_lost() -> None:
     found = plan(a_gang_ask(1, 1, key="default/a-small"), LOST)
     assert found.assignments == ()
     why = {pod.name: refusal.message for pod, refusal in found.refused}
-    assert "1 node kept for default/z-lost, which lost its place there" in why["a-small-0"]
+    assert "1 node kept for default/z-lost, which ran there before" in why["a-small-0"]
     assert "kept" not in why["z-lost-0"]
 
 

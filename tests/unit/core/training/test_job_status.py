@@ -104,7 +104,7 @@ def test_the_end_of_a_budget_names_cause_count_and_limit() -> None:
     gang.hang(gang.member(0).uid)
     gang.settle(3)
     assert (gang.status.phase, gang.status.reason) == ("Failed", "HangBudgetExhausted")
-    assert "That was interruption 1 of cause hang; 0 are allowed." in gang.status.message
+    assert "Failed 1 time because of hangs (limit 0)." in gang.status.message
     assert gang.recovery.remedy == "Fail"
 
 

@@ -157,7 +157,7 @@ def test_a_device_reported_after_training_went_on_takes_charge_and_loss_along() 
     assert gang.status.goodput.lost_gpu_seconds == {"device": lost}
     first, second = gang.status.recoveries
     assert (first.cause, second.cause) == (Cause.DEVICE, Cause.DEVICE)
-    assert "Explained by Xid79 of job-worker-0" in first.message
+    assert "The cause was Xid79 of job-worker-0" in first.message
 
 
 @pytest.mark.parametrize("pause", [11.0, 100.0])

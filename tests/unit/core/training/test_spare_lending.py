@@ -175,7 +175,7 @@ def test_a_lost_member_calls_the_borrower_back_and_takes_its_place() -> None:
     plan = gang.look()
     assert [r.pod.uid for r in plan.recall] == [uid]
     assert plan.recall[0].reason == "Xid79"
-    assert plan.recall[0].message.startswith("default/job needs its spare's devices: ")
+    assert plan.recall[0].message.startswith("default/job needs the devices of its spare back: ")
     assert [body["metadata"]["annotations"]["remuda.dev/prefer-node"] for body in plan.create] == [place]
     gang.settle()
     assert gang.is_running

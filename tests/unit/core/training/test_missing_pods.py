@@ -31,7 +31,7 @@ def test_row_62_a_deleted_pod_is_replaced_on_the_same_node_and_says_so() -> None
     after = gang.member(1)
     assert (after.node, after.devices) == (victim.node, victim.devices)
     assert after.pod != victim.pod
-    assert f"{after.pod} is on {victim.node} again" in gang.recovery.message
+    assert f"{after.pod} is back on {victim.node}, " in gang.recovery.message
 
 
 def test_it_does_not_go_back_to_a_node_that_is_not_well() -> None:
