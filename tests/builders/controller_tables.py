@@ -111,7 +111,7 @@ async def restart(stage: ControllerStage) -> None:
 
 
 def refuse_next(write: str, error: ApiError | None = None, times: int = 1) -> Happening:
-    """The API answers the next such write (its beginning, as in the log) with an error."""
+    """The API answers the next such write (its beginning, as in the log) with an error. Reads: "list Node", "get Node/n1"."""
 
     async def happen(stage: ControllerStage) -> None:
         stage.api.refused += [(write, error or Unavailable("try later"))] * times
@@ -260,9 +260,7 @@ class TappedCluster:
                 await happening(self._stage)
             await asyncio.sleep(HEARD_S)
         try:
-            for refusal in [e for e in self.refused if what.startswith(e[0])][:1]:
-                self.refused.remove(refusal)
-                raise refusal[1]
+            self._refuse(what)
             answer = await work()
         except ApiError as error:
             self.log.append(f"{what} !{error.reason}")
@@ -273,12 +271,20 @@ class TappedCluster:
             raise Unavailable("the connection broke")
         return answer
 
+    def _refuse(self, what: str) -> None:
+        """Also reads, which are not written down."""
+        for refusal in [e for e in self.refused if what.startswith(e[0])][:1]:
+            self.refused.remove(refusal)
+            raise refusal[1]
+
     async def get(self, kind: type[K], name: str, namespace: str = "") -> K:
+        self._refuse(f"get {_name(kind, name, namespace)}")
         return await self._inner.get(kind, name, namespace)
 
     async def list(
         self, kind: type[K], namespace: str = "", *, labels: Selector = EVERYTHING, fields: FieldSelector = NO_FIELDS
     ) -> Listing[K]:
+        self._refuse(f"list {kind.resource.kind}")
         return await self._inner.list(kind, namespace, labels=labels, fields=fields)
 
     def watch(

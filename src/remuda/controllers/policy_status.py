@@ -10,13 +10,14 @@ import structlog
 
 from remuda.api.codec import to_wire
 from remuda.api.conditions import with_condition
+from remuda.api.devices import NodeDevices
 from remuda.api.errors import Refusal
 from remuda.api.incidents import Incident
 from remuda.api.kubernetes.core_v1 import Node
 from remuda.api.meta import Condition, JsonObject, to_seconds, to_time
 from remuda.api.remedies import RemedyPolicy, RemedyPolicyStatus
 from remuda.controllers.cluster_view import ClusterView
-from remuda.controllers.remedy_table import RemedyTable
+from remuda.controllers.remedy_table import RemedyTable, first_device_type
 from remuda.core.remedies.breaker import with_last_opening
 from remuda.core.remedies.policies import (
     INVALID,
@@ -64,6 +65,7 @@ class PolicyController:
         view.policies.subscribe(self._on_policy)
         view.incidents.subscribe(self._on_incident)
         view.nodes.subscribe(self._on_node)
+        view.devices.subscribe(self._on_devices)
 
     def _on_policy(self, old: RemedyPolicy | None, new: RemedyPolicy | None) -> None:
         """Every policy may be overlapped by every other, and takes nodes from it."""
@@ -79,8 +81,16 @@ class PolicyController:
 
     def _on_node(self, old: Node | None, new: Node | None) -> None:
         if old is None or new is None or old.labels != new.labels:
-            for policy in self._view.policies.items():
-                self._queue.add_after(policy.name, SETTLE_S)
+            self._look_at_all_soon()
+
+    def _on_devices(self, old: NodeDevices | None, new: NodeDevices | None) -> None:
+        """A node is a policy's once its devices are known."""
+        if old is None or new is None or first_device_type(old) != first_device_type(new):
+            self._look_at_all_soon()
+
+    def _look_at_all_soon(self) -> None:
+        for policy in self._view.policies.items():
+            self._queue.add_after(policy.name, SETTLE_S)
 
     async def observe(self, key: str) -> RemedyPolicy | None:
         return self._view.policies.get(key)

@@ -115,7 +115,7 @@ class RemedyTable:
             self._place((new or old).name)  # type: ignore[union-attr]
 
     def _on_devices(self, old: NodeDevices | None, new: NodeDevices | None) -> None:
-        if not self._is_stale and (old is None or new is None or _first_device_type(old) != _first_device_type(new)):
+        if not self._is_stale and (old is None or new is None or first_device_type(old) != first_device_type(new)):
             self._place((new or old).name)  # type: ignore[union-attr]
 
     # --- what is under remedy -----------------------------------------------------------------------------------------
@@ -316,7 +316,7 @@ class RemedyTable:
         return {tenant: len(self._view.devices.by_index("tenant", tenant)) for tenant in tenants}
 
 
-def _first_device_type(devices: NodeDevices) -> str:
+def first_device_type(devices: NodeDevices) -> str:
     return next((d.type for d in devices.observed.devices if not d.parent), "")
 
 
