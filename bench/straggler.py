@@ -27,7 +27,7 @@ from rich.console import Console
 from bench.bars import Bar, report
 from bench.straggler_gang import Run, World, make
 from remuda.core.health.step_samples import WARM_UP, WINDOW
-from remuda.core.health.stragglers import Speeds, judge
+from remuda.core.health.stragglers import RankSpeeds, judge_rank_speeds
 
 PARAMETERS = Path(__file__).with_name("straggler.yaml")
 
@@ -102,7 +102,7 @@ def load(path: Path = PARAMETERS) -> Parameters:
 
 def ours(parameters: Parameters) -> Looks:
     def look(window: NDArray[np.float64], known: Sequence[int]) -> set[int]:
-        found: Speeds = judge(window, parameters.factor, known)
+        found: RankSpeeds = judge_rank_speeds(window, parameters.factor, known)
         return {slow.rank for slow in found.slow}
 
     return look

@@ -27,14 +27,14 @@ from remuda.api.incidents import Incident, IncidentOutcome, IncidentPhase, Incid
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import ObjectMeta, to_time
 from remuda.api.training import Cause, Member, Progress, Recovery, Remedy, TrainingJob, TrainingJobStatus
-from remuda.core.devices.fault_codes import classify
+from remuda.core.devices.fault_codes import classify_fault
 from remuda.core.health.correlation import DomainSuspect
-from remuda.core.incidents.device_incidents import plan_devices
-from remuda.core.incidents.domain_incidents import plan_domains
-from remuda.core.incidents.gang_incidents import GangSight, plan_gang
+from remuda.core.incidents.device_incidents import plan_device_incidents
+from remuda.core.incidents.domain_incidents import plan_domain_incidents
+from remuda.core.incidents.gang_incidents import GangIncidentView, plan_gang_incidents
 from remuda.core.incidents.names import IncidentPlan, IncidentTimes
-from remuda.core.incidents.node_incidents import plan_node
-from remuda.core.incidents.pods import NodeSight
+from remuda.core.incidents.node_incidents import plan_node_incidents
+from remuda.core.incidents.pods import NodeIncidentView
 
 T0 = 1_800_000_000.0  # when stories begin
 TIMES = IncidentTimes()
@@ -52,19 +52,21 @@ class Book:
         self.times = times
         self.writes = 0
 
-    def see_node(self, sight: NodeSight, now: float, watching_since: float = -1e9) -> IncidentPlan:
+    def see_node(self, sight: NodeIncidentView, now: float, watching_since: float = -1e9) -> IncidentPlan:
         def plan() -> IncidentPlan:
             mine = [i for i in self.incidents.values() if i.spec.subject.node == sight.name]
-            first = plan_devices(sight, mine, T0 + now, self.times)
-            other = plan_node(sight, mine, T0 + now, self.times, T0 + watching_since)
+            first = plan_device_incidents(sight, mine, T0 + now, self.times)
+            other = plan_node_incidents(sight, mine, T0 + now, self.times, T0 + watching_since)
             waits = [s for s in (first.look_again_s, other.look_again_s) if s is not None]
             opened, amended = (*first.opened, *other.opened), (*first.amended, *other.amended)
             return IncidentPlan(opened, amended, look_again_s=min(waits, default=None))
 
         return self._carry_out(plan, now)
 
-    def see_gang(self, sight: GangSight, now: float) -> IncidentPlan:
-        return self._carry_out(lambda: plan_gang(sight, list(self.incidents.values()), T0 + now, self.times), now)
+    def see_gang(self, sight: GangIncidentView, now: float) -> IncidentPlan:
+        return self._carry_out(
+            lambda: plan_gang_incidents(sight, list(self.incidents.values()), T0 + now, self.times), now
+        )
 
     def see_domains(self, suspects: Sequence[DomainSuspect], now: float) -> IncidentPlan:
         def plan() -> IncidentPlan:
@@ -74,7 +76,7 @@ class Book:
                 member = f"{subject.node}/{subject.device}" if subject.device else subject.node
                 parts.setdefault(member, []).append(incident)
             domains = [i for i in self.incidents.values() if i.spec.subject.domain]
-            return plan_domains(suspects, domains, parts, self.incidents.get, T0 + now)
+            return plan_domain_incidents(suspects, domains, parts, self.incidents.get, T0 + now)
 
         return self._carry_out(plan, now)
 
@@ -136,7 +138,7 @@ def a_verdict(
         reason = source = ""
     message = f"{reason} happened." if reason else ""
     who, _, code = source.partition("/")
-    remedy = classify(who, code).remedy.value if code else ""
+    remedy = classify_fault(who, code).remedy.value if code else ""
     return Verdict(device, state, reason, message, source, at(since), remedy=remedy, **more)
 
 
@@ -153,14 +155,14 @@ def a_sight(
     ranks: dict[str, int] | None = None,
     dead_since: float | None = None,
     **observed: Any,
-) -> NodeSight:
+) -> NodeIncidentView:
     """`gone`: pods that were there a moment ago."""
     ids = [v.device for v in verdicts] or ["gpu-0"]
     rows = [
         ObservedDevice(d, "H100", n, signals=(signals or {}).get(d, []), uuid=(uuids or {}).get(d, f"GPU-{d}"))
         for n, d in enumerate(ids)
     ]
-    return NodeSight(
+    return NodeIncidentView(
         name=name,
         devices=NodeDevices(
             metadata=ObjectMeta(name=name),
@@ -248,7 +250,7 @@ def a_recovery(
     )
 
 
-def a_gang(*recoveries: Recovery, phase: str = "Running", step: int = 20, **status: Any) -> GangSight:
+def a_gang(*recoveries: Recovery, phase: str = "Running", step: int = 20, **status: Any) -> GangIncidentView:
     told = TrainingJobStatus(phase=phase, recoveries=list(recoveries), progress=Progress(step=step), **status)
     job = TrainingJob(metadata=ObjectMeta(name="job", namespace="default"), status=told)
-    return GangSight("default", "job", job)
+    return GangIncidentView("default", "job", job)

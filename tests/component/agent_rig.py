@@ -19,7 +19,7 @@ from remuda.api.kubernetes.core_v1 import Namespace, Pod
 from remuda.api.meta import ObjectMeta
 from remuda.api.names import LABEL_GANG
 from remuda.api.training import Checkpoint, Failure, Member, PodTemplate, Role, TrainingJob, TrainingJobSpec
-from remuda.core.devices.machine_models import load_model
+from remuda.core.devices.machine_models import load_machine_model
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.store import MemoryJournal, Store
 from remuda.kube.runtime.informer import Informer
@@ -113,7 +113,7 @@ class Rig:
 
     async def agent(self, rejoin_s: float = 5.0) -> Agent:
         config = AgentConfig(NODE, str(self.root / "alloc"), str(self.root / "checkpoints"), rejoin_s)
-        backend = FakeBackend(load_model("dgx-h100"), NODE, time.time)
+        backend = FakeBackend(load_machine_model("dgx-h100"), NODE, time.time)
         agent = Agent(config, cluster=self.cluster, backend=backend, jobs=self.jobs, board=self.board, clock=time.time)
         await agent.start()
         await agent.flush()

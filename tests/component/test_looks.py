@@ -10,8 +10,8 @@ import msgspec
 from remuda.api.devices import DeviceState
 from remuda.api.incidents import Incident
 from remuda.api.remedies import Pause
-from remuda.controllers.verdicts import Judged, Seen
-from remuda.core.incidents.pods import NodeSight
+from remuda.controllers.verdicts import NodeJudged, NodeObserved
+from remuda.core.incidents.pods import NodeIncidentView
 from tests.builders.world import World, in_world
 from tests.component.remedy_rig import DEVICE, NODE, fail, outcomes, set_policy, the_incident
 from tests.component.test_verdicts import judged, policy, says, verdict
@@ -26,7 +26,7 @@ def counted(world: World) -> Counter[str]:
         controller = getattr(world.cluster.control, name)
 
         def plan(observed: Any, now: float, name: str = name, inner: Any = controller.plan) -> Any:
-            if isinstance(observed, Seen | NodeSight | Incident):
+            if isinstance(observed, NodeObserved | NodeIncidentView | Incident):
                 looks[name] += 1
             return inner(observed, now)
 
@@ -90,7 +90,7 @@ async def _nothing_is_left(world: World, node: str) -> None:
     """Another look finds everything written: what was not looked at was not worth it."""
     control, now = world.cluster.control, world.loop.clock()
     found = control.verdicts.plan(await control.verdicts.observe(node), now)
-    assert isinstance(found, Judged)
+    assert isinstance(found, NodeJudged)
     assert (found.verdicts, found.notices, found.orders, found.found.history) == (
         found.node.verdicts,
         found.node.notices,

@@ -9,7 +9,7 @@ import pytest
 
 from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import NODE_LEASE_NAMESPACE, Lease, Namespace, Node
-from remuda.core.health.agent_liveness import agent_lease, silent_since
+from remuda.core.health.agent_liveness import agent_lease, agent_silent_since
 from remuda.embedded.node.devices.cdi import known_cdi_devices
 from remuda.runtime.node_agent import NodeAgentConfig, agent_config, node_agent, parse_report_timeouts
 from tests.builders.evidence import note
@@ -46,8 +46,8 @@ async def test_row_48_the_agent_renews_a_lease_of_its_own(tmp_path: Path) -> Non
     async with node_agent(a_config(tmp_path, "20"), rig.cluster):
         lease = await rig.seen(Lease, agent_lease(NODE), lambda found: True, NODE_LEASE_NAMESPACE)
         assert lease.spec.lease_duration_seconds == 20
-        assert silent_since(lease, time.time()) is None
-    assert silent_since(lease, time.time() + 30.0) is not None
+        assert agent_silent_since(lease, time.time()) is None
+    assert agent_silent_since(lease, time.time() + 30.0) is not None
 
 
 async def test_row_48_without_a_limit_there_is_no_lease(tmp_path: Path) -> None:

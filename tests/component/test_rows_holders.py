@@ -10,7 +10,7 @@ import msgspec
 from remuda.agent.allocation.cdi_specs import LOOK_S, CdiSpecs, keep_specs
 from remuda.api.drills import DrillKind
 from remuda.api.kubernetes.core_v1 import Pod
-from remuda.core.health.device_holders import held_on
+from remuda.core.health.device_holders import device_holders_on
 from remuda.embedded.node.devices.device_service import DeviceSettings
 from remuda.embedded.node.pod_worker import PREPARE_S
 from remuda.embedded.node.runtime_port import ContainerKey
@@ -77,7 +77,9 @@ async def test_row_20_a_holder_deleted_by_force_on_an_unreachable_node_keeps_its
     assert not the_pod(world, "eight").spec.node_name
     fenced = [d for d in _devices(world) if d["holder"] == "default/a"]
     assert [(d["draining"], d["container"]) for d in fenced] == [(True, "main")] * 3
-    assert {holder.uid for d in fenced for holder in held_on(world.devices(NODE), [])[str(d["device"])]} == {uid}
+    assert {holder.uid for d in fenced for holder in device_holders_on(world.devices(NODE), [])[str(d["device"])]} == {
+        uid
+    }
     assert set(agent(world).holders().values()) == {uid}  # it still runs there
     await world.cluster.api.delete(Pod, "five", NAMESPACE, grace_s=0)
     machine(world).heal()

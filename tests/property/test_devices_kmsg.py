@@ -6,7 +6,15 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remuda.core.devices.kernel_log import Cursor, Gap, KmsgReader, Sighting, parse_record, pci_address, recognise
+from remuda.core.devices.kernel_log import (
+    KernelFault,
+    KernelLogCursor,
+    KernelLogGap,
+    KmsgReader,
+    parse_kernel_record,
+    pci_address,
+    recognise_kernel_fault,
+)
 
 STEPS = settings(max_examples=150, deadline=None, print_blob=True)
 BOOT = "boot-1"
@@ -33,7 +41,7 @@ def test_no_bytes_break_the_reader(raw: bytes) -> None:
 @STEPS
 @given(TEXT)
 def test_any_line_is_a_fault_with_an_address_and_a_code_or_nothing(text: str) -> None:
-    found = recognise(text)
+    found = recognise_kernel_fault(text)
     if found is not None:
         pci, code = found
         assert pci == pci_address(pci)
@@ -45,7 +53,7 @@ def test_any_line_is_a_fault_with_an_address_and_a_code_or_nothing(text: str) ->
 @given(text=TEXT, seq=st.integers(0, 10**9), usec=st.integers(0, 10**12), number=st.integers(0, 191))
 def test_what_the_kernel_writes_is_read_back(text: str, seq: int, usec: int, number: int) -> None:
     plain = text.replace("\n", " ").replace("\\", "/")
-    record = parse_record(f"{number},{seq},{usec},-;{plain}\n SUBSYSTEM=pci\n".encode())
+    record = parse_kernel_record(f"{number},{seq},{usec},-;{plain}\n SUBSYSTEM=pci\n".encode())
     assert record is not None
     assert (record.priority, record.facility) == (number % 8, number // 8)
     assert (record.seq, record.usec, record.text) == (seq, usec, plain)
@@ -59,7 +67,7 @@ def test_what_the_kernel_writes_is_read_back(text: str, seq: int, usec: int, num
 )
 def test_every_record_is_read_once_or_missed_once(arrive: list[int], restarts: set[int]) -> None:
     """Records come late, twice or never, and the reader is made anew from its cursor in between."""
-    reader = KmsgReader(BOOT, Cursor(BOOT, 0), burst=10**6)
+    reader = KmsgReader(BOOT, KernelLogCursor(BOOT, 0), burst=10**6)
     read: list[int] = []
     missed: list[int] = []
     newest = 0
@@ -67,7 +75,7 @@ def test_every_record_is_read_once_or_missed_once(arrive: list[int], restarts: s
         if turn in restarts:
             reader = KmsgReader(BOOT, reader.cursor, burst=10**6)
         for event in reader.feed(line(seq, f"NVRM: Xid (PCI:0000:1b:00): {seq}, pid=1")):
-            if isinstance(event, Gap):
+            if isinstance(event, KernelLogGap):
                 missed += range(event.first, event.last + 1)
             else:
                 read.append(event.seq)
@@ -87,7 +95,7 @@ def test_the_rate_limit_forgets_nobody(storm: list[tuple[int, int]], burst: int)
         now += wait
         sent += 1
         for event in reader.feed(f"4,{seq},{now},-;NVRM: Xid (PCI:0000:1b:00): {code + 40}, pid=1"):
-            assert isinstance(event, Sighting)
+            assert isinstance(event, KernelFault)
             passed += 1
             told += 1 + event.skipped
     held_back = sum(seen.skipped for seen in reader._seen.values())

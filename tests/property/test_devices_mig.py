@@ -12,25 +12,25 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 from remuda.api.errors import Refusal
-from remuda.core.devices.machine_models import known_models, load_model
+from remuda.core.devices.machine_models import known_machine_models, load_machine_model
 from remuda.core.devices.mig import (
     Layout,
     MigGeometry,
     MigProfile,
     MigSlice,
     add_slice,
-    best_start,
-    check_geometry,
-    check_layout,
-    known_geometries,
-    legal_layouts,
-    occupied_by,
-    plan_layout,
+    best_slice_start,
+    check_mig_geometry,
+    check_mig_layout,
+    known_mig_geometries,
+    legal_mig_layouts,
+    memory_slices_occupied,
+    plan_mig_layout,
     remove_slice,
 )
 
 STEPS = settings(max_examples=40, deadline=None, print_blob=True)
-SHIPPED = list(known_geometries().values())
+SHIPPED = list(known_mig_geometries().values())
 
 
 def is_legal(geometry: MigGeometry, layout: Layout) -> bool:
@@ -49,7 +49,7 @@ def is_legal(geometry: MigGeometry, layout: Layout) -> bool:
 
 def can_add(geometry: MigGeometry, layout: Layout, profile: MigProfile) -> bool:
     """Whether the place the table chooses gives a legal layout; where the table finds none, no start does."""
-    start = best_start(geometry, occupied_by(geometry, layout), profile.name)
+    start = best_slice_start(geometry, memory_slices_occupied(geometry, layout), profile.name)
     anywhere = any(is_legal(geometry, (*layout, MigSlice(s, profile.name))) for s in profile.starts)
     here = start is not None and is_legal(geometry, (*layout, MigSlice(start, profile.name)))
     assert here == anywhere
@@ -66,7 +66,7 @@ def geometries(draw: st.DrawFn) -> MigGeometry:
         most = draw(st.sampled_from([0, 0, 1, 2]))
         profiles.append(MigProfile(f"{n}g", draw(st.integers(1, 3)), memory, sorted(starts), most))
     found = MigGeometry("random", profiles, slices, draw(st.integers(3, 8)))
-    assert check_geometry(found) == ""
+    assert check_mig_geometry(found) == ""
     return found
 
 
@@ -90,15 +90,17 @@ def live(geometry: MigGeometry, data: st.DataObject) -> None:
             assert set(before) < set(layout)
         note(f"{layout}")
         assert is_legal(geometry, layout)
-        assert check_layout(geometry, layout) is None
-        assert occupied_by(geometry, layout).bit_count() == sum(geometry.profile(p.profile).memory for p in layout)
+        assert check_mig_layout(geometry, layout) is None
+        assert memory_slices_occupied(geometry, layout).bit_count() == sum(
+            geometry.profile(p.profile).memory for p in layout
+        )
 
 
-@pytest.mark.parametrize("name", [m for m in known_models() if load_model(m).geometry(0)])
+@pytest.mark.parametrize("name", [m for m in known_machine_models() if load_machine_model(m).geometry(0)])
 @STEPS
 @given(data=st.data())
 def test_slices_come_and_go_on_every_model_that_can_be_sliced(name: str, data: st.DataObject) -> None:
-    geometry = load_model(name).geometry(0)
+    geometry = load_machine_model(name).geometry(0)
     assert geometry is not None
     live(geometry, data)
 
@@ -106,7 +108,7 @@ def test_slices_come_and_go_on_every_model_that_can_be_sliced(name: str, data: s
 @STEPS
 @given(data=st.data())
 def test_slices_come_and_go_on_a_geometry_no_model_has(data: st.DataObject) -> None:
-    live(known_geometries()["a100-40gb"], data)
+    live(known_mig_geometries()["a100-40gb"], data)
 
 
 @STEPS
@@ -117,7 +119,7 @@ def test_slices_come_and_go_on_a_users_geometry(geometry: MigGeometry, data: st.
 
 @pytest.mark.parametrize("geometry", SHIPPED, ids=lambda g: g.name)
 def test_every_layout_listed_is_legal(geometry: MigGeometry) -> None:
-    assert all(is_legal(geometry, layout) for layout in legal_layouts(geometry))
+    assert all(is_legal(geometry, layout) for layout in legal_mig_layouts(geometry))
 
 
 @pytest.mark.parametrize("geometry", SHIPPED, ids=lambda g: g.name)
@@ -129,7 +131,7 @@ def test_a_start_is_found_whenever_there_is_one_and_keeps_the_largest_profile(
     taken = data.draw(st.integers(0, (1 << geometry.memory_slices) - 1))
     profile = data.draw(st.sampled_from(geometry.profiles))
     possible = [s for s in profile.starts if not taken & profile.mask(s)]
-    start = best_start(geometry, taken, profile.name)
+    start = best_slice_start(geometry, taken, profile.name)
     assert (start is None) == (not possible)
     if start is None:
         return
@@ -150,9 +152,9 @@ def test_a_plan_is_found_exactly_when_one_exists(geometry: MigGeometry, data: st
     wanted = data.draw(st.dictionaries(st.sampled_from(names), st.integers(1, 4), min_size=1, max_size=3))
     if Counter(wanted) not in _shopping_lists(geometry):
         with pytest.raises(Refusal, match="IllegalMigLayout"):
-            plan_layout(geometry, wanted)
+            plan_mig_layout(geometry, wanted)
         return
-    found = plan_layout(geometry, wanted)
+    found = plan_mig_layout(geometry, wanted)
     assert is_legal(geometry, found)
     assert Counter(p.profile for p in found) == Counter(wanted)
 
@@ -162,6 +164,6 @@ _LISTS: dict[str, list[Counter[str]]] = {}
 
 def _shopping_lists(geometry: MigGeometry) -> list[Counter[str]]:
     if geometry.name not in _LISTS:
-        kinds = {frozenset(Counter(p.profile for p in found).items()) for found in legal_layouts(geometry)}
+        kinds = {frozenset(Counter(p.profile for p in found).items()) for found in legal_mig_layouts(geometry)}
         _LISTS[geometry.name] = [Counter(dict(kind)) for kind in kinds]
     return _LISTS[geometry.name]

@@ -16,8 +16,8 @@ import pytest
 from remuda.api.devices import DeviceState, Notice, Signal, Verdict
 from remuda.api.incidents import IncidentOutcome, SubjectKind
 from remuda.api.training import Cause, Recovery
-from remuda.core.incidents.pods import NodeSight
-from remuda.core.incidents.summary import summarise
+from remuda.core.incidents.pods import NodeIncidentView
+from remuda.core.incidents.summary import summarise_incidents
 from tests.builders.incidents import T0, Book, a_device_pod, a_gang, a_recovery, a_sight, a_verdict, at
 
 NODES, DEVICES = ("node-1", "node-2"), ("gpu-0", "gpu-1")
@@ -112,7 +112,7 @@ class Story:
     def look_at_gang(self) -> None:
         self.book.see_gang(a_gang(*self.recoveries, step=self.step), self.now)
 
-    def sight(self, node: str) -> NodeSight:
+    def sight(self, node: str) -> NodeIncidentView:
         mine: list[Verdict] = [v for (n, _), v in self.verdicts.items() if n == node]
         signals = {v.device: [Signal("kmsg", v.reason, "x", v.since)] for v in mine if v.reason}
         pods = [a_device_pod(f"{node}-{v.device}", (v.device,), node=node) for v in mine if self.chance.random() < 0.5]
@@ -170,7 +170,7 @@ def test_everything_ends_when_the_trouble_does(seed: int) -> None:
     assert set(told) <= late
     assert max(told.values(), default=1) == 1
     assert set(told) == late
-    total = summarise(story.book.all, T0 + story.now)[-1]
+    total = summarise_incidents(story.book.all, T0 + story.now)[-1]
     lost = sum(r.lost_gpu_seconds for r in story.recoveries) / 3600
     assert total.lost_gpu_hours == pytest.approx(lost)
 

@@ -21,16 +21,16 @@ from remuda.api.incidents import Incident
 from remuda.api.remedies import Offender
 from remuda.controllers.domain_suspicion import DomainSuspicion
 from remuda.core.health.findings import find_findings
-from remuda.core.health.ledger import judge_devices, judge_node, rows
-from remuda.core.health.node_notices import holds_until, is_held_down, judge_notices
+from remuda.core.health.ledger import judge_devices, judge_node, ledger_rows
+from remuda.core.health.node_notices import is_notice_held_down, judge_node_notices, notice_hold_ends_at
 from remuda.core.health.signal_fusion import classify_devices, debounce_ends_at
-from remuda.core.health.slow_ranks import outdated
+from remuda.core.health.slow_ranks import answered_slow_findings
 from remuda.core.health.streamed_signals import SignalOverlay
-from remuda.core.health.timers import DEFAULT, flapping
-from remuda.core.incidents.device_incidents import plan_devices
+from remuda.core.health.timers import DEFAULT_TIMERS, quarantine_flapping
+from remuda.core.incidents.device_incidents import plan_device_incidents
 from remuda.core.incidents.names import IncidentPlan, IncidentTimes
-from remuda.core.incidents.node_incidents import plan_node
-from remuda.core.incidents.pods import NodeSight
+from remuda.core.incidents.node_incidents import plan_node_incidents
+from remuda.core.incidents.pods import NodeIncidentView
 from tests.builders.gangs import a_held_pod
 
 NOW = 1_800_000_000.0
@@ -195,22 +195,28 @@ def judged(node: NodeDevices, now: float) -> NodeDevices:
     verdicts = judge_node(node, pods, now, silent_since=None)
     judge_node(node, pods, now, silent_since=now - 10.0)
     node = msgspec.structs.replace(node, verdicts=verdicts)
-    notices = judge_notices(node, None, pods, now, DEFAULT)
+    notices = judge_node_notices(node, None, pods, now, DEFAULT_TIMERS)
     node = msgspec.structs.replace(node, notices=notices)
-    for ends in (debounce_ends_at(node, classify_devices(node), now, DEFAULT), holds_until(node, now), found.ends_at):
+    for ends in (
+        debounce_ends_at(node, classify_devices(node), now, DEFAULT_TIMERS),
+        notice_hold_ends_at(node, now),
+        found.ends_at,
+    ):
         assert ends is None or ends == ends
-    flapping(node, now, DEFAULT)
-    [is_held_down(n, now) for n in notices]
-    rows([node], pods)
-    outdated(node)
+    quarantine_flapping(node, now, DEFAULT_TIMERS)
+    [is_notice_held_down(n, now) for n in notices]
+    ledger_rows([node], pods)
+    answered_slow_findings(node)
     return node
 
 
 def planned(node: NodeDevices, known: list[Incident], now: float) -> list[Incident]:
     """The incidents after one look, as the incident controller makes it and the API keeps it."""
-    sight = NodeSight("n1", node, "uid-1", pods=(a_held_pod("p", "n1", ["gpu-0"]),), present=frozenset({"uid-p"}))
+    sight = NodeIncidentView(
+        "n1", node, "uid-1", pods=(a_held_pod("p", "n1", ["gpu-0"]),), present=frozenset({"uid-p"})
+    )
     after = {i.name: i for i in known}
-    for plan in (plan_devices, plan_node):
+    for plan in (plan_device_incidents, plan_node_incidents):
         made: IncidentPlan = plan(sight, list(after.values()), now, IncidentTimes())
         assert made.look_again_s is None or made.look_again_s >= 0.0
         for incident in made.opened:

@@ -15,7 +15,7 @@ import msgspec
 
 from remuda.api.meta import KObject, Resource
 from remuda.api.names import GROUP, RESOURCE_GPU, VERSION
-from remuda.api.untrusted_times import Told
+from remuda.api.untrusted_times import UntrustedTimes
 
 
 class DeviceState(StrEnum):
@@ -31,7 +31,7 @@ def signal_origin(source: str, code: str) -> str:
     return f"{source}/{code}"
 
 
-class Signal(Told, frozen=True, rename="camel", omit_defaults=True):
+class Signal(UntrustedTimes, frozen=True, rename="camel", omit_defaults=True):
     """One observation from one source, say ("kmsg", "xid-79")."""
 
     source: str
@@ -44,7 +44,7 @@ class Signal(Told, frozen=True, rename="camel", omit_defaults=True):
         return signal_origin(self.source, self.code)
 
 
-class ObservedDevice(Told, frozen=True, rename="camel", omit_defaults=True):
+class ObservedDevice(UntrustedTimes, frozen=True, rename="camel", omit_defaults=True):
     id: str
     type: str
     index: int = 0
@@ -70,7 +70,7 @@ class ObservedLink(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tr
     among: list[str]
 
 
-class PluginReport(Told, frozen=True, rename="camel", omit_defaults=True):
+class PluginReport(UntrustedTimes, frozen=True, rename="camel", omit_defaults=True):
     """One device plugin of the node, as its agent sees it."""
 
     resource: str
@@ -81,7 +81,7 @@ class PluginReport(Told, frozen=True, rename="camel", omit_defaults=True):
     published_at: datetime | None = None  # when the Node was seen to name the resource, after the last registration
 
 
-class Holding(Told, frozen=True, rename="camel", omit_defaults=True):
+class Holding(UntrustedTimes, frozen=True, rename="camel", omit_defaults=True):
     """Devices a container was given, as podresources says it. `chosen`: what the scheduler had asked for, when the kubelet
     took others (KubeletChoseOtherDevices)."""
 
@@ -94,7 +94,7 @@ class Holding(Told, frozen=True, rename="camel", omit_defaults=True):
     since: datetime | None = None
 
 
-class LauncherReport(Told, frozen=True, rename="camel", omit_defaults=True):
+class LauncherReport(UntrustedTimes, frozen=True, rename="camel", omit_defaults=True):
     """What the agent knows of one pod's launcher: its state at the barrier. A transition each, never a heartbeat."""
 
     pod: str
@@ -110,7 +110,7 @@ class LauncherReport(Told, frozen=True, rename="camel", omit_defaults=True):
     planned: bool = False  # it ended because its node was stopped on purpose
 
 
-class OrderAnswer(Told, frozen=True, rename="camel", omit_defaults=True):
+class OrderAnswer(UntrustedTimes, frozen=True, rename="camel", omit_defaults=True):
     """What became of an order (`NodeDevices.orders`), by its id. An agent carries an id out once, whatever restarts meanwhile."""
 
     id: str
@@ -137,7 +137,7 @@ class Observed(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     answers: list[OrderAnswer] = []  # to orders, newest last, bounded
 
 
-class Verdict(Told, frozen=True, rename="camel", omit_defaults=True):
+class Verdict(UntrustedTimes, frozen=True, rename="camel", omit_defaults=True):
     """What the signals of one device mean, and who holds the device. `remedy` and `scope` are the fault table's, so that nobody
     who acts on a verdict has to look the code up again."""
 
@@ -159,7 +159,7 @@ class Verdict(Told, frozen=True, rename="camel", omit_defaults=True):
         return source, code
 
 
-class Notice(Told, frozen=True, rename="camel", omit_defaults=True):
+class Notice(UntrustedTimes, frozen=True, rename="camel", omit_defaults=True):
     """Something about the node that is no device's fault: a plugin lost, devices missing, a driver that hangs.
 
     `holding_until`: the hold-down. Until then it may be a restart that passes, and nothing is to be made of it."""
@@ -171,7 +171,7 @@ class Notice(Told, frozen=True, rename="camel", omit_defaults=True):
     holding_until: datetime | None = None
 
 
-class QuarantineOrder(Told, frozen=True, rename="camel", omit_defaults=True):
+class QuarantineOrder(UntrustedTimes, frozen=True, rename="camel", omit_defaults=True):
     """Keep this device out of use whatever its signals say, until the order is taken back."""
 
     reason: str
@@ -181,7 +181,7 @@ class QuarantineOrder(Told, frozen=True, rename="camel", omit_defaults=True):
     incident: str = ""  # whose remedy it is, when it is one's
 
 
-class Rejection(Told, frozen=True, rename="camel", omit_defaults=True):
+class Rejection(UntrustedTimes, frozen=True, rename="camel", omit_defaults=True):
     """A pod that the node refused to admit."""
 
     pod: str  # namespace/name
@@ -190,7 +190,7 @@ class Rejection(Told, frozen=True, rename="camel", omit_defaults=True):
     time: datetime | None = None
 
 
-class DeviceOrder(Told, frozen=True, rename="camel", omit_defaults=True):
+class DeviceOrder(UntrustedTimes, frozen=True, rename="camel", omit_defaults=True):
     """Something the node's agent is to do: probe | reset | reboot | command. Taken away by who gave it, once it is answered."""
 
     action: str
@@ -202,7 +202,7 @@ class DeviceOrder(Told, frozen=True, rename="camel", omit_defaults=True):
     deadline: datetime | None = None
 
 
-class DeviceHistory(Told, frozen=True, rename="camel", omit_defaults=True):
+class DeviceHistory(UntrustedTimes, frozen=True, rename="camel", omit_defaults=True):
     """What is remembered of a device when its signals are gone."""
 
     failures: list[datetime] = []  # when it turned Unhealthy, newest last, bounded

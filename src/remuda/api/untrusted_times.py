@@ -17,20 +17,20 @@ EARLIEST = datetime(1900, 1, 1, tzinfo=UTC)
 LATEST = datetime(9000, 1, 1, tzinfo=UTC)
 
 
-class Told(msgspec.Struct, frozen=True):
+class UntrustedTimes(msgspec.Struct, frozen=True):
     """Base of such records: its fields that are times, or lists of them, are put right when it is made or read."""
 
     def __post_init__(self) -> None:
-        for name in _times(type(self)):
+        for name in _time_fields(type(self)):
             said = getattr(self, name)
             if said is None or said == []:
                 continue
-            meant = [_meant(one) for one in said] if isinstance(said, list) else _meant(said)
+            meant = [_sane_time(one) for one in said] if isinstance(said, list) else _sane_time(said)
             if meant is not said:
                 msgspec.structs.force_setattr(self, name, meant)
 
 
-def _meant(moment: datetime) -> datetime:
+def _sane_time(moment: datetime) -> datetime:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     if moment < EARLIEST:
@@ -39,9 +39,9 @@ def _meant(moment: datetime) -> datetime:
 
 
 @cache
-def _times(kind: type[msgspec.Struct]) -> tuple[str, ...]:
-    return tuple(f.name for f in msgspec.structs.fields(kind) if _is_time(f.type))
+def _time_fields(kind: type[msgspec.Struct]) -> tuple[str, ...]:
+    return tuple(f.name for f in msgspec.structs.fields(kind) if _is_time_type(f.type))
 
 
-def _is_time(kind: Any) -> bool:
-    return kind is datetime or any(_is_time(inner) for inner in get_args(kind))
+def _is_time_type(kind: Any) -> bool:
+    return kind is datetime or any(_is_time_type(inner) for inner in get_args(kind))

@@ -13,8 +13,8 @@ from remuda.api.conditions import find_condition
 from remuda.api.devices import DeviceState, NodeDevices, Signal, Verdict
 from remuda.api.kubernetes.core_v1 import Node
 from remuda.api.meta import to_seconds
-from remuda.core.health.correlation import DomainSuspect, find_suspects, neighbours
-from remuda.core.health.failure_index import HELD_BACK, DeviceFailure, RecentFailures, switch_groups
+from remuda.core.health.correlation import DomainSuspect, find_domain_suspects, switch_neighbours
+from remuda.core.health.failure_index import HELD_BACK, DeviceFailure, RecentFailures, nvswitch_groups
 from remuda.core.state.snapshot import SUSPECT
 
 NODE_NOT_READY = "NodeNotReady"
@@ -71,7 +71,7 @@ class DomainSuspicion:
             or len(old.observed.devices) != len(new.observed.devices)
         ):
             whole = sum(not d.parent for d in new.observed.devices)
-            self._is_stale |= self.recent.join(new.name, switch_groups(new.observed.links), whole)
+            self._is_stale |= self.recent.join(new.name, nvswitch_groups(new.observed.links), whole)
         if new.history and (old is None or old.history != new.history):
             self.see_failures(new)
 
@@ -87,7 +87,7 @@ class DomainSuspicion:
         verdicts = {v.device: v for v in node.verdicts}
         for device, history in node.history.items():
             for at in history.failures:
-                reason, scope = _cause(verdicts.get(device))
+                reason, scope = _failure_cause(verdicts.get(device))
                 failure = DeviceFailure(to_seconds(at), node.name, device, reason, scope)
                 self._is_stale |= self.recent.add(failure)
 
@@ -96,11 +96,11 @@ class DomainSuspicion:
         count = sum(now - to_seconds(at) < HISTORY_S for h in node.history.values() for at in h.failures)
         if count != self._failures.get(node.name, 0):
             self._failures[node.name] = count
-            self._weigh(node.name)
+            self._weigh_node(node.name)
 
     def search(self, now: float) -> float | None:
         """Looks for suspects if there is a reason to. Returns when to look again."""
-        over = self._over_at()
+        over = self._suspicion_ends_at()
         if not self._is_stale and (over is None or now <= over):
             return over
         pause = PAUSE_S * max(1.0, len(self.recent) / MANY)
@@ -108,28 +108,28 @@ class DomainSuspicion:
             return self._searched_at + pause
         self._searched_at, self._is_stale = now, False
         self.recent.expire(now)
-        suspects = find_suspects(self.recent)
+        suspects = find_domain_suspects(self.recent)
         if suspects != self.suspects:
             self.suspects = suspects
-            self._reweigh()
+            self._reweigh_suspects()
             for listener in self._listeners:
                 listener(suspects)
-        return self._over_at()
+        return self._suspicion_ends_at()
 
-    def _over_at(self) -> float | None:
+    def _suspicion_ends_at(self) -> float | None:
         """When the first suspicion ends by itself."""
         return min((s.since + self.recent.keep_s for s in self.suspects), default=None)
 
     def neighbours(self, node: str) -> dict[str, Signal]:
         """Devices of the node that share a failed switch."""
-        return neighbours(self.recent, self.suspects, node) if self.suspects else {}
+        return switch_neighbours(self.recent, self.suspects, node) if self.suspects else {}
 
-    def _reweigh(self) -> None:
+    def _reweigh_suspects(self) -> None:
         before, self._suspected = self._suspected, {node for s in self.suspects for node in s.every}
         for node in before ^ self._suspected:
-            self._weigh(node)
+            self._weigh_node(node)
 
-    def _weigh(self, node: str) -> None:
+    def _weigh_node(self, node: str) -> None:
         score = min(self._failures.get(node, 0), MAX_HISTORY_PENALTY)
         score += SUSPECT if node in self._suspected else 0
         if score:
@@ -138,7 +138,7 @@ class DomainSuspicion:
             self.penalties.pop(node, None)
 
 
-def _cause(verdict: Verdict | None) -> tuple[str, str]:
+def _failure_cause(verdict: Verdict | None) -> tuple[str, str]:
     if verdict is None or verdict.state is not DeviceState.UNHEALTHY:
         return "", "device"
     return verdict.reason, verdict.scope

@@ -17,7 +17,7 @@ from remuda.api.training import TrainingJob
 from remuda.controllers.cluster_view import ClusterView
 from remuda.controllers.pod_conditions import write_pod_conditions
 from remuda.controllers.pod_removal import evict_pod
-from remuda.core.health.idle_devices import DEVICE_IDLE, IdlePlan, idle_pods, plan_idle
+from remuda.core.health.idle_devices import DEVICE_IDLE, IdlePlan, idle_pods, plan_idle_pods
 from remuda.kube.cluster import Cluster, Preconditions
 from remuda.kube.runtime.bulk_writes import write_all
 from remuda.kube.runtime.events import SILENCE, EventSink
@@ -69,7 +69,7 @@ class IdleController:
             return IdlePlan()
         policies = self._view.policies_in_force
         found = idle_pods(observed.devices, observed.pods, observed.labels, policies, self._job, now)
-        return plan_idle(found, observed.pods, now)
+        return plan_idle_pods(found, observed.pods, now)
 
     def _job(self, namespace: str, name: str) -> TrainingJob | None:
         return self._view.jobs.get(name, namespace)

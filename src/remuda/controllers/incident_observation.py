@@ -12,8 +12,8 @@ from remuda.api.incidents import Evidence, Incident
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.controllers.cluster_view import ClusterView, gang_key_of_pod
 from remuda.core.health.correlation import DomainSuspect
-from remuda.core.incidents.gang_incidents import GangSight
-from remuda.core.incidents.pods import NodeSight, launcher_exits
+from remuda.core.incidents.gang_incidents import GangIncidentView
+from remuda.core.incidents.pods import NodeIncidentView, launcher_exits
 from remuda.core.state.snapshot import devices_of_pod
 
 KEPT_S, KEPT = 120.0, 64
@@ -42,7 +42,7 @@ class GonePods:
         return tuple(pod for _, pod in kept)
 
 
-def sight_of_node(view: ClusterView, name: str, gone: Sequence[Pod], now: float) -> NodeSight:
+def node_incident_view(view: ClusterView, name: str, gone: Sequence[Pod], now: float) -> NodeIncidentView:
     pods = view.pods.by_index("node", name)
     present = frozenset(p.uid for p in pods)
     node = view.nodes.get(name)
@@ -52,7 +52,7 @@ def sight_of_node(view: ClusterView, name: str, gone: Sequence[Pod], now: float)
         namespace, _, job_name = gang.partition("/")
         job = view.jobs.get(job_name, namespace)
         ranks |= {m.uid: m.rank for m in job.status.members} if job is not None else {}
-    return NodeSight(
+    return NodeIncidentView(
         name=name,
         devices=view.devices.get(name),
         node_uid=node.uid if node is not None else "",
@@ -63,16 +63,16 @@ def sight_of_node(view: ClusterView, name: str, gone: Sequence[Pod], now: float)
     )
 
 
-def sight_of_gang(view: ClusterView, namespace: str, name: str) -> GangSight:
+def gang_incident_view(view: ClusterView, namespace: str, name: str) -> GangIncidentView:
     job = view.jobs.get(name, namespace)
     exits: list[Evidence] = []
     for pod in view.pods.by_index("gang", f"{namespace}/{name}"):
         if (report := view.reports.get(pod.uid)) is not None:
             exits += launcher_exits([report], {pod.uid}, 0.0, pod.spec.node_name)
-    return GangSight(namespace, name, job, tuple(exits))
+    return GangIncidentView(namespace, name, job, tuple(exits))
 
 
-def parts_of(view: ClusterView, suspects: Sequence[DomainSuspect]) -> Mapping[str, Sequence[Incident]]:
+def incidents_by_member(view: ClusterView, suspects: Sequence[DomainSuspect]) -> Mapping[str, Sequence[Incident]]:
     """The incidents of what failed in those domains, by member."""
     parts: dict[str, list[Incident]] = {}
     for node in sorted({node for suspect in suspects for node in suspect.nodes}):

@@ -25,15 +25,20 @@ from remuda.api.meta import JsonObject
 from remuda.api.training import TrainingJob
 from remuda.controllers.cluster_view import ClusterView
 from remuda.controllers.domain_suspicion import DomainSuspicion
-from remuda.controllers.incident_observation import GonePods, parts_of, sight_of_gang, sight_of_node
-from remuda.core.health.agent_liveness import node_of
+from remuda.controllers.incident_observation import (
+    GonePods,
+    gang_incident_view,
+    incidents_by_member,
+    node_incident_view,
+)
+from remuda.core.health.agent_liveness import node_of_agent_lease
 from remuda.core.incidents.closing import Retention, outdated_incidents
-from remuda.core.incidents.device_incidents import plan_devices
-from remuda.core.incidents.domain_incidents import plan_domains
-from remuda.core.incidents.gang_incidents import GangSight, plan_gang
+from remuda.core.incidents.device_incidents import plan_device_incidents
+from remuda.core.incidents.domain_incidents import plan_domain_incidents
+from remuda.core.incidents.gang_incidents import GangIncidentView, plan_gang_incidents
 from remuda.core.incidents.names import IncidentPlan, IncidentTimes, subject_words
-from remuda.core.incidents.node_incidents import plan_node
-from remuda.core.incidents.pods import NodeSight
+from remuda.core.incidents.node_incidents import plan_node_incidents
+from remuda.core.incidents.pods import NodeIncidentView
 from remuda.kube.cluster import Cluster, Preconditions
 from remuda.kube.runtime.events import SILENCE, EventSink
 from remuda.kube.runtime.work_queue import WorkQueue
@@ -41,7 +46,7 @@ from remuda.kube.runtime.work_queue import WorkQueue
 log = structlog.get_logger(__name__)
 
 Key = tuple[str, ...]
-Sight = NodeSight | GangSight | Key
+IncidentView = NodeIncidentView | GangIncidentView | Key
 
 WORKERS = 8
 LEASES_S = 5.0  # how often leases are looked over: one that ran out says nothing
@@ -100,8 +105,10 @@ class IncidentController:
     def _on_devices(self, old: NodeDevices | None, new: NodeDevices | None) -> None:
         devices = new or old
         assert devices is not None
-        is_changed = new is None or old is None or _bad(old) != _bad(new) or old.notices != new.notices
-        if (is_changed and (new is None or _bad(new) or new.notices)) or self._has_open(devices.name):
+        is_changed = (
+            new is None or old is None or _bad_verdicts(old) != _bad_verdicts(new) or old.notices != new.notices
+        )
+        if (is_changed and (new is None or _bad_verdicts(new) or new.notices)) or self._has_open_incident(devices.name):
             self._queue.add(("node", devices.name))
 
     def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
@@ -109,14 +116,14 @@ class IncidentController:
         assert pod is not None
         if new is None:
             self._gone.add(pod)
-        is_news = old is None or new is None or _seen_of(old) != _seen_of(new)
-        if is_news and pod.spec.node_name and self._has_open(pod.spec.node_name):
+        is_news = old is None or new is None or _pod_facts(old) != _pod_facts(new)
+        if is_news and pod.spec.node_name and self._has_open_incident(pod.spec.node_name):
             self._queue.add(("node", pod.spec.node_name))
 
     def _on_node(self, old: Node | None, new: Node | None) -> None:
         node = new or old
         assert node is not None
-        if (old is None or new is None or old.uid != new.uid) and self._has_open(node.name):
+        if (old is None or new is None or old.uid != new.uid) and self._has_open_incident(node.name):
             self._queue.add(("node", node.name))
 
     def _on_lease(self, old: Lease | None, new: Lease | None) -> None:
@@ -129,8 +136,8 @@ class IncidentController:
         job = new or old
         assert job is not None
         key = ("gang", job.namespace, job.name)
-        is_news = old is None or new is None or _told(old) != _told(new)
-        if (is_news and job.status.recoveries) or self._has_own(job.namespace, job.name):
+        is_news = old is None or new is None or _job_interruptions(old) != _job_interruptions(new)
+        if (is_news and job.status.recoveries) or self._has_gang_incident(job.namespace, job.name):
             self._queue.add(key)
 
     def _on_incident(self, old: Incident | None, new: Incident | None) -> None:
@@ -160,51 +167,51 @@ class IncidentController:
         written = self._writing.pop(new.name, None)
         return written is not None and new.status == written and new.spec == old.spec
 
-    def _has_open(self, node: str) -> bool:
+    def _has_open_incident(self, node: str) -> bool:
         return bool(self._view.incidents.by_index("open-node", node))
 
-    def _has_own(self, namespace: str, gang: str) -> bool:
+    def _has_gang_incident(self, namespace: str, gang: str) -> bool:
         named = self._view.incidents.by_index("gang", f"{namespace}/{gang}")
         return any(i.is_open and i.spec.subject.kind is SubjectKind.GANG for i in named)
 
     # -- observe, plan, apply ---------------------------------------------------------------------------------------
 
-    async def observe(self, key: Key) -> Sight:
+    async def observe(self, key: Key) -> IncidentView:
         now = self._clock()
         if self._watching_since is None:
             self._watching_since = now
         match key:
             case ("node", name):
                 await self._view.confirm_dead([name], now)
-                return sight_of_node(self._view, name, self._gone.of(name), now)
+                return node_incident_view(self._view, name, self._gone.of(name), now)
             case ("gang", namespace, name):
-                return sight_of_gang(self._view, namespace, name)
+                return gang_incident_view(self._view, namespace, name)
         return key
 
-    def plan(self, observed: Sight, now: float) -> IncidentPlan:
+    def plan(self, observed: IncidentView, now: float) -> IncidentPlan:
         incidents = self._view.incidents
-        if isinstance(observed, NodeSight):
+        if isinstance(observed, NodeIncidentView):
             since = self._watching_since or now
             mine = incidents.by_index("node", observed.name)
-            of_devices = plan_devices(observed, mine, now, self._times)
-            return _both(of_devices, plan_node(observed, mine, now, self._times, since))
-        if isinstance(observed, GangSight):
-            return plan_gang(observed, self._concerning(observed), now, self._times)
+            of_devices = plan_device_incidents(observed, mine, now, self._times)
+            return _joined_plans(of_devices, plan_node_incidents(observed, mine, now, self._times, since))
+        if isinstance(observed, GangIncidentView):
+            return plan_gang_incidents(observed, self._incidents_concerning(observed), now, self._times)
         if observed == DOMAINS:
             suspects = self._suspicion.suspects
-            parts = parts_of(self._view, suspects)
-            return plan_domains(suspects, incidents.by_index("domain", "*"), parts, incidents.get, now)
+            parts = incidents_by_member(self._view, suspects)
+            return plan_domain_incidents(suspects, incidents.by_index("domain", "*"), parts, incidents.get, now)
         if observed == RETENTION:
             needed = {order.incident for devices in self._view.devices.items() for order in devices.quarantine.values()}
             removed = outdated_incidents(incidents.items(), now, self._retention, needed)
             return IncidentPlan(removed=tuple(removed), look_again_s=RETENTION_S)
-        lost = {node for node in self._view.dead_nodes(now) if not node_of(node)}
+        lost = {node for node in self._view.dead_nodes(now) if not node_of_agent_lease(node)}
         for node in sorted(lost ^ self._lost):
             self._queue.add(("node", node))
         self._lost = lost
         return IncidentPlan(look_again_s=LEASES_S)
 
-    def _concerning(self, sight: GangSight) -> list[Incident]:
+    def _incidents_concerning(self, sight: GangIncidentView) -> list[Incident]:
         found = {i.name: i for i in self._view.incidents.by_index("gang", sight.target)}
         for recovery in sight.job.status.recoveries if sight.job is not None else ():
             for node in sorted({seat.node for seat in recovery.seats}):
@@ -225,7 +232,7 @@ class IncidentController:
             incident = made.get(before.name, before)
             if before.name in made and incident.status != IncidentStatus():
                 raise Conflict(f"{before.name} is there already")
-            await self._write(incident, status)
+            await self._write_status(incident, status)
         for incident in planned.removed:
             try:
                 when = Preconditions(uid=incident.uid, resource_version=incident.metadata.resource_version)
@@ -234,8 +241,8 @@ class IncidentController:
                 pass  # gone, or written meanwhile: the next look decides anew
         return planned.look_again_s
 
-    async def _write(self, incident: Incident, status: IncidentStatus) -> None:
-        patch = _difference(incident.status, status)
+    async def _write_status(self, incident: Incident, status: IncidentStatus) -> None:
+        patch = _incident_status_patch(incident.status, status)
         if not patch:
             return
         when = Preconditions(uid=incident.uid, resource_version=incident.metadata.resource_version)
@@ -245,9 +252,9 @@ class IncidentController:
             await self._cluster.patch(Incident, incident.name, {"status": patch}, subresource="status", when=when)
         except NotFound:
             return
-        self._tell(incident, status)
+        self._record_events(incident, status)
 
-    def _tell(self, incident: Incident, status: IncidentStatus) -> None:
+    def _record_events(self, incident: Incident, status: IncidentStatus) -> None:
         before = incident.status
         what = subject_words(incident.spec.subject)
         if before.opened_at is None:
@@ -260,7 +267,7 @@ class IncidentController:
             self._events.normal(incident, "IncidentClosed", words)
 
 
-def _difference(before: IncidentStatus, after: IncidentStatus) -> JsonObject:
+def _incident_status_patch(before: IncidentStatus, after: IncidentStatus) -> JsonObject:
     """A merge patch of the fields that changed."""
     old, new = to_wire(before), to_wire(after)
     changed: JsonObject = {name: value for name, value in new.items() if old.get(name) != value}
@@ -272,25 +279,25 @@ def _difference(before: IncidentStatus, after: IncidentStatus) -> JsonObject:
     return changed
 
 
-def _both(one: IncidentPlan, other: IncidentPlan) -> IncidentPlan:
+def _joined_plans(one: IncidentPlan, other: IncidentPlan) -> IncidentPlan:
     waits = [s for s in (one.look_again_s, other.look_again_s) if s is not None]
     return IncidentPlan(
         (*one.opened, *other.opened), (*one.amended, *other.amended), look_again_s=min(waits, default=None)
     )
 
 
-def _bad(devices: NodeDevices) -> list[tuple[object, ...]]:
+def _bad_verdicts(devices: NodeDevices) -> list[tuple[object, ...]]:
     """What is wrong with its devices; holders come and go without an incident."""
     fine = (DeviceState.HEALTHY, DeviceState.UNKNOWN)
     return [(v.device, v.state, v.reason, v.since) for v in devices.verdicts if v.state not in fine]
 
 
-def _seen_of(pod: Pod) -> tuple[object, ...]:
+def _pod_facts(pod: Pod) -> tuple[object, ...]:
     """All that an incident tells of a pod; what conditions say follows from it, and some of them are ours."""
     meta = pod.metadata
     status = msgspec.structs.replace(pod.status, conditions=[])
     return pod.spec, status, meta.uid, meta.labels, meta.annotations, meta.owner_references, pod.is_deleting
 
 
-def _told(job: TrainingJob) -> Iterable[object]:
+def _job_interruptions(job: TrainingJob) -> Iterable[object]:
     return job.status.recoveries, job.status.phase

@@ -21,7 +21,7 @@ from remuda.controllers.cluster_view import ClusterView
 from remuda.controllers.pod_removal import drain_pods
 from remuda.controllers.remedy_hooks import ObjectHooks
 from remuda.controllers.remedy_table import RemedyTable
-from remuda.core.health.agent_liveness import agent_lease, silent_since
+from remuda.core.health.agent_liveness import agent_lease, agent_silent_since
 from remuda.core.remedies.drain import RecycleDomain, remedy_holder, remedy_marks, remedy_node_patch
 from remuda.core.remedies.ladder.climb import climb_ladder, may_take_over_quarantine
 from remuda.core.remedies.ladder.types import LadderCase, LadderStep
@@ -187,7 +187,7 @@ class RemedyController:
             gate=self._table.gate(incident, now) if incident.is_open else None,
             at_work=frozenset(filter(self._is_at_work, owners)),
             made=self._hooks.made(incident.name),
-            is_silent=silent_since(lease, now) is not None,
+            is_silent=agent_silent_since(lease, now) is not None,
             cause=self._cause(incident),
         )
 

@@ -20,9 +20,14 @@ from remuda.api.devices import NodeDevices
 from remuda.api.meta import JsonObject
 from remuda.api.training import TrainingJob
 from remuda.controllers.cluster_view import ClusterView
-from remuda.core.health.gang_pace import GangLook, Pace, look_at
-from remuda.core.health.slow_ranks import Findings, found_slow, outdated, plan_findings
-from remuda.core.health.step_samples import NOT_SLOW, GangSlow, Sample
+from remuda.core.health.gang_pace import GangPace, GangPaceLook, judge_gang_pace
+from remuda.core.health.slow_ranks import (
+    SlowRankFindings,
+    answered_slow_findings,
+    has_slow_finding,
+    plan_slow_rank_findings,
+)
+from remuda.core.health.step_samples import NOT_SLOW, GangSlow, StepSample
 from remuda.core.training.job_status import GANG_SLOW
 from remuda.kube.cluster import Cluster, Preconditions
 from remuda.kube.runtime.events import SILENCE, EventSink
@@ -36,22 +41,22 @@ Key = tuple[str, str]
 LOOK_S = 1.0
 
 
-class Seen(msgspec.Struct, frozen=True):
+class StragglerObserved(msgspec.Struct, frozen=True):
     """A gang (`job`) or, after a probe, a node (`probed`)."""
 
     job: TrainingJob | None = None
-    groups: tuple[Mapping[int, Sequence[Sample]], ...] = ()
+    groups: tuple[Mapping[int, Sequence[StepSample]], ...] = ()
     nodes: Mapping[str, NodeDevices] = {}
-    pace: Pace | None = None
+    pace: GangPace | None = None
     was: GangSlow = NOT_SLOW
     newest: tuple[int, int] = (0, 0)
     probed: NodeDevices | None = None
 
 
-class Found(msgspec.Struct, frozen=True):
+class StragglerPlan(msgspec.Struct, frozen=True):
     job: TrainingJob | None
-    findings: tuple[Findings, ...] = ()
-    look: GangLook | None = None
+    findings: tuple[SlowRankFindings, ...] = ()
+    look: GangPaceLook | None = None
     gang: GangSlow | None = None  # None: too early to say
     newest: tuple[int, int] = (0, 0)
 
@@ -76,7 +81,7 @@ class StragglerController:
         self._queue = queue
         self._wake = wake
         self._events = events
-        self._paces: dict[Key, Pace] = {}
+        self._paces: dict[Key, GangPace] = {}
         self._seen: dict[Key, tuple[int, int]] = {}  # attempt and newest step of the last look
         self._waiting: set[Key] = set()
         view.jobs.subscribe(self._on_job)
@@ -91,7 +96,7 @@ class StragglerController:
             self._waiting.discard(key)
 
     def _on_devices(self, old: NodeDevices | None, new: NodeDevices | None) -> None:
-        if new is not None and new.findings and outdated(new) is not None:
+        if new is not None and new.findings and answered_slow_findings(new) is not None:
             self._queue.add(("", new.name))
 
     def _on_progress(self, namespace: str, gang: str, notable: bool) -> None:
@@ -100,10 +105,10 @@ class StragglerController:
             self._waiting.add(key)
             self._queue.add_after(key, LOOK_S)
 
-    async def observe(self, key: Key) -> Seen | None:
+    async def observe(self, key: Key) -> StragglerObserved | None:
         self._waiting.discard(key)
         if not key[0]:
-            return Seen(probed=self._view.devices.get(key[1]))
+            return StragglerObserved(probed=self._view.devices.get(key[1]))
         job = self._view.jobs.get(key[1], key[0])
         newest = self._board.samples.newest(*key)
         if job is None or job.status.barrier != "Open" or job.spec.failure.straggler.factor <= 1.0:
@@ -111,31 +116,31 @@ class StragglerController:
         if self._seen.get(key) == newest or newest[0] != job.status.attempt:
             return None
         samples = self._board.samples.of_gang(*key, job.status.attempt)
-        groups: dict[str, dict[int, Sequence[Sample]]] = {}
+        groups: dict[str, dict[int, Sequence[StepSample]]] = {}
         for member in job.status.members:
             groups.setdefault(member.role, {})[member.rank] = tuple(samples.get(member.uid, ()))
         names = {m.node for m in job.status.members}
         nodes = {name: node for name in names if (node := self._view.devices.get(name)) is not None}
-        was = self._view.slow_gangs.get(key) or _said_before(job)
-        return Seen(job, tuple(groups.values()), nodes, self._paces.get(key), was, newest)
+        was = self._view.slow_gangs.get(key) or _slow_gang_before(job)
+        return StragglerObserved(job, tuple(groups.values()), nodes, self._paces.get(key), was, newest)
 
-    def plan(self, observed: Seen | None, now: float) -> Found | None:
+    def plan(self, observed: StragglerObserved | None, now: float) -> StragglerPlan | None:
         if observed is None:
             return None
         if observed.probed is not None:
-            gone = outdated(observed.probed)
-            return Found(None, (gone,)) if gone is not None else None
+            gone = answered_slow_findings(observed.probed)
+            return StragglerPlan(None, (gone,)) if gone is not None else None
         if (job := observed.job) is None:
             return None
         nodes = observed.nodes
-        known = [m.rank for m in job.status.members if found_slow(nodes.get(m.node), m.devices)]
+        known = [m.rank for m in job.status.members if has_slow_finding(nodes.get(m.node), m.devices)]
         factor = job.spec.failure.straggler.factor
-        look = look_at(observed.groups, factor, known, observed.pace, observed.was)
-        findings, uneven = plan_findings(job, look.speeds, nodes, now)
+        look = judge_gang_pace(observed.groups, factor, known, observed.pace, observed.was)
+        findings, uneven = plan_slow_rank_findings(job, look.speeds, nodes, now)
         gang = uneven or look.gang or (NOT_SLOW if look.is_enough else None)
-        return Found(job, tuple(findings), look, gang, observed.newest)
+        return StragglerPlan(job, tuple(findings), look, gang, observed.newest)
 
-    async def apply(self, planned: Found | None) -> float | None:
+    async def apply(self, planned: StragglerPlan | None) -> float | None:
         if planned is None:
             return None
         job = planned.job
@@ -152,7 +157,7 @@ class StragglerController:
             self._remember(job, planned)
         return None
 
-    def _remember(self, job: TrainingJob, planned: Found) -> None:
+    def _remember(self, job: TrainingJob, planned: StragglerPlan) -> None:
         key = (job.namespace, job.name)
         self._seen[key] = planned.newest
         if planned.look is not None:
@@ -164,7 +169,7 @@ class StragglerController:
             self._wake(key)
 
 
-def _said_before(job: TrainingJob) -> GangSlow:
+def _slow_gang_before(job: TrainingJob) -> GangSlow:
     """What an earlier manager said of the gang. A best step of an earlier attempt may be that of a gang of another size."""
     found = find_condition(job.status.conditions, GANG_SLOW)
     if found is None or found.status != "True":

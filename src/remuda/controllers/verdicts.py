@@ -22,14 +22,14 @@ from remuda.api.meta import JsonObject, to_seconds
 from remuda.api.remedies import Offender, RemedyPolicy
 from remuda.controllers.cluster_view import ClusterView
 from remuda.controllers.domain_suspicion import DomainSuspicion
-from remuda.core.health.agent_liveness import agent_lease, ends_at, node_of, silent_since
+from remuda.core.health.agent_liveness import agent_lease, agent_lease_ends_at, agent_silent_since, node_of_agent_lease
 from remuda.core.health.correlation import NVSWITCH_FAILED, DomainSuspect
-from remuda.core.health.findings import Found, find_findings
+from remuda.core.health.findings import NodeFindings, find_findings
 from remuda.core.health.ledger import judge_devices, judge_node
-from remuda.core.health.node_notices import holds_until, is_held_down, judge_notices
+from remuda.core.health.node_notices import is_notice_held_down, judge_node_notices, notice_hold_ends_at
 from remuda.core.health.signal_fusion import classify_devices, debounce_ends_at
 from remuda.core.health.streamed_signals import SignalOverlay
-from remuda.core.health.timers import Timers, flapping, timers_of
+from remuda.core.health.timers import HealthTimers, health_timers_of, quarantine_flapping
 from remuda.core.remedies.policies import remedy_policy_for
 from remuda.kube.cluster import Cluster, Preconditions
 from remuda.kube.runtime.events import SILENCE, EventSink
@@ -42,13 +42,13 @@ WORKERS = 8
 SEARCH = ""  # the key of the look for suspects
 
 
-class Seen(msgspec.Struct, frozen=True):
+class NodeObserved(msgspec.Struct, frozen=True):
     devices: NodeDevices
     node: Node | None
     lease: Lease | None = None  # the agent's
 
 
-class Judged(msgspec.Struct, frozen=True):
+class NodeJudged(msgspec.Struct, frozen=True):
     node: NodeDevices
     verdicts: list[Verdict]
     notices: list[Notice]
@@ -56,7 +56,7 @@ class Judged(msgspec.Struct, frozen=True):
     look_again_s: float | None = None
     about: Node | None = None  # whom Events are about
     due: tuple[Notice, ...] = ()  # notices whose hold-down is over
-    found: Found = Found()
+    found: NodeFindings = NodeFindings()
     search_s: float | None = None  # until the next search for suspects
 
     def is_echoed(self, old: NodeDevices | None, new: NodeDevices) -> bool:
@@ -80,7 +80,7 @@ class VerdictController:
         cluster: Cluster,
         view: ClusterView,
         queue: WorkQueue[str],
-        timers: Timers | None = None,
+        timers: HealthTimers | None = None,
         *,
         events: EventSink = SILENCE,
     ) -> None:
@@ -92,8 +92,8 @@ class VerdictController:
         self._overlay = SignalOverlay()
         self._events = events
         self._told: dict[str, dict[tuple[str, str], Notice]] = {}  # by node: notices that Events were made of
-        self._rules: dict[str, tuple[Timers, Offender]] = {}  # by node, as far as they were asked for
-        self._writing: dict[str, Judged] = {}  # by node: what the informer has yet to bring back
+        self._rules: dict[str, tuple[HealthTimers, Offender]] = {}  # by node, as far as they were asked for
+        self._writing: dict[str, NodeJudged] = {}  # by node: what the informer has yet to bring back
         self._suspected: set[str] = set()  # nodes with a suspect switch
         self.suspicion = DomainSuspicion(view.penalties)
         self.suspicion.subscribe(self._on_suspects)
@@ -122,7 +122,7 @@ class VerdictController:
 
     def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
         """Holders change when a pod is bound, ends or goes; its other changes do not matter here."""
-        before, after = _holds(old), _holds(new)
+        before, after = _node_of_live_pod(old), _node_of_live_pod(new)
         if before != after:
             for node in filter(None, (before, after)):
                 self._queue.add(node)
@@ -133,14 +133,14 @@ class VerdictController:
             self._queue.add(SEARCH)
         if old is not None and (new is None or old.labels != new.labels):
             self._rules.pop(old.name, None)
-        if new is not None and (old is None or _offer(old) != _offer(new)):
+        if new is not None and (old is None or _node_offer(old) != _node_offer(new)):
             self._queue.add(new.name)
 
     def _on_lease(self, old: Lease | None, new: Lease | None) -> None:
         """A renewal wakes nobody, except one that ends a silence: the look that is due finds the newest."""
         lease = new or old
-        node = node_of(lease.name) if lease is not None else ""
-        if node and (old is None or new is None or silent_since(old, _renewed(new)) is not None):
+        node = node_of_agent_lease(lease.name) if lease is not None else ""
+        if node and (old is None or new is None or agent_silent_since(old, _lease_renewed_at(new)) is not None):
             self._queue.add(node)
 
     def _on_policy(self, old: RemedyPolicy | None, new: RemedyPolicy | None) -> None:
@@ -154,32 +154,32 @@ class VerdictController:
         for node in sorted(before | self._suspected):
             self._queue.add(node)
 
-    def _rules_of(self, devices: NodeDevices, node: Node | None) -> tuple[Timers, Offender]:
+    def _rules_of(self, devices: NodeDevices, node: Node | None) -> tuple[HealthTimers, Offender]:
         rules = self._rules.get(devices.name)
         if rules is None:
             type_ = devices.observed.devices[0].type if devices.observed.devices else ""
             policy = remedy_policy_for(
                 type_, node.labels if node is not None else {}, self._view.policies_in_force
             ).spec
-            rules = self._timers or timers_of(policy.timers), policy.offender
+            rules = self._timers or health_timers_of(policy.timers), policy.offender
             self._rules[devices.name] = rules
         return rules
 
-    async def observe(self, key: str) -> Seen | None:
+    async def observe(self, key: str) -> NodeObserved | None:
         devices = self._view.devices.get(key)
         if devices is None:
             return None
         lease = self._view.lease_as_seen(agent_lease(key))
-        return Seen(devices, self._view.nodes.get(key), lease)
+        return NodeObserved(devices, self._view.nodes.get(key), lease)
 
-    def plan(self, observed: Seen | None, now: float) -> Judged | float | None:
+    def plan(self, observed: NodeObserved | None, now: float) -> NodeJudged | float | None:
         """A float: seconds until the next search for suspects; all that is planned when there is no node to judge."""
         if observed is None:
             return self._search(now)
         devices, pods = observed.devices, self._view.pods.by_index("node", observed.devices.name)
         timers, offender = self._rules_of(devices, observed.node)
         newest = self._overlay.merged(devices, now)
-        silent = silent_since(observed.lease, now)
+        silent = agent_silent_since(observed.lease, now)
         classified = classify_devices(newest)
         judged = judge_devices(newest, now, timers, classified)
         suspected = self.suspicion.neighbours(devices.name)
@@ -189,7 +189,7 @@ class VerdictController:
             judged = judge_devices(newest, now, timers, classified)
         verdicts = judge_node(newest, pods, now, timers, silent_since=silent, judged=judged)
         newest = msgspec.structs.replace(newest, verdicts=verdicts)
-        notices = judge_notices(newest, observed.node, pods, now, timers, silent_since=silent)
+        notices = judge_node_notices(newest, observed.node, pods, now, timers, silent_since=silent)
         newest = msgspec.structs.replace(newest, notices=notices)
         if found.history:
             self.suspicion.see_failures(newest)
@@ -198,27 +198,27 @@ class VerdictController:
             self.suspicion.score(newest, now)
         looks = (
             debounce_ends_at(newest, classified, now, timers),
-            holds_until(newest, now),
-            ends_at(observed.lease, now),
+            notice_hold_ends_at(newest, now),
+            agent_lease_ends_at(observed.lease, now),
             found.ends_at,
         )
         ends = [end for end in looks if end is not None]
         again = max(0.0, min(ends) - now) + 0.001 if ends else None
-        due = tuple(n for n in notices if not is_held_down(n, now))
-        orders = flapping(devices, now, timers)
-        return Judged(devices, verdicts, notices, orders, again, observed.node, due, found, self._search(now))
+        due = tuple(n for n in notices if not is_notice_held_down(n, now))
+        orders = quarantine_flapping(devices, now, timers)
+        return NodeJudged(devices, verdicts, notices, orders, again, observed.node, due, found, self._search(now))
 
     def _search(self, now: float) -> float | None:
         at = self.suspicion.search(now)
         return None if at is None else max(0.0, at - now) + 0.001
 
-    async def apply(self, planned: Judged | float | None) -> float | None:
-        search_s = planned.search_s if isinstance(planned, Judged) else planned
+    async def apply(self, planned: NodeJudged | float | None) -> float | None:
+        search_s = planned.search_s if isinstance(planned, NodeJudged) else planned
         if search_s is not None:
             self._queue.add_after(SEARCH, search_s)
-        if not isinstance(planned, Judged):
+        if not isinstance(planned, NodeJudged):
             return None
-        node, patch = planned.node, _patch(planned)
+        node, patch = planned.node, _node_devices_patch(planned)
         if not patch:
             self._tell_notices(planned)
             return planned.look_again_s
@@ -229,7 +229,7 @@ class VerdictController:
         self._tell_notices(planned)
         return planned.look_again_s
 
-    def _tell_verdicts(self, planned: Judged) -> None:
+    def _tell_verdicts(self, planned: NodeJudged) -> None:
         before = {v.device: v.state for v in planned.node.verdicts}
         for verdict in planned.verdicts:
             was = before.get(verdict.device, DeviceState.HEALTHY)
@@ -252,7 +252,7 @@ class VerdictController:
             elif verdict.state is DeviceState.HEALTHY:
                 self._events.normal(planned.about, "DeviceHealthy", f"{verdict.device} is healthy again, {holder}.")
 
-    def _tell_notices(self, planned: Judged) -> None:
+    def _tell_notices(self, planned: NodeJudged) -> None:
         """Each once when it is due, and once when it is over. Kept in memory only: a new manager tells again, which counts up the
         Event that is there."""
         if planned.about is None:
@@ -270,7 +270,7 @@ class VerdictController:
             self._events.normal(planned.about, f"{gone.reason}Over", f"{gone.reason}{what} is over.")
 
 
-def _patch(planned: Judged) -> JsonObject:
+def _node_devices_patch(planned: NodeJudged) -> JsonObject:
     """Only the parts that changed."""
     patch: JsonObject = {}
     if planned.verdicts != planned.node.verdicts:
@@ -291,13 +291,13 @@ def _patch(planned: Judged) -> JsonObject:
     return patch
 
 
-def _offer(node: Node) -> tuple[object, ...]:
+def _node_offer(node: Node) -> tuple[object, ...]:
     return node.status.allocatable, node.status.capacity
 
 
-def _renewed(lease: Lease) -> float:
+def _lease_renewed_at(lease: Lease) -> float:
     return to_seconds(lease.spec.renew_time) if lease.spec.renew_time is not None else 0.0
 
 
-def _holds(pod: Pod | None) -> str:
+def _node_of_live_pod(pod: Pod | None) -> str:
     return pod.spec.node_name if pod is not None and pod.is_live else ""

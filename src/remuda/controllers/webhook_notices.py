@@ -22,12 +22,12 @@ from remuda.controllers.cluster_view import ClusterView
 from remuda.core.incidents.webhook_notices import (
     MAX_AGE_S,
     DueNotice,
-    Notice,
-    body_of,
+    WebhookNotice,
     breaker_notices,
     due_notices,
-    notices_of,
-    with_told,
+    incident_notices,
+    taken_notices_patch,
+    webhook_body,
 )
 from remuda.core.remedies.policies import remedy_policy_for
 from remuda.kube.client.webhooks import Poster, WebhookFailed
@@ -49,12 +49,12 @@ IDLE_S = 600.0  # a lane nobody needs any more ends
 BACKOFF = Backoff(base_s=1.0, max_s=300.0)
 
 
-class Waiting(msgspec.Struct, frozen=True):
+class WaitingNotice(msgspec.Struct, frozen=True):
     key: Key
-    notice: Notice
+    notice: WebhookNotice
 
 
-class Due(msgspec.Struct, frozen=True):
+class DueNotices(msgspec.Struct, frozen=True):
     key: Key
     due: tuple[DueNotice, ...] = ()
 
@@ -80,7 +80,7 @@ class WebhookNoticeController:
         self._poster = poster
         self._jitter = jitter
         self._events = events
-        self._lanes: dict[str, dict[tuple[Key, str], Waiting]] = {}  # by address, in the order they came
+        self._lanes: dict[str, dict[tuple[Key, str], WaitingNotice]] = {}  # by address, in the order they came
         self._ringing: dict[str, asyncio.Event] = {}
         self._taken: dict[tuple[str, Key, str], None] = {}  # of late: the informer may not show yet that they were
         self._new_lanes: asyncio.Queue[str] = asyncio.Queue()
@@ -91,7 +91,7 @@ class WebhookNoticeController:
     def _on_incident(self, old: Incident | None, new: Incident | None) -> None:
         if new is None or not self._is_anyone_told:
             return
-        if old is None or notices_of(old) != notices_of(new):
+        if old is None or incident_notices(old) != incident_notices(new):
             self._queue.add(("incident", new.name))
 
     def _on_policy(self, old: RemedyPolicy | None, new: RemedyPolicy | None) -> None:
@@ -109,15 +109,15 @@ class WebhookNoticeController:
     async def observe(self, key: Key) -> tuple[Key, KObject | None]:
         return key, self._object(key)
 
-    def plan(self, observed: tuple[Key, KObject | None], now: float) -> Due:
+    def plan(self, observed: tuple[Key, KObject | None], now: float) -> DueNotices:
         key, obj = observed
         if isinstance(obj, Incident):
-            return Due(key, due_notices(obj, notices_of(obj), self._policy(obj).spec.webhooks, now))
+            return DueNotices(key, due_notices(obj, incident_notices(obj), self._policy(obj).spec.webhooks, now))
         if isinstance(obj, RemedyPolicy):
-            return Due(key, due_notices(obj, breaker_notices(obj), obj.spec.webhooks, now))
-        return Due(key)
+            return DueNotices(key, due_notices(obj, breaker_notices(obj), obj.spec.webhooks, now))
+        return DueNotices(key)
 
-    async def apply(self, planned: Due) -> float | None:
+    async def apply(self, planned: DueNotices) -> float | None:
         is_full = False
         for due in planned.due:
             lane = self._lanes.get(due.url)
@@ -131,7 +131,7 @@ class WebhookNoticeController:
             if len(lane) >= LANE:
                 is_full = True
                 continue
-            lane[place] = Waiting(planned.key, due.notice)
+            lane[place] = WaitingNotice(planned.key, due.notice)
             self._ringing[due.url].set()
         return FULL_S if is_full else None
 
@@ -156,11 +156,11 @@ class WebhookNoticeController:
             async with asyncio.TaskGroup() as group:
                 while True:
                     url = await self._new_lanes.get()
-                    group.create_task(self._serve(url), name="webhook")
+                    group.create_task(self._serve_lane(url), name="webhook")
         finally:
             await self._poster.close()
 
-    async def _serve(self, url: str) -> None:
+    async def _serve_lane(self, url: str) -> None:
         lane, ringing = self._lanes[url], self._ringing[url]
         while True:
             try:
@@ -174,12 +174,12 @@ class WebhookNoticeController:
             await asyncio.sleep(GATHER_S)
             while lane:
                 try:
-                    await self._post(url, lane)
+                    await self._post_lane(url, lane)
                 except Exception:  # whatever it is, other lanes and the next notice go on
                     log.exception("webhook.failed")
                     await asyncio.sleep(BACKOFF.max_s)
 
-    async def _post(self, url: str, lane: dict[tuple[Key, str], Waiting]) -> None:
+    async def _post_lane(self, url: str, lane: dict[tuple[Key, str], WaitingNotice]) -> None:
         """The next message, until it is taken or too old."""
         failures = 0
         while True:
@@ -187,12 +187,12 @@ class WebhookNoticeController:
             if not batch:
                 return
             try:
-                await self._poster.post(url, body_of([(obj, waiting.notice) for waiting, obj in batch]))
+                await self._poster.post(url, webhook_body([(obj, waiting.notice) for waiting, obj in batch]))
                 break
             except WebhookFailed as error:
                 failures += 1
                 if failures == 3:
-                    self._complain(batch[0][1], str(error))
+                    self._complain_of_webhook(batch[0][1], str(error))
                 log.warning("webhook.retry", failures=failures, error=str(error), waiting=len(lane))
                 await asyncio.sleep(error.retry_after_s or BACKOFF.delay(failures, self._jitter))
         for key in dict.fromkeys(waiting.key for waiting, _ in batch):
@@ -203,10 +203,10 @@ class WebhookNoticeController:
         while len(self._taken) > TAKEN:
             del self._taken[next(iter(self._taken))]
 
-    def _still_due(self, lane: dict[tuple[Key, str], Waiting]) -> list[tuple[Waiting, KObject]]:
+    def _still_due(self, lane: dict[tuple[Key, str], WaitingNotice]) -> list[tuple[WaitingNotice, KObject]]:
         """What to post now, of objects as they are now. What is too old or about nothing is dropped."""
         now = self._clock()
-        batch: list[tuple[Waiting, KObject]] = []
+        batch: list[tuple[WaitingNotice, KObject]] = []
         for place, waiting in list(lane.items()):
             obj = self._object(waiting.key)
             at = waiting.notice.at
@@ -223,7 +223,7 @@ class WebhookNoticeController:
             try:
                 obj = await self._cluster.get(kind, key[1])
                 when = Preconditions(uid=obj.uid, resource_version=obj.metadata.resource_version)
-                await self._cluster.patch(kind, key[1], with_told(obj, url, ids), when=when)
+                await self._cluster.patch(kind, key[1], taken_notices_patch(obj, url, ids), when=when)
                 return
             except Conflict:
                 continue
@@ -233,7 +233,7 @@ class WebhookNoticeController:
                 log.warning("webhook.not_remembered", reason=error.reason, message=error.message)
                 await asyncio.sleep(BACKOFF.delay(1, self._jitter))
 
-    def _complain(self, about: KObject, why: str) -> None:
+    def _complain_of_webhook(self, about: KObject, why: str) -> None:
         """Once per message, after a few tries; without the address, which is a secret."""
         self._events.warning(
             about, "WebhookFailed", f"A webhook does not take notices: {why}. They are tried for an hour."

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from remuda.core.health.step_samples import WINDOW, Sample
+from remuda.core.health.step_samples import WINDOW, StepSample
 from remuda.link.step_window import SampleBoard
 
 MAX_PODS = 64  # an agent remembers the steps of
@@ -46,7 +46,7 @@ class Past(msgspec.Struct, frozen=True):
     """What is remembered of one pod: its newest heartbeat, and the newest steps of that attempt, oldest first."""
 
     beat: Heartbeat
-    steps: list[Sample] = []
+    steps: list[StepSample] = []
 
 
 class ProgressBoard:
@@ -111,10 +111,10 @@ class ProgressBoard:
         self.samples.forget_pod(namespace, gang, uid)
 
 
-def _short(sample: Sample) -> Sample:
+def _short(sample: StepSample) -> StepSample:
     """Microseconds are enough, and a third of the bytes."""
     own, step = sample.self_seconds, sample.step_seconds
-    return Sample(
+    return StepSample(
         sample.step,
         None if own is None else round(own, 6),
         None if step is None else round(step, 6),

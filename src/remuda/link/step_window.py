@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from remuda.core.health.step_samples import WARM_UP, WINDOW, Sample
+from remuda.core.health.step_samples import WARM_UP, WINDOW, StepSample
 
 if TYPE_CHECKING:
     from remuda.link.progress_board import Heartbeat
@@ -31,7 +31,7 @@ class _Ring:
     __slots__ = ("last", "samples", "skipped")
 
     def __init__(self) -> None:
-        self.samples: deque[Sample] = deque(maxlen=KEPT)
+        self.samples: deque[StepSample] = deque(maxlen=KEPT)
         self.last = -1
         self.skipped = 0
 
@@ -66,10 +66,10 @@ class SampleBoard:
         if ring.skipped < WARM_UP:
             ring.skipped += 1
             return
-        ring.samples.append(Sample(beat.step, _own(beat), beat.step_seconds, beat.time))
+        ring.samples.append(StepSample(beat.step, _own(beat), beat.step_seconds, beat.time))
         gang.newest = max(gang.newest, beat.step)
 
-    def recall(self, beat: Heartbeat, steps: Sequence[Sample]) -> None:
+    def recall(self, beat: Heartbeat, steps: Sequence[StepSample]) -> None:
         """What an agent still knows of the steps of the pod that `beat` is of."""
         key = (beat.namespace, beat.gang)
         gang = self._gangs.get(key)
@@ -83,13 +83,13 @@ class SampleBoard:
         ring.last, ring.skipped = max(ring.last, max(known)), WARM_UP  # the agent has left the first ones out
         gang.newest = max(gang.newest, ring.last)
 
-    def of_pod(self, beat: Heartbeat) -> Sequence[Sample]:
+    def of_pod(self, beat: Heartbeat) -> Sequence[StepSample]:
         """What is kept of the pod's steps in the attempt of `beat`."""
         gang = self._gangs.get((beat.namespace, beat.gang))
         ring = gang.rings.get(beat.uid) if gang is not None and gang.attempt == beat.attempt else None
         return ring.samples if ring is not None else ()
 
-    def of_gang(self, namespace: str, gang: str, attempt: int) -> Mapping[str, Sequence[Sample]]:
+    def of_gang(self, namespace: str, gang: str, attempt: int) -> Mapping[str, Sequence[StepSample]]:
         """By pod uid; empty for an attempt that nothing was heard of."""
         found = self._gangs.get((namespace, gang))
         if found is None or found.attempt != attempt:

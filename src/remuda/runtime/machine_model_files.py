@@ -11,7 +11,12 @@ from pathlib import Path
 import yaml
 
 from remuda.api.errors import Refusal
-from remuda.core.devices.machine_models import MachineModel, known_models, load_model, parse_model
+from remuda.core.devices.machine_models import (
+    MachineModel,
+    known_machine_models,
+    load_machine_model,
+    parse_machine_model,
+)
 
 SUFFIXES = (".json", ".yaml", ".yml")
 MAX_BYTES = 1 << 20
@@ -29,9 +34,9 @@ def absolute_model_name(name: str) -> str:
 def machine_model(name: str) -> MachineModel:
     """The model of that name, or of the file at that path; Refusal UnknownMachineModel, InvalidMachineModel, ..."""
     if not is_model_path(name):
-        return load_model(name)
-    model = parse_model(_read_model_file(Path(name)))
-    if model.name in known_models() and model != load_model(model.name):
+        return load_machine_model(name)
+    model = parse_machine_model(_read_model_file(Path(name)))
+    if model.name in known_machine_models() and model != load_machine_model(model.name):
         raise Refusal(
             "MachineModelNameTaken",
             f"{name} calls itself `{model.name}`, which is a model of this build and not the same.",
@@ -49,7 +54,7 @@ def _read_model_file(path: Path) -> bytes | dict[str, object]:
         raise Refusal(
             "MachineModelUnreadable",
             f"The machine model file {path} cannot be read: {error.strerror or error}.",
-            f"Check the path, or use one of: {', '.join(known_models())}.",
+            f"Check the path, or use one of: {', '.join(known_machine_models())}.",
             "model",
         ) from None
     if len(data) > MAX_BYTES:

@@ -44,7 +44,7 @@ from remuda.api.errors import NotFound, Refusal
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.selectors import FieldSelector
 from remuda.api.training import TrainingJob
-from remuda.core.devices.links import chooser_of
+from remuda.core.devices.links import device_chooser_of
 from remuda.core.devices.machine_models import MachineModel
 from remuda.core.health.agent_liveness import REPORT_TIMEOUT_S
 from remuda.kube.client.http_cluster import HttpCluster
@@ -192,7 +192,7 @@ async def node_agent(
             resources=PodResourcesClient(str(Path(config.kubelet_dir) / "pod-resources" / "kubelet.sock")),
         )
         if model is not None and agent.shelf is not None:
-            agent.shelf.prefer(linked_best(chooser_of(model), agent.inventory))
+            agent.shelf.prefer(linked_best(device_chooser_of(model), agent.inventory))
         own = Informer(cluster, NodeDevices, fields=FieldSelector((("metadata.name", True, config.node),)))
         own.subscribe(lambda old, new: agent.quarantine(new.quarantine if new is not None else {}))
         own.subscribe(lambda old, new: agent.obey(new.orders if new is not None else {}))

@@ -7,7 +7,7 @@ import asyncio
 from remuda.agent.agent_lease import AgentLease
 from remuda.api.kubernetes.core_v1 import NODE_LEASE_NAMESPACE, Lease, Namespace
 from remuda.api.meta import to_seconds
-from remuda.core.health.agent_liveness import silent_since
+from remuda.core.health.agent_liveness import agent_silent_since
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.store import MemoryJournal, Store
 from remuda.sim.virtual_time_loop import VirtualLoop, run_virtual
@@ -38,10 +38,10 @@ def test_it_is_renewed_and_an_api_that_is_away_is_asked_again() -> None:
             assert await age() <= 10.0
         reach.is_down = True
         await asyncio.sleep(60.0)
-        assert silent_since(await cluster.get(Lease, LEASE, NODE_LEASE_NAMESPACE), loop.clock()) is not None
+        assert agent_silent_since(await cluster.get(Lease, LEASE, NODE_LEASE_NAMESPACE), loop.clock()) is not None
         reach.is_down = False
         await asyncio.sleep(11.0)
-        assert silent_since(await cluster.get(Lease, LEASE, NODE_LEASE_NAMESPACE), loop.clock()) is None
+        assert agent_silent_since(await cluster.get(Lease, LEASE, NODE_LEASE_NAMESPACE), loop.clock()) is None
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 

@@ -14,7 +14,12 @@ from remuda.api.kubernetes.core_v1 import Node
 from remuda.api.meta import ObjectMeta
 from remuda.cli.devices.topology import node_place
 from remuda.cli.devices.topology_screen import MatrixView, NodePlace, link_matrix, render_tree
-from remuda.core.devices.machine_models import MachineModel, known_models, load_model, parse_model
+from remuda.core.devices.machine_models import (
+    MachineModel,
+    known_machine_models,
+    load_machine_model,
+    parse_machine_model,
+)
 from remuda.runtime.state_dir import StateDir
 from remuda.runtime.up_config import ClusterConfig
 from tests.unit.cli.scenes import NOW, Cli, a_full_node, a_node, a_pod, a_sliced_node, holding, text_of
@@ -30,7 +35,7 @@ def labelled(node: Node, **labels: str) -> Node:
 
 
 def test_the_matrix_as_users_know_it() -> None:
-    screen = text_of(MatrixView(NodePlace(machine=load_model(PAIR))), 80)
+    screen = text_of(MatrixView(NodePlace(machine=load_machine_model(PAIR))), 80)
     assert screen == (
         "      gpu-0 gpu-1 gpu-2 gpu-3 nic-0 nic-1 NUMA\n"
         "gpu-0 X     PHB   SYS   SYS   PHB   SYS      0\n"
@@ -44,7 +49,7 @@ def test_the_matrix_as_users_know_it() -> None:
 
 
 def test_a_wide_matrix_is_split_where_the_terminal_is_narrow() -> None:
-    view = MatrixView(NodePlace(machine=load_model("dgx-h100")))
+    view = MatrixView(NodePlace(machine=load_machine_model("dgx-h100")))
     narrow, wide = (text_of(view, width).splitlines() for width in (80, 160))
     assert wide[0].split()[-4:] == ["nic-7", "CPU", "affinity", "NUMA"]
     assert wide[1].split() == ["gpu-0", "X", *["NV18"] * 7, "PXB", *["NODE"] * 3, *["SYS"] * 4, "0-55,112-167", "0"]
@@ -55,9 +60,9 @@ def test_a_wide_matrix_is_split_where_the_terminal_is_narrow() -> None:
 
 
 @pytest.mark.parametrize("width", [80, 120, 500])
-@pytest.mark.parametrize("name", known_models())
+@pytest.mark.parametrize("name", known_machine_models())
 def test_every_model_fits_the_screen_whole(name: str, width: int) -> None:
-    place = NodePlace(machine=load_model(name))
+    place = NodePlace(machine=load_machine_model(name))
     lines = [*text_of(MatrixView(place), width).splitlines(), *text_of(render_tree(place, NOW), width).splitlines()]
     assert all(len(line) <= width for line in lines)
     assert not any("…" in line for line in lines)
@@ -67,8 +72,8 @@ def test_every_model_fits_the_screen_whole(name: str, width: int) -> None:
 
 
 def test_the_matrix_mirrors_itself() -> None:
-    for name in known_models():
-        cells = link_matrix(load_model(name))
+    for name in known_machine_models():
+        cells = link_matrix(load_machine_model(name))
         assert all(cells[a][b] == cells[b][a] for a in cells for b in cells)
         assert all(cells[a][a] == "X" for a in cells)
 
@@ -104,7 +109,7 @@ def test_a_tray_is_shown_in_its_nvlink_domain() -> None:
     place = node_place(a_full_node(model="gb200-nvl72-tray"), node, [], [])
     lines = text_of(render_tree(place, NOW), 100).splitlines()
     assert lines[1].endswith("NVLink domain of 18 nodes, 72 devices: 7f.1")
-    alone = text_of(render_tree(NodePlace(machine=load_model("gb200-nvl72-tray")), NOW), 100)
+    alone = text_of(render_tree(NodePlace(machine=load_machine_model("gb200-nvl72-tray")), NOW), 100)
     assert alone.startswith("NVLink domain of 18 nodes, 72 devices: label nvidia.com/gpu.clique\n")
 
 
@@ -123,7 +128,7 @@ def test_a_node_of_unknown_make_is_drawn_from_what_it_shows() -> None:
 
 def own_model(**changes: object) -> MachineModel:
     devices = [{"index": i, "type": "X", "memoryBytes": 1, "root": "r"} for i in range(4)]
-    return parse_model({"name": "homemade", "devices": devices, **changes})
+    return parse_machine_model({"name": "homemade", "devices": devices, **changes})
 
 
 def test_a_model_of_ones_own_is_used() -> None:
@@ -133,7 +138,7 @@ def test_a_model_of_ones_own_is_used() -> None:
 
 def test_a_model_that_does_not_fit_is_refused() -> None:
     with pytest.raises(Refusal) as caught:
-        node_place(a_full_node(), None, [], [], load_model(PAIR))
+        node_place(a_full_node(), None, [], [], load_machine_model(PAIR))
     assert caught.value.reason == "ModelDoesNotFit"
     assert "gpu-4, gpu-5, gpu-6, gpu-7" in caught.value.message
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remuda.api.errors import Refusal
-from remuda.core.health.step_samples import WARM_UP, WINDOW, Sample
+from remuda.core.health.step_samples import WARM_UP, WINDOW, StepSample
 from remuda.link.progress_board import MAX_PODS, Heartbeat, Past, ProgressBoard
 from remuda.link.stream_client import Connection, LinkClient
 from remuda.link.stream_messages import MAX_LINE, News, line_of, read_upward
@@ -60,7 +60,7 @@ def test_the_past_of_an_older_attempt_is_past() -> None:
 @given(st.data())
 def test_whatever_is_told_again_and_again_a_step_counts_once(data: st.DataObject) -> None:
     """Pieces of the past, overlapping, repeated and late, amid heartbeats: always steps in order, each once, each as it was."""
-    whole = {step: Sample(step, 0.1 * step, 1.0, float(step)) for step in range(WARM_UP + 1, 41)}
+    whole = {step: StepSample(step, 0.1 * step, 1.0, float(step)) for step in range(WARM_UP + 1, 41)}
     board = ProgressBoard()
     for _ in range(data.draw(st.integers(1, 6))):
         first = data.draw(st.integers(WARM_UP + 1, 40))
@@ -237,14 +237,14 @@ def test_a_stream_that_was_cut_off_leaves_no_gap() -> None:
 
 
 LIES = [
-    Past(a_beat(9, uid="u@n2"), [Sample(9, 0.1, 0.5, 9.0)]),  # a pod of another node
-    Past(a_beat(9), [Sample(9, -0.1, 0.5, 9.0)]),
-    Past(a_beat(9), [Sample(9, 0.1, 1e300, 9.0)]),
-    Past(a_beat(9), [Sample(1 << 70, 0.1, 0.5, 9.0)]),
-    Past(a_beat(9), [Sample(9, 0.1, 0.5, 9.0), Sample(8, 0.1, 0.5, 8.0)]),
-    Past(a_beat(9), [Sample(s, 0.1, 0.5, 8.0) for s in range(1000)]),
-    Past(a_beat(-9), [Sample(9, 0.1, 0.5, 9.0)]),
-    Past(a_beat(9, uid="x" * MAX_WORD + "@n1"), [Sample(9, 0.1, 0.5, 9.0)]),
+    Past(a_beat(9, uid="u@n2"), [StepSample(9, 0.1, 0.5, 9.0)]),  # a pod of another node
+    Past(a_beat(9), [StepSample(9, -0.1, 0.5, 9.0)]),
+    Past(a_beat(9), [StepSample(9, 0.1, 1e300, 9.0)]),
+    Past(a_beat(9), [StepSample(1 << 70, 0.1, 0.5, 9.0)]),
+    Past(a_beat(9), [StepSample(9, 0.1, 0.5, 9.0), StepSample(8, 0.1, 0.5, 8.0)]),
+    Past(a_beat(9), [StepSample(s, 0.1, 0.5, 8.0) for s in range(1000)]),
+    Past(a_beat(-9), [StepSample(9, 0.1, 0.5, 9.0)]),
+    Past(a_beat(9, uid="x" * MAX_WORD + "@n1"), [StepSample(9, 0.1, 0.5, 9.0)]),
 ]
 
 

@@ -30,8 +30,8 @@ from remuda.agent.hardware.device_ids import write_whole
 from remuda.agent.hardware.kernel_log_reader import Reports
 from remuda.agent.hardware.signal_listeners import NODE
 from remuda.api.errors import Refusal
-from remuda.core.devices.counters import USUAL, Counters, Known, Limits, step, throttle_words
-from remuda.core.devices.fault_codes import classify
+from remuda.core.devices.counters import USUAL, CounterLimits, Counters, KnownCounters, step_counters, throttle_words
+from remuda.core.devices.fault_codes import classify_fault
 
 log = structlog.get_logger(__name__)
 
@@ -125,7 +125,7 @@ class DcgmSource:
         clock: Callable[[], float],
         poll_s: float = POLL_S,
         deadline_s: float = DEADLINE_S,
-        limits: Limits = USUAL,
+        limits: CounterLimits = USUAL,
     ) -> None:
         _check_loopback(host)
         self._backend = backend
@@ -137,7 +137,7 @@ class DcgmSource:
         self._deadline_s = deadline_s
         self._limits = limits
         self._xids = dict(_load(seen, boot))
-        self._known: dict[str, Known] = {}
+        self._known: dict[str, KnownCounters] = {}
         self._task: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
@@ -182,7 +182,9 @@ class DcgmSource:
         device = self._backend.device_at(uuid)
         if not device:
             return
-        known, findings = step(self._known.get(uuid, Known()), self._clock(), reading.counters, self._limits)
+        known, findings = step_counters(
+            self._known.get(uuid, KnownCounters()), self._clock(), reading.counters, self._limits
+        )
         self._known[uuid] = known
         for finding in findings:
             self._backend.report(device, SOURCE, finding.code, finding.message)
@@ -193,7 +195,7 @@ class DcgmSource:
             write_whole(self._file, msgspec.json.encode(Seen(self._boot, self._xids)))
         if reading.xid:
             code = f"xid-{reading.xid}"
-            self._backend.report(device, SOURCE, code, classify(SOURCE, code).message)
+            self._backend.report(device, SOURCE, code, classify_fault(SOURCE, code).message)
 
 
 async def fetch(host: str, port: int, limit: int, path: str = "/metrics") -> str:

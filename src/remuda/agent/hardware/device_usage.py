@@ -13,7 +13,7 @@ import structlog
 
 from remuda.agent.inventory import Inventory
 from remuda.api.meta import to_seconds, to_time
-from remuda.core.devices.idle_detection import IdleRule, Quiet, sampled
+from remuda.core.devices.idle_detection import IdleRule, IdleTrack, with_usage_sample
 
 log = structlog.get_logger(__name__)
 
@@ -36,7 +36,7 @@ class UsageWatch:
         self._utilisation = utilisation
         self._clock = clock
         self._rule = rule
-        self._quiet: dict[str, Quiet] = {}
+        self._quiet: dict[str, IdleTrack] = {}
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -54,11 +54,11 @@ class UsageWatch:
                 continue
             before = self._quiet.get(device)
             if before is None:
-                before = Quiet(to_seconds(row.idle_since), True) if row.idle_since is not None else Quiet()
+                before = IdleTrack(to_seconds(row.idle_since), True) if row.idle_since is not None else IdleTrack()
             is_held = device in held
-            after = sampled(before, self._utilisation(device) if is_held else None, is_held, now, self._rule)
+            after = with_usage_sample(before, self._utilisation(device) if is_held else None, is_held, now, self._rule)
             self._quiet[device] = after
-            if after == Quiet():
+            if after == IdleTrack():
                 del self._quiet[device]
             since = to_time(after.since) if after.is_idle and after.since is not None else None
             if (since is None) != (row.idle_since is None):

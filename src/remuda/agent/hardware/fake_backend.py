@@ -26,15 +26,15 @@ from remuda.agent.hardware.signal_listeners import NODE, Heard, Listeners
 from remuda.agent.hardware.slice_rows import busy, plan, slice_row, whole_row
 from remuda.api.devices import DeviceState, ObservedDevice, ObservedLink
 from remuda.api.errors import Refusal
-from remuda.core.devices.counters import Counters, Known, Limits, LinkReading, step
-from remuda.core.devices.fault_codes import DeviceRemedy, classify
+from remuda.core.devices.counters import CounterLimits, Counters, KnownCounters, LinkReading, step_counters
+from remuda.core.devices.fault_codes import DeviceRemedy, classify_fault
 from remuda.core.devices.machine_models import MachineModel
-from remuda.core.devices.observed_model import links_shown
+from remuda.core.devices.observed_model import links_of_model
 
 POWER_MW = 700_000
 NVLINKS = 18
 _SPACE = uuid.UUID("6f9e1a52-0c5c-4d0e-9f6b-5d7d1d0c8a11")
-_AT_ONCE = Limits(hold_s=0.0)  # a drill says what is so; there is no blip to wait out
+_AT_ONCE = CounterLimits(hold_s=0.0)  # a drill says what is so; there is no blip to wait out
 _DRILL = "(injected by a drill)"
 RESET, REBOOT, REPLACE, NEVER = HEALS = ("reset", "reboot", "replace", "never")  # the mildest that cures a fault
 _BY_REMEDY = {DeviceRemedy.RESET_DEVICE: RESET, DeviceRemedy.REBOOT_NODE: REBOOT, DeviceRemedy.REPLACE: REPLACE}
@@ -62,7 +62,7 @@ class FakeBackend(Heard):
         self._broken: dict[str, dict[str, str]] = {}  # device -> code -> what cures it
         self._use: dict[str, float] = {}
         self._driver = ""
-        self._known: dict[str, Known] = {}
+        self._known: dict[str, KnownCounters] = {}
         self._muted: dict[str, float] = {}  # since when nothing is heard
         self._is_hanging = False
         self._rows: dict[str, ObservedDevice] = {}
@@ -105,7 +105,7 @@ class FakeBackend(Heard):
         return frozenset(d.id for d in self.inventory() if d.id not in self._gone and d.parent not in self._gone)
 
     def links(self) -> Sequence[ObservedLink]:
-        return tuple(links_shown(self._model))
+        return tuple(links_of_model(self._model))
 
     def facts(self) -> NodeFacts:
         first = self._model.devices[0] if self._model.devices else None
@@ -170,10 +170,10 @@ class FakeBackend(Heard):
             return
         source = "kmsg" if code.startswith(("xid-", "sxid-")) else self.source
         self._break(device, source, code, heals)
-        self._listeners.tell(device, source, code, f"{classify(source, code).message} {_DRILL}")
+        self._listeners.tell(device, source, code, f"{classify_fault(source, code).message} {_DRILL}")
 
     def _break(self, device: str, source: str, code: str, heals: str) -> None:
-        fault = classify(source, code)
+        fault = classify_fault(source, code)
         is_grave = fault.effect in (DeviceState.UNHEALTHY, DeviceState.UNKNOWN)
         cure = heals or _BY_REMEDY.get(fault.remedy, RESET if is_grave and fault.remedy is DeviceRemedy.NONE else "")
         codes = self._broken.setdefault(device, {})
@@ -286,7 +286,7 @@ class FakeBackend(Heard):
         """The driver does not return from calls any more, or does again."""
         self._is_hanging = is_hanging
         code = "driver-hang" if is_hanging else "driver-back"
-        self._listeners.tell(NODE, self.source, code, f"{classify(self.source, code).message} {_DRILL}")
+        self._listeners.tell(NODE, self.source, code, f"{classify_fault(self.source, code).message} {_DRILL}")
         for device in self._model.devices:
             self._listeners.tell(device.id, self.source, code)
 
@@ -330,7 +330,7 @@ class FakeBackend(Heard):
         """Passes when the device is there, free of leftovers, and nothing it counts is bad."""
         found = self._find(device)
         result = Probe(device, True, "The device answered.")
-        held = self._known.get(device, Known()).raised
+        held = self._known.get(device, KnownCounters()).raised
         if self._is_hanging:
             result = Probe(device, False, "The driver does not answer.")
         elif {device, found.parent} & self._gone:
@@ -339,7 +339,7 @@ class FakeBackend(Heard):
             result = Probe(device, False, f"Left on the device: {self._leftovers[device]}.")
         elif broken := sorted({*self._broken.get(device, {}), *self._broken.get(found.parent, {})}):
             result = Probe(device, False, f"The device does not work: {', '.join(broken)}.")
-        elif bad := sorted(c for c in held if classify(self.source, c).effect is DeviceState.UNHEALTHY):
+        elif bad := sorted(c for c in held if classify_fault(self.source, c).effect is DeviceState.UNHEALTHY):
             result = Probe(device, False, f"Its counters still say {', '.join(bad)}.")
         code = "probe-passed" if result.passed else "probe-failed"
         self._listeners.tell(device, "probe", code, result.message)
@@ -390,12 +390,12 @@ class FakeBackend(Heard):
 
     def _reading(self, device: str) -> Counters:
         self._find(device)
-        return self._known.get(device, Known()).last
+        return self._known.get(device, KnownCounters()).last
 
     def _read(self, device: str, **fields: object) -> None:
         """The counters change, and are looked at as a real backend looks at them."""
         reading = msgspec.structs.replace(self._reading(device), **fields)
-        known, findings = step(self._known.get(device, Known()), self._clock(), reading, _AT_ONCE)
+        known, findings = step_counters(self._known.get(device, KnownCounters()), self._clock(), reading, _AT_ONCE)
         self._known[device] = known
         for finding in findings:
             self._listeners.tell(device, self.source, finding.code, f"{finding.message} {_DRILL}")

@@ -32,8 +32,8 @@ from remuda.agent.hardware.sysfs import nearest_nics
 from remuda.agent.orders.node_commands import run_hook
 from remuda.api.devices import ObservedDevice, ObservedLink
 from remuda.api.errors import Refusal
-from remuda.core.devices.counters import USUAL, Counters, Known, Limits, step, throttle_words
-from remuda.core.devices.fault_codes import classify
+from remuda.core.devices.counters import USUAL, CounterLimits, Counters, KnownCounters, step_counters, throttle_words
+from remuda.core.devices.fault_codes import classify_fault
 from remuda.core.devices.machine_models import MachineModel
 
 log = structlog.get_logger(__name__)
@@ -52,7 +52,7 @@ class HardwareConfig(msgspec.Struct, frozen=True):
     expected: int = 0
     poll_s: float = POLL_S
     call_s: float = 5.0
-    limits: Limits = USUAL
+    limits: CounterLimits = USUAL
     boot: str = ""
 
 
@@ -82,7 +82,7 @@ class HardwareBackend(Heard):
         self._wire = "xgmi" if self.make == "amd" else "nvlink"
         self._links: tuple[ObservedLink, ...] = ()
         self._facts = NodeFacts()
-        self._known: dict[int, Known] = {}
+        self._known: dict[int, KnownCounters] = {}
         self._asker = Asker(
             config.node, self.child, self.census, self._listeners, source=self.source, call_s=config.call_s, clock=clock
         )
@@ -227,7 +227,9 @@ class HardwareBackend(Heard):
         if "throttleBits" in answer:
             answer["throttle"] = throttle_words(answer.pop("throttleBits"))
         reading = msgspec.convert(answer, Counters, strict=False)
-        known, findings = step(self._known.get(number, Known()), self._clock(), reading, self.config.limits)
+        known, findings = step_counters(
+            self._known.get(number, KnownCounters()), self._clock(), reading, self.config.limits
+        )
         self._known[number] = known
         for finding in findings:
             self._listeners.tell(device_id(number), self.source, finding.code, finding.message)
@@ -244,7 +246,7 @@ class HardwareBackend(Heard):
             return
         code = f"xid-{event['code']}"
         name = self.census.named(number, event.get("gi"))
-        self._listeners.tell(name, self.source, code, classify(self.source, code).message)
+        self._listeners.tell(name, self.source, code, classify_fault(self.source, code).message)
 
     # --- what is known ----------------------------------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ import structlog
 
 from remuda.agent.hardware.device_ids import write_whole
 from remuda.agent.hardware.signal_listeners import NODE
-from remuda.core.devices.kernel_log import Cursor, Gap, KmsgReader, Sighting
+from remuda.core.devices.kernel_log import KernelFault, KernelLogCursor, KernelLogGap, KmsgReader
 
 log = structlog.get_logger(__name__)
 
@@ -70,7 +70,7 @@ class KmsgSource:
         self._task: asyncio.Task[None] | None = None
 
     @property
-    def cursor(self) -> Cursor:
+    def cursor(self) -> KernelLogCursor:
         return self._reader.cursor
 
     async def open(self) -> None:
@@ -138,7 +138,7 @@ class KmsgSource:
     def _take(self, record: bytes) -> None:
         events = self._reader.feed(record)
         for event in events:
-            if isinstance(event, Gap):
+            if isinstance(event, KernelLogGap):
                 said = f"{event.missing} kernel messages ({event.first} to {event.last}) were overwritten before they were read."
                 self._backend.report(NODE, SOURCE, "kmsg-gap", said)
             else:
@@ -146,7 +146,7 @@ class KmsgSource:
         if events:
             self._save()
 
-    def _tell(self, sighting: Sighting) -> None:
+    def _tell(self, sighting: KernelFault) -> None:
         age_s = max(0.0, self._uptime() - sighting.usec / 1e6)
         more = f" ({sighting.skipped} more like it before)" if sighting.skipped else ""
         device = self._backend.device_at(sighting.pci) if sighting.pci else NODE
@@ -163,11 +163,11 @@ class KmsgSource:
         self._saved = self._reader.cursor
 
 
-def _load(path: Path | None) -> Cursor | None:
+def _load(path: Path | None) -> KernelLogCursor | None:
     if path is None:
         return None
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Cursor)
+        return msgspec.json.decode(path.read_bytes(), type=KernelLogCursor)
     except FileNotFoundError:
         return None
     except msgspec.DecodeError as error:

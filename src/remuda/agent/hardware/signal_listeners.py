@@ -14,7 +14,7 @@ from remuda.agent.hardware.backend_port import Changed, Hear, HearNode
 from remuda.api.devices import ObservedDevice, Signal
 from remuda.api.errors import Refusal
 from remuda.api.meta import to_time
-from remuda.core.devices.fault_codes import classify, fault_table
+from remuda.core.devices.fault_codes import classify_fault, fault_table
 
 NODE = ""  # stands for the node where a device id is expected
 
@@ -50,7 +50,7 @@ class Listeners:
 
     def tell(self, device: str, source: str, code: str, message: str = "", at: float | None = None) -> None:
         """Report `code` of `device` (or NODE), seen `at` or now. A condition that holds already is not told twice."""
-        fault = classify(source, code)
+        fault = classify_fault(source, code)
         signal = Signal(source, code, message or fault.message, to_time(self._clock() if at is None else at))
         key = (device, source, code)
         if code in _conditions():
@@ -61,7 +61,7 @@ class Listeners:
             self._well = {
                 key: well
                 for key, well in self._well.items()
-                if key[0] != device or code not in classify(source, key[1]).retracts
+                if key[0] != device or code not in classify_fault(source, key[1]).retracts
             }
         if fault.retracts:
             held = [k for k in self._standing if k[0] == device and k[2] in fault.retracts]

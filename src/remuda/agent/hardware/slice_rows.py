@@ -13,7 +13,7 @@ import msgspec
 
 from remuda.api.devices import ObservedDevice
 from remuda.api.errors import Refusal
-from remuda.core.devices.mig import Layout, MigGeometry, plan_layout
+from remuda.core.devices.mig import Layout, MigGeometry, plan_mig_layout
 
 
 def slice_id(parent: str, profile: str, start: int) -> str:
@@ -28,7 +28,7 @@ def plan(device: str, geometry: MigGeometry | None, profiles: Sequence[str]) -> 
     """Where each of `profiles` goes on an empty device; a Refusal when they do not fit or the device cannot be cut."""
     if geometry is None:
         raise not_supported(device)
-    return plan_layout(geometry, Counter(geometry.profile(name).name for name in profiles))
+    return plan_mig_layout(geometry, Counter(geometry.profile(name).name for name in profiles))
 
 
 def not_supported(device: str) -> Refusal:

@@ -26,7 +26,7 @@ from remuda.agent.hardware.signal_listeners import Heard, Listeners, real_hardwa
 from remuda.agent.hardware.slice_rows import not_supported
 from remuda.api.devices import ObservedDevice, ObservedLink
 from remuda.api.names import RESOURCE_GPU
-from remuda.core.devices.counters import USUAL, Counters, Known, Limits, step
+from remuda.core.devices.counters import USUAL, CounterLimits, Counters, KnownCounters, step_counters
 from remuda.core.devices.machine_models import MachineModel
 
 N = TypeVar("N", int, float)
@@ -50,7 +50,7 @@ class SysfsConfig(msgspec.Struct, frozen=True):
     ids: Path | None = None
     expected: int = 0
     poll_s: float = POLL_S
-    limits: Limits = USUAL
+    limits: CounterLimits = USUAL
     boot: str = ""
 
 
@@ -127,7 +127,7 @@ class SysfsBackend(Heard):
         self._ids = IdMap()
         self._vendors: dict[str, str] = {}
         self._present: frozenset[int] = frozenset()
-        self._known: dict[int, Known] = {}
+        self._known: dict[int, KnownCounters] = {}
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -177,7 +177,9 @@ class SysfsBackend(Heard):
         for number in sorted(result.present):
             self._tell_driver(number)
             reading = readings[result.ids.devices[number].pci]
-            known, findings = step(self._known.get(number, Known()), self._clock(), reading, self._config.limits)
+            known, findings = step_counters(
+                self._known.get(number, KnownCounters()), self._clock(), reading, self._config.limits
+            )
             self._known[number] = known
             for finding in findings:
                 self._listeners.tell(device_id(number), self.source, finding.code, finding.message)

@@ -20,7 +20,7 @@ from remuda.agent.inventory import Inventory, device_of
 from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import to_seconds
-from remuda.core.devices.links import Chooser, chooser_named
+from remuda.core.devices.links import DeviceChooser, device_chooser_named
 
 BestSet = Callable[[Sequence[str], int, Sequence[str]], Sequence[str]]  # free devices, how many, those that must be in
 
@@ -61,12 +61,12 @@ def choose(
 def best_for(model: str, inventory: Inventory) -> BestSet:
     """By the machine's model, if it is known."""
     try:
-        return linked_best(chooser_named(model), inventory)
+        return linked_best(device_chooser_named(model), inventory)
     except Refusal:
         return lowest
 
 
-def linked_best(chooser: Chooser, inventory: Inventory) -> BestSet:
+def linked_best(chooser: DeviceChooser, inventory: Inventory) -> BestSet:
     """The best-linked set by the machine's model. Raises for what the model does not have: slices, a ninth device of eight."""
 
     def best(free: Sequence[str], size: int, must: Sequence[str]) -> Sequence[str]:

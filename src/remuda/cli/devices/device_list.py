@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from remuda.api.devices import NodeDevices, Notice, ObservedDevice
     from remuda.api.incidents import Incident
     from remuda.api.kubernetes.core_v1 import Node, Pod
-    from remuda.core.health.ledger import Row
+    from remuda.core.health.ledger import LedgerRow
 
 
 class LedgerEntry(msgspec.Struct, frozen=True):
     """A row of the ledger, and what the screen adds to it."""
 
-    row: Row
+    row: LedgerRow
     rack: str
     since: datetime | None
     seen: ObservedDevice
@@ -65,7 +65,7 @@ def ledger_entries(
     pods: Sequence[Pod],
     incidents: Sequence[Incident] = (),
 ) -> list[LedgerEntry]:
-    from remuda.core.health.ledger import rows
+    from remuda.core.health.ledger import ledger_rows
     from remuda.runtime.up_config import RACK_LABEL
 
     racks = {n.name: n.labels.get(RACK_LABEL, "") for n in nodes}
@@ -80,7 +80,7 @@ def ledger_entries(
             seen[r.node, r.device],
             remedies.get((r.node, r.device), ""),
         )
-        for r in rows(devices, pods)
+        for r in ledger_rows(devices, pods)
     ]
 
 
@@ -139,7 +139,7 @@ def notices_to_show(devices: Sequence[NodeDevices]) -> list[tuple[str, Notice]]:
 
 def resource_counts(devices: Sequence[NodeDevices], pods: Sequence[Pod]) -> list[dict[str, Any]]:
     """How many of each resource each node has, by the ledger."""
-    from remuda.core.health.device_holders import counts_of
+    from remuda.core.health.device_holders import device_counts
 
     bound: dict[str, list[Pod]] = {}
     for pod in pods:
@@ -147,7 +147,7 @@ def resource_counts(devices: Sequence[NodeDevices], pods: Sequence[Pod]) -> list
     return [
         {"node": d.name, "resource": resource, **msgspec.structs.asdict(counts)}
         for d in sorted(devices, key=lambda d: d.name)
-        for resource, counts in counts_of(d, bound.get(d.name, ())).items()
+        for resource, counts in device_counts(d, bound.get(d.name, ())).items()
     ]
 
 
@@ -283,13 +283,13 @@ def render_notices(notices: Sequence[tuple[str, Notice]], now: float) -> Rendera
     from rich.text import Text
 
     from remuda.cli.text import age_text
-    from remuda.core.health.node_notices import is_held_down
+    from remuda.core.health.node_notices import is_notice_held_down
 
     table = plain_table("NODE", "NOTICE", "SINCE", "WHAT", right=("SINCE",))
     table.columns[-1].no_wrap = False
     for node, n in notices:
         words = n.message
-        if is_held_down(n, now) and n.holding_until is not None:
+        if is_notice_held_down(n, now) and n.holding_until is not None:
             words += f" It may pass: nothing is done before {n.holding_until:%H:%M:%S}."
         table.add_row(node, Text(n.reason, style="yellow"), age_text(n.since, now), words)
     return table

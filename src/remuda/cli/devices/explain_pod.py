@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from remuda.api.kubernetes.core_v1 import Pod
-    from remuda.core.devices.pod_start_steps import Step
+    from remuda.core.devices.pod_start_steps import StartStep
 
 _GLYPHS = {"Done": ("✓", "green"), "Waiting": ("…", "yellow"), "Stuck": ("✗", "bold red"), "Later": ("·", "dim")}
 
 
-def pod_steps_document(pod: Pod, steps: Sequence[Step]) -> dict[str, Any]:
+def pod_steps_document(pod: Pod, steps: Sequence[StartStep]) -> dict[str, Any]:
     """The shape of `-o json`."""
     return {
         "pod": f"{pod.namespace}/{pod.name}",
@@ -46,12 +46,12 @@ def _took_words(seconds: float) -> str:
     return "<1s" if seconds == 0 else "<0.01s" if seconds < 0.01 else duration_text(seconds)
 
 
-def render_pod_steps(pod: Pod, steps: Sequence[Step], *, plain: bool = False) -> RenderableType:
+def render_pod_steps(pod: Pod, steps: Sequence[StartStep], *, plain: bool = False) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
     from remuda.cli.text import NOTHING
-    from remuda.core.devices.pod_start_steps import StepState, stuck_step
+    from remuda.core.devices.pod_start_steps import StartStepState, stuck_start_step
 
     table = plain_table("", "STEP", "AT", "TOOK", "WHAT", right=("TOOK",))
     table.columns[-1].no_wrap = False
@@ -59,15 +59,15 @@ def render_pod_steps(pod: Pod, steps: Sequence[Step], *, plain: bool = False) ->
         glyph, style = _GLYPHS[step.state.value]
         took = NOTHING if step.took_s is None else _took_words(step.took_s)
         at = f"{step.at.astimezone():%H:%M:%S}" if step.at is not None else NOTHING
-        word = step.message or ("" if step.state is StepState.DONE else step.state.value.lower())
+        word = step.message or ("" if step.state is StartStepState.DONE else step.state.value.lower())
         table.add_row(Text(step.state.value[0] if plain else glyph, style=style), step.name, at, took, Text(word))
     where = f"on {pod.spec.node_name}" if pod.spec.node_name else "not bound"
     title = Text.assemble((f"{pod.namespace}/{pod.name}", "bold"), f"  {pod.status.phase}, {where}")
-    stuck = stuck_step(steps)
+    stuck = stuck_start_step(steps)
     if stuck is None:
         last = Text("Every step is done; the pod has ended." if pod.is_terminal else "Every step is done.")
     else:
-        verb = "Stuck at" if stuck.state is StepState.STUCK else "Waiting for"
+        verb = "Stuck at" if stuck.state is StartStepState.STUCK else "Waiting for"
         last = Text.assemble(f"{verb} ", (stuck.name, "bold"), f". {stuck.fix}".rstrip())
     return Group(title, Text(), table, Text(), last)
 
@@ -92,10 +92,10 @@ def explain_pod_command(session: Session, name: str, form: str) -> int:
     from remuda.api.meta import to_time
     from remuda.cli.lookup import nearest_name_hint
     from remuda.cli.output import make_console
-    from remuda.core.devices.pod_start_steps import StepState, explain_pod, stuck_step
+    from remuda.core.devices.pod_start_steps import StartStepState, explain_pod_start, stuck_start_step
     from remuda.core.state.pod_requests import is_extended_resource, requests_of_pod
 
-    async def look() -> tuple[Pod, list[Step]]:
+    async def look() -> tuple[Pod, list[StartStep]]:
         async with session.connect() as cluster:
             try:
                 pod = await cluster.get(Pod, name, session.namespace)
@@ -105,12 +105,12 @@ def explain_pod_command(session: Session, name: str, form: str) -> int:
                 raise Refusal("PodNotFound", f"Namespace {session.namespace} has no pod `{name}`.", fix) from None
             nodes, devices = (await cluster.list(Node)).items, (await cluster.list(NodeDevices)).items
         asked = sorted(r for r in requests_of_pod(pod) if is_extended_resource(r))
-        return pod, explain_pod(pod, asked, nodes, devices, to_time(session.clock()))
+        return pod, explain_pod_start(pod, asked, nodes, devices, to_time(session.clock()))
 
     pod, steps = asyncio.run(look())
     if is_document(form):
         print_document(form, pod_steps_document(pod, steps))
     else:
         print_screen(render_pod_steps(pod, steps, plain=not make_console().encoding.lower().startswith("utf")))
-    stuck = stuck_step(steps)
-    return 1 if stuck is not None and stuck.state is StepState.STUCK else 0
+    stuck = stuck_start_step(steps)
+    return 1 if stuck is not None and stuck.state is StartStepState.STUCK else 0

@@ -34,10 +34,10 @@ def node_place(
     from remuda.api.errors import Refusal
     from remuda.cli.devices.device_list import ledger_entries
     from remuda.cli.devices.topology_screen import NodePlace
-    from remuda.core.devices.observed_model import machine_of
+    from remuda.core.devices.observed_model import machine_model_of
     from remuda.runtime.up_config import RACK_LABEL
 
-    machine = forced or machine_of(devices.observed, own)
+    machine = forced or machine_model_of(devices.observed, own)
     if machine is None:
         raise Refusal("NoDevices", f"{devices.name} reports no devices.", "Check `remuda devices` and `remuda nodes`.")
     shown = {d.id for d in devices.observed.devices if not d.parent}

@@ -15,9 +15,9 @@ import msgspec
 from remuda.cli.devices.device_list import GLYPHS, LedgerEntry, device_condition
 from remuda.cli.output import plain_table
 from remuda.cli.text import age_text, plural
-from remuda.core.devices.links import bandwidth, pair_class, path_class
+from remuda.core.devices.links import device_pair_class, host_path_class, link_bandwidth
 from remuda.core.devices.machine_models import DeviceModel, MachineModel, NicModel
-from remuda.core.devices.mig import count_fit
+from remuda.core.devices.mig import count_slices_that_fit
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -54,8 +54,8 @@ class NodePlace(msgspec.Struct, frozen=True):
 def link_matrix(machine: MachineModel) -> dict[str, dict[str, str]]:
     """device -> (device or NIC) -> class."""
     return {
-        a.id: {b.id: pair_class(machine, a.index, b.index) for b in machine.devices}
-        | {nic.name: path_class(a, nic) for nic in machine.nics}
+        a.id: {b.id: device_pair_class(machine, a.index, b.index) for b in machine.devices}
+        | {nic.name: host_path_class(a, nic) for nic in machine.nics}
         for a in machine.devices
     }
 
@@ -122,8 +122,8 @@ def link_legend(machine: MachineModel) -> RenderableType:
     table.show_header = False
     direct: dict[str, str] = {}
     for link in machine.links:
-        name = pair_class(machine, link.among[0], link.among[1])
-        speed = bandwidth(machine, link.among[0], link.among[1])
+        name = device_pair_class(machine, link.among[0], link.among[1])
+        speed = link_bandwidth(machine, link.among[0], link.among[1])
         kind = _KINDS.get(link.kind, f"{link.kind} link")
         what = f"{link.count} {kind}s, bonded" if link.count > 1 else f"one {kind}"
         direct[name] = what + (f": {speed} GB/s a pair, both ways together" if speed else "")
@@ -260,7 +260,7 @@ def slices_line(machine: MachineModel) -> str:
     for name in dict.fromkeys(d.mig for d in machine.devices if d.mig):
         geometry = machine.geometry(next(d.index for d in machine.devices if d.mig == name))
         if geometry:
-            profiles = ", ".join(f"{p.name} ({count_fit(p, 0)})" for p in geometry.profiles)
+            profiles = ", ".join(f"{p.name} ({count_slices_that_fit(p, 0)})" for p in geometry.profiles)
             found.append(f"Slices of {geometry.name}: {profiles}.")
     return " ".join(found) or "These devices cannot be sliced."
 

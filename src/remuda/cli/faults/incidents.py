@@ -37,7 +37,7 @@ def choose_incidents(
     since_s: float | None = None,
 ) -> list[Incident]:
     """Newest first. `which`: open | recent (open, or closed within a day) | all."""
-    from remuda.core.incidents.summary import began
+    from remuda.core.incidents.summary import incident_began_at
 
     found = [
         i
@@ -50,9 +50,9 @@ def choose_incidents(
         )
         and (not node or _is_incident_on_node(i, node))
         and (not job or _is_incident_about_job(i, job))
-        and (since_s is None or now - began(i) <= since_s)
+        and (since_s is None or now - incident_began_at(i) <= since_s)
     ]
-    return sorted(found, key=lambda i: (-began(i), i.name))
+    return sorted(found, key=lambda i: (-incident_began_at(i), i.name))
 
 
 def fold_incident_parts(incidents: Sequence[Incident]) -> list[Incident]:
@@ -110,7 +110,7 @@ def incidents(
 
     from remuda.api.incidents import Incident
     from remuda.cli.faults.incident_screen import render_incidents, render_summary
-    from remuda.core.incidents.summary import summarise
+    from remuda.core.incidents.summary import summarise_incidents
 
     span = parse_duration(since) if since else None
 
@@ -122,7 +122,7 @@ def incidents(
     which = "open" if only_open else "all" if every or summary else "recent"
     found = choose_incidents(asyncio.run(look()), now, which=which, node=node, job=job, since_s=span)
     if summary:
-        rows = summarise(found, now)
+        rows = summarise_incidents(found, now)
         if is_document(form):
             print_document(form, {"causes": [msgspec.to_builtins(row) for row in rows]})
         else:

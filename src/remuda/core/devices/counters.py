@@ -78,7 +78,7 @@ class Counters(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     recovery: str | None = None  # what the driver itself asks for: none, reset, reboot, drain
 
 
-class Limits(msgspec.Struct, frozen=True):
+class CounterLimits(msgspec.Struct, frozen=True):
     hold_s: float = 30.0
     window_s: float = 3600.0
     ecc_corrected: int = 1000
@@ -86,12 +86,12 @@ class Limits(msgspec.Struct, frozen=True):
     pcie_replays: int = 480
 
 
-class Finding(msgspec.Struct, frozen=True):
+class CounterFinding(msgspec.Struct, frozen=True):
     code: str
     message: str
 
 
-class Known(msgspec.Struct, frozen=True):
+class KnownCounters(msgspec.Struct, frozen=True):
     """What is known of one device from one source."""
 
     last: Counters = Counters()
@@ -102,7 +102,7 @@ class Known(msgspec.Struct, frozen=True):
     links_seen: frozenset[int] = frozenset()  # links that were up once: some are never wired
 
 
-USUAL = Limits()
+USUAL = CounterLimits()
 _BACK = frozenset(TAKEN_BACK_BY.values())
 
 
@@ -110,82 +110,92 @@ def throttle_words(bits: int) -> list[str]:
     return [word for bit, word in THROTTLE_BITS.items() if bits & bit]
 
 
-def step(known: Known, now: float, reading: Counters, limits: Limits = USUAL) -> tuple[Known, list[Finding]]:
+def step_counters(
+    known: KnownCounters, now: float, reading: Counters, limits: CounterLimits = USUAL
+) -> tuple[KnownCounters, list[CounterFinding]]:
     """What is known after `reading`, and what it newly says."""
-    findings = _events(known, reading)
+    findings = _counter_events(known, reading)
     raised = set(known.raised) | {f.code for f in findings if f.code == "row-remap-failed"}
     told = set(known.told)
     turning: dict[str, float] = {}
     links_seen = known.links_seen | {n for n, link in (reading.links or {}).items() if link.active}
-    for code, holds, message in _conditions(reading, links_seen, known.raised):
+    for code, holds, message in _counter_conditions(reading, links_seen, known.raised):
         if holds is None or (holds == (code in raised) and (holds or code in told)):
             continue
         if not holds and code not in told:
             told.add(code)
-            findings.append(_turn(raised, code, False, message))
+            findings.append(_turn_condition(raised, code, False, message))
             continue
         since = known.turning.get(code, now)
-        if now - since < _hold(code, limits):
+        if now - since < _condition_hold_s(code, limits):
             turning[code] = since
             continue
         told.add(code)
-        findings.append(_turn(raised, code, holds, message))
+        findings.append(_turn_condition(raised, code, holds, message))
     windows = dict(known.windows)
-    for code, count, limit, what in _rates(reading, limits):
+    for code, count, limit, what in _counter_rates(reading, limits):
         if count is None:
             continue
-        windows[code], growth = _grown(windows.get(code, ()), now, count, limits.window_s)
+        windows[code], growth = _window_growth(windows.get(code, ()), now, count, limits.window_s)
         if code not in raised and growth > limit:
             said = f"{growth} {what} within {limits.window_s / 60:g} minutes; {limit} are allowed."
             told.add(code)
-            findings.append(_turn(raised, code, True, said))
-        elif growth <= limit // 2 and (code in raised or (code not in told and _is_full(windows[code], now, limits))):
+            findings.append(_turn_condition(raised, code, True, said))
+        elif growth <= limit // 2 and (
+            code in raised or (code not in told and _is_window_full(windows[code], now, limits))
+        ):
             told.add(code)
-            findings.append(_turn(raised, code, False, f"{growth} {what} within {limits.window_s / 60:g} minutes."))
+            findings.append(
+                _turn_condition(raised, code, False, f"{growth} {what} within {limits.window_s / 60:g} minutes.")
+            )
     findings.sort(key=lambda f: f.code not in _BACK)  # one code may take back several: it must not undo what is new
-    last = _merged(known.last, reading)
-    return Known(last, frozenset(raised), frozenset(told), turning, windows, links_seen), findings
+    last = _merged_counters(known.last, reading)
+    return KnownCounters(last, frozenset(raised), frozenset(told), turning, windows, links_seen), findings
 
 
-def _turn(raised: set[str], code: str, holds: bool, message: str) -> Finding:
+def _turn_condition(raised: set[str], code: str, holds: bool, message: str) -> CounterFinding:
     if holds:
         raised.add(code)
-        return Finding(code, message)
+        return CounterFinding(code, message)
     raised.discard(code)
-    return Finding(TAKEN_BACK_BY[code], message)
+    return CounterFinding(TAKEN_BACK_BY[code], message)
 
 
-def _hold(code: str, limits: Limits) -> float:
+def _condition_hold_s(code: str, limits: CounterLimits) -> float:
     # These are facts, not measurements: the driver says them once and means it.
     is_fact = code in ("row-remap-pending", "nvlink-down", "power-cap") or code.startswith("recovery-")
     return 0.0 if is_fact else limits.hold_s
 
 
-def _events(known: Known, now: Counters) -> list[Finding]:
+def _counter_events(known: KnownCounters, now: Counters) -> list[CounterFinding]:
     before = known.last
-    found: list[Finding] = []
+    found: list[CounterFinding] = []
     if now.ecc_uncorrected is not None:
         # Any count of this driver load means: no reset since. So a first look raises it too.
         risen = now.ecc_uncorrected - min(before.ecc_uncorrected or 0, now.ecc_uncorrected)
         if risen:
-            found.append(Finding("ecc-dbe", f"{risen} more uncorrectable memory errors, {now.ecc_uncorrected} in all."))
-    elif _rose(before.ecc_uncorrected_total, now.ecc_uncorrected_total):
+            found.append(
+                CounterFinding("ecc-dbe", f"{risen} more uncorrectable memory errors, {now.ecc_uncorrected} in all.")
+            )
+    elif _has_count_risen(before.ecc_uncorrected_total, now.ecc_uncorrected_total):
         found.append(
-            Finding("ecc-dbe", f"Uncorrectable memory errors over the device's life: {now.ecc_uncorrected_total}.")
+            CounterFinding(
+                "ecc-dbe", f"Uncorrectable memory errors over the device's life: {now.ecc_uncorrected_total}."
+            )
         )
-    if _rose(before.pcie_errors, now.pcie_errors):
-        found.append(Finding("pcie-errors", f"Uncorrectable PCIe errors: {now.pcie_errors}."))
+    if _has_count_risen(before.pcie_errors, now.pcie_errors):
+        found.append(CounterFinding("pcie-errors", f"Uncorrectable PCIe errors: {now.pcie_errors}."))
     if now.remap_failed and "row-remap-failed" not in known.raised:
-        found.append(Finding("row-remap-failed", "A memory row could not be remapped: no spare rows are left."))
+        found.append(CounterFinding("row-remap-failed", "A memory row could not be remapped: no spare rows are left."))
     return found
 
 
-def _rose(before: int | None, now: int | None) -> bool:
+def _has_count_risen(before: int | None, now: int | None) -> bool:
     """Counted over the device's life: a first look tells nothing about when."""
     return before is not None and now is not None and now > before
 
 
-def _conditions(
+def _counter_conditions(
     now: Counters, links_seen: frozenset[int], raised: frozenset[str]
 ) -> list[tuple[str, bool | None, str]]:
     """(code, does it hold, what to say); None where it could not be read."""
@@ -195,8 +205,8 @@ def _conditions(
     down = (
         None if now.links is None else sorted(n for n in links_seen if not now.links.get(n, LinkReading(False)).active)
     )
-    capped, caption = _power(now)
-    narrow, link = _pcie(now, "pcie-degraded" in raised)
+    capped, caption = _power_condition(now)
+    narrow, link = _pcie_condition(now, "pcie-degraded" in raised)
     rows: list[tuple[str, bool | None, str]] = [
         ("thermal", hot, f"Heat and clocks{degrees}."),
         ("power-brake", brake, "The power supply's brake signal and the clocks."),
@@ -215,14 +225,14 @@ def _conditions(
     return rows
 
 
-def _power(now: Counters) -> tuple[bool | None, str]:
+def _power_condition(now: Counters) -> tuple[bool | None, str]:
     if now.power_limit_mw is None or now.power_default_mw is None:
         return None, ""
     watts = f"{now.power_limit_mw / 1000:g} of {now.power_default_mw / 1000:g} W"
     return now.power_limit_mw < now.power_default_mw, f"The power limit is {watts}."
 
 
-def _pcie(now: Counters, is_raised: bool) -> tuple[bool | None, str]:
+def _pcie_condition(now: Counters, is_raised: bool) -> tuple[bool | None, str]:
     if now.pcie_width is None or now.pcie_width_max is None:
         return None, ""
     said = f"PCIe x{now.pcie_width} of x{now.pcie_width_max}"
@@ -239,7 +249,7 @@ def _pcie(now: Counters, is_raised: bool) -> tuple[bool | None, str]:
     return True, said
 
 
-def _rates(now: Counters, limits: Limits) -> list[tuple[str, int | None, int, str]]:
+def _counter_rates(now: Counters, limits: CounterLimits) -> list[tuple[str, int | None, int, str]]:
     links = now.link_errors
     if links is None and now.links is not None:
         links = sum(link.errors for link in now.links.values())
@@ -250,7 +260,7 @@ def _rates(now: Counters, limits: Limits) -> list[tuple[str, int | None, int, st
     ]
 
 
-def _grown(
+def _window_growth(
     samples: tuple[tuple[float, int], ...], now: float, count: int, window_s: float
 ) -> tuple[tuple[tuple[float, int], ...], int]:
     """The window with `count` in it, and by how much the counter grew within it."""
@@ -265,11 +275,11 @@ def _grown(
     return (*samples, (now, count)), growth
 
 
-def _is_full(samples: tuple[tuple[float, int], ...], now: float, limits: Limits) -> bool:
+def _is_window_full(samples: tuple[tuple[float, int], ...], now: float, limits: CounterLimits) -> bool:
     return samples[0][0] <= now - limits.window_s
 
 
-def _merged(before: Counters, now: Counters) -> Counters:
+def _merged_counters(before: Counters, now: Counters) -> Counters:
     """The newest value of every field: what cannot be read now keeps what it was."""
     values = {name: getattr(now, name) for name in now.__struct_fields__ if getattr(now, name) is not None}
     return msgspec.structs.replace(before, **values)

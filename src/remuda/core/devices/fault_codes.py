@@ -101,18 +101,18 @@ _SENTENCE = {
 }
 
 
-def parse_faults(data: bytes) -> FaultTable:
+def parse_fault_table(data: bytes) -> FaultTable:
     """A fault table from its file; ValueError when a row is said twice or no policy rule covers it."""
     file = msgspec.json.decode(data, type=_File)
     by_code: dict[str, FaultClass] = {}
     for row in file.codes:
         if row.code in by_code:
             raise ValueError(f"fault table {file.version}: {row.code} is there twice")
-        by_code[row.code] = _resolve(row, file)
+        by_code[row.code] = _resolve_fault(row, file)
     return FaultTable(file.version, file.source, by_code, {s: by_code[code] for s, code in file.sources.items()})
 
 
-def _resolve(row: _Row, file: _File) -> FaultClass:
+def _resolve_fault(row: _Row, file: _File) -> FaultClass:
     effect, remedy = row.effect, row.remedy
     scope = row.scope
     if effect is None or remedy is None:
@@ -133,7 +133,7 @@ def _resolve(row: _Row, file: _File) -> FaultClass:
         cls=row.cls,
         effect=effect,
         remedy=remedy,
-        reason=row.reason or _reason(row.code),
+        reason=row.reason or _fault_reason(row.code),
         message=message,
         arch=row.arch,
         clears=row.clears,
@@ -144,7 +144,7 @@ def _resolve(row: _Row, file: _File) -> FaultClass:
     )
 
 
-def _reason(code: str) -> str:
+def _fault_reason(code: str) -> str:
     """xid-79 -> Xid79, ecc-dbe -> EccDbe: stable as long as the code is."""
     return "".join(part.capitalize() for part in code.split("-"))
 
@@ -153,10 +153,10 @@ def _reason(code: str) -> str:
 def fault_table() -> FaultTable:
     """The table of this build: all its files together. ValueError when two of them say the same code."""
     package = resources.files(__package__)
-    first = parse_faults(package.joinpath("faults.json").read_bytes())
+    first = parse_fault_table(package.joinpath("faults.json").read_bytes())
     by_code, by_source = dict(first.by_code), dict(first.by_source)
     for file in sorted(package.joinpath("codes").iterdir(), key=lambda f: f.name):
-        more = parse_faults(file.read_bytes())
+        more = parse_fault_table(file.read_bytes())
         if both := by_code.keys() & more.by_code.keys():
             raise ValueError(f"fault table {file.name}: {sorted(both)} are in another file, too")
         by_code |= more.by_code
@@ -164,7 +164,7 @@ def fault_table() -> FaultTable:
     return FaultTable(first.version, first.source, by_code, by_source)
 
 
-def classify(source: str, code: str) -> FaultClass:
+def classify_fault(source: str, code: str) -> FaultClass:
     """What `code` from `source` means. The code decides; an unknown one falls back to its source, then to Unhealthy."""
     table = fault_table()
     known = table.by_code.get(code) or table.by_source.get(source)

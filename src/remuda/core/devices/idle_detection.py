@@ -17,7 +17,7 @@ class IdleRule(msgspec.Struct, frozen=True):
     sample_s: float = 15.0
 
 
-class Quiet(msgspec.Struct, frozen=True):
+class IdleTrack(msgspec.Struct, frozen=True):
     """What is remembered of one device between samples. `since`: the first of the low samples; None = it is used."""
 
     since: float | None = None
@@ -31,12 +31,12 @@ class Quiet(msgspec.Struct, frozen=True):
         return round(self.busy / self.samples, 4) if self.samples else None
 
 
-def sampled(before: Quiet, share: float | None, is_held: bool, now: float, rule: IdleRule) -> Quiet:
+def with_usage_sample(before: IdleTrack, share: float | None, is_held: bool, now: float, rule: IdleRule) -> IdleTrack:
     if not is_held:
-        return Quiet()
+        return IdleTrack()
     if share is None:
         return before
     if share > (rule.high if before.since is not None else rule.low):
-        return Quiet()
+        return IdleTrack()
     since = before.since if before.since is not None else now
-    return Quiet(since, before.is_idle or now - since >= rule.after_s, before.busy + share, before.samples + 1)
+    return IdleTrack(since, before.is_idle or now - since >= rule.after_s, before.busy + share, before.samples + 1)

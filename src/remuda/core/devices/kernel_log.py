@@ -26,7 +26,7 @@ MAX_TRACKED = 4096  # (address, code) pairs the rate limit remembers
 MAX_TEXT = 500  # characters of a message that are kept
 
 
-class Record(msgspec.Struct, frozen=True):
+class KernelRecord(msgspec.Struct, frozen=True):
     priority: int  # 0 emergency .. 7 debug
     facility: int  # 0: the kernel itself
     seq: int
@@ -35,14 +35,14 @@ class Record(msgspec.Struct, frozen=True):
     fields: tuple[tuple[str, str], ...] = ()
 
 
-class Cursor(msgspec.Struct, frozen=True):
+class KernelLogCursor(msgspec.Struct, frozen=True):
     """The last record seen. `seq` -1: none yet."""
 
     boot: str = ""
     seq: int = -1
 
 
-class Sighting(msgspec.Struct, frozen=True):
+class KernelFault(msgspec.Struct, frozen=True):
     """`pci` "" when the line names no device. `skipped`: alike ones left out before this by the rate limit."""
 
     pci: str
@@ -53,7 +53,7 @@ class Sighting(msgspec.Struct, frozen=True):
     skipped: int = 0
 
 
-class Gap(msgspec.Struct, frozen=True):
+class KernelLogGap(msgspec.Struct, frozen=True):
     """Records `first` to `last` were overwritten before they were read."""
 
     first: int
@@ -64,13 +64,13 @@ class Gap(msgspec.Struct, frozen=True):
         return self.last - self.first + 1
 
 
-Event = Sighting | Gap
+KernelLogEvent = KernelFault | KernelLogGap
 
 _HEAD = re.compile(r"(\d{1,6}),(\d{1,20}),(\d{1,20}),[^;]*;(.*)", re.DOTALL | re.ASCII)
 _ESCAPE = re.compile(r"\\x([0-9a-fA-F]{2})")
 
 
-def parse_record(raw: bytes | str) -> Record | None:
+def parse_kernel_record(raw: bytes | str) -> KernelRecord | None:
     """One record as read from /dev/kmsg, or None when it is not one. Bytes that are not text are replaced, never refused."""
     text = raw.decode("utf-8", "replace") if isinstance(raw, bytes) else raw
     first, *more = text.rstrip("\n").split("\n")
@@ -79,11 +79,11 @@ def parse_record(raw: bytes | str) -> Record | None:
         return None
     number = int(match[1])
     pairs = (line[1:].partition("=") for line in more if line.startswith(" ") and "=" in line)
-    fields = tuple((key, _plain(value)) for key, _, value in pairs)
-    return Record(number & 7, number >> 3, int(match[2]), int(match[3]), _plain(match[4]), fields)
+    fields = tuple((key, _unescape_kernel_text(value)) for key, _, value in pairs)
+    return KernelRecord(number & 7, number >> 3, int(match[2]), int(match[3]), _unescape_kernel_text(match[4]), fields)
 
 
-def _plain(text: str) -> str:
+def _unescape_kernel_text(text: str) -> str:
     """The kernel writes control characters as \\xNN."""
     return _ESCAPE.sub(lambda m: chr(int(m[1], 16)), text)
 
@@ -143,7 +143,7 @@ _AMD_WORDS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
 )
 
 
-def recognise(text: str) -> tuple[str, str] | None:
+def recognise_kernel_fault(text: str) -> tuple[str, str] | None:
     """(PCI address, code) of a line that tells of a fault, or None for all the others."""
     if match := _XID.match(text):
         return pci_address(match[1]), _xid_code(int(match[2]), match[3] or "")
@@ -157,7 +157,7 @@ def recognise(text: str) -> tuple[str, str] | None:
             if words.search(match[2]):
                 return (pci_address(match[1]), code) if code else None
     if "AER" in text or "PCIe Bus Error" in text:
-        return _aer(text)
+        return _aer_fault(text)
     return None
 
 
@@ -171,7 +171,7 @@ def _xid_code(number: int, words: str) -> str:
     return f"xid-{number}"
 
 
-def _aer(text: str) -> tuple[str, str] | None:
+def _aer_fault(text: str) -> tuple[str, str] | None:
     if match := _AER_LOST.match(text):
         return pci_address(match[1]), "aer-not-recovered"
     if match := _AER_BUS.match(text):
@@ -187,7 +187,7 @@ def _aer_code(severity: str, kind: str | None) -> str:
     return "aer-nonfatal" if (kind or "").lower() == "non-fatal" else "aer-fatal"
 
 
-class _Seen(msgspec.Struct):
+class _RateWindow(msgspec.Struct):
     begins: int  # usec of the window
     passed: int
     skipped: int
@@ -196,46 +196,48 @@ class _Seen(msgspec.Struct):
 class KmsgReader:
     """Turns records into events. `cursor` is what to remember over a restart of the reader."""
 
-    def __init__(self, boot: str, cursor: Cursor | None = None, *, burst: int = 3, window_s: float = 60.0) -> None:
+    def __init__(
+        self, boot: str, cursor: KernelLogCursor | None = None, *, burst: int = 3, window_s: float = 60.0
+    ) -> None:
         known = cursor is not None and cursor.seq >= 0
         if known and cursor is not None and cursor.boot == boot:
             self.cursor = cursor
         else:
-            self.cursor = Cursor(boot)
+            self.cursor = KernelLogCursor(boot)
         # After a reboot the log is read from its first record; without any past, from wherever it begins.
         self._expect: int | None = self.cursor.seq + 1 if known else None
         self._burst = burst
         self._window_us = round(window_s * 1e6)
-        self._seen: OrderedDict[tuple[str, str], _Seen] = OrderedDict()
+        self._seen: OrderedDict[tuple[str, str], _RateWindow] = OrderedDict()
         self.malformed = 0
 
-    def feed(self, raw: bytes | str) -> list[Event]:
+    def feed(self, raw: bytes | str) -> list[KernelLogEvent]:
         """Events of one record, in order; none for a record that is old, dull or not a record."""
-        record = parse_record(raw)
+        record = parse_kernel_record(raw)
         if record is None:
             self.malformed += 1
             return []
         if record.seq <= self.cursor.seq:
             return []
-        events: list[Event] = []
+        events: list[KernelLogEvent] = []
         if self._expect is not None and record.seq > self._expect:
-            events.append(Gap(self._expect, record.seq - 1))
-        self.cursor = Cursor(self.cursor.boot, record.seq)
+            events.append(KernelLogGap(self._expect, record.seq - 1))
+        self.cursor = KernelLogCursor(self.cursor.boot, record.seq)
         self._expect = record.seq + 1
         # Only the kernel: whoever may write to /dev/kmsg must not be able to take a GPU away.
-        found = recognise(record.text) if record.facility == 0 else None
+        found = recognise_kernel_fault(record.text) if record.facility == 0 else None
         if found is not None:
             events += self._limited(record, *found)
         return events
 
-    def feed_all(self, records: Iterable[bytes | str]) -> list[Event]:
+    def feed_all(self, records: Iterable[bytes | str]) -> list[KernelLogEvent]:
         return [event for record in records for event in self.feed(record)]
 
-    def _limited(self, record: Record, pci: str, code: str) -> Iterable[Sighting]:
+    def _limited(self, record: KernelRecord, pci: str, code: str) -> Iterable[KernelFault]:
         key = (pci, code)
         seen = self._seen.pop(key, None)
         if seen is None or record.usec - seen.begins >= self._window_us or record.usec < seen.begins:
-            seen = _Seen(record.usec, 0, seen.skipped if seen else 0)
+            seen = _RateWindow(record.usec, 0, seen.skipped if seen else 0)
         self._seen[key] = seen  # moved to the end: the longest silent is forgotten first
         if len(self._seen) > MAX_TRACKED:
             self._seen.popitem(last=False)
@@ -244,4 +246,4 @@ class KmsgReader:
             return ()
         seen.passed += 1
         skipped, seen.skipped = seen.skipped, 0
-        return (Sighting(pci, code, record.text[:MAX_TEXT], record.seq, record.usec, skipped),)
+        return (KernelFault(pci, code, record.text[:MAX_TEXT], record.seq, record.usec, skipped),)

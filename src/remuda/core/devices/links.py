@@ -29,7 +29,13 @@ from itertools import combinations
 
 import msgspec
 
-from remuda.core.devices.machine_models import DeviceModel, MachineModel, NicModel, known_models, load_model
+from remuda.core.devices.machine_models import (
+    DeviceModel,
+    MachineModel,
+    NicModel,
+    known_machine_models,
+    load_machine_model,
+)
 
 SELF, PIX, PXB, PHB, NODE, SYS = "X", "PIX", "PXB", "PHB", "NODE", "SYS"
 PATH_SCORES = {PIX: 50, PXB: 40, PHB: 30, NODE: 20, SYS: 10}
@@ -42,7 +48,7 @@ EXACT = 16
 Key = tuple[int, int, int, int]
 
 
-class Choice(msgspec.Struct, frozen=True):
+class DeviceSet(msgspec.Struct, frozen=True):
     """A set of devices and the sum of its pair scores. `exhaustive`: no set is better."""
 
     mask: int
@@ -50,7 +56,7 @@ class Choice(msgspec.Struct, frozen=True):
     exhaustive: bool = True
 
 
-def path_class(a: DeviceModel | NicModel, b: DeviceModel | NicModel) -> str:
+def host_path_class(a: DeviceModel | NicModel, b: DeviceModel | NicModel) -> str:
     """How two things of one machine meet over the host."""
     if a.switch and a.switch == b.switch:
         return PIX
@@ -61,30 +67,30 @@ def path_class(a: DeviceModel | NicModel, b: DeviceModel | NicModel) -> str:
     return NODE if a.numa == b.numa else SYS
 
 
-def path_score(model: MachineModel, a: DeviceModel | NicModel, b: DeviceModel | NicModel) -> int:
-    name = path_class(a, b)
+def host_path_score(model: MachineModel, a: DeviceModel | NicModel, b: DeviceModel | NicModel) -> int:
+    name = host_path_class(a, b)
     if name == SYS and model.socket(a.numa) == model.socket(b.numa):
         return SAME_SOCKET_SCORE
     return PATH_SCORES[name]
 
 
-def pair_class(model: MachineModel, a: int, b: int) -> str:
+def device_pair_class(model: MachineModel, a: int, b: int) -> str:
     """The class of two devices as users know it: X, NV18, XGMI, PIX, PXB, PHB, NODE or SYS."""
     if a == b:
         return SELF
     link = model.link(a, b)
     if link is None:
-        return path_class(model.devices[a], model.devices[b])
+        return host_path_class(model.devices[a], model.devices[b])
     return f"NV{link.count}" if link.kind == "nvlink" else link.kind.upper()
 
 
-def pair_score(model: MachineModel, a: int, b: int) -> int:
+def device_pair_score(model: MachineModel, a: int, b: int) -> int:
     """What two different devices are worth to each other."""
     link = model.link(a, b)
-    return path_score(model, model.devices[a], model.devices[b]) + (DIRECT_SCORE * link.count if link else 0)
+    return host_path_score(model, model.devices[a], model.devices[b]) + (DIRECT_SCORE * link.count if link else 0)
 
 
-def bandwidth(model: MachineModel, a: int, b: int) -> int:
+def link_bandwidth(model: MachineModel, a: int, b: int) -> int:
     """GB/s between two devices over their direct link, both directions together; 0 = no link, or not published."""
     link = model.link(a, b)
     return link.gbytes_per_s if link else 0
@@ -94,36 +100,36 @@ def nearest_nic(model: MachineModel, index: int) -> NicModel | None:
     """The NIC the model names as the device's own, else the nearest, of equals the first listed."""
     device = model.devices[index]
     named = next((nic for nic in model.nics if nic.name == device.nic), None)
-    return named or max(model.nics, key=lambda nic: path_score(model, device, nic), default=None)
+    return named or max(model.nics, key=lambda nic: host_path_score(model, device, nic), default=None)
 
 
-def bits_of(mask: int) -> Iterator[int]:
+def bits_of_mask(mask: int) -> Iterator[int]:
     while mask:
         low = mask & -mask
         yield low.bit_length() - 1
         mask ^= low
 
 
-class Chooser:
-    """The best sets of one machine model. Make it with `chooser_of`, which keeps the tables."""
+class DeviceChooser:
+    """The best sets of one machine model. Make it with `device_chooser_of`, which keeps the tables."""
 
     def __init__(self, model: MachineModel) -> None:
         self.model = model
         self.size = len(model.devices)
         every = range(self.size)
-        self._pairs = [[pair_score(model, a, b) if a != b else 0 for b in every] for a in every]
+        self._pairs = [[device_pair_score(model, a, b) if a != b else 0 for b in every] for a in every]
         nics = [nearest_nic(model, i) for i in every]
         self._nic = [nic.name if nic else "" for nic in nics]
-        self._nic_score = [path_score(model, model.devices[i], nic) if nic else 0 for i, nic in enumerate(nics)]
+        self._nic_score = [host_path_score(model, model.devices[i], nic) if nic else 0 for i, nic in enumerate(nics)]
         self._sums = self._all_sums() if self.size <= EXACT else []
-        self._known: dict[tuple[int, int, int], Choice] = {}
+        self._known: dict[tuple[int, int, int], DeviceSet] = {}
         self._table = self._all_best() if self.size <= TABLE else []
 
     @property
     def is_exhaustive(self) -> bool:
         return self.size <= EXACT
 
-    def best(self, free: int, count: int, must: int = 0) -> Choice:
+    def best(self, free: int, count: int, must: int = 0) -> DeviceSet:
         """The best `count` devices of `free` that include `must`.
 
         ValueError when there is no such set: fewer than `count` are free, or `must` is not free or has more than `count`.
@@ -144,17 +150,22 @@ class Chooser:
         """Sum of pair scores of a set."""
         if self._sums:
             return self._sums[mask]
-        return sum(self._pairs[a][b] for a, b in combinations(bits_of(mask), 2))
+        return sum(self._pairs[a][b] for a, b in combinations(bits_of_mask(mask), 2))
 
     def nic_affinity(self, mask: int) -> int:
         """Every NIC nearest to a device of the set counts once, by how near it is to the nearest of them."""
         near: dict[str, int] = {}
-        for i in bits_of(mask):
+        for i in bits_of_mask(mask):
             near[self._nic[i]] = max(near.get(self._nic[i], 0), self._nic_score[i])
         return sum(near.values())
 
     def _key(self, free: int, mask: int) -> Key:
-        return self.score(mask), self.score(free & ~mask), self.nic_affinity(mask), _lowest_first(mask, self.size)
+        return (
+            self.score(mask),
+            self.score(free & ~mask),
+            self.nic_affinity(mask),
+            _lowest_devices_first(mask, self.size),
+        )
 
     def _all_sums(self) -> list[int]:
         """The sum of pair scores of every set, each from the set without its highest device."""
@@ -166,12 +177,12 @@ class Chooser:
             sums += [value + added for value, added in zip(sums, to_high, strict=True)]
         return sums
 
-    def _all_best(self) -> list[list[Choice]]:
+    def _all_best(self) -> list[list[DeviceSet]]:
         full = (1 << self.size) - 1
         nic = [self.nic_affinity(mask) for mask in range(full + 1)]
-        order = [_lowest_first(mask, self.size) for mask in range(full + 1)]
+        order = [_lowest_devices_first(mask, self.size) for mask in range(full + 1)]
         sums = self._sums
-        table: list[list[Choice]] = []
+        table: list[list[DeviceSet]] = []
         for free in range(full + 1):
             best: list[tuple[Key, int] | None] = [None] * (free.bit_count() + 1)
             mask = free
@@ -184,21 +195,21 @@ class Chooser:
                 if not mask:
                     break
                 mask = (mask - 1) & free
-            table.append([Choice(mask=f[1], score=f[0][0]) for f in best if f is not None])
+            table.append([DeviceSet(mask=f[1], score=f[0][0]) for f in best if f is not None])
         return table
 
-    def _search(self, free: int, count: int, must: int) -> Choice:
+    def _search(self, free: int, count: int, must: int) -> DeviceSet:
         if self.is_exhaustive:
-            return Choice(mask := self._best_of_all(free, count, must), self.score(mask))
-        starts = [must] if must or not count else [1 << i for i in bits_of(free)]
+            return DeviceSet(mask := self._best_of_all(free, count, must), self.score(mask))
+        starts = [must] if must or not count else [1 << i for i in bits_of_mask(free)]
         found = {self._improve(free, self._grow(free, start, count), must) for start in starts}
         mask = max(found, key=lambda m: self._key(free, m))
-        return Choice(mask, self.score(mask), exhaustive=False)
+        return DeviceSet(mask, self.score(mask), exhaustive=False)
 
     def _best_of_all(self, free: int, count: int, must: int) -> int:
         """Every set is tried; NICs are looked at only between those equal in both sums, because they cost more."""
         sums, best, equal = self._sums, (-1, -1), [must]
-        for some in combinations([1 << i for i in bits_of(free & ~must)], count - must.bit_count()):
+        for some in combinations([1 << i for i in bits_of_mask(free & ~must)], count - must.bit_count()):
             mask = must | sum(some)
             worth = (sums[mask], sums[free ^ mask])
             if worth > best:
@@ -210,17 +221,17 @@ class Chooser:
     def _grow(self, free: int, mask: int, count: int) -> int:
         """Add the device that gains most until there are enough."""
         while mask.bit_count() < count:
-            mask |= 1 << max(bits_of(free & ~mask), key=lambda i: (self._gain(i, mask), -i))
+            mask |= 1 << max(bits_of_mask(free & ~mask), key=lambda i: (self._gain(i, mask), -i))
         return mask
 
     def _improve(self, free: int, mask: int, must: int) -> int:
         """Swap one device of the set for one outside while that raises the score."""
         while True:
-            gain = {i: self._gain(i, mask) for i in bits_of(free)}
+            gain = {i: self._gain(i, mask) for i in bits_of_mask(free)}
             swaps = [
                 (gain[into] - gain[out] - self._pairs[into][out], out, into)
-                for out in bits_of(mask & ~must)
-                for into in bits_of(free & ~mask)
+                for out in bits_of_mask(mask & ~must)
+                for into in bits_of_mask(free & ~mask)
             ]
             rise, out, into = max(swaps, default=(0, 0, 0))
             if rise <= 0:
@@ -229,27 +240,27 @@ class Chooser:
 
     def _gain(self, i: int, mask: int) -> int:
         row = self._pairs[i]
-        return sum(row[j] for j in bits_of(mask))
+        return sum(row[j] for j in bits_of_mask(mask))
 
 
-def _lowest_first(mask: int, size: int) -> int:
+def _lowest_devices_first(mask: int, size: int) -> int:
     """Bits reversed, so that the set with the lower devices is the larger number."""
-    return sum(1 << (size - 1 - i) for i in bits_of(mask))
+    return sum(1 << (size - 1 - i) for i in bits_of_mask(mask))
 
 
 @lru_cache(maxsize=64)
-def _chooser(encoded: bytes) -> Chooser:
-    return Chooser(msgspec.json.decode(encoded, type=MachineModel))
+def _cached_device_chooser(encoded: bytes) -> DeviceChooser:
+    return DeviceChooser(msgspec.json.decode(encoded, type=MachineModel))
 
 
-def chooser_of(model: MachineModel) -> Chooser:
+def device_chooser_of(model: MachineModel) -> DeviceChooser:
     """The chooser of a model; equal models share one."""
-    if model.name in known_models() and model is load_model(model.name):
-        return chooser_named(model.name)
-    return _chooser(msgspec.json.encode(model))
+    if model.name in known_machine_models() and model is load_machine_model(model.name):
+        return device_chooser_named(model.name)
+    return _cached_device_chooser(msgspec.json.encode(model))
 
 
 @lru_cache(maxsize=64)
-def chooser_named(name: str) -> Chooser:
+def device_chooser_named(name: str) -> DeviceChooser:
     """The chooser of a model of this build; Refusal UnknownMachineModel."""
-    return _chooser(msgspec.json.encode(load_model(name)))
+    return _cached_device_chooser(msgspec.json.encode(load_machine_model(name)))

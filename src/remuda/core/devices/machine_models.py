@@ -24,7 +24,7 @@ import msgspec
 
 from remuda.api.errors import Refusal
 from remuda.api.names import RESOURCE_GPU
-from remuda.core.devices.mig import MigGeometry, check_geometry, known_geometries
+from remuda.core.devices.mig import MigGeometry, check_mig_geometry, known_mig_geometries
 
 DEVICE_PREFIX = "gpu-"
 MAX_DEVICES = 64  # masks of devices stay within a machine word
@@ -102,35 +102,36 @@ class MachineModel(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tr
         """How the device can be sliced, or None: it cannot."""
         name = self.devices[index].mig
         own = next((g for g in self.mig_geometries if g.name == name), None)
-        return own or known_geometries().get(name)
+        return own or known_mig_geometries().get(name)
 
 
 @cache
-def known_models() -> tuple[str, ...]:
+def known_machine_models() -> tuple[str, ...]:
     files = resources.files(__package__).joinpath("models").iterdir()
     return tuple(sorted(f.name.removesuffix(".json") for f in files if f.name.endswith(".json")))
 
 
 @cache
-def load_model(name: str) -> MachineModel:
+def load_machine_model(name: str) -> MachineModel:
     """A model of this build by name, or Refusal UnknownMachineModel."""
-    if name not in known_models():
+    if name not in known_machine_models():
         raise Refusal(
             "UnknownMachineModel",
             f"`{name}` is not a machine model this build knows.",
-            f"Known: {', '.join(known_models())}; or a file of your own: a path with a / in it or ending in .json or .yaml.",
+            f"Known: {', '.join(known_machine_models())}; or a file of your own: a path with a / in it or ending in .json or "
+            ".yaml.",
         )
-    return parse_model(resources.files(__package__).joinpath("models", f"{name}.json").read_bytes())
+    return parse_machine_model(resources.files(__package__).joinpath("models", f"{name}.json").read_bytes())
 
 
-def parse_model(data: bytes | Mapping[str, Any]) -> MachineModel:
+def parse_machine_model(data: bytes | Mapping[str, Any]) -> MachineModel:
     """A model from the bytes of its JSON file or from the decoded object, or Refusal InvalidMachineModel naming the part."""
     try:
         body = msgspec.json.decode(data) if isinstance(data, bytes) else data
         model = msgspec.convert(body, MachineModel)
     except (msgspec.ValidationError, msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise _invalid(f"{error}") from None
-    _check_whole(model)
+        raise _invalid_machine_model(f"{error}") from None
+    _check_machine(model)
     _check_devices(model)
     _check_nics(model)
     _check_links(model)
@@ -138,24 +139,24 @@ def parse_model(data: bytes | Mapping[str, Any]) -> MachineModel:
     return model
 
 
-def _check_whole(model: MachineModel) -> None:
+def _check_machine(model: MachineModel) -> None:
     if not model.name:
-        raise _invalid("it has no name")
+        raise _invalid_machine_model("it has no name")
     if not model.devices:
-        raise _invalid("it has no devices")
+        raise _invalid_machine_model("it has no devices")
     if len(model.devices) > MAX_DEVICES:
-        raise _invalid(f"it has {len(model.devices)} devices, the most is {MAX_DEVICES}")
+        raise _invalid_machine_model(f"it has {len(model.devices)} devices, the most is {MAX_DEVICES}")
     if not 1 <= model.numa_nodes <= MAX_NUMA_NODES:
-        raise _invalid(f"numaNodes is {model.numa_nodes}; 1 to {MAX_NUMA_NODES} are possible")
+        raise _invalid_machine_model(f"numaNodes is {model.numa_nodes}; 1 to {MAX_NUMA_NODES} are possible")
     for field, entries in (("sockets", model.sockets), ("cpus", model.cpus)):
         if entries and len(entries) != model.numa_nodes:
-            raise _invalid(f"{field} has {len(entries)} entries for {model.numa_nodes} NUMA nodes")
+            raise _invalid_machine_model(f"{field} has {len(entries)} entries for {model.numa_nodes} NUMA nodes")
     if model.fabric and model.fabric.nodes < 2:
-        raise _invalid(f"fabric.nodes is {model.fabric.nodes}; a fabric joins at least two nodes")
+        raise _invalid_machine_model(f"fabric.nodes is {model.fabric.nodes}; a fabric joins at least two nodes")
     for position, geometry in enumerate(model.mig_geometries):
-        if wrong := check_geometry(geometry):
-            raise _invalid(f"migGeometries[{position}] {wrong}")
-    _unique("migGeometries", [g.name for g in model.mig_geometries])
+        if wrong := check_mig_geometry(geometry):
+            raise _invalid_machine_model(f"migGeometries[{position}] {wrong}")
+    _check_unique_names("migGeometries", [g.name for g in model.mig_geometries])
 
 
 def _check_devices(model: MachineModel) -> None:
@@ -163,39 +164,41 @@ def _check_devices(model: MachineModel) -> None:
     for position, device in enumerate(model.devices):
         where = f"devices[{position}]"
         if device.index != position:
-            raise _invalid(f"{where} has index {device.index}; indexes count from 0 in order")
+            raise _invalid_machine_model(f"{where} has index {device.index}; indexes count from 0 in order")
         if not device.type:
-            raise _invalid(f"{where} has no type")
+            raise _invalid_machine_model(f"{where} has no type")
         if device.memory_bytes <= 0:
-            raise _invalid(f"{where} has no memory")
+            raise _invalid_machine_model(f"{where} has no memory")
         if not 0 <= device.numa < model.numa_nodes:
-            raise _invalid(f"{where} is on NUMA node {device.numa}, but there are {model.numa_nodes}")
+            raise _invalid_machine_model(f"{where} is on NUMA node {device.numa}, but there are {model.numa_nodes}")
         if device.nic and device.nic not in nics:
-            raise _invalid(f"{where} names NIC `{device.nic}`, which is not listed")
+            raise _invalid_machine_model(f"{where} names NIC `{device.nic}`, which is not listed")
         if device.mig and model.geometry(position) is None:
-            known = ", ".join(sorted({*known_geometries(), *(g.name for g in model.mig_geometries)}))
-            raise _invalid(f"{where} names MIG geometry `{device.mig}`; there are {known}")
+            known = ", ".join(sorted({*known_mig_geometries(), *(g.name for g in model.mig_geometries)}))
+            raise _invalid_machine_model(f"{where} names MIG geometry `{device.mig}`; there are {known}")
 
 
 def _check_nics(model: MachineModel) -> None:
-    _unique("nics", [nic.name for nic in model.nics])
+    _check_unique_names("nics", [nic.name for nic in model.nics])
     for nic in model.nics:
         if not 0 <= nic.numa < model.numa_nodes:
-            raise _invalid(f"NIC `{nic.name}` is on NUMA node {nic.numa}, but there are {model.numa_nodes}")
+            raise _invalid_machine_model(
+                f"NIC `{nic.name}` is on NUMA node {nic.numa}, but there are {model.numa_nodes}"
+            )
 
 
 def _check_links(model: MachineModel) -> None:
     for position, link in enumerate(model.links):
         where = f"links[{position}]"
         if not link.kind:
-            raise _invalid(f"{where} has no kind")
+            raise _invalid_machine_model(f"{where} has no kind")
         if link.count < 1:
-            raise _invalid(f"{where} has count {link.count}")
+            raise _invalid_machine_model(f"{where} has count {link.count}")
         for index in link.among:
             if not 0 <= index < len(model.devices):
-                raise _invalid(f"{where} names device {index}, but there are {len(model.devices)}")
+                raise _invalid_machine_model(f"{where} names device {index}, but there are {len(model.devices)}")
         if len(set(link.among)) != len(link.among) or len(link.among) < 2:
-            raise _invalid(f"{where} must name two or more different devices")
+            raise _invalid_machine_model(f"{where} must name two or more different devices")
 
 
 def _check_places(model: MachineModel) -> None:
@@ -205,20 +208,26 @@ def _check_places(model: MachineModel) -> None:
     for thing in things:
         name = thing.id if isinstance(thing, DeviceModel) else thing.name
         if thing.root and numa_of.setdefault(thing.root, thing.numa) != thing.numa:
-            raise _invalid(f"root `{thing.root}` of {name} is on NUMA nodes {numa_of[thing.root]} and {thing.numa}")
+            raise _invalid_machine_model(
+                f"root `{thing.root}` of {name} is on NUMA nodes {numa_of[thing.root]} and {thing.numa}"
+            )
         outermost = thing.switch.split("/")[0]
         if outermost and root_of.setdefault(outermost, thing.root) != thing.root:
-            raise _invalid(f"switch `{outermost}` of {name} is below roots `{root_of[outermost]}` and `{thing.root}`")
+            raise _invalid_machine_model(
+                f"switch `{outermost}` of {name} is below roots `{root_of[outermost]}` and `{thing.root}`"
+            )
 
 
-def _unique(where: str, names: Sequence[str]) -> None:
+def _check_unique_names(where: str, names: Sequence[str]) -> None:
     for name in names:
         if not name or names.count(name) > 1:
-            raise _invalid(f"{where} has an entry without a name" if not name else f"{where} names `{name}` twice")
+            raise _invalid_machine_model(
+                f"{where} has an entry without a name" if not name else f"{where} names `{name}` twice"
+            )
 
 
-def _invalid(what: str) -> Refusal:
-    example = ", ".join(known_models())
+def _invalid_machine_model(what: str) -> Refusal:
+    example = ", ".join(known_machine_models())
     return Refusal(
         "InvalidMachineModel",
         f"The machine model cannot be used: {what}.",

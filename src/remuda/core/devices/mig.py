@@ -70,10 +70,10 @@ class MigGeometry(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
 
     def _near(self, wanted: str) -> list[str]:
         """Same number of compute slices first, then nearest memory; at most three."""
-        compute, gigabytes = _numbers(wanted)
+        compute, gigabytes = _profile_numbers(wanted)
 
         def distance(profile: MigProfile) -> tuple[bool, int, int]:
-            its_compute, its_gigabytes = _numbers(profile.name)
+            its_compute, its_gigabytes = _profile_numbers(profile.name)
             return its_compute != compute, abs(its_gigabytes - gigabytes), abs(its_compute - compute)
 
         return [p.name for p in sorted(self.profiles, key=distance)[:3]]
@@ -89,7 +89,7 @@ class MigSlice(msgspec.Struct, frozen=True, order=True):
 Layout = tuple[MigSlice, ...]
 
 
-def check_geometry(geometry: MigGeometry) -> str:
+def check_mig_geometry(geometry: MigGeometry) -> str:
     """What is wrong with a geometry, "" for nothing."""
     if not geometry.name:
         return "has no name"
@@ -121,26 +121,26 @@ class _Table(msgspec.Struct, frozen=True):
 _tables: dict[bytes, _Table] = {}
 
 
-def best_start(geometry: MigGeometry, occupied: int, profile: str) -> int | None:
+def best_slice_start(geometry: MigGeometry, occupied: int, profile: str) -> int | None:
     """Where a slice of the profile goes on a device with those memory slices taken, or None: nowhere."""
-    found = _table_of(geometry).best[geometry.profile(profile).name][occupied]
+    found = _slice_start_table(geometry).best[geometry.profile(profile).name][occupied]
     return None if found < 0 else found
 
 
-def _table_of(geometry: MigGeometry) -> _Table:
+def _slice_start_table(geometry: MigGeometry) -> _Table:
     key = msgspec.json.encode(geometry)
     table = _tables.get(key)
     if table is None:
-        table = _tables[key] = _build(geometry)
+        table = _tables[key] = _build_slice_starts(geometry)
     return table
 
 
-def _build(geometry: MigGeometry) -> _Table:
+def _build_slice_starts(geometry: MigGeometry) -> _Table:
     largest_first = sorted(geometry.profiles, key=lambda p: (-p.compute, -p.memory, p.name))
 
     @cache
     def room(occupied: int) -> tuple[int, ...]:
-        return tuple(count_fit(p, occupied) for p in largest_first)
+        return tuple(count_slices_that_fit(p, occupied) for p in largest_first)
 
     best: dict[str, list[int]] = {}
     for profile in geometry.profiles:
@@ -151,7 +151,7 @@ def _build(geometry: MigGeometry) -> _Table:
     return _Table(best)
 
 
-def count_fit(profile: MigProfile, occupied: int) -> int:
+def count_slices_that_fit(profile: MigProfile, occupied: int) -> int:
     """How many of the profile fit beside what is there. Starts in order, first come: equal runs never gain by skipping."""
     count = 0
     for start in sorted(profile.starts):
@@ -161,7 +161,7 @@ def count_fit(profile: MigProfile, occupied: int) -> int:
     return min(count, profile.most) if profile.most else count
 
 
-def occupied_by(geometry: MigGeometry, layout: Layout) -> int:
+def memory_slices_occupied(geometry: MigGeometry, layout: Layout) -> int:
     """Memory slices the layout uses."""
     mask = 0
     for piece in layout:
@@ -169,7 +169,7 @@ def occupied_by(geometry: MigGeometry, layout: Layout) -> int:
     return mask
 
 
-def check_layout(geometry: MigGeometry, layout: Layout) -> Refusal | None:
+def check_mig_layout(geometry: MigGeometry, layout: Layout) -> Refusal | None:
     """Why the layout is not legal, or None."""
     taken, compute, counts = 0, 0, Counter[str]()
     for piece in layout:
@@ -192,7 +192,7 @@ def check_layout(geometry: MigGeometry, layout: Layout) -> Refusal | None:
         compute += profile.compute
         counts[profile.name] += 1
         if compute > geometry.compute_slices or (profile.most and counts[profile.name] > profile.most):
-            return _no_room(geometry, profile)
+            return _no_room_for_slice(geometry, profile)
     return None
 
 
@@ -200,11 +200,11 @@ def add_slice(geometry: MigGeometry, layout: Layout, profile: str, start: int | 
     """The layout with one slice more, at the best start unless one is given; Refusal when it cannot be."""
     found = geometry.profile(profile)
     if start is None:
-        start = best_start(geometry, occupied_by(geometry, layout), found.name)
+        start = best_slice_start(geometry, memory_slices_occupied(geometry, layout), found.name)
     if start is None:
-        raise _no_room(geometry, found)
+        raise _no_room_for_slice(geometry, found)
     new = tuple(sorted((*layout, MigSlice(start, found.name))))
-    if refusal := check_layout(geometry, new):
+    if refusal := check_mig_layout(geometry, new):
         raise refusal
     return new
 
@@ -218,76 +218,81 @@ def remove_slice(layout: Layout, start: int) -> Layout:
     return kept
 
 
-def plan_layout(geometry: MigGeometry, wanted: Mapping[str, int], keep: Layout = ()) -> Layout:
+def plan_mig_layout(geometry: MigGeometry, wanted: Mapping[str, int], keep: Layout = ()) -> Layout:
     """A legal layout with so many slices of each profile beside those kept; Refusal IllegalMigLayout when there is none.
 
     Largest first, every start tried: a device has at most 16 slices and the search is small.
     """
     amounts = [(geometry.profile(name), count) for name, count in wanted.items()]
-    room = geometry.memory_slices - occupied_by(geometry, keep).bit_count()
+    room = geometry.memory_slices - memory_slices_occupied(geometry, keep).bit_count()
     found = None
     if sum(profile.memory * count for profile, count in amounts) <= room:
         profiles = [profile for profile, count in amounts for _ in range(count)]
         profiles.sort(key=lambda p: (-p.memory, -p.compute, p.name))
-        found = _search(geometry, keep, profiles)
+        found = _search_mig_layout(geometry, keep, profiles)
     if found is None:
         what = ", ".join(f"{count} x {name}" for name, count in wanted.items())
         beside = " beside what is there" if keep else ""
         raise Refusal(
-            "IllegalMigLayout", f"{what} do not fit one {geometry.name}{beside}.", _fewer(geometry, amounts, keep)
+            "IllegalMigLayout",
+            f"{what} do not fit one {geometry.name}{beside}.",
+            _nearest_mig_layout(geometry, amounts, keep),
         )
     return found
 
 
-def _fewer(geometry: MigGeometry, amounts: Sequence[tuple[MigProfile, int]], keep: Layout) -> str:
+def _nearest_mig_layout(geometry: MigGeometry, amounts: Sequence[tuple[MigProfile, int]], keep: Layout) -> str:
     """The nearest that would fit: slices left out from the end of the list, one after the other."""
     profiles = [profile for profile, count in amounts for _ in range(min(count, geometry.memory_slices))]
     while profiles := profiles[:-1]:
-        if _search(geometry, keep, sorted(profiles, key=lambda p: (-p.memory, -p.compute, p.name))) is not None:
+        if (
+            _search_mig_layout(geometry, keep, sorted(profiles, key=lambda p: (-p.memory, -p.compute, p.name)))
+            is not None
+        ):
             counts = Counter(profile.name for profile in profiles)
             return f"Ask for fewer slices: {', '.join(f'{n} x {name}' for name, n in counts.items())} would fit."
     return "Ask for smaller slices."
 
 
-def _search(
+def _search_mig_layout(
     geometry: MigGeometry, layout: Layout, profiles: Sequence[MigProfile], last: MigSlice | None = None
 ) -> Layout | None:
     """`last`: the slice placed just before. One more of its profile goes below it: the order of equals does not matter."""
     if not profiles:
         return tuple(sorted(layout))
     first, *rest = profiles
-    best = best_start(geometry, occupied_by(geometry, layout), first.name)
+    best = best_slice_start(geometry, memory_slices_occupied(geometry, layout), first.name)
     for start in sorted(first.starts, key=lambda s: (s != best, -s)):
         if last is not None and last.profile == first.name and start > last.start:
             continue
         new = MigSlice(start, first.name)
-        if check_layout(geometry, (*layout, new)) is None:
-            found = _search(geometry, (*layout, new), rest, new)
+        if check_mig_layout(geometry, (*layout, new)) is None:
+            found = _search_mig_layout(geometry, (*layout, new), rest, new)
             if found is not None:
                 return found
     return None
 
 
-def legal_layouts(geometry: MigGeometry, *, full: bool = False) -> Iterator[Layout]:
+def legal_mig_layouts(geometry: MigGeometry, *, full: bool = False) -> Iterator[Layout]:
     """Every legal layout, the empty one first; with `full` those only to which nothing can be added."""
 
     def grow(layout: Layout, position: int) -> Iterator[Layout]:
         if position == geometry.memory_slices:
-            if not full or not _can_grow(geometry, layout):
+            if not full or not _can_add_slice(geometry, layout):
                 yield layout
             return
         yield from grow(layout, position + 1)
         for profile in geometry.profiles:
             new = (*layout, MigSlice(position, profile.name))
-            if position in profile.starts and check_layout(geometry, new) is None:
+            if position in profile.starts and check_mig_layout(geometry, new) is None:
                 yield from grow(new, position + profile.memory)
 
     return grow((), 0)
 
 
-def _can_grow(geometry: MigGeometry, layout: Layout) -> bool:
+def _can_add_slice(geometry: MigGeometry, layout: Layout) -> bool:
     return any(
-        check_layout(geometry, (*layout, MigSlice(start, p.name))) is None
+        check_mig_layout(geometry, (*layout, MigSlice(start, p.name))) is None
         for p in geometry.profiles
         for start in p.starts
     )
@@ -300,16 +305,16 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @cache
-def known_geometries() -> Mapping[str, MigGeometry]:
+def known_mig_geometries() -> Mapping[str, MigGeometry]:
     """The geometries of this build by name."""
     file = msgspec.json.decode(resources.files(__package__).joinpath("mig.json").read_bytes(), type=_File)
     for geometry in file.geometries:
-        if wrong := check_geometry(geometry):
+        if wrong := check_mig_geometry(geometry):
             raise ValueError(f"MIG table {file.version}: {geometry.name} {wrong}")
     return {geometry.name: geometry for geometry in file.geometries}
 
 
-def _no_room(geometry: MigGeometry, profile: MigProfile) -> Refusal:
+def _no_room_for_slice(geometry: MigGeometry, profile: MigProfile) -> Refusal:
     limit = f"; a device has at most {profile.most}" if profile.most else ""
     return Refusal(
         "NoRoomForMigSlice",
@@ -318,7 +323,7 @@ def _no_room(geometry: MigGeometry, profile: MigProfile) -> Refusal:
     )
 
 
-def _numbers(name: str) -> tuple[int, int]:
+def _profile_numbers(name: str) -> tuple[int, int]:
     """3g.40gb+me -> (3, 40); what is not a number counts as 0."""
     parts = name.lower().partition("+")[0].split(".")
     digits = ["".join(c for c in part if c.isdigit()) for part in (*parts, "", "")]

@@ -18,27 +18,27 @@ from remuda.core.devices.machine_models import (
     LinkModel,
     MachineModel,
     NicModel,
-    known_models,
-    load_model,
+    known_machine_models,
+    load_machine_model,
 )
 
 _HOST_PATHS = ("PIX", "PXB", "PHB")  # no direct links: how devices meet over the host
 _BONDED = re.compile(r"nv(\d+)", re.IGNORECASE)
 
 
-def machine_of(observed: Observed, own: Iterable[MachineModel] = ()) -> MachineModel | None:
+def machine_model_of(observed: Observed, own: Iterable[MachineModel] = ()) -> MachineModel | None:
     """`own`: models of the user's, which go before those of this build. None when the node shows no devices we can number."""
     whole = [d for d in observed.devices if not d.parent]
     named = next((m for m in own if m.name == observed.model), None)
-    if named is None and observed.model in known_models():
-        named = load_model(observed.model)
+    if named is None and observed.model in known_machine_models():
+        named = load_machine_model(observed.model)
     if named is not None and {d.id for d in whole} <= {d.id for d in named.devices}:
         return named
-    return _made_of(whole, observed)
+    return _model_of_devices(whole, observed)
 
 
-def links_shown(model: MachineModel) -> list[ObservedLink]:
-    """The links a node of that model would show: all that `machine_of` needs to make it up again, NIC positions apart."""
+def links_of_model(model: MachineModel) -> list[ObservedLink]:
+    """The links a node of that model would show: all that `machine_model_of` needs to make it up again, NIC positions apart."""
     ids = [d.id for d in model.devices]
     shown = [
         ObservedLink(f"nv{link.count}" if link.kind == "nvlink" else link.kind, [ids[ix] for ix in link.among])
@@ -52,12 +52,12 @@ def links_shown(model: MachineModel) -> list[ObservedLink]:
     return shown + [ObservedLink(kind, among) for (kind, _), among in groups.items() if len(among) > 1]
 
 
-def _made_of(whole: list[ObservedDevice], observed: Observed) -> MachineModel | None:
-    rows = {_index(d.id): d for d in whole}
+def _model_of_devices(whole: list[ObservedDevice], observed: Observed) -> MachineModel | None:
+    rows = {_device_index(d.id): d for d in whole}
     if not rows or not all(0 <= ix < MAX_DEVICES for ix in rows):
         return None
-    places = _places(observed)
-    devices = [_device(ix, rows.get(ix), places.get(ix, ("", ""))) for ix in range(max(rows) + 1)]
+    places = _host_places(observed)
+    devices = [_device_model(ix, rows.get(ix), places.get(ix, ("", ""))) for ix in range(max(rows) + 1)]
     numa_of_nic: dict[str, int] = {}
     for device in devices:
         if device.nic:
@@ -66,7 +66,7 @@ def _made_of(whole: list[ObservedDevice], observed: Observed) -> MachineModel | 
     for link in observed.links:
         if link.kind in _HOST_PATHS:
             continue
-        among = [ix for ix in map(_index, link.among) if ix in rows]
+        among = [ix for ix in map(_device_index, link.among) if ix in rows]
         if len(set(among)) > 1:
             bonded = _BONDED.fullmatch(link.kind)
             links.append(LinkModel("nvlink", among, int(bonded[1])) if bonded else LinkModel(link.kind, among))
@@ -81,12 +81,12 @@ def _made_of(whole: list[ObservedDevice], observed: Observed) -> MachineModel | 
     )
 
 
-def _places(observed: Observed) -> dict[int, tuple[str, str]]:
+def _host_places(observed: Observed) -> dict[int, tuple[str, str]]:
     """Index -> (root, path of switches), as far as the groups that meet over the host tell."""
     groups: dict[str, dict[int, str]] = {kind: {} for kind in _HOST_PATHS}
     for position, link in enumerate(observed.links):
         if link.kind in groups:
-            groups[link.kind] |= {_index(device): f"{link.kind.lower()}-{position}" for device in link.among}
+            groups[link.kind] |= {_device_index(device): f"{link.kind.lower()}-{position}" for device in link.among}
     found: dict[int, tuple[str, str]] = {}
     for index in {ix for group in groups.values() for ix in group}:
         outer, inner = groups["PXB"].get(index), groups["PIX"].get(index)
@@ -95,7 +95,7 @@ def _places(observed: Observed) -> dict[int, tuple[str, str]]:
     return found
 
 
-def _device(index: int, seen: ObservedDevice | None, place: tuple[str, str]) -> DeviceModel:
+def _device_model(index: int, seen: ObservedDevice | None, place: tuple[str, str]) -> DeviceModel:
     if seen is None:  # a hole in the numbers: a device that is gone. It is never free, so its place does not matter.
         return DeviceModel(index, "unknown", 1)
     root, switch = place
@@ -103,6 +103,6 @@ def _device(index: int, seen: ObservedDevice | None, place: tuple[str, str]) -> 
     return DeviceModel(index, seen.type, memory, numa=max(0, seen.numa), nic=seen.nic, root=root, switch=switch)
 
 
-def _index(device: str) -> int:
+def _device_index(device: str) -> int:
     number = device.removeprefix(DEVICE_PREFIX)
     return int(number) if number.isdecimal() and device.startswith(DEVICE_PREFIX) else -1

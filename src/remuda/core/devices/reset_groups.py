@@ -18,7 +18,7 @@ _MOST_WITHOUT_SWITCH = 4
 
 def reset_group(device: str, links: Iterable[ObservedLink], family: str) -> tuple[str, ...]:
     """`device` and all that must be reset with it, sorted."""
-    couples = [set(link.among) for link in links if _couples(link, family)]
+    couples = [set(link.among) for link in links if _needs_joint_reset(link, family)]
     group = {device}
     is_growing = True
     while is_growing:
@@ -27,7 +27,7 @@ def reset_group(device: str, links: Iterable[ObservedLink], family: str) -> tupl
     return tuple(sorted(group))
 
 
-def _couples(link: ObservedLink, family: str) -> bool:
+def _needs_joint_reset(link: ObservedLink, family: str) -> bool:
     kind = link.kind.lower()
     if kind == "xgmi":
         return True

@@ -30,7 +30,7 @@ from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import Condition, OwnerReference, to_seconds, to_time
 from remuda.api.names import ANNOTATION_DEVICE_FAILED
 from remuda.core.foreign.gangs import foreign_gang_of, is_remuda_pod
-from remuda.core.health.device_holders import held_on
+from remuda.core.health.device_holders import device_holders_on
 
 DEVICE_FAILED = "DeviceFailed"  # a pod's condition, and the reason of one that was failed for it
 DISRUPTION_TARGET = "DisruptionTarget"
@@ -90,7 +90,7 @@ def device_failure_reaction(pod: Pod) -> DeviceFailureReaction:
 
 def worst_verdict_by_holder(node: NodeDevices, pods: Iterable[Pod]) -> dict[str, Verdict]:
     """Pod uid -> the gravest verdict on a device it holds, in whichever of its containers."""
-    held = held_on(node, pods)
+    held = device_holders_on(node, pods)
     found: dict[str, Verdict] = {}
     for verdict in sorted(node.verdicts, key=lambda v: (v.state is not DeviceState.UNHEALTHY, v.device)):
         if verdict.state in _BAD:

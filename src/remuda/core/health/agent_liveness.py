@@ -26,12 +26,12 @@ def agent_lease(node: str) -> str:
     return f"{node}{SUFFIX}"
 
 
-def node_of(lease: str) -> str:
+def node_of_agent_lease(lease: str) -> str:
     """The node whose agent has the lease of that name; "" when it is no agent's."""
     return lease.removesuffix(SUFFIX) if lease.endswith(SUFFIX) else ""
 
 
-def silent_since(lease: Lease | None, now: float) -> float | None:
+def agent_silent_since(lease: Lease | None, now: float) -> float | None:
     """When it was last heard of, if that is too long ago."""
     if lease is None or lease.spec.renew_time is None:
         return None
@@ -39,7 +39,7 @@ def silent_since(lease: Lease | None, now: float) -> float | None:
     return renewed if now > renewed + lease.spec.lease_duration_seconds else None
 
 
-def ends_at(lease: Lease | None, now: float) -> float | None:
+def agent_lease_ends_at(lease: Lease | None, now: float) -> float | None:
     """When to look again because the lease would run out."""
     if lease is None or lease.spec.renew_time is None:
         return None

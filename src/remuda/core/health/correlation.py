@@ -48,7 +48,7 @@ class DomainSuspect(msgspec.Struct, frozen=True):
     every: tuple[str, ...] = ()
 
 
-def neighbours(recent: RecentFailures, suspects: Iterable[DomainSuspect], node: str) -> dict[str, Signal]:
+def switch_neighbours(recent: RecentFailures, suspects: Iterable[DomainSuspect], node: str) -> dict[str, Signal]:
     """Devices of the node that did not fail and share a failed switch with those that did, and the finding about each."""
     found: dict[str, Signal] = {}
     for suspect in suspects:
@@ -59,11 +59,11 @@ def neighbours(recent: RecentFailures, suspects: Iterable[DomainSuspect], node: 
     return found
 
 
-def find_suspects(recent: RecentFailures) -> list[DomainSuspect]:
+def find_domain_suspects(recent: RecentFailures) -> list[DomainSuspect]:
     """Domains that explain failures, each failure explained once; the best explanation first."""
     found: list[tuple[float, DomainSuspect]] = []
     for domain in recent.hot:
-        judge = _inside if domain.startswith((SWITCH, NODE)) else _across
+        judge = _suspect_inside_node if domain.startswith((SWITCH, NODE)) else _suspect_across_nodes
         judged = judge(recent, domain, recent.by_domain[domain])
         if judged is not None:
             found.append(judged)
@@ -78,16 +78,16 @@ def find_suspects(recent: RecentFailures) -> list[DomainSuspect]:
     return kept
 
 
-def _across(
+def _suspect_across_nodes(
     recent: RecentFailures, domain: str, failures: Sequence[DeviceFailure]
 ) -> tuple[float, DomainSuspect] | None:
     """(how much it explains, the suspect) of a domain of several nodes."""
     every = recent.nodes.get(domain, set())
-    judged = (_across_run(recent, domain, run, every) for run in _runs(failures, recent, lambda f: f.node))
+    judged = (_suspect_of_run(recent, domain, run, every) for run in _failure_runs(failures, recent, lambda f: f.node))
     return next(filter(None, judged), None)
 
 
-def _across_run(
+def _suspect_of_run(
     recent: RecentFailures, domain: str, together: Sequence[DeviceFailure], every: Set[str]
 ) -> tuple[float, DomainSuspect] | None:
     start, end = together[0].at, together[-1].at
@@ -95,17 +95,17 @@ def _across_run(
     share = len(failed & every) / max(1, len(every))
     outside = recent.size - len(every)
     others = len(recent.nodes_failed(start, end) - every)
-    if not _stands_out(len(failed), len(every), others, outside):
+    if not _is_domain_outlier(len(failed), len(every), others, outside):
         return None
-    reason, words = _kind(domain)
+    reason, words = _domain_reason(domain)
     text = (
-        f"{len(failed)} of {len(every)} nodes of {_said(domain)} failed within {end - start:.0f} s, {others} of "
+        f"{len(failed)} of {len(every)} nodes of {_domain_words(domain)} failed within {end - start:.0f} s, {others} of "
         f"{outside} elsewhere: {words}"
     )
-    return len(failed) * share, _suspect(domain, reason, text, together, every)
+    return len(failed) * share, _make_suspect(domain, reason, text, together, every)
 
 
-def _stands_out(failed: int, every: int, others: int, outside: int) -> bool:
+def _is_domain_outlier(failed: int, every: int, others: int, outside: int) -> bool:
     """Whether so many of the domain's nodes, against so many of the others, need an explanation."""
     share = failed / max(1, every)
     if not outside:
@@ -114,14 +114,18 @@ def _stands_out(failed: int, every: int, others: int, outside: int) -> bool:
     return share >= LEAST_SHARE and share >= FAR_ABOVE * others / outside and by_chance <= CHANCE
 
 
-def _inside(
+def _suspect_inside_node(
     recent: RecentFailures, domain: str, failures: Sequence[DeviceFailure]
 ) -> tuple[float, DomainSuspect] | None:
     """The same of the devices of one switch, or of one node."""
     count = recent.devices_on(domain)
     if not count:
         return None  # it reports none any more: there is nothing left of which they were most
-    runs = (run for run in _runs(failures, recent, lambda f: f.device) if len({f.device for f in run}) > MOST * count)
+    runs = (
+        run
+        for run in _failure_runs(failures, recent, lambda f: f.device)
+        if len({f.device for f in run}) > MOST * count
+    )
     together = next(runs, None)
     if together is None:
         return None
@@ -142,10 +146,10 @@ def _inside(
     else:
         text = f"{within} of {node} failed {seconds}: look at its board, power and driver before the devices."
         reason = "NodeSuspect"
-    return len(failed) / count, _suspect(domain, reason, text, together, (node,))
+    return len(failed) / count, _make_suspect(domain, reason, text, together, (node,))
 
 
-def _runs(
+def _failure_runs(
     failures: Sequence[DeviceFailure], recent: RecentFailures, unit: Callable[[DeviceFailure], str]
 ) -> Iterator[list[DeviceFailure]]:
     """Failures that followed each other without a pause longer than the window, newest run first, as far as `at_least`
@@ -154,12 +158,14 @@ def _runs(
     for place in range(len(failures) - 1, -1, -1):
         if place == 0 or failures[place].at - failures[place - 1].at > recent.window_s:
             run, end = list(failures[place:end]), place
-            begin = _begin(run, recent, unit)
+            begin = _run_begins_at(run, recent, unit)
             if begin is not None:
                 yield run[begin:]
 
 
-def _begin(run: Sequence[DeviceFailure], recent: RecentFailures, unit: Callable[[DeviceFailure], str]) -> int | None:
+def _run_begins_at(
+    run: Sequence[DeviceFailure], recent: RecentFailures, unit: Callable[[DeviceFailure], str]
+) -> int | None:
     low = 0
     for high, failure in enumerate(run):
         while failure.at - run[low].at > recent.window_s:
@@ -169,7 +175,7 @@ def _begin(run: Sequence[DeviceFailure], recent: RecentFailures, unit: Callable[
     return None
 
 
-def _suspect(
+def _make_suspect(
     domain: str, reason: str, message: str, together: Sequence[DeviceFailure], every: Iterable[str]
 ) -> DomainSuspect:
     return DomainSuspect(
@@ -184,7 +190,7 @@ def _suspect(
     )
 
 
-def _kind(domain: str) -> tuple[str, str]:
+def _domain_reason(domain: str) -> tuple[str, str]:
     if domain.startswith(NVLINK):
         return "NvlinkDomainSuspect", "look at its NVLink switches before the devices."
     if domain.startswith(f"{LABEL_RACK}="):
@@ -194,7 +200,7 @@ def _kind(domain: str) -> tuple[str, str]:
     return "DomainSuspect", "look at what they share before the devices."
 
 
-def _said(domain: str) -> str:
+def _domain_words(domain: str) -> str:
     if domain.startswith(NVLINK):
         return f"NVLink domain {domain.removeprefix(NVLINK)}"
     key, _, value = domain.partition("=")

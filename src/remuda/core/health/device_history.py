@@ -71,19 +71,19 @@ _COUNTED = frozenset().union(*(rule.codes for rule in RULES))
 _OWN = frozenset(rule.code for rule in RULES) | {"straggler"}
 
 
-def is_minor(known: ClassifiedSignal) -> bool:
+def is_minor_fault(known: ClassifiedSignal) -> bool:
     """Whether it is to be remembered: what makes a device Degraded, and what a rule names. What an application causes is
     neither."""
     code = known.signal.code
     return code in _COUNTED or (code not in _OWN and known.fault.effect is DeviceState.DEGRADED)
 
 
-def with_minor(minor: list[Signal], signals: Iterable[ClassifiedSignal]) -> list[Signal]:
+def with_minor_faults(minor: list[Signal], signals: Iterable[ClassifiedSignal]) -> list[Signal]:
     """What is remembered after `signals` were seen standing; the same list when that adds nothing."""
     kept = minor
     for known in signals:
         signal = known.signal
-        if signal.time is None or not is_minor(known):
+        if signal.time is None or not is_minor_fault(known):
             continue
         at = to_seconds(signal.time)
         same = (to_seconds(m.time) for m in kept if m.code == signal.code and m.time is not None)
@@ -93,7 +93,7 @@ def with_minor(minor: list[Signal], signals: Iterable[ClassifiedSignal]) -> list
     return kept
 
 
-def find_trends(
+def find_fault_trends(
     minor: Sequence[Signal], now: float, cured_at: float = 0.0, rules: Iterable[TrendRule] = RULES
 ) -> tuple[list[Signal], float | None]:
     """(findings, when the first of them may end by itself). `cured_at`: of the newest evidence of health."""
@@ -116,7 +116,7 @@ def find_trends(
     return findings, min(ends, default=None)
 
 
-def failed_at(found: Verdict, before: Verdict | None, history: DeviceHistory, now: float) -> datetime | None:
+def device_failed_at(found: Verdict, before: Verdict | None, history: DeviceHistory, now: float) -> datetime | None:
     """When the device failed, if that is news: it turned Unhealthy, by something else than what is remembered of it."""
     if found.state is not DeviceState.UNHEALTHY or found.origin[0] == OFFENDER_SOURCE:
         return None
@@ -126,11 +126,11 @@ def failed_at(found: Verdict, before: Verdict | None, history: DeviceHistory, no
     return None if at in history.failures else at
 
 
-def with_failure(failures: Iterable[datetime], at: datetime) -> list[datetime]:
+def with_device_failure(failures: Iterable[datetime], at: datetime) -> list[datetime]:
     return sorted({*failures, at})[-MAX_FAILURES:]
 
 
-def find_offence(
+def find_repeat_offence(
     failures: Iterable[datetime], standing: Signal | None, now: float, offender: Offender, cured_at: float = 0.0
 ) -> Signal | None:
     """The finding that should stand. `standing`: the one that does."""

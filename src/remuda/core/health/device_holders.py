@@ -20,7 +20,7 @@ from remuda.api.kubernetes.core_v1 import Pod
 from remuda.core.state.snapshot import devices_of_pod
 
 
-class Holder(msgspec.Struct, frozen=True):
+class DeviceHolder(msgspec.Struct, frozen=True):
     """`container`: "" until the node has told which."""
 
     pod: str  # namespace/name
@@ -29,7 +29,7 @@ class Holder(msgspec.Struct, frozen=True):
     draining: bool = False
 
 
-class Counts(msgspec.Struct, frozen=True):
+class DeviceCounts(msgspec.Struct, frozen=True):
     """Of one resource on one node. `unfit`: whatever is not Healthy, held or not."""
 
     total: int = 0
@@ -39,15 +39,15 @@ class Counts(msgspec.Struct, frozen=True):
     free: int = 0
 
 
-Held = Mapping[str, list[Holder]]  # by device
+HoldersByDevice = Mapping[str, list[DeviceHolder]]  # by device
 
 
-def held_on(node: NodeDevices, pods: Iterable[Pod]) -> Held:
+def device_holders_on(node: NodeDevices, pods: Iterable[Pod]) -> HoldersByDevice:
     """Device -> who has it. Two pods are the error this project exists to prevent; two containers of one pod are not."""
     here = [pod for pod in pods if pod.spec.node_name == node.name]
     by_uid = {pod.uid: pod for pod in here}
     by_name = {f"{pod.namespace}/{pod.name}": pod for pod in here}
-    found: dict[str, list[Holder]] = {}
+    found: dict[str, list[DeviceHolder]] = {}
     reported: set[str] = set()
     for holding in node.observed.holdings:
         pod = by_uid.get(holding.uid) if holding.uid else by_name.get(holding.pod)
@@ -56,25 +56,25 @@ def held_on(node: NodeDevices, pods: Iterable[Pod]) -> Held:
             reported.add(uid)
         is_leaving = pod is None or pod.is_deleting or pod.is_terminal
         for device in holding.devices:
-            found.setdefault(device, []).append(Holder(holding.pod, uid, holding.container, is_leaving))
+            found.setdefault(device, []).append(DeviceHolder(holding.pod, uid, holding.container, is_leaving))
     for pod in here:
         if pod.is_live and pod.uid not in reported:
             for device in devices_of_pod(pod):
-                holder = Holder(f"{pod.namespace}/{pod.name}", pod.uid, draining=pod.is_deleting)
+                holder = DeviceHolder(f"{pod.namespace}/{pod.name}", pod.uid, draining=pod.is_deleting)
                 found.setdefault(device, []).append(holder)
     return found
 
 
-def counts_of(node: NodeDevices, pods: Iterable[Pod]) -> dict[str, Counts]:
+def device_counts(node: NodeDevices, pods: Iterable[Pod]) -> dict[str, DeviceCounts]:
     """By resource. A device that was never judged is not healthy; one under a quarantine order is not either."""
-    held = held_on(node, pods)
+    held = device_holders_on(node, pods)
     good = {v.device for v in node.verdicts if v.state is DeviceState.HEALTHY} - set(node.quarantine)
     rows: dict[str, set[str]] = {}
     for device in node.observed.devices:
         if device.resource:
             rows.setdefault(device.resource, set()).add(device.id)
     return {
-        resource: Counts(
+        resource: DeviceCounts(
             total=len(ids),
             healthy=len(ids & good),
             unfit=len(ids - good),

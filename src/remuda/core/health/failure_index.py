@@ -77,24 +77,24 @@ class RecentFailures:
     def place(self, node: str, labels: Mapping[str, str]) -> bool:
         """The node is there, with those labels. Whether that puts a failure elsewhere: a new manager may hear of failures before
         it hears of the node."""
-        domains = domains_of(labels)
+        domains = failure_domains_of(labels)
         if self._domains.get(node) == domains:
             return False
-        self._unplace(node)
+        self._unplace_node(node)
         self._domains[node] = domains
         for domain in domains:
             self.nodes.setdefault(domain, set()).add(node)
-        return self._refile(node)
+        return self._refile_node(node)
 
     def join(self, node: str, groups: Iterable[Iterable[str]], devices: int) -> bool:
         """Which of the node's devices share a switch, and how many it has; as `place`."""
         self._switches[node] = tuple(frozenset(group) for group in groups)
         self._devices[node] = devices
-        return self._refile(node)
+        return self._refile_node(node)
 
     def forget(self, node: str) -> None:
         """The node is gone from the cluster; what failed there stays known until it is old."""
-        self._unplace(node)
+        self._unplace_node(node)
         self._switches.pop(node, None)
         self._devices.pop(node, None)
 
@@ -104,14 +104,14 @@ class RecentFailures:
             return False
         insort(self._all, failure)
         self._by_node.setdefault(failure.node, []).append(failure)
-        self._file(failure)
+        self._file_failure(failure)
         return True
 
     def expire(self, now: float) -> None:
         """Drop what is older than `keep_s`."""
         count = bisect_left(self._all, now - self.keep_s, key=lambda f: f.at)
         for failure in self._all[:count]:
-            self._unfile(failure)
+            self._unfile_failure(failure)
             mine = self._by_node[failure.node]
             mine.remove(failure)
             if not mine:
@@ -134,15 +134,15 @@ class RecentFailures:
         groups = self._switches.get(node, ())
         return groups[int(number)] if int(number) < len(groups) else frozenset()
 
-    def _file(self, failure: DeviceFailure) -> None:
-        self._filed[failure.key] = self._of(failure)
+    def _file_failure(self, failure: DeviceFailure) -> None:
+        self._filed[failure.key] = self._domains_of_failure(failure)
         for domain in self._filed[failure.key]:
             found = self.by_domain.setdefault(domain, [])
             insort(found, failure)
             if len(found) >= self.at_least:
                 self.hot.add(domain)
 
-    def _unfile(self, failure: DeviceFailure) -> None:
+    def _unfile_failure(self, failure: DeviceFailure) -> None:
         for domain in self._filed.pop(failure.key):
             found = self.by_domain[domain]
             found.remove(failure)
@@ -151,14 +151,14 @@ class RecentFailures:
             if not found:
                 del self.by_domain[domain]
 
-    def _refile(self, node: str) -> bool:
+    def _refile_node(self, node: str) -> bool:
         failures = self._by_node.get(node, ())
         for failure in failures:
-            self._unfile(failure)
-            self._file(failure)
+            self._unfile_failure(failure)
+            self._file_failure(failure)
         return bool(failures)
 
-    def _of(self, failure: DeviceFailure) -> tuple[str, ...]:
+    def _domains_of_failure(self, failure: DeviceFailure) -> tuple[str, ...]:
         if failure.scope == HELD_BACK:
             return (f"{NODE}{failure.node}",)
         domains = list(self._domains.get(failure.node, ()))
@@ -168,14 +168,14 @@ class RecentFailures:
             domains += (f"{SWITCH}{failure.node}/{number}" for number, group in groups if failure.device in group)
         return tuple(domains)
 
-    def _unplace(self, node: str) -> None:
+    def _unplace_node(self, node: str) -> None:
         for domain in self._domains.pop(node, ()):
             self.nodes[domain].discard(node)
             if not self.nodes[domain]:
                 del self.nodes[domain]
 
 
-def domains_of(labels: Mapping[str, str]) -> tuple[str, ...]:
+def failure_domains_of(labels: Mapping[str, str]) -> tuple[str, ...]:
     """The domains a node is in, by its labels, as incidents name them."""
     found = [f"{key}={value}" for key, value in sorted(labels.items()) if key.startswith(TOPOLOGY) and value]
     if clique := labels.get(LABEL_CLIQUE):
@@ -183,6 +183,6 @@ def domains_of(labels: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def switch_groups(links: Iterable[ObservedLink]) -> list[frozenset[str]]:
+def nvswitch_groups(links: Iterable[ObservedLink]) -> list[frozenset[str]]:
     """Devices that meet in one NVSwitch: groups larger than what direct links make."""
     return [frozenset(link.among) for link in links if _SWITCHED.fullmatch(link.kind) and len(link.among) >= 4]

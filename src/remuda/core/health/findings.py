@@ -22,14 +22,14 @@ from remuda.core.health import correlation
 from remuda.core.health.device_history import (
     OFFENDER_SOURCE,
     TREND_SOURCE,
-    failed_at,
-    find_offence,
-    find_trends,
-    is_minor,
-    with_failure,
-    with_minor,
+    device_failed_at,
+    find_fault_trends,
+    find_repeat_offence,
+    is_minor_fault,
+    with_device_failure,
+    with_minor_faults,
 )
-from remuda.core.health.signal_fusion import Classified
+from remuda.core.health.signal_fusion import ClassifiedDevices
 from remuda.core.health.timers import SKEW_S
 
 OWN_SOURCES = (TREND_SOURCE, OFFENDER_SOURCE, correlation.SOURCE)
@@ -37,7 +37,7 @@ OWN_SOURCES = (TREND_SOURCE, OFFENDER_SOURCE, correlation.SOURCE)
 _NOTHING = DeviceHistory()
 
 
-class Found(msgspec.Struct, frozen=True):
+class NodeFindings(msgspec.Struct, frozen=True):
     """Changes only, by device. `ends_at`: when one of the findings may end by itself."""
 
     history: dict[str, DeviceHistory] = {}
@@ -55,12 +55,12 @@ class Found(msgspec.Struct, frozen=True):
 
 def find_findings(
     node: NodeDevices,
-    classified: Classified,
+    classified: ClassifiedDevices,
     judged: Mapping[str, Verdict],
     now: float,
     policy: Offender,
     suspected: Mapping[str, Signal] | None = None,
-) -> Found:
+) -> NodeFindings:
     """`classified`: the devices' own signals. `judged`: every device by them, on the record as it is. `suspected`: devices whose
     switch is."""
     before = {v.device: v for v in node.verdicts} if node.verdicts else {}
@@ -73,24 +73,24 @@ def find_findings(
         if id not in node.history and id not in node.findings and id not in suspects:
             found_now = judged.get(id)
             is_well = found_now is None or found_now.state is DeviceState.HEALTHY
-            if is_well and not any(map(is_minor, signals)):
+            if is_well and not any(map(is_minor_fault, signals)):
                 continue
         standing = node.findings.get(id, [])
         known = node.history.get(id, _NOTHING)
         if device.uuid and known.uuid and device.uuid != known.uuid:
             known, standing = _NOTHING, []  # another device in its place
-        remembered = _remember(device, signals, known, judged.get(id), before.get(id), now)
-        found, end = _find(signals, remembered, standing, suspects.get(id), now, policy)
+        remembered = _remembered_history(device, signals, known, judged.get(id), before.get(id), now)
+        found, end = _device_findings(signals, remembered, standing, suspects.get(id), now, policy)
         if remembered != node.history.get(id, _NOTHING):
             history[id] = remembered
         if found != node.findings.get(id, []):
             findings[id] = found
         if end is not None:
             ends.append(end)
-    return Found(history, findings, min(ends, default=None))
+    return NodeFindings(history, findings, min(ends, default=None))
 
 
-def _remember(
+def _remembered_history(
     device: ObservedDevice,
     signals: Sequence[ClassifiedSignal],
     known: DeviceHistory,
@@ -98,15 +98,15 @@ def _remember(
     before: Verdict | None,
     now: float,
 ) -> DeviceHistory:
-    minor = with_minor(known.minor, (s for s in signals if not _is_ahead(s.signal, now)))
-    at = failed_at(judged, before, known, now) if judged is not None else None
+    minor = with_minor_faults(known.minor, (s for s in signals if not _is_signal_ahead(s.signal, now)))
+    at = device_failed_at(judged, before, known, now) if judged is not None else None
     if minor is known.minor and at is None:
         return known
-    failures = with_failure(known.failures, at) if at is not None else known.failures
+    failures = with_device_failure(known.failures, at) if at is not None else known.failures
     return msgspec.structs.replace(known, minor=minor, failures=failures, uuid=device.uuid or known.uuid)
 
 
-def _find(
+def _device_findings(
     signals: Sequence[ClassifiedSignal],
     known: DeviceHistory,
     standing: list[Signal],
@@ -114,20 +114,20 @@ def _find(
     now: float,
     policy: Offender,
 ) -> tuple[list[Signal], float | None]:
-    cured = _cured_at(signals, now)
+    cured = _device_cured_at(signals, now)
     others = [s for s in standing if s.source not in OWN_SOURCES]
     offence = next((s for s in standing if s.source == OFFENDER_SOURCE), None)
-    found, end = find_trends(known.minor, now, cured) if known.minor else ([], None)
-    offence = find_offence(known.failures, offence, now, policy, cured)
+    found, end = find_fault_trends(known.minor, now, cured) if known.minor else ([], None)
+    offence = find_repeat_offence(known.failures, offence, now, policy, cured)
     if suspected is not None and (suspected.time is None or to_seconds(suspected.time) > cured):
         found = [*found, suspected]
     return [*others, *found, *([offence] if offence is not None else ())], end
 
 
-def _cured_at(signals: Sequence[ClassifiedSignal], now: float) -> float:
+def _device_cured_at(signals: Sequence[ClassifiedSignal], now: float) -> float:
     """Of the newest evidence of health; 0 when there is none. One from the future is as old as now."""
     return min(now, max(map(to_seconds, cure_times(signals)), default=0.0))
 
 
-def _is_ahead(signal: Signal, now: float) -> bool:
+def _is_signal_ahead(signal: Signal, now: float) -> bool:
     return signal.time is not None and to_seconds(signal.time) > now + SKEW_S

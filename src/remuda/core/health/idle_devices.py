@@ -23,7 +23,7 @@ from remuda.api.meta import Condition, OwnerReference, to_seconds, to_time
 from remuda.api.names import ANNOTATION_SPARE
 from remuda.api.remedies import Idle, Mode, RemedyPolicy, RemedyPolicySpec
 from remuda.api.training import TrainingJob
-from remuda.core.health.device_holders import held_on
+from remuda.core.health.device_holders import device_holders_on
 from remuda.core.remedies.policies import remedy_policy_for
 
 DEVICE_IDLE = "DeviceIdle"
@@ -74,7 +74,7 @@ def idle_pods(
         return []
     by_uid = {pod.uid: pod for pod in pods if pod.is_live and not pod.is_deleting}
     holds: dict[str, list[ObservedDevice]] = {}
-    for device, holders in held_on(node, pods).items():
+    for device, holders in device_holders_on(node, pods).items():
         for uid in {holder.uid for holder in holders}:
             if uid in by_uid and device in rows:
                 holds.setdefault(uid, []).append(rows[device])
@@ -83,11 +83,11 @@ def idle_pods(
     for uid, held in holds.items():
         if any(row.idle_since for row in held):
             policy = remedy_policy_for(held[0].type, labels, known)
-            found.append(_judged(node.name, by_uid[uid], held, policy, job_of, now))
+            found.append(_judge_idle_pod(node.name, by_uid[uid], held, policy, job_of, now))
     return sorted(found, key=lambda p: (-p.idle_gpu_hours, p.pod.namespace, p.pod.name))
 
 
-def _judged(
+def _judge_idle_pod(
     node: str, pod: Pod, held: list[ObservedDevice], policy: RemedyPolicy, job_of: JobOf, now: float
 ) -> IdlePod:
     rule = policy.spec.idle
@@ -96,8 +96,8 @@ def _judged(
     shares = [min(1.0, max(0.0, share)) for share in told]
     hours = sum(max(0.0, now - since) for _, since in idle) / 3600
     since = max(since for _, since in idle) if len(idle) == len(held) else None
-    exempt = _exempt(pod, rule, job_of, now, partly=since is None)
-    step, at = ("", None) if exempt or since is None else _next(pod, policy.spec, since)
+    exempt = _idle_exemption(pod, rule, job_of, now, partly=since is None)
+    step, at = ("", None) if exempt or since is None else _next_idle_step(pod, policy.spec, since)
     return IdlePod(
         pod=pod,
         node=node,
@@ -114,7 +114,7 @@ def _judged(
     )
 
 
-def _exempt(pod: Pod, rule: Idle, job_of: JobOf, now: float, *, partly: bool) -> str:
+def _idle_exemption(pod: Pod, rule: Idle, job_of: JobOf, now: float, *, partly: bool) -> str:
     if rule.after_seconds <= 0:
         return "no policy"
     if partly:
@@ -135,7 +135,7 @@ def _exempt(pod: Pod, rule: Idle, job_of: JobOf, now: float, *, partly: bool) ->
     return ""
 
 
-def _next(pod: Pod, spec: RemedyPolicySpec, since: float) -> tuple[str, float | None]:
+def _next_idle_step(pod: Pod, spec: RemedyPolicySpec, since: float) -> tuple[str, float | None]:
     rule, pause = spec.idle, spec.pause
     told = find_condition(pod.status.conditions, DEVICE_IDLE)
     if told is None or told.status != "True" or told.last_transition_time is None:
@@ -146,7 +146,7 @@ def _next(pod: Pod, spec: RemedyPolicySpec, since: float) -> tuple[str, float | 
     return RECLAIM, max(to_seconds(told.last_transition_time) + GRACE_S, ends)
 
 
-def plan_idle(idle: Sequence[IdlePod], pods: Sequence[Pod], now: float) -> IdlePlan:
+def plan_idle_pods(idle: Sequence[IdlePod], pods: Sequence[Pod], now: float) -> IdlePlan:
     """`pods`: all of the node; one that was told and uses its devices again is told that, too."""
     tell: list[tuple[Pod, list[Condition], str]] = []
     reclaim: list[tuple[Pod, str]] = []

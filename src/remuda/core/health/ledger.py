@@ -18,15 +18,15 @@ import msgspec
 from remuda.api.devices import DeviceState, NodeDevices, Verdict, signal_origin
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import to_time
-from remuda.core.health.device_holders import held_on
-from remuda.core.health.signal_fusion import RANK, Classified, classify_devices, judge_device
-from remuda.core.health.timers import DEFAULT, Timers
+from remuda.core.health.device_holders import device_holders_on
+from remuda.core.health.signal_fusion import RANK, ClassifiedDevices, classify_devices, judge_device
+from remuda.core.health.timers import DEFAULT_TIMERS, HealthTimers
 
 AGENT_SILENT = "AgentSilent"
 LONGEST_MESSAGE = 1024  # as in a pod's status
 
 
-class Row(msgspec.Struct, frozen=True):
+class LedgerRow(msgspec.Struct, frozen=True):
     """One device as users see it."""
 
     node: str
@@ -44,7 +44,7 @@ def judge_node(
     node: NodeDevices,
     pods: Iterable[Pod],
     now: float,
-    timers: Timers = DEFAULT,
+    timers: HealthTimers = DEFAULT_TIMERS,
     *,
     silent_since: float | None = None,
     judged: Mapping[str, Verdict] | None = None,
@@ -55,17 +55,17 @@ def judge_node(
     state does and never backwards; another fault of the same gravity does not restart it. A slice is as bad as its device,
     never the other way round. `judged`: of `judge_devices`, when that was asked already.
     """
-    held = held_on(node, pods)
+    held = device_holders_on(node, pods)
     old = {v.device: v for v in node.verdicts}
     if judged is None:
         judged = judge_devices(node, now, timers)
     if silent_since is not None:
-        judged = {id: _graver(found, _silent_verdict(id, silent_since)) for id, found in judged.items()}
+        judged = {id: _graver_verdict(found, _silent_verdict(id, silent_since)) for id, found in judged.items()}
     verdicts: list[Verdict] = []
     for device in node.observed.devices:
         found = judged[device.id]
         if device.parent in judged:
-            found = _graver(found, judged[device.parent])
+            found = _graver_verdict(found, judged[device.parent])
         holder = next(iter(held.get(device.id, ())), None)
         verdicts.append(
             msgspec.structs.replace(
@@ -81,7 +81,7 @@ def judge_node(
 
 
 def judge_devices(
-    node: NodeDevices, now: float, timers: Timers = DEFAULT, classified: Classified | None = None
+    node: NodeDevices, now: float, timers: HealthTimers = DEFAULT_TIMERS, classified: ClassifiedDevices | None = None
 ) -> dict[str, Verdict]:
     """Each device by what is known against itself: its parent's fault, the agent's silence and its holder are not in it."""
     known = classify_devices(node) if classified is None else classified
@@ -100,7 +100,7 @@ def _verdict_since(found: Verdict, before: Verdict | None, now: float) -> dateti
     return before.since if before.state is found.state else max(seen, before.since)
 
 
-def _graver(one: Verdict, other: Verdict) -> Verdict:
+def _graver_verdict(one: Verdict, other: Verdict) -> Verdict:
     """The graver of the two; of equals the first."""
     return other if RANK[other.state] < RANK[one.state] else one
 
@@ -116,20 +116,20 @@ def _silent_verdict(device: str, since: float) -> Verdict:
     )
 
 
-def rows(nodes: Iterable[NodeDevices], pods: Iterable[Pod]) -> list[Row]:
+def ledger_rows(nodes: Iterable[NodeDevices], pods: Iterable[Pod]) -> list[LedgerRow]:
     """The whole ledger, for people: verdicts of the manager beside live holders."""
     bound: dict[str, list[Pod]] = {}
     for pod in pods:
         bound.setdefault(pod.spec.node_name, []).append(pod)
-    table: list[Row] = []
+    table: list[LedgerRow] = []
     for node in sorted(nodes, key=lambda n: n.name):
-        held = held_on(node, bound.get(node.name, ()))
+        held = device_holders_on(node, bound.get(node.name, ()))
         verdict_of = {v.device: v for v in node.verdicts}
         for device in node.observed.devices:
             verdict = verdict_of.get(device.id, Verdict(device=device.id, state=DeviceState.UNKNOWN))
             holder = next(iter(held.get(device.id, ())), None)
             table.append(
-                Row(
+                LedgerRow(
                     node=node.name,
                     device=device.id,
                     type=device.type,

@@ -20,20 +20,20 @@ from remuda.api.devices import DeviceState, NodeDevices, Notice
 from remuda.api.kubernetes.core_v1 import Node, Pod
 from remuda.api.meta import to_seconds, to_time
 from remuda.api.quantity import parse_whole_quantity
-from remuda.core.health.device_holders import Held, held_on
+from remuda.core.health.device_holders import HoldersByDevice, device_holders_on
 from remuda.core.health.ledger import AGENT_SILENT, LONGEST_MESSAGE
-from remuda.core.health.timers import Timers
+from remuda.core.health.timers import HealthTimers
 
 PLUGIN_LOST, NOT_LISTED = "PluginLost", "DevicesNotListed"
 LOST = "Lost"  # PluginReport.state
 
 
-def judge_notices(
+def judge_node_notices(
     devices: NodeDevices,
     node: Node | None,
     pods: Iterable[Pod],
     now: float,
-    timers: Timers,
+    timers: HealthTimers,
     *,
     silent_since: float | None = None,
 ) -> list[Notice]:
@@ -42,36 +42,40 @@ def judge_notices(
     live = [pod for pod in pods if pod.is_live and pod.spec.node_name == devices.name]
 
     @cache
-    def held() -> Held:  # hardly ever asked for: only what is wrong has to name its holders
-        return held_on(devices, live)
+    def held() -> HoldersByDevice:  # hardly ever asked for: only what is wrong has to name its holders
+        return device_holders_on(devices, live)
 
-    found = [*_lost_plugins(devices, node, held), *_unlisted(devices, node, live, held), *_node_signals(devices)]
+    found = [
+        *_lost_plugin_notices(devices, node, held),
+        *_unlisted_device_notices(devices, node, live, held),
+        *_node_signal_notices(devices),
+    ]
     if silent_since is not None:
         words = "The node's agent has not renewed its lease; nothing is known of its devices until it does."
         found.append(Notice(AGENT_SILENT, words, since=to_time(silent_since)))
-    return [_dated(notice, old.get((notice.reason, notice.resource)), now, timers) for notice in found]
+    return [_dated_notice(notice, old.get((notice.reason, notice.resource)), now, timers) for notice in found]
 
 
-def holds_until(devices: NodeDevices, now: float) -> float | None:
+def notice_hold_ends_at(devices: NodeDevices, now: float) -> float | None:
     """When to look again because a hold-down ends."""
     ends = (to_seconds(n.holding_until) for n in devices.notices if n.holding_until is not None)
     return min((end for end in ends if end > now), default=None)
 
 
-def is_held_down(notice: Notice, now: float) -> bool:
+def is_notice_held_down(notice: Notice, now: float) -> bool:
     return notice.holding_until is not None and now < to_seconds(notice.holding_until)
 
 
-def _lost_plugins(devices: NodeDevices, node: Node | None, held: Callable[[], Held]) -> list[Notice]:
+def _lost_plugin_notices(devices: NodeDevices, node: Node | None, held: Callable[[], HoldersByDevice]) -> list[Notice]:
     rows = [d for d in devices.observed.devices if d.resource]
     usable = {v.device for v in devices.verdicts if v.state in (DeviceState.HEALTHY, DeviceState.DEGRADED)}
     said = {p.resource: p for p in devices.observed.plugins if p.state == LOST}
     notices: list[Notice] = []
     for resource in sorted({d.resource for d in rows}):
         mine = [d.id for d in rows if d.resource == resource]
-        if resource not in said and not (_offers_none(node, resource) and usable.intersection(mine)):
+        if resource not in said and not (_node_offers_none(node, resource) and usable.intersection(mine)):
             continue
-        users = _users(held(), mine)
+        users = _pods_holding(held(), mine)
         count = sum(device in held() for device in mine)
         who = f"{count} held by {', '.join(users)}" if users else "none held"
         why = said[resource].message if resource in said else ""
@@ -87,20 +91,22 @@ def _lost_plugins(devices: NodeDevices, node: Node | None, held: Callable[[], He
     return notices
 
 
-def _unlisted(devices: NodeDevices, node: Node | None, pods: list[Pod], held: Callable[[], Held]) -> list[Notice]:
+def _unlisted_device_notices(
+    devices: NodeDevices, node: Node | None, pods: list[Pod], held: Callable[[], HoldersByDevice]
+) -> list[Notice]:
     """Fewer devices published than there are. Those the ledger knows to be bad explain as many; a resource that offers nothing
     at all is a lost plugin's."""
     if node is None:
         return []
     fit = {v.device for v in devices.verdicts if v.state in (DeviceState.HEALTHY, DeviceState.DEGRADED)}
-    there = _told_by_pods(pods)
+    there = _devices_in_pod_statuses(pods)
     for resource in {d.resource for d in devices.observed.devices if d.resource}:
         mine = [d.id for d in devices.observed.devices if d.resource == resource and d.id in fit]
-        is_short = 0 < _count(node.status.capacity, resource) < len(mine)
-        there[resource] = {device: _users(held(), [device]) for device in mine} if is_short else {}
+        is_short = 0 < _resource_count(node.status.capacity, resource) < len(mine)
+        there[resource] = {device: _pods_holding(held(), [device]) for device in mine} if is_short else {}
     notices: list[Notice] = []
     for name, users_of in sorted(there.items()):
-        listed = _count(node.status.capacity, name)
+        listed = _resource_count(node.status.capacity, name)
         if 0 < listed < len(users_of):
             users = list(dict.fromkeys(user for some in users_of.values() for user in some))
             who = f"Devices of it are held by {', '.join(users)}." if users else "Nobody holds any of it."
@@ -109,7 +115,7 @@ def _unlisted(devices: NodeDevices, node: Node | None, pods: list[Pod], held: Ca
     return notices
 
 
-def _told_by_pods(pods: Iterable[Pod]) -> dict[str, dict[str, list[str]]]:
+def _devices_in_pod_statuses(pods: Iterable[Pod]) -> dict[str, dict[str, list[str]]]:
     """Resource -> device -> holders, as the statuses of the node's pods have them."""
     there: dict[str, dict[str, list[str]]] = {}
     for pod in pods:
@@ -121,22 +127,22 @@ def _told_by_pods(pods: Iterable[Pod]) -> dict[str, dict[str, list[str]]]:
     return there
 
 
-def _users(held: Held, devices: Iterable[str]) -> list[str]:
+def _pods_holding(held: HoldersByDevice, devices: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(holder.pod for device in devices for holder in held.get(device, ())))
 
 
-def _offers_none(node: Node | None, resource: str) -> bool:
+def _node_offers_none(node: Node | None, resource: str) -> bool:
     """The node has published the resource once and offers nothing of it now."""
     if node is None:
         return False
-    return resource in node.status.allocatable and _count(node.status.allocatable, resource) == 0
+    return resource in node.status.allocatable and _resource_count(node.status.allocatable, resource) == 0
 
 
-def _count(quantities: Mapping[str, str | int], resource: str) -> int:
+def _resource_count(quantities: Mapping[str, str | int], resource: str) -> int:
     return parse_whole_quantity(quantities.get(resource, 0))
 
 
-def _node_signals(devices: NodeDevices) -> list[Notice]:
+def _node_signal_notices(devices: NodeDevices) -> list[Notice]:
     """Signals of the node as a whole, newest of each code."""
     newest = {s.code: s for s in devices.observed.signals}
     return [
@@ -145,7 +151,7 @@ def _node_signals(devices: NodeDevices) -> list[Notice]:
     ]
 
 
-def _dated(notice: Notice, before: Notice | None, now: float, timers: Timers) -> Notice:
+def _dated_notice(notice: Notice, before: Notice | None, now: float, timers: HealthTimers) -> Notice:
     since = before.since if before is not None else (notice.since or to_time(now))
     until = None
     if notice.reason in (PLUGIN_LOST, NOT_LISTED) and since is not None:

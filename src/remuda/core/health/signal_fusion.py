@@ -29,7 +29,7 @@ from remuda.api.devices import DeviceState, NodeDevices, QuarantineOrder, Signal
 from remuda.api.meta import to_seconds, to_time
 from remuda.core.devices.fault_codes import DeviceRemedy, FaultClass
 from remuda.core.devices.signals import ClassifiedSignal, classify_signals
-from remuda.core.health.timers import SKEW_S, Timers
+from remuda.core.health.timers import SKEW_S, HealthTimers
 
 AHEAD = "Its time is ahead of the manager's clock."
 
@@ -48,7 +48,7 @@ SLOW_RANK = "straggler"  # measured: goes before signs that merely suggest it
 _NEVER = datetime.min.replace(tzinfo=UTC)
 
 
-Classified = Mapping[str, tuple[ClassifiedSignal, ...]]  # by device, as far as it has signals
+ClassifiedDevices = Mapping[str, tuple[ClassifiedSignal, ...]]  # by device, as far as it has signals
 
 
 class Fact(msgspec.Struct, frozen=True):
@@ -60,7 +60,7 @@ class Fact(msgspec.Struct, frozen=True):
     is_ahead: bool = False  # a time was given that cannot be true
 
 
-def classify_devices(node: NodeDevices) -> Classified:
+def classify_devices(node: NodeDevices) -> ClassifiedDevices:
     """What each device's own signals mean."""
     return {d.id: classify_signals(d.signals) for d in node.observed.devices if d.signals}
 
@@ -70,7 +70,7 @@ def judge_device(
     signals: Sequence[ClassifiedSignal],
     order: QuarantineOrder | None,
     now: float,
-    timers: Timers,
+    timers: HealthTimers,
     findings: Sequence[Signal] = (),
     before: Verdict | None = None,
 ) -> Verdict:
@@ -89,13 +89,13 @@ def _judge_signals(
     device: str,
     signals: Sequence[ClassifiedSignal],
     now: float,
-    timers: Timers,
+    timers: HealthTimers,
     findings: Sequence[Signal],
     before: Verdict | None,
 ) -> Verdict:
     if not findings and all(known.fault.effect is DeviceState.HEALTHY for known in signals):
         return Verdict(device)  # by far the most frequent: nothing was said, or nothing against the device
-    facts = facts_of((*classify_signals(findings), *signals), now, before)
+    facts = standing_facts((*classify_signals(findings), *signals), now, before)
     worst: Fact | None = None
     best = (RANK[DeviceState.HEALTHY], 0, 0, 0)
     for fact in facts:
@@ -105,13 +105,13 @@ def _judge_signals(
         # <=: of two equally grave facts the newer one speaks.
         slow = 0 if fact.fault.code == SLOW_RANK else 1
         drastic = 1 if fact.fault.code == CONFIRMS else _DRASTIC[fact.fault.remedy]
-        key = (RANK[state], drastic, slow, 0 if _is_named(fact, before) else 1)
+        key = (RANK[state], drastic, slow, 0 if _is_fact_in_verdict(fact, before) else 1)
         if key <= best:
             worst, best = fact, key
     return Verdict(device) if worst is None else _verdict_of_fact(device, worst, GRAVITY[best[0]], before)
 
 
-def facts_of(signals: Sequence[ClassifiedSignal], now: float, before: Verdict | None = None) -> list[Fact]:
+def standing_facts(signals: Sequence[ClassifiedSignal], now: float, before: Verdict | None = None) -> list[Fact]:
     """What stands against the device, oldest first; codes that say nothing against it are among them."""
     limit = to_time(now + SKEW_S)
     clear: tuple[datetime, int] | None = None
@@ -136,23 +136,25 @@ def facts_of(signals: Sequence[ClassifiedSignal], now: float, before: Verdict | 
     return [_make_fact(some, limit) for some in reports.values()]
 
 
-def believed_at(fact: Fact, timers: Timers, before: Verdict | None = None) -> float:
+def fact_believed_at(fact: Fact, timers: HealthTimers, before: Verdict | None = None) -> float:
     """Unix seconds at which a debounced fact that is still there counts. One that nobody gave a time for counts at once; one
     with a time that cannot be true counts from when it was first judged."""
     at = fact.at
-    if fact.is_ahead and before is not None and _is_named(fact, before):
+    if fact.is_ahead and before is not None and _is_fact_in_verdict(fact, before):
         at = before.since
     return to_seconds(at) + timers.debounce_s if at is not None else 0.0
 
 
-def debounce_ends_at(node: NodeDevices, classified: Classified, now: float, timers: Timers) -> float | None:
+def debounce_ends_at(
+    node: NodeDevices, classified: ClassifiedDevices, now: float, timers: HealthTimers
+) -> float | None:
     """When to look again because a debounce of one of the node's devices ends; None when none runs."""
     ends: list[float] = []
     for device, signals in classified.items():
         if any(known.fault.debounced for known in signals):
             before = next((v for v in node.verdicts if v.device == device), None)
-            facts = facts_of(signals, now, before)
-            ends += (believed_at(fact, timers, before) for fact in facts if fact.fault.debounced)
+            facts = standing_facts(signals, now, before)
+            ends += (fact_believed_at(fact, timers, before) for fact in facts if fact.fault.debounced)
     return min((end for end in ends if end > now), default=None)
 
 
@@ -163,12 +165,12 @@ def _make_fact(reports: list[ClassifiedSignal], limit: datetime) -> Fact:
     return Fact(reports[0].fault, tuple(reports), min(given, default=None), is_ahead)
 
 
-def _fact_state(fact: Fact, now: float, timers: Timers, before: Verdict | None) -> DeviceState:
-    is_young = fact.fault.debounced and now < believed_at(fact, timers, before)
+def _fact_state(fact: Fact, now: float, timers: HealthTimers, before: Verdict | None) -> DeviceState:
+    is_young = fact.fault.debounced and now < fact_believed_at(fact, timers, before)
     return DeviceState.UNKNOWN if is_young else fact.fault.effect
 
 
-def _is_named(fact: Fact, before: Verdict | None) -> bool:
+def _is_fact_in_verdict(fact: Fact, before: Verdict | None) -> bool:
     return before is not None and any(before.source == known.signal.origin for known in fact.reports)
 
 

@@ -20,14 +20,14 @@ from remuda.api.meta import to_time
 from remuda.api.training import Member, TrainingJob
 from remuda.core.devices.signals import classify_signals, cure_times
 from remuda.core.health.step_samples import GangSlow
-from remuda.core.health.stragglers import SlowRank, Speeds
+from remuda.core.health.stragglers import RankSpeeds, SlowRank
 
 SOURCE = CODE = "straggler"
 SLOW_RANK = "SlowRank"  # the verdict's reason, and a recovery's that moved a rank for it
 UNEVEN = "UnevenWork"
 
 
-class Findings(msgspec.Struct, frozen=True):
+class SlowRankFindings(msgspec.Struct, frozen=True):
     """New lists for `NodeDevices.findings` of one node, by device; an empty list takes the device's entry away."""
 
     node: str
@@ -36,29 +36,29 @@ class Findings(msgspec.Struct, frozen=True):
     told: tuple[str, ...] = ()  # a sentence for each new finding
 
 
-def found_slow(node: NodeDevices | None, devices: Iterable[str]) -> bool:
-    return node is not None and any(_finding(node, device) is not None for device in devices)
+def has_slow_finding(node: NodeDevices | None, devices: Iterable[str]) -> bool:
+    return node is not None and any(_slow_finding(node, device) is not None for device in devices)
 
 
-def plan_findings(
-    job: TrainingJob, speeds: Speeds, nodes: Mapping[str, NodeDevices], now: float
-) -> tuple[list[Findings], GangSlow | None]:
+def plan_slow_rank_findings(
+    job: TrainingJob, speeds: RankSpeeds, nodes: Mapping[str, NodeDevices], now: float
+) -> tuple[list[SlowRankFindings], GangSlow | None]:
     """What to write for one gang, and what is to be said of the gang when a slow rank is not its device's fault."""
     members = {m.rank: m for m in job.status.members}
-    moved = _moved(job)
+    moved = _pods_moved_off_slow(job)
     changes: dict[str, dict[str, list[Signal]]] = {}
     told: dict[str, list[str]] = {}
     uneven: GangSlow | None = None
     for slow in speeds.slow:
         member = members.get(slow.rank)
         node = nodes.get(member.node) if member is not None else None
-        if member is None or node is None or found_slow(node, member.devices):
+        if member is None or node is None or has_slow_finding(node, member.devices):
             continue
-        suspects, why = _suspects(node, member.devices)
+        suspects, why = _suspect_devices(node, member.devices)
         if member.pod in moved and not why:
-            uneven = _uneven(job, member, slow)
+            uneven = _uneven_gang(job, member, slow)
             continue
-        words = _words(job, member, slow, suspects, why)
+        words = _slow_rank_words(job, member, slow, suspects, why)
         for device in suspects:
             kept = [*node.findings.get(device, ()), Signal(SOURCE, CODE, words, to_time(now))]
             changes.setdefault(node.name, {})[device] = kept
@@ -67,40 +67,40 @@ def plan_findings(
         member = members.get(rank)
         node = nodes.get(member.node) if member is not None else None
         for device in member.devices if member is not None and node is not None else ():
-            if node is not None and _finding(node, device) is not None:
-                changes.setdefault(node.name, {})[device] = _without(node, device)
+            if node is not None and _slow_finding(node, device) is not None:
+                changes.setdefault(node.name, {})[device] = _without_slow_finding(node, device)
     found = [
-        Findings(name, nodes[name].metadata.resource_version, devices, tuple(told.get(name, ())))
+        SlowRankFindings(name, nodes[name].metadata.resource_version, devices, tuple(told.get(name, ())))
         for name, devices in sorted(changes.items())
     ]
     return found, uneven
 
 
-def outdated(node: NodeDevices) -> Findings | None:
+def answered_slow_findings(node: NodeDevices) -> SlowRankFindings | None:
     """Findings that a probe which passed since has answered."""
     gone: dict[str, list[Signal]] = {}
     for device in node.observed.devices:
-        finding = _finding(node, device.id)
-        if finding is not None and _is_cleared(finding, device.signals):
-            gone[device.id] = _without(node, device.id)
-    return Findings(node.name, node.metadata.resource_version, gone) if gone else None
+        finding = _slow_finding(node, device.id)
+        if finding is not None and _is_slowness_cleared(finding, device.signals):
+            gone[device.id] = _without_slow_finding(node, device.id)
+    return SlowRankFindings(node.name, node.metadata.resource_version, gone) if gone else None
 
 
-def _is_cleared(finding: Signal, signals: Sequence[Signal]) -> bool:
+def _is_slowness_cleared(finding: Signal, signals: Sequence[Signal]) -> bool:
     if finding.time is None:
         return False
     return any(cure > finding.time for cure in cure_times(classify_signals(signals)))
 
 
-def _finding(node: NodeDevices, device: str) -> Signal | None:
+def _slow_finding(node: NodeDevices, device: str) -> Signal | None:
     return next((s for s in node.findings.get(device, ()) if s.source == SOURCE), None)
 
 
-def _without(node: NodeDevices, device: str) -> list[Signal]:
+def _without_slow_finding(node: NodeDevices, device: str) -> list[Signal]:
     return [s for s in node.findings.get(device, ()) if s.source != SOURCE]
 
 
-def _suspects(node: NodeDevices, devices: Sequence[str]) -> tuple[list[str], str]:
+def _suspect_devices(node: NodeDevices, devices: Sequence[str]) -> tuple[list[str], str]:
     """(devices to name, what speaks against them beside the rank's speed)."""
     why: dict[str, str] = {}
     for device in node.observed.devices:
@@ -115,7 +115,7 @@ def _suspects(node: NodeDevices, devices: Sequence[str]) -> tuple[list[str], str
     return [d for d in devices if d in why], ", ".join(f"{d} reports {why[d]}" for d in devices if d in why)
 
 
-def _words(job: TrainingJob, member: Member, slow: SlowRank, suspects: Sequence[str], why: str) -> str:
+def _slow_rank_words(job: TrainingJob, member: Member, slow: SlowRank, suspects: Sequence[str], why: str) -> str:
     where = f"Rank {member.rank} of {job.namespace}/{job.name} (pod {member.pod}, node {member.node})"
     pace = f"needs {slow.factor:.2f} x the own time of its peers, over {slow.steps} steps"
     if why and len(suspects) < len(member.devices):
@@ -125,12 +125,12 @@ def _words(job: TrainingJob, member: Member, slow: SlowRank, suspects: Sequence[
     return f"{where} {pace}. Its device is {suspects[0] if suspects else 'none'}{f'; {why}' if why else ''}."
 
 
-def _moved(job: TrainingJob) -> set[str]:
+def _pods_moved_off_slow(job: TrainingJob) -> set[str]:
     """Pods that took over from one on a slow device."""
     return {pod for recovery in job.status.recoveries if recovery.reason == SLOW_RANK for pod in recovery.replaced}
 
 
-def _uneven(job: TrainingJob, member: Member, slow: SlowRank) -> GangSlow:
+def _uneven_gang(job: TrainingJob, member: Member, slow: SlowRank) -> GangSlow:
     words = (
         f"Rank {member.rank} needs {slow.factor:.2f} x the own time of its peers also on the devices it was moved to "
         f"({member.node}): it carries more work than they do. Even the work out."

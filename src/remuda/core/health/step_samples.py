@@ -8,7 +8,7 @@ WINDOW = 64  # samples of a rank that are looked at
 WARM_UP = 3  # first steps of an attempt: compiling, filling caches
 
 
-class Sample(msgspec.Struct, frozen=True, array_like=True):
+class StepSample(msgspec.Struct, frozen=True, array_like=True):
     """One step of one rank, as its heartbeat told it. On the wire a list: there are many of them in one message."""
 
     step: int

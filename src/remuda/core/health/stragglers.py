@@ -25,7 +25,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from remuda.core.health.step_samples import WINDOW, Sample
+from remuda.core.health.step_samples import WINDOW, StepSample
 
 Matrix = NDArray[np.float64]
 
@@ -50,7 +50,7 @@ class SlowRank(msgspec.Struct, frozen=True):
     confidence: float
 
 
-class Speeds(msgspec.Struct, frozen=True):
+class RankSpeeds(msgspec.Struct, frozen=True):
     """What a look found. `normal`: ranks at normal speed over CLEAR_STEPS samples; others are undecided."""
 
     slow: tuple[SlowRank, ...] = ()
@@ -58,47 +58,47 @@ class Speeds(msgspec.Struct, frozen=True):
     steps: int = 0  # samples looked at
 
 
-def need(stretch: int) -> float:
+def slow_share_needed(stretch: int) -> float:
     """The part of a stretch that must lie above normal: nearly all of a short one, most of a long one."""
     return 0.9 if stretch <= 16 else 0.8 if stretch <= 24 else 0.7 if stretch <= 32 else 0.6
 
 
-def judge(own: Matrix, factor: float, known: Sequence[int] = ()) -> Speeds:
+def judge_rank_speeds(own: Matrix, factor: float, known: Sequence[int] = ()) -> RankSpeeds:
     """Who is slow in `own`: selfTime by rank (rows) and step (columns, newest last), nan where there is no sample.
 
     `known`: rows called slow before; they stay so until they are normal.
     """
     ranks, columns = own.shape
     if ranks < 3 or columns < STRETCHES[0]:
-        return Speeds(steps=columns)
+        return RankSpeeds(steps=columns)
     logs = np.log(own[:, -WINDOW:])
     told = np.isfinite(logs)
     logs = np.where(told, logs, np.nan)
     logs = logs[:, told.sum(axis=0) >= max(2.0, QUORUM * ranks)]
     if logs.shape[1] < STRETCHES[0]:
-        return Speeds(steps=int(logs.shape[1]))
+        return RankSpeeds(steps=int(logs.shape[1]))
     line = math.log(factor)
-    over = _against_the_usual(logs, line / 2.0)
-    return _judge_over(over, _noise(over), line, frozenset(known))
+    over = _relative_to_gang(logs, line / 2.0)
+    return _judge_relative_speeds(over, _rank_noise(over), line, frozenset(known))
 
 
-def _against_the_usual(logs: Matrix, middle: float) -> Matrix:
+def _relative_to_gang(logs: Matrix, middle: float) -> Matrix:
     """Against the median of each step; once more without those that stand out, who pull it up when they are many."""
-    over: Matrix = logs - _median(logs.T)
-    usual = logs[_median(over[:, -CLEAR_STEPS:]) < middle]
+    over: Matrix = logs - _row_medians(logs.T)
+    usual = logs[_row_medians(over[:, -CLEAR_STEPS:]) < middle]
     if len(usual) == len(logs) or len(usual) < QUORUM * len(logs) or not np.isfinite(usual).any(axis=0).all():
         return over
-    again: Matrix = logs - _median(usual.T)
+    again: Matrix = logs - _row_medians(usual.T)
     return again
 
 
-def _noise(over: Matrix) -> float:
+def _rank_noise(over: Matrix) -> float:
     """The usual spread of a rank around its own level: the gang's, because one rank's few samples tell it badly."""
-    centre = _median(over)
-    return max(float(np.nanmedian(_median(np.abs(over - centre[:, None])))) * MAD_SIGMA, 1e-3)
+    centre = _row_medians(over)
+    return max(float(np.nanmedian(_row_medians(np.abs(over - centre[:, None])))) * MAD_SIGMA, 1e-3)
 
 
-def _median(rows: Matrix) -> Matrix:
+def _row_medians(rows: Matrix) -> Matrix:
     """Of each row without its nans; nan where nothing is left. (numpy's own goes through masked arrays: ten times the time.)"""
     ordered = np.sort(rows, axis=1)  # nan last
     count = np.maximum(np.isfinite(rows).sum(axis=1), 1)
@@ -107,32 +107,32 @@ def _median(rows: Matrix) -> Matrix:
     return found
 
 
-def _judge_over(over: Matrix, noise: float, line: float, known: frozenset[int]) -> Speeds:
+def _judge_relative_speeds(over: Matrix, noise: float, line: float, known: frozenset[int]) -> RankSpeeds:
     middle = line / 2.0
-    normal = _normal(over, noise, middle)
-    newest = _median(over[:, -STRETCHES[0] :])
+    normal = _ranks_at_normal_speed(over, noise, middle)
+    newest = _row_medians(over[:, -STRETCHES[0] :])
     suspects = np.flatnonzero(newest > middle)  # a slow past alone is no reason
     slow: list[SlowRank] = []
     for row in sorted(({int(r) for r in suspects} | known) - normal):  # what it was longer ago does not count then
-        found = _slow(over[row], noise, line)
+        found = _slow_stretch(over[row], noise, line)
         if found is None and row in known:
-            found = _as_it_is(over[row], noise, middle)
+            found = _newest_slowness(over[row], noise, middle)
         if found is not None:
             factor, steps, sure = found
             slow.append(SlowRank(row, round(math.exp(factor), 3), steps, round(sure, 1)))
-    return Speeds(tuple(slow), frozenset(normal), int(over.shape[1]))
+    return RankSpeeds(tuple(slow), frozenset(normal), int(over.shape[1]))
 
 
-def _normal(over: Matrix, noise: float, middle: float) -> set[int]:
+def _ranks_at_normal_speed(over: Matrix, noise: float, middle: float) -> set[int]:
     if over.shape[1] < CLEAR_STEPS:
         return set()
     newest = over[:, -CLEAR_STEPS:]
     told = np.isfinite(newest).sum(axis=1)
-    level, error = _median(newest), MEDIAN_ERROR * noise / math.sqrt(CLEAR_STEPS)
+    level, error = _row_medians(newest), MEDIAN_ERROR * noise / math.sqrt(CLEAR_STEPS)
     return {int(row) for row in np.flatnonzero(level + error < middle) if told[row] >= CLEAR_STEPS * LEAST_COVER}
 
 
-def _slow(row: Matrix, noise: float, line: float) -> tuple[float, int, float] | None:
+def _slow_stretch(row: Matrix, noise: float, line: float) -> tuple[float, int, float] | None:
     """(log factor, samples, standard errors above the middle) of the shortest stretch that proves it."""
     middle = line / 2.0
     for stretch in STRETCHES:
@@ -140,24 +140,24 @@ def _slow(row: Matrix, noise: float, line: float) -> tuple[float, int, float] | 
             return None
         there = row[-stretch:]
         there = there[np.isfinite(there)]
-        if len(there) < LEAST_COVER * stretch or np.mean(there > middle) < need(stretch):
+        if len(there) < LEAST_COVER * stretch or np.mean(there > middle) < slow_share_needed(stretch):
             continue
         median = float(np.median(there))
-        sure = (median - middle) / _error(there, median, noise)
+        sure = (median - middle) / _median_error(there, median, noise)
         if median >= NEAR * line and sure >= SIGMAS:
             return median, len(there), sure
     return None
 
 
-def _as_it_is(row: Matrix, noise: float, middle: float) -> tuple[float, int, float] | None:
+def _newest_slowness(row: Matrix, noise: float, middle: float) -> tuple[float, int, float] | None:
     there = row[np.isfinite(row)][-CLEAR_STEPS:]
     if not len(there):
         return None
     median = float(np.median(there))
-    return median, len(there), max(0.0, (median - middle) / _error(there, median, noise))
+    return median, len(there), max(0.0, (median - middle) / _median_error(there, median, noise))
 
 
-def _error(there: Matrix, median: float, noise: float) -> float:
+def _median_error(there: Matrix, median: float, noise: float) -> float:
     own = float(np.median(np.abs(there - median))) * MAD_SIGMA
     return MEDIAN_ERROR * max(own, noise) / math.sqrt(len(there))
 
@@ -165,14 +165,14 @@ def _error(there: Matrix, median: float, noise: float) -> float:
 # --- from heartbeats to rows and columns ----------------------------------------------------------------------------------
 
 
-def table(samples: Mapping[int, Sequence[Sample]], *, steps: bool = False) -> tuple[list[int], Matrix]:
+def rank_step_table(samples: Mapping[int, Sequence[StepSample]], *, steps: bool = False) -> tuple[list[int], Matrix]:
     """(ranks, seconds by rank and step): selfTime, or stepTime with `steps`.
 
     Columns are steps. A rank whose newest steps are not those of the others (nothing couples them, or its launcher skips beats
     of very short steps) stands beside them by age instead, its newest sample under the newest step, as long as it is heard.
     """
     ranks = sorted(samples)
-    rows = [_told(samples[rank], steps) for rank in ranks]
+    rows = [_seconds_by_step(samples[rank], steps) for rank in ranks]
     told: dict[int, int] = {}
     for row in rows:
         for step in row:
@@ -181,7 +181,7 @@ def table(samples: Mapping[int, Sequence[Sample]], *, steps: bool = False) -> tu
     if len(shared) < STRETCHES[0] and len(told) > len(shared):
         shared = []  # no common steps to speak of
     width = len(shared) or min(WINDOW, max((len(row) for row in rows), default=0))
-    recent = _heard(samples, set(shared[-CLEAR_STEPS:]))
+    recent = _earliest_newest_step(samples, set(shared[-CLEAR_STEPS:]))
     found = np.full((len(ranks), width), math.nan)
     for line, rank, row in zip(found, ranks, rows, strict=True):
         there = [row.get(step, math.nan) for step in shared]
@@ -194,12 +194,12 @@ def table(samples: Mapping[int, Sequence[Sample]], *, steps: bool = False) -> tu
     return ranks, found
 
 
-def _heard(samples: Mapping[int, Sequence[Sample]], newest: set[int]) -> float:
+def _earliest_newest_step(samples: Mapping[int, Sequence[StepSample]], newest: set[int]) -> float:
     """The earliest time anybody told one of the newest steps."""
     times = (s.time for row in samples.values() for s in row if s.step in newest)
     return min(times, default=0.0)
 
 
-def _told(samples: Sequence[Sample], steps: bool) -> dict[int, float]:
+def _seconds_by_step(samples: Sequence[StepSample], steps: bool) -> dict[int, float]:
     found = ((s.step, s.step_seconds if steps else s.self_seconds) for s in samples)
     return {step: seconds for step, seconds in found if seconds is not None and seconds > 0.0}

@@ -23,7 +23,7 @@ import msgspec
 from remuda.api.devices import DeviceState, NodeDevices, ObservedDevice, Signal
 from remuda.api.meta import to_seconds, to_time
 from remuda.core.devices.signals import ClassifiedSignal, classify_signal, is_repeat, with_signal
-from remuda.core.health.device_history import is_minor
+from remuda.core.health.device_history import is_minor_fault
 from remuda.core.health.timers import SKEW_S
 
 FORGET_S = 30.0
@@ -31,17 +31,17 @@ MAX_PER_DEVICE = 32
 MAX_DEVICES = 1024  # of one node: slices included, no machine has more; names that no device has are not to pile up
 
 
-Heard = tuple[float, ClassifiedSignal]  # when, and what
+HeardSignal = tuple[float, ClassifiedSignal]  # when, and what
 
 
 class SignalOverlay:
     def __init__(self) -> None:
-        self._heard: dict[str, dict[str, list[Heard]]] = {}  # node -> device -> what was heard of it
+        self._heard: dict[str, dict[str, list[HeardSignal]]] = {}  # node -> device -> what was heard of it
 
     def hear(self, node: str, device: str, signal: Signal, now: float) -> bool:
         """Whether it may change a verdict, so that somebody has to look."""
         heard = classify_signal(signal)
-        if not is_of_weight(heard):
+        if not can_change_verdict(heard):
             return False
         if signal.time is not None:
             age = now - to_seconds(signal.time)
@@ -53,7 +53,7 @@ class SignalOverlay:
         if device not in of_node and len(of_node) >= MAX_DEVICES:
             del of_node[next(iter(of_node))]
         kept = of_node.setdefault(device, [])
-        place = _place_of_same(kept, heard)
+        place = _place_of_same_signal(kept, heard)
         if place is None:
             kept.append((now, heard))
             del kept[:-MAX_PER_DEVICE]
@@ -69,7 +69,7 @@ class SignalOverlay:
         news = self._heard.get(node.name)
         if not news:
             return node
-        devices = [self._with(device, news, now) for device in node.observed.devices]
+        devices = [self._with_news(device, news, now) for device in node.observed.devices]
         if not news:
             del self._heard[node.name]
         if all(new is old for new, old in zip(devices, node.observed.devices, strict=True)):
@@ -79,29 +79,29 @@ class SignalOverlay:
     def forget(self, node: str) -> None:
         self._heard.pop(node, None)
 
-    def _with(self, device: ObservedDevice, news: dict[str, list[Heard]], now: float) -> ObservedDevice:
+    def _with_news(self, device: ObservedDevice, news: dict[str, list[HeardSignal]], now: float) -> ObservedDevice:
         heard = news.pop(device.id, [])
-        kept = [(at, h) for at, h in heard if now - at < FORGET_S and not _is_recorded(device, h.signal)]
+        kept = [(at, h) for at, h in heard if now - at < FORGET_S and not _is_signal_recorded(device, h.signal)]
         if kept:
             news[device.id] = kept
-        for _, one in sorted(kept, key=_reported_at) if len(kept) > 1 else kept:
-            device = _with_heard(device, one.signal)
+        for _, one in sorted(kept, key=_signal_reported_at) if len(kept) > 1 else kept:
+            device = _with_heard_signal(device, one.signal)
         return device
 
 
-def is_of_weight(heard: ClassifiedSignal) -> bool:
+def can_change_verdict(heard: ClassifiedSignal) -> bool:
     """Whether it says something against a device, or takes something back, or is remembered for a trend."""
     fault = heard.fault
     is_harmless = fault.effect is DeviceState.HEALTHY and not (fault.clears or fault.retracts or fault.debounced)
-    return not is_harmless or is_minor(heard)
+    return not is_harmless or is_minor_fault(heard)
 
 
-def _reported_at(heard: Heard) -> float:
+def _signal_reported_at(heard: HeardSignal) -> float:
     at, one = heard
     return to_seconds(one.signal.time) if one.signal.time is not None else at
 
 
-def _with_heard(device: ObservedDevice, signal: Signal) -> ObservedDevice:
+def _with_heard_signal(device: ObservedDevice, signal: Signal) -> ObservedDevice:
     """`with_signal`, except that what is newer than `signal` stays, whatever that takes back."""
     new = with_signal(device, signal)
     if new is device or signal.time is None or len(new.signals) > len(device.signals):
@@ -110,7 +110,7 @@ def _with_heard(device: ObservedDevice, signal: Signal) -> ObservedDevice:
     return msgspec.structs.replace(new, signals=[*new.signals, *newer]) if newer else new
 
 
-def _place_of_same(kept: list[Heard], again: ClassifiedSignal) -> int | None:
+def _place_of_same_signal(kept: list[HeardSignal], again: ClassifiedSignal) -> int | None:
     """Where the same code stands already, not taken back since. What takes others back has to be heard each time."""
     if again.fault.clears or again.fault.retracts:
         return None
@@ -123,7 +123,7 @@ def _place_of_same(kept: list[Heard], again: ClassifiedSignal) -> int | None:
     return None
 
 
-def _is_recorded(device: ObservedDevice, signal: Signal) -> bool:
+def _is_signal_recorded(device: ObservedDevice, signal: Signal) -> bool:
     """Whether the record already names it, at that time or later."""
     for known in device.signals:
         if (known.source, known.code) == (signal.source, signal.code):

@@ -20,18 +20,18 @@ from remuda.api.remedies import Timers as PolicyTimers
 SKEW_S = 60.0  # how far clocks may differ before a time is not believed
 
 
-class Timers(msgspec.Struct, frozen=True):
+class HealthTimers(msgspec.Struct, frozen=True):
     hold_down_s: float = 60.0
     debounce_s: float = 5.0
     flap_window_s: float = 3600.0
     flap_limit: int = 3
 
 
-DEFAULT = Timers()
+DEFAULT_TIMERS = HealthTimers()
 
 
-def timers_of(policy: PolicyTimers) -> Timers:
-    return Timers(
+def health_timers_of(policy: PolicyTimers) -> HealthTimers:
+    return HealthTimers(
         hold_down_s=policy.hold_down_seconds,
         debounce_s=policy.debounce_seconds,
         flap_window_s=policy.flap_window_seconds,
@@ -39,7 +39,7 @@ def timers_of(policy: PolicyTimers) -> Timers:
     )
 
 
-def flapping(node: NodeDevices, now: float, timers: Timers) -> dict[str, QuarantineOrder]:
+def quarantine_flapping(node: NodeDevices, now: float, timers: HealthTimers) -> dict[str, QuarantineOrder]:
     """Orders for devices that flapped too often and are not under one yet.
 
     Evidence of health (`probe-passed`) drops a device's flaps: lifting an order without it means that the next look orders

@@ -37,7 +37,7 @@ from remuda.core.incidents.remedy_keys import is_workload_key
 _DONE = (RemedyOutcome.RUNNING, RemedyOutcome.SUCCEEDED, RemedyOutcome.FAILED, RemedyOutcome.TIMED_OUT)
 
 
-class Health(msgspec.Struct, frozen=True):
+class SubjectHealth(msgspec.Struct, frozen=True):
     """How the subject is now. `well_since`: None while it is not well, or not known to be."""
 
     well_since: float | None = None
@@ -47,56 +47,60 @@ class Health(msgspec.Struct, frozen=True):
     waits: str = ""  # what an open incident waits for, when nothing else is to be said
 
 
-def closed(status: IncidentStatus, outcome: IncidentOutcome, message: str, now: float) -> IncidentStatus:
+def closed_status(status: IncidentStatus, outcome: IncidentOutcome, message: str, now: float) -> IncidentStatus:
     return msgspec.structs.replace(
         status, phase=IncidentPhase.CLOSED, outcome=outcome, message=message, closed_at=to_time(now), soak_until=None
     )
 
 
-def concluded(
-    incident: Incident, status: IncidentStatus, health: Health, settle_s: float, now: float
+def conclude_incident(
+    incident: Incident, status: IncidentStatus, health: SubjectHealth, settle_s: float, now: float
 ) -> IncidentStatus:
     """The status closed, if it is over, else with a message that says what it waits for."""
     what = subject_words(incident.spec.subject)
     if incident.spec.dismiss:
-        return closed(status, IncidentOutcome.DISMISSED, f"Dismissed: {incident.spec.dismiss}", now)
+        return closed_status(status, IncidentOutcome.DISMISSED, f"Dismissed: {incident.spec.dismiss}", now)
     if not health.node_uid:
         text = f"{incident.spec.subject.node} has left the cluster; {what} is out of use with it."
-        return closed(status, IncidentOutcome.WORKED_AROUND, text, now)
+        return closed_status(status, IncidentOutcome.WORKED_AROUND, text, now)
     if status.node_uid and health.node_uid != status.node_uid:
-        return closed(status, IncidentOutcome.REPLACED, f"{incident.spec.subject.node} is another node now.", now)
+        return closed_status(
+            status, IncidentOutcome.REPLACED, f"{incident.spec.subject.node} is another node now.", now
+        )
     if status.device_uuid and health.device_uuid and health.device_uuid != status.device_uuid:
         text = f"{what} is another device now ({health.device_uuid} in place of {status.device_uuid})."
-        return closed(status, IncidentOutcome.REPLACED, text, now)
-    if ends_at(status, health, settle_s) is not None and now >= (ends_at(status, health, settle_s) or 0.0):
-        if was_acted_on(status):
-            return closed(status, IncidentOutcome.CURED, f"{what} is well again{_by(status)}.", now)
+        return closed_status(status, IncidentOutcome.REPLACED, text, now)
+    if incident_ends_at(status, health, settle_s) is not None and now >= (
+        incident_ends_at(status, health, settle_s) or 0.0
+    ):
+        if incident_was_acted_on(status):
+            return closed_status(status, IncidentOutcome.CURED, f"{what} is well again{_cured_by_words(status)}.", now)
         text = f"{what} was well again before anything was done."
-        return closed(status, IncidentOutcome.FALSE_ALARM, text, now)
-    message = waits_for(incident, status, health, settle_s)
+        return closed_status(status, IncidentOutcome.FALSE_ALARM, text, now)
+    message = incident_waits_for(incident, status, health, settle_s)
     return status if message == status.message else msgspec.structs.replace(status, message=message)
 
 
-def ends_at(status: IncidentStatus, health: Health, settle_s: float) -> float | None:
+def incident_ends_at(status: IncidentStatus, health: SubjectHealth, settle_s: float) -> float | None:
     """When it will be over if nothing else happens; None while that cannot be said."""
-    if health.well_since is None or _under_way(status) is not None:
+    if health.well_since is None or _running_rung(status) is not None:
         return None
     if status.phase is IncidentPhase.VERIFYING and status.soak_until is not None:
         return max(health.well_since, to_seconds(status.soak_until))
     return health.well_since + settle_s
 
 
-def was_acted_on(status: IncidentStatus) -> bool:
+def incident_was_acted_on(status: IncidentStatus) -> bool:
     return any(r.outcome in _DONE for r in status.remedies) or any(a.ended == "Failed" for a in status.affected)
 
 
-def waits_for(incident: Incident, status: IncidentStatus, health: Health, settle_s: float) -> str:
+def incident_waits_for(incident: Incident, status: IncidentStatus, health: SubjectHealth, settle_s: float) -> str:
     """What happened and what is to come, in one or two sentences."""
     verdict, what = status.verdict, subject_words(incident.spec.subject)
     state = verdict.state.value if incident.spec.subject.device else "in trouble"
     head = f"{what} is {state} ({verdict.reason})." if verdict.reason else f"{what} is {state}."
-    if (running := _under_way(status)) is not None:
-        return f"{head} {running.key} is under way{_until(running.deadline)}."
+    if (running := _running_rung(status)) is not None:
+        return f"{head} {running.key} is under way{_deadline_words(running.deadline)}."
     if status.phase is IncidentPhase.VERIFYING and status.soak_until is not None:
         return f"{what} has passed its probe; it soaks until {status.soak_until:%H:%M:%S}."
     if health.well_since is not None:
@@ -108,14 +112,14 @@ def waits_for(incident: Incident, status: IncidentStatus, health: Health, settle
         return f"{head} {ladder.message} Waits for an operator to replace it{ask} or to dismiss this."
     if ladder is not None and ladder.status == "Unknown":
         return f"{head} {ladder.message} Waits for it to be well again."
-    if words := next_rung(status):
+    if words := next_rung_words(status):
         return f"{head} {words}"
     if health.out_by:
         return f"{head} Waits for {health.out_by} to take the order back that keeps it out of use."
     return f"{head} {health.waits or 'Waits for a remedy, or for it to be well again.'}"
 
 
-def next_rung(status: IncidentStatus) -> str:
+def next_rung_words(status: IncidentStatus) -> str:
     """What the ladder's next rung waits for; "" when it waits for nothing."""
     last = next((r for r in reversed(status.remedies) if not is_workload_key(r.key)), None)
     if last is None:
@@ -129,18 +133,18 @@ def next_rung(status: IncidentStatus) -> str:
     return ""
 
 
-def _under_way(status: IncidentStatus) -> RemedyRecord | None:
+def _running_rung(status: IncidentStatus) -> RemedyRecord | None:
     """The device ladder's remedy that runs now."""
     running = (r for r in status.remedies if r.outcome is RemedyOutcome.RUNNING and not is_workload_key(r.key))
     return next(running, None)
 
 
-def _by(status: IncidentStatus) -> str:
+def _cured_by_words(status: IncidentStatus) -> str:
     cured = [r for r in status.remedies if r.outcome is RemedyOutcome.SUCCEEDED and not is_workload_key(r.key)]
     return f" after {cured[-1].key}" if cured else ""
 
 
-def _until(deadline: datetime | None) -> str:
+def _deadline_words(deadline: datetime | None) -> str:
     return f" until {deadline:%H:%M:%S} at the latest" if deadline is not None else ""
 
 

@@ -19,8 +19,8 @@ from remuda.api.incidents import Affected, Evidence, Incident, IncidentOutcome, 
 from remuda.api.meta import to_seconds, to_time
 from remuda.api.training import Cause
 from remuda.core.devices.signals import classify_signal
-from remuda.core.health.device_holders import Held, held_on
-from remuda.core.incidents.closing import Health, concluded, ends_at
+from remuda.core.health.device_holders import HoldersByDevice, device_holders_on
+from remuda.core.incidents.closing import SubjectHealth, conclude_incident, incident_ends_at
 from remuda.core.incidents.evidence import with_affected, with_evidence
 from remuda.core.incidents.names import (
     IncidentPlan,
@@ -30,20 +30,29 @@ from remuda.core.incidents.names import (
     incident_name,
     incidents_of,
 )
-from remuda.core.incidents.pods import NodeSight, affected_pods, exits_of, followed, just_ended, launcher_exits
+from remuda.core.incidents.pods import (
+    NodeIncidentView,
+    affected_pods,
+    container_exits,
+    follow_affected_pods,
+    launcher_exits,
+    pods_just_ended,
+)
 
 BEFORE_S = 600.0  # signals so long before the verdict are part of its story
 _UNTOLD = (DeviceState.HEALTHY, DeviceState.UNKNOWN)  # open nothing
 _FINAL = (IncidentOutcome.DISMISSED, IncidentOutcome.NOT_CURED, IncidentOutcome.WORKED_AROUND)
 
 
-def plan_devices(sight: NodeSight, incidents: Sequence[Incident], now: float, times: IncidentTimes) -> IncidentPlan:
+def plan_device_incidents(
+    sight: NodeIncidentView, incidents: Sequence[Incident], now: float, times: IncidentTimes
+) -> IncidentPlan:
     """`names`: those of this node, closed ones too."""
     opened: list[Incident] = []
     amended: list[tuple[Incident, IncidentStatus]] = []
     looks: list[float] = []
     devices = sight.devices or NodeDevices()
-    held = held_on(devices, sight.pods)
+    held = device_holders_on(devices, sight.pods)
     seen = {d.id: d for d in devices.observed.devices}
     verdicts = {v.device: v for v in devices.verdicts}
     mine: dict[str, list[Incident]] = {}
@@ -56,40 +65,40 @@ def plan_devices(sight: NodeSight, incidents: Sequence[Incident], now: float, ti
             continue  # by far the most frequent
         past = incidents_of(mine.get(device, ()), device_subject(sight.name, device))
         standing = next((i for i in past if i.is_open), None)
-        if standing is None and verdict is not None and not _is_told_with_parent(verdict, seen, verdicts):
-            if not is_bad(verdict, now, times):
+        if standing is None and verdict is not None and not _is_parents_verdict(verdict, seen, verdicts):
+            if not is_bad_verdict(verdict, now, times):
                 if verdict.state is DeviceState.DEGRADED and verdict.since is not None:
                     looks.append(to_seconds(verdict.since) + times.degraded)
-            elif (fresh := _fresh(sight, devices, verdict, past, now)) is not None:
+            elif (fresh := _new_device_incident(sight, devices, verdict, past, now)) is not None:
                 opened.append(fresh)
                 standing = fresh
         if standing is None:
             continue
-        status, health = _look(sight, devices, standing, verdict, held, now, times)
-        status = concluded(standing, status, health, times.settle, now)
+        status, health = _look_at_device(sight, devices, standing, verdict, held, now, times)
+        status = conclude_incident(standing, status, health, times.settle, now)
         if status != standing.status:
             amended.append((standing, status))
-        end = ends_at(status, health, times.settle)
+        end = incident_ends_at(status, health, times.settle)
         if end is not None and end > now and status.closed_at is None:
             looks.append(end)
     again = min((at for at in looks if at >= now), default=None)
     return IncidentPlan(tuple(opened), tuple(amended), look_again_s=None if again is None else again - now + 0.01)
 
 
-def is_bad(verdict: Verdict, now: float, times: IncidentTimes) -> bool:
+def is_bad_verdict(verdict: Verdict, now: float, times: IncidentTimes) -> bool:
     if verdict.state is DeviceState.DEGRADED:
         return verdict.since is None or now >= to_seconds(verdict.since) + times.degraded
     return verdict.state in (DeviceState.UNHEALTHY, DeviceState.QUARANTINED)
 
 
-def _is_told_with_parent(verdict: Verdict, seen: Mapping[str, ObservedDevice], verdicts: Mapping[str, Verdict]) -> bool:
+def _is_parents_verdict(verdict: Verdict, seen: Mapping[str, ObservedDevice], verdicts: Mapping[str, Verdict]) -> bool:
     device = seen.get(verdict.device)
     parent = verdicts.get(device.parent) if device is not None and device.parent else None
     return parent is not None and (parent.state, parent.reason) == (verdict.state, verdict.reason)
 
 
-def _fresh(
-    sight: NodeSight, devices: NodeDevices, verdict: Verdict, past: Sequence[Incident], now: float
+def _new_device_incident(
+    sight: NodeIncidentView, devices: NodeDevices, verdict: Verdict, past: Sequence[Incident], now: float
 ) -> Incident | None:
     """A new incident, unless this failure was told already."""
     order = devices.quarantine.get(verdict.device)
@@ -105,33 +114,33 @@ def _fresh(
     return blank_incident(subject, since)
 
 
-def _look(
-    sight: NodeSight,
+def _look_at_device(
+    sight: NodeIncidentView,
     devices: NodeDevices,
     incident: Incident,
     verdict: Verdict | None,
-    held: Held,
+    held: HoldersByDevice,
     now: float,
     times: IncidentTimes,
-) -> tuple[IncidentStatus, Health]:
+) -> tuple[IncidentStatus, SubjectHealth]:
     status, name = incident.status, incident.spec.subject.device
     seen = next((d for d in devices.observed.devices if d.id == name), None)
     order = devices.quarantine.get(name)
     if status.opened_at is None:
-        status = _begun(status, sight, seen, verdict, now)
+        status = _begun_device_status(status, sight, seen, verdict, now)
     is_own_order = order is not None and order.incident == incident.name
-    if verdict is not None and is_bad(verdict, now, times):
+    if verdict is not None and is_bad_verdict(verdict, now, times):
         # An order of the incident's own is its remedy, not its fault; so is the verdict that still stands when it is lifted.
         # Neither is a probe that found what was known: the ladder asks what broke.
         is_told = verdict.origin[0] == "probe" and bool(status.verdict.reason)
         is_remedy = verdict.state is DeviceState.QUARANTINED and (order is None or is_own_order)
         if not is_told and not is_remedy:
-            status = msgspec.structs.replace(status, verdict=_meaning(verdict, status.verdict))
+            status = msgspec.structs.replace(status, verdict=_incident_verdict(verdict, status.verdict))
         began = to_seconds(status.first_signal_at) if status.first_signal_at is not None else now
-        status = with_affected(status, _hit(sight, devices, name, held, began - times.look_back))
+        status = with_affected(status, _affected_by_device(sight, devices, name, held, began - times.look_back))
     state = verdict.state if verdict is not None else status.verdict.state
-    status = with_affected(status, followed(status.affected, sight, held, state, now))
-    status = with_evidence(status, _evidence(sight, devices, seen, verdict, status, times))
+    status = with_affected(status, follow_affected_pods(status.affected, sight, held, state, now))
+    status = with_evidence(status, _device_evidence(sight, devices, seen, verdict, status, times))
     well = None
     if verdict is not None and verdict.state is DeviceState.HEALTHY and order is None:
         well = to_seconds(verdict.since) if verdict.since is not None else now
@@ -140,11 +149,11 @@ def _look(
     if verdict is None or verdict.state is DeviceState.UNKNOWN:
         waits = "Nothing is known of it now; waits for its agent to speak of it."
     uuid = seen.uuid if seen is not None else ""
-    return status, Health(well, sight.node_uid, uuid, out_by, waits)
+    return status, SubjectHealth(well, sight.node_uid, uuid, out_by, waits)
 
 
-def _begun(
-    status: IncidentStatus, sight: NodeSight, seen: ObservedDevice | None, verdict: Verdict | None, now: float
+def _begun_device_status(
+    status: IncidentStatus, sight: NodeIncidentView, seen: ObservedDevice | None, verdict: Verdict | None, now: float
 ) -> IncidentStatus:
     since = verdict.since if verdict is not None and verdict.since is not None else to_time(now)
     return msgspec.structs.replace(
@@ -157,7 +166,7 @@ def _begun(
     )
 
 
-def _meaning(verdict: Verdict, before: IncidentVerdict) -> IncidentVerdict:
+def _incident_verdict(verdict: Verdict, before: IncidentVerdict) -> IncidentVerdict:
     return IncidentVerdict(
         state=verdict.state,
         reason=verdict.reason,
@@ -168,10 +177,12 @@ def _meaning(verdict: Verdict, before: IncidentVerdict) -> IncidentVerdict:
     )
 
 
-def _hit(sight: NodeSight, devices: NodeDevices, name: str, held: Held, since: float) -> list[Affected]:
+def _affected_by_device(
+    sight: NodeIncidentView, devices: NodeDevices, name: str, held: HoldersByDevice, since: float
+) -> list[Affected]:
     """Who has the device or a slice of it, and who had it until a crash at `since` or later."""
     rows = [name, *(d.id for d in devices.observed.devices if d.parent == name)]
-    found = [(row, holder) for row in rows for holder in held.get(row, ())] + just_ended(sight, rows, since)
+    found = [(row, holder) for row in rows for holder in held.get(row, ())] + pods_just_ended(sight, rows, since)
     of: dict[str, list[str]] = {}
     for row, holder in found:
         if row not in of.setdefault(holder.uid, []):
@@ -179,8 +190,8 @@ def _hit(sight: NodeSight, devices: NodeDevices, name: str, held: Held, since: f
     return affected_pods(sight, of, [holder for _, holder in found])
 
 
-def _evidence(
-    sight: NodeSight,
+def _device_evidence(
+    sight: NodeIncidentView,
     devices: NodeDevices,
     seen: ObservedDevice | None,
     verdict: Verdict | None,
@@ -191,7 +202,7 @@ def _evidence(
     if seen is not None:
         for signal in (*seen.signals, *devices.findings.get(seen.id, ())):
             if signal.time is None or to_seconds(signal.time) >= began - BEFORE_S:
-                yield _said(signal, sight.name, seen.id)
+                yield _signal_evidence(signal, sight.name, seen.id)
         for answer in devices.observed.answers:
             is_later = answer.time is None or to_seconds(answer.time) >= began
             if answer.action == "probe" and answer.device == seen.id and answer.outcome != "Running" and is_later:
@@ -202,9 +213,9 @@ def _evidence(
         yield Evidence("verdict", words, verdict.since, verdict.source, verdict.reason, sight.name, verdict.device)
     uids = {a.uid for a in status.affected if a.uid}
     since = began - times.look_back
-    yield from exits_of(sight.pods, uids, since, sight.ranks)
+    yield from container_exits(sight.pods, uids, since, sight.ranks)
     yield from launcher_exits(devices.observed.launchers, uids, since, sight.name)
 
 
-def _said(signal: Signal, node: str, device: str) -> Evidence:
+def _signal_evidence(signal: Signal, node: str, device: str) -> Evidence:
     return Evidence("signal", classify_signal(signal).message, signal.time, signal.source, signal.code, node, device)

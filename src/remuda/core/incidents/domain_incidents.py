@@ -24,7 +24,7 @@ from remuda.api.incidents import (
 from remuda.api.meta import to_seconds, to_time
 from remuda.api.training import Cause
 from remuda.core.health.correlation import WINDOW_S, DomainSuspect
-from remuda.core.incidents.closing import closed, next_rung
+from remuda.core.incidents.closing import closed_status, next_rung_words
 from remuda.core.incidents.evidence import with_evidence
 from remuda.core.incidents.names import IncidentPlan, blank_incident, domain_subject, incident_name, incidents_of
 from remuda.core.remedies.rungs import LADDER
@@ -34,7 +34,7 @@ _NAMED = 4
 _ENDS = (IncidentOutcome.CURED, IncidentOutcome.REPLACED, IncidentOutcome.WORKED_AROUND, IncidentOutcome.NOT_CURED)
 
 
-def plan_domains(
+def plan_domain_incidents(
     suspects: Sequence[DomainSuspect],
     domains: Sequence[Incident],
     parts: Mapping[str, Sequence[Incident]],
@@ -46,28 +46,28 @@ def plan_domains(
     amended: dict[str, tuple[Incident, IncidentStatus]] = {}
     seen: set[str] = set()
     for suspect in suspects:
-        standing = _standing(suspect, domains, parts)
+        standing = _domain_incident(suspect, domains, parts)
         if standing is None:
             continue
         if standing not in domains:
             opened.append(standing)
         seen.add(standing.name)
-        members = [i for i in _members(suspect, parts) if not i.status.part_of]
+        members = [i for i in _member_incidents(suspect, parts) if not i.status.part_of]
         fresh = [i for i in members if i.name not in standing.status.parts]
-        status = _concluded(standing, _look(standing, suspect, fresh, now), named, now)
+        status = _conclude_domain(standing, _domain_status(standing, suspect, fresh, now), named, now)
         if status != standing.status:
             amended[standing.name] = standing, status
         for part in members:
             amended[part.name] = part, msgspec.structs.replace(part.status, part_of=standing.name)
     for incident in domains:
         if incident.is_open and incident.name not in seen:
-            status = _concluded(incident, incident.status, named, now)
+            status = _conclude_domain(incident, incident.status, named, now)
             if status != incident.status:
                 amended[incident.name] = incident, status
     return IncidentPlan(tuple(opened), tuple(amended.values()))
 
 
-def _standing(
+def _domain_incident(
     suspect: DomainSuspect, domains: Sequence[Incident], parts: Mapping[str, Sequence[Incident]]
 ) -> Incident | None:
     """The domain's open incident, or a new one when something failed that none tells of."""
@@ -76,13 +76,13 @@ def _standing(
     standing = next((i for i in past if i.is_open), None)
     if standing is not None:
         return standing
-    untold = [i for i in _members(suspect, parts) if i.is_open and not i.status.part_of]
+    untold = [i for i in _member_incidents(suspect, parts) if i.is_open and not i.status.part_of]
     if not untold or any(i.name == incident_name(subject, since) for i in past):
         return None
     return blank_incident(subject, since)
 
 
-def _members(suspect: DomainSuspect, parts: Mapping[str, Sequence[Incident]]) -> list[Incident]:
+def _member_incidents(suspect: DomainSuspect, parts: Mapping[str, Sequence[Incident]]) -> list[Incident]:
     """The incidents of what failed then; others of the same devices, earlier or later, are no part of it."""
     return [
         incident
@@ -93,7 +93,7 @@ def _members(suspect: DomainSuspect, parts: Mapping[str, Sequence[Incident]]) ->
     ]
 
 
-def _look(incident: Incident, suspect: DomainSuspect, fresh: Sequence[Incident], now: float) -> IncidentStatus:
+def _domain_status(incident: Incident, suspect: DomainSuspect, fresh: Sequence[Incident], now: float) -> IncidentStatus:
     status = incident.status
     if status.opened_at is None:
         status = msgspec.structs.replace(status, opened_at=to_time(now), first_signal_at=to_time(suspect.since))
@@ -110,7 +110,7 @@ def _look(incident: Incident, suspect: DomainSuspect, fresh: Sequence[Incident],
     return status
 
 
-def _concluded(
+def _conclude_domain(
     incident: Incident, status: IncidentStatus, named: Callable[[str], Incident | None], now: float
 ) -> IncidentStatus:
     if status.phase is IncidentPhase.CLOSED:
@@ -118,16 +118,16 @@ def _concluded(
     parts = [part for name in status.parts if (part := named(name)) is not None]
     domain = incident.spec.subject.domain
     if incident.spec.dismiss:
-        return closed(status, IncidentOutcome.DISMISSED, f"Dismissed: {incident.spec.dismiss}", now)
+        return closed_status(status, IncidentOutcome.DISMISSED, f"Dismissed: {incident.spec.dismiss}", now)
     status = msgspec.structs.replace(status, lost_gpu_hours=round(sum(p.status.lost_gpu_hours for p in parts), 4))
     left = sorted(p.name for p in parts if p.is_open)
     if left:
         more = f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
         words = f"Waits for {len(left)} of its {len(parts)} parts to be closed: {', '.join(left[:_NAMED])}{more}."
         ladder = find_condition(status.conditions, LADDER)
-        said = ladder.message if ladder is not None and ladder.status != "True" else next_rung(status)
+        said = ladder.message if ladder is not None and ladder.status != "True" else next_rung_words(status)
         message = " ".join(filter(None, (status.verdict.message, said, words)))
         return status if message == status.message else msgspec.structs.replace(status, message=message)
     outcomes = {p.status.outcome for p in parts}
     outcome = next((o for o in _ENDS if o in outcomes), IncidentOutcome.FALSE_ALARM)
-    return closed(status, outcome, f"All {len(status.parts)} parts of {domain} are closed.", now)
+    return closed_status(status, outcome, f"All {len(status.parts)} parts of {domain} are closed.", now)

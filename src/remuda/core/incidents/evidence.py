@@ -29,29 +29,29 @@ def with_evidence(status: IncidentStatus, found: Iterable[Evidence]) -> Incident
     kept, dropped = list(status.evidence), status.evidence_dropped
     is_changed = False
     for piece in found:
-        if not _is_known(piece, kept, dropped):
+        if not _is_known_evidence(piece, kept, dropped):
             short = piece.message[:LONGEST_MESSAGE]
             kept.append(msgspec.structs.replace(piece, message=short) if short != piece.message else piece)
             is_changed = True
     if not is_changed:
         return status
-    kept.sort(key=_when)
+    kept.sort(key=_evidence_time)
     if (extra := len(kept) - FIRST - NEWEST) > 0:
         dropped += extra
         kept = [*kept[:FIRST], *kept[FIRST + extra :]]
     return msgspec.structs.replace(status, evidence=kept, evidence_dropped=dropped)
 
 
-def _is_known(piece: Evidence, kept: list[Evidence], dropped: int) -> bool:
-    if dropped and len(kept) > FIRST and _when(piece) <= _when(kept[FIRST]):
+def _is_known_evidence(piece: Evidence, kept: list[Evidence], dropped: int) -> bool:
+    if dropped and len(kept) > FIRST and _evidence_time(piece) <= _evidence_time(kept[FIRST]):
         return True  # as old as what fell out: it was seen then
-    same = [e for e in kept if _identity(e) == _identity(piece)]
+    same = [e for e in kept if _evidence_identity(e) == _evidence_identity(piece)]
     if piece.kind not in _EVERY_TIME:
         return bool(same)
-    return any(abs(_when(e) - _when(piece)) < REPEAT_S for e in same)
+    return any(abs(_evidence_time(e) - _evidence_time(piece)) < REPEAT_S for e in same)
 
 
-def _identity(piece: Evidence) -> tuple[object, ...]:
+def _evidence_identity(piece: Evidence) -> tuple[object, ...]:
     words = piece.message if piece.kind in ("verdict", "operator", "correlation") else ""
     return (
         piece.kind,
@@ -67,7 +67,7 @@ def _identity(piece: Evidence) -> tuple[object, ...]:
     )
 
 
-def _when(piece: Evidence) -> float:
+def _evidence_time(piece: Evidence) -> float:
     return to_seconds(piece.time) if piece.time is not None else 0.0
 
 
@@ -81,12 +81,12 @@ def with_affected(status: IncidentStatus, found: Iterable[Affected]) -> Incident
             if len(kept) < MAX_AFFECTED:
                 kept[key] = pod
         else:
-            kept[key] = _merged(before, pod)
+            kept[key] = _merged_affected(before, pod)
     after = list(kept.values())
     return status if after == status.affected else msgspec.structs.replace(status, affected=after)
 
 
-def _merged(before: Affected, now: Affected) -> Affected:
+def _merged_affected(before: Affected, now: Affected) -> Affected:
     return Affected(
         pod=before.pod,
         uid=before.uid,
@@ -103,7 +103,7 @@ def _merged(before: Affected, now: Affected) -> Affected:
     )
 
 
-def ended(pod: Affected, how: str, at: datetime, state: DeviceState | None) -> Affected:
+def affected_pod_ended(pod: Affected, how: str, at: datetime, state: DeviceState | None) -> Affected:
     """The pod is over; what its device was then is kept with it."""
     if pod.ended:
         return pod

@@ -70,7 +70,7 @@ def incident_name(subject: Subject, since: datetime) -> str:
         SubjectKind.DOMAIN: (subject.domain,),
     }[subject.kind]
     said = "-".join((_PREFIX[subject.kind], *parts))
-    return f"{_fit_for_a_name(said)}-{_base36(int(to_seconds(since)))}"
+    return f"{_fit_for_name(said)}-{_base36(int(to_seconds(since)))}"
 
 
 def blank_incident(subject: Subject, since: datetime) -> Incident:
@@ -85,7 +85,7 @@ def blank_incident(subject: Subject, since: datetime) -> Incident:
 
 def incidents_of(incidents: Iterable[Incident], subject: Subject) -> list[Incident]:
     """All of the subject, oldest first."""
-    return sorted((i for i in incidents if i.spec.subject == subject), key=_opened)
+    return sorted((i for i in incidents if i.spec.subject == subject), key=_incident_opened_at)
 
 
 def open_incident_of(incidents: Iterable[Incident], subject: Subject) -> Incident | None:
@@ -105,12 +105,12 @@ def subject_words(subject: Subject) -> str:
     return subject.domain
 
 
-def _opened(incident: Incident) -> tuple[float, str]:
+def _incident_opened_at(incident: Incident) -> tuple[float, str]:
     opened = incident.status.opened_at or incident.metadata.creation_timestamp
     return (to_seconds(opened) if opened is not None else 0.0), incident.name
 
 
-def _fit_for_a_name(text: str) -> str:
+def _fit_for_name(text: str) -> str:
     """Two texts never become one: where letters had to be changed, a piece of the text's hash is added."""
     fit = re.sub(r"[^a-z0-9.-]", "-", text.lower())
     fit = re.sub(r"[.-]*\.[.-]*", ".", fit).strip("-.")

@@ -19,8 +19,8 @@ from remuda.api.devices import DeviceState, NodeDevices
 from remuda.api.incidents import Affected, Evidence, Incident, IncidentStatus, IncidentVerdict
 from remuda.api.meta import to_seconds, to_time
 from remuda.api.training import Cause
-from remuda.core.health.device_holders import Held, held_on
-from remuda.core.incidents.closing import Health, concluded, ends_at
+from remuda.core.health.device_holders import HoldersByDevice, device_holders_on
+from remuda.core.incidents.closing import SubjectHealth, conclude_incident, incident_ends_at
 from remuda.core.incidents.evidence import with_affected, with_evidence
 from remuda.core.incidents.names import (
     IncidentPlan,
@@ -30,7 +30,7 @@ from remuda.core.incidents.names import (
     incidents_of,
     node_subject,
 )
-from remuda.core.incidents.pods import NodeSight, affected_pods, exits_of, followed
+from remuda.core.incidents.pods import NodeIncidentView, affected_pods, container_exits, follow_affected_pods
 
 NODE_LOST = "NodeLost"
 WELL_AGAIN = "WellAgain"
@@ -38,20 +38,24 @@ WELL_AGAIN = "WellAgain"
 _GRAVE = (NODE_LOST, "DriverHang", "DevicesMissing", "PluginLost", "DevicesNotListed", "AgentSilent")
 
 
-class Trouble(msgspec.Struct, frozen=True):
+class NodeTrouble(msgspec.Struct, frozen=True):
     reason: str
     message: str
     since: datetime
     due: float  # when the hold-down is over
 
 
-def plan_node(
-    sight: NodeSight, incidents: Sequence[Incident], now: float, times: IncidentTimes, watching_since: float = 0.0
+def plan_node_incidents(
+    sight: NodeIncidentView,
+    incidents: Sequence[Incident],
+    now: float,
+    times: IncidentTimes,
+    watching_since: float = 0.0,
 ) -> IncidentPlan:
     """`names`: those of this node, closed ones too. `watching_since`: when this manager began to look."""
     subject = node_subject(sight.name)
     past = incidents_of((i for i in incidents if not i.spec.subject.device), subject)
-    troubles = _troubles(sight, now, times, watching_since)
+    troubles = _node_troubles(sight, now, times, watching_since)
     due = [t for t in troubles if now >= t.due]
     looks = [t.due for t in troubles if t.due > now]
     standing = next((i for i in past if i.is_open), None)
@@ -63,43 +67,45 @@ def plan_node(
         if not is_told and not any(i.name == incident_name(subject, due[0].since) for i in past):
             opened, standing = (fresh,), fresh
     if standing is None:
-        return IncidentPlan(look_again_s=_wait(looks, now))
+        return IncidentPlan(look_again_s=_wait_until_first(looks, now))
     # A trouble on top of one that stands needs no hold-down of its own, and one that is held down is not over yet.
-    status, health = _look(sight, standing, troubles, now)
-    status = concluded(standing, status, health, times.settle, now)
-    end = ends_at(status, health, times.settle)
+    status, health = _look_at_node(sight, standing, troubles, now)
+    status = conclude_incident(standing, status, health, times.settle, now)
+    end = incident_ends_at(status, health, times.settle)
     if end is not None and status.closed_at is None:
         looks.append(end)
     amended = ((standing, status),) if status != standing.status else ()
-    return IncidentPlan(opened, amended, look_again_s=_wait(looks, now))
+    return IncidentPlan(opened, amended, look_again_s=_wait_until_first(looks, now))
 
 
-def _wait(looks: Sequence[float], now: float) -> float | None:
+def _wait_until_first(looks: Sequence[float], now: float) -> float | None:
     again = min((at for at in looks if at >= now), default=None)
     return None if again is None else again - now + 0.01
 
 
-def _troubles(sight: NodeSight, now: float, times: IncidentTimes, watching_since: float) -> list[Trouble]:
+def _node_troubles(
+    sight: NodeIncidentView, now: float, times: IncidentTimes, watching_since: float
+) -> list[NodeTrouble]:
     """Gravest first."""
-    found: list[Trouble] = []
+    found: list[NodeTrouble] = []
     if sight.dead_since is not None:
         due = max(sight.dead_since, watching_since) + times.hold_down
         words = f"{sight.name} has not renewed its lease."
-        found.append(Trouble(NODE_LOST, words, to_time(sight.dead_since), due))
+        found.append(NodeTrouble(NODE_LOST, words, to_time(sight.dead_since), due))
     for notice in sight.devices.notices if sight.devices is not None else ():
         if notice.reason not in _GRAVE:
             continue
         since = notice.since or to_time(now)
         held = to_seconds(notice.holding_until) if notice.holding_until is not None else None
         due = held if held is not None else max(to_seconds(since), watching_since) + times.hold_down
-        found.append(Trouble(notice.reason, notice.message, since, due))
+        found.append(NodeTrouble(notice.reason, notice.message, since, due))
     return sorted(found, key=lambda t: (_GRAVE.index(t.reason), t.since))
 
 
-def _look(
-    sight: NodeSight, incident: Incident, troubles: Sequence[Trouble], now: float
-) -> tuple[IncidentStatus, Health]:
-    status, held = incident.status, held_on(sight.devices or NodeDevices(), sight.pods)
+def _look_at_node(
+    sight: NodeIncidentView, incident: Incident, troubles: Sequence[NodeTrouble], now: float
+) -> tuple[IncidentStatus, SubjectHealth]:
+    status, held = incident.status, device_holders_on(sight.devices or NodeDevices(), sight.pods)
     if status.opened_at is None:
         rows = [d for d in sight.devices.observed.devices if not d.parent] if sight.devices is not None else []
         status = msgspec.structs.replace(
@@ -122,40 +128,40 @@ def _look(
                 cause=Cause.INFRA.value,
             ),
         )
-        status = with_affected(status, _hit(sight, held))
+        status = with_affected(status, _affected_by_node(sight, held))
         # One that began before the last one was over comes after it all the same: the newest piece says how the node is.
         over = max((e.time for e in status.evidence if e.code == WELL_AGAIN and e.time is not None), default=None)
         evidence = [
             Evidence("node", t.message, max(t.since, over or t.since), code=t.reason, node=sight.name) for t in troubles
         ]
-    elif last := _newest_trouble(status):
+    elif last := _newest_node_trouble(status):
         text = f"{last.code} is over."
         evidence = [Evidence("node", text, to_time(now), code=WELL_AGAIN, node=sight.name)]
-    status = with_affected(status, followed(status.affected, sight, held, None, now))
+    status = with_affected(status, follow_affected_pods(status.affected, sight, held, None, now))
     began = to_seconds(status.first_signal_at) if status.first_signal_at is not None else now
     uids = {a.uid for a in status.affected if a.uid}
-    evidence += exits_of(sight.pods, uids, began, sight.ranks)
+    evidence += container_exits(sight.pods, uids, began, sight.ranks)
     status = with_evidence(status, evidence)
-    return status, Health(None if troubles else _well_since(status, now), sight.node_uid)
+    return status, SubjectHealth(None if troubles else _node_well_since(status, now), sight.node_uid)
 
 
-def is_well_again(status: IncidentStatus) -> bool:
+def is_node_well_again(status: IncidentStatus) -> bool:
     """The node's trouble is over, and the incident only waits whether it stays so."""
-    return any(e.kind == "node" for e in status.evidence) and _newest_trouble(status) is None
+    return any(e.kind == "node" for e in status.evidence) and _newest_node_trouble(status) is None
 
 
-def _newest_trouble(status: IncidentStatus) -> Evidence | None:
+def _newest_node_trouble(status: IncidentStatus) -> Evidence | None:
     """The trouble that stood until now; None when its end was noted already."""
     news = [e for e in status.evidence if e.kind == "node"]
     return news[-1] if news and news[-1].code != WELL_AGAIN else None
 
 
-def _well_since(status: IncidentStatus, now: float) -> float:
+def _node_well_since(status: IncidentStatus, now: float) -> float:
     over = [e.time for e in status.evidence if e.code == WELL_AGAIN and e.time is not None]
     return to_seconds(over[-1]) if over else now
 
 
-def _hit(sight: NodeSight, held: Held) -> list[Affected]:
+def _affected_by_node(sight: NodeIncidentView, held: HoldersByDevice) -> list[Affected]:
     """Whoever holds devices of the node."""
     of: dict[str, list[str]] = {}
     for device, holders in held.items():

@@ -15,14 +15,14 @@ from remuda.api.incidents import Affected, Evidence
 from remuda.api.kubernetes.core_v1 import ContainerStateTerminated, Pod
 from remuda.api.meta import to_seconds, to_time
 from remuda.api.names import LABEL_GANG
-from remuda.core.health.device_holders import Held, Holder
-from remuda.core.incidents.evidence import ended
+from remuda.core.health.device_holders import DeviceHolder, HoldersByDevice
+from remuda.core.incidents.evidence import affected_pod_ended
 from remuda.core.state.snapshot import devices_of_pod
 
 _JOBSET = "jobset.sigs.k8s.io/jobset-name"
 
 
-class NodeSight(msgspec.Struct, frozen=True):
+class NodeIncidentView(msgspec.Struct, frozen=True):
     """What one look at a node's incidents is made of."""
 
     name: str
@@ -34,7 +34,7 @@ class NodeSight(msgspec.Struct, frozen=True):
     dead_since: float | None = None  # when its lease ran out
 
 
-def owner_words(pod: Pod) -> str:
+def pod_owner_words(pod: Pod) -> str:
     """The TrainingJob's name, or the owner as `Kind/name`; "" for a pod of its own."""
     if pod.owner("TrainingJob") is not None and (gang := pod.labels.get(LABEL_GANG)):
         return gang
@@ -44,7 +44,9 @@ def owner_words(pod: Pod) -> str:
     return f"{owner.kind}/{owner.name}" if owner is not None else ""
 
 
-def affected_pods(sight: NodeSight, device_of: Mapping[str, list[str]], holders: Iterable[Holder]) -> list[Affected]:
+def affected_pods(
+    sight: NodeIncidentView, device_of: Mapping[str, list[str]], holders: Iterable[DeviceHolder]
+) -> list[Affected]:
     """`device_of`: uid -> the devices that concern it."""
     by_uid = {p.uid: p for p in sight.pods}
     found: dict[str, Affected] = {}
@@ -59,15 +61,15 @@ def affected_pods(sight: NodeSight, device_of: Mapping[str, list[str]], holders:
             node=sight.name,
             devices=device_of.get(holder.uid, []),
             container=holder.container,
-            gang=owner_words(pod) if pod is not None else "",
+            gang=pod_owner_words(pod) if pod is not None else "",
             rank=sight.ranks.get(holder.uid),
-            restarts=_restarts(pod) if pod is not None else 0,
+            restarts=_pod_restarts(pod) if pod is not None else 0,
         )
     return list(found.values())
 
 
-def followed(
-    known: Iterable[Affected], sight: NodeSight, held: Held, state: DeviceState | None, now: float
+def follow_affected_pods(
+    known: Iterable[Affected], sight: NodeIncidentView, held: HoldersByDevice, state: DeviceState | None, now: float
 ) -> list[Affected]:
     """As they are now: restarts, exit codes, and the device's state once they are over. A pod that nobody shows is gone when it
     was seen to go, or its node has let go of it, or never will."""
@@ -77,29 +79,29 @@ def followed(
     for one in known:
         pod = by_uid.get(one.uid)
         if pod is not None:
-            code = one.exit_code if one.exit_code is not None else _exit_code(pod)
-            one = msgspec.structs.replace(one, restarts=max(one.restarts, _restarts(pod)), exit_code=code)
+            code = one.exit_code if one.exit_code is not None else _pod_exit_code(pod)
+            one = msgspec.structs.replace(one, restarts=max(one.restarts, _pod_restarts(pod)), exit_code=code)
         if pod is not None and pod.is_terminal:
-            one = ended(one, pod.status.phase, to_time(now), state)
+            one = affected_pod_ended(one, pod.status.phase, to_time(now), state)
         elif one.uid and one.uid not in sight.present and (pod is not None or one.uid not in holding):
-            one = ended(one, "Deleted", to_time(now), state)
+            one = affected_pod_ended(one, "Deleted", to_time(now), state)
         found.append(one)
     return found
 
 
-def exits_of(pods: Iterable[Pod], uids: set[str], since: float, ranks: Mapping[str, int]) -> list[Evidence]:
+def container_exits(pods: Iterable[Pod], uids: set[str], since: float, ranks: Mapping[str, int]) -> list[Evidence]:
     """How containers of these pods ended by themselves, at `since` or later, with something else than success."""
-    return [piece for pod in pods if pod.uid in uids for piece in _exits(pod, since, ranks.get(pod.uid))]
+    return [piece for pod in pods if pod.uid in uids for piece in _pod_exits(pod, since, ranks.get(pod.uid))]
 
 
-def _exits(pod: Pod, since: float, rank: int | None) -> Iterator[Evidence]:
+def _pod_exits(pod: Pod, since: float, rank: int | None) -> Iterator[Evidence]:
     for status in (*pod.status.init_container_statuses, *pod.status.container_statuses):
         for state in (status.last_state.terminated, status.state.terminated):
             if state is None or state.exit_code == 0:
                 continue
             if state.finished_at is not None and to_seconds(state.finished_at) < since:
                 continue
-            if _was_told(pod, state):
+            if _was_ended_by_deletion(pod, state):
                 continue
             why = state.reason if state.reason not in ("", "Error") else ""
             words = f"{pod.name}: container {status.name} ended with code {state.exit_code}"
@@ -117,14 +119,14 @@ def _exits(pod: Pod, since: float, rank: int | None) -> Iterator[Evidence]:
             )
 
 
-def just_ended(sight: NodeSight, devices: Iterable[str], since: float) -> list[tuple[str, Holder]]:
+def pods_just_ended(sight: NodeIncidentView, devices: Iterable[str], since: float) -> list[tuple[str, DeviceHolder]]:
     """(device, pod) of pods that had one of the devices and crashed at `since` or later: they hold nothing any more, and may
     be gone."""
     wanted = set(devices)
     return [
-        (device, Holder(f"{pod.namespace}/{pod.name}", pod.uid))
+        (device, DeviceHolder(f"{pod.namespace}/{pod.name}", pod.uid))
         for pod in sight.pods
-        if (pod.is_terminal or pod.uid not in sight.present) and any(_exits(pod, since, None))
+        if (pod.is_terminal or pod.uid not in sight.present) and any(_pod_exits(pod, since, None))
         for device in devices_of_pod(pod)
         if device in wanted
     ]
@@ -152,17 +154,19 @@ def launcher_exits(reports: Iterable[LauncherReport], uids: set[str], since: flo
     return found
 
 
-def _restarts(pod: Pod) -> int:
+def _pod_restarts(pod: Pod) -> int:
     return sum(s.restart_count for s in pod.status.container_statuses)
 
 
-def _exit_code(pod: Pod) -> int | None:
+def _pod_exit_code(pod: Pod) -> int | None:
     """Of the first container that ended by itself and not well."""
     states = (s.state.terminated or s.last_state.terminated for s in pod.status.container_statuses)
-    return next((s.exit_code for s in states if s is not None and s.exit_code and not _was_told(pod, s)), None)
+    return next(
+        (s.exit_code for s in states if s is not None and s.exit_code and not _was_ended_by_deletion(pod, s)), None
+    )
 
 
-def _was_told(pod: Pod, state: ContainerStateTerminated) -> bool:
+def _was_ended_by_deletion(pod: Pod, state: ContainerStateTerminated) -> bool:
     """It ended because the pod has to go."""
     told, at = pod.metadata.deletion_timestamp, state.finished_at
     if told is None or at is None:

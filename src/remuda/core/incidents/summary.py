@@ -28,7 +28,7 @@ class CauseTotals(msgspec.Struct, frozen=True, rename="camel"):
     between_seconds: float | None = None
 
 
-def began(incident: Incident) -> float:
+def incident_began_at(incident: Incident) -> float:
     known = incident.status.first_signal_at or incident.status.opened_at or incident.metadata.creation_timestamp
     return to_seconds(known) if known is not None else 0.0
 
@@ -42,7 +42,7 @@ def device_hours_out(incident: Incident, now: float) -> float:
     return status.devices * max(0.0, until - to_seconds(status.opened_at)) / 3600
 
 
-def summarise(incidents: Iterable[Incident], now: float) -> list[CauseTotals]:
+def summarise_incidents(incidents: Iterable[Incident], now: float) -> list[CauseTotals]:
     """A row per cause, the costliest first, and the total last."""
     kept = [
         i
@@ -52,15 +52,15 @@ def summarise(incidents: Iterable[Incident], now: float) -> list[CauseTotals]:
     causes: dict[str, list[Incident]] = {}
     for incident in kept:
         causes.setdefault(incident.status.verdict.cause or "unknown", []).append(incident)
-    rows = [_totals(cause, found, now) for cause, found in causes.items()]
+    rows = [_cause_totals(cause, found, now) for cause, found in causes.items()]
     rows.sort(key=lambda r: (-r.lost_gpu_hours, -r.count, r.cause))
-    return [*rows, _totals("total", kept, now)]
+    return [*rows, _cause_totals("total", kept, now)]
 
 
-def _totals(cause: str, incidents: list[Incident], now: float) -> CauseTotals:
-    starts = sorted(began(i) for i in incidents)
+def _cause_totals(cause: str, incidents: list[Incident], now: float) -> CauseTotals:
+    starts = sorted(incident_began_at(i) for i in incidents)
     cures = [
-        to_seconds(i.status.closed_at) - began(i)
+        to_seconds(i.status.closed_at) - incident_began_at(i)
         for i in incidents
         if i.status.outcome in _ENDED_WELL and i.status.closed_at is not None
     ]

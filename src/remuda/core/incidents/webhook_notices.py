@@ -31,7 +31,7 @@ NAMED = 10
 OPENED, REMEDY, WAITING, CLOSED, BREAKER = "Opened", "Remedy", "AwaitingApproval", "Closed", "Breaker"
 
 
-class Notice(msgspec.Struct, frozen=True):
+class WebhookNotice(msgspec.Struct, frozen=True):
     id: str  # of all that is told about one object
     event: str
     at: datetime | None
@@ -40,40 +40,44 @@ class Notice(msgspec.Struct, frozen=True):
 
 class DueNotice(msgspec.Struct, frozen=True):
     url: str
-    notice: Notice
+    notice: WebhookNotice
 
 
-def notices_of(incident: Incident) -> list[Notice]:
+def incident_notices(incident: Incident) -> list[WebhookNotice]:
     """What there is to say, oldest first."""
     status, what = incident.status, subject_words(incident.spec.subject)
     if status.opened_at is None or status.outcome is IncidentOutcome.MERGED:
         return []
     pods = [a.pod for a in status.affected]
     hit = f" Hit: {', '.join(pods[:3])}{f' and {len(pods) - 3} more' if len(pods) > 3 else ''}." if pods else ""
-    found = [Notice(OPENED, OPENED, status.opened_at, f"{what}: {status.verdict.reason}.{hit} ({incident.name})")]
+    found = [
+        WebhookNotice(OPENED, OPENED, status.opened_at, f"{what}: {status.verdict.reason}.{hit} ({incident.name})")
+    ]
     for record in status.remedies:
         if record.outcome is RemedyOutcome.WAITING:
             ask = f"{record.key} for {record.target or what} waits for approval: {record.message or record.reason}"
-            found.append(Notice(f"{WAITING}/{record.key}", WAITING, record.started_at, f"{ask} ({incident.name})"))
+            found.append(
+                WebhookNotice(f"{WAITING}/{record.key}", WAITING, record.started_at, f"{ask} ({incident.name})")
+            )
         elif record.outcome is not RemedyOutcome.SKIPPED and record.reason != TOO_EARLY:
             about = "" if is_workload_key(record.key) or not record.message else f" {record.message}"
             text = f"{what}: {record.key} ({record.action}) {record.outcome.value}.{about} ({incident.name})"
             at = record.ended_at or record.started_at
-            found.append(Notice(f"{REMEDY}/{record.key}/{record.outcome.value}", REMEDY, at, text))
+            found.append(WebhookNotice(f"{REMEDY}/{record.key}/{record.outcome.value}", REMEDY, at, text))
     ladder = find_condition(status.conditions, LADDER)
     if ladder is not None and ladder_has_ended(incident):
         at = ladder.last_transition_time
         id = f"{REMEDY}/ended/{int(to_seconds(at)) if at is not None else 0}"
-        found.append(Notice(id, REMEDY, at, f"{what}: {ladder.message} ({incident.name})"))
+        found.append(WebhookNotice(id, REMEDY, at, f"{what}: {ladder.message} ({incident.name})"))
     if status.closed_at is not None:
         text = (
             f"{what}: {status.outcome}. {status.message} {status.lost_gpu_hours:.2f} GPU-hours lost. ({incident.name})"
         )
-        found.append(Notice(CLOSED, CLOSED, status.closed_at, text))
+        found.append(WebhookNotice(CLOSED, CLOSED, status.closed_at, text))
     return found
 
 
-def breaker_notices(policy: RemedyPolicy) -> list[Notice]:
+def breaker_notices(policy: RemedyPolicy) -> list[WebhookNotice]:
     """That it opened, or that it has closed again, whichever is the newest."""
     breaker = policy.status.breaker
     if breaker.since is None:
@@ -81,14 +85,14 @@ def breaker_notices(policy: RemedyPolicy) -> list[Notice]:
     state, at = ("open", breaker.since) if breaker.open else ("closed", breaker.closes_at or breaker.since)
     words = breaker.message if breaker.open else "Remedies go on."
     text = f"Breaker of policy {policy.name} is {state}. {words}".strip()
-    return [Notice(f"{BREAKER}/{state}/{int(to_seconds(breaker.since))}", BREAKER, at, text)]
+    return [WebhookNotice(f"{BREAKER}/{state}/{int(to_seconds(breaker.since))}", BREAKER, at, text)]
 
 
 def due_notices(
-    obj: KObject, notices: Sequence[Notice], webhooks: Sequence[Webhook], now: float
+    obj: KObject, notices: Sequence[WebhookNotice], webhooks: Sequence[Webhook], now: float
 ) -> tuple[DueNotice, ...]:
     """Those that a webhook wants, has not taken, and that are not too old."""
-    told = told_of(obj)
+    told = taken_notices(obj)
     return tuple(
         DueNotice(webhook.url, notice)
         for webhook in webhooks
@@ -99,7 +103,7 @@ def due_notices(
     )
 
 
-def told_of(obj: KObject) -> Mapping[str, list[str]]:
+def taken_notices(obj: KObject) -> Mapping[str, list[str]]:
     """What each webhook has taken; an annotation that somebody spoilt counts as none."""
     try:
         return msgspec.json.decode(obj.annotations.get(ANNOTATION, "{}"), type=dict[str, list[str]])
@@ -107,9 +111,9 @@ def told_of(obj: KObject) -> Mapping[str, list[str]]:
         return {}
 
 
-def with_told(obj: KObject, url: str, ids: Sequence[str]) -> JsonObject:
+def taken_notices_patch(obj: KObject, url: str, ids: Sequence[str]) -> JsonObject:
     """The patch that remembers it."""
-    told = {name: list(known) for name, known in told_of(obj).items()}
+    told = {name: list(known) for name, known in taken_notices(obj).items()}
     known = told.setdefault(webhook_id(url), [])
     known += [id for id in ids if id not in known]
     return {"metadata": {"annotations": {ANNOTATION: msgspec.json.encode(told).decode()}}}
@@ -119,7 +123,7 @@ def webhook_id(url: str) -> str:
     return hashlib.blake2b(url.encode(), digest_size=4).hexdigest()
 
 
-def body_of(about: Sequence[tuple[KObject, Notice]]) -> JsonObject:
+def webhook_body(about: Sequence[tuple[KObject, WebhookNotice]]) -> JsonObject:
     """What is posted: a sentence that chat tools show, and the facts for programs. Several notices become one message."""
     texts = [notice.text for _, notice in about]
     if len(texts) == 1:
@@ -127,14 +131,14 @@ def body_of(about: Sequence[tuple[KObject, Notice]]) -> JsonObject:
     else:
         more = f"... and {len(texts) - NAMED} more before\n" if len(texts) > NAMED else ""
         text = f"{len(texts)} notices:\n{more}" + "\n".join(texts[-NAMED:])  # the newest say where things stand
-    entries = [{"event": notice.event, **_facts(obj)} for obj, notice in about]
+    entries = [{"event": notice.event, **_notice_facts(obj)} for obj, notice in about]
     body: JsonObject = {"text": text, **entries[0]}
     if len(entries) > 1:
         body["notices"] = entries
     return body
 
 
-def _facts(obj: KObject) -> JsonObject:
+def _notice_facts(obj: KObject) -> JsonObject:
     if isinstance(obj, Incident):
         status: JsonObject = to_wire(obj.status)
         for name in ("evidence", "conditions"):  # long; `remuda incident NAME -o json` has them

@@ -16,9 +16,9 @@ from remuda.core.incidents.remedy_keys import is_workload_key, workload_key, wor
 MAX_REMEDIES = 64
 
 
-def record_of(recovery: Recovery, target: str, job: TrainingJob | None, counted_in: str = "") -> RemedyRecord:
+def workload_record(recovery: Recovery, target: str, job: TrainingJob | None, counted_in: str = "") -> RemedyRecord:
     """`counted_in`: the incident that has its GPU-hours, when it is not this one."""
-    outcome, reason = _outcome(recovery, job)
+    outcome, reason = _recovery_outcome(recovery, job)
     return RemedyRecord(
         key=workload_key(recovery.attempt),
         action=recovery.remedy.value,
@@ -35,29 +35,29 @@ def record_of(recovery: Recovery, target: str, job: TrainingJob | None, counted_
     )
 
 
-def _outcome(recovery: Recovery, job: TrainingJob | None) -> tuple[RemedyOutcome, str]:
+def _recovery_outcome(recovery: Recovery, job: TrainingJob | None) -> tuple[RemedyOutcome, str]:
     if recovery.first_step_at is not None:
         return RemedyOutcome.SUCCEEDED, recovery.reason
     if job is None or recovery.remedy is Remedy.FAIL or job.status.phase == "Failed":
         return RemedyOutcome.FAILED, (job.status.reason if job is not None else "JobDeleted") or recovery.reason
     if job.status.phase == "Succeeded":
         return RemedyOutcome.SUCCEEDED, recovery.reason
-    if not is_under_way(recovery, job):
+    if not is_recovery_under_way(recovery, job):
         return RemedyOutcome.FAILED, "AnotherInterruption"
     return RemedyOutcome.RUNNING, recovery.reason
 
 
-def is_under_way(recovery: Recovery, job: TrainingJob | None) -> bool:
+def is_recovery_under_way(recovery: Recovery, job: TrainingJob | None) -> bool:
     """The gang has not made a step since, and nothing has overtaken it."""
     if job is None or job.is_finished or recovery.first_step_at is not None:
         return False
     return bool(job.status.recoveries) and job.status.recoveries[-1].detected_at == recovery.detected_at
 
 
-def with_record(status: IncidentStatus, record: RemedyRecord) -> IncidentStatus:
+def with_workload_record(status: IncidentStatus, record: RemedyRecord) -> IncidentStatus:
     """The record in its place, and the GPU-hours of all of them. Of too many the oldest workload remedies that are over go."""
     remedies = list(status.remedies)
-    place = next((n for n, r in enumerate(remedies) if _is_same(r, record)), None)
+    place = next((n for n, r in enumerate(remedies) if _is_same_interruption(r, record)), None)
     taken = {r.key for n, r in enumerate(remedies) if n != place}
     if record.key in taken:  # two gangs on one device
         record = msgspec.structs.replace(record, key=workload_key_for(record.key, record.target))
@@ -67,7 +67,7 @@ def with_record(status: IncidentStatus, record: RemedyRecord) -> IncidentStatus:
         return status
     else:
         remedies[place] = record
-    lost = round(status.lost_gpu_hours + record.lost_gpu_hours - _lost_before(status, place), 4)
+    lost = round(status.lost_gpu_hours + record.lost_gpu_hours - _gpu_hours_before(status, place), 4)
     over = [r for r in remedies if is_workload_key(r.key) and r.outcome is not RemedyOutcome.RUNNING]
     for old in over[: max(0, len(remedies) - MAX_REMEDIES)]:
         remedies.remove(old)
@@ -94,9 +94,9 @@ def conclude_remedies(status: IncidentStatus, target: str, job: TrainingJob | No
     return status if remedies == status.remedies else msgspec.structs.replace(status, remedies=remedies)
 
 
-def _is_same(one: RemedyRecord, other: RemedyRecord) -> bool:
+def _is_same_interruption(one: RemedyRecord, other: RemedyRecord) -> bool:
     return is_workload_key(one.key) and one.target == other.target and one.started_at == other.started_at
 
 
-def _lost_before(status: IncidentStatus, place: int | None) -> float:
+def _gpu_hours_before(status: IncidentStatus, place: int | None) -> float:
     return status.remedies[place].lost_gpu_hours if place is not None else 0.0

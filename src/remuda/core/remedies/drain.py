@@ -31,7 +31,7 @@ from remuda.api.names import (
     LABEL_GANG,
 )
 from remuda.api.remedies import Drain
-from remuda.core.devices.machine_models import known_models, load_model
+from remuda.core.devices.machine_models import known_machine_models, load_machine_model
 
 # Taints by which others say that they are taking the node down.
 OTHERS_TAINTS = {
@@ -155,8 +155,8 @@ def recycle_domain(node: Node, devices: NodeDevices | None, peers: Iterable[Node
 def _nvlink_fabric(devices: NodeDevices | None) -> tuple[str, int]:
     """The label that names the domain, and how many nodes one has; (label, 1) when the model has none."""
     model = devices.observed.model if devices is not None else ""
-    if model in known_models():
-        fabric = load_model(model).fabric
+    if model in known_machine_models():
+        fabric = load_machine_model(model).fabric
         if fabric is not None:
             return fabric.label, fabric.nodes
     return LABEL_CLIQUE, 1

@@ -15,8 +15,8 @@ from remuda.api.errors import Refusal
 from remuda.api.incidents import IncidentVerdict
 from remuda.api.kubernetes.core_v1 import Node, Pod
 from remuda.api.remedies import Action, Mode, RemedyPolicy
-from remuda.core.devices.fault_codes import classify
-from remuda.core.health.device_holders import held_on
+from remuda.core.devices.fault_codes import classify_fault
+from remuda.core.health.device_holders import device_holders_on
 from remuda.core.remedies.drain import RecycleDomain, has_to_be_drained, other_actor_on_node
 from remuda.core.remedies.policies import ladder_for_verdict
 from remuda.core.remedies.rungs import RECYCLES, ladder_stages
@@ -59,7 +59,7 @@ def what_if_remedies(
     if not any(d.id == device for d in rows):
         known = ", ".join(d.id for d in ledger.observed.devices) if ledger is not None else "none"
         raise Refusal("DeviceNotFound", f"{node.name} has no device `{device}`.", f"It has {known}.", "device")
-    fault = classify("kmsg" if code.startswith("xid-") else code.partition("-")[0], code)
+    fault = classify_fault("kmsg" if code.startswith("xid-") else code.partition("-")[0], code)
     verdict = IncidentVerdict(state=fault.effect, reason=fault.reason, remedy=fault.remedy.value)
     ladder = ladder_for_verdict(policy, verdict)
     said = WhatIf(policy.name, policy.spec.mode, fault.reason, fault.remedy.value, ladder.when if ladder else "")
@@ -97,7 +97,7 @@ def _rung_impact(
     if action is Action.REPLACE and not has_hook:
         how = "refused: the policy has no hook for it"
     if action not in RECYCLES:
-        held = held_on(ledgers[node], pods.get(node, ()))
+        held = device_holders_on(ledgers[node], pods.get(node, ()))
         names = sorted({h.pod for id in ids for h in held.get(id, ())})
         return RungImpact(key, (node,), tuple(f"{node}/{id}" for id in ids), tuple(names), _pod_namespaces(names), how)
     nodes = domain.nodes if policy.spec.drain.whole_domain and domain.name else (node,)

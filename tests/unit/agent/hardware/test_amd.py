@@ -12,7 +12,7 @@ import pytest
 from remuda.agent.hardware.hardware_backend import HardwareConfig
 from remuda.agent.hardware.vendor_backends import AmdBackend
 from remuda.api.errors import Refusal
-from remuda.core.devices.counters import Limits
+from remuda.core.devices.counters import CounterLimits
 from tests.unit.agent.hardware.rig import Clock, Ears
 
 MODULE = """
@@ -66,7 +66,7 @@ def control(tmp_path: Path) -> Control:
 
 @pytest.fixture
 async def backend(tmp_path: Path, control: Control, clock: Clock) -> AsyncIterator[AmdBackend]:
-    config = HardwareConfig("node-01", poll_s=3600, call_s=20, limits=Limits(hold_s=0), boot="b", expected=4)
+    config = HardwareConfig("node-01", poll_s=3600, call_s=20, limits=CounterLimits(hold_s=0), boot="b", expected=4)
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "FAKE_AMDSMI": str(control.path)}
     made = AmdBackend(config, clock, environment=environment, root=tmp_path)
     await made.open()

@@ -11,7 +11,7 @@ from remuda.agent.hardware.choose_backend import NodeConfig, open_sources
 from remuda.agent.hardware.sysfs import SysfsBackend
 from remuda.agent.hardware.vendor_backends import NvmlBackend
 from remuda.api.errors import Refusal
-from remuda.core.devices.kernel_log import Cursor
+from remuda.core.devices.kernel_log import KernelLogCursor
 from tests.unit.agent.hardware.rig import Clock, Ears, Library
 from tests.unit.agent.hardware.test_kernel_log_reader import an_xid
 
@@ -39,7 +39,7 @@ async def test_a_driver_that_is_there_serves_and_the_log_is_read_beside_it(
         assert isinstance(sources.backend, NvmlBackend)
         assert len(sources.backend.inventory()) == 8
         [kmsg] = sources.beside
-        assert kmsg.cursor == Cursor("", 4)  # type: ignore[union-attr]
+        assert kmsg.cursor == KernelLogCursor("", 4)  # type: ignore[union-attr]
     finally:
         await sources.close()
     assert {p.name for p in (tmp_path / "state").iterdir()} == {"devices.json", "kmsg.json"}

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from remuda.agent.hardware.dcgm import XID, DcgmSource, Reading, fetch, parse_samples, read_page
 from remuda.agent.hardware.fake_backend import FakeBackend
 from remuda.api.errors import Refusal
-from remuda.core.devices.counters import Counters, Limits
-from remuda.core.devices.machine_models import load_model
+from remuda.core.devices.counters import CounterLimits, Counters
+from remuda.core.devices.machine_models import load_machine_model
 from tests.unit.agent.hardware.rig import Clock, Ears
 
 
@@ -62,7 +62,7 @@ def exporter() -> Iterator[Exporter]:
 
 @pytest.fixture
 def backend(clock: Clock) -> FakeBackend:
-    return FakeBackend(load_model("dgx-h100"), "node-01", clock)
+    return FakeBackend(load_machine_model("dgx-h100"), "node-01", clock)
 
 
 def a_source(backend: FakeBackend, exporter: Exporter, clock: Clock, **more: object) -> DcgmSource:
@@ -71,7 +71,7 @@ def a_source(backend: FakeBackend, exporter: Exporter, clock: Clock, **more: obj
         "boot-1",
         port=exporter.port,
         clock=clock,
-        limits=Limits(hold_s=0.0),
+        limits=CounterLimits(hold_s=0.0),
         **{"deadline_s": 20.0, **more},  # type: ignore[arg-type]
     )
 

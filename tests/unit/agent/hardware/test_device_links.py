@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from remuda.agent.hardware.device_links import observed_links
 from remuda.api.devices import Observed, ObservedDevice, ObservedLink
-from remuda.core.devices.links import pair_class
-from remuda.core.devices.observed_model import machine_of
+from remuda.core.devices.links import device_pair_class
+from remuda.core.devices.observed_model import machine_model_of
 
 IDS = {f"0000:{n:02x}:00.0": f"gpu-{n}" for n in range(4)}
 PCIS = list(IDS)
@@ -32,9 +32,9 @@ def test_a_node_of_no_known_make_is_as_near_as_its_driver_says() -> None:
     links = observed_links(IDS, {}, pairs)
     assert ObservedLink("PIX", ["gpu-0", "gpu-1"]) in links
     observed = Observed(devices=[ObservedDevice(id=i, type="H100") for i in IDS.values()], links=list(links))
-    model = machine_of(observed)
+    model = machine_model_of(observed)
     assert model is not None
-    assert [pair_class(model, x, y) for x, y in ((0, 1), (0, 2), (1, 2), (0, 3), (2, 3))] == [
+    assert [device_pair_class(model, x, y) for x, y in ((0, 1), (0, 2), (1, 2), (0, 3), (2, 3))] == [
         "PIX",
         "PXB",
         "PXB",

@@ -13,8 +13,8 @@ import pytest
 from remuda.agent.hardware.fake_backend import FakeBackend
 from remuda.agent.hardware.kernel_log_reader import KmsgSource
 from remuda.api.meta import to_seconds
-from remuda.core.devices.kernel_log import Cursor
-from remuda.core.devices.machine_models import load_model
+from remuda.core.devices.kernel_log import KernelLogCursor
+from remuda.core.devices.machine_models import load_machine_model
 from tests.unit.agent.hardware.rig import NOW, Clock, Ears
 
 UPTIME = 5000.0
@@ -31,7 +31,7 @@ def an_xid(seq: int, pci: str, code: int, **more: float) -> str:
 
 @pytest.fixture
 def backend(clock: Clock) -> FakeBackend:
-    return FakeBackend(load_model("dgx-h100"), "node-01", clock)
+    return FakeBackend(load_machine_model("dgx-h100"), "node-01", clock)
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ async def test_a_pipe_is_read_as_it_is_written(backend: FakeBackend, start: Star
     source.pump()
     os.write(kernel, whole[20:])
     await ears.until(lambda: len(ears.codes) == 2)
-    assert source.cursor == Cursor("boot-1", 12)
+    assert source.cursor == KernelLogCursor("boot-1", 12)
     # Records 13 to 19 were overwritten.
     os.write(kernel, a_record(20, "dull").encode())
     await ears.until(lambda: ("", "kmsg-gap") in ears.codes)
@@ -89,7 +89,9 @@ async def test_a_restarted_reader_goes_on_where_the_last_one_stopped(
     source = await start(log)
     assert ears.codes == [("gpu-0", "xid-13"), ("gpu-0", "xid-31")]
     await source.close()
-    assert msgspec.json.decode((tmp_path / "kmsg.json").read_bytes(), type=Cursor) == Cursor("boot-1", 2)
+    assert msgspec.json.decode((tmp_path / "kmsg.json").read_bytes(), type=KernelLogCursor) == KernelLogCursor(
+        "boot-1", 2
+    )
     ears.forget()
     log.write_text(an_xid(1, address, 13) + an_xid(2, address, 31) + an_xid(3, address, 79), encoding="ascii")
     source = await start(log)

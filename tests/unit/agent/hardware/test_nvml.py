@@ -12,8 +12,8 @@ import pytest
 from remuda.agent.hardware.hardware_backend import HardwareConfig
 from remuda.agent.hardware.vendor_backends import NvmlBackend
 from remuda.api.errors import Refusal
-from remuda.core.devices.counters import Limits
-from remuda.core.devices.machine_models import load_model
+from remuda.core.devices.counters import CounterLimits
+from remuda.core.devices.machine_models import load_machine_model
 from tests.unit.agent.hardware.rig import Clock, Ears, Library
 
 Make = Callable[..., Awaitable[NvmlBackend]]
@@ -27,10 +27,10 @@ async def make(tmp_path: Path, library: Library, clock: Clock, monkeypatch: pyte
     async def make(*, model: str = "dgx-h100", poll_s: float = 3600.0) -> NvmlBackend:
         config = HardwareConfig(
             "node-01",
-            load_model(model) if model else None,
+            load_machine_model(model) if model else None,
             tmp_path / "ids.json",
             poll_s=poll_s,
-            limits=Limits(hold_s=0.0),
+            limits=CounterLimits(hold_s=0.0),
             boot="boot-1",
         )
         backend = NvmlBackend(config, clock, environment=library.environment, root=tmp_path)

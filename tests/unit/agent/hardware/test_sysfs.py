@@ -10,7 +10,7 @@ import pytest
 
 from remuda.agent.hardware.sysfs import SysfsBackend, SysfsConfig, nearest_nics
 from remuda.api.errors import Refusal
-from remuda.core.devices.counters import Limits
+from remuda.core.devices.counters import CounterLimits
 from tests.unit.agent.hardware.rig import Clock, Ears
 
 
@@ -59,7 +59,7 @@ def tree(tmp_path: Path) -> Tree:
 @pytest.fixture
 async def backend(tree: Tree, tmp_path: Path, clock: Clock) -> AsyncIterator[SysfsBackend]:
     config = SysfsConfig(
-        "node-01", ids=tmp_path / "ids.json", poll_s=3600, limits=Limits(hold_s=0), boot="b", expected=2
+        "node-01", ids=tmp_path / "ids.json", poll_s=3600, limits=CounterLimits(hold_s=0), boot="b", expected=2
     )
     made = SysfsBackend(config, clock, tree.root)
     yield made

@@ -20,8 +20,8 @@ from remuda.api.kubernetes.core_v1 import Container, Pod, PodSpec, PodStatus, Re
 from remuda.api.meta import ObjectMeta
 from remuda.api.names import ANNOTATION_DEVICES, LABEL_GANG, RESOURCE_GPU
 from remuda.api.training import TrainingJob
-from remuda.core.devices.links import chooser_of
-from remuda.core.devices.machine_models import load_model
+from remuda.core.devices.links import device_chooser_of
+from remuda.core.devices.machine_models import load_machine_model
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.store import MemoryJournal, Store
 from remuda.kube.runtime.informer import Informer
@@ -69,7 +69,7 @@ class Scene:
     def __init__(self, root: Path, model: str = "dgx-h100", *, sockets: bool = True, **place: Any) -> None:
         self.now = NOW
         cluster = LocalCluster(Store(MemoryJournal()), clock=self.clock, new_uid=lambda: "uid")
-        self.model = load_model(model)
+        self.model = load_machine_model(model)
         self.backend = FakeBackend(self.model, NODE, self.clock)
         self.inventory = Inventory(NODE, self.backend.inventory())
         self.backend.subscribe(self.inventory.hear)
@@ -115,7 +115,7 @@ class Scene:
             inventory=self.inventory,
             grants=self.grants,
             pods=self.pods,
-            best=linked_best(chooser_of(self.model), self.inventory),
+            best=linked_best(device_chooser_of(self.model), self.inventory),
             **fields,
         )
 

@@ -8,29 +8,29 @@ import pytest
 
 from remuda.core.devices.counters import (
     TAKEN_BACK_BY,
+    CounterLimits,
     Counters,
-    Known,
-    Limits,
+    KnownCounters,
     LinkReading,
-    step,
+    step_counters,
     throttle_words,
 )
 from remuda.core.devices.fault_codes import fault_table
 
 NOW = 1_700_000_000.0
-LIMITS = Limits(hold_s=30.0, window_s=3600.0, ecc_corrected=100, link_errors=10, pcie_replays=50)
+LIMITS = CounterLimits(hold_s=30.0, window_s=3600.0, ecc_corrected=100, link_errors=10, pcie_replays=50)
 
 
 class Device:
     """Readings one after the other; remembers what was known."""
 
     def __init__(self) -> None:
-        self.known = Known()
+        self.known = KnownCounters()
         self.now = NOW
 
     def reads(self, after_s: float = 5.0, **fields: Any) -> list[str]:
         self.now += after_s
-        self.known, findings = step(self.known, self.now, Counters(**fields), LIMITS)
+        self.known, findings = step_counters(self.known, self.now, Counters(**fields), LIMITS)
         return [f.code for f in findings]
 
     def settled(self, **fields: Any) -> Device:

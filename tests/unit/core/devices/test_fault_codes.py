@@ -11,9 +11,9 @@ from remuda.core.devices.fault_codes import (
     SCOPES,
     DeviceRemedy,
     FaultClass,
-    classify,
+    classify_fault,
     fault_table,
-    parse_faults,
+    parse_fault_table,
 )
 
 # Every Xid of the vendor's catalogue that applies to Ampere or newer.
@@ -74,7 +74,7 @@ def test_every_row_says_where_it_is_from_and_what_it_breaks() -> None:
     ],
 )
 def test_scope(code: str, scope: str) -> None:
-    assert classify("kmsg", code).scope == scope
+    assert classify_fault("kmsg", code).scope == scope
 
 
 @pytest.mark.parametrize("fault", fault_table().by_code.values(), ids=lambda f: f.code)
@@ -145,7 +145,7 @@ def test_a_row_can_be_shown_to_people(fault: FaultClass) -> None:
     ],
 )
 def test_meaning(code: str, cls: str, effect: DeviceState, remedy: DeviceRemedy) -> None:
-    fault = classify("kmsg", code)
+    fault = classify_fault("kmsg", code)
     assert (fault.cls, fault.effect, fault.remedy) == (cls, effect, remedy)
 
 
@@ -157,14 +157,14 @@ def test_whatever_the_vendor_calls_an_application_fault_leaves_the_device_alone(
 
 @pytest.mark.parametrize("code", ["xid-999", "xid-1", "", "gremlins"])
 def test_an_unknown_code_takes_the_conservative_class(code: str) -> None:
-    fault = classify("kmsg", code)
+    fault = classify_fault("kmsg", code)
     assert (fault.effect, fault.reason, fault.cls) == (UNHEALTHY, "UnknownFaultCode", "unknown")
     assert fault_table().version in fault.message
 
 
 def test_an_operator_need_not_know_codes() -> None:
-    assert classify("operator", "smells funny").reason == "Operator"
-    assert classify("operator", "xid-13").effect is HEALTHY
+    assert classify_fault("operator", "smells funny").reason == "Operator"
+    assert classify_fault("operator", "xid-13").effect is HEALTHY
 
 
 def a_table(**row: object) -> bytes:
@@ -174,25 +174,25 @@ def a_table(**row: object) -> bytes:
 
 
 def test_a_row_without_a_policy_is_an_error_in_the_table() -> None:
-    assert parse_faults(a_table()).by_code["xid-1"].effect is HEALTHY
+    assert parse_fault_table(a_table()).by_code["xid-1"].effect is HEALTHY
     with pytest.raises(ValueError, match="no policy for xid-1"):
-        parse_faults(a_table(action="DANCE"))
+        parse_fault_table(a_table(action="DANCE"))
 
 
 def test_a_row_may_say_its_own_effect() -> None:
-    fault = parse_faults(a_table(action="DANCE", effect="Degraded", remedy="Replace")).by_code["xid-1"]
+    fault = parse_fault_table(a_table(action="DANCE", effect="Degraded", remedy="Replace")).by_code["xid-1"]
     assert (fault.effect, fault.remedy) == (DEGRADED, REPLACE)
 
 
 def test_a_scope_nobody_knows_is_an_error_in_the_table() -> None:
-    assert parse_faults(a_table()).by_code["xid-1"].scope == "device"
-    assert parse_faults(a_table(scope="node")).by_code["xid-1"].scope == "node"
+    assert parse_fault_table(a_table()).by_code["xid-1"].scope == "device"
+    assert parse_fault_table(a_table(scope="node")).by_code["xid-1"].scope == "node"
     with pytest.raises(ValueError, match="xid-1 has scope 'galaxy'"):
-        parse_faults(a_table(scope="galaxy"))
+        parse_fault_table(a_table(scope="galaxy"))
 
 
 def test_a_code_said_twice_is_an_error_in_the_table() -> None:
     table = json.loads(a_table())
     table["codes"] *= 2
     with pytest.raises(ValueError, match="twice"):
-        parse_faults(json.dumps(table).encode())
+        parse_fault_table(json.dumps(table).encode())

@@ -6,8 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from remuda.core.devices.fault_codes import classify, fault_table
-from remuda.core.devices.kernel_log import Cursor, Gap, KmsgReader, Sighting, parse_record, pci_address, recognise
+from remuda.core.devices.fault_codes import classify_fault, fault_table
+from remuda.core.devices.kernel_log import (
+    KernelFault,
+    KernelLogCursor,
+    KernelLogGap,
+    KmsgReader,
+    parse_kernel_record,
+    pci_address,
+    recognise_kernel_fault,
+)
 
 CORPUS = Path(__file__).with_name("kmsg_corpus.txt")
 BOOT = "8f0c3c7e"
@@ -35,7 +43,7 @@ def test_the_corpus_is_read_as_it_says(code: str, pci: str, raw: str) -> None:
         assert events == []
         return
     (event,) = events
-    assert isinstance(event, Sighting)
+    assert isinstance(event, KernelFault)
     assert (event.code, event.pci) == (code, pci)
     assert event.message
 
@@ -50,14 +58,14 @@ def test_the_corpus_has_every_code_the_kernel_log_can_tell() -> None:
 @pytest.mark.parametrize("code", ["xid-999", "sxid-99999"])
 def test_a_code_nobody_knows_is_told_and_judged_conservatively(code: str) -> None:
     assert code in {c for c, _, _ in CASES}
-    assert classify("kmsg", code).reason == "UnknownFaultCode"
+    assert classify_fault("kmsg", code).reason == "UnknownFaultCode"
 
 
 def test_read_at_once_the_corpus_gives_each_sighting_once_and_no_gap() -> None:
     reader = KmsgReader(BOOT)
     events = reader.feed_all(raw for _, _, raw in CASES)
-    assert [e.code for e in events if isinstance(e, Sighting)] == [code for code, _, _ in CASES if code != "-"]
-    assert not any(isinstance(e, Gap) for e in events)
+    assert [e.code for e in events if isinstance(e, KernelFault)] == [code for code, _, _ in CASES if code != "-"]
+    assert not any(isinstance(e, KernelLogGap) for e in events)
     assert reader.feed_all(raw for _, _, raw in CASES) == []
 
 
@@ -65,7 +73,7 @@ def test_read_at_once_the_corpus_gives_each_sighting_once_and_no_gap() -> None:
 
 
 def test_a_record_in_all_its_parts() -> None:
-    record = parse_record(
+    record = parse_kernel_record(
         b"12,3,5000000,-,caller=T1;hello \\x0a there\n SUBSYSTEM=pci\n DEVICE=+pci:0000:1b:00.0\n junk\n"
     )
     assert record is not None
@@ -79,22 +87,22 @@ def test_a_record_in_all_its_parts() -> None:
 )
 def test_what_is_not_a_record_is_counted_and_dropped(raw: bytes | str) -> None:
     reader = KmsgReader(BOOT)
-    assert parse_record(raw) is None
+    assert parse_kernel_record(raw) is None
     assert reader.feed(raw) == []
     assert reader.malformed == 1
     assert reader.cursor.seq == -1
 
 
 def test_numbers_no_kernel_writes_are_no_numbers() -> None:
-    assert parse_record("4," + "9" * 5000 + ",1,-;x") is None
-    assert recognise("NVRM: Xid (PCI:0000:1b:00): " + "9" * 5000 + ", x") is None
-    assert parse_record("4,٣,1,-;x") is None
+    assert parse_kernel_record("4," + "9" * 5000 + ",1,-;x") is None
+    assert recognise_kernel_fault("NVRM: Xid (PCI:0000:1b:00): " + "9" * 5000 + ", x") is None
+    assert parse_kernel_record("4,٣,1,-;x") is None
 
 
 def test_bytes_that_are_no_text_do_not_hide_the_fault() -> None:
-    record = parse_record(b"4,1,1,-;NVRM: Xid (PCI:0000:1b:00): 79, name=\xff\xfe, off")
+    record = parse_kernel_record(b"4,1,1,-;NVRM: Xid (PCI:0000:1b:00): 79, name=\xff\xfe, off")
     assert record is not None
-    assert recognise(record.text) == ("0000:1b:00.0", "xid-79")
+    assert recognise_kernel_fault(record.text) == ("0000:1b:00.0", "xid-79")
 
 
 @pytest.mark.parametrize(
@@ -126,32 +134,32 @@ def dull(seq: int) -> str:
 def test_reading_goes_on_where_it_stopped() -> None:
     first = KmsgReader(BOOT)
     assert len(first.feed_all([dull(5), xid(6)])) == 1
-    assert first.cursor == Cursor(BOOT, 6)
+    assert first.cursor == KernelLogCursor(BOOT, 6)
     second = KmsgReader(BOOT, first.cursor)
     assert second.feed_all([dull(5), xid(6)]) == []
-    assert [type(e) for e in second.feed(xid(7, bus="43"))] == [Sighting]
+    assert [type(e) for e in second.feed(xid(7, bus="43"))] == [KernelFault]
 
 
 def test_overwritten_records_are_a_gap_told_before_what_follows() -> None:
-    reader = KmsgReader(BOOT, Cursor(BOOT, 10))
+    reader = KmsgReader(BOOT, KernelLogCursor(BOOT, 10))
     gap, sighting = reader.feed(xid(14))
-    assert gap == Gap(11, 13)
-    assert isinstance(gap, Gap)
+    assert gap == KernelLogGap(11, 13)
+    assert isinstance(gap, KernelLogGap)
     assert gap.missing == 3
-    assert isinstance(sighting, Sighting)
+    assert isinstance(sighting, KernelFault)
     assert reader.feed(dull(15)) == []
-    assert reader.feed(dull(17)) == [Gap(16, 16)]
+    assert reader.feed(dull(17)) == [KernelLogGap(16, 16)]
 
 
 def test_another_boot_begins_again_and_its_lost_beginning_is_a_gap() -> None:
-    assert KmsgReader("new-boot", Cursor(BOOT, 900)).feed(dull(0)) == []
-    assert KmsgReader("new-boot", Cursor(BOOT, 900)).feed(dull(3)) == [Gap(0, 2)]
-    assert KmsgReader("new-boot", Cursor(BOOT, 900)).cursor == Cursor("new-boot", -1)
+    assert KmsgReader("new-boot", KernelLogCursor(BOOT, 900)).feed(dull(0)) == []
+    assert KmsgReader("new-boot", KernelLogCursor(BOOT, 900)).feed(dull(3)) == [KernelLogGap(0, 2)]
+    assert KmsgReader("new-boot", KernelLogCursor(BOOT, 900)).cursor == KernelLogCursor("new-boot", -1)
 
 
 def test_with_no_past_there_is_nothing_to_miss() -> None:
     assert KmsgReader(BOOT).feed(dull(4000)) == []
-    assert KmsgReader(BOOT, Cursor()).feed(dull(4000)) == []
+    assert KmsgReader(BOOT, KernelLogCursor()).feed(dull(4000)) == []
 
 
 def test_a_storm_passes_in_small_doses_and_says_how_much_was_left_out() -> None:
@@ -159,14 +167,14 @@ def test_a_storm_passes_in_small_doses_and_says_how_much_was_left_out() -> None:
     storm = reader.feed_all(xid(n, usec=n * 1000) for n in range(1000))
     assert len(storm) == 3
     (after,) = reader.feed(xid(1000, usec=61_000_000))
-    assert isinstance(after, Sighting)
+    assert isinstance(after, KernelFault)
     assert after.skipped == 997
 
 
 def test_a_storm_hides_neither_another_code_nor_another_device() -> None:
     reader = KmsgReader(BOOT, burst=1)
     events = reader.feed_all([xid(0), xid(1), xid(2, code=48), xid(3, bus="43"), xid(4)])
-    assert [(e.code, e.pci) for e in events if isinstance(e, Sighting)] == [
+    assert [(e.code, e.pci) for e in events if isinstance(e, KernelFault)] == [
         ("xid-79", "0000:1b:00.0"),
         ("xid-48", "0000:1b:00.0"),
         ("xid-79", "0000:43:00.0"),
@@ -182,5 +190,5 @@ def test_the_rate_limit_remembers_a_bounded_number_of_pairs() -> None:
 
 def test_a_very_long_line_is_kept_short() -> None:
     (event,) = KmsgReader(BOOT).feed(xid(0) + "x" * 10_000)
-    assert isinstance(event, Sighting)
+    assert isinstance(event, KernelFault)
     assert len(event.message) == 500

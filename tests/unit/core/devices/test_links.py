@@ -8,17 +8,22 @@ from typing import Any
 import pytest
 
 from remuda.core.devices.links import (
-    Choice,
-    Chooser,
-    bandwidth,
-    chooser_named,
-    chooser_of,
+    DeviceChooser,
+    DeviceSet,
+    device_chooser_named,
+    device_chooser_of,
+    device_pair_class,
+    device_pair_score,
+    host_path_class,
+    link_bandwidth,
     nearest_nic,
-    pair_class,
-    pair_score,
-    path_class,
 )
-from remuda.core.devices.machine_models import MachineModel, known_models, load_model, parse_model
+from remuda.core.devices.machine_models import (
+    MachineModel,
+    known_machine_models,
+    load_machine_model,
+    parse_machine_model,
+)
 
 GIB = 1 << 30
 
@@ -26,7 +31,7 @@ GIB = 1 << 30
 def a_machine(*devices: dict[str, Any], **more: Any) -> MachineModel:
     rows = [{"index": i, "type": "X", "memoryBytes": GIB, **d} for i, d in enumerate(devices)]
     numa = 1 + max(d.get("numa", 0) for d in [*rows, *more.get("nics", [])])
-    return parse_model({"name": "mine", "numaNodes": numa, "devices": rows, **more})
+    return parse_machine_model({"name": "mine", "numaNodes": numa, "devices": rows, **more})
 
 
 def mask(*devices: int) -> int:
@@ -49,8 +54,8 @@ def mask(*devices: int) -> int:
 )
 def test_class_over_the_host(a: dict[str, Any], b: dict[str, Any], name: str) -> None:
     model = a_machine(a, b)
-    assert pair_class(model, 0, 1) == pair_class(model, 1, 0) == name
-    assert pair_class(model, 0, 0) == "X"
+    assert device_pair_class(model, 0, 1) == device_pair_class(model, 1, 0) == name
+    assert device_pair_class(model, 0, 0) == "X"
 
 
 def test_nearer_is_worth_more_and_a_direct_link_most() -> None:
@@ -65,11 +70,11 @@ def test_nearer_is_worth_more_and_a_direct_link_most() -> None:
     ]
     links = [{"kind": "nvlink", "among": [0, 6], "count": 4, "gbytesPerS": 200}]
     model = a_machine(*near, *others, links=links, sockets=[0, 0, 1])
-    names = [pair_class(model, 0, b) for b in range(1, 7)]
+    names = [device_pair_class(model, 0, b) for b in range(1, 7)]
     assert names == ["PIX", "PXB", "PHB", "NODE", "SYS", "NV4"]
-    scores = [pair_score(model, 0, b) for b in range(1, 7)]
+    scores = [device_pair_score(model, 0, b) for b in range(1, 7)]
     assert scores == [50, 40, 30, 20, 15, 410]  # 15: another NUMA node of the same socket
-    assert [bandwidth(model, 0, b) for b in (5, 6)] == [0, 200]
+    assert [link_bandwidth(model, 0, b) for b in (5, 6)] == [0, 200]
 
 
 @pytest.mark.parametrize(
@@ -84,9 +89,9 @@ def test_nearer_is_worth_more_and_a_direct_link_most() -> None:
     ],
 )
 def test_the_first_row_of_the_matrix(model: str, row: str) -> None:
-    machine = load_model(model)
-    gpus = [pair_class(machine, 0, b) for b in range(len(machine.devices))]
-    nics = [path_class(machine.devices[0], nic) for nic in machine.nics]
+    machine = load_machine_model(model)
+    gpus = [device_pair_class(machine, 0, b) for b in range(len(machine.devices))]
+    nics = [host_path_class(machine.devices[0], nic) for nic in machine.nics]
     assert " ".join(gpus + nics) == row
 
 
@@ -99,32 +104,32 @@ def test_the_nearest_nic_is_the_named_one_else_the_nearest() -> None:
 
 
 def test_a_pair_stays_in_its_socket() -> None:
-    chooser = chooser_named("two-socket-4x-pcie")
+    chooser = device_chooser_named("two-socket-4x-pcie")
     assert chooser.best(0b1111, 2).mask in (0b0011, 0b1100)
     assert chooser.best(0b1101, 2).mask == 0b1100
-    assert chooser.best(0b0101, 2) == Choice(0b0101, 10)
+    assert chooser.best(0b0101, 2) == DeviceSet(0b0101, 10)
 
 
 def test_a_single_device_does_not_split_a_pair() -> None:
-    chooser = chooser_named("two-socket-4x-pcie")
+    chooser = device_chooser_named("two-socket-4x-pcie")
     assert chooser.best(0b0111, 1).mask == 0b0100
     assert chooser.best(0b1110, 1).mask == 0b0010
 
 
 def test_nics_decide_between_equal_sets() -> None:
     # The NIC is on the second socket: the pair there has it nearer, and nothing else differs.
-    assert chooser_named("l40s-4x-pcie").best(0b1111, 2).mask == 0b1100
+    assert device_chooser_named("l40s-4x-pcie").best(0b1111, 2).mask == 0b1100
     # Two linked pairs, the second with a NIC for each device.
     links = [{"kind": "nvlink", "among": [0, 1]}, {"kind": "nvlink", "among": [2, 3]}]
     nics = [{"name": "a", "root": "r0"}, {"name": "b", "root": "r2"}, {"name": "c", "root": "r3"}]
-    chooser = chooser_of(a_machine(*({"root": f"r{i}"} for i in range(4)), nics=nics, links=links))
+    chooser = device_chooser_of(a_machine(*({"root": f"r{i}"} for i in range(4)), nics=nics, links=links))
     assert chooser.best(0b1111, 2).mask == 0b1100
     assert chooser.nic_affinity(0b1100) == 60
     assert chooser.nic_affinity(0b0011) == 30
 
 
 def test_what_must_be_in_the_set_is() -> None:
-    chooser = chooser_named("two-socket-4x-pcie")
+    chooser = device_chooser_named("two-socket-4x-pcie")
     assert chooser.best(0b1111, 2, must=0b0100).mask == 0b1100
     assert chooser.best(0b1111, 2, must=0b0101).mask == 0b0101
     assert chooser.best(0b1111, 3, must=0b1000).mask.bit_count() == 3
@@ -135,17 +140,17 @@ def test_what_must_be_in_the_set_is() -> None:
 )
 def test_an_impossible_ask_is_an_error(free: int, count: int, must: int) -> None:
     with pytest.raises(ValueError, match="two-socket-4x-pcie: no"):
-        chooser_named("two-socket-4x-pcie").best(free, count, must)
+        device_chooser_named("two-socket-4x-pcie").best(free, count, must)
 
 
 def test_nothing_asked_nothing_given() -> None:
-    assert chooser_named("dgx-h100").best(0xFF, 0) == Choice(0, 0)
+    assert device_chooser_named("dgx-h100").best(0xFF, 0) == DeviceSet(0, 0)
 
 
 def test_equal_models_share_a_chooser() -> None:
-    assert chooser_of(load_model("dgx-h100")) is chooser_named("dgx-h100")
-    assert chooser_of(a_machine({})) is chooser_of(a_machine({}))
-    assert chooser_of(a_machine({})) is not chooser_of(a_machine({}, {}))
+    assert device_chooser_of(load_machine_model("dgx-h100")) is device_chooser_named("dgx-h100")
+    assert device_chooser_of(a_machine({})) is device_chooser_of(a_machine({}))
+    assert device_chooser_of(a_machine({})) is not device_chooser_of(a_machine({}, {}))
 
 
 def two_halves(size: int) -> MachineModel:
@@ -154,26 +159,26 @@ def two_halves(size: int) -> MachineModel:
 
 
 def test_sixteen_devices_are_still_exact() -> None:
-    chooser = chooser_of(two_halves(16))
+    chooser = device_chooser_of(two_halves(16))
     assert chooser.is_exhaustive
-    assert chooser.best(0xFFFF, 8) == Choice(0x00FF, 4 * 30 + 24 * 20)
+    assert chooser.best(0xFFFF, 8) == DeviceSet(0x00FF, 4 * 30 + 24 * 20)
     assert chooser.best(0xFFFF, 2, must=1 << 9).mask == mask(8, 9)
 
 
 def test_beyond_that_the_answer_is_good_and_says_it_is_not_proven() -> None:
-    chooser = chooser_of(two_halves(24))
+    chooser = device_chooser_of(two_halves(24))
     found = chooser.best((1 << 24) - 1, 4)
     assert not found.exhaustive
     assert found.score == 2 * 30 + 4 * 20  # two roots of one socket
     assert chooser.best(mask(0, 5, 13, 20, 23), 3, must=mask(13)).mask == mask(13, 20, 23)
-    assert chooser.best((1 << 24) - 1, 0) == Choice(0, 0, exhaustive=False)
+    assert chooser.best((1 << 24) - 1, 0) == DeviceSet(0, 0, exhaustive=False)
 
 
-@pytest.mark.parametrize("name", known_models())
+@pytest.mark.parametrize("name", known_machine_models())
 def test_tables_are_built_in_milliseconds(name: str) -> None:
     took = []
     for _ in range(3):  # the best of three: other work on the machine is not what is measured
         begin = time.perf_counter()
-        Chooser(load_model(name))
+        DeviceChooser(load_machine_model(name))
         took.append(time.perf_counter() - begin)
     assert min(took) < 0.05

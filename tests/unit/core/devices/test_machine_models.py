@@ -8,7 +8,12 @@ from typing import Any
 import pytest
 
 from remuda.api.errors import Refusal
-from remuda.core.devices.machine_models import MachineModel, known_models, load_model, parse_model
+from remuda.core.devices.machine_models import (
+    MachineModel,
+    known_machine_models,
+    load_machine_model,
+    parse_machine_model,
+)
 
 GIB = 1 << 30
 
@@ -29,7 +34,7 @@ def device(**changes: Any) -> list[dict[str, Any]]:
 
 
 def test_dgx_h100_is_what_the_vendor_sells() -> None:
-    model = load_model("dgx-h100")
+    model = load_machine_model("dgx-h100")
     assert [d.id for d in model.devices] == [f"gpu-{i}" for i in range(8)]
     assert {d.type for d in model.devices} == {"NVIDIA-H100-80GB-HBM3"}
     assert all(80e9 < d.memory_bytes < 80 * GIB for d in model.devices)
@@ -55,13 +60,13 @@ PUBLISHED = {
 
 
 def test_the_table_here_has_every_model_that_ships() -> None:
-    assert sorted(PUBLISHED) == list(known_models())
+    assert sorted(PUBLISHED) == list(known_machine_models())
 
 
-@pytest.mark.parametrize("name", known_models())
+@pytest.mark.parametrize("name", known_machine_models())
 def test_a_shipped_model_has_the_published_figures(name: str) -> None:
     count, numa_nodes, sockets, gigabytes, resource, link, mig, nics = PUBLISHED[name]
-    model = load_model(name)
+    model = load_machine_model(name)
     assert model.name == name
     assert (len(model.devices), model.numa_nodes, len(model.nics)) == (count, numa_nodes, nics)
     assert len({model.socket(n) for n in range(numa_nodes)}) == sockets
@@ -77,23 +82,23 @@ def test_a_shipped_model_has_the_published_figures(name: str) -> None:
 
 
 def test_a_rack_of_trays_is_one_nvlink_domain() -> None:
-    model = load_model("gb200-nvl72-tray")
+    model = load_machine_model("gb200-nvl72-tray")
     assert model.fabric is not None
     assert model.fabric.nodes * len(model.devices) == 72
     assert model.fabric.label == "nvidia.com/gpu.clique"
 
 
 def test_which_devices_can_be_sliced() -> None:
-    geometry = load_model("dgx-h100").geometry(0)
+    geometry = load_machine_model("dgx-h100").geometry(0)
     assert geometry is not None
     assert geometry.name == "h100-80gb"
-    assert load_model("l40s-4x-pcie").geometry(0) is None
-    assert load_model("mi300x-8x").geometry(0) is None
+    assert load_machine_model("l40s-4x-pcie").geometry(0) is None
+    assert load_machine_model("mi300x-8x").geometry(0) is None
 
 
 def test_unknown_model_names_the_known_ones_and_says_how_a_file_is_named() -> None:
     with pytest.raises(Refusal) as caught:
-        load_model("dgx-h1000")
+        load_machine_model("dgx-h1000")
     assert caught.value.reason == "UnknownMachineModel"
     assert "dgx-h1000" in caught.value.message
     assert "dgx-h100" in caught.value.fix
@@ -102,26 +107,26 @@ def test_unknown_model_names_the_known_ones_and_says_how_a_file_is_named() -> No
 
 def test_a_name_is_not_a_path() -> None:
     with pytest.raises(Refusal, match="UnknownMachineModel"):
-        load_model("../models/dgx-h100")
+        load_machine_model("../models/dgx-h100")
 
 
 def test_a_model_of_ones_own_from_bytes_or_an_object() -> None:
-    model = parse_model(a_model())
+    model = parse_machine_model(a_model())
     assert isinstance(model, MachineModel)
     assert model.linked(0, 1) == ""
-    assert parse_model(json.loads(a_model())) == model
+    assert parse_machine_model(json.loads(a_model())) == model
 
 
 def test_links_are_by_group() -> None:
     devices = [{"index": i, "type": "X", "memoryBytes": GIB} for i in range(4)]
     links = [{"kind": "nvlink", "among": [0, 1]}, {"kind": "nvlink", "among": [2, 3]}]
-    model = parse_model(a_model(devices=devices, links=links))
+    model = parse_machine_model(a_model(devices=devices, links=links))
     assert (model.linked(0, 1), model.linked(2, 3), model.linked(1, 2)) == ("nvlink", "nvlink", "")
 
 
 def test_a_user_may_declare_a_profile_the_maker_has_not() -> None:
     own = {"name": "h100-80gb", "profiles": [{"name": "3g.30gb", "compute": 3, "memory": 3, "starts": [0, 3]}]}
-    model = parse_model(a_model(devices=device(mig="h100-80gb"), migGeometries=[own]))
+    model = parse_machine_model(a_model(devices=device(mig="h100-80gb"), migGeometries=[own]))
     geometry = model.geometry(0)
     assert geometry is not None
     assert geometry.profile("3g.30gb").starts == [0, 3]
@@ -186,7 +191,7 @@ def geometry(**changes: Any) -> list[dict[str, Any]]:
 )
 def test_a_broken_model_is_refused_with_the_part_that_is_wrong(data: bytes, words: str) -> None:
     with pytest.raises(Refusal) as caught:
-        parse_model(data)
+        parse_machine_model(data)
     assert caught.value.reason == "InvalidMachineModel"
     assert words.lower() in caught.value.message.lower()
     assert "dgx-h100" in caught.value.fix

@@ -11,16 +11,16 @@ from remuda.core.devices.mig import (
     MigProfile,
     MigSlice,
     add_slice,
-    best_start,
-    check_layout,
-    known_geometries,
-    legal_layouts,
-    occupied_by,
-    plan_layout,
+    best_slice_start,
+    check_mig_layout,
+    known_mig_geometries,
+    legal_mig_layouts,
+    memory_slices_occupied,
+    plan_mig_layout,
     remove_slice,
 )
 
-H100 = known_geometries()["h100-80gb"]
+H100 = known_mig_geometries()["h100-80gb"]
 # profile without memory -> instances the vendor says fit
 COUNTS = {"1g": (7, 4), "1g+me": (1,), "2g": (3,), "3g": (2,), "4g": (1,), "7g": (1,)}
 
@@ -41,11 +41,11 @@ def layout(*pieces: tuple[str, int]) -> Layout:
     ],
 )
 def test_profiles_are_the_vendors(name: str, profiles: str) -> None:
-    geometry = known_geometries()[name]
+    geometry = known_mig_geometries()[name]
     assert [p.name for p in geometry.profiles] == profiles.split()
 
 
-@pytest.mark.parametrize("geometry", known_geometries().values(), ids=lambda g: g.name)
+@pytest.mark.parametrize("geometry", known_mig_geometries().values(), ids=lambda g: g.name)
 def test_as_many_fit_as_the_vendor_says(geometry: MigGeometry) -> None:
     for profile in geometry.profiles:
         kind = profile.name.split(".")[0] + ("+me" if "+me" in profile.name else "")
@@ -100,7 +100,7 @@ def test_a_profile_may_be_named_by_its_resource() -> None:
 def test_a_slice_goes_where_it_leaves_the_largest_profiles_possible(
     there: tuple[tuple[str, int], ...], profile: str, start: int | None
 ) -> None:
-    assert best_start(H100, occupied_by(H100, layout(*there)), profile) == start
+    assert best_slice_start(H100, memory_slices_occupied(H100, layout(*there)), profile) == start
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_a_slice_goes_where_it_leaves_the_largest_profiles_possible(
     ],
 )
 def test_layouts_that_are_not_legal(pieces: tuple[tuple[str, int], ...], reason: str) -> None:
-    refusal = check_layout(H100, layout(*pieces))
+    refusal = check_mig_layout(H100, layout(*pieces))
     assert refusal is not None
     assert refusal.reason == reason
 
@@ -157,30 +157,30 @@ def test_adding_and_removing() -> None:
 def test_a_layout_for_a_shopping_list(wanted: dict[str, int], fits: bool) -> None:
     if not fits:
         with pytest.raises(Refusal, match="IllegalMigLayout"):
-            plan_layout(H100, wanted)
+            plan_mig_layout(H100, wanted)
         return
-    found = plan_layout(H100, wanted)
-    assert check_layout(H100, found) is None
+    found = plan_mig_layout(H100, wanted)
+    assert check_mig_layout(H100, found) is None
     assert sorted(p.profile for p in found) == sorted(n for n, count in wanted.items() for _ in range(count))
 
 
 def test_what_is_there_stays_where_it_is() -> None:
     kept = layout(("1g.10gb", 3))
-    found = plan_layout(H100, {"3g.40gb": 1, "2g.20gb": 1}, keep=kept)
+    found = plan_mig_layout(H100, {"3g.40gb": 1, "2g.20gb": 1}, keep=kept)
     assert set(kept) <= set(found)
     with pytest.raises(Refusal, match="beside what is there"):
-        plan_layout(H100, {"4g.40gb": 1}, keep=kept)
+        plan_mig_layout(H100, {"4g.40gb": 1}, keep=kept)
 
 
 def test_every_legal_layout_is_listed_once() -> None:
-    everything, full = list(legal_layouts(H100)), list(legal_layouts(H100, full=True))
+    everything, full = list(legal_mig_layouts(H100)), list(legal_mig_layouts(H100, full=True))
     assert () in everything
     assert len(everything) == len(set(everything))
     assert set(full) <= set(everything)
     assert layout(("7g.80gb", 0)) in full
     # Without the media and the memory-heavy 1g profile there are the 19 combinations of the vendor's diagram.
     plain = MigGeometry("plain", [p for p in H100.profiles if p.name not in ("1g.10gb+me", "1g.20gb")])
-    drawn = list(legal_layouts(plain, full=True))
+    drawn = list(legal_mig_layouts(plain, full=True))
     assert len(drawn) == 19
     assert layout(("4g.40gb", 0), ("3g.40gb", 4)) in drawn
     assert layout(("2g.20gb", 0), ("2g.20gb", 2), ("2g.20gb", 4), ("1g.10gb", 6)) in drawn

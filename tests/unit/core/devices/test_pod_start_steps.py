@@ -11,7 +11,7 @@ from remuda.api.codec import from_wire
 from remuda.api.devices import Holding, NodeDevices, PluginReport
 from remuda.api.kubernetes.core_v1 import Node, Pod
 from remuda.api.meta import ObjectMeta, to_time
-from remuda.core.devices.pod_start_steps import Step, StepState, explain_pod, stuck_step
+from remuda.core.devices.pod_start_steps import StartStep, StartStepState, explain_pod_start, stuck_start_step
 from tests.builders.gangs import a_node
 
 GPU, MIG = "nvidia.com/gpu", "nvidia.com/mig-3g.40gb"
@@ -58,8 +58,8 @@ def ledger(state: str = "Registered", *holdings: Holding, resource: str = GPU) -
 
 def steps_of(
     pod: Pod, node: Node | None = None, devices: NodeDevices | None = None, now: float = 110, asks: str = GPU
-) -> list[Step]:
-    return explain_pod(pod, [asks], [node or offering()], [devices or ledger()], to_time(now))
+) -> list[StartStep]:
+    return explain_pod_start(pod, [asks], [node or offering()], [devices or ledger()], to_time(now))
 
 
 def test_a_pod_that_runs_has_every_step_and_its_time() -> None:
@@ -67,10 +67,10 @@ def test_a_pod_that_runs_has_every_step_and_its_time() -> None:
     held = Holding("default/p", "main", GPU, ["gpu-0"], uid="u", since=to_time(104))
     steps = steps_of(pod, devices=ledger("Registered", held))
     assert [s.name for s in steps] == NAMES
-    assert {s.state for s in steps} == {StepState.DONE}
+    assert {s.state for s in steps} == {StartStepState.DONE}
     assert [s.took_s for s in steps] == [None, 2, None, 3, 1, 1]
     assert steps[4].message == "gpu-0"
-    assert stuck_step(steps) is None
+    assert stuck_start_step(steps) is None
 
 
 @pytest.mark.parametrize(
@@ -99,21 +99,21 @@ def test_a_pod_that_runs_has_every_step_and_its_time() -> None:
         ),
     ],
 )
-def test_the_stuck_step_is_named(steps: list[Step], name: str, words: str) -> None:
-    stuck = stuck_step(steps)
+def test_the_stuck_step_is_named(steps: list[StartStep], name: str, words: str) -> None:
+    stuck = stuck_start_step(steps)
     assert stuck is not None
     assert stuck.name == name
     assert words in stuck.message
     after = steps[steps.index(stuck) + 1 :]
-    assert {s.state for s in after} <= {StepState.LATER}
-    assert stuck.state is StepState.WAITING or stuck.fix or name in ("bound", "started")
+    assert {s.state for s in after} <= {StartStepState.LATER}
+    assert stuck.state is StartStepState.WAITING or stuck.fix or name in ("bound", "started")
 
 
 def test_a_pod_that_has_its_devices_is_past_what_broke_since() -> None:
     pod = a_pod(node="node-01", phase="Running", scheduled=("True", 103), containerStatuses=running(105))
     held = Holding("default/p", "main", GPU, ["gpu-0"], uid="u", since=to_time(104))
     steps = steps_of(pod, node=offering(8, 0), devices=ledger("Lost", held))
-    assert {s.state for s in steps} == {StepState.DONE}
+    assert {s.state for s in steps} == {StartStepState.DONE}
     assert steps[1].message.startswith("done, and not so any more: The plugin for nvidia.com/gpu on node-01 is lost.")
     assert "offers 0 of 8" in steps[2].message
 
@@ -136,14 +136,14 @@ def test_a_pod_that_has_ended_gave_its_devices_back() -> None:
 
 def test_where_no_node_has_it_all_are_meant() -> None:
     nodes = [offering(), msgspec.structs.replace(offering(), metadata=ObjectMeta(name="node-02"))]
-    steps = explain_pod(a_pod(), [MIG], nodes, [ledger()], to_time(110))
+    steps = explain_pod_start(a_pod(), [MIG], nodes, [ledger()], to_time(110))
     assert steps[0].message == "No plugin on any of the 2 nodes serves nvidia.com/mig-3g.40gb."
     assert "nvidia.com/gpu" in steps[0].fix
 
 
 def test_other_vendors_plugins_are_judged_by_what_they_published() -> None:
     steps = steps_of(a_pod(), devices=a_node().devices())
-    assert [s.state for s in steps[:3]] == [StepState.DONE] * 3
+    assert [s.state for s in steps[:3]] == [StartStepState.DONE] * 3
 
 
 def test_devices_other_than_the_chosen_ones_are_said() -> None:
@@ -153,5 +153,5 @@ def test_devices_other_than_the_chosen_ones_are_said() -> None:
 
 
 def test_a_pod_without_devices_has_the_last_three() -> None:
-    steps = explain_pod(a_pod(), [], [offering()], [], to_time(110))
+    steps = explain_pod_start(a_pod(), [], [offering()], [], to_time(110))
     assert [s.name for s in steps] == NAMES[3:]

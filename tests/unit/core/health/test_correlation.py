@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import pytest
 
 from remuda.api.devices import ObservedLink
-from remuda.core.health.correlation import DomainSuspect, find_suspects, neighbours
-from remuda.core.health.failure_index import HELD_BACK, DeviceFailure, RecentFailures, switch_groups
+from remuda.core.health.correlation import DomainSuspect, find_domain_suspects, switch_neighbours
+from remuda.core.health.failure_index import HELD_BACK, DeviceFailure, RecentFailures, nvswitch_groups
 
 RACK, POWER, CLIQUE = "topology.remuda.dev/rack", "topology.remuda.dev/power", "nvidia.com/gpu.clique"
 NODES = 16  # four racks of four; feeds of two racks; cliques of eight
@@ -36,7 +36,7 @@ def after(*failures: DeviceFailure, labels: object = labels_of) -> list[DomainSu
     recent = a_cluster(labels)
     for failure in failures:
         recent.add(failure)
-    return find_suspects(recent)
+    return find_domain_suspects(recent)
 
 
 def failed(node: int, at: float = 100.0, device: str = "gpu-0", scope: str = "device") -> DeviceFailure:
@@ -99,10 +99,10 @@ def test_most_devices_of_a_switch_blame_the_switch_when_links_were_said_to_fail(
     recent = a_cluster(only())
     for failure in failures:
         recent.add(failure)
-    [suspect] = find_suspects(recent)
+    [suspect] = find_domain_suspects(recent)
     assert (suspect.domain, suspect.reason) == ("nvswitch/n0/0", "NvswitchFailed")
-    assert neighbours(recent, [suspect], "n0").keys() == {"gpu-6", "gpu-7"}
-    assert neighbours(recent, [suspect], "n1") == {}
+    assert switch_neighbours(recent, [suspect], "n0").keys() == {"gpu-6", "gpu-7"}
+    assert switch_neighbours(recent, [suspect], "n1") == {}
 
 
 def test_most_devices_of_a_node_without_a_word_of_links_blame_the_node() -> None:
@@ -133,7 +133,7 @@ def test_a_node_that_reports_no_devices_any_more_blames_nothing() -> None:
     for gpu in GPUS:
         recent.add(failed(3, device=gpu))
     recent.join("n3", [], 0)
-    assert find_suspects(recent) == []
+    assert find_domain_suspects(recent) == []
 
 
 def test_one_rack_is_blamed_only_when_most_of_it_fell() -> None:
@@ -153,7 +153,7 @@ def test_what_is_old_is_forgotten() -> None:
         assert recent.add(failed(node))
         assert not recent.add(failed(node))
     recent.expire(100 + recent.keep_s + 1)
-    assert find_suspects(recent) == []
+    assert find_domain_suspects(recent) == []
     assert not recent.by_domain
     assert not recent.hot
     assert recent.add(failed(0))
@@ -164,12 +164,12 @@ def test_failures_heard_of_before_their_nodes_are_put_where_they_belong() -> Non
     recent = RecentFailures()
     for node in range(3):
         recent.add(failed(node))
-    assert find_suspects(recent) == []
+    assert find_domain_suspects(recent) == []
     for node in range(NODES):
         assert recent.place(f"n{node}", labels_of(node)) is (node < 3)
         recent.join(f"n{node}", [GPUS], 8)
-    assert find_suspects(recent) == after(*(failed(node) for node in range(3)))
-    assert find_suspects(recent)
+    assert find_domain_suspects(recent) == after(*(failed(node) for node in range(3)))
+    assert find_domain_suspects(recent)
 
 
 def test_a_node_that_moves_leaves_its_domain() -> None:
@@ -179,11 +179,11 @@ def test_a_node_that_moves_leaves_its_domain() -> None:
     for node in (0, 1, 3):
         recent.add(failed(node))
     assert recent.nodes[f"{RACK}=rack-0"] == {"n0", "n1"}
-    assert find_suspects(recent) == []
+    assert find_domain_suspects(recent) == []
     recent.expire(10_000)  # what was filed under the old label goes, too
     assert not recent.by_domain
 
 
 def test_groups_of_a_switch() -> None:
     links = [ObservedLink("nv18", GPUS), ObservedLink("nv4", ["gpu-0", "gpu-1"]), ObservedLink("PIX", GPUS)]
-    assert switch_groups(links) == [frozenset(GPUS)]
+    assert nvswitch_groups(links) == [frozenset(GPUS)]

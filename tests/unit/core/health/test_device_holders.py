@@ -5,8 +5,8 @@ import pytest
 
 from remuda.api.devices import Holding, NodeDevices, QuarantineOrder
 from remuda.api.kubernetes.core_v1 import Pod
-from remuda.core.health.device_holders import Counts, Holder, counts_of, held_on
-from remuda.core.health.ledger import judge_node, rows
+from remuda.core.health.device_holders import DeviceCounts, DeviceHolder, device_counts, device_holders_on
+from remuda.core.health.ledger import judge_node, ledger_rows
 from tests.builders.gangs import NodeBuilder, a_held_pod, a_node
 
 GPU = "nvidia.com/gpu"
@@ -24,15 +24,15 @@ def a_holding(pod: str, *devices: str, container: str = "main", uid: str | None 
 def test_the_node_is_believed_about_which_devices_and_which_container() -> None:
     node = reporting(a_holding("a", "gpu-5"), a_holding("a", "gpu-6", container="watcher"))
     pods = [a_held_pod("a", "node-01", ["gpu-0", "gpu-1"])]
-    assert held_on(node, pods) == {
-        "gpu-5": [Holder("default/a", "uid-a", "main")],
-        "gpu-6": [Holder("default/a", "uid-a", "watcher")],
+    assert device_holders_on(node, pods) == {
+        "gpu-5": [DeviceHolder("default/a", "uid-a", "main")],
+        "gpu-6": [DeviceHolder("default/a", "uid-a", "watcher")],
     }
 
 
 def test_until_it_has_told_the_annotation_counts() -> None:
-    assert held_on(a_node().devices(), [a_held_pod("a", "node-01", ["gpu-0"])]) == {
-        "gpu-0": [Holder("default/a", "uid-a")]
+    assert device_holders_on(a_node().devices(), [a_held_pod("a", "node-01", ["gpu-0"])]) == {
+        "gpu-0": [DeviceHolder("default/a", "uid-a")]
     }
 
 
@@ -48,14 +48,16 @@ def test_until_it_has_told_the_annotation_counts() -> None:
 )
 def test_a_holder_on_its_way_out_drains(pods: list[Pod], draining: bool) -> None:
     node = reporting(a_holding("a", "gpu-0"))
-    [row] = [r for r in rows([node], pods) if r.device == "gpu-0"]
+    [row] = [r for r in ledger_rows([node], pods) if r.device == "gpu-0"]
     assert (row.holder, row.container, row.draining) == ("default/a", "main", draining)
 
 
 def test_a_holding_without_a_uid_is_its_pods_by_name() -> None:
     """podresources has no uids; somebody else's plugin handed it out."""
     node = reporting(a_holding("a", "gpu-0", uid=""))
-    assert held_on(node, [a_held_pod("a", "node-01", ["gpu-7"])]) == {"gpu-0": [Holder("default/a", "uid-a", "main")]}
+    assert device_holders_on(node, [a_held_pod("a", "node-01", ["gpu-7"])]) == {
+        "gpu-0": [DeviceHolder("default/a", "uid-a", "main")]
+    }
 
 
 def test_counts() -> None:
@@ -64,7 +66,7 @@ def test_counts() -> None:
     node = msgspec.structs.replace(
         node, verdicts=judge_node(node, pods, 1000.0), quarantine={"gpu-3": QuarantineOrder("Operator")}
     )
-    assert counts_of(node, pods) == {GPU: Counts(total=8, healthy=5, unfit=3, held=2, free=4)}
+    assert device_counts(node, pods) == {GPU: DeviceCounts(total=8, healthy=5, unfit=3, held=2, free=4)}
 
 
 def test_everything_held_and_bad_leaves_nothing_and_not_less() -> None:
@@ -73,4 +75,4 @@ def test_everything_held_and_bad_leaves_nothing_and_not_less() -> None:
         builder = builder.signal(f"gpu-{number}", "xid-79")
     node, pods = builder.devices(), [a_held_pod("a", "node-01", [f"gpu-{n}" for n in range(8)])]
     node = msgspec.structs.replace(node, verdicts=judge_node(node, pods, 1000.0))
-    assert counts_of(node, pods)[GPU] == Counts(total=8, healthy=0, unfit=8, held=8, free=0)
+    assert device_counts(node, pods)[GPU] == DeviceCounts(total=8, healthy=0, unfit=8, held=8, free=0)

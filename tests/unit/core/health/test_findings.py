@@ -10,8 +10,8 @@ from remuda.api.devices import DeviceState, NodeDevices, Observed, ObservedDevic
 from remuda.api.meta import ObjectMeta, to_time
 from remuda.api.remedies import Offender
 from remuda.core.devices.signals import classify_signal, with_signal
-from remuda.core.health.device_history import MAX_MINOR, find_trends, is_minor, with_minor
-from remuda.core.health.findings import Found, find_findings
+from remuda.core.health.device_history import MAX_MINOR, find_fault_trends, is_minor_fault, with_minor_faults
+from remuda.core.health.findings import NodeFindings, find_findings
 from remuda.core.health.ledger import judge_devices, judge_node
 from remuda.core.health.signal_fusion import classify_devices
 
@@ -40,7 +40,7 @@ class Device:
         self.record = msgspec.structs.replace(record, verdicts=judge_node(record, [], now))
         return self
 
-    def finds(self, now: float, suspected: Mapping[str, Signal] | None = None) -> Found:
+    def finds(self, now: float, suspected: Mapping[str, Signal] | None = None) -> NodeFindings:
         known = classify_devices(self.record)
         judged = judge_devices(self.record, now, classified=known)
         return find_findings(self.record, known, judged, now, OFFENDER, suspected)
@@ -159,14 +159,14 @@ def test_a_repaired_device_starts_its_trend_anew() -> None:
 
 
 def test_what_applications_cause_is_not_remembered() -> None:
-    assert not is_minor(classify_signal(Signal("kmsg", "xid-13")))
+    assert not is_minor_fault(classify_signal(Signal("kmsg", "xid-13")))
     assert Device().hear(T, "xid-13").record.history == {}
 
 
 def test_what_is_remembered_is_bounded_and_without_words() -> None:
     minor: list[Signal] = []
     for number in range(100):
-        minor = with_minor(
+        minor = with_minor_faults(
             minor, [classify_signal(Signal("nvml", "thermal", "At 90 degrees.", to_time(T + 100 * number)))]
         )
     assert len(minor) == MAX_MINOR
@@ -174,14 +174,14 @@ def test_what_is_remembered_is_bounded_and_without_words() -> None:
 
 
 def test_a_repeat_of_the_same_crossing_is_the_same_crossing() -> None:
-    once = with_minor([], [classify_signal(Signal("nvml", "thermal", time=to_time(T)))])
-    assert with_minor(once, [classify_signal(Signal("nvml", "thermal", time=to_time(T + 59)))]) is once
-    assert with_minor(once, [classify_signal(Signal("nvml", "thermal", time=to_time(T)))]) is once
+    once = with_minor_faults([], [classify_signal(Signal("nvml", "thermal", time=to_time(T)))])
+    assert with_minor_faults(once, [classify_signal(Signal("nvml", "thermal", time=to_time(T + 59)))]) is once
+    assert with_minor_faults(once, [classify_signal(Signal("nvml", "thermal", time=to_time(T)))]) is once
 
 
 def test_crossings_out_of_order_or_from_the_future_make_no_trend() -> None:
     minor = [Signal("nvml", "ecc-sbe-rate", time=to_time(T + 10_000 * n)) for n in range(5)]
-    assert find_trends(minor, T + 1) == ([], None)
+    assert find_fault_trends(minor, T + 1) == ([], None)
     device = Device()
     for number in range(6):
         device.hear(T, "thermal", "nvml").shows(

@@ -7,10 +7,18 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pytest
 
-from remuda.core.health.gang_pace import ONE_OF_TWO, UNIFORM, UNKNOWN_PART, WAITING, GangLook, Pace, look_at
-from remuda.core.health.step_samples import Sample
+from remuda.core.health.gang_pace import (
+    ONE_OF_TWO,
+    UNIFORM,
+    UNKNOWN_PART,
+    WAITING,
+    GangPace,
+    GangPaceLook,
+    judge_gang_pace,
+)
+from remuda.core.health.step_samples import StepSample
 
-Gang = Mapping[int, Sequence[Sample]]
+Gang = Mapping[int, Sequence[StepSample]]
 
 
 def gang(own: Mapping[int, float | None], rest: float = 0.1, *, first: int = 1, steps: int = 40) -> Gang:
@@ -22,16 +30,16 @@ def gang(own: Mapping[int, float | None], rest: float = 0.1, *, first: int = 1, 
     took = np.max(list(times.values()), axis=0) + rest
     return {
         rank: [
-            Sample(first + n, float(times[rank][n]) if own[rank] is not None else None, float(took[n]))
+            StepSample(first + n, float(times[rank][n]) if own[rank] is not None else None, float(took[n]))
             for n in range(steps)
         ]
         for rank in own
     }
 
 
-def then(before: Gang, after: Gang, known: Sequence[int] = ()) -> GangLook:
-    pace = look_at([before], 1.3).pace
-    return look_at([after], 1.3, known, pace)
+def then(before: Gang, after: Gang, known: Sequence[int] = ()) -> GangPaceLook:
+    pace = judge_gang_pace([before], 1.3).pace
+    return judge_gang_pace([after], 1.3, known, pace)
 
 
 def even(ranks: int, seconds: float | None = 1.0) -> dict[int, float | None]:
@@ -72,12 +80,12 @@ def test_a_named_straggler_explains_the_slow_gang() -> None:
 
 def test_a_straggler_does_not_spoil_the_pace_it_is_measured_by() -> None:
     slow = then(gang(even(8)), gang({**even(8), 5: 2.0}, first=100))
-    again = look_at([gang(even(8), first=200)], 1.3, (), slow.pace)
+    again = judge_gang_pace([gang(even(8), first=200)], 1.3, (), slow.pace)
     assert again.gang is None
 
 
 def test_a_gang_of_another_size_begins_a_new_pace() -> None:
-    look = look_at([gang(even(4, 2.0), first=100)], 1.3, (), look_at([gang(even(8))], 1.3).pace)
+    look = judge_gang_pace([gang(even(4, 2.0), first=100)], 1.3, (), judge_gang_pace([gang(even(8))], 1.3).pace)
     assert look.gang is None
     assert look.pace.ranks == (0, 1, 2, 3)
 
@@ -85,7 +93,7 @@ def test_a_gang_of_another_size_begins_a_new_pace() -> None:
 def test_roles_are_compared_within_themselves() -> None:
     learners = gang(even(4))
     actors = {rank + 4: s for rank, s in gang({**even(4, 5.0), 1: 9.0}).items()}
-    assert [s.rank for s in look_at([learners, actors], 1.3).speeds.slow] == [5]
+    assert [s.rank for s in judge_gang_pace([learners, actors], 1.3).speeds.slow] == [5]
 
 
 def test_of_two_the_one_that_became_slower_is_named() -> None:
@@ -94,7 +102,7 @@ def test_of_two_the_one_that_became_slower_is_named() -> None:
 
 
 def test_of_two_nobody_is_named_without_a_past() -> None:
-    look = look_at([gang({0: 1.0, 1: 2.0})], 1.3)
+    look = judge_gang_pace([gang({0: 1.0, 1: 2.0})], 1.3)
     assert (look.speeds.slow, look.gang) == ((), None)
 
 
@@ -118,8 +126,8 @@ def test_a_lone_rank_is_never_blamed() -> None:
 
 
 def test_one_called_slow_is_slow_until_it_is_normal_also_of_two() -> None:
-    assert [s.rank for s in look_at([gang({0: 1.0, 1: 1.8})], 1.3, (1,), Pace()).speeds.slow] == [1]
-    assert 1 in look_at([gang(even(2))], 1.3, (1,), Pace()).speeds.normal
+    assert [s.rank for s in judge_gang_pace([gang({0: 1.0, 1: 1.8})], 1.3, (1,), GangPace()).speeds.slow] == [1]
+    assert 1 in judge_gang_pace([gang(even(2))], 1.3, (1,), GangPace()).speeds.normal
 
 
 def joined(before: Gang, after: Gang) -> Gang:
@@ -128,10 +136,10 @@ def joined(before: Gang, after: Gang) -> Gang:
 
 def test_who_looks_for_the_first_time_knows_what_the_samples_still_tell() -> None:
     """A manager that is new, told the window: the gang slowed down within it."""
-    slower = look_at([joined(gang(even(4)), gang(even(4, 2.0), first=100, steps=20))], 1.3)
+    slower = judge_gang_pace([joined(gang(even(4)), gang(even(4, 2.0), first=100, steps=20))], 1.3)
     assert slower.gang is not None
     assert slower.gang.reason == UNIFORM
-    of_two = look_at([joined(gang(even(2)), gang({0: 1.0, 1: 1.8}, first=100, steps=20))], 1.3)
+    of_two = judge_gang_pace([joined(gang(even(2)), gang({0: 1.0, 1: 1.8}, first=100, steps=20))], 1.3)
     assert [s.rank for s in of_two.speeds.slow] == [1]
 
 
@@ -139,11 +147,11 @@ def test_who_takes_over_says_what_was_said_until_the_gang_is_as_fast_as_it_was()
     slow = then(gang(even(4)), gang(even(4, 2.0), first=100)).gang
     assert slow is not None
     assert slow.best_seconds == pytest.approx(1.1, rel=0.05)
-    first = look_at([gang(even(4, 2.0), first=300)], 1.3, was=slow)  # the window has no better past
+    first = judge_gang_pace([gang(even(4, 2.0), first=300)], 1.3, was=slow)  # the window has no better past
     assert first.gang == slow
-    again = look_at([gang(even(4, 2.0), first=400)], 1.3, pace=first.pace, was=slow)
+    again = judge_gang_pace([gang(even(4, 2.0), first=400)], 1.3, pace=first.pace, was=slow)
     assert again.gang == slow
-    over = look_at([gang(even(4), first=500)], 1.3, pace=again.pace, was=slow)
+    over = judge_gang_pace([gang(even(4), first=500)], 1.3, pace=again.pace, was=slow)
     assert (over.gang, over.is_enough, over.pace.is_inherited) == (None, True, False)
-    smaller = look_at([gang(even(3, 2.0), first=600)], 1.3, pace=again.pace, was=slow)
+    smaller = judge_gang_pace([gang(even(3, 2.0), first=600)], 1.3, pace=again.pace, was=slow)
     assert (smaller.gang, smaller.pace.is_inherited) == (None, False), "a gang of another size has another best"

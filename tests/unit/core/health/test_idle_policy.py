@@ -13,7 +13,7 @@ from remuda.api.meta import JsonObject, ObjectMeta, to_time
 from remuda.api.names import ANNOTATION_SPARE
 from remuda.api.remedies import Idle, Mode, Pause, RemedyPolicy, RemedyPolicySpec
 from remuda.api.training import TrainingJob
-from remuda.core.health.idle_devices import DEVICE_IDLE, GRACE_S, IdlePlan, IdlePod, idle_pods, plan_idle
+from remuda.core.health.idle_devices import DEVICE_IDLE, GRACE_S, IdlePlan, IdlePod, idle_pods, plan_idle_pods
 from tests.builders.pods import a_pod
 
 NOW = 1_000_000.0
@@ -53,7 +53,7 @@ def look(
     verdicts = [Verdict(row.id) for row in rows]
     node = NodeDevices(metadata=ObjectMeta(name="node-01"), observed=Observed(devices=rows), verdicts=verdicts)
     found = idle_pods(node, [held], {}, [rule or policy()], lambda namespace, name: job, NOW)
-    return found, plan_idle(found, [held], NOW)
+    return found, plan_idle_pods(found, [held], NOW)
 
 
 def test_it_is_told_in_time() -> None:

@@ -10,7 +10,7 @@ from remuda.api.meta import ObjectMeta, to_time
 from remuda.core.devices.signals import with_signal
 from remuda.core.health.ledger import judge_node
 from remuda.core.health.signal_fusion import AHEAD, classify_devices, debounce_ends_at
-from remuda.core.health.timers import Timers
+from remuda.core.health.timers import HealthTimers
 
 NOW = 10_000.0
 DEGRADED, HEALTHY, UNHEALTHY, UNKNOWN = (
@@ -155,7 +155,7 @@ def test_evidence_of_health_from_the_future_hides_no_later_fault() -> None:
 
 
 def test_a_debounce_ends_although_the_clock_of_the_node_is_ahead() -> None:
-    timers = Timers(debounce_s=5.0)
+    timers = HealthTimers(debounce_s=5.0)
     record = a_record(said("health-lost", NOW + 7200, "nvml"))
     record = msgspec.structs.replace(record, verdicts=judge_node(record, [], NOW, timers))
     assert record.verdicts[0].state is UNKNOWN

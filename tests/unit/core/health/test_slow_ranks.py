@@ -5,11 +5,11 @@ from __future__ import annotations
 from remuda.api.devices import NodeDevices, Observed, ObservedDevice, Signal
 from remuda.api.meta import ObjectMeta, to_time
 from remuda.api.training import Cause, Member, Recovery, Remedy, TrainingJob, TrainingJobStatus
-from remuda.core.health.slow_ranks import CODE, SOURCE, UNEVEN, outdated, plan_findings
-from remuda.core.health.stragglers import SlowRank, Speeds
+from remuda.core.health.slow_ranks import CODE, SOURCE, UNEVEN, answered_slow_findings, plan_slow_rank_findings
+from remuda.core.health.stragglers import RankSpeeds, SlowRank
 
 NOW = 1000.0
-SLOW = Speeds((SlowRank(1, 1.8, 12, 9.0),))
+SLOW = RankSpeeds((SlowRank(1, 1.8, 12, 9.0),))
 TREND = Signal("trend", "ecc-trend", "more each day", to_time(10.0))
 
 
@@ -32,7 +32,7 @@ def found(at: float = NOW) -> Signal:
 
 
 def test_the_device_is_named_and_findings_of_others_stay() -> None:
-    [plan], uneven = plan_findings(job("gpu-2"), SLOW, {"n1": node({"gpu-2": [TREND]})}, NOW)
+    [plan], uneven = plan_slow_rank_findings(job("gpu-2"), SLOW, {"n1": node({"gpu-2": [TREND]})}, NOW)
     assert uneven is None
     assert (plan.node, plan.version) == ("n1", "7")
     [kept, signal] = plan.devices["gpu-2"]
@@ -43,28 +43,30 @@ def test_the_device_is_named_and_findings_of_others_stay() -> None:
 
 
 def test_what_is_found_is_written_once() -> None:
-    assert plan_findings(job("gpu-2"), SLOW, {"n1": node({"gpu-2": [found()]})}, NOW) == ([], None)
+    assert plan_slow_rank_findings(job("gpu-2"), SLOW, {"n1": node({"gpu-2": [found()]})}, NOW) == ([], None)
 
 
 def test_of_several_devices_the_one_with_a_sign_of_its_own_is_named() -> None:
-    [both], _ = plan_findings(job("gpu-2", "gpu-3"), SLOW, {"n1": node()}, NOW)
+    [both], _ = plan_slow_rank_findings(job("gpu-2", "gpu-3"), SLOW, {"n1": node()}, NOW)
     assert set(both.devices) == {"gpu-2", "gpu-3"}
     degraded = Signal("nvml", "pcie-degraded", "x4", to_time(5.0))
-    [one], _ = plan_findings(job("gpu-2", "gpu-3"), SLOW, {"n1": node(gpu_3=[degraded])}, NOW)
+    [one], _ = plan_slow_rank_findings(job("gpu-2", "gpu-3"), SLOW, {"n1": node(gpu_3=[degraded])}, NOW)
     assert set(one.devices) == {"gpu-3"}
     assert "gpu-3 reports PcieDegraded" in one.told[0]
 
 
 def test_normal_speed_takes_the_finding_away_and_nothing_else() -> None:
-    normal = Speeds(normal=frozenset({0, 1}))
-    [plan], _ = plan_findings(job("gpu-2"), normal, {"n1": node({"gpu-2": [TREND, found()], "gpu-3": [found()]})}, NOW)
+    normal = RankSpeeds(normal=frozenset({0, 1}))
+    [plan], _ = plan_slow_rank_findings(
+        job("gpu-2"), normal, {"n1": node({"gpu-2": [TREND, found()], "gpu-3": [found()]})}, NOW
+    )
     assert plan.devices == {"gpu-2": [TREND]}
-    assert plan_findings(job("gpu-2"), Speeds(), {"n1": node({"gpu-2": [found()]})}, NOW) == ([], None)
+    assert plan_slow_rank_findings(job("gpu-2"), RankSpeeds(), {"n1": node({"gpu-2": [found()]})}, NOW) == ([], None)
 
 
 def test_a_rank_that_is_slow_wherever_it_goes_carries_more_work() -> None:
     moved = Recovery(2, Cause.DEVICE, Remedy.PROMOTE_SPARE, "SlowRank", members=["p-9"], replaced=["p-1"])
-    plans, uneven = plan_findings(job("gpu-2", recoveries=(moved,)), SLOW, {"n1": node()}, NOW)
+    plans, uneven = plan_slow_rank_findings(job("gpu-2", recoveries=(moved,)), SLOW, {"n1": node()}, NOW)
     assert plans == []
     assert uneven is not None
     assert uneven.reason == UNEVEN
@@ -72,7 +74,7 @@ def test_a_rank_that_is_slow_wherever_it_goes_carries_more_work() -> None:
 
 def test_only_a_probe_that_passed_since_takes_the_finding_away() -> None:
     passed = Signal("probe", "probe-passed", "", to_time(500.0))
-    assert outdated(node({"gpu-2": [found(400.0)]}, gpu_2=[passed])) is not None
-    assert outdated(node({"gpu-2": [found(600.0)]}, gpu_2=[passed])) is None
-    assert outdated(node({"gpu-2": [found(400.0)]}, gpu_3=[passed])) is None
-    assert outdated(node({"gpu-2": [TREND]}, gpu_2=[passed])) is None
+    assert answered_slow_findings(node({"gpu-2": [found(400.0)]}, gpu_2=[passed])) is not None
+    assert answered_slow_findings(node({"gpu-2": [found(600.0)]}, gpu_2=[passed])) is None
+    assert answered_slow_findings(node({"gpu-2": [found(400.0)]}, gpu_3=[passed])) is None
+    assert answered_slow_findings(node({"gpu-2": [TREND]}, gpu_2=[passed])) is None

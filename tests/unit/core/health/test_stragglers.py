@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remuda.core.health.step_samples import WINDOW, Sample
-from remuda.core.health.stragglers import CLEAR_STEPS, STRETCHES, Matrix, judge, table
+from remuda.core.health.step_samples import WINDOW, StepSample
+from remuda.core.health.stragglers import CLEAR_STEPS, STRETCHES, Matrix, judge_rank_speeds, rank_step_table
 
 
 def gang(ranks: int = 8, steps: int = WINDOW, noise: float = 0.05, seed: int = 1) -> Matrix:
@@ -16,7 +16,7 @@ def gang(ranks: int = 8, steps: int = WINDOW, noise: float = 0.05, seed: int = 1
 
 
 def slow(own: Matrix, factor: float = 1.3, known: tuple[int, ...] = ()) -> list[int]:
-    return [found.rank for found in judge(own, factor, known).slow]
+    return [found.rank for found in judge_rank_speeds(own, factor, known).slow]
 
 
 @pytest.mark.parametrize("factor", [1.4, 2.0, 3.0])
@@ -24,7 +24,7 @@ def slow(own: Matrix, factor: float = 1.3, known: tuple[int, ...] = ()) -> list[
 def test_a_slow_rank_is_named_with_its_factor(ranks: int, factor: float) -> None:
     own = gang(ranks)
     own[2] *= factor
-    [found] = judge(own, 1.3).slow
+    [found] = judge_rank_speeds(own, 1.3).slow
     assert found.rank == 2
     assert found.factor == pytest.approx(factor, rel=0.1)
     assert found.confidence >= 4.0
@@ -34,8 +34,8 @@ def test_the_larger_the_factor_the_fewer_steps_prove_it() -> None:
     fast, late = gang(noise=0.15), gang(noise=0.15)
     fast[2] *= 3.0
     late[2] *= 1.3
-    assert judge(fast, 1.3).slow[0].steps == STRETCHES[0]
-    assert judge(late, 1.3).slow[0].steps > STRETCHES[0]
+    assert judge_rank_speeds(fast, 1.3).slow[0].steps == STRETCHES[0]
+    assert judge_rank_speeds(late, 1.3).slow[0].steps > STRETCHES[0]
 
 
 def test_a_quarter_of_the_gang_may_be_slow_at_once() -> None:
@@ -85,10 +85,10 @@ def test_one_called_slow_stays_so_until_it_is_surely_normal() -> None:
     assert slow(own, known=(3,)) == [3]
     own = gang(noise=0.02)
     own[3, :-CLEAR_STEPS] *= 2.0
-    found = judge(own, 1.3, (3,))
+    found = judge_rank_speeds(own, 1.3, (3,))
     assert found.slow == ()
     assert 3 in found.normal
-    assert 3 not in judge(own[:, :-8], 1.3, (3,)).normal
+    assert 3 not in judge_rank_speeds(own[:, :-8], 1.3, (3,)).normal
 
 
 def test_missing_samples_are_no_evidence() -> None:
@@ -99,7 +99,7 @@ def test_missing_samples_are_no_evidence() -> None:
     assert slow(own) == [2]
     own[2, 4:] = np.nan
     assert slow(own) == []
-    assert judge(np.full((4, 40), np.nan), 1.3).slow == ()
+    assert judge_rank_speeds(np.full((4, 40), np.nan), 1.3).slow == ()
 
 
 def test_noise_that_hides_everything_blames_nobody() -> None:
@@ -139,22 +139,22 @@ def test_what_is_found_depends_neither_on_order_nor_on_the_unit(
 # --- the table ------------------------------------------------------------------------------------------------------------
 
 
-def samples(*steps: int, own: float = 1.0, late: float = 0.0) -> list[Sample]:
-    return [Sample(step, own, 2.0, time=step - late) for step in steps]
+def samples(*steps: int, own: float = 1.0, late: float = 0.0) -> list[StepSample]:
+    return [StepSample(step, own, 2.0, time=step - late) for step in steps]
 
 
 def test_ranks_are_compared_step_by_step() -> None:
     both = {rank: samples(*range(1, 21)) for rank in (7, 8)}
-    ranks, own = table({**both, 4: samples(*range(5, 21), own=2.0), 5: samples(*range(1, 21, 2))})
+    ranks, own = rank_step_table({**both, 4: samples(*range(5, 21), own=2.0), 5: samples(*range(1, 21, 2))})
     assert ranks == [4, 5, 7, 8]
     np.testing.assert_array_equal(own[0], [np.nan] * 4 + [2.0] * 16)
     np.testing.assert_array_equal(own[1], [1.0, np.nan] * 10)
     np.testing.assert_array_equal(own[2], [1.0] * 20)
-    assert table({7: samples(1, 2)}, steps=True)[1].tolist() == [[2.0, 2.0]]
+    assert rank_step_table({7: samples(1, 2)}, steps=True)[1].tolist() == [[2.0, 2.0]]
 
 
 def test_ranks_whose_steps_do_not_meet_are_compared_by_age() -> None:
-    ranks, own = table({0: samples(1, 2, 3), 1: samples(11, 12), 2: samples(21, 22, 23)})
+    ranks, own = rank_step_table({0: samples(1, 2, 3), 1: samples(11, 12), 2: samples(21, 22, 23)})
     assert ranks == [0, 1, 2]
     np.testing.assert_array_equal(own, [[1, 1, 1], [np.nan, 1, 1], [1, 1, 1]])
 
@@ -162,12 +162,17 @@ def test_ranks_whose_steps_do_not_meet_are_compared_by_age() -> None:
 def test_a_rank_that_falls_behind_the_others_is_still_compared_while_it_is_heard() -> None:
     fast = {rank: samples(*range(101, 151)) for rank in (0, 1, 2)}
     behind = samples(*range(51, 76), own=2.0, late=-75.0)
-    _, own = table({**fast, 3: behind})
+    _, own = rank_step_table({**fast, 3: behind})
     np.testing.assert_array_equal(own[3], [np.nan] * 25 + [2.0] * 25)
-    _, own = table({**fast, 3: samples(*range(51, 76), own=2.0)})
+    _, own = rank_step_table({**fast, 3: samples(*range(51, 76), own=2.0)})
     assert np.isnan(own[3]).all(), "what it told long ago says nothing of now"
 
 
 def test_nothing_told_is_an_empty_table() -> None:
-    assert table({0: [], 1: []})[1].shape == (2, 0)
-    assert judge(table({0: [], 1: [], 2: [Sample(1, None, 1.0), Sample(2, 0.0, 1.0)]})[1], 1.3).slow == ()
+    assert rank_step_table({0: [], 1: []})[1].shape == (2, 0)
+    assert (
+        judge_rank_speeds(
+            rank_step_table({0: [], 1: [], 2: [StepSample(1, None, 1.0), StepSample(2, 0.0, 1.0)]})[1], 1.3
+        ).slow
+        == ()
+    )

@@ -12,7 +12,7 @@ from remuda.core.devices.signals import classify_signal, with_signal
 from remuda.core.health.findings import find_findings
 from remuda.core.health.ledger import judge_devices
 from remuda.core.health.signal_fusion import classify_devices
-from remuda.core.health.streamed_signals import FORGET_S, MAX_DEVICES, MAX_PER_DEVICE, SignalOverlay, is_of_weight
+from remuda.core.health.streamed_signals import FORGET_S, MAX_DEVICES, MAX_PER_DEVICE, SignalOverlay, can_change_verdict
 
 
 def a_node(*devices: ObservedDevice) -> NodeDevices:
@@ -101,7 +101,7 @@ def test_only_what_may_change_a_verdict_asks_for_a_look(code: str, asks: bool) -
 
 
 def test_every_code_that_asks_for_no_look_changes_no_verdict() -> None:
-    harmless = [code for code in fault_table().by_code if not is_of_weight(classify_signal(xid(code)))]
+    harmless = [code for code in fault_table().by_code if not can_change_verdict(classify_signal(xid(code)))]
     assert len(harmless) > 5
     for code in harmless:
         for known in ([], [xid("xid-79", 5)], [xid("health-lost", 9)]):
@@ -130,7 +130,7 @@ def test_what_is_held_says_the_same_as_all_that_was_heard(seed: int) -> None:
         at += chance.choice((0.1, 0.9, 1.5))
         signal = xid(chance.choice(("xid-79", "xid-13", "health-lost", "health-back", "probe-passed")), at)
         overlay.hear("n1", "gpu-0", signal, at)
-        if is_of_weight(classify_signal(signal)):
+        if can_change_verdict(classify_signal(signal)):
             told = with_signal(told, signal)
         held = overlay.merged(a_node(), at).observed.devices[0]
         assert (held.signals, held.flaps) == (told.signals, told.flaps)

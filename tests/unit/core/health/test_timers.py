@@ -8,9 +8,9 @@ from remuda.api.meta import ObjectMeta, to_time
 from remuda.core.devices.signals import MAX_FLAPS, with_signal
 from remuda.core.health.ledger import judge_node
 from remuda.core.health.signal_fusion import classify_devices, debounce_ends_at
-from remuda.core.health.timers import Timers, flapping
+from remuda.core.health.timers import HealthTimers, quarantine_flapping
 
-TIMERS = Timers(debounce_s=5.0, flap_window_s=100.0, flap_limit=2)
+TIMERS = HealthTimers(debounce_s=5.0, flap_window_s=100.0, flap_limit=2)
 GPU = ObservedDevice(id="gpu-0", type="H100")
 
 
@@ -71,10 +71,10 @@ LOST_AND_BACK = ("health-lost", "health-back")
 def test_too_many_flaps_within_the_window_are_an_order() -> None:
     flaps = [to_time(t) for t in (10, 20, 30)]
     device = msgspec.structs.replace(GPU, flaps=flaps)
-    assert flapping(node_of(device), 31, TIMERS)["gpu-0"].reason == "DeviceFlapping"
-    assert flapping(node_of(device), 111, TIMERS) == {}  # the first is out of the window
+    assert quarantine_flapping(node_of(device), 31, TIMERS)["gpu-0"].reason == "DeviceFlapping"
+    assert quarantine_flapping(node_of(device), 111, TIMERS) == {}  # the first is out of the window
     ordered = node_of(device, quarantine={"gpu-0": QuarantineOrder("Suspect")})
-    assert flapping(ordered, 31, TIMERS) == {}
+    assert quarantine_flapping(ordered, 31, TIMERS) == {}
 
 
 def test_a_slice_is_as_bad_as_its_device_and_not_the_other_way_round() -> None:

@@ -8,7 +8,7 @@ import pytest
 from remuda.api.devices import DeviceState
 from remuda.api.incidents import IncidentOutcome, IncidentPhase, RemedyOutcome, SubjectKind
 from remuda.api.training import Cause, Remedy
-from remuda.core.incidents.gang_incidents import GangSight
+from remuda.core.incidents.gang_incidents import GangIncidentView
 from tests.builders.incidents import Book, a_gang, a_recovery, a_sight, a_verdict
 
 HEALTHY = a_verdict(state=DeviceState.HEALTHY)
@@ -78,11 +78,11 @@ def test_the_attempt_of_one_interruption_may_move() -> None:
             IncidentOutcome.NOT_CURED,
             "CodeBudgetExhausted",
         ),
-        (GangSight("default", "job"), IncidentOutcome.NOT_CURED, "deleted"),
+        (GangIncidentView("default", "job"), IncidentOutcome.NOT_CURED, "deleted"),
         (a_gang(a_recovery(), phase="Succeeded"), IncidentOutcome.CURED, "succeeded"),
     ],
 )
-def test_a_job_that_ends_ends_its_incident(sight: GangSight, outcome: IncidentOutcome, words: str) -> None:
+def test_a_job_that_ends_ends_its_incident(sight: GangIncidentView, outcome: IncidentOutcome, words: str) -> None:
     book = Book()
     book.see_gang(a_gang(a_recovery()), 0.1)
     book.see_gang(sight, 10)

@@ -11,15 +11,15 @@ from remuda.api.meta import ObjectMeta
 from remuda.api.remedies import BreakerStatus, RemedyPolicy, RemedyPolicyStatus, Webhook
 from remuda.core.health.correlation import DomainSuspect
 from remuda.core.incidents.closing import Retention, outdated_incidents
-from remuda.core.incidents.summary import summarise
+from remuda.core.incidents.summary import summarise_incidents
 from remuda.core.incidents.webhook_notices import (
     ANNOTATION,
-    body_of,
     breaker_notices,
     due_notices,
-    notices_of,
-    told_of,
-    with_told,
+    incident_notices,
+    taken_notices,
+    taken_notices_patch,
+    webhook_body,
 )
 from tests.builders.incidents import T0, Book, a_gang, a_recovery, a_sight, a_verdict, at
 
@@ -138,7 +138,7 @@ def test_every_gpu_hour_and_failure_is_counted_once() -> None:
     book.see_domains([RACK], 7)
     second = a_recovery(3, 6, first_step=9, lost_gpu_hours=0.2)
     book.see_gang(a_gang(crash, second, step=40), 10)
-    rows = {r.cause: r for r in summarise(book.all, T0 + 3600)}
+    rows = {r.cause: r for r in summarise_incidents(book.all, T0 + 3600)}
     assert rows["total"].count == 3, "the crash was merged and the rack is its parts"
     assert rows["total"].lost_gpu_hours == pytest.approx(0.3)
     assert rows["device"].open == 3
@@ -147,9 +147,9 @@ def test_every_gpu_hour_and_failure_is_counted_once() -> None:
 
 
 def test_times_to_cure_are_of_those_that_were_cured() -> None:
-    rows = summarise([a_closed("a"), closed("b", -1)], T0 + 1e6)
+    rows = summarise_incidents([a_closed("a"), closed("b", -1)], T0 + 1e6)
     assert rows[-1].cured_seconds == pytest.approx((60 + 86_400) / 2)
-    assert summarise([], T0)[-1].cured_seconds is None
+    assert summarise_incidents([], T0)[-1].cured_seconds is None
 
 
 # -- notices ----------------------------------------------------------------------------------------------------------
@@ -166,40 +166,42 @@ def test_each_transition_is_a_notice_of_its_own() -> None:
         RemedyRecord("attempt-2", "PromoteSpare", outcome=RemedyOutcome.SUCCEEDED, ended_at=at(1)),
         RemedyRecord("reset-1", "reset", outcome=RemedyOutcome.WAITING),
     ]
-    found = notices_of(an_incident(remedies=records, closed_at=at(9), outcome=IncidentOutcome.CURED))
+    found = incident_notices(an_incident(remedies=records, closed_at=at(9), outcome=IncidentOutcome.CURED))
     assert [n.id for n in found] == ["Opened", "Remedy/attempt-2/Succeeded", "AwaitingApproval/reset-1", "Closed"]
-    assert notices_of(an_incident(outcome=IncidentOutcome.MERGED)) == []
-    assert notices_of(msgspec.structs.replace(an_incident(), status=IncidentStatus())) == []
+    assert incident_notices(an_incident(outcome=IncidentOutcome.MERGED)) == []
+    assert incident_notices(msgspec.structs.replace(an_incident(), status=IncidentStatus())) == []
 
 
 def test_a_webhook_gets_what_it_asked_for_once_and_nothing_old() -> None:
     incident = an_incident(closed_at=at(9), outcome=IncidentOutcome.CURED)
     hooks = [Webhook("http://a"), Webhook("http://b", ["Closed"])]
-    due = due_notices(incident, notices_of(incident), hooks, T0 + 10)
+    due = due_notices(incident, incident_notices(incident), hooks, T0 + 10)
     assert [(d.url, d.notice.id) for d in due] == [
         ("http://a", "Opened"),
         ("http://a", "Closed"),
         ("http://b", "Closed"),
     ]
-    patch = with_told(incident, "http://a", ["Opened"])["metadata"]["annotations"]
+    patch = taken_notices_patch(incident, "http://a", ["Opened"])["metadata"]["annotations"]
     assert "http" not in patch[ANNOTATION], "the address is a secret"
     told = msgspec.structs.replace(incident, metadata=ObjectMeta(name=incident.name, annotations=patch))
-    assert len(due_notices(told, notices_of(told), hooks, T0 + 10)) == 2
-    assert due_notices(told, notices_of(told), hooks, T0 + 7200) == ()
+    assert len(due_notices(told, incident_notices(told), hooks, T0 + 10)) == 2
+    assert due_notices(told, incident_notices(told), hooks, T0 + 7200) == ()
     spoilt = msgspec.structs.replace(incident, metadata=ObjectMeta(annotations={ANNOTATION: "no json"}))
-    assert told_of(spoilt) == {}
+    assert taken_notices(spoilt) == {}
 
 
 def test_what_is_posted_is_a_sentence_and_the_facts() -> None:
     incident = an_incident()
-    body = body_of([(incident, notices_of(incident)[0])])
+    body = webhook_body([(incident, incident_notices(incident)[0])])
     assert body["text"].startswith("gpu-0 on node-1: Xid79.")
     assert (body["event"], body["incident"]["name"]) == ("Opened", incident.name)
-    many = body_of([(incident, notices_of(incident)[0])] * 12)
+    many = webhook_body([(incident, incident_notices(incident)[0])] * 12)
     assert many["text"].startswith("12 notices:")
     assert "and 2 more" in many["text"]
-    notices = [(incident, msgspec.structs.replace(notices_of(incident)[0], text=f"notice {n}.")) for n in range(12)]
-    assert body_of(notices)["text"].endswith("notice 11."), "the newest say where things stand"
+    notices = [
+        (incident, msgspec.structs.replace(incident_notices(incident)[0], text=f"notice {n}.")) for n in range(12)
+    ]
+    assert webhook_body(notices)["text"].endswith("notice 11."), "the newest say where things stand"
     assert len(many["notices"]) == 12
 
 

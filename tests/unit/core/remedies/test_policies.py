@@ -10,7 +10,7 @@ from remuda.api.devices import DeviceState
 from remuda.api.incidents import IncidentVerdict
 from remuda.api.meta import to_time
 from remuda.api.remedies import Action, Pause, PolicySelector
-from remuda.core.devices.fault_codes import DeviceRemedy, classify, fault_table
+from remuda.core.devices.fault_codes import DeviceRemedy, classify_fault, fault_table
 from remuda.core.remedies.policies import (
     BUILT_IN,
     PolicyOverlap,
@@ -86,7 +86,7 @@ def test_whether_two_patterns_can_fit_one_text(one: str, other: str, meet: bool)
 
 
 def ladder_of(code: str, source: str = "kmsg") -> str:
-    fault = classify(source, code)
+    fault = classify_fault(source, code)
     found = ladder_for_verdict(
         BUILT_IN, IncidentVerdict(state=fault.effect, reason=fault.reason, remedy=fault.remedy.value)
     )

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from remuda.api.incidents import Approval, RemedyOutcome, SubjectKind
 from remuda.api.meta import to_time
 from remuda.api.remedies import Action, Mode, Rung
-from remuda.core.health.device_holders import Holder, held_on
-from remuda.core.incidents.node_incidents import NODE_LOST, is_well_again
+from remuda.core.health.device_holders import DeviceHolder, device_holders_on
+from remuda.core.incidents.node_incidents import NODE_LOST, is_node_well_again
 from remuda.core.remedies.drain import other_actor_on_node, remedy_marks
 from remuda.core.remedies.ladder.state import GO, HELD_S, NEXT, WAIT, LadderMove, LadderState
 from remuda.core.remedies.ladder.types import LadderCase
@@ -82,7 +82,7 @@ def _is_rung_due(state: LadderState, stage: LadderStage, *, is_asked_for: bool) 
     """What comes back by itself is given its time, and what is well again is left alone. What failed because of something that
     several nodes share is not cured one by one: that waits until somebody has seen to it, or says so."""
     case, rung = state.case, stage.rung
-    if case.subject.kind is SubjectKind.NODE and is_well_again(case.incident.status):
+    if case.subject.kind is SubjectKind.NODE and is_node_well_again(case.incident.status):
         words = f"{case.subject.node} is well again; this runs only if it fails again before the incident closes."
         state.record(stage.key, rung, RemedyOutcome.HELD_BACK, "WellAgain", words)
         return WAIT
@@ -138,7 +138,7 @@ def _wait_for_pods_on_node(state: LadderState, key: str, rung: Rung, targets: Se
     for name in targets:
         ledger = state.case.ledgers.get(name)
         if ledger is not None:
-            held = held_on(ledger, state.case.pods.get(name, ()))
+            held = device_holders_on(ledger, state.case.pods.get(name, ()))
             pods |= {h.pod for holders in held.values() for h in holders if not h.draining}
     if not pods:
         return GO
@@ -186,10 +186,10 @@ def wait_for_free_device(state: LadderState, key: str, rung: Rung) -> LadderMove
     return WAIT
 
 
-def _holders_of_subject(case: LadderCase) -> list[Holder]:
+def _holders_of_subject(case: LadderCase) -> list[DeviceHolder]:
     devices, name = case.devices, case.subject.device
     if devices is None or not name:
         return []
-    held = held_on(devices, case.pods.get(devices.name, ()))
+    held = device_holders_on(devices, case.pods.get(devices.name, ()))
     rows = [name, *(d.id for d in devices.observed.devices if d.parent == name)]
     return [holder for row in rows for holder in held.get(row, ())]

@@ -18,7 +18,7 @@ from remuda.api.incidents import (
 )
 from remuda.api.meta import ObjectMeta, to_time
 from remuda.api.remedies import Action, Hook, Mode, Rung, Soak
-from remuda.core.incidents.closing import Health, concluded
+from remuda.core.incidents.closing import SubjectHealth, conclude_incident
 from remuda.core.incidents.names import domain_subject
 from remuda.core.remedies.hook_objects import HookResult
 from remuda.core.remedies.policies import OWN_REASONS, SHARED_REASONS
@@ -55,7 +55,7 @@ def see(bench: Bench, code: str, at: float) -> None:
 
 
 def message(bench: Bench) -> str:
-    return concluded(bench.incident, bench.incident.status, Health(None, "uid"), 60.0, bench.now).message
+    return conclude_incident(bench.incident, bench.incident.status, SubjectHealth(None, "uid"), 60.0, bench.now).message
 
 
 # --- lost nodes -------------------------------------------------------------------------------------------------------
