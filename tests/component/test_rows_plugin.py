@@ -227,7 +227,7 @@ async def test_row_04_a_held_device_that_a_vendors_plugin_drops_is_reported_with
     await world.until(lambda: counts(world, resource=FPGA) == ("1", "1"))
     assert {h for pod in pods for *_, h in health(the_pod(world, pod.name))} == {"Healthy"}  # the kubelet's own flaw
     await world.until(lambda: "DevicesNotListed" in notices(world))
-    said = f"2 fit devices of {FPGA} are there and its plugin lists 1. Devices of it are held by default/a, default/b."
+    said = f"2 fit devices of {FPGA} are there and its plugin lists 1. Its devices are held by default/a, default/b."
     assert notices(world)["DevicesNotListed"] == said
     assert said in screen(world)
     await world.sleep(70.0)

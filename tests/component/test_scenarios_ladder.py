@@ -140,7 +140,7 @@ async def test_code_budget_exhausted_fails_with_a_named_reason(world: World) -> 
     await world.until(lambda: world.job().status.phase == "Failed")
     status = world.job().status
     assert status.reason == "CodeBudgetExhausted"
-    assert "interruption 3 of cause code" in status.message
+    assert "Failed 3 times because of its own code" in status.message
     assert "(limit 2)" in status.message
     assert status.used == {"code": 3}
     assert status.recoveries[-1].remedy is Remedy.FAIL

@@ -192,7 +192,7 @@ DESCRIPTIONS: dict[tuple[str, str], str] = {
     ("Role", "name"): "Part of the names of its pods.",
     ("Role", "replicas"): "How many pods; each is one member of the gang.",
     ("Role", "gpus"): "GPUs of each pod.",
-    ("Budgets", "code"): "The user's process ended by itself; 3 when left out.",
+    ("Budgets", "code"): "The user's process failed; 3 when left out.",
     ("Budgets", "device"): "A device under a member failed; 10 when left out.",
     ("Budgets", "infra"): "A node, a pod or a launcher was lost; 10 when left out.",
     ("Budgets", "hang"): "No new step for hangAfterSeconds; 3 when left out.",
@@ -203,7 +203,7 @@ DESCRIPTIONS: dict[tuple[str, str], str] = {
     (
         "Failure",
         "hangAfterSteps",
-    ): "No new step for so many of the gang's median steps means hung; 0 turns the check off.",
+    ): "No new step for this many median steps of the gang counts as a hang; 0 turns the check off.",
     ("Failure", "stopGraceSeconds"): "From SIGTERM to SIGKILL when the gang stops for a recovery.",
     ("Failure", "stopDeadlineSeconds"): "A member not stopped by then is replaced and its devices are quarantined.",
     ("Failure", "startDeadlineSeconds"): "A placed member that has not reached the barrier by then is replaced.",

@@ -74,7 +74,7 @@ class DrillFacts(msgspec.Struct, frozen=True):
 DRILLS: dict[DrillKind, DrillFacts] = {
     DrillKind.PROCESS_KILL: DrillFacts(Aim.POD, "A rank's process is killed", "process-kill JOB --rank 3"),
     DrillKind.PROCESS_HANG: DrillFacts(
-        Aim.POD, "A rank's process stops making progress", "process-hang JOB --rank 3", "the process goes on"
+        Aim.POD, "A rank's process stops making progress", "process-hang JOB --rank 3", "the process continues"
     ),
     DrillKind.LAUNCHER_KILL: DrillFacts(
         Aim.POD, "The launcher of a rank's pod is killed", "launcher-kill JOB --rank 3"

@@ -220,3 +220,10 @@ def test_commands_of_a_file_run_where_the_file_is() -> None:
     assert directory(with_workdir(image, "/files", override=False)) is None
     assert directory(with_workdir(inside, "/files", override=True)) == "/files"
     assert directory(here) is None, "the job given is not changed"
+
+
+def test_a_number_in_a_command_must_be_quoted() -> None:
+    with pytest.raises(Refusal) as caught:
+        read(GOOD.replace("train.py]", "train.py, 100]"))
+    assert caught.value.reason == "InvalidField"
+    assert caught.value.fix == 'Put the value in quotes: "100".'

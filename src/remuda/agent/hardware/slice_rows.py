@@ -34,7 +34,7 @@ def plan(device: str, geometry: MigGeometry | None, profiles: Sequence[str]) -> 
 def not_supported(device: str) -> Refusal:
     return Refusal(
         "MigNotSupported",
-        f"{device} cannot be cut into slices, or nobody said how.",
+        f"{device} cannot be cut into slices, or its machine model does not say how.",
         "Choose a device whose machine model names a MIG geometry.",
         "device",
     )

@@ -85,7 +85,7 @@ def check_hook(command: Sequence[str], env: Mapping[str, str], allowed: Sequence
         raise Refusal(
             "HookNotAllowed",
             f"{node} does not allow `{shlex.join(command)}`.",
-            "Start its agent with --allow-hook for it, if it is to be.",
+            "To allow it, start the node's agent with --allow-hook for it.",
             "command",
         )
     if foreign := sorted(name for name in env if not name.startswith("REMUDA_")):

@@ -138,7 +138,7 @@ class Orders:
         if answer.action == REBOOT:
             self._spawn(self._await_boot(answer, order), answer.id)
             return
-        words = "The agent ended while it was under way; nobody knows how far it came."
+        words = "The agent stopped while this was running; how far it came is unknown."
         self._spawn(self._settle(_ended(answer, FAILED, "Interrupted", words)), answer.id)
 
     async def _await_boot(self, answer: OrderAnswer, order: DeviceOrder | None) -> None:

@@ -139,7 +139,7 @@ def _check_segments(spec: TrainingJobSpec) -> None:
     if size and any(role.min_replicas for role in spec.roles):
         raise Refusal(
             "ElasticSegments",
-            "A gang in segments cannot go on with fewer ranks: its segments would sit in the wrong places.",
+            "A job with segments cannot continue with fewer ranks: its segments would be in the wrong places.",
             "Leave out minReplicas or segmentSize.",
             "spec.topology.segmentSize",
         )
@@ -219,7 +219,7 @@ def _check_pod_template(role: Role, path: str) -> None:
         spec = msgspec.convert(body, PodSpec)
     except msgspec.ValidationError as error:
         raise Refusal(
-            "InvalidField", f"{where}: {error}", "Give the field the type Kubernetes documents.", where
+            "InvalidField", f"{where}: {error}", _type_fix(str(error)), where
         ) from None
     if not spec.containers[0].command and not spec.containers[0].args:
         raise Refusal(
@@ -232,6 +232,13 @@ def _check_pod_template(role: Role, path: str) -> None:
     for amounts in (asked.limits, asked.requests):
         if RESOURCE_GPU in amounts:
             _check_gpu_amount(role, amounts[RESOURCE_GPU], path, f"{where}.containers[0].resources")
+
+
+def _type_fix(error: str) -> str:
+    """YAML takes 100 and true for a number and a truth value; in a command or an env they are meant as text."""
+    if "Expected `str`, got" in error and error.partition("got ")[2].startswith(("`int`", "`float`", "`bool`")):
+        return 'Put the value in quotes: "100".'
+    return "Give the field the type that Kubernetes documents."
 
 
 def _check_gpu_amount(role: Role, amount: int | str, path: str, where: str) -> None:

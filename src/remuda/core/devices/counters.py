@@ -138,7 +138,7 @@ def step_counters(
             continue
         windows[code], growth = _window_growth(windows.get(code, ()), now, count, limits.window_s)
         if code not in raised and growth > limit:
-            said = f"{growth} {what} within {limits.window_s / 60:g} minutes; {limit} are allowed."
+            said = f"{growth} {what} within {limits.window_s / 60:g} minutes (limit {limit})."
             told.add(code)
             findings.append(_turn_condition(raised, code, True, said))
         elif growth <= limit // 2 and (

@@ -119,7 +119,7 @@ def _registered_step(node: Node, plugin: PluginReport) -> StartStep:
     return _make_stuck_step(
         REGISTERED,
         f"The plugin for {plugin.resource} on {node.name} is lost. {plugin.message}".strip(),
-        "It registers again by itself when the kubelet's socket is back; else look at the agent's log.",
+        "It registers again when the kubelet's socket is back. If it does not, check the agent's log.",
     )
 
 
@@ -194,7 +194,7 @@ def _allocated_step(pod: Pod, ledger: NodeDevices | None, resources: Sequence[st
         at = min((h.since for h in holdings if h.since is not None), default=None)
         words = _given_devices_words(given, holdings)
         if not holdings and resources and pod.is_terminal:
-            words = "given back since"
+            words = "released since"
         return StartStep(ALLOCATED, StartStepState.DONE, at, message=words)
     waited = _seconds_between(_pod_bound_at(pod), now)
     if waited is not None and waited > _SLOW_S:

@@ -65,7 +65,7 @@ RULES = (
         window_s=DAY_S,
     ),
     TrendRule("throttle-trend", "the clocks were held down", frozenset({"thermal", "power-brake"}), 6, DAY_S),
-    TrendRule("minor-faults", "different minor faults were seen", frozenset(), 3, HOUR_S, different=True),
+    TrendRule("minor-faults", "different minor faults came", frozenset(), 3, HOUR_S, different=True),
 )
 _COUNTED = frozenset().union(*(rule.codes for rule in RULES))
 _OWN = frozenset(rule.code for rule in RULES) | {"straggler"}
@@ -110,7 +110,7 @@ def find_fault_trends(
             continue
         window = f"{rule.window_s / HOUR_S:g} h"
         codes = ", ".join(sorted({m.code for _, m in hits}))
-        words = f"{len(hits)} times within {window} {rule.what}; {rule.limit} are allowed ({codes})."
+        words = f"Within {window} {rule.what} {len(hits)} times (limit {rule.limit}; {codes})."
         findings.append(Signal(TREND_SOURCE, rule.code, words, hits[rule.limit][1].time))
         ends.append(hits[-rule.limit - 1][0] + rule.window_s)
     return findings, min(ends, default=None)
@@ -140,5 +140,5 @@ def find_repeat_offence(
     if len(recent) <= offender.incidents or to_seconds(recent[-1]) <= cured_at:
         return None
     days = f"{offender.window_seconds / 86_400:g} days"
-    words = f"It failed {len(recent)} times within {days}; {offender.incidents} are allowed. It needs to be replaced."
+    words = f"It failed {len(recent)} times within {days} (limit {offender.incidents}). It needs to be replaced."
     return Signal(OFFENDER_SOURCE, OFFENDER_CODE, words, recent[-1])

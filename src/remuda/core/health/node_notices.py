@@ -109,7 +109,7 @@ def _unlisted_device_notices(
         listed = _resource_count(node.status.capacity, name)
         if 0 < listed < len(users_of):
             users = list(dict.fromkeys(user for some in users_of.values() for user in some))
-            who = f"Devices of it are held by {', '.join(users)}." if users else "Nobody holds any of it."
+            who = f"Its devices are held by {', '.join(users)}." if users else "No pod holds its devices."
             words = f"{len(users_of)} fit devices of {name} are there and its plugin lists {listed}. {who}"
             notices.append(Notice(NOT_LISTED, words, name))
     return notices

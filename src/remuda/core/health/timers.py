@@ -51,7 +51,7 @@ def quarantine_flapping(node: NodeDevices, now: float, timers: HealthTimers) -> 
             window = f"{timers.flap_window_s / 60:g} minutes"
             orders[device.id] = QuarantineOrder(
                 reason="DeviceFlapping",
-                message=f"{device.id} came and went {len(recent)} times within {window}; {timers.flap_limit} are allowed.",
+                message=f"{device.id} came and went {len(recent)} times within {window} (limit {timers.flap_limit}).",
                 by="remuda",
                 since=to_time(now),
             )

@@ -65,7 +65,7 @@ def what_if_remedies(
     said = WhatIf(policy.name, policy.spec.mode, fault.reason, fault.remedy.value, ladder.when if ladder else "")
     remarks = []
     if fault.effect is not DeviceState.UNHEALTHY:
-        remarks.append(f"{code} leaves the device {fault.effect.value}: it goes on serving.")
+        remarks.append(f"{code} leaves the device {fault.effect.value}: it stays in use.")
     if ladder is None:
         return msgspec.structs.replace(said, remarks=(*remarks, "The policy has no ladder for it: nothing is done."))
     if words := other_actor_on_node(node, take_over=policy.spec.drain.take_over):

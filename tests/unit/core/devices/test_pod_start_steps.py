@@ -131,7 +131,7 @@ def test_devices_given_anew_after_a_node_came_back_count_from_there() -> None:
 def test_a_pod_that_has_ended_gave_its_devices_back() -> None:
     ended = [{"name": "main", "state": {"terminated": {"exitCode": 0, "startedAt": moment(105)}}}]
     pod = a_pod(node="node-01", phase="Succeeded", scheduled=("True", 103), containerStatuses=ended)
-    assert steps_of(pod)[4].message == "given back since"
+    assert steps_of(pod)[4].message == "released since"
 
 
 def test_where_no_node_has_it_all_are_meant() -> None:

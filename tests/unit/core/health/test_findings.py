@@ -71,7 +71,7 @@ def test_the_failure_that_is_too_many_makes_a_repeat_offender() -> None:
     device.hear(T + 300, "xid-48")
     assert (device.verdict.state, device.verdict.reason) == (DeviceState.UNHEALTHY, "RepeatOffender")
     assert "3 times" in device.verdict.message
-    assert "2 are allowed" in device.verdict.message
+    assert "(limit 2)" in device.verdict.message
     assert device.verdict.since == to_time(T + 300)
 
 
@@ -131,7 +131,7 @@ def test_a_threshold_crossed_again_and_again_is_a_trend_although_it_went_each_ti
         assert device.verdict.state is expected, number
     assert device.verdict.reason == "EccTrend"
     assert device.verdict.message == (
-        "4 times within 24 h memory errors crossed their limit; 3 are allowed (ecc-sbe-rate)."
+        "Within 24 h memory errors crossed their limit 4 times (limit 3; ecc-sbe-rate)."
     )
     assert device.look(T + 86_400 + 1).verdict.state is DeviceState.HEALTHY  # the first is out of the window
 

@@ -202,7 +202,7 @@ class SqliteJournal:
             raise Refusal(
                 "StateDamaged",
                 f"{self.path} is damaged at revision {damage.revision}: {damage.what}.",
-                f"Restore a backup, or go on from what is good with --recover-to {damage.good}.",
+                f"Restore a backup, or continue from the last good revision with --recover-to {damage.good}.",
             )
         if not state.compacted <= revision <= damage.good:
             raise Refusal(
