@@ -218,9 +218,7 @@ def _check_pod_template(role: Role, path: str) -> None:
     try:
         spec = msgspec.convert(body, PodSpec)
     except msgspec.ValidationError as error:
-        raise Refusal(
-            "InvalidField", f"{where}: {error}", _type_fix(str(error)), where
-        ) from None
+        raise Refusal("InvalidField", f"{where}: {error}", _type_fix(str(error)), where) from None
     if not spec.containers[0].command and not spec.containers[0].args:
         raise Refusal(
             "NoCommand",

@@ -130,9 +130,7 @@ def test_a_threshold_crossed_again_and_again_is_a_trend_although_it_went_each_ti
         expected = DeviceState.DEGRADED if number == 3 else DeviceState.HEALTHY
         assert device.verdict.state is expected, number
     assert device.verdict.reason == "EccTrend"
-    assert device.verdict.message == (
-        "Within 24 h memory errors crossed their limit 4 times (limit 3; ecc-sbe-rate)."
-    )
+    assert device.verdict.message == ("Within 24 h memory errors crossed their limit 4 times (limit 3; ecc-sbe-rate).")
     assert device.look(T + 86_400 + 1).verdict.state is DeviceState.HEALTHY  # the first is out of the window
 
 
