@@ -34,7 +34,7 @@ from remuda.core.scheduling.gang_placement import PlacementPlan, plan_placement_
 from remuda.core.scheduling.placement_request import Assignment, PodAsk
 from remuda.core.scheduling.waiting_gangs import gather_waiting_gangs, pod_created_at
 from remuda.core.state.reservations import Reservation
-from remuda.core.state.snapshot import Snapshot, build_snapshot
+from remuda.core.state.snapshot import build_snapshot
 from remuda.kube.cluster import Cluster, Preconditions
 from remuda.kube.runtime.bulk_writes import write_all
 from remuda.kube.runtime.events import SILENCE, EventSink
@@ -117,17 +117,7 @@ class Scheduler:
         refused: list[tuple[PodAsk, Refusal]] = []
         if not asks:  # most cycles: devices fail and heal while nobody waits, and a snapshot costs the whole cluster
             return PlacementPlan((), ())
-        # Piece by piece: a plan for thousands of pods takes seconds, and leases must be renewed meanwhile.
-        for part in plan_placement_in_steps(self._snapshot(now), asks):
-            await write_all(self._bind, part.assignments)
-            await write_all(lambda why: self._refuse(*why, now), part.refused)
-            assignments += part.assignments
-            refused += part.refused
-            await asyncio.sleep(0)
-        return PlacementPlan(tuple(assignments), tuple(refused))
-
-    def _snapshot(self, now: float) -> Snapshot:
-        return build_snapshot(
+        snapshot = build_snapshot(
             self._nodes.items(),
             self._devices.items(),
             self._pods.items(),
@@ -136,6 +126,14 @@ class Scheduler:
             self._penalties,
             self._reserved(),
         )
+        # Piece by piece: a plan for thousands of pods takes seconds, and leases must be renewed meanwhile.
+        for part in plan_placement_in_steps(snapshot, asks):
+            await write_all(self._bind, part.assignments)
+            await write_all(lambda why: self._refuse(*why, now), part.refused)
+            assignments += part.assignments
+            refused += part.refused
+            await asyncio.sleep(0)
+        return PlacementPlan(tuple(assignments), tuple(refused))
 
     def _waiting(self) -> Iterable[Pod]:
         for pod in self._pods.by_index("unbound", "*"):

@@ -63,7 +63,8 @@ def plan_placement_in_steps(
                     snapshot, ask, transaction
                 )
                 if not isinstance(placed, Refusal):
-                    _take_assignments(snapshot, transaction, placed)
+                    spend_assignments(snapshot, transaction, placed)
+                    transaction.settle()
             if isinstance(placed, Refusal):
                 if not has_more:
                     refusals[ask.shape] = placed
@@ -85,7 +86,8 @@ def plan_placement_in_steps(
                 if isinstance(placed, Refusal):
                     refused.append((spare, placed))
                     continue
-                _take_assignments(snapshot, transaction, placed)
+                spend_assignments(snapshot, transaction, placed)
+                transaction.settle()
             done.extend(placed)
     yield PlacementPlan(tuple(done), tuple(refused))
 
@@ -162,8 +164,3 @@ def _keep_nodes_for_gangs(snapshot: Snapshot, transaction: Transaction, keepers:
     for ask in keepers:
         keep_nodes_for_gang(snapshot, transaction, ask.keeps, (pod.requests for pod in ask.members), ask.key)
     keepers.clear()
-
-
-def _take_assignments(snapshot: Snapshot, transaction: Transaction, assignments: Iterable[Assignment]) -> None:
-    spend_assignments(snapshot, transaction, assignments)
-    transaction.settle()

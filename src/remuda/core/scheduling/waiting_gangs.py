@@ -42,16 +42,14 @@ def gather_waiting_gangs(
         gang = pod.labels.get(LABEL_GANG)
         groups.setdefault(f"{pod.namespace}/{gang}" if gang else lone_pod_key(pod.namespace, pod.name), []).append(pod)
     order = sorted(groups.items(), key=lambda item: (min(pod_created_at(p) for p in item[1]), item[0]))
-    return [
-        _with_kept_nodes(_waiting_gang_ask(key, found, siblings, domain_of), found, now)
-        for key, found in order
-        if now is None or not any(_waits_for_preferred_node(pod, siblings, now) for pod in found)
-    ]
-
-
-def _with_kept_nodes(gang: GangAsk, waiting: list[Pod], now: float | None) -> GangAsk:
-    nodes = nodes_kept_for_gang(((pod, pod_created_at(pod)) for pod in waiting), now)
-    return msgspec.structs.replace(gang, keeps=nodes) if nodes else gang
+    asks: list[GangAsk] = []
+    for key, found in order:
+        if now is not None and any(_waits_for_preferred_node(pod, siblings, now) for pod in found):
+            continue
+        ask = _waiting_gang_ask(key, found, siblings, domain_of)
+        kept = nodes_kept_for_gang(((pod, pod_created_at(pod)) for pod in found), now)
+        asks.append(msgspec.structs.replace(ask, keeps=kept) if kept else ask)
+    return asks
 
 
 def _waits_for_preferred_node(pod: Pod, siblings: Callable[[Pod], list[Pod]], now: float) -> bool:
