@@ -26,9 +26,9 @@ from remuda import __version__
 from remuda.api.kubernetes.core_v1 import Namespace
 from remuda.api.meta import ObjectMeta
 from remuda.embedded.apiserver.admission import AdmissionChain
-from remuda.embedded.apiserver.app import App
+from remuda.embedded.apiserver.app import ApiServerApp
 from remuda.embedded.apiserver.local_cluster import LocalCluster
-from remuda.embedded.apiserver.store import SqliteJournal, Store
+from remuda.embedded.apiserver.store import ObjectStore, SqliteJournal
 from remuda.link.certificates import Certificates
 from remuda.runtime.api_endpoint import LOOPBACK, ApiEndpoint
 from remuda.runtime.state_dir import StateDir
@@ -130,12 +130,12 @@ def _wait_ready(url: str, ca: Path, token: str) -> None:
 
 async def _serve(directory: Path) -> None:
     state = StateDir(directory)
-    store = Store(SqliteJournal(state.database))
+    store = ObjectStore(SqliteJournal(state.database))
     api = LocalCluster(store, clock=time.time, new_uid=lambda: str(uuid.uuid4()), admission=AdmissionChain)
     for name in ("default", "kube-system", "kube-node-lease"):
         await api.create(Namespace, Namespace(metadata=ObjectMeta(name=name)))
     endpoint, ready = ApiEndpoint(state, 0, LOOPBACK, time.time()), asyncio.Event()
-    face = asyncio.create_task(endpoint.serve(App(api, version=__version__), ready))
+    face = asyncio.create_task(endpoint.serve(ApiServerApp(api, version=__version__), ready))
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, face.cancel)
     await ready.wait()
     print(endpoint.url, flush=True)

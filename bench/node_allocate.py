@@ -29,9 +29,9 @@ from remuda.api.kubernetes.core_v1 import Namespace, Pod
 from remuda.api.meta import ObjectMeta
 from remuda.api.names import RESOURCE_GPU
 from remuda.embedded.apiserver.local_cluster import LocalCluster
-from remuda.embedded.apiserver.store import MemoryJournal, Store
-from remuda.embedded.node.devices.device_manager import DeviceManager
-from remuda.embedded.node.devices.plugin_endpoint import SocketPlugin
+from remuda.embedded.apiserver.store import MemoryJournal, ObjectStore
+from remuda.embedded.node.devices.device_manager import KubeletDeviceManager
+from remuda.embedded.node.devices.plugin_endpoint import PluginClient
 from remuda.link.progress_board import ProgressBoard
 from remuda.runtime.machines import Machines
 from remuda.runtime.up_config import ClusterConfig
@@ -55,7 +55,7 @@ async def run_allocate(root: Path, ask: AllocateAsk) -> AllocateRun:
     async with a_node(root) as (agent, manager):
         endpoint = manager.ledger.endpoint(RESOURCE_GPU)
         port = manager.plugins.port(RESOURCE_GPU, endpoint.key) if endpoint is not None else None
-        if not isinstance(port, SocketPlugin):
+        if not isinstance(port, PluginClient):
             raise Broken("the plugin is not connected over its socket")
         run = AllocateRun([], [], [])
         gc.collect()
@@ -82,8 +82,8 @@ async def run_allocate(root: Path, ask: AllocateAsk) -> AllocateRun:
 
 
 @asynccontextmanager
-async def a_node(root: Path) -> AsyncIterator[tuple[Agent, DeviceManager]]:
-    cluster = LocalCluster(Store(MemoryJournal()), clock=time.time, new_uid=lambda: "uid")
+async def a_node(root: Path) -> AsyncIterator[tuple[Agent, KubeletDeviceManager]]:
+    cluster = LocalCluster(ObjectStore(MemoryJournal()), clock=time.time, new_uid=lambda: "uid")
     for name in ("default", "kube-node-lease"):
         await cluster.create(Namespace, Namespace(metadata=ObjectMeta(name=name)))
     config = ClusterConfig(nodes=1, racks=1, runtime="process", lease_seconds=60.0)

@@ -46,7 +46,7 @@ from remuda.controllers.verdicts import WORKERS, VerdictController
 from remuda.core.devices.machine_models import load_machine_model
 from remuda.core.remedies.rungs import device_remedies, is_remedy_held_back, is_under_remedy
 from remuda.embedded.apiserver.local_cluster import LocalCluster
-from remuda.embedded.apiserver.store import Store
+from remuda.embedded.apiserver.store import ObjectStore
 from remuda.embedded.apiserver.store.sqlite_journal import SqliteJournal
 from remuda.kube.cluster import Cluster
 from remuda.kube.runtime.bulk_writes import write_all
@@ -182,7 +182,7 @@ def whole_manager(api: Cluster, ask: SignalsAsk) -> Manager:
 
 async def run_signals(root: Path, ask: SignalsAsk) -> SignalsRun:
     journal = SqliteJournal(root / "store.db")
-    api = LocalCluster(Store(journal), clock=time.time, new_uid=_uids())
+    api = LocalCluster(ObjectStore(journal), clock=time.time, new_uid=_uids())
     await _fill(api, ask)
     tap = Tap(api)
     manager = whole_manager(tap, ask) if ask.whole else verdicts_alone(tap, ask)

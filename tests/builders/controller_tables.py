@@ -27,7 +27,7 @@ from remuda.api.meta import JsonObject, KObject, to_time
 from remuda.api.selectors import EVERYTHING, FieldSelector, Selector
 from remuda.controllers.cluster_view import ClusterView
 from remuda.embedded.apiserver.local_cluster import LocalCluster
-from remuda.embedded.apiserver.store import MemoryJournal, Store
+from remuda.embedded.apiserver.store import MemoryJournal, ObjectStore
 from remuda.kube.cluster import ANY, NO_FIELDS, Listing, Preconditions, WatchEvent
 from remuda.kube.runtime.controller import Reconciler, run_controller
 from remuda.kube.runtime.informer import Informer
@@ -342,7 +342,7 @@ class ControllerStage:
 
     def __init__(self, loop: VirtualLoop, start: Callable[[ControllerStage], Coroutine[Any, Any, None]]) -> None:
         self.clock = loop.clock
-        self.store = Store(MemoryJournal())
+        self.store = ObjectStore(MemoryJournal())
         self._uids = 0
         self.api = TappedCluster(self, LocalCluster(self.store, clock=self.clock, new_uid=self._uid))
         self.events = EventLog()

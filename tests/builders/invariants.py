@@ -28,7 +28,7 @@ from remuda.api.training import TrainingJob, TrainingJobStatus
 from remuda.api.validation.validate import gpus_of_role
 from remuda.embedded.apiserver.store import DELETED
 from remuda.embedded.apiserver.store.record import StoreEvent
-from remuda.embedded.node.training_model import TrainingChild
+from remuda.embedded.node.training_model import SimulatedTraining
 from remuda.sim.virtual_time_loop import EPOCH
 from tests.builders.charges import ChargeBook
 
@@ -39,7 +39,7 @@ MAX_KEPT = 20
 class Reality(Protocol):
     """The machines as they are, not as anyone believes them to be."""
 
-    def children(self) -> list[tuple[str, TrainingChild]]:
+    def children(self) -> list[tuple[str, SimulatedTraining]]:
         """(pod uid, living process) all over the cluster."""
         ...
 
@@ -51,7 +51,7 @@ class Reality(Protocol):
 class Nothing:
     """Before the first machine is up, and after the last has gone."""
 
-    def children(self) -> list[tuple[str, TrainingChild]]:
+    def children(self) -> list[tuple[str, SimulatedTraining]]:
         return []
 
     def holders(self) -> dict[Place, str]:
@@ -75,7 +75,9 @@ class Invariants:
         self._rack_of = rack_of
         self._staleness_s = staleness_s
         self._revision = 0
-        self._ran: dict[tuple[str, int, int], TrainingChild] = {}  # (job uid, attempt, rank) -> the process that ran it
+        self._ran: dict[
+            tuple[str, int, int], SimulatedTraining
+        ] = {}  # (job uid, attempt, rank) -> the process that ran it
         self._alive_until: dict[str, float] = {}
         self._revived: dict[str, float] = {}  # when a node came back from the dead
 
@@ -383,5 +385,5 @@ def _places(pod: Pod) -> list[Place]:
     return [(pod.spec.node_name, device) for device in named] if pod.spec.node_name else []
 
 
-def _words(child: TrainingChild) -> str:
+def _words(child: SimulatedTraining) -> str:
     return f"runs attempt {child.attempt} rank {child.rank}"

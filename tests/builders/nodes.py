@@ -13,8 +13,8 @@ from remuda.api.errors import NotFound, Refusal, Unavailable
 from remuda.api.kubernetes.core_v1 import Node, Pod
 from remuda.api.meta import JsonObject, KObject
 from remuda.embedded.apiserver.local_cluster import LocalCluster
-from remuda.embedded.apiserver.store import MemoryJournal, Store
-from remuda.embedded.node.devices.device_service import DeviceSettings
+from remuda.embedded.apiserver.store import MemoryJournal, ObjectStore
+from remuda.embedded.node.devices.device_service import KubeletDeviceSettings
 from remuda.embedded.node.drills import DrillRunner
 from remuda.embedded.node.images import ImageStore
 from remuda.embedded.node.node import EmbeddedNode
@@ -141,7 +141,7 @@ class Rig:
         uids = itertools.count(1)
         self.clock = clock
         self.deadline_s = deadline_s
-        self.store = Store(MemoryJournal())
+        self.store = ObjectStore(MemoryJournal())
         self.cluster = LocalCluster(self.store, clock=clock, new_uid=lambda: f"{uid_prefix}-{next(uids)}")
         self.reach = Outage(self.cluster)
         self.addresses = PodAddresses()
@@ -164,7 +164,7 @@ class Rig:
         lease_s: float = 8.0,
         images: ImageStore | None = None,
         directory: str = "",
-        devices: DeviceSettings | None = None,
+        devices: KubeletDeviceSettings | None = None,
         plugins: dict[str, PluginPort] | None = None,
     ) -> EmbeddedNode:
         agent = self.agents[name] = BookkeepingAgent(name, directory)

@@ -47,7 +47,7 @@ from remuda.core.state.snapshot import devices_of_pod
 from remuda.embedded.apiserver.admission import AdmissionChain
 from remuda.embedded.apiserver.store.record import StoreEvent
 from remuda.embedded.node.simulated_runtime import SimulatedRuntime
-from remuda.embedded.node.training_model import SimulatedBehaviour, SimulatedCheckpoints, TrainingChild
+from remuda.embedded.node.training_model import SimulatedBehaviour, SimulatedCheckpoints, SimulatedTraining
 from remuda.runtime.embedded_cluster import EmbeddedCluster
 from remuda.runtime.up_config import RACK_LABEL, ClusterConfig
 from remuda.sim.virtual_time_loop import VirtualLoop, run_virtual
@@ -293,10 +293,10 @@ class World:
         """The newest one."""
         return self.job(job).status.recoveries[-1]
 
-    def children(self) -> list[tuple[str, TrainingChild]]:
+    def children(self) -> list[tuple[str, SimulatedTraining]]:
         return [found for runtime in self._runtimes() for found in runtime.children()]
 
-    def child(self, job: str, rank: int) -> TrainingChild | None:
+    def child(self, job: str, rank: int) -> SimulatedTraining | None:
         uid = self.member(job, rank).uid
         return next((child for found, child in self.children() if found == uid), None)
 

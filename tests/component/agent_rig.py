@@ -21,7 +21,7 @@ from remuda.api.names import LABEL_GANG
 from remuda.api.training import Checkpoint, Failure, Member, PodTemplate, Role, TrainingJob, TrainingJobSpec
 from remuda.core.devices.machine_models import load_machine_model
 from remuda.embedded.apiserver.local_cluster import LocalCluster
-from remuda.embedded.apiserver.store import MemoryJournal, Store
+from remuda.embedded.apiserver.store import MemoryJournal, ObjectStore
 from remuda.kube.runtime.informer import Informer
 from remuda.launch import actions, protocol
 from remuda.launch.launcher_machine import Identity
@@ -103,7 +103,9 @@ class Rig:
     def __init__(self, root: Path) -> None:
         uids = itertools.count(1)
         self.root = root
-        self.cluster = LocalCluster(Store(MemoryJournal()), clock=time.time, new_uid=lambda: f"uid-{next(uids):08}")
+        self.cluster = LocalCluster(
+            ObjectStore(MemoryJournal()), clock=time.time, new_uid=lambda: f"uid-{next(uids):08}"
+        )
         self.jobs = Informer(self.cluster, TrainingJob)
         self.devices = Informer(self.cluster, NodeDevices)
         self.board = ProgressBoard()

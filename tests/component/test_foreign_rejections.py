@@ -13,7 +13,7 @@ from remuda.controllers.refused_pods import RefusedPods
 from remuda.core.foreign import refused_pods
 from remuda.core.foreign.refused_pods import ADMISSION_REJECTED, PLACED
 from remuda.embedded.apiserver.local_cluster import LocalCluster
-from remuda.embedded.apiserver.store import MemoryJournal, Store
+from remuda.embedded.apiserver.store import MemoryJournal, ObjectStore
 from remuda.kube.runtime.events import SILENCE
 from tests.builders.foreign import (
     bare,
@@ -113,7 +113,7 @@ BY_MARK = {"action": "Ignore", "onPodConditions": [is_placed()]}
 async def test_a_job_gets_no_try_back_that_it_did_not_lose(
     rules: list[JsonObject], conditions: list[JsonObject], limit: int
 ) -> None:
-    api = LocalCluster(Store(MemoryJournal()), clock=lambda: 1.0, new_uid=iter("abcdef").__next__)
+    api = LocalCluster(ObjectStore(MemoryJournal()), clock=lambda: 1.0, new_uid=iter("abcdef").__next__)
     await api.create(Namespace, {"metadata": {"name": "default"}})
     pods = {"spec": {"containers": [{"name": "main", "image": "x"}], "restartPolicy": "Never"}}
     spec = {"backoffLimit": 0, "podFailurePolicy": {"rules": rules}, "template": pods}

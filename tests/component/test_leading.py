@@ -14,7 +14,7 @@ from remuda.api.meta import ObjectMeta
 from remuda.api.training import TrainingJob
 from remuda.core.leader_lease import LeaseTiming
 from remuda.embedded.apiserver.local_cluster import LocalCluster
-from remuda.embedded.apiserver.store import MemoryJournal, Store
+from remuda.embedded.apiserver.store import MemoryJournal, ObjectStore
 from remuda.kube.runtime.leader import Term
 from remuda.runtime.manager_process import LEASE, ManagerConfig, run_manager
 from remuda.sim.virtual_time_loop import VirtualLoop, run_virtual
@@ -42,7 +42,7 @@ class World:
     def __init__(self, loop: VirtualLoop) -> None:
         uids = itertools.count(1)
         self.loop = loop
-        self.cluster = LocalCluster(Store(MemoryJournal()), clock=loop.clock, new_uid=lambda: f"uid-{next(uids)}")
+        self.cluster = LocalCluster(ObjectStore(MemoryJournal()), clock=loop.clock, new_uid=lambda: f"uid-{next(uids)}")
 
     def start(self, name: str, ear: Ear) -> asyncio.Task[None]:
         work = run_manager(

@@ -19,7 +19,7 @@ from remuda.api.errors import ApiError, NotFound, Refusal
 from remuda.api.kubernetes.core_v1 import Namespace, Node, Pod
 from remuda.api.names import RESOURCE_GPU
 from remuda.embedded.apiserver.local_cluster import LocalCluster
-from remuda.embedded.apiserver.store import MemoryJournal, Store
+from remuda.embedded.apiserver.store import MemoryJournal, ObjectStore
 from remuda.kube.runtime.informer import Informer
 from remuda.launch.protocol import Hello, encode
 from remuda.link.allocation_port import NodeAgent
@@ -45,7 +45,7 @@ GPUS = [f"gpu-{i}" for i in range(8)]
 class Site:
     def __init__(self, base: Path, kubelet: Kubelet, resources: PodResources) -> None:
         uids = itertools.count(1)
-        self.cluster = LocalCluster(Store(MemoryJournal()), clock=time.time, new_uid=lambda: f"uid-{next(uids)}")
+        self.cluster = LocalCluster(ObjectStore(MemoryJournal()), clock=time.time, new_uid=lambda: f"uid-{next(uids)}")
         self.kubelet = kubelet
         self.resources = resources
         self.config = NodeAgentConfig(
@@ -347,7 +347,7 @@ async def test_a_cluster_without_our_kinds_is_refused_and_one_that_does_not_answ
 
 def an_api() -> LocalCluster:
     uids = itertools.count(1)
-    return LocalCluster(Store(MemoryJournal()), clock=time.time, new_uid=lambda: f"uid-{next(uids)}")
+    return LocalCluster(ObjectStore(MemoryJournal()), clock=time.time, new_uid=lambda: f"uid-{next(uids)}")
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import ContainerStatus, Node, Pod
 from remuda.api.meta import JsonObject
-from remuda.embedded.node.devices.device_service import DeviceSettings
+from remuda.embedded.node.devices.device_service import KubeletDeviceSettings
 from remuda.embedded.node.runtime_port import ContainerKey
 from remuda.embedded.node.training_model import SimulatedBehaviour
 from remuda.sim.virtual_time_loop import VirtualLoop, run_virtual
@@ -31,7 +31,7 @@ def play(scenario: Scenario, behaviour: SimulatedBehaviour = SimulatedBehaviour(
     async def main() -> None:
         rig = Rig(loop.clock, deadline_s=3600.0)
         served = PlainPlugin(*(f"gpu-{n}" for n in range(4)), **plugin)
-        rig.add_node(simulated(loop.clock, behaviour), devices=DeviceSettings(), plugins={GPU: served})
+        rig.add_node(simulated(loop.clock, behaviour), devices=KubeletDeviceSettings(), plugins={GPU: served})
         async with rig.running():
             await scenario(rig, served)
 
@@ -351,7 +351,7 @@ def test_a_node_made_anew_leaves_what_its_object_says() -> None:
         plugin = PlainPlugin(*(f"gpu-{n}" for n in range(4)))
         rig.add_node(
             simulated(loop.clock),
-            devices=DeviceSettings(),
+            devices=KubeletDeviceSettings(),
             plugins={GPU: plugin},
         )
         async with rig.running():
@@ -366,13 +366,13 @@ def test_a_simulated_node_that_starts_again_has_the_statuses_of_its_pods_for_a_c
     async def main() -> None:
         rig = Rig(loop.clock, deadline_s=600.0)
         plugin = PlainPlugin(*(f"gpu-{n}" for n in range(6)))
-        rig.add_node(simulated(loop.clock), devices=DeviceSettings(), plugins={GPU: plugin})
+        rig.add_node(simulated(loop.clock), devices=KubeletDeviceSettings(), plugins={GPU: plugin})
         async with rig.running():
             for name in "abc":
                 await rig.create(gpus(name, 2))
                 await rig.running_pod(name)
         plugin.devices["gpu-3"] = "Unhealthy"
-        rig.add_node(simulated(loop.clock), devices=DeviceSettings(), plugins={GPU: plugin})
+        rig.add_node(simulated(loop.clock), devices=KubeletDeviceSettings(), plugins={GPU: plugin})
         async with rig.running():
             lost = await rig.pod("b", lambda p: p.status.phase == "Failed")
             assert "previously allocated devices are no longer healthy" in lost.status.message

@@ -17,7 +17,7 @@ import pytest_asyncio
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.embedded.node import process_tree
 from remuda.embedded.node.container_environment import CONTAINER_ID
-from remuda.embedded.node.devices.device_service import PLUGINS, DeviceSettings
+from remuda.embedded.node.devices.device_service import PLUGINS, KubeletDeviceSettings
 from remuda.launch.zipapp import build_zipapp
 from remuda.link.rank_logs import log_path
 from tests.builders.nodes import Rig, until
@@ -41,7 +41,7 @@ class Machine:
 
     def boot(self) -> Rig:
         runtime = processes(self.state, self.launcher)
-        self.rig.add_node(runtime, directory=str(self.state / "alloc"), devices=DeviceSettings(str(self.home)))
+        self.rig.add_node(runtime, directory=str(self.state / "alloc"), devices=KubeletDeviceSettings(str(self.home)))
         return self.rig
 
     async def plugin(self, socket: str = "stock.sock") -> StockPlugin:

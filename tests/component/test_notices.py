@@ -18,7 +18,7 @@ from remuda.controllers.webhook_notices import WebhookNoticeController
 from remuda.core.incidents.names import device_subject
 from remuda.core.incidents.webhook_notices import ANNOTATION
 from remuda.embedded.apiserver.local_cluster import LocalCluster
-from remuda.embedded.apiserver.store import MemoryJournal, Store
+from remuda.embedded.apiserver.store import MemoryJournal, ObjectStore
 from remuda.kube.client.webhooks import WebhookFailed, WebhookPoster
 from remuda.kube.runtime.controller import run_controller
 from remuda.kube.runtime.work_queue import WorkQueue
@@ -57,7 +57,7 @@ class Stage:
     def __init__(self, clock: Callable[[], float], poster: Any) -> None:
         self.clock, self.poster = clock, poster
         self.uids = 0
-        self.cluster = LocalCluster(Store(MemoryJournal()), clock=clock, new_uid=self._uid)
+        self.cluster = LocalCluster(ObjectStore(MemoryJournal()), clock=clock, new_uid=self._uid)
         self._tasks: list[asyncio.Task[None]] = []
 
     def _uid(self) -> str:

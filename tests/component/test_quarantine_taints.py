@@ -15,7 +15,7 @@ from remuda.controllers.cluster_view import ClusterView
 from remuda.controllers.quarantine_taints import TaintController, TaintRules
 from remuda.core.remedies.taint_rules import TaintedDevice
 from remuda.embedded.apiserver.local_cluster import LocalCluster
-from remuda.embedded.apiserver.store import MemoryJournal, Store
+from remuda.embedded.apiserver.store import MemoryJournal, ObjectStore
 from remuda.kube.runtime.controller import run_controller
 from remuda.kube.runtime.work_queue import WorkQueue
 from remuda.sim.virtual_time_loop import VirtualLoop, run_virtual
@@ -29,7 +29,7 @@ BY_OPERATOR = QuarantineOrder("ByOperator", "It smells.", "alice")
 class Stage:
     def __init__(self, clock: Callable[[], float]) -> None:
         self.clock, self.uids = clock, 0
-        self.cluster = LocalCluster(Store(MemoryJournal()), clock=clock, new_uid=self._uid)
+        self.cluster = LocalCluster(ObjectStore(MemoryJournal()), clock=clock, new_uid=self._uid)
         self.rules = TaintRules(self.cluster)
         self._tasks: list[asyncio.Task[None]] = []
 

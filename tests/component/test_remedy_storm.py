@@ -21,7 +21,7 @@ from remuda.controllers.remedy_table import RemedyTable
 from remuda.core.incidents.names import blank_incident, device_subject
 from remuda.core.remedies.rungs import device_remedies, is_under_remedy
 from remuda.embedded.apiserver.local_cluster import LocalCluster
-from remuda.embedded.apiserver.store import MemoryJournal, Store
+from remuda.embedded.apiserver.store import MemoryJournal, ObjectStore
 from remuda.kube.runtime.backoff import Backoff
 from remuda.kube.runtime.controller import run_controller
 from remuda.kube.runtime.work_queue import WorkQueue
@@ -63,7 +63,7 @@ async def a_storm(api: LocalCluster) -> None:
 @pytest.mark.parametrize("fails", [0, 9])
 async def test_looks_side_by_side_never_pass_the_same_limit(fails: int) -> None:
     counter = itertools.count()
-    api = Slow(Store(MemoryJournal()), clock=lambda: T0, new_uid=lambda: f"uid-{next(counter)}")
+    api = Slow(ObjectStore(MemoryJournal()), clock=lambda: T0, new_uid=lambda: f"uid-{next(counter)}")
     await a_storm(api)
     api.fails = fails
     view, queue = ClusterView(api, jitter=lambda: 0.0), WorkQueue[str](backoff=Backoff(base_s=0.001))

@@ -11,7 +11,7 @@ from remuda.agent.allocation.cdi_specs import LOOK_S, CdiSpecs, keep_specs
 from remuda.api.drills import DrillKind
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.core.health.device_holders import device_holders_on
-from remuda.embedded.node.devices.device_service import DeviceSettings
+from remuda.embedded.node.devices.device_service import KubeletDeviceSettings
 from remuda.embedded.node.pod_worker import PREPARE_S
 from remuda.embedded.node.runtime_port import ContainerKey
 from remuda.embedded.node.training_model import SimulatedBehaviour
@@ -129,7 +129,7 @@ async def with_cdi(world: World, node: str, directory: Path) -> CdiSpecs:
     """The node's runtime reads specs from `directory`, and its agent names devices by them."""
     specs = agent(world, node).grants.cdi = CdiSpecs(str(directory), hardware(world, node).device_files)
     found = machine(world, node)
-    found._device_settings = DeviceSettings(None, cdi_dirs=(str(directory),))
+    found._device_settings = KubeletDeviceSettings(None, cdi_dirs=(str(directory),))
     await found.restart()
     await counts_are(world, 0, 0, node)
     await counts_are(world, 8, 8, node)

@@ -23,7 +23,7 @@ from remuda.api.kubernetes.core_v1 import Node
 from remuda.api.names import RESOURCE_GPU as GPU
 from remuda.api.training import TrainingJob
 from remuda.core.devices.machine_models import load_machine_model
-from remuda.embedded.node.devices.device_service import PLUGINS, DeviceSettings
+from remuda.embedded.node.devices.device_service import PLUGINS, KubeletDeviceSettings
 from remuda.embedded.node.devices.plugin_connections import PluginDeadlines
 from remuda.kube.runtime.informer import Informer
 from remuda.link.progress_board import ProgressBoard
@@ -49,7 +49,7 @@ class Place(Rig):
         self.history: list[str] = []  # allocatable, as it was published over time
         self.add_node(
             simulated(time.time),
-            devices=DeviceSettings(str(root), deadlines=PluginDeadlines(dial_s=1.0)),
+            devices=KubeletDeviceSettings(str(root), deadlines=PluginDeadlines(dial_s=1.0)),
         )
 
     @asynccontextmanager

@@ -27,10 +27,10 @@ from remuda.api.kubernetes.core_v1 import Binding, Lease, Namespace, Node, Pod
 from remuda.api.meta import KObject, ObjectMeta
 from remuda.api.selectors import parse_field_selector, parse_selector
 from remuda.api.training import TrainingJob
-from remuda.embedded.apiserver.app import App
+from remuda.embedded.apiserver.app import ApiServerApp
 from remuda.embedded.apiserver.asgi_server import serve_unix
 from remuda.embedded.apiserver.local_cluster import LocalCluster
-from remuda.embedded.apiserver.store import MemoryJournal, SqliteJournal, Store
+from remuda.embedded.apiserver.store import MemoryJournal, ObjectStore, SqliteJournal
 from remuda.kube.client.http_cluster import HttpCluster
 from remuda.kube.cluster import Cluster, Preconditions, WatchEvent
 from tests.builders.waiting import PATIENCE_S
@@ -49,14 +49,14 @@ class Clock:
 
 class Rig(msgspec.Struct):
     cluster: Cluster
-    store: Store
+    store: ObjectStore
     clock: Clock
 
 
 @pytest_asyncio.fixture(params=["memory", "sqlite", "http"])
 async def rig(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Rig]:
     journal = SqliteJournal(tmp_path / "state.db") if request.param == "sqlite" else MemoryJournal()
-    store = Store(journal, history=HISTORY)
+    store = ObjectStore(journal, history=HISTORY)
     uids = itertools.count(1)
     clock = Clock()
     local = LocalCluster(store, clock=clock, new_uid=lambda: f"uid-{next(uids)}")
@@ -65,7 +65,9 @@ async def rig(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[R
         stack.push_async_callback(store.close)
         if request.param == "http":
             ready = asyncio.Event()
-            server = asyncio.create_task(serve_unix(App(local, version="test"), tmp_path / "api.sock", ready=ready))
+            server = asyncio.create_task(
+                serve_unix(ApiServerApp(local, version="test"), tmp_path / "api.sock", ready=ready)
+            )
             stack.push_async_callback(_end, server)
             await asyncio.wait_for(ready.wait(), PATIENCE_S)
             rig.cluster = await stack.enter_async_context(HttpCluster(uds=tmp_path / "api.sock"))

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from remuda.embedded.apiserver.store import SqliteJournal, Store
+from remuda.embedded.apiserver.store import ObjectStore, SqliteJournal
 
 KILLS = 20
 WRITERS = 8
@@ -37,7 +37,7 @@ def is_removal(step: int) -> bool:
 
 
 async def write_forever(path: str) -> None:
-    store = Store(SqliteJournal(path), history=HISTORY)
+    store = ObjectStore(SqliteJournal(path), history=HISTORY)
 
     async def writer(number: int) -> None:
         record = store.get(key(number))
@@ -93,7 +93,7 @@ class Known:
             self.revision = max(self.revision, rv)
 
     async def check(self, path: Path) -> None:
-        store = Store(SqliteJournal(path), history=HISTORY)
+        store = ObjectStore(SqliteJournal(path), history=HISTORY)
         assert store.revision >= self.revision
         self.revision = store.revision
         log = [record.rv for _, _, record in store.follow(PREFIX, store._floor).read()]

@@ -18,10 +18,10 @@ import pytest_asyncio
 from remuda.api.errors import Refusal, Unavailable
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.embedded.apiserver import asgi_server
-from remuda.embedded.apiserver.app import App
+from remuda.embedded.apiserver.app import ApiServerApp
 from remuda.embedded.apiserver.asgi_server import serve_unix
 from remuda.embedded.apiserver.local_cluster import LocalCluster
-from remuda.embedded.apiserver.store import MemoryJournal, Store
+from remuda.embedded.apiserver.store import MemoryJournal, ObjectStore
 from remuda.kube.client.http_cluster import HttpCluster
 from tests.builders.waiting import PATIENCE_S
 
@@ -35,9 +35,9 @@ class Server:
     def __init__(self, path: Path, **app: Any) -> None:
         uids = itertools.count()
         self.path = path
-        self.store = Store(MemoryJournal(), history=8)
+        self.store = ObjectStore(MemoryJournal(), history=8)
         self.local = LocalCluster(self.store, clock=lambda: 0.0, new_uid=lambda: f"u{next(uids)}")
-        self.app = App(self.local, version="test", **app)
+        self.app = ApiServerApp(self.local, version="test", **app)
 
     async def __aenter__(self) -> Server:
         ready = asyncio.Event()
@@ -251,9 +251,9 @@ async def test_the_socket_is_private_and_may_have_a_long_path(tmp_path: Path) ->
     deep.mkdir(parents=True)
     path = deep / "api.sock"
     uids = itertools.count()
-    local = LocalCluster(Store(MemoryJournal()), clock=lambda: 0.0, new_uid=lambda: f"u{next(uids)}")
+    local = LocalCluster(ObjectStore(MemoryJournal()), clock=lambda: 0.0, new_uid=lambda: f"u{next(uids)}")
     ready = asyncio.Event()
-    task = asyncio.create_task(serve_unix(App(local), path, ready=ready))
+    task = asyncio.create_task(serve_unix(ApiServerApp(local), path, ready=ready))
     await asyncio.wait_for(ready.wait(), PATIENCE_S)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     async with HttpCluster(uds=path) as cluster:

@@ -13,7 +13,7 @@ import pytest_asyncio
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import JsonObject
 from remuda.embedded.apiserver.local_cluster import LocalCluster
-from remuda.embedded.apiserver.store import MemoryJournal, Store
+from remuda.embedded.apiserver.store import MemoryJournal, ObjectStore
 from tests.builders.waiting import PATIENCE_S
 from tests.component.wire_rig import APPLY, MERGE, STRATEGIC, TEAM, Wire, a_pod
 
@@ -139,7 +139,7 @@ async def test_definitions_survive_a_restart(wire: Wire) -> None:
     await wire.create(CRDS, widgets())
     journal = wire.store._journal
     assert isinstance(journal, MemoryJournal)
-    again = LocalCluster(Store(MemoryJournal(journal.rows())), clock=lambda: 0.0, new_uid=lambda: "u")
+    again = LocalCluster(ObjectStore(MemoryJournal(journal.rows())), clock=lambda: 0.0, new_uid=lambda: "u")
     assert again.registry.find("example.com", "v1", "widgets") is not None
 
 

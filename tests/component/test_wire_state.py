@@ -17,11 +17,11 @@ from remuda.api.codec import decode, encode
 from remuda.api.errors import BadRequest, Refusal
 from remuda.api.kubernetes.core_v1 import Node
 from remuda.api.meta import JsonObject
-from remuda.embedded.apiserver.app import App
+from remuda.embedded.apiserver.app import ApiServerApp
 from remuda.embedded.apiserver.asgi_server import serve_unix
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.log_source import LogQuery
-from remuda.embedded.apiserver.store import SqliteJournal, Store
+from remuda.embedded.apiserver.store import ObjectStore, SqliteJournal
 from remuda.runtime import pod_logs
 from remuda.runtime.backup import BACKUP_PATH, MANIFEST, BackupManifest, answer_backup, make_backup, restore_backup
 from remuda.runtime.pod_logs import PodLogFiles
@@ -36,10 +36,10 @@ async def running(state: StateDir) -> AsyncIterator[LocalCluster]:
     with state.locked():
         state.remember(ClusterConfig(nodes=3))
         journal = SqliteJournal(state.database)
-        store, uids = Store(journal), itertools.count()
+        store, uids = ObjectStore(journal), itertools.count()
         local = LocalCluster(store, clock=lambda: 0.0, new_uid=lambda: f"u{next(uids)}")
         ready = asyncio.Event()
-        app = App(local, extra={BACKUP_PATH: answer_backup(journal, state)})
+        app = ApiServerApp(local, extra={BACKUP_PATH: answer_backup(journal, state)})
         task = asyncio.create_task(serve_unix(app, state.socket, ready=ready))
         await asyncio.wait_for(ready.wait(), PATIENCE_S)
         try:

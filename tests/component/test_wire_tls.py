@@ -17,11 +17,11 @@ import pytest_asyncio
 from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.embedded.apiserver import asgi_server, watch_streams
-from remuda.embedded.apiserver.app import App
+from remuda.embedded.apiserver.app import ApiServerApp
 from remuda.embedded.apiserver.asgi_server import listen_tcp, serve_socket
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.security.token_guard import TokenGuard
-from remuda.embedded.apiserver.store import MemoryJournal, Store
+from remuda.embedded.apiserver.store import MemoryJournal, ObjectStore
 from remuda.link.certificates import Certificates
 from tests.builders.waiting import PATIENCE_S
 
@@ -34,7 +34,7 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 class Server:
     def __init__(self, directory: Path) -> None:
         uids = itertools.count()
-        self.local = LocalCluster(Store(MemoryJournal()), clock=lambda: 0.0, new_uid=lambda: f"u{next(uids)}")
+        self.local = LocalCluster(ObjectStore(MemoryJournal()), clock=lambda: 0.0, new_uid=lambda: f"u{next(uids)}")
         certificates = Certificates(directory)
         self._tls = certificates.prepare([], time.time())
         self.trust = ssl.create_default_context(cafile=str(certificates.ca))
@@ -43,7 +43,7 @@ class Server:
 
     async def start(self) -> None:
         ready = asyncio.Event()
-        guarded = TokenGuard(App(self.local), TOKEN)
+        guarded = TokenGuard(ApiServerApp(self.local), TOKEN)
         self._task = asyncio.create_task(serve_socket(guarded, self._socket, tls=self._tls, ready=ready))
         await asyncio.wait_for(ready.wait(), PATIENCE_S)
 

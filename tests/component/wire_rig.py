@@ -14,10 +14,10 @@ import aiohttp
 from remuda.api.kubernetes.core_v1 import Namespace
 from remuda.api.meta import JsonObject
 from remuda.embedded.apiserver.admission import AdmissionChain
-from remuda.embedded.apiserver.app import App
+from remuda.embedded.apiserver.app import ApiServerApp
 from remuda.embedded.apiserver.asgi_server import serve_unix
 from remuda.embedded.apiserver.local_cluster import LocalCluster
-from remuda.embedded.apiserver.store import MemoryJournal, Store
+from remuda.embedded.apiserver.store import MemoryJournal, ObjectStore
 from tests.builders.waiting import PATIENCE_S
 
 TEAM = "/api/v1/namespaces/team"
@@ -47,11 +47,11 @@ class Wire:
         self._uids = itertools.count()
         self.path = path
         self.now = 1_700_000_000.0
-        self.store = Store(MemoryJournal(), history=64)
+        self.store = ObjectStore(MemoryJournal(), history=64)
         self.local = LocalCluster(
             self.store, clock=lambda: self.now, new_uid=lambda: f"u{next(self._uids)}", admission=AdmissionChain
         )
-        self.app = App(self.local, version="test", **app)
+        self.app = ApiServerApp(self.local, version="test", **app)
 
     async def __aenter__(self) -> Wire:
         for name in ("default", "team"):

@@ -20,9 +20,9 @@ from remuda.api.kubernetes.core_v1 import Namespace, Pod
 from remuda.api.meta import JsonObject, ObjectMeta
 from remuda.embedded.apiserver import asgi_server, watch_streams
 from remuda.embedded.apiserver.admission import AdmissionChain
-from remuda.embedded.apiserver.app import App
+from remuda.embedded.apiserver.app import ApiServerApp
 from remuda.embedded.apiserver.local_cluster import LocalCluster
-from remuda.embedded.apiserver.store import Store
+from remuda.embedded.apiserver.store import ObjectStore
 from remuda.embedded.apiserver.store.sqlite_journal import SqliteJournal
 from remuda.embedded.apiserver.wire import http_exchange
 from remuda.runtime.api_endpoint import LOOPBACK, ApiEndpoint
@@ -36,7 +36,7 @@ _PR_SET_PDEATHSIG = 1
 
 async def _serve(directory: Path) -> None:
     state = StateDir(directory)
-    store = Store(SqliteJournal(state.database), history=HISTORY)
+    store = ObjectStore(SqliteJournal(state.database), history=HISTORY)
     api = LocalCluster(store, clock=time.time, new_uid=lambda: str(uuid.uuid4()), admission=AdmissionChain)
     for name in NAMESPACES:
         await api.create(Namespace, Namespace(metadata=ObjectMeta(name=name)))
@@ -45,7 +45,7 @@ async def _serve(directory: Path) -> None:
         record = store.get(Pod.resource.key(name, namespace))
         return None if record is None else record.body
 
-    app = App(api, version=__version__, logs=PodLogFiles(state.logs, find))
+    app = ApiServerApp(api, version=__version__, logs=PodLogFiles(state.logs, find))
     face = asyncio.create_task(ApiEndpoint(state, 0, LOOPBACK, time.time()).serve(app, asyncio.Event()))
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, face.cancel)
     try:

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 from remuda.api.errors import Expired
-from remuda.embedded.apiserver.store import DELETED, SqliteJournal, Store
+from remuda.embedded.apiserver.store import DELETED, ObjectStore, SqliteJournal
 from tests.crash.victim import HISTORY, PREFIX, WRITERS, Told, is_removal, key
 
 
@@ -33,7 +33,7 @@ class Model:
         self.revision = max([self.revision, *seen])
 
     async def check(self, path: Path) -> None:
-        store = Store(SqliteJournal(path), history=HISTORY)
+        store = ObjectStore(SqliteJournal(path), history=HISTORY)
         try:
             assert store.revision >= self.revision, "revisions went back"
             self.revision = store.revision
@@ -53,7 +53,7 @@ class Model:
         finally:
             await store.close()
 
-    def _resume(self, store: Store) -> None:
+    def _resume(self, store: ObjectStore) -> None:
         try:
             changes = store.follow(PREFIX, self._seen).read()
         except Expired:

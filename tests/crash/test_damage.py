@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from remuda.api.errors import Expired, Refusal
-from remuda.embedded.apiserver.store import SqliteJournal, Store
+from remuda.embedded.apiserver.store import ObjectStore, SqliteJournal
 from remuda.embedded.apiserver.store.acked_mark import acked_mark_path
 from tests.crash.model import copy_state
 
@@ -31,9 +31,9 @@ def body(number: int, step: int) -> dict[str, Any]:
     return {"metadata": meta, "step": step, "padding": f"needle-{step:03d}." * 40}
 
 
-async def fill(path: Path, history: int = 4096) -> tuple[Store, dict[int, Contents]]:
+async def fill(path: Path, history: int = 4096) -> tuple[ObjectStore, dict[int, Contents]]:
     """Forty changes of seven objects, some of them removals; what was there at each revision."""
-    store = Store(SqliteJournal(path), history=history)
+    store = ObjectStore(SqliteJournal(path), history=history)
     now: Contents = {}
     at: dict[int, Contents] = {store.revision: {}}
     for step in range(1, STEPS + 1):
@@ -54,13 +54,13 @@ async def filled(path: Path, history: int = 4096) -> dict[int, Contents]:
     return at
 
 
-def contents(store: Store) -> Contents:
+def contents(store: ObjectStore) -> Contents:
     return {record.key: int(record.body["step"]) for record in store.scan(PREFIX)}
 
 
 def refused(path: Path) -> Refusal:
     with pytest.raises(Refusal) as caught:
-        Store(SqliteJournal(path))
+        ObjectStore(SqliteJournal(path))
     return caught.value
 
 
@@ -84,11 +84,11 @@ def flip_needle(path: Path, step: int, occurrence: int) -> None:
 
 async def test_a_sound_state_opens_and_has_nothing_to_recover(tmp_path: Path) -> None:
     at = await filled(tmp_path / "state.db", history=10)
-    store = Store(SqliteJournal(tmp_path / "state.db"))
+    store = ObjectStore(SqliteJournal(tmp_path / "state.db"))
     assert contents(store) == at[store.revision]
     await store.close()
     with pytest.raises(Refusal, match="StateNotDamaged"):
-        Store(SqliteJournal(tmp_path / "state.db", recover_to=5))
+        ObjectStore(SqliteJournal(tmp_path / "state.db", recover_to=5))
 
 
 async def test_a_flipped_bit_of_a_body_names_its_revision(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ async def test_one_flipped_bit_anywhere_is_never_silent(tmp_path: Path) -> None:
     chance = random.Random(seed)
     path = tmp_path / "state.db"
     await filled(path, history=20)
-    whole = Store(SqliteJournal(path))
+    whole = ObjectStore(SqliteJournal(path))
     right = (whole.revision, contents(whole), history(whole))
     await whole.close()
     data = path.read_bytes()
@@ -140,7 +140,7 @@ async def test_one_flipped_bit_anywhere_is_never_silent(tmp_path: Path) -> None:
         place = chance.randrange(len(data))
         copy.write_bytes(data[:place] + bytes([data[place] ^ 1 << chance.randrange(8)]) + data[place + 1 :])
         try:
-            store = Store(SqliteJournal(copy))
+            store = ObjectStore(SqliteJournal(copy))
         except Refusal as refusal:
             outcomes.append(refusal.reason)
             continue
@@ -155,19 +155,19 @@ async def test_one_flipped_bit_anywhere_is_never_silent(tmp_path: Path) -> None:
 async def test_the_mark_of_forgotten_history_is_not_believed_against_the_log(tmp_path: Path, wrong: int) -> None:
     path = tmp_path / "state.db"
     await filled(path, history=20)
-    whole = Store(SqliteJournal(path))
+    whole = ObjectStore(SqliteJournal(path))
     floor, right = whole._floor, history(whole)
     await whole.close()
     assert 5 < floor < 29
     alter(path, f"UPDATE meta SET value={wrong} WHERE name='compacted'")
-    store = Store(SqliteJournal(path))
+    store = ObjectStore(SqliteJournal(path))
     assert history(store) == right
     with pytest.raises(Expired):
         store.follow(PREFIX, floor - 1)
     await store.close()
 
 
-def history(store: Store) -> list[tuple[int, str, bytes]]:
+def history(store: ObjectStore) -> list[tuple[int, str, bytes]]:
     return [(r.rv, type_, r.raw) for _, type_, r in store.follow(PREFIX, store._floor).read()]
 
 
@@ -205,7 +205,7 @@ async def test_a_damaged_write_ahead_log_is_not_taken_for_a_torn_write(tmp_path:
     good = int(said.fix.rsplit(" ", 1)[1].rstrip("."))
     assert good == 0 if spoil == "it is gone" else 1 < good < acked
 
-    store = Store(SqliteJournal(path, recover_to=good))
+    store = ObjectStore(SqliteJournal(path, recover_to=good))
     assert contents(store) == at.get(good, {})
     assert store.revision >= acked
     await store.close()
@@ -215,10 +215,10 @@ async def test_a_state_that_was_removed_begins_anew(tmp_path: Path) -> None:
     path = tmp_path / "state.db"
     await filled(path)
     path.unlink()
-    store = Store(SqliteJournal(path))
+    store = ObjectStore(SqliteJournal(path))
     assert contents(store) == {}
     await store.close()
-    store = Store(SqliteJournal(path))
+    store = ObjectStore(SqliteJournal(path))
     await store.close()
 
 
@@ -227,11 +227,11 @@ async def test_a_mark_that_is_older_or_gone_is_no_damage(tmp_path: Path) -> None
     path = tmp_path / "state.db"
     at = await filled(path)
     acked_mark_path(path).unlink()
-    store = Store(SqliteJournal(path))
+    store = ObjectStore(SqliteJournal(path))
     assert contents(store) == at[store.revision]
     await store.close()
     acked_mark_path(path).write_bytes(b"\0" * 16)
-    store = Store(SqliteJournal(path))
+    store = ObjectStore(SqliteJournal(path))
     await store.close()
 
 
@@ -245,11 +245,11 @@ async def test_recovery_keeps_the_good_prefix_and_goes_on_beyond_all_that_was_to
     assert said.fix.endswith("--recover-to 24.")
     for revision in (25, newest, -1):
         with pytest.raises(Refusal, match="RecoveryNotPossible"):
-            Store(SqliteJournal(path, recover_to=revision))
+            ObjectStore(SqliteJournal(path, recover_to=revision))
     for revision in (24, 11, 2):
         copy = copy_state(path, tmp_path / f"copy-{revision}")
         journal = SqliteJournal(copy, recover_to=revision)
-        store = Store(journal)
+        store = ObjectStore(journal)
         assert contents(store) == at[revision]
         assert list(journal.lost) == []
         assert store.revision >= newest, "a revision that was told must not be given again"
@@ -259,7 +259,7 @@ async def test_recovery_keeps_the_good_prefix_and_goes_on_beyond_all_that_was_to
         record = await store.put(key(1), body(1, 77))
         assert record.rv > newest
         await store.close()
-        store = Store(SqliteJournal(copy))  # from now on it starts as any other
+        store = ObjectStore(SqliteJournal(copy))  # from now on it starts as any other
         assert contents(store) == {**at[revision], key(1): 77}
         await store.close()
         assert list(copy.parent.glob("state.db.damaged-25"))
@@ -268,7 +268,7 @@ async def test_recovery_keeps_the_good_prefix_and_goes_on_beyond_all_that_was_to
 async def test_what_no_copy_is_left_of_is_lost_by_name(tmp_path: Path) -> None:
     """An old object's only copy is damaged: its history was forgotten long ago."""
     path = tmp_path / "state.db"
-    store = Store(SqliteJournal(path), history=5)
+    store = ObjectStore(SqliteJournal(path), history=5)
     await store.put(key(99), body(99, 1))
     await store.put(key(98), body(98, 2))
     for step in range(3, 40):
@@ -279,7 +279,7 @@ async def test_what_no_copy_is_left_of_is_lost_by_name(tmp_path: Path) -> None:
     said = refused(path)
     assert key(99) in said.message
     journal = SqliteJournal(path, recover_to=newest)
-    store = Store(journal)
+    store = ObjectStore(journal)
     assert list(journal.lost) == [key(99)]
     assert contents(store) == {key(98): 2, key(1): 39}
     await store.close()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from remuda.api.errors import ApiError
-from remuda.embedded.apiserver.store import SqliteJournal, Store
+from remuda.embedded.apiserver.store import ObjectStore, SqliteJournal
 from tests.crash.disk import Disk
 
 WRITES = 25
@@ -37,7 +37,7 @@ class Careless(SqliteJournal):
 
 async def unsynced_acks(disk: Disk, journal: SqliteJournal) -> int:
     """How many writes were acknowledged while something written for them was not synced."""
-    store = Store(journal)
+    store = ObjectStore(journal)
     found = 0
     for step in range(WRITES):
         del disk.events[:]
@@ -59,7 +59,7 @@ async def test_the_check_of_it_can_fail(disk: Disk, tmp_path: Path) -> None:
 
 async def test_a_full_disk_is_reported_and_recovers(disk: Disk, tmp_path: Path) -> None:
     path = tmp_path / "state.db"
-    store = Store(SqliteJournal(path))
+    store = ObjectStore(SqliteJournal(path))
     for step in range(5):
         await store.put(KEY, body(step))
     disk.is_full = True
@@ -75,7 +75,7 @@ async def test_a_full_disk_is_reported_and_recovers(disk: Disk, tmp_path: Path) 
     newest = await store.put(KEY, body(5))
     await store.close()
 
-    again = Store(SqliteJournal(path))
+    again = ObjectStore(SqliteJournal(path))
     record = again.get(KEY)
     assert record is not None
     assert (record.rv, record.body["step"]) == (newest.rv, 5)

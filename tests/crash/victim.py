@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from remuda.embedded.apiserver.store import DELETED, SqliteJournal, Store
+from remuda.embedded.apiserver.store import DELETED, ObjectStore, SqliteJournal
 from tests.crash.disk import Disk
 
 WRITERS = 6
@@ -57,14 +57,14 @@ def is_removal(step: int) -> bool:
 async def suffer(order: Order, out: int) -> None:
     steps = order.steps
     while True:
-        store = Store(SqliteJournal(order.path), history=HISTORY)
+        store = ObjectStore(SqliteJournal(order.path), history=HISTORY)
         watching = asyncio.create_task(watch(store, out))
         await asyncio.gather(*(write(store, number, steps, out) for number in range(WRITERS)))
         await store.close()
         await watching
 
 
-async def write(store: Store, number: int, steps: list[int], out: int) -> None:
+async def write(store: ObjectStore, number: int, steps: list[int], out: int) -> None:
     record = store.get(key(number))
     if record is not None:
         steps[number] = record.body["step"]
@@ -78,7 +78,7 @@ async def write(store: Store, number: int, steps: list[int], out: int) -> None:
         steps[number] = step
 
 
-async def watch(store: Store, out: int) -> None:
+async def watch(store: ObjectStore, out: int) -> None:
     cursor = store.follow(PREFIX, store.revision)
     while await cursor.more():
         for _, type_, record in cursor.read():

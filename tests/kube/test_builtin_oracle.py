@@ -26,7 +26,7 @@ from remuda.api.meta import JsonObject, to_time
 from remuda.embedded.apiserver.admission import AdmissionChain
 from remuda.embedded.apiserver.garbage_collection import GarbageCollector
 from remuda.embedded.apiserver.local_cluster import LocalCluster
-from remuda.embedded.apiserver.store import Store
+from remuda.embedded.apiserver.store import ObjectStore
 from remuda.embedded.apiserver.store.journal import MemoryJournal
 from remuda.embedded.builtin import run_builtin
 from remuda.embedded.builtin.planners.pod_state import is_active_pod
@@ -313,7 +313,7 @@ async def play(cluster: Cluster, story: Story, namespace: str, *others: Awaitabl
 
 async def embedded(story: Story, namespace: str) -> JsonObject:
     numbers = itertools.count(1)
-    store = Store(MemoryJournal())
+    store = ObjectStore(MemoryJournal())
     api = LocalCluster(store, clock=time.time, new_uid=lambda: f"uid-{next(numbers)}", admission=AdmissionChain)
     try:
         controllers = run_builtin(api, time.time, lambda: 0.5)

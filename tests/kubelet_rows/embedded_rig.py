@@ -20,7 +20,7 @@ from remuda.api.errors import NotFound
 from remuda.api.kubernetes.core_v1 import Node, Pod
 from remuda.embedded.node import process_tree
 from remuda.embedded.node.container_environment import CONTAINER_ID
-from remuda.embedded.node.devices.device_service import PLUGINS, POD_RESOURCES, DeviceSettings
+from remuda.embedded.node.devices.device_service import PLUGINS, POD_RESOURCES, KubeletDeviceSettings
 from remuda.launch.zipapp import build_zipapp
 from remuda.link.device_plugin_port import ContainerDevices
 from remuda.link.kubelet_proto import POD_RESOURCES_LIST
@@ -48,7 +48,7 @@ class EmbeddedRig:
     # --- the kubelet --------------------------------------------------------------------------------------------------
 
     async def start_kubelet(self, first: Awaitable[None] | None = None) -> None:
-        settings = DeviceSettings(str(self._home))
+        settings = KubeletDeviceSettings(str(self._home))
         node = self._rig.add_node(
             processes(self._state, self._launcher), directory=str(self._state / "alloc"), devices=settings
         )

@@ -27,9 +27,9 @@ from remuda.api.kubernetes.core_v1 import Namespace
 from remuda.api.meta import ObjectMeta
 from remuda.embedded.apiserver import app
 from remuda.embedded.apiserver.admission import AdmissionChain
-from remuda.embedded.apiserver.app import App
+from remuda.embedded.apiserver.app import ApiServerApp
 from remuda.embedded.apiserver.local_cluster import LocalCluster
-from remuda.embedded.apiserver.store import Store
+from remuda.embedded.apiserver.store import ObjectStore
 from remuda.embedded.apiserver.store.journal import MemoryJournal
 from tests.builders.patches import GADGET_SCHEMA
 
@@ -94,7 +94,7 @@ class Served:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self.failures: list[str] = []  # tracebacks that would go to the log
-        self.app: App = self.loop.run_until_complete(self._begin())
+        self.app: ApiServerApp = self.loop.run_until_complete(self._begin())
         definition = {
             "metadata": {"name": "gadgets.fuzz.example"},
             "spec": {
@@ -127,12 +127,15 @@ class Served:
         )
         return {"apiVersion": api_version, "kind": kind, "metadata": {"name": "one"}}
 
-    async def _begin(self) -> App:
+    async def _begin(self) -> ApiServerApp:
         cluster = LocalCluster(
-            Store(MemoryJournal()), clock=lambda: 1.7e9, new_uid=lambda: str(uuid.uuid4()), admission=AdmissionChain
+            ObjectStore(MemoryJournal()),
+            clock=lambda: 1.7e9,
+            new_uid=lambda: str(uuid.uuid4()),
+            admission=AdmissionChain,
         )
         await cluster.create(Namespace, Namespace(metadata=ObjectMeta(name="default")))
-        return App(cluster)
+        return ApiServerApp(cluster)
 
     def send(
         self,

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from remuda.api.errors import AlreadyExists, ApiError, Conflict, NotFound
 from remuda.api.kubernetes.core_v1 import Binding, Pod
 from remuda.embedded.apiserver.local_cluster import LocalCluster
-from remuda.embedded.apiserver.store import MemoryJournal, SqliteJournal, Store
+from remuda.embedded.apiserver.store import MemoryJournal, ObjectStore, SqliteJournal
 from remuda.kube.cluster import Preconditions
 
 pytestmark = pytest.mark.slow  # `make test` runs it; `make check` has its two minutes
@@ -65,7 +65,9 @@ class World:
             self.journal = SqliteJournal(self.directory / "state.db")
         else:
             self.journal = MemoryJournal(None if self.journal is None else self.journal.rows())
-        self.cluster = LocalCluster(Store(self.journal), clock=lambda: 1000.0, new_uid=lambda: f"u{next(self.uids)}")
+        self.cluster = LocalCluster(
+            ObjectStore(self.journal), clock=lambda: 1000.0, new_uid=lambda: f"u{next(self.uids)}"
+        )
 
     async def reopen(self) -> None:
         await self.cluster.store.close()

@@ -87,7 +87,7 @@ def parse_selector(text: str) -> Selector:
             found.append(Requirement(match["set"], match["how"], values))
         elif match["op"] in (">", "<"):
             if _label_number(match["value"]) is None:
-                raise BadRequest(f"`{match[0].strip()}`: only whole numbers are greater or less")
+                raise BadRequest(f"`{match[0].strip()}`: > and < need a whole number")
             found.append(Requirement(match["key"], match["op"], (match["value"],)))
         elif match["op"]:
             found.append(Requirement(match["key"], "notin" if match["op"] == "!=" else "in", (match["value"],)))

@@ -9,7 +9,7 @@ import asyncio
 import ipaddress
 
 from remuda.api.errors import Refusal
-from remuda.embedded.apiserver.app import App
+from remuda.embedded.apiserver.app import ApiServerApp
 from remuda.embedded.apiserver.asgi_server import listen_tcp, serve_socket, serve_unix
 from remuda.embedded.apiserver.security.token_guard import TokenGuard
 from remuda.embedded.apiserver.security.tokens import kubeconfig_port, load_token, write_kubeconfig
@@ -40,7 +40,7 @@ class ApiEndpoint:
         shown = f"[{host}]" if ":" in host else host
         self.url = f"https://{shown}:{self._socket.getsockname()[1]}"
 
-    async def serve(self, app: App, ready: asyncio.Event) -> None:
+    async def serve(self, app: ApiServerApp, ready: asyncio.Event) -> None:
         """Until cancelled. `ready` is set once both sockets answer and the kubeconfig is written."""
         on_unix, on_tcp = asyncio.Event(), asyncio.Event()
         async with asyncio.TaskGroup() as group:

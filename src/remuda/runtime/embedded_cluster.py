@@ -17,7 +17,7 @@ from remuda.api.meta import KObject, ObjectMeta
 from remuda.embedded.apiserver.garbage_collection import GarbageCollector
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.objects import AdmissionPort, NewestObjects
-from remuda.embedded.apiserver.store import Store
+from remuda.embedded.apiserver.store import ObjectStore
 from remuda.embedded.apiserver.store.journal import Journal
 from remuda.embedded.builtin import run_builtin
 from remuda.embedded.builtin.namespaces import kind_without_struct
@@ -53,7 +53,7 @@ class EmbeddedCluster(ClusterParts):
         plane is given, each time one is made, `machine_api` that of the nodes and agents: there their calls can be watched,
         held up, or made to fail. `is_api_only`: manager and machines are other processes of this cluster."""
         self.config = config
-        self.store = Store(journal)
+        self.store = ObjectStore(journal)
         self.api = LocalCluster(self.store, clock=clock, new_uid=new_uid, admission=admission)
         self.board = ProgressBoard()
         self._clock = clock

@@ -13,7 +13,7 @@ from remuda import __version__
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import JsonObject
 from remuda.embedded.apiserver.admission import AdmissionChain
-from remuda.embedded.apiserver.app import App
+from remuda.embedded.apiserver.app import ApiServerApp
 from remuda.embedded.apiserver.store.sqlite_journal import SqliteJournal
 from remuda.embedded.node.log_times import keep_log_times
 from remuda.runtime.api_endpoint import ApiEndpoint
@@ -50,7 +50,7 @@ class EmbeddedServer:
         if that fails."""
         logs = PodLogFiles(self.state.logs, self._find_pod)
         extra = {BACKUP_PATH: answer_backup(self.journal, self.state)}
-        app = App(self.cluster.api, version=__version__, logs=logs, extra=extra)
+        app = ApiServerApp(self.cluster.api, version=__version__, logs=logs, extra=extra)
         ready = asyncio.Event()
         face = asyncio.create_task(endpoint.serve(app, ready), name="api")
         beside = [

@@ -22,7 +22,7 @@ from remuda.api.drills import Drill, DrillSpec
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.training import TrainingJob
 from remuda.embedded.node.container_environment import base_process_environment
-from remuda.embedded.node.devices.device_service import PLUGINS, DeviceSettings
+from remuda.embedded.node.devices.device_service import PLUGINS, KubeletDeviceSettings
 from remuda.embedded.node.drills import DrillRunner
 from remuda.embedded.node.images import ImageStore
 from remuda.embedded.node.machine_info import machine_info, node_addresses
@@ -145,7 +145,7 @@ class Machines:
                 clock=clock,
                 images=ImageStore(pull_seconds=lambda image: config.pull_seconds),
                 silence=agent.silence,
-                devices=DeviceSettings(str(home) if is_real else None),
+                devices=KubeletDeviceSettings(str(home) if is_real else None),
                 gate=gate,
                 events=self._events.source("remuda-node", name),
             )

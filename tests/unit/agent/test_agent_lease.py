@@ -9,7 +9,7 @@ from remuda.api.kubernetes.core_v1 import NODE_LEASE_NAMESPACE, Lease, Namespace
 from remuda.api.meta import to_seconds
 from remuda.core.health.agent_liveness import agent_silent_since
 from remuda.embedded.apiserver.local_cluster import LocalCluster
-from remuda.embedded.apiserver.store import MemoryJournal, Store
+from remuda.embedded.apiserver.store import MemoryJournal, ObjectStore
 from remuda.sim.virtual_time_loop import VirtualLoop, run_virtual
 from tests.builders.nodes import Outage
 
@@ -20,7 +20,7 @@ def test_it_is_renewed_and_an_api_that_is_away_is_asked_again() -> None:
     loop = VirtualLoop()
 
     async def main() -> None:
-        cluster = LocalCluster(Store(MemoryJournal()), clock=loop.clock, new_uid=lambda: "uid")
+        cluster = LocalCluster(ObjectStore(MemoryJournal()), clock=loop.clock, new_uid=lambda: "uid")
         await cluster.create(Namespace, {"metadata": {"name": NODE_LEASE_NAMESPACE}})
         reach = Outage(cluster)
         task = asyncio.create_task(AgentLease(reach, "node-01", loop.clock, lease_s=30.0).run())

@@ -14,7 +14,7 @@ from remuda.api.devices import NodeDevices
 from remuda.api.errors import AlreadyExists, NotFound, Unavailable
 from remuda.api.meta import JsonObject, KObject
 from remuda.embedded.apiserver.local_cluster import LocalCluster
-from remuda.embedded.apiserver.store import MemoryJournal, Store
+from remuda.embedded.apiserver.store import MemoryJournal, ObjectStore
 from remuda.kube.client.request_pacing import Rate
 
 
@@ -24,7 +24,7 @@ class Gate(LocalCluster):
     def __init__(self) -> None:
         uids = itertools.count(1)
         super().__init__(
-            Store(MemoryJournal()), clock=lambda: 1_700_000_000.0, new_uid=lambda: f"00000000-uid-{next(uids)}"
+            ObjectStore(MemoryJournal()), clock=lambda: 1_700_000_000.0, new_uid=lambda: f"00000000-uid-{next(uids)}"
         )
         self.gate = asyncio.Event()
         self.gate.set()

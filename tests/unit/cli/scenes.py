@@ -44,7 +44,7 @@ from remuda.cli.app import main
 from remuda.cli.session import Session
 from remuda.core.devices.machine_models import load_machine_model
 from remuda.embedded.apiserver.local_cluster import LocalCluster
-from remuda.embedded.apiserver.store import Store
+from remuda.embedded.apiserver.store import ObjectStore
 from remuda.embedded.apiserver.store.journal import MemoryJournal
 from remuda.kube.cluster import Cluster
 from remuda.runtime.state_dir import StateDir
@@ -281,7 +281,7 @@ class Cli:
 
     @contextlib.asynccontextmanager
     async def connect(self, state: StateDir) -> AsyncIterator[Cluster]:
-        store = Store(self._journal)
+        store = ObjectStore(self._journal)
         cluster = LocalCluster(store, clock=lambda: NOW, new_uid=self._new_uid)
         for obj in self._objects:
             self._next_uid = obj.uid

@@ -32,7 +32,7 @@ Extra = Callable[[HttpRequest], Awaitable[None]]
 log = structlog.get_logger(__name__)
 
 
-class App:
+class ApiServerApp:
     """`version` is told at /version. `close` ends every open watch, so that the server can shut down."""
 
     def __init__(

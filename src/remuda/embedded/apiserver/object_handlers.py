@@ -139,7 +139,7 @@ class ObjectHandlers:
         served = target.served
         if media == APPLY_PATCH:
             if not (patch.get("apiVersion") and patch.get("kind")):
-                raise BadRequest("an applied object has to say its apiVersion and kind")
+                raise BadRequest("an applied object must have apiVersion and kind")
             patch = copy_wire_body(served, with_path_name(patch, target.namespace, target.name))
             is_forced = bool(query.is_forced)
 
@@ -258,7 +258,7 @@ def _is_foreign_custom_kind(served: ServedKind) -> bool:
 
 def _check_custom_object(served: ServedKind, body: JsonObject) -> None:
     if _is_foreign_custom_kind(served) and not (body.get("apiVersion") and body.get("kind")):
-        raise BadRequest(f"an object of a custom kind has to say its apiVersion and kind ({served.resource.kind})")
+        raise BadRequest(f"an object of a custom kind must have apiVersion and kind ({served.resource.kind})")
 
 
 def _check_duplicate_fields(query: WriteQuery, request: HttpRequest, data: bytes, work: WritePreparation) -> None:

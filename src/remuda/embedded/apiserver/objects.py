@@ -27,7 +27,7 @@ from remuda.embedded.apiserver.kinds_served import CRD, KindRegistry, ServedKind
 from remuda.embedded.apiserver.naming import generate_object_name
 from remuda.embedded.apiserver.own_kinds import check_own_kind, ill_typed_body
 from remuda.embedded.apiserver.selection import namespace_matcher, namespace_prefix, selector_matcher
-from remuda.embedded.apiserver.store import Store, StoredObject
+from remuda.embedded.apiserver.store import ObjectStore, StoredObject
 from remuda.embedded.apiserver.store.collection import WatchCursor
 from remuda.kube.client.rest_paths import check_address
 from remuda.kube.cluster import ANY, Preconditions
@@ -46,7 +46,7 @@ class AdmissionPort(Protocol):
 class NewestObjects:
     """`ReadObjects` for admission: the newest accepted state."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: ObjectStore) -> None:
         self._store = store
 
     def get(self, group: str, plural: str, name: str, namespace: str = "") -> JsonObject | None:
@@ -64,7 +64,7 @@ class ObjectService:
 
     def __init__(
         self,
-        store: Store,
+        store: ObjectStore,
         *,
         clock: Callable[[], float],
         new_uid: Callable[[], str],
@@ -138,7 +138,7 @@ class ObjectService:
         return await self._apply(served, served.store.key(name, namespace), decide, dry_run)
 
     def _created(self, served: ServedKind, wire: JsonObject, uid: str) -> JsonObject:
-        new = write_rules.created_body(served.resource, wire, now=self.clock(), uid=uid)
+        new = write_rules.created_object_body(served.resource, wire, now=self.clock(), uid=uid)
         check_own_kind(served.kind, new)
         return to_storage_version(served, new)
 
@@ -403,7 +403,9 @@ def copy_wire_body(served: ServedKind, body: Any) -> JsonObject:
         raise BadRequest(f"a {resource.kind} must be an object, not a {type(body).__name__}")
     given = (wire.get("apiVersion", resource.api_version), wire.get("kind", resource.kind))
     if given != (resource.api_version, resource.kind):
-        raise BadRequest(f"the object is a {given[1]} of {given[0]}; here go {resource.kind} of {resource.api_version}")
+        raise BadRequest(
+            f"the object is a {given[1]} of {given[0]}; expected a {resource.kind} of {resource.api_version}"
+        )
     wire = {"apiVersion": resource.api_version, "kind": resource.kind, **wire}
     meta = wire.get("metadata")
     if meta is None:

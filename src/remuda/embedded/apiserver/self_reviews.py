@@ -12,7 +12,9 @@ GROUPS = ["system:masters", "system:authenticated"]
 def answer_self_review(resource: Resource, body: JsonObject) -> JsonObject:
     given = (body.get("apiVersion", resource.api_version), body.get("kind", resource.kind))
     if given != (resource.api_version, resource.kind):
-        raise BadRequest(f"the object is a {given[1]} of {given[0]}; here go {resource.kind} of {resource.api_version}")
+        raise BadRequest(
+            f"the object is a {given[1]} of {given[0]}; expected a {resource.kind} of {resource.api_version}"
+        )
     answer = {"kind": resource.kind, "apiVersion": resource.api_version, "metadata": {}}
     spec = body.get("spec") or {}
     match resource.kind:

@@ -23,8 +23,8 @@ from remuda.embedded.apiserver.preparation import require_stored
 from remuda.embedded.apiserver.store.record import StoredObject
 from remuda.embedded.apiserver.wire.bodies import (
     MethodNotAllowed,
-    deletion_arguments,
     parse_binding,
+    parse_deletion,
     parse_object_body,
     parse_patch_body,
     render_status,
@@ -65,7 +65,7 @@ class Subresources:
             case ("exec", "GET" | "POST"):
                 self._cluster.read(target.served, target.name, target.namespace)
                 raise NotImplementedHere(
-                    "pods of an embedded cluster are plain processes on this machine: enter them with its own tools"
+                    "pods of an embedded cluster are plain processes on this machine; use the machine's own tools"
                 )
             case _:
                 raise MethodNotAllowed(f"{request.method} is not possible on {request.path}")
@@ -123,7 +123,7 @@ class Subresources:
     async def _evict(self, request: HttpRequest, target: UrlTarget) -> None:
         given = parse_object_body(request.content_type, await request.body())
         options = given.get("deleteOptions") or {}
-        asked = deletion_arguments(options, request.query)
+        asked = parse_deletion(options, request.query)
         if not asked.is_dry_run:
             pod = self._cluster.read(target.served, target.name, target.namespace).body
             await charge_disruption_budget(self._cluster, pod)

@@ -82,7 +82,7 @@ def has_status_subresource(resource: Resource) -> bool:
     return "status" in resource.subresources
 
 
-def created_body(resource: Resource, body: JsonObject, *, now: float, uid: str) -> JsonObject:
+def created_object_body(resource: Resource, body: JsonObject, *, now: float, uid: str) -> JsonObject:
     """A new object, ready to store. `body.metadata.name` is set already."""
     meta: JsonObject = dict(body.get("metadata") or {})
     name = str(meta.get("name") or "")
@@ -185,13 +185,13 @@ def deleted_change(
     since = meta.get("deletionTimestamp")
     if since is None:
         if grace == 0 and not _is_held_by_finalizers(old):
-            return WriteChange(_last_state(resource, old, now), removed=True)
+            return WriteChange(_last_object_state(resource, old, now), removed=True)
         return _marked_for_deletion(resource, old, api_timestamp(now + grace), grace)
     left = meta.get("deletionGracePeriodSeconds") or 0
     if grace >= left and left > 0:
         return None  # a repeated delete may shorten the wait, never lengthen it
     if grace == 0 and not _is_held_by_finalizers(old):
-        return WriteChange(_last_state(resource, old, now), removed=True)
+        return WriteChange(_last_object_state(resource, old, now), removed=True)
     if grace == left:
         return None
     asked_at = datetime.fromisoformat(since).timestamp() - left
@@ -341,7 +341,7 @@ def _main_change(resource: Resource, old: JsonObject, new: JsonObject) -> WriteC
                 "metadata.finalizers",
                 f"Forbidden: no new finalizers can be added while the object is being deleted, found {sorted(added)}",
             )
-    has_intent = not _same_json(_intent_of(new), _intent_of(old))
+    has_intent = not _same_json(_written_intent(new), _written_intent(old))
     if has_intent and has_generation(resource):
         new["metadata"] = meta = {**meta, "generation": int(meta.get("generation") or 0) + 1}
     if "deletionTimestamp" in meta and not meta.get("deletionGracePeriodSeconds") and not _is_held_by_finalizers(new):
@@ -352,7 +352,7 @@ def _main_change(resource: Resource, old: JsonObject, new: JsonObject) -> WriteC
 def unless_unchanged(old: JsonObject, new: JsonObject) -> JsonObject | None:
     """The new body, after what the writer left out was filled in. When that made its intent the old one again, nothing
     was asked for: the generation stays and, with nothing else changed, there is nothing to write (None)."""
-    if not _same_json(_intent_of(new), _intent_of(old)):
+    if not _same_json(_written_intent(new), _written_intent(old)):
         return new
     kept = old["metadata"].get("generation")
     if kept is not None and new["metadata"].get("generation") != kept:
@@ -365,7 +365,7 @@ def _same_json(a: Any, b: Any) -> bool:
     return bool(a == b) and is_equal_json(a, b)
 
 
-def _intent_of(body: JsonObject) -> JsonObject:
+def _written_intent(body: JsonObject) -> JsonObject:
     """Everything that states intent: all but metadata and status; and what of the metadata counts."""
     found = {field: value for field, value in body.items() if field not in ("metadata", "status")}
     told = _TELLING.get((str(body.get("apiVersion")), str(body.get("kind"))))
@@ -385,7 +385,7 @@ def _deletion_grace(resource: Resource, old: JsonObject, asked: int | None) -> i
     return max(0, asked)
 
 
-def _last_state(resource: Resource, old: JsonObject, now: float) -> JsonObject:
+def _last_object_state(resource: Resource, old: JsonObject, now: float) -> JsonObject:
     """What an object was when it went: a pod is marked even when nothing is left to wait for."""
     return _marked_for_deletion(resource, old, api_timestamp(now), 0).body if resource.full_name == "pods" else old
 

@@ -4,11 +4,12 @@ Many nodes live in one process. Each owns its pods and their processes; devices,
 belong to the agent, which a node meets through its device plugins (`remuda.link.device_plugin_port`) and
 `remuda.link.allocation_port.NodeAgent` only.
 
-    lifecycle, containers, podstatus, environment, training   decisions: values in, values out
-    runtime                                                   the port of whatever runs containers
-    process, simulated                                        the two things that do
-    worker, node, feed, drills                                shells: one pod, one node, all nodes, faults on purpose
-    devices                                                   the kubelet's device manager, sockets and checkpoint
-    allocating                                                how a pod gets its devices
-    logs                                                      container logs, split by attempt
+    pod_lifecycle, container_record, pod_status, restart_rules,
+    container_environment, pod_recall, training_model          decisions: values in, values out
+    runtime_port                                               the port of whatever runs containers
+    process_runtime, simulated_runtime                         the two things that do
+    pod_worker, node, pod_feed, drills                         shells: one pod, one node, all nodes, faults on purpose
+    devices                                                    the kubelet's device manager, sockets and checkpoint
+    device_allocation                                          how a pod gets its devices
+    log_times                                                  when a line of a log was written
 """

@@ -60,7 +60,7 @@ def container_environment(
         "REMUDA_STOP_GRACE": f"{max(0.0, min(5.0, grace * 0.8)):g}",
     }
     for variable in container.env:
-        env[variable.name] = expand_references(variable.value, env)
+        env[variable.name] = expand_env_references(variable.value, env)
     env.update(allocation.env)
     env[CONTAINER_ID] = f"{pod.uid}/{container.name}"
     return env
@@ -81,10 +81,10 @@ def plugin_host_environment(envs: Mapping[str, str], mounts: Iterable[Mount]) ->
 
 
 def container_command_line(container: Container, env: Mapping[str, str]) -> list[str]:
-    return [expand_references(word, env) for word in (*container.command, *container.args)]
+    return [expand_env_references(word, env) for word in (*container.command, *container.args)]
 
 
-def expand_references(text: str, env: Mapping[str, str]) -> str:
+def expand_env_references(text: str, env: Mapping[str, str]) -> str:
     def value(match: re.Match[str]) -> str:
         name = match[1]
         if name is None:

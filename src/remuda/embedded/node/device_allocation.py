@@ -15,7 +15,7 @@ from remuda.api.names import ANNOTATION_DEVICES, RESOURCE_GPU
 from remuda.api.quantity import parse_whole_quantity
 from remuda.embedded.node.container_environment import plugin_host_environment
 from remuda.embedded.node.devices.device_ledger import DeviceGrant
-from remuda.embedded.node.devices.device_manager import DeviceManager
+from remuda.embedded.node.devices.device_manager import KubeletDeviceManager
 from remuda.embedded.node.devices.device_service import grants_in_status
 from remuda.embedded.node.devices.resource_fit import OUT_OF
 from remuda.embedded.node.pod_lifecycle import ADMISSION_ERROR
@@ -28,7 +28,7 @@ PASSING = frozenset({"DeviceHeld", "DevicesUnavailable", "AllocateFailed"})
 
 
 async def allocate_pod_devices(
-    agent: NodeAgent, manager: DeviceManager | None, pod: Pod, running: Collection[str], *, simulated: bool
+    agent: NodeAgent, manager: KubeletDeviceManager | None, pod: Pod, running: Collection[str], *, simulated: bool
 ) -> Allocations:
     """Raises Refusal. `running`: containers found alive when the node started."""
     everyone = (*pod.spec.init_containers, *pod.spec.containers)
@@ -61,7 +61,7 @@ def container_allocation(directory: str, grants: Iterable[DeviceGrant]) -> Alloc
     return Allocation(tuple(devices), directory, env)
 
 
-def asks_for_devices(container: Container) -> bool:
+def container_asks_for_devices(container: Container) -> bool:
     """For anything a plugin might serve: names of extended resources have a domain."""
     return any("/" in name for name in (*container.resources.limits, *container.resources.requests))
 

@@ -32,8 +32,8 @@ _PLUGIN = {
     DrillKind.ALLOCATE_FAIL: (FAIL, "refuses every Allocate"),
 }
 _NOTICES = {
-    DrillKind.SPOT_NOTICE: ("SpotTermination", "SpotNotice", "The node is taken away"),
-    DrillKind.MAINTENANCE_NOTICE: ("MaintenancePlanned", "MaintenanceNotice", "The node is maintained"),
+    DrillKind.SPOT_NOTICE: ("SpotTermination", "SpotNotice", "The node will be taken away"),
+    DrillKind.MAINTENANCE_NOTICE: ("MaintenancePlanned", "MaintenanceNotice", "Maintenance of the node begins"),
 }
 
 
@@ -103,7 +103,7 @@ class DrillActions:
         node, worker = self._find(spec)
         live = [c.name for c in worker.record.containers if c.is_live]
         if not live:
-            raise Refusal("NotRunning", f"No container of pod {spec.pod} runs.", "Wait until it does.")
+            raise Refusal("NotRunning", f"Pod {spec.pod} has no running container.", "Wait until it runs.")
         node.runtime.inject_fault(ContainerKey(worker.pod.uid, live[0]), container_fault)
         return f"{words} of pod {spec.pod} on {node.name}."
 
@@ -141,7 +141,7 @@ class DrillActions:
                 return f"{where} is hardly used."
             case DrillKind.DEVICE_REPLACE:
                 hardware.replace(spec.device)
-                return f"Another device is in the place of {where}."
+                return f"{where} was replaced by another device."
             case DrillKind.ECC_TREND:
                 hardware.count_ecc(spec.device, corrected=spec.times)
                 return f"{where} counted {spec.times} more corrected memory errors."

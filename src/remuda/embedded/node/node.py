@@ -23,7 +23,7 @@ import structlog
 from remuda.api.kubernetes.core_v1 import NodeStatus, Pod
 from remuda.embedded.node.container_record import ContainerExit
 from remuda.embedded.node.devices.device_ledger import LedgerMemory
-from remuda.embedded.node.devices.device_service import Amounts, DeviceService, DeviceSettings
+from remuda.embedded.node.devices.device_service import Amounts, KubeletDeviceService, KubeletDeviceSettings
 from remuda.embedded.node.images import ImageStore
 from remuda.embedded.node.node_registration import NodeConfig, NodeRegistration
 from remuda.embedded.node.orphans import OrphanedPods
@@ -58,7 +58,7 @@ class EmbeddedNode:
         clock: Callable[[], float],
         images: ImageStore | None = None,
         silence: Callable[[], None] = lambda: None,
-        devices: DeviceSettings | None = None,
+        devices: KubeletDeviceSettings | None = None,
         events: EventSink = SILENCE,
         gate: Gate | None = None,
     ) -> None:
@@ -76,7 +76,7 @@ class EmbeddedNode:
         self._partition = NodePartition(config.name, gate)
         self._speeds = DeviceSpeeds()
         self._device_settings = devices
-        self.devices: DeviceService | None = self._new_devices() if devices is not None else None
+        self.devices: KubeletDeviceService | None = self._new_devices() if devices is not None else None
         amounts = self._amounts if devices is not None else None
         self._registration = NodeRegistration(config, cluster, self.images, clock, agent.fence, agent.unfence, amounts)
         self._telling: asyncio.TimerHandle | None = None
@@ -328,9 +328,9 @@ class EmbeddedNode:
 
     # --- devices ------------------------------------------------------------------------------------------------------
 
-    def _new_devices(self, memory: LedgerMemory | None = None) -> DeviceService:
+    def _new_devices(self, memory: LedgerMemory | None = None) -> KubeletDeviceService:
         assert self._device_settings is not None
-        return DeviceService(
+        return KubeletDeviceService(
             self.config.name,
             self._device_settings,
             agent=self.agent,

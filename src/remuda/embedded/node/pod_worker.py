@@ -20,7 +20,7 @@ from remuda.api.kubernetes.core_v1 import Container, Pod, PodStatus
 from remuda.embedded.node import container_record, device_allocation
 from remuda.embedded.node.container_record import ContainerExit, restart_backoff_of
 from remuda.embedded.node.devices.device_ledger import DeviceHealth
-from remuda.embedded.node.devices.device_manager import DeviceManager
+from remuda.embedded.node.devices.device_manager import KubeletDeviceManager
 from remuda.embedded.node.images import ImageStore
 from remuda.embedded.node.pod_addresses import PodAddresses
 from remuda.embedded.node.pod_events import emit_status_events, emit_stop_event
@@ -78,7 +78,7 @@ class NodeSite(msgspec.Struct, frozen=True):
     images_changed: Callable[[], None]
     others_gone: Callable[[str], Coroutine[Any, Any, bool]]  # waits for pods that were removed by force; False: none
     speeds: DeviceSpeeds
-    devices: Callable[[], DeviceManager | None] = lambda: None  # None: the agent hands devices out by itself
+    devices: Callable[[], KubeletDeviceManager | None] = lambda: None  # None: the agent hands devices out by itself
     events: EventSink = SILENCE
 
 
@@ -282,13 +282,13 @@ class PodWorker:
             return
         spec = next(c for c in (*self.pod.spec.init_containers, *self.pod.spec.containers) if c.name == name)
         manager = self._site.devices()
-        if manager is not None and device_allocation.asks_for_devices(spec):
+        if manager is not None and device_allocation.container_asks_for_devices(spec):
             self._note(preparing=self.record.preparing | {name})
             self._spawn(self._prepare(manager, spec, run))
         else:
             await self._launch(spec, run, self._allocations[name])
 
-    async def _prepare(self, manager: DeviceManager, spec: Container, run: int) -> None:
+    async def _prepare(self, manager: KubeletDeviceManager, spec: Container, run: int) -> None:
         """What the container's devices need before each start. A plugin may take its time; the pod can be stopped meanwhile."""
         site, pod = self._site, self.pod
         allocation: Allocation | None = None

@@ -245,7 +245,7 @@ class ProcessRuntime:
             return None
         adopted = AdoptedContainer(directory.key, directory.number, spec.address, spec.started_at)
         end = directory.read_exit()
-        run = _living_run(directory, spec) if end is None else None
+        run = _living_process_run(directory, spec) if end is None else None
         if run is not None:
             self._watch(run)
             return adopted
@@ -335,7 +335,7 @@ def _spawn_shim(directory: RunDirectory, spec: RunSpec) -> int:
     return os.posix_spawn(argv[0], argv, env, file_actions=null, setsid=True)
 
 
-def _living_run(directory: RunDirectory, spec: RunSpec) -> ProcessRun | None:
+def _living_process_run(directory: RunDirectory, spec: RunSpec) -> ProcessRun | None:
     """The run when its shim is alive, held by a pidfd that is certainly of that very process."""
     pid, _ = shim.probe_container(spec.pidfile)
     if pid is None:

@@ -27,7 +27,7 @@ from remuda.embedded.node.runtime_port import (
     ContainerLaunch,
     ExitListener,
 )
-from remuda.embedded.node.training_model import Job, SimulatedBehaviour, SimulatedCheckpoints, TrainingChild
+from remuda.embedded.node.training_model import Job, SimulatedBehaviour, SimulatedCheckpoints, SimulatedTraining
 from remuda.launch import actions, protocol
 from remuda.launch.launcher_machine import Identity, Launcher
 from remuda.link.allocation_port import Deliver, NodeAgent
@@ -56,7 +56,7 @@ class SimulatedRuntime:
         self._rng = rng
         self._checkpoints = checkpoints
         self._behaviour = behaviour
-        self._running: dict[ContainerKey, PlainContainer | LaunchedContainer] = {}
+        self._running: dict[ContainerKey, SimulatedContainer | SimulatedLaunchedContainer] = {}
         self._listener: ExitListener = lambda key, run, end: None
         self._pids = 1
 
@@ -84,7 +84,7 @@ class SimulatedRuntime:
         behaviour = self._behaviour(launch.pod)
         if runs_under_launcher(launch.pod, launch.container):
             self._pids += 1
-            container = LaunchedContainer(
+            container = SimulatedLaunchedContainer(
                 launch, behaviour, self._agent, self._clock, self._rng, self._checkpoints, self._pids, ended
             )
             self._running[key] = container
@@ -92,7 +92,7 @@ class SimulatedRuntime:
             is_init = any(c.name == key.container and not is_sidecar(c) for c in launch.pod.spec.init_containers)
             is_beside = key.container in sidecar_names(launch.pod)
             run_s = behaviour.init_s if is_init else None if is_beside else behaviour.run_s
-            self._running[key] = PlainContainer(behaviour, run_s, ended)
+            self._running[key] = SimulatedContainer(behaviour, run_s, ended)
         return self._clock()
 
     def stop(self, key: ContainerKey, grace_s: float) -> None:
@@ -108,13 +108,13 @@ class SimulatedRuntime:
     def inject_fault(self, key: ContainerKey, fault: ContainerFault) -> None:
         container = self._running.get(key)
         if container is None:
-            raise Refusal("NotRunning", "The container does not run.", "Wait until it does.")
+            raise Refusal("NotRunning", "The container is not running.", "Wait until it runs.")
         if fault is ContainerFault.KILL_LAUNCHER:
             container.kill()
             return
         child = container.child
         if child is None:
-            raise Refusal("NotRunning", "The pod runs no user process now.", "Wait until it does.")
+            raise Refusal("NotRunning", "The pod runs no user process now.", "Wait until it runs.")
         if fault is ContainerFault.KILL_PROCESS:
             child.kill()
         elif fault is ContainerFault.HANG_PROCESS:
@@ -127,12 +127,12 @@ class SimulatedRuntime:
         if container is not None:
             container.set_speed(speed)
 
-    def child(self, uid: str) -> TrainingChild | None:
+    def child(self, uid: str) -> SimulatedTraining | None:
         """The pod's running child, for scenarios that need more than a drill (say, fail with a code)."""
         found = (c.child for key, c in self._running.items() if key.uid == uid)
         return next((c for c in found if c is not None), None)
 
-    def children(self) -> list[tuple[str, TrainingChild]]:
+    def children(self) -> list[tuple[str, SimulatedTraining]]:
         """(pod uid, running child) of every pod that has one."""
         return [(key.uid, c.child) for key, c in self._running.items() if c.child is not None]
 
@@ -151,10 +151,10 @@ class SimulatedRuntime:
         self._listener(key, run, end)
 
 
-class PlainContainer:
+class SimulatedContainer:
     """A program nobody knows anything about: it lives until it is told to go, or for `run_s`."""
 
-    child: TrainingChild | None = None
+    child: SimulatedTraining | None = None
 
     def set_speed(self, speed: float) -> None:
         """It does nothing that could be slow."""
@@ -179,7 +179,7 @@ class PlainContainer:
             self._timer.cancel()
 
 
-class LaunchedContainer:
+class SimulatedLaunchedContainer:
     """The launcher's machine and its child. Carries out the machine's actions in order, one queue, as its shell does."""
 
     def __init__(
@@ -208,13 +208,13 @@ class LaunchedContainer:
         self._alive = True
         self._code = 0
         self._speed = 1.0
-        self._child: TrainingChild | None = None
+        self._child: SimulatedTraining | None = None
         self._to_agent: Deliver | None = None
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = self._loop.call_later(behaviour.start_s, self._begin)
 
     @property
-    def child(self) -> TrainingChild | None:
+    def child(self) -> SimulatedTraining | None:
         return self._child if self._child is not None and self._child.is_alive else None
 
     def set_speed(self, speed: float) -> None:
@@ -311,7 +311,9 @@ class LaunchedContainer:
                 return
             self._input(self._machine.child_exited(self._clock(), attempt, code, signal, message))
 
-        self._child = TrainingChild(self._behaviour, action.env, self._job, self._checkpoints, self._rng, report, ended)
+        self._child = SimulatedTraining(
+            self._behaviour, action.env, self._job, self._checkpoints, self._rng, report, ended
+        )
         self._child.speed = self._speed
         self._input(self._machine.child_started(self._clock(), attempt, self._machine.identity.pid + 1))
 

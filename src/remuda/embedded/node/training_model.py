@@ -62,7 +62,7 @@ class SimulatedCheckpoints:
         return victim
 
 
-class TrainingChild:
+class SimulatedTraining:
     """One run of the user's program. Calls `report` with progress and `ended(code, signal, message)` exactly once."""
 
     def __init__(

@@ -14,7 +14,7 @@ from remuda.agent.hardware.node_labels import DISCOVERY_STAMP, WRITTEN, LabelWri
 from remuda.api.kubernetes.core_v1 import Node
 from remuda.core.devices.machine_models import load_machine_model
 from remuda.embedded.apiserver.local_cluster import LocalCluster
-from remuda.embedded.apiserver.store import MemoryJournal, Store
+from remuda.embedded.apiserver.store import MemoryJournal, ObjectStore
 from remuda.kube.runtime.informer import Informer
 from tests.builders.waiting import PATIENCE_S
 from tests.unit.agent.hardware.rig import Clock
@@ -122,7 +122,7 @@ def test_beside_feature_discovery_nothing_is_written() -> None:
 
 
 async def test_they_are_written_when_the_node_is_there_and_follow_it(backend: FakeBackend) -> None:
-    cluster = LocalCluster(Store(MemoryJournal()), clock=time.time, new_uid=lambda: "uid-1")
+    cluster = LocalCluster(ObjectStore(MemoryJournal()), clock=time.time, new_uid=lambda: "uid-1")
     nodes, seen = Informer(cluster, Node), asyncio.Queue[dict[str, str]]()
     nodes.subscribe(lambda old, new: seen.put_nowait(new.labels if new is not None else {}))
     watching = asyncio.create_task(nodes.run())

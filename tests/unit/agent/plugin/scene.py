@@ -23,7 +23,7 @@ from remuda.api.training import TrainingJob
 from remuda.core.devices.links import device_chooser_of
 from remuda.core.devices.machine_models import load_machine_model
 from remuda.embedded.apiserver.local_cluster import LocalCluster
-from remuda.embedded.apiserver.store import MemoryJournal, Store
+from remuda.embedded.apiserver.store import MemoryJournal, ObjectStore
 from remuda.kube.runtime.informer import Informer
 from remuda.link.progress_board import ProgressBoard
 
@@ -68,7 +68,7 @@ def a_pod(
 class Scene:
     def __init__(self, root: Path, model: str = "dgx-h100", *, sockets: bool = True, **place: Any) -> None:
         self.now = NOW
-        cluster = LocalCluster(Store(MemoryJournal()), clock=self.clock, new_uid=lambda: "uid")
+        cluster = LocalCluster(ObjectStore(MemoryJournal()), clock=self.clock, new_uid=lambda: "uid")
         self.model = load_machine_model(model)
         self.backend = FakeBackend(self.model, NODE, self.clock)
         self.inventory = Inventory(NODE, self.backend.inventory())

@@ -10,7 +10,7 @@ from remuda.api.errors import NotFound, Refusal
 from remuda.controllers.quarantine_taints import TaintRules
 from remuda.core.remedies.taint_rules import TaintedDevice, dra_driver_for, taint_rule_body, taint_rule_name
 from remuda.embedded.apiserver.local_cluster import LocalCluster
-from remuda.embedded.apiserver.store import MemoryJournal, Store
+from remuda.embedded.apiserver.store import MemoryJournal, ObjectStore
 
 
 def test_a_rule_names_exactly_one_device() -> None:
@@ -44,7 +44,7 @@ class NoKinds(LocalCluster):
 
 
 async def test_a_cluster_without_the_kind_says_so() -> None:
-    cluster = NoKinds(Store(MemoryJournal()), clock=lambda: 0.0, new_uid=lambda: "u")
+    cluster = NoKinds(ObjectStore(MemoryJournal()), clock=lambda: 0.0, new_uid=lambda: "u")
     with pytest.raises(Refusal) as refused:
         await TaintRules(cluster).make(TaintedDevice("n", "gpu-0", "gpu.nvidia.com"), "Xid79", "NoExecute")
     assert refused.value.reason == "TaintRulesNotServed"

@@ -10,7 +10,7 @@ from remuda.api.kubernetes.core_v1 import Binding, Node, Pod
 from remuda.api.meta import KObject
 from remuda.embedded.apiserver.garbage_collection import GarbageCollector
 from remuda.embedded.apiserver.local_cluster import LocalCluster
-from remuda.embedded.apiserver.store import MemoryJournal, Store
+from remuda.embedded.apiserver.store import MemoryJournal, ObjectStore
 from remuda.embedded.apiserver.write_rules import FOREGROUND, ORPHAN
 from remuda.kube.cluster import Preconditions
 from tests.builders.waiting import PATIENCE_S
@@ -18,7 +18,7 @@ from tests.builders.waiting import PATIENCE_S
 
 def a_cluster() -> LocalCluster:
     uids = itertools.count()
-    return LocalCluster(Store(MemoryJournal()), clock=lambda: 0.0, new_uid=lambda: f"u{next(uids)}")
+    return LocalCluster(ObjectStore(MemoryJournal()), clock=lambda: 0.0, new_uid=lambda: f"u{next(uids)}")
 
 
 def owned_by(*owners: KObject, **more: str) -> list[dict[str, Any]]:

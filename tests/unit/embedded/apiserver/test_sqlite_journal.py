@@ -9,7 +9,7 @@ import pytest
 
 from remuda.api.errors import ApiError, Refusal
 from remuda.api.kubernetes.core_v1 import Pod
-from remuda.embedded.apiserver.store import SqliteJournal, Store
+from remuda.embedded.apiserver.store import ObjectStore, SqliteJournal
 
 PREFIX = Pod.resource.prefix
 
@@ -24,7 +24,7 @@ def body(name: str, **more: Any) -> dict[str, Any]:
 
 async def test_concurrent_writes_share_commits(tmp_path: Path) -> None:
     journal = SqliteJournal(tmp_path / "state.db")
-    store = Store(journal)
+    store = ObjectStore(journal)
     await asyncio.gather(*(store.put(key(f"p{i}"), body(f"p{i}")) for i in range(200)))
     assert journal.commits == 1
 
@@ -39,7 +39,7 @@ async def test_concurrent_writes_share_commits(tmp_path: Path) -> None:
 
 
 async def test_everything_is_there_after_reopening(tmp_path: Path) -> None:
-    store = Store(SqliteJournal(tmp_path / "state.db"))
+    store = ObjectStore(SqliteJournal(tmp_path / "state.db"))
     await store.put(key("a"), body("a", n=1))
     await store.put(key("b"), body("b"))
     await store.put(key("a"), body("a", n=2))
@@ -47,7 +47,7 @@ async def test_everything_is_there_after_reopening(tmp_path: Path) -> None:
     revision = store.revision
     await store.close()
 
-    again = Store(SqliteJournal(tmp_path / "state.db"))
+    again = ObjectStore(SqliteJournal(tmp_path / "state.db"))
     assert again.revision == revision
     assert [record.body["n"] for record in again.scan(PREFIX)] == [2]
     assert [t for _, t, _ in again.follow(PREFIX, 1).read()] == ["ADDED", "ADDED", "MODIFIED", "DELETED"]
@@ -56,18 +56,18 @@ async def test_everything_is_there_after_reopening(tmp_path: Path) -> None:
 
 
 async def test_create_and_delete_within_one_group(tmp_path: Path) -> None:
-    store = Store(SqliteJournal(tmp_path / "state.db"))
+    store = ObjectStore(SqliteJournal(tmp_path / "state.db"))
     await asyncio.gather(
         store.put(key("a"), body("a")), store.remove(key("a"), body("a")), store.put(key("b"), body("b"))
     )
     await store.close()
-    again = Store(SqliteJournal(tmp_path / "state.db"))
+    again = ObjectStore(SqliteJournal(tmp_path / "state.db"))
     assert [record.key for record in again.scan(PREFIX)] == [key("b")]
     await again.close()
 
 
 async def test_old_log_rows_are_compacted(tmp_path: Path) -> None:
-    store = Store(SqliteJournal(tmp_path / "state.db"), history=20)
+    store = ObjectStore(SqliteJournal(tmp_path / "state.db"), history=20)
     for number in range(100):
         await store.put(key("a"), body("a", n=number))
     await store.close()
@@ -80,7 +80,7 @@ async def test_old_log_rows_are_compacted(tmp_path: Path) -> None:
 
 async def test_a_full_state_fails_the_write_and_recovers(tmp_path: Path) -> None:
     journal = SqliteJournal(tmp_path / "state.db", max_bytes=256 * 1024)
-    store = Store(journal)
+    store = ObjectStore(journal)
     await store.put(key("small"), body("small"))
     with pytest.raises(ApiError) as caught:
         await store.put(key("big"), body("big", data="x" * 1024 * 1024))
@@ -88,7 +88,7 @@ async def test_a_full_state_fails_the_write_and_recovers(tmp_path: Path) -> None
     assert store.get(key("big")) is None
     after = await store.put(key("next"), body("next"))
     await store.close()
-    again = Store(SqliteJournal(tmp_path / "state.db"))
+    again = ObjectStore(SqliteJournal(tmp_path / "state.db"))
     assert [record.key for record in again.scan(PREFIX)] == [key("next"), key("small")]
     assert again.revision == after.rv
     await again.close()
@@ -96,7 +96,7 @@ async def test_a_full_state_fails_the_write_and_recovers(tmp_path: Path) -> None
 
 async def test_a_broken_connection_is_opened_anew(tmp_path: Path) -> None:
     journal = SqliteJournal(tmp_path / "state.db")
-    store = Store(journal)
+    store = ObjectStore(journal)
     await store.put(key("a"), body("a"))
     assert journal._connection is not None
     journal._connection.close()

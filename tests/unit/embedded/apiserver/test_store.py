@@ -11,7 +11,7 @@ import pytest
 from remuda.api.errors import ApiError, Conflict, Expired, NotFound, Unavailable
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.embedded.apiserver.local_cluster import LocalCluster
-from remuda.embedded.apiserver.store import MemoryJournal, Store
+from remuda.embedded.apiserver.store import MemoryJournal, ObjectStore
 from remuda.embedded.apiserver.store.journal import CommitDone, LoadedState
 from remuda.embedded.apiserver.store.record import StoreEvent
 
@@ -50,7 +50,7 @@ def body(name: str, **more: Any) -> dict[str, Any]:
     return {"metadata": {"name": name, "namespace": "team"}, **more}
 
 
-def a_cluster(store: Store) -> LocalCluster:
+def a_cluster(store: ObjectStore) -> LocalCluster:
     uids = iter(range(1000))
     return LocalCluster(store, clock=lambda: 1000.0, new_uid=lambda: f"u{next(uids)}")
 
@@ -62,7 +62,7 @@ async def turns(count: int = 5) -> None:
 
 async def test_a_write_is_neither_acknowledged_nor_readable_nor_watched_before_it_is_durable() -> None:
     journal = HeldJournal()
-    store = Store(journal)
+    store = ObjectStore(journal)
     cluster = a_cluster(store)
     stream = cluster.watch(Pod, "1")
     seen = asyncio.ensure_future(anext(stream))
@@ -84,7 +84,7 @@ async def test_a_write_is_neither_acknowledged_nor_readable_nor_watched_before_i
 
 async def test_writes_are_checked_against_what_is_accepted_and_answered_on_what_is_durable() -> None:
     journal = HeldJournal()
-    cluster = a_cluster(Store(journal))
+    cluster = a_cluster(ObjectStore(journal))
     first = asyncio.create_task(cluster.create(Pod, body("a")))
     await turns()
     patching = asyncio.create_task(cluster.patch(Pod, "a", {"metadata": {"labels": {"x": "1"}}}, "team"))
@@ -103,7 +103,7 @@ async def test_writes_are_checked_against_what_is_accepted_and_answered_on_what_
 
 async def test_a_refusal_is_judged_again_when_the_write_it_relied_on_fails() -> None:
     journal = HeldJournal()
-    cluster = a_cluster(Store(journal))
+    cluster = a_cluster(ObjectStore(journal))
     first = asyncio.create_task(cluster.create(Pod, body("a")))
     await turns()
     again = asyncio.create_task(cluster.create(Pod, body("a")))
@@ -118,7 +118,7 @@ async def test_a_refusal_is_judged_again_when_the_write_it_relied_on_fails() -> 
 
 async def test_nothing_to_do_is_acknowledged_only_when_what_it_saw_is_durable() -> None:
     journal = HeldJournal()
-    cluster = a_cluster(Store(journal))
+    cluster = a_cluster(ObjectStore(journal))
     creating = asyncio.create_task(cluster.create(Pod, body("a")))
     await turns()
     nothing = asyncio.create_task(cluster.patch(Pod, "a", {}, "team"))
@@ -130,7 +130,7 @@ async def test_nothing_to_do_is_acknowledged_only_when_what_it_saw_is_durable() 
 
 async def test_whatever_waits_is_committed_as_one_group() -> None:
     journal = HeldJournal()
-    store = Store(journal)
+    store = ObjectStore(journal)
     writes = [asyncio.create_task(store.put(key(f"a{i}"), body(f"a{i}"))) for i in range(10)]
     await turns()
     writes += [asyncio.create_task(store.put(key(f"b{i}"), body(f"b{i}"))) for i in range(20)]
@@ -146,7 +146,7 @@ async def test_whatever_waits_is_committed_as_one_group() -> None:
 
 async def test_a_failed_commit_fails_everything_built_on_it_and_the_next_write_works() -> None:
     journal = HeldJournal()
-    store = Store(journal)
+    store = ObjectStore(journal)
     cluster = a_cluster(store)
     creating = asyncio.create_task(cluster.create(Pod, body("kept")))
     await turns()
@@ -178,7 +178,7 @@ async def test_a_failed_commit_fails_everything_built_on_it_and_the_next_write_w
 
 async def test_a_cancelled_writer_does_not_cancel_the_write() -> None:
     journal = HeldJournal()
-    store = Store(journal)
+    store = ObjectStore(journal)
     writing = asyncio.create_task(store.put(key("a"), body("a")))
     await turns()
     writing.cancel()
@@ -188,7 +188,7 @@ async def test_a_cancelled_writer_does_not_cancel_the_write() -> None:
 
 
 async def test_optimistic_concurrency() -> None:
-    store = Store(MemoryJournal())
+    store = ObjectStore(MemoryJournal())
     record = await store.put(key("a"), body("a"), expect=0)
     for expect in (0, record.rv - 1, record.rv + 1):
         with pytest.raises(Conflict):
@@ -199,7 +199,7 @@ async def test_optimistic_concurrency() -> None:
 
 
 async def test_a_watcher_that_is_too_slow_is_cut_off() -> None:
-    store = Store(MemoryJournal(), history=8)
+    store = ObjectStore(MemoryJournal(), history=8)
     slow = store.follow(PREFIX, store.revision)
     quick = store.follow(PREFIX, store.revision)
     read = []
@@ -212,7 +212,7 @@ async def test_a_watcher_that_is_too_slow_is_cut_off() -> None:
 
 
 async def test_kinds_do_not_push_each_other_out_of_the_history() -> None:
-    store = Store(MemoryJournal(), history=8)
+    store = ObjectStore(MemoryJournal(), history=8)
     await store.put("//nodes/n", {"metadata": {"name": "n"}})
     since = store.revision
     await store.put("//nodes/n", {"metadata": {"name": "n", "labels": {}}})
@@ -223,12 +223,12 @@ async def test_kinds_do_not_push_each_other_out_of_the_history() -> None:
 
 async def test_memory_journal_reopens_its_bytes_with_history() -> None:
     journal = MemoryJournal()
-    store = Store(journal)
+    store = ObjectStore(journal)
     await store.put(key("a"), body("a", n=1))
     await store.put(key("b"), body("b"))
     changed = await store.put(key("a"), body("a", n=2))
     await store.remove(key("b"), body("b"))
-    again = Store(MemoryJournal(journal.rows()))
+    again = ObjectStore(MemoryJournal(journal.rows()))
     assert again.revision == store.revision
     assert [record.body for record in again.scan(PREFIX)] == [changed.body]
     events = again.follow(PREFIX, 1).read()
@@ -238,12 +238,12 @@ async def test_memory_journal_reopens_its_bytes_with_history() -> None:
 
 async def test_the_log_is_compacted_and_a_reopened_store_knows_what_it_lost() -> None:
     journal = MemoryJournal()
-    store = Store(journal, history=10)
+    store = ObjectStore(journal, history=10)
     for number in range(100):
         await store.put(key("a"), body("a", n=number))
     rows = journal.rows()
     assert 10 <= len(rows.log) <= 15
-    again = Store(MemoryJournal(rows), history=10)
+    again = ObjectStore(MemoryJournal(rows), history=10)
     with pytest.raises(Expired):
         again.follow(PREFIX, rows.compacted - 1)
     assert len(again.follow(PREFIX, rows.compacted).read()) == len(rows.log)
@@ -253,7 +253,7 @@ async def test_the_log_is_compacted_and_a_reopened_store_knows_what_it_lost() ->
 
 async def test_a_closed_store_ends_its_watches_and_refuses_writes() -> None:
     journal = HeldJournal()
-    store = Store(journal)
+    store = ObjectStore(journal)
     cluster = a_cluster(store)
     creating = asyncio.create_task(cluster.create(Pod, body("a")))
     await turns()

@@ -11,9 +11,9 @@ import pytest
 
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.embedded.apiserver import watch_streams
-from remuda.embedded.apiserver.app import App
+from remuda.embedded.apiserver.app import ApiServerApp
 from remuda.embedded.apiserver.local_cluster import LocalCluster
-from remuda.embedded.apiserver.store import MemoryJournal, Store
+from remuda.embedded.apiserver.store import MemoryJournal, ObjectStore
 from remuda.embedded.apiserver.watch_streams import WatchTurns, watch_pieces
 from tests.builders.waiting import PATIENCE_S
 
@@ -83,8 +83,8 @@ class Client:
 
     def __init__(self) -> None:
         uids = itertools.count()
-        self.local = LocalCluster(Store(MemoryJournal()), clock=lambda: 1.7e9, new_uid=lambda: f"u{next(uids)}")
-        self.app = App(self.local)
+        self.local = LocalCluster(ObjectStore(MemoryJournal()), clock=lambda: 1.7e9, new_uid=lambda: f"u{next(uids)}")
+        self.app = ApiServerApp(self.local)
         self.sent: list[bytes] = []
         self.arrived = asyncio.Condition()
         self.hold = asyncio.Event()

@@ -8,7 +8,7 @@ from remuda.embedded.node.container_environment import (
     base_process_environment,
     container_command_line,
     container_environment,
-    expand_references,
+    expand_env_references,
     plugin_host_environment,
 )
 from remuda.link.allocation_port import Allocation
@@ -32,7 +32,7 @@ ALLOCATION = Allocation(("gpu-1",), "/alloc", {"REMUDA_VISIBLE_DEVICES": "gpu-1"
     ],
 )
 def test_references_expand_as_in_kubernetes(text: str, result: str) -> None:
-    assert expand_references(text, {"A": "1", "B": "2"}) == result
+    assert expand_env_references(text, {"A": "1", "B": "2"}) == result
 
 
 def test_the_allocation_has_the_last_word_and_the_container_the_one_before() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from remuda.api.kubernetes.core_v1 import NODE_LEASE_NAMESPACE, Lease, Namespace, Node
 from remuda.api.meta import ObjectMeta
 from remuda.embedded.apiserver.local_cluster import LocalCluster
-from remuda.embedded.apiserver.store import MemoryJournal, Store
+from remuda.embedded.apiserver.store import MemoryJournal, ObjectStore
 from remuda.embedded.node.images import ImageStore
 from remuda.embedded.node.machine_info import KUBELET_VERSION, machine_info, node_addresses
 from remuda.embedded.node.node_registration import NodeConfig, NodeRegistration
@@ -34,7 +34,7 @@ def test_a_node_registers_however_long_the_api_is_away() -> None:
     loop = VirtualLoop()
 
     async def main() -> None:
-        api = LocalCluster(Store(MemoryJournal()), clock=loop.clock, new_uid=lambda: "uid")
+        api = LocalCluster(ObjectStore(MemoryJournal()), clock=loop.clock, new_uid=lambda: "uid")
         await api.create(Namespace, Namespace(metadata=ObjectMeta(name=NODE_LEASE_NAMESPACE)))
         reach = Outage(api)
         reach.is_down = True
@@ -64,7 +64,7 @@ def test_what_a_node_does_not_know_of_itself_it_leaves_alone() -> None:
     loop = VirtualLoop()
 
     async def main() -> None:
-        api = LocalCluster(Store(MemoryJournal()), clock=loop.clock, new_uid=lambda: "uid")
+        api = LocalCluster(ObjectStore(MemoryJournal()), clock=loop.clock, new_uid=lambda: "uid")
         await api.create(Namespace, Namespace(metadata=ObjectMeta(name=NODE_LEASE_NAMESPACE)))
         known = {"nodeInfo": {"kubeletVersion": "v1"}, "addresses": [{"type": "Hostname", "address": "x"}]}
         await api.create(Node, {"metadata": {"name": "node-01"}, "status": known})
@@ -82,7 +82,7 @@ def test_nodes_that_come_up_together_renew_apart_and_every_period() -> None:
     count, lease_s = 64, 8.0
 
     async def main() -> None:
-        api = LocalCluster(Store(MemoryJournal()), clock=loop.clock, new_uid=lambda: "uid")
+        api = LocalCluster(ObjectStore(MemoryJournal()), clock=loop.clock, new_uid=lambda: "uid")
         await api.create(Namespace, Namespace(metadata=ObjectMeta(name=NODE_LEASE_NAMESPACE)))
         renewed: dict[str, list[float]] = {}
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from remuda.embedded.node.training_model import SimulatedBehaviour, SimulatedCheckpoints, TrainingChild
+from remuda.embedded.node.training_model import SimulatedBehaviour, SimulatedCheckpoints, SimulatedTraining
 from remuda.launch.protocol import Progress
 from remuda.sim.virtual_time_loop import run_virtual
 
@@ -34,7 +34,7 @@ class Watcher:
 
 def live(
     behaviour: SimulatedBehaviour,
-    act: Callable[[TrainingChild], object] = lambda child: None,
+    act: Callable[[SimulatedTraining], object] = lambda child: None,
     at: float = 0.0,
     for_s: float = 100.0,
     env: dict[str, str] | None = None,
@@ -43,7 +43,7 @@ def live(
 ) -> Watcher:
     async def main() -> Watcher:
         watcher = Watcher()
-        child = TrainingChild(
+        child = SimulatedTraining(
             behaviour,
             env or {},
             JOB,
@@ -83,7 +83,7 @@ def test_it_resumes_where_it_is_told_with_the_rank_it_is_given() -> None:
 
 
 def test_a_hung_process_says_nothing_and_dies_of_term() -> None:
-    def hang(child: TrainingChild) -> None:
+    def hang(child: SimulatedTraining) -> None:
         child.hang()
         asyncio.get_running_loop().call_later(5.0, child.terminate)
 
@@ -94,7 +94,7 @@ def test_a_hung_process_says_nothing_and_dies_of_term() -> None:
 
 
 def test_kill_is_at_once_and_only_one_end_is_told() -> None:
-    def kill(child: TrainingChild) -> None:
+    def kill(child: SimulatedTraining) -> None:
         child.terminate()
         child.kill()
         child.fail(1, "late")

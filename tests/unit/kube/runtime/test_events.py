@@ -14,7 +14,7 @@ from remuda.api.kubernetes.core_v1 import Namespace, Node, Pod
 from remuda.api.kubernetes.event_v1 import NORMAL, WARNING, Event, EventSource, object_reference
 from remuda.api.meta import ObjectMeta
 from remuda.embedded.apiserver.local_cluster import LocalCluster
-from remuda.embedded.apiserver.store import MemoryJournal, Store
+from remuda.embedded.apiserver.store import MemoryJournal, ObjectStore
 from remuda.kube.runtime.events import ALIKE, AT_ONCE, PAUSE_S, PER_OBJECT, SETTLE_S, EventBook, EventRecorder, Note
 from remuda.sim.virtual_time_loop import VirtualLoop, run_virtual
 
@@ -104,7 +104,7 @@ def test_the_book_forgets_rather_than_grows(monkeypatch: pytest.MonkeyPatch) -> 
 class Api(LocalCluster):
     def __init__(self, clock: Callable[[], float]) -> None:
         uids = itertools.count(1)
-        super().__init__(Store(MemoryJournal()), clock=clock, new_uid=lambda: f"uid-{next(uids)}")
+        super().__init__(ObjectStore(MemoryJournal()), clock=clock, new_uid=lambda: f"uid-{next(uids)}")
         self.refusal: ApiError | None = None
         self.at_work = self.most_at_work = 0
 

@@ -12,7 +12,7 @@ from remuda.api.errors import Expired, Unavailable
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import KObject
 from remuda.embedded.apiserver.local_cluster import LocalCluster
-from remuda.embedded.apiserver.store import MemoryJournal, Store
+from remuda.embedded.apiserver.store import MemoryJournal, ObjectStore
 from remuda.kube.cluster import Listing, WatchEvent
 from remuda.kube.runtime.backoff import Backoff
 from remuda.kube.runtime.informer import Informer
@@ -28,7 +28,7 @@ class Lossy(LocalCluster):
 
     def __init__(self) -> None:
         uids = itertools.count()
-        super().__init__(Store(MemoryJournal()), clock=lambda: 0.0, new_uid=lambda: f"u{next(uids)}")
+        super().__init__(ObjectStore(MemoryJournal()), clock=lambda: 0.0, new_uid=lambda: f"u{next(uids)}")
         self.lists = 0
         self.watches: list[str] = []
         self.failures: list[Exception] = []

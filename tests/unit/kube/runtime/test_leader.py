@@ -15,7 +15,7 @@ from remuda.api.kubernetes.core_v1 import Binding, Lease, Namespace
 from remuda.api.meta import KObject
 from remuda.core.leader_lease import LeaseTiming
 from remuda.embedded.apiserver.local_cluster import LocalCluster
-from remuda.embedded.apiserver.store import MemoryJournal, Store
+from remuda.embedded.apiserver.store import MemoryJournal, ObjectStore
 from remuda.kube.client.guarded_cluster import FencedCluster, NotLeading
 from remuda.kube.cluster import Cluster, pages
 from remuda.kube.runtime.leader import Contender, Place, Term
@@ -65,7 +65,7 @@ class World:
     def __init__(self, loop: VirtualLoop) -> None:
         self.loop = loop
         uids = itertools.count()
-        self.cluster = LocalCluster(Store(MemoryJournal()), clock=loop.clock, new_uid=lambda: f"u{next(uids)}")
+        self.cluster = LocalCluster(ObjectStore(MemoryJournal()), clock=loop.clock, new_uid=lambda: f"u{next(uids)}")
         self.spans: list[tuple[str, int, float, float]] = []
         self.working: set[str] = set()
         self.changed = asyncio.Condition()

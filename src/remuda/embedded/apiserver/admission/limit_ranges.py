@@ -9,7 +9,7 @@ from typing import Any
 from remuda.api.meta import JsonObject
 from remuda.embedded.apiserver.admission.request import CREATE, UPDATE, AdmissionRequest, Forbidden, ReadObjects
 from remuda.embedded.builtin.planners.pod_resources import Amounts, pod_resource_total, resource_amounts
-from remuda.embedded.builtin.planners.pod_resources import quantity_or_zero as _value
+from remuda.embedded.builtin.planners.pod_resources import resource_quantity_or_zero as _value
 
 
 class LimitRanger:

@@ -65,9 +65,9 @@ def manager_name(asked: str, user_agent: str) -> str:
 
 def check_manager_name(name: str) -> None:
     if len(name.encode()) > MAX_NAME:
-        raise Invalid(f"fieldManager: it is longer than {MAX_NAME} bytes; choose a shorter one")
+        raise Invalid(f"fieldManager: longer than {MAX_NAME} bytes; choose a shorter one")
     if not name.isprintable():
-        raise Invalid("fieldManager: it has characters that cannot be printed; leave them out")
+        raise Invalid("fieldManager: has characters that cannot be printed; leave them out")
 
 
 def api_timestamp(now: float) -> str:

@@ -82,7 +82,9 @@ class _PatchedDocument:
             case "test":
                 self._test(_operation_field(op, "path"), op.get("value"))
             case other:
-                raise _OperationInapplicable(f"`{other}` is no operation; use add, remove, replace, move, copy or test")
+                raise _OperationInapplicable(
+                    f"`{other}` is not an operation; use add, remove, replace, move, copy or test"
+                )
 
     def _add(self, path: str, value: Any) -> None:
         holder, key = self._writable(path, value)
@@ -112,7 +114,7 @@ class _PatchedDocument:
     def _test(self, path: str, value: Any) -> None:
         found = self.root if path == "" else self._get(path)
         if not is_equal_json(None if found is _NOTHING else found, value):
-            raise _OperationInapplicable("the value there is another one")
+            raise _OperationInapplicable("the value there is different")
 
     def _get(self, path: str) -> Any:
         """The value at a path; `_NOTHING` when only the last name is missing."""
@@ -184,8 +186,8 @@ def _pointer_step(holder: Any, token: str) -> Any:
 
 def _pointer_index(token: str, size: int) -> int:
     if _INDEX.fullmatch(token) is None:
-        raise _OperationInapplicable(f"`{token}` is no place in a list")
+        raise _OperationInapplicable(f"`{token}` is not a list index")
     index = int(token)
     if not -size <= index < size:
-        raise _OperationInapplicable(f"the list has no place {token}")
+        raise _OperationInapplicable(f"the list has no index {token}")
     return index + size if index < 0 else index

@@ -87,7 +87,7 @@ def _follow_patch_directive(patch: JsonObject, path: str) -> JsonObject:
             {name: value for name, value in patch.items() if name != _PATCH}, as_given=True
         )
         return rest
-    raise BadRequest(f"{path or '.'}: `{_PATCH}: {patch[_PATCH]}` is unknown here; use delete or replace")
+    raise BadRequest(f"{path or '.'}: `{_PATCH}: {patch[_PATCH]}` is not supported; use delete or replace")
 
 
 def _retain_keys(out: JsonObject, patch: JsonObject, path: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hmac
 
 from remuda.api.errors import ApiError
-from remuda.embedded.apiserver.app import App, answer_error
+from remuda.embedded.apiserver.app import ApiServerApp, answer_error
 from remuda.embedded.apiserver.wire.http_exchange import Receive, Scope, Send
 
 _OPEN = frozenset(("/healthz", "/livez", "/readyz"))
@@ -20,7 +20,7 @@ class Unauthorized(ApiError):
 
 
 class TokenGuard:
-    def __init__(self, app: App, token: str) -> None:
+    def __init__(self, app: ApiServerApp, token: str) -> None:
         self._app = app
         self._token = token.encode()
 

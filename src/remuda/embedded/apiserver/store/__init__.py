@@ -3,7 +3,7 @@
 from remuda.embedded.apiserver.store.journal import Journal, MemoryJournal
 from remuda.embedded.apiserver.store.record import ADDED, DELETED, MODIFIED, StoredObject, StoreEvent
 from remuda.embedded.apiserver.store.sqlite_journal import SqliteJournal
-from remuda.embedded.apiserver.store.store import Store
+from remuda.embedded.apiserver.store.store import ObjectStore
 
 __all__ = [
     "ADDED",
@@ -11,8 +11,8 @@ __all__ = [
     "MODIFIED",
     "Journal",
     "MemoryJournal",
+    "ObjectStore",
     "SqliteJournal",
-    "Store",
     "StoreEvent",
     "StoredObject",
 ]

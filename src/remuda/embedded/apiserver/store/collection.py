@@ -98,7 +98,7 @@ class StoredCollection:
             if event.type == ADDED:
                 objects.pop(record.key, None)
             elif event.previous is None:
-                raise Expired(f"the state at {revision} is not known any more; list again")
+                raise Expired(f"the state at {revision} is no longer kept; list again")
             else:
                 objects[record.key] = event.previous
         return objects

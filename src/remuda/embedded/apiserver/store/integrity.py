@@ -82,17 +82,19 @@ def find_state_damage(state: SealedState) -> StateDamage | None:
     good = state.log[sound - 1][0].rv if sound else state.compacted
     if sound < len(state.log):
         row = state.log[sound][0]
-        return StateDamage(row.rv, f"the change of {row.key} is not what was written, or one before it is gone", good)
+        return StateDamage(row.rv, f"the change of {row.key} was altered, or an earlier change is missing", good)
     for entry, stored in state.objects:
         if not is_sound_row(entry, stored):
-            return StateDamage(entry.rv, f"{entry.key} is not what was written", good)
+            return StateDamage(entry.rv, f"{entry.key} was altered", good)
     if (state.log[-1][1] if state.log else state.anchor) != state.head:
-        return StateDamage(good + 1, "the newest changes are gone", good)
+        return StateDamage(good + 1, "the newest changes are missing", good)
     if total_checksum([stored for _, stored in state.objects]) != state.total:
-        return StateDamage(good, "an object is gone, or one is there that was deleted", good)
+        return StateDamage(good, "an object is missing, or a deleted one is back", good)
     if state.acked > state.revision:
         return StateDamage(
-            state.revision + 1, f"changes up to {state.acked} were acknowledged, and are gone", state.revision
+            state.revision + 1,
+            f"changes up to revision {state.acked} were acknowledged and are missing",
+            state.revision,
         )
     return None
 

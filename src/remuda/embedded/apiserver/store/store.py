@@ -1,4 +1,4 @@
-"""`Store`: objects by key, optimistic concurrency, watch history, durability through a `Journal`.
+"""`ObjectStore`: objects by key, optimistic concurrency, watch history, durability through a `Journal`.
 
 Model. There are two views. The *staged* view is what writes are checked against: the newest accepted version of every key,
 durable or not. The *committed* view is what everyone reads and watches: durable versions only. A write
@@ -61,7 +61,7 @@ class _Write:
             waiter.exception()  # mark as seen: the caller may have gone away
 
 
-class Store:
+class ObjectStore:
     """`history`: events kept per collection for watchers. The journal's log is cut to about the same length."""
 
     def __init__(self, journal: Journal, *, history: int = 4096) -> None:

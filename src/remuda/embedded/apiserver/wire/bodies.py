@@ -136,12 +136,12 @@ class Deletion(msgspec.Struct, frozen=True):
 
 def parse_delete_options(header: str, body: bytes, query: dict[str, str]) -> Deletion:
     given = parse_object_body(header, body) if body.strip() else {}
-    return deletion_arguments(given, query)
+    return parse_deletion(given, query)
 
 
-def deletion_arguments(given: JsonObject, query: dict[str, str]) -> Deletion:
+def parse_deletion(given: JsonObject, query: dict[str, str]) -> Deletion:
     if given.get("kind") not in (None, "", "DeleteOptions"):
-        raise BadRequest(f"the body is a {given['kind']}; here go DeleteOptions")
+        raise BadRequest(f"the body is a {given['kind']}; expected DeleteOptions")
     options = _convert_body(DeleteOptions, given)
     if any(each != "All" for each in options.dry_run or ()):
         raise invalid_option(

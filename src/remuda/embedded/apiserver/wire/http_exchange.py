@@ -61,7 +61,7 @@ class HttpRequest:
             async with asyncio.timeout(BODY_WITHIN_S):
                 return await self._body()
         except TimeoutError:
-            raise RequestTooSlow(f"the body was not whole after {BODY_WITHIN_S:g} seconds") from None
+            raise RequestTooSlow(f"the body was not complete after {BODY_WITHIN_S:g} seconds") from None
 
     async def _body(self) -> bytes:
         parts: list[bytes] = []
@@ -69,7 +69,7 @@ class HttpRequest:
         while True:
             message = await self._receive()
             if message["type"] == "http.disconnect":
-                raise BadRequest("the client went away before its request was whole")
+                raise BadRequest("the client disconnected before its request was complete")
             part = message.get("body", b"")
             parts.append(part)
             size += len(part)

@@ -13,7 +13,7 @@ from remuda.embedded.apiserver.kinds_served import ServedKind
 from remuda.embedded.apiserver.naming import invalid_option
 from remuda.embedded.apiserver.objects import ObjectService, parse_resource_version
 from remuda.embedded.apiserver.selection import namespace_prefix, selector_matcher
-from remuda.embedded.apiserver.store import Store, StoredObject
+from remuda.embedded.apiserver.store import ObjectStore, StoredObject
 from remuda.embedded.apiserver.wire.url_paths import ReadQuery
 
 
@@ -69,7 +69,7 @@ def read_list_page(objects: ObjectService, served: ServedKind, namespace: str, q
     return ListPage(shown, revision, _encode_continue(_ContinueToken(revision, shown[-1].key)), remaining)
 
 
-def check_revision_reached(store: Store, version: str) -> int:
+def check_revision_reached(store: ObjectStore, version: str) -> int:
     """Reads show the newest state; one that asks for a version that is still to come has to come back."""
     asked = parse_resource_version(version or "0")
     if asked > store.revision:

@@ -12,7 +12,7 @@ NONE = "<none>"
 UNKNOWN = "<unknown>"
 
 
-def field_at(body: Any, *path: str) -> Any:
+def cell_field(body: Any, *path: str) -> Any:
     for name in path:
         body = body.get(name) if isinstance(body, dict) else None
     return body
@@ -55,7 +55,7 @@ def human_duration(seconds: float) -> str:
 
 
 def created_cell(body: JsonObject, now: float) -> str:
-    return age_cell(field_at(body, "metadata", "creationTimestamp"), now)
+    return age_cell(cell_field(body, "metadata", "creationTimestamp"), now)
 
 
 def joined_cell(values: Iterable[Any], none: str = NONE) -> str:
@@ -80,7 +80,7 @@ def selector_cell(given: Any) -> str:
 
 
 def condition_cell(body: JsonObject, type_: str) -> str:
-    for each in field_at(body, "status", "conditions") or ():
+    for each in cell_field(body, "status", "conditions") or ():
         if each.get("type") == type_:
             return str(each.get("status"))
     return ""
@@ -90,9 +90,9 @@ def condition_cell(body: JsonObject, type_: str) -> str:
 
 
 def pod_ready_cell(body: JsonObject, now: float) -> str:
-    statuses = field_at(body, "status", "containerStatuses") or ()
-    ready = sum(1 for s in statuses if s.get("ready") and field_at(s, "state", "running") is not None)
-    return f"{ready}/{len(field_at(body, 'spec', 'containers') or ())}"
+    statuses = cell_field(body, "status", "containerStatuses") or ()
+    ready = sum(1 for s in statuses if s.get("ready") and cell_field(s, "state", "running") is not None)
+    return f"{ready}/{len(cell_field(body, 'spec', 'containers') or ())}"
 
 
 def pod_status_cell(body: JsonObject, now: float) -> str:
@@ -114,7 +114,7 @@ def pod_status_cell(body: JsonObject, now: float) -> str:
                 has_running = True
         if reason == "Completed" and has_running:
             reason = "Running" if condition_cell(body, "Ready") == "True" else "NotReady"
-    if field_at(body, "metadata", "deletionTimestamp"):
+    if cell_field(body, "metadata", "deletionTimestamp"):
         if status.get("reason") == "NodeLost":
             return "Unknown"
         if status.get("phase") not in ("Succeeded", "Failed"):
@@ -127,8 +127,8 @@ def pod_status_cell(body: JsonObject, now: float) -> str:
 
 
 def _initializing_cell(body: JsonObject) -> tuple[bool, str]:
-    statuses = field_at(body, "status", "initContainerStatuses") or ()
-    total = len(field_at(body, "spec", "initContainers") or ())
+    statuses = cell_field(body, "status", "initContainerStatuses") or ()
+    total = len(cell_field(body, "spec", "initContainers") or ())
     for index, each in enumerate(statuses):
         state = each.get("state") or {}
         ended, waiting = state.get("terminated"), state.get("waiting")
@@ -145,7 +145,7 @@ def _initializing_cell(body: JsonObject) -> tuple[bool, str]:
 
 
 def _is_restartable_init(body: JsonObject, name: Any) -> bool:
-    found = field_at(body, "spec", "initContainers") or ()
+    found = cell_field(body, "spec", "initContainers") or ()
     return any(c.get("name") == name and c.get("restartPolicy") == "Always" for c in found)
 
 
@@ -154,9 +154,9 @@ def _terminated_cell(ended: JsonObject) -> str:
 
 
 def pod_restarts_cell(body: JsonObject, now: float) -> str:
-    statuses = field_at(body, "status", "containerStatuses") or ()
+    statuses = cell_field(body, "status", "containerStatuses") or ()
     count = sum(int(s.get("restartCount") or 0) for s in statuses)
-    moments = [field_at(s, "lastState", "terminated", "finishedAt") for s in statuses]
+    moments = [cell_field(s, "lastState", "terminated", "finishedAt") for s in statuses]
     last = max((m for m in moments if m), default="")
     return f"{count} ({age_cell(last, now)} ago)" if count and last else str(count)
 
@@ -167,12 +167,12 @@ def pod_restarts_cell(body: JsonObject, now: float) -> str:
 def node_status_cell(body: JsonObject, now: float) -> str:
     ready = condition_cell(body, "Ready")
     text = {"True": "Ready", "": "Unknown"}.get(ready, "NotReady")
-    return f"{text},SchedulingDisabled" if field_at(body, "spec", "unschedulable") else text
+    return f"{text},SchedulingDisabled" if cell_field(body, "spec", "unschedulable") else text
 
 
 def node_roles_cell(body: JsonObject, now: float) -> str:
     roles = set()
-    for key, value in (field_at(body, "metadata", "labels") or {}).items():
+    for key, value in (cell_field(body, "metadata", "labels") or {}).items():
         if key.startswith("node-role.kubernetes.io/"):
             roles.add(key.partition("/")[2])
         elif key == "kubernetes.io/role" and value:
@@ -181,14 +181,14 @@ def node_roles_cell(body: JsonObject, now: float) -> str:
 
 
 def node_address_cell(body: JsonObject, type_: str) -> str:
-    for each in field_at(body, "status", "addresses") or ():
+    for each in cell_field(body, "status", "addresses") or ():
         if each.get("type") == type_:
             return str(each.get("address"))
     return NONE
 
 
 def node_info_cell(body: JsonObject, field: str) -> str:
-    return str(field_at(body, "status", "nodeInfo", field) or UNKNOWN)
+    return str(cell_field(body, "status", "nodeInfo", field) or UNKNOWN)
 
 
 # Services and endpoints.
@@ -196,7 +196,7 @@ def node_info_cell(body: JsonObject, field: str) -> str:
 
 def service_ports_cell(body: JsonObject, now: float) -> str:
     parts = []
-    for port in field_at(body, "spec", "ports") or ():
+    for port in cell_field(body, "spec", "ports") or ():
         node = f":{port['nodePort']}" if port.get("nodePort") else ""
         parts.append(f"{port.get('port')}{node}/{port.get('protocol') or 'TCP'}")
     return joined_cell(parts)
@@ -208,7 +208,7 @@ def service_external_cell(body: JsonObject, now: float) -> str:
     if spec.get("type") == "ExternalName":
         return str(spec.get("externalName") or NONE)
     if spec.get("type") == "LoadBalancer":
-        found = [i.get("ip") or i.get("hostname") for i in field_at(body, "status", "loadBalancer", "ingress") or ()]
+        found = [i.get("ip") or i.get("hostname") for i in cell_field(body, "status", "loadBalancer", "ingress") or ()]
         return joined_cell([*filter(None, found), *external], "<pending>")
     return joined_cell(external)
 
@@ -232,11 +232,11 @@ def _first_of_cell(found: list[Any], count: int) -> str:
 
 
 def template_containers_cell(body: JsonObject, field: str) -> str:
-    return joined_cell(c.get(field) for c in field_at(body, "spec", "template", "spec", "containers") or ())
+    return joined_cell(c.get(field) for c in cell_field(body, "spec", "template", "spec", "containers") or ())
 
 
 def job_status_cell(body: JsonObject, now: float) -> str:
-    if field_at(body, "metadata", "deletionTimestamp"):
+    if cell_field(body, "metadata", "deletionTimestamp"):
         return "Terminating"
     for type_, text in (
         ("Complete", "Complete"),
@@ -251,7 +251,7 @@ def job_status_cell(body: JsonObject, now: float) -> str:
 
 
 def job_completions_cell(body: JsonObject, now: float) -> str:
-    spec, done = body.get("spec") or {}, field_at(body, "status", "succeeded") or 0
+    spec, done = body.get("spec") or {}, cell_field(body, "status", "succeeded") or 0
     if spec.get("completions") is not None:
         return f"{done}/{spec['completions']}"
     parallelism = int(spec.get("parallelism") or 0)
@@ -259,7 +259,7 @@ def job_completions_cell(body: JsonObject, now: float) -> str:
 
 
 def job_duration_cell(body: JsonObject, now: float) -> str:
-    started, ended = field_at(body, "status", "startTime"), field_at(body, "status", "completionTime")
+    started, ended = cell_field(body, "status", "startTime"), cell_field(body, "status", "completionTime")
     if not started:
         return ""
     end = datetime.fromisoformat(ended).timestamp() if ended else now
@@ -271,8 +271,8 @@ def job_duration_cell(body: JsonObject, now: float) -> str:
 
 def quota_cell(body: JsonObject, *, limits: bool) -> str:
     hard, used = (
-        field_at(body, "status", "hard") or field_at(body, "spec", "hard") or {},
-        field_at(body, "status", "used") or {},
+        cell_field(body, "status", "hard") or cell_field(body, "spec", "hard") or {},
+        cell_field(body, "status", "used") or {},
     )
     names = sorted(n for n in hard if n.startswith("limits.") is limits)
     return ", ".join(f"{n}: {used.get(n, 0)}/{hard[n]}" for n in names)
@@ -282,62 +282,62 @@ def quota_cell(body: JsonObject, *, limits: bool) -> str:
 
 
 def event_object_cell(body: JsonObject, now: float) -> str:
-    kind, name = field_at(body, "involvedObject", "kind") or "", field_at(body, "involvedObject", "name") or ""
+    kind, name = cell_field(body, "involvedObject", "kind") or "", cell_field(body, "involvedObject", "name") or ""
     return f"{kind.lower()}/{name}" if kind else str(name)
 
 
 def event_source_cell(body: JsonObject, now: float) -> str:
-    component = field_at(body, "source", "component") or body.get("reportingComponent") or ""
-    host = field_at(body, "source", "host") or body.get("reportingInstance") or ""
+    component = cell_field(body, "source", "component") or body.get("reportingComponent") or ""
+    host = cell_field(body, "source", "host") or body.get("reportingInstance") or ""
     return f"{component}, {host}" if component and host else str(component)
 
 
 def event_last_cell(body: JsonObject, now: float) -> str:
     first = (
-        field_at(body, "eventTime")
-        or field_at(body, "firstTimestamp")
-        or field_at(body, "metadata", "creationTimestamp")
+        cell_field(body, "eventTime")
+        or cell_field(body, "firstTimestamp")
+        or cell_field(body, "metadata", "creationTimestamp")
     )
-    last = field_at(body, "series", "lastObservedTime") or field_at(body, "lastTimestamp") or first
+    last = cell_field(body, "series", "lastObservedTime") or cell_field(body, "lastTimestamp") or first
     return age_cell(last, now)
 
 
 def event_first_cell(body: JsonObject, now: float) -> str:
     return age_cell(
-        field_at(body, "firstTimestamp")
-        or field_at(body, "eventTime")
-        or field_at(body, "metadata", "creationTimestamp"),
+        cell_field(body, "firstTimestamp")
+        or cell_field(body, "eventTime")
+        or cell_field(body, "metadata", "creationTimestamp"),
         now,
     )
 
 
 def event_count_cell(body: JsonObject, now: float) -> int:
-    return int(field_at(body, "series", "count") or body.get("count") or 1)
+    return int(cell_field(body, "series", "count") or body.get("count") or 1)
 
 
 # Autoscalers.
 
 
 def hpa_targets_cell(body: JsonObject, now: float) -> str:
-    current = field_at(body, "status", "currentMetrics") or ()
+    current = cell_field(body, "status", "currentMetrics") or ()
     parts = []
-    for index, metric in enumerate(field_at(body, "spec", "metrics") or ()):
+    for index, metric in enumerate(cell_field(body, "spec", "metrics") or ()):
         source = str(metric.get("type") or "")
         inner = metric.get(source[:1].lower() + source[1:]) or {}
         target = inner.get("target") or {}
         seen = current[index].get(source[:1].lower() + source[1:]) if index < len(current) else None
-        value = field_at(seen, "current", "averageUtilization")
-        now_text = f"{value}%" if value is not None else field_at(seen, "current", "averageValue") or UNKNOWN
+        value = cell_field(seen, "current", "averageUtilization")
+        now_text = f"{value}%" if value is not None else cell_field(seen, "current", "averageValue") or UNKNOWN
         if target.get("averageUtilization") is not None:
             wanted = f"{target['averageUtilization']}%"
         else:
             wanted = str(target.get("averageValue") or target.get("value") or "<auto>")
-        name = field_at(inner, "name")
+        name = cell_field(inner, "name")
         parts.append(f"{name}: {now_text}/{wanted}" if name else f"{now_text}/{wanted}")
     return ", ".join(parts) or NONE
 
 
 def access_modes_cell(body: JsonObject) -> str:
     short = {"ReadWriteOnce": "RWO", "ReadOnlyMany": "ROX", "ReadWriteMany": "RWX", "ReadWriteOncePod": "RWOP"}
-    found = field_at(body, "status", "accessModes") or ()
+    found = cell_field(body, "status", "accessModes") or ()
     return ",".join(short.get(m, m) for m in found)

@@ -12,7 +12,7 @@ from remuda.api.meta import JsonObject
 from remuda.embedded.apiserver.kinds_served import ServedKind
 from remuda.embedded.apiserver.wire import table_cells
 from remuda.embedded.apiserver.wire.jsonpath import find_by_jsonpath
-from remuda.embedded.apiserver.wire.table_cells import NONE, created_cell, field_at, joined_cell
+from remuda.embedded.apiserver.wire.table_cells import NONE, cell_field, created_cell, joined_cell
 
 Cell = Callable[[JsonObject, float], Any]
 
@@ -33,7 +33,7 @@ def _table_column(
 
 def _field_cell(*path: str, none: Any = NONE) -> Cell:
     def cell(body: JsonObject, now: float) -> Any:
-        value = field_at(body, *path)
+        value = cell_field(body, *path)
         return none if value is None or value == "" else value
 
     return cell
@@ -45,12 +45,12 @@ def _wide_column(name: str, cell: Cell) -> TableColumn:
 
 NAME = _table_column("Name", lambda body, now: body["metadata"]["name"], format_="name", about="Name of the object.")
 AGE = _table_column("Age", created_cell, about="Time since it was created.")
-_CREATED_AT = _table_column("Created At", lambda body, now: field_at(body, "metadata", "creationTimestamp"), "date")
+_CREATED_AT = _table_column("Created At", lambda body, now: cell_field(body, "metadata", "creationTimestamp"), "date")
 _PLAIN = (NAME, _CREATED_AT)
 _TEMPLATE = (
     _wide_column("Containers", lambda body, now: table_cells.template_containers_cell(body, "name")),
     _wide_column("Images", lambda body, now: table_cells.template_containers_cell(body, "image")),
-    _wide_column("Selector", lambda body, now: table_cells.selector_cell(field_at(body, "spec", "selector"))),
+    _wide_column("Selector", lambda body, now: table_cells.selector_cell(cell_field(body, "spec", "selector"))),
 )
 _EVENTS = (
     _table_column("Last Seen", table_cells.event_last_cell),
@@ -82,7 +82,7 @@ _COLUMNS: dict[tuple[str, str], tuple[TableColumn, ...]] = {
         _table_column("Status", table_cells.node_status_cell),
         _table_column("Roles", table_cells.node_roles_cell),
         AGE,
-        _table_column("Version", lambda body, now: field_at(body, "status", "nodeInfo", "kubeletVersion") or ""),
+        _table_column("Version", lambda body, now: cell_field(body, "status", "nodeInfo", "kubeletVersion") or ""),
         _wide_column("Internal-IP", lambda body, now: table_cells.node_address_cell(body, "InternalIP")),
         _wide_column("External-IP", lambda body, now: table_cells.node_address_cell(body, "ExternalIP")),
         _wide_column("OS-Image", lambda body, now: table_cells.node_info_cell(body, "osImage")),
@@ -99,7 +99,7 @@ _COLUMNS: dict[tuple[str, str], tuple[TableColumn, ...]] = {
         _table_column("External-IP", table_cells.service_external_cell),
         _table_column("Port(s)", table_cells.service_ports_cell),
         AGE,
-        _wide_column("Selector", lambda body, now: table_cells.labels_cell(field_at(body, "spec", "selector"))),
+        _wide_column("Selector", lambda body, now: table_cells.labels_cell(cell_field(body, "spec", "selector"))),
     ),
     ("", "configmaps"): (
         NAME,
@@ -138,17 +138,17 @@ _COLUMNS: dict[tuple[str, str], tuple[TableColumn, ...]] = {
         _table_column(
             "Ready",
             lambda body, now: (
-                f"{field_at(body, 'status', 'readyReplicas') or 0}/{_one_if_absent(field_at(body, 'spec', 'replicas'))}"
+                f"{cell_field(body, 'status', 'readyReplicas') or 0}/{_one_if_absent(cell_field(body, 'spec', 'replicas'))}"
             ),
         ),
-        _table_column("Up-to-date", lambda body, now: field_at(body, "status", "updatedReplicas") or 0),
-        _table_column("Available", lambda body, now: field_at(body, "status", "availableReplicas") or 0),
+        _table_column("Up-to-date", lambda body, now: cell_field(body, "status", "updatedReplicas") or 0),
+        _table_column("Available", lambda body, now: cell_field(body, "status", "availableReplicas") or 0),
         AGE,
         *_TEMPLATE,
     ),
     ("apps", "replicasets"): (
         NAME,
-        _table_column("Desired", lambda body, now: _one_if_absent(field_at(body, "spec", "replicas")), "integer"),
+        _table_column("Desired", lambda body, now: _one_if_absent(cell_field(body, "spec", "replicas")), "integer"),
         _table_column("Current", _field_cell("status", "replicas", none=0), "integer"),
         _table_column("Ready", _field_cell("status", "readyReplicas", none=0), "integer"),
         AGE,
@@ -197,7 +197,7 @@ _COLUMNS: dict[tuple[str, str], tuple[TableColumn, ...]] = {
         _table_column(
             "Reference",
             lambda body, now: (
-                f"{field_at(body, 'spec', 'scaleTargetRef', 'kind')}/{field_at(body, 'spec', 'scaleTargetRef', 'name')}"
+                f"{cell_field(body, 'spec', 'scaleTargetRef', 'kind')}/{cell_field(body, 'spec', 'scaleTargetRef', 'name')}"
             ),
         ),
         _table_column("Targets", table_cells.hpa_targets_cell),
@@ -216,7 +216,7 @@ _COLUMNS: dict[tuple[str, str], tuple[TableColumn, ...]] = {
         _CREATED_AT,
         _wide_column("Group", _field_cell("spec", "group", none="")),
         _wide_column("Kind", _field_cell("spec", "names", "kind", none="")),
-        _wide_column("ShortNames", lambda body, now: ",".join(field_at(body, "spec", "names", "shortNames") or ())),
+        _wide_column("ShortNames", lambda body, now: ",".join(cell_field(body, "spec", "names", "shortNames") or ())),
         _table_column(
             "Established", lambda body, now: table_cells.condition_cell(body, "Established") == "True", "boolean", 1
         ),

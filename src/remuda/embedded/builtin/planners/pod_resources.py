@@ -15,10 +15,10 @@ Amounts = dict[str, Fraction]
 def resource_amounts(holder: JsonObject, which: str) -> Amounts:
     """`resources.requests` or `resources.limits` of a container or a claim."""
     found = as_map(as_map(holder.get("resources")).get(which))
-    return {name: quantity_or_zero(value) for name, value in found.items()}
+    return {name: resource_quantity_or_zero(value) for name, value in found.items()}
 
 
-def quantity_or_zero(value: Any) -> Fraction:
+def resource_quantity_or_zero(value: Any) -> Fraction:
     try:
         return parse_quantity(value)
     except (Refusal, AttributeError, TypeError):

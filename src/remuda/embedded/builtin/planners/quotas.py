@@ -16,8 +16,8 @@ from remuda.embedded.builtin.planners.pod_resources import (
     Amounts,
     pod_resource_total,
     qos_class,
-    quantity_or_zero,
     resource_amounts,
+    resource_quantity_or_zero,
 )
 
 _BARE = frozenset({"cpu", "memory", "ephemeral-storage"})
@@ -137,4 +137,4 @@ def total_quota_used(quota: JsonObject, objects: Iterable[tuple[str, str, JsonOb
 
 
 def quota_limit(hard: Mapping[str, Any], name: str) -> Fraction:
-    return quantity_or_zero(hard[name])
+    return resource_quantity_or_zero(hard[name])

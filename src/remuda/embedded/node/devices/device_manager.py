@@ -1,4 +1,4 @@
-"""`DeviceManager`: the ledger with plugins to ask and a checkpoint to write. The same for plugins behind sockets and in process.
+"""`KubeletDeviceManager`: the ledger with plugins to ask and a checkpoint to write, for plugins behind sockets and in process.
 
 A pod is admitted container by container, resource by resource, as the kubelet does it: choose, ask which the plugin prefers,
 Allocate, write it down, and only then use the answer. What was given stays given when a later step fails; the pod is rejected
@@ -38,7 +38,7 @@ from remuda.link.device_plugin_port import ContainerAllocation, ContainerDevices
 log = structlog.get_logger(__name__)
 
 
-class DeviceManager:
+class KubeletDeviceManager:
     """`pods`: the node's active pods, or None while they are not all known. `memory` stands in for a checkpoint.
     `counts_changed` and `health_changed(uids)` are told; nothing waits for them."""
 

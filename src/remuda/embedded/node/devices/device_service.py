@@ -22,7 +22,7 @@ from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import NodeStatus, Pod
 from remuda.embedded.node.devices.checkpoint import CheckpointFile
 from remuda.embedded.node.devices.device_ledger import DeviceGrant, LedgerMemory
-from remuda.embedded.node.devices.device_manager import DeviceManager
+from remuda.embedded.node.devices.device_manager import KubeletDeviceManager
 from remuda.embedded.node.devices.plugin_connections import PluginDeadlines
 from remuda.embedded.node.devices.plugin_registration import PluginRegistry
 from remuda.embedded.node.devices.podresources import PodResourcesServer
@@ -37,7 +37,7 @@ RECONNECT_S = 1.0  # a plugin in the same process that ended is looked for again
 Amounts = dict[str, int | str]
 
 
-class DeviceSettings(msgspec.Struct, frozen=True):
+class KubeletDeviceSettings(msgspec.Struct, frozen=True):
     """`directory`: the kubelet's; None: the plugins are in the same process. `cdi_dirs`: where the runtime finds CDI specs."""
 
     directory: str | None = None
@@ -45,11 +45,11 @@ class DeviceSettings(msgspec.Struct, frozen=True):
     deadlines: PluginDeadlines = PluginDeadlines()
 
 
-class DeviceService:
+class KubeletDeviceService:
     def __init__(
         self,
         node: str,
-        settings: DeviceSettings,
+        settings: KubeletDeviceSettings,
         *,
         agent: NodeAgent,
         clock: Callable[[], float],
@@ -62,7 +62,7 @@ class DeviceService:
         self._node = node
         self._told = counts_changed
         self._root = None if settings.directory is None else Path(settings.directory)
-        self.manager = DeviceManager(
+        self.manager = KubeletDeviceManager(
             node,
             clock=clock,
             pods=pods,

@@ -34,7 +34,7 @@ _CHANNEL_OPTIONS = [
 ]
 
 
-class SocketPlugin:
+class PluginClient:
     """`address` as gRPC takes it. `await connect()` first, `await close()` in the end."""
 
     def __init__(self, address: str) -> None:

@@ -15,8 +15,8 @@ import grpc.aio
 import structlog
 
 from remuda.api.errors import Refusal
-from remuda.embedded.node.devices.device_manager import DeviceManager
-from remuda.embedded.node.devices.plugin_endpoint import SocketPlugin
+from remuda.embedded.node.devices.device_manager import KubeletDeviceManager
+from remuda.embedded.node.devices.plugin_endpoint import PluginClient
 from remuda.embedded.node.devices.sockets import KubeletSocket
 from remuda.link.device_plugin_port import KUBELET_SOCKET, VERSION, RegisterRequest
 from remuda.link.kubelet_proto import REGISTER
@@ -30,7 +30,7 @@ _RESOURCE = re.compile(
 
 
 class PluginRegistry:
-    def __init__(self, directory: Path, manager: DeviceManager) -> None:
+    def __init__(self, directory: Path, manager: KubeletDeviceManager) -> None:
         self._socket = KubeletSocket(directory)
         self._manager = manager
 
@@ -59,7 +59,7 @@ class PluginRegistry:
         directory = self._socket.directory
         if directory is None:
             raise Refusal("RegistryStopped", "The node takes no registrations now.", "Register again later.")
-        plugin = SocketPlugin(directory.address(request.endpoint))
+        plugin = PluginClient(directory.address(request.endpoint))
         try:
             await plugin.connect(self._manager.deadlines.dial_s)
             await self._manager.plugins.connect(request.resource_name, request.endpoint, plugin, plugin.close)
@@ -80,7 +80,7 @@ def validate_registration(request: RegisterRequest) -> None:
     if not request.endpoint or "/" in request.endpoint or request.endpoint in (".", "..", KUBELET_SOCKET):
         raise Refusal(
             "InvalidEndpoint",
-            f'the endpoint "{request.endpoint}" is no socket name in the device-plugin directory',
+            f'the endpoint "{request.endpoint}" is not a socket name in the device-plugin directory',
             "Name the file alone, without a path.",
         )
 

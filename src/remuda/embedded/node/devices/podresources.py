@@ -18,7 +18,7 @@ import grpc.aio
 
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.embedded.node.devices.device_ledger import NO_NUMA, DeviceGrant
-from remuda.embedded.node.devices.device_manager import DeviceManager
+from remuda.embedded.node.devices.device_manager import KubeletDeviceManager
 from remuda.embedded.node.devices.sockets import KubeletSocket
 from remuda.link.kubelet_proto import POD_RESOURCES_ALLOCATABLE, POD_RESOURCES_GET, POD_RESOURCES_LIST, Method
 
@@ -44,7 +44,7 @@ class TokenBucket:
 
 
 class PodResourcesServer:
-    def __init__(self, directory: Path, manager: DeviceManager, now: Callable[[], float] | None = None) -> None:
+    def __init__(self, directory: Path, manager: KubeletDeviceManager, now: Callable[[], float] | None = None) -> None:
         """`now`: seconds that only grow; the loop's time unless told."""
         self._socket = KubeletSocket(directory)
         self._manager = manager

@@ -15,7 +15,7 @@ from remuda.api.kubernetes.policy_v1 import ResourceQuota
 from remuda.api.meta import JsonObject
 from remuda.embedded.apiserver.admission import AdmissionChain
 from remuda.embedded.apiserver.local_cluster import LocalCluster
-from remuda.embedded.apiserver.store import Store
+from remuda.embedded.apiserver.store import ObjectStore
 from remuda.embedded.apiserver.store.journal import MemoryJournal
 from tests.unit.embedded.apiserver.admission.cases import pod_spec
 
@@ -31,7 +31,10 @@ DEPLOYMENT: JsonObject = {
 async def a_cluster() -> LocalCluster:
     numbers = itertools.count(1)
     api = LocalCluster(
-        Store(MemoryJournal()), clock=lambda: 1.8e9, new_uid=lambda: f"uid-{next(numbers)}", admission=AdmissionChain
+        ObjectStore(MemoryJournal()),
+        clock=lambda: 1.8e9,
+        new_uid=lambda: f"uid-{next(numbers)}",
+        admission=AdmissionChain,
     )
     await api.create(Namespace, {"metadata": {"name": "n"}})
     return api

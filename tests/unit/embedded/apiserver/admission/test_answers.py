@@ -32,7 +32,7 @@ def write(name: str) -> Any:
     plural, body, update = CASES[name]
     resource = RESOURCES[plural]
     admission = AdmissionChain(Empty())
-    new = write_rules.created_body(resource, body, now=0.0, uid="0123-uid")
+    new = write_rules.created_object_body(resource, body, now=0.0, uid="0123-uid")
     new = admission.admit(AdmissionRequest(CREATE, resource, NAMESPACE, name, new))
     if update is None:
         return new

@@ -5,18 +5,18 @@ from typing import Any
 
 import pytest
 
-from remuda.embedded.apiserver.app import App
+from remuda.embedded.apiserver.app import ApiServerApp
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.security.token_guard import TokenGuard
-from remuda.embedded.apiserver.store import MemoryJournal, Store
+from remuda.embedded.apiserver.store import MemoryJournal, ObjectStore
 
 RIGHT = b"Bearer secret"
 
 
 async def ask(path: str, *authorization: bytes, method: str = "GET") -> int:
     uids = itertools.count()
-    cluster = LocalCluster(Store(MemoryJournal()), clock=lambda: 0.0, new_uid=lambda: f"u{next(uids)}")
-    guarded = TokenGuard(App(cluster), "secret")
+    cluster = LocalCluster(ObjectStore(MemoryJournal()), clock=lambda: 0.0, new_uid=lambda: f"u{next(uids)}")
+    guarded = TokenGuard(ApiServerApp(cluster), "secret")
     codes: list[int] = []
 
     async def receive() -> Any:

@@ -5,8 +5,8 @@ import pytest
 from remuda.api.errors import BadRequest, Invalid
 from remuda.embedded.apiserver.wire.bodies import (
     UnsupportedMediaType,
-    deletion_arguments,
     duplicate_fields,
+    parse_deletion,
     parse_object_body,
     parse_patch_body,
 )
@@ -48,13 +48,13 @@ def test_media_types_are_compared_without_parameters() -> None:
 
 
 def test_propagation_policies_become_finalizers() -> None:
-    assert deletion_arguments({}, {}).finalizer is None
-    assert deletion_arguments({"propagationPolicy": "Background"}, {}).finalizer == ""
-    assert deletion_arguments({"propagationPolicy": "Foreground"}, {}).finalizer == FOREGROUND
-    assert deletion_arguments({}, {"propagationPolicy": "Orphan"}).finalizer == ORPHAN
-    assert deletion_arguments({"orphanDependents": True}, {}).finalizer == ORPHAN
+    assert parse_deletion({}, {}).finalizer is None
+    assert parse_deletion({"propagationPolicy": "Background"}, {}).finalizer == ""
+    assert parse_deletion({"propagationPolicy": "Foreground"}, {}).finalizer == FOREGROUND
+    assert parse_deletion({}, {"propagationPolicy": "Orphan"}).finalizer == ORPHAN
+    assert parse_deletion({"orphanDependents": True}, {}).finalizer == ORPHAN
     with pytest.raises(Invalid, match="propagationPolicy"):
-        deletion_arguments({"propagationPolicy": "Sometimes"}, {})
+        parse_deletion({"propagationPolicy": "Sometimes"}, {})
 
 
 def test_text_that_is_none_is_refused_in_keys_too() -> None:

@@ -18,7 +18,7 @@ import pytest_asyncio
 from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.embedded.node.devices.checkpoint import CheckpointFile
-from remuda.embedded.node.devices.device_manager import DeviceManager
+from remuda.embedded.node.devices.device_manager import KubeletDeviceManager
 from remuda.embedded.node.devices.plugin_connections import PluginDeadlines
 from remuda.embedded.node.devices.plugin_registration import (
     PluginRegistry,
@@ -55,7 +55,7 @@ class Kubelet:
         def changed() -> None:
             self.changes += 1
 
-        self.manager = DeviceManager(
+        self.manager = KubeletDeviceManager(
             "node-01",
             clock=lambda: self.now,
             pods=lambda: self.pods,
