@@ -155,7 +155,9 @@ class ForeignController:
             withheld = plan_withheld(devices, seen.refused, seen.node, now)
             members = self._members
             shut = self._shut_until(seen.name, now)
-            foreign = plan_foreign_pods(devices, seen.pods, members, now, acts=shut is None and self._acts(seen))
+            foreign = plan_foreign_pods(
+                devices, seen.pods, members, now, acts=shut is None and self._may_remove_pods(seen)
+            )
             if shut is not None and any(v.state is not DeviceState.HEALTHY for v in devices.verdicts):
                 foreign = msgspec.structs.replace(foreign, look_again_s=shut - now + 0.01)
         marks, wait = fail_unreachable_pods(seen.name, seen.pods, seen.expiry, now, self._settings.unreachable_s)
@@ -169,7 +171,7 @@ class ForeignController:
     def _refused_of_owner(self, owner: str) -> list[Pod]:
         return self._view.pods.by_index("rejected", owner)
 
-    def _acts(self, seen: ForeignNodeView) -> bool:
+    def _may_remove_pods(self, seen: ForeignNodeView) -> bool:
         """Where a policy only observes, nobody is sent away. A pause is of remedies on devices, not of what workloads need."""
         rows = seen.devices.observed.devices if seen.devices is not None else []
         labels = seen.node.labels if seen.node is not None else {}
@@ -179,7 +181,7 @@ class ForeignController:
     # --- carrying out ---------------------------------------------------------------------------------------------------
 
     async def apply(self, planned: ForeignNodePlan) -> float | None:
-        await self._note(planned)
+        await self._write_refusals(planned)
         refused = planned.refused
         await write_all(lambda due: self._refused.record(*due, planned.now), refused.record)
         await write_all(self._refused.delete, refused.prune)
@@ -190,14 +192,14 @@ class ForeignController:
             text = f"{ANNOTATION_DEVICE_FAILED}: `{word}` is not known and is ignored. Known: {known}."
             self._events.warning(pod, "UnknownDevicePolicy", text)
         # All of them before anyone goes: what a crash leaves behind says on its own who was to go.
-        await write_all(self._mark, foreign.marks)
+        await write_all(self._mark_pod, foreign.marks)
         for namespace, job, why in foreign.jobs:
             await self._fail_job(namespace, job, why)
-        await write_all(self._remove, foreign.removals)
-        await write_all(self._mark, planned.unreachable)
+        await write_all(self._remove_pod, foreign.removals)
+        await write_all(self._mark_pod, planned.unreachable)
         return planned.look_again_s
 
-    async def _note(self, planned: ForeignNodePlan) -> None:
+    async def _write_refusals(self, planned: ForeignNodePlan) -> None:
         seen, withheld = planned.seen, planned.withheld
         patch = withheld.patch()
         if patch and seen.devices is not None:
@@ -219,7 +221,7 @@ class ForeignController:
         if not fresh:
             self._fresh.pop(seen.name, None)
 
-    async def _mark(self, mark: ForeignPodMark) -> None:
+    async def _mark_pod(self, mark: ForeignPodMark) -> None:
         pod = mark.pod
         ended = {"phase": mark.phase, "reason": mark.reason, "message": mark.message} if mark.phase else None
         if not await write_pod_conditions(self._cluster, pod, mark.conditions, ended):
@@ -229,7 +231,7 @@ class ForeignController:
             kind = next((c.type for c in mark.conditions if find_condition(pod.status.conditions, c.type) != c), "")
             (self._events.normal if is_good else self._events.warning)(pod, kind or mark.reason, mark.message)
 
-    async def _remove(self, removal: ForeignPodRemoval) -> None:
+    async def _remove_pod(self, removal: ForeignPodRemoval) -> None:
         pod = removal.pod
         try:
             is_going = (

@@ -75,11 +75,11 @@ class TaintController:
             self._queue.add(devices.name)
 
     async def observe(self, key: str) -> TaintNodeView | None:
-        if self._standing is None and not await self._read():
+        if self._standing is None and not await self._read_rules():
             return None
         return TaintNodeView(key, self._view.devices.get(key)) if key != EVERY else None
 
-    async def _read(self) -> bool:
+    async def _read_rules(self) -> bool:
         """What stands. False when there are no rules here, or we may not see them: asked again with the next order."""
         try:
             if not await self._rules.version():
@@ -105,18 +105,18 @@ class TaintController:
             return None
         is_refused = False
         for device, reason in planned.plan.make.items():
-            if await self._do(device, reason):
+            if await self._write_rule(device, reason):
                 self._standing[device] = taint_value(reason)
             else:
                 is_refused = True
         for device in planned.plan.remove:
-            if await self._do(device, ""):
+            if await self._write_rule(device, ""):
                 self._standing.pop(device, None)
             else:
                 is_refused = True
         return REFUSED_S if is_refused else None
 
-    async def _do(self, device: TaintedDevice, reason: str) -> bool:
+    async def _write_rule(self, device: TaintedDevice, reason: str) -> bool:
         """Makes the rule, or without a reason removes it. False when that is not ours to do."""
         try:
             if reason:
@@ -171,10 +171,10 @@ class TaintRules:
     async def version(self) -> str:
         """The newest served; "" when none is."""
         if self._version is None:
-            self._version = await self._find()
+            self._version = await self._find_version()
         return self._version
 
-    async def _find(self) -> str:
+    async def _find_version(self) -> str:
         for version, kind in _KINDS.items():
             try:
                 await self._cluster.list(kind)
@@ -185,14 +185,14 @@ class TaintRules:
 
     async def ours(self) -> dict[TaintedDevice, str]:
         """The rules that carry our label, and what each says."""
-        found = (await self._cluster.list(_KINDS[await self._served()])).items
+        found = (await self._cluster.list(_KINDS[await self._served_version()])).items
         return {
             device: _value_of_taint_rule(rule) for rule in found if (device := _device_of_taint_rule(rule)) is not None
         }
 
     async def make(self, device: TaintedDevice, reason: str, effect: str) -> None:
         """The rule stands and says this. Refusal TaintRulesNotServed, NotOurs."""
-        version = await self._served()
+        version = await self._served_version()
         kind, body = _KINDS[version], taint_rule_body(device, reason, effect, version)
         name = taint_rule_name(device)
         try:
@@ -207,7 +207,7 @@ class TaintRules:
 
     async def remove(self, device: TaintedDevice) -> bool:
         """No rule of ours stands. Whether there was one."""
-        version = await self._served()
+        version = await self._served_version()
         kind, name = _KINDS[version], taint_rule_name(device)
         try:
             found = await self._cluster.get(kind, name)
@@ -218,7 +218,7 @@ class TaintRules:
             return False
         return True
 
-    async def _served(self) -> str:
+    async def _served_version(self) -> str:
         version = await self.version()
         if not version:
             raise Refusal(

@@ -27,7 +27,7 @@ from remuda.core.remedies.breaker import BreakerWatch, NodeFailure, breaker_stat
 from remuda.core.remedies.drain import RecycleDomain, recycle_domain, remedy_marks
 from remuda.core.remedies.limits import HOUR_S, HeldBack, RemedyGate, RemedyPool
 from remuda.core.remedies.occupancy import RemedyFootprint, RemedyOccupancy
-from remuda.core.remedies.policies import is_policy_paused, remedy_policy_for
+from remuda.core.remedies.policies import first_device_type, is_policy_paused, remedy_policy_for
 from remuda.core.remedies.policy_status import REMEMBERED_S, breaker_failure
 from remuda.core.remedies.rungs import RECYCLES, device_remedies, is_remedy_held_back, is_under_remedy, remedy_began_at
 
@@ -84,7 +84,7 @@ class RemedyTable:
             self._policy_of.clear()
             self._nodes_of.clear()
             for devices in self._view.devices.items():
-                self._place(devices.name)
+                self._assign_policy(devices.name)
 
     def _recount(self) -> None:
         """Which node is under which policy, or in which rack, has changed: what was counted by that no longer counts."""
@@ -92,7 +92,7 @@ class RemedyTable:
         self._watches.clear()
         self._sizes.clear()
 
-    def _place(self, name: str) -> None:
+    def _assign_policy(self, name: str) -> None:
         self._recount()
         node, devices = self._view.nodes.get(name), self._view.devices.get(name)
         before = self._policy_of.pop(name, None)
@@ -100,8 +100,7 @@ class RemedyTable:
             self._nodes_of.get(before.name, set()).discard(name)
         if node is None or devices is None:
             return
-        kind = next((d.type for d in devices.observed.devices if not d.parent), "")
-        policy = remedy_policy_for(kind, node.labels, self._view.policies_in_force)
+        policy = remedy_policy_for(first_device_type(devices), node.labels, self._view.policies_in_force)
         self._policy_of[name] = policy
         self._nodes_of.setdefault(policy.name, set()).add(name)
 
@@ -112,20 +111,20 @@ class RemedyTable:
 
     def _on_node(self, old: Node | None, new: Node | None) -> None:
         if not self._is_stale and (old is None or new is None or old.labels != new.labels):
-            self._place((new or old).name)  # type: ignore[union-attr]
+            self._assign_policy((new or old).name)  # type: ignore[union-attr]
 
     def _on_devices(self, old: NodeDevices | None, new: NodeDevices | None) -> None:
         if not self._is_stale and (old is None or new is None or first_device_type(old) != first_device_type(new)):
-            self._place((new or old).name)  # type: ignore[union-attr]
+            self._assign_policy((new or old).name)  # type: ignore[union-attr]
 
     # --- what is under remedy -----------------------------------------------------------------------------------------
 
     def intend(self, incident: Incident) -> None:
         """As it will be when our writes are through. When they are not, the next look at it says what it is then."""
         if remedy_began_at(incident) is not None:
-            self._count(incident)
+            self._count_incident(incident)
         else:
-            self._forget(incident.name)
+            self._forget_incident(incident.name)
 
     def wrote(self, incident: Incident, based_on: str, told_before: Incident | None) -> None:
         """Our own write, ahead of the informer. `based_on`: the version it replaced; `told_before`: the informer's copy when the
@@ -134,7 +133,7 @@ class RemedyTable:
         told = self._view.incidents.get(incident.name)
         if told is told_before or (told is not None and told.metadata.resource_version == based_on):
             self._mine[incident.name] = incident
-            self._note(incident)
+            self._note_incident(incident)
 
     def distrust(self, incident: str) -> None:
         """Our copy is not the newest: the informer's is, or will be."""
@@ -149,21 +148,21 @@ class RemedyTable:
         assert incident is not None
         self._mine.pop(incident.name, None)
         if new is None:
-            self._forget(incident.name)
+            self._forget_incident(incident.name)
             self._held.pop(incident.name, None)
             if self._failed.pop(incident.name, None) is not None:
-                self._retell()
+                self._relist_failures()
         else:
-            self._note(new)
+            self._note_incident(new)
 
-    def _forget(self, incident: str) -> None:
+    def _forget_incident(self, incident: str) -> None:
         before = self._begun.pop(incident, None)
         if before is not None:
             self.released += 1
         if self._occupancy is not None:
             self._occupancy.drop(incident)
 
-    def _count(self, incident: Incident) -> None:
+    def _count_incident(self, incident: Incident) -> None:
         before = self._begun.get(incident.name)
         if before is not None and is_under_remedy(before) and not is_under_remedy(incident):
             self.released += 1
@@ -171,13 +170,13 @@ class RemedyTable:
         if self._occupancy is not None:
             self._occupancy.put(self._footprint(incident))
 
-    def _retell(self) -> None:
+    def _relist_failures(self) -> None:
         self._failures = list(self._failed.values())
         self._watches.clear()
 
-    def _note(self, incident: Incident) -> None:
+    def _note_incident(self, incident: Incident) -> None:
         if remedy_began_at(incident) is not None:
-            self._count(incident)
+            self._count_incident(incident)
         if is_remedy_held_back(incident):
             self._held.setdefault(incident.name)
         else:
@@ -233,12 +232,12 @@ class RemedyTable:
         self._tidied_at = now
         for name, incident in list(self._begun.items()):
             if not incident.is_open and now - (remedy_began_at(incident) or 0.0) >= HOUR_S:
-                self._forget(name)
+                self._forget_incident(name)
         old = [name for name, failed in self._failed.items() if failed.at < now - REMEMBERED_S]
         for name in old:
             del self._failed[name]
         if old:
-            self._retell()
+            self._relist_failures()
 
     # --- what stands in the way ---------------------------------------------------------------------------------------
 
@@ -250,7 +249,7 @@ class RemedyTable:
             limits=policy.spec.limits,
             pool=self._pool(new, policy),
             others=self.occupancy(now),
-            shut=self._shut(policy, now),
+            shut=self._why_shut(policy, now),
         )
 
     def breaker(self, policy: RemedyPolicy, now: float) -> BreakerStatus:
@@ -281,7 +280,7 @@ class RemedyTable:
         closes = self.breaker(self.policy_of(node), now).closes_at
         return to_seconds(closes) if closes is not None and to_seconds(closes) > now else None
 
-    def _shut(self, policy: RemedyPolicy, now: float) -> HeldBack | None:
+    def _why_shut(self, policy: RemedyPolicy, now: float) -> HeldBack | None:
         pause = policy.spec.pause
         if pause is not None and is_policy_paused(pause, now):
             by = f" by {pause.by}" if pause.by else ""
@@ -294,30 +293,26 @@ class RemedyTable:
 
     def _pool(self, new: RemedyFootprint, policy: RemedyPolicy) -> RemedyPool:
         nodes, limits = self.nodes_of(policy.name), policy.spec.limits
-        count = partial(self._with_label, policy.name)
+        count = partial(self._nodes_with_label, policy.name)
         return RemedyPool(
             nodes=len(nodes),
             racks={new.rack: count(limits.rack_label, new.rack)} if limits.rack.endswith("%") else {},
             reservations={new.reservation: count(LABEL_RESERVATION, new.reservation)}
             if limits.reservation.endswith("%")
             else {},
-            tenants=self._tenants(new.tenants) if limits.tenant.endswith("%") else {},
+            tenants=self._nodes_of_tenants(new.tenants) if limits.tenant.endswith("%") else {},
         )
 
-    def _with_label(self, policy: str, label: str, value: str) -> int:
+    def _nodes_with_label(self, policy: str, label: str, value: str) -> int:
         key = policy, label, value
         if key not in self._sizes:
             found = (self._view.nodes.get(name) for name in self.nodes_of(policy))
             self._sizes[key] = sum(1 for node in found if node is not None and node.labels.get(label) == value)
         return self._sizes[key]
 
-    def _tenants(self, tenants: Iterable[str]) -> dict[str, int]:
+    def _nodes_of_tenants(self, tenants: Iterable[str]) -> dict[str, int]:
         """Nodes that each namespace has devices on."""
         return {tenant: len(self._view.devices.by_index("tenant", tenant)) for tenant in tenants}
-
-
-def first_device_type(devices: NodeDevices) -> str:
-    return next((d.type for d in devices.observed.devices if not d.parent), "")
 
 
 def _is_recycling(key: str) -> bool:

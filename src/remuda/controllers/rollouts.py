@@ -109,30 +109,30 @@ class RolloutController:
 
     async def apply(self, plan: RolloutPlan | dict[str, JsonObject]) -> float | None:
         if not isinstance(plan, RolloutPlan):
-            await self._mark(plan)
+            await self._mark_nodes(plan)
             return None
         rollout = plan.rollout
         if plan.status != rollout.status:
-            await self._write(rollout, plan.status)
-        await self._mark(plan.patches)
+            await self._write_status(rollout, plan.status)
+        await self._mark_nodes(plan.patches)
         for asked in plan.drains:
             await drain_pods(self._cluster, asked)
         for node in plan.orders:
-            await self._order(plan, node)
+            await self._write_orders(plan, node)
         again = plan.look_again_s
         for node, call in plan.calls.items():
             if await self._hooks.call(f"{rollout.name}/{node}", call):
                 again = 0.0
         return again
 
-    async def _mark(self, patches: Mapping[str, JsonObject]) -> None:
+    async def _mark_nodes(self, patches: Mapping[str, JsonObject]) -> None:
         for node, patch in patches.items():
             found = self._view.nodes.get(node)
             if found is not None:
                 when = Preconditions(resource_version=found.metadata.resource_version)
                 await self._cluster.patch(Node, node, patch, when=when)
 
-    async def _write(self, rollout: NodeRollout, status: NodeRolloutStatus) -> None:
+    async def _write_status(self, rollout: NodeRollout, status: NodeRolloutStatus) -> None:
         body = to_wire(status)
         for part in ("stoppedBecause", "done", "failed", "waitingFor"):
             body.setdefault(part, None)
@@ -143,7 +143,7 @@ class RolloutController:
             tell = self._events.warning if status.phase is RolloutPhase.STOPPED else self._events.normal
             tell(rollout, f"Rollout{status.phase}", status.stopped_because or f"{status.done} of {status.total} done.")
 
-    async def _order(self, plan: RolloutPlan, node: str) -> None:
+    async def _write_orders(self, plan: RolloutPlan, node: str) -> None:
         found = self._view.devices.get(node)
         if found is None:
             return

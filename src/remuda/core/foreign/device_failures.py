@@ -111,7 +111,7 @@ def plan_foreign_pods(
             continue
         verdict = bad.get(pod.uid)
         if verdict is None:
-            draft.well(pod)
+            draft.clear_failure(pod)
             if acts and _is_gang_doomed(pod) and not pod.is_deleting:
                 draft.remove(ForeignPodRemoval(pod, GANG_DEVICE_FAILED))
         elif not acts:
@@ -135,7 +135,7 @@ class _ForeignPodsDraft:
         again = min(self.waits, default=None)
         return ForeignPodsPlan(marks, tuple(self.removals.values()), tuple(self.jobs), tuple(self.unknown), again)
 
-    def said(self, pod: Pod) -> list[Condition]:
+    def conditions_so_far(self, pod: Pod) -> list[Condition]:
         """The pod's conditions, with what this look has added."""
         mark = self.marks.get(pod.uid)
         return mark.conditions if mark is not None else pod.status.conditions
@@ -145,12 +145,12 @@ class _ForeignPodsDraft:
         before = self.removals.pop(removal.pod.uid, removal)
         self.removals[removal.pod.uid] = removal if before.evict else before
 
-    def words(self, verdict: Verdict) -> str:
+    def describe_failure(self, verdict: Verdict) -> str:
         signal = f" ({verdict.source})" if verdict.source else ""
         what = f": {verdict.message}" if verdict.message else ""
         return f"Device {verdict.device} of node {self.node} is {verdict.state.value}{signal}{what}"[:1024]
 
-    def well(self, pod: Pod) -> None:
+    def clear_failure(self, pod: Pod) -> None:
         if is_condition_true(pod.status.conditions, DEVICE_FAILED):
             at, why = to_time(int(self.now)), "The pod has no failed device any more."
             told = with_condition(pod.status.conditions, DEVICE_FAILED, False, "DeviceHealthy", why, at)
@@ -158,8 +158,10 @@ class _ForeignPodsDraft:
 
     def mark(self, pod: Pod, verdict: Verdict, *, goes: str = "") -> ForeignPodMark:
         """Says what failed; with `goes` also that the pod is about to be ended for it."""
-        at, text = to_time(int(self.now)), self.words(verdict)
-        told = with_condition(self.said(pod), DEVICE_FAILED, True, verdict.reason or DEVICE_FAILED, text, at)
+        at, text = to_time(int(self.now)), self.describe_failure(verdict)
+        told = with_condition(
+            self.conditions_so_far(pod), DEVICE_FAILED, True, verdict.reason or DEVICE_FAILED, text, at
+        )
         if goes:
             told = with_condition(told, DISRUPTION_TARGET, True, goes, text, at)
         self.marks[pod.uid] = mark = ForeignPodMark(pod, told, verdict.reason or DEVICE_FAILED, text)
@@ -171,62 +173,64 @@ class _ForeignPodsDraft:
             self.unknown.append((pod, asked))
         reaction = device_failure_reaction(pod)
         if reaction is DeviceFailureReaction.GANG:
-            self._gang(pod, verdict, members)
+            self._remove_gang(pod, verdict, members)
         elif reaction is DeviceFailureReaction.FAIL:
-            self._fail(pod, verdict)
+            self._fail_pod(pod, verdict)
         elif reaction is DeviceFailureReaction.IGNORE:
             self.mark(pod, verdict)
         elif (
             reaction is DeviceFailureReaction.RESTART
             and pod.spec.restart_policy != "Never"
-            and (left := self._left(pod)) > 0
+            and (left := self._seconds_left(pod)) > 0
         ):
             self.mark(pod, verdict)
             self.waits.append(left)
         else:
-            self._remove(pod, verdict)
+            self._remove_pod(pod, verdict)
 
-    def _left(self, pod: Pod, limit: float = RESTART_FOR_S) -> float:
+    def _seconds_left(self, pod: Pod, limit: float = RESTART_FOR_S) -> float:
         """Of the time since the pod was told."""
         told = find_condition(pod.status.conditions, DEVICE_FAILED)
         if told is None or told.status != "True" or told.last_transition_time is None:
             return limit
         return to_seconds(told.last_transition_time) + limit - self.now
 
-    def _remove(self, pod: Pod, verdict: Verdict) -> None:
+    def _remove_pod(self, pod: Pod, verdict: Verdict) -> None:
         is_served = pod.spec.restart_policy == "Always" and pod.owner("Job") is None
         limit = (
             EVICT_FOR_S
             if device_failure_reaction(pod) is not DeviceFailureReaction.RESTART
             else RESTART_FOR_S + EVICT_FOR_S
         )
-        left = self._left(pod, limit)
+        left = self._seconds_left(pod, limit)
         evict = is_served and left > 0
         # The eviction itself says DisruptionTarget, on a cluster that says it at all.
         self.mark(pod, verdict, goes="" if evict else DEVICE_FAILED)
-        self.remove(ForeignPodRemoval(pod, self.words(verdict), evict))
+        self.remove(ForeignPodRemoval(pod, self.describe_failure(verdict), evict))
         if evict:
             self.waits.append(min(left, ASK_AGAIN_S))
 
-    def _gang(self, pod: Pod, verdict: Verdict, members: Callable[[str], Iterable[Pod]]) -> None:
+    def _remove_gang(self, pod: Pod, verdict: Verdict, members: Callable[[str], Iterable[Pod]]) -> None:
         self.mark(pod, verdict, goes=GANG_DEVICE_FAILED)
-        text = f"{pod.name} of the same gang: {self.words(verdict)}"[:1024]
+        text = f"{pod.name} of the same gang: {self.describe_failure(verdict)}"[:1024]
         gang = foreign_gang_of(pod)
         for other in members(gang) if gang else ():
             if other.uid == pod.uid or other.is_terminal or other.is_deleting:
                 continue
             if not _is_gang_doomed(other):
                 at = to_time(int(self.now))
-                told = with_condition(self.said(other), DISRUPTION_TARGET, True, GANG_DEVICE_FAILED, text, at)
+                told = with_condition(
+                    self.conditions_so_far(other), DISRUPTION_TARGET, True, GANG_DEVICE_FAILED, text, at
+                )
                 self.marks[other.uid] = ForeignPodMark(other, told, GANG_DEVICE_FAILED, text)
             self.remove(ForeignPodRemoval(other, text))
-        self.remove(ForeignPodRemoval(pod, self.words(verdict)))
+        self.remove(ForeignPodRemoval(pod, self.describe_failure(verdict)))
 
-    def _fail(self, pod: Pod, verdict: Verdict) -> None:
+    def _fail_pod(self, pod: Pod, verdict: Verdict) -> None:
         mark = self.mark(pod, verdict, goes=DEVICE_FAILED)
         self.marks[pod.uid] = msgspec.structs.replace(mark, phase="Failed", reason=DEVICE_FAILED)
         if (job := pod.owner("Job")) is not None:
-            self.jobs.append((pod.namespace, job, f"{pod.name}: {self.words(verdict)}"))
+            self.jobs.append((pod.namespace, job, f"{pod.name}: {self.describe_failure(verdict)}"))
 
 
 def _is_gang_doomed(pod: Pod) -> bool:

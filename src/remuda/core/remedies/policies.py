@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 
 import msgspec
 
-from remuda.api.devices import DeviceState
+from remuda.api.devices import DeviceState, NodeDevices
 from remuda.api.errors import Refusal
 from remuda.api.incidents import IncidentVerdict
 from remuda.api.meta import ObjectMeta, to_seconds
@@ -140,6 +140,11 @@ def remedy_policy_for(device_type: str, labels: Mapping[str, str], policies: Ite
         ):
             best = policy
     return best or fallback
+
+
+def first_device_type(devices: NodeDevices) -> str:
+    """A node goes by the policy of its first device."""
+    return next((d.type for d in devices.observed.devices if not d.parent), "")
 
 
 def _policy_rank(policy: RemedyPolicy) -> tuple[int, int, int, str]:

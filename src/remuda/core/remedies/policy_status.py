@@ -15,7 +15,7 @@ from remuda.api.meta import to_seconds
 from remuda.api.remedies import RemedyPolicy, RemedyPolicyStatus
 from remuda.core.remedies.breaker import NodeFailure, breaker_status
 from remuda.core.remedies.ladder.climb import BY
-from remuda.core.remedies.policies import remedy_policy_for
+from remuda.core.remedies.policies import first_device_type, remedy_policy_for
 from remuda.core.remedies.rungs import is_remedy_held_back, is_under_remedy
 
 REMEMBERED_S = 86_400.0  # how far back failures matter to a breaker
@@ -44,7 +44,8 @@ def work_out_policy_status(
     mine = {
         node.name
         for node in nodes
-        if node.name in ledgers and remedy_policy_for(_kind(ledgers[node.name]), node.labels, among).name == policy.name
+        if node.name in ledgers
+        and remedy_policy_for(first_device_type(ledgers[node.name]), node.labels, among).name == policy.name
     }
     found = [i for i in incidents if i.spec.subject.node in mine]
     failures = [f for i in found if (f := breaker_failure(i)) is not None and f.at >= now - REMEMBERED_S]
@@ -54,7 +55,3 @@ def work_out_policy_status(
         held_back=sum(map(is_remedy_held_back, found)),
         breaker=breaker_status(policy.spec.breaker, failures, len(mine), now),
     )
-
-
-def _kind(devices: NodeDevices) -> str:
-    return next((d.type for d in devices.observed.devices if not d.parent), "")
