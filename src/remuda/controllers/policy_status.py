@@ -17,11 +17,12 @@ from remuda.api.kubernetes.core_v1 import Node
 from remuda.api.meta import Condition, JsonObject, to_seconds, to_time
 from remuda.api.remedies import RemedyPolicy, RemedyPolicyStatus
 from remuda.controllers.cluster_view import ClusterView
-from remuda.controllers.remedy_table import RemedyTable, first_device_type
+from remuda.controllers.remedy_table import RemedyTable
 from remuda.core.remedies.breaker import with_last_opening
 from remuda.core.remedies.policies import (
     INVALID,
     OVERLAPS,
+    first_device_type,
     is_policy_paused,
     policy_in_force,
     policy_overlaps,
