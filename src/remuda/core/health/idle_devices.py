@@ -175,7 +175,8 @@ def plan_idle_pods(idle: Sequence[IdlePod], pods: Sequence[Pod], now: float) -> 
             waits.append(GRACE_S)
     still = {found.pod.uid for found in idle if found.since is not None}
     for pod in pods:
-        if pod.uid not in still and pod.is_live and is_condition_true(pod.status.conditions, DEVICE_IDLE):
+        is_staying = pod.is_live and not pod.is_deleting  # one that goes has not used them again
+        if pod.uid not in still and is_staying and is_condition_true(pod.status.conditions, DEVICE_IDLE):
             why = "The pod's devices are used again."
             tell.append((pod, with_condition(pod.status.conditions, DEVICE_IDLE, False, "Used", why, at), why))
     return IdlePlan(tuple(tell), tuple(reclaim), tuple(suspend.values()), min(waits, default=None))
