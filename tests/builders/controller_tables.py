@@ -55,7 +55,6 @@ def after(seconds: float) -> Any:
 
 
 Happening = Callable[["ControllerStage"], Awaitable[None]]
-Place = tuple[type[KObject], str]  # a kind, and "name" or "namespace/name"
 
 
 def put(*objects: KObject) -> Happening:
@@ -147,7 +146,7 @@ class Want(msgspec.Struct, frozen=True):
 
     writes: Sequence[str] = ()
     events: Sequence[str] = ()
-    objects: Mapping[Place, Any] = {}
+    objects: Mapping[Any, Any] = {}  # by kind and name, or namespace/name
     looks: int | None = None
 
 

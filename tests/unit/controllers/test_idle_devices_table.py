@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 
@@ -50,7 +52,7 @@ def idle(*devices: str, since: float = -AFTER_S) -> NodeDevices:
     return replace(found, observed=replace(found.observed, devices=rows))
 
 
-def rule(action: str = "Warn", **spec: object) -> RemedyPolicy:
+def rule(action: str = "Warn", **spec: Any) -> RemedyPolicy:
     return remedy_policy(idle=Idle(after_seconds=AFTER_S, action=action), **spec)
 
 
