@@ -67,7 +67,7 @@ def test_a_lost_node_without_a_hook_is_waited_for_then_somebody_is_told_and_it_s
     assert bench.outcomes() == {"reboot-1": "Refused", "replace-1": "Refused", "ticket-1": "HeldBack"}
     assert bench.reason("reboot-1") == bench.reason("replace-1") == "NoHook"
     assert bench.reason("ticket-1") == "TooEarly"
-    assert "may come back without help" in message(bench)
+    assert "may come back by itself" in message(bench)
     bench.run(until=1801)
     assert bench.outcomes()["ticket-1"] == "Succeeded"
     assert (bench.phase, bench.incident.status.outcome) == (IncidentPhase.OPEN, IncidentOutcome.NOT_CURED)
