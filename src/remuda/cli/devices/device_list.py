@@ -98,7 +98,7 @@ def remedy_words_by_device(devices: Sequence[NodeDevices], incidents: Sequence[I
         running = next((r.key for r in reversed(status.remedies) if r.outcome == "Running"), "")
         words = f"{status.phase} {running}".strip()
         if status.soak_until is not None:
-            words = f"on trial until {status.soak_until:%H:%M:%S}"
+            words = f"soaks until {status.soak_until:%H:%M:%S}"
         if running or status.soak_until is not None or status.phase != "Open":
             found[subject.node, subject.device] = words
     return found

@@ -325,7 +325,7 @@ def _incident_facts(incident: Incident, now: float) -> Table:
         lost += f"; {plural(status.devices, 'device')} out of use for {gpu_hours_text(out)} device-hours"
     table.add_row("Cost", lost)
     if status.soak_until is not None:
-        table.add_row("On trial", f"until {status.soak_until:%H:%M:%S}")
+        table.add_row("Soak", f"until {status.soak_until:%H:%M:%S}")
     if status.ticket:
         table.add_row("Ticket", status.ticket)
     if status.part_of:

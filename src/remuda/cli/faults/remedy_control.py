@@ -77,7 +77,7 @@ def approve(session: Session, incident: str, remedy: str | None) -> None:
     """Allow a remedy that waits for approval (in policies with mode Approve).
 
     Without REMEDY: the one that waits. If all remedies of an incident have been tried, this asks for another probe; a device
-    that passes it is put back into use after its trial time.
+    that passes it, and its soak (a time without new faults), is put back into use.
     """
     click.echo(f"Approved: {asyncio.run(_write_approval(session, incident, remedy, granted=True))}")
 
