@@ -142,6 +142,10 @@ def to_seconds(moment: datetime) -> float:
     return moment.timestamp()
 
 
+def to_seconds_or(moment: datetime | None, default: float) -> float:
+    return default if moment is None else to_seconds(moment)
+
+
 # --- wire values of which nobody has checked the types yet ------------------------------------------------------------
 # A wrong type reads as empty. Defaults and plug-ins run before the validators, who then refuse the value by its path.
 

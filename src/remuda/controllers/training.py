@@ -236,7 +236,7 @@ class TrainingController:
             patch: JsonObject = {"quarantine": {order.device: to_wire(entry)}}
             await self._cluster.patch(NodeDevices, order.node, patch)
             self._events.warning(job, "DeviceQuarantined", f"{order.device} of {order.node}: {order.message}")
-        await write_all(lambda doomed: self._delete(job, doomed), plan.delete)
+        await write_all(lambda deletion: self._delete(job, deletion), plan.delete)
         await write_all(self._recall, plan.recall)
         if plan.is_over:
             await self._delete_job(job)
@@ -244,10 +244,12 @@ class TrainingController:
         retry_s = await self._create_all(job, plan.create)
         return min((s for s in (planned.wake_s, retry_s) if s is not None), default=None)
 
-    async def _delete(self, job: TrainingJob, doomed: PodDeletion) -> None:
-        when = Preconditions(uid=doomed.uid)
+    async def _delete(self, job: TrainingJob, deletion: PodDeletion) -> None:
+        when = Preconditions(uid=deletion.uid)
         try:
-            await self._cluster.delete(Pod, doomed.name, job.namespace, when=when, grace_s=0 if doomed.force else None)
+            await self._cluster.delete(
+                Pod, deletion.name, job.namespace, when=when, grace_s=0 if deletion.force else None
+            )
         except (NotFound, Conflict):
             pass  # gone already, or another pod of that name: not ours to delete
 
@@ -295,7 +297,7 @@ class TrainingController:
 
     async def _create(self, job: TrainingJob, body: JsonObject) -> None:
         try:
-            pod = await self._cluster.create(Pod, self._form.of(body) if self._form else body)
+            pod = await self._cluster.create(Pod, self._form.rewrite(body) if self._form else body)
         except AlreadyExists:
             pod = await self._cluster.get(Pod, body["metadata"]["name"], job.namespace)
             owner = pod.owner("TrainingJob")

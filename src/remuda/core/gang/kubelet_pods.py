@@ -37,7 +37,7 @@ class KubeletPodForm(msgspec.Struct, frozen=True):
     alloc_root: str = "/var/lib/remuda/alloc"
     launcher_dir: str = "/var/lib/remuda/bin"
 
-    def of(self, body: JsonObject) -> JsonObject:
+    def rewrite(self, body: JsonObject) -> JsonObject:
         """Refusal NoCommand when the template leaves the command to the image: nobody can wrap what only the image knows.
         `args` alone are the command, as on an embedded node."""
         metadata, spec = body["metadata"], dict(body["spec"])

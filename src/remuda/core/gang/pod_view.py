@@ -4,8 +4,6 @@ device under it is bad, whether its node is dead.
 
 from __future__ import annotations
 
-from datetime import datetime
-
 import msgspec
 
 from remuda.api.conditions import find_condition
@@ -131,7 +129,3 @@ class PodView(msgspec.Struct, frozen=True):
         """Told to go long ago and still there."""
         told = self.pod.metadata.deletion_timestamp  # Kubernetes': when the grace ends
         return told is not None and now > to_seconds(told) + STUCK_AFTER_S
-
-
-def seconds_of(moment: datetime | None, default: float) -> float:
-    return default if moment is None else to_seconds(moment)

@@ -24,7 +24,7 @@ RESTART_FIRST_S = 1.0
 _SYMPTOMS = (Cause.CODE, Cause.HANG)
 
 
-def gang_restart_at(ctx: PlanningContext) -> float | None:
+def job_restart_at(ctx: PlanningContext) -> float | None:
     """When the barrier may open again, for a gang that stands still after a crash or hang; None = at once."""
     last = ctx.under_way
     if last is None or last.cause not in _SYMPTOMS or last.detected_at is None:

@@ -8,10 +8,10 @@ started. One that does not answer in time is given up and its devices are quaran
 
 from __future__ import annotations
 
-from remuda.api.meta import to_time
+from remuda.api.meta import to_seconds_or, to_time
 from remuda.api.training import Member, RetiredPod, SuccessPolicy
-from remuda.core.gang.pod_view import OPEN, seconds_of
-from remuda.core.training.backoff import gang_restart_at
+from remuda.core.gang.pod_view import OPEN
+from remuda.core.training.backoff import job_restart_at
 from remuda.core.training.checkpoint_sizes import resume_step_of_ranks, with_world_size
 from remuda.core.training.faults import NOT_STOPPED
 from remuda.core.training.planning_context import PlanningContext
@@ -30,7 +30,7 @@ def open_barrier(ctx: PlanningContext) -> None:
     ]
     if len(ready) < len(views) or any(_is_retired_pod_awaited(ctx, pod) for pod in status.retired):
         return
-    pause = gang_restart_at(ctx)
+    pause = job_restart_at(ctx)
     if pause is not None and ctx.now < pause:
         return
     is_new_stage = status.stage != len(status.done_roles)
@@ -64,7 +64,7 @@ def _is_retired_pod_awaited(ctx: PlanningContext, pod: RetiredPod) -> bool:
 
 def is_stop_overdue(ctx: PlanningContext) -> bool:
     """Everyone has had the time to stop."""
-    raised = seconds_of(ctx.status.attempt_raised_at, ctx.now)
+    raised = to_seconds_or(ctx.status.attempt_raised_at, ctx.now)
     return ctx.now > raised + ctx.spec.failure.stop_deadline_seconds
 
 

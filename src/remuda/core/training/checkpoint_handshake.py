@@ -80,7 +80,7 @@ def _all_ranks_have_saved(ctx: PlanningContext) -> bool:
     return all(b is not None and b.checkpoint is not None for b in beats)
 
 
-def may_stop_gang(ctx: PlanningContext, why: str, within_s: float = 0.0) -> bool:
+def may_stop_job(ctx: PlanningContext, why: str, within_s: float = 0.0) -> bool:
     """Whether the gang may be stopped now at no more loss than can be helped. Called at every look until it says yes.
 
     `within_s`: how long to wait for the checkpoint; 0 = what the job's checkpoints usually take, and some.

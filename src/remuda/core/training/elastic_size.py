@@ -20,14 +20,14 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from remuda.api.meta import to_seconds
+from remuda.api.meta import to_seconds, to_seconds_or
 from remuda.api.training import Cause, Member, Remedy, Role
 from remuda.api.validation.validate import gpus_of_role
 from remuda.core.gang.budgets import charge_budgets, exhausted_budget
 from remuda.core.gang.gang_remedy import ChosenRemedy, MemberFault, RemedyCosts
-from remuda.core.gang.pod_view import CLOSED, OPEN, seconds_of
+from remuda.core.gang.pod_view import CLOSED, OPEN
 from remuda.core.scheduling.gang_placement import NO_ROOM_FOR_ALL
-from remuda.core.training.checkpoint_handshake import may_stop_gang
+from remuda.core.training.checkpoint_handshake import may_stop_job
 from remuda.core.training.job_status import placement_refusal, unplaced_rank_pods
 from remuda.core.training.placement_options import expected_job_s
 from remuda.core.training.planning_context import PlanningContext
@@ -77,7 +77,7 @@ def ranks_after_shrink(ctx: PlanningContext, faults: Iterable[MemberFault]) -> i
     return sum(sizes.values()) if sizes is not None else 0
 
 
-def resize_gang(ctx: PlanningContext, sizes: Mapping[str, int]) -> None:
+def resize_job(ctx: PlanningContext, sizes: Mapping[str, int]) -> None:
     """Another size, and ranks without gaps. Only with a new attempt, or before a rank was given."""
     asked = asked_role_sizes(ctx)
     ctx.update(sizes={name: size for name, size in sizes.items() if size < asked.get(name, size)})
@@ -104,7 +104,7 @@ def role_sizes_if_stranded(ctx: PlanningContext) -> dict[str, int] | None:
     refusal = placement_refusal(ctx)
     if refusal is None:
         return None
-    waited = ctx.now - seconds_of(status.attempt_raised_at, ctx.now)
+    waited = ctx.now - to_seconds_or(status.attempt_raised_at, ctx.now)
     if refusal.reason != NO_ROOM_FOR_ALL and (not status.members or waited < SHRINK_AFTER_S):
         return None
     return role_sizes_without(ctx, ())
@@ -113,7 +113,7 @@ def role_sizes_if_stranded(ctx: PlanningContext) -> dict[str, int] | None:
 def next_shrink_at(ctx: PlanningContext) -> float | None:
     if ctx.status.barrier != CLOSED or not any(role.min_replicas for role in ctx.spec.roles):
         return None
-    return seconds_of(ctx.status.attempt_raised_at, ctx.now) + SHRINK_AFTER_S
+    return to_seconds_or(ctx.status.attempt_raised_at, ctx.now) + SHRINK_AFTER_S
 
 
 # -- growing ----------------------------------------------------------------------------------------------------------
@@ -131,9 +131,9 @@ def larger_role_sizes(ctx: PlanningContext) -> dict[str, int] | None:
     return sizes if any(sizes[r.name] > r.replicas for r in ctx.spec.roles) else None
 
 
-def plan_gang_growth(ctx: PlanningContext) -> tuple[dict[str, int], ChosenRemedy] | None:
+def plan_job_growth(ctx: PlanningContext) -> tuple[dict[str, int], ChosenRemedy] | None:
     """The sizes to go on with and the record of it, when the gang is to grow now. May ask for a checkpoint instead."""
-    sizes = larger_role_sizes(ctx) if ctx.status.barrier == OPEN and gang_may_grow_at(ctx) <= ctx.now else None
+    sizes = larger_role_sizes(ctx) if ctx.status.barrier == OPEN and job_may_grow_at(ctx) <= ctx.now else None
     if (
         sizes is None
         or exhausted_budget(ctx.spec.failure.budgets, charge_budgets(ctx.status.used, [Cause.MAINTENANCE])) is not None
@@ -142,17 +142,17 @@ def plan_gang_growth(ctx: PlanningContext) -> tuple[dict[str, int], ChosenRemedy
     more = sum((sizes[r.name] - r.replicas) * (gpus_of_role(r) or 1) for r in ctx.spec.roles)
     costs = RemedyCosts(gang_gpus=ctx.gang_gpus or len(ctx.ranks), moved_gpus=more, rollback_s=0.0)
     price = costs.gang_gpus * (costs.stop_s + costs.restart_s)
-    if more * expected_job_s(ctx) <= price or not may_stop_gang(ctx, ROOM_IS_BACK):
+    if more * expected_job_s(ctx) <= price or not may_stop_job(ctx, ROOM_IS_BACK):
         return None
     total = sum(sizes.values())
     words = f"There is room for {total - len(ctx.ranks)} more ranks: the gang grows from {len(ctx.ranks)} to {total}."
     return sizes, ChosenRemedy(Remedy.GROW, Cause.MAINTENANCE, ROOM_IS_BACK, words, price / 3600)
 
 
-def gang_may_grow_at(ctx: PlanningContext) -> float:
+def job_may_grow_at(ctx: PlanningContext) -> float:
     opened = ctx.last_recovery.first_step_at if ctx.last_recovery is not None else ctx.status.started_at
     return (to_seconds(opened) if opened is not None else ctx.now) + GROW_AFTER_S
 
 
 def next_growth_at(ctx: PlanningContext) -> float | None:
-    return gang_may_grow_at(ctx) if ctx.status.sizes and ctx.status.barrier == OPEN else None
+    return job_may_grow_at(ctx) if ctx.status.sizes and ctx.status.barrier == OPEN else None

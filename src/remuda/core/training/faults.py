@@ -13,10 +13,11 @@ import msgspec
 
 from remuda.api.conditions import find_condition
 from remuda.api.devices import DeviceState
+from remuda.api.meta import to_seconds_or
 from remuda.api.training import Cause, DeviceFailedPolicy, Member, TrainingJob
 from remuda.core.gang.attribution import Confidence, ExitCircumstances, ProcessExit, attribute_exit
 from remuda.core.gang.gang_remedy import MemberFault
-from remuda.core.gang.pod_view import OPEN, PodView, seconds_of
+from remuda.core.gang.pod_view import OPEN, PodView
 
 NOT_STOPPED = "MemberNotStopped"
 NOT_STARTED = "MemberNotStarted"
@@ -68,7 +69,7 @@ def _member_fault(job: TrainingJob, member: Member, view: PodView | None, now: f
     bad = view.bad_device
     if bad is not None:
         text = f"{bad.device} on {member.node} is {bad.state}: {bad.message or bad.reason}"
-        return fault(Cause.DEVICE, bad.reason or "DeviceUnhealthy", text, lost=True, at=seconds_of(bad.since, now))
+        return fault(Cause.DEVICE, bad.reason or "DeviceUnhealthy", text, lost=True, at=to_seconds_or(bad.since, now))
     if view.node_dead and view.leaving is not None:
         text = f"{member.node} is gone, as announced: {view.leaving.message}"
         return fault(view.leaving.cause, view.leaving.reason, text, lost=True)
@@ -124,11 +125,11 @@ def _running_member_fault(job: TrainingJob, view: PodView, fault: _MakeFault, no
     if report.state == "exited" and report.code:
         text = report.message or f"{view.pod.name}'s process ended with code {report.code}."
         reason = LOSS_NOT_FINITE if LOSS_NOT_FINITE in report.message else "ProcessExited"
-        found = fault(Cause.CODE, reason, text, lost=False, at=seconds_of(report.time, now))
+        found = fault(Cause.CODE, reason, text, lost=False, at=to_seconds_or(report.time, now))
         return _with_exit_attributed(job, view, msgspec.structs.replace(found, code=report.code, tail=report.tail))
     if report.hung_since is not None:
         text = f"{view.pod.name} made no step since {report.hung_since:%H:%M:%S}."
-        return fault(Cause.HANG, "NoProgress", text, lost=False, at=seconds_of(report.hung_since, now))
+        return fault(Cause.HANG, "NoProgress", text, lost=False, at=to_seconds_or(report.hung_since, now))
     return None
 
 
@@ -155,7 +156,7 @@ def _waiting_member_fault(
     """The barrier is closed: everyone stops, gets ready and waits for the others. The time to get ready is counted from when
     the pod got its rank: one that waited for room, or was parked for long, has not wasted it."""
     status, limits, report = job.status, job.spec.failure, view.report
-    raised = seconds_of(status.attempt_raised_at, now)
+    raised = to_seconds_or(status.attempt_raised_at, now)
     if view.may_run and now - raised > limits.stop_deadline_seconds:
         text = f"{view.pod.name} did not stop within {limits.stop_deadline_seconds:g} s."
         return fault(Cause.INFRA, NOT_STOPPED, text, lost=True)
@@ -172,8 +173,8 @@ def _waiting_member_fault(
 
 def member_start_deadline(job: TrainingJob, member: Member, now: float) -> float:
     """By when the member must be ready for the attempt."""
-    raised = seconds_of(job.status.attempt_raised_at, now)
-    return max(raised, seconds_of(member.since, raised)) + job.spec.failure.start_deadline_seconds
+    raised = to_seconds_or(job.status.attempt_raised_at, now)
+    return max(raised, to_seconds_or(member.since, raised)) + job.spec.failure.start_deadline_seconds
 
 
 def command_never_ran(job: TrainingJob, views: Mapping[str, PodView]) -> tuple[str, str] | None:

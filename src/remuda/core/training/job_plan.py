@@ -41,20 +41,20 @@ from remuda.core.training.membership import (
     delete_retired_pods,
     drop_unfit_pods,
     fill_ranks,
-    locate_gang,
+    locate_job,
     start_first_attempt,
 )
 from remuda.core.training.missing_pods import ask_for_missing_pods
 from remuda.core.training.moves import plan_member_moves
-from remuda.core.training.next_look import gang_look_again_s
+from remuda.core.training.next_look import job_look_again_s
 from remuda.core.training.planning_context import GangObserved, PlanningContext, TrainingPlan
-from remuda.core.training.progress import read_gang_progress
+from remuda.core.training.progress import read_job_progress
 from remuda.core.training.recovery import (
-    grow_gang_if_possible,
-    move_gang_if_stranded,
+    grow_job_if_possible,
+    move_job_if_stranded,
     quarantine_unstoppable_members,
-    recover_gang,
-    shrink_gang_if_stranded,
+    recover_job,
+    shrink_job_if_stranded,
 )
 from remuda.core.training.role_ordering import end_role_stage, join_roles, start_held_roles
 from remuda.core.training.spare_lending import (
@@ -71,13 +71,13 @@ def plan_training(observed: GangObserved, now: float) -> TrainingPlan:
         return TrainingPlan(observed.job.status)  # its pods go with their owner
     ctx = PlanningContext(observed, now)
     if ctx.is_finished:
-        ctx.doom_all()
+        ctx.delete_all_pods()
         left_s = finished_job_kept_s(ctx)
         return msgspec.structs.replace(_training_plan(ctx), look_again_s=left_s, is_over=left_s == 0.0)
     start_first_attempt(ctx)
     count_job_pods(ctx)
     delete_retired_pods(ctx)
-    read_gang_progress(ctx)
+    read_job_progress(ctx)
     note_checkpoint_answer(ctx)
     tend_loans(ctx)
     if is_job_complete(ctx):
@@ -91,22 +91,22 @@ def plan_training(observed: GangObserved, now: float) -> TrainingPlan:
             f"The job reached its time limit of {ctx.spec.active_deadline_seconds:g} s (spec.activeDeadlineSeconds).",
         )
     elif not suspend_or_resume_job(ctx):
-        _steer_gang(ctx)
+        _steer_job(ctx)
     summarise_job_status(ctx)
     return _training_plan(ctx)
 
 
-def _steer_gang(ctx: PlanningContext) -> None:
+def _steer_job(ctx: PlanningContext) -> None:
     faults = find_member_faults(ctx.job, ctx.views, ctx.now) or find_hung_members(ctx) or plan_member_moves(ctx)
     if faults:
-        recover_gang(ctx, with_ignored_device_faults(faults, ctx.job, ctx.views, ctx.now))
+        recover_job(ctx, with_ignored_device_faults(faults, ctx.job, ctx.views, ctx.now))
     else:
-        grow_gang_if_possible(ctx)
+        grow_job_if_possible(ctx)
         end_role_stage(ctx)
     if not ctx.is_finished and suspend_or_resume_job(ctx):
         return  # it waited for a checkpoint, and now there is nobody left to save one
     if not ctx.is_finished:
-        locate_gang(ctx)
+        locate_job(ctx)
         drop_unfit_pods(ctx)
     if ctx.is_finished:
         return
@@ -114,8 +114,8 @@ def _steer_gang(ctx: PlanningContext) -> None:
     fill_ranks(ctx)
     recall_loans_if_stranded(ctx)
     ask_for_missing_pods(ctx)
-    move_gang_if_stranded(ctx)
-    shrink_gang_if_stranded(ctx)
+    move_job_if_stranded(ctx)
+    shrink_job_if_stranded(ctx)
     open_barrier(ctx)
     start_held_roles(ctx)
     lend_spares(ctx)
@@ -125,8 +125,8 @@ def _training_plan(ctx: PlanningContext) -> TrainingPlan:
     return TrainingPlan(
         status=ctx.status,
         quarantine=tuple(quarantine_unstoppable_members(ctx)),
-        delete=tuple(ctx.doomed[uid] for uid in sorted(ctx.doomed)),
+        delete=tuple(ctx.deletions[uid] for uid in sorted(ctx.deletions)),
         create=tuple(ctx.create),
         recall=tuple(recalled_borrowers(ctx)),
-        look_again_s=gang_look_again_s(ctx),
+        look_again_s=job_look_again_s(ctx),
     )

@@ -80,7 +80,7 @@ def _finish_job(ctx: PlanningContext) -> None:
     idle_s = job_suspended_s(ctx.status, ctx.now)
     ctx.update(goodput=goodput_at(ctx.status.goodput, ctx.status.started_at, 0.0, ctx.now, idle_s))
     ctx.create.clear()
-    ctx.doom_all()
+    ctx.delete_all_pods()
 
 
 # -- what is said -----------------------------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ def retire_pod(ctx: PlanningContext, uid: str, reason: str, until: float | None 
     if view is not None and uid not in ctx.retired_uids:
         entry = RetiredPod(view.pod.name, uid, reason, None if until is None else to_time(until))
         ctx.update(retired=[*ctx.status.retired, entry])
-    ctx.doom(uid)
+    ctx.delete_pod(uid)
 
 
 def delete_retired_pods(ctx: PlanningContext) -> None:
@@ -53,16 +53,16 @@ def delete_retired_pods(ctx: PlanningContext) -> None:
     if kept != ctx.status.retired:
         ctx.update(retired=kept)
     for pod in kept:
-        ctx.doom(pod.uid)
+        ctx.delete_pod(pod.uid)
 
 
 # -- pods without a rank ----------------------------------------------------------------------------------------------
 
 
-def locate_gang(ctx: PlanningContext) -> None:
+def locate_job(ctx: PlanningContext) -> None:
     """Keeps the domain that the gang sits in: that of its first placed pod. A gang that has run keeps it even when nothing of
     it is left there, so that the scheduler gives freed room back to it first; one that never ran is free to go anywhere."""
-    if segments.is_gang_segmented(ctx):
+    if segments.is_job_segmented(ctx):
         segments.locate_segments(ctx)
         return
     where, has_run = ctx.status.placement, ctx.status.started_at is not None
@@ -83,11 +83,11 @@ def drop_unfit_pods(ctx: PlanningContext) -> None:
     for view in [v for v in ctx.views.values() if v.uid not in out]:
         if view.is_usable:
             if _is_pod_misplaced(ctx, view) or _is_pod_start_overdue(ctx, view):
-                ctx.doom(view.uid)
+                ctx.delete_pod(view.uid)
         elif view.pod.is_terminal and not (view.pod.is_deleting or view.bad_device or view.node_dead):
             ended.append(view)
         else:
-            ctx.doom(view.uid)
+            ctx.delete_pod(view.uid)
     if ended:
         _drop_ended_pods(ctx, ended)
 
@@ -139,7 +139,7 @@ def fail_if_pods_rejected(ctx: PlanningContext, why: str) -> bool:
 
 def _is_pod_misplaced(ctx: PlanningContext, view: PodView) -> bool:
     """Made for a domain that the gang has left since."""
-    if segments.is_gang_segmented(ctx):
+    if segments.is_job_segmented(ctx):
         return segments.is_segment_pod_misplaced(ctx, view)
     return bool(view.made_for) and view.made_for != ctx.status.placement.domain
 
@@ -185,7 +185,7 @@ def _has_spare_to_stand_in(ctx: PlanningContext) -> bool:
 def _fill_ranks_first(ctx: PlanningContext, members: dict[int, Member]) -> list[str]:
     """First placement: ranks follow topology order, so they are given only when all pods are placed. A spare that is placed
     stands in for a member that was refused: it may sit in the very room that the member waits for."""
-    if segments.is_gang_segmented(ctx):
+    if segments.is_job_segmented(ctx):
         return _fill_segment_ranks(ctx, members)
     chosen: dict[str, list[PodView]] = {}
     may_stand_in = _has_spare_to_stand_in(ctx)
@@ -236,9 +236,7 @@ def _fill_vacant_ranks(
 
 
 def _may_have_rank(ctx: PlanningContext, view: PodView, rank: int) -> bool:
-    return not segments.is_gang_segmented(ctx) or segments.serves_segment(
-        ctx, view, segments.segment_of_rank(ctx, rank)
-    )
+    return not segments.is_job_segmented(ctx) or segments.serves_segment(ctx, view, segments.segment_of_rank(ctx, rank))
 
 
 def _refreshed_member(ctx: PlanningContext, member: Member) -> Member:

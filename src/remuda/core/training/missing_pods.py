@@ -34,7 +34,7 @@ def _ask_for_role_pods(ctx: PlanningContext, role: Role) -> None:
     A pod made for a rank that waits unplaced while the rank is no longer vacant is not kept as a spare: the scheduler places
     it as a member, so a gang could wait for room it does not need.
     """
-    if segments.is_gang_segmented(ctx):
+    if segments.is_job_segmented(ctx):
         _ask_for_segment_pods(ctx, role)
         return
     free, vacant = ctx.free(role.name), ctx.vacant(role)
@@ -44,7 +44,7 @@ def _ask_for_role_pods(ctx: PlanningContext, role: Role) -> None:
     waiting = [v for v in free if not v.is_bound and not v.is_spare]
     missing = max(0, vacant - placed)
     for view in waiting[missing:]:
-        ctx.doom(view.uid)
+        ctx.delete_pod(view.uid)
     old_places = [*loan_nodes_called_back(ctx, role.name), *nodes_to_return_to(ctx, role.name)][len(waiting) :]
     lost = nodes_lost_by_role(ctx, role.name)[len(waiting) :]
     for number in range(missing - len(waiting)):
@@ -60,7 +60,7 @@ def _ask_for_role_pods(ctx: PlanningContext, role: Role) -> None:
     spares = [v for v in free if v.is_spare or (v.is_bound and placed > vacant)]
     count = sum(1 for v in free if v.is_spare) + max(0, placed - vacant)
     for view in spares[::-1][: max(0, count - wanted)]:
-        ctx.doom(view.uid)
+        ctx.delete_pod(view.uid)
     returned = loan_nodes_returned(ctx, role.name)
     for number in range(wanted - count):
         _ask_for_pod(ctx, role, spare=True, prefer=returned[number] if number < len(returned) else "")
@@ -74,15 +74,15 @@ def _ask_for_segment_pods(ctx: PlanningContext, role: Role) -> None:
         waiting = [v for v in mine if not v.is_bound]
         missing = max(0, vacant[number] - (len(mine) - len(waiting)))
         for view in waiting[missing:]:
-            ctx.doom(view.uid)
+            ctx.delete_pod(view.uid)
         for view in [v for v in mine if v.is_bound][vacant[number] :]:
-            ctx.doom(view.uid)
+            ctx.delete_pod(view.uid)
         for _ in range(missing - len(waiting)):
             _ask_for_pod(ctx, role, segment=number, domain=where)
     spares = [v for v in free if v.segment < 0]
     wanted = ctx.spec.spares if role is ctx.spec.roles[0] else 0
     for view in spares[::-1][: max(0, len(spares) - wanted)]:
-        ctx.doom(view.uid)
+        ctx.delete_pod(view.uid)
     for _ in range(wanted - len(spares)):
         _ask_for_pod(ctx, role, spare=True)
 

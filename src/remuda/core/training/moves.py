@@ -24,7 +24,7 @@ from collections.abc import Sequence
 
 from remuda.api.conditions import find_condition, with_condition
 from remuda.api.devices import Verdict
-from remuda.api.meta import Condition, to_seconds, to_time
+from remuda.api.meta import Condition, to_seconds, to_seconds_or, to_time
 from remuda.api.training import Cause, DegradedPolicy, Member
 from remuda.core.gang.budgets import charge_budgets, exhausted_budget
 from remuda.core.gang.gang_remedy import (
@@ -35,17 +35,17 @@ from remuda.core.gang.gang_remedy import (
     choose_gang_remedy,
     price_of_staying_slow,
 )
-from remuda.core.gang.pod_view import OPEN, seconds_of
+from remuda.core.gang.pod_view import OPEN
 from remuda.core.health.slow_ranks import SLOW_RANK
 from remuda.core.state.leaving_nodes import LeavingNode
 from remuda.core.training.checkpoint_handshake import (
     ask_for_checkpoint,
     is_checkpoint_fresh,
-    may_stop_gang,
+    may_stop_job,
     open_checkpoint_request,
     usual_checkpoint_wait_s,
 )
-from remuda.core.training.placement_options import remedy_costs
+from remuda.core.training.placement_options import job_remedy_costs
 from remuda.core.training.planning_context import PlanningContext, SlowRankStay
 from remuda.core.training.segments import placement_options_for
 
@@ -72,17 +72,17 @@ def plan_member_moves(ctx: PlanningContext) -> list[MemberFault]:
     last = ctx.last_recovery
     if ctx.status.barrier != OPEN or (last is not None and last.first_step_at is None):
         return []  # it has not come to run: what is wrong with that comes first
-    if ctx.now < _gang_settled_at(ctx):
+    if ctx.now < _job_settled_at(ctx):
         return []
     moves = _move_off_leaving_nodes(ctx) or _swap_slow_ranks(ctx)
     if moves:  # a spare whose node is about to go would be moved again at once
         for view in ctx.free():
             if view.leaving is not None:
-                ctx.doom(view.uid)
+                ctx.delete_pod(view.uid)
     return moves
 
 
-def _gang_settled_at(ctx: PlanningContext) -> float:
+def _job_settled_at(ctx: PlanningContext) -> float:
     """From when on a gang that was let go may be stopped again for something that can wait."""
     last = ctx.last_recovery
     known = (ctx.status.started_at, ctx.status.attempt_raised_at, last.opened_at if last is not None else None)
@@ -96,8 +96,8 @@ def next_move_at(ctx: PlanningContext) -> float | None:
     found = [at for _, v in slow_members(ctx) if (at := _checkpoint_asked_at(ctx, v)) > ctx.now]
     calls = (_last_checkpoint_call_at(ctx, where) for _, where in members_on_leaving_nodes(ctx))
     found += [at for at in calls if at is not None and at > ctx.now]
-    if (found or members_on_leaving_nodes(ctx) or slow_members(ctx)) and ctx.now < _gang_settled_at(ctx):
-        found.append(_gang_settled_at(ctx))
+    if (found or members_on_leaving_nodes(ctx) or slow_members(ctx)) and ctx.now < _job_settled_at(ctx):
+        found.append(_job_settled_at(ctx))
     return min(found, default=None)
 
 
@@ -128,7 +128,7 @@ def _move_off_leaving_nodes(ctx: PlanningContext) -> list[MemberFault]:
     wait = (
         usual_checkpoint_wait_s(ctx) if left > usual_checkpoint_wait_s(ctx) + MOVE_S else max(URGENT_S, left - MOVE_S)
     )
-    return faults if may_stop_gang(ctx, faults[0].reason, wait) else []
+    return faults if may_stop_job(ctx, faults[0].reason, wait) else []
 
 
 def _last_checkpoint_call_at(ctx: PlanningContext, where: LeavingNode) -> float | None:
@@ -145,7 +145,7 @@ def _leaving_node_fault(ctx: PlanningContext, member: Member, where: LeavingNode
 
 def slow_members(ctx: PlanningContext) -> list[tuple[Member, Verdict]]:
     slow = _degraded_members(ctx)
-    return [] if _is_whole_gang_slow(ctx, slow) else slow
+    return [] if _are_all_ranks_slow(ctx, slow) else slow
 
 
 def _degraded_members(ctx: PlanningContext) -> list[tuple[Member, Verdict]]:
@@ -154,7 +154,7 @@ def _degraded_members(ctx: PlanningContext) -> list[tuple[Member, Verdict]]:
     return [(m, verdict) for m, verdict in slow if verdict.reason != GANG_SLOW]
 
 
-def _is_whole_gang_slow(ctx: PlanningContext, slow: Sequence[tuple[Member, Verdict]]) -> bool:
+def _are_all_ranks_slow(ctx: PlanningContext, slow: Sequence[tuple[Member, Verdict]]) -> bool:
     """All of a gang for one reason that is not a comparison with its peers: a power cap, a hot row. Nobody is to blame."""
     reasons = {verdict.reason for _, verdict in slow}
     return len(slow) > 1 and len(slow) == len(ctx.status.members) and len(reasons) == 1 and SLOW_RANK not in reasons
@@ -240,7 +240,7 @@ def does_swap_pay(ctx: PlanningContext, faults: Sequence[MemberFault], factor: f
 
 
 def swap_price_at_checkpoint(ctx: PlanningContext, faults: Sequence[MemberFault]) -> tuple[ChosenRemedy, RemedyCosts]:
-    costs = remedy_costs(ctx, faults, rollback_s=0.0)
+    costs = job_remedy_costs(ctx, faults, rollback_s=0.0)
     return choose_gang_remedy(faults, placement_options_for(ctx, faults), costs), costs
 
 
@@ -248,7 +248,7 @@ def _checkpoint_asked_at(ctx: PlanningContext, verdict: Verdict) -> float:
     """When waiting for the next checkpoint has cost what asking for one costs."""
     lost_share = 1.0 - 1.0 / max(rank_slowness(ctx, verdict), 1.01)
     cost = ctx.spec.checkpoint.typical_seconds or CHECKPOINT_S
-    raised = seconds_of(ctx.status.attempt_raised_at, ctx.now)
+    raised = to_seconds_or(ctx.status.attempt_raised_at, ctx.now)
     since = to_seconds(verdict.since) if verdict.since is not None else raised
     return max(since, raised) + cost / lost_share
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from remuda.api.meta import to_seconds
-from remuda.core.gang.pod_view import CLOSED, OPEN, seconds_of
+from remuda.api.meta import to_seconds, to_seconds_or
+from remuda.core.gang.pod_view import CLOSED, OPEN
 from remuda.core.training import checkpoint_handshake, moves
-from remuda.core.training.backoff import gang_restart_at
+from remuda.core.training.backoff import job_restart_at
 from remuda.core.training.elastic_size import next_growth_at, next_shrink_at
 from remuda.core.training.faults import member_start_deadline
 from remuda.core.training.hung_ranks import next_hang_at
@@ -23,20 +23,20 @@ WAITING_PERIOD_S = 1.0  # how often a gang that waits for room looks again
 MARGIN_S = 0.01  # a deadline is over only after it
 
 
-def gang_look_again_s(ctx: PlanningContext) -> float | None:
+def job_look_again_s(ctx: PlanningContext) -> float | None:
     """Seconds until time alone would change the plan; None when only an event can."""
     resized = [] if ctx.is_finished else [next_shrink_at(ctx), next_growth_at(ctx), next_lending_at(ctx)]
     waits = [at - ctx.now + MARGIN_S for at in resized if at is not None and at >= ctx.now]
-    usual = _next_gang_deadline_s(ctx)
+    usual = _next_job_deadline_s(ctx)
     return min(waits if usual is None else [usual, *waits], default=None)
 
 
-def _next_gang_deadline_s(ctx: PlanningContext) -> float | None:
+def _next_job_deadline_s(ctx: PlanningContext) -> float | None:
     if ctx.is_finished:
         return None
     if ctx.status.suspended_at is not None:
-        return _suspended_wait_s(ctx)
-    waits = [at - ctx.now + MARGIN_S for at in _gang_deadlines(ctx) if at >= ctx.now]
+        return _suspended_job_wait_s(ctx)
+    waits = [at - ctx.now + MARGIN_S for at in _job_deadlines(ctx) if at >= ctx.now]
     if ctx.status.barrier == OPEN:
         if ctx.fresh != ctx.status.progress:
             waits.append(PROGRESS_PERIOD_S)
@@ -47,13 +47,13 @@ def _next_gang_deadline_s(ctx: PlanningContext) -> float | None:
     return min(waits, default=None)
 
 
-def _suspended_wait_s(ctx: PlanningContext) -> float | None:
+def _suspended_job_wait_s(ctx: PlanningContext) -> float | None:
     """A pod that does not stop in time costs its devices; nothing else can happen by itself."""
-    late = seconds_of(ctx.status.attempt_raised_at, ctx.now) + ctx.spec.failure.stop_deadline_seconds
+    late = to_seconds_or(ctx.status.attempt_raised_at, ctx.now) + ctx.spec.failure.stop_deadline_seconds
     return late - ctx.now + MARGIN_S if ctx.status.retired and late >= ctx.now else None
 
 
-def _gang_deadlines(ctx: PlanningContext) -> Iterator[float]:
+def _job_deadlines(ctx: PlanningContext) -> Iterator[float]:
     status, limits = ctx.status, ctx.spec.failure
     if (at := checkpoint_handshake.next_checkpoint_check_at(ctx)) is not None:
         yield at
@@ -61,7 +61,7 @@ def _gang_deadlines(ctx: PlanningContext) -> Iterator[float]:
         yield at
     if (at := moves.next_move_at(ctx)) is not None:
         yield at
-    if (at := gang_restart_at(ctx)) is not None:
+    if (at := job_restart_at(ctx)) is not None:
         yield at
     if (at := job_deadline(ctx)) is not None:
         yield at
@@ -72,7 +72,7 @@ def _gang_deadlines(ctx: PlanningContext) -> Iterator[float]:
         if view.is_bound and view.is_silent and (at := view.bound_at) is not None:
             yield at + limits.start_deadline_seconds
     if status.barrier == CLOSED and status.members:
-        raised = seconds_of(status.attempt_raised_at, ctx.now)
+        raised = to_seconds_or(status.attempt_raised_at, ctx.now)
         yield raised + limits.stop_deadline_seconds
         for member in status.members:
             if (found := ctx.views.get(member.uid)) and not found.is_ready_for(status.attempt):

@@ -35,7 +35,7 @@ UNKNOWN_REST_S = 3600.0  # that a job which does not say its steps is taken to g
 Held = tuple[str, tuple[str, ...], Amounts]  # node, device ids, requests
 
 
-def options_in_domain(ctx: PlanningContext, faults: Sequence[MemberFault], shrinks_to: int = 0) -> PlacementOptions:
+def job_options_in_domain(ctx: PlanningContext, faults: Sequence[MemberFault], shrinks_to: int = 0) -> PlacementOptions:
     """What there is for the pods that the faults cost: a spare each, room beside the gang, or a domain for all of it.
 
     `shrinks_to`: ranks the gang may go on with instead.
@@ -59,7 +59,7 @@ def options_in_domain(ctx: PlanningContext, faults: Sequence[MemberFault], shrin
         spares=needed.total() - after_parked.total(),
         room_in_domain=after_parked.total() - after_coming.total() + transaction,
         domain=ctx.status.placement.domain,
-        gang_fits=domain_for_gang(ctx, unstoppable),
+        gang_fits=domain_for_job(ctx, unstoppable),
         why_no_room=why,
         shrinks_to=shrinks_to,
         lent=len(lent),
@@ -77,9 +77,7 @@ def has_domain_room_for(ctx: PlanningContext, waiting: Iterable[PodView], recall
     return _room_in_domain(ctx, picture, asks)[0] >= len(asks)
 
 
-def domain_for_gang(
-    ctx: PlanningContext, unstoppable: Set[str] = frozenset(), *, elsewhere: bool = False
-) -> str | None:
+def domain_for_job(ctx: PlanningContext, unstoppable: Set[str] = frozenset(), *, elsewhere: bool = False) -> str | None:
     """A domain that would take the whole gang if it let go of all it holds; another than its own if there is one."""
     where = ctx.status.placement
     picture = ctx.snapshot.releasing(_held_by_pods(v for v in ctx.views.values() if _pod_lets_go(ctx, v, unstoppable)))
@@ -95,7 +93,7 @@ def domain_for_gang(
     return None
 
 
-def remedy_costs(
+def job_remedy_costs(
     ctx: PlanningContext, faults: Sequence[MemberFault], *, rollback_s: float | None = None
 ) -> RemedyCosts:
     """`rollback_s`: when it is known otherwise than by the time since the last checkpoint."""
@@ -161,7 +159,7 @@ def _room_in_domain(ctx: PlanningContext, picture: Snapshot, asks: Sequence[PodA
 
 def snapshot_without_leavers(ctx: PlanningContext, lost: Set[str], unstoppable: Set[str]) -> Snapshot:
     """The picture once the gang's pods that leave, and borrowers that were called back, are gone."""
-    leaving = lost | ctx.retired_uids | ctx.doomed.keys()
+    leaving = lost | ctx.retired_uids | ctx.deletions.keys()
     views = (v for v in ctx.views.values() if v.pod.is_deleting or v.uid in leaving)
     gang = _held_by_pods(v for v in views if _pod_lets_go(ctx, v, unstoppable))
     return ctx.snapshot.releasing([*gang, *recalled_holdings(ctx)])

@@ -100,7 +100,7 @@ class PlanningContext:
         self.lending = observed.lending
         self.now = now
         self.views = {v.uid: v for v in sorted(observed.pods, key=lambda v: (v.index, v.uid))}
-        self.doomed: dict[str, PodDeletion] = {}
+        self.deletions: dict[str, PodDeletion] = {}
         self.create: list[JsonObject] = []
         self.fresh = self.status.progress  # not throttled, unlike what is written
         self.stays: SlowRankStay | None = (
@@ -177,7 +177,7 @@ class PlanningContext:
     def free(self, role: str | None = None, *, lasting: bool = False) -> list[PodView]:
         """Pods without a rank that may be given one: parked first, then placed, then in the order they were made. `lasting`: only
         those whose node stays."""
-        taken = self.member_uids | self.retired_uids | self.doomed.keys()
+        taken = self.member_uids | self.retired_uids | self.deletions.keys()
         found = [v for v in self.views.values() if v.uid not in taken and v.is_usable and role in (None, v.role)]
         if lasting:
             found = [v for v in found if v.leaving is None]
@@ -186,15 +186,15 @@ class PlanningContext:
     def vacant(self, role: Role) -> int:
         return role.replicas - sum(1 for m in self.status.members if m.role == role.name)
 
-    def doom(self, uid: str) -> None:
+    def delete_pod(self, uid: str) -> None:
         """To be deleted. Asked again on every look until it is gone; only a dead node's pods need asking twice."""
         view = self.views.get(uid)
         if view is not None and (view.node_dead or not view.pod.is_deleting):
-            self.doomed[uid] = PodDeletion(view.pod.name, uid, force=view.node_dead)
+            self.deletions[uid] = PodDeletion(view.pod.name, uid, force=view.node_dead)
 
-    def doom_all(self) -> None:
+    def delete_all_pods(self) -> None:
         for uid in self.views:
-            self.doom(uid)
+            self.delete_pod(uid)
 
 
 def _role_at_size(role: Role, sizes: Mapping[str, int]) -> Role:

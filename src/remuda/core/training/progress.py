@@ -24,7 +24,7 @@ ENOUGH_STEPS = 10  # of an attempt, for its own average to say more than the new
 LEAST_ETTR = 0.05  # a job that has just begun badly is not late for ever
 
 
-def read_gang_progress(ctx: PlanningContext) -> None:
+def read_job_progress(ctx: PlanningContext) -> None:
     status, old = ctx.status, ctx.status.progress
     at_work = [m for m in status.members if m.role not in status.held_roles]
     found = [v.progress for m in at_work if (v := ctx.views.get(m.uid)) and v.progress]

@@ -12,23 +12,23 @@ from collections.abc import Sequence
 
 import msgspec
 
-from remuda.api.meta import to_seconds, to_time
+from remuda.api.meta import to_seconds, to_seconds_or, to_time
 from remuda.api.training import Cause, Member, Placement, Recovery, Remedy
 from remuda.core.foreign.refused_pods import ADMISSION_USED as REJECTIONS
 from remuda.core.foreign.refused_pods import is_refused_by_node
 from remuda.core.gang.budgets import charge_budgets, exhausted_budget, refund_budget
 from remuda.core.gang.gang_remedy import ChosenRemedy, MemberFault, causes_to_charge, root_gang_fault
-from remuda.core.gang.pod_view import CLOSED, OPEN, seconds_of
+from remuda.core.gang.pod_view import CLOSED, OPEN
 from remuda.core.training import segments
-from remuda.core.training.elastic_size import plan_gang_growth, resize_gang, role_sizes_if_stranded, role_sizes_without
+from remuda.core.training.elastic_size import plan_job_growth, resize_job, role_sizes_if_stranded, role_sizes_without
 from remuda.core.training.faults import LOSS_NOT_FINITE, NOT_STOPPED
 from remuda.core.training.goodput import book_recovery_loss, move_recovery_loss
 from remuda.core.training.job_status import fail_job_over_budget, mark_job_failed, placement_refusal, unplaced_rank_pods
 from remuda.core.training.membership import fail_if_pods_rejected, fill_ranks, replacement_pause_until, retire_pod
 from remuda.core.training.missing_pods import ask_for_missing_pods
-from remuda.core.training.placement_options import domain_for_gang, has_domain_room_for, worst_pod_fault
+from remuda.core.training.placement_options import domain_for_job, has_domain_room_for, worst_pod_fault
 from remuda.core.training.planning_context import DeviceQuarantine, PlanningContext
-from remuda.core.training.remedy_decision import SAME_STEP, decide_gang_remedy
+from remuda.core.training.remedy_decision import SAME_STEP, decide_job_remedy
 from remuda.core.training.spare_lending import recall_loans
 
 # As `failure.lookBackSeconds`, for a gang that stands still since: a node's death shows only when its lease ran out.
@@ -39,8 +39,8 @@ KEPT_SEATS = 32  # of one recovery: a gang that crashes whole is told by its fir
 _LADDER = list(Remedy)
 
 
-def recover_gang(ctx: PlanningContext, found: Sequence[MemberFault]) -> None:
-    chosen = decide_gang_remedy(ctx, found)
+def recover_job(ctx: PlanningContext, found: Sequence[MemberFault]) -> None:
+    chosen = decide_job_remedy(ctx, found)
     refused = {fault.uid for fault in chosen.faults if (v := ctx.views.get(fault.uid)) and is_refused_by_node(v.pod)}
     if refused and chosen.charge is None and refused == {fault.uid for fault in chosen.faults}:
         chosen = msgspec.structs.replace(chosen, charge=())
@@ -48,7 +48,7 @@ def recover_gang(ctx: PlanningContext, found: Sequence[MemberFault]) -> None:
     ends_job = chosen.remedy is Remedy.FAIL
     is_explained = not chosen.is_code and _explains_last_interruption(ctx, root)
     is_same = is_explained or _belongs_to_interruption(ctx, root)
-    used = _charged_budgets(ctx, chosen, is_explained=is_explained, is_same=is_same)
+    used = _budgets_job_paid(ctx, chosen, is_explained=is_explained, is_same=is_same)
     over = exhausted_budget(ctx.spec.failure.budgets, used)
     if over is not None:
         chosen = msgspec.structs.replace(chosen, remedy=Remedy.FAIL, price_gpu_hours=0.0)
@@ -64,14 +64,14 @@ def recover_gang(ctx: PlanningContext, found: Sequence[MemberFault]) -> None:
     else:
         _begin_interruption(ctx, chosen)
     if is_explained or not is_same:
-        ctx.amend_recovery(rule=chosen.rule, charged=_paying_budget(chosen))
+        ctx.amend_recovery(rule=chosen.rule, charged=_budget_that_paid(chosen))
     if refused:
         used[REJECTIONS] = used.get(REJECTIONS, 0) + 1
     for uid, reason in dropped.items():
         retire_pod(ctx, uid, reason, replacement_pause_until(ctx, used) if uid in refused else None)
     raise_attempt(ctx, is_move=chosen.remedy is Remedy.REPLACE_GANG)
     if chosen.remedy is Remedy.SHRINK and (sizes := role_sizes_without(ctx, dropped)) is not None:
-        resize_gang(ctx, sizes)
+        resize_job(ctx, sizes)
     ctx.update(used=used, progress=ctx.fresh)
     if ends_job:
         mark_job_failed(ctx, chosen.reason, chosen.message)
@@ -111,7 +111,7 @@ def _belongs_to_interruption(ctx: PlanningContext, root: MemberFault) -> bool:
     )
 
 
-def _charged_budgets(
+def _budgets_job_paid(
     ctx: PlanningContext, chosen: ChosenRemedy, *, is_explained: bool, is_same: bool
 ) -> dict[str, int]:
     """The budgets after this: each cause once, and of one interruption the root's cause only once."""
@@ -125,7 +125,7 @@ def _charged_budgets(
     return charge_budgets(used, causes)
 
 
-def _paying_budget(chosen: ChosenRemedy) -> str | None:
+def _budget_that_paid(chosen: ChosenRemedy) -> str | None:
     """What the record says of the budget; None = the cause's own."""
     return None if chosen.charge is None else next((cause.value for cause in chosen.charge), "")
 
@@ -189,7 +189,7 @@ def _close_last_interruption(ctx: PlanningContext, signal: float) -> float:
         return signal
     if last.first_step_at is not None:
         return min(ctx.now, max(signal, to_seconds(last.first_step_at)))
-    until = min(ctx.now, max(signal, seconds_of(last.signal_at or last.detected_at, signal)))
+    until = min(ctx.now, max(signal, to_seconds_or(last.signal_at or last.detected_at, signal)))
     goodput, booked = book_recovery_loss(ctx.status, last, until, ctx.fresh.step_seconds, ctx.gang_gpus)
     ctx.update(recoveries=[*ctx.status.recoveries[:-1], booked], goodput=goodput)
     return until
@@ -243,16 +243,16 @@ def raise_attempt(ctx: PlanningContext, *, is_move: bool) -> None:
     )
 
 
-def move_gang_if_stranded(ctx: PlanningContext) -> None:
+def move_job_if_stranded(ctx: PlanningContext) -> None:
     """A gang that waits for room its domain does not have moves whole, once another domain would take it."""
-    if segments.is_gang_segmented(ctx):
+    if segments.is_job_segmented(ctx):
         _move_stranded_segments(ctx)
         return
     status = ctx.status
     if status.barrier == OPEN or not status.placement.domain or len(status.members) >= len(ctx.ranks):
         return
     refusal, waiting = placement_refusal(ctx), unplaced_rank_pods(ctx)
-    if refusal is None or has_domain_room_for(ctx, waiting) or domain_for_gang(ctx, elsewhere=True) is None:
+    if refusal is None or has_domain_room_for(ctx, waiting) or domain_for_job(ctx, elsewhere=True) is None:
         return
     under_way = ctx.under_way
     if under_way is not None:
@@ -291,7 +291,7 @@ def _move_stranded_segments(ctx: PlanningContext) -> None:
     ask_for_missing_pods(ctx)
 
 
-def shrink_gang_if_stranded(ctx: PlanningContext) -> None:
+def shrink_job_if_stranded(ctx: PlanningContext) -> None:
     """A gang that may go on with fewer does not wait for room for ever."""
     sizes = role_sizes_if_stranded(ctx)
     if sizes is None:
@@ -304,21 +304,21 @@ def shrink_gang_if_stranded(ctx: PlanningContext) -> None:
         retire_pod(ctx, view.uid, Remedy.SHRINK.value)
     if ctx.status.members:
         raise_attempt(ctx, is_move=False)
-    resize_gang(ctx, sizes)
+    resize_job(ctx, sizes)
     fill_ranks(ctx)
     ctx.create.clear()
     ask_for_missing_pods(ctx)
 
 
-def grow_gang_if_possible(ctx: PlanningContext) -> None:
+def grow_job_if_possible(ctx: PlanningContext) -> None:
     """A gang that went on with fewer takes the others in again."""
-    found = plan_gang_growth(ctx)
+    found = plan_job_growth(ctx)
     if found is None:
         return
     sizes, chosen = found
     _begin_interruption(ctx, chosen)
     raise_attempt(ctx, is_move=False)
-    resize_gang(ctx, sizes)
+    resize_job(ctx, sizes)
     ctx.update(used=charge_budgets(ctx.status.used, [chosen.cause]), progress=ctx.fresh)
 
 

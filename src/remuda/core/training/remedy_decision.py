@@ -39,7 +39,7 @@ from remuda.core.gang.gang_remedy import (
 )
 from remuda.core.gang.pod_view import OPEN
 from remuda.core.training.elastic_size import ranks_after_shrink
-from remuda.core.training.placement_options import remedy_costs
+from remuda.core.training.placement_options import job_remedy_costs
 from remuda.core.training.planning_context import PlanningContext
 from remuda.core.training.segments import placement_options_for
 
@@ -65,27 +65,29 @@ _DEVICE_RUNGS = {
 }
 
 
-def decide_gang_remedy(ctx: PlanningContext, faults: Sequence[MemberFault]) -> ChosenRemedy:
+def decide_job_remedy(ctx: PlanningContext, faults: Sequence[MemberFault]) -> ChosenRemedy:
     """`Remedy.FAIL` ends the job, with the reason and the message that it carries."""
     ruling = find_failure_rule(ctx.spec.failure.rules, faults)
     if ruling is not None:
         return _remedy_by_rule(ctx, faults, ruling)
     root = root_gang_fault(faults)
-    count, limit = gang_failures_at_step(ctx, faults), ctx.spec.failure.same_step_limit
+    count, limit = job_failures_at_step(ctx, faults), ctx.spec.failure.same_step_limit
     if limit and count >= limit and not root.planned:
         return _remedy_for_same_step(ctx, faults, count)
     view = ctx.views.get(root.uid)
     if root.cause is Cause.DEVICE and view is not None and view.bad_device is not None:  # failed, not merely slow
         return _remedy_for_device(ctx, faults)
-    return _cheapest_remedy(ctx, faults)
+    return _cheapest_job_remedy(ctx, faults)
 
 
-def _cheapest_remedy(ctx: PlanningContext, faults: Sequence[MemberFault], wanted: Remedy | None = None) -> ChosenRemedy:
+def _cheapest_job_remedy(
+    ctx: PlanningContext, faults: Sequence[MemberFault], wanted: Remedy | None = None
+) -> ChosenRemedy:
     options = placement_options_for(ctx, faults, ranks_after_shrink(ctx, faults))
-    return choose_gang_remedy(faults, options, remedy_costs(ctx, faults), wanted)
+    return choose_gang_remedy(faults, options, job_remedy_costs(ctx, faults), wanted)
 
 
-def _failing_remedy(faults: Sequence[MemberFault], reason: str, message: str) -> ChosenRemedy:
+def _job_failing_remedy(faults: Sequence[MemberFault], reason: str, message: str) -> ChosenRemedy:
     return ChosenRemedy(Remedy.FAIL, root_gang_fault(faults).cause, reason, message, 0.0, faults=tuple(faults))
 
 
@@ -96,14 +98,14 @@ def _remedy_by_rule(ctx: PlanningContext, faults: Sequence[MemberFault], ruling:
         is_said = first.code is None or f"exit code {first.code}" in first.message
         code = "" if is_said else f" with exit code {first.code}"
         text = f"Rule `{ruling.name}` ends the job: {first.pod} failed{code}: {first.message}"
-        chosen = _failing_remedy(faults, RULE_FAIL, text)
+        chosen = _job_failing_remedy(faults, RULE_FAIL, text)
         return msgspec.structs.replace(chosen, charge=charge, rule=ruling.name)
     if rule.action is RuleAction.IGNORE:
         charge = ()
     elif rule.action is RuleAction.REPLACE_POD:
         given_up = {f.uid for f in ruling.matched}
         faults = [msgspec.structs.replace(f, lost=True) if f.uid in given_up else f for f in faults]
-    chosen = _cheapest_remedy(ctx, faults, _RULE_RUNGS[rule.action])
+    chosen = _cheapest_job_remedy(ctx, faults, _RULE_RUNGS[rule.action])
     return msgspec.structs.replace(chosen, charge=charge, rule=ruling.name)
 
 
@@ -111,7 +113,7 @@ def _remedy_for_same_step(ctx: PlanningContext, faults: Sequence[MemberFault], c
     root, step = root_gang_fault(faults), ctx.fresh.step
     text = f"The gang has failed {count} times at step {step}, so the hardware is not to blame. Last failure: {root.message}"
     is_over = count > ctx.spec.failure.same_step_limit
-    chosen = _failing_remedy(faults, SAME_STEP, text) if is_over else _cheapest_remedy(ctx, faults)
+    chosen = _job_failing_remedy(faults, SAME_STEP, text) if is_over else _cheapest_job_remedy(ctx, faults)
     return msgspec.structs.replace(
         chosen, cause=Cause.CODE, reason=SAME_STEP, message=text, charge=(Cause.CODE,), is_code=True
     )
@@ -121,28 +123,27 @@ def _remedy_for_device(ctx: PlanningContext, faults: Sequence[MemberFault]) -> C
     policy = ctx.spec.failure.device_failed
     if policy is DeviceFailedPolicy.FAIL:
         text = f"{root_gang_fault(faults).message} The job asks for this (spec.failure.deviceFailed is Fail)."
-        return _failing_remedy(faults, DEVICE_FAILED, text)
-    return _cheapest_remedy(ctx, faults, _DEVICE_RUNGS.get(policy))
+        return _job_failing_remedy(faults, DEVICE_FAILED, text)
+    return _cheapest_job_remedy(ctx, faults, _DEVICE_RUNGS.get(policy))
 
 
 # -- failures at one step ----------------------------------------------------------------------------------------------
 
 
-def gang_failures_at_step(ctx: PlanningContext, faults: Sequence[MemberFault]) -> int:
+def job_failures_at_step(ctx: PlanningContext, faults: Sequence[MemberFault]) -> int:
     """How often the gang has failed at the step it is at, this time included; 0 when that says nothing about the step."""
     step, past = ctx.fresh.step, ctx.status.recoveries
     root = root_gang_fault(faults)
     if (
         step <= 0
         or ctx.status.barrier != OPEN
-        or not _counts_for_step(root.cause, has_trained=_has_gang_trained(ctx, len(past)))
+        or not _counts_for_step(root.cause, has_trained=_has_job_trained(ctx, len(past)))
     ):
         return 0
     there = [
         recovery
         for index, recovery in enumerate(past)
-        if recovery.step_at_fault == step
-        and _counts_for_step(recovery.cause, has_trained=_has_gang_trained(ctx, index))
+        if recovery.step_at_fault == step and _counts_for_step(recovery.cause, has_trained=_has_job_trained(ctx, index))
     ]
     pods = {fault.uid for fault in faults}.union(*({seat.uid for seat in r.seats} for r in there))
     return 1 + len(there) if len(pods) > 1 else 0
@@ -152,7 +153,7 @@ def _counts_for_step(cause: Cause, *, has_trained: bool) -> bool:
     return cause in _SYMPTOMS or (cause in _COUNTED and has_trained)
 
 
-def _has_gang_trained(ctx: PlanningContext, index: int) -> bool:
+def _has_job_trained(ctx: PlanningContext, index: int) -> bool:
     """Whether the gang made a step before the interruption of that number and after the one before it."""
     return index == 0 or ctx.status.recoveries[index - 1].first_step_at is not None
 

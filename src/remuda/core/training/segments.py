@@ -24,7 +24,7 @@ from remuda.core.state.snapshot import Snapshot
 from remuda.core.state.transaction import Transaction
 from remuda.core.training.faults import NOT_STOPPED
 from remuda.core.training.placement_options import (
-    options_in_domain,
+    job_options_in_domain,
     snapshot_after_release,
     snapshot_without_leavers,
     trial_pod_ask,
@@ -32,7 +32,7 @@ from remuda.core.training.placement_options import (
 from remuda.core.training.planning_context import PlanningContext
 
 
-def is_gang_segmented(ctx: PlanningContext) -> bool:
+def is_job_segmented(ctx: PlanningContext) -> bool:
     topology = ctx.spec.topology
     return bool(topology.required) and 0 < topology.segment_size < len(ctx.ranks)
 
@@ -102,13 +102,13 @@ def segment_pods(ctx: PlanningContext, numbers: Iterable[int]) -> list[str]:
 
 def placement_options_for(ctx: PlanningContext, faults: Sequence[MemberFault], shrinks_to: int = 0) -> PlacementOptions:
     """What there is for the pods that the faults cost."""
-    if not is_gang_segmented(ctx):
-        return options_in_domain(ctx, faults, shrinks_to)
+    if not is_job_segmented(ctx):
+        return job_options_in_domain(ctx, faults, shrinks_to)
     return options_in_segments(ctx, faults, {f.uid for f in faults if f.reason == NOT_STOPPED})
 
 
 def options_in_segments(ctx: PlanningContext, faults: Sequence[MemberFault], unstoppable: Set[str]) -> PlacementOptions:
-    """As `options_in_domain`, segment by segment: a replacement must sit where the rest of its segment does."""
+    """As `job_options_in_domain`, segment by segment: a replacement must sit where the rest of its segment does."""
     lost = [f.uid for f in faults if f.lost] or [faults[0].uid]
     moving = [m for m in ctx.status.members if m.uid in lost]
     roles = {role.name: role for role in ctx.spec.roles}

@@ -76,7 +76,7 @@ def _tended_loan(ctx: PlanningContext, loan: Loan) -> Loan | None:
     borrowers = [b for b in loan.borrowers if _has_borrower_claim(ctx, loan, b)]
     if loan.recalled_at is not None:
         # Where the replacement went elsewhere and all is well again, the spare comes back.
-        returned = to_time(ctx.now) if not borrowers and _is_gang_well(ctx) else None
+        returned = to_time(ctx.now) if not borrowers and _is_job_well(ctx) else None
         return msgspec.structs.replace(loan, borrowers=borrowers, returned_at=returned)
     if not borrowers:
         return msgspec.structs.replace(loan, borrowers=[], returned_at=to_time(ctx.now))
@@ -109,7 +109,7 @@ def _has_borrower_claim(ctx: PlanningContext, loan: Loan, borrower: Borrower) ->
 
 def lend_spares(ctx: PlanningContext) -> None:
     """Lets waiting preemptible pods into places that are lent already, or gives up one more spare."""
-    if ctx.lending is None or not ctx.spec.lend_spares or not _is_gang_well(ctx):
+    if ctx.lending is None or not ctx.spec.lend_spares or not _is_job_well(ctx):
         return
     waiting = [pod for pod in ctx.lending.waiting if _has_borrower_waited(pod, ctx.now) and not _is_borrower(ctx, pod)]
     if waiting and not _lend_more_of_loans(ctx, waiting) and ctx.now >= may_lend_spare_at(ctx):
@@ -132,13 +132,13 @@ def next_lending_at(ctx: PlanningContext) -> float | None:
     for loan in ctx.status.loans:
         claims = [b for b in loan.borrowers if (p := ctx.lending.pods.get(b.uid)) is not None and not p.spec.node_name]
         found += [to_seconds(b.since) + TAKE_S for b in claims if b.since is not None]
-    if ctx.spec.lend_spares and ctx.lending.waiting and _is_gang_well(ctx) and _lendable_spares(ctx):
+    if ctx.spec.lend_spares and ctx.lending.waiting and _is_job_well(ctx) and _lendable_spares(ctx):
         found += [_placement_refused_since(pod) + WAITED_S for pod in ctx.lending.waiting]
         found.append(may_lend_spare_at(ctx))
     return min((at for at in found if at >= ctx.now), default=None)
 
 
-def _is_gang_well(ctx: PlanningContext) -> bool:
+def _is_job_well(ctx: PlanningContext) -> bool:
     """Every rank runs, and nothing speaks against any of them."""
     last, status = ctx.last_recovery, ctx.status
     if status.barrier != OPEN or status.held_roles or status.sizes or len(status.members) < len(ctx.ranks):

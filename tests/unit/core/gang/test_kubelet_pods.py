@@ -21,7 +21,7 @@ def body(job: JobBuilder, **container: object) -> JsonObject:
 
 
 def test_the_command_runs_under_the_launcher_and_knows_its_pod() -> None:
-    formed = FORM.of(body(a_job().gpus(2), args=["-y"]))
+    formed = FORM.rewrite(body(a_job().gpus(2), args=["-y"]))
     container = formed["spec"]["containers"][0]
     assert container["command"] == ["python3", "launch", "--", "train", "-x"]
     assert container["args"] == ["-y"]
@@ -36,13 +36,13 @@ def test_the_command_runs_under_the_launcher_and_knows_its_pod() -> None:
 
 
 def test_the_launcher_stops_its_child_within_the_pods_own_grace() -> None:
-    formed = FORM.of(body(a_job().gpus(1).failure(stop_grace_seconds=1)))
+    formed = FORM.rewrite(body(a_job().gpus(1).failure(stop_grace_seconds=1)))
     env = {e["name"]: e.get("value") for e in formed["spec"]["containers"][0]["env"]}
     assert float(str(env["REMUDA_STOP_GRACE"])) < formed["spec"]["terminationGracePeriodSeconds"]
 
 
 def test_a_pod_without_devices_gets_the_agents_directories_from_the_machine() -> None:
-    formed = FORM.of(body(a_job().gpus(0), resources={"limits": {"cpu": "1", "requests.kubernetes.io/x": "1"}}))
+    formed = FORM.rewrite(body(a_job().gpus(0), resources={"limits": {"cpu": "1", "requests.kubernetes.io/x": "1"}}))
     container, spec = formed["spec"]["containers"][0], formed["spec"]
     assert {v["name"]: v["hostPath"]["path"] for v in spec["volumes"]} == {
         "remuda-alloc": "/host/alloc",
@@ -57,7 +57,7 @@ def test_a_pod_without_devices_gets_the_agents_directories_from_the_machine() ->
 
 
 def test_what_the_template_says_stays_and_wins() -> None:
-    formed = FORM.of(
+    formed = FORM.rewrite(
         body(
             a_job().gpus(0),
             env=[{"name": "REMUDA_NODE", "value": "mine"}, {"name": "A", "value": "$(REMUDA_POD_NAME)"}],
@@ -72,17 +72,17 @@ def test_what_the_template_says_stays_and_wins() -> None:
 
 def test_a_command_that_only_the_image_knows_is_refused() -> None:
     with pytest.raises(Refusal) as refused:
-        FORM.of(body(a_job().gpus(1), command=[]))
+        FORM.rewrite(body(a_job().gpus(1), command=[]))
     assert refused.value.reason == "NoCommand"
 
 
 def test_args_alone_are_the_command() -> None:
-    container = FORM.of(body(a_job().gpus(1), command=[], args=["train"]))["spec"]["containers"][0]
+    container = FORM.rewrite(body(a_job().gpus(1), command=[], args=["train"]))["spec"]["containers"][0]
     assert (container["command"], container["args"]) == (["python3", "launch", "--"], ["train"])
 
 
 def test_the_body_it_was_made_from_is_not_changed() -> None:
     made = body(a_job().gpus(0))
     before = copy.deepcopy(made)
-    FORM.of(made)
+    FORM.rewrite(made)
     assert made == before
