@@ -24,8 +24,7 @@ from remuda.api.names import (
     ANNOTATION_TOPOLOGY_REQUIRED,
     LABEL_GANG,
 )
-from remuda.api.training import TrainingJob, TrainingJobStatus
-from remuda.api.validation.validate import gpus_of_role
+from remuda.api.training import TrainingJob, TrainingJobStatus, gpus_of_role
 from remuda.embedded.apiserver.store import DELETED
 from remuda.embedded.apiserver.store.record import StoreEvent
 from remuda.embedded.node.training_model import SimulatedTraining

@@ -14,7 +14,8 @@ from typing import ClassVar
 import msgspec
 
 from remuda.api.meta import Condition, JsonObject, KObject, ObjectMeta, Resource
-from remuda.api.names import GROUP, VERSION
+from remuda.api.names import GROUP, RESOURCE_GPU, VERSION
+from remuda.api.quantity import parse_whole_quantity
 
 UNLIMITED = -1
 
@@ -367,3 +368,15 @@ class TrainingJob(KObject, frozen=True, rename="camel", omit_defaults=True, kw_o
     @property
     def is_finished(self) -> bool:
         return self.status.phase in ("Succeeded", "Failed")
+
+
+def gpus_of_role(role: Role) -> int:
+    """Devices each pod of the role gets, whichever way they were asked for."""
+    if role.gpus:
+        return role.gpus
+    containers = role.template.spec.get("containers") or [{}]
+    resources = containers[0].get("resources") or {}
+    for amounts in (resources.get("limits") or {}, resources.get("requests") or {}):
+        if RESOURCE_GPU in amounts:
+            return parse_whole_quantity(amounts[RESOURCE_GPU])
+    return 0

@@ -1,4 +1,5 @@
-"""What a TrainingJob may ask for beyond its pods: rules, order of roles, success, deadlines. Raises a Refusal with the field.
+"""What a TrainingJob may ask for: names, sizes, segments, rules, order of roles, success, deadlines. Raises a Refusal with the
+field. Its pods' template is `pod_templates`.
 
 Contradictions are refused, not resolved: a rule that can never match, a role that waits for itself, a success nobody can have.
 """
@@ -6,12 +7,32 @@ Contradictions are refused, not resolved: a rule that can never match, a role th
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 
 from remuda.api.errors import Refusal
 from remuda.api.patterns import SYNTAX, BadPattern, check_log_pattern
-from remuda.api.training import Checkpoint, Failure, FailureRule, Role, RuleAction, SuccessPolicy, TrainingJobSpec
+from remuda.api.selectors import is_label_key
+from remuda.api.training import (
+    UNLIMITED,
+    Cause,
+    Checkpoint,
+    Failure,
+    FailureRule,
+    Role,
+    RuleAction,
+    SuccessPolicy,
+    TrainingJob,
+    TrainingJobSpec,
+)
 from remuda.api.validation.numbers import check_range
+from remuda.api.validation.pod_templates import check_pod_template
+
+MAX_REPLICAS = 100_000
+MAX_ROLES = 64
+MAX_JOB_NAME = 52  # leaves room for "-<role>-<index>" within the 63 characters a pod's host name may have
+MAX_POD_PREFIX = 58  # of "<job>-<role>": an index of four digits still fits
+_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 
 MAX_RULES = 64
 MAX_STEPS = 2**53
@@ -20,7 +41,123 @@ AFTER = ("Running", "Succeeded")
 SIGNALS = ("HUP", "INT", "QUIT", "USR1", "USR2", "ALRM", "TERM", "CONT", "WINCH")  # a process can answer these
 
 
-def check_training_policies(spec: TrainingJobSpec) -> None:
+def check_training_job(job: TrainingJob) -> None:
+    name = job.metadata.name
+    if name and (len(name) > MAX_JOB_NAME or not _LABEL.fullmatch(name)):
+        raise Refusal(
+            "InvalidName",
+            f"`{name}` cannot name a job.",
+            f"Use at most {MAX_JOB_NAME} lower-case letters, digits and dashes, starting and ending with a letter or digit.",
+            "metadata.name",
+        )
+    spec = job.spec
+    if not spec.roles:
+        raise Refusal(
+            "NoRoles", "The job has no roles.", "Give spec.roles at least one role with a template.", "spec.roles"
+        )
+    if len(spec.roles) > MAX_ROLES:
+        raise Refusal(
+            "TooManyRoles", f"The job has {len(spec.roles)} roles.", f"Use at most {MAX_ROLES}.", "spec.roles"
+        )
+    seen: set[str] = set()
+    for index, role in enumerate(spec.roles):
+        path = f"spec.roles[{index}]"
+        if not _LABEL.fullmatch(role.name) or role.name in seen:
+            raise Refusal(
+                "InvalidRoleName",
+                f"Role name `{role.name}` is empty, not a label, or used twice.",
+                "Give each role its own name of lower-case letters, digits and dashes.",
+                f"{path}.name",
+            )
+        if len(f"{name}-{role.name}") > MAX_POD_PREFIX:
+            raise Refusal(
+                "InvalidRoleName",
+                f"`{name}-{role.name}` (job and role) is too long for pod names.",
+                f"Use at most {MAX_POD_PREFIX} characters for both.",
+                f"{path}.name",
+            )
+        seen.add(role.name)
+        check_range(role.replicas, 1, MAX_REPLICAS, "InvalidReplicas", f"{path}.replicas")
+        check_range(role.min_replicas, 0, role.replicas, "InvalidReplicas", f"{path}.minReplicas")
+        check_range(role.gpus, 0, 1024, "InvalidGpus", f"{path}.gpus")
+        check_pod_template(role, path)
+    check_range(spec.spares, 0, MAX_REPLICAS, "InvalidSpares", "spec.spares")
+    if spec.topology.required and not is_label_key(spec.topology.required):
+        raise Refusal(
+            "InvalidTopology",
+            f"`{spec.topology.required}` cannot be the name of a node label.",
+            "Name the label whose value all pods must share, say topology.remuda.dev/rack.",
+            "spec.topology.required",
+        )
+    _check_segments(spec)
+    _check_failure_limits(spec.failure)
+    _check_checkpoint(spec.checkpoint)
+    _check_training_policies(spec)
+
+
+def _check_segments(spec: TrainingJobSpec) -> None:
+    size = spec.topology.segment_size
+    if spec.lend_spares and (not spec.spares or size):
+        why = "a gang in segments does not lend its spares" if spec.spares else "the job has no spares"
+        raise Refusal(
+            "NothingToLend",
+            f"lendSpares is true, but {why}.",
+            "Leave out lendSpares, or ask for spares and leave out segmentSize.",
+            "spec.lendSpares",
+        )
+    check_range(size, 0, MAX_REPLICAS, "InvalidTopology", "spec.topology.segmentSize")
+    if size and not spec.topology.required:
+        raise Refusal(
+            "InvalidTopology",
+            "segmentSize says how many ranks share a domain, but no domain is named.",
+            "Name the label in spec.topology.required, say topology.remuda.dev/rack.",
+            "spec.topology.segmentSize",
+        )
+    if size and any(role.min_replicas for role in spec.roles):
+        raise Refusal(
+            "ElasticSegments",
+            "A job with segments cannot continue with fewer ranks: its segments would be in the wrong places.",
+            "Leave out minReplicas or segmentSize.",
+            "spec.topology.segmentSize",
+        )
+
+
+def _check_failure_limits(failure: Failure) -> None:
+    for cause in Cause:
+        limit = failure.budgets.limit(cause)
+        check_range(limit, UNLIMITED, 1_000_000, "InvalidBudget", f"spec.failure.budgets.{cause}")
+    refill = failure.budgets.refill_after_steps
+    check_range(refill, 0, 2**53, "InvalidBudget", "spec.failure.budgets.refillAfterSteps")
+    for field in ("hang_after_seconds", "stop_grace_seconds", "look_back_seconds"):
+        check_range(getattr(failure, field), 0, 86_400, "InvalidSeconds", f"spec.failure.{_camel_case(field)}")
+    for field in ("stop_deadline_seconds", "start_deadline_seconds"):
+        check_range(getattr(failure, field), 0.1, 86_400, "InvalidSeconds", f"spec.failure.{_camel_case(field)}")
+    if failure.stop_deadline_seconds <= failure.stop_grace_seconds:
+        raise Refusal(
+            "InvalidSeconds",
+            "stopDeadlineSeconds must be longer than stopGraceSeconds: a member is killed only after the grace.",
+            f"Set stopDeadlineSeconds above {failure.stop_grace_seconds:g}.",
+            "spec.failure.stopDeadlineSeconds",
+        )
+
+
+def _check_checkpoint(checkpoint: Checkpoint) -> None:
+    check_range(checkpoint.typical_seconds, 0, 86_400, "InvalidSeconds", "spec.checkpoint.typicalSeconds")
+    if checkpoint.path and not checkpoint.path.startswith("/"):
+        raise Refusal(
+            "RelativeCheckpointPath",
+            f"checkpoint.path `{checkpoint.path}` is relative; ranks on other nodes would look elsewhere.",
+            "Give an absolute path that all ranks share.",
+            "spec.checkpoint.path",
+        )
+
+
+def _camel_case(name: str) -> str:
+    head, *tail = name.split("_")
+    return head + "".join(part.capitalize() for part in tail)
+
+
+def _check_training_policies(spec: TrainingJobSpec) -> None:
     _check_role_order(spec.roles)
     _check_success_policy(spec.success, spec.roles)
     check_range(spec.active_deadline_seconds, 0, MAX_SECONDS, "InvalidSeconds", "spec.activeDeadlineSeconds")

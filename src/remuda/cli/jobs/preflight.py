@@ -16,8 +16,7 @@ from remuda.api.codec import from_wire
 from remuda.api.devices import NodeDevices
 from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import Node, PodSpec
-from remuda.api.training import Role, TrainingJob
-from remuda.api.validation.validate import gpus_of_role
+from remuda.api.training import Role, TrainingJob, gpus_of_role
 from remuda.cli.text import plural
 
 _INTERPRETERS = ("python", "bash", "sh")

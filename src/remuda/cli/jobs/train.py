@@ -334,7 +334,7 @@ def _announce_job(session: Session, job: TrainingJob, form: str) -> None:
     if is_document(form):
         print_document(form, object_body(job))
         return
-    from remuda.api.validation.validate import gpus_of_role
+    from remuda.api.training import gpus_of_role
     from remuda.cli.text import plural
 
     ranks = sum(r.replicas for r in job.spec.roles)

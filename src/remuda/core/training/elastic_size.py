@@ -21,8 +21,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from remuda.api.meta import to_seconds, to_seconds_or
-from remuda.api.training import Cause, Member, Remedy, Role
-from remuda.api.validation.validate import gpus_of_role
+from remuda.api.training import Cause, Member, Remedy, Role, gpus_of_role
 from remuda.core.gang.budgets import charge_budgets, exhausted_budget
 from remuda.core.gang.gang_remedy import ChosenRemedy, MemberFault, RemedyCosts
 from remuda.core.gang.pod_view import CLOSED, OPEN

@@ -27,8 +27,7 @@ from remuda.api.names import (
     RESOURCE_GPU,
     SCHEDULER,
 )
-from remuda.api.training import Role, TrainingJob
-from remuda.api.validation.validate import gpus_of_role
+from remuda.api.training import Role, TrainingJob, gpus_of_role
 
 
 def job_pod_name(job: str, role: str, index: int) -> str:

@@ -13,8 +13,7 @@ from remuda.api.codec import from_wire
 from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import to_seconds
-from remuda.api.training import Loan, Remedy, Role
-from remuda.api.validation.validate import gpus_of_role
+from remuda.api.training import Loan, Remedy, Role, gpus_of_role
 from remuda.core.gang.gang_remedy import MemberFault, PlacementOptions, RemedyCosts, root_gang_fault
 from remuda.core.gang.pod_view import PodView
 from remuda.core.scheduling.explain import explain_not_placed

@@ -13,8 +13,7 @@ import msgspec
 
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import JsonObject
-from remuda.api.training import Recovery, Role, TrainingJob, TrainingJobSpec, TrainingJobStatus
-from remuda.api.validation.validate import gpus_of_role
+from remuda.api.training import Recovery, Role, TrainingJob, TrainingJobSpec, TrainingJobStatus, gpus_of_role
 from remuda.core.gang.pod_view import PodView
 from remuda.core.health.step_samples import GangSlow
 from remuda.core.state.snapshot import Snapshot

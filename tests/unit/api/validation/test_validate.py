@@ -7,8 +7,8 @@ import pytest
 from remuda.api.codec import decode_strict
 from remuda.api.drills import Drill
 from remuda.api.errors import Refusal
-from remuda.api.training import TrainingJob
-from remuda.api.validation.validate import gpus_of_role, validate
+from remuda.api.training import TrainingJob, gpus_of_role
+from remuda.api.validation.validate import validate
 
 RESERVED = {"annotations": {"remuda.dev/spare": "true"}}
 CONTAINER = {"name": "main", "command": ["python", "train.py"]}
