@@ -199,7 +199,7 @@ async def test_a_damaged_write_ahead_log_is_not_taken_for_a_torn_write(tmp_path:
     SPOILS[spoil](wal)
     said = refused(path)
     assert said.reason == "StateDamaged"
-    assert f"up to {acked} were acknowledged" in said.message
+    assert f"up to revision {acked} were acknowledged" in said.message
     kept = list(path.parent.glob("state.db.damaged-*-wal"))
     assert kept or spoil == "it is gone", "what sqlite drops must be kept aside"
     good = int(said.fix.rsplit(" ", 1)[1].rstrip("."))

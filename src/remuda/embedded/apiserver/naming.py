@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from remuda.api.errors import Invalid, StatusCause, StatusDetails
 from remuda.api.meta import Resource
 
-_SUBDOMAIN = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
-_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
+SUBDOMAIN = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
+DNS_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 _ALPHABET = "bcdfghjklmnpqrstvwxz2456789"  # Kubernetes': no vowels, so no words; no 0, 1 and 3 that read like letters
 _SUFFIX = 5
 _MAX_GENERATED_BASE = 63 - _SUFFIX
@@ -18,13 +18,13 @@ _MAX_GENERATED_BASE = 63 - _SUFFIX
 
 def check_object_name(resource: Resource, name: str) -> None:
     if resource.plural == "namespaces" and not resource.group:
-        _check_rfc1123(resource, name, "metadata.name", name, _LABEL, 63)
+        _check_rfc1123(resource, name, "metadata.name", name, DNS_LABEL, 63)
     else:
-        _check_rfc1123(resource, name, "metadata.name", name, _SUBDOMAIN, 253)
+        _check_rfc1123(resource, name, "metadata.name", name, SUBDOMAIN, 253)
 
 
 def check_namespace_name(resource: Resource, name: str, namespace: str) -> None:
-    _check_rfc1123(resource, name, "metadata.namespace", namespace, _LABEL, 63)
+    _check_rfc1123(resource, name, "metadata.namespace", namespace, DNS_LABEL, 63)
 
 
 def _check_rfc1123(resource: Resource, name: str, field: str, value: str, pattern: re.Pattern[str], limit: int) -> None:
@@ -35,7 +35,7 @@ def _check_rfc1123(resource: Resource, name: str, field: str, value: str, patter
             resource, name, field, f'Invalid value: "{value[:64]}...": must be no more than {limit} bytes'
         )
     if not pattern.fullmatch(value):
-        dots = "" if pattern is _LABEL else " or '.'"
+        dots = "" if pattern is DNS_LABEL else " or '.'"
         raise invalid_field(
             resource,
             name,

@@ -9,14 +9,12 @@ from fractions import Fraction
 from remuda.api.errors import Refusal
 from remuda.api.quantity import parse_quantity
 from remuda.embedded.apiserver.admission.field_errors import FieldAt
+from remuda.embedded.apiserver.naming import DNS_LABEL, SUBDOMAIN
 
-_DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
-_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _QUALIFIED = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
 _LABEL_VALUE = re.compile(r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?")
 _ENV_NAME = re.compile(r"[ -<>-~]+")
 _CONFIG_KEY = re.compile(r"[-._a-zA-Z0-9]+")
-_PORT_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _EXTENDED = re.compile(r"[^/]+/[^/]+")
 _MAX_ANNOTATIONS = 256 * 1024
 
@@ -25,11 +23,11 @@ NATIVE = frozenset({"cpu", "memory", "storage", "ephemeral-storage"})
 
 
 def is_dns_label(text: str) -> bool:
-    return len(text) <= 63 and _DNS_LABEL.fullmatch(text) is not None
+    return len(text) <= 63 and DNS_LABEL.fullmatch(text) is not None
 
 
 def is_subdomain(text: str) -> bool:
-    return len(text) <= 253 and _SUBDOMAIN.fullmatch(text) is not None
+    return len(text) <= 253 and SUBDOMAIN.fullmatch(text) is not None
 
 
 def is_qualified_name(text: str) -> bool:
@@ -125,7 +123,7 @@ def check_port_number(at: FieldAt) -> None:
 
 def check_port_name(at: FieldAt) -> None:
     name = at.text()
-    if len(name) > 15 or not _PORT_NAME.fullmatch(name) or "--" in name or not re.search("[a-z]", name):
+    if len(name) > 15 or not DNS_LABEL.fullmatch(name) or "--" in name or not re.search("[a-z]", name):
         at.invalid("must have at most 15 lower case letters, digits and '-', and at least one letter")
 
 

@@ -136,7 +136,7 @@ class SqliteJournal:
     def _not_ours(self) -> Refusal:
         return Refusal(
             "StateNotOurs",
-            f"{self.path} is a database of something else.",
+            f"{self.path} is not a state file of Remuda.",
             "Use another state directory, or move the file away.",
         )
 
@@ -152,7 +152,7 @@ class SqliteJournal:
         if name.startswith("SQLITE_CORRUPT") or (isinstance(error, _SENSELESS) and not name):
             return Refusal(
                 "StateDamaged",
-                f"{self.path} is damaged, beyond what can be read: {error}.",
+                f"{self.path} is damaged and cannot be read: {error}.",
                 "Restore a backup (remuda restore), or use another state directory.",
             )
         return Refusal(
@@ -208,7 +208,7 @@ class SqliteJournal:
             raise Refusal(
                 "RecoveryNotPossible",
                 f"{self.path} cannot go back to revision {revision}.",
-                f"Give one from {state.compacted} to {damage.good}.",
+                f"Give a revision from {state.compacted} to {damage.good}.",
             )
         found = recover_state(state, revision)
         connection.execute("BEGIN IMMEDIATE")
@@ -275,7 +275,11 @@ class SqliteJournal:
             if read_store_meta(connection)["head"] != self._head:
                 # The commit that failed is on disk after all, while everybody was told that it is not.
                 connection.close()
-                raise Refusal("StateDiverged", "A failed write is in the state.", "Start the cluster anew.")
+                raise Refusal(
+                    "StateDiverged",
+                    "A write that was reported as failed is in the state after all.",
+                    "Restart the cluster: remuda down, then remuda up.",
+                )
             self._connection = connection
         return self._connection
 
@@ -334,7 +338,9 @@ def copy_database(source: Path, target: Path) -> None:
         assert journal._connection is not None
         _backup_database(journal._connection, target)
     except (sqlite3.Error, OSError) as error:
-        raise Refusal("BackupFailed", f"{source} could not be copied: {error}.", "Check the free space.") from None
+        raise Refusal(
+            "BackupFailed", f"{source} could not be copied: {error}.", "Check that there is enough free space."
+        ) from None
     finally:
         journal.close()
 
