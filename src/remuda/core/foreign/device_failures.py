@@ -169,7 +169,8 @@ class _ForeignPodsDraft:
 
     def react(self, pod: Pod, verdict: Verdict, members: Callable[[str], Iterable[Pod]]) -> None:
         asked = pod.annotations.get(ANNOTATION_DEVICE_FAILED, "")
-        if asked and asked.lower() not in tuple(DeviceFailureReaction):
+        is_told = is_condition_true(pod.status.conditions, DEVICE_FAILED)  # once, with the condition
+        if asked and asked.lower() not in tuple(DeviceFailureReaction) and not is_told:
             self.unknown.append((pod, asked))
         reaction = device_failure_reaction(pod)
         if reaction is DeviceFailureReaction.GANG:
