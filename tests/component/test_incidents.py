@@ -151,7 +151,7 @@ async def test_a_power_cap_is_one_matter_of_its_node_also_for_a_manager_that_is_
     await world.sleep(20.0)
     [domain] = [i for i in incidents(world) if i.spec.subject.kind is SubjectKind.DOMAIN]
     assert domain.spec.subject.domain == "node/node-02"
-    assert "8 of 8 devices of node-02 were held back within" in domain.status.message
+    assert "8 of 8 devices of node-02 were slowed down within" in domain.status.message
     assert "PowerCap" in domain.status.message
     parts = [i for i in incidents(world) if i.spec.subject.kind is SubjectKind.DEVICE]
     assert sorted(i.spec.subject.device for i in parts) == [f"gpu-{n}" for n in range(8)]

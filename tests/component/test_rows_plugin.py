@@ -84,7 +84,7 @@ async def test_row_02_a_lost_plugin_is_told_from_failed_devices(world: World) ->
     lose_plugin(world)
     await world.until(lambda: "PluginLost" in notices(world))
     await world.sleep(70.0)  # the hold-down is over, and its Event is out
-    said = f"The plugin for {GPU} is lost; none of its 8 devices failed, 3 held by default/a, default/b."
+    said = f"The plugin for {GPU} is lost. None of its 8 devices failed; 3 held by default/a, default/b."
     assert notices(world)["PluginLost"].startswith(said)
     assert said in screen(world)
     assert {d["state"] for d in listed(world)["devices"]} == {"Healthy"}
@@ -227,7 +227,7 @@ async def test_row_04_a_held_device_that_a_vendors_plugin_drops_is_reported_with
     await world.until(lambda: counts(world, resource=FPGA) == ("1", "1"))
     assert {h for pod in pods for *_, h in health(the_pod(world, pod.name))} == {"Healthy"}  # the kubelet's own flaw
     await world.until(lambda: "DevicesNotListed" in notices(world))
-    said = f"2 fit devices of {FPGA} are there and its plugin lists 1. Its devices are held by default/a, default/b."
+    said = f"The node has 2 usable devices of {FPGA}, and its plugin lists 1. Its devices are held by default/a, default/b."
     assert notices(world)["DevicesNotListed"] == said
     assert said in screen(world)
     await world.sleep(70.0)

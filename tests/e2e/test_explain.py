@@ -112,4 +112,4 @@ async def test_each_step_has_its_time_and_the_stuck_one_its_reason(scene: Scene)
     await scene.stuck("late", "registered", "The plugin for nvidia.com/gpu on node-01 is lost.")
     code, steps = await scene.steps("fine")
     assert (code, {s["state"] for s in steps}) == (0, {"Done"})
-    assert "done, and not so any more" in steps[1]["message"]
+    assert "was done; since then" in steps[1]["message"]

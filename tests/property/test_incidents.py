@@ -131,7 +131,7 @@ def test_one_incident_per_failure_whatever_the_order(seed: int) -> None:
         assert incident.status.opened_at is not None
         assert incident.status.message, incident.name
         if incident.is_open:
-            assert "aits for" in incident.status.message or "closed when" in incident.status.message, incident.status
+            assert "aits for" in incident.status.message or "This closes" in incident.status.message, incident.status
     # Two incidents of one device never tell of the same time.
     for place in story.verdicts:
         mine = [i for i in book.all if (i.spec.subject.node, i.spec.subject.device) == place]

@@ -245,7 +245,7 @@ class VerdictController:
                 )
             if planned.about is None:
                 continue
-            holder = f"held by {verdict.holder}" if verdict.holder else "held by nobody"
+            holder = f"held by {verdict.holder}" if verdict.holder else "held by no pod"
             if verdict.state in (DeviceState.UNHEALTHY, DeviceState.QUARANTINED):
                 words = f"{verdict.device} failed ({verdict.reason}), {holder}. {verdict.message}"
                 self._events.warning(planned.about, f"Device{verdict.state.value}", words)

@@ -236,5 +236,5 @@ class WebhookNoticeController:
     def _complain_of_webhook(self, about: KObject, why: str) -> None:
         """Once per message, after a few tries; without the address, which is a secret."""
         self._events.warning(
-            about, "WebhookFailed", f"A webhook does not take notices: {why}. They are tried for an hour."
+            about, "WebhookFailed", f"A webhook does not accept notices: {why}. They are tried again for an hour."
         )

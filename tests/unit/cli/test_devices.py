@@ -163,7 +163,7 @@ def test_empty_clusters_say_so(cli: Cli) -> None:
 
 def test_what_is_wrong_with_a_node_is_told_apart_from_its_devices() -> None:
     nodes, devices = sample()
-    words = "The plugin for nvidia.com/gpu is lost; none of its 8 devices failed, 8 held by default/hello-worker-0."
+    words = "The plugin for nvidia.com/gpu is lost. None of its 8 devices failed; 8 held by default/hello-worker-0."
     lost = Notice("PluginLost", words, "nvidia.com/gpu", at(-30), at(30))
     hit = msgspec.structs.replace(devices[0], notices=[lost])
     screen = text_of(
@@ -174,7 +174,7 @@ def test_what_is_wrong_with_a_node_is_told_apart_from_its_devices() -> None:
     )
     [line] = [line for line in screen.splitlines() if "PluginLost" in line]
     assert line.startswith(
-        "node-01  PluginLost    30s  The plugin for nvidia.com/gpu is lost; none of its 8 devices failed"
+        "node-01  PluginLost    30s  The plugin for nvidia.com/gpu is lost. None of its 8 devices failed"
     )
     assert line.endswith(f"It may pass: nothing is done before {at(30):%H:%M:%S}.")
     later = text_of(render_ledger(ledger_entries(nodes, [hit], pods()), NOW + 31, notices=notices_to_show([hit])), 250)

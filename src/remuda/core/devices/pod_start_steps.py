@@ -127,7 +127,7 @@ def _passed_step(step: StartStep) -> StartStep:
     """A pod that has its devices came past this step, whatever became of the plugin since."""
     if step.state is StartStepState.DONE:
         return step
-    words = f"done, and not so any more: {step.message}" if step.message else "done"
+    words = f"was done; since then: {step.message}" if step.message else "done"
     return StartStep(step.name, StartStepState.DONE, message=words)
 
 

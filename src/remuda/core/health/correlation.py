@@ -141,7 +141,9 @@ def _suspect_inside_node(
         reason = NVSWITCH_FAILED
     elif all(f.scope == HELD_BACK for f in together):
         why = ", ".join(sorted({f.reason for f in together}))
-        text = f"{within} of {node} were held back {seconds} ({why}): look at its power and cooling before the devices."
+        text = (
+            f"{within} of {node} were slowed down {seconds} ({why}): look at its power and cooling before the devices."
+        )
         reason = "NodeSuspect"
     else:
         text = f"{within} of {node} failed {seconds}: look at its board, power and driver before the devices."

@@ -90,7 +90,10 @@ def _slow_gang_reason(
 ) -> GangSlow:
     grew = sum(1 for g in grown.values() if g >= line)
     if not own:
-        reason, words = UNKNOWN_PART, ". The ranks report no selfTime, so none can be told from the others: report it."
+        reason, words = (
+            UNKNOWN_PART,
+            ". The ranks do not report selfTime, so none can be named. Report it to find the slow one.",
+        )
     elif size == 2 and grew < 2:
         reason = ONE_OF_TWO
         words = ". With two ranks there is no majority that says which is the slow one: probe the devices of both."

@@ -1,4 +1,4 @@
-"""The ledger: one row per device — state, why, since when, who said so, who holds it. Counts are an output of it.
+"""The ledger: one row per device — state, why, since when, who reported it, who holds it. Counts are an output of it.
 
 Rows are derived from two sources of record, NodeDevices (signals, quarantine orders, earlier verdicts, who holds what) and live
 pods; nothing is counted up or down, so nothing can drift. A verdict moves only when its state or reason does, which keeps
@@ -110,7 +110,7 @@ def _silent_verdict(device: str, since: float) -> Verdict:
         device,
         DeviceState.UNKNOWN,
         AGENT_SILENT,
-        "The node's agent has fallen silent, so nothing is known of the device.",
+        "The node's agent is silent: the state of the device is unknown.",
         signal_origin("lease", "agent"),
         to_time(since),
     )

@@ -51,7 +51,7 @@ def judge_node_notices(
         *_node_signal_notices(devices),
     ]
     if silent_since is not None:
-        words = "The node's agent has not renewed its lease; nothing is known of its devices until it does."
+        words = "The node's agent has not renewed its lease. The state of its devices is unknown until it does."
         found.append(Notice(AGENT_SILENT, words, since=to_time(silent_since)))
     return [_dated_notice(notice, old.get((notice.reason, notice.resource)), now, timers) for notice in found]
 
@@ -82,7 +82,7 @@ def _lost_plugin_notices(devices: NodeDevices, node: Node | None, held: Callable
         notices.append(
             Notice(
                 reason=PLUGIN_LOST,
-                message=f"The plugin for {resource} is lost; none of its {len(mine)} devices failed, {who}."
+                message=f"The plugin for {resource} is lost. None of its {len(mine)} devices failed; {who}."
                 + (f" {why}" if why else ""),
                 resource=resource,
                 since=said[resource].since if resource in said else None,
@@ -110,7 +110,7 @@ def _unlisted_device_notices(
         if 0 < listed < len(users_of):
             users = list(dict.fromkeys(user for some in users_of.values() for user in some))
             who = f"Its devices are held by {', '.join(users)}." if users else "No pod holds its devices."
-            words = f"{len(users_of)} fit devices of {name} are there and its plugin lists {listed}. {who}"
+            words = f"The node has {len(users_of)} usable devices of {name}, and its plugin lists {listed}. {who}"
             notices.append(Notice(NOT_LISTED, words, name))
     return notices
 

@@ -117,7 +117,7 @@ def _suspect_devices(node: NodeDevices, devices: Sequence[str]) -> tuple[list[st
 
 def _slow_rank_words(job: TrainingJob, member: Member, slow: SlowRank, suspects: Sequence[str], why: str) -> str:
     where = f"Rank {member.rank} of {job.namespace}/{job.name} (pod {member.pod}, node {member.node})"
-    pace = f"needs {slow.factor:.2f} x the own time of its peers, over {slow.steps} steps"
+    pace = f"takes {slow.factor:.2f} x as long as its peers for its own work, over {slow.steps} steps"
     if why and len(suspects) < len(member.devices):
         return f"{where} {pace}. Of its {len(member.devices)} devices {why}."
     if len(suspects) > 1:
@@ -132,7 +132,7 @@ def _pods_moved_off_slow(job: TrainingJob) -> set[str]:
 
 def _uneven_gang(job: TrainingJob, member: Member, slow: SlowRank) -> GangSlow:
     words = (
-        f"Rank {member.rank} needs {slow.factor:.2f} x the own time of its peers also on the devices it was moved to "
-        f"({member.node}): it carries more work than they do. Even the work out."
+        f"Rank {member.rank} takes {slow.factor:.2f} x as long as its peers on the devices it was moved to, too "
+        f"({member.node}). It has more work than they have: even the work out."
     )
     return GangSlow(UNEVEN, words, slow.factor)

@@ -65,17 +65,19 @@ def conclude_incident(
         return closed_status(status, IncidentOutcome.WORKED_AROUND, text, now)
     if status.node_uid and health.node_uid != status.node_uid:
         return closed_status(
-            status, IncidentOutcome.REPLACED, f"{incident.spec.subject.node} is another node now.", now
+            status, IncidentOutcome.REPLACED, f"{incident.spec.subject.node} was replaced by another node.", now
         )
     if status.device_uuid and health.device_uuid and health.device_uuid != status.device_uuid:
-        text = f"{what} is another device now ({health.device_uuid} in place of {status.device_uuid})."
+        text = f"{what} was replaced: {health.device_uuid} is in place of {status.device_uuid}."
         return closed_status(status, IncidentOutcome.REPLACED, text, now)
     if incident_ends_at(status, health, settle_s) is not None and now >= (
         incident_ends_at(status, health, settle_s) or 0.0
     ):
         if incident_was_acted_on(status):
-            return closed_status(status, IncidentOutcome.CURED, f"{what} is well again{_cured_by_words(status)}.", now)
-        text = f"{what} was well again before anything was done."
+            return closed_status(
+                status, IncidentOutcome.CURED, f"{what} is healthy again{_cured_by_words(status)}.", now
+            )
+        text = f"{what} recovered before anything was done."
         return closed_status(status, IncidentOutcome.FALSE_ALARM, text, now)
     message = incident_waits_for(incident, status, health, settle_s)
     return status if message == status.message else msgspec.structs.replace(status, message=message)
@@ -100,23 +102,23 @@ def incident_waits_for(incident: Incident, status: IncidentStatus, health: Subje
     state = verdict.state.value if incident.spec.subject.device else "in trouble"
     head = f"{what} is {state} ({verdict.reason})." if verdict.reason else f"{what} is {state}."
     if (running := _running_rung(status)) is not None:
-        return f"{head} {running.key} is under way{_deadline_words(running.deadline)}."
+        return f"{head} {running.key} is running{_deadline_words(running.deadline)}."
     if status.phase is IncidentPhase.VERIFYING and status.soak_until is not None:
-        return f"{what} has passed its probe; it soaks until {status.soak_until:%H:%M:%S}."
+        return f"{what} passed its probe and is watched until {status.soak_until:%H:%M:%S}."
     if health.well_since is not None:
         end = to_time(health.well_since + settle_s)
-        return f"{what} is well again; closed when it stays so until {end:%H:%M:%S}."
+        return f"{what} is healthy again. This closes if it stays so until {end:%H:%M:%S}."
     ladder = find_condition(status.conditions, "Ladder")
     if ladder is not None and ladder.status == "False":
         ask = ", to ask for another probe," if incident.spec.subject.device else ""
         return f"{head} {ladder.message} Waits for an operator to replace it{ask} or to dismiss this."
     if ladder is not None and ladder.status == "Unknown":
-        return f"{head} {ladder.message} Waits for it to be well again."
+        return f"{head} {ladder.message} Waits for it to be healthy again."
     if words := next_rung_words(status):
         return f"{head} {words}"
     if health.out_by:
-        return f"{head} Waits for {health.out_by} to take the order back that keeps it out of use."
-    return f"{head} {health.waits or 'Waits for a remedy, or for it to be well again.'}"
+        return f"{head} Waits for {health.out_by} to lift the quarantine."
+    return f"{head} {health.waits or 'Waits for a remedy, or for it to be healthy again.'}"
 
 
 def next_rung_words(status: IncidentStatus) -> str:
@@ -125,7 +127,7 @@ def next_rung_words(status: IncidentStatus) -> str:
     if last is None:
         return ""
     if last.outcome is RemedyOutcome.WAITING:
-        return f"Waits for an operator's yes to {last.key}."
+        return f"Waits for an operator to approve {last.key}."
     if last.outcome is RemedyOutcome.HELD_BACK:
         return f"{last.key} is held back: {last.message or last.reason}"
     if last.outcome is RemedyOutcome.OBSERVED:

@@ -47,7 +47,7 @@ _FINAL = (IncidentOutcome.DISMISSED, IncidentOutcome.NOT_CURED, IncidentOutcome.
 def plan_device_incidents(
     sight: NodeIncidentView, incidents: Sequence[Incident], now: float, times: IncidentTimes
 ) -> IncidentPlan:
-    """`names`: those of this node, closed ones too."""
+    """`incidents`: those of this node, closed ones too."""
     opened: list[Incident] = []
     amended: list[tuple[Incident, IncidentStatus]] = []
     looks: list[float] = []
@@ -147,7 +147,7 @@ def _look_at_device(
     out_by = (order.by or "an operator") if order is not None and not is_own_order else ""
     waits = ""
     if verdict is None or verdict.state is DeviceState.UNKNOWN:
-        waits = "Nothing is known of it now; waits for its agent to speak of it."
+        waits = "Its agent does not report it now. Waits for the next report."
     uuid = seen.uuid if seen is not None else ""
     return status, SubjectHealth(well, sight.node_uid, uuid, out_by, waits)
 

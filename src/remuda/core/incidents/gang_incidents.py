@@ -68,7 +68,7 @@ class GangIncidentView(msgspec.Struct, frozen=True):
 def plan_gang_incidents(
     sight: GangIncidentView, incidents: Sequence[Incident], now: float, times: IncidentTimes
 ) -> IncidentPlan:
-    """`names`: the gang's own, those that name it, and those of the nodes its interruptions were on."""
+    """`incidents`: the gang's own, those that name it, and those of the nodes its interruptions were on."""
     return _GangIncidentPlanner(sight, incidents, now, times).plan()
 
 
@@ -226,17 +226,17 @@ class _GangIncidentPlanner:
                 status, opened_at=incident.metadata.creation_timestamp or to_time(self.now)
             )
         if job is None:
-            text = f"{target} was deleted before it had got past the fault."
+            text = f"{target} was deleted before it got past the fault."
             return closed_status(status, IncidentOutcome.NOT_CURED, text, self.now)
         if job.status.phase == "Failed":
             text = f"{target} failed: {job.status.reason}: {job.status.message}"
             return closed_status(status, IncidentOutcome.NOT_CURED, text, self.now)
         if job.status.phase == "Succeeded":
-            return closed_status(status, IncidentOutcome.CURED, f"{target} has succeeded since.", self.now)
+            return closed_status(status, IncidentOutcome.CURED, f"{target} succeeded.", self.now)
         mine = {r.started_at for r in status.remedies if r.target == target}
         told = [r for r in job.status.recoveries if r.detected_at in mine]
         if not told:
-            text = f"{target} has gone on; what interrupted it is no longer in its record."
+            text = f"{target} went on. Its record no longer shows what interrupted it."
             return closed_status(status, IncidentOutcome.FALSE_ALARM, text, self.now)
         last = told[-1]
         step = max(r.step_at_fault for r in told)
@@ -248,7 +248,7 @@ class _GangIncidentPlanner:
             text = f"{target} got past step {step}, where it failed, in attempt {back.attempt}."
             return closed_status(status, IncidentOutcome.CURED, text, self.now)
         if back is not None:
-            phase, text = IncidentPhase.VERIFYING, f"{target} runs again; closed when it is past step {step}."
+            phase, text = IncidentPhase.VERIFYING, f"{target} runs again. This closes when it is past step {step}."
         else:
             phase = IncidentPhase.OPEN
             waits = max(last.attempt, job.status.attempt)

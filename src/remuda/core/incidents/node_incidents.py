@@ -52,7 +52,7 @@ def plan_node_incidents(
     times: IncidentTimes,
     watching_since: float = 0.0,
 ) -> IncidentPlan:
-    """`names`: those of this node, closed ones too. `watching_since`: when this manager began to look."""
+    """`incidents`: those of this node, closed ones too. `watching_since`: when this manager began to look."""
     subject = node_subject(sight.name)
     past = incidents_of((i for i in incidents if not i.spec.subject.device), subject)
     troubles = _node_troubles(sight, now, times, watching_since)

@@ -114,7 +114,7 @@ def test_a_pod_that_has_its_devices_is_past_what_broke_since() -> None:
     held = Holding("default/p", "main", GPU, ["gpu-0"], uid="u", since=to_time(104))
     steps = steps_of(pod, node=offering(8, 0), devices=ledger("Lost", held))
     assert {s.state for s in steps} == {StartStepState.DONE}
-    assert steps[1].message.startswith("done, and not so any more: The plugin for nvidia.com/gpu on node-01 is lost.")
+    assert steps[1].message.startswith("was done; since then: The plugin for nvidia.com/gpu on node-01 is lost.")
     assert "offers 0 of 8" in steps[2].message
 
 

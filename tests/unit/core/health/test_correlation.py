@@ -118,7 +118,7 @@ def held(node: int, gpu: str, at: float = 100.0, reason: str = "PowerCap") -> De
 def test_devices_that_are_held_back_alike_are_their_nodes_matter_and_no_racks() -> None:
     [suspect] = after(*(held(3, gpu) for gpu in GPUS))
     assert (suspect.domain, suspect.reason, suspect.nodes) == ("node/n3", "NodeSuspect", ("n3",))
-    assert "8 of 8 devices of n3 were held back within 0 s (PowerCap)" in suspect.message
+    assert "8 of 8 devices of n3 were slowed down within 0 s (PowerCap)" in suspect.message
     assert after(*(held(3, gpu) for gpu in GPUS[:4])) == [], "half of them may be hot by themselves"
     rack = after(*(held(node, gpu) for node in range(4) for gpu in GPUS))
     assert [s.domain for s in rack] == [f"node/n{node}" for node in range(4)]

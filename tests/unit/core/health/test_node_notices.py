@@ -34,7 +34,7 @@ def test_nothing_offered_while_devices_are_healthy_is_the_plugin() -> None:
     pods = [a_held_pod("a", node.name, ["gpu-0"]), a_held_pod("b", node.name, ["gpu-1"])]
     [notice] = judged(node, 0, *pods)
     assert (notice.reason, notice.resource) == ("PluginLost", "nvidia.com/gpu")
-    assert "none of its 8 devices failed, 2 held by default/a, default/b" in notice.message
+    assert "None of its 8 devices failed; 2 held by default/a, default/b" in notice.message
 
 
 @pytest.mark.parametrize("allocatable", [None, 7])

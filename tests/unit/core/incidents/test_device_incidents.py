@@ -81,7 +81,7 @@ def test_nothing_known_opens_and_closes_nothing() -> None:
     book.see_node(a_sight(a_verdict()), 25)
     book.see_node(a_sight(unknown), 1000)
     assert book.only().is_open
-    assert "Nothing is known" in book.only().status.message
+    assert "does not report it now" in book.only().status.message
 
 
 def test_a_slice_is_told_with_its_device() -> None:
@@ -123,7 +123,7 @@ def test_a_soak_is_waited_for() -> None:
     done = RemedyRecord("reset-1", "reset", outcome=RemedyOutcome.SUCCEEDED)
     book.amend(book.only().name, remedies=[done], phase=IncidentPhase.VERIFYING, soak_until=at(500))
     book.see_node(a_sight(WELL), 400)
-    assert "soaks until" in book.only().status.message
+    assert "is watched until" in book.only().status.message
     book.see_node(a_sight(WELL), 500)
     assert book.only().status.outcome is IncidentOutcome.CURED
 
@@ -134,7 +134,7 @@ def test_a_remedy_under_way_keeps_it_open() -> None:
     book.amend(book.only().name, remedies=[RemedyRecord("reboot-1", "reboot")], phase=IncidentPhase.REMEDYING)
     book.see_node(a_sight(WELL), 1000)
     assert book.only().is_open
-    assert "reboot-1 is under way" in book.only().status.message
+    assert "reboot-1 is running" in book.only().status.message
 
 
 def test_another_device_or_node_in_its_place_has_replaced_it() -> None:

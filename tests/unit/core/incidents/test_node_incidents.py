@@ -12,7 +12,7 @@ WELL = a_verdict(state=DeviceState.HEALTHY)
 
 
 def lost_plugin(since: float, held_until: float) -> Notice:
-    words = "The plugin for nvidia.com/gpu is lost; none of its 8 devices failed, 2 held by a, b."
+    words = "The plugin for nvidia.com/gpu is lost. None of its 8 devices failed; 2 held by a, b."
     return Notice("PluginLost", words, "nvidia.com/gpu", at(since), at(held_until))
 
 
@@ -35,7 +35,7 @@ def test_a_lost_plugin_is_a_nodes_incident_and_no_devices() -> None:
     incident = book.only()
     assert incident.spec.subject.kind is SubjectKind.NODE
     assert (incident.status.verdict.reason, incident.status.verdict.cause) == ("PluginLost", "infra")
-    assert "none of its 8 devices failed" in incident.status.evidence[0].message
+    assert "None of its 8 devices failed" in incident.status.evidence[0].message
     assert [a.pod for a in incident.status.affected] == ["default/a", "default/b"]
     book.see_node(a_sight(*healthy, pods=pods), 70)
     book.see_node(a_sight(*healthy, pods=pods), 131)
