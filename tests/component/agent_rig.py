@@ -15,9 +15,8 @@ from remuda.agent.config import AgentConfig
 from remuda.agent.hardware.fake_backend import FakeBackend
 from remuda.api.codec import decode_json, encode, to_wire
 from remuda.api.devices import LauncherReport, NodeDevices
-from remuda.api.kubernetes.core_v1 import Namespace, Pod
+from remuda.api.kubernetes.core_v1 import Namespace
 from remuda.api.meta import ObjectMeta
-from remuda.api.names import LABEL_GANG
 from remuda.api.training import Checkpoint, Failure, Member, PodTemplate, Role, TrainingJob, TrainingJobSpec
 from remuda.core.devices.machine_models import load_machine_model
 from remuda.embedded.apiserver.local_cluster import LocalCluster
@@ -29,13 +28,7 @@ from remuda.launch.launcher_machine import Launcher as Machine
 from remuda.link.allocation_port import Allocation, Message
 from remuda.link.progress_board import ProgressBoard
 from tests.builders.waiting import PATIENCE_S
-
-NODE = "node-01"
-
-
-def a_pod(uid: str, gang: str = "job") -> Pod:
-    labels = {LABEL_GANG: gang} if gang else {}
-    return Pod(metadata=ObjectMeta(name=f"pod-{uid}", namespace="default", uid=uid, labels=labels))
+from tests.unit.agent.scene import NODE, gang_pod
 
 
 class FakeLauncher:
@@ -147,7 +140,7 @@ class Rig:
         )
 
     async def allocate(self, agent: Agent, uid: str, *devices: str, simulated: bool = True) -> Allocation:
-        return await agent.allocate(a_pod(uid), devices, simulated=simulated)
+        return await agent.allocate(gang_pod(uid), devices, simulated=simulated)
 
     # --- the controller's part ------------------------------------------------------------------------------------------
 

@@ -16,7 +16,8 @@ from remuda.agent.launchers import barrier_orders
 from remuda.api.errors import Refusal
 from remuda.api.training import TrainingJob
 from tests.builders.waiting import PATIENCE_S
-from tests.component.agent_rig import FakeLauncher, Rig, a_pod, a_rig
+from tests.component.agent_rig import FakeLauncher, Rig, a_rig
+from tests.unit.agent.scene import gang_pod
 
 UIDS = tuple("abcdefgh")
 
@@ -271,7 +272,7 @@ async def test_a_launcher_that_does_not_come_back_is_gone_after_a_while(rig: Rig
     first = await rig.agent()
     pods = await running_gang(rig, first, UIDS[:3])
     await first.stop()
-    second = await rig.agent(rejoin_s=0.3)
+    second = await rig.agent(rejoin_s=3.0)
     assert set(rig.states().values()) == {("running", 1)}
     await rig.allocate(second, "a", "gpu-0")
     await rig.allocate(second, "b", "gpu-1")
@@ -391,7 +392,7 @@ async def test_a_directory_that_cannot_be_made_holds_no_device(rig: Rig, agent: 
 
 
 async def test_a_plain_pod_has_no_report(rig: Rig, agent: Agent) -> None:
-    await agent.allocate(a_pod("x", gang=""), [], simulated=True)
+    await agent.allocate(gang_pod("x", gang=""), [], simulated=True)
     agent.container_exited("x", 0)
     agent.container_exited("unheard-of", 0)
     await agent.flush()

@@ -19,8 +19,9 @@ from remuda.api.devices import DeviceState, ObservedDevice
 from remuda.api.errors import Refusal
 from remuda.core.devices.machine_models import load_machine_model
 from remuda.core.health.ledger import judge_node
-from tests.component.agent_rig import NODE, Rig, a_rig
+from tests.component.agent_rig import Rig, a_rig
 from tests.unit.agent.hardware.rig import Library, build_library
+from tests.unit.agent.scene import NODE
 
 GPU = "nvidia.com/gpu"
 

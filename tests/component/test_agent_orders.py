@@ -20,7 +20,8 @@ from remuda.api.devices import DeviceOrder, NodeDevices, OrderAnswer
 from remuda.api.meta import to_time
 from remuda.core.devices.machine_models import load_machine_model
 from tests.builders.waiting import PATIENCE_S
-from tests.component.agent_rig import NODE, Rig, a_rig
+from tests.component.agent_rig import Rig, a_rig
+from tests.unit.agent.scene import NODE
 
 ALL = ("/bin/sh ...",)
 

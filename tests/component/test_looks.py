@@ -13,8 +13,8 @@ from remuda.api.remedies import Pause
 from remuda.controllers.verdicts import NodeJudged, NodeObserved
 from remuda.core.incidents.pods import NodeIncidentView
 from tests.builders.world import World, in_world
-from tests.component.remedy_rig import DEVICE, NODE, fail, outcomes, set_policy, the_incident
 from tests.component.test_verdicts import judged, policy, says, verdict
+from tests.component.world_rig import DEVICE, FAULTY, fail, outcomes, set_policy, the_incident
 
 CONTROLLERS = ("verdicts", "incidents", "remedies")
 
@@ -50,7 +50,7 @@ async def test_a_failure_that_has_to_wait_is_looked_at_for_its_news_alone(world:
     assert looks["verdicts"] <= 2
     assert looks["incidents"] <= 3
     assert looks["remedies"] <= 2
-    await _nothing_is_left(world, NODE)
+    await _nothing_is_left(world, FAULTY)
 
 
 @in_world(nodes=1, racks=1)

@@ -36,7 +36,7 @@ from remuda.runtime.node_name_check import LOOK_S, WAIT_S, find_own_node
 from remuda.sim.virtual_time_loop import run_virtual
 from tests.builders.waiting import PATIENCE_S
 from tests.unit.agent.plugin.kubelet import Kubelet, PodResources, a_kubelet
-from tests.unit.agent.plugin.scene import short_directory
+from tests.unit.agent.scene import short_directory
 
 NODE = "worker-1"
 GPUS = [f"gpu-{i}" for i in range(8)]

@@ -13,17 +13,17 @@ from remuda.api.remedies import Action, Hook, Ladder, Mode, RemedyPolicy, Rung, 
 from remuda.controllers.remedy_hooks import hook_object_kind
 from tests.builders.foreign import bare, one_running, tell
 from tests.builders.world import World, in_world
-from tests.component.remedy_rig import (
-    NODE,
+from tests.component.world_rig import (
+    FAULTY,
     a_free_device,
     assert_untouched,
     carried_out,
+    device_incidents,
     drain_at_once,
     fail,
     free_on,
-    incidents,
     is_quarantined,
-    node,
+    node_object,
     outcomes,
     protect,
     records,
@@ -60,10 +60,14 @@ async def test_a_node_is_worked_on_for_one_incident_at_a_time(world: World) -> N
     await fail(world, "xid-79", device="gpu-5")
 
     def both() -> bool:
-        seen.add(node(world).annotations.get(ANNOTATION_REMEDY_BY, ""))
-        return not is_quarantined(world) and not is_quarantined(world, device="gpu-5") and len(incidents(world)) == 2
+        seen.add(node_object(world, FAULTY).annotations.get(ANNOTATION_REMEDY_BY, ""))
+        return (
+            not is_quarantined(world)
+            and not is_quarantined(world, device="gpu-5")
+            and len(device_incidents(world)) == 2
+        )
 
-    await world.until(lambda: all(not i.is_open for i in incidents(world)) and both(), 1500.0)
+    await world.until(lambda: all(not i.is_open for i in device_incidents(world)) and both(), 1500.0)
     reboots = [key for key in carried_out(world) if key.startswith("reboot")]
     assert len(reboots) == 1
     assert_untouched(world)
@@ -79,10 +83,10 @@ async def test_a_pause_holds_new_remedies_and_gives_devices_back(world: World) -
     await api.patch(RemedyPolicy, "default", {"spec": {"pause": {"by": "eva", "message": "power work"}}})
     await fail(world, node="node-01")
     await world.until(lambda: not is_quarantined(world), 60.0)
-    other = next(i for i in incidents(world) if i.spec.subject.node == "node-01")
+    other = next(i for i in device_incidents(world) if i.spec.subject.node == "node-01")
     assert [(r.outcome.value, r.reason) for r in other.status.remedies] == [("HeldBack", "Paused")]
     await api.patch(RemedyPolicy, "default", {"spec": {"pause": None}})
-    await world.until(lambda: all(not i.is_open for i in incidents(world)), 200.0)
+    await world.until(lambda: all(not i.is_open for i in device_incidents(world)), 200.0)
 
 
 @in_world(nodes=4)
@@ -100,12 +104,12 @@ async def test_a_policy_that_only_observes_leaves_everything_as_it_is(world: Wor
 @in_world(nodes=4)
 async def test_somebody_elses_cordon_is_left_alone(world: World) -> None:
     await world.sleep(2.0)
-    await world.cluster.api.patch(Node, NODE, {"spec": {"unschedulable": True}})
+    await world.cluster.api.patch(Node, FAULTY, {"spec": {"unschedulable": True}})
     await fail(world, "xid-79")
     await world.sleep(300.0)
     assert records(world)["probe-1"].reason == "NodeTakenByOther"
     assert not carried_out(world)
-    await world.cluster.api.patch(Node, NODE, {"spec": {"unschedulable": None}})
+    await world.cluster.api.patch(Node, FAULTY, {"spec": {"unschedulable": None}})
     await until_done(world, "probe-reboot-1", 60.0)
     await world.sleep(1.0)
     assert_untouched(world)
@@ -127,7 +131,7 @@ def test_row_75_a_budget_that_allows_nothing_does_not_hold_a_drain_up_for_ever()
         await world.sleep(1.0)
         assert world.now - started < 300.0
         assert world.pod("solo") is None
-        assert not node(world, pod.spec.node_name).spec.unschedulable
+        assert not node_object(world, pod.spec.node_name).spec.unschedulable
 
     tell(story)
 
@@ -226,8 +230,8 @@ async def test_a_device_whose_node_left_is_free_again_under_the_next_node_of_tha
     await fail(world, heals="replace")
     await until_done(world, "ticket-1", 300.0)
     assert is_quarantined(world)
-    await world.cluster.api.delete(Node, NODE)
-    await world.until(lambda: incidents(world)[0].status.outcome == "WorkedAround", 60.0, "its node is gone")
+    await world.cluster.api.delete(Node, FAULTY)
+    await world.until(lambda: device_incidents(world)[0].status.outcome == "WorkedAround", 60.0, "its node is gone")
     assert is_quarantined(world), "what is owed is owed"
-    await world.until(lambda: world._read(Node, NODE) is not None, 120.0, "the node registers again")
+    await world.until(lambda: world._read(Node, FAULTY) is not None, 120.0, "the node registers again")
     await world.until(lambda: not is_quarantined(world), 60.0, "nothing is owed to another node")

@@ -20,7 +20,7 @@ from remuda.core.state.snapshot import build_snapshot
 from tests.builders.evidence import note
 from tests.builders.gangs import a_held_pod, a_node
 from tests.builders.world import World, in_world
-from tests.component.row_rig import (
+from tests.component.world_rig import (
     GPU,
     NODE,
     STATUS_S,

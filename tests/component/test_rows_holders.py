@@ -17,7 +17,7 @@ from remuda.embedded.node.runtime_port import ContainerKey
 from remuda.embedded.node.training_model import SimulatedBehaviour
 from tests.builders.evidence import note
 from tests.builders.world import NAMESPACE, World, in_world
-from tests.component.row_rig import (
+from tests.component.world_rig import (
     FPGA,
     NODE,
     agent,

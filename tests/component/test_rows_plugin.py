@@ -16,7 +16,7 @@ from remuda.embedded.node.devices.plugin_connections import PluginDeadlines
 from remuda.link.allocation_port import HANG, KILL, MEND
 from tests.builders.evidence import note
 from tests.builders.world import World, in_world
-from tests.component.row_rig import (
+from tests.component.world_rig import (
     FPGA,
     GPU,
     NODE,

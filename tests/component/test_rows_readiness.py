@@ -16,9 +16,9 @@ from remuda.core.devices.machine_models import load_machine_model
 from tests.builders.evidence import note
 from tests.builders.waiting import PATIENCE_S
 from tests.builders.world import World, play
-from tests.component.agent_rig import NODE as RIG_NODE
 from tests.component.agent_rig import Rig, a_rig
-from tests.component.row_rig import GPU, NODE, counts, create, gpus, hardware, is_up, node_object, scheduled, the_pod
+from tests.component.world_rig import GPU, NODE, counts, create, gpus, hardware, is_up, node_object, scheduled, the_pod
+from tests.unit.agent.scene import NODE as RIG_NODE
 
 FULL = "nvidia.com/cuda.driver-version.full"
 

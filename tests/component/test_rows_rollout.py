@@ -10,7 +10,7 @@ from remuda.api.names import LABEL_CLIQUE
 from remuda.api.rollouts import NodeRollout, NodeRolloutStatus, RolloutPhase
 from tests.builders.evidence import note
 from tests.builders.world import World, play
-from tests.component.row_rig import agent, gpus, hardware, is_up, node_object, run_pods, the_pod
+from tests.component.world_rig import agent, gpus, hardware, is_up, node_object, run_pods, the_pod
 
 NAMES = ("node-01", "node-02", "node-03")
 WANT = "570.124.06"

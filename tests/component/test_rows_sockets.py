@@ -41,7 +41,7 @@ class Place(Rig):
     """A node with sockets and no plugin; agents come and go."""
 
     def __init__(self, root: Path) -> None:
-        super().__init__(time.time, deadline_s=30.0)
+        super().__init__(time.time)
         self.home = root
         self.jobs = Informer(self.cluster, TrainingJob)
         self._tokens = itertools.count(1)
@@ -49,7 +49,7 @@ class Place(Rig):
         self.history: list[str] = []  # allocatable, as it was published over time
         self.add_node(
             simulated(time.time),
-            devices=KubeletDeviceSettings(str(root), deadlines=PluginDeadlines(dial_s=1.0)),
+            devices=KubeletDeviceSettings(str(root), deadlines=PluginDeadlines(dial_s=5.0)),
         )
 
     @asynccontextmanager

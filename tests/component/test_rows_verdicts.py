@@ -9,7 +9,7 @@ from remuda.api.names import ANNOTATION_TOLERATE_DEGRADED
 from remuda.core.devices.fault_codes import DeviceRemedy, classify_fault
 from tests.builders.evidence import note
 from tests.builders.world import World, in_world
-from tests.component.row_rig import agent, create, gpus, held_by, only_observe, run_pods, screen, state_is, the_pod
+from tests.component.world_rig import agent, create, gpus, held_by, only_observe, run_pods, screen, state_is, the_pod
 
 
 @in_world(nodes=4, racks=1)

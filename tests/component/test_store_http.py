@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import itertools
 import json
 import stat
@@ -11,7 +10,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 import pytest_asyncio
 
@@ -24,13 +22,14 @@ from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.store import MemoryJournal, ObjectStore
 from remuda.kube.client.http_cluster import HttpCluster
 from tests.builders.waiting import PATIENCE_S
+from tests.component.wire_rig import AppOnSocket
 
 POD = {"metadata": {"name": "p", "namespace": "team"}}
 PODS = "/api/v1/namespaces/team/pods"
 
 
-class Server:
-    """An app on a socket, and a plain HTTP client of it."""
+class Server(AppOnSocket):
+    """Without admission, and with little history."""
 
     def __init__(self, path: Path, **app: Any) -> None:
         uids = itertools.count()
@@ -39,29 +38,9 @@ class Server:
         self.local = LocalCluster(self.store, clock=lambda: 0.0, new_uid=lambda: f"u{next(uids)}")
         self.app = ApiServerApp(self.local, version="test", **app)
 
-    async def __aenter__(self) -> Server:
-        ready = asyncio.Event()
-        self.task = asyncio.create_task(serve_unix(self.app, self.path, ready=ready))
-        await asyncio.wait_for(ready.wait(), PATIENCE_S)
-        self.session = aiohttp.ClientSession("http://remuda", connector=aiohttp.UnixConnector(str(self.path)))
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.session.close()
-        await self.stop()
-
-    async def stop(self) -> None:
-        self.task.cancel()
-        await asyncio.wait([self.task], timeout=PATIENCE_S)
-        assert self.task.cancelled()
-
     async def ask(self, method: str, path: str, body: Any = None, type_: str = "application/json") -> tuple[int, Any]:
-        data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
-        async with self.session.request(
-            method, path, data=data and io.BytesIO(data), headers={"Content-Type": type_}
-        ) as response:
-            text = await response.text()
-            return response.status, json.loads(text) if text.startswith("{") else text
+        answer = await self.send(method, path, body, **{"Content-Type": type_})
+        return answer.code, answer.body
 
 
 @pytest_asyncio.fixture

@@ -1,4 +1,4 @@
-"""A server on a unix socket with admission, and a plain HTTP client of it."""
+"""Servers on a unix socket, and a plain HTTP client of them: any app, or one with admission (`Wire`)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import io
 import itertools
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import aiohttp
 
@@ -42,7 +42,37 @@ class Answer:
         return [cause.get("field", "") for cause in self.body["details"].get("causes", ())]
 
 
-class Wire:
+class AppOnSocket:
+    """`app`, served at `path`; `session` is the client."""
+
+    app: ApiServerApp
+    path: Path
+
+    async def __aenter__(self) -> Self:
+        ready = asyncio.Event()
+        self.task = asyncio.create_task(serve_unix(self.app, self.path, ready=ready))
+        await asyncio.wait_for(ready.wait(), PATIENCE_S)
+        self.session = aiohttp.ClientSession("http://remuda", connector=aiohttp.UnixConnector(str(self.path)))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.session.close()
+        await self.stop()
+
+    async def stop(self) -> None:
+        self.task.cancel()
+        await asyncio.wait([self.task], timeout=PATIENCE_S)
+        assert self.task.cancelled()
+
+    async def send(self, method: str, path: str, body: Any, **headers: str) -> Answer:
+        data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
+        async with self.session.request(method, path, data=data and io.BytesIO(data), headers=headers) as response:
+            text = await response.text()
+            found = json.loads(text) if text.startswith("{") else text
+            return Answer(response.status, found, response.headers.getall("Warning", []))
+
+
+class Wire(AppOnSocket):
     def __init__(self, path: Path, **app: Any) -> None:
         self._uids = itertools.count()
         self.path = path
@@ -53,29 +83,15 @@ class Wire:
         )
         self.app = ApiServerApp(self.local, version="test", **app)
 
-    async def __aenter__(self) -> Wire:
+    async def __aenter__(self) -> Self:
         for name in ("default", "team"):
             await self.local.create(Namespace, {"metadata": {"name": name}})
-        ready = asyncio.Event()
-        self.task = asyncio.create_task(serve_unix(self.app, self.path, ready=ready))
-        await asyncio.wait_for(ready.wait(), PATIENCE_S)
-        self.session = aiohttp.ClientSession("http://remuda", connector=aiohttp.UnixConnector(str(self.path)))
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.session.close()
-        self.task.cancel()
-        await asyncio.wait([self.task], timeout=PATIENCE_S)
+        return await super().__aenter__()
 
     async def ask(
         self, method: str, path: str, body: Any = None, type_: str = "application/json", **headers: str
     ) -> Answer:
-        data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
-        sent = {"Content-Type": type_, "User-Agent": "tester/1.0", **headers}
-        async with self.session.request(method, path, data=data and io.BytesIO(data), headers=sent) as response:
-            text = await response.text()
-            found = json.loads(text) if text.startswith("{") else text
-            return Answer(response.status, found, response.headers.getall("Warning", []))
+        return await self.send(method, path, body, **{"Content-Type": type_, "User-Agent": "tester/1.0", **headers})
 
     async def get(self, path: str) -> Any:
         answer = await self.ask("GET", path)

@@ -24,7 +24,7 @@ from remuda.embedded.node.runtime_port import ContainerKey
 from tests.builders.evidence import note
 from tests.builders.foreign import deploy, one_running, pods_of, read, running, seen_with, submit_job, tell
 from tests.builders.world import NAMESPACE, World, in_world
-from tests.component.row_rig import machine
+from tests.component.world_rig import machine
 from tests.unit.cli.scenes import text_of
 
 

@@ -19,8 +19,20 @@ from remuda.cli.jobs.recovery_screen import render_recoveries
 from remuda.embedded.node.training_model import SimulatedBehaviour
 from tests.builders.evidence import note
 from tests.builders.world import NAMESPACE, Gang, Seat, World, in_world
-from tests.component.remedy_rig import drain_at_once, fail, free_on, protect, set_policy, until_done
-from tests.component.row_rig import events, gpus, is_up, node_object, scheduled, the_pod
+from tests.component.world_rig import (
+    drain_at_once,
+    events,
+    fail,
+    free_on,
+    gpus,
+    is_up,
+    node_object,
+    protect,
+    scheduled,
+    set_policy,
+    the_pod,
+    until_done,
+)
 from tests.unit.cli.scenes import text_of
 
 STEP_S = 0.5

@@ -17,7 +17,7 @@ from remuda.embedded.node.training_model import SimulatedBehaviour
 from tests.builders.evidence import note
 from tests.builders.foreign import FOREVER, pods_of, read, running, submit_job, tell, template
 from tests.builders.world import NAMESPACE, World, in_world, training_job
-from tests.component.row_rig import machine
+from tests.component.world_rig import machine
 
 
 class ByPart(dict[str, SimulatedBehaviour]):

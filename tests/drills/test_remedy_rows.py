@@ -25,17 +25,21 @@ from remuda.runtime.state_dir import StateDir
 from tests.builders.evidence import note
 from tests.builders.foreign import bare, deploy, one_running, tell
 from tests.builders.world import World, in_world
-from tests.component.remedy_rig import (
+from tests.component.world_rig import (
     DEVICE,
-    NODE,
+    FAULTY,
     a_free_device,
+    agent,
     assert_untouched,
     carried_out,
+    counts_are,
+    device_incidents,
     drain_at_once,
     fail,
-    incidents,
+    hardware,
     is_quarantined,
-    node,
+    machine,
+    node_object,
     outcomes,
     policy,
     records,
@@ -43,7 +47,6 @@ from tests.component.remedy_rig import (
     the_incident,
     until_done,
 )
-from tests.component.row_rig import agent, counts_are, hardware, machine
 from tests.unit.cli.scenes import text_of
 
 # --- quarantine -------------------------------------------------------------------------------------------------------
@@ -75,7 +78,7 @@ def test_row_36_one_failed_device_does_not_cost_the_other_seven() -> None:
         still = world.pod("solo")
         assert still is not None
         assert still.uid == pod.uid
-        assert not node(world, pod.spec.node_name).spec.unschedulable
+        assert not node_object(world, pod.spec.node_name).spec.unschedulable
         await bare(world, "more", gpus=1)  # and the node is still placed on
         await one_running(world, "more")
         note(
@@ -92,19 +95,19 @@ async def test_row_39_a_device_returns_after_probe_and_soak_only(world: World) -
     await until_done(world, "probe-reset-1", 30.0)
     probed = world.now
     assert outcomes(world) == {"probe-1": "Failed", "reset-1": "Succeeded", "probe-reset-1": "Succeeded"}
-    await counts_are(world, 8, 7, NODE)
-    await world.drill(DrillKind.PLUGIN_KILL, node=NODE, resource=RESOURCE_GPU, seconds=10.0)
-    await counts_are(world, 8, 0, NODE)
-    await counts_are(world, 8, 7, NODE)
-    await machine(world, NODE).restart()
-    await counts_are(world, 0, 0, NODE)
-    await counts_are(world, 8, 7, NODE)
+    await counts_are(world, 8, 7, FAULTY)
+    await world.drill(DrillKind.PLUGIN_KILL, node=FAULTY, resource=RESOURCE_GPU, seconds=10.0)
+    await counts_are(world, 8, 0, FAULTY)
+    await counts_are(world, 8, 7, FAULTY)
+    await machine(world, FAULTY).restart()
+    await counts_are(world, 0, 0, FAULTY)
+    await counts_are(world, 8, 7, FAULTY)
     assert is_quarantined(world), "a restart launders nothing"
     await world.sleep(590.0 - (world.now - probed))
     assert is_quarantined(world), "not before the soak has ended"
     await world.until(lambda: not is_quarantined(world), 30.0)
     back = world.now - probed
-    await counts_are(world, 8, 8, NODE)
+    await counts_are(world, 8, 8, FAULTY)
     await world.until(lambda: the_incident(world).status.outcome == "Cured", 60.0)  # type: ignore[union-attr]
     assert_untouched(world)
     note(
@@ -156,8 +159,8 @@ def test_row_41_repair_climbs_and_then_stops_and_pages(monkeypatch: pytest.Monke
             ran.append(env["REMUDA_ACTION"])
             return Ran(0, "RMA-4711" if env["REMUDA_ACTION"] == "ticket" else "swapped")
 
-        agent(world, NODE).orders._rules = agent(world, NODE).orders._rules.__class__((("/opt/dc", "..."),))
-        agent(world, NODE).orders._run = run
+        agent(world, FAULTY).orders._rules = agent(world, FAULTY).orders._rules.__class__((("/opt/dc", "..."),))
+        agent(world, FAULTY).orders._run = run
         hook = Hook(command=["/opt/dc", "go"])
         rungs = [
             Rung(Action.PROBE, timeout_seconds=60.0),
@@ -172,7 +175,7 @@ def test_row_41_repair_climbs_and_then_stops_and_pages(monkeypatch: pytest.Monke
             soak=Soak(seconds=10.0),
             webhooks=[Webhook("https://pager.example/hook")],
         )
-        real, times = hardware(world, NODE).reset, 0
+        real, times = hardware(world, FAULTY).reset, 0
 
         async def reset(devices: Sequence[str]) -> None:
             nonlocal times
@@ -181,9 +184,11 @@ def test_row_41_repair_climbs_and_then_stops_and_pages(monkeypatch: pytest.Monke
                 await world.sleep(10_000.0)
             await real(devices)
 
-        hardware(world, NODE).reset = reset  # type: ignore[method-assign]
+        hardware(world, FAULTY).reset = reset  # type: ignore[method-assign]
         await fail(world, heals="never")
-        await world.until(lambda: "ticket-1" in outcomes(world) and ladder_has_ended(incidents(world)[0]), 3000.0)
+        await world.until(
+            lambda: "ticket-1" in outcomes(world) and ladder_has_ended(device_incidents(world)[0]), 3000.0
+        )
         assert outcomes(world) == {
             "probe-1": "Failed",
             "reset-1": "TimedOut",
@@ -209,10 +214,10 @@ def test_row_41_repair_climbs_and_then_stops_and_pages(monkeypatch: pytest.Monke
         await world.sleep(3600.0)
         assert carried_out(world) == before, "it has stopped"
         assert ran == ["replace", "ticket"]
-        incident = incidents(world)[0]
+        incident = device_incidents(world)[0]
         assert (incident.status.phase, incident.status.ticket) == (IncidentPhase.OPEN, "RMA-4711")
         assert is_quarantined(world)
-        assert not node(world).spec.unschedulable, "the other seven are of use"
+        assert not node_object(world, FAULTY).spec.unschedulable, "the other seven are of use"
         assert any("ticket-1" in text and DEVICE in text for text in Pages.told), Pages.told
         assert "has ended without a cure" in Pages.told[-1]
         assert len(Pages.told) == said, "and tells it once"
@@ -246,15 +251,15 @@ async def test_row_42_a_storm_is_held_back_and_ends_by_itself(world: World) -> N
 
     def sample() -> bool:
         nonlocal most
-        active = {i.spec.subject.node for i in incidents(world) if is_under_remedy(i)}
+        active = {i.spec.subject.node for i in device_incidents(world) if is_under_remedy(i)}
         most = max(most, len(active))
-        return all(not i.is_open for i in incidents(world))
+        return all(not i.is_open for i in device_incidents(world))
 
     status = policy(world).status
     assert status.breaker.open
     assert status.held_back > 0
     assert status.nodes == 10
-    held = [r for i in incidents(world) for r in i.status.remedies if r.outcome == "HeldBack"]
+    held = [r for i in device_incidents(world) for r in i.status.remedies if r.outcome == "HeldBack"]
     assert {r.reason for r in held} & {"BreakerOpen"}
     await world.until(lambda: sample() or not is_quarantined(world, "node-10"), 60.0, "a device is given back")
     assert policy(world).status.breaker.open, "while the breaker is open"
@@ -294,13 +299,13 @@ async def test_row_43_a_tray_is_recycled_with_its_whole_domain(world: World) -> 
     other = "node-07"
     await fail(world, "xid-79", node=other)
     await world.until(lambda: _of(world, other).get("drain-reboot-1") is not None, 60.0)
-    incident = next(i for i in incidents(world) if i.spec.subject.node == other)
+    incident = next(i for i in device_incidents(world) if i.spec.subject.node == other)
     plan = next(r for r in incident.status.remedies if r.key == "drain-reboot-1")
     assert plan.target == ", ".join(trays)
     await world.until(lambda: _of(world, other).get("probe-reboot-1") == "Succeeded", 900.0)
     rebooted = [n for n in world.rack_of if any(key.startswith("reboot") for key in carried_out(world, n))]
     assert rebooted == trays
-    assert not any(is_quarantined(world, name) for name in world.rack_of if name not in (NODE, other))
+    assert not any(is_quarantined(world, name) for name in world.rack_of if name not in (FAULTY, other))
     note(
         f"NVL72: 17 of 18 trays known: {refused.reason}, nothing done; 18 known: the plan names all, {len(rebooted)} rebooted, "
         f"{len(world.rack_of) - len(rebooted)} nodes outside untouched"
@@ -308,7 +313,7 @@ async def test_row_43_a_tray_is_recycled_with_its_whole_domain(world: World) -> 
 
 
 def _of(world: World, name: str) -> dict[str, str]:
-    found = [i for i in incidents(world) if i.spec.subject.node == name]
+    found = [i for i in device_incidents(world) if i.spec.subject.node == name]
     return {r.key: r.outcome.value for i in found for r in i.status.remedies}
 
 
@@ -361,4 +366,5 @@ def _state(world: World) -> dict[str, object]:
         n: (world.devices(n).quarantine, world.devices(n).orders, world.devices(n).verdicts) for n in world.rack_of
     }
     pods = {p.name: (p.uid, p.spec.node_name, p.status.phase) for p in world.all_pods()}
-    return msgspec.to_builtins({"nodes": nodes, "orders": orders, "pods": pods, "incidents": incidents(world)})  # type: ignore[no-any-return]
+    seen = {"nodes": nodes, "orders": orders, "pods": pods, "incidents": device_incidents(world)}
+    return msgspec.to_builtins(seen)  # type: ignore[no-any-return]

@@ -15,7 +15,7 @@ from remuda.core.health.slow_ranks import SLOW_RANK, SOURCE
 from remuda.embedded.node.training_model import SimulatedBehaviour
 from tests.builders.evidence import note
 from tests.builders.world import Gang, World, in_world
-from tests.component.row_rig import verdict
+from tests.component.world_rig import verdict
 
 FACTOR = 1.6
 EVERY = 100

@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +28,13 @@ from remuda.embedded.node import shim
 from remuda.kube.cluster import Cluster
 from remuda.link.rank_logs import find_sections, read_section
 from remuda.runtime.up_config import RACK_LABEL
-from tests.builders.waiting import PATIENCE_S
+from tests.builders.waiting import PATIENCE_S, POLL_S, until
 
 NAME, NAMESPACE = "job", "default"
 RANKS = 4
 TRAIN = Path(__file__).with_name("train.py")
 # Of a job whose ranks stop when the test lets them: nobody kills or replaces them before.
 HELD = Failure(stop_grace_seconds=PATIENCE_S, stop_deadline_seconds=2 * PATIENCE_S)
-POLL_S = 0.02
 
 
 class Started(msgspec.Struct, frozen=True):
@@ -227,13 +226,6 @@ class Rig:
             if b"REMUDA_RANK" in env and str(TRAIN).encode() in _read(f"/proc/{pid}/cmdline"):
                 found.append((int(env[b"REMUDA_RANK"]), int(env[b"REMUDA_ATTEMPT"])))
         return found
-
-
-async def until(what: str, holds: Callable[[], Awaitable[bool]], seconds: float = PATIENCE_S) -> None:
-    deadline = time.monotonic() + seconds
-    while not await holds():
-        assert time.monotonic() < deadline, f"waited {seconds:g} s for {what}"
-        await asyncio.sleep(POLL_S)
 
 
 def kept(before: TrainingJob, after: TrainingJob, *, moved: Collection[int] = ()) -> None:

@@ -15,8 +15,9 @@ import pytest
 
 from remuda.api.kubernetes.core_v1 import Node, Pod
 from tests.builders.stock_plugin import StockPlugin, healthy
+from tests.builders.waiting import until
 from tests.e2e.clusters import Up
-from tests.e2e.rig import Rig, until
+from tests.e2e.rig import Rig
 
 NODE, OTHER = "node-01", "vendor.example/card"
 

@@ -9,8 +9,8 @@ from remuda.embedded.apiserver.security.tokens import load_token
 from remuda.link.stream_messages import Hello, Refused, Welcome, line_of, read_downward
 from remuda.runtime.split_parts import node_token
 from remuda.runtime.state_dir import StateDir
+from tests.builders.waiting import until
 from tests.e2e.clusters import Up
-from tests.e2e.rig import until
 
 PARTS = ("server", "manager", "nodes-1", "nodes-2")
 

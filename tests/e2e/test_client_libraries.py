@@ -23,8 +23,9 @@ from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.kubernetes.policy_v1 import PodDisruptionBudget
 from remuda.api.meta import Resource
 from remuda.embedded.apiserver.kinds_served import BUILTIN, KindRegistry
+from tests.builders.waiting import until
 from tests.e2e.clusters import Up
-from tests.e2e.rig import NAMESPACE, RANKS, until
+from tests.e2e.rig import NAMESPACE, RANKS
 
 STOP_AT = 3
 PACKAGE: Any = kubernetes  # parts of it have no types

@@ -11,8 +11,9 @@ import pytest
 
 from remuda.api.drills import DrillKind
 from remuda.api.kubernetes.core_v1 import Pod
+from tests.builders.waiting import until
 from tests.e2e.clusters import Up
-from tests.e2e.rig import Rig, until
+from tests.e2e.rig import Rig
 
 NAMES = ["plugin up", "registered", "capacity published", "bound", "Allocate", "started"]
 GPU = "nvidia.com/gpu"

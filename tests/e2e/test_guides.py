@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from tests.builders.waiting import until
 from tests.e2e.clusters import Up
 from tests.e2e.kubectl import Kubectl
-from tests.e2e.rig import until
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 HALVES = ["gpu-0-3g.40gb-0", "gpu-0-3g.40gb-4"]

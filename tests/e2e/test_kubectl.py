@@ -13,9 +13,10 @@ import pytest
 
 from remuda.api.codec import to_wire
 from remuda.api.drills import DrillKind
+from tests.builders.waiting import until
 from tests.e2e.clusters import Up
 from tests.e2e.kubectl import Kubectl
-from tests.e2e.rig import NAME, RANKS, Rig, until
+from tests.e2e.rig import NAME, RANKS, Rig
 
 STOP_AT, LATER = 14, 21
 POD = f"{NAME}-worker-0"

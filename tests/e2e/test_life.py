@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 
 from remuda.api.training import TrainingJob
-from tests.e2e.rig import RANKS, Rig, left_running, until
+from tests.builders.waiting import until
+from tests.e2e.rig import RANKS, Rig, left_running
 
 
 async def test_a_job_whose_ranks_exit_0_succeeds_and_leaves_nothing(rig: Rig) -> None:

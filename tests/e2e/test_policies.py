@@ -11,9 +11,9 @@ import pytest
 
 from remuda.api.codec import to_wire
 from remuda.api.training import TrainingJob
-from tests.builders.waiting import PATIENCE_S
+from tests.builders.waiting import PATIENCE_S, until
 from tests.e2e.clusters import Up
-from tests.e2e.rig import NAMESPACE, until
+from tests.e2e.rig import NAMESPACE
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "05-policies"
 

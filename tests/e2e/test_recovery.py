@@ -14,8 +14,9 @@ from remuda.api.drills import DrillKind
 from remuda.api.kubernetes.core_v1 import Node, Pod
 from remuda.api.training import Budgets, Cause, Failure, Recovery, Remedy, TrainingJob
 from remuda.runtime.up_config import RACK_LABEL, ClusterConfig
+from tests.builders.waiting import until
 from tests.e2e.clusters import embedded
-from tests.e2e.rig import HELD, NAMESPACE, RANKS, Rig, is_alive, kept, left_running, until
+from tests.e2e.rig import HELD, NAMESPACE, RANKS, Rig, is_alive, kept, left_running
 
 STOP_AT, SAVED, SAVED_BEFORE = 14, 12, 8
 

@@ -11,8 +11,8 @@ from remuda.api.devices import DeviceState, NodeDevices, Signal
 from remuda.api.drills import Drill, DrillKind
 from remuda.api.training import Cause, DegradedPolicy, Failure, Member, Straggler
 from remuda.cli import demo
-from tests.builders.waiting import PATIENCE_S
-from tests.e2e.rig import Rig, until
+from tests.builders.waiting import PATIENCE_S, until
+from tests.e2e.rig import Rig
 
 BUSY = [sys.executable, "-c", "while True: pass"]
 COUPLED = [sys.executable, str(Path(demo.__file__).with_name("train.py"))]

@@ -32,9 +32,9 @@ from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.training import TrainingJob
 from remuda.runtime.cluster_client import connect_to_state
 from remuda.runtime.state_dir import StateDir
-from tests.builders.waiting import PATIENCE_S
+from tests.builders.waiting import PATIENCE_S, until
 from tests.e2e.clusters import Up
-from tests.e2e.rig import NAME, NAMESPACE, Rig, until
+from tests.e2e.rig import NAME, NAMESPACE, Rig
 
 SCHEDULES, PER_CLUSTER = 20, 5
 PARTS = ("server", "manager", "nodes-1", "nodes-2")

@@ -11,8 +11,9 @@ import pytest
 
 from remuda.api.drills import Drill, DrillKind
 from remuda.api.training import Cause, Remedy, TrainingJob
+from tests.builders.waiting import until
 from tests.e2e.clusters import Up
-from tests.e2e.rig import HELD, RANKS, Rig, kept, left_running, until
+from tests.e2e.rig import HELD, RANKS, Rig, kept, left_running
 
 STOP_AT, SAVED = 14, 12
 LATER = 23

@@ -16,7 +16,6 @@ from tests.kube.real_node import RealNode, missing
 pytest.register_assert_rewrite(
     "tests.kubelet_rows.plugin_rows",
     "tests.kubelet_rows.pod_rows",
-    "tests.kubelet_rows.sights",
     "tests.kubelet_rows.rig",
 )
 

@@ -22,9 +22,9 @@ from remuda.kube.client.http_cluster import HttpCluster
 from remuda.kube.client.kubeconfig import load_kubeconfig
 from remuda.kube.cluster import Cluster
 from remuda.runtime.node_agent import NodeAgentConfig, node_agent
+from tests.builders.waiting import until
 from tests.kube.control_plane import ROOT, ControlPlane
 from tests.kube.real_node import DEVICE_PLUGINS, RealNode
-from tests.kubelet_rows.rig import until
 
 MODEL = "dgx-h100"
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"

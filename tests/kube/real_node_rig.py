@@ -14,10 +14,10 @@ import grpc
 
 from remuda.link.device_plugin_port import ContainerDevices
 from remuda.link.kubelet_proto import POD_RESOURCES_LIST
-from tests.builders.waiting import PATIENCE_S
+from tests.builders.waiting import PATIENCE_S, until
 from tests.kube.control_plane import ControlPlane, Response
 from tests.kube.real_node import DEVICE_PLUGINS, RealNode
-from tests.kubelet_rows.rig import Body, container_status, until
+from tests.kubelet_rows.rig import Body, container_status
 
 
 class RealRig:

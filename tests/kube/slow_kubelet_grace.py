@@ -11,10 +11,22 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
+from tests.builders.waiting import until
 from tests.kube.real_node import RealNode
 from tests.kube.real_node_rig import RealRig
-from tests.kubelet_rows.rig import container_status, counts, is_running, pod_body, restarts, until
-from tests.kubelet_rows.sights import FOUR, held, run_pod, see_counts, see_held, see_pod
+from tests.kubelet_rows.rig import (
+    FOUR,
+    container_status,
+    counts,
+    held,
+    is_running,
+    pod_body,
+    restarts,
+    run_pod,
+    see_counts,
+    see_held,
+    see_pod,
+)
 from tests.kubelet_rows.stock_plugin import StockPlugin
 
 GRACE_S = 300.0

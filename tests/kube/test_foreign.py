@@ -33,8 +33,7 @@ from remuda.kube.client.kubeconfig import load_kubeconfig
 from remuda.kube.cluster import Preconditions
 from remuda.link.progress_board import ProgressBoard
 from remuda.runtime.control_plane import ControlPlane as Manager
-from tests.builders.waiting import PATIENCE_S
-from tests.e2e.rig import until
+from tests.builders.waiting import PATIENCE_S, until
 from tests.kube.control_plane import ControlPlane
 from tests.kube.own_plane import own_plane
 from tests.kube.test_heart import install_kinds

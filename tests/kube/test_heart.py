@@ -29,8 +29,8 @@ from remuda.kube.client.http_cluster import HttpCluster
 from remuda.kube.client.kubeconfig import load_kubeconfig
 from remuda.runtime.attached_cluster import AttachedCluster
 from remuda.runtime.up_config import RACK_LABEL, ClusterConfig
-from tests.builders.waiting import PATIENCE_S
-from tests.e2e.rig import NAMESPACE, RANKS, Rig, left_running, sweep, until
+from tests.builders.waiting import PATIENCE_S, until
+from tests.e2e.rig import NAMESPACE, RANKS, Rig, left_running, sweep
 from tests.kube.control_plane import ROOT, ControlPlane
 from tests.kube.own_plane import own_plane
 

@@ -11,6 +11,7 @@ import pytest_asyncio
 from remuda.api.devices import NodeDevices
 from remuda.kube.client.http_cluster import HttpCluster
 from tests.builders.evidence import note
+from tests.builders.waiting import until
 from tests.kube.real_node import RealNode
 from tests.kube.real_node_agent import agent_command, api_of, install_kinds, running_agent
 from tests.kube.real_node_rig import RealRig
@@ -23,9 +24,10 @@ from tests.kubelet_rows.rig import (
     is_running,
     pod_body,
     restarts,
-    until,
+    see_counts,
+    see_held,
+    see_pod,
 )
-from tests.kubelet_rows.sights import see_counts, see_held, see_pod
 
 GPU = "nvidia.com/gpu"
 DEVICES = "remuda.dev/devices"

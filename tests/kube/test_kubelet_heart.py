@@ -29,14 +29,13 @@ from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.training import FailureRule, Member, RuleAction, TrainingJob
 from remuda.kube.cluster import Cluster
 from tests.builders.evidence import note
-from tests.builders.waiting import PATIENCE_S
+from tests.builders.waiting import PATIENCE_S, POLL_S, until
 from tests.kube.control_plane import ROOT
 from tests.kube.real_node import RealNode
 from tests.kube.real_node_agent import agent_command, agent_root, api_of, install_kinds, manager_of, running_agent
 from tests.kube.real_node_images import PYTHON
 from tests.kube.real_node_rig import RealRig
-from tests.kubelet_rows.rig import POLL_S, container_status, restarts, until
-from tests.kubelet_rows.sights import see_counts
+from tests.kubelet_rows.rig import container_status, restarts, see_counts
 
 RANKS, NAME = 4, "job"
 STOP_AT, SAVED = 14, 12  # training waits here while something is broken; the checkpoint before it

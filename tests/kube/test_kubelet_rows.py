@@ -9,8 +9,8 @@ import pytest_asyncio
 
 from tests.kube.real_node import RealNode
 from tests.kube.real_node_rig import RealRig
+from tests.kubelet_rows.rig import StartPlugin, stock_plugins
 from tests.kubelet_rows.rows import KubeletRows
-from tests.kubelet_rows.sights import StartPlugin, stock_plugins
 
 
 @pytest_asyncio.fixture

@@ -22,8 +22,7 @@ from remuda.kube.runtime.leader import Term
 from remuda.runtime.link_endpoint import LINK, LinkConfig
 from remuda.runtime.manager_process import ManagerConfig, run_manager
 from remuda.runtime.node_agent import NodeAgentConfig, node_agent
-from tests.builders.waiting import PATIENCE_S
-from tests.e2e.rig import until
+from tests.builders.waiting import PATIENCE_S, until
 from tests.kube.control_plane import ROOT, ControlPlane
 from tests.kube.own_plane import own_plane
 

@@ -5,6 +5,5 @@ import pytest
 pytest.register_assert_rewrite(
     "tests.kubelet_rows.plugin_rows",
     "tests.kubelet_rows.pod_rows",
-    "tests.kubelet_rows.sights",
     "tests.kubelet_rows.rig",
 )

@@ -27,8 +27,8 @@ from remuda.link.kubelet_proto import POD_RESOURCES_LIST
 from remuda.link.rank_logs import log_path
 from tests.builders.nodes import Rig
 from tests.builders.runtimes import processes
-from tests.builders.waiting import PATIENCE_S
-from tests.kubelet_rows.rig import Body, until
+from tests.builders.waiting import PATIENCE_S, until
+from tests.kubelet_rows.rig import Body
 
 NAMESPACE = "default"
 

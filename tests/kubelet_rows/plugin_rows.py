@@ -9,12 +9,19 @@ import pytest
 
 from remuda.link.device_plugin_port import HEALTHY
 from tests.builders.waiting import PATIENCE_S
-from tests.kubelet_rows.rig import NodeRig, container_status, counts, health, is_running, phase, pod_body, restarts
-from tests.kubelet_rows.sights import (
+from tests.kubelet_rows.rig import (
     FOUR,
+    NodeRig,
     StartPlugin,
+    container_status,
+    counts,
+    health,
     held,
+    is_running,
+    phase,
+    pod_body,
     reject_pod,
+    restarts,
     run_pod,
     see_counts,
     see_held,

@@ -11,21 +11,27 @@ import pytest
 
 from remuda.link.device_plugin_port import ContainerAllocation, PreferredRequest
 from tests.builders.evidence import note
-from tests.builders.waiting import PATIENCE_S
+from tests.builders.waiting import PATIENCE_S, until
 from tests.kubelet_rows.rig import (
+    FOUR,
     NodeRig,
     Once,
+    StartPlugin,
     condition,
     container_status,
     health,
+    held,
     init_restarts,
     is_running,
     phase,
     pod_body,
+    reject_pod,
     restarts,
-    until,
+    run_pod,
+    see_counts,
+    see_pod,
+    serving,
 )
-from tests.kubelet_rows.sights import FOUR, StartPlugin, held, reject_pod, run_pod, see_counts, see_pod, serving
 
 RESTARTING = "AllContainersRestarting"  # the pod condition
 

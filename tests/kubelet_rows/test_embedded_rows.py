@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest_asyncio
 
 from tests.kubelet_rows.embedded_rig import EmbeddedRig
-from tests.kubelet_rows.rig import NodeRig, is_running
+from tests.kubelet_rows.rig import NodeRig, StartPlugin, is_running, see_pod, stock_plugins
 from tests.kubelet_rows.rows import KubeletRows
-from tests.kubelet_rows.sights import StartPlugin, see_pod, stock_plugins
 
 
 @pytest_asyncio.fixture

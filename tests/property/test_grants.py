@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from remuda.api.errors import Refusal
 from remuda.api.names import RESOURCE_GPU
-from tests.unit.agent.plugin.scene import Scene, a_pod
+from tests.unit.agent.scene import Scene, a_pod
 
 SLICE = "nvidia.com/mig-1g.10gb"
 PODS = ["a", "b", "c", "d"]

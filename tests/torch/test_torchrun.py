@@ -15,7 +15,8 @@ from remuda.api.drills import DrillKind
 from remuda.api.meta import ObjectMeta
 from remuda.api.training import PodTemplate, Role, TrainingJob, TrainingJobSpec
 from remuda.link.rank_logs import find_sections, read_section
-from tests.e2e.rig import NAME, NAMESPACE, Rig, until
+from tests.builders.waiting import until
+from tests.e2e.rig import NAME, NAMESPACE, Rig
 
 HERE = Path(__file__).parent
 EXAMPLE = HERE.parents[1] / "examples" / "06-torchrun"

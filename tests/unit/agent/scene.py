@@ -1,18 +1,37 @@
-"""Jobs, members and launchers for the agent's tests, in few words."""
+"""For the agent's tests: jobs, members and launchers in few words; and `Scene`, an agent's parts without an API: devices of a
+model, grants, a plugin, and the pods it believes are bound here."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
+from remuda.agent.allocation.device_grants import Grants, Place
+from remuda.agent.allocation.mig_slicing import Slicer
+from remuda.agent.hardware.fake_backend import FakeBackend
+from remuda.agent.inventory import Inventory
 from remuda.agent.launchers.barrier_orders import Site
+from remuda.agent.launchers.launcher_registry import Desk
 from remuda.agent.launchers.launcher_state import Launcher, receive
-from remuda.api.kubernetes.core_v1 import Pod
+from remuda.agent.plugin.preferred_devices import linked_best
+from remuda.agent.plugin.resource_plugin import ResourcePlugin
+from remuda.api.kubernetes.core_v1 import Container, Pod, PodSpec, PodStatus, ResourceRequirements
 from remuda.api.meta import ObjectMeta
-from remuda.api.names import LABEL_GANG
+from remuda.api.names import ANNOTATION_DEVICES, LABEL_GANG, RESOURCE_GPU
 from remuda.api.training import Checkpoint, Failure, Member, TrainingJob, TrainingJobSpec, TrainingJobStatus
+from remuda.core.devices.links import device_chooser_of
+from remuda.core.devices.machine_models import load_machine_model
+from remuda.embedded.apiserver.local_cluster import LocalCluster
+from remuda.embedded.apiserver.store import MemoryJournal, ObjectStore
+from remuda.kube.runtime.informer import Informer
 from remuda.launch.protocol import Hello, Ready, Running, ToAgent
+from remuda.link.progress_board import ProgressBoard
 
+NODE = "node-01"
 NOW = 1_700_000_000.0
 
 
@@ -40,7 +59,7 @@ def a_job(
     )
 
 
-def a_pod(uid: str = "a", gang: str = "job") -> Pod:
+def gang_pod(uid: str = "a", gang: str = "job") -> Pod:
     labels = {LABEL_GANG: gang} if gang else {}
     return Pod(metadata=ObjectMeta(name=f"pod-{uid}", namespace="default", uid=uid, labels=labels))
 
@@ -71,3 +90,95 @@ def running(attempt: int, time: float = NOW) -> Running:
 
 def a_site(fault: str | None = "", directory: str = "/ckpt") -> Site:
     return Site(directory, fault, lambda job, member, gpus: {"RANK": str(member.rank), "GPUS": str(gpus)})
+
+
+@contextmanager
+def short_directory() -> Iterator[Path]:
+    """Socket paths are limited to 107 bytes, and the names pytest gives are long."""
+    with tempfile.TemporaryDirectory(prefix="rm-") as name:
+        yield Path(name)
+
+
+def a_pod(
+    name: str,
+    gpus: int = 1,
+    devices: str = "",
+    *,
+    created: float = 0.0,
+    resource: str = RESOURCE_GPU,
+    started: bool = False,
+    uid: str = "",
+) -> Pod:
+    stamp = datetime.fromtimestamp(NOW + created, UTC)
+    return Pod(
+        metadata=ObjectMeta(
+            name=name,
+            namespace="default",
+            uid=uid or f"uid-{name}",
+            creation_timestamp=stamp,
+            annotations={ANNOTATION_DEVICES: devices} if devices else {},
+            labels={LABEL_GANG: "job"},
+        ),
+        spec=PodSpec(
+            node_name=NODE, containers=[Container(name="main", resources=ResourceRequirements(limits={resource: gpus}))]
+        ),
+        status=PodStatus(start_time=stamp if started else None),
+    )
+
+
+class Scene:
+    def __init__(self, root: Path, model: str = "dgx-h100", *, sockets: bool = True, **place: Any) -> None:
+        self.now = NOW
+        cluster = LocalCluster(ObjectStore(MemoryJournal()), clock=self.clock, new_uid=lambda: "uid")
+        self.model = load_machine_model(model)
+        self.backend = FakeBackend(self.model, NODE, self.clock)
+        self.inventory = Inventory(NODE, self.backend.inventory())
+        self.backend.subscribe(self.inventory.hear)
+        self.backend.subscribe_inventory(lambda: self.inventory.renew(self.backend.inventory()))
+        self.desk = Desk(
+            NODE,
+            str(root / "checkpoints"),
+            jobs=Informer(cluster, TrainingJob),
+            board=ProgressBoard(),
+            clock=self.clock,
+            env_of=lambda job, member, gpus: {},
+            rejoin_s=5.0,
+            announce=lambda: None,
+        )
+        self.root = root / "alloc"
+        self.news = 0
+        self.grants = Grants(
+            Place(NODE, str(self.root), sockets, **place),
+            self.inventory,
+            self.desk,
+            clock=self.clock,
+            changed=self._count,
+            device_files=self.backend.device_files,
+        )
+        self.slicer = Slicer(self.backend, self.inventory, self.grants, {})
+        self.bound: Sequence[Pod] = ()
+        self.pods_error: Exception | None = None
+
+    def clock(self) -> float:
+        return self.now
+
+    def _count(self) -> None:
+        self.news += 1
+
+    async def pods(self) -> Sequence[Pod]:
+        if self.pods_error is not None:
+            raise self.pods_error
+        return self.bound
+
+    def plugin(self, resource: str = RESOURCE_GPU, **fields: Any) -> ResourcePlugin:
+        return ResourcePlugin(
+            resource,
+            inventory=self.inventory,
+            grants=self.grants,
+            pods=self.pods,
+            best=linked_best(device_chooser_of(self.model), self.inventory),
+            **fields,
+        )
+
+    def close(self) -> None:
+        self.desk.silence()

@@ -5,7 +5,6 @@ import select
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -17,13 +16,6 @@ from tests.builders.waiting import PATIENCE_S
 
 PYTHON = os.environ.get("REMUDA_TEST_PYTHON") or sys.executable  # runs the launcher under test
 M = TypeVar("M", bound=Message)
-
-
-def wait_until(condition: Callable[[], object], what: str) -> None:
-    until = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < until, f"waited in vain for {what}"
-        time.sleep(0.005)
 
 
 def is_running(pid: int) -> bool:

@@ -11,8 +11,8 @@ import pytest
 
 from remuda.launch import checkpoints
 from remuda.launch.protocol import Checkpoint, Fence, Heartbeat, Hello, Ready, Running, Start, Stop
-from tests.builders.waiting import PATIENCE_S
-from tests.unit.launch.rig import Agent, Container, is_running, wait_until
+from tests.builders.waiting import PATIENCE_S, wait_until
+from tests.unit.launch.rig import Agent, Container, is_running
 
 SLEEP = ("sleep", "1000")
 # Ignores SIGTERM, and has a child that left the process group; says so once both are set up.
@@ -43,7 +43,7 @@ def stubborn_tree(container: Container, agent: Agent, tmp_path: Path) -> list[in
 
 def pids_of(tmp_path: Path) -> list[int]:
     paths = [tmp_path / f"{name}.pid" for name in ("main", "child", "grandchild")]
-    wait_until(lambda: all(path.exists() for path in paths), "the tree to be set up")
+    wait_until("the tree to be set up", lambda: all(path.exists() for path in paths))
     pids = [int(path.read_text()) for path in paths]
     for path in paths:
         path.unlink()
@@ -59,7 +59,7 @@ def test_it_greets_parks_and_starts(container: Container, agent: Agent) -> None:
     running = agent.start(1, {"RANK": "4", "REMUDA_RANK": "4", "WORLD_SIZE": "8"})
     assert is_running(running.pid)
     assert os.getsid(running.pid) == running.pid
-    wait_until(lambda: "rank 4 of 8 pod train-0\n" in container.output(), "the child's output")
+    wait_until("the child's output", lambda: "rank 4 of 8 pod train-0\n" in container.output())
     marker, line = container.output().splitlines()
     assert marker.startswith("--- remuda attempt=1 rank=4 host=train-0 time=")
     assert marker.endswith(" ---")
@@ -96,7 +96,7 @@ def test_a_suspended_process_is_woken_to_act_on_the_signal(container: Container,
     container.run(sys.executable, "-I", "-S", "-c", code, str(tmp_path))
     agent.accept()
     running = agent.start(1)
-    wait_until((tmp_path / "up").exists, "the child")
+    wait_until("the child", (tmp_path / "up").exists)
     os.kill(running.pid, signal.SIGSTOP)
     agent.send(Stop(2, "TERM", 1000.0))
     agent.expect(Ready)
@@ -109,7 +109,7 @@ def test_when_the_main_process_dies_its_descendants_do_too(container: Container,
     exited = agent.exited()
     assert (exited.attempt, exited.code, exited.signal) == (1, 137, 9)
     assert exited.message == "killed by SIGKILL"
-    wait_until(lambda: not any(map(is_running, others)), "the descendants to die")
+    wait_until("the descendants to die", lambda: not any(map(is_running, others)))
     agent.send(Stop(2))
     agent.expect(Ready)
     agent.send(Start(2, {}))
@@ -132,9 +132,9 @@ def test_the_marker_begins_a_line_even_after_half_a_line(container: Container, a
     container.run("sh", "-c", "printf 'half a line'; exec sleep 1000")
     agent.accept()
     agent.start(1)
-    wait_until(lambda: container.output().count("half a line") == 1, "the first child's output")
+    wait_until("the first child's output", lambda: container.output().count("half a line") == 1)
     agent.start(2)
-    wait_until(lambda: container.output().count("half a line") == 2, "the second child's output")
+    wait_until("the second child's output", lambda: container.output().count("half a line") == 2)
     starts = [line.partition("=")[0] for line in container.output().splitlines()]
     assert starts == ["--- remuda attempt", "half a line"] * 2
 
@@ -245,7 +245,7 @@ def test_training_goes_on_without_the_agent_and_what_happened_is_told_on_its_ret
     agent.go()
     assert is_running(running.pid)
     (tmp_path / "end").touch()
-    wait_until(lambda: not is_running(running.pid), "the child to end")
+    wait_until("the child to end", lambda: not is_running(running.pid))
     agent.listen()
     hello = agent.accept()
     assert (hello.state, hello.attempt) == ("exited", 1)
@@ -256,7 +256,7 @@ def test_training_goes_on_without_the_agent_and_what_happened_is_told_on_its_ret
 
 def test_the_launcher_waits_for_an_agent_that_comes_late(container: Container, alloc: Path) -> None:
     container.run(*SLEEP)
-    wait_until((alloc / "progress.sock").exists, "the launcher to be up")
+    wait_until("the launcher to be up", (alloc / "progress.sock").exists)
     late = Agent(alloc)
     assert late.accept().state == "parked"
     late.start(1)
@@ -296,7 +296,7 @@ def test_a_fence_kills_at_once_and_holds_until_a_higher_attempt(
 ) -> None:
     pids = stubborn_tree(container, agent, tmp_path)
     agent.send(Fence())
-    wait_until(lambda: not any(map(is_running, pids)), "everything to die")
+    wait_until("everything to die", lambda: not any(map(is_running, pids)))
     assert agent.expect(Hello).state == "parked"
     agent.send(Stop(1), Start(1, {}), Stop(2))
     assert agent.expect(Ready).attempt == 2
@@ -309,7 +309,7 @@ def test_sigterm_ends_the_child_and_passes_its_code_on(container: Container, age
     process = container.run("sh", "-c", "trap 'exit 9' TERM; echo up; while :; do sleep 0.01; done")
     agent.accept()
     agent.start(1)
-    wait_until(lambda: "up\n" in container.output(), "the child")
+    wait_until("the child", lambda: "up\n" in container.output())
     process.send_signal(signal.SIGTERM)
     assert container.wait() == 9
 
@@ -334,9 +334,9 @@ def test_orphans_are_reaped(container: Container, agent: Agent, tmp_path: Path) 
     process = container.run("sh", "-c", f"(sleep 0 & echo $! > {tmp_path}/orphan) ; echo up; exec sleep 1000")
     agent.accept()
     agent.start(1)
-    wait_until(lambda: "up\n" in container.output(), "the child")
+    wait_until("the child", lambda: "up\n" in container.output())
     orphan = int((tmp_path / "orphan").read_text())
-    wait_until(lambda: not Path(f"/proc/{orphan}").exists(), "the orphan to be waited for")
+    wait_until("the orphan to be waited for", lambda: not Path(f"/proc/{orphan}").exists())
     assert process.poll() is None
 
 
@@ -372,7 +372,7 @@ def test_sigterm_while_waiting_for_the_directory(container: Container, tmp_path:
         caught = next(line for line in status.splitlines() if line.startswith("SigCgt:"))
         return bool(int(caught.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
 
-    wait_until(catches_sigterm, "the launcher to listen to signals")
+    wait_until("the launcher to listen to signals", catches_sigterm)
     process.send_signal(signal.SIGTERM)
     assert container.wait() == 143
 

@@ -123,7 +123,9 @@ class Kubelet:
         lists = self.lists.get(endpoint or self.newest, [])
         return {device.id: device.health for device in lists[-1]} if lists else {}
 
-    async def ask(self, method: proto.Method[Any, Any], value: Any, endpoint: str = "", within_s: float = 5.0) -> Any:
+    async def ask(
+        self, method: proto.Method[Any, Any], value: Any, endpoint: str = "", within_s: float = PATIENCE_S
+    ) -> Any:
         async with self.channel(endpoint or self.newest) as channel:
             call = channel.unary_unary(
                 method.path, request_serializer=method.request.encode, response_deserializer=method.response.decode

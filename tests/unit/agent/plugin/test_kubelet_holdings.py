@@ -22,7 +22,7 @@ from remuda.launch.protocol import Hello, encode
 from remuda.link.device_plugin_port import UNHEALTHY, ContainerDevices
 from tests.builders.waiting import PATIENCE_S
 from tests.unit.agent.plugin.kubelet import PodResources
-from tests.unit.agent.plugin.scene import NOW, Scene, a_pod, short_directory
+from tests.unit.agent.scene import NOW, Scene, a_pod, short_directory
 
 
 def a_row(pod: str, *devices: str, resource: str = RESOURCE_GPU) -> ContainerDevices:
@@ -145,7 +145,7 @@ class Rig:
             scene.grants,
             scene.inventory,
             scene.desk,
-            resources=PodResourcesClient(str(service.socket), within_s=2.0),
+            resources=PodResourcesClient(str(service.socket), within_s=PATIENCE_S),
             pods=scene.pods,
             clock=scene.clock,
             changed=self.news.set,

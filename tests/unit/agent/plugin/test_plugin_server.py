@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import msgspec
 import pytest
 import pytest_asyncio
 
@@ -22,9 +23,9 @@ from remuda.link.allocation_port import HANG, KILL, MEND
 from remuda.link.device_plugin_port import HEALTHY, UNHEALTHY
 from tests.builders.waiting import PATIENCE_S
 from tests.unit.agent.plugin.kubelet import Kubelet, a_kubelet
-from tests.unit.agent.plugin.scene import Scene, a_pod, short_directory
+from tests.unit.agent.scene import Scene, a_pod, short_directory
 
-FAST = Pace(register_s=2.0, look_s=0.01, retry_first_s=0.01, retry_max_s=0.05, stream_s=0.2)
+FAST = Pace(register_s=PATIENCE_S, look_s=0.01, retry_first_s=0.01, retry_max_s=0.05)
 GPUS = [f"gpu-{i}" for i in range(8)]
 tokens = itertools.count(1)
 
@@ -193,7 +194,7 @@ async def test_row_16_it_registers_again_when_the_kubelet_s_socket_is_made_anew(
 
 async def test_it_registers_again_when_the_kubelet_stops_listening(scene: Scene, kubelet: Kubelet) -> None:
     kubelet.listens = False
-    async with served(scene, kubelet) as plugin:
+    async with served(scene, kubelet, msgspec.structs.replace(FAST, stream_s=0.2)) as plugin:
         await plugin.reports(LOST, "StreamEnded")
         kubelet.listens = True
         await kubelet.until(lambda: kubelet.lists, "a list")

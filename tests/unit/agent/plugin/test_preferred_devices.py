@@ -13,7 +13,7 @@ from remuda.agent.plugin.preferred_devices import Ask, Choice, choose, lowest
 from remuda.api.kubernetes.core_v1 import Container, Pod, PodSpec, ResourceRequirements
 from remuda.api.meta import ObjectMeta
 from remuda.api.names import ANNOTATION_DEVICES, RESOURCE_GPU
-from tests.unit.agent.plugin.scene import a_pod
+from tests.unit.agent.scene import a_pod
 
 GPUS = [f"gpu-{i}" for i in range(8)]
 MIG = "nvidia.com/mig-3g.40gb"

@@ -15,7 +15,7 @@ from remuda.api.errors import Refusal
 from remuda.api.names import RESOURCE_GPU
 from remuda.link.allocation_port import FAIL, HANG, KILL, MEND
 from remuda.link.device_plugin_port import HEALTHY, UNHEALTHY, Mount, PluginDevice
-from tests.unit.agent.plugin.scene import Scene, a_pod
+from tests.unit.agent.scene import Scene, a_pod
 
 GPUS = [f"gpu-{i}" for i in range(8)]
 SMALL, LARGE = "nvidia.com/mig-1g.10gb", "nvidia.com/mig-3g.40gb"

@@ -8,14 +8,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from remuda.embedded.node import shim
-from tests.builders.waiting import PATIENCE_S
+from tests.builders.waiting import PATIENCE_S, wait_until
 
 # A main process with a child that left its group and session, both deaf to SIGTERM; says when they are up.
 TREE = """
@@ -30,13 +30,6 @@ os.rename(f"{sys.argv[1]}/{name}.tmp", f"{sys.argv[1]}/{name}.pid")
 time.sleep(1000)
 """
 PYTHON = (sys.executable, "-I", "-S", "-c")
-
-
-def wait_until(condition: Callable[[], object], what: str) -> None:
-    until = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < until, f"waited in vain for {what}"
-        time.sleep(0.005)
 
 
 class Box:
@@ -62,12 +55,12 @@ class Box:
         return process
 
     def started(self) -> dict[str, Any]:
-        wait_until(lambda: Path(self.pidfile).exists(), "the pidfile")
+        wait_until("the pidfile", lambda: Path(self.pidfile).exists())
         found: dict[str, Any] = json.loads(Path(self.pidfile).read_text())
         return found
 
     def ended(self) -> dict[str, Any]:
-        wait_until(lambda: shim.read_shim_status(self.status), "the status")
+        wait_until("the status", lambda: shim.read_shim_status(self.status))
         found = shim.read_shim_status(self.status)
         assert found is not None
         return found
@@ -75,7 +68,7 @@ class Box:
     def tree(self) -> list[int]:
         self.run(*PYTHON, TREE, str(self.directory))
         paths = [self.directory / f"{name}.pid" for name in ("main", "child", "grandchild")]
-        wait_until(lambda: all(path.exists() for path in paths), "the tree")
+        wait_until("the tree", lambda: all(path.exists() for path in paths))
         return [int(path.read_text()) for path in paths]
 
 
@@ -206,7 +199,7 @@ def test_relative_paths_are_of_where_the_shim_was_started(box: Box, tmp_path: Pa
 
 def test_sigterm_is_passed_on_to_the_main_process(box: Box) -> None:
     process = box.run("sh", "-c", "trap 'exit 9' TERM; echo up; while :; do sleep 0.01; done")
-    wait_until(lambda: Path(box.log).exists() and "up" in Path(box.log).read_text(), "the command")
+    wait_until("the command", lambda: Path(box.log).exists() and "up" in Path(box.log).read_text())
     os.kill(process.pid, signal.SIGTERM)
     assert box.ended()["code"] == 9
 
@@ -230,9 +223,9 @@ def test_the_death_of_the_main_process_is_the_death_of_all(box: Box) -> None:
 
 def test_orphans_are_reaped_while_the_main_process_lives(box: Box, tmp_path: Path) -> None:
     box.run("sh", "-c", f"(sleep 0 & echo $! >{tmp_path}/orphan); echo up; exec sleep 1000")
-    wait_until(lambda: Path(box.log).exists() and "up" in Path(box.log).read_text(), "the command")
+    wait_until("the command", lambda: Path(box.log).exists() and "up" in Path(box.log).read_text())
     orphan = (tmp_path / "orphan").read_text().strip()
-    wait_until(lambda: not Path(f"/proc/{orphan}").exists(), "the orphan to be waited for")
+    wait_until("the orphan to be waited for", lambda: not Path(f"/proc/{orphan}").exists())
 
 
 def test_it_survives_the_killing_of_its_parent_and_records_the_end(box: Box, tmp_path: Path) -> None:
@@ -246,7 +239,7 @@ def test_it_survives_the_killing_of_its_parent_and_records_the_end(box: Box, tmp
     assert is_alive(box.pidfile)
     (tmp_path / "end").touch()
     assert box.ended()["code"] == 7
-    wait_until(lambda: not is_alive(box.pidfile), "the shim to go")
+    wait_until("the shim to go", lambda: not is_alive(box.pidfile))
 
 
 def test_a_parent_that_ignores_sigchld_does_not_cost_the_exit_code(box: Box) -> None:
@@ -314,7 +307,7 @@ def test_a_name_full_of_brackets_is_read(tmp_path: Path) -> None:
     program.symlink_to("/bin/sleep")
     process = subprocess.Popen([str(program), "1000"])
     try:
-        wait_until(lambda: Path(f"/proc/{process.pid}/comm").read_text() == "a) S 1 (b\n", "the exec")
+        wait_until("the exec", lambda: Path(f"/proc/{process.pid}/comm").read_text() == "a) S 1 (b\n")
         assert abs((shim.process_start_ticks(process.pid) or 0) - (shim.process_start_ticks(os.getpid()) or 0)) < 1e7
     finally:
         process.kill()
@@ -329,7 +322,7 @@ def test_without_its_shim_a_container_is_an_orphan_and_can_be_killed(box: Box) -
     assert shim.probe_container(box.pidfile) == (None, main)
     assert is_alive(box.pidfile)
     assert kill_container(box.pidfile)
-    wait_until(lambda: not is_alive(box.pidfile), "the orphan to die")
+    wait_until("the orphan to die", lambda: not is_alive(box.pidfile))
     assert shim.read_shim_status(box.status) is None
 
 

@@ -229,7 +229,7 @@ async def test_no_answer_in_time_is_unavailable_and_not_tried_again() -> None:
     async with talking(HttpServer(answer), options=Options(timeout_s=0.05)) as talk:
         with pytest.raises(Unavailable, match=r"no answer within 0\.05 s"):
             await talk.transport.call(GET)
-    assert len(talk.server.asked) == 1
+    assert len(talk.server.asked) <= 1, "the time may be over before the server has read it"
     assert talk.waits == []
 
 
@@ -239,7 +239,9 @@ async def test_no_answer_in_time_is_unavailable_and_not_tried_again() -> None:
 async def test_the_rate_is_kept() -> None:
     async with talking(HttpServer(Reply()), options=Options(rate=Rate(per_s=0.5, burst=2))) as talk:
         await asyncio.gather(*(talk.transport.call(GET) for _ in range(5)))
-    assert talk.waits == pytest.approx([2.0, 4.0, 6.0], abs=1.0)
+    first, second, third = talk.waits
+    assert first <= 2.0, "less by the time that the calls before took"
+    assert (second - first, third - second) == pytest.approx((2.0, 2.0), abs=1.0)
 
 
 async def test_no_more_than_so_many_calls_are_under_way() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import grpc
 import grpc.aio
+import msgspec
 import pytest
 import pytest_asyncio
 
@@ -35,20 +36,19 @@ from tests.builders.stock_plugin import StockPlugin, device_list, healthy, messa
 from tests.builders.waiting import PATIENCE_S
 
 GPU = "nvidia.com/gpu"
-QUICK = PluginDeadlines(dial_s=0.5, call_s=0.5, pre_start_s=0.5)
+PATIENT = PluginDeadlines(dial_s=PATIENCE_S, call_s=PATIENCE_S, pre_start_s=PATIENCE_S)
 
 
 class Kubelet:
     """The device manager of one node, its sockets, and plugins to go with them."""
 
-    def __init__(self, root: Path, deadlines: PluginDeadlines = QUICK) -> None:
+    def __init__(self, root: Path) -> None:
         self.root = root
         self.plugins = root / "device-plugins"
         self.pods: list[Pod] | None = []
         self.changes = 0
         self.told: list[frozenset[str]] = []
         self.now = 1000.0
-        self._deadlines = deadlines
         self._stack = AsyncExitStack()
 
     async def up(self) -> None:
@@ -60,7 +60,7 @@ class Kubelet:
             clock=lambda: self.now,
             pods=lambda: self.pods,
             checkpoint=CheckpointFile(self.plugins),
-            deadlines=self._deadlines,
+            deadlines=PATIENT,
             counts_changed=changed,
             health_changed=self.told.append,
         )
@@ -68,6 +68,10 @@ class Kubelet:
         self.resources = PodResourcesServer(self.root / "pod-resources", self.manager, lambda: self.now)
         await self.registry.start()
         await self.resources.start()
+
+    def hurry(self, **seconds: float) -> None:
+        """Deadlines for what hangs on purpose; without any it is patient again, and takes no busy machine for a hang."""
+        self.manager.deadlines = self.manager.plugins._deadlines = msgspec.structs.replace(PATIENT, **seconds)
 
     async def down(self) -> None:
         await self.registry.stop()
@@ -156,9 +160,11 @@ async def test_row_15_a_bad_registration_says_what_is_wrong(
     kubelet: Kubelet, options: dict[str, str], words: str
 ) -> None:
     plugin = await kubelet.unregistered("a")
+    kubelet.hurry(dial_s=0.5)
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await plugin.register(**options)
     assert words in refused(caught.value)
+    kubelet.hurry()
     await plugin.register()  # the same plugin, asking properly
     await kubelet.heard(lambda: kubelet.manager.ledger.serves(GPU))
 
@@ -175,6 +181,7 @@ async def test_a_file_nobody_listens_on_is_a_dead_endpoint(kubelet: Kubelet) -> 
     with socket.socket(socket.AF_UNIX) as stale:
         stale.bind(str(kubelet.plugins / "stale.sock"))
     plugin = await kubelet.unregistered("a")
+    kubelet.hurry(dial_s=0.5)
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await plugin.register(socket="stale.sock")
     assert "failed to dial device plugin" in refused(caught.value)
@@ -281,8 +288,10 @@ async def test_row_17_a_call_that_never_returns_fails_its_pod_and_delays_no_othe
     other = await kubelet.plugin("x", resource="amd.com/gpu", socket="other.sock")
     plugin = await kubelet.plugin("a", "b", preferred=[])
     plugin.hang.add(method)
+    kubelet.hurry(call_s=3.0)
     stuck = asyncio.create_task(kubelet.admit("stuck"))
     await kubelet.heard(lambda: len(plugin.calls) > 0)
+    kubelet.hurry()
     assert await kubelet.admit("uid", 1, "amd.com/gpu") == ("x",)
     assert not stuck.done()
     assert other.calls == [("allocate", ["x"])]
@@ -295,6 +304,7 @@ async def test_row_17_a_call_that_never_returns_fails_its_pod_and_delays_no_othe
 async def test_a_plugin_that_never_answers_is_not_registered(kubelet: Kubelet) -> None:
     plugin = await kubelet.unregistered("a")
     plugin.hang.add("GetDevicePluginOptions")
+    kubelet.hurry(call_s=0.5)
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await plugin.register()
     assert "failed to get device plugin options" in refused(caught.value)
@@ -555,9 +565,11 @@ async def test_a_deep_state_directory_is_no_obstacle(tmp_path: Path) -> None:
 
 
 async def test_allocate_takes_milliseconds(kubelet: Kubelet) -> None:
-    """Not a benchmark: a round trip that waits for some timer would show here."""
+    """Not a benchmark: a round trip that waits for some timer would show here, in the fastest of fifty too."""
     await kubelet.plugin(*(f"d-{n}" for n in range(64)))
-    begun = time.monotonic()
+    took = []
     for number in range(50):
+        begun = time.monotonic()
         await kubelet.admit(f"pod-{number}")
-    assert time.monotonic() - begun < 5.0
+        took.append(time.monotonic() - begun)
+    assert min(took) < 0.1
