@@ -152,8 +152,8 @@ async def test_a_stock_plugin_registers_and_serves_a_pod(kubelet: Kubelet) -> No
         pytest.param({"resource": "gpu"}, 'the ResourceName "gpu" is invalid', id="no domain"),
         pytest.param({"resource": "kubernetes.io/gpu"}, "is invalid", id="Kubernetes' own"),
         pytest.param({"socket": "nobody.sock"}, "failed to dial device plugin", id="dead endpoint"),
-        pytest.param({"socket": "../other.sock"}, "is no socket name", id="outside of the directory"),
-        pytest.param({"socket": "kubelet.sock"}, "is no socket name", id="the registry itself"),
+        pytest.param({"socket": "../other.sock"}, "is not a socket name", id="outside of the directory"),
+        pytest.param({"socket": "kubelet.sock"}, "is not a socket name", id="the registry itself"),
     ],
 )
 async def test_row_15_a_bad_registration_says_what_is_wrong(
