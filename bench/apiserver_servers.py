@@ -29,7 +29,7 @@ from remuda.embedded.apiserver.admission import AdmissionChain
 from remuda.embedded.apiserver.app import ApiServerApp
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.store import ObjectStore, SqliteJournal
-from remuda.link.certificates import Certificates
+from remuda.link.certificates import LinkCertificates
 from remuda.runtime.api_endpoint import LOOPBACK, ApiEndpoint
 from remuda.runtime.state_dir import StateDir
 from tests.kube.control_plane import ControlPlane
@@ -103,7 +103,7 @@ def embedded_server(directory: Path) -> Iterator[Server]:
         url = process.stdout.readline().decode().strip()
         if not url:
             raise RuntimeError(f"the embedded server did not start:\n{(directory / 'server.log').read_text()}")
-        ca = Certificates(state.pki).ca
+        ca = LinkCertificates(state.pki).ca
         _wait_ready(url, ca, state.token.read_text(encoding="utf-8").strip())
         yield Server("embedded", url, ca, state.token, (process.pid,), time.monotonic() - begun)
     finally:

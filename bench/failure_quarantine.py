@@ -42,7 +42,7 @@ from remuda.core.remedies.rungs import device_remedies, is_under_remedy
 from remuda.kube.client.http_cluster import HttpCluster
 from remuda.kube.client.kubeconfig import load_kubeconfig
 from remuda.kube.cluster import Preconditions
-from remuda.kube.runtime.bulk_writes import write_all
+from remuda.kube.runtime.bulk_writes import write_all_objects
 from remuda.kube.runtime.informer import Informer
 from remuda.link.progress_board import ProgressBoard
 from remuda.runtime.control_plane import ControlPlane
@@ -186,7 +186,7 @@ async def _measure(agents: HttpCluster, manager: Counting, ask: QuarantineAsk) -
             ]
             await agents.patch(NodeDevices, name, {"observed": {"devices": rows}})
 
-        await write_all(fail, failing)
+        await write_all_objects(fail, failing)
         said = time.monotonic() - began
         try:
             await _until(lambda: len(history.quarantined_at) >= allowed and len(history.settled_at) >= ask.failed)
@@ -253,7 +253,7 @@ async def _bound(cluster: HttpCluster, history: History, names: list[str]) -> fl
         when = Preconditions(resource_version=found.metadata.resource_version)
         await cluster.patch(NodeDevices, name, {"metadata": {"annotations": {"bench": "1"}}}, when=when)
 
-    await write_all(patch, names)
+    await write_all_objects(patch, names)
     return time.monotonic() - began
 
 
@@ -270,7 +270,7 @@ async def _fill(cluster: HttpCluster, names: list[str], ask: QuarantineAsk) -> N
         await cluster.patch(Node, name, {"status": {"conditions": [READY]}}, subresource="status")
         await cluster.create(NodeDevices, {"metadata": {"name": name}, "observed": {"model": MODEL, "devices": rows}})
 
-    await write_all(make, names)
+    await write_all_objects(make, names)
 
 
 async def _install_kinds(server: RealServer) -> None:

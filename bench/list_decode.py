@@ -30,7 +30,7 @@ from bench.bars import Bar, describe, print_lines, render, this_machine
 from bench.pods import pod_bytes
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.kube.client.http_cluster import HttpCluster
-from remuda.kube.client.transport import Options, Request
+from remuda.kube.client.transport import Request, TransportOptions
 from remuda.kube.runtime.informer import Informer
 
 PODS, PAGE = 100_000, 500
@@ -118,7 +118,7 @@ def pause() -> float:
 
 
 async def measure(what: str, port: int, compress: bool) -> Measured:
-    options = Options(page_size=PAGE, has_compression=compress, timeout_s=60.0)
+    options = TransportOptions(page_size=PAGE, has_compression=compress, timeout_s=60.0)
     async with HttpCluster(base_url=f"http://127.0.0.1:{port}", options=options) as cluster:
         await cluster.transport.call(Request(method="GET", path="/warm", query={"continue": "0"}))
         gc.collect()

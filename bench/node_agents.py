@@ -23,7 +23,7 @@ import msgspec
 from bench.onerun import answer, quiet
 from remuda.api.devices import Signal
 from remuda.api.meta import to_time
-from remuda.link.stream_client import LinkClient, dial_tcp
+from remuda.link.stream_client import LinkClient, dial_link_tcp
 
 GPUS = 8
 NOISE = ("xid-13", "xid-31")
@@ -58,7 +58,7 @@ def node_name(number: int) -> str:
 
 async def run_agents(root: Path, ask: AgentsAsk) -> AgentsRun:
     trust = ssl.create_default_context(cafile=ask.ca)
-    dial = dial_tcp("127.0.0.1", ask.port, ssl=trust, server_hostname="localhost")
+    dial = dial_link_tcp("127.0.0.1", ask.port, ssl=trust, server_hostname="localhost")
     clients = [LinkClient(node_name(n), dial, lambda n=n: f"token-{node_name(n)}") for n in range(ask.nodes)]  # type: ignore[misc]
     running: list[asyncio.Task[None]] = []
     for number, client in enumerate(clients):

@@ -30,7 +30,7 @@ from remuda.api.kubernetes.core_v1 import Lease, Node, Pod
 from remuda.api.meta import JsonObject, to_seconds
 from remuda.api.names import RESOURCE_GPU
 from remuda.api.quantity import parse_whole_quantity
-from remuda.kube.runtime.bulk_writes import write_all
+from remuda.kube.runtime.bulk_writes import write_all_objects
 from remuda.runtime.embedded_cluster import EmbeddedCluster
 from remuda.runtime.up_config import ClusterConfig
 
@@ -231,7 +231,7 @@ async def _fill(cluster: EmbeddedCluster, pods: int, timeout_s: float) -> None:
         await cluster.api.create(Pod, a_pod(number))
 
     cluster.control.view.pods.subscribe(changed)
-    await write_all(make, range(pods))
+    await write_all_objects(make, range(pods))
     await _within(timeout_s, full, lambda: f"{len(running)} of {pods} pods run")
 
 

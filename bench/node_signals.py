@@ -49,10 +49,10 @@ from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.store import ObjectStore
 from remuda.embedded.apiserver.store.sqlite_journal import SqliteJournal
 from remuda.kube.cluster import Cluster
-from remuda.kube.runtime.bulk_writes import write_all
+from remuda.kube.runtime.bulk_writes import write_all_objects
 from remuda.kube.runtime.controller import run_controller
 from remuda.kube.runtime.work_queue import WorkQueue
-from remuda.link.certificates import Certificates
+from remuda.link.certificates import LinkCertificates
 from remuda.link.progress_board import ProgressBoard
 from remuda.link.stream_server import LinkServer
 from remuda.runtime.control_plane import ControlPlane
@@ -190,7 +190,7 @@ async def run_signals(root: Path, ask: SignalsAsk) -> SignalsRun:
     tally = Tally(view)
     desk = Desk(manager.failure, tap)
     server = LinkServer(_check, ProgressBoard(), desk.hear, lambda node, beat: True)
-    certificates = Certificates(root)
+    certificates = LinkCertificates(root)
     tls = certificates.prepare([], time.time())
     _on_one_core()
     async with _running(manager):
@@ -339,7 +339,7 @@ async def _fill(api: LocalCluster, ask: SignalsAsk) -> None:
             container = {"name": "main", "image": "i", "resources": {"limits": {RESOURCE_GPU: "1"}}}
             await api.create(Pod, {"metadata": meta, "spec": {"nodeName": name, "containers": [container]}})
 
-    await write_all(make, range(ask.nodes))
+    await write_all_objects(make, range(ask.nodes))
 
 
 async def _opened(server: LinkServer, ask: SignalsAsk) -> None:

@@ -37,7 +37,7 @@ async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
 
 async def running(rig: Rig, rule: FailureRule) -> tuple[Agent, Ends, FakeLauncher]:
     agent = await rig.agent()
-    ends = agent.desk.log_ends = Ends()
+    ends = agent.launchers.log_ends = Ends()
     await rig.make_job(["a"], rules=[rule])
     await rig.allocate(agent, "a", "gpu-0")
     launcher = FakeLauncher(agent, "a")
@@ -91,7 +91,7 @@ async def test_an_agent_that_stops_meanwhile_leaves_it_to_the_next(rig: Rig) -> 
     await agent.stop()
     assert rig.states()["a"] == ("running", 1)
     successor = await rig.agent()
-    again = successor.desk.log_ends = Ends()
+    again = successor.launchers.log_ends = Ends()
     again.answer.set_result("out of memory\n")
     await rig.allocate(successor, "a", "gpu-0")
     launcher.reconnect(successor)

@@ -13,7 +13,7 @@ import pytest
 from remuda.agent.agent import Agent
 from remuda.agent.config import AgentConfig
 from remuda.agent.hardware.fake_backend import FakeBackend
-from remuda.agent.orders.node_commands import parse_hooks
+from remuda.agent.orders.node_commands import parse_node_hooks
 from remuda.agent.orders.order_runner import OrderRules
 from remuda.api.codec import to_wire
 from remuda.api.devices import DeviceOrder, NodeDevices, OrderAnswer
@@ -42,7 +42,7 @@ class Orderer:
             NODE,
             str(self.rig.root / "alloc"),
             str(self.rig.root / "checkpoints"),
-            rules=OrderRules(parse_hooks(hooks), tuple(reboot.split())),
+            rules=OrderRules(parse_node_hooks(hooks), tuple(reboot.split())),
         )
         agent = Agent(
             config,

@@ -15,7 +15,7 @@ from remuda.api.training import TrainingJob
 from remuda.core.leader_lease import LeaseTiming
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.store import MemoryJournal, ObjectStore
-from remuda.kube.runtime.leader import Term
+from remuda.kube.runtime.leader import LeaderTerm
 from remuda.runtime.manager_process import LEASE, ManagerConfig, run_manager
 from remuda.sim.virtual_time_loop import VirtualLoop, run_virtual
 from tests.builders.gangs import JobBuilder, a_job
@@ -33,7 +33,7 @@ class Ear:
     def waiting(self) -> None:
         self.heard.append("waiting")
 
-    def leading(self, term: Term) -> None:
+    def leading(self, term: LeaderTerm) -> None:
         self.heard.append(f"leading {term.token}")
         self.leads.set()
 

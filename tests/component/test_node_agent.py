@@ -21,8 +21,8 @@ from remuda.api.names import RESOURCE_GPU
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.store import MemoryJournal, ObjectStore
 from remuda.kube.runtime.informer import Informer
-from remuda.launch.protocol import Hello, encode
-from remuda.link.allocation_port import NodeAgent
+from remuda.launch.protocol import Hello, encode_message
+from remuda.link.allocation_port import NodeAgentPort
 from remuda.link.device_plugin_port import ContainerDevices
 from remuda.runtime.node_agent import (
     NodeAgentConfig,
@@ -107,7 +107,7 @@ class Site:
             reader, writer = await asyncio.open_unix_connection(f"/proc/self/fd/{fd}/agent.sock")
         finally:
             os.close(fd)
-        writer.write(encode(Hello(pod.name, pod.uid, 7, "parked", 0)))
+        writer.write(encode_message(Hello(pod.name, pod.uid, 7, "parked", 0)))
         self._readers[writer] = reader
         return writer
 
@@ -148,7 +148,7 @@ async def site() -> AsyncIterator[Site]:
 async def test_from_registration_to_a_launcher_at_the_barrier_and_through_an_upgrade(site: Site) -> None:
     pod = await site.bind("a", "gpu-4,gpu-5")
     async with node_agent(site.config, site.cluster) as agent:
-        port: NodeAgent = agent  # what an embedded node asks of it, it has
+        port: NodeAgentPort = agent  # what an embedded node asks of it, it has
         assert RESOURCE_GPU in port.plugins()
         await site.registered()
         assert await site.kubelet.prefer(GPUS, 2) == ("gpu-4", "gpu-5")
@@ -170,7 +170,7 @@ async def test_from_registration_to_a_launcher_at_the_barrier_and_through_an_upg
     async with node_agent(site.config, site.cluster) as agent:
         assert agent.holders() == {"gpu-4": pod.uid, "gpu-5": pod.uid}
         again = await site.launch(pod, "gpu-4_gpu-5")  # in the same place, with the same socket name
-        await turns(lambda: agent.desk.is_connected(pod.uid))  # nothing of it shows in the API
+        await turns(lambda: agent.launchers.is_connected(pod.uid))  # nothing of it shows in the API
         for writer in (first, again):
             writer.close()
 
@@ -181,7 +181,7 @@ async def test_row_14_a_newer_agent_takes_over_while_the_older_one_still_lists(s
         await site.registered()
         await site.start(pod, "gpu-0")
         first = await site.launch(pod, "gpu-0")
-        await turns(lambda: old.desk.is_connected(pod.uid))
+        await turns(lambda: old.launchers.is_connected(pod.uid))
         one = site.kubelet.newest
         async with node_agent(site.config, site.cluster) as new:
             await site.kubelet.until(
@@ -192,7 +192,7 @@ async def test_row_14_a_newer_agent_takes_over_while_the_older_one_still_lists(s
                 assert await site.said_to(first) == b""  # hung up on, so that it dials again
             assert site.kubelet.ended == []  # both list
             second = await site.launch(pod, "gpu-0")
-            await turns(lambda: new.desk.is_connected(pod.uid))
+            await turns(lambda: new.launchers.is_connected(pod.uid))
             assert new.holders() == {"gpu-0": pod.uid}
             await site.kubelet.allocate("gpu-1")
             with pytest.raises(Refusal, match="Superseded"):
@@ -253,7 +253,7 @@ async def test_slices_are_cut_when_idle_and_served_as_their_own_resource(site: S
     async with node_agent(config, site.cluster) as agent:
         for resource in (RESOURCE_GPU, "nvidia.com/mig-3g.40gb", "nvidia.com/mig-1g.10gb"):
             await site.registered(resource)
-        assert {p: len(port.devices()) for p, port in agent.shelf.plugins.items()} == {  # type: ignore[union-attr]
+        assert {p: len(port.devices()) for p, port in agent.plugin_set.plugins.items()} == {  # type: ignore[union-attr]
             RESOURCE_GPU: 6,
             "nvidia.com/mig-3g.40gb": 2,
             "nvidia.com/mig-1g.10gb": 7,

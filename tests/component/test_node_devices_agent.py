@@ -22,7 +22,7 @@ from remuda.embedded.node.devices.device_service import PLUGINS
 from remuda.embedded.node.node import EmbeddedNode
 from remuda.link.allocation_port import FAIL, HANG, KILL, MEND
 from remuda.link.progress_board import ProgressBoard
-from remuda.link.rank_logs import log_path
+from remuda.link.rank_logs import rank_log_path
 from remuda.runtime.machines import Machines
 from remuda.runtime.up_config import ClusterConfig
 from tests.builders.nodes import Rig, until
@@ -52,7 +52,7 @@ class Place(Rig):
         return self.machines.nodes["node-01"]
 
     def log(self, pod: Pod) -> str:
-        path = log_path(self.root / "logs", pod, "main")
+        path = rank_log_path(self.root / "logs", pod, "main")
         return path.read_text() if path.exists() else ""
 
     def has_door(self, directory: str) -> bool:

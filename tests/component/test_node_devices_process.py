@@ -19,7 +19,7 @@ from remuda.embedded.node import process_tree
 from remuda.embedded.node.container_environment import CONTAINER_ID
 from remuda.embedded.node.devices.device_service import PLUGINS, KubeletDeviceSettings
 from remuda.launch.zipapp import build_zipapp
-from remuda.link.rank_logs import log_path
+from remuda.link.rank_logs import rank_log_path
 from tests.builders.nodes import Rig, until
 from tests.builders.pods import pod_wire
 from tests.builders.runtimes import processes
@@ -59,7 +59,7 @@ class Machine:
         return process_tree.processes_tagged(CONTAINER_ID, {f"{uid}/main"}).pids
 
     def log(self, pod: Pod) -> str:
-        path = log_path(self.state / "logs", pod, "main")
+        path = rank_log_path(self.state / "logs", pod, "main")
         return path.read_text() if path.exists() else ""
 
 

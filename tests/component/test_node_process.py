@@ -27,7 +27,7 @@ from remuda.embedded.node.container_environment import CONTAINER_ID
 from remuda.embedded.node.container_record import STATUS_UNKNOWN
 from remuda.embedded.node.runtime_port import ContainerKey
 from remuda.launch.zipapp import build_zipapp
-from remuda.link.rank_logs import find_sections, log_path, read_section
+from remuda.link.rank_logs import find_log_sections, rank_log_path, read_log_section
 from tests.builders.nodes import Rig, until
 from tests.builders.pods import pod_wire
 from tests.builders.runtimes import processes
@@ -52,7 +52,7 @@ class Machine:
         return process_tree.processes_tagged(CONTAINER_ID, {f"{uid}/main"}).pids
 
     def log(self, pod: Pod) -> str:
-        path = log_path(self.state / "logs", pod, "main")
+        path = rank_log_path(self.state / "logs", pod, "main")
         return path.read_text() if path.exists() else ""
 
     async def up(self, pod: Pod, times: int = 1) -> None:
@@ -480,10 +480,10 @@ async def test_drills_on_a_real_launcher_and_its_log_by_attempt(machine: Machine
         assert (await drill(rig, "node-lost", node="node-01")).status.phase == "Done"
         assert machine.processes(pod.uid) == []
         assert rig.agent.is_silent
-    sections = find_sections(machine.state / "logs", "default", "job")
+    sections = find_log_sections(machine.state / "logs", "default", "job")
     ran = [(s.attempt, s.rank, s.pod) for s in sections if s.attempt]
     assert ran == [(n, 0, "worker-0") for n in (1, 2, 3, 4)]
-    assert b"".join(read_section(next(s for s in sections if s.attempt == 1))).startswith(b"oo\n")
+    assert b"".join(read_log_section(next(s for s in sections if s.attempt == 1))).startswith(b"oo\n")
 
 
 async def test_a_drill_on_a_plain_pod(machine: Machine) -> None:

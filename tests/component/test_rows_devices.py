@@ -193,7 +193,7 @@ async def test_row_48_a_device_nothing_is_heard_of_is_unknown_and_nobody_is_take
 @in_world(nodes=1, racks=1)
 async def test_row_48_the_timeout_can_be_set_for_each_device(world: World) -> None:
     patient = msgspec.structs.replace(agent(world).config, report_timeouts={"gpu-1": 300.0, "gpu-2": 0.0, "gpu-3": 5.0})
-    agent(world).hearing.watch = SilenceWatch(patient.report_timeout_s, patient.report_timeouts)
+    agent(world).signal_intake.watch = SilenceWatch(patient.report_timeout_s, patient.report_timeouts)
     begun = world.now
     for device in ("gpu-0", "gpu-1", "gpu-2", "gpu-3"):
         hardware(world).mute(device)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from remuda.agent.allocation.cdi_specs import LOOK_S, CdiSpecs, keep_specs
+from remuda.agent.allocation.cdi_specs import LOOK_S, CdiSpecs, keep_cdi_specs
 from remuda.api.drills import DrillKind
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.core.health.device_holders import device_holders_on
@@ -167,7 +167,9 @@ def test_row_26_a_container_whose_cdi_specs_vanished_starts_once_the_agent_has_m
         names = ", ".join(f"remuda.dev/gpu={device}" for device in mine)
         want = ("CreateContainerError", f"unresolvable CDI devices {names}")
         await world.until(lambda: waiting(world, "a") == want)
-        keeping = asyncio.create_task(keep_specs(specs, lambda: agent(world).inventory.rows, NODE))  # the agent starts
+        keeping = asyncio.create_task(
+            keep_cdi_specs(specs, lambda: agent(world).inventory.rows, NODE)
+        )  # the agent starts
         await world.until(lambda: is_up(world, "a"))
         assert world.now - begun <= LOOK_S + 2 * PREPARE_S
         assert (the_pod(world, "a").uid, held_by(world, "a")) == (pod.uid, mine)

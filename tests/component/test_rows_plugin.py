@@ -272,10 +272,10 @@ def test_row_18_a_choice_that_fails_falls_back_to_any_valid_set(broken: str) -> 
         async def no_pods() -> Sequence[Pod]:
             raise Unavailable("the API does not answer")
 
-        shelf = agent(world).shelf
-        assert shelf is not None
+        plugin_set = agent(world).plugin_set
+        assert plugin_set is not None
         if broken != "pods":
-            shelf.prefer(no_set)
+            plugin_set.prefer(no_set)
         if broken != "best set":
             agent(world).pods = no_pods
         await run_pods(world, gpus("a", 3), gpus("b", 2))

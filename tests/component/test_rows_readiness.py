@@ -8,7 +8,7 @@ import time
 import pytest
 
 from remuda.agent.agent import Agent
-from remuda.agent.agent_lateness import Lateness, LatenessRule, watch_lateness, woke
+from remuda.agent.agent_lateness import Lateness, LatenessRule, lateness_after_sleep, watch_agent_lateness
 from remuda.agent.config import AgentConfig
 from remuda.agent.hardware.fake_backend import FakeBackend
 from remuda.api.drills import DrillKind
@@ -132,14 +132,14 @@ def test_row_23_a_selector_on_a_driver_label_is_named_in_the_refusal() -> None:
 def test_row_29_late_again_and_again_is_starving(late: list[float], starved: bool) -> None:
     state = Lateness()
     for seconds in late:
-        state = woke(state, seconds, LatenessRule())
+        state = lateness_after_sleep(state, seconds, LatenessRule())
     assert state.is_starved is starved
 
 
 async def test_row_29_a_starved_agent_says_so_and_takes_it_back() -> None:
     told: list[str] = []
     rule = LatenessRule(late_s=0.05, times=2, well=2)
-    task = asyncio.create_task(watch_lateness(lambda device, source, code, words: told.append(code), rule, 0.01))
+    task = asyncio.create_task(watch_agent_lateness(lambda device, source, code, words: told.append(code), rule, 0.01))
     async with asyncio.timeout(PATIENCE_S):
         while "agent-starved" not in told:
             await asyncio.sleep(0)

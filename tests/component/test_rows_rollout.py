@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from remuda.agent.orders.node_commands import Ran
+from remuda.agent.orders.node_commands import HookOutput
 from remuda.api.kubernetes.core_v1 import Node
 from remuda.api.names import LABEL_CLIQUE
 from remuda.api.rollouts import NodeRollout, NodeRolloutStatus, RolloutPhase
@@ -29,15 +29,15 @@ class Installer:
             hardware(world, name).set_driver("550.54")
 
     def _for(self, world: World, name: str):  # type: ignore[no-untyped-def]
-        async def run(command: Sequence[str], env: Mapping[str, str]) -> Ran:
+        async def run(command: Sequence[str], env: Mapping[str, str]) -> HookOutput:
             self.ran.append(name)
             fault = self._bad.get(name, "")
             if fault == "exit":
-                return Ran(3, "no space left on device")
+                return HookOutput(3, "no space left on device")
             hardware(world, name).set_driver(WANT if fault != "old" else "550.54")
             if fault == "breaks":
                 hardware(world, name).inject("gpu-5", "xid-79")
-            return Ran(0, "installed")
+            return HookOutput(0, "installed")
 
         return run
 

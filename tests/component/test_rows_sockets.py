@@ -118,7 +118,7 @@ def place(tmp_path: Path) -> Place:
 
 def is_listened_to(agent: Agent) -> bool:
     """The kubelet has opened its list, and not merely taken its registration."""
-    return agent.shelf is not None and bool(agent.shelf.plugins[GPU].streams)
+    return agent.plugin_set is not None and bool(agent.plugin_set.plugins[GPU].streams)
 
 
 async def test_row_14_two_instances_overlap_without_a_dip_and_either_may_be_killed(place: Place) -> None:

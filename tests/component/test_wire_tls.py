@@ -22,7 +22,7 @@ from remuda.embedded.apiserver.asgi_server import listen_tcp, serve_socket
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.security.token_guard import TokenGuard
 from remuda.embedded.apiserver.store import MemoryJournal, ObjectStore
-from remuda.link.certificates import Certificates
+from remuda.link.certificates import LinkCertificates
 from tests.builders.waiting import PATIENCE_S
 
 TOKEN = "right"
@@ -35,7 +35,7 @@ class Server:
     def __init__(self, directory: Path) -> None:
         uids = itertools.count()
         self.local = LocalCluster(ObjectStore(MemoryJournal()), clock=lambda: 0.0, new_uid=lambda: f"u{next(uids)}")
-        certificates = Certificates(directory)
+        certificates = LinkCertificates(directory)
         self._tls = certificates.prepare([], time.time())
         self.trust = ssl.create_default_context(cafile=str(certificates.ca))
         self._socket = listen_tcp("127.0.0.1", 0)

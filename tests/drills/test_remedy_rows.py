@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 import msgspec
 import pytest
 
-from remuda.agent.orders.node_commands import Ran
+from remuda.agent.orders.node_commands import HookOutput
 from remuda.api.drills import DrillKind
 from remuda.api.incidents import IncidentPhase
 from remuda.api.kubernetes.core_v1 import Node
@@ -155,9 +155,9 @@ def test_row_41_repair_climbs_and_then_stops_and_pages(monkeypatch: pytest.Monke
     async def story(world: World) -> None:
         ran: list[str] = []
 
-        async def run(command: Sequence[str], env: Mapping[str, str]) -> Ran:
+        async def run(command: Sequence[str], env: Mapping[str, str]) -> HookOutput:
             ran.append(env["REMUDA_ACTION"])
-            return Ran(0, "RMA-4711" if env["REMUDA_ACTION"] == "ticket" else "swapped")
+            return HookOutput(0, "RMA-4711" if env["REMUDA_ACTION"] == "ticket" else "swapped")
 
         agent(world, FAULTY).orders._rules = agent(world, FAULTY).orders._rules.__class__((("/opt/dc", "..."),))
         agent(world, FAULTY).orders._run = run

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from remuda.embedded.apiserver.security.tokens import load_token
-from remuda.link.stream_messages import Hello, Refused, Welcome, line_of, read_downward
+from remuda.link.stream_messages import LinkHello, LinkRefused, LinkWelcome, link_line, read_link_downward
 from remuda.runtime.split_parts import node_token
 from remuda.runtime.state_dir import StateDir
 from tests.builders.waiting import until
@@ -15,11 +15,11 @@ from tests.e2e.clusters import Up
 PARTS = ("server", "manager", "nodes-1", "nodes-2")
 
 
-async def greeted(state: StateDir, node: str, token: str) -> Welcome | Refused:
+async def greeted(state: StateDir, node: str, token: str) -> LinkWelcome | LinkRefused:
     reader, writer = await asyncio.open_unix_connection(str(state.link_socket))
     try:
-        writer.write(line_of(Hello(node, token)))
-        return read_downward(await reader.readline())
+        writer.write(link_line(LinkHello(node, token)))
+        return read_link_downward(await reader.readline())
     finally:
         writer.close()
 
@@ -47,7 +47,7 @@ async def test_a_split_cluster_refuses_what_is_not_its_own_and_leaves_nobody_beh
         secret = load_token(state.link_secret)
         for node, token in (("node-02", node_token(secret, "node-01")), ("node-01", "guessed"), ("node-01", "")):
             answer = await greeted(state, node, token)
-            assert isinstance(answer, Refused)
+            assert isinstance(answer, LinkRefused)
             assert answer.reason == "NotThisNode"
         assert "NotThisNode" in (state.parts / "manager.log").read_text(), "refused and logged"
         pids = [int((state.parts / f"{name}.pid").read_text()) for name in PARTS]

@@ -18,7 +18,7 @@ from remuda.api.devices import DeviceState, NodeDevices
 from remuda.core.leader_lease import LeaseTiming
 from remuda.kube.client.http_cluster import HttpCluster
 from remuda.kube.client.kubeconfig import load_kubeconfig
-from remuda.kube.runtime.leader import Term
+from remuda.kube.runtime.leader import LeaderTerm
 from remuda.runtime.link_endpoint import LINK, LinkConfig
 from remuda.runtime.manager_process import ManagerConfig, run_manager
 from remuda.runtime.node_agent import NodeAgentConfig, node_agent
@@ -46,7 +46,7 @@ class HeldBack(HttpCluster):
 class Quiet:
     def waiting(self) -> None: ...
 
-    def leading(self, term: Term) -> None: ...
+    def leading(self, term: LeaderTerm) -> None: ...
 
 
 @pytest.fixture(scope="module")

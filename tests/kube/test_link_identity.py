@@ -17,7 +17,7 @@ from remuda.api.meta import to_time
 from remuda.kube.client.http_cluster import HttpCluster
 from remuda.kube.client.kubeconfig import load_kubeconfig
 from remuda.link.progress_board import Heartbeat, ProgressBoard
-from remuda.link.stream_messages import Hello, Refused, Welcome, line_of, read_downward
+from remuda.link.stream_messages import LinkHello, LinkRefused, LinkWelcome, link_line, read_link_downward
 from remuda.link.stream_server import LinkServer
 from remuda.runtime.link_endpoint import LINK, LinkConfig, ManagerDialler, RelayBoard, link_dialled, link_served
 from tests.builders.waiting import PATIENCE_S
@@ -106,11 +106,11 @@ async def until(holds: Callable[[], Any]) -> None:
         await asyncio.sleep(0.02)
 
 
-async def say_hello(manager: Manager, node: str, token: str) -> Welcome | Refused:
+async def say_hello(manager: Manager, node: str, token: str) -> LinkWelcome | LinkRefused:
     reader, writer = await ManagerDialler(manager.api, SPACE)()
     try:
-        writer.write(line_of(Hello(node, token)))
-        return read_downward(await reader.readline())
+        writer.write(link_line(LinkHello(node, token)))
+        return read_link_downward(await reader.readline())
     finally:
         writer.close()
 
@@ -148,15 +148,17 @@ async def test_everybody_else_is_refused(
 ) -> None:
     pod = (tokens.agent if account == ACCOUNT else tokens.stranger) if bound else None
     answer = await say_hello(manager, node, tokens.of(account, pod, audience))
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, LinkRefused)
     assert (answer.reason, words in answer.message, bool(answer.fix)) == (reason, True, True), answer
-    assert isinstance(await say_hello(manager, HERE, tokens.of(ACCOUNT, tokens.agent)), Welcome)  # the right one is not
+    assert isinstance(
+        await say_hello(manager, HERE, tokens.of(ACCOUNT, tokens.agent)), LinkWelcome
+    )  # the right one is not
 
 
 @pytest.mark.parametrize("token", ["", "garbage", "a.b.c", "\u00e9" * 10_000])
 async def test_garbage_is_no_token(manager: Manager, token: str) -> None:
     answer = await say_hello(manager, HERE, token)
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, LinkRefused)
     assert answer.reason == "Unauthenticated"
 
 

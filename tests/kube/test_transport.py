@@ -29,7 +29,7 @@ from remuda.api.selectors import parse_field_selector, parse_selector
 from remuda.kube.client.http_cluster import HttpCluster
 from remuda.kube.client.http_errors import Unauthorized
 from remuda.kube.client.kubeconfig import load_kubeconfig
-from remuda.kube.client.transport import Options, Request
+from remuda.kube.client.transport import Request, TransportOptions
 from remuda.kube.cluster import Preconditions, WatchEvent
 from remuda.kube.runtime.informer import Informer
 from tests.builders.waiting import PATIENCE_S
@@ -194,7 +194,7 @@ async def test_lists_come_in_pages_of_one_version(
     for number in range(7):
         await cluster.create(Lease, a_lease(namespace, f"l{number}", labels={"odd": str(number % 2)}))
     access = load_kubeconfig(control_plane.kubeconfig)
-    async with HttpCluster(access=access, options=Options(page_size=3)) as paged:
+    async with HttpCluster(access=access, options=TransportOptions(page_size=3)) as paged:
         pages = []
         async for page in paged.pages(Lease, namespace):
             pages.append(page)
@@ -231,7 +231,7 @@ async def test_a_watch_from_a_list_misses_nothing(cluster: HttpCluster, namespac
 
 
 async def test_a_watch_is_taken_up_again_when_the_server_ends_it(control_plane: ControlPlane, namespace: str) -> None:
-    options = Options(watch_s=1.0)
+    options = TransportOptions(watch_s=1.0)
     async with (
         asyncio.timeout(PATIENCE_S),
         HttpCluster(access=load_kubeconfig(control_plane.kubeconfig), options=options, jitter=lambda: 0.0) as cluster,

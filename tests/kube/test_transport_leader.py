@@ -17,7 +17,7 @@ from remuda.core.leader_lease import LeaseTiming
 from remuda.kube.client.guarded_cluster import FencedCluster, NotLeading
 from remuda.kube.client.http_cluster import HttpCluster
 from remuda.kube.client.kubeconfig import load_kubeconfig
-from remuda.kube.runtime.leader import Contender, Place, Term
+from remuda.kube.runtime.leader import LeaderTerm, LeaseContender, LeasePlace
 from tests.builders.waiting import PATIENCE_S
 from tests.kube.control_plane import ControlPlane
 
@@ -41,7 +41,7 @@ class Stage:
         self.tokens: list[int] = []
         self.changed = asyncio.Condition()
 
-    async def run(self, name: str, term: Term) -> None:
+    async def run(self, name: str, term: LeaderTerm) -> None:
         assert not self.working, f"{name} starts while {self.working} works"
         self.working.append(name)
         self.tokens.append(term.token)
@@ -76,7 +76,7 @@ async def test_one_leads_at_a_time(clusters: list[Breakable]) -> None:
     tasks = []
     for number, cluster in enumerate(clusters):
         name = f"c{number}"
-        contender = Contender(cluster, Place("one-leads", "kube-system", name), TIMING)
+        contender = LeaseContender(cluster, LeasePlace("one-leads", "kube-system", name), TIMING)
         tasks.append(asyncio.create_task(contender.lead(partial(stage.run, name))))
         await stage.until("c0")
     lease = await clusters[0].get(Lease, "one-leads", "kube-system")
@@ -100,11 +100,11 @@ async def test_one_leads_at_a_time(clusters: list[Breakable]) -> None:
 async def test_a_term_that_is_over_writes_nothing(clusters: list[Breakable]) -> None:
     frozen_s = 0.0
     loop = asyncio.get_running_loop()
-    contender = Contender(
-        clusters[0], Place("fenced", "kube-system", "c0"), TIMING, elapsed=lambda: loop.time() + frozen_s
+    contender = LeaseContender(
+        clusters[0], LeasePlace("fenced", "kube-system", "c0"), TIMING, elapsed=lambda: loop.time() + frozen_s
     )
 
-    async def run(term: Term) -> str:
+    async def run(term: LeaderTerm) -> str:
         nonlocal frozen_s
         cluster = FencedCluster(clusters[1], term)
         await cluster.create(Lease, {"metadata": {"name": "written", "namespace": "kube-system"}})

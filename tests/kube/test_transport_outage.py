@@ -18,7 +18,7 @@ from remuda.api.errors import Expired, Unavailable
 from remuda.api.kubernetes.core_v1 import Lease
 from remuda.kube.client.http_cluster import HttpCluster
 from remuda.kube.client.kubeconfig import load_kubeconfig
-from remuda.kube.client.transport import Options
+from remuda.kube.client.transport import TransportOptions
 from remuda.kube.cluster import WatchEvent
 from remuda.kube.runtime.backoff import Backoff
 from remuda.kube.runtime.informer import Informer
@@ -35,7 +35,7 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
 
 @pytest_asyncio.fixture
 async def cluster(plane: ControlPlane) -> AsyncIterator[HttpCluster]:
-    options = Options(page_size=2)
+    options = TransportOptions(page_size=2)
     access = load_kubeconfig(plane.kubeconfig)
     async with asyncio.timeout(PATIENCE_S), HttpCluster(access=access, options=options) as cluster:
         yield cluster

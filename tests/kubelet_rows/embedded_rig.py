@@ -24,7 +24,7 @@ from remuda.embedded.node.devices.device_service import PLUGINS, POD_RESOURCES, 
 from remuda.launch.zipapp import build_zipapp
 from remuda.link.device_plugin_port import ContainerDevices
 from remuda.link.kubelet_proto import POD_RESOURCES_LIST
-from remuda.link.rank_logs import log_path
+from remuda.link.rank_logs import rank_log_path
 from tests.builders.nodes import Rig
 from tests.builders.runtimes import processes
 from tests.builders.waiting import PATIENCE_S, until
@@ -114,7 +114,7 @@ class EmbeddedRig:
 
     async def output(self, pod: str, container: str = "main") -> str:
         found = await self._pod(pod)
-        path = log_path(self._state / "logs", found, container) if found is not None else None
+        path = rank_log_path(self._state / "logs", found, container) if found is not None else None
         return path.read_text() if path is not None and path.exists() else ""
 
     async def kill_container(self, pod: str, container: str = "main") -> None:

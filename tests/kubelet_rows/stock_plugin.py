@@ -25,7 +25,7 @@ from remuda.link.device_plugin_port import (
     PreferredRequest,
     RegisterRequest,
 )
-from remuda.link.kubelet_proto import ALLOCATE, LIST_AND_WATCH, OPTIONS, PRE_START, PREFERRED, REGISTER, Method
+from remuda.link.kubelet_proto import ALLOCATE, LIST_AND_WATCH, OPTIONS, PRE_START, PREFERRED, REGISTER, KubeletMethod
 from tests.builders.waiting import PATIENCE_S
 
 Allocate = Callable[[tuple[str, ...]], Awaitable[ContainerAllocation]]
@@ -184,7 +184,7 @@ def _made_at(socket: Path) -> int:
         return 0
 
 
-def _unary(method: Method[Any, Any], behaviour: Callable[[Any, Any], Awaitable[Any]]) -> Any:
+def _unary(method: KubeletMethod[Any, Any], behaviour: Callable[[Any, Any], Awaitable[Any]]) -> Any:
     return grpc.unary_unary_rpc_method_handler(
         behaviour, request_deserializer=method.request.decode, response_serializer=method.response.encode
     )

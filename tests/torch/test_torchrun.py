@@ -14,7 +14,7 @@ import pytest
 from remuda.api.drills import DrillKind
 from remuda.api.meta import ObjectMeta
 from remuda.api.training import PodTemplate, Role, TrainingJob, TrainingJobSpec
-from remuda.link.rank_logs import find_sections, read_section
+from remuda.link.rank_logs import find_log_sections, read_log_section
 from tests.builders.waiting import until
 from tests.e2e.rig import NAME, NAMESPACE, Rig
 
@@ -83,7 +83,7 @@ async def undisturbed(rig: Rig, torch: str) -> dict[int, float]:
     found = {step: values[0] for step, values in losses(rig).items()}
     await rig.api.delete(TrainingJob, NAME, NAMESPACE)
     await gone(rig)
-    for section in find_sections(rig.state / "logs", NAMESPACE, NAME):
+    for section in find_log_sections(rig.state / "logs", NAMESPACE, NAME):
         section.path.unlink(missing_ok=True)
     return found
 
@@ -115,8 +115,8 @@ async def standing(rig: Rig, step: int, attempt: int = 1, times: int = 1) -> Tra
 def losses(rig: Rig) -> dict[int, list[float]]:
     """Of all ranks in all attempts, by step."""
     found: dict[int, list[float]] = {}
-    for section in find_sections(rig.state / "logs", NAMESPACE, NAME):
-        text = b"".join(read_section(section)).decode(errors="replace")
+    for section in find_log_sections(rig.state / "logs", NAMESPACE, NAME):
+        text = b"".join(read_log_section(section)).decode(errors="replace")
         for step, loss in re.findall(r"^step (\d+) loss ([0-9.]+)$", text, re.MULTILINE):
             found.setdefault(int(step), []).append(float(loss))
     return found

@@ -1,7 +1,7 @@
 """`Agent`: the node's side of Remuda. Devices and their signals, allocations, launchers at the barrier, one report upwards.
 
 It joins the parts: the backend says which devices there are and what befalls them, the inventory keeps that, the grants say who
-holds what, the plugins hand it out, the desk knows what the launchers do, and the reporter carries all of it to
+holds what, the plugins hand it out, the registry knows what the launchers do, and the reporter carries all of it to
 `NodeDevices.observed`.
 
 Invariants: a device belongs to one pod at a time, until that pod's processes are confirmed gone; a restart of the agent repairs
@@ -17,18 +17,18 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
-from remuda.agent.allocation.cdi_specs import CdiSpecs, keep_specs
-from remuda.agent.allocation.device_grants import Grants, Place
-from remuda.agent.allocation.mig_slicing import Slicer
+from remuda.agent.allocation.cdi_specs import CdiSpecs, keep_cdi_specs
+from remuda.agent.allocation.device_grants import DeviceGrants, GrantPlace
+from remuda.agent.allocation.mig_slicing import MigSlicer
 from remuda.agent.config import DP, AgentConfig
 from remuda.agent.hardware.backend_port import DeviceBackend
 from remuda.agent.hardware.device_usage import UsageWatch
-from remuda.agent.hardware.node_labels import LabelWriter
-from remuda.agent.hardware.signal_intake import Hearing, SilenceWatch
-from remuda.agent.inventory import Inventory, device_of
+from remuda.agent.hardware.node_labels import NodeLabelWriter
+from remuda.agent.hardware.signal_intake import SignalIntake, SilenceWatch
+from remuda.agent.inventory import Inventory, device_behind_plugin_id
 from remuda.agent.launchers.barrier_orders import EnvOf
-from remuda.agent.launchers.launcher_registry import Desk
-from remuda.agent.launchers.log_tails import PodLogEnds
+from remuda.agent.launchers.launcher_registry import LauncherRegistry
+from remuda.agent.launchers.log_tails import PodLogTails
 from remuda.agent.node_reporter import (
     BOOT,
     DEVICES,
@@ -38,15 +38,15 @@ from remuda.agent.node_reporter import (
     PARTS,
     PLUGINS,
     SIGNALS,
-    Reporter,
+    NodeReporter,
     ReportRenderer,
 )
-from remuda.agent.orders.order_runner import Orders
-from remuda.agent.plugin.kubelet_holdings import Holdings
-from remuda.agent.plugin.plugin_set import PluginShelf
-from remuda.agent.plugin.preferred_devices import BestSet, best_for
-from remuda.agent.plugin.published_resources import capacity_of
-from remuda.agent.plugin.resource_plugin import BoundPods, bound_pods_of
+from remuda.agent.orders.order_runner import OrderRunner
+from remuda.agent.plugin.kubelet_holdings import KubeletHoldings
+from remuda.agent.plugin.plugin_set import PluginSet
+from remuda.agent.plugin.preferred_devices import BestSet, best_device_set
+from remuda.agent.plugin.published_resources import node_capacity_reader
+from remuda.agent.plugin.resource_plugin import BoundPods, bound_pods_reader
 from remuda.api.devices import DeviceOrder, QuarantineOrder
 from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import Pod
@@ -55,7 +55,7 @@ from remuda.api.training import TrainingJob
 from remuda.core.training.rendezvous import rank_env
 from remuda.kube.cluster import Cluster
 from remuda.kube.runtime.informer import Informer
-from remuda.link.allocation_port import Allocation, Deliver, Hardware
+from remuda.link.allocation_port import Allocation, Deliver, HardwarePort
 from remuda.link.device_plugin_port import PluginPort, PodResourcesPort
 from remuda.link.progress_board import ProgressBoard
 
@@ -85,10 +85,10 @@ class Agent:
         token: Callable[[], str] = lambda: uuid4().hex[:8],
     ) -> None:
         self.config = config
-        self.pods: BoundPods = pods or bound_pods_of(cluster, config.node)
-        self.reporter = Reporter(cluster, config.node, lambda part: self.account.render(part))
+        self.pods: BoundPods = pods or bound_pods_reader(cluster, config.node)
+        self.reporter = NodeReporter(cluster, config.node, lambda part: self.renderer.render(part))
         self.inventory = Inventory(config.node, backend.inventory())
-        self.desk = Desk(
+        self.launchers = LauncherRegistry(
             config.node,
             config.checkpoint_root,
             jobs=jobs,
@@ -98,10 +98,10 @@ class Agent:
             rejoin_s=config.rejoin_s,
             announce=lambda: self.reporter.mark(LAUNCHERS),
         )
-        self.grants = Grants(
-            Place(config.node, config.alloc_root, config.sockets, config.launcher_dir, resources is not None),
+        self.grants = DeviceGrants(
+            GrantPlace(config.node, config.alloc_root, config.sockets, config.launcher_dir, resources is not None),
             self.inventory,
-            self.desk,
+            self.launchers,
             clock=clock,
             changed=self._holdings_changed,
             device_files=backend.device_files,
@@ -109,38 +109,38 @@ class Agent:
         self.grants.check_clean = backend.check_clean
         if config.cdi_dir:
             self.grants.cdi = CdiSpecs(config.cdi_dir, backend.device_files)
-        self.slicer = Slicer(backend, self.inventory, self.grants, config.mig)
-        self.shelf: PluginShelf | None = None
+        self.slicer = MigSlicer(backend, self.inventory, self.grants, config.mig)
+        self.plugin_set: PluginSet | None = None
         if config.mode == DP:
-            self.shelf = PluginShelf(
+            self.plugin_set = PluginSet(
                 self.inventory,
                 self.grants,
                 pods=lambda: self.pods(),
-                best=best or best_for(backend.model, self.inventory),
+                best=best or best_device_set(backend.model, self.inventory),
                 replicas=config.replicas,
                 directory=config.plugin_dir,
                 clock=clock,
                 token=token,
                 changed=lambda: self.reporter.mark(PLUGINS),
-                capacity=capacity_of(cluster, config.node),
+                capacity=node_capacity_reader(cluster, config.node),
             )
-        self.holdings: Holdings | None = None
+        self.holdings: KubeletHoldings | None = None
         if resources is not None:
-            self.holdings = Holdings(
+            self.holdings = KubeletHoldings(
                 self.grants,
                 self.inventory,
-                self.desk,
+                self.launchers,
                 resources=resources,
                 pods=lambda: self.pods(),
                 clock=clock,
                 changed=lambda: self.reporter.mark(HOLDINGS),
             )
             self.grants.recheck = self.holdings.look
-            self.desk.links.meet = self.holdings.meet
-            self.desk.sees_places = False
+            self.launchers.links.meet = self.holdings.meet
+            self.launchers.sees_places = False
         if config.pod_logs:
-            self.desk.log_ends = PodLogEnds(config.pod_logs)
-        self.hearing = Hearing(
+            self.launchers.log_ends = PodLogTails(config.pod_logs)
+        self.signal_intake = SignalIntake(
             backend,
             self.inventory,
             watch=SilenceWatch(config.report_timeout_s, config.report_timeouts),
@@ -149,27 +149,27 @@ class Agent:
             spoke=self._node_spoke,
             counted=self._devices_counted,
         )
-        self.account = ReportRenderer(
-            backend, self.inventory, self.desk, self.grants, self.shelf, self.holdings, self.hearing
+        self.renderer = ReportRenderer(
+            backend, self.inventory, self.launchers, self.grants, self.plugin_set, self.holdings, self.signal_intake
         )
-        self.orders = Orders(
+        self.orders = OrderRunner(
             config.node,
             config.rules,
             cluster=cluster,
             backend=backend,
             inventory=self.inventory,
-            holdings=self.account.held,
+            holdings=self.renderer.held,
             clock=clock,
         )
         self.usage = UsageWatch(
             self.inventory,
-            held=lambda: {device for holding in self.account.holdings() for device in holding.devices},
+            held=lambda: {device for holding in self.renderer.holdings() for device in holding.devices},
             utilisation=backend.utilisation,
             clock=clock,
             rule=config.idle,
         )
         self._backend = backend
-        self._labels = LabelWriter(cluster, config.node, backend, config.replicas.get(RESOURCE_GPU, 1))
+        self._labels = NodeLabelWriter(cluster, config.node, backend, config.replicas.get(RESOURCE_GPU, 1))
         self._tasks: set[asyncio.Task[None]] = set()
         self._forget: asyncio.TimerHandle | None = None
         self._is_open = False
@@ -182,18 +182,18 @@ class Agent:
         await self._backend.open()
         self.inventory.renew(self._backend.inventory())
         if found is not None:
-            self.hearing.inherit(found.observed)
+            self.signal_intake.inherit(found.observed)
             self.grants.inherit(found.observed.holdings)
-            if self.shelf is not None:
-                self.shelf.inherit(found.observed.plugins)
+            if self.plugin_set is not None:
+                self.plugin_set.inherit(found.observed.plugins)
             if found.observed.holdings:
                 loop = asyncio.get_running_loop()
                 self._forget = loop.call_later(self.config.rejoin_s, self.grants.forget_inherited)
         self._is_open = True
-        self.hearing.listen()
+        self.signal_intake.listen()
         self.inventory.subscribe(self._devices_changed)
-        self.hearing.begin(found.observed.boot if found is not None else "")
-        self.desk.open(found.observed.launchers if found else ())
+        self.signal_intake.begin(found.observed.boot if found is not None else "")
+        self.launchers.open(found.observed.launchers if found else ())
         if self.holdings is not None:
             # First what still has its rows, so that nothing held is cut; then what the cut brought back.
             await self.grants.restore()
@@ -202,12 +202,12 @@ class Agent:
         if self.holdings is not None:
             await self.grants.restore()
             self._spawn(self.holdings.run())
-        if self.shelf is not None:
-            self.shelf.open()
-        self._spawn(self.hearing.watch_silence())
+        if self.plugin_set is not None:
+            self.plugin_set.open()
+        self._spawn(self.signal_intake.watch_silence())
         self._spawn(self.usage.run())
         if self.grants.cdi is not None:
-            self._spawn(keep_specs(self.grants.cdi, lambda: self.inventory.rows, self.config.node))
+            self._spawn(keep_cdi_specs(self.grants.cdi, lambda: self.inventory.rows, self.config.node))
         self.reporter.mark(*PARTS)
         self._labels.mark()
         self.orders.open(found)
@@ -217,24 +217,24 @@ class Agent:
         self.silence()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.orders.closed()
-        if self.shelf is not None:
-            await self.shelf.close()
+        if self.plugin_set is not None:
+            await self.plugin_set.close()
         await self._labels.close()
         await self.reporter.close()
-        await self.desk.close()
+        await self.launchers.close()
         await self._backend.close()
 
     async def leave(self) -> None:
         """The node is stopped on purpose. Tells so before anything ends, as long as the API answers in time; then `stop`."""
-        self.desk.leave()
+        self.launchers.leave()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LEAVE_S):
                 await self.flush()
 
     def silence(self) -> None:
         """From here on nothing is said, heard or reported: the node lost its power."""
-        if self.shelf is not None:
-            self.shelf.silence()
+        if self.plugin_set is not None:
+            self.plugin_set.silence()
         self.step_aside()
 
     def step_aside(self) -> None:
@@ -249,7 +249,7 @@ class Agent:
         self.orders.close()
         self._labels.stop()
         self.reporter.stop()
-        self.desk.silence()
+        self.launchers.silence()
 
     async def flush(self) -> None:
         """Returns once everything known so far is in the API."""
@@ -263,7 +263,7 @@ class Agent:
     # --- allocations ----------------------------------------------------------------------------------------------------
 
     def plugins(self) -> Mapping[str, PluginPort]:
-        return self.shelf.plugins if self.shelf is not None else {}
+        return self.plugin_set.plugins if self.plugin_set is not None else {}
 
     async def attach(
         self, pod: Pod, container: str, resource: str, devices: Sequence[str], *, simulated: bool = False
@@ -278,33 +278,33 @@ class Agent:
         return self.grants.table.holders()
 
     def connect(self, uid: str, deliver: Deliver) -> Deliver:
-        if uid not in self.desk:
+        if uid not in self.launchers:
             raise Refusal("NotAllocated", f"Pod {uid} has no allocation on {self.config.node}.", "Call allocate first.")
-        return self.desk.links.connect(uid, deliver)
+        return self.launchers.links.connect(uid, deliver)
 
     def container_exited(self, uid: str, code: int) -> None:
-        self.desk.exited(uid, code)
+        self.launchers.exited(uid, code)
 
     async def release(self, uid: str) -> None:
         held = [device for device, holder in self.holders().items() if holder == uid]
         self.grants.release(uid)
         # Off the caller's path: a driver that hangs must not keep a pod from ending.
         if held:
-            self._spawn(self.grants.look_for_leftovers(map(device_of, held)))
+            self._spawn(self.grants.look_for_leftovers(map(device_behind_plugin_id, held)))
 
     def fence(self) -> None:
-        self.desk.fence()
+        self.launchers.fence()
 
     def unfence(self) -> None:
-        self.desk.unfence()
+        self.launchers.unfence()
 
     # --- devices --------------------------------------------------------------------------------------------------------
 
     def inject_fault(self, device: str, code: str, heals: str = "") -> None:
         self._backend.inject(device, code, heals)
 
-    def hardware(self) -> Hardware:
-        if not isinstance(self._backend, Hardware):
+    def hardware(self) -> HardwarePort:
+        if not isinstance(self._backend, HardwarePort):
             raise Refusal(
                 "RealHardware",
                 f"The devices of {self.config.node} are real and cannot be broken on purpose.",
@@ -313,14 +313,14 @@ class Agent:
         return self._backend
 
     def isolate(self, is_cut_off: bool) -> None:
-        self.desk.isolate(is_cut_off)
+        self.launchers.isolate(is_cut_off)
 
     def inject_plugin_fault(self, resource: str, fault: str) -> None:
-        if self.shelf is None:
+        if self.plugin_set is None:
             raise Refusal(
                 "UnknownPlugin", f"The agent of {self.config.node} serves no plugins.", "Run it with --mode dp."
             )
-        self.shelf.inject(resource, fault)
+        self.plugin_set.inject(resource, fault)
 
     def quarantine(self, orders: Mapping[str, QuarantineOrder]) -> None:
         """These devices are kept out of use, whatever their signals say: the manager's orders, told to the kubelet too."""

@@ -28,7 +28,7 @@ class Lateness(msgspec.Struct, frozen=True):
     is_starved: bool = False
 
 
-def woke(before: Lateness, late_s: float, rule: LatenessRule) -> Lateness:
+def lateness_after_sleep(before: Lateness, late_s: float, rule: LatenessRule) -> Lateness:
     """After one more sleep that ended `late_s` too late."""
     if late_s >= rule.late_s:
         late = before.late + 1
@@ -37,7 +37,7 @@ def woke(before: Lateness, late_s: float, rule: LatenessRule) -> Lateness:
     return Lateness(0, well, before.is_starved and well < rule.well)
 
 
-async def watch_lateness(
+async def watch_agent_lateness(
     report: Callable[[str, str, str, str], None], rule: LatenessRule | None = None, look_s: float = LOOK_S
 ) -> None:
     """Until cancelled. `node_reporter`: of device "" (the node), source, code, message."""
@@ -47,7 +47,7 @@ async def watch_lateness(
         began = loop.time()
         await asyncio.sleep(look_s)
         late_s = loop.time() - began - look_s
-        after = woke(state, late_s, rule)
+        after = lateness_after_sleep(state, late_s, rule)
         if after.is_starved and not state.is_starved:
             words = (
                 f"The agent woke {late_s:.1f} s late, {rule.times} times in a row: the node's pods leave it no time."

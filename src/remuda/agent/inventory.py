@@ -27,7 +27,7 @@ REPLICA = "::"  # gpu-0::2 is the third share of gpu-0; the ledger's row is the 
 _USABLE = (DeviceState.HEALTHY, DeviceState.DEGRADED)
 
 
-def device_of(plugin_id: str) -> str:
+def device_behind_plugin_id(plugin_id: str) -> str:
     """The device behind an id that a plugin serves."""
     return plugin_id.partition(REPLICA)[0]
 
@@ -57,16 +57,16 @@ class Inventory:
         """What an earlier agent knew against the same devices still holds."""
         for old in earlier:
             new = self._rows.get(old.id)
-            if new is not None and _is_same(old, new):
-                self._rows[old.id] = _with_past(new, old)
+            if new is not None and _is_same_device(old, new):
+                self._rows[old.id] = _with_device_past(new, old)
 
     def renew(self, found: Iterable[ObservedDevice]) -> None:
         """The backend's list is another one now."""
         rows: dict[str, ObservedDevice] = {}
         for row in found:
             old = self._rows.get(row.id)
-            if old is not None and _is_same(old, row):
-                row = _with_past(row, old)
+            if old is not None and _is_same_device(old, row):
+                row = _with_device_past(row, old)
             rows[row.id] = row
         if rows != self._rows or list(rows) != list(self._rows):
             self._rows = rows
@@ -96,7 +96,7 @@ class Inventory:
 
     def quarantine(self, orders: Mapping[str, QuarantineOrder]) -> None:
         """Exactly these devices are kept out of use by order."""
-        self.withhold("Quarantined", {device: _quarantined(order) for device, order in orders.items()})
+        self.withhold("Quarantined", {device: _quarantine_fault(order) for device, order in orders.items()})
 
     # --- questions ------------------------------------------------------------------------------------------------------
 
@@ -114,22 +114,24 @@ class Inventory:
         """Why the device must not be handed out, if there is a reason; its parent's are among them."""
         row = self._rows[device]
         parent = self._rows.get(row.parent) if row.parent else None
-        found = _worst(row.signals) or (_worst(parent.signals) if parent is not None else None)
+        found = _worst_device_fault(row.signals) or (
+            _worst_device_fault(parent.signals) if parent is not None else None
+        )
         held = (reasons.get(name) for reasons in self._withheld.values() for name in (device, row.parent))
         return found or next(filter(None, held), None)
 
 
-def _quarantined(order: QuarantineOrder) -> FaultClass:
+def _quarantine_fault(order: QuarantineOrder) -> FaultClass:
     words = order.message or f"Quarantined for {order.reason}."
     return FaultClass("quarantined", "health", DeviceState.QUARANTINED, DeviceRemedy.NONE, "Quarantined", words)
 
 
-def _worst(signals: Iterable[Signal]) -> FaultClass | None:
+def _worst_device_fault(signals: Iterable[Signal]) -> FaultClass | None:
     """The newest fault that makes a device unfit or unknown."""
     return next((fault for fault in reversed(standing_faults(signals)) if fault.effect not in _USABLE), None)
 
 
-def _with_past(row: ObservedDevice, old: ObservedDevice) -> ObservedDevice:
+def _with_device_past(row: ObservedDevice, old: ObservedDevice) -> ObservedDevice:
     """What was known of the same device before."""
     return msgspec.structs.replace(
         row,
@@ -140,5 +142,5 @@ def _with_past(row: ObservedDevice, old: ObservedDevice) -> ObservedDevice:
     )
 
 
-def _is_same(old: ObservedDevice, new: ObservedDevice) -> bool:
+def _is_same_device(old: ObservedDevice, new: ObservedDevice) -> bool:
     return old.type == new.type and (not old.uuid or not new.uuid or old.uuid == new.uuid)

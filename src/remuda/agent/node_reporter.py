@@ -17,13 +17,13 @@ from typing import Any
 
 import structlog
 
-from remuda.agent.allocation.device_grants import Grants
+from remuda.agent.allocation.device_grants import DeviceGrants
 from remuda.agent.hardware.backend_port import DeviceBackend
-from remuda.agent.hardware.signal_intake import Hearing
+from remuda.agent.hardware.signal_intake import SignalIntake
 from remuda.agent.inventory import Inventory
-from remuda.agent.launchers.launcher_registry import Desk
-from remuda.agent.plugin.kubelet_holdings import Holdings
-from remuda.agent.plugin.plugin_set import PluginShelf
+from remuda.agent.launchers.launcher_registry import LauncherRegistry
+from remuda.agent.plugin.kubelet_holdings import KubeletHoldings
+from remuda.agent.plugin.plugin_set import PluginSet
 from remuda.api.codec import to_wire
 from remuda.api.devices import Holding, NodeDevices
 from remuda.api.errors import AlreadyExists, NotFound
@@ -50,7 +50,7 @@ WRITES = Rate(per_s=5.0, burst=100)
 Render = Callable[[str], Any]  # part -> its JSON-ready content
 
 
-class Reporter:
+class NodeReporter:
     def __init__(self, cluster: Cluster, node: str, render: Render) -> None:
         self._cluster = cluster
         self._node = node
@@ -145,41 +145,41 @@ class Reporter:
 
 
 class ReportRenderer:
-    """`shelf`: None when others hand devices out. `found`: what the kubelet says of holders; None when the node says so."""
+    """`plugin_set`: None when others hand devices out. `found`: what the kubelet says of holders; None when the node says so."""
 
     def __init__(
         self,
         backend: DeviceBackend,
         inventory: Inventory,
-        desk: Desk,
-        grants: Grants,
-        shelf: PluginShelf | None,
-        found: Holdings | None,
-        hearing: Hearing,
+        launchers: LauncherRegistry,
+        grants: DeviceGrants,
+        plugin_set: PluginSet | None,
+        found: KubeletHoldings | None,
+        signal_intake: SignalIntake,
     ) -> None:
         self._backend = backend
         self._inventory = inventory
-        self._desk = desk
+        self._launchers = launchers
         self._grants = grants
-        self._shelf = shelf
+        self._plugin_set = plugin_set
         self._found = found
-        self._hearing = hearing
+        self._intake = signal_intake
 
     def render(self, part: str) -> Any:
-        """JSON-ready, for `Reporter`."""
+        """JSON-ready, for `NodeReporter`."""
         match part:
             case "launchers":
-                return [to_wire(report) for report in self._desk.reports()]
+                return [to_wire(report) for report in self._launchers.reports()]
             case "devices":
                 return [to_wire(device) for device in self._inventory.rows.values()]
             case "links":
                 return [to_wire(link) for link in self._backend.links()]
             case "plugins":
-                return [to_wire(report) for report in (self._shelf.reports() if self._shelf else ())]
+                return [to_wire(report) for report in (self._plugin_set.reports() if self._plugin_set else ())]
             case "holdings":
                 return [to_wire(holding) for holding in self.holdings()]
             case "signals":
-                return [to_wire(signal) for signal in self._hearing.signals]
+                return [to_wire(signal) for signal in self._intake.signals]
             case "boot":
                 return self._backend.boot
         return self._backend.model

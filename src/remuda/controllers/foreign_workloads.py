@@ -52,7 +52,7 @@ from remuda.core.foreign.unreachable import fail_unreachable_pods
 from remuda.core.foreign.withheld_resources import WithheldPlan, plan_withheld
 from remuda.core.remedies.policies import remedy_policy_for
 from remuda.kube.cluster import Cluster, Preconditions
-from remuda.kube.runtime.bulk_writes import write_all
+from remuda.kube.runtime.bulk_writes import write_all_objects
 from remuda.kube.runtime.events import SILENCE, EventSink
 from remuda.kube.runtime.work_queue import WorkQueue
 
@@ -183,20 +183,20 @@ class ForeignController:
     async def apply(self, planned: ForeignNodePlan) -> float | None:
         await self._write_refusals(planned)
         refused = planned.refused
-        await write_all(lambda due: self._refused.record(*due, planned.now), refused.record)
-        await write_all(self._refused.delete, refused.prune)
-        await write_all(lambda due: self._refused.retry(*due), refused.retry)
+        await write_all_objects(lambda due: self._refused.record(*due, planned.now), refused.record)
+        await write_all_objects(self._refused.delete, refused.prune)
+        await write_all_objects(lambda due: self._refused.retry(*due), refused.retry)
         foreign = planned.foreign
         for pod, word in foreign.unknown:
             known = ", ".join(DeviceFailureReaction)
             text = f"{ANNOTATION_DEVICE_FAILED}: `{word}` is not known and is ignored. Known: {known}."
             self._events.warning(pod, "UnknownDevicePolicy", text)
         # All of them before anyone goes: what a crash leaves behind says on its own who was to go.
-        await write_all(self._mark_pod, foreign.marks)
+        await write_all_objects(self._mark_pod, foreign.marks)
         for namespace, job, why in foreign.jobs:
             await self._fail_job(namespace, job, why)
-        await write_all(self._remove_pod, foreign.removals)
-        await write_all(self._mark_pod, planned.unreachable)
+        await write_all_objects(self._remove_pod, foreign.removals)
+        await write_all_objects(self._mark_pod, planned.unreachable)
         return planned.look_again_s
 
     async def _write_refusals(self, planned: ForeignNodePlan) -> None:

@@ -19,7 +19,7 @@ from remuda.controllers.pod_conditions import write_pod_conditions
 from remuda.controllers.pod_removal import evict_pod
 from remuda.core.health.idle_devices import DEVICE_IDLE, IdlePlan, idle_pods, plan_idle_pods
 from remuda.kube.cluster import Cluster, Preconditions
-from remuda.kube.runtime.bulk_writes import write_all
+from remuda.kube.runtime.bulk_writes import write_all_objects
 from remuda.kube.runtime.events import SILENCE, EventSink
 from remuda.kube.runtime.work_queue import WorkQueue
 
@@ -75,8 +75,8 @@ class IdleController:
         return self._view.jobs.get(name, namespace)
 
     async def apply(self, plan: IdlePlan) -> float | None:
-        await write_all(lambda told: self._tell(*told), plan.tell)
-        await write_all(lambda due: self._reclaim(*due), plan.reclaim)
+        await write_all_objects(lambda told: self._tell(*told), plan.tell)
+        await write_all_objects(lambda due: self._reclaim(*due), plan.reclaim)
         for namespace, owner, why in plan.suspend:
             await self._suspend(namespace, owner, why)
         return plan.look_again_s

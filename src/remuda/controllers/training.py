@@ -40,7 +40,7 @@ from remuda.core.training.planning_context import BorrowerRecall, GangObserved, 
 from remuda.core.training.spare_lending import DEVICE_RECALLED
 from remuda.core.training.status_events import job_events_of
 from remuda.kube.cluster import Cluster, Preconditions
-from remuda.kube.runtime.bulk_writes import write_all
+from remuda.kube.runtime.bulk_writes import write_all_objects
 from remuda.kube.runtime.events import SILENCE, EventSink
 from remuda.kube.runtime.work_queue import WorkQueue
 from remuda.link.progress_board import PodProgress, ProgressBoard
@@ -236,8 +236,8 @@ class TrainingController:
             patch: JsonObject = {"quarantine": {order.device: to_wire(entry)}}
             await self._cluster.patch(NodeDevices, order.node, patch)
             self._events.warning(job, "DeviceQuarantined", f"{order.device} of {order.node}: {order.message}")
-        await write_all(lambda deletion: self._delete(job, deletion), plan.delete)
-        await write_all(self._recall, plan.recall)
+        await write_all_objects(lambda deletion: self._delete(job, deletion), plan.delete)
+        await write_all_objects(self._recall, plan.recall)
         if plan.is_over:
             await self._delete_job(job)
             return None
@@ -282,7 +282,7 @@ class TrainingController:
         if bodies and (pause_s := pod_create_wait_s(before, now)) is not None:
             return pause_s
         try:
-            await write_all(lambda body: self._create(job, body), bodies)
+            await write_all_objects(lambda body: self._create(job, body), bodies)
         except ApiError as error:
             if error.code not in REFUSED_CODES:
                 raise

@@ -118,7 +118,7 @@ class Cluster(Protocol):
 
 
 @runtime_checkable
-class Paged(Protocol):
+class PagedCluster(Protocol):
     """A transport that fetches a long list piece by piece."""
 
     def pages(
@@ -134,7 +134,7 @@ class Paged(Protocol):
         ...
 
 
-async def pages(
+async def list_pages(
     cluster: Cluster,
     kind: type[K],
     namespace: str = "",
@@ -143,7 +143,7 @@ async def pages(
     fields: FieldSelector = NO_FIELDS,
 ) -> AsyncIterator[Listing[K]]:
     """A list for those who need not have it whole: in pages where the transport knows them, else in one."""
-    if isinstance(cluster, Paged):
+    if isinstance(cluster, PagedCluster):
         async for page in cluster.pages(kind, namespace, labels=labels, fields=fields):
             yield page
     else:

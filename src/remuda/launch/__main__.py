@@ -8,8 +8,8 @@ import os
 import select
 import sys
 
-from remuda.launch.launcher_machine import Identity
-from remuda.launch.launcher_shell import MESSAGE_SIGNALS, Shell, SignalPipe, complain, unix_clock
+from remuda.launch.launcher_machine import LauncherIdentity
+from remuda.launch.launcher_shell import MESSAGE_SIGNALS, LauncherShell, SignalPipe, launcher_clock, write_launcher_log
 
 USAGE = "usage: remuda-launch [--] COMMAND [ARG ...]"
 DIRECTORY_WAIT_S = 10.0  # mounts exist before the container starts; this only covers a slow bind mount
@@ -24,29 +24,29 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     command = args[1:] if args[:1] == ["--"] else args
     if not command or command[0].startswith("-") or "" in command[:1]:
-        complain(f"NoCommand: there is nothing to run. {USAGE}")
+        write_launcher_log(f"NoCommand: there is nothing to run. {USAGE}")
         return 2
     _undo_locale_coercion()
     signals = SignalPipe()
     directory = os.environ.get("REMUDA_ALLOC_DIR") or None
     if directory is None:
-        complain("no Remuda agent here (REMUDA_ALLOC_DIR is not set): running the command once, by itself")
+        write_launcher_log("no Remuda agent here (REMUDA_ALLOC_DIR is not set): running the command once, by itself")
     else:
         directory = os.path.abspath(directory)
-        found = _wait_for_directory(directory, signals)
+        found = _wait_for_alloc_directory(directory, signals)
         if found is None:
             return 128 + MESSAGE_SIGNALS[0]
         if not found:
-            complain(f"{directory} (REMUDA_ALLOC_DIR) did not appear: running the command once, by itself")
+            write_launcher_log(f"{directory} (REMUDA_ALLOC_DIR) did not appear: running the command once, by itself")
             directory = None
-    identity = Identity(
+    identity = LauncherIdentity(
         pod=os.environ.get("REMUDA_POD_NAME") or os.uname().nodename,
         uid=os.environ.get("REMUDA_POD_UID", ""),
         pid=os.getpid(),
-        stop_grace=_grace(),
+        stop_grace=_stop_grace_seconds(),
         standalone=directory is None,
     )
-    return Shell(command, signals, identity, directory).run()
+    return LauncherShell(command, signals, identity, directory).run()
 
 
 def _undo_locale_coercion() -> None:
@@ -57,31 +57,31 @@ def _undo_locale_coercion() -> None:
                 del os.environ["LC_CTYPE"]
 
 
-def _wait_for_directory(directory: str, signals: SignalPipe) -> bool | None:
+def _wait_for_alloc_directory(directory: str, signals: SignalPipe) -> bool | None:
     """None = told to terminate while waiting."""
     poll = select.poll()
     poll.register(signals.fd, select.POLLIN)
-    until = unix_clock() + _seconds("REMUDA_ALLOC_WAIT", DIRECTORY_WAIT_S)
+    until = launcher_clock() + _seconds_from_env("REMUDA_ALLOC_WAIT", DIRECTORY_WAIT_S)
     while not os.path.isdir(directory):
         if poll.poll(DIRECTORY_POLL_MS) and any(number in MESSAGE_SIGNALS for number in signals.read()):
             return None
-        if unix_clock() >= until:
+        if launcher_clock() >= until:
             return False
     return True
 
 
-def _grace() -> float:
-    return _seconds("REMUDA_STOP_GRACE", DEFAULT_GRACE_S)
+def _stop_grace_seconds() -> float:
+    return _seconds_from_env("REMUDA_STOP_GRACE", DEFAULT_GRACE_S)
 
 
-def _seconds(name: str, default: float) -> float:
+def _seconds_from_env(name: str, default: float) -> float:
     text = os.environ.get(name, "")
     try:
         value = float(text) if text else default
         if not 0 <= value < 1e9:
             raise ValueError
     except ValueError:
-        complain(f"{name} must be a number of seconds, not {text!r}: using {default:g}")
+        write_launcher_log(f"{name} must be a number of seconds, not {text!r}: using {default:g}")
         return default
     return value
 

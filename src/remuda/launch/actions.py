@@ -1,36 +1,36 @@
 """What the launcher's machine asks its shell to do. Values only; the shell (or a simulated pod) carries them out in order."""
 
 from remuda.launch.protocol import ToAgent
-from remuda.launch.small_records import Record
+from remuda.launch.small_records import SmallRecord
 
 
-class Connect(Record):
+class Connect(SmallRecord):
     """Dial the agent; answer with `connected` or `disconnected`."""
 
 
-class Send(Record):
+class Send(SmallRecord):
     message: ToAgent
 
 
-class SpawnChild(Record):
+class SpawnChild(SmallRecord):
     """Start the user's command; answer with `child_started` or `child_failed`."""
 
     attempt: int
     env: dict[str, str]
 
 
-class SignalChild(Record):
+class SignalChild(SmallRecord):
     """Signal the child: its whole process group (and wake stopped processes), or the main process alone."""
 
     signal: int
     group: bool
 
 
-class KillChild(Record):
+class KillChild(SmallRecord):
     """SIGKILL everything below the launcher. Asked again until `tree_gone` comes."""
 
 
-class ScanCheckpoints(Record):
+class ScanCheckpoints(SmallRecord):
     """Find the usable checkpoints; answer with `scanned(attempt, steps)`."""
 
     attempt: int
@@ -38,20 +38,20 @@ class ScanCheckpoints(Record):
     directory: str | None
 
 
-class WriteCheckpointRequest(Record):
+class WriteCheckpointRequest(SmallRecord):
     """Ask user code for a checkpoint: of the first step that is not before `step`, by `deadline`."""
 
     deadline: float
     step: int = 0
 
 
-class SetTimer(Record):
+class SetTimer(SmallRecord):
     """Call `timer` at or after `at`; replaces the timer set before. None = no timer."""
 
     at: float | None
 
 
-class Exit(Record):
+class Exit(SmallRecord):
     """The last action of all."""
 
     code: int

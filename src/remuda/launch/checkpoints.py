@@ -20,7 +20,7 @@ import os
 import stat
 
 from remuda.launch import jsonline
-from remuda.launch.small_records import Record
+from remuda.launch.small_records import SmallRecord
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _SIDE_LIMIT_BYTES = 4096  # a side file is about 120 bytes
 _CHUNK_BYTES = 1 << 20
 
 
-class Candidate(Record):
+class CheckpointCandidate(SmallRecord):
     """A committed checkpoint of the right size, digest not yet looked at."""
 
     step: int
@@ -41,28 +41,28 @@ class Candidate(Record):
     sha256: str
 
 
-def _step_of(name: str, suffix: str) -> int | None:
+def _checkpoint_step(name: str, suffix: str) -> int | None:
     digits = name[5 : -len(suffix)]
     if name.startswith("step-") and name.endswith(suffix) and digits.isascii() and digits.isdigit():
         return int(digits) if len(digits) < 19 and digits == str(int(digits)) else None
     return None
 
 
-def _committed(folder: str) -> list[int]:
+def _committed_checkpoints(folder: str) -> list[int]:
     """Steps with a side file and no bad mark, newest first."""
     try:
         names = set(os.listdir(folder))
     except OSError:  # no folder yet, or not ours to read: nothing to resume from
         return []
-    steps = (_step_of(name, ".json") for name in names)
+    steps = (_checkpoint_step(name, ".json") for name in names)
     return sorted((step for step in steps if step is not None and f"step-{step}.bad" not in names), reverse=True)
 
 
-def _candidate(folder: str, step: int) -> Candidate | None:
+def _checkpoint_candidate(folder: str, step: int) -> CheckpointCandidate | None:
     stem = f"{folder}/step-{step}"
     try:
         with open(stem + ".json", "rb") as file:
-            side = jsonline.loads(file.read(_SIDE_LIMIT_BYTES))
+            side = jsonline.parse_json_line(file.read(_SIDE_LIMIT_BYTES))
         found = os.stat(stem + ".ckpt")
     except (OSError, ValueError):
         return None
@@ -70,18 +70,20 @@ def _candidate(folder: str, step: int) -> Candidate | None:
         return None
     if not stat.S_ISREG(found.st_mode) or not isinstance(side.get("sha256"), str):
         return None
-    return Candidate(step, stem + ".ckpt", found.st_size, side["sha256"].lower())
+    return CheckpointCandidate(step, stem + ".ckpt", found.st_size, side["sha256"].lower())
 
 
-def candidates(directory: str | None, rank: int | None) -> list[Candidate]:
+def checkpoint_candidates(directory: str | None, rank: int | None) -> list[CheckpointCandidate]:
     """Newest first; none when the rank or the directory is not known (a spare)."""
     if directory is None or rank is None:
         return []
     folder = f"{directory}/rank-{rank}"
-    return [found for step in _committed(folder) if (found := _candidate(folder, step)) is not None]
+    return [
+        found for step in _committed_checkpoints(folder) if (found := _checkpoint_candidate(folder, step)) is not None
+    ]
 
 
-def _small_digest() -> "Any":
+def _small_file_digest() -> "Any":
     """SHA-256 without OpenSSL: five times slower, but `hashlib` costs 5 ms to load, which is 1 MiB of slow hashing."""
     try:
         from _sha256 import sha256  # type: ignore[import-not-found,unused-ignore]
@@ -93,16 +95,16 @@ def _small_digest() -> "Any":
     return sha256()
 
 
-def _big_digest() -> "Any":
+def _big_file_digest() -> "Any":
     import hashlib
 
     return hashlib.sha256()
 
 
-def is_intact(candidate: Candidate) -> bool:
+def is_checkpoint_intact(candidate: CheckpointCandidate) -> bool:
     if candidate.size > DIGEST_LIMIT_BYTES:
         return True
-    digest = _small_digest() if candidate.size <= _CHUNK_BYTES else _big_digest()
+    digest = _small_file_digest() if candidate.size <= _CHUNK_BYTES else _big_file_digest()
     try:
         with open(candidate.path, "rb", buffering=0) as file:
             while chunk := file.read(_CHUNK_BYTES):
@@ -112,8 +114,10 @@ def is_intact(candidate: Candidate) -> bool:
     return bool(digest.hexdigest() == candidate.sha256)
 
 
-def usable(
-    found: "Iterable[Candidate]", limit: int = 16, intact: "Callable[[Candidate], bool]" = is_intact
+def usable_checkpoints(
+    found: "Iterable[CheckpointCandidate]",
+    limit: int = 16,
+    intact: "Callable[[CheckpointCandidate], bool]" = is_checkpoint_intact,
 ) -> list[int]:
     """Steps of the intact ones, in the order given, at most `limit`."""
     steps: list[int] = []
@@ -125,15 +129,15 @@ def usable(
     return steps
 
 
-def scan(directory: str | None, rank: int | None, limit: int = 16) -> list[int]:
+def scan_checkpoints(directory: str | None, rank: int | None, limit: int = 16) -> list[int]:
     """Usable steps of the rank, newest first."""
-    return usable(candidates(directory, rank), limit)
+    return usable_checkpoints(checkpoint_candidates(directory, rank), limit)
 
 
-def abandon_above(directory: str, rank: int, step: int, why: str) -> list[int]:
+def abandon_checkpoints_above(directory: str, rank: int, step: int, why: str) -> list[int]:
     """Mark everything of the rank above `step` (-1 = everything) as never to be used; returns what was marked."""
     folder = f"{directory}/rank-{rank}"
-    marked = [found for found in _committed(folder) if found > step]
+    marked = [found for found in _committed_checkpoints(folder) if found > step]
     for found in marked:
         with open(f"{folder}/step-{found}.bad", "w", encoding="utf-8") as file:
             file.write(why)

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-def _refuse_constant(name: str) -> "Any":
+def _refuse_json_constant(name: str) -> "Any":
     raise ValueError(f"{name} is not JSON")
 
 
-class _Context:
+class _ScannerContext:
     """The options the C scanner reads from its argument."""
 
     strict = True
@@ -25,7 +25,7 @@ class _Context:
     object_pairs_hook = None
     parse_float = float
     parse_int = int
-    parse_constant = staticmethod(_refuse_constant)
+    parse_constant = staticmethod(_refuse_json_constant)
     memo: "dict[str, str]" = {}
 
 
@@ -33,15 +33,15 @@ try:
     from _json import encode_basestring_ascii as _quote
     from _json import make_scanner as _make_scanner
 
-    _scan: "Any" = _make_scanner(_Context())  # type: ignore[arg-type]
+    _scan: "Any" = _make_scanner(_ScannerContext())  # type: ignore[arg-type]
 except ImportError:  # not CPython
     import json
 
-    _scan = json.JSONDecoder(parse_constant=_refuse_constant).scan_once  # type: ignore[attr-defined]
+    _scan = json.JSONDecoder(parse_constant=_refuse_json_constant).scan_once  # type: ignore[attr-defined]
     _quote = json.dumps
 
 
-def loads(text: str | bytes) -> "Any":
+def parse_json_line(text: str | bytes) -> "Any":
     """Parse one JSON document; ValueError says what is wrong with it."""
     if not isinstance(text, str):
         text = str(text, "utf-8")
@@ -59,7 +59,7 @@ def loads(text: str | bytes) -> "Any":
     return value
 
 
-def dumps(value: object) -> str:
+def render_json_line(value: object) -> str:
     """Render str, int, float, bool, None, and dicts, lists and tuples of them."""
     if isinstance(value, str):
         return _quote(value)
@@ -76,7 +76,7 @@ def dumps(value: object) -> str:
             raise ValueError(f"{value} cannot be said in JSON")
         return float.__repr__(value)
     if isinstance(value, dict):
-        return "{" + ",".join(f"{_quote(str(key))}:{dumps(item)}" for key, item in value.items()) + "}"
+        return "{" + ",".join(f"{_quote(str(key))}:{render_json_line(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list | tuple):
-        return "[" + ",".join(map(dumps, value)) + "]"
+        return "[" + ",".join(map(render_json_line, value)) + "]"
     raise TypeError(f"{type(value).__name__} cannot be said in JSON")

@@ -56,7 +56,7 @@ from remuda.launch.protocol import (
     Stop,
     ToAgent,
 )
-from remuda.launch.small_records import Record
+from remuda.launch.small_records import SmallRecord
 
 HEARTBEAT_INTERVAL_S = 0.1  # at most 10 heartbeats a second: enough to see a step, cheap with hundreds of ranks a node
 RECONNECT_FIRST_S, RECONNECT_MAX_S = 0.05, 1.0  # an agent restart is noticed within a second, without a busy loop
@@ -65,7 +65,7 @@ ABANDON_S = 2.0  # a process the kernel cannot end (D state) must not keep a ter
 NO_CHILD_CODE = 128 + SIGNALS["TERM"]
 
 
-class Identity(Record):
+class LauncherIdentity(SmallRecord):
     """Who the launcher says it is, and its fixed settings."""
 
     pod: str
@@ -75,8 +75,8 @@ class Identity(Record):
     standalone: bool = False  # no agent: run the command once as attempt 1 and exit with its code
 
 
-class Launcher:
-    def __init__(self, identity: Identity) -> None:
+class LauncherMachine:
+    def __init__(self, identity: LauncherIdentity) -> None:
         self.identity = identity
         self.state = PARKED
         self.attempt = 0  # runs, or was last made ready for
@@ -91,7 +91,7 @@ class Launcher:
         self._terminating = False
         self._done = False
         self._code = NO_CHILD_CODE  # to exit with
-        self._outbox: dict[type[Record], ToAgent] = {}
+        self._outbox: dict[type[SmallRecord], ToAgent] = {}
         self._pending: Heartbeat | None = None  # waits for the rate limit
         self._next_beat = 0.0
         self._backoff = RECONNECT_FIRST_S
@@ -351,7 +351,7 @@ class Launcher:
         if self.connected_to_agent:
             self._out.append(Send(message))
 
-    def _repeat(self, kind: type[Record]) -> None:
+    def _repeat(self, kind: type[SmallRecord]) -> None:
         message = self._outbox.get(kind)
         if message is not None and self.connected_to_agent:
             self._out.append(Send(message))

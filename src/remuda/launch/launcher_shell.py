@@ -25,8 +25,8 @@ from remuda.launch.actions import (
     SpawnChild,
     WriteCheckpointRequest,
 )
-from remuda.launch.launcher_machine import Identity, Launcher
-from remuda.launch.progress_inbox import Inbox
+from remuda.launch.launcher_machine import LauncherIdentity, LauncherMachine
+from remuda.launch.progress_inbox import ProgressInbox
 from remuda.launch.protocol import SIGNALS, ProtocolError
 
 TYPE_CHECKING = False
@@ -44,7 +44,7 @@ SIGCHLD = 17
 USER_PATH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "pythonpath")
 
 
-def complain(text: str) -> None:
+def write_launcher_log(text: str) -> None:
     """One line on the container's log; a closed log is no reason to stop."""
     try:
         os.write(2, f"remuda-launch: {text}\n".encode("utf-8", "backslashreplace"))
@@ -52,7 +52,7 @@ def complain(text: str) -> None:
         pass
 
 
-def unix_clock() -> float:
+def launcher_clock() -> float:
     """Unix time that never jumps: set once, then carried on by the clock that also counts suspend."""
     return _EPOCH + time.clock_gettime(time.CLOCK_BOOTTIME)
 
@@ -76,12 +76,12 @@ class SignalPipe:
             return b""
 
 
-class Shell:
-    def __init__(self, argv: list[str], signals: SignalPipe, identity: Identity, directory: str | None) -> None:
+class LauncherShell:
+    def __init__(self, argv: list[str], signals: SignalPipe, identity: LauncherIdentity, directory: str | None) -> None:
         self._argv = argv
         self._environ = dict(os.environ)
         self._signals = signals
-        self._machine = Launcher(identity)
+        self._machine = LauncherMachine(identity)
         self._pod = identity.pod
         self._directory = directory
         self._queue: list[Action] = []
@@ -90,23 +90,23 @@ class Shell:
         self._poll = select.poll()
         self._poll.register(signals.fd, select.POLLIN)
         self._agent: socket.socket | None = None
-        self._reader = protocol.LineReader()
+        self._reader = protocol.MessageLineReader()
         self._unsent = b""
         self._child: int | None = None  # pid of the main process until it is reaped
         self._child_attempt = 0
         self._output_from = -1
         self._scans: dict[int, ScanCheckpoints] = {}  # pipe -> question a forked process works on
-        self._inbox = Inbox(directory, complain) if directory is not None else None
+        self._inbox = ProgressInbox(directory, write_launcher_log) if directory is not None else None
         if self._inbox is not None:
             self._poll.register(self._inbox.fileno(), select.POLLIN)
 
     def run(self) -> int:
-        self._input(self._machine.begin(unix_clock()))
+        self._input(self._machine.begin(launcher_clock()))
         user_process.become_subreaper()  # also counts for processes that exist already, so the greeting goes first
         while self._exit_code is None:
             for fd, events in self._poll.poll(self._timeout_ms()):
                 self._ready(fd, events)
-            now = unix_clock()
+            now = launcher_clock()
             if self._inbox is not None and self._inbox.poll_file_at is not None and self._inbox.poll_file_at <= now:
                 self._report(self._inbox.read_file(now))
             if self._timer is not None and self._timer <= now:
@@ -117,7 +117,7 @@ class Shell:
     def _timeout_ms(self) -> int | None:
         polled = self._inbox.poll_file_at if self._inbox is not None else None
         due = [at for at in (self._timer, polled) if at is not None]
-        return max(0, int((min(due) - unix_clock()) * 1000) + 1) if due else None
+        return max(0, int((min(due) - launcher_clock()) * 1000) + 1) if due else None
 
     def _ready(self, fd: int, events: int) -> None:
         if fd == self._signals.fd:
@@ -142,7 +142,7 @@ class Shell:
 
     def _do(self, action: Action) -> None:
         if isinstance(action, Send):
-            self._unsent += protocol.encode(action.message)
+            self._unsent += protocol.encode_message(action.message)
             self._flush()
         elif isinstance(action, SetTimer):
             self._timer = action.at
@@ -151,13 +151,13 @@ class Shell:
         elif isinstance(action, SignalChild):
             if self._child is not None:
                 if action.group:
-                    user_process.signal_group(self._child, action.signal)
-                elif not user_process.dies_of(
+                    user_process.signal_user_processes(self._child, action.signal)
+                elif not user_process.user_process_dies_of(
                     self._child, action.signal
                 ):  # a script that only polls never asked for signals
-                    user_process.signal_process(self._child, action.signal)
+                    user_process.signal_user_process(self._child, action.signal)
         elif isinstance(action, KillChild):
-            user_process.kill_everything(self._child)
+            user_process.kill_user_processes(self._child)
         elif isinstance(action, ScanCheckpoints):
             self._scan(action)
         elif isinstance(action, WriteCheckpointRequest):
@@ -178,21 +178,21 @@ class Shell:
             agent.connect(f"/proc/self/fd/{handle}/agent.sock")
         except OSError:
             agent.close()
-            self._input(self._machine.disconnected(unix_clock()))
+            self._input(self._machine.disconnected(launcher_clock()))
             return
         finally:
             if handle >= 0:
                 os.close(handle)
-        self._agent, self._reader, self._unsent = agent, protocol.LineReader(), b""
+        self._agent, self._reader, self._unsent = agent, protocol.MessageLineReader(), b""
         self._poll.register(agent.fileno(), select.POLLIN)
-        self._input(self._machine.connected(unix_clock()))
+        self._input(self._machine.connected(launcher_clock()))
 
     def _lost(self) -> None:
         if self._agent is not None:
             self._poll.unregister(self._agent.fileno())
             self._agent.close()
             self._agent, self._unsent = None, b""
-            self._input(self._machine.disconnected(unix_clock()))
+            self._input(self._machine.disconnected(launcher_clock()))
 
     def _flush(self) -> None:
         if self._agent is None:
@@ -219,7 +219,7 @@ class Shell:
         except BlockingIOError:
             return
         except ProtocolError as error:
-            complain(f"{error}")
+            write_launcher_log(f"{error}")
             data = b""
         except OSError:
             data = b""
@@ -228,12 +228,12 @@ class Shell:
 
     def _read_line(self, line: bytes) -> None:
         try:
-            message = protocol.decode(line)
+            message = protocol.decode_message(line)
         except ProtocolError as error:
-            complain(f"ignored a message of the agent: {error}")
+            write_launcher_log(f"ignored a message of the agent: {error}")
             return
         if message is not None:
-            self._input(self._machine.received(unix_clock(), message))
+            self._input(self._machine.received(launcher_clock(), message))
 
     # --- the child ----------------------------------------------------------------------------------------------------
 
@@ -252,18 +252,18 @@ class Shell:
                 os.unlink(self._request_path())  # a request to an older child
             except OSError:
                 pass
-            self._inbox.open(unix_clock())
+            self._inbox.open(launcher_clock())
             self._abandon_checkpoints(env)
             self._mark_log(action.attempt, env)
-        self._output_from = user_process.output_size()
+        self._output_from = user_process.user_output_size()
         try:
-            self._child = user_process.spawn(self._argv, env)
+            self._child = user_process.spawn_user_process(self._argv, env)
         except user_process.SpawnError as error:
-            complain(error.message)
-            self._input(self._machine.child_failed(unix_clock(), action.attempt, error.code, error.message))
+            write_launcher_log(error.message)
+            self._input(self._machine.child_failed(launcher_clock(), action.attempt, error.code, error.message))
             return
         self._child_attempt = action.attempt
-        self._input(self._machine.child_started(unix_clock(), action.attempt, self._child))
+        self._input(self._machine.child_started(launcher_clock(), action.attempt, self._child))
 
     def _abandon_checkpoints(self, env: dict[str, str]) -> None:
         """REMUDA_RESUME_STEP=N: history goes on after N; empty: from the beginning; not set: not Remuda's business."""
@@ -274,18 +274,18 @@ class Shell:
         attempt = env.get("REMUDA_ATTEMPT", "?")
         why = f"attempt {attempt} went on from {f'step {resume}' if resume else 'the beginning'}"
         try:
-            marked = checkpoints.abandon_above(directory, int(rank), int(resume) if resume else -1, why)
+            marked = checkpoints.abandon_checkpoints_above(directory, int(rank), int(resume) if resume else -1, why)
         except OSError as error:
-            complain(f"could not mark abandoned checkpoints in {directory}: {error}")
+            write_launcher_log(f"could not mark abandoned checkpoints in {directory}: {error}")
             return
         if marked:
-            complain(f"checkpoints {', '.join(map(str, marked))} are abandoned: {why}")
+            write_launcher_log(f"checkpoints {', '.join(map(str, marked))} are abandoned: {why}")
 
     def _mark_log(self, attempt: int, env: dict[str, str]) -> None:
         """The line that lets one container log be split by attempt."""
         rank = env.get("REMUDA_RANK") or env.get("RANK") or "-"
-        line = f"--- remuda attempt={attempt} rank={rank} host={self._pod} time={unix_clock():.3f} ---\n"
-        if user_process.output_is_mid_line():  # a killed child need not have finished its last line
+        line = f"--- remuda attempt={attempt} rank={rank} host={self._pod} time={launcher_clock():.3f} ---\n"
+        if user_process.user_output_is_mid_line():  # a killed child need not have finished its last line
             line = "\n" + line
         try:
             os.write(1, line.encode("utf-8", "backslashreplace"))
@@ -297,52 +297,52 @@ class Shell:
         if SIGCHLD in numbers:
             self._reap()
         if any(number in numbers for number in MESSAGE_SIGNALS):
-            self._input(self._machine.terminate(unix_clock()))
+            self._input(self._machine.terminate(launcher_clock()))
 
     def _reap(self) -> None:
-        ended, is_childless = user_process.reap(self._child)
+        ended, is_childless = user_process.reap_user_processes(self._child)
         for one in ended:
             if one.pid == self._child:
                 if self._inbox is not None:  # its last words, before its end
-                    self._report(self._inbox.read_datagrams() + self._inbox.read_file(unix_clock()))
+                    self._report(self._inbox.read_datagrams() + self._inbox.read_file(launcher_clock()))
                     self._inbox.close()
                 self._child = None
-                text = user_process.describe_end(one, self._output_from)
-                tail = user_process.log_tail(self._output_from) if one.code else ""
+                text = user_process.describe_user_process_end(one, self._output_from)
+                tail = user_process.user_output_tail(self._output_from) if one.code else ""
                 actions = self._machine.child_exited(
-                    unix_clock(), self._child_attempt, one.code, one.signal, text, tail
+                    launcher_clock(), self._child_attempt, one.code, one.signal, text, tail
                 )
                 self._input(actions)
         if is_childless:
-            self._input(self._machine.tree_gone(unix_clock()))
+            self._input(self._machine.tree_gone(launcher_clock()))
 
     # --- progress and checkpoints -------------------------------------------------------------------------------------
 
     def _report(self, reports: list[protocol.Progress]) -> None:
         for report in reports:
-            self._input(self._machine.progress(unix_clock(), report))
+            self._input(self._machine.progress(launcher_clock(), report))
 
     def _write_request(self, request: WriteCheckpointRequest) -> None:
         path = self._request_path()
         try:
             with open(path + ".tmp", "w", encoding="utf-8") as file:
-                file.write(jsonline.dumps({"deadline": request.deadline, "step": request.step}))
+                file.write(jsonline.render_json_line({"deadline": request.deadline, "step": request.step}))
             os.replace(path + ".tmp", path)
         except OSError as error:
-            complain(f"could not ask for a checkpoint: {error}")
+            write_launcher_log(f"could not ask for a checkpoint: {error}")
 
     def _scan(self, scan: ScanCheckpoints) -> None:
-        found = checkpoints.candidates(scan.directory, scan.rank)
+        found = checkpoints.checkpoint_candidates(scan.directory, scan.rank)
         work = sum(one.size for one in found if one.size <= checkpoints.DIGEST_LIMIT_BYTES)
         if work <= INLINE_SCAN_BYTES:
-            self._input(self._machine.scanned(unix_clock(), scan, tuple(checkpoints.usable(found))))
+            self._input(self._machine.scanned(launcher_clock(), scan, tuple(checkpoints.usable_checkpoints(found))))
             return
         read, write = os.pipe2(os.O_CLOEXEC)
         if os.fork() == 0:
             try:
                 signal.set_wakeup_fd(-1)
                 signal.signal(SIGNALS["TERM"], signal.SIG_DFL)
-                os.write(write, jsonline.dumps(checkpoints.usable(found)).encode())
+                os.write(write, jsonline.render_json_line(checkpoints.usable_checkpoints(found)).encode())
             finally:
                 os._exit(0)
         os.close(write)
@@ -355,5 +355,5 @@ class Shell:
         data = os.read(fd, protocol.MAX_LINE_BYTES)
         os.close(fd)
         # Nothing: it was killed. "No checkpoints" would throw the work of days away, so look again, here.
-        steps = jsonline.loads(data) if data else checkpoints.scan(scan.directory, scan.rank)
-        self._input(self._machine.scanned(unix_clock(), scan, tuple(steps)))
+        steps = jsonline.parse_json_line(data) if data else checkpoints.scan_checkpoints(scan.directory, scan.rank)
+        self._input(self._machine.scanned(launcher_clock(), scan, tuple(steps)))

@@ -17,7 +17,7 @@ else:  # the C module: `socket` imports `enum`, `selectors` and half the library
 FILE_POLL_S = 0.25
 
 
-class Inbox:
+class ProgressInbox:
     def __init__(self, directory: str, complain: "Callable[[str], None]") -> None:
         self.socket_path: str | None = f"{directory}/progress.sock"
         self.file_path = f"{directory}/progress.json"

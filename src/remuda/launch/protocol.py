@@ -12,7 +12,7 @@ This module does no I/O: launcher shell, asyncio agent and simulator all use it.
 """
 
 from remuda.launch import jsonline
-from remuda.launch.small_records import Record
+from remuda.launch.small_records import SmallRecord
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class ProtocolError(Exception):
 # --- launcher -> agent ------------------------------------------------------------------------------------------------
 
 
-class Hello(Record):
+class Hello(SmallRecord):
     """First line after every (re)connect, and said again once a fenced launcher's child is gone. `attempt` is the one it runs or
     was last made ready for; 0 = none. `floor` is the highest it was ever told of, which is higher while it stops for it: a fence
     makes it deaf up to there."""
@@ -62,20 +62,20 @@ class Hello(Record):
     floor: int = 0
 
 
-class Ready(Record):
+class Ready(SmallRecord):
     """Nothing of an older attempt is alive any more; `checkpoints` of the asked rank are usable, newest first."""
 
     attempt: int
     checkpoints: tuple[int, ...] = ()
 
 
-class Running(Record):
+class Running(SmallRecord):
     attempt: int
     pid: int
     time: float
 
 
-class Exited(Record):
+class Exited(SmallRecord):
     """The child ended by itself. `code` is its exit code, or 128 + `signal`. `tail`: the last it wrote, when it failed and its
     log can be read again."""
 
@@ -87,7 +87,7 @@ class Exited(Record):
     tail: str = ""
 
 
-class Heartbeat(Record):
+class Heartbeat(SmallRecord):
     """Newest progress. Times are durations in seconds, null when the newest report did not say them; `checkpoint` is the
     newest one of this attempt and stays in every later heartbeat, so no checkpoint report can be lost."""
 
@@ -104,7 +104,7 @@ class Heartbeat(Record):
 # --- agent -> launcher ------------------------------------------------------------------------------------------------
 
 
-class Stop(Record):
+class Stop(SmallRecord):
     """Stop what runs of attempts below `attempt`, look for the rank's checkpoints, answer Ready."""
 
     attempt: int
@@ -114,12 +114,12 @@ class Stop(Record):
     checkpoint_dir: str | None = None
 
 
-class Start(Record):
+class Start(SmallRecord):
     attempt: int
     env: dict[str, str]
 
 
-class Checkpoint(Record):
+class Checkpoint(SmallRecord):
     """Ask user code for a checkpoint before `deadline` (unix seconds); `signal` wakes it when it does not poll. `step`: the
     first step it may be of. Ranks hear of it at different moments; a step ahead of all of them makes it one checkpoint."""
 
@@ -128,7 +128,7 @@ class Checkpoint(Record):
     step: int = 0
 
 
-class Fence(Record):
+class Fence(SmallRecord):
     """Kill at once and start nothing until a higher attempt comes."""
 
 
@@ -137,7 +137,7 @@ ToLauncher = Stop | Start | Checkpoint | Fence
 Message = ToAgent | ToLauncher
 
 
-class Progress(Record):
+class Progress(SmallRecord):
     """One report of user code, from the helper's datagram or the progress file."""
 
     step: int | None = None
@@ -152,51 +152,51 @@ class Progress(Record):
 # --- field checks: each returns the value to store, or raises ValueError with the rest of a sentence -------------------
 
 
-def _count(value: object) -> int:
+def _count_field(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0 or value >= 1 << 63:
         raise ValueError("must be a whole number of 0 or more")
     return value
 
 
-def _seconds(value: object) -> float:
+def _seconds_field(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e15:
         raise ValueError("must be a number of seconds, 0 or more")
     return float(value)
 
 
-def _text(value: object) -> str:
+def _text_field(value: object) -> str:
     if not isinstance(value, str):
         raise ValueError("must be a string")
     return value
 
 
-def _path(value: object) -> str:
-    text = _text(value)
+def _path_field(value: object) -> str:
+    text = _text_field(value)
     if not text or "\0" in text:
         raise ValueError("must be a path")
     return text
 
 
-def _state(value: object) -> str:
+def _state_field(value: object) -> str:
     if value not in STATES:
         raise ValueError(f"must be one of {', '.join(STATES)}")
     return str(value)
 
 
-def _signal(value: object) -> str:
-    name = _text(value).removeprefix("SIG")
+def _signal_field(value: object) -> str:
+    name = _text_field(value).removeprefix("SIG")
     if name not in SIGNALS:
         raise ValueError(f"must be a signal name such as TERM, not {value!r:.40}")
     return name
 
 
-def _steps(value: object) -> tuple[int, ...]:
+def _steps_field(value: object) -> tuple[int, ...]:
     if not isinstance(value, list | tuple) or len(value) > MAX_CHECKPOINTS:
         raise ValueError(f"must be a list of at most {MAX_CHECKPOINTS} steps")
-    return tuple(map(_count, value))
+    return tuple(map(_count_field, value))
 
 
-def _env(value: object) -> dict[str, str]:
+def _env_field(value: object) -> dict[str, str]:
     if not isinstance(value, dict):
         raise ValueError("must be an object of strings")
     for name, text in value.items():
@@ -209,39 +209,41 @@ def _env(value: object) -> dict[str, str]:
     return value
 
 
-def _maybe(check: "Callable[[object], Any]") -> "Callable[[object], Any]":
+def _optional_field(check: "Callable[[object], Any]") -> "Callable[[object], Any]":
     return lambda value: None if value is None else check(value)
 
 
 # wire field -> (attribute, check). A field may be absent when the class has a default for it.
 _PROGRESS: "dict[str, tuple[str, Callable[[object], Any]]]" = {
-    "step": ("step", _maybe(_count)), "stepTime": ("step_time", _maybe(_seconds)),
-    "selfTime": ("self_time", _maybe(_seconds)), "checkpoint": ("checkpoint", _maybe(_count)),
-    "checkpointTime": ("checkpoint_time", _maybe(_seconds)), "attempt": ("attempt", _maybe(_count)),
-    "totalSteps": ("total_steps", _maybe(_count)),
+    "step": ("step", _optional_field(_count_field)), "stepTime": ("step_time", _optional_field(_seconds_field)),
+    "selfTime": ("self_time", _optional_field(_seconds_field)), "checkpoint": ("checkpoint", _optional_field(_count_field)),
+    "checkpointTime": ("checkpoint_time", _optional_field(_seconds_field)), "attempt": ("attempt", _optional_field(_count_field)),
+    "totalSteps": ("total_steps", _optional_field(_count_field)),
 }  # fmt: skip
-_MESSAGES: "dict[str, tuple[type[Record], dict[str, tuple[str, Callable[[object], Any]]]]]" = {
-    "hello": (Hello, {"version": ("version", _count), "pod": ("pod", _text), "uid": ("uid", _text),
-                      "pid": ("pid", _count), "state": ("state", _state), "attempt": ("attempt", _count),
-                      "floor": ("floor", _count)}),
-    "ready": (Ready, {"attempt": ("attempt", _count), "checkpoints": ("checkpoints", _steps)}),
-    "running": (Running, {"attempt": ("attempt", _count), "pid": ("pid", _count), "time": ("time", _seconds)}),
-    "exited": (Exited, {"attempt": ("attempt", _count), "code": ("code", _count), "signal": ("signal", _maybe(_count)),
-                        "time": ("time", _seconds), "message": ("message", _text), "tail": ("tail", _text)}),
-    "heartbeat": (Heartbeat, {**_PROGRESS, "step": ("step", _count), "attempt": ("attempt", _count),
-                              "time": ("time", _seconds)}),
-    "stop": (Stop, {"attempt": ("attempt", _count), "signal": ("signal", _signal), "grace": ("grace", _seconds),
-                    "rank": ("rank", _maybe(_count)), "checkpointDir": ("checkpoint_dir", _maybe(_path))}),
-    "start": (Start, {"attempt": ("attempt", _count), "env": ("env", _env)}),
-    "checkpoint": (Checkpoint, {"deadline": ("deadline", _seconds), "signal": ("signal", _maybe(_signal)),
-                                "step": ("step", _count)}),
+_MESSAGES: "dict[str, tuple[type[SmallRecord], dict[str, tuple[str, Callable[[object], Any]]]]]" = {
+    "hello": (Hello, {"version": ("version", _count_field), "pod": ("pod", _text_field), "uid": ("uid", _text_field),
+                      "pid": ("pid", _count_field), "state": ("state", _state_field), "attempt": ("attempt", _count_field),
+                      "floor": ("floor", _count_field)}),
+    "ready": (Ready, {"attempt": ("attempt", _count_field), "checkpoints": ("checkpoints", _steps_field)}),
+    "running": (Running, {"attempt": ("attempt", _count_field), "pid": ("pid", _count_field), "time": ("time", _seconds_field)}),
+    "exited": (Exited, {"attempt": ("attempt", _count_field), "code": ("code", _count_field),
+                        "signal": ("signal", _optional_field(_count_field)),
+                        "time": ("time", _seconds_field), "message": ("message", _text_field), "tail": ("tail", _text_field)}),
+    "heartbeat": (Heartbeat, {**_PROGRESS, "step": ("step", _count_field), "attempt": ("attempt", _count_field),
+                              "time": ("time", _seconds_field)}),
+    "stop": (Stop, {"attempt": ("attempt", _count_field), "signal": ("signal", _signal_field), "grace": ("grace", _seconds_field),
+                    "rank": ("rank", _optional_field(_count_field)),
+                    "checkpointDir": ("checkpoint_dir", _optional_field(_path_field))}),
+    "start": (Start, {"attempt": ("attempt", _count_field), "env": ("env", _env_field)}),
+    "checkpoint": (Checkpoint, {"deadline": ("deadline", _seconds_field), "signal": ("signal", _optional_field(_signal_field)),
+                                "step": ("step", _count_field)}),
     "fence": (Fence, {}),
 }  # fmt: skip
 _NAMES = {cls: name for name, (cls, _) in _MESSAGES.items()}
 
 
-def _fields(
-    what: str, cls: type[Record], spec: "dict[str, tuple[str, Callable[[object], Any]]]", data: "dict[str, Any]"
+def _read_message_fields(
+    what: str, cls: type[SmallRecord], spec: "dict[str, tuple[str, Callable[[object], Any]]]", data: "dict[str, Any]"
 ) -> "dict[str, Any]":
     values = {}
     for wire, (attribute, check) in spec.items():
@@ -255,9 +257,9 @@ def _fields(
     return values
 
 
-def _object(what: str, line: bytes) -> "dict[str, Any]":
+def _message_object(what: str, line: bytes) -> "dict[str, Any]":
     try:
-        data = jsonline.loads(line)
+        data = jsonline.parse_json_line(line)
     except ValueError as error:
         raise ProtocolError("NotJSON", f"{what} is not one line of JSON: {error}.") from None
     if not isinstance(data, dict):
@@ -265,38 +267,40 @@ def _object(what: str, line: bytes) -> "dict[str, Any]":
     return data
 
 
-def encode(message: Message) -> bytes:
+def encode_message(message: Message) -> bytes:
     """One line, newline included."""
     kind = _NAMES[type(message)]
     values = message.__dict__
     data: dict[str, object] = {"type": kind}
     for wire, (attribute, _) in _MESSAGES[kind][1].items():
         data[wire] = values[attribute]
-    line = jsonline.dumps(data).encode() + b"\n"
+    line = jsonline.render_json_line(data).encode() + b"\n"
     if len(line) > MAX_LINE_BYTES + 1:
         raise ProtocolError("LineTooLong", f"{kind} takes {len(line)} bytes; a line holds at most {MAX_LINE_BYTES}.")
     return line
 
 
-def decode(line: bytes) -> Message | None:
+def decode_message(line: bytes) -> Message | None:
     """The message of one line; None when its type is not known here. Raises ProtocolError."""
-    data = _object("the message", line)
+    data = _message_object("the message", line)
     kind = data.get("type")
     if not isinstance(kind, str):
         raise ProtocolError("MissingField", "the message: type is missing.")
     if kind not in _MESSAGES:
         return None
     cls, spec = _MESSAGES[kind]
-    message: Message = cls(**_fields(kind, cls, spec, data))  # type: ignore[assignment]
+    message: Message = cls(**_read_message_fields(kind, cls, spec, data))  # type: ignore[assignment]
     return message
 
 
 def decode_progress(data: bytes) -> Progress:
     """A report of user code (datagram or progress file). Raises ProtocolError."""
-    return Progress(**_fields("the progress report", Progress, _PROGRESS, _object("the progress report", data)))
+    return Progress(
+        **_read_message_fields("the progress report", Progress, _PROGRESS, _message_object("the progress report", data))
+    )
 
 
-class LineReader:
+class MessageLineReader:
     """Cuts a byte stream into lines; yields the complete ones, then raises ProtocolError once a line is too long."""
 
     def __init__(self, limit: int = MAX_LINE_BYTES) -> None:

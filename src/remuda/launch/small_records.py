@@ -15,7 +15,7 @@ else:
 
 
 @dataclass_transform(frozen_default=True)
-class Record:
+class SmallRecord:
     _fields: "tuple[str, ...]" = ()
 
     if not TYPE_CHECKING:

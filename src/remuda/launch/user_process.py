@@ -10,7 +10,7 @@ taken until its parent has waited for it.)
 import os
 
 from remuda.launch.protocol import SIGNAL_NAMES, SIGNALS
-from remuda.launch.small_records import Record
+from remuda.launch.small_records import SmallRecord
 
 NOT_FOUND, NOT_RUNNABLE = 127, 126  # what a shell would exit with
 _PR_SET_CHILD_SUBREAPER = 36
@@ -20,7 +20,7 @@ _TAIL_BYTES = 4096
 _TO_DEFAULT = [n for n in range(1, 32) if n not in (SIGNALS["KILL"], SIGNALS["STOP"])]
 
 
-class Ended(Record):
+class EndedProcess(SmallRecord):
     pid: int
     code: int
     signal: int | None
@@ -51,7 +51,7 @@ def become_subreaper() -> bool:
         return False
 
 
-def spawn(argv: list[str], env: dict[str, str]) -> int:
+def spawn_user_process(argv: list[str], env: dict[str, str]) -> int:
     """Start the command in a session of its own, standard streams inherited; returns its pid."""
     os.environ["PATH"] = env.get("PATH", os.defpath)  # where posix_spawnp looks
     try:
@@ -71,14 +71,14 @@ def spawn(argv: list[str], env: dict[str, str]) -> int:
         raise SpawnError(NOT_RUNNABLE, f"cannot run {argv[0]}: {getattr(error, 'strerror', None) or error}") from None
 
 
-def signal_process(pid: int, signal: int) -> None:
+def signal_user_process(pid: int, signal: int) -> None:
     try:
         os.kill(pid, signal)
     except ProcessLookupError:
         pass
 
 
-def dies_of(pid: int, signal: int) -> bool:
+def user_process_dies_of(pid: int, signal: int) -> bool:
     """Whether the process neither catches, ignores nor waits for the signal, as far as can be told."""
     masks = {}
     try:
@@ -95,7 +95,7 @@ def dies_of(pid: int, signal: int) -> bool:
     return not taken >> (signal - 1) & 1
 
 
-def signal_group(pid: int, signal: int) -> None:
+def signal_user_processes(pid: int, signal: int) -> None:
     """To every process of the group led by `pid`, and wake those that are stopped so that they can act on it."""
     for number in (signal, SIGNALS["CONT"]):
         try:
@@ -104,16 +104,16 @@ def signal_group(pid: int, signal: int) -> None:
             return
 
 
-def own_children() -> list[int]:
+def own_child_pids() -> list[int]:
     try:
         with open(f"/proc/self/task/{os.getpid()}/children", "rb") as file:
             return [int(pid) for pid in file.read().split()]
     except FileNotFoundError:  # a kernel without CONFIG_PROC_CHILDREN
         me = os.getpid()
-        return [int(name) for name in os.listdir("/proc") if name.isdigit() and _parent_of(name) == me]
+        return [int(name) for name in os.listdir("/proc") if name.isdigit() and _parent_pid(name) == me]
 
 
-def _parent_of(pid: str) -> int:
+def _parent_pid(pid: str) -> int:
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return int(file.read().rsplit(b")", 1)[1].split()[1])
@@ -121,17 +121,17 @@ def _parent_of(pid: str) -> int:
         return -1
 
 
-def kill_everything(main_pid: int | None) -> None:
+def kill_user_processes(main_pid: int | None) -> None:
     """One pass: the group of the main process while its pid is still ours, and every direct child."""
     if main_pid is not None:
-        signal_group(main_pid, SIGNALS["KILL"])
-    for pid in own_children():
-        signal_process(pid, SIGNALS["KILL"])
+        signal_user_processes(main_pid, SIGNALS["KILL"])
+    for pid in own_child_pids():
+        signal_user_process(pid, SIGNALS["KILL"])
 
 
-def reap(main_pid: int | None) -> tuple[list[Ended], bool]:
+def reap_user_processes(main_pid: int | None) -> tuple[list[EndedProcess], bool]:
     """Wait for all that has ended; the second value says that no child is left."""
-    ended: list[Ended] = []
+    ended: list[EndedProcess] = []
     while True:
         try:
             peek = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -140,13 +140,13 @@ def reap(main_pid: int | None) -> tuple[list[Ended], bool]:
         if peek is None:
             return ended, False
         if peek.si_pid == main_pid:  # while its zombie keeps the number, the group is certainly ours
-            signal_group(main_pid, SIGNALS["KILL"])
+            signal_user_processes(main_pid, SIGNALS["KILL"])
         _, status = os.waitpid(peek.si_pid, 0)
         signal = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
-        ended.append(Ended(peek.si_pid, os.WEXITSTATUS(status) if signal is None else 128 + signal, signal))
+        ended.append(EndedProcess(peek.si_pid, os.WEXITSTATUS(status) if signal is None else 128 + signal, signal))
 
 
-def output_size(fd: int = 2) -> int:
+def user_output_size(fd: int = 2) -> int:
     """Bytes in the file behind a standard stream; -1 when it is not a file that could be read again."""
     try:
         found = os.fstat(fd)
@@ -155,10 +155,10 @@ def output_size(fd: int = 2) -> int:
     return found.st_size if found.st_mode & 0o170000 == 0o100000 else -1
 
 
-def output_is_mid_line() -> bool:
+def user_output_is_mid_line() -> bool:
     """Does the file behind standard output end without a newline? Of a pipe nobody can tell."""
     try:
-        if output_size(1) <= 0:
+        if user_output_size(1) <= 0:
             return False
         with open("/proc/self/fd/1", "rb", buffering=0) as file:
             file.seek(-1, 2)
@@ -167,7 +167,7 @@ def output_is_mid_line() -> bool:
         return False
 
 
-def describe_end(ended: Ended, output_from: int) -> str:
+def describe_user_process_end(ended: EndedProcess, output_from: int) -> str:
     """One line for people: how it ended and, where the log is a file, the last thing it said."""
     if ended.code == 0:
         return ""
@@ -175,18 +175,18 @@ def describe_end(ended: Ended, output_from: int) -> str:
         text = f"killed by SIG{SIGNAL_NAMES.get(ended.signal, ended.signal)}"
     else:
         text = f"exit code {ended.code}"
-    last = _last_line(output_from)
+    last = _last_output_line(output_from)
     return f"{text}: {last}" if last else text
 
 
-def _last_line(output_from: int) -> str:
-    lines = log_tail(output_from).strip().splitlines()
+def _last_output_line(output_from: int) -> str:
+    lines = user_output_tail(output_from).strip().splitlines()
     return lines[-1].strip()[:300] if lines else ""
 
 
-def log_tail(output_from: int) -> str:
+def user_output_tail(output_from: int) -> str:
     """The end of what was written since then to the file behind standard error; "" when it is no file."""
-    size = output_size()
+    size = user_output_size()
     if output_from < 0 or size <= output_from:
         return ""
     try:

@@ -44,7 +44,7 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest date a zip file can hold
 _UNCHECKED_HASH = (1).to_bytes(4, "little")
 
 
-def _compiled(name: str, source: bytes) -> bytes:
+def _compiled_launcher_module(name: str, source: bytes) -> bytes:
     """A .pyc that is valid whatever its source says (PEP 552, unchecked hash)."""
     code = compile(source, name, "exec", dont_inherit=True, optimize=0)
     # Version 2: the later ones store back-references by reference count, which differs from one run to the next.
@@ -58,7 +58,7 @@ def zipapp_bytes() -> bytes:
     buffer.write(b"#!/usr/bin/env python3\n")
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:  # stored: no `zlib` to load at start
         for name, source in sorted(files.items()):
-            for path, data in ((name + "c", _compiled(name, source)), (name, source)):
+            for path, data in ((name + "c", _compiled_launcher_module(name, source)), (name, source)):
                 entry = zipfile.ZipInfo(path, _EPOCH)
                 entry.create_system = 3  # Unix, wherever it is built
                 entry.external_attr = 0o100644 << 16
@@ -78,7 +78,7 @@ def build_zipapp(path: str | os.PathLike[str]) -> Path:
     return target
 
 
-def container_argv(
+def launcher_container_argv(
     user_argv: list[str], pyz_path: str | os.PathLike[str], python: str | os.PathLike[str] = "python3"
 ) -> list[str]:
     """What to run as the container's first process so that the launcher runs `user_argv`.

@@ -27,7 +27,7 @@ _SKEW = timedelta(minutes=5)  # clocks of clients may be behind ours
 Names = list[str]
 
 
-class Certificates:
+class LinkCertificates:
     """The files below `directory`. `prepare` makes what is missing and gives the server's TLS context."""
 
     def __init__(self, directory: Path) -> None:
@@ -64,15 +64,15 @@ class Certificates:
 
     def _make_ca(self, now: datetime) -> None:
         key = ec.generate_private_key(ec.SECP256R1())
-        name = _named("remuda")
+        name = _certificate_name("remuda")
         builder = (
-            _builder(name, name, key.public_key(), now, _CA_DAYS)
+            _certificate_builder(name, name, key.public_key(), now, _CA_DAYS)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-            .add_extension(_usage(ca=True), critical=True)
+            .add_extension(_certificate_usage(ca=True), critical=True)
         )
         certificate = builder.sign(key, hashes.SHA256())
-        write_private(self._ca_key, _pem(key))
-        write_private(self.ca, certificate.public_bytes(serialization.Encoding.PEM))
+        write_private_file(self._ca_key, _private_key_pem(key))
+        write_private_file(self.ca, certificate.public_bytes(serialization.Encoding.PEM))
 
     def _make_server(self, hosts: Names, now: datetime) -> None:
         ca_key = serialization.load_pem_private_key(self._ca_key.read_bytes(), None)
@@ -80,23 +80,23 @@ class Certificates:
         ca = x509.load_pem_x509_certificate(self.ca.read_bytes())
         key = ec.generate_private_key(ec.SECP256R1())
         builder = (
-            _builder(_named("remuda-apiserver"), ca.subject, key.public_key(), now, _SERVER_DAYS)
+            _certificate_builder(_certificate_name("remuda-apiserver"), ca.subject, key.public_key(), now, _SERVER_DAYS)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(_usage(ca=False), critical=True)
+            .add_extension(_certificate_usage(ca=False), critical=True)
             .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-            .add_extension(x509.SubjectAlternativeName([_general(host) for host in hosts]), critical=False)
+            .add_extension(x509.SubjectAlternativeName([_certificate_host(host) for host in hosts]), critical=False)
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False)
         )
         certificate = builder.sign(ca_key, hashes.SHA256())
-        write_private(self._key, _pem(key))
-        write_private(self.certificate, certificate.public_bytes(serialization.Encoding.PEM))
+        write_private_file(self._key, _private_key_pem(key))
+        write_private_file(self.certificate, certificate.public_bytes(serialization.Encoding.PEM))
 
 
-def _named(text: str) -> x509.Name:
+def _certificate_name(text: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
 
 
-def _builder(
+def _certificate_builder(
     subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, now: datetime, days: int
 ) -> x509.CertificateBuilder:
     return (
@@ -111,7 +111,7 @@ def _builder(
     )
 
 
-def _usage(*, ca: bool) -> x509.KeyUsage:
+def _certificate_usage(*, ca: bool) -> x509.KeyUsage:
     return x509.KeyUsage(
         digital_signature=True,
         content_commitment=False,
@@ -125,19 +125,19 @@ def _usage(*, ca: bool) -> x509.KeyUsage:
     )
 
 
-def _general(host: str) -> x509.GeneralName:
+def _certificate_host(host: str) -> x509.GeneralName:
     with contextlib.suppress(ValueError):
         return x509.IPAddress(ipaddress.ip_address(host))
     return x509.DNSName(host)
 
 
-def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+def _private_key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
 
 
-def write_private(path: Path, data: bytes) -> None:
+def write_private_file(path: Path, data: bytes) -> None:
     """The whole file or the old one, readable by its owner alone from the first byte on."""
     made = path.with_name(f".{path.name}.new")
     made.unlink(missing_ok=True)

@@ -81,36 +81,36 @@ _SCALARS = {
 }
 
 
-def _set_type(field: descriptor_pb2.FieldDescriptorProto, package: str, kind: str) -> None:
+def _set_proto_field_type(field: descriptor_pb2.FieldDescriptorProto, package: str, kind: str) -> None:
     if kind in _SCALARS:
         field.type = _SCALARS[kind]
     else:
         field.type, field.type_name = _FIELD.TYPE_MESSAGE, f".{package}.{kind}"
 
 
-def _add_field(message: descriptor_pb2.DescriptorProto, package: str, fact: str) -> None:
+def _add_proto_field(message: descriptor_pb2.DescriptorProto, package: str, fact: str) -> None:
     name, _, rest = fact.partition(":")
     kind, _, number = rest.partition("=")
     field = message.field.add(name=name, number=int(number), label=_FIELD.LABEL_OPTIONAL)
     if kind[0] == "[":
         field.label = _FIELD.LABEL_REPEATED
-        _set_type(field, package, kind[1:-1])
+        _set_proto_field_type(field, package, kind[1:-1])
     elif kind[0] == "{":
         entry = message.nested_type.add(name=f"{name.capitalize()}Entry")
         entry.options.map_entry = True
         entry.field.add(name="key", number=1, label=_FIELD.LABEL_OPTIONAL, type=_FIELD.TYPE_STRING)
-        _set_type(entry.field.add(name="value", number=2, label=_FIELD.LABEL_OPTIONAL), package, kind[1:-1])
+        _set_proto_field_type(entry.field.add(name="value", number=2, label=_FIELD.LABEL_OPTIONAL), package, kind[1:-1])
         field.label, field.type = _FIELD.LABEL_REPEATED, _FIELD.TYPE_MESSAGE
         field.type_name = f".{package}.{message.name}.{entry.name}"
     elif kind[0] == "?":  # proto3 keeps presence of a scalar by a oneof of one
         field.proto3_optional, field.oneof_index = True, len(message.oneof_decl)
         message.oneof_decl.add(name=f"_{name}")
-        _set_type(field, package, kind[1:])
+        _set_proto_field_type(field, package, kind[1:])
     else:
-        _set_type(field, package, kind)
+        _set_proto_field_type(field, package, kind)
 
 
-def _build() -> dict[str, dict[str, type[Message]]]:
+def _build_kubelet_messages() -> dict[str, dict[str, type[Message]]]:
     # A pool of our own: "v1" is a package name that others in the process may use as well.
     pool = descriptor_pool.DescriptorPool()
     for package, messages in FACTS.items():
@@ -118,7 +118,7 @@ def _build() -> dict[str, dict[str, type[Message]]]:
         for name, facts in messages.items():
             message = file.message_type.add(name=name)
             for fact in facts.split():
-                _add_field(message, package, fact)
+                _add_proto_field(message, package, fact)
         pool.Add(file)
     return {
         package: {
@@ -128,5 +128,5 @@ def _build() -> dict[str, dict[str, type[Message]]]:
     }
 
 
-MESSAGES = _build()
+MESSAGES = _build_kubelet_messages()
 """Package -> name -> message class, for tests and for whoever must write bytes that no value of ours can say."""

@@ -1,6 +1,6 @@
 """The kubelet's gRPC services on the wire: device plugin v1beta1, podresources v1 and plugin registration v1.
 
-The messages come from `link.kubelet_facts`. Nobody else sees a protobuf message: each `Method` has its path and two codecs
+The messages come from `link.kubelet_facts`. Nobody else sees a protobuf message: each `KubeletMethod` has its path and two codecs
 between bytes and the plain values of `link.device_plugin_port`, which fit gRPC's serializer arguments as they are. A client of
 grpc.aio decodes by itself, because that library turns an answer its deserializer refuses into None:
 
@@ -38,7 +38,7 @@ Value = TypeVar("Value")
 Reply = TypeVar("Reply")
 
 
-class Codec(Generic[Value]):
+class KubeletCodec(Generic[Value]):
     """Between bytes and values of one message type."""
 
     def __init__(
@@ -55,10 +55,10 @@ class Codec(Generic[Value]):
         return self._of(self.message.FromString(data))
 
 
-class Method(msgspec.Struct, Generic[Value, Reply], frozen=True):
+class KubeletMethod(msgspec.Struct, Generic[Value, Reply], frozen=True):
     path: str  # "/package.Service/Method"
-    request: Codec[Value]
-    response: Codec[Reply]
+    request: KubeletCodec[Value]
+    response: KubeletCodec[Reply]
 
     @property
     def service(self) -> str:
@@ -69,57 +69,57 @@ class Method(msgspec.Struct, Generic[Value, Reply], frozen=True):
         return self.path.split("/")[2]
 
 
-def _nothing(value: None) -> dict[str, Any]:
+def _no_kubelet_fields(value: None) -> dict[str, Any]:
     return {}
 
 
-def _none(message: Any) -> None:
+def _no_kubelet_value(message: Any) -> None:
     return None
 
 
-def _empty(package: str, name: str) -> Codec[None]:
-    return Codec(package, name, _nothing, _none)
+def _empty_kubelet_codec(package: str, name: str) -> KubeletCodec[None]:
+    return KubeletCodec(package, name, _no_kubelet_fields, _no_kubelet_value)
 
 
-def _options(value: PluginOptions) -> dict[str, Any]:
+def _encode_plugin_options(value: PluginOptions) -> dict[str, Any]:
     return {
         "pre_start_required": value.pre_start_required,
         "get_preferred_allocation_available": value.preferred_allocation_available,
     }
 
 
-def _of_options(message: Any) -> PluginOptions:
+def _decode_plugin_options(message: Any) -> PluginOptions:
     return PluginOptions(message.pre_start_required, message.get_preferred_allocation_available)
 
 
-def _of_register(m: Any) -> RegisterRequest:
-    return RegisterRequest(m.endpoint, m.resource_name, m.version, _of_options(m.options))
+def _decode_plugin_registration(m: Any) -> RegisterRequest:
+    return RegisterRequest(m.endpoint, m.resource_name, m.version, _decode_plugin_options(m.options))
 
 
-def _device(value: PluginDevice) -> dict[str, Any]:
+def _encode_plugin_device(value: PluginDevice) -> dict[str, Any]:
     fields: dict[str, Any] = {"ID": value.id, "health": value.health}
     if value.numa:
         fields["topology"] = {"nodes": [{"ID": node} for node in value.numa]}
     return fields
 
 
-def _of_devices(message: Any) -> tuple[PluginDevice, ...]:
+def _decode_plugin_devices(message: Any) -> tuple[PluginDevice, ...]:
     return tuple(PluginDevice(d.ID, d.health, tuple(node.ID for node in d.topology.nodes)) for d in message.devices)
 
 
-def _of_preferred(message: Any) -> tuple[PreferredRequest, ...]:
+def _decode_preferred_allocation(message: Any) -> tuple[PreferredRequest, ...]:
     return tuple(
         PreferredRequest(tuple(r.available_deviceIDs), tuple(r.must_include_deviceIDs), r.allocation_size)
         for r in message.container_requests
     )
 
 
-def _preferred(value: Iterable[PreferredRequest]) -> dict[str, Any]:
+def _encode_preferred_allocation(value: Iterable[PreferredRequest]) -> dict[str, Any]:
     names = ("available_deviceIDs", "must_include_deviceIDs", "allocation_size")
     return {"container_requests": [dict(zip(names, (r.available, r.must_include, r.size), strict=True)) for r in value]}
 
 
-def _allocation(value: ContainerAllocation) -> dict[str, Any]:
+def _encode_plugin_allocation(value: ContainerAllocation) -> dict[str, Any]:
     return {
         "envs": value.envs,
         "mounts": [msgspec.structs.asdict(mount) for mount in value.mounts],
@@ -129,7 +129,7 @@ def _allocation(value: ContainerAllocation) -> dict[str, Any]:
     }
 
 
-def _of_allocation(m: Any) -> ContainerAllocation:
+def _decode_plugin_allocation(m: Any) -> ContainerAllocation:
     return ContainerAllocation(
         dict(m.envs),
         tuple(Mount(x.container_path, x.host_path, x.read_only) for x in m.mounts),
@@ -139,7 +139,7 @@ def _of_allocation(m: Any) -> ContainerAllocation:
     )
 
 
-def _pods(value: Iterable[ContainerDevices]) -> dict[str, Any]:
+def _encode_pod_resources(value: Iterable[ContainerDevices]) -> dict[str, Any]:
     """Grouped by pod and container, in the order in which they first appear."""
     pods: dict[tuple[str, str], dict[str, list[dict[str, Any]]]] = {}
     for row in value:
@@ -158,7 +158,7 @@ def _pods(value: Iterable[ContainerDevices]) -> dict[str, Any]:
     }
 
 
-def _of_pods(messages: Iterable[Any]) -> tuple[ContainerDevices, ...]:
+def _decode_pod_resources(messages: Iterable[Any]) -> tuple[ContainerDevices, ...]:
     """The kubelet has one entry per NUMA node; here a container has one row per resource."""
     rows: dict[tuple[str, str, str, str], tuple[str, ...]] = {}
     for pod in messages:
@@ -169,7 +169,7 @@ def _of_pods(messages: Iterable[Any]) -> tuple[ContainerDevices, ...]:
     return tuple(ContainerDevices(*key, device_ids=ids) for key, ids in rows.items())
 
 
-def _of_allocatable(message: Any) -> dict[str, tuple[str, ...]]:
+def _decode_allocatable_resources(message: Any) -> dict[str, tuple[str, ...]]:
     found: dict[str, tuple[str, ...]] = {}
     for row in message.devices:
         found[row.resource_name] = (*found.get(row.resource_name, ()), *row.device_ids)
@@ -178,105 +178,114 @@ def _of_allocatable(message: Any) -> dict[str, tuple[str, ...]]:
 
 # --- the services -------------------------------------------------------------------------------------------------------
 
-_EMPTY = _empty("v1beta1", "Empty")
+_EMPTY = _empty_kubelet_codec("v1beta1", "Empty")
 
-REGISTER: Method[RegisterRequest, None] = Method(
+REGISTER: KubeletMethod[RegisterRequest, None] = KubeletMethod(
     "/v1beta1.Registration/Register",
-    Codec(
+    KubeletCodec(
         "v1beta1",
         "RegisterRequest",
-        lambda v: {**msgspec.structs.asdict(v), "options": _options(v.options)},
-        _of_register,
+        lambda v: {**msgspec.structs.asdict(v), "options": _encode_plugin_options(v.options)},
+        _decode_plugin_registration,
     ),
     _EMPTY,
 )
-OPTIONS: Method[None, PluginOptions] = Method(
+OPTIONS: KubeletMethod[None, PluginOptions] = KubeletMethod(
     "/v1beta1.DevicePlugin/GetDevicePluginOptions",
     _EMPTY,
-    Codec("v1beta1", "DevicePluginOptions", _options, _of_options),
+    KubeletCodec("v1beta1", "DevicePluginOptions", _encode_plugin_options, _decode_plugin_options),
 )
-LIST_AND_WATCH: Method[None, tuple[PluginDevice, ...]] = Method(  # a stream of responses
+LIST_AND_WATCH: KubeletMethod[None, tuple[PluginDevice, ...]] = KubeletMethod(  # a stream of responses
     "/v1beta1.DevicePlugin/ListAndWatch",
     _EMPTY,
-    Codec("v1beta1", "ListAndWatchResponse", lambda v: {"devices": [_device(d) for d in v]}, _of_devices),
+    KubeletCodec(
+        "v1beta1",
+        "ListAndWatchResponse",
+        lambda v: {"devices": [_encode_plugin_device(d) for d in v]},
+        _decode_plugin_devices,
+    ),
 )
-PREFERRED: Method[tuple[PreferredRequest, ...], tuple[tuple[str, ...], ...]] = Method(
+PREFERRED: KubeletMethod[tuple[PreferredRequest, ...], tuple[tuple[str, ...], ...]] = KubeletMethod(
     "/v1beta1.DevicePlugin/GetPreferredAllocation",
-    Codec("v1beta1", "PreferredAllocationRequest", _preferred, _of_preferred),
-    Codec(
+    KubeletCodec("v1beta1", "PreferredAllocationRequest", _encode_preferred_allocation, _decode_preferred_allocation),
+    KubeletCodec(
         "v1beta1",
         "PreferredAllocationResponse",
         lambda v: {"container_responses": [{"deviceIDs": ids} for ids in v]},
         lambda m: tuple(tuple(r.deviceIDs) for r in m.container_responses),
     ),
 )
-ALLOCATE: Method[tuple[tuple[str, ...], ...], tuple[ContainerAllocation, ...]] = Method(
+ALLOCATE: KubeletMethod[tuple[tuple[str, ...], ...], tuple[ContainerAllocation, ...]] = KubeletMethod(
     "/v1beta1.DevicePlugin/Allocate",
-    Codec(
+    KubeletCodec(
         "v1beta1",
         "AllocateRequest",
         lambda v: {"container_requests": [{"devices_ids": ids} for ids in v]},
         lambda m: tuple(tuple(r.devices_ids) for r in m.container_requests),
     ),
-    Codec(
+    KubeletCodec(
         "v1beta1",
         "AllocateResponse",
-        lambda v: {"container_responses": [_allocation(a) for a in v]},
-        lambda m: tuple(_of_allocation(r) for r in m.container_responses),
+        lambda v: {"container_responses": [_encode_plugin_allocation(a) for a in v]},
+        lambda m: tuple(_decode_plugin_allocation(r) for r in m.container_responses),
     ),
 )
-PRE_START: Method[tuple[str, ...], None] = Method(
+PRE_START: KubeletMethod[tuple[str, ...], None] = KubeletMethod(
     "/v1beta1.DevicePlugin/PreStartContainer",
-    Codec("v1beta1", "PreStartContainerRequest", lambda v: {"devices_ids": v}, lambda m: tuple(m.devices_ids)),
-    _empty("v1beta1", "PreStartContainerResponse"),
+    KubeletCodec("v1beta1", "PreStartContainerRequest", lambda v: {"devices_ids": v}, lambda m: tuple(m.devices_ids)),
+    _empty_kubelet_codec("v1beta1", "PreStartContainerResponse"),
 )
-POD_RESOURCES_LIST: Method[None, tuple[ContainerDevices, ...]] = Method(
+POD_RESOURCES_LIST: KubeletMethod[None, tuple[ContainerDevices, ...]] = KubeletMethod(
     "/v1.PodResourcesLister/List",
-    _empty("v1", "ListPodResourcesRequest"),
-    Codec("v1", "ListPodResourcesResponse", _pods, lambda m: _of_pods(m.pod_resources)),
-)
-POD_RESOURCES_ALLOCATABLE: Method[None, dict[str, tuple[str, ...]]] = Method(  # resource -> healthy device ids
-    "/v1.PodResourcesLister/GetAllocatableResources",
-    _empty("v1", "AllocatableResourcesRequest"),
-    Codec(
-        "v1",
-        "AllocatableResourcesResponse",
-        lambda v: {"devices": [{"resource_name": name, "device_ids": ids} for name, ids in v.items()]},
-        _of_allocatable,
+    _empty_kubelet_codec("v1", "ListPodResourcesRequest"),
+    KubeletCodec(
+        "v1", "ListPodResourcesResponse", _encode_pod_resources, lambda m: _decode_pod_resources(m.pod_resources)
     ),
 )
-POD_RESOURCES_GET: Method[tuple[str, str], tuple[ContainerDevices, ...]] = Method(  # (namespace, pod)
+POD_RESOURCES_ALLOCATABLE: KubeletMethod[None, dict[str, tuple[str, ...]]] = (
+    KubeletMethod(  # resource -> healthy device ids
+        "/v1.PodResourcesLister/GetAllocatableResources",
+        _empty_kubelet_codec("v1", "AllocatableResourcesRequest"),
+        KubeletCodec(
+            "v1",
+            "AllocatableResourcesResponse",
+            lambda v: {"devices": [{"resource_name": name, "device_ids": ids} for name, ids in v.items()]},
+            _decode_allocatable_resources,
+        ),
+    )
+)
+POD_RESOURCES_GET: KubeletMethod[tuple[str, str], tuple[ContainerDevices, ...]] = KubeletMethod(  # (namespace, pod)
     "/v1.PodResourcesLister/Get",
-    Codec(
+    KubeletCodec(
         "v1",
         "GetPodResourcesRequest",
         lambda v: {"pod_namespace": v[0], "pod_name": v[1]},
         lambda m: (m.pod_namespace, m.pod_name),
     ),
-    Codec(
+    KubeletCodec(
         "v1",
         "GetPodResourcesResponse",
-        lambda v: {"pod_resources": next(iter(_pods(v)["pod_resources"]), None)},
-        lambda m: _of_pods([m.pod_resources]),
+        lambda v: {"pod_resources": next(iter(_encode_pod_resources(v)["pod_resources"]), None)},
+        lambda m: _decode_pod_resources([m.pod_resources]),
     ),
 )
-GET_INFO: Method[None, PluginInfo] = Method(
+GET_INFO: KubeletMethod[None, PluginInfo] = KubeletMethod(
     "/pluginregistration.Registration/GetInfo",
-    _empty("pluginregistration", "InfoRequest"),
-    Codec(
+    _empty_kubelet_codec("pluginregistration", "InfoRequest"),
+    KubeletCodec(
         "pluginregistration",
         "PluginInfo",
         msgspec.structs.asdict,
         lambda m: PluginInfo(m.type, m.name, m.endpoint, tuple(m.supported_versions)),
     ),
 )
-NOTIFY: Method[RegistrationStatus, None] = Method(
+NOTIFY: KubeletMethod[RegistrationStatus, None] = KubeletMethod(
     "/pluginregistration.Registration/NotifyRegistrationStatus",
-    Codec(
+    KubeletCodec(
         "pluginregistration",
         "RegistrationStatus",
         lambda v: {"plugin_registered": v.registered, "error": v.error},
         lambda m: RegistrationStatus(m.plugin_registered, m.error),
     ),
-    _empty("pluginregistration", "RegistrationStatusResponse"),
+    _empty_kubelet_codec("pluginregistration", "RegistrationStatusResponse"),
 )

@@ -2,7 +2,7 @@
 
 Heartbeats never go through the API (transitions do). Losing the board costs numbers in a status, never a recovery: what
 recovery needs (who is ready, which checkpoints are usable) is in NodeDevices. A new manager is told it again by those who have
-it (`Past`), so that a rank which was about to be called slow, or hung, does not get its time anew.
+it (`PodPast`), so that a rank which was about to be called slow, or hung, does not get its time anew.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 import msgspec
 
 from remuda.core.health.step_samples import WINDOW, StepSample
-from remuda.link.step_window import SampleBoard
+from remuda.link.step_window import StepSampleBoard
 
 MAX_PODS = 64  # an agent remembers the steps of
 
@@ -42,7 +42,7 @@ class PodProgress(msgspec.Struct, frozen=True):
     checkpoint_seconds: float = 0.0  # the longest one took
 
 
-class Past(msgspec.Struct, frozen=True):
+class PodPast(msgspec.Struct, frozen=True):
     """What is remembered of one pod: its newest heartbeat, and the newest steps of that attempt, oldest first."""
 
     beat: Heartbeat
@@ -55,7 +55,7 @@ class ProgressBoard:
     def __init__(self) -> None:
         self._gangs: dict[tuple[str, str], dict[str, PodProgress]] = {}
         self._listeners: list[Callable[[str, str, bool], None]] = []
-        self.samples = SampleBoard()  # the newest steps of each pod, for who looks at more than the last one
+        self.samples = StepSampleBoard()  # the newest steps of each pod, for who looks at more than the last one
 
     def subscribe(self, listener: Callable[[str, str, bool], None]) -> None:
         """`listener(namespace, gang, notable)`; notable = first step of an attempt, or a new checkpoint."""
@@ -79,12 +79,14 @@ class ProgressBoard:
         for listener in self._listeners:
             listener(beat.namespace, beat.gang, fresh or saved)
 
-    def past(self) -> list[Past]:
+    def past(self) -> list[PodPast]:
         """What another board has to be told to know what this one does, as far as anybody looks at it."""
         newest = [progress.last for pods in self._gangs.values() for progress in pods.values()]
-        return [Past(beat, [_short(s) for s in list(self.samples.of_pod(beat))[-WINDOW:]]) for beat in newest]
+        return [
+            PodPast(beat, [_short_step_sample(s) for s in list(self.samples.of_pod(beat))[-WINDOW:]]) for beat in newest
+        ]
 
-    def recall(self, past: Past) -> None:
+    def recall(self, past: PodPast) -> None:
         """Told again. What is known already changes nothing."""
         self.samples.recall(past.beat, past.steps)
         self.report(past.beat)
@@ -111,7 +113,7 @@ class ProgressBoard:
         self.samples.forget_pod(namespace, gang, uid)
 
 
-def _short(sample: StepSample) -> StepSample:
+def _short_step_sample(sample: StepSample) -> StepSample:
     """Microseconds are enough, and a third of the bytes."""
     own, step = sample.self_seconds, sample.step_seconds
     return StepSample(

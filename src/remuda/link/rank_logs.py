@@ -4,7 +4,7 @@ A container has one log file, appended to over all its runs: `<root>/<namespace>
 writes a marker line before each start of the user's command, so the file falls into *sections*: what one attempt of the gang
 wrote on that pod. What comes before the first marker (a pod without launcher has none at all) is attempt 0 of no rank.
 
-The rank of a gang moves between pods; `find_sections` therefore looks at the whole gang and the caller picks.
+The rank of a gang moves between pods; `find_log_sections` therefore looks at the whole gang and the caller picks.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LONGEST_MARKER = 512
 _CHUNK = 64 * 1024
 
 
-class Section(msgspec.Struct, frozen=True):
+class LogSection(msgspec.Struct, frozen=True):
     """Bytes [start, end) of the file at `path`; the last section of a file grows."""
 
     attempt: int
@@ -39,19 +39,19 @@ class Section(msgspec.Struct, frozen=True):
     time: float = 0.0
 
 
-def log_path(root: Path, pod: Pod, container: str) -> Path:
+def rank_log_path(root: Path, pod: Pod, container: str) -> Path:
     gang = pod.labels.get(LABEL_GANG) or pod.name
     return root / pod.namespace / gang / pod.name / f"{container}.log"
 
 
-def find_sections(root: Path, namespace: str, gang: str) -> list[Section]:
+def find_log_sections(root: Path, namespace: str, gang: str) -> list[LogSection]:
     """Every section of the gang, oldest attempt first, then by rank."""
-    return LogIndex(root, namespace, gang).refresh()
+    return RankLogIndex(root, namespace, gang).refresh()
 
 
-def select_sections(
-    sections: Iterable[Section], *, rank: int | None = None, attempt: int | None = None
-) -> list[Section]:
+def select_log_sections(
+    sections: Iterable[LogSection], *, rank: int | None = None, attempt: int | None = None
+) -> list[LogSection]:
     """Those of one rank and one attempt; None = any."""
     return [
         s
@@ -60,7 +60,7 @@ def select_sections(
     ]
 
 
-def read_section(section: Section, start: int = 0) -> Iterator[bytes]:
+def read_log_section(section: LogSection, start: int = 0) -> Iterator[bytes]:
     """The section's bytes from `start` (counted inside it), in pieces."""
     left = section.end - section.start - start
     with section.path.open("rb") as file:
@@ -70,18 +70,18 @@ def read_section(section: Section, start: int = 0) -> Iterator[bytes]:
             yield piece
 
 
-class LogIndex:
+class RankLogIndex:
     """Where the sections of one gang are; `refresh` looks at what was written since, not at the whole again."""
 
     def __init__(self, root: Path, namespace: str, gang: str) -> None:
         self._directory = root / namespace / gang
         self._files: dict[Path, _LogFile] = {}
 
-    def refresh(self) -> list[Section]:
+    def refresh(self) -> list[LogSection]:
         for path in sorted(self._directory.glob("*/*.log")):
             if path not in self._files:
                 self._files[path] = _LogFile(path)
-        sections: list[Section] = []
+        sections: list[LogSection] = []
         for file in self._files.values():
             sections += file.refresh()
         return sorted(sections, key=lambda s: (s.attempt, -1 if s.rank is None else s.rank, s.time, str(s.path)))
@@ -91,12 +91,12 @@ class _LogFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._pod = path.parent.name
-        self._marks: list[tuple[int, Section]] = [
-            (0, Section(0, None, self._pod, path, 0, 0))
+        self._marks: list[tuple[int, LogSection]] = [
+            (0, LogSection(0, None, self._pod, path, 0, 0))
         ]  # where each marker begins
         self._seen = 0
 
-    def refresh(self) -> list[Section]:
+    def refresh(self) -> list[LogSection]:
         size = self._path.stat().st_size if self._path.exists() else 0
         if size > self._seen:
             # A marker may have been cut in half by the end of the file last time.
@@ -113,19 +113,19 @@ class _LogFile:
                     continue  # a log that quotes another log
                 rank = int(match["rank"]) if match["rank"].isdigit() else None
                 attempt, time = int(match["attempt"]), float(match["time"])
-                section = Section(attempt, rank, self._pod, self._path, match.end(), match.end(), time)
+                section = LogSection(attempt, rank, self._pod, self._path, match.end(), match.end(), time)
                 self._marks.append((match.start(), section))
 
 
-async def follow(
-    index: LogIndex,
+async def follow_rank_logs(
+    index: RankLogIndex,
     *,
     rank: int | None,
     attempt: int | None,
     sleep: Callable[[float], Awaitable[None]],
     done: Callable[[], bool] = lambda: False,
     poll_s: float = 0.2,
-) -> AsyncIterator[tuple[Section, bytes]]:
+) -> AsyncIterator[tuple[LogSection, bytes]]:
     """What the chosen sections hold and what is added to them, with the section each piece belongs to.
 
     Without an attempt it goes on over the gang's restarts, wherever the rank moves. Ends once `done()` was true before a
@@ -135,9 +135,9 @@ async def follow(
     while True:
         last = done()
         quiet = True
-        for section in select_sections(index.refresh(), rank=rank, attempt=attempt):
+        for section in select_log_sections(index.refresh(), rank=rank, attempt=attempt):
             key = (section.path, section.start)
-            for piece in read_section(section, read.get(key, 0)):
+            for piece in read_log_section(section, read.get(key, 0)):
                 read[key] = read.get(key, 0) + len(piece)
                 quiet = False
                 yield section, piece

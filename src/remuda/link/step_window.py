@@ -21,13 +21,13 @@ KEPT = 2 * WINDOW  # some steps are told by few ranks only
 ROUNDING = 1.05  # own time and step time are measured apart
 
 
-def _own(beat: Heartbeat) -> float | None:
+def _own_step_time(beat: Heartbeat) -> float | None:
     """The rank's own time. More of it than the step took is no measurement: nobody is called slow for it."""
     own, step = beat.self_seconds, beat.step_seconds
     return None if own is not None and step is not None and own > step * ROUNDING else own
 
 
-class _Ring:
+class _StepRing:
     __slots__ = ("last", "samples", "skipped")
 
     def __init__(self) -> None:
@@ -36,37 +36,37 @@ class _Ring:
         self.skipped = 0
 
 
-class _Gang:
+class _GangSteps:
     __slots__ = ("attempt", "newest", "rings")
 
     def __init__(self, attempt: int) -> None:
         self.attempt = attempt
-        self.rings: dict[str, _Ring] = {}
+        self.rings: dict[str, _StepRing] = {}
         self.newest = 0
 
 
-class SampleBoard:
+class StepSampleBoard:
     def __init__(self) -> None:
-        self._gangs: dict[tuple[str, str], _Gang] = {}
+        self._gangs: dict[tuple[str, str], _GangSteps] = {}
 
     def add(self, beat: Heartbeat) -> None:
         """One heartbeat. A step is a sample once; a beat that only tells a checkpoint is none."""
         key = (beat.namespace, beat.gang)
         gang = self._gangs.get(key)
         if gang is None or beat.attempt > gang.attempt:
-            gang = self._gangs[key] = _Gang(beat.attempt)
+            gang = self._gangs[key] = _GangSteps(beat.attempt)
         elif beat.attempt < gang.attempt:
             return
         ring = gang.rings.get(beat.uid)
         if ring is None:
-            ring = gang.rings[beat.uid] = _Ring()
+            ring = gang.rings[beat.uid] = _StepRing()
         if beat.step <= ring.last or (beat.self_seconds is None and beat.step_seconds is None):
             return
         ring.last = beat.step
         if ring.skipped < WARM_UP:
             ring.skipped += 1
             return
-        ring.samples.append(StepSample(beat.step, _own(beat), beat.step_seconds, beat.time))
+        ring.samples.append(StepSample(beat.step, _own_step_time(beat), beat.step_seconds, beat.time))
         gang.newest = max(gang.newest, beat.step)
 
     def recall(self, beat: Heartbeat, steps: Sequence[StepSample]) -> None:
@@ -76,8 +76,8 @@ class SampleBoard:
         if not steps or (gang is not None and beat.attempt < gang.attempt):
             return
         if gang is None or beat.attempt > gang.attempt:
-            gang = self._gangs[key] = _Gang(beat.attempt)
-        ring = gang.rings.setdefault(beat.uid, _Ring())
+            gang = self._gangs[key] = _GangSteps(beat.attempt)
+        ring = gang.rings.setdefault(beat.uid, _StepRing())
         known = {sample.step: sample for sample in (*steps, *ring.samples)}
         ring.samples = deque((known[step] for step in sorted(known)), maxlen=KEPT)
         ring.last, ring.skipped = max(ring.last, max(known)), WARM_UP  # the agent has left the first ones out

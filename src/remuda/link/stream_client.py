@@ -15,8 +15,16 @@ import structlog
 from remuda.api.devices import Signal
 from remuda.api.errors import Refusal
 from remuda.kube.runtime.backoff import Backoff, Jitter, no_jitter
-from remuda.link.progress_board import Heartbeat, Past
-from remuda.link.stream_messages import MAX_LINE, Hello, News, Outbox, Refused, line_of, read_downward
+from remuda.link.progress_board import Heartbeat, PodPast
+from remuda.link.stream_messages import (
+    MAX_LINE,
+    LinkHello,
+    LinkNews,
+    LinkOutbox,
+    LinkRefused,
+    link_line,
+    read_link_downward,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -38,7 +46,7 @@ class LinkClient:
         dial: Dial,
         token: Callable[[], str],
         *,
-        past: Callable[[], Iterable[Past]] = list,
+        past: Callable[[], Iterable[PodPast]] = list,
         jitter: Jitter = no_jitter,
     ) -> None:
         self._node = node
@@ -46,7 +54,7 @@ class LinkClient:
         self._token = token
         self._past = past
         self._jitter = jitter
-        self._outbox = Outbox()
+        self._outbox = LinkOutbox()
         self._some = asyncio.Event()
         self._refused = ""
         self.is_connected = False
@@ -84,12 +92,12 @@ class LinkClient:
             reader, writer = await self._dial()
         try:
             async with asyncio.timeout(HELLO_S):
-                writer.write(line_of(Hello(self._node, self._token())))
+                writer.write(link_line(LinkHello(self._node, self._token())))
                 await writer.drain()
-                _raise_if_refused(await reader.readuntil(b"\n"))
+                _raise_if_link_refused(await reader.readuntil(b"\n"))
             self.is_connected, self._refused = True, ""
             for past in self._past():
-                writer.write(line_of(News(past=[past])))
+                writer.write(link_line(LinkNews(past=[past])))
                 await writer.drain()
             await self._talk(reader, writer)
         finally:
@@ -105,23 +113,23 @@ class LinkClient:
                 some.cancel()
                 self._some.clear()
                 while (news := self._outbox.take()) is not None:
-                    writer.write(line_of(news))
+                    writer.write(link_line(news))
                     await writer.drain()
                 await asyncio.sleep(PAUSE_S)
             line = ending.result()
             if line:
-                _raise_if_refused(line)
+                _raise_if_link_refused(line)
         finally:
             ending.cancel()
 
 
-def _raise_if_refused(line: bytes) -> None:
-    message = read_downward(line)
-    if isinstance(message, Refused):
+def _raise_if_link_refused(line: bytes) -> None:
+    message = read_link_downward(line)
+    if isinstance(message, LinkRefused):
         raise Refusal(message.reason, message.message, message.fix)
 
 
-def dial_tcp(host: str, port: int, **tls: object) -> Dial:
+def dial_link_tcp(host: str, port: int, **tls: object) -> Dial:
     """`tls`: `ssl` and `server_hostname` as asyncio takes them."""
 
     async def dial() -> Connection:
@@ -130,7 +138,7 @@ def dial_tcp(host: str, port: int, **tls: object) -> Dial:
     return dial
 
 
-def dial_unix(path: str) -> Dial:
+def dial_link_unix(path: str) -> Dial:
     async def dial() -> Connection:
         return await asyncio.open_unix_connection(path, limit=MAX_LINE)
 

@@ -15,7 +15,7 @@ import msgspec
 
 from remuda.api.devices import Signal
 from remuda.api.errors import Refusal
-from remuda.link.progress_board import Heartbeat, Past
+from remuda.link.progress_board import Heartbeat, PodPast
 
 VERSION = 1
 MAX_LINE = 1 << 20
@@ -23,7 +23,7 @@ MAX_WAITING = 4096  # entries an outbox keeps while the manager is away: bounded
 MAX_BATCH = 1024  # of each kind in one message: keeps a line far below its limit
 
 
-class Hello(msgspec.Struct, frozen=True, tag_field="type", tag="hello"):
+class LinkHello(msgspec.Struct, frozen=True, tag_field="type", tag="hello"):
     node: str
     token: str
     version: int = VERSION
@@ -36,55 +36,55 @@ class DeviceSignal(msgspec.Struct, frozen=True):
     signal: Signal
 
 
-class News(msgspec.Struct, frozen=True, tag_field="type", tag="news", omit_defaults=True):
+class LinkNews(msgspec.Struct, frozen=True, tag_field="type", tag="news", omit_defaults=True):
     beats: list[Heartbeat] = []
     signals: list[DeviceSignal] = []
-    past: list[Past] = []  # before anything else; a manager of an older release does not look at it
+    past: list[PodPast] = []  # before anything else; a manager of an older release does not look at it
 
 
-class Welcome(msgspec.Struct, frozen=True, tag_field="type", tag="welcome"):
+class LinkWelcome(msgspec.Struct, frozen=True, tag_field="type", tag="welcome"):
     version: int = VERSION
 
 
-class Refused(msgspec.Struct, frozen=True, tag_field="type", tag="refused"):
+class LinkRefused(msgspec.Struct, frozen=True, tag_field="type", tag="refused"):
     reason: str
     message: str
     fix: str = ""
 
 
-Upward = Hello | News
-Downward = Welcome | Refused
+Upward = LinkHello | LinkNews
+Downward = LinkWelcome | LinkRefused
 
-_UPWARD: msgspec.json.Decoder[Hello | News] = msgspec.json.Decoder(Upward)
-_DOWNWARD: msgspec.json.Decoder[Welcome | Refused] = msgspec.json.Decoder(Downward)
+_UPWARD: msgspec.json.Decoder[LinkHello | LinkNews] = msgspec.json.Decoder(Upward)
+_DOWNWARD: msgspec.json.Decoder[LinkWelcome | LinkRefused] = msgspec.json.Decoder(Downward)
 _ENCODER = msgspec.json.Encoder()
 
 
-def line_of(message: Upward | Downward) -> bytes:
+def link_line(message: Upward | Downward) -> bytes:
     return _ENCODER.encode(message) + b"\n"
 
 
-def read_upward(line: bytes) -> Hello | News:
+def read_link_upward(line: bytes) -> LinkHello | LinkNews:
     try:
         return _UPWARD.decode(line)
     except msgspec.DecodeError as error:
-        raise _malformed(error) from None
+        raise _malformed_link_line(error) from None
 
 
-def read_downward(line: bytes) -> Welcome | Refused:
+def read_link_downward(line: bytes) -> LinkWelcome | LinkRefused:
     try:
         return _DOWNWARD.decode(line)
     except msgspec.DecodeError as error:
-        raise _malformed(error) from None
+        raise _malformed_link_line(error) from None
 
 
-def _malformed(error: Exception) -> Refusal:
+def _malformed_link_line(error: Exception) -> Refusal:
     return Refusal(
         "MalformedMessage", f"A line of the stream cannot be read: {error}.", "Use an agent of the same release."
     )
 
 
-class Outbox:
+class LinkOutbox:
     """What one node still has to tell. Newest wins; full, it drops the oldest signals first: the API has them too."""
 
     def __init__(self) -> None:
@@ -112,7 +112,7 @@ class Outbox:
             del self._signals[next(iter(self._signals))]
             self.dropped += 1
 
-    def take(self) -> News | None:
+    def take(self) -> LinkNews | None:
         """The next message, taken out; None when there is nothing to tell."""
         if not self:
             return None
@@ -120,4 +120,4 @@ class Outbox:
         keys = list(self._signals)[:MAX_BATCH]
         for beat in beats:
             del self._beats[beat.uid]
-        return News(beats, [self._signals.pop(key) for key in keys])
+        return LinkNews(beats, [self._signals.pop(key) for key in keys])

@@ -21,9 +21,18 @@ import structlog
 
 from remuda.api.devices import Signal
 from remuda.api.errors import Refusal
-from remuda.link.progress_board import MAX_PODS, Heartbeat, Past, ProgressBoard
+from remuda.link.progress_board import MAX_PODS, Heartbeat, PodPast, ProgressBoard
 from remuda.link.step_window import KEPT
-from remuda.link.stream_messages import MAX_LINE, VERSION, Hello, News, Refused, Welcome, line_of, read_upward
+from remuda.link.stream_messages import (
+    MAX_LINE,
+    VERSION,
+    LinkHello,
+    LinkNews,
+    LinkRefused,
+    LinkWelcome,
+    link_line,
+    read_link_upward,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -46,7 +55,7 @@ class LinkServer:
         self._hear = hear
         self._is_on = is_on
         self._streams: dict[str, asyncio.StreamWriter] = {}
-        self._held: dict[str, dict[str, Past]] = {}  # by node and pod: of pods that are not known yet
+        self._held: dict[str, dict[str, PodPast]] = {}  # by node and pod: of pods that are not known yet
         self._server: asyncio.Server | None = None
 
     @property
@@ -77,7 +86,7 @@ class LinkServer:
         try:
             async with asyncio.timeout(HELLO_S):
                 node = await self._greet(reader)
-                writer.write(line_of(Welcome()))
+                writer.write(link_line(LinkWelcome()))
                 await writer.drain()
             older, self._streams[node] = self._streams.get(node), writer
             self._held.pop(node, None)
@@ -87,7 +96,7 @@ class LinkServer:
                 self._take(node, line)
         except Refusal as refusal:
             log.warning("link.refused", node=node, reason=refusal.reason, why=refusal.message)
-            writer.write(line_of(Refused(refusal.reason, refusal.message, refusal.fix or "")))
+            writer.write(link_line(LinkRefused(refusal.reason, refusal.message, refusal.fix or "")))
         except (OSError, EOFError, TimeoutError, ValueError) as error:  # ValueError: a line over the limit
             log.debug("link.ended", node=node, error=str(error))
         finally:
@@ -97,8 +106,8 @@ class LinkServer:
             writer.close()
 
     async def _greet(self, reader: asyncio.StreamReader) -> str:
-        hello = read_upward(await reader.readuntil(b"\n"))
-        if not isinstance(hello, Hello) or not hello.node:
+        hello = read_link_upward(await reader.readuntil(b"\n"))
+        if not isinstance(hello, LinkHello) or not hello.node:
             raise Refusal("NoHello", "The first line of a stream must be a hello with a node.", "Use a Remuda agent.")
         if hello.version != VERSION:
             raise Refusal(
@@ -110,21 +119,21 @@ class LinkServer:
         return hello.node
 
     def _take(self, node: str, line: bytes) -> None:
-        news = read_upward(line)
-        if not isinstance(news, News):
+        news = read_link_upward(line)
+        if not isinstance(news, LinkNews):
             raise Refusal("MalformedMessage", "A second hello on one stream.", "Open another stream.")
         for past in news.past:
             self._recall(node, past)
         for beat in news.beats:
-            if _can_be(beat) and self._is_on(node, beat):
+            if _is_plausible_heartbeat(beat) and self._is_on(node, beat):
                 if (held := self._held.get(node)) and (known := held.pop(beat.uid, None)) is not None:
                     self._recall(node, known)
                 self._board.report(beat)
         for found in news.signals:
-            self._hear(node, found.device[:MAX_WORD], _cut(found.signal))
+            self._hear(node, found.device[:MAX_WORD], _shortened_signal(found.signal))
 
-    def _recall(self, node: str, past: Past) -> None:
-        if not _can_have_been(past):
+    def _recall(self, node: str, past: PodPast) -> None:
+        if not _is_plausible_past(past):
             return
         if self._is_on(node, past.beat):
             self._board.recall(past)
@@ -132,10 +141,10 @@ class LinkServer:
             held[past.beat.uid] = past
 
 
-def _can_have_been(past: Past) -> bool:
+def _is_plausible_past(past: PodPast) -> bool:
     """Steps that a board would have kept of the pod's heartbeats, under names that can be."""
     words = (past.beat.namespace, past.beat.gang, past.beat.pod, past.beat.uid)
-    if len(past.steps) > KEPT or not _can_be(past.beat) or max(map(len, words)) > MAX_WORD:
+    if len(past.steps) > KEPT or not _is_plausible_heartbeat(past.beat) or max(map(len, words)) > MAX_WORD:
         return False
     last = -1
     for s in past.steps:
@@ -146,13 +155,13 @@ def _can_have_been(past: Past) -> bool:
     return True
 
 
-def _can_be(beat: Heartbeat) -> bool:
+def _is_plausible_heartbeat(beat: Heartbeat) -> bool:
     spans = (beat.step_seconds, beat.self_seconds, beat.checkpoint_seconds, beat.time)
     counts = (beat.step, beat.attempt, beat.checkpoint, beat.total_steps)
     return all(s is None or 0 <= s < MAX_SECONDS for s in spans) and all(c is None or 0 <= c < 1 << 63 for c in counts)
 
 
-def _cut(signal: Signal) -> Signal:
+def _shortened_signal(signal: Signal) -> Signal:
     """What an agent of ours sends is never that long; whatever else sends is not to fill the manager."""
     if len(signal.message) <= MAX_MESSAGE and len(signal.code) <= MAX_WORD and len(signal.source) <= MAX_WORD:
         return signal

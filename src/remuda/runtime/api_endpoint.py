@@ -13,7 +13,7 @@ from remuda.embedded.apiserver.app import ApiServerApp
 from remuda.embedded.apiserver.asgi_server import listen_tcp, serve_socket, serve_unix
 from remuda.embedded.apiserver.security.token_guard import TokenGuard
 from remuda.embedded.apiserver.security.tokens import kubeconfig_port, load_token, write_kubeconfig
-from remuda.link.certificates import Certificates
+from remuda.link.certificates import LinkCertificates
 from remuda.runtime.state_dir import StateDir
 
 LOOPBACK = "127.0.0.1"
@@ -26,7 +26,7 @@ class ApiEndpoint:
         self._state = state
         address = _bind_address(bind)
         self._token = load_token(state.token)
-        certificates = Certificates(state.pki)
+        certificates = LinkCertificates(state.pki)
         self._tls = certificates.prepare([] if address.is_unspecified else [bind], now)
         self._ca = certificates.ca.read_bytes()
         wanted = kubeconfig_port(state.kubeconfig) if port is None else port

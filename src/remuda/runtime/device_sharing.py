@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 
 from remuda.agent.allocation.mig_slicing import ALL, Layouts
-from remuda.agent.hardware.slice_rows import plan, resource_of
+from remuda.agent.hardware.slice_rows import mig_resource, plan_mig_slices
 from remuda.agent.plugin.resource_plugin import MAX_REPLICAS
 from remuda.api.errors import Refusal
 from remuda.core.devices.machine_models import MachineModel
@@ -30,7 +30,7 @@ def check_mig_layouts(model: MachineModel, layouts: Layouts) -> None:
         if not profiles:
             continue
         for one in known.values() if device == ALL else (known[device],):
-            plan(one.id, model.geometry(one.index), profiles)
+            plan_mig_slices(one.id, model.geometry(one.index), profiles)
 
 
 def check_device_shares(model: MachineModel, layouts: Layouts, replicas: Mapping[str, int]) -> None:
@@ -60,7 +60,7 @@ def offered_resources(model: MachineModel, layouts: Layouts) -> list[str]:
         geometry = model.geometry(device.index)
         profiles = layouts.get(device.id, layouts.get(ALL, ()))
         if profiles and geometry is not None:
-            slices.update(dict.fromkeys(resource_of(geometry.profile(name).name) for name in profiles))
+            slices.update(dict.fromkeys(mig_resource(geometry.profile(name).name) for name in profiles))
         else:
             whole = True
     return [*([model.resource] if whole else []), *slices]

@@ -24,9 +24,9 @@ from remuda.api.errors import AlreadyExists, ApiError, NotFound, Refusal
 from remuda.api.kubernetes.core_v1 import ConfigMap
 from remuda.kube.cluster import Cluster
 from remuda.kube.runtime.backoff import Backoff
-from remuda.link.certificates import Certificates
+from remuda.link.certificates import LinkCertificates
 from remuda.link.progress_board import MAX_PODS, Heartbeat, ProgressBoard
-from remuda.link.stream_client import Connection, LinkClient, dial_tcp
+from remuda.link.stream_client import Connection, LinkClient, dial_link_tcp
 from remuda.link.stream_server import Hear, IsOn, LinkServer
 from remuda.link.token_identity import TokenReviewer
 from remuda.runtime.background_tasks import run_beside
@@ -108,7 +108,7 @@ def _link_certificate(config: LinkConfig, now: float) -> tuple[ssl.SSLContext, s
         context.load_cert_chain(config.cert, config.key)
         return context, Path(config.ca).read_text(encoding="ascii")
     with tempfile.TemporaryDirectory(prefix="remuda-link-") as place:  # the keys live in memory only from here on
-        made = Certificates(Path(place))
+        made = LinkCertificates(Path(place))
         return made.prepare([config.server_name], now), made.ca.read_text(encoding="ascii")
 
 
@@ -157,7 +157,7 @@ class ManagerDialler:
             raise OSError(f"no manager has published {self._namespace}/{LINK}") from None
         except (ApiError, KeyError, ssl.SSLError) as error:
             raise OSError(f"{self._namespace}/{LINK} cannot be used: {error}") from error
-        return await dial_tcp(host.strip("[]"), int(port), ssl=context, server_hostname=name)()
+        return await dial_link_tcp(host.strip("[]"), int(port), ssl=context, server_hostname=name)()
 
 
 class RelayBoard(ProgressBoard):

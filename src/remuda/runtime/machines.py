@@ -15,7 +15,7 @@ import structlog
 from remuda.agent.agent import Agent
 from remuda.agent.config import REJOIN_S, AgentConfig
 from remuda.agent.hardware.fake_backend import FakeBackend
-from remuda.agent.orders.node_commands import parse_hooks
+from remuda.agent.orders.node_commands import parse_node_hooks
 from remuda.agent.orders.order_runner import OrderRules
 from remuda.api.devices import NodeDevices
 from remuda.api.drills import Drill, DrillSpec
@@ -34,7 +34,7 @@ from remuda.embedded.node.process_runtime import ProcessRuntime
 from remuda.embedded.node.runtime_port import PodRuntime
 from remuda.embedded.node.simulated_runtime import SimulatedRuntime
 from remuda.embedded.node.training_model import SimulatedBehaviour, SimulatedCheckpoints
-from remuda.kube.client.guarded_cluster import Gate, SeverableCluster
+from remuda.kube.client.guarded_cluster import ClusterGate, SeverableCluster
 from remuda.kube.cluster import Cluster
 from remuda.kube.runtime.events import EventRecorder
 from remuda.kube.runtime.informer import Informer
@@ -100,7 +100,7 @@ class Machines:
         model = machine_model(config.model)
         info = machine_info(config.runtime)
         for index, name in list(enumerate(config.node_names()))[share[0] :: share[1]]:
-            gate = Gate(f"the API from {name}")
+            gate = ClusterGate(f"the API from {name}")
             api = SeverableCluster(cluster, gate)
             backend = self.backends[name] = FakeBackend(model, name, clock)
             home = root / "nodes" / name
@@ -115,7 +115,7 @@ class Machines:
                 sockets=is_real,
                 replicas=config.replicas,
                 mig=config.mig,
-                rules=OrderRules(parse_hooks(config.allow_hooks)),
+                rules=OrderRules(parse_node_hooks(config.allow_hooks)),
             )
             agent = Agent(
                 place,

@@ -29,8 +29,8 @@ from remuda.kube.client.guarded_cluster import FencedCluster
 from remuda.kube.client.http_cluster import HttpCluster
 from remuda.kube.client.kubeconfig import load_kubeconfig
 from remuda.kube.cluster import Cluster
-from remuda.kube.runtime.leader import Contender, Place, Term, elapsed_s
-from remuda.launch.zipapp import container_argv
+from remuda.kube.runtime.leader import LeaderTerm, LeaseContender, LeasePlace, suspend_aware_clock_s
+from remuda.launch.zipapp import launcher_container_argv
 from remuda.link.progress_board import ProgressBoard
 from remuda.runtime.attached_cluster import ATTACHED_SCHEDULERS, check_cluster
 from remuda.runtime.control_plane import ControlPlane
@@ -52,7 +52,7 @@ class ManagerConfig(msgspec.Struct, frozen=True):
 
 def kubelet_form(agent_root: str) -> KubeletPodForm:
     root = Path(agent_root)
-    launcher = container_argv([], LAUNCHER_FILE)
+    launcher = launcher_container_argv([], LAUNCHER_FILE)
     return KubeletPodForm(tuple(launcher), alloc_root=str(root / "alloc"), launcher_dir=str(root / "bin"))
 
 
@@ -65,7 +65,7 @@ class ManagerVoice(Protocol):
 
     def waiting(self) -> None: ...
 
-    def leading(self, term: Term) -> None: ...
+    def leading(self, term: LeaderTerm) -> None: ...
 
 
 async def run_manager(
@@ -76,14 +76,14 @@ async def run_manager(
     identity: str,
     said: ManagerVoice,
     clock: Callable[[], float] = time.time,
-    elapsed: Callable[[], float] = elapsed_s,
+    elapsed: Callable[[], float] = suspend_aware_clock_s,
 ) -> None:
     """Until cancelled. Refusal when the cluster lacks what we stand on."""
     await check_cluster(cluster)
     said.waiting()
     chance = random.Random()
 
-    async def work(term: Term) -> None:
+    async def work(term: LeaderTerm) -> None:
         said.leading(term)
         fenced, board = FencedCluster(cluster, term), ProgressBoard()
         plane = ControlPlane(
@@ -108,8 +108,8 @@ async def run_manager(
                 await stack.enter_async_context(served)
             await plane.run()
 
-    place = Place(LEASE, config.lease_namespace, identity)
-    contender = Contender(lease, place, config.timing, clock=clock, elapsed=elapsed, jitter=chance.random)
+    place = LeasePlace(LEASE, config.lease_namespace, identity)
+    contender = LeaseContender(lease, place, config.timing, clock=clock, elapsed=elapsed, jitter=chance.random)
     await contender.lead(work)
 
 

@@ -29,16 +29,16 @@ import msgspec
 import structlog
 
 from remuda.agent.agent import Agent
-from remuda.agent.agent_lateness import watch_lateness
+from remuda.agent.agent_lateness import watch_agent_lateness
 from remuda.agent.agent_lease import AgentLease
 from remuda.agent.config import DP, HEALTH_ONLY, AgentConfig
 from remuda.agent.hardware.backend_port import DeviceBackend
-from remuda.agent.hardware.choose_backend import NodeConfig, open_sources
+from remuda.agent.hardware.choose_backend import NodeHardwareConfig, open_hardware_sources
 from remuda.agent.hardware.fake_backend import FakeBackend
-from remuda.agent.orders.node_commands import parse_hooks
+from remuda.agent.orders.node_commands import parse_node_hooks
 from remuda.agent.orders.order_runner import OrderRules
 from remuda.agent.plugin.kubelet_holdings import PodResourcesClient
-from remuda.agent.plugin.preferred_devices import linked_best
+from remuda.agent.plugin.preferred_devices import best_linked_devices
 from remuda.api.devices import NodeDevices
 from remuda.api.errors import NotFound, Refusal
 from remuda.api.kubernetes.core_v1 import Pod
@@ -155,7 +155,7 @@ def agent_config(config: NodeAgentConfig) -> AgentConfig:
         cdi_dir=config.cdi_dir,
         pod_logs=config.pod_logs,
         confirm_count=config.confirm_count,
-        rules=OrderRules(parse_hooks(config.allow_hooks), tuple(shlex.split(config.reboot_command))),
+        rules=OrderRules(parse_node_hooks(config.allow_hooks), tuple(shlex.split(config.reboot_command))),
     )
 
 
@@ -191,8 +191,8 @@ async def node_agent(
             clock=clock,
             resources=PodResourcesClient(str(Path(config.kubelet_dir) / "pod-resources" / "kubelet.sock")),
         )
-        if model is not None and agent.shelf is not None:
-            agent.shelf.prefer(linked_best(device_chooser_of(model), agent.inventory))
+        if model is not None and agent.plugin_set is not None:
+            agent.plugin_set.prefer(best_linked_devices(device_chooser_of(model), agent.inventory))
         own = Informer(cluster, NodeDevices, fields=FieldSelector((("metadata.name", True, config.node),)))
         own.subscribe(lambda old, new: agent.quarantine(new.quarantine if new is not None else {}))
         own.subscribe(lambda old, new: agent.obey(new.orders if new is not None else {}))
@@ -209,7 +209,7 @@ async def node_agent(
         if config.report_timeout_s > 0:
             lease = AgentLease(cluster, config.node, clock, lease_s=config.report_timeout_s)
             await stack.enter_async_context(run_beside(lease.run(), "lease"))
-        await stack.enter_async_context(run_beside(watch_lateness(backend.report), "lateness"))
+        await stack.enter_async_context(run_beside(watch_agent_lateness(backend.report), "lateness"))
         if config.fence_s > 0:
             await stack.enter_async_context(
                 run_beside(fence_while_unreachable(agent, cluster, config.fence_s, clock), "fence")
@@ -237,8 +237,8 @@ async def _open_backend(
         assert model is not None
         yield FakeBackend(model, config.node, clock)
         return
-    sources = await open_sources(
-        NodeConfig(
+    sources = await open_hardware_sources(
+        NodeHardwareConfig(
             config.node,
             Path(config.state),
             config.backend,

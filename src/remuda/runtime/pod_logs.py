@@ -20,7 +20,7 @@ from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import JsonObject, to_time
 from remuda.embedded.apiserver.log_source import LogQuery
 from remuda.embedded.node.log_times import LogTimeIndex, LogTimes
-from remuda.link.rank_logs import LogIndex, Section, log_path
+from remuda.link.rank_logs import LogSection, RankLogIndex, rank_log_path
 
 _CHUNK = 64 * 1024
 _LONGEST_LINE = 1024 * 1024
@@ -40,7 +40,7 @@ class PodLogFiles:
 
     async def read(self, pod: JsonObject, query: LogQuery) -> AsyncIterator[bytes]:
         typed = from_wire(Pod, pod)
-        path = log_path(self._root, typed, query.container)
+        path = rank_log_path(self._root, typed, query.container)
         if not path.exists() and not _has_container_started(pod, query.container):
             raise BadRequest(
                 f'container "{query.container}" in pod "{typed.name}" is waiting to start: '
@@ -151,15 +151,15 @@ def _log_line_start(path: Path, offset: int) -> int:
     return 0
 
 
-def _previous_log_section(path: Path, pod: str, container: str) -> Section:
+def _previous_log_section(path: Path, pod: str, container: str) -> LogSection:
     found = _log_sections(path)
     if len(found) < 2:
         raise BadRequest(f'previous terminated container "{container}" in pod "{pod}" not found')
     return found[-2]
 
 
-def _log_sections(path: Path) -> list[Section]:
-    index = LogIndex(path.parents[3], path.parents[2].name, path.parents[1].name)
+def _log_sections(path: Path) -> list[LogSection]:
+    index = RankLogIndex(path.parents[3], path.parents[2].name, path.parents[1].name)
     return sorted((s for s in index.refresh() if s.path == path), key=lambda s: s.start)
 
 

@@ -28,9 +28,9 @@ import msgspec
 from remuda.api.errors import Refusal
 from remuda.embedded.apiserver.security.tokens import load_token
 from remuda.kube.client.http_cluster import HttpCluster
-from remuda.kube.client.transport import Options
+from remuda.kube.client.transport import TransportOptions
 from remuda.link.progress_board import ProgressBoard
-from remuda.link.stream_client import LinkClient, dial_unix
+from remuda.link.stream_client import LinkClient, dial_link_unix
 from remuda.link.stream_server import LinkServer
 from remuda.runtime.api_endpoint import LOOPBACK, ApiEndpoint
 from remuda.runtime.background_tasks import run_beside
@@ -45,7 +45,7 @@ from remuda.runtime.up_config import ClusterConfig
 SERVER, MANAGER, NODES = "server", "manager", "nodes"
 
 # The server may be killed and started again: watches are taken up where they were.
-PATIENT = Options(reconnect_s=30.0)
+PATIENT = TransportOptions(reconnect_s=30.0)
 
 Ready = Callable[[], None]
 
@@ -138,7 +138,7 @@ async def _node_stream(
     node: str, board: RelayBoard, machines: Machines, state: StateDir, secret: str
 ) -> AsyncIterator[None]:
     token = functools.partial(node_token, secret, node)
-    client = LinkClient(node, dial_unix(str(state.link_socket)), token, past=board.past, jitter=random.random)
+    client = LinkClient(node, dial_link_unix(str(state.link_socket)), token, past=board.past, jitter=random.random)
     board.tell = client.beat
     machines.backends[node].subscribe(client.signal)
     async with run_beside(client.run(), f"link-{node}"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from remuda.agent.orders.node_commands import parse_hooks
+from remuda.agent.orders.node_commands import parse_node_hooks
 from remuda.api.errors import Refusal
 from remuda.runtime.device_sharing import check_device_shares, check_mig_layouts
 from remuda.runtime.machine_model_files import absolute_model_name, machine_model
@@ -52,5 +52,5 @@ def check_cluster_config(config: ClusterConfig) -> ClusterConfig:
     model = machine_model(config.model)
     check_mig_layouts(model, config.mig)
     check_device_shares(model, config.mig, config.replicas)
-    parse_hooks(config.allow_hooks)
+    parse_node_hooks(config.allow_hooks)
     return msgspec.structs.replace(config, model=absolute_model_name(config.model))

@@ -36,7 +36,7 @@ from remuda.core.scheduling.waiting_gangs import gather_waiting_gangs, pod_creat
 from remuda.core.state.reservations import Reservation
 from remuda.core.state.snapshot import build_snapshot
 from remuda.kube.cluster import Cluster, Preconditions
-from remuda.kube.runtime.bulk_writes import write_all
+from remuda.kube.runtime.bulk_writes import write_all_objects
 from remuda.kube.runtime.events import SILENCE, EventSink
 from remuda.kube.runtime.informer import Informer
 
@@ -128,8 +128,8 @@ class Scheduler:
         )
         # Piece by piece: a plan for thousands of pods takes seconds, and leases must be renewed meanwhile.
         for part in plan_placement_in_steps(snapshot, asks):
-            await write_all(self._bind, part.assignments)
-            await write_all(lambda why: self._refuse(*why, now), part.refused)
+            await write_all_objects(self._bind, part.assignments)
+            await write_all_objects(lambda why: self._refuse(*why, now), part.refused)
             assignments += part.assignments
             refused += part.refused
             await asyncio.sleep(0)

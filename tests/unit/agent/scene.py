@@ -10,14 +10,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from remuda.agent.allocation.device_grants import Grants, Place
-from remuda.agent.allocation.mig_slicing import Slicer
+from remuda.agent.allocation.device_grants import DeviceGrants, GrantPlace
+from remuda.agent.allocation.mig_slicing import MigSlicer
 from remuda.agent.hardware.fake_backend import FakeBackend
 from remuda.agent.inventory import Inventory
-from remuda.agent.launchers.barrier_orders import Site
-from remuda.agent.launchers.launcher_registry import Desk
-from remuda.agent.launchers.launcher_state import Launcher, receive
-from remuda.agent.plugin.preferred_devices import linked_best
+from remuda.agent.launchers.barrier_orders import BarrierSite
+from remuda.agent.launchers.launcher_registry import LauncherRegistry
+from remuda.agent.launchers.launcher_state import LauncherRecord, receive_launcher_message
+from remuda.agent.plugin.preferred_devices import best_linked_devices
 from remuda.agent.plugin.resource_plugin import ResourcePlugin
 from remuda.api.kubernetes.core_v1 import Container, Pod, PodSpec, PodStatus, ResourceRequirements
 from remuda.api.meta import ObjectMeta
@@ -64,19 +64,19 @@ def gang_pod(uid: str = "a", gang: str = "job") -> Pod:
     return Pod(metadata=ObjectMeta(name=f"pod-{uid}", namespace="default", uid=uid, labels=labels))
 
 
-def a_launcher(uid: str = "a", **fields: Any) -> Launcher:
-    return Launcher(f"pod-{uid}", uid, "default", "job", **fields)
+def a_launcher(uid: str = "a", **fields: Any) -> LauncherRecord:
+    return LauncherRecord(f"pod-{uid}", uid, "default", "job", **fields)
 
 
 def hello(state: str = "parked", attempt: int = 0, uid: str = "a") -> Hello:
     return Hello(f"pod-{uid}", uid, 42, state, attempt)
 
 
-def heard(*messages: ToAgent, uid: str = "a", now: float = NOW, **fields: Any) -> Launcher:
+def heard(*messages: ToAgent, uid: str = "a", now: float = NOW, **fields: Any) -> LauncherRecord:
     """A launcher after it said all this."""
     launcher = a_launcher(uid, **fields)
     for message in messages:
-        launcher = receive(launcher, message, now).launcher
+        launcher = receive_launcher_message(launcher, message, now).launcher
     return launcher
 
 
@@ -88,8 +88,8 @@ def running(attempt: int, time: float = NOW) -> Running:
     return Running(attempt, 43, time)
 
 
-def a_site(fault: str | None = "", directory: str = "/ckpt") -> Site:
-    return Site(directory, fault, lambda job, member, gpus: {"RANK": str(member.rank), "GPUS": str(gpus)})
+def a_site(fault: str | None = "", directory: str = "/ckpt") -> BarrierSite:
+    return BarrierSite(directory, fault, lambda job, member, gpus: {"RANK": str(member.rank), "GPUS": str(gpus)})
 
 
 @contextmanager
@@ -135,7 +135,7 @@ class Scene:
         self.inventory = Inventory(NODE, self.backend.inventory())
         self.backend.subscribe(self.inventory.hear)
         self.backend.subscribe_inventory(lambda: self.inventory.renew(self.backend.inventory()))
-        self.desk = Desk(
+        self.launchers = LauncherRegistry(
             NODE,
             str(root / "checkpoints"),
             jobs=Informer(cluster, TrainingJob),
@@ -147,15 +147,15 @@ class Scene:
         )
         self.root = root / "alloc"
         self.news = 0
-        self.grants = Grants(
-            Place(NODE, str(self.root), sockets, **place),
+        self.grants = DeviceGrants(
+            GrantPlace(NODE, str(self.root), sockets, **place),
             self.inventory,
-            self.desk,
+            self.launchers,
             clock=self.clock,
             changed=self._count,
             device_files=self.backend.device_files,
         )
-        self.slicer = Slicer(self.backend, self.inventory, self.grants, {})
+        self.slicer = MigSlicer(self.backend, self.inventory, self.grants, {})
         self.bound: Sequence[Pod] = ()
         self.pods_error: Exception | None = None
 
@@ -176,9 +176,9 @@ class Scene:
             inventory=self.inventory,
             grants=self.grants,
             pods=self.pods,
-            best=linked_best(device_chooser_of(self.model), self.inventory),
+            best=best_linked_devices(device_chooser_of(self.model), self.inventory),
             **fields,
         )
 
     def close(self) -> None:
-        self.desk.silence()
+        self.launchers.silence()

@@ -15,8 +15,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from remuda.agent.launchers import launcher_state as records
-from remuda.agent.launchers.barrier_orders import Site, plan
-from remuda.agent.launchers.launcher_state import Launcher
+from remuda.agent.launchers.barrier_orders import BarrierSite, plan_launcher_orders
+from remuda.agent.launchers.launcher_state import LauncherRecord
 from remuda.api.devices import LauncherReport
 from remuda.api.training import Member, TrainingJob
 from remuda.launch.actions import (
@@ -29,8 +29,8 @@ from remuda.launch.actions import (
     SignalChild,
     SpawnChild,
 )
-from remuda.launch.launcher_machine import Identity
-from remuda.launch.launcher_machine import Launcher as Machine
+from remuda.launch.launcher_machine import LauncherIdentity
+from remuda.launch.launcher_machine import LauncherMachine as Machine
 from remuda.launch.protocol import Fence, Hello, Start, ToAgent, ToLauncher
 from tests.unit.agent.scene import NOW, a_job, a_launcher
 
@@ -53,7 +53,7 @@ class Wire:
 class PodOnNode:
     def __init__(self, uid: str) -> None:
         self.uid = uid
-        self.machine = Machine(Identity(f"pod-{uid}", uid, 1))
+        self.machine = Machine(LauncherIdentity(f"pod-{uid}", uid, 1))
         self.wire: Wire | None = None
         self.wants_connection = False
         self.child: int | None = None
@@ -70,7 +70,7 @@ class World:
         self.seen = 0
         self.api: dict[str, LauncherReport] = {}
         self.pods = {uid: PodOnNode(uid) for uid in UIDS}
-        self.agent: dict[str, Launcher] = {}
+        self.agent: dict[str, LauncherRecord] = {}
         self.live: dict[str, Wire] = {}
         self.wires: dict[str, list[Wire]] = {uid: [] for uid in UIDS}  # not yet at their end, oldest first
         self.spawned: dict[tuple[str, int], int] = {}
@@ -96,14 +96,14 @@ class World:
         for uid in UIDS:
             launcher = a_launcher(uid)
             if uid in self.api:
-                launcher = records.inherit(launcher, self.api[uid], self.now)
+                launcher = records.inherit_launcher(launcher, self.api[uid], self.now)
             self.agent[uid] = launcher
         self.seen = len(self.jobs) - 1
 
     def steer(self, uid: str) -> None:
         job = self.jobs[self.seen]
-        env = Site("/ckpt", "", lambda job, member, gpus: {"RANK": str(member.rank)})
-        orders = plan(job, self.agent[uid], env, self.now)
+        env = BarrierSite("/ckpt", "", lambda job, member, gpus: {"RANK": str(member.rank)})
+        orders = plan_launcher_orders(job, self.agent[uid], env, self.now)
         self.agent[uid] = orders.launcher
         if isinstance(orders.message, Start):
             assert job.status.barrier == "Open"
@@ -127,14 +127,14 @@ class World:
                     old.agent_gone = True
                 self.live[uid] = wire
             if self.live.get(uid) is wire:
-                self.agent[uid] = records.receive(self.agent[uid], message, self.now).launcher
+                self.agent[uid] = records.receive_launcher_message(self.agent[uid], message, self.now).launcher
                 self.steer(uid)
             return True
         if wire.launcher_gone or wire.agent_gone:
             wires.remove(wire)
             if self.live.get(uid) is wire:
                 del self.live[uid]
-                self.agent[uid] = records.disconnected(self.agent[uid], self.now)
+                self.agent[uid] = records.launcher_disconnected(self.agent[uid], self.now)
             return True
         return False
 
@@ -148,15 +148,15 @@ class World:
 
     def look(self) -> None:
         for uid in UIDS:
-            self.agent[uid] = records.look(self.agent[uid], None, self.now, REJOIN_S)[0].launcher
+            self.agent[uid] = records.look_at_launcher(self.agent[uid], None, self.now, REJOIN_S)[0].launcher
 
     def fence(self) -> None:
         for uid in UIDS:
-            if records.may_have_child(self.agent[uid]):
+            if records.launcher_may_have_child(self.agent[uid]):
                 wire = self.live.get(uid)
                 if wire is not None:
                     wire.down.append(Fence())
-                self.agent[uid] = records.fence(self.agent[uid], self.now)
+                self.agent[uid] = records.fence_launcher(self.agent[uid], self.now)
 
     def publish(self) -> bool:
         fresh = {uid: known.report for uid, known in self.agent.items() if known.report is not None}
@@ -246,7 +246,7 @@ class World:
         wire = self.live.pop(uid, None)
         if wire is not None:
             wire.agent_gone = True
-        self.agent[uid] = records.gone(self.agent[uid], 137, "", self.now)
+        self.agent[uid] = records.launcher_gone(self.agent[uid], 137, "", self.now)
         self.act(pod, pod.machine.begin(self.now))
 
     # --- the controller -------------------------------------------------------------------------------------------------

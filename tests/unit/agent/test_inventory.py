@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from remuda.agent.inventory import Inventory, device_of
+from remuda.agent.inventory import Inventory, device_behind_plugin_id
 from remuda.api.devices import ObservedDevice, Signal
 from remuda.core.devices.fault_codes import classify_fault
 
@@ -79,5 +79,5 @@ def test_resources_follow_the_rows() -> None:
 
 
 def test_a_share_is_of_its_device() -> None:
-    assert device_of("gpu-0::3") == "gpu-0"
-    assert device_of("gpu-0") == "gpu-0"
+    assert device_behind_plugin_id("gpu-0::3") == "gpu-0"
+    assert device_behind_plugin_id("gpu-0") == "gpu-0"

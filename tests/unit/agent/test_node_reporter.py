@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from remuda.agent import node_reporter
-from remuda.agent.node_reporter import DEVICES, LAUNCHERS, PARTS, Reporter
+from remuda.agent.node_reporter import DEVICES, LAUNCHERS, PARTS, NodeReporter
 from remuda.api.devices import NodeDevices
 from remuda.api.errors import AlreadyExists, NotFound, Unavailable
 from remuda.api.meta import JsonObject, KObject
@@ -51,7 +51,7 @@ class Node:
     def __init__(self, cluster: Gate) -> None:
         self.state: JsonObject = {part: [] for part in PARTS}
         self.state |= {"model": "m", "boot": "b", "devices": [{"id": "gpu-0", "type": "X"}]}
-        self.reporter = Reporter(cluster, "node-01", self.state.__getitem__)
+        self.reporter = NodeReporter(cluster, "node-01", self.state.__getitem__)
 
     def launcher(self, number: int) -> None:
         self.state["launchers"] = [{"pod": "p", "uid": "u", "state": "ready", "attempt": number}]

@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 from remuda.agent.launchers import launcher_state
-from remuda.agent.launchers.launcher_state import Launcher
+from remuda.agent.launchers.launcher_state import LauncherRecord
 from remuda.launch.protocol import MAX_TAIL, Exited, Hello, Running
 
 NOW = 1_000.0
 
 
 def exited(tail: str) -> str:
-    known = Launcher(pod="p", uid="u")
+    known = LauncherRecord(pod="p", uid="u")
     for message in (Hello("p", "u", 1, "running", 1), Running(1, 2, NOW), Exited(1, 3, None, NOW, "exit code 3", tail)):
-        known = launcher_state.receive(known, message, NOW).launcher
+        known = launcher_state.receive_launcher_message(known, message, NOW).launcher
     assert known.report is not None
     assert (known.report.state, known.report.code) == ("exited", 3)
     return known.report.tail

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from remuda.cli.jobs.logs import LogFollower, LogLines
-from remuda.link.rank_logs import LogIndex
+from remuda.link.rank_logs import RankLogIndex
 from tests.unit.cli.scenes import Cli, a_job
 
 
@@ -93,7 +93,7 @@ def test_following_goes_on_over_restarts(tmp_path: Path, capsys: pytest.CaptureF
 
     write(tmp_path, "pod-0", marker(1, 0, "pod-0") + "old\n" + marker(2, 0, "pod-0") + "a\nb\nc")
     follower = LogFollower(
-        LogIndex(tmp_path / "logs", "default", "hello"), None, None, since=2, tail=None, form="table"
+        RankLogIndex(tmp_path / "logs", "default", "hello"), None, None, since=2, tail=None, form="table"
     )
     assert follower.print_new(last=False)
     assert printed() == "[rank 0] a\n[rank 0] b\n", "whole lines of the newest attempt"
@@ -106,7 +106,7 @@ def test_following_goes_on_over_restarts(tmp_path: Path, capsys: pytest.CaptureF
 
 def test_following_with_tail_starts_near_the_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path, "pod-0", marker(1, 0, "pod-0") + "a\nb\n")
-    follower = LogFollower(LogIndex(tmp_path / "logs", "default", "hello"), 0, 1, since=1, tail=1, form="table")
+    follower = LogFollower(RankLogIndex(tmp_path / "logs", "default", "hello"), 0, 1, since=1, tail=1, form="table")
     follower.print_new(last=False)
     with path.open("a") as file:
         file.write("c\n")

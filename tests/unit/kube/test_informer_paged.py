@@ -12,7 +12,7 @@ import pytest
 
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.kube.client.http_cluster import HttpCluster
-from remuda.kube.client.transport import Options
+from remuda.kube.client.transport import TransportOptions
 from remuda.kube.runtime import informer as informer_module
 from remuda.kube.runtime.backoff import Backoff
 from remuda.kube.runtime.informer import Informer
@@ -34,7 +34,7 @@ class Heard:
 @asynccontextmanager
 async def informed(*replies: Reply, **options: Any) -> AsyncIterator[tuple[Informer[Pod], Heard, HttpServer]]:
     async with asyncio.timeout(PATIENCE_S), HttpServer(*replies) as server:
-        cluster = HttpCluster(base_url=server.url, options=Options(**options), jitter=lambda: 0.0)
+        cluster = HttpCluster(base_url=server.url, options=TransportOptions(**options), jitter=lambda: 0.0)
         informer = Informer(cluster, Pod, backoff=Backoff(0.0001, 0.001))
         heard = Heard()
         informer.subscribe(heard)

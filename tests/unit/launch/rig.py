@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from remuda.launch import protocol
-from remuda.launch.protocol import Exited, Heartbeat, Hello, LineReader, Message, Ready, Running, Start, Stop
-from remuda.launch.zipapp import container_argv
+from remuda.launch.protocol import Exited, Heartbeat, Hello, Message, MessageLineReader, Ready, Running, Start, Stop
+from remuda.launch.zipapp import launcher_container_argv
 from tests.builders.waiting import PATIENCE_S
 
 PYTHON = os.environ.get("REMUDA_TEST_PYTHON") or sys.executable  # runs the launcher under test
@@ -58,12 +58,12 @@ class Agent:
 
     def _read(self) -> Iterator[bytes]:
         assert self.connection is not None
-        reader = LineReader()
+        reader = MessageLineReader()
         while data := self.connection.recv(65536):
             yield from reader.feed(data)
 
     def next(self) -> Message:
-        message = protocol.decode(next(self._lines))
+        message = protocol.decode_message(next(self._lines))
         assert message is not None
         self.seen.append(message)
         return message
@@ -77,7 +77,7 @@ class Agent:
             assert isinstance(message, Heartbeat), f"wanted {kind.__name__}, got {message}"
 
     def send(self, *messages: Message) -> None:
-        self.send_raw(b"".join(protocol.encode(message) for message in messages))
+        self.send_raw(b"".join(protocol.encode_message(message) for message in messages))
 
     def send_raw(self, data: bytes) -> None:
         assert self.connection is not None
@@ -120,7 +120,7 @@ class Container:
         alloc_env = {} if alloc is None else {"REMUDA_ALLOC_DIR": alloc or str(self.directory)}
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                container_argv(list(command), self.pyz, PYTHON),
+                launcher_container_argv(list(command), self.pyz, PYTHON),
                 env={**self.env, **alloc_env, **env},
                 stdin=subprocess.DEVNULL,
                 stdout=log,

@@ -26,7 +26,7 @@ def save(tmp_path: Path, *steps: int, keep: int = 100) -> None:
 
 
 def scan(tmp_path: Path) -> list[int]:
-    return checkpoints.scan(str(tmp_path), RANK)
+    return checkpoints.scan_checkpoints(str(tmp_path), RANK)
 
 
 def test_what_is_saved_is_found_newest_first_and_loads(tmp_path: Path) -> None:
@@ -43,11 +43,11 @@ def test_what_is_saved_is_found_newest_first_and_loads(tmp_path: Path) -> None:
 def test_ranks_do_not_see_each_other(tmp_path: Path) -> None:
     checkpoints.save(str(tmp_path), 7, 5, b"x")
     assert scan(tmp_path) == []
-    assert checkpoints.scan(str(tmp_path), 7) == [5]
+    assert checkpoints.scan_checkpoints(str(tmp_path), 7) == [5]
 
 
 def test_a_spare_knows_neither_rank_nor_directory(tmp_path: Path) -> None:
-    assert checkpoints.scan(None, 3) == checkpoints.scan(str(tmp_path), None) == []
+    assert checkpoints.scan_checkpoints(None, 3) == checkpoints.scan_checkpoints(str(tmp_path), None) == []
 
 
 def test_a_directory_that_is_missing_or_not_one_holds_nothing(tmp_path: Path) -> None:
@@ -145,12 +145,12 @@ def test_only_as_many_as_wanted_are_read(tmp_path: Path) -> None:
     save(tmp_path, *range(1, 31))
     read: list[int] = []
 
-    def intact(candidate: checkpoints.Candidate) -> bool:
+    def intact(candidate: checkpoints.CheckpointCandidate) -> bool:
         read.append(candidate.step)
         return candidate.step != 29
 
-    found = checkpoints.candidates(str(tmp_path), RANK)
-    assert checkpoints.usable(found, 3, intact) == [30, 28, 27]
+    found = checkpoints.checkpoint_candidates(str(tmp_path), RANK)
+    assert checkpoints.usable_checkpoints(found, 3, intact) == [30, 28, 27]
     assert read == [30, 29, 28, 27]
     assert len(scan(tmp_path)) == 16
 
@@ -183,10 +183,10 @@ def test_saving_a_bad_step_again_makes_it_good(tmp_path: Path) -> None:
 )
 def test_an_abandoned_history_is_marked(tmp_path: Path, resumed: int, left: list[int]) -> None:
     save(tmp_path, 10, 20, 30)
-    marked = checkpoints.abandon_above(str(tmp_path), RANK, resumed, "attempt 2 went on from 10")
+    marked = checkpoints.abandon_checkpoints_above(str(tmp_path), RANK, resumed, "attempt 2 went on from 10")
     assert sorted(marked + left) == [10, 20, 30]
     assert scan(tmp_path) == left
-    assert checkpoints.abandon_above(str(tmp_path), RANK, resumed, "again") == []
+    assert checkpoints.abandon_checkpoints_above(str(tmp_path), RANK, resumed, "again") == []
 
 
 @pytest.mark.parametrize("killed_at", range(1, 13))

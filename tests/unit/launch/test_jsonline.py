@@ -25,14 +25,14 @@ VALUES = st.recursive(
 @unhurried
 @given(VALUES)
 def test_what_we_write_the_library_reads(value: Any) -> None:
-    assert json.loads(jsonline.dumps(value)) == value
+    assert json.loads(jsonline.render_json_line(value)) == value
 
 
 @unhurried
 @given(VALUES, st.sampled_from([None, 2]), st.booleans())
 def test_what_the_library_writes_we_read(value: Any, indent: int | None, is_ascii: bool) -> None:
     text = json.dumps(value, indent=indent, ensure_ascii=is_ascii)
-    assert jsonline.loads(f" {text}\r\n") == value
+    assert jsonline.parse_json_line(f" {text}\r\n") == value
 
 
 @unhurried
@@ -47,13 +47,13 @@ def test_both_refuse_the_same_text(text: str) -> None:
     def refuse(constant: str) -> None:
         raise ValueError(constant)
 
-    assert verdict(jsonline.loads) == verdict(lambda text: json.loads(text, parse_constant=refuse))
+    assert verdict(jsonline.parse_json_line) == verdict(lambda text: json.loads(text, parse_constant=refuse))
 
 
 @pytest.mark.parametrize("text", ["NaN", "[Infinity]", "-Infinity", "", "{", "[1] 2", "[" * 60_000, b'"\xff"'])
 def test_what_is_not_json_is_a_value_error(text: str | bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
-        jsonline.loads(text)
+        jsonline.parse_json_line(text)
 
 
 BROKEN = [
@@ -70,9 +70,9 @@ def test_without_the_library_loaded_errors_are_still_value_errors() -> None:
         "from remuda.launch import jsonline\n"
         "assert 'json' not in sys.modules\n"
         "for text in sys.argv[2:]:\n"
-        "    try: print('read', ascii(text), jsonline.loads(text))\n"
+        "    try: print('read', ascii(text), jsonline.parse_json_line(text))\n"
         "    except ValueError: pass\n"
-        'print(jsonline.dumps(jsonline.loads(\'{"a": [1, 2.5, null, true, "x"]}\')))'
+        'print(jsonline.render_json_line(jsonline.parse_json_line(\'{"a": [1, 2.5, null, true, "x"]}\')))'
     )
     source = str(Path(jsonline.__file__).parents[2])
     argv = [sys.executable, "-I", "-S", "-c", code, source, *BROKEN]
@@ -84,9 +84,9 @@ def test_without_the_library_loaded_errors_are_still_value_errors() -> None:
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_numbers_json_cannot_say_are_refused(value: float) -> None:
     with pytest.raises(ValueError, match="JSON"):
-        jsonline.dumps({"x": value})
+        jsonline.render_json_line({"x": value})
 
 
 def test_other_types_are_refused() -> None:
     with pytest.raises(TypeError):
-        jsonline.dumps({"x": {1, 2}})
+        jsonline.render_json_line({"x": {1, 2}})

@@ -18,14 +18,14 @@ from remuda.launch.actions import (
     SetTimer,
     SpawnChild,
 )
-from remuda.launch.launcher_machine import Identity, Launcher
+from remuda.launch.launcher_machine import LauncherIdentity, LauncherMachine
 from remuda.launch.protocol import Checkpoint, Exited, Fence, Hello, Message, Progress, Ready, Running, Start, Stop
 
 
 class World:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
-        self.machine = Launcher(Identity("p", "u", 1))
+        self.machine = LauncherMachine(LauncherIdentity("p", "u", 1))
         self.now = 1000.0
         self.is_connected = False
         self.main: int | None = None

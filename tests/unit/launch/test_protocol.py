@@ -7,7 +7,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from remuda.launch import protocol
-from remuda.launch.protocol import LineReader, Message, Progress, ProtocolError, decode, decode_progress, encode
+from remuda.launch.protocol import (
+    Message,
+    MessageLineReader,
+    Progress,
+    ProtocolError,
+    decode_message,
+    decode_progress,
+    encode_message,
+)
 
 # A busy machine is no failure of the code.
 unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
@@ -47,29 +55,29 @@ EVERY_MESSAGE: list[tuple[Message, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("message", "wire"), EVERY_MESSAGE, ids=lambda value: type(value).__name__)
 def test_messages_on_the_wire(message: Message, wire: dict[str, Any]) -> None:
-    line = encode(message)
+    line = encode_message(message)
     assert line.endswith(b"\n")
     assert line.count(b"\n") == 1
     assert json.loads(line) == wire
-    assert decode(line) == message
+    assert decode_message(line) == message
 
 
 @pytest.mark.parametrize(("message", "wire"), EVERY_MESSAGE, ids=lambda value: type(value).__name__)
 def test_unknown_fields_are_ignored(message: Message, wire: dict[str, Any]) -> None:
-    assert decode(json.dumps({**wire, "later": {"x": [1]}}).encode()) == message
+    assert decode_message(json.dumps({**wire, "later": {"x": [1]}}).encode()) == message
 
 
 def test_unknown_types_are_ignored() -> None:
-    assert decode(b'{"type":"dance","attempt":"?"}') is None
+    assert decode_message(b'{"type":"dance","attempt":"?"}') is None
 
 
 def test_fields_with_a_default_may_be_left_out() -> None:
-    assert decode(b'{"type":"stop","attempt":4}') == protocol.Stop(4, "TERM", 2.0, None, None)
-    assert decode(b'{"type":"checkpoint","deadline":1}') == protocol.Checkpoint(1.0, None)
+    assert decode_message(b'{"type":"stop","attempt":4}') == protocol.Stop(4, "TERM", 2.0, None, None)
+    assert decode_message(b'{"type":"checkpoint","deadline":1}') == protocol.Checkpoint(1.0, None)
 
 
 def test_signal_names_may_carry_their_prefix() -> None:
-    assert decode(b'{"type":"stop","attempt":4,"signal":"SIGINT"}') == protocol.Stop(4, "INT")
+    assert decode_message(b'{"type":"stop","attempt":4,"signal":"SIGINT"}') == protocol.Stop(4, "INT")
 
 
 @pytest.mark.parametrize(
@@ -111,7 +119,7 @@ def test_signal_names_may_carry_their_prefix() -> None:
 )
 def test_malformed_messages_are_refused_with_a_reason(line: bytes, reason: str) -> None:
     with pytest.raises(ProtocolError) as caught:
-        decode(line)
+        decode_message(line)
     assert caught.value.reason == reason
     assert caught.value.message.endswith(".")
     assert len(caught.value.message) < 300
@@ -119,7 +127,7 @@ def test_malformed_messages_are_refused_with_a_reason(line: bytes, reason: str) 
 
 def test_encode_refuses_what_no_line_can_hold() -> None:
     with pytest.raises(ProtocolError) as caught:
-        encode(protocol.Start(1, {"A": "x" * protocol.MAX_LINE_BYTES}))
+        encode_message(protocol.Start(1, {"A": "x" * protocol.MAX_LINE_BYTES}))
     assert caught.value.reason == "LineTooLong"
 
 
@@ -138,17 +146,17 @@ FIELD_NAMES = sorted({name for _, wire in EVERY_MESSAGE for name in wire} - {"ty
 )
 def test_any_object_decodes_to_something_that_encodes_or_is_refused(kind: str, fields: dict[str, Any]) -> None:
     try:
-        message = decode(json.dumps({**fields, "type": kind}).encode())
+        message = decode_message(json.dumps({**fields, "type": kind}).encode())
     except ProtocolError:
         return
     assert message is not None
-    assert decode(encode(message)) == message
+    assert decode_message(encode_message(message)) == message
 
 
 @unhurried
 @given(st.binary(max_size=80))
 def test_any_bytes_decode_or_are_refused(data: bytes) -> None:
-    for parse in (decode, decode_progress):
+    for parse in (decode_message, decode_progress):
         with contextlib.suppress(ProtocolError):  # and nothing else
             parse(data)
 
@@ -167,7 +175,7 @@ def test_progress_reports() -> None:
 def test_lines_survive_any_cutting(lines: list[bytes], data: st.DataObject) -> None:
     stream = b"".join(line + b"\n" for line in lines)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=6)))
-    reader = LineReader()
+    reader = MessageLineReader()
     got: list[bytes] = []
     for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
         got += reader.feed(stream[start:end])
@@ -175,7 +183,7 @@ def test_lines_survive_any_cutting(lines: list[bytes], data: st.DataObject) -> N
 
 
 def test_a_line_of_exactly_the_limit_passes_and_one_byte_more_does_not() -> None:
-    reader = LineReader(limit=10)
+    reader = MessageLineReader(limit=10)
     assert list(reader.feed(b"x" * 10 + b"\n")) == [b"x" * 10]
     lines = reader.feed(b"ok\n" + b"x" * 11 + b"\n")
     assert next(lines) == b"ok"
@@ -185,7 +193,7 @@ def test_a_line_of_exactly_the_limit_passes_and_one_byte_more_does_not() -> None
 
 
 def test_an_endless_line_is_noticed_before_its_end() -> None:
-    reader = LineReader(limit=10)
+    reader = MessageLineReader(limit=10)
     assert list(reader.feed(b"xxxxxxx")) == []
     with pytest.raises(ProtocolError, match="LineTooLong"):
         list(reader.feed(b"xxxx"))

@@ -1,9 +1,9 @@
 import pytest
 
-from remuda.launch.small_records import Record
+from remuda.launch.small_records import SmallRecord
 
 
-class Point(Record):
+class Point(SmallRecord):
     x: int
     y: int = 7
 

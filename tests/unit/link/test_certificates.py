@@ -13,14 +13,14 @@ import yaml
 
 from remuda.api.errors import Refusal
 from remuda.embedded.apiserver.security.tokens import kubeconfig_port, load_token, write_kubeconfig
-from remuda.link.certificates import Certificates
+from remuda.link.certificates import LinkCertificates
 
 NOW = 1_750_000_000.0
 YEAR_S = 365 * 86_400
 
 
 def test_everything_is_its_owners_alone(tmp_path: Path) -> None:
-    Certificates(tmp_path / "pki").prepare([], NOW)
+    LinkCertificates(tmp_path / "pki").prepare([], NOW)
     load_token(tmp_path / "token")
     write_kubeconfig(tmp_path / "kubeconfig", server="https://127.0.0.1:1", ca=b"x", token="t")
     files = [p for p in tmp_path.rglob("*") if p.is_file()]
@@ -30,7 +30,7 @@ def test_everything_is_its_owners_alone(tmp_path: Path) -> None:
 
 
 def test_what_is_good_is_kept_and_what_is_not_is_made_anew(tmp_path: Path) -> None:
-    pki = Certificates(tmp_path)
+    pki = LinkCertificates(tmp_path)
     pki.prepare([], NOW)
     ca, first = pki.ca.read_bytes(), pki.certificate.read_bytes()
     pki.prepare([], NOW + 86_400)
@@ -51,7 +51,7 @@ def test_what_is_good_is_kept_and_what_is_not_is_made_anew(tmp_path: Path) -> No
 def test_a_client_that_trusts_the_ca_gets_through_and_others_do_not(tmp_path: Path) -> None:
     import time
 
-    pki = Certificates(tmp_path)
+    pki = LinkCertificates(tmp_path)
     context = pki.prepare([], time.time())
     for trust, works in ((str(pki.ca), True), (None, False)):
         ours, theirs = socket.socketpair()

@@ -78,8 +78,8 @@ def facts_of(text: str) -> tuple[dict[str, str], set[str]]:
     return {name: " ".join(fields) for name, fields in messages.items()}, methods
 
 
-def every_method() -> list[proto.Method[Any, Any]]:
-    return [value for value in vars(proto).values() if isinstance(value, proto.Method)]
+def every_method() -> list[proto.KubeletMethod[Any, Any]]:
+    return [value for value in vars(proto).values() if isinstance(value, proto.KubeletMethod)]
 
 
 def test_the_table_says_what_the_kubelets_own_source_says() -> None:
@@ -114,7 +114,7 @@ ALLOCATION = ContainerAllocation(
     ("vendor.com/gpu=0",),
 )
 
-ROUND_TRIPS: list[tuple[proto.Codec[Any], Any]] = [
+ROUND_TRIPS: list[tuple[proto.KubeletCodec[Any], Any]] = [
     (proto.REGISTER.request, RegisterRequest("a.sock", "nvidia.com/gpu", "v1beta1", PluginOptions(False, True))),
     (proto.REGISTER.response, None),
     (proto.OPTIONS.response, PluginOptions(True, False)),
@@ -147,7 +147,7 @@ ROUND_TRIPS: list[tuple[proto.Codec[Any], Any]] = [
 
 
 @pytest.mark.parametrize(("codec", "value"), ROUND_TRIPS)
-def test_values_come_back_as_they_went(codec: proto.Codec[Any], value: Any) -> None:
+def test_values_come_back_as_they_went(codec: proto.KubeletCodec[Any], value: Any) -> None:
     assert codec.decode(codec.encode(value)) == value
 
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from remuda.api.errors import Refusal
 from remuda.core.health.step_samples import WARM_UP, WINDOW, StepSample
-from remuda.link.progress_board import MAX_PODS, Heartbeat, Past, ProgressBoard
+from remuda.link.progress_board import MAX_PODS, Heartbeat, PodPast, ProgressBoard
 from remuda.link.stream_client import Connection, LinkClient
-from remuda.link.stream_messages import MAX_LINE, News, line_of, read_upward
+from remuda.link.stream_messages import MAX_LINE, LinkNews, link_line, read_link_upward
 from remuda.link.stream_server import MAX_WORD, LinkServer
 from remuda.runtime.link_endpoint import RelayBoard
 from remuda.sim.virtual_time_loop import run_virtual
@@ -40,7 +40,7 @@ def test_a_new_board_that_is_told_the_past_knows_the_same_window() -> None:
     for step in range(1, 200):
         old.report(a_beat(step, own=step / 7.0))
     [past] = old.past()
-    new.recall(msgspec.json.decode(msgspec.json.encode(past), type=Past))
+    new.recall(msgspec.json.decode(msgspec.json.encode(past), type=PodPast))
     assert kept(new) == {"u@n1": list(range(200 - WINDOW, 200))}
     assert new.of_gang("ns", "g")["u@n1"].last == old.of_gang("ns", "g")["u@n1"].last
     new.report(a_beat(200))
@@ -67,12 +67,12 @@ def test_whatever_is_told_again_and_again_a_step_counts_once(data: st.DataObject
         last = data.draw(st.integers(first, 40))
         if data.draw(st.booleans()):
             steps = [whole[s] for s in range(first, last + 1)]
-            board.recall(Past(a_beat(last, own=0.1 * last, time=float(last)), steps))
+            board.recall(PodPast(a_beat(last, own=0.1 * last, time=float(last)), steps))
         else:
             board.report(a_beat(last, own=0.1 * last, time=float(last)))
     for rows in board.samples.of_gang("ns", "g", 1).values():
         assert [s.step for s in rows] == sorted({s.step for s in rows})
-    everything = Past(a_beat(40, own=4.0, time=40.0), list(whole.values()))
+    everything = PodPast(a_beat(40, own=4.0, time=40.0), list(whole.values()))
     board.recall(everything)
     assert kept(board) == {"u@n1": list(whole)}
 
@@ -90,9 +90,9 @@ def test_the_past_of_a_pod_is_a_small_message() -> None:
     board = ProgressBoard()
     for step in range(1, 1000):
         board.report(a_beat(step + 10**6, own=0.1 + step / 7.7e3, time=1.8e9 + step / 3.0))
-    line = line_of(News(past=board.past()))
+    line = link_line(LinkNews(past=board.past()))
     assert len(line) < 4096 < MAX_LINE / MAX_PODS
-    assert read_upward(line) == News(past=board.past())
+    assert read_link_upward(line) == LinkNews(past=board.past())
 
 
 # --- the stream -------------------------------------------------------------------------------------------------------
@@ -237,21 +237,21 @@ def test_a_stream_that_was_cut_off_leaves_no_gap() -> None:
 
 
 LIES = [
-    Past(a_beat(9, uid="u@n2"), [StepSample(9, 0.1, 0.5, 9.0)]),  # a pod of another node
-    Past(a_beat(9), [StepSample(9, -0.1, 0.5, 9.0)]),
-    Past(a_beat(9), [StepSample(9, 0.1, 1e300, 9.0)]),
-    Past(a_beat(9), [StepSample(1 << 70, 0.1, 0.5, 9.0)]),
-    Past(a_beat(9), [StepSample(9, 0.1, 0.5, 9.0), StepSample(8, 0.1, 0.5, 8.0)]),
-    Past(a_beat(9), [StepSample(s, 0.1, 0.5, 8.0) for s in range(1000)]),
-    Past(a_beat(-9), [StepSample(9, 0.1, 0.5, 9.0)]),
-    Past(a_beat(9, uid="x" * MAX_WORD + "@n1"), [StepSample(9, 0.1, 0.5, 9.0)]),
+    PodPast(a_beat(9, uid="u@n2"), [StepSample(9, 0.1, 0.5, 9.0)]),  # a pod of another node
+    PodPast(a_beat(9), [StepSample(9, -0.1, 0.5, 9.0)]),
+    PodPast(a_beat(9), [StepSample(9, 0.1, 1e300, 9.0)]),
+    PodPast(a_beat(9), [StepSample(1 << 70, 0.1, 0.5, 9.0)]),
+    PodPast(a_beat(9), [StepSample(9, 0.1, 0.5, 9.0), StepSample(8, 0.1, 0.5, 8.0)]),
+    PodPast(a_beat(9), [StepSample(s, 0.1, 0.5, 8.0) for s in range(1000)]),
+    PodPast(a_beat(-9), [StepSample(9, 0.1, 0.5, 9.0)]),
+    PodPast(a_beat(9, uid="x" * MAX_WORD + "@n1"), [StepSample(9, 0.1, 0.5, 9.0)]),
 ]
 
 
 @pytest.mark.parametrize("past", LIES)
-def test_a_past_that_cannot_have_been_is_dropped(past: Past) -> None:
+def test_a_past_that_cannot_have_been_is_dropped(past: PodPast) -> None:
     manager = Manager()
-    manager.server._take("n1", line_of(News(past=[past])))
+    manager.server._take("n1", link_line(LinkNews(past=[past])))
     assert manager.board.of_gang("ns", "g") == {}
     assert kept(manager.board) == {}
 
@@ -259,11 +259,11 @@ def test_a_past_that_cannot_have_been_is_dropped(past: Past) -> None:
 def test_what_is_held_for_pods_that_nobody_knows_is_bounded() -> None:
     manager = Manager(knows=False)
     for number in range(MAX_PODS + 10):
-        manager.server._take("n1", line_of(News(past=[Past(a_beat(9, uid=f"u{number}@n1"))])))
+        manager.server._take("n1", link_line(LinkNews(past=[PodPast(a_beat(9, uid=f"u{number}@n1"))])))
     assert len(manager.server._held["n1"]) == MAX_PODS
 
 
 @pytest.mark.parametrize("line", [b'{"type":"news","past":[1]}', b'{"type":"news","past":[{"beat":{},"steps":[]}]}'])
 def test_a_past_that_cannot_be_read_is_refused(line: bytes) -> None:
     with pytest.raises(Refusal, match="MalformedMessage"):
-        read_upward(line)
+        read_link_upward(line)

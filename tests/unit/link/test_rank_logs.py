@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from remuda.link.rank_logs import (
-    LogIndex,
-    Section,
-    find_sections,
-    follow,
-    log_path,
-    read_section,
-    select_sections,
+    LogSection,
+    RankLogIndex,
+    find_log_sections,
+    follow_rank_logs,
+    rank_log_path,
+    read_log_section,
+    select_log_sections,
 )
 from tests.builders.pods import a_pod
 
@@ -30,13 +30,15 @@ def write(root: Path, pod: str, text: str, gang: str = "job") -> Path:
     return path
 
 
-def text_of(section: Section) -> str:
-    return b"".join(read_section(section)).decode()
+def text_of(section: LogSection) -> str:
+    return b"".join(read_log_section(section)).decode()
 
 
 def test_a_gang_pod_logs_under_its_gang_and_a_plain_pod_under_its_own_name(tmp_path: Path) -> None:
-    assert log_path(tmp_path, a_pod("w-0", gang="job"), "main") == tmp_path / "default" / "job" / "w-0" / "main.log"
-    assert log_path(tmp_path, a_pod("solo"), "main") == tmp_path / "default" / "solo" / "solo" / "main.log"
+    assert (
+        rank_log_path(tmp_path, a_pod("w-0", gang="job"), "main") == tmp_path / "default" / "job" / "w-0" / "main.log"
+    )
+    assert rank_log_path(tmp_path, a_pod("solo"), "main") == tmp_path / "default" / "solo" / "solo" / "main.log"
 
 
 def test_sections_of_a_gang_by_attempt_and_rank(tmp_path: Path) -> None:
@@ -44,7 +46,7 @@ def test_sections_of_a_gang_by_attempt_and_rank(tmp_path: Path) -> None:
     write(tmp_path, "w-1", marker(1, 1, "w-1") + "one one\n")
     write(tmp_path, "w-8", "launcher waits\n" + marker(2, 1, "w-8") + "one two\n")
     write(tmp_path, "x-0", marker(1, 0, "x-0") + "other job\n", gang="other")
-    found = find_sections(tmp_path, "default", "job")
+    found = find_log_sections(tmp_path, "default", "job")
     assert [(s.attempt, s.rank, s.pod, text_of(s)) for s in found] == [
         (0, None, "w-8", "launcher waits\n"),
         (1, 0, "w-0", "zero one\n"),
@@ -52,43 +54,43 @@ def test_sections_of_a_gang_by_attempt_and_rank(tmp_path: Path) -> None:
         (2, 0, "w-0", "zero two\n"),
         (2, 1, "w-8", "one two\n"),
     ]
-    assert [s.pod for s in select_sections(found, rank=1)] == ["w-1", "w-8"]
-    assert [text_of(s) for s in select_sections(found, rank=1, attempt=2)] == ["one two\n"]
+    assert [s.pod for s in select_log_sections(found, rank=1)] == ["w-1", "w-8"]
+    assert [text_of(s) for s in select_log_sections(found, rank=1, attempt=2)] == ["one two\n"]
 
 
 def test_a_log_without_markers_is_one_section(tmp_path: Path) -> None:
     write(tmp_path, "solo", "a\nb\n", gang="solo")
-    (section,) = find_sections(tmp_path, "default", "solo")
+    (section,) = find_log_sections(tmp_path, "default", "solo")
     assert (section.attempt, section.rank, text_of(section)) == (0, None, "a\nb\n")
 
 
 def test_a_marker_behind_an_unfinished_line_still_counts(tmp_path: Path) -> None:
     write(tmp_path, "w-0", marker(1, 0, "w-0") + "loss=0.3" + marker(2, 0, "w-0") + "go\n")
-    assert [text_of(s) for s in find_sections(tmp_path, "default", "job")] == ["loss=0.3", "go\n"]
+    assert [text_of(s) for s in find_log_sections(tmp_path, "default", "job")] == ["loss=0.3", "go\n"]
 
 
 def test_a_quoted_marker_of_another_pod_is_text(tmp_path: Path) -> None:
     write(tmp_path, "w-0", marker(1, 0, "w-0") + marker(5, 3, "w-3") + "end\n")
-    (section,) = find_sections(tmp_path, "default", "job")
+    (section,) = find_log_sections(tmp_path, "default", "job")
     assert text_of(section) == marker(5, 3, "w-3") + "end\n"
 
 
 def test_an_attempt_that_said_nothing_is_there_but_not_selected(tmp_path: Path) -> None:
     write(tmp_path, "w-0", marker(1, 0, "w-0") + marker(2, 0, "w-0"))
-    found = find_sections(tmp_path, "default", "job")
+    found = find_log_sections(tmp_path, "default", "job")
     assert [(s.attempt, s.end - s.start) for s in found] == [(1, 0), (2, 0)]
-    assert select_sections(found) == []
+    assert select_log_sections(found) == []
 
 
 def test_nothing_there(tmp_path: Path) -> None:
-    assert find_sections(tmp_path, "default", "job") == []
+    assert find_log_sections(tmp_path, "default", "job") == []
 
 
 def test_a_marker_cut_in_half_between_two_looks_is_found(tmp_path: Path) -> None:
     line = marker(2, 0, "w-0")
     for cut in range(1, len(line)):
         root = tmp_path / str(cut)
-        index = LogIndex(root, "default", "job")
+        index = RankLogIndex(root, "default", "job")
         write(root, "w-0", marker(1, 0, "w-0") + "one\n" + line[:cut])
         index.refresh()
         write(root, "w-0", line[cut:] + "two\n")
@@ -113,8 +115,8 @@ async def test_following_a_rank_over_restarts_and_moves(tmp_path: Path, attempt:
 
     pieces = [
         piece.decode()
-        async for _, piece in follow(
-            LogIndex(tmp_path, "default", "job"), rank=0, attempt=attempt, sleep=sleep, done=lambda: not script
+        async for _, piece in follow_rank_logs(
+            RankLogIndex(tmp_path, "default", "job"), rank=0, attempt=attempt, sleep=sleep, done=lambda: not script
         )
     ]
     assert pieces == (["first\n", "more\n", "moved\n", "end\n"] if attempt is None else ["moved\n", "end\n"])

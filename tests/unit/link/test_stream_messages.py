@@ -15,22 +15,22 @@ import pytest_asyncio
 from remuda.api.devices import Signal
 from remuda.api.errors import Refusal
 from remuda.api.meta import to_time
-from remuda.link.certificates import Certificates
+from remuda.link.certificates import LinkCertificates
 from remuda.link.progress_board import Heartbeat, ProgressBoard
-from remuda.link.stream_client import LinkClient, dial_tcp
+from remuda.link.stream_client import LinkClient, dial_link_tcp
 from remuda.link.stream_messages import (
     MAX_BATCH,
     MAX_LINE,
     MAX_WAITING,
     DeviceSignal,
-    Hello,
-    News,
-    Outbox,
-    Refused,
-    Welcome,
-    line_of,
-    read_downward,
-    read_upward,
+    LinkHello,
+    LinkNews,
+    LinkOutbox,
+    LinkRefused,
+    LinkWelcome,
+    link_line,
+    read_link_downward,
+    read_link_upward,
 )
 from remuda.link.stream_server import MAX_WORD, LinkServer
 from tests.builders.waiting import PATIENCE_S
@@ -49,7 +49,7 @@ def a_signal(code: str = "xid-79", at: float = 1.0) -> Signal:
 
 
 def test_of_a_pods_heartbeats_the_newest_is_told_and_no_checkpoint_is_lost() -> None:
-    outbox = Outbox()
+    outbox = LinkOutbox()
     for beat in (a_beat(step=1), a_beat(step=2, checkpoint=2), a_beat(step=3), a_beat("u2", step=9)):
         outbox.beat(beat)
     news = outbox.take()
@@ -59,7 +59,7 @@ def test_of_a_pods_heartbeats_the_newest_is_told_and_no_checkpoint_is_lost() -> 
 
 
 def test_a_checkpoint_of_an_older_attempt_is_not_carried_over() -> None:
-    outbox = Outbox()
+    outbox = LinkOutbox()
     outbox.beat(a_beat(step=9, checkpoint=8))
     outbox.beat(a_beat(step=1, attempt=2))
     news = outbox.take()
@@ -68,7 +68,7 @@ def test_a_checkpoint_of_an_older_attempt_is_not_carried_over() -> None:
 
 
 def test_signals_keep_the_order_of_their_newest_time() -> None:
-    outbox = Outbox()
+    outbox = LinkOutbox()
     for code in ("health-lost", "health-back", "health-lost"):
         outbox.signal("gpu-0", a_signal(code))
     news = outbox.take()
@@ -77,7 +77,7 @@ def test_signals_keep_the_order_of_their_newest_time() -> None:
 
 
 def test_an_outbox_is_bounded_and_taken_in_batches() -> None:
-    outbox = Outbox()
+    outbox = LinkOutbox()
     for number in range(MAX_WAITING + 10):
         outbox.signal(f"gpu-{number}", a_signal())
         outbox.beat(a_beat(f"u{number}"))
@@ -85,14 +85,14 @@ def test_an_outbox_is_bounded_and_taken_in_batches() -> None:
     sizes = []
     while (news := outbox.take()) is not None:
         sizes.append((len(news.beats), len(news.signals)))
-        assert len(line_of(news)) < MAX_LINE
+        assert len(link_line(news)) < MAX_LINE
     assert sizes == [(MAX_BATCH, MAX_BATCH)] * (MAX_WAITING // MAX_BATCH)
 
 
 @pytest.mark.parametrize("line", [b"", b"{}", b"[]", b'{"type":"hello"}', b'{"type":"news","beats":[1]}', b"\xff\xfe"])
 def test_what_cannot_be_read_is_refused(line: bytes) -> None:
     with pytest.raises(Refusal, match="MalformedMessage"):
-        read_upward(line)
+        read_link_upward(line)
 
 
 # --- over TLS ---------------------------------------------------------------------------------------------------------
@@ -106,7 +106,7 @@ class Manager:
         self.heard: list[tuple[str, str, str]] = []
         self.news = asyncio.Event()
         self.server = LinkServer(self._check, self.board, self._hear, lambda node, beat: beat.uid.endswith(f"@{node}"))
-        certificates = Certificates(directory)
+        certificates = LinkCertificates(directory)
         self._tls = certificates.prepare([], time.time())
         self.trust = ssl.create_default_context(cafile=str(certificates.ca))
         self.port = 0
@@ -124,7 +124,7 @@ class Manager:
         self.news.set()
 
     def client(self, node: str, token: str | None = None) -> LinkClient:
-        dial = dial_tcp("127.0.0.1", self.port, ssl=self.trust, server_hostname="localhost")
+        dial = dial_link_tcp("127.0.0.1", self.port, ssl=self.trust, server_hostname="localhost")
         return LinkClient(node, dial, lambda: token or f"token-{node}")
 
     async def raw(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -159,9 +159,9 @@ async def test_beats_and_signals_arrive_and_other_nodes_pods_are_dropped(manager
 
 async def test_an_agent_that_claims_another_node_is_refused_and_told_why(manager: Manager) -> None:
     reader, writer = await manager.raw()
-    writer.write(line_of(Hello("n2", "token-n1")))
-    answer = read_downward(await reader.readline())
-    assert isinstance(answer, Refused)
+    writer.write(link_line(LinkHello("n2", "token-n1")))
+    answer = read_link_downward(await reader.readline())
+    assert isinstance(answer, LinkRefused)
     assert answer.reason == "WrongNode"
     assert await reader.read() == b""
     writer.close()
@@ -173,7 +173,7 @@ async def test_an_agent_that_claims_another_node_is_refused_and_told_why(manager
     [
         b"not json\n",
         b'{"type":"news"}\n',
-        line_of(Hello("n1", "token-n1", version=99)),
+        link_line(LinkHello("n1", "token-n1", version=99)),
         b"x" * (MAX_LINE + 10) + b"\n",
     ],
 )
@@ -183,7 +183,7 @@ async def test_a_bad_stream_ends_alone(manager: Manager, line: bytes) -> None:
     reader, writer = await manager.raw()
     writer.write(line)
     answer = await reader.read()
-    assert answer == b"" or isinstance(read_downward(answer), Refused)
+    assert answer == b"" or isinstance(read_link_downward(answer), LinkRefused)
     writer.close()
     good.signal("gpu-0", a_signal())
     await manager.told()
@@ -193,8 +193,8 @@ async def test_a_bad_stream_ends_alone(manager: Manager, line: bytes) -> None:
 
 async def test_a_stream_that_breaks_is_opened_again_and_the_newer_one_counts(manager: Manager) -> None:
     first_reader, first = await manager.raw()
-    first.write(line_of(Hello("n1", "token-n1")))
-    assert isinstance(read_downward(await first_reader.readline()), Welcome)
+    first.write(link_line(LinkHello("n1", "token-n1")))
+    assert isinstance(read_link_downward(await first_reader.readline()), LinkWelcome)
     client = manager.client("n1")  # the agent restarted; its predecessor's connection is still open
     running = asyncio.create_task(client.run())
     assert await first_reader.read() == b""
@@ -208,7 +208,7 @@ async def test_a_stream_that_breaks_is_opened_again_and_the_newer_one_counts(man
 
 async def test_numbers_that_cannot_be_are_dropped_and_long_words_are_cut(manager: Manager) -> None:
     reader, writer = await manager.raw()
-    writer.write(line_of(Hello("n1", "token-n1")))
+    writer.write(link_line(LinkHello("n1", "token-n1")))
     await reader.readline()
     lies = [
         a_beat("lies@n1", step=-1),
@@ -218,8 +218,8 @@ async def test_numbers_that_cannot_be_are_dropped_and_long_words_are_cut(manager
         a_beat("lies@n1", step=1, attempt=-3),
     ]
     long = Signal("kmsg" * 500, "xid-79" * 500, "x" * 500_000, a_signal().time)
-    writer.write(line_of(News(lies, [DeviceSignal("gpu-0" * 500, long)])))
-    writer.write(line_of(News([a_beat("fine@n1", step=3)])))
+    writer.write(link_line(LinkNews(lies, [DeviceSignal("gpu-0" * 500, long)])))
+    writer.write(link_line(LinkNews([a_beat("fine@n1", step=3)])))
     while not manager.board.of_gang("default", "job"):
         await manager.told()
     assert list(manager.board.of_gang("default", "job")) == ["fine@n1"]

@@ -7,13 +7,13 @@ import ssl
 import time
 from pathlib import Path
 
-from remuda.link.certificates import Certificates
+from remuda.link.certificates import LinkCertificates
 from remuda.link.stream_server import TLS_BUFFER, shrink_tls_buffer
 from tests.builders.waiting import PATIENCE_S
 
 
 async def test_a_slim_stream_keeps_little_and_loses_nothing(tmp_path: Path) -> None:
-    certificates = Certificates(tmp_path)
+    certificates = LinkCertificates(tmp_path)
     tls = certificates.prepare([], time.time())
     got: list[bytes] = []
     kept: list[int] = []

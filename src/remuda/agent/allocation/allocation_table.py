@@ -22,7 +22,7 @@ from pathlib import Path
 
 import msgspec
 
-from remuda.agent.inventory import REPLICA, device_of
+from remuda.agent.inventory import REPLICA, device_behind_plugin_id
 from remuda.api.devices import ObservedDevice
 from remuda.api.errors import Refusal
 
@@ -52,7 +52,7 @@ class Grant(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def rows(self) -> tuple[str, ...]:
         """The devices themselves, each once."""
-        return tuple(dict.fromkeys(map(device_of, self.devices)))
+        return tuple(dict.fromkeys(map(device_behind_plugin_id, self.devices)))
 
 
 class AllocationTable:
@@ -84,7 +84,7 @@ class AllocationTable:
                 raise Refusal("UnknownDevice", f"Node {self._node} has no device `{device}`.", f"Its devices: {known}.")
         for other in self.on(new.rows) if new.devices else ():
             if other.uid and other.uid != new.uid:
-                shared = next((d for d in new.devices if any(_overlap(d, o) for o in other.devices)), None)
+                shared = next((d for d in new.devices if any(_grants_overlap(d, o) for o in other.devices)), None)
                 if shared is not None:
                     raise Refusal(
                         "DeviceHeld",
@@ -106,11 +106,11 @@ class AllocationTable:
         return mine
 
 
-def _overlap(a: str, b: str) -> bool:
+def _grants_overlap(a: str, b: str) -> bool:
     """One device, and not two different shares of it."""
     if a == b:
         return True
-    return device_of(a) == device_of(b) and not (REPLICA in a and REPLICA in b)
+    return device_behind_plugin_id(a) == device_behind_plugin_id(b) and not (REPLICA in a and REPLICA in b)
 
 
 # --- directories --------------------------------------------------------------------------------------------------------
@@ -124,26 +124,26 @@ def read_grant(directory: Path) -> Grant | None:
         return None
 
 
-def is_owner(directory: Path, grant: Grant) -> bool:
+def is_directory_of_grant(directory: Path, grant: Grant) -> bool:
     """Whether the directory was made for exactly this pod with these devices."""
     found = read_grant(directory)
     return found is not None and (found.uid, found.devices) == (grant.uid, grant.devices)
 
 
-def has_owner(directory: Path, uid: str) -> bool:
+def is_directory_of_pod(directory: Path, uid: str) -> bool:
     found = read_grant(directory)
     return found is not None and found.uid == uid
 
 
-def make_directory(directory: Path, grant: Grant, *, shared: bool = False) -> None:
+def make_grant_directory(directory: Path, grant: Grant, *, shared: bool = False) -> None:
     """A fresh directory. The marker comes last: without it the next allocation starts over. `shared`: a container's user may
     be anybody and reaches it through a mount; what keeps the others of the machine out is the directory above."""
-    remove_directory(directory)
+    remove_grant_directory(directory)
     directory.mkdir(mode=0o700, parents=True)
-    mark(directory, grant, shared=shared)
+    write_grant_marker(directory, grant, shared=shared)
 
 
-def mark(directory: Path, grant: Grant, *, shared: bool = False) -> None:
+def write_grant_marker(directory: Path, grant: Grant, *, shared: bool = False) -> None:
     if shared:
         directory.chmod(0o777)
     temporary = directory / f"{MARKER}.new"
@@ -151,12 +151,12 @@ def mark(directory: Path, grant: Grant, *, shared: bool = False) -> None:
     os.replace(temporary, directory / MARKER)
 
 
-def remove_directory(directory: Path) -> None:
+def remove_grant_directory(directory: Path) -> None:
     with contextlib.suppress(FileNotFoundError):
         shutil.rmtree(directory)
 
 
-def environment(
+def granted_device_env(
     node: str, directory: str, devices: Sequence[ObservedDevice], *, by_uuid: bool = False
 ) -> dict[str, str]:
     """What the container must be given. An empty CUDA_VISIBLE_DEVICES hides every device from a pod that holds none.
@@ -175,6 +175,6 @@ def environment(
     return env
 
 
-def identity(grant: Grant) -> dict[str, str]:
+def granted_pod_env(grant: Grant) -> dict[str, str]:
     """What the container must know of its pod."""
     return {"REMUDA_POD_NAME": grant.pod.partition("/")[2], "REMUDA_POD_UID": grant.uid}

@@ -33,7 +33,7 @@ def cdi_name(device: str) -> str:
     return f"{KIND}={device}"
 
 
-def spec_of(device: str, files: Sequence[str]) -> JsonObject:
+def cdi_spec(device: str, files: Sequence[str]) -> JsonObject:
     """What a container with the device gets. Never nothing: a spec without edits is not valid."""
     mark = re.sub(r"[^A-Z0-9]", "_", device.upper())
     edits: JsonObject = {"env": [f"REMUDA_CDI_{mark}={device}"]}
@@ -55,7 +55,7 @@ class CdiSpecs:
         made: list[str] = []
         for device in devices:
             path = self._directory / f"{_PREFIX}{device}.json"
-            wanted = msgspec.json.encode(spec_of(device, self._files(device)))
+            wanted = msgspec.json.encode(cdi_spec(device, self._files(device)))
             try:
                 is_there = path.read_bytes() == wanted
             except FileNotFoundError:
@@ -78,7 +78,7 @@ class CdiSpecs:
         return made
 
 
-async def keep_specs(specs: CdiSpecs, devices: Callable[[], Iterable[str]], node: str) -> None:
+async def keep_cdi_specs(specs: CdiSpecs, devices: Callable[[], Iterable[str]], node: str) -> None:
     """Until cancelled."""
     while True:
         try:

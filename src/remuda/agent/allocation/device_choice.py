@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from remuda.agent.inventory import device_of
+from remuda.agent.inventory import device_behind_plugin_id
 from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import Container, Pod
 from remuda.api.names import ANNOTATION_DEVICES
@@ -23,7 +23,7 @@ ResourceOf = Callable[[str], str]  # device id -> the resource it counts for; ""
 _NUMBER = re.compile(r"(\d+)")
 
 
-class Want(msgspec.Struct, frozen=True):
+class DeviceWant(msgspec.Struct, frozen=True):
     """`device_choice` is empty when nobody chose, or chose another number."""
 
     container: str
@@ -32,34 +32,34 @@ class Want(msgspec.Struct, frozen=True):
     chosen: tuple[str, ...] = ()
 
 
-def wants_of(pod: Pod, resource_of: ResourceOf) -> list[Want]:
+def device_wants(pod: Pod, resource_of: ResourceOf) -> list[DeviceWant]:
     """One entry per container and resource that names devices of this node, in the kubelet's order."""
     listed = [d.strip() for d in pod.annotations.get(ANNOTATION_DEVICES, "").split(",") if d.strip()]
     by_resource: dict[str, list[str]] = {}
     for device in listed:
-        by_resource.setdefault(resource_of(device_of(device)), []).append(device)
-    found: list[Want] = []
+        by_resource.setdefault(resource_of(device_behind_plugin_id(device)), []).append(device)
+    found: list[DeviceWant] = []
     for container in pod.spec.init_containers:
-        for resource, size in _amounts(container):
-            found.append(_want(container, resource, size, by_resource.get(resource, [])[:size]))
+        for resource, size in _extended_resource_amounts(container):
+            found.append(_device_want(container, resource, size, by_resource.get(resource, [])[:size]))
     for container in pod.spec.containers:
-        for resource, size in _amounts(container):
+        for resource, size in _extended_resource_amounts(container):
             left = by_resource.get(resource, [])
-            found.append(_want(container, resource, size, left[:size]))
+            found.append(_device_want(container, resource, size, left[:size]))
             by_resource[resource] = left[size:]
     return found
 
 
-def chosen_for(pod: Pod, container: str, resource: str, resource_of: ResourceOf) -> tuple[str, ...]:
-    wants = wants_of(pod, resource_of)
+def devices_chosen_for(pod: Pod, container: str, resource: str, resource_of: ResourceOf) -> tuple[str, ...]:
+    wants = device_wants(pod, resource_of)
     return next((w.chosen for w in wants if (w.container, w.resource) == (container, resource)), ())
 
 
-def _want(container: Container, resource: str, size: int, chosen: list[str]) -> Want:
-    return Want(container.name, resource, size, tuple(chosen) if len(chosen) == size else ())
+def _device_want(container: Container, resource: str, size: int, chosen: list[str]) -> DeviceWant:
+    return DeviceWant(container.name, resource, size, tuple(chosen) if len(chosen) == size else ())
 
 
-def _amounts(container: Container) -> Iterable[tuple[str, int]]:
+def _extended_resource_amounts(container: Container) -> Iterable[tuple[str, int]]:
     """Extended resources only: their names have a slash, their amounts are whole and requests equal limits."""
     for resource, amount in {**container.resources.requests, **container.resources.limits}.items():
         if "/" not in resource:
@@ -72,10 +72,10 @@ def _amounts(container: Container) -> Iterable[tuple[str, int]]:
             yield resource, size
 
 
-def in_order(ids: Iterable[str]) -> list[str]:
+def devices_in_order(ids: Iterable[str]) -> list[str]:
     """Device ids by their numbers: gpu-2 before gpu-10. The kubelet hands sets over in any order."""
-    return sorted(ids, key=_by_number)
+    return sorted(ids, key=_device_number_key)
 
 
-def _by_number(name: str) -> list[tuple[int, str]]:
+def _device_number_key(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in _NUMBER.split(name)]

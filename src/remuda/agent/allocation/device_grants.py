@@ -20,21 +20,21 @@ import structlog
 from remuda.agent.allocation.allocation_table import (
     AllocationTable,
     Grant,
-    environment,
-    has_owner,
-    identity,
-    is_owner,
-    make_directory,
-    mark,
+    granted_device_env,
+    granted_pod_env,
+    is_directory_of_grant,
+    is_directory_of_pod,
+    make_grant_directory,
     read_grant,
-    remove_directory,
+    remove_grant_directory,
+    write_grant_marker,
 )
 from remuda.agent.allocation.cdi_specs import CdiSpecs, cdi_name
-from remuda.agent.allocation.device_choice import chosen_for, in_order
-from remuda.agent.inventory import Inventory, device_of
-from remuda.agent.launchers.launcher_registry import Desk
-from remuda.agent.launchers.launcher_state import Launcher
-from remuda.agent.launchers.log_tails import launched_container
+from remuda.agent.allocation.device_choice import devices_chosen_for, devices_in_order
+from remuda.agent.inventory import Inventory, device_behind_plugin_id
+from remuda.agent.launchers.launcher_registry import LauncherRegistry
+from remuda.agent.launchers.launcher_state import LauncherRecord
+from remuda.agent.launchers.log_tails import launcher_container
 from remuda.api.devices import Holding
 from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import Pod
@@ -49,7 +49,7 @@ ALLOC_PATH = "/run/remuda/alloc"  # in the container
 LAUNCHER_PATH = "/run/remuda/bin"
 
 
-class Place(msgspec.Struct, frozen=True):
+class GrantPlace(msgspec.Struct, frozen=True):
     """`root` holds the allocations' directories. `sockets` False: every pod is simulated, so nothing touches the disk.
     `launcher_state`: the directory with remuda-launch.pyz to show to containers; "" when it is in their images. `shared`:
     containers have users of their own, who must be able to use their allocation's directory."""
@@ -61,12 +61,12 @@ class Place(msgspec.Struct, frozen=True):
     shared: bool = False
 
 
-class Grants:
+class DeviceGrants:
     def __init__(
         self,
-        place: Place,
+        place: GrantPlace,
         inventory: Inventory,
-        desk: Desk,
+        launchers: LauncherRegistry,
         *,
         clock: Callable[[], float],
         changed: Callable[[], None],
@@ -80,14 +80,14 @@ class Grants:
         self.cdi: CdiSpecs | None = None  # devices are named to the runtime instead of listing their files
         self._place = place
         self._inventory = inventory
-        self._desk = desk
+        self._launchers = launchers
         self._clock = clock
         self._changed = changed
         self._device_files = device_files
         self._inherited: dict[str, list[Holding]] = {}  # by uid
         self._served: set[str] = set()
         inventory.subscribe(lambda: self._served.update(inventory.resources()))
-        desk.links.socket_mode = 0o666 if place.shared else 0o600
+        launchers.links.socket_mode = 0o666 if place.shared else 0o600
 
     # --- what the device plugin does ------------------------------------------------------------------------------------
 
@@ -97,7 +97,7 @@ class Grants:
             raise Refusal(
                 "Superseded", "Another agent serves this node now.", "Ask that one; this one is about to end."
             )
-        new = Grant(tuple(in_order(ids)), resource=resource, at=self._clock())
+        new = Grant(tuple(devices_in_order(ids)), resource=resource, at=self._clock())
         if not new.devices or len(set(new.devices)) != len(new.devices):
             raise Refusal(
                 "InvalidAllocation", f"Allocate of {', '.join(ids) or 'no devices'}.", "Name each device once."
@@ -115,9 +115,9 @@ class Grants:
         if self._place.sockets:
             old = self.table.grants.get(new.name)
             if old is None or not path.is_dir():
-                self._desk.links.shut(str(path))
-                make_directory(path, new, shared=self._place.shared)
-            await self._desk.links.listen("", str(path))
+                self._launchers.links.shut(str(path))
+                make_grant_directory(path, new, shared=self._place.shared)
+            await self._launchers.links.listen("", str(path))
         self.table.enter(new)
         return self._answer(new, path)
 
@@ -152,7 +152,7 @@ class Grants:
     def _answer(self, new: Grant, path: Path) -> ContainerAllocation:
         rows = [self._inventory.rows[row] for row in new.rows]
         files = list(dict.fromkeys(file for row in new.rows for file in self._device_files(row)))
-        env = environment(self._place.node, ALLOC_PATH if self._place.sockets else "", rows, by_uuid=bool(files))
+        env = granted_device_env(self._place.node, ALLOC_PATH if self._place.sockets else "", rows, by_uuid=bool(files))
         env["NVIDIA_VISIBLE_DEVICES"] = ",".join(row.uuid or str(row.index) for row in rows)
         names: tuple[str, ...] = ()
         if self.cdi is not None:
@@ -171,16 +171,16 @@ class Grants:
     ) -> Allocation:
         if not self._serves(resource):
             return await self._attach_foreign(pod, ids, simulated=simulated)
-        devices = tuple(in_order(ids))
+        devices = tuple(devices_in_order(ids))
         known = self.table.grants.get(Grant(devices, pod.uid).name)
-        chosen = chosen_for(pod, container, resource, self._resource_of)
+        chosen = devices_chosen_for(pod, container, resource, self._resource_of)
         new = Grant(
             devices,
             pod.uid,
             f"{pod.namespace}/{pod.name}",
             resource,
             container,
-            () if not chosen or set(chosen) <= {*devices, *map(device_of, devices)} else chosen,
+            () if not chosen or set(chosen) <= {*devices, *map(device_behind_plugin_id, devices)} else chosen,
             known.at if known is not None else self._since(pod.uid, container, resource),
         )
         self.table.check(new, self._inventory.rows)
@@ -202,7 +202,7 @@ class Grants:
             return Allocation(tuple(ids), door.directory, door.env)
         has_directory = self._place.sockets and not simulated
         shown = str(self._directory(mine)) if has_directory else ""
-        return Allocation(tuple(ids), shown, identity(mine) | environment(self._place.node, shown, []))
+        return Allocation(tuple(ids), shown, granted_pod_env(mine) | granted_device_env(self._place.node, shown, []))
 
     async def allocate(self, pod: Pod, ids: Sequence[str], *, simulated: bool = False) -> Allocation:
         new = Grant(tuple(ids), pod.uid, f"{pod.namespace}/{pod.name}", at=self._since(pod.uid, "", ""))
@@ -215,7 +215,7 @@ class Grants:
                 "A pod keeps its devices for life; delete it to choose others.",
             )
         # Who had them before this agent started keeps them: what becomes of the pod is the manager's decision.
-        if not mine and not (not simulated and is_owner(self._directory(new), new)):
+        if not mine and not (not simulated and is_directory_of_grant(self._directory(new), new)):
             self._check_health(new)
         # The kubelet makes the directory of a pod without devices, when it mounts it; then it is in use already.
         return await self._enter(pod, new, simulated, keep=bool(mine) or (self._place.shared and not ids))
@@ -224,40 +224,42 @@ class Grants:
         path = self._directory(new)
         has_directory = self._place.sockets and not simulated
         if has_directory:
-            if not (path.is_dir() and (keep or is_owner(path, new))):
-                self._desk.links.shut(str(path))
-                make_directory(path, new, shared=self._place.shared)
+            if not (path.is_dir() and (keep or is_directory_of_grant(path, new))):
+                self._launchers.links.shut(str(path))
+                make_grant_directory(path, new, shared=self._place.shared)
             elif read_grant(path) != new:
-                mark(path, new, shared=self._place.shared)
+                write_grant_marker(path, new, shared=self._place.shared)
         elif new.name in self.table.grants:
             self._close(new)
-        old, is_first = self.table.grants.get(new.name), pod.uid not in self._desk
+        old, is_first = self.table.grants.get(new.name), pod.uid not in self._launchers
         self.table.enter(new)
         self._welcome(pod, simulated=not has_directory)
         if has_directory:
             try:
-                await self._desk.links.listen(
+                await self._launchers.links.listen(
                     pod.uid, str(path)
-                )  # who waits there is heard at once, so the desk comes first
+                )  # who waits there is heard at once, so the registry comes first
             except OSError:
                 if is_first:
-                    self._desk.forget(pod.uid)
+                    self._launchers.forget(pod.uid)
                     self.table.drop(new.name)
                 raise
         if old != new and new.devices:
             self._changed()
         shown = str(path) if has_directory else ""
         rows = [self._inventory.rows[row] for row in new.rows]
-        return Allocation(new.devices, shown, identity(new) | environment(self._place.node, shown, rows))
+        return Allocation(new.devices, shown, granted_pod_env(new) | granted_device_env(self._place.node, shown, rows))
 
     def _welcome(self, pod: Pod, *, simulated: bool) -> None:
         gpus = sum(len(grant.devices) for grant in self.table.of(pod.uid))
-        if pod.uid in self._desk:
-            self._desk.equip(pod.uid, gpus)
+        if pod.uid in self._launchers:
+            self._launchers.equip(pod.uid, gpus)
         else:
             gang = pod.labels.get(LABEL_GANG, "")
-            new = Launcher(pod.name, pod.uid, pod.namespace, gang, gpus, simulated, container=launched_container(pod))
-            self._desk.welcome(new)
+            new = LauncherRecord(
+                pod.name, pod.uid, pod.namespace, gang, gpus, simulated, container=launcher_container(pod)
+            )
+            self._launchers.welcome(new)
 
     def _resource_of(self, device: str) -> str:
         row = self._inventory.rows.get(device)
@@ -266,7 +268,7 @@ class Grants:
     # --- the end --------------------------------------------------------------------------------------------------------
 
     def release(self, uid: str) -> None:
-        self._desk.forget(uid)
+        self._launchers.forget(uid)
         mine = self.table.free(uid)
         for grant in mine:
             self._close(grant)
@@ -285,14 +287,14 @@ class Grants:
     def _close(self, grant: Grant) -> None:
         if self._place.sockets:
             path = self._directory(grant)
-            self._desk.links.shut(str(path))
-            remove_directory(path)
+            self._launchers.links.shut(str(path))
+            remove_grant_directory(path)
 
     def _remove_left_behind(self, uid: str) -> None:
         """The directory of a pod that ended while no agent was here: only the marker knows whose it was."""
         for directory in self._directories():
-            if has_owner(directory, uid):
-                remove_directory(directory)
+            if is_directory_of_pod(directory, uid):
+                remove_grant_directory(directory)
 
     def _directories(self) -> list[Path]:
         root = Path(self._place.root)
@@ -306,7 +308,7 @@ class Grants:
                 continue
             if grant.name not in self.table.grants:
                 self.table.enter(grant)
-            await self._desk.links.listen("", str(directory))
+            await self._launchers.links.listen("", str(directory))
 
     # --- who has what ---------------------------------------------------------------------------------------------------
 
@@ -332,7 +334,13 @@ class Grants:
     def holdings(self) -> list[Holding]:
         held = [
             Holding(
-                g.pod, g.container, g.resource, list(g.rows), g.uid, [device_of(d) for d in g.chosen], to_time(g.at)
+                g.pod,
+                g.container,
+                g.resource,
+                list(g.rows),
+                g.uid,
+                [device_behind_plugin_id(d) for d in g.chosen],
+                to_time(g.at),
             )
             for g in self.table.grants.values()
             if g.uid and g.devices

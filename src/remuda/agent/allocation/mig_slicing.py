@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 
 import structlog
 
-from remuda.agent.allocation.device_choice import in_order
-from remuda.agent.allocation.device_grants import Grants
+from remuda.agent.allocation.device_choice import devices_in_order
+from remuda.agent.allocation.device_grants import DeviceGrants
 from remuda.agent.hardware.backend_port import DeviceBackend
 from remuda.agent.inventory import Inventory
 from remuda.api.devices import DeviceState
@@ -28,7 +28,7 @@ ALL = "all"
 Layouts = Mapping[str, tuple[str, ...]]  # device id, or "all" -> profiles; none = whole
 
 
-def parse_layouts(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
+def parse_mig_layouts(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """`gpu-0=3g.40gb,3g.40gb`, `all=1g.10gb*7`, `gpu-1=` (whole). Refusal InvalidMigLayout for anything else."""
     found: dict[str, tuple[str, ...]] = {}
     for text in texts:
@@ -37,10 +37,10 @@ def parse_layouts(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
         for word in filter(None, (part.strip() for part in rest.split(","))):
             profile, star, times = word.partition("*")
             if star and not (times.isdecimal() and 1 <= int(times) <= 16):
-                raise _invalid(text)
+                raise _invalid_mig_layout(text)
             profiles += [profile] * (int(times) if star else 1)
         if not equals or not device.strip() or not all(profiles):
-            raise _invalid(text)
+            raise _invalid_mig_layout(text)
         if device.strip() in found:
             raise Refusal(
                 "InvalidMigLayout",
@@ -51,7 +51,7 @@ def parse_layouts(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def _invalid(text: str) -> Refusal:
+def _invalid_mig_layout(text: str) -> Refusal:
     return Refusal(
         "InvalidMigLayout",
         f"`{text}` is no layout.",
@@ -59,8 +59,8 @@ def _invalid(text: str) -> Refusal:
     )
 
 
-class Slicer:
-    def __init__(self, backend: DeviceBackend, inventory: Inventory, grants: Grants, layouts: Layouts) -> None:
+class MigSlicer:
+    def __init__(self, backend: DeviceBackend, inventory: Inventory, grants: DeviceGrants, layouts: Layouts) -> None:
         self.pending: dict[str, Refusal] = {}  # devices that are not yet as they should be, and why
         self._backend = backend
         self._inventory = inventory
@@ -100,7 +100,7 @@ class Slicer:
                     "Wait until that pod is gone, or drain the node.",
                     "device",
                 )
-            self._inventory.withhold("BeingSliced", {device: _being_cut(device)})
+            self._inventory.withhold("BeingSliced", {device: _mig_cutting_fault(device)})
             try:
                 await self._backend.apply_slices(device, profiles)
             finally:
@@ -109,12 +109,12 @@ class Slicer:
             log.info("slicing.cut", device=device, profiles=list(profiles))
 
     def _wanted(self) -> dict[str, tuple[str, ...]]:
-        whole = in_order(row.id for row in self._inventory.rows.values() if not row.parent)
+        whole = devices_in_order(row.id for row in self._inventory.rows.values() if not row.parent)
         common = self._layouts.get(ALL)
         wanted = {device: self._layouts.get(device, common) for device in (*whole, *self._layouts) if device != ALL}
         return {device: profiles for device, profiles in wanted.items() if profiles is not None}
 
 
-def _being_cut(device: str) -> FaultClass:
+def _mig_cutting_fault(device: str) -> FaultClass:
     words = f"{device} is being cut into slices."
     return FaultClass("being-sliced", "info", DeviceState.UNKNOWN, DeviceRemedy.NONE, "BeingSliced", words)

@@ -65,7 +65,7 @@ class AmdDriver:
                 if other != pci
                 else None
             )
-            if found is not None and "XGMI" in _name(self._smi, found.get("type")):
+            if found is not None and "XGMI" in _amdsmi_name(self._smi, found.get("type")):
                 near.append(other)
         return near
 
@@ -88,8 +88,8 @@ class AmdDriver:
             "pcieSpeed": metric.get("pcie_speed"),
             "pcieSpeedMax": static.get("max_pcie_speed"),
             "pcieReplays": metric.get("pcie_replay_count"),
-            "powerLimitMw": _thousandth(cap.get("power_cap")),
-            "powerDefaultMw": _thousandth(cap.get("default_power_cap")),
+            "powerLimitMw": _amdsmi_thousandth(cap.get("power_cap")),
+            "powerDefaultMw": _amdsmi_thousandth(cap.get("default_power_cap")),
             "utilisation": use.get("gfx_activity"),
             "temperature": self._temperature(handle),
             "remappedRows": len(pages) if isinstance(pages, list) else None,
@@ -147,7 +147,7 @@ class AmdDriver:
             return None
 
 
-def _name(smi: Any, value: Any) -> str:
+def _amdsmi_name(smi: Any, value: Any) -> str:
     """An enumeration's member by its number: they were renamed and renumbered between releases."""
     for enum in ("AmdSmiLinkType", "AmdSmiIoLinkType"):
         for member in getattr(smi, enum, ()):
@@ -156,5 +156,5 @@ def _name(smi: Any, value: Any) -> str:
     return str(value)
 
 
-def _thousandth(value: Any) -> int | None:
+def _amdsmi_thousandth(value: Any) -> int | None:
     return round(value / 1000) if isinstance(value, int | float) else None

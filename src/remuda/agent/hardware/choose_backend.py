@@ -15,7 +15,7 @@ import structlog
 
 from remuda.agent.hardware.backend_port import DeviceBackend
 from remuda.agent.hardware.dcgm import DcgmSource
-from remuda.agent.hardware.device_ids import boot_id
+from remuda.agent.hardware.device_ids import kernel_boot_id
 from remuda.agent.hardware.driver_process import DriverError
 from remuda.agent.hardware.hardware_backend import HardwareBackend, HardwareConfig
 from remuda.agent.hardware.kernel_log_reader import KmsgSource
@@ -30,7 +30,7 @@ ABSENT = ("LibraryNotFound", "DriverNotLoaded", "FunctionNotFound", "LibRmVersio
 NAMES = ("nvml", "amd", "sysfs")
 
 
-class NodeConfig(msgspec.Struct, frozen=True):
+class NodeHardwareConfig(msgspec.Struct, frozen=True):
     """`state`: the agent's directory. `root`: where /proc, /sys and /dev are. `dcgm_port` 0: no exporter is read."""
 
     node: str
@@ -44,7 +44,7 @@ class NodeConfig(msgspec.Struct, frozen=True):
     call_s: float = 5.0  # deadline of a driver call
 
 
-class Sources(msgspec.Struct, frozen=True):
+class HardwareSources(msgspec.Struct, frozen=True):
     """The backend and what reports through it. All are open."""
 
     backend: DeviceBackend
@@ -56,12 +56,12 @@ class Sources(msgspec.Struct, frozen=True):
         await self.backend.close()
 
 
-async def open_sources(
-    config: NodeConfig, clock: Callable[[], float], environment: Mapping[str, str] | None = None
-) -> Sources:
+async def open_hardware_sources(
+    config: NodeHardwareConfig, clock: Callable[[], float], environment: Mapping[str, str] | None = None
+) -> HardwareSources:
     """Open the backend that serves this node, and the sources beside it. Refusal UnknownBackend or NoSuchHardware."""
-    backend = await _open_backend(config, clock, environment)
-    boot = boot_id(config.root / "proc/sys/kernel/random/boot_id")
+    backend = await _open_device_backend(config, clock, environment)
+    boot = kernel_boot_id(config.root / "proc/sys/kernel/random/boot_id")
     beside: list[KmsgSource | DcgmSource] = []
     if config.kmsg:
         kmsg = KmsgSource(backend, boot, path=config.root / "dev/kmsg", cursor=config.state / "kmsg.json", clock=clock)
@@ -74,11 +74,11 @@ async def open_sources(
         dcgm = DcgmSource(backend, boot, port=config.dcgm_port, seen=config.state / "dcgm.json", clock=clock)
         await dcgm.open()
         beside.append(dcgm)
-    return Sources(backend, tuple(beside))
+    return HardwareSources(backend, tuple(beside))
 
 
-async def _open_backend(
-    config: NodeConfig, clock: Callable[[], float], environment: Mapping[str, str] | None
+async def _open_device_backend(
+    config: NodeHardwareConfig, clock: Callable[[], float], environment: Mapping[str, str] | None
 ) -> DeviceBackend:
     if config.backend not in ("auto", *NAMES):
         raise Refusal(
@@ -93,7 +93,7 @@ async def _open_backend(
         if config.backend not in ("auto", name):
             continue
         backend: HardwareBackend = kind(hardware, clock, environment=environment, root=config.root)
-        absent = await _absent(backend)
+        absent = await _absent_driver_reason(backend)
         if not absent:
             await backend.open()
             return backend
@@ -106,7 +106,7 @@ async def _open_backend(
     return bus
 
 
-async def _absent(backend: HardwareBackend) -> str:
+async def _absent_driver_reason(backend: HardwareBackend) -> str:
     """Why the driver is not there, "" when it is: or when it hangs, which only a driver that is there can."""
     try:
         await backend.child.call("open", backend.config.call_s)

@@ -26,8 +26,8 @@ import structlog
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from remuda.agent.hardware.device_ids import write_whole
-from remuda.agent.hardware.kernel_log_reader import Reports
+from remuda.agent.hardware.device_ids import write_whole_file
+from remuda.agent.hardware.kernel_log_reader import SignalReports
 from remuda.agent.hardware.signal_listeners import NODE
 from remuda.api.errors import Refusal
 from remuda.core.devices.counters import USUAL, CounterLimits, Counters, KnownCounters, step_counters, throttle_words
@@ -59,19 +59,19 @@ _FLAGS = {"DCGM_FI_DEV_ROW_REMAP_PENDING": "remap_pending", "DCGM_FI_DEV_ROW_REM
 _THROTTLE = ("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", "DCGM_FI_DEV_CLOCKS_EVENT_REASONS")
 
 
-class Reading(msgspec.Struct, frozen=True):
+class DcgmReading(msgspec.Struct, frozen=True):
     counters: Counters
     xid: int | None = None
 
 
-class Seen(msgspec.Struct, frozen=True):
+class SeenXids(msgspec.Struct, frozen=True):
     """The last Xid of each device, by UUID; in a file."""
 
     boot: str = ""
     xids: dict[str, int] = {}
 
 
-def parse_samples(text: str) -> Iterator[Sample]:
+def parse_dcgm_samples(text: str) -> Iterator[Sample]:
     """Every sample of DCGM's on a page in the Prometheus text format; lines that are none are passed over."""
     for line in text.split("\n"):
         if len(line) > LINE_LIMIT or not line.startswith("DCGM_FI_"):
@@ -83,13 +83,13 @@ def parse_samples(text: str) -> Iterator[Sample]:
             continue
 
 
-def read_page(text: str) -> dict[str, Reading]:
+def read_dcgm_page(text: str) -> dict[str, DcgmReading]:
     """What the page says of each device, by UUID. Counters of slices (GPU_I_ID) are left out; of samples that differ only in
     the pod they name, the largest counts."""
     counts: dict[tuple[str, str], int] = {}
     fields: dict[str, dict[str, Any]] = {}
     xids: dict[str, int] = {}
-    for sample in parse_samples(text):
+    for sample in parse_dcgm_samples(text):
         name, labels, value = sample.name, sample.labels, sample.value
         uuid = labels.get("UUID", "")
         if not uuid or not 0 <= value < COUNT_LIMIT:  # no number at all, or DCGM's blank
@@ -108,7 +108,7 @@ def read_page(text: str) -> dict[str, Reading]:
             mine["throttle"] = throttle_words(int(value))
     for (uuid, name), count in counts.items():
         fields[uuid][_SUMS[name]] = fields[uuid].get(_SUMS[name], 0) + count
-    return {uuid: Reading(Counters(**mine), xids.get(uuid)) for uuid, mine in fields.items()}
+    return {uuid: DcgmReading(Counters(**mine), xids.get(uuid)) for uuid, mine in fields.items()}
 
 
 class DcgmSource:
@@ -116,7 +116,7 @@ class DcgmSource:
 
     def __init__(
         self,
-        backend: Reports,
+        backend: SignalReports,
         boot: str,
         *,
         host: str = "127.0.0.1",
@@ -127,7 +127,7 @@ class DcgmSource:
         deadline_s: float = DEADLINE_S,
         limits: CounterLimits = USUAL,
     ) -> None:
-        _check_loopback(host)
+        _check_dcgm_loopback(host)
         self._backend = backend
         self._boot = boot
         self._host, self._port = host, port
@@ -136,7 +136,7 @@ class DcgmSource:
         self._poll_s = poll_s
         self._deadline_s = deadline_s
         self._limits = limits
-        self._xids = dict(_load(seen, boot))
+        self._xids = dict(_load_seen_xids(seen, boot))
         self._known: dict[str, KnownCounters] = {}
         self._task: asyncio.Task[None] | None = None
 
@@ -164,7 +164,7 @@ class DcgmSource:
         where = f"The exporter at {self._host}:{self._port}"
         try:
             async with asyncio.timeout(self._deadline_s):
-                page = await fetch(self._host, self._port, SIZE_LIMIT)
+                page = await fetch_dcgm_page(self._host, self._port, SIZE_LIMIT)
         except TimeoutError:
             said = f"{where} did not answer within {self._deadline_s:g} s."
         except (OSError, ValueError, EOFError) as error:
@@ -172,13 +172,13 @@ class DcgmSource:
         else:
             self._backend.report(NODE, SOURCE, "source-back")
             # In a thread: a page of the largest size takes seconds, and the agent has other things to do.
-            for uuid, reading in (await asyncio.to_thread(read_page, page)).items():
+            for uuid, reading in (await asyncio.to_thread(read_dcgm_page, page)).items():
                 self._take(uuid, reading)
             return True
         self._backend.report(NODE, SOURCE, "source-lost", said)
         return False
 
-    def _take(self, uuid: str, reading: Reading) -> None:
+    def _take(self, uuid: str, reading: DcgmReading) -> None:
         device = self._backend.device_at(uuid)
         if not device:
             return
@@ -192,13 +192,13 @@ class DcgmSource:
             return
         self._xids[uuid] = reading.xid
         if self._file is not None:
-            write_whole(self._file, msgspec.json.encode(Seen(self._boot, self._xids)))
+            write_whole_file(self._file, msgspec.json.encode(SeenXids(self._boot, self._xids)))
         if reading.xid:
             code = f"xid-{reading.xid}"
             self._backend.report(device, SOURCE, code, classify_fault(SOURCE, code).message)
 
 
-async def fetch(host: str, port: int, limit: int, path: str = "/metrics") -> str:
+async def fetch_dcgm_page(host: str, port: int, limit: int, path: str = "/metrics") -> str:
     """The page's text. HTTP/1.0, so that the answer ends where the connection does; ValueError when it is not a 200 or too
     long."""
     reader, writer = await asyncio.open_connection(host, port, limit=1 << 16)
@@ -224,7 +224,7 @@ async def fetch(host: str, port: int, limit: int, path: str = "/metrics") -> str
             await writer.wait_closed()
 
 
-def _check_loopback(host: str) -> None:
+def _check_dcgm_loopback(host: str) -> None:
     try:
         if ipaddress.ip_address(host).is_loopback:
             return
@@ -239,11 +239,11 @@ def _check_loopback(host: str) -> None:
     )
 
 
-def _load(path: Path | None, boot: str) -> Mapping[str, int]:
+def _load_seen_xids(path: Path | None, boot: str) -> Mapping[str, int]:
     if path is None:
         return {}
     try:
-        seen = msgspec.json.decode(path.read_bytes(), type=Seen)
+        seen = msgspec.json.decode(path.read_bytes(), type=SeenXids)
     except FileNotFoundError:
         return {}
     except msgspec.DecodeError as error:

@@ -27,7 +27,7 @@ from remuda.core.devices.machine_models import DEVICE_PREFIX
 log = structlog.get_logger(__name__)
 
 
-class Seen(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class SeenDevice(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """A device as a driver shows it, or showed it last."""
 
     uuid: str
@@ -39,7 +39,7 @@ class Seen(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     minor: int = -1  # of its file under /dev
 
 
-def row_of(number: int, seen: Seen, resource: str, type: str = "") -> ObservedDevice:
+def device_row(number: int, seen: SeenDevice, resource: str, type: str = "") -> ObservedDevice:
     """The whole device under its number. `type`: what it is called when the driver does not say."""
     return ObservedDevice(
         id=device_id(number),
@@ -54,18 +54,18 @@ def row_of(number: int, seen: Seen, resource: str, type: str = "") -> ObservedDe
     )
 
 
-class IdMap(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class DeviceIdMap(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """`devices`: id number -> the device that has it."""
 
-    devices: dict[int, Seen] = {}
+    devices: dict[int, SeenDevice] = {}
 
     def number(self, key: str) -> int | None:
         """The number of the device with this UUID or PCI address."""
         return next((n for n, seen in self.devices.items() if key in (seen.uuid, seen.pci)), None)
 
 
-class Assignment(msgspec.Struct, frozen=True):
-    ids: IdMap
+class IdAssignment(msgspec.Struct, frozen=True):
+    ids: DeviceIdMap
     present: frozenset[int]
     replaced: frozenset[int] = frozenset()  # numbers that belong to another device than before
 
@@ -78,13 +78,13 @@ def device_id(number: int) -> str:
     return f"{DEVICE_PREFIX}{number}"
 
 
-def assign(known: IdMap, found: Sequence[Seen]) -> Assignment:
+def assign_device_ids(known: DeviceIdMap, found: Sequence[SeenDevice]) -> IdAssignment:
     """The map after a look at the node that found these devices."""
     by_uuid = {seen.uuid: n for n, seen in known.devices.items() if seen.uuid}
     by_place = {seen.pci: n for n, seen in known.devices.items()}
     devices = dict(known.devices)
     present: set[int] = set()
-    new: list[Seen] = []
+    new: list[SeenDevice] = []
     for seen in sorted(found, key=lambda s: s.pci):
         number = by_uuid.get(seen.uuid)
         there = by_place.get(seen.pci)
@@ -115,31 +115,31 @@ def assign(known: IdMap, found: Sequence[Seen]) -> Assignment:
             devices[number] = seen
             present.add(number)
     ordered = {n: devices[n] for n in sorted(devices)}
-    return Assignment(IdMap(ordered), frozenset(present | replaced), frozenset(replaced))
+    return IdAssignment(DeviceIdMap(ordered), frozenset(present | replaced), frozenset(replaced))
 
 
-def load_ids(path: Path | None) -> IdMap:
+def load_device_ids(path: Path | None) -> DeviceIdMap:
     """The remembered map; empty when there is none. One that cannot be read is put aside, not overwritten."""
     if path is None:
-        return IdMap()
+        return DeviceIdMap()
     try:
-        return msgspec.json.decode(path.read_bytes(), type=IdMap)
+        return msgspec.json.decode(path.read_bytes(), type=DeviceIdMap)
     except FileNotFoundError:
-        return IdMap()
+        return DeviceIdMap()
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         aside = path.with_suffix(".unreadable")
         path.replace(aside)
         log.warning("identity.unreadable", path=str(path), aside=str(aside), error=str(error))
-        return IdMap()
+        return DeviceIdMap()
 
 
-def save_ids(path: Path | None, ids: IdMap) -> None:
+def save_device_ids(path: Path | None, ids: DeviceIdMap) -> None:
     """Durable and whole or not at all: half a map would shift ids."""
     if path is not None:
-        write_whole(path, msgspec.json.encode(ids))
+        write_whole_file(path, msgspec.json.encode(ids))
 
 
-def write_whole(path: Path, data: bytes) -> None:
+def write_whole_file(path: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.new")
     with open(fresh, "wb") as file:
@@ -149,7 +149,7 @@ def write_whole(path: Path, data: bytes) -> None:
     fresh.replace(path)
 
 
-def boot_id(path: Path = Path("/proc/sys/kernel/random/boot_id")) -> str:
+def kernel_boot_id(path: Path = Path("/proc/sys/kernel/random/boot_id")) -> str:
     """The kernel's id of this boot; empty where there is none to read."""
     try:
         return path.read_text(encoding="ascii").strip()

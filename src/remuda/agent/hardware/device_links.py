@@ -26,7 +26,7 @@ def observed_links(
     links: list[ObservedLink] = []
     switched = {ids[pci]: n for pci, far in ends.items() if (n := sum(bool(end.get("switch")) for end in far))}
     if len(switched) > 1:
-        links.append(ObservedLink(_bonded(kind, min(switched.values())), list(switched)))
+        links.append(ObservedLink(_bonded_link_kind(kind, min(switched.values())), list(switched)))
     direct: Counter[tuple[str, str]] = Counter()
     for pci, far in ends.items():
         for end in far:
@@ -35,18 +35,18 @@ def observed_links(
                 a, b = sorted((ids[pci], other))
                 direct[a, b] += 1
     # Both ends told of each link.
-    links += [ObservedLink(_bonded(kind, (told + 1) // 2), [a, b]) for (a, b), told in direct.items()]
+    links += [ObservedLink(_bonded_link_kind(kind, (told + 1) // 2), [a, b]) for (a, b), told in direct.items()]
     for path in HOST_PATHS:
         near = [(ids[a], ids[b]) for a, b, found in pairs if found == path and a in ids and b in ids]
-        links += [ObservedLink(path, group) for group in _groups(near)]
+        links += [ObservedLink(path, group) for group in _linked_groups(near)]
     return tuple(links)
 
 
-def _bonded(kind: str, count: int) -> str:
+def _bonded_link_kind(kind: str, count: int) -> str:
     return f"nv{count}" if kind == "nvlink" else kind
 
 
-def _groups(pairs: Sequence[tuple[str, str]]) -> list[list[str]]:
+def _linked_groups(pairs: Sequence[tuple[str, str]]) -> list[list[str]]:
     """Pairs that hang together, each group in the order of its first pair."""
     groups: list[list[str]] = []
     for a, b in pairs:

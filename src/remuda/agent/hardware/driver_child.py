@@ -30,7 +30,7 @@ from remuda.agent.hardware.driver_port import Driver, DriverFault, Emit
 _PR_SET_PDEATHSIG = 1
 
 
-def serve(channel: socket.socket, make: Callable[[Emit], Driver]) -> None:
+def serve_driver(channel: socket.socket, make: Callable[[Emit], Driver]) -> None:
     lock = threading.Lock()
 
     def write(message: dict[str, Any]) -> None:
@@ -57,16 +57,16 @@ def serve(channel: socket.socket, make: Callable[[Emit], Driver]) -> None:
             write(answer)
 
 
-def maker(name: str) -> Callable[[Emit], Driver]:
+def driver_maker(name: str) -> Callable[[Emit], Driver]:
     """The library is imported here, late: the other make's may not be installed. One that is not answers so."""
     try:
-        return _import(name)
+        return _import_driver(name)
     except ImportError as error:
         missing = str(error)
-        return lambda emit: _Missing(missing)
+        return lambda emit: _MissingDriver(missing)
 
 
-class _Missing:
+class _MissingDriver:
     def __init__(self, why: str) -> None:
         self._why = why
 
@@ -74,7 +74,7 @@ class _Missing:
         raise DriverFault("LibraryNotFound", self._why)
 
 
-def _import(name: str) -> Callable[[Emit], Driver]:
+def _import_driver(name: str) -> Callable[[Emit], Driver]:
     if name == "nvml":
         from remuda.agent.hardware.nvml_calls import NvmlDriver
 
@@ -92,7 +92,7 @@ def main(arguments: list[str]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's ^C is for the agent
     with socket.socket(fileno=int(arguments[0])) as channel:
         try:
-            serve(channel, maker(arguments[1]))
+            serve_driver(channel, driver_maker(arguments[1]))
         except (BrokenPipeError, ConnectionResetError):
             pass  # the agent went first
 

@@ -18,8 +18,8 @@ import structlog
 
 from remuda.agent.hardware.device_ids import device_id
 from remuda.agent.hardware.driver_process import DriverChild, DriverDown, DriverError, DriverHang
-from remuda.agent.hardware.hardware_inventory import Census
-from remuda.agent.hardware.signal_listeners import NODE, Listeners
+from remuda.agent.hardware.hardware_inventory import HardwareInventory
+from remuda.agent.hardware.signal_listeners import NODE, SignalListeners
 
 log = structlog.get_logger(__name__)
 
@@ -27,7 +27,7 @@ LOST = "GpuIsLost"
 FIRST_S, MOST_S = 10.0, 600.0
 
 
-class _Hung(msgspec.Struct, frozen=True):
+class _HungDevice(msgspec.Struct, frozen=True):
     times: int
     until: float
 
@@ -38,7 +38,7 @@ class HangBackoff:
     def __init__(self, first_s: float = FIRST_S, most_s: float = MOST_S) -> None:
         self._first_s = first_s
         self._most_s = most_s
-        self._hung: dict[str, _Hung] = {}
+        self._hung: dict[str, _HungDevice] = {}
 
     def __bool__(self) -> bool:
         return bool(self._hung)
@@ -52,7 +52,7 @@ class HangBackoff:
 
     def add(self, who: str, now: float) -> None:
         times = self._hung[who].times + 1 if who in self._hung else 1
-        self._hung[who] = _Hung(times, now + min(self._first_s * 2.0 ** (times - 1), self._most_s))
+        self._hung[who] = _HungDevice(times, now + min(self._first_s * 2.0 ** (times - 1), self._most_s))
 
     def answered(self, who: str) -> None:
         self._hung.pop(who, None)
@@ -62,15 +62,15 @@ class HangBackoff:
         self._hung = {who: hung for who, hung in self._hung.items() if still(who)}
 
 
-class Asker:
+class DriverQuestions:
     """`source`: what its signals are named after. `call_s`: the deadline."""
 
     def __init__(
         self,
         node: str,
         child: DriverChild,
-        census: Census,
-        listeners: Listeners,
+        hardware: HardwareInventory,
+        listeners: SignalListeners,
         *,
         source: str,
         call_s: float,
@@ -83,7 +83,7 @@ class Asker:
         self.asks_since = clock()
         self._node = node
         self._child = child
-        self._census = census
+        self._hardware = hardware
         self._listeners = listeners
         self._source = source
         self._call_s = call_s
@@ -95,7 +95,7 @@ class Asker:
         if not self.hung.may_ask(name, self._clock()):
             return None
         try:
-            answer = await self._child.call(call, self._call_s, pci=self._census.pci(number), **params)
+            answer = await self._child.call(call, self._call_s, pci=self._hardware.pci(number), **params)
         except DriverHang as error:
             self.hung.add(name, self._clock())
             self._listeners.tell(name, self._source, "driver-hang", f"{error}.")
@@ -124,7 +124,7 @@ class Asker:
     def lose(self, number: int) -> None:
         if number not in self.lost:
             self.lost.add(number)
-            self._census.drop(number)
+            self._hardware.drop(number)
             self._listeners.tell(device_id(number), self._source, "nvml-lost")
             self._listeners.changed()
 
@@ -134,7 +134,7 @@ class Asker:
             return
         self.is_blind = True
         self._listeners.tell(NODE, self._source, "driver-hang", f"The driver does not answer: {error}.")
-        for number in self._census.ids.devices:
+        for number in self._hardware.ids.devices:
             self._listeners.tell(
                 device_id(number), self._source, "driver-hang", f"The driver does not answer: {error}."
             )

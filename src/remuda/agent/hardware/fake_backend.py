@@ -20,10 +20,10 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from remuda.agent.hardware.backend_port import NodeFacts, Probe, unknown_device
-from remuda.agent.hardware.device_ids import Seen
-from remuda.agent.hardware.missing_devices import tell_presence
-from remuda.agent.hardware.signal_listeners import NODE, Heard, Listeners
-from remuda.agent.hardware.slice_rows import busy, plan, slice_row, whole_row
+from remuda.agent.hardware.device_ids import SeenDevice
+from remuda.agent.hardware.missing_devices import report_missing_devices
+from remuda.agent.hardware.signal_listeners import NODE, SignallingBackend, SignalListeners
+from remuda.agent.hardware.slice_rows import device_busy, mig_slice_row, plan_mig_slices, whole_device_row
 from remuda.api.devices import DeviceState, ObservedDevice, ObservedLink
 from remuda.api.errors import Refusal
 from remuda.core.devices.counters import CounterLimits, Counters, KnownCounters, LinkReading, step_counters
@@ -40,7 +40,7 @@ RESET, REBOOT, REPLACE, NEVER = HEALS = ("reset", "reboot", "replace", "never") 
 _BY_REMEDY = {DeviceRemedy.RESET_DEVICE: RESET, DeviceRemedy.REBOOT_NODE: REBOOT, DeviceRemedy.REPLACE: REPLACE}
 
 
-class FakeBackend(Heard):
+class FakeBackend(SignallingBackend):
     """`missing`: indexes of devices that are not there at boot."""
 
     source = "nvml"
@@ -51,7 +51,7 @@ class FakeBackend(Heard):
         self._model = model
         self._node = node
         self._clock = clock
-        self._listeners = Listeners(clock)
+        self._listeners = SignalListeners(clock)
         self._boots = 0
         self._cuts = 0
         self._exchanged: dict[int, int] = {}  # index -> how often the device was replaced
@@ -93,7 +93,7 @@ class FakeBackend(Heard):
         self._rows = {}
         for device in self._wholes():
             mine = self._slices.get(device.id, [])
-            for row in (whole_row(device, is_cut=bool(mine)), *mine):
+            for row in (whole_device_row(device, is_cut=bool(mine)), *mine):
                 self._rows[row.id] = row
 
     def _changed(self) -> None:
@@ -369,16 +369,16 @@ class FakeBackend(Heard):
         if found.parent or device in self._gone:
             raise unknown_device(device, self._node, [d.id for d in self._model.devices if d.id not in self._gone])
         if device in self._leftovers:
-            raise busy(device, self._leftovers[device])
+            raise device_busy(device, self._leftovers[device])
         geometry = self._model.geometry(found.index)
-        layout = plan(device, geometry, profiles) if profiles else ()
+        layout = plan_mig_slices(device, geometry, profiles) if profiles else ()
         self._cuts += 1
         rows: list[ObservedDevice] = []
         for piece in layout:
             assert geometry is not None
             memory = geometry.profile(piece.profile).memory_bytes(geometry, found.memory_bytes)
             name = f"{found.uuid}/{self._boots}/{self._cuts}/{piece.start}/{piece.profile}"
-            rows.append(slice_row(found, piece.profile, piece.start, f"MIG-{uuid.uuid5(_SPACE, name)}", memory))
+            rows.append(mig_slice_row(found, piece.profile, piece.start, f"MIG-{uuid.uuid5(_SPACE, name)}", memory))
         for old in self._slices.pop(device, []):
             self._listeners.forget(old.id)
         if rows:
@@ -401,10 +401,10 @@ class FakeBackend(Heard):
             self._listeners.tell(device, self.source, finding.code, f"{finding.message} {_DRILL}")
 
     def _tell_presence(self) -> None:
-        known = {d.index: Seen(d.uuid, d.pci) for d in self._rows.values() if not d.parent}
+        known = {d.index: SeenDevice(d.uuid, d.pci) for d in self._rows.values() if not d.parent}
         missing = [d.index for d in self._model.devices if d.id in self._gone]
         why = dict.fromkeys(missing, "the driver does not show it (a drill)")
-        tell_presence(self._listeners, self.source, known, missing, len(self._model.devices), why)
+        report_missing_devices(self._listeners, self.source, known, missing, len(self._model.devices), why)
 
 
 # Letters as the fault table spells generations.

@@ -20,16 +20,16 @@ import msgspec
 import structlog
 
 from remuda.agent.hardware.backend_port import NodeFacts, Probe, reset_not_supported, unknown_device
-from remuda.agent.hardware.device_ids import Assignment, IdMap, boot_id, device_id
+from remuda.agent.hardware.device_ids import DeviceIdMap, IdAssignment, device_id, kernel_boot_id
 from remuda.agent.hardware.device_links import observed_links
 from remuda.agent.hardware.driver_process import DriverChild, DriverDown, DriverError, DriverHang
-from remuda.agent.hardware.driver_questions import Asker
-from remuda.agent.hardware.hardware_inventory import Census
-from remuda.agent.hardware.missing_devices import tell_presence
-from remuda.agent.hardware.signal_listeners import NODE, Heard, Listeners, real_hardware
-from remuda.agent.hardware.slice_rows import busy, not_supported, plan
+from remuda.agent.hardware.driver_questions import DriverQuestions
+from remuda.agent.hardware.hardware_inventory import HardwareInventory
+from remuda.agent.hardware.missing_devices import report_missing_devices
+from remuda.agent.hardware.signal_listeners import NODE, SignallingBackend, SignalListeners, real_hardware_refusal
+from remuda.agent.hardware.slice_rows import device_busy, mig_not_supported, plan_mig_slices
 from remuda.agent.hardware.sysfs import nearest_nics
-from remuda.agent.orders.node_commands import run_hook
+from remuda.agent.orders.node_commands import run_node_hook
 from remuda.api.devices import ObservedDevice, ObservedLink
 from remuda.api.errors import Refusal
 from remuda.core.devices.counters import USUAL, CounterLimits, Counters, KnownCounters, step_counters, throttle_words
@@ -56,7 +56,7 @@ class HardwareConfig(msgspec.Struct, frozen=True):
     boot: str = ""
 
 
-class HardwareBackend(Heard):
+class HardwareBackend(SignallingBackend):
     """`make`: which driver; `source`: what its signals are named after; `resource`: what a whole device counts for. `root`:
     where /proc and /sys are looked for. `environment`: of the driver process."""
 
@@ -76,26 +76,32 @@ class HardwareBackend(Heard):
         self.config = config
         self._clock = clock
         self._root = root
-        self._listeners = Listeners(clock)
+        self._listeners = SignalListeners(clock)
         self.child = DriverChild(self.make, self._event, environment=environment, on_start=self._restarted)
-        self.census = Census(config.node, self.resource, config.ids)
+        self.hardware = HardwareInventory(config.node, self.resource, config.ids)
         self._wire = "xgmi" if self.make == "amd" else "nvlink"
         self._links: tuple[ObservedLink, ...] = ()
         self._facts = NodeFacts()
         self._known: dict[int, KnownCounters] = {}
-        self._asker = Asker(
-            config.node, self.child, self.census, self._listeners, source=self.source, call_s=config.call_s, clock=clock
+        self._asker = DriverQuestions(
+            config.node,
+            self.child,
+            self.hardware,
+            self._listeners,
+            source=self.source,
+            call_s=config.call_s,
+            clock=clock,
         )
         self._unclean: dict[str, set[int]] = {}  # pids left on a device
         self._is_deaf = True
-        self._seen_closer: tuple[frozenset[int], IdMap] | None = None
+        self._seen_closer: tuple[frozenset[int], DeviceIdMap] | None = None
         self._task: asyncio.Task[None] | None = None
 
     # --- life -------------------------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
         if self._task is None:
-            self.census.load()
+            self.hardware.load()
             await self.look()
             self._task = asyncio.get_running_loop().create_task(self._poll(), name=f"devices {self.config.node}")
 
@@ -123,16 +129,16 @@ class HardwareBackend(Heard):
             return
         self._asker.is_blind = False
         self._facts = msgspec.structs.replace(self._facts, driver=opened["driver"], cuda=opened["cuda"])
-        if opened["count"] != len(self.census.present) or self._asker.lost or not self.census.raw:
+        if opened["count"] != len(self.hardware.present) or self._asker.lost or not self.hardware.raw:
             await self._scan(int(opened["count"]))
         if self._seen_closer is None and self._asker.hung.may_ask(_WIRING, self._clock()):
             await self._look_closer()
         if self._is_deaf:
             await self._listen()
-        for number in sorted(self.census.present):
+        for number in sorted(self.hardware.present):
             await self.child.ready()
             await self._read(number)
-        there = self.census.present_ids()
+        there = self.hardware.present_ids()
         self._unclean = {device: pids for device, pids in self._unclean.items() if device in there}
         for device in sorted(self._unclean):
             await self.check_clean(device)
@@ -165,8 +171,8 @@ class HardwareBackend(Heard):
                 silent.append(str(error))
                 self._asker.tell_hang()
         nics = nearest_nics(self._root / "sys", [r["pci"] for r in raw])
-        before = self.census.present
-        result = self.census.take(raw, nics)
+        before = self.hardware.present
+        result = self.hardware.take(raw, nics)
         for number in result.replaced:
             self._known.pop(number, None)
             self._listeners.forget(device_id(number))
@@ -176,44 +182,44 @@ class HardwareBackend(Heard):
         if self._seen_closer != (result.present, result.ids):
             self._seen_closer = None
 
-    def _tell_present(self, result: Assignment, silent: Sequence[str]) -> None:
+    def _tell_present(self, result: IdAssignment, silent: Sequence[str]) -> None:
         there = {device_id(n) for n in result.present}
         self._asker.hung.keep(lambda who: who == _WIRING or who.startswith("index ") or who in there)
         # Who is silent has no name; when as many are silent as are missing, it is them.
         why = dict(zip(result.missing, silent, strict=False)) if len(silent) == len(result.missing) else {}
         expected = len(self.config.model.devices) if self.config.model is not None else self.config.expected
-        tell_presence(self._listeners, self.source, result.ids.devices, result.missing, expected, why)
+        report_missing_devices(self._listeners, self.source, result.ids.devices, result.missing, expected, why)
 
     async def _look_closer(self) -> None:
         """Slices and wiring. Both can be had later: a failure here hides no device."""
         cut: dict[int, list[dict[str, Any]]] = {}
-        for number in sorted(self.census.present):
-            if self.census.raw[number].get("mig"):
-                cut[number] = await self._asker.ask(number, "slices") or self.census.cut.get(number, [])
-        self.census.set_cut(cut)
-        ids = self.census.places()
-        ends = {self.census.pci(n): self.census.raw[n].get("links", []) for n in sorted(self.census.present)}
+        for number in sorted(self.hardware.present):
+            if self.hardware.raw[number].get("mig"):
+                cut[number] = await self._asker.ask(number, "slices") or self.hardware.cut.get(number, [])
+        self.hardware.set_cut(cut)
+        ids = self.hardware.places()
+        ends = {self.hardware.pci(n): self.hardware.raw[n].get("links", []) for n in sorted(self.hardware.present)}
         try:
             pairs = await self.child.call("topology", self.config.call_s, pcis=list(ids))
             self._asker.hung.answered(_WIRING)
-            self._seen_closer = (self.census.present, self.census.ids)
+            self._seen_closer = (self.hardware.present, self.hardware.ids)
         except (DriverHang, DriverDown, DriverError) as error:
             log.warning("devices.topology", node=self.config.node, error=str(error))
             self._asker.hung.add(_WIRING, self._clock())
             pairs = []
         self._links = observed_links(ids, ends, pairs, self._wire)
-        first = next(iter(self.census.raw.values()), {})
+        first = next(iter(self.hardware.raw.values()), {})
         self._facts = msgspec.structs.replace(
             self._facts,
             compute=first.get("compute", ""),
             family=first.get("family", ""),
-            mig_capable=any(r.get("mig") is not None for r in self.census.raw.values()),
+            mig_capable=any(r.get("mig") is not None for r in self.hardware.raw.values()),
         )
         self._listeners.changed()
 
     async def _listen(self) -> None:
         try:
-            await self.child.call("listen", self.config.call_s, pcis=list(self.census.places()))
+            await self.child.call("listen", self.config.call_s, pcis=list(self.hardware.places()))
             self._is_deaf = False
         except (DriverHang, DriverDown, DriverError) as error:
             log.warning("devices.listen", node=self.config.node, error=str(error))
@@ -241,11 +247,11 @@ class HardwareBackend(Heard):
         if event["type"] != "xid":
             log.warning("devices.event", node=self.config.node, event=event)
             return
-        number = self.census.ids.number(event["pci"]) if event["pci"] else None
+        number = self.hardware.ids.number(event["pci"]) if event["pci"] else None
         if number is None:
             return
         code = f"xid-{event['code']}"
-        name = self.census.named(number, event.get("gi"))
+        name = self.hardware.named(number, event.get("gi"))
         self._listeners.tell(name, self.source, code, classify_fault(self.source, code).message)
 
     # --- what is known ----------------------------------------------------------------------------------------------------
@@ -256,13 +262,13 @@ class HardwareBackend(Heard):
 
     @property
     def boot(self) -> str:
-        return self.config.boot or boot_id()
+        return self.config.boot or kernel_boot_id()
 
     def inventory(self) -> Sequence[ObservedDevice]:
-        return self.census.rows()
+        return self.hardware.rows()
 
     def present(self) -> frozenset[str]:
-        return self.census.present_ids()
+        return self.hardware.present_ids()
 
     def links(self) -> Sequence[ObservedLink]:
         return self._links
@@ -274,22 +280,22 @@ class HardwareBackend(Heard):
         return ()
 
     def counters(self, device: str) -> Counters | None:
-        known = self._known.get(self.census.number(device))
+        known = self._known.get(self.hardware.number(device))
         return known.last if known is not None else None
 
     def last_heard(self, device: str) -> float | None:
-        number = next((n for n in self.census.ids.devices if device_id(n) == device), None)
+        number = next((n for n in self.hardware.ids.devices if device_id(n) == device), None)
         return None if number is None else self._asker.answered_at.get(number, self._asker.asks_since)
 
     def inject(self, device: str, code: str, heals: str = "") -> None:
-        raise real_hardware(self.config.node)
+        raise real_hardware_refusal(self.config.node)
 
     # --- asked from above ---------------------------------------------------------------------------------------------------
 
     async def probe(self, device: str) -> Probe:
-        number = self.census.number(device)
+        number = self.hardware.number(device)
         try:
-            wrong = await self.child.call("probe", self.config.call_s, pci=self.census.pci(number))
+            wrong = await self.child.call("probe", self.config.call_s, pci=self.hardware.pci(number))
             self._asker.answered(number)
             result = Probe(device, not wrong, f"The probe found: {wrong}." if wrong else "The device answered.")
         except (DriverHang, DriverDown, DriverError) as error:
@@ -303,7 +309,7 @@ class HardwareBackend(Heard):
         refuses while anybody has one open, and is started again by the next question."""
         if not self.reset_command:
             raise reset_not_supported(self.config.node)
-        places = [self.census.pci(self.census.number(device)) for device in devices]
+        places = [self.hardware.pci(self.hardware.number(device)) for device in devices]
         async with self.child.let_go():
             await run_reset_tool([word.format(places=",".join(places)) for word in self.reset_command])
         self._seen_closer = None
@@ -313,12 +319,12 @@ class HardwareBackend(Heard):
         return reading.utilisation / 100 if reading is not None and reading.utilisation is not None else None
 
     async def check_clean(self, device: str) -> bool:
-        number = self.census.number(device)
+        number = self.hardware.number(device)
         left = await self._asker.ask(number, "processes")
         if left is None:
             return device not in self._unclean
         instance = next(
-            (p["gi"] for p in self.census.cut.get(number, []) if self.census.slice(number, p).id == device), None
+            (p["gi"] for p in self.hardware.cut.get(number, []) if self.hardware.slice(number, p).id == device), None
         )
         if instance is not None:
             left = [p for p in left if p.get("gi") == instance]  # its siblings' processes are none of its business
@@ -334,28 +340,28 @@ class HardwareBackend(Heard):
         return not left
 
     async def apply_slices(self, device: str, profiles: Sequence[str]) -> Sequence[ObservedDevice]:
-        number = self.census.number(device)
-        if device != device_id(number) or number not in self.census.present:
-            raise unknown_device(device, self.config.node, [device_id(n) for n in sorted(self.census.present)])
-        if self.census.raw[number].get("mig") is None:
-            raise not_supported(device)
+        number = self.hardware.number(device)
+        if device != device_id(number) or number not in self.hardware.present:
+            raise unknown_device(device, self.config.node, [device_id(n) for n in sorted(self.hardware.present)])
+        if self.hardware.raw[number].get("mig") is None:
+            raise mig_not_supported(device)
         geometry = self.config.model.geometry(number) if self.config.model is not None else None
         layout: list[list[Any]] = [[name, None] for name in profiles]
         if geometry is not None and profiles:
-            layout = [[piece.profile, piece.start] for piece in plan(device, geometry, profiles)]
+            layout = [[piece.profile, piece.start] for piece in plan_mig_slices(device, geometry, profiles)]
         try:
-            pci = self.census.pci(number)
+            pci = self.hardware.pci(number)
             made = await self.child.call("apply_slices", self.config.call_s * 6, pci=pci, layout=layout)
         except DriverError as error:
             self._seen_closer = None  # what was there before was made again, and is not the same
             await self._look_closer()
-            raise _refused(device, error) from None
+            raise _slicing_refused(device, error) from None
         except (DriverHang, DriverDown) as error:
             raise Refusal("DriverUnavailable", f"{device} was not cut: {error}.", "Look at the driver's log.") from None
-        self.census.raw[number]["mig"] = 1 if profiles else 0
-        self.census.set_cut({**self.census.cut, number: made})
+        self.hardware.raw[number]["mig"] = 1 if profiles else 0
+        self.hardware.set_cut({**self.hardware.cut, number: made})
         self._listeners.changed()
-        return tuple(self.census.slice(number, piece) for piece in made)
+        return tuple(self.hardware.slice(number, piece) for piece in made)
 
 
 async def run_reset_tool(command: Sequence[str]) -> None:
@@ -369,14 +375,14 @@ async def run_reset_tool(command: Sequence[str]) -> None:
             f"There is no {command[0]} on this node.",
             "Put it into the agent's image, or give the rung a hook.",
         )
-    ran = await run_hook([program, *command[1:]], {})
+    ran = await run_node_hook([program, *command[1:]], {})
     if ran.code:
         raise Refusal("ResetFailed", f"{command[0]} ended with {ran.code}: {ran.output}", "Reboot the node.")
 
 
-def _refused(device: str, error: DriverError) -> Refusal:
+def _slicing_refused(device: str, error: DriverError) -> Refusal:
     if error.code == "InUse":
-        return busy(device, "a process")
+        return device_busy(device, "a process")
     if error.code == "UnknownProfile":
         return Refusal("UnknownMigProfile", f"{device}: {error.message}.", "See `nvidia-smi mig -lgip`.", "profile")
     if error.code in ("InsufficientResources", "UnknownPlace"):

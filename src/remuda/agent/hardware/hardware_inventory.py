@@ -12,18 +12,27 @@ from pathlib import Path
 from typing import Any
 
 from remuda.agent.hardware.backend_port import unknown_device
-from remuda.agent.hardware.device_ids import Assignment, IdMap, Seen, assign, device_id, load_ids, row_of, save_ids
-from remuda.agent.hardware.slice_rows import slice_row, whole_row
+from remuda.agent.hardware.device_ids import (
+    DeviceIdMap,
+    IdAssignment,
+    SeenDevice,
+    assign_device_ids,
+    device_id,
+    device_row,
+    load_device_ids,
+    save_device_ids,
+)
+from remuda.agent.hardware.slice_rows import mig_slice_row, whole_device_row
 from remuda.api.devices import ObservedDevice
 
 _UNKNOWN_TYPE = "unknown"
 
 
-class Census:
+class HardwareInventory:
     """`resource`: what a whole device counts for. `file`: of the id map."""
 
     def __init__(self, node: str, resource: str, file: Path | None) -> None:
-        self.ids = IdMap()
+        self.ids = DeviceIdMap()
         self.present: frozenset[int] = frozenset()
         self.raw: dict[int, dict[str, Any]] = {}
         self.cut: dict[int, list[dict[str, Any]]] = {}
@@ -32,13 +41,13 @@ class Census:
         self._file = file
 
     def load(self) -> None:
-        self.ids = load_ids(self._file)
+        self.ids = load_device_ids(self._file)
 
-    def take(self, raw: Sequence[dict[str, Any]], nics: Mapping[str, str]) -> Assignment:
+    def take(self, raw: Sequence[dict[str, Any]], nics: Mapping[str, str]) -> IdAssignment:
         """The driver described these devices. Ids are given, and remembered before anybody hears of them."""
-        result = assign(self.ids, [_seen(r, nics) for r in raw])
+        result = assign_device_ids(self.ids, [_seen_device(r, nics) for r in raw])
         if result.ids != self.ids:
-            save_ids(self._file, result.ids)
+            save_device_ids(self._file, result.ids)
         by_pci = {r["pci"]: r for r in raw}
         self.ids, self.present = result.ids, result.present
         self.raw = {n: by_pci[s.pci] for n, s in result.ids.devices.items() if n in result.present}
@@ -65,7 +74,7 @@ class Census:
         for number in self.ids.devices:
             pieces = self.cut.get(number, [])
             is_cut = bool(pieces or self.raw.get(number, {}).get("mig"))
-            rows.append(whole_row(self.whole(number), is_cut=is_cut))
+            rows.append(whole_device_row(self.whole(number), is_cut=is_cut))
             rows += [self.slice(number, piece) for piece in pieces]
         return tuple(rows)
 
@@ -87,14 +96,14 @@ class Census:
         return self.slice(number, piece).id if piece is not None else device_id(number)
 
     def whole(self, number: int) -> ObservedDevice:
-        return row_of(number, self.ids.devices[number], self._resource, _UNKNOWN_TYPE)
+        return device_row(number, self.ids.devices[number], self._resource, _UNKNOWN_TYPE)
 
     def slice(self, number: int, piece: Mapping[str, Any]) -> ObservedDevice:
-        return slice_row(self.whole(number), piece["profile"], piece["start"], piece["uuid"], piece["memory"])
+        return mig_slice_row(self.whole(number), piece["profile"], piece["start"], piece["uuid"], piece["memory"])
 
 
-def _seen(raw: Mapping[str, Any], nics: Mapping[str, str]) -> Seen:
-    return Seen(
+def _seen_device(raw: Mapping[str, Any], nics: Mapping[str, str]) -> SeenDevice:
+    return SeenDevice(
         uuid=raw["uuid"],
         pci=raw["pci"],
         type=str(raw["name"]).replace(" ", "-") or _UNKNOWN_TYPE,

@@ -23,7 +23,7 @@ from typing import Protocol
 import msgspec
 import structlog
 
-from remuda.agent.hardware.device_ids import write_whole
+from remuda.agent.hardware.device_ids import write_whole_file
 from remuda.agent.hardware.signal_listeners import NODE
 from remuda.core.devices.kernel_log import KernelFault, KernelLogCursor, KernelLogGap, KmsgReader
 
@@ -36,7 +36,7 @@ POLL_S = 1.0  # of a file that cannot be waited for
 SAVE_EVERY = 1000  # records; a cursor that is behind only makes the next agent read some again
 
 
-class Reports(Protocol):
+class SignalReports(Protocol):
     """The part of a backend this needs."""
 
     def report(self, device: str, source: str, code: str, message: str = "", at: float | None = None) -> None: ...
@@ -49,7 +49,7 @@ class KmsgSource:
 
     def __init__(
         self,
-        backend: Reports,
+        backend: SignalReports,
         boot: str,
         *,
         path: Path = Path("/dev/kmsg"),
@@ -62,7 +62,7 @@ class KmsgSource:
         self._cursor = cursor
         self._clock = clock
         self._uptime = uptime
-        self._reader = KmsgReader(boot, _load(cursor))
+        self._reader = KmsgReader(boot, _load_kmsg_cursor(cursor))
         self._saved = self._reader.cursor
         self._fd = -1
         self._is_device = False
@@ -159,11 +159,11 @@ class KmsgSource:
 
     def _save(self) -> None:
         if self._cursor is not None and self._reader.cursor != self._saved:
-            write_whole(self._cursor, msgspec.json.encode(self._reader.cursor))
+            write_whole_file(self._cursor, msgspec.json.encode(self._reader.cursor))
         self._saved = self._reader.cursor
 
 
-def _load(path: Path | None) -> KernelLogCursor | None:
+def _load_kmsg_cursor(path: Path | None) -> KernelLogCursor | None:
     if path is None:
         return None
     try:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from remuda.agent.hardware.device_ids import Seen, device_id
-from remuda.agent.hardware.signal_listeners import NODE, Listeners
+from remuda.agent.hardware.device_ids import SeenDevice, device_id
+from remuda.agent.hardware.signal_listeners import NODE, SignalListeners
 
 
-def tell_presence(
-    listeners: Listeners,
+def report_missing_devices(
+    listeners: SignalListeners,
     source: str,
-    known: Mapping[int, Seen],
+    known: Mapping[int, SeenDevice],
     missing: Sequence[int],
     expected: int,
     why: Mapping[int, str],
@@ -26,29 +26,29 @@ def tell_presence(
     for number, seen in known.items():
         if number in missing:
             reason = why.get(number) or "the driver does not show it"
-            listeners.tell(device_id(number), source, "device-missing", f"{where(number, seen)}: {reason}.")
+            listeners.tell(device_id(number), source, "device-missing", f"{device_place(number, seen)}: {reason}.")
         else:
             listeners.tell(device_id(number), source, "device-back")
-    sentence = shortfall(known, missing, expected)
+    sentence = device_shortfall(known, missing, expected)
     if sentence:
         listeners.tell(NODE, source, "devices-missing", sentence)
     else:
         listeners.tell(NODE, source, "devices-complete", f"All {len(known)} devices are there.")
 
 
-def shortfall(known: Mapping[int, Seen], missing: Sequence[int], expected: int) -> str:
+def device_shortfall(known: Mapping[int, SeenDevice], missing: Sequence[int], expected: int) -> str:
     """What is not there, in one sentence; empty when all is."""
     total = max(len(known), expected)
     never = total - len(known)
     if not missing and not never:
         return ""
     there = len(known) - len(missing)
-    parts = [where(n, known[n]) for n in missing]
+    parts = [device_place(n, known[n]) for n in missing]
     if never:
         parts.append(f"{never} never seen on this node")
     return f"{there} of {total} devices are there; missing: {'; '.join(parts)}."
 
 
-def where(number: int, seen: Seen) -> str:
+def device_place(number: int, seen: SeenDevice) -> str:
     details = ", ".join(word for word in (seen.uuid, f"PCI {seen.pci}" if seen.pci else "") if word)
     return f"{device_id(number)} ({details})" if details else device_id(number)

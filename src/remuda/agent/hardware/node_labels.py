@@ -50,7 +50,7 @@ def node_labels(
             "amd.com/gpu.vram": f"{first.memory_bytes >> 30}G",
             "amd.com/gpu.family": facts.family.upper(),
         }
-        return {name: _value(value) for name, value in labels.items() if _value(value)}
+        return {name: _node_label_value(value) for name, value in labels.items() if _node_label_value(value)}
     slices = [row for row in rows if row.parent]
     labels = {
         "nvidia.com/gpu.present": "true",
@@ -62,9 +62,9 @@ def node_labels(
         "nvidia.com/gpu.replicas": str(replicas),
         "nvidia.com/gpu.sharing-strategy": "time-slicing" if replicas > 1 else "none",
         "nvidia.com/mig.capable": str(facts.mig_capable).lower(),
-        "nvidia.com/mig.strategy": _strategy(whole, slices),
-        **_compute(facts),
-        **_versions(facts),
+        "nvidia.com/mig.strategy": _mig_strategy_label(whole, slices),
+        **_compute_capability_labels(facts),
+        **_driver_version_labels(facts),
     }
     for profile, number in sorted(Counter(row.profile for row in slices).items()):
         one = next(row for row in slices if row.profile == profile)
@@ -74,10 +74,10 @@ def node_labels(
             f"{name}.memory": str(one.memory_bytes >> 20),
             f"{name}.product": f"{first.type}-MIG-{profile}",
         }
-    return {name: _value(value) for name, value in labels.items() if _value(value)}
+    return {name: _node_label_value(value) for name, value in labels.items() if _node_label_value(value)}
 
 
-def _strategy(whole: Sequence[ObservedDevice], slices: Sequence[ObservedDevice]) -> str:
+def _mig_strategy_label(whole: Sequence[ObservedDevice], slices: Sequence[ObservedDevice]) -> str:
     if not slices:
         return "none"
     cut = Counter((row.parent, row.profile) for row in slices)
@@ -85,12 +85,12 @@ def _strategy(whole: Sequence[ObservedDevice], slices: Sequence[ObservedDevice])
     return "single" if len(alike) == 1 and len({row.profile for row in slices}) == 1 else "mixed"
 
 
-def _compute(facts: NodeFacts) -> dict[str, str]:
+def _compute_capability_labels(facts: NodeFacts) -> dict[str, str]:
     major, _, minor = facts.compute.partition(".")
     return {"nvidia.com/gpu.compute.major": major, "nvidia.com/gpu.compute.minor": minor} if major else {}
 
 
-def _versions(facts: NodeFacts) -> dict[str, str]:
+def _driver_version_labels(facts: NodeFacts) -> dict[str, str]:
     labels: dict[str, str] = {}
     if facts.driver:
         major, minor, revision = (*facts.driver.split("."), "", "")[:3]
@@ -115,12 +115,12 @@ def _versions(facts: NodeFacts) -> dict[str, str]:
     return labels
 
 
-def _value(text: str) -> str:
+def _node_label_value(text: str) -> str:
     """As a label's value may be written: at most 63 of the allowed characters, a letter or digit at both ends."""
     return _NOT_A_LABEL.sub("-", text)[:63].strip("._-")
 
 
-def plan_labels(
+def plan_node_labels(
     labels: Mapping[str, str], annotations: Mapping[str, str], wanted: Mapping[str, str]
 ) -> dict[str, Any] | None:
     """The merge patch of the Node's metadata that makes its labels right, or None: they are, or are somebody else's."""
@@ -139,7 +139,7 @@ def plan_labels(
     return {"metadata": {"labels": changed, "annotations": {WRITTEN: written or None}}}
 
 
-class LabelWriter:
+class NodeLabelWriter:
     """Keeps the Node's labels as the backend shows things. One write under way at most; a Node that is not there yet, or an API
     that does not answer, is tried again."""
 
@@ -185,6 +185,6 @@ class LabelWriter:
         found = await self._cluster.get(Node, self._node)
         shown = self._backend
         wanted = node_labels(shown.inventory(), shown.present(), shown.facts(), self._replicas)
-        patch = plan_labels(found.labels, found.annotations, wanted)
+        patch = plan_node_labels(found.labels, found.annotations, wanted)
         if patch is not None:
             await self._cluster.patch(Node, self._node, patch)

@@ -19,7 +19,7 @@ from remuda.core.devices.fault_codes import classify_fault, fault_table
 NODE = ""  # stands for the node where a device id is expected
 
 
-class Listeners:
+class SignalListeners:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._devices: list[Hear] = []
@@ -53,7 +53,7 @@ class Listeners:
         fault = classify_fault(source, code)
         signal = Signal(source, code, message or fault.message, to_time(self._clock() if at is None else at))
         key = (device, source, code)
-        if code in _conditions():
+        if code in _condition_codes():
             before = self._standing.get(key)
             self._standing[key] = signal
             if before is not None and before.message == signal.message:
@@ -88,10 +88,10 @@ class Listeners:
             changed()
 
 
-class Heard:
+class SignallingBackend:
     """What every backend has for its listeners."""
 
-    _listeners: Listeners
+    _listeners: SignalListeners
 
     def inventory(self) -> Sequence[ObservedDevice]:
         raise NotImplementedError
@@ -109,13 +109,13 @@ class Heard:
         self._listeners.tell(device, source, code, message, at)
 
     def device_at(self, key: str) -> str:
-        return find_at(self.inventory(), key)
+        return find_device_row(self.inventory(), key)
 
     def last_heard(self, device: str) -> float | None:
         return None
 
 
-def real_hardware(node: str) -> Refusal:
+def real_hardware_refusal(node: str) -> Refusal:
     return Refusal(
         "RealHardware",
         f"The devices of {node} are real and cannot be told to fail.",
@@ -124,11 +124,11 @@ def real_hardware(node: str) -> Refusal:
     )
 
 
-def find_at(rows: Iterable[ObservedDevice], key: str) -> str:
+def find_device_row(rows: Iterable[ObservedDevice], key: str) -> str:
     """Id of the row with this UUID or PCI address; a slice has its device's address, and the device comes first."""
     return next((row.id for row in rows if key and key in (row.uuid, row.pci)), "")
 
 
 @cache
-def _conditions() -> frozenset[str]:
+def _condition_codes() -> frozenset[str]:
     return frozenset(code for fault in fault_table().by_code.values() for code in fault.retracts)

@@ -16,22 +16,22 @@ from remuda.api.errors import Refusal
 from remuda.core.devices.mig import Layout, MigGeometry, plan_mig_layout
 
 
-def slice_id(parent: str, profile: str, start: int) -> str:
+def mig_slice_id(parent: str, profile: str, start: int) -> str:
     return f"{parent}-{profile.replace('+', '.')}-{start}"
 
 
-def resource_of(profile: str) -> str:
+def mig_resource(profile: str) -> str:
     return f"nvidia.com/mig-{profile.replace('+', '.')}"
 
 
-def plan(device: str, geometry: MigGeometry | None, profiles: Sequence[str]) -> Layout:
+def plan_mig_slices(device: str, geometry: MigGeometry | None, profiles: Sequence[str]) -> Layout:
     """Where each of `profiles` goes on an empty device; a Refusal when they do not fit or the device cannot be cut."""
     if geometry is None:
-        raise not_supported(device)
+        raise mig_not_supported(device)
     return plan_mig_layout(geometry, Counter(geometry.profile(name).name for name in profiles))
 
 
-def not_supported(device: str) -> Refusal:
+def mig_not_supported(device: str) -> Refusal:
     return Refusal(
         "MigNotSupported",
         f"{device} cannot be cut into slices, or its machine model does not say how.",
@@ -40,19 +40,19 @@ def not_supported(device: str) -> Refusal:
     )
 
 
-def busy(device: str, who: str) -> Refusal:
+def device_busy(device: str, who: str) -> Refusal:
     return Refusal(
         "DeviceBusy", f"{device} is in use by {who}.", "A device is cut anew only while nothing runs on it.", "device"
     )
 
 
-def whole_row(device: ObservedDevice, *, is_cut: bool) -> ObservedDevice:
+def whole_device_row(device: ObservedDevice, *, is_cut: bool) -> ObservedDevice:
     return msgspec.structs.replace(device, resource="") if is_cut else device
 
 
-def slice_row(parent: ObservedDevice, profile: str, start: int, uuid: str, memory_bytes: int) -> ObservedDevice:
+def mig_slice_row(parent: ObservedDevice, profile: str, start: int, uuid: str, memory_bytes: int) -> ObservedDevice:
     return ObservedDevice(
-        id=slice_id(parent.id, profile, start),
+        id=mig_slice_id(parent.id, profile, start),
         type=parent.type,
         index=parent.index,
         memory_bytes=memory_bytes,
@@ -60,7 +60,7 @@ def slice_row(parent: ObservedDevice, profile: str, start: int, uuid: str, memor
         uuid=uuid,
         pci=parent.pci,
         nic=parent.nic,
-        resource=resource_of(profile),
+        resource=mig_resource(profile),
         parent=parent.id,
         profile=profile,
         start=start,

@@ -20,10 +20,19 @@ import msgspec
 import structlog
 
 from remuda.agent.hardware.backend_port import NodeFacts, Probe, reset_not_supported, unknown_device
-from remuda.agent.hardware.device_ids import IdMap, Seen, assign, boot_id, device_id, load_ids, row_of, save_ids
-from remuda.agent.hardware.missing_devices import tell_presence
-from remuda.agent.hardware.signal_listeners import Heard, Listeners, real_hardware
-from remuda.agent.hardware.slice_rows import not_supported
+from remuda.agent.hardware.device_ids import (
+    DeviceIdMap,
+    SeenDevice,
+    assign_device_ids,
+    device_id,
+    device_row,
+    kernel_boot_id,
+    load_device_ids,
+    save_device_ids,
+)
+from remuda.agent.hardware.missing_devices import report_missing_devices
+from remuda.agent.hardware.signal_listeners import SignallingBackend, SignalListeners, real_hardware_refusal
+from remuda.agent.hardware.slice_rows import mig_not_supported
 from remuda.api.devices import ObservedDevice, ObservedLink
 from remuda.api.names import RESOURCE_GPU
 from remuda.core.devices.counters import USUAL, CounterLimits, Counters, KnownCounters, step_counters
@@ -54,23 +63,23 @@ class SysfsConfig(msgspec.Struct, frozen=True):
     boot: str = ""
 
 
-def find_devices(sys: Path) -> list[tuple[str, Seen]]:
+def find_sysfs_devices(sys: Path) -> list[tuple[str, SeenDevice]]:
     """(vendor, device) of every accelerator on the bus, by PCI address."""
-    found: list[tuple[str, Seen]] = []
+    found: list[tuple[str, SeenDevice]] = []
     for path in sorted((sys / "bus/pci/devices").glob("*")):
-        vendor, kind = _word(path / "vendor"), _word(path / "class")
+        vendor, kind = _sysfs_word(path / "vendor"), _sysfs_word(path / "class")
         if vendor not in RESOURCES or kind[:6] not in CLASSES:
             continue
-        unique = _word(path / "unique_id")  # amdgpu
+        unique = _sysfs_word(path / "unique_id")  # amdgpu
         found.append(
             (
                 vendor,
-                Seen(
+                SeenDevice(
                     uuid=f"GPU-{unique}" if unique else "",
                     pci=path.name,
-                    type=f"{vendor.removeprefix('0x')}-{_word(path / 'device').removeprefix('0x')}",
-                    memory_bytes=_number(path / "mem_info_vram_total") or 0,
-                    numa=max(_number(path / "numa_node") or 0, 0),
+                    type=f"{vendor.removeprefix('0x')}-{_sysfs_word(path / 'device').removeprefix('0x')}",
+                    memory_bytes=_sysfs_number(path / "mem_info_vram_total") or 0,
+                    numa=max(_sysfs_number(path / "numa_node") or 0, 0),
                 ),
             )
         )
@@ -78,22 +87,24 @@ def find_devices(sys: Path) -> list[tuple[str, Seen]]:
     return [(vendor, msgspec.structs.replace(seen, nic=nics.get(seen.pci, ""))) for vendor, seen in found]
 
 
-def read_counters(sys: Path, pci: str) -> Counters:
+def read_sysfs_counters(sys: Path, pci: str) -> Counters:
     """What the kernel counts of one device. A PCIe link can do no more than its worse end, so the port above counts too."""
     path = sys / "bus/pci/devices" / pci
     port = path.resolve().parent
-    bad = [n for name in ("aer_dev_fatal", "aer_dev_nonfatal") if (n := _aer(path / name)) is not None]
-    ras = [m for file in sorted((path / "ras").glob("*_err_count")) for m in _RAS.findall(_text(file))]
+    bad = [n for name in ("aer_dev_fatal", "aer_dev_nonfatal") if (n := _sysfs_aer_total(path / name)) is not None]
+    ras = [m for file in sorted((path / "ras").glob("*_err_count")) for m in _RAS.findall(_sysfs_text(file))]
     return Counters(
-        pcie_width=_number(path / "current_link_width"),
-        pcie_width_max=_least(_number(path / "max_link_width"), _number(port / "max_link_width")),
-        pcie_speed=_speed(path / "current_link_speed"),
-        pcie_speed_max=_least(_speed(path / "max_link_speed"), _speed(port / "max_link_speed")),
-        pcie_replays=_aer(path / "aer_dev_correctable"),
+        pcie_width=_sysfs_number(path / "current_link_width"),
+        pcie_width_max=_least_known(_sysfs_number(path / "max_link_width"), _sysfs_number(port / "max_link_width")),
+        pcie_speed=_sysfs_link_speed(path / "current_link_speed"),
+        pcie_speed_max=_least_known(
+            _sysfs_link_speed(path / "max_link_speed"), _sysfs_link_speed(port / "max_link_speed")
+        ),
+        pcie_replays=_sysfs_aer_total(path / "aer_dev_correctable"),
         pcie_errors=sum(bad) if bad else None,
         ecc_uncorrected=sum(int(n) for kind, n in ras if kind == "ue") if ras else None,
         ecc_corrected=sum(int(n) for kind, n in ras if kind == "ce") if ras else None,
-        utilisation=_number(path / "gpu_busy_percent"),
+        utilisation=_sysfs_number(path / "gpu_busy_percent"),
     )
 
 
@@ -102,29 +113,29 @@ def nearest_nics(sys: Path, pcis: Sequence[str]) -> dict[str, str]:
     devices = sys / "bus/pci/devices"
     nics: list[tuple[tuple[str, ...], str]] = []
     for path in sorted(devices.glob("*")):
-        if _word(path / "class")[:6] in NIC_CLASSES:
+        if _sysfs_word(path / "class")[:6] in NIC_CLASSES:
             names = [p.name for kind in ("infiniband", "net") for p in sorted((path / kind).glob("*"))]
             nics.append((path.resolve().parent.parts, names[0] if names else path.name))
     nearest: dict[str, str] = {}
     base = len(sys.resolve().parts) + 1  # sys/devices: what all paths share says nothing
     for pci in pcis:
         mine = (devices / pci).resolve().parent.parts
-        shared = [(_shared(mine, theirs), name) for theirs, name in nics]
+        shared = [(_shared_path_length(mine, theirs), name) for theirs, name in nics]
         best = max((n for n, _ in shared), default=0)
         if best > base:
             nearest[pci] = next(name for n, name in shared if n == best)
     return nearest
 
 
-class SysfsBackend(Heard):
+class SysfsBackend(SignallingBackend):
     source = "sysfs"
 
     def __init__(self, config: SysfsConfig, clock: Callable[[], float], root: Path = Path("/sys")) -> None:
         self._config = config
         self._clock = clock
         self._root = root
-        self._listeners = Listeners(clock)
-        self._ids = IdMap()
+        self._listeners = SignalListeners(clock)
+        self._ids = DeviceIdMap()
         self._vendors: dict[str, str] = {}
         self._present: frozenset[int] = frozenset()
         self._known: dict[int, KnownCounters] = {}
@@ -136,11 +147,11 @@ class SysfsBackend(Heard):
 
     @property
     def boot(self) -> str:
-        return self._config.boot or boot_id()
+        return self._config.boot or kernel_boot_id()
 
     async def open(self) -> None:
         if self._task is None:
-            self._ids = load_ids(self._config.ids)
+            self._ids = load_device_ids(self._config.ids)
             await self.look()
             self._task = asyncio.get_running_loop().create_task(self._poll(), name=f"sysfs {self._config.node}")
 
@@ -161,17 +172,17 @@ class SysfsBackend(Heard):
     async def look(self) -> None:
         """Reads of /sys can wait for a device that wakes up, so they happen in a thread."""
         found, readings = await asyncio.to_thread(self._read_all)
-        result = assign(self._ids, [seen for _, seen in found])
+        result = assign_device_ids(self._ids, [seen for _, seen in found])
         changed = result.ids != self._ids or result.present != self._present
         if result.ids != self._ids:
-            save_ids(self._config.ids, result.ids)
+            save_device_ids(self._config.ids, result.ids)
         self._ids, self._present = result.ids, result.present
         self._vendors |= {seen.pci: vendor for vendor, seen in found}
         for number in result.replaced:
             self._known.pop(number, None)
             self._listeners.forget(device_id(number))
         expected = len(self._config.model.devices) if self._config.model is not None else self._config.expected
-        tell_presence(self._listeners, self.source, result.ids.devices, result.missing, expected, {})
+        report_missing_devices(self._listeners, self.source, result.ids.devices, result.missing, expected, {})
         if changed:
             self._listeners.changed()
         for number in sorted(result.present):
@@ -190,13 +201,13 @@ class SysfsBackend(Heard):
         code, said = ("report-resumed", "") if is_served else ("no-report", "No kernel driver serves the device.")
         self._listeners.tell(device_id(number), self.source, code, said)
 
-    def _read_all(self) -> tuple[list[tuple[str, Seen]], Mapping[str, Counters]]:
-        found = find_devices(self._root)
-        return found, {seen.pci: read_counters(self._root, seen.pci) for _, seen in found}
+    def _read_all(self) -> tuple[list[tuple[str, SeenDevice]], Mapping[str, Counters]]:
+        found = find_sysfs_devices(self._root)
+        return found, {seen.pci: read_sysfs_counters(self._root, seen.pci) for _, seen in found}
 
     def inventory(self) -> Sequence[ObservedDevice]:
         return tuple(
-            row_of(number, seen, RESOURCES.get(self._vendors.get(seen.pci, ""), RESOURCE_GPU))
+            device_row(number, seen, RESOURCES.get(self._vendors.get(seen.pci, ""), RESOURCE_GPU))
             for number, seen in self._ids.devices.items()
         )
 
@@ -207,14 +218,14 @@ class SysfsBackend(Heard):
         return ()
 
     def facts(self) -> NodeFacts:
-        product = _text(self._root / "class/dmi/id/product_name").strip()
+        product = _sysfs_text(self._root / "class/dmi/id/product_name").strip()
         return NodeFacts(machine=product)
 
     def device_files(self, device: str) -> Sequence[str]:
         return ()
 
     def inject(self, device: str, code: str, heals: str = "") -> None:
-        raise real_hardware(self._config.node)
+        raise real_hardware_refusal(self._config.node)
 
     def counters(self, device: str) -> Counters | None:
         known = self._known.get(self._number(device))
@@ -244,7 +255,7 @@ class SysfsBackend(Heard):
 
     async def apply_slices(self, device: str, profiles: Sequence[str]) -> Sequence[ObservedDevice]:
         self._number(device)
-        raise not_supported(device)
+        raise mig_not_supported(device)
 
     def _number(self, device: str) -> int:
         for number in self._ids.devices:
@@ -253,38 +264,38 @@ class SysfsBackend(Heard):
         raise unknown_device(device, self._config.node, [device_id(n) for n in self._ids.devices])
 
 
-def _shared(a: Sequence[str], b: Sequence[str]) -> int:
+def _shared_path_length(a: Sequence[str], b: Sequence[str]) -> int:
     return next((n for n, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
-def _text(path: Path) -> str:
+def _sysfs_text(path: Path) -> str:
     try:
         return path.read_text(encoding="ascii", errors="replace")
     except OSError:
         return ""
 
 
-def _word(path: Path) -> str:
-    return _text(path).strip()
+def _sysfs_word(path: Path) -> str:
+    return _sysfs_text(path).strip()
 
 
-def _number(path: Path) -> int | None:
+def _sysfs_number(path: Path) -> int | None:
     try:
-        return int(_word(path), 0)
+        return int(_sysfs_word(path), 0)
     except ValueError:
         return None
 
 
-def _speed(path: Path) -> float | None:
-    found = _SPEED.search(_text(path))
+def _sysfs_link_speed(path: Path) -> float | None:
+    found = _SPEED.search(_sysfs_text(path))
     return float(found[1]) if found else None
 
 
-def _aer(path: Path) -> int | None:
-    found = _TOTAL.search(_text(path))
+def _sysfs_aer_total(path: Path) -> int | None:
+    found = _TOTAL.search(_sysfs_text(path))
     return int(found[1]) if found else None
 
 
-def _least(a: N | None, b: N | None) -> N | None:
+def _least_known(a: N | None, b: N | None) -> N | None:
     known = [n for n in (a, b) if n is not None and n > 0]
     return min(known, default=None)

@@ -27,11 +27,11 @@ class NvmlBackend(HardwareBackend):
     reset_command = ("nvidia-smi", "--gpu-reset", "-i", "{places}")
 
     def device_files(self, device: str) -> Sequence[str]:
-        number = self.census.number(device)
-        minor = self.census.ids.devices[number].minor
+        number = self.hardware.number(device)
+        minor = self.hardware.ids.devices[number].minor
         files = [f"/dev/nvidia{minor}", *CONTROL_FILES]
-        for piece in self.census.cut.get(number, []):
-            if self.census.slice(number, piece).id == device:
+        for piece in self.hardware.cut.get(number, []):
+            if self.hardware.slice(number, piece).id == device:
                 instance = f"proc/driver/nvidia/capabilities/gpu{minor}/mig/gi{piece['gi']}"
                 for access in (f"{instance}/access", f"{instance}/ci{piece['ci']}/access"):
                     files.append(f"/dev/nvidia-caps/nvidia-cap{self._capability(access)}")
@@ -50,6 +50,6 @@ class AmdBackend(HardwareBackend):
 
     def device_files(self, device: str) -> Sequence[str]:
         """The compute interface, and the render node the kernel made for this device."""
-        pci = self.census.ids.devices[self.census.number(device)].pci
+        pci = self.hardware.ids.devices[self.hardware.number(device)].pci
         nodes = sorted((self._root / "sys/bus/pci/devices" / pci / "drm").glob("renderD*"))
         return ("/dev/kfd", *(f"/dev/dri/{node.name}" for node in nodes))

@@ -25,8 +25,15 @@ from collections.abc import Callable
 
 import msgspec
 
-from remuda.agent.launchers.launcher_state import GONE, NEVER_HEARD, Launcher, changed, may_have_child, shown
-from remuda.agent.launchers.launcher_state import fence as fenced_launcher
+from remuda.agent.launchers.launcher_state import (
+    GONE,
+    NEVER_HEARD,
+    LauncherRecord,
+    change_launcher,
+    launcher_may_have_child,
+    launcher_with_report,
+)
+from remuda.agent.launchers.launcher_state import fence_launcher as fenced_launcher
 from remuda.api.meta import to_seconds
 from remuda.api.training import Member, TrainingJob
 from remuda.launch.protocol import (
@@ -48,7 +55,7 @@ CANNOT_WRITE = 73  # EX_CANTCREAT of sysexits.h
 EnvOf = Callable[[TrainingJob, Member, int], dict[str, str]]
 
 
-class Site(msgspec.Struct, frozen=True):
+class BarrierSite(msgspec.Struct, frozen=True):
     """What a plan needs to know of the node: where the job's checkpoints go, and whether that place can be written.
 
     `fault`: None = not looked yet, "" = fine, else why not. `may_start`: False while the node's lease is not good."""
@@ -59,53 +66,59 @@ class Site(msgspec.Struct, frozen=True):
     may_start: bool = True
 
 
-class Orders(msgspec.Struct, frozen=True):
+class LauncherOrders(msgspec.Struct, frozen=True):
     """What to do: the record after the messages are sent; `check` asks the shell to look at the checkpoint directory."""
 
-    launcher: Launcher
+    launcher: LauncherRecord
     message: ToLauncher | None = None
     transition: bool = False
     check: bool = False
 
 
-def plan(job: TrainingJob | None, launcher: Launcher, site: Site, now: float) -> Orders:
+def plan_launcher_orders(
+    job: TrainingJob | None, launcher: LauncherRecord, site: BarrierSite, now: float
+) -> LauncherOrders:
     """The next order for one launcher, if any."""
     if not launcher.connected or launcher.state in (NEVER_HEARD, GONE):
-        return Orders(launcher)
-    if launcher.attempt <= launcher.fenced and may_have_child(launcher):
-        return Orders(fenced_launcher(launcher, now), Fence(), transition=True)  # it missed the fence
+        return LauncherOrders(launcher)
+    if launcher.attempt <= launcher.fenced and launcher_may_have_child(launcher):
+        return LauncherOrders(fenced_launcher(launcher, now), Fence(), transition=True)  # it missed the fence
     if job is None or job.status.attempt <= 0 or job.is_finished:
-        return Orders(launcher)
-    member = roster(job).get(launcher.uid)
+        return LauncherOrders(launcher)
+    member = barrier_roster(job).get(launcher.uid)
     if member is None:
-        return _plan_other(job, launcher, now)
-    return _plan_member(job, member, launcher, site, now)
+        return _plan_orders_of_others(job, launcher, now)
+    return _plan_member_orders(job, member, launcher, site, now)
 
 
-def _plan_member(job: TrainingJob, member: Member, launcher: Launcher, site: Site, now: float) -> Orders:
+def _plan_member_orders(
+    job: TrainingJob, member: Member, launcher: LauncherRecord, site: BarrierSite, now: float
+) -> LauncherOrders:
     attempt = job.status.attempt
     is_ready = launcher.state == READY and launcher.attempt == attempt
     if job.status.barrier == OPEN and member.role not in job.status.held_roles:
         if is_ready and launcher.started < attempt and site.may_start:
-            return _start(job, member, launcher, site, now)
+            return _start_launcher(job, member, launcher, site, now)
         if launcher.state == RUNNING and launcher.attempt == attempt:
-            return _ask_for_checkpoint(job, launcher, now)
+            return _ask_launcher_for_checkpoint(job, launcher, now)
     elif is_ready or launcher.attempt < attempt:
         # Ready already, after a reconnect: nobody knows for which rank, and asking again is free.
-        return _stop(job, launcher, member.rank, site.checkpoint_dir, now)
-    return Orders(launcher)
+        return _stop_launcher(job, launcher, member.rank, site.checkpoint_dir, now)
+    return LauncherOrders(launcher)
 
 
-def _plan_other(job: TrainingJob, launcher: Launcher, now: float) -> Orders:
+def _plan_orders_of_others(job: TrainingJob, launcher: LauncherRecord, now: float) -> LauncherOrders:
     if launcher.attempt < job.status.attempt and launcher.state in (READY, RUNNING, STOPPING):
-        return _stop(job, launcher, None, None, now)
-    return Orders(launcher)
+        return _stop_launcher(job, launcher, None, None, now)
+    return LauncherOrders(launcher)
 
 
-def _stop(job: TrainingJob, launcher: Launcher, rank: int | None, directory: str | None, now: float) -> Orders:
+def _stop_launcher(
+    job: TrainingJob, launcher: LauncherRecord, rank: int | None, directory: str | None, now: float
+) -> LauncherOrders:
     order = (job.status.attempt, rank, directory)
     if launcher.asked == order:
-        return Orders(launcher)
+        return LauncherOrders(launcher)
     # Ready, but with another rank's checkpoints: not ready any more until it has looked again.
     again = launcher.state == READY and launcher.attempt == order[0] and launcher.asked is not None
     message = Stop(
@@ -115,26 +128,30 @@ def _stop(job: TrainingJob, launcher: Launcher, rank: int | None, directory: str
         rank=rank,
         checkpoint_dir=directory,
     )
-    new = changed(launcher, asked=order)
+    new = change_launcher(launcher, asked=order)
     if again:
-        return Orders(shown(changed(new, state=STOPPING, since=now), now), message, transition=True)
-    return Orders(new, message)
+        return LauncherOrders(
+            launcher_with_report(change_launcher(new, state=STOPPING, since=now), now), message, transition=True
+        )
+    return LauncherOrders(new, message)
 
 
-def _start(job: TrainingJob, member: Member, launcher: Launcher, site: Site, now: float) -> Orders:
+def _start_launcher(
+    job: TrainingJob, member: Member, launcher: LauncherRecord, site: BarrierSite, now: float
+) -> LauncherOrders:
     attempt = job.status.attempt
     if site.fault is None and not launcher.simulated:
-        return Orders(launcher, check=True)
+        return LauncherOrders(launcher, check=True)
     if site.fault and not launcher.simulated:
         # Said in the child's place, so that the job fails with the reason and not with whatever the user's code makes of it.
-        new = changed(launcher, state=EXITED, attempt=attempt, since=now, started=attempt)
+        new = change_launcher(launcher, state=EXITED, attempt=attempt, since=now, started=attempt)
         words = f"CheckpointPathNotWritable: {site.fault}"
-        return Orders(shown(new, now, code=CANNOT_WRITE, message=words), transition=True)
+        return LauncherOrders(launcher_with_report(new, now, code=CANNOT_WRITE, message=words), transition=True)
     env = {**site.env_of(job, member, launcher.gpus), "REMUDA_CHECKPOINT_DIR": site.checkpoint_dir}
-    return Orders(changed(launcher, started=attempt), Start(attempt, env))
+    return LauncherOrders(change_launcher(launcher, started=attempt), Start(attempt, env))
 
 
-def _ask_for_checkpoint(job: TrainingJob, launcher: Launcher, now: float) -> Orders:
+def _ask_launcher_for_checkpoint(job: TrainingJob, launcher: LauncherRecord, now: float) -> LauncherOrders:
     request = job.status.checkpoint_request
     if (
         request is None
@@ -143,10 +160,10 @@ def _ask_for_checkpoint(job: TrainingJob, launcher: Launcher, now: float) -> Ord
         or request.id == launcher.checkpoint_asked
         or to_seconds(request.deadline) <= now
     ):
-        return Orders(launcher)
+        return LauncherOrders(launcher)
     signal = job.spec.checkpoint.signal.removeprefix("SIG") or None
     message = Checkpoint(to_seconds(request.deadline), signal if signal in SIGNALS else None, request.step)
-    return Orders(changed(launcher, checkpoint_asked=request.id), message)
+    return LauncherOrders(change_launcher(launcher, checkpoint_asked=request.id), message)
 
 
 # --- who is who ---------------------------------------------------------------------------------------------------------
@@ -155,7 +172,7 @@ _ROSTERS = 64  # jobs whose member index is kept: agents of one process share it
 _rosters: dict[tuple[str, str], tuple[list[Member], dict[str, Member]]] = {}
 
 
-def roster(job: TrainingJob) -> dict[str, Member]:
+def barrier_roster(job: TrainingJob) -> dict[str, Member]:
     """The job's members by pod uid. Kept per member list: objects are values, so the same list means the same members."""
     key = (job.namespace, job.name)
     kept = _rosters.get(key)
@@ -169,7 +186,7 @@ def roster(job: TrainingJob) -> dict[str, Member]:
     return index
 
 
-def checkpoint_dir(job: TrainingJob, root: str) -> str:
+def job_checkpoint_dir(job: TrainingJob, root: str) -> str:
     """Where the job's checkpoints go: where its spec says, else a directory of its own below `root`.
 
     Its own by uid: a new job that takes the name of a deleted one must not resume from the other's weights.

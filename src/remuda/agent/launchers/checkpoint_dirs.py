@@ -13,7 +13,7 @@ from collections.abc import Callable
 KEPT = 256  # answers remembered; older ones are simply looked up again
 
 
-class CheckpointPlaces:
+class CheckpointDirs:
     def __init__(self, answered: Callable[[], None]) -> None:
         """`answered` is called when a look has ended."""
         self._answered = answered
@@ -38,7 +38,7 @@ class CheckpointPlaces:
 
     async def _look(self, key: tuple[str, int]) -> None:
         try:
-            fault = await asyncio.to_thread(directory_fault, key[0])
+            fault = await asyncio.to_thread(checkpoint_dir_fault, key[0])
         finally:
             del self._looking[key]
         while len(self._faults) >= KEPT:
@@ -47,7 +47,7 @@ class CheckpointPlaces:
         self._answered()
 
 
-def directory_fault(directory: str) -> str:
+def checkpoint_dir_fault(directory: str) -> str:
     """Makes the directory when it is missing. "" when it can be written, else a sentence that names it."""
     try:
         os.makedirs(directory, exist_ok=True)

@@ -24,19 +24,19 @@ from typing import Protocol
 
 import structlog
 
-from remuda.agent.launchers.in_process_messages import as_mapping, from_mapping
+from remuda.agent.launchers.in_process_messages import launcher_message_from_mapping, launcher_message_to_mapping
 from remuda.launch.protocol import (
     Exited,
     Heartbeat,
     Hello,
-    LineReader,
+    MessageLineReader,
     ProtocolError,
     Ready,
     Running,
     ToAgent,
     ToLauncher,
-    decode,
-    encode,
+    decode_message,
+    encode_message,
 )
 from remuda.link.allocation_port import Deliver, Message
 
@@ -53,7 +53,7 @@ MAX_UNREAD_BYTES = 1 << 20  # for a launcher that does not read what it is told
 _TO_AGENT = (Hello, Ready, Running, Exited, Heartbeat)
 
 
-class Channel(Protocol):
+class LauncherChannel(Protocol):
     def send(self, message: ToLauncher) -> None: ...
 
     def close(self) -> None:
@@ -61,7 +61,7 @@ class Channel(Protocol):
         ...
 
 
-class Launchers:
+class LauncherConnections:
     """The live connection of each allocation. `hear` and `lose` are called for live connections only."""
 
     def __init__(self, node: str, hear: Callable[[str, ToAgent], None], lose: Callable[[str], None]) -> None:
@@ -70,8 +70,8 @@ class Launchers:
         self.socket_mode = 0o600
         self._hear = hear
         self._lose = lose
-        self._live: dict[str, Channel] = {}
-        self._doors: dict[str, Door] = {}  # by directory: a pod may have several
+        self._live: dict[str, LauncherChannel] = {}
+        self._doors: dict[str, LauncherDoor] = {}  # by directory: a pod may have several
 
     async def listen(self, uid: str, directory: str) -> None:
         """Open the allocation's socket for the pod; uid "" when it is not known yet. Open already, it is the pod's now."""
@@ -81,8 +81,8 @@ class Launchers:
             return
         if door is not None:
             self.shut(directory)
-        sock = bind_in(directory, self.socket_mode)
-        door = self._doors[directory] = Door(self, uid, directory)
+        sock = bind_launcher_socket(directory, self.socket_mode)
+        door = self._doors[directory] = LauncherDoor(self, uid, directory)
         try:
             await door.open(sock)
         except BaseException:
@@ -98,7 +98,7 @@ class Launchers:
 
     def connect(self, uid: str, deliver: Deliver) -> Deliver:
         """A simulated pod's channel: `deliver` gets what the agent says, the result takes what the launcher says."""
-        channel = FunctionChannel(self, uid, deliver)
+        channel = InProcessChannel(self, uid, deliver)
         return channel.receive
 
     def send(self, uid: str, message: ToLauncher) -> None:
@@ -127,7 +127,7 @@ class Launchers:
 
     # --- for channels ---------------------------------------------------------------------------------------------------
 
-    def take(self, uid: str, channel: Channel, message: ToAgent) -> None:
+    def take(self, uid: str, channel: LauncherChannel, message: ToAgent) -> None:
         """A message; a hello makes its channel the live one."""
         if isinstance(message, Hello) and self._live.get(uid) is not channel:
             old = self._live.get(uid)
@@ -138,24 +138,24 @@ class Launchers:
         if self._live.get(uid) is channel:
             self._hear(uid, message)
 
-    def drop(self, uid: str, channel: Channel) -> None:
+    def drop(self, uid: str, channel: LauncherChannel) -> None:
         if self._live.get(uid) is channel:
             del self._live[uid]
             self._lose(uid)
 
 
-class FunctionChannel:
-    def __init__(self, launchers: Launchers, uid: str, deliver: Deliver) -> None:
+class InProcessChannel:
+    def __init__(self, launchers: LauncherConnections, uid: str, deliver: Deliver) -> None:
         self._launchers = launchers
         self._uid = uid
         self._deliver = deliver
         self._closed = False
 
     def send(self, message: ToLauncher) -> None:
-        self._deliver(as_mapping(message))
+        self._deliver(launcher_message_to_mapping(message))
 
     def receive(self, data: Message) -> None:
-        message = from_mapping(data)
+        message = launcher_message_from_mapping(data)
         if message is not None and not self._closed:
             self._launchers.take(self._uid, self, message)
 
@@ -163,10 +163,10 @@ class FunctionChannel:
         self._closed = True
 
 
-class Door:
+class LauncherDoor:
     """The listening socket of one allocation and the connections through it."""
 
-    def __init__(self, launchers: Launchers, uid: str, directory: str) -> None:
+    def __init__(self, launchers: LauncherConnections, uid: str, directory: str) -> None:
         self.launchers = launchers
         self.uid = uid  # of the pod; empty until it is known
         self.directory = directory
@@ -201,9 +201,9 @@ class Door:
 
 
 class SocketChannel(asyncio.Protocol):
-    def __init__(self, door: Door) -> None:
+    def __init__(self, door: LauncherDoor) -> None:
         self._door = door
-        self._reader = LineReader()
+        self._reader = MessageLineReader()
         self._lines: Iterator[bytes] = iter(())
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
@@ -264,7 +264,7 @@ class SocketChannel(asyncio.Protocol):
                         self._transport.resume_reading()
                     return
                 self._tokens -= 1.0
-                self._take(decode(line))
+                self._take(decode_message(line))
                 if self._must_wait():
                     if not was_paused:
                         self._transport.pause_reading()
@@ -319,7 +319,7 @@ class SocketChannel(asyncio.Protocol):
             self._refuse("NotReading", "it does not read what it is told.")
             return
         try:
-            line = encode(message)
+            line = encode_message(message)
         except ProtocolError as error:
             log.error("launcher.unsendable", node=self._door.launchers.node, uid=self._door.uid, message=error.message)
         else:
@@ -331,7 +331,7 @@ class SocketChannel(asyncio.Protocol):
             self._transport.close()
 
 
-def bind_in(directory: str, mode: int = 0o600) -> socket.socket:
+def bind_launcher_socket(directory: str, mode: int = 0o600) -> socket.socket:
     """A listening `agent.sock` in `directory` in the place of whatever was there."""
     new = f"{SOCKET}.new"
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -1,11 +1,11 @@
-"""The desk where launchers report: their records, the orders they get, and the clock that watches over both.
+"""The registry of launchers: their records, the orders they get, and the clock that watches over both.
 
 A shell around pure parts: what happens (a message, a change of a job, the passing of time) goes through `launcher.receive` and
 `launcher.look`, then `barrier.plan`; what comes out is sent to the launcher, put on the progress board, or announced as a
 transition. Nothing here waits: every event is handled to the end within one turn of the event loop, so a record is never seen
 half changed.
 
-Cost: many agents of one process hear of every job. A desk without pods of that job spends one dictionary look-up on it; one
+Cost: many agents of one process hear of every job. A registry without pods of that job spends one dictionary look-up on it; one
 that has some spends time on those only. A heartbeat touches its own record and the board, nothing else.
 """
 
@@ -19,10 +19,10 @@ from typing import TypeGuard
 import structlog
 
 from remuda.agent.launchers import barrier_orders, launcher_state
-from remuda.agent.launchers.checkpoint_dirs import CheckpointPlaces
-from remuda.agent.launchers.connections import Launchers
-from remuda.agent.launchers.launcher_state import Launcher
-from remuda.agent.launchers.log_tails import LogEnds
+from remuda.agent.launchers.checkpoint_dirs import CheckpointDirs
+from remuda.agent.launchers.connections import LauncherConnections
+from remuda.agent.launchers.launcher_state import LauncherRecord
+from remuda.agent.launchers.log_tails import LogTails
 from remuda.api.devices import LauncherReport
 from remuda.api.training import TrainingJob
 from remuda.kube.runtime.informer import Informer
@@ -34,7 +34,7 @@ log = structlog.get_logger(__name__)
 TICK_S = 0.001  # shorter waits are below what clocks near 2e9 s resolve well
 
 
-class Desk:
+class LauncherRegistry:
     def __init__(
         self,
         node: str,
@@ -49,8 +49,8 @@ class Desk:
     ) -> None:
         """`announce` is called at every transition: `reports()` has changed."""
         self.node = node
-        self.links = Launchers(node, self._hear, self._lose)
-        self.log_ends: LogEnds | None = None  # where the end of a log is that launchers cannot read themselves
+        self.links = LauncherConnections(node, self._hear, self._lose)
+        self.log_ends: LogTails | None = None  # where the end of a log is that launchers cannot read themselves
         self.sees_places = True  # False: checkpoint paths are inside containers, and only those can tell
         self._checkpoint_root = checkpoint_root
         self._jobs = jobs
@@ -60,12 +60,12 @@ class Desk:
         self._env_of = env_of
         self._rejoin_s = rejoin_s
         self._announce = announce
-        self._records: dict[str, Launcher] = {}
+        self._records: dict[str, LauncherRecord] = {}
         # Pods by gang, in the order they came: orders go out in it, and a simulated run must repeat exactly.
         self._gangs: dict[tuple[str, str], dict[str, None]] = {}
         self._inherited: dict[str, LauncherReport] = {}
         self._inherited_until = 0.0
-        self._places = CheckpointPlaces(self._steer_all)
+        self._places = CheckpointDirs(self._steer_all)
         self._inbox: deque[tuple[str, ToAgent]] = deque()
         self._to_steer: deque[str] = deque()
         self._reading: set[asyncio.Task[None]] = set()
@@ -90,7 +90,7 @@ class Desk:
         """The node is stopped on purpose: every launcher's report says so, and nothing that ends now changes it."""
         now = self._clock()
         for known in list(self._records.values()):
-            new = launcher_state.stopped(known, now)
+            new = launcher_state.launcher_stopped(known, now)
             self._keep(new, transition=new is not known)
         self.silence()
 
@@ -114,18 +114,18 @@ class Desk:
     def __contains__(self, uid: str) -> bool:
         return uid in self._records
 
-    def get(self, uid: str) -> Launcher | None:
+    def get(self, uid: str) -> LauncherRecord | None:
         return self._records.get(uid)
 
     def reports(self) -> list[LauncherReport]:
         found = [known.report for known in self._records.values() if known.report is not None]
         return sorted([*found, *self._inherited.values()], key=lambda report: (report.pod, report.uid))
 
-    def welcome(self, new: Launcher) -> None:
+    def welcome(self, new: LauncherRecord) -> None:
         """A pod's launcher may speak from now on."""
         earlier = self._inherited.pop(new.uid, None)
         if earlier is not None:
-            new = launcher_state.inherit(new, earlier, self._clock())
+            new = launcher_state.inherit_launcher(new, earlier, self._clock())
         self._records[new.uid] = new
         if new.gang:
             self._gangs.setdefault((new.namespace, new.gang), {})[new.uid] = None
@@ -135,7 +135,7 @@ class Desk:
         """The pod has that many devices now: its containers are given theirs one after the other."""
         known = self._records[uid]
         if known.gpus != gpus:
-            self._keep(launcher_state.changed(known, gpus=gpus))
+            self._keep(launcher_state.change_launcher(known, gpus=gpus))
 
     def is_connected(self, uid: str) -> bool:
         known = self._records.get(uid)
@@ -163,7 +163,7 @@ class Desk:
         self.links.hang_up(uid)
         if known.gang or known.state:  # a plain pod has no launcher to miss
             words = f"The container ended with code {code}."
-            self._keep(launcher_state.gone(known, code, words, self._clock()), transition=True)
+            self._keep(launcher_state.launcher_gone(known, code, words, self._clock()), transition=True)
 
     def isolate(self, is_cut_off: bool) -> None:
         """The informer of jobs is shared with nodes that can still hear; one that is cut off goes by what it heard last."""
@@ -181,8 +181,8 @@ class Desk:
         self._is_fenced = True
         now = self._clock()
         for uid, known in list(self._records.items()):
-            if launcher_state.may_have_child(known):
-                self._keep(launcher_state.fence(known, now), transition=known.connected)
+            if launcher_state.launcher_may_have_child(known):
+                self._keep(launcher_state.fence_launcher(known, now), transition=known.connected)
                 self.links.send(uid, Fence())
 
     def unfence(self) -> None:
@@ -195,7 +195,12 @@ class Desk:
     def _hear(self, uid: str, message: ToAgent) -> None:
         """A simulated launcher answers before the question is out of our mouth, so messages queue up behind one another."""
         known = self._records.get(uid)
-        if self.log_ends is not None and known is not None and _lacks_tail(message) and self._wants_tail(known):
+        if (
+            self.log_ends is not None
+            and known is not None
+            and _exit_lacks_log_tail(message)
+            and self._wants_tail(known)
+        ):
             task = asyncio.get_running_loop().create_task(self._read_end(self.log_ends, known, message))
             self._reading.add(task)
             task.add_done_callback(self._reading.discard)
@@ -203,7 +208,7 @@ class Desk:
         self._inbox.append((uid, message))
         self._work(())
 
-    async def _read_end(self, log_ends: LogEnds, known: Launcher, message: Exited) -> None:
+    async def _read_end(self, log_ends: LogTails, known: LauncherRecord, message: Exited) -> None:
         """The exit is heard once the end of the log is known: the rules about it are asked when it is heard. If the launcher
         has gone on to another attempt meanwhile, it comes late like any other message."""
         tail = await log_ends.read(known.pod, known.uid, known.namespace, known.container, message.attempt)
@@ -213,7 +218,7 @@ class Desk:
     def _lose(self, uid: str) -> None:
         known = self._records.get(uid)
         if known is not None and self._is_open:
-            self._keep(launcher_state.disconnected(known, self._clock()))
+            self._keep(launcher_state.launcher_disconnected(known, self._clock()))
             self._look(uid)
 
     def _job_changed(self, old: TrainingJob | None, new: TrainingJob | None) -> None:
@@ -249,7 +254,7 @@ class Desk:
             return
         if isinstance(message, Exited) and message.tail and not self._wants_tail(known):
             message = message.replace(tail="")
-        update = launcher_state.receive(known, message, self._clock())
+        update = launcher_state.receive_launcher_message(known, message, self._clock())
         self._keep(update.launcher, update.transition)
         if update.beat is not None:
             self._board.report(update.beat)
@@ -265,29 +270,29 @@ class Desk:
         job = self._job_of(known)
         directory, fault = "", None
         if job is not None:
-            directory = barrier_orders.checkpoint_dir(job, self._checkpoint_root)
+            directory = barrier_orders.job_checkpoint_dir(job, self._checkpoint_root)
             fault = self._places.fault(directory, job.status.attempt) if self.sees_places else ""
-        site = barrier_orders.Site(directory, fault, self._env_of, may_start=not self._is_fenced)
-        orders = barrier_orders.plan(job, known, site, self._clock())
+        site = barrier_orders.BarrierSite(directory, fault, self._env_of, may_start=not self._is_fenced)
+        orders = barrier_orders.plan_launcher_orders(job, known, site, self._clock())
         self._keep(orders.launcher, orders.transition)
         if orders.message is not None:
             self.links.send(uid, orders.message)
         if orders.check and job is not None:
             self._places.look(directory, job.status.attempt)
 
-    def _wants_tail(self, known: Launcher) -> bool:
+    def _wants_tail(self, known: LauncherRecord) -> bool:
         """The API holds the end of a log only for a job that has a rule about it: a gang that dies whole has many ends."""
         job = self._job_of(known)
         return job is not None and any(rule.log_pattern for rule in job.spec.failure.rules)
 
-    def _job_of(self, known: Launcher) -> TrainingJob | None:
+    def _job_of(self, known: LauncherRecord) -> TrainingJob | None:
         if not known.gang:
             return None
         if self._last_heard is not None:
             return self._last_heard.get((known.namespace, known.gang))
         return self._jobs.get(known.gang, known.namespace)
 
-    def _keep(self, new: Launcher, transition: bool = False) -> None:
+    def _keep(self, new: LauncherRecord, transition: bool = False) -> None:
         self._records[new.uid] = new
         if transition:
             self._announce()
@@ -301,7 +306,7 @@ class Desk:
             return
         job = self._job_of(known)
         failure = job.spec.failure if job is not None else None
-        update, again_at = launcher_state.look(known, failure, self._clock(), self._rejoin_s)
+        update, again_at = launcher_state.look_at_launcher(known, failure, self._clock(), self._rejoin_s)
         if update.transition:
             self._keep(update.launcher, transition=True)
         if again_at is not None:
@@ -328,5 +333,5 @@ class Desk:
             self._look(uid)
 
 
-def _lacks_tail(message: ToAgent) -> TypeGuard[Exited]:
+def _exit_lacks_log_tail(message: ToAgent) -> TypeGuard[Exited]:
     return isinstance(message, Exited) and message.code != 0 and not message.tail

@@ -44,7 +44,7 @@ NEVER_HEARD = ""
 StopOrder = tuple[int, int | None, str | None]  # attempt, rank, checkpoint directory
 
 
-class Launcher(msgspec.Struct, frozen=True):
+class LauncherRecord(msgspec.Struct, frozen=True):
     """One allocation's launcher. `state` is the launcher's own word, or gone, or empty when it never spoke."""
 
     pod: str
@@ -70,27 +70,27 @@ class Launcher(msgspec.Struct, frozen=True):
     container: str = ""  # where it runs
 
 
-class Update(msgspec.Struct, frozen=True):
-    launcher: Launcher
+class LauncherUpdate(msgspec.Struct, frozen=True):
+    launcher: LauncherRecord
     transition: bool = False
     beat: Beat | None = None
 
 
-def changed(launcher: Launcher, **fields: Any) -> Launcher:
+def change_launcher(launcher: LauncherRecord, **fields: Any) -> LauncherRecord:
     return msgspec.structs.replace(launcher, **fields)
 
 
-def shown(launcher: Launcher, at: float, **fields: Any) -> Launcher:
+def launcher_with_report(launcher: LauncherRecord, at: float, **fields: Any) -> LauncherRecord:
     """The launcher with a fresh report of its state: a transition."""
     report = LauncherReport(
         pod=launcher.pod, uid=launcher.uid, state=launcher.state, attempt=launcher.attempt, time=to_time(at), **fields
     )
-    return changed(launcher, report=report, told=True)
+    return change_launcher(launcher, report=report, told=True)
 
 
-def inherit(launcher: Launcher, report: LauncherReport, now: float) -> Launcher:
+def inherit_launcher(launcher: LauncherRecord, report: LauncherReport, now: float) -> LauncherRecord:
     """A launcher as an earlier agent reported it: believed until it speaks, or stays silent for too long."""
-    return changed(
+    return change_launcher(
         launcher,
         state=report.state,
         attempt=report.attempt,
@@ -104,12 +104,12 @@ def inherit(launcher: Launcher, report: LauncherReport, now: float) -> Launcher:
 # --- what the launcher says ---------------------------------------------------------------------------------------------
 
 
-def receive(launcher: Launcher, message: ToAgent, now: float) -> Update:
+def receive_launcher_message(launcher: LauncherRecord, message: ToAgent, now: float) -> LauncherUpdate:
     """The record after `message`; `transition` when the report changed, `beat` when there is progress to pass on."""
     return _RECEIVE[type(message)](launcher, message, now)
 
 
-def _hello(launcher: Launcher, message: Hello, now: float) -> Update:
+def _receive_hello(launcher: LauncherRecord, message: Hello, now: float) -> LauncherUpdate:
     started = launcher.started
     if message.state in (RUNNING, EXITED, STOPPING):
         started = max(started, message.attempt)
@@ -117,11 +117,11 @@ def _hello(launcher: Launcher, message: Hello, now: float) -> Update:
         started = min(started, message.attempt - 1)  # it says itself that a start it was sent never arrived
     floor = max(message.floor, message.attempt)
     fenced = min(launcher.fenced, floor)
-    here = changed(launcher, connected=True, lost_at=None, asked=None, checkpoint_asked=0, started=started)
-    here = changed(here, floor=floor, fenced=fenced)
+    here = change_launcher(launcher, connected=True, lost_at=None, asked=None, checkpoint_asked=0, started=started)
+    here = change_launcher(here, floor=floor, fenced=fenced)
     if (message.state, message.attempt) == (launcher.state, launcher.attempt):
-        return Update(here)
-    here = changed(
+        return LauncherUpdate(here)
+    here = change_launcher(
         here,
         state=message.state,
         attempt=message.attempt,
@@ -130,17 +130,17 @@ def _hello(launcher: Launcher, message: Hello, now: float) -> Update:
         told=message.state not in (READY, EXITED),
     )
     if not here.told:
-        return Update(here)
+        return LauncherUpdate(here)
     words, planned = "", False
     if message.state == PARKED and message.attempt < launcher.attempt:
         words = f"LauncherRestarted: the launcher came back and knows nothing of attempt {launcher.attempt}."
-        planned = _was_planned(launcher)
-    return Update(shown(here, now, message=words, planned=planned), transition=True)
+        planned = _was_launcher_end_planned(launcher)
+    return LauncherUpdate(launcher_with_report(here, now, message=words, planned=planned), transition=True)
 
 
-def _ready(launcher: Launcher, message: Ready, now: float) -> Update:
-    if _is_late(launcher, message.attempt, RUNNING, EXITED):
-        return Update(launcher)
+def _receive_ready(launcher: LauncherRecord, message: Ready, now: float) -> LauncherUpdate:
+    if _is_late_launcher_message(launcher, message.attempt, RUNNING, EXITED):
+        return LauncherUpdate(launcher)
     steps = list(message.checkpoints)
     old = launcher.report
     if (
@@ -148,40 +148,40 @@ def _ready(launcher: Launcher, message: Ready, now: float) -> Update:
         and old is not None
         and (old.state, old.checkpoints) == (READY, steps)
     ):
-        return Update(launcher)
-    new = changed(launcher, state=READY, attempt=message.attempt, since=now, step=None)
-    return Update(shown(new, now, checkpoints=steps), transition=True)
+        return LauncherUpdate(launcher)
+    new = change_launcher(launcher, state=READY, attempt=message.attempt, since=now, step=None)
+    return LauncherUpdate(launcher_with_report(new, now, checkpoints=steps), transition=True)
 
 
-def _running(launcher: Launcher, message: Running, now: float) -> Update:
-    if _is_late(launcher, message.attempt, EXITED):
-        return Update(launcher)
+def _receive_running(launcher: LauncherRecord, message: Running, now: float) -> LauncherUpdate:
+    if _is_late_launcher_message(launcher, message.attempt, EXITED):
+        return LauncherUpdate(launcher)
     started = max(launcher.started, message.attempt)
     if (launcher.state, launcher.attempt, launcher.told) == (RUNNING, message.attempt, True):
-        return Update(changed(launcher, started=started))
-    at = _past(message.time, now)
-    new = changed(launcher, state=RUNNING, attempt=message.attempt, since=at, started=started, step=None)
-    return Update(shown(new, at), transition=True)
+        return LauncherUpdate(change_launcher(launcher, started=started))
+    at = _believable_launcher_time(message.time, now)
+    new = change_launcher(launcher, state=RUNNING, attempt=message.attempt, since=at, started=started, step=None)
+    return LauncherUpdate(launcher_with_report(new, at), transition=True)
 
 
-def _exited(launcher: Launcher, message: Exited, now: float) -> Update:
-    if _is_late(launcher, message.attempt):
-        return Update(launcher)
+def _receive_exited(launcher: LauncherRecord, message: Exited, now: float) -> LauncherUpdate:
+    if _is_late_launcher_message(launcher, message.attempt):
+        return LauncherUpdate(launcher)
     if (launcher.state, launcher.attempt, launcher.told) == (EXITED, message.attempt, True):
-        return Update(launcher)
-    at = _past(message.time, now)
+        return LauncherUpdate(launcher)
+    at = _believable_launcher_time(message.time, now)
     started = max(launcher.started, message.attempt)
-    new = changed(launcher, state=EXITED, attempt=message.attempt, since=at, started=started)
+    new = change_launcher(launcher, state=EXITED, attempt=message.attempt, since=at, started=started)
     words = {"message": message.message[:MAX_TEXT], "tail": message.tail[-MAX_TAIL:]}
-    return Update(shown(new, at, code=message.code, **words), transition=True)
+    return LauncherUpdate(launcher_with_report(new, at, code=message.code, **words), transition=True)
 
 
-def _heartbeat(launcher: Launcher, message: Heartbeat, now: float) -> Update:
+def _receive_heartbeat(launcher: LauncherRecord, message: Heartbeat, now: float) -> LauncherUpdate:
     if launcher.state != RUNNING or message.attempt != launcher.attempt:
-        return Update(launcher)
+        return LauncherUpdate(launcher)
     new = launcher
     if message.step != launcher.step:
-        new = changed(launcher, step=message.step, step_at=now)
+        new = change_launcher(launcher, step=message.step, step_at=now)
     beat = Beat(
         namespace=launcher.namespace,
         gang=launcher.gang,
@@ -193,24 +193,24 @@ def _heartbeat(launcher: Launcher, message: Heartbeat, now: float) -> Update:
         self_seconds=message.self_time,
         checkpoint=message.checkpoint,
         checkpoint_seconds=message.checkpoint_time,
-        time=_past(message.time, now),
+        time=_believable_launcher_time(message.time, now),
         total_steps=message.total_steps,
     )
     if new is not launcher and new.report is not None and new.report.hung_since is not None:
-        return Update(shown(new, now), transition=True, beat=beat)
-    return Update(new, beat=beat)
+        return LauncherUpdate(launcher_with_report(new, now), transition=True, beat=beat)
+    return LauncherUpdate(new, beat=beat)
 
 
-_RECEIVE: dict[type[Any], Callable[[Launcher, Any, float], Update]] = {
-    Hello: _hello,
-    Ready: _ready,
-    Running: _running,
-    Exited: _exited,
-    Heartbeat: _heartbeat,
+_RECEIVE: dict[type[Any], Callable[[LauncherRecord, Any, float], LauncherUpdate]] = {
+    Hello: _receive_hello,
+    Ready: _receive_ready,
+    Running: _receive_running,
+    Exited: _receive_exited,
+    Heartbeat: _receive_heartbeat,
 }
 
 
-def _is_late(launcher: Launcher, attempt: int, *later_states: str) -> bool:
+def _is_late_launcher_message(launcher: LauncherRecord, attempt: int, *later_states: str) -> bool:
     """Of an older attempt, of a fenced one, or overtaken by a state that comes later in the same attempt."""
     return (
         attempt < launcher.attempt
@@ -219,7 +219,7 @@ def _is_late(launcher: Launcher, attempt: int, *later_states: str) -> bool:
     )
 
 
-def _past(moment: float, now: float) -> float:
+def _believable_launcher_time(moment: float, now: float) -> float:
     """The launcher's own time when it is believable: a clock ahead of ours would make later news look old."""
     return moment if 0 < moment <= now else now
 
@@ -227,70 +227,74 @@ def _past(moment: float, now: float) -> float:
 # --- what happens to it -------------------------------------------------------------------------------------------------
 
 
-def disconnected(launcher: Launcher, now: float) -> Launcher:
-    return changed(launcher, connected=False, lost_at=now, asked=None)
+def launcher_disconnected(launcher: LauncherRecord, now: float) -> LauncherRecord:
+    return change_launcher(launcher, connected=False, lost_at=now, asked=None)
 
 
-def gone(launcher: Launcher, code: int | None, message: str, now: float) -> Launcher:
-    new = changed(launcher, connected=False, state=GONE, since=now, lost_at=None, asked=None, step=None)
-    return shown(new, now, code=code, message=message, planned=_was_planned(launcher))
+def launcher_gone(launcher: LauncherRecord, code: int | None, message: str, now: float) -> LauncherRecord:
+    new = change_launcher(launcher, connected=False, state=GONE, since=now, lost_at=None, asked=None, step=None)
+    return launcher_with_report(new, now, code=code, message=message, planned=_was_launcher_end_planned(launcher))
 
 
-def stopped(launcher: Launcher, now: float) -> Launcher:
+def launcher_stopped(launcher: LauncherRecord, now: float) -> LauncherRecord:
     """Its node is stopped on purpose, and it with it. Said before it happens, and kept until it is back at the barrier: whoever
     finds it gone knows that nothing broke. What it had ended with before stays said."""
     report = launcher.report
     if report is None or launcher.state in (NEVER_HEARD, GONE):
         return launcher
     if launcher.state == EXITED:
-        return changed(launcher, report=msgspec.structs.replace(report, planned=True))
-    new = changed(launcher, connected=False, state=GONE, since=now, lost_at=None, asked=None, step=None)
-    return shown(new, now, message="NodeStopped: the node was stopped on purpose.", planned=True)
+        return change_launcher(launcher, report=msgspec.structs.replace(report, planned=True))
+    new = change_launcher(launcher, connected=False, state=GONE, since=now, lost_at=None, asked=None, step=None)
+    return launcher_with_report(new, now, message="NodeStopped: the node was stopped on purpose.", planned=True)
 
 
-def _was_planned(launcher: Launcher) -> bool:
+def _was_launcher_end_planned(launcher: LauncherRecord) -> bool:
     return launcher.report is not None and launcher.report.planned
 
 
-def may_have_child(launcher: Launcher) -> bool:
+def launcher_may_have_child(launcher: LauncherRecord) -> bool:
     """It runs one, is about to, or may not have ended an older one yet. Parked, ready and exited launchers have none."""
     if launcher.state == READY:
         return launcher.started >= launcher.attempt
     return launcher.state in (RUNNING, STOPPING)
 
 
-def fence(launcher: Launcher, now: float) -> Launcher:
+def fence_launcher(launcher: LauncherRecord, now: float) -> LauncherRecord:
     """The launcher as it is once the fence arrives: parked, deaf to every attempt it may have been told of."""
     highest = max(launcher.attempt, launcher.floor, launcher.asked[0] if launcher.asked else 0)
-    deaf = changed(launcher, fenced=max(launcher.fenced, highest))
+    deaf = change_launcher(launcher, fenced=max(launcher.fenced, highest))
     if not launcher.connected:
         return deaf  # it is told when it comes back, and until then it is what it was
-    new = changed(deaf, state=PARKED, attempt=highest, since=now, step=None)
-    return shown(new, now, message="Fenced: the node could not reach the API for too long.")
+    new = change_launcher(deaf, state=PARKED, attempt=highest, since=now, step=None)
+    return launcher_with_report(new, now, message="Fenced: the node could not reach the API for too long.")
 
 
-def look(launcher: Launcher, failure: Failure | None, now: float, rejoin_s: float) -> tuple[Update, float | None]:
+def look_at_launcher(
+    launcher: LauncherRecord, failure: Failure | None, now: float, rejoin_s: float
+) -> tuple[LauncherUpdate, float | None]:
     """What the passing of time alone means for the launcher, and when to look again (None = not before it speaks)."""
     if launcher.lost_at is not None and launcher.state not in (NEVER_HEARD, GONE):
         if now >= launcher.lost_at + rejoin_s:
             words = f"LauncherSilent: the launcher has not been heard for {rejoin_s:g} s."
-            return Update(gone(launcher, None, words, now), transition=True), None
-        return Update(launcher), launcher.lost_at + rejoin_s
+            return LauncherUpdate(launcher_gone(launcher, None, words, now), transition=True), None
+        return LauncherUpdate(launcher), launcher.lost_at + rejoin_s
     if launcher.state in (READY, EXITED) and not launcher.told:
         if now >= launcher.since + rejoin_s:
-            return Update(shown(launcher, launcher.since), transition=True), None
-        return Update(launcher), launcher.since + rejoin_s
-    return _hang(launcher, failure, now)
+            return LauncherUpdate(launcher_with_report(launcher, launcher.since), transition=True), None
+        return LauncherUpdate(launcher), launcher.since + rejoin_s
+    return _look_for_launcher_hang(launcher, failure, now)
 
 
-def _hang(launcher: Launcher, failure: Failure | None, now: float) -> tuple[Update, float | None]:
+def _look_for_launcher_hang(
+    launcher: LauncherRecord, failure: Failure | None, now: float
+) -> tuple[LauncherUpdate, float | None]:
     report = launcher.report
     if failure is None or failure.hang_after_seconds <= 0 or launcher.state != RUNNING or report is None:
-        return Update(launcher), None
+        return LauncherUpdate(launcher), None
     if report.hung_since is not None:
-        return Update(launcher), None  # until a new step comes
+        return LauncherUpdate(launcher), None  # until a new step comes
     quiet_since = launcher.step_at if launcher.step is not None else launcher.since + failure.start_deadline_seconds
     if now < quiet_since + failure.hang_after_seconds:
-        return Update(launcher), quiet_since + failure.hang_after_seconds
+        return LauncherUpdate(launcher), quiet_since + failure.hang_after_seconds
     hung = msgspec.structs.replace(report, hung_since=to_time(quiet_since), time=to_time(now))
-    return Update(changed(launcher, report=hung), transition=True), None
+    return LauncherUpdate(change_launcher(launcher, report=hung), transition=True), None

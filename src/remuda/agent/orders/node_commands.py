@@ -30,29 +30,29 @@ REST = "..."
 ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/", "LANG": "C.UTF-8"}
 
 
-class Ran(msgspec.Struct, frozen=True):
+class HookOutput(msgspec.Struct, frozen=True):
     code: int  # as a shell says it: 128 + n after signal n
     output: str  # the end of what it wrote
 
 
-Run = Callable[[Sequence[str], Mapping[str, str]], Awaitable[Ran]]
+Run = Callable[[Sequence[str], Mapping[str, str]], Awaitable[HookOutput]]
 
 
-def parse_hooks(patterns: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+def parse_node_hooks(patterns: Sequence[str]) -> tuple[tuple[str, ...], ...]:
     """Refusal InvalidHookPattern."""
     found: list[tuple[str, ...]] = []
     for pattern in patterns:
         try:
             words = tuple(shlex.split(pattern))
         except ValueError as error:
-            raise _invalid(pattern, str(error)) from None
+            raise _invalid_hook_pattern(pattern, str(error)) from None
         if not words or not words[0].startswith("/") or os.path.normpath(words[0]) != words[0]:
-            raise _invalid(pattern, "its program is no absolute path")
+            raise _invalid_hook_pattern(pattern, "its program is no absolute path")
         found.append(words)
     return tuple(found)
 
 
-def _invalid(pattern: str, why: str) -> Refusal:
+def _invalid_hook_pattern(pattern: str, why: str) -> Refusal:
     return Refusal(
         "InvalidHookPattern",
         f"`{pattern}` cannot be allowed: {why}.",
@@ -61,27 +61,29 @@ def _invalid(pattern: str, why: str) -> Refusal:
     )
 
 
-def is_allowed(command: Sequence[str], allowed: Sequence[Sequence[str]]) -> bool:
-    return any(_matches(command, pattern) for pattern in allowed)
+def is_node_hook_allowed(command: Sequence[str], allowed: Sequence[Sequence[str]]) -> bool:
+    return any(_hook_matches(command, pattern) for pattern in allowed)
 
 
-def _matches(command: Sequence[str], pattern: Sequence[str]) -> bool:
+def _hook_matches(command: Sequence[str], pattern: Sequence[str]) -> bool:
     is_open = len(pattern) > 1 and pattern[-1] == REST
     words = pattern[:-1] if is_open else pattern
     if not command or len(command) < len(words) or (len(command) > len(words) and not is_open):
         return False
-    return _is_program(command[0], words[0]) and all(map(fnmatchcase, command[1:], words[1:]))
+    return _is_hook_program(command[0], words[0]) and all(map(fnmatchcase, command[1:], words[1:]))
 
 
-def _is_program(path: str, pattern: str) -> bool:
+def _is_hook_program(path: str, pattern: str) -> bool:
     parts, wanted = path.split("/"), pattern.split("/")
     is_plain = path.startswith("/") and os.path.normpath(path) == path
     return is_plain and len(parts) == len(wanted) and all(map(fnmatchcase, parts, wanted))
 
 
-def check_hook(command: Sequence[str], env: Mapping[str, str], allowed: Sequence[Sequence[str]], node: str) -> None:
+def check_node_hook(
+    command: Sequence[str], env: Mapping[str, str], allowed: Sequence[Sequence[str]], node: str
+) -> None:
     """Refusal HookNotAllowed or VariableNotAllowed."""
-    if not is_allowed(command, allowed):
+    if not is_node_hook_allowed(command, allowed):
         raise Refusal(
             "HookNotAllowed",
             f"{node} does not allow `{shlex.join(command)}`.",
@@ -94,7 +96,7 @@ def check_hook(command: Sequence[str], env: Mapping[str, str], allowed: Sequence
         )
 
 
-async def run_hook(command: Sequence[str], env: Mapping[str, str]) -> Ran:
+async def run_node_hook(command: Sequence[str], env: Mapping[str, str]) -> HookOutput:
     """Until it ends. Cancelled, its whole process group is killed and not waited for: one stuck in a driver never ends."""
     reader, writer = os.pipe()
     try:
@@ -110,11 +112,11 @@ async def run_hook(command: Sequence[str], env: Mapping[str, str]) -> Ran:
         )
     except OSError as error:
         os.close(reader)
-        return Ran(127, f"It could not be started: {error}.")
+        return HookOutput(127, f"It could not be started: {error}.")
     finally:
         os.close(writer)
     _graves[:] = [grave for grave in _graves if grave.poll() is None]
-    loop, ended, output = asyncio.get_running_loop(), asyncio.Event(), _Tail(reader)
+    loop, ended, output = asyncio.get_running_loop(), asyncio.Event(), _OutputTail(reader)
     exits = os.pidfd_open(process.pid)
     loop.add_reader(exits, ended.set)
     loop.add_reader(reader, output.read)
@@ -133,13 +135,13 @@ async def run_hook(command: Sequence[str], env: Mapping[str, str]) -> Ran:
         os.close(exits)
         os.close(reader)
     code = process.returncode
-    return Ran(code if code >= 0 else 128 - code, output.text)
+    return HookOutput(code if code >= 0 else 128 - code, output.text)
 
 
 _graves: list[subprocess.Popen[bytes]] = []  # killed, and not known to be gone
 
 
-class _Tail:
+class _OutputTail:
     """The last of what comes through a pipe."""
 
     def __init__(self, file: int) -> None:

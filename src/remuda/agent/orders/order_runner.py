@@ -24,8 +24,8 @@ import msgspec
 import structlog
 
 from remuda.agent.hardware.backend_port import DeviceBackend, unknown_device
-from remuda.agent.inventory import Inventory, device_of
-from remuda.agent.orders.node_commands import Run, check_hook, run_hook
+from remuda.agent.inventory import Inventory, device_behind_plugin_id
+from remuda.agent.orders.node_commands import Run, check_node_hook, run_node_hook
 from remuda.api.codec import to_wire
 from remuda.api.devices import DeviceOrder, DeviceState, Holding, NodeDevices, OrderAnswer
 from remuda.api.errors import Conflict, NotFound, Refusal
@@ -55,7 +55,7 @@ class OrderRules(msgspec.Struct, frozen=True):
     reboot_command: tuple[str, ...] = ()
 
 
-class Orders:
+class OrderRunner:
     """`holdings`: who has which devices. `reboot`: of an embedded node, which does it itself."""
 
     def __init__(
@@ -68,7 +68,7 @@ class Orders:
         inventory: Inventory,
         holdings: Callable[[], Iterable[Holding]],
         clock: Callable[[], float],
-        run: Run = run_hook,
+        run: Run = run_node_hook,
     ) -> None:
         self.reboot: Reboot | None = None
         self._node = node
@@ -107,7 +107,7 @@ class Orders:
         self._begun &= orders.keys() | self._begun_here()
         if not self._is_open:
             return
-        for id, order in sorted(orders.items(), key=lambda item: _time(item[1])):
+        for id, order in sorted(orders.items(), key=lambda item: _order_time(item[1])):
             if id not in self._begun:
                 self._begun.add(id)
                 self._spawn(self._carry_out(id, order), id)
@@ -139,7 +139,7 @@ class Orders:
             self._spawn(self._await_boot(answer, order), answer.id)
             return
         words = "The agent stopped while this was running; how far it came is unknown."
-        self._spawn(self._settle(_ended(answer, FAILED, "Interrupted", words)), answer.id)
+        self._spawn(self._settle(_ended_order_answer(answer, FAILED, "Interrupted", words)), answer.id)
 
     async def _await_boot(self, answer: OrderAnswer, order: DeviceOrder | None) -> None:
         """Begun by an earlier agent."""
@@ -147,10 +147,14 @@ class Orders:
         if was == self._backend.boot:
             begun = to_seconds(answer.started_at) if answer.started_at else self._clock()
             gone_s = min(max(0.0, self._clock() - begun), MAX_AWAY_S)
-            await asyncio.sleep(max(0.0, _seconds(order, answer, begun) - gone_s))
-            await self._settle(_ended(answer, TIMED_OUT, "NotRebooted", "The node did not reboot in time."))
+            await asyncio.sleep(max(0.0, _order_seconds_left(order, answer, begun) - gone_s))
+            await self._settle(
+                _ended_order_answer(answer, TIMED_OUT, "NotRebooted", "The node did not reboot in time.")
+            )
         else:
-            await self._settle(_ended(answer, SUCCEEDED, "", f"The node came back; its boot is {self._backend.boot}."))
+            await self._settle(
+                _ended_order_answer(answer, SUCCEEDED, "", f"The node came back; its boot is {self._backend.boot}.")
+            )
 
     # --- one order ------------------------------------------------------------------------------------------------------
 
@@ -159,7 +163,7 @@ class Orders:
             begun = await self._begin(id, order)
             if begun is None:
                 return
-            seconds = _seconds(order, begun, self._clock())
+            seconds = _order_seconds_left(order, begun, self._clock())
             log.info("order", node=self._node, id=id, action=order.action, device=order.device)
             scope = asyncio.timeout(seconds)
             try:
@@ -167,16 +171,18 @@ class Orders:
                     answer = await self._do(order, begun)
             except Refusal as refusal:
                 words = f"{refusal.message} {refusal.fix or ''}".strip()
-                answer = _ended(begun, REFUSED, refusal.reason, words)
+                answer = _ended_order_answer(begun, REFUSED, refusal.reason, words)
             except TimeoutError as error:
                 words = f"It had not ended after {seconds:.0f} s."
-                answer = _ended(begun, TIMED_OUT, "DeadlinePassed", words)
+                answer = _ended_order_answer(begun, TIMED_OUT, "DeadlinePassed", words)
                 if not scope.expired():
-                    answer = _ended(begun, FAILED, "DriverError", str(error) or "A call of the driver timed out.")
+                    answer = _ended_order_answer(
+                        begun, FAILED, "DriverError", str(error) or "A call of the driver timed out."
+                    )
             except (
                 Exception
             ) as error:  # whatever a driver or a library raises is the order's failure, never the agent's
-                answer = _ended(begun, FAILED, "DriverError", f"{type(error).__name__}: {error}")
+                answer = _ended_order_answer(begun, FAILED, "DriverError", f"{type(error).__name__}: {error}")
             await self._settle(answer)
 
     async def _do(self, order: DeviceOrder, begun: OrderAnswer) -> OrderAnswer:
@@ -184,7 +190,7 @@ class Orders:
             case "probe":
                 self._check_device(order.device)
                 probe = await self._backend.probe(order.device)
-                return _ended(
+                return _ended_order_answer(
                     begun, SUCCEEDED if probe.passed else FAILED, "" if probe.passed else "ProbeFailed", probe.message
                 )
             case "reset":
@@ -193,7 +199,7 @@ class Orders:
                 with self._withheld(group):
                     await self._backend.reset(group)
                 also = f" with {', '.join(d for d in group if d != order.device)}" if len(group) > 1 else ""
-                return _ended(begun, SUCCEEDED, "", f"{order.device} was reset{also}.")
+                return _ended_order_answer(begun, SUCCEEDED, "", f"{order.device} was reset{also}.")
             case "command":
                 return await self._command(order, begun)
             case "reboot":
@@ -214,7 +220,7 @@ class Orders:
         group = reset_group(device, self._backend.links(), self._backend.facts().family)
         touched = {row.id: row.parent or row.id for row in self._inventory.rows.values()}
         for holding in self._holdings():
-            for held in map(device_of, holding.devices):
+            for held in map(device_behind_plugin_id, holding.devices):
                 if touched.get(held) in group:
                     also = "" if touched[held] == device else f" A reset of {device} takes {held} with it."
                     raise Refusal(
@@ -240,18 +246,18 @@ class Orders:
             self._inventory.withhold("Resetting", self._resetting)
 
     async def _command(self, order: DeviceOrder, begun: OrderAnswer) -> OrderAnswer:
-        check_hook(order.command, order.env, self._rules.hooks, self._node)
+        check_node_hook(order.command, order.env, self._rules.hooks, self._node)
         row = self._inventory.rows.get(order.device)
         own = {"REMUDA_NODE": self._node, "REMUDA_DEVICE": order.device, "REMUDA_UUID": row.uuid if row else ""}
         ran = await self._run(order.command, {"REMUDA_ACTION": COMMAND, **order.env, **own})
         if ran.code:
-            return _ended(begun, FAILED, "CommandFailed", f"It ended with {ran.code}. {ran.output}")
-        return _ended(begun, SUCCEEDED, "", ran.output)
+            return _ended_order_answer(begun, FAILED, "CommandFailed", f"It ended with {ran.code}. {ran.output}")
+        return _ended_order_answer(begun, SUCCEEDED, "", ran.output)
 
     async def _reboot_node(self, begun: OrderAnswer) -> OrderAnswer:
         if self.reboot is not None:
             await self.reboot()
-            return _ended(begun, SUCCEEDED, "", f"The node rebooted; its boot is {self._backend.boot}.")
+            return _ended_order_answer(begun, SUCCEEDED, "", f"The node rebooted; its boot is {self._backend.boot}.")
         if not self._rules.reboot_command:
             raise Refusal(
                 "NoRebootCommand",
@@ -260,7 +266,9 @@ class Orders:
             )
         ran = await self._run(self._rules.reboot_command, {"REMUDA_ACTION": REBOOT, "REMUDA_NODE": self._node})
         if ran.code:
-            return _ended(begun, FAILED, "CommandFailed", f"The reboot command ended with {ran.code}. {ran.output}")
+            return _ended_order_answer(
+                begun, FAILED, "CommandFailed", f"The reboot command ended with {ran.code}. {ran.output}"
+            )
         await asyncio.get_running_loop().create_future()  # until the node goes down, or the deadline
         raise AssertionError
 
@@ -299,7 +307,7 @@ class Orders:
                         answer = change(found)
                         if answer is None:
                             return None
-                        answers = [to_wire(a) for a in _kept(found, answer)]
+                        answers = [to_wire(a) for a in _kept_order_answers(found, answer)]
                         when = Preconditions(resource_version=found.metadata.resource_version)
                         await self._cluster.patch(
                             NodeDevices, self._node, {"observed": {"answers": answers}}, when=when
@@ -315,7 +323,7 @@ class Orders:
                 delay = min(delay * 2, RETRY_MAX_S)
 
 
-def _kept(found: NodeDevices, new: OrderAnswer) -> Sequence[OrderAnswer]:
+def _kept_order_answers(found: NodeDevices, new: OrderAnswer) -> Sequence[OrderAnswer]:
     """The answers with `new`: all whose order stands, and the newest of the others."""
     answers = [a for a in found.observed.answers if a.id != new.id] + [new]
     others = [a.id for a in answers if a.id not in found.orders and a.id != new.id]
@@ -323,11 +331,11 @@ def _kept(found: NodeDevices, new: OrderAnswer) -> Sequence[OrderAnswer]:
     return [a for a in answers if a.id not in dropped]
 
 
-def _ended(begun: OrderAnswer, outcome: str, reason: str, message: str) -> OrderAnswer:
+def _ended_order_answer(begun: OrderAnswer, outcome: str, reason: str, message: str) -> OrderAnswer:
     return msgspec.structs.replace(begun, outcome=outcome, reason=reason, message=message)
 
 
-def _seconds(order: DeviceOrder | None, answer: OrderAnswer, now: float) -> float:
+def _order_seconds_left(order: DeviceOrder | None, answer: OrderAnswer, now: float) -> float:
     """How long it may take. `since` and `deadline` are the manager's clock, `now` is ours: where they contradict each other
     ours is wrong, and the order gets the time it was given. (It still stands, so the manager has not given it up.)"""
     usual = LIMITS_S.get(answer.action, LIMITS_S[PROBE])
@@ -338,5 +346,5 @@ def _seconds(order: DeviceOrder | None, answer: OrderAnswer, now: float) -> floa
     return left if 0 < left <= whole else max(0.0, whole)
 
 
-def _time(order: DeviceOrder) -> float:
+def _order_time(order: DeviceOrder) -> float:
     return to_seconds(order.since) if order.since is not None else 0.0

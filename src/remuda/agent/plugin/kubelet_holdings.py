@@ -1,7 +1,7 @@
 """Who has what, as the kubelet tells it (podresources), against what this agent handed out.
 
 podresources knows namespace, name and container; the bound pods add the uid; the launcher's hello says it too but is believed
-only where the other two agree. From these, one look decides (`compare`, pure):
+only where the other two agree. From these, one look decides (`compare_kubelet_holdings`, pure):
 
 - a row whose devices are a grant of ours and whose pod is bound here: the grant is that pod's (attach);
 - an attached grant that has no row and whose pod does not live in the API either (or whose devices the kubelet is about to
@@ -24,11 +24,11 @@ import msgspec
 import structlog
 
 from remuda.agent.allocation.allocation_table import Grant
-from remuda.agent.allocation.device_choice import wants_of
-from remuda.agent.allocation.device_grants import Grants
-from remuda.agent.inventory import Inventory, device_of
-from remuda.agent.launchers.launcher_registry import Desk
-from remuda.agent.plugin.plugin_server import keep_grpc
+from remuda.agent.allocation.device_choice import device_wants
+from remuda.agent.allocation.device_grants import DeviceGrants
+from remuda.agent.inventory import Inventory, device_behind_plugin_id
+from remuda.agent.launchers.launcher_registry import LauncherRegistry
+from remuda.agent.plugin.plugin_server import keep_plugin_grpc
 from remuda.agent.plugin.resource_plugin import BoundPods
 from remuda.api.devices import DeviceState, Holding
 from remuda.api.errors import Refusal
@@ -54,7 +54,7 @@ class PodResourcesClient:
         self._within_s = within_s
 
     async def list(self) -> tuple[ContainerDevices, ...]:
-        keep_grpc()
+        keep_plugin_grpc()
         method = proto.POD_RESOURCES_LIST
         options = [("grpc.max_receive_message_length", 64 << 20)]
         async with grpc.aio.insecure_channel(f"unix:{self._socket}", options=options) as channel:
@@ -65,7 +65,7 @@ class PodResourcesClient:
 # --- one look, pure -----------------------------------------------------------------------------------------------------
 
 
-class Findings(msgspec.Struct, frozen=True):
+class HoldingFindings(msgspec.Struct, frozen=True):
     attach: tuple[tuple[Pod, ContainerDevices], ...] = ()
     release: tuple[str, ...] = ()  # uids
     drop: tuple[str, ...] = ()  # names of grants
@@ -73,7 +73,7 @@ class Findings(msgspec.Struct, frozen=True):
     strangers: tuple[ContainerDevices, ...] = ()  # rows of our devices that we handed to nobody (a vendor's plugin did)
 
 
-def compare(
+def compare_kubelet_holdings(
     grants: Iterable[Grant],
     rows: Iterable[ContainerDevices],
     pods: Iterable[Pod],
@@ -84,8 +84,8 @@ def compare(
     has_met: Callable[[str], bool],
     now: float,
     asked: frozenset[str] = frozenset(),
-) -> Findings:
-    """`pods`: those that live. `is_known`: the desk has a record of the pod (uid). `has_met`: somebody said hello at the
+) -> HoldingFindings:
+    """`pods`: those that live. `is_known`: the registry has a record of the pod (uid). `has_met`: somebody said hello at the
     grant's (name) door. `asked`: devices the kubelet wants to hand out again just now, so it knows that they are free."""
     by_name = {(pod.namespace, pod.name): pod for pod in pods}
     live = {pod.uid for pod in by_name.values()}
@@ -126,18 +126,18 @@ def compare(
             draining.update(dict.fromkeys(grant.rows, grant.pod))
         elif grant.pod not in busy:
             release[grant.uid] = None
-    return Findings(tuple(attach), tuple(release), tuple(drop), draining, tuple(strangers))
+    return HoldingFindings(tuple(attach), tuple(release), tuple(drop), draining, tuple(strangers))
 
 
 # --- the loop -----------------------------------------------------------------------------------------------------------
 
 
-class Holdings:
+class KubeletHoldings:
     def __init__(
         self,
-        grants: Grants,
+        grants: DeviceGrants,
         inventory: Inventory,
-        desk: Desk,
+        launchers: LauncherRegistry,
         *,
         resources: PodResourcesPort,
         pods: BoundPods,
@@ -150,7 +150,7 @@ class Holdings:
         self.fault = ""  # why there was no answer, the last time
         self._grants = grants
         self._inventory = inventory
-        self._desk = desk
+        self._launchers = launchers
         self._resources = resources
         self._pods = pods
         self._clock = clock
@@ -200,13 +200,13 @@ class Holdings:
 
     async def _settle(self, pods: Sequence[Pod], rows: Sequence[ContainerDevices], asked: frozenset[str]) -> None:
         table = self._grants.table
-        found = compare(
+        found = compare_kubelet_holdings(
             table.grants.values(),
             rows,
             pods,
             is_ours=lambda device: bool(self._row(device)),
-            is_known=self._desk.__contains__,
-            is_connected=self._desk.is_connected,
+            is_known=self._launchers.__contains__,
+            is_connected=self._launchers.is_connected,
             has_met=self._met.__contains__,
             now=self._clock(),
             asked=asked,
@@ -223,7 +223,9 @@ class Holdings:
                 log.warning("holdings.not_attached", pod=f"{pod.namespace}/{pod.name}", error=str(error))
         await self._settle_others(pods)
         self._met &= {grant.name for grant in table.grants.values() if not grant.uid}
-        self._inventory.withhold("Draining", {device: _draining(device, pod) for device, pod in found.draining.items()})
+        self._inventory.withhold(
+            "Draining", {device: _draining_device_fault(device, pod) for device, pod in found.draining.items()}
+        )
         if self._strangers != found.strangers:
             self._strangers = found.strangers
             self._changed()
@@ -232,11 +234,11 @@ class Holdings:
         """Pods under the launcher that have no devices: no plugin is asked for them, and podresources does not name them."""
         live = {pod.uid for pod in pods}
         for grant in [g for g in self._grants.table.grants.values() if not g.devices]:
-            if grant.uid not in live and not self._desk.is_connected(grant.uid):
+            if grant.uid not in live and not self._launchers.is_connected(grant.uid):
                 self._grants.release(grant.uid)
         for pod in pods:
             is_launched = pod.annotations.get(ANNOTATION_LAUNCH) == IN_CONTAINER
-            if is_launched and pod.uid not in self._desk and not wants_of(pod, lambda device: ""):
+            if is_launched and pod.uid not in self._launchers and not device_wants(pod, lambda device: ""):
                 try:
                     await self._grants.allocate(pod, [])
                 except (Refusal, OSError) as error:
@@ -256,12 +258,12 @@ class Holdings:
 
     def _row(self, plugin_id: str) -> str:
         """The device a plugin calls by this id, its UUID as a vendor's does or ours; "" when it is none of this node."""
-        device = device_of(plugin_id)
+        device = device_behind_plugin_id(plugin_id)
         if device in self._inventory.rows:
             return device
         return next((row.id for row in self._inventory.rows.values() if row.uuid and row.uuid == device), "")
 
 
-def _draining(device: str, pod: str) -> FaultClass:
+def _draining_device_fault(device: str, pod: str) -> FaultClass:
     words = f"{device} was held by {pod}, whose launcher is still alive although the kubelet has let the pod go."
     return FaultClass("draining", "health", DeviceState.UNKNOWN, DeviceRemedy.NONE, "Draining", words)

@@ -39,13 +39,13 @@ MAX_PATH = 107  # of a Unix socket
 
 
 @cache
-def keep_grpc() -> None:
+def keep_plugin_grpc() -> None:
     """gRPC's asyncio side ends with its last object, whenever that is freed, and waits for its own thread then: in the middle
     of the event loop. One reference more, kept for good, and it never does."""
     grpc.aio.init_grpc_aio()
 
 
-class Pace(msgspec.Struct, frozen=True):
+class PluginPace(msgspec.Struct, frozen=True):
     """Times, in seconds. `stream_s`: how long a kubelet that took us may be without a stream."""
 
     register_s: float = 5.0
@@ -65,7 +65,7 @@ class PluginServer:
         *,
         report: Callable[[str, str], None],
         token: Callable[[], str],
-        pace: Pace = Pace(),  # noqa: B008 (a value)
+        pace: PluginPace = PluginPace(),  # noqa: B008 (a value)
         is_up: Callable[[], None] = lambda: None,
     ) -> None:
         """`is_up` is called when a life of it listens, before it registers."""
@@ -102,17 +102,17 @@ class PluginServer:
 
     async def _live(self) -> _End:
         """Serve, register, watch. Returns why it is over."""
-        keep_grpc()
+        keep_plugin_grpc()
         kubelet = self._directory / KUBELET_SOCKET
         if self.plugin.fault == "kill":
             return _End("PluginStopped: a drill keeps it down.")
-        before = _inode(kubelet)
+        before = _plugin_socket_inode(kubelet)
         if before is None:
             return _End(f"KubeletNotFound: there is no {kubelet}. Is the kubelet running?")
-        with _reachable(self._directory) as base:
-            self.socket = f"remuda-{_slug(self.plugin.resource)}-{self._token()}.sock"
+        with _reachable_plugin_dir(self._directory) as base:
+            self.socket = f"remuda-{_resource_slug(self.plugin.resource)}-{self._token()}.sock"
             server = grpc.aio.server()
-            server.add_generic_rpc_handlers((_handlers(self.plugin),))
+            server.add_generic_rpc_handlers((_plugin_grpc_handlers(self.plugin),))
             try:
                 server.add_insecure_port(f"unix:{base}/{self.socket}")
                 await server.start()
@@ -140,14 +140,14 @@ class PluginServer:
             try:
                 await call(request, timeout=self._pace.register_s)
             except grpc.aio.AioRpcError as error:
-                return _words(error, self._pace.register_s)
+                return _plugin_error_words(error, self._pace.register_s)
         return ""
 
     async def _watch(self, kubelet: Path, before: tuple[int, int]) -> str:
         quiet_s = 0.0
         while True:
             await asyncio.sleep(self._pace.look_s)
-            now = _inode(kubelet)
+            now = _plugin_socket_inode(kubelet)
             if now is None:
                 return "KubeletGone: its kubelet.sock was removed."
             if now != before:
@@ -166,7 +166,7 @@ class _End(msgspec.Struct, frozen=True):
     was_registered: bool = False
 
 
-def _words(error: grpc.aio.AioRpcError, deadline_s: float) -> str:
+def _plugin_error_words(error: grpc.aio.AioRpcError, deadline_s: float) -> str:
     details = (error.details() or "").strip() or "no reason given"
     match error.code():
         case grpc.StatusCode.DEADLINE_EXCEEDED:
@@ -181,7 +181,7 @@ def _words(error: grpc.aio.AioRpcError, deadline_s: float) -> str:
 # --- the server's side --------------------------------------------------------------------------------------------------
 
 
-def _handlers(plugin: ResourcePlugin) -> Any:
+def _plugin_grpc_handlers(plugin: ResourcePlugin) -> Any:
     async def options(request: None, context: Any) -> Any:
         return await plugin.options()
 
@@ -202,7 +202,7 @@ def _handlers(plugin: ResourcePlugin) -> Any:
     async def pre_start(request: Any, context: Any) -> None:
         await plugin.pre_start(request)
 
-    methods: list[tuple[proto.Method[Any, Any], Callable[[Any, Any], Awaitable[Any]]]] = [
+    methods: list[tuple[proto.KubeletMethod[Any, Any], Callable[[Any, Any], Awaitable[Any]]]] = [
         (proto.OPTIONS, options),
         (proto.PREFERRED, preferred),
         (proto.ALLOCATE, allocate),
@@ -210,7 +210,9 @@ def _handlers(plugin: ResourcePlugin) -> Any:
     ]
     table = {
         method.name: grpc.unary_unary_rpc_method_handler(
-            _explained(call), request_deserializer=method.request.decode, response_serializer=method.response.encode
+            _explained_plugin_call(call),
+            request_deserializer=method.request.decode,
+            response_serializer=method.response.encode,
         )
         for method, call in methods
     }
@@ -221,7 +223,7 @@ def _handlers(plugin: ResourcePlugin) -> Any:
     return grpc.method_handlers_generic_handler(stream.service, table)
 
 
-def _explained(call: Callable[[Any, Any], Awaitable[Any]]) -> Callable[[Any, Any], Awaitable[Any]]:
+def _explained_plugin_call(call: Callable[[Any, Any], Awaitable[Any]]) -> Callable[[Any, Any], Awaitable[Any]]:
     """A refusal reaches the kubelet as its own words: it puts them into the pod's status."""
 
     async def answer(request: Any, context: Any) -> Any:
@@ -240,7 +242,7 @@ def _explained(call: Callable[[Any, Any], Awaitable[Any]]) -> Callable[[Any, Any
 # --- paths --------------------------------------------------------------------------------------------------------------
 
 
-def _inode(path: Path) -> tuple[int, int] | None:
+def _plugin_socket_inode(path: Path) -> tuple[int, int] | None:
     """What tells a file made anew from the old one. An inode's number alone is used again at once by some file systems."""
     try:
         found = path.stat()
@@ -250,7 +252,7 @@ def _inode(path: Path) -> tuple[int, int] | None:
 
 
 @contextlib.contextmanager
-def _reachable(directory: Path) -> Any:
+def _reachable_plugin_dir(directory: Path) -> Any:
     """The directory, by a name short enough for sockets in it."""
     if len(os.fsencode(directory)) + 64 <= MAX_PATH:
         yield str(directory)
@@ -262,5 +264,5 @@ def _reachable(directory: Path) -> Any:
         os.close(fd)
 
 
-def _slug(resource: str) -> str:
+def _resource_slug(resource: str) -> str:
     return re.sub(r"[^a-z0-9.]+", "-", resource.rpartition("/")[2].lower())[:32] or "devices"

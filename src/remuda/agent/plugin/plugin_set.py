@@ -12,22 +12,22 @@ from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
-from remuda.agent.allocation.device_grants import Grants
+from remuda.agent.allocation.device_grants import DeviceGrants
 from remuda.agent.inventory import Inventory
-from remuda.agent.plugin.plugin_server import LOST, REGISTERED, STARTING, Pace, PluginServer
+from remuda.agent.plugin.plugin_server import LOST, REGISTERED, STARTING, PluginPace, PluginServer
 from remuda.agent.plugin.preferred_devices import BestSet
-from remuda.agent.plugin.published_resources import Capacity, Publication
+from remuda.agent.plugin.published_resources import Capacity, PublishedResources
 from remuda.agent.plugin.resource_plugin import BoundPods, ResourcePlugin
 from remuda.api.devices import PluginReport
 from remuda.api.errors import Refusal
 from remuda.api.meta import to_time
 
 
-class PluginShelf:
+class PluginSet:
     def __init__(
         self,
         inventory: Inventory,
-        grants: Grants,
+        grants: DeviceGrants,
         *,
         pods: BoundPods,
         best: BestSet,
@@ -37,7 +37,7 @@ class PluginShelf:
         token: Callable[[], str],
         changed: Callable[[], None],
         capacity: Capacity | None = None,
-        pace: Pace = Pace(),  # noqa: B008 (a value)
+        pace: PluginPace = PluginPace(),  # noqa: B008 (a value)
     ) -> None:
         """`changed`: `reports` says something new. `capacity`: what the Node says it has."""
         self.plugins: dict[str, ResourcePlugin] = {}
@@ -50,7 +50,7 @@ class PluginShelf:
         self._clock = clock
         self._token = token
         self._changed = changed
-        self._publication = Publication(capacity, self._published) if capacity is not None else None
+        self._publication = PublishedResources(capacity, self._published) if capacity is not None else None
         self._pace = pace
         self._reports: dict[str, PluginReport] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
-from remuda.agent.allocation.device_choice import ResourceOf, Want, in_order, wants_of
-from remuda.agent.inventory import Inventory, device_of
+from remuda.agent.allocation.device_choice import DeviceWant, ResourceOf, device_wants, devices_in_order
+from remuda.agent.inventory import Inventory, device_behind_plugin_id
 from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import to_seconds
@@ -25,112 +25,115 @@ from remuda.core.devices.links import DeviceChooser, device_chooser_named
 BestSet = Callable[[Sequence[str], int, Sequence[str]], Sequence[str]]  # free devices, how many, those that must be in
 
 
-class Ask(msgspec.Struct, frozen=True):
+class PreferredAsk(msgspec.Struct, frozen=True):
     resource: str
     available: tuple[str, ...]
     must: tuple[str, ...]
     size: int
 
 
-class Choice(msgspec.Struct, frozen=True):
+class PreferredChoice(msgspec.Struct, frozen=True):
     devices: tuple[str, ...]
     pod: str = ""  # namespace/name of the pod it is thought to be for
 
 
-def choose(
-    ask: Ask, pods: Iterable[Pod], has: Callable[[str, str], bool], resource_of: ResourceOf, best: BestSet
-) -> Choice:
+def choose_preferred_devices(
+    ask: PreferredAsk, pods: Iterable[Pod], has: Callable[[str, str], bool], resource_of: ResourceOf, best: BestSet
+) -> PreferredChoice:
     """`has`: whether the pod (uid) already holds the devices of its container (name)."""
     try:
         waiting = [
             (pod, want)
-            for pod in sorted(filter(_is_waiting, pods), key=_age)
-            for want in wants_of(pod, resource_of)
+            for pod in sorted(filter(_is_pod_waiting_for_devices, pods), key=_pod_age_key)
+            for want in device_wants(pod, resource_of)
             if want.resource == ask.resource and want.chosen and not has(pod.uid, want.container)
         ]
     except Exception:  # somebody's odd pod must not fail another's start
         waiting = []
     for pod, want in waiting:
-        ids = _matching(ask, want)
+        ids = _matching_chosen_ids(ask, want)
         if ids is not None:
-            return Choice(ids, f"{pod.namespace}/{pod.name}")
-    others = {device_of(device) for _, want in waiting for device in want.chosen}
-    return Choice(_best(ask, others, best))
+            return PreferredChoice(ids, f"{pod.namespace}/{pod.name}")
+    others = {device_behind_plugin_id(device) for _, want in waiting for device in want.chosen}
+    return PreferredChoice(_best_available_ids(ask, others, best))
 
 
-def best_for(model: str, inventory: Inventory) -> BestSet:
+def best_device_set(model: str, inventory: Inventory) -> BestSet:
     """By the machine's model, if it is known."""
     try:
-        return linked_best(device_chooser_named(model), inventory)
+        return best_linked_devices(device_chooser_named(model), inventory)
     except Refusal:
-        return lowest
+        return lowest_devices
 
 
-def linked_best(chooser: DeviceChooser, inventory: Inventory) -> BestSet:
+def best_linked_devices(chooser: DeviceChooser, inventory: Inventory) -> BestSet:
     """The best-linked set by the machine's model. Raises for what the model does not have: slices, a ninth device of eight."""
 
     def best(free: Sequence[str], size: int, must: Sequence[str]) -> Sequence[str]:
         index = {row.id: row.index for row in inventory.rows.values() if not row.parent}
-        mask = chooser.best(_mask(index, free), size, _mask(index, must)).mask
+        mask = chooser.best(_device_mask(index, free), size, _device_mask(index, must)).mask
         return [device for device in free if mask >> index[device] & 1]
 
     return best
 
 
-def lowest(free: Sequence[str], size: int, must: Sequence[str]) -> Sequence[str]:
+def lowest_devices(free: Sequence[str], size: int, must: Sequence[str]) -> Sequence[str]:
     """For a machine whose links nobody knows."""
-    return [*must, *(device for device in in_order(free) if device not in must)][:size]
+    return [*must, *(device for device in devices_in_order(free) if device not in must)][:size]
 
 
-def _mask(index: Mapping[str, int], devices: Iterable[str]) -> int:
+def _device_mask(index: Mapping[str, int], devices: Iterable[str]) -> int:
     return sum(1 << index[device] for device in set(devices))
 
 
-def _is_waiting(pod: Pod) -> bool:
+def _is_pod_waiting_for_devices(pod: Pod) -> bool:
     return pod.is_live and pod.metadata.deletion_timestamp is None
 
 
-def _age(pod: Pod) -> tuple[float, str, str]:
+def _pod_age_key(pod: Pod) -> tuple[float, str, str]:
     created = pod.metadata.creation_timestamp
     return (to_seconds(created) if created is not None else 0.0, pod.namespace, pod.name)
 
 
-def _matching(ask: Ask, want: Want) -> tuple[str, ...] | None:
+def _matching_chosen_ids(ask: PreferredAsk, want: DeviceWant) -> tuple[str, ...] | None:
     """The ids that stand for the chosen devices, when all of them can be had. A shared device offers any free share."""
     if want.size != ask.size:
         return None
-    free = in_order(ask.available)
-    taken = in_order(ask.must)
+    free = devices_in_order(ask.available)
+    taken = devices_in_order(ask.must)
     open_devices = list(want.chosen)
     for plugin_id in taken:
-        if device_of(plugin_id) not in open_devices:
+        if device_behind_plugin_id(plugin_id) not in open_devices:
             return None
-        open_devices.remove(device_of(plugin_id))
+        open_devices.remove(device_behind_plugin_id(plugin_id))
     for device in open_devices:
-        found = next((i for i in free if device in (i, device_of(i)) and i not in taken), None)
+        found = next((i for i in free if device in (i, device_behind_plugin_id(i)) and i not in taken), None)
         if found is None:
             return None
         taken.append(found)
-    return tuple(in_order(taken))
+    return tuple(devices_in_order(taken))
 
 
-def _best(ask: Ask, others: set[str], best: BestSet) -> tuple[str, ...]:
+def _best_available_ids(ask: PreferredAsk, others: set[str], best: BestSet) -> tuple[str, ...]:
     must = list(dict.fromkeys(ask.must))
-    free = [i for i in in_order(dict.fromkeys(ask.available)) if i not in must]
-    spared = [i for i in free if device_of(i) not in others]
+    free = [i for i in devices_in_order(dict.fromkeys(ask.available)) if i not in must]
+    spared = [i for i in free if device_behind_plugin_id(i) not in others]
     if len(must) + len(spared) >= ask.size:
         free = spared
-    if all(device_of(i) == i for i in (*must, *free)):
+    if all(device_behind_plugin_id(i) == i for i in (*must, *free)):
         try:
             found = tuple(best([*must, *free], ask.size, must))
         except Exception:  # row 18: a table that cannot answer is no reason to fail a pod
             found = ()
         if len(set(found)) == ask.size and set(must) <= set(found) <= {*must, *free}:
-            return tuple(in_order(found))
+            return tuple(devices_in_order(found))
     while free and len(must) < ask.size:
         # Shares of the least shared device first. Whole devices have one each, so they go by number.
-        left = {device: sum(device_of(i) == device for i in free) for device in map(device_of, free)}
-        taken = {device_of(i) for i in must}
-        must.append(min(free, key=lambda i: (device_of(i) in taken, -left[device_of(i)])))
+        left = {
+            device: sum(device_behind_plugin_id(i) == device for i in free)
+            for device in map(device_behind_plugin_id, free)
+        }
+        taken = {device_behind_plugin_id(i) for i in must}
+        must.append(min(free, key=lambda i: (device_behind_plugin_id(i) in taken, -left[device_behind_plugin_id(i)])))
         free.remove(must[-1])
-    return tuple(in_order(must[: max(ask.size, len(ask.must))]))
+    return tuple(devices_in_order(must[: max(ask.size, len(ask.must))]))

@@ -22,7 +22,7 @@ Capacity = Callable[[], Awaitable[Mapping[str, int | str]]]
 FIRST_S, MAX_S = 0.25, 10.0
 
 
-class Publication:
+class PublishedResources:
     """`found(resource)` is called once for each resource that was wanted and is there."""
 
     def __init__(self, capacity: Capacity, found: Callable[[str], None]) -> None:
@@ -58,7 +58,7 @@ class Publication:
             self._task = None
 
 
-def capacity_of(cluster: Cluster, node: str) -> Capacity:
+def node_capacity_reader(cluster: Cluster, node: str) -> Capacity:
     """What the kubelet counts."""
 
     async def capacity() -> Mapping[str, int | str]:

@@ -6,7 +6,7 @@ A view over the inventory and the grants with nothing of its own but the streams
   its parent, unknown health, something left on it by its last holder. A device off the bus stays in the list, Unhealthy: the
   others keep serving and the holder can still be named.
 - GetPreferredAllocation: `preferred_devices`, with the node's bound pods asked for within a deadline. It never fails.
-- Allocate: `Grants.hand_out`; a refusal's reason and sentence reach the pod's status through the kubelet.
+- Allocate: `DeviceGrants.hand_out`; a refusal's reason and sentence reach the pod's status through the kubelet.
 - replicas: with n > 1 every device is offered n times (`gpu-0::0` ...), time-sliced by its driver.
 """
 
@@ -17,9 +17,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 import structlog
 
-from remuda.agent.allocation.device_grants import Grants
+from remuda.agent.allocation.device_grants import DeviceGrants
 from remuda.agent.inventory import REPLICA, Inventory
-from remuda.agent.plugin.preferred_devices import Ask, BestSet, choose
+from remuda.agent.plugin.preferred_devices import BestSet, PreferredAsk, choose_preferred_devices
 from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.selectors import FieldSelector
@@ -35,7 +35,7 @@ MAX_REPLICAS = 64
 BoundPods = Callable[[], Awaitable[Sequence[Pod]]]  # the pods bound to this node, as fresh as can be
 
 
-def bound_pods_of(cluster: Cluster, node: str) -> BoundPods:
+def bound_pods_reader(cluster: Cluster, node: str) -> BoundPods:
     async def bound() -> Sequence[Pod]:
         fields = FieldSelector((("spec.nodeName", True, node),))
         return (await cluster.list(Pod, fields=fields)).items
@@ -49,7 +49,7 @@ class ResourcePlugin:
         resource: str,
         *,
         inventory: Inventory,
-        grants: Grants,
+        grants: DeviceGrants,
         pods: BoundPods,
         best: BestSet,
         replicas: int = 1,
@@ -119,8 +119,8 @@ class ResourcePlugin:
                 pods = await self._pods()
         except Exception as error:  # an API that does not answer is no reason to fail a pod
             log.warning("plugin.pods_unknown", resource=self.resource, error=str(error) or type(error).__name__)
-        ask = Ask(self.resource, tuple(available), tuple(must_include), size)
-        choice = choose(ask, pods, self._has, self._resource_of, self.best)
+        ask = PreferredAsk(self.resource, tuple(available), tuple(must_include), size)
+        choice = choose_preferred_devices(ask, pods, self._has, self._resource_of, self.best)
         log.info("plugin.preferred", resource=self.resource, devices=list(choice.devices), pod=choice.pod)
         return choice.devices
 

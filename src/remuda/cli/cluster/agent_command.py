@@ -142,7 +142,7 @@ def agent(
     import asyncio
     import logging
 
-    from remuda.agent.allocation.mig_slicing import parse_layouts
+    from remuda.agent.allocation.mig_slicing import parse_mig_layouts
     from remuda.cli.errors import Failed
     from remuda.cli.program_logs import show_logs
     from remuda.runtime.node_agent import (
@@ -161,7 +161,7 @@ def agent(
         backend=backend,
         model=model,
         mode=mode,
-        mig=parse_layouts(mig),
+        mig=parse_mig_layouts(mig),
         replicas=parse_replicas(replicas),
         kubeconfig=kubeconfig,
         context=context,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from remuda.kube.runtime.leader import Term
+    from remuda.kube.runtime.leader import LeaderTerm
 
 
 @click.command()
@@ -108,5 +108,5 @@ class _ManagerVoice:
     def waiting(self) -> None:
         click.echo(f"Waiting for the lease {self._namespace}/remuda-manager.")
 
-    def leading(self, term: Term) -> None:
+    def leading(self, term: LeaderTerm) -> None:
         click.echo(f"Leading, term {term.token}.")

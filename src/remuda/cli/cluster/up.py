@@ -135,13 +135,13 @@ def merge_up_options(remembered: ClusterConfig | None, asked: dict[str, Any]) ->
     """Options given win over what the directory was made with, that over the defaults. Contradictions are for `agree`."""
     import msgspec
 
-    from remuda.agent.allocation.mig_slicing import parse_layouts
+    from remuda.agent.allocation.mig_slicing import parse_mig_layouts
     from remuda.runtime.node_agent import parse_replicas
     from remuda.runtime.up_config import ClusterConfig
 
     names = {"lease": "lease_seconds"}
     given = {names.get(name, name): value for name, value in asked.items() if value is not None}
-    for name, read in (("mig", parse_layouts), ("replicas", parse_replicas)):
+    for name, read in (("mig", parse_mig_layouts), ("replicas", parse_replicas)):
         if texts := given.pop(name, ()):
             given[name] = read(texts)
     base = remembered or ClusterConfig()

@@ -39,7 +39,7 @@ from remuda.cli.faults.incidents import choose_incidents
 from remuda.cli.output import make_console, print_screen
 from remuda.cli.program_logs import show_logs
 from remuda.core.health.slow_ranks import SOURCE
-from remuda.link.rank_logs import find_sections, read_section
+from remuda.link.rank_logs import find_log_sections, read_log_section
 from remuda.runtime.api_endpoint import LOOPBACK, ApiEndpoint
 from remuda.runtime.embedded_cluster import EmbeddedCluster
 from remuda.runtime.embedded_server import EmbeddedServer
@@ -263,9 +263,9 @@ class Demo:
     def _resumed(self, attempt: int) -> dict[int, int]:
         """What each rank's own log says about the step it went on from."""
         said: dict[int, int] = {}
-        for section in find_sections(self._root / "logs", NAMESPACE, NAME):
+        for section in find_log_sections(self._root / "logs", NAMESPACE, NAME):
             if section.attempt == attempt and section.rank is not None:
-                text = b"".join(read_section(section)).decode(errors="replace")
+                text = b"".join(read_log_section(section)).decode(errors="replace")
                 words = [line.rsplit(" ", 1)[-1] for line in text.splitlines() if "resumes after step" in line]
                 if words and words[0].isdigit():
                     said[section.rank] = int(words[0])

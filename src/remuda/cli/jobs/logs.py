@@ -20,7 +20,7 @@ from remuda.cli.session import Session, with_session
 
 if TYPE_CHECKING:
     from remuda.kube.cluster import Cluster
-    from remuda.link.rank_logs import LogIndex, Section
+    from remuda.link.rank_logs import LogSection, RankLogIndex
 
 POLL_S = 0.2
 
@@ -40,7 +40,9 @@ class LogLines:
         return [last] if last else []
 
 
-def choose_log_sections(sections: Sequence[Section], job: str, rank: int | None, attempt: int | None) -> list[Section]:
+def choose_log_sections(
+    sections: Sequence[LogSection], job: str, rank: int | None, attempt: int | None
+) -> list[LogSection]:
     """The sections meant, newest attempt unless one is named; a Refusal that says what there is."""
     from remuda.api.errors import Refusal
     from remuda.cli.text import number_ranges_text
@@ -67,7 +69,7 @@ def choose_log_sections(sections: Sequence[Section], job: str, rank: int | None,
     return chosen
 
 
-def render_log_line(section: Section, line: bytes, *, prefix: bool, form: str) -> str:
+def render_log_line(section: LogSection, line: bytes, *, prefix: bool, form: str) -> str:
     text = line.decode(errors="replace").rstrip("\r")
     if form == "json":
         entry = {"attempt": section.attempt, "rank": section.rank, "pod": section.pod, "line": text}
@@ -76,13 +78,13 @@ def render_log_line(section: Section, line: bytes, *, prefix: bool, form: str) -
     return f"[{who}] {text}" if prefix else text
 
 
-def last_log_lines(section: Section, count: int | None) -> Iterator[bytes]:
+def last_log_lines(section: LogSection, count: int | None) -> Iterator[bytes]:
     """The section's lines, or its last `count`."""
-    from remuda.link.rank_logs import read_section
+    from remuda.link.rank_logs import read_log_section
 
     def whole() -> Iterator[bytes]:
         lines = LogLines()
-        for piece in read_section(section):
+        for piece in read_log_section(section):
             yield from lines.feed(piece)
         yield from lines.rest()
 
@@ -104,10 +106,10 @@ def logs(
 
     -o json prints one object per line: {"attempt", "rank", "pod", "line"}.
     """
-    from remuda.link.rank_logs import LogIndex
+    from remuda.link.rank_logs import RankLogIndex
 
     root = session.state.logs
-    index = LogIndex(root, session.namespace, job)
+    index = RankLogIndex(root, session.namespace, job)
     sections = index.refresh()
     if not sections:
         asyncio.run(_check_job_exists(session, root, job))
@@ -129,7 +131,7 @@ class LogFollower:
     """Prints what is new in the sections from attempt `since` on (only that one, when `attempt` was named)."""
 
     def __init__(
-        self, index: LogIndex, rank: int | None, attempt: int | None, since: int, tail: int | None, form: str
+        self, index: RankLogIndex, rank: int | None, attempt: int | None, since: int, tail: int | None, form: str
     ) -> None:
         self._index, self._rank, self._attempt, self._since = index, rank, attempt, since
         self._tail, self._form = tail, form
@@ -138,7 +140,7 @@ class LogFollower:
 
     def print_new(self, *, last: bool) -> bool:
         """True when something was there."""
-        from remuda.link.rank_logs import read_section
+        from remuda.link.rank_logs import read_log_section
 
         first_look, found = not self._read, False
         for section in self._wanted():
@@ -149,7 +151,7 @@ class LogFollower:
                 self._read[key] = section.end - section.start
                 continue
             lines = self._lines.setdefault(key, LogLines())
-            for piece in read_section(section, self._read.get(key, 0)):
+            for piece in read_log_section(section, self._read.get(key, 0)):
                 self._read[key] = self._read.get(key, 0) + len(piece)
                 found = True
                 for line in lines.feed(piece):
@@ -160,7 +162,7 @@ class LogFollower:
                     self._print(section, line)
         return found
 
-    def _wanted(self) -> list[Section]:
+    def _wanted(self) -> list[LogSection]:
         return [
             s
             for s in self._index.refresh()
@@ -168,7 +170,7 @@ class LogFollower:
             and (self._rank is None or s.rank == self._rank)
         ]
 
-    def _print(self, section: Section, line: bytes) -> None:
+    def _print(self, section: LogSection, line: bytes) -> None:
         click.echo(render_log_line(section, line, prefix=self._rank is None, form=self._form))
 
 

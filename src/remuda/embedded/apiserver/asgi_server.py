@@ -21,7 +21,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from remuda.api.errors import Refusal
 from remuda.embedded.apiserver.wire.http_exchange import ABORT, FULL, Receive, Scope, Send
-from remuda.kube.client.rest_paths import reachable
+from remuda.kube.client.rest_paths import reachable_socket_path
 
 _BACKLOG = 512
 _SHUTDOWN_S = 5  # for requests under way; watches end at once
@@ -122,7 +122,7 @@ class _Server(uvicorn.Server):
 
 def listen_unix(path: Path) -> socket.socket:
     """A listening socket only its owner can connect to. A stale file of a dead server is replaced, a live one refused."""
-    with reachable(path) as short:
+    with reachable_socket_path(path) as short:
         if os.path.lexists(short):
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
                 if probe.connect_ex(short) == 0:
@@ -179,7 +179,7 @@ async def serve_unix(app: Closable, uds_path: str | Path, *, ready: asyncio.Even
     try:
         await serve_socket(app, sock, ready=ready)
     finally:
-        with contextlib.suppress(OSError), reachable(path) as short:
+        with contextlib.suppress(OSError), reachable_socket_path(path) as short:
             os.unlink(short)
 
 

@@ -29,7 +29,7 @@ from remuda.embedded.apiserver.own_kinds import check_own_kind, ill_typed_body
 from remuda.embedded.apiserver.selection import namespace_matcher, namespace_prefix, selector_matcher
 from remuda.embedded.apiserver.store import ObjectStore, StoredObject
 from remuda.embedded.apiserver.store.collection import WatchCursor
-from remuda.kube.client.rest_paths import check_address
+from remuda.kube.client.rest_paths import check_rest_address
 from remuda.kube.cluster import ANY, Preconditions
 
 _NAME_TRIES = 8  # 27^5 suffixes: even the second try is rare
@@ -381,7 +381,7 @@ class ObjectService:
 
 
 def store_key_of(served: ServedKind, name: str, namespace: str) -> str:
-    check_address(served.resource, namespace, name)
+    check_rest_address(served.resource, namespace, name)
     return served.store.key(name, namespace)
 
 

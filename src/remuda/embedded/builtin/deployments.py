@@ -24,7 +24,7 @@ from remuda.embedded.builtin.planners.pod_state import is_without_controller, ow
 from remuda.embedded.builtin.planners.replicasets import ReplicaSetObserved, ReplicaSetPlan, plan_replica_set
 from remuda.embedded.builtin.status_patch import write_builtin_status
 from remuda.kube.cluster import Cluster, Preconditions
-from remuda.kube.runtime.bulk_writes import write_all
+from remuda.kube.runtime.bulk_writes import write_all_objects
 from remuda.kube.runtime.work_queue import WorkQueue
 
 Key = tuple[str, str]
@@ -70,10 +70,10 @@ class ReplicaSetController:
             return None
         own, plan = planned
         await write_builtin_status(self._cluster, own, own.status, plan.status, ("replicas",))
-        await write_all(lambda pod: self._adopt(own, pod), plan.adopt)
-        await write_all(lambda pod: delete_controlled_pod(self._cluster, pod), plan.delete)
+        await write_all_objects(lambda pod: self._adopt(own, pod), plan.adopt)
+        await write_all_objects(lambda pod: delete_controlled_pod(self._cluster, pod), plan.delete)
         try:
-            await write_all(self._create, plan.create)
+            await write_all_objects(self._create, plan.create)
         except ApiError as error:
             await self._tell(own, error)
             raise
@@ -156,8 +156,8 @@ class DeploymentController:
             await self._number(own, plan.new, plan.revision)
         if plan.create is not None:
             await self._create(own, plan.create)
-        await write_all(self._scale, plan.scale)
-        await write_all(self._delete, plan.delete)
+        await write_all_objects(self._scale, plan.scale)
+        await write_all_objects(self._delete, plan.delete)
         return plan.look_again_s
 
     async def _number(self, own: Deployment, new: ReplicaSet | None, revision: int) -> None:

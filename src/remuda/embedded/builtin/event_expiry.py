@@ -11,7 +11,7 @@ from remuda.api.errors import ApiError, Conflict, NotFound
 from remuda.api.kubernetes.event_v1 import Event
 from remuda.api.meta import to_seconds
 from remuda.kube.cluster import Cluster, Preconditions
-from remuda.kube.runtime.bulk_writes import write_all
+from remuda.kube.runtime.bulk_writes import write_all_objects
 
 KEPT_S = 3600.0
 EVERY_S = 300.0
@@ -41,6 +41,6 @@ async def expire_events(cluster: Cluster, clock: Callable[[], float]) -> None:
     while True:
         await asyncio.sleep(EVERY_S)
         try:
-            await write_all(delete, find_expired_events((await cluster.list(Event)).items, clock()))
+            await write_all_objects(delete, find_expired_events((await cluster.list(Event)).items, clock()))
         except ApiError as error:
             log.warning("events.not_expired", error=str(error))

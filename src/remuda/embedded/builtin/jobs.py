@@ -17,7 +17,7 @@ from remuda.embedded.builtin.informers import BuiltinView
 from remuda.embedded.builtin.planners.jobs import JobObserved, JobPlan, plan_job
 from remuda.embedded.builtin.status_patch import write_builtin_status
 from remuda.kube.cluster import Cluster, Preconditions
-from remuda.kube.runtime.bulk_writes import write_all
+from remuda.kube.runtime.bulk_writes import write_all_objects
 from remuda.kube.runtime.work_queue import WorkQueue
 
 Key = tuple[str, str, str]  # namespace, name, uid of the Job
@@ -63,13 +63,13 @@ class JobController:
 
     async def apply(self, planned: tuple[Job, JobPlan] | OrphanedJobPods) -> float | None:
         if isinstance(planned, OrphanedJobPods):
-            await write_all(self._release, planned.pods)
+            await write_all_objects(self._release, planned.pods)
             return None
         job, plan = planned
         await write_builtin_status(self._cluster, job, job.status, plan.status)
-        await write_all(self._release, [*plan.release, *plan.withdraw])
-        await write_all(lambda pod: delete_controlled_pod(self._cluster, pod), [*plan.delete, *plan.withdraw])
-        await write_all(self._create, plan.create)
+        await write_all_objects(self._release, [*plan.release, *plan.withdraw])
+        await write_all_objects(lambda pod: delete_controlled_pod(self._cluster, pod), [*plan.delete, *plan.withdraw])
+        await write_all_objects(self._create, plan.create)
         if plan.expire:
             try:
                 await self._cluster.delete(Job, job.name, job.namespace, when=Preconditions(uid=job.uid))

@@ -11,7 +11,7 @@ from remuda.api.kubernetes.core_v1 import Namespace
 from remuda.api.meta import JsonObject, KObject, Resource
 from remuda.embedded.builtin.informers import BuiltinView
 from remuda.kube.cluster import Cluster, Preconditions
-from remuda.kube.runtime.bulk_writes import write_all
+from remuda.kube.runtime.bulk_writes import write_all_objects
 from remuda.kube.runtime.work_queue import WorkQueue
 
 LOOK_AGAIN_S = 1.0  # while something in it is still going: pods end, finalizers are taken off
@@ -80,7 +80,7 @@ class NamespaceController:
             except NotFound:
                 pass
             return None
-        await write_all(self._delete, doomed)
+        await write_all_objects(self._delete, doomed)
         return LOOK_AGAIN_S
 
     async def _delete(self, obj: KObject) -> None:

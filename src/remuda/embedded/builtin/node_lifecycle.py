@@ -19,7 +19,7 @@ from remuda.embedded.builtin.planners.node_lifecycle import (
     plan_node_lifecycle,
 )
 from remuda.kube.cluster import Cluster, Preconditions
-from remuda.kube.runtime.bulk_writes import write_all
+from remuda.kube.runtime.bulk_writes import write_all_objects
 from remuda.kube.runtime.work_queue import WorkQueue
 
 
@@ -71,7 +71,7 @@ class NodeLifecycleController:
                 await self._cluster.patch(Node, node.name, taints, when=when)
         except NotFound:
             return None
-        await write_all(lambda pod: delete_controlled_pod(self._cluster, pod), plan.evict)
+        await write_all_objects(lambda pod: delete_controlled_pod(self._cluster, pod), plan.evict)
         return plan.look_again_s
 
     async def _mark(self, node: Node, plan: NodeLifecyclePlan) -> Node:
@@ -79,7 +79,7 @@ class NodeLifecycleController:
         status: JsonObject = {"status": {"conditions": [to_wire(c) for c in plan.conditions or ()]}}
         marked = await self._cluster.patch(Node, node.name, status, subresource="status", when=when)
         # Services must not send anybody to the pods of a node that is not heard of.
-        await write_all(self._unready, self._view.pods.by_index("node", node.name))
+        await write_all_objects(self._unready, self._view.pods.by_index("node", node.name))
         return marked
 
     async def _unready(self, pod: Pod) -> None:

@@ -19,7 +19,7 @@ from remuda.embedded.node.devices.device_manager import KubeletDeviceManager
 from remuda.embedded.node.devices.device_service import grants_in_status
 from remuda.embedded.node.devices.resource_fit import OUT_OF
 from remuda.embedded.node.pod_lifecycle import ADMISSION_ERROR
-from remuda.link.allocation_port import Allocation, NodeAgent
+from remuda.link.allocation_port import Allocation, NodeAgentPort
 
 Allocations = Mapping[str, Allocation]  # by container
 
@@ -28,7 +28,7 @@ PASSING = frozenset({"DeviceHeld", "DevicesUnavailable", "AllocateFailed"})
 
 
 async def allocate_pod_devices(
-    agent: NodeAgent, manager: KubeletDeviceManager | None, pod: Pod, running: Collection[str], *, simulated: bool
+    agent: NodeAgentPort, manager: KubeletDeviceManager | None, pod: Pod, running: Collection[str], *, simulated: bool
 ) -> Allocations:
     """Raises Refusal. `running`: containers found alive when the node started."""
     everyone = (*pod.spec.init_containers, *pod.spec.containers)
@@ -47,7 +47,7 @@ async def allocate_pod_devices(
     return {c.name: container_allocation(directory, (g for g in grants if g.container == c.name)) for c in everyone}
 
 
-async def attach_grant(agent: NodeAgent, pod: Pod, grant: DeviceGrant, *, simulated: bool) -> Allocation:
+async def attach_grant(agent: NodeAgentPort, pod: Pod, grant: DeviceGrant, *, simulated: bool) -> Allocation:
     return await agent.attach(pod, grant.container, grant.resource, grant.devices, simulated=simulated)
 
 

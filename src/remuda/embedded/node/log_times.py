@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from remuda.api.kubernetes.core_v1 import Pod
-from remuda.link.rank_logs import log_path
+from remuda.link.rank_logs import rank_log_path
 
 LOOK_S = 1.0
 _ROW = struct.Struct("<dQ")
@@ -81,7 +81,7 @@ async def keep_log_times(times: LogTimes, root: Path, pods: Callable[[], Iterabl
     """Look at the logs of the running pods, until cancelled."""
     while True:
         running = (pod for pod in pods() if pod.status.phase == "Running")
-        logs = {log_path(root, pod, container.name) for pod in running for container in pod.spec.containers}
+        logs = {rank_log_path(root, pod, container.name) for pod in running for container in pod.spec.containers}
         for log in sorted(logs):
             times.look(log)
         times.forget_but(logs)

@@ -35,10 +35,10 @@ from remuda.embedded.node.pod_worker import NodeSite, PodWorker
 from remuda.embedded.node.runtime_port import AdoptedContainer, ContainerKey, ExitListener, PodRuntime
 from remuda.embedded.node.shutdown import end_all_containers
 from remuda.embedded.node.slow_devices import DeviceSpeeds
-from remuda.kube.client.guarded_cluster import Gate
+from remuda.kube.client.guarded_cluster import ClusterGate
 from remuda.kube.cluster import Cluster
 from remuda.kube.runtime.events import SILENCE, EventSink
-from remuda.link.allocation_port import NodeAgent
+from remuda.link.allocation_port import NodeAgentPort
 
 log = structlog.get_logger(__name__)
 
@@ -52,7 +52,7 @@ class EmbeddedNode:
         config: NodeConfig,
         *,
         cluster: Cluster,
-        agent: NodeAgent,
+        agent: NodeAgentPort,
         runtime: PodRuntime,
         addresses: PodAddresses,
         clock: Callable[[], float],
@@ -60,7 +60,7 @@ class EmbeddedNode:
         silence: Callable[[], None] = lambda: None,
         devices: KubeletDeviceSettings | None = None,
         events: EventSink = SILENCE,
-        gate: Gate | None = None,
+        gate: ClusterGate | None = None,
     ) -> None:
         """`silence` is called when the node is lost: whatever speaks for it elsewhere (its agent) must fall silent too.
         `gate`: what stands between the node's calls and the API, to be shut by a drill. `devices`: without it, the agent hands

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import Pod
-from remuda.kube.client.guarded_cluster import Gate
+from remuda.kube.client.guarded_cluster import ClusterGate
 
 
 class NodePartition:
     """`gate`: what stands between the node's calls and the API; None = it cannot be cut off."""
 
-    def __init__(self, node: str, gate: Gate | None) -> None:
+    def __init__(self, node: str, gate: ClusterGate | None) -> None:
         self._node = node
         self._gate = gate
         self._missed: dict[str, tuple[Pod, bool]] | None = None  # by uid; None: nothing is missed

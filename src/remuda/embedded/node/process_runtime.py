@@ -43,8 +43,8 @@ from remuda.embedded.node.runtime_port import (
     PodRuntime,
 )
 from remuda.embedded.node.slow_devices import DutyCycle
-from remuda.launch.zipapp import container_argv
-from remuda.link.rank_logs import log_path
+from remuda.launch.zipapp import launcher_container_argv
+from remuda.link.rank_logs import rank_log_path
 
 log = structlog.get_logger(__name__)
 
@@ -162,7 +162,7 @@ class ProcessRuntime:
 
     def _say_simulated(self, launch: ContainerLaunch) -> None:
         """In the container's log, where somebody will look for what the program said."""
-        path = log_path(self._logs, launch.pod, launch.container.name)
+        path = rank_log_path(self._logs, launch.pod, launch.container.name)
         path.parent.mkdir(parents=True, exist_ok=True)
         what = launch.container.image or "no image"
         devices = ", ".join(launch.allocation.devices) or "none"
@@ -178,14 +178,14 @@ class ProcessRuntime:
         )
         argv = container_command_line(container, env)
         if runs_under_launcher(pod, container):
-            argv = container_argv(argv, self._launcher, self._python)
+            argv = launcher_container_argv(argv, self._launcher, self._python)
         return RunSpec(
             id=env[CONTAINER_ID],
             argv=argv,
             env=env,
             # A directory of the pod's own, gone with it, as a container's file system would be.
             cwd=container.working_dir or str(self._pods / pod.uid),
-            log=str(log_path(self._logs, pod, container.name)),
+            log=str(rank_log_path(self._logs, pod, container.name)),
             status=str(directory.status_path),
             pidfile=str(directory.pid_path),
             address=launch.address,

@@ -2,8 +2,8 @@
 
 Two guards are known. `FencedCluster` reads freely and writes only while a term lasts: cancelling the work of a leader that lost
 its lease is enough as long as its process runs, but one that was frozen may wake in the middle of a function, long after another
-has taken over; its next write ends here, before it is sent. `SeverableCluster` does neither while its `Gate` is shut: a node
-that cannot reach the API.
+has taken over; its next write ends here, before it is sent. `SeverableCluster` does neither while its `ClusterGate` is shut: a
+node that cannot reach the API.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from remuda.api.errors import ApiError, Unavailable
 from remuda.api.kubernetes.core_v1 import Binding
 from remuda.api.meta import JsonObject, KObject
 from remuda.api.selectors import EVERYTHING, FieldSelector, Selector
-from remuda.kube.cluster import ANY, NO_FIELDS, Cluster, Listing, Preconditions, WatchEvent, pages
-from remuda.kube.runtime.leader import Term
+from remuda.kube.cluster import ANY, NO_FIELDS, Cluster, Listing, Preconditions, WatchEvent, list_pages
+from remuda.kube.runtime.leader import LeaderTerm
 
 K = TypeVar("K", bound=KObject)
 
@@ -27,7 +27,7 @@ class NotLeading(ApiError):
     code, reason = 409, "NotLeading"
 
 
-def _may(*_: object) -> None:
+def _always_allowed(*_: object) -> None:
     """Always."""
 
 
@@ -35,7 +35,10 @@ class GuardedCluster:
     """`reading` and `writing` are called first and raise what the caller is to see."""
 
     def __init__(
-        self, cluster: Cluster, reading: Callable[[], None] = _may, writing: Callable[[], None] = _may
+        self,
+        cluster: Cluster,
+        reading: Callable[[], None] = _always_allowed,
+        writing: Callable[[], None] = _always_allowed,
     ) -> None:
         self._cluster = cluster
         self._reading = reading
@@ -65,7 +68,7 @@ class GuardedCluster:
         fields: FieldSelector = NO_FIELDS,
     ) -> AsyncIterator[Listing[K]]:
         self._reading()
-        return pages(self._cluster, kind, namespace, labels=labels, fields=fields)
+        return list_pages(self._cluster, kind, namespace, labels=labels, fields=fields)
 
     def watch(
         self,
@@ -116,7 +119,7 @@ class GuardedCluster:
 
 
 class FencedCluster(GuardedCluster):
-    def __init__(self, cluster: Cluster, term: Term) -> None:
+    def __init__(self, cluster: Cluster, term: LeaderTerm) -> None:
         def check() -> None:
             if not term.is_valid:
                 raise NotLeading(f"term {term.token} is over: this process does not lead any more, nothing was written")
@@ -124,7 +127,7 @@ class FencedCluster(GuardedCluster):
         super().__init__(cluster, writing=check)
 
 
-class Gate:
+class ClusterGate:
     """Open, or shut: then nothing passes."""
 
     def __init__(self, what: str = "the API") -> None:
@@ -137,5 +140,5 @@ class Gate:
 
 
 class SeverableCluster(GuardedCluster):
-    def __init__(self, cluster: Cluster, gate: Gate) -> None:
+    def __init__(self, cluster: Cluster, gate: ClusterGate) -> None:
         super().__init__(cluster, gate.check, gate.check)

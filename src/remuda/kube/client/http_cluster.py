@@ -4,7 +4,7 @@ It raises exactly what the in-process one does. A list is fetched in pages, each
 projection, so that no more than one page is held besides the result; when the server forgets the list halfway (410), it is
 begun anew. A watch outlives its connections: it goes on after the last version it told, and ends only with `Expired`
 (history is gone), with an answer that will not change (404, 403, ...), or when the API stays away for longer than
-`Options.reconnect_s`: then it raises `Unavailable`, or just ends if the server had closed it in good order.
+`TransportOptions.reconnect_s`: then it raises `Unavailable`, or just ends if the server had closed it in good order.
 
 Use it as an async context manager: it holds connections.
 """
@@ -37,13 +37,13 @@ from remuda.kube.client.rest_paths import (
     DeletePreconditions,
     ListBody,
     Untyped,
-    object_path,
-    path_of,
     render_binding,
     render_eviction,
+    rest_object_path,
+    rest_path,
 )
-from remuda.kube.client.transport import Options, Request, Transport
-from remuda.kube.client.watch import follow, meta_of, read_object
+from remuda.kube.client.transport import Request, Transport, TransportOptions
+from remuda.kube.client.watch import follow_watch, read_api_object, read_object_meta
 from remuda.kube.cluster import ANY, NO_FIELDS, Listing, Preconditions, WatchEvent
 from remuda.kube.runtime.backoff import Jitter
 
@@ -66,7 +66,7 @@ class HttpCluster:
         uds: str | Path | None = None,
         base_url: str = "http://remuda",
         access: Access | None = None,
-        options: Options = Options(),  # noqa: B008 - an immutable value
+        options: TransportOptions = TransportOptions(),  # noqa: B008 - an immutable value
         jitter: Jitter = random.random,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -90,7 +90,7 @@ class HttpCluster:
     # Reading.
 
     async def get(self, kind: type[K], name: str, namespace: str = "") -> K:
-        return read_object(kind, await self._call("GET", object_path(kind.resource, namespace, name)))
+        return read_api_object(kind, await self._call("GET", rest_object_path(kind.resource, namespace, name)))
 
     async def list(
         self,
@@ -140,10 +140,10 @@ class HttpCluster:
         unreadable: Names | None = None,
     ) -> AsyncGenerator[ListBody[K], None]:
         """`unreadable`: gets the names of objects that cannot be read; without it they raise."""
-        query = {**_query(labels, fields), "limit": str(self.transport.options.page_size)}
+        query = {**_selector_query(labels, fields), "limit": str(self.transport.options.page_size)}
         while True:
-            body = await self._call("GET", path_of(kind.resource, namespace), query=query)
-            page = read_page(kind, body, unreadable)
+            body = await self._call("GET", rest_path(kind.resource, namespace), query=query)
+            page = read_list_page(kind, body, unreadable)
             yield page
             if not page.metadata.continue_:
                 return
@@ -166,9 +166,9 @@ class HttpCluster:
             there, since = listing.items, listing.resource_version
         elif not (since.isascii() and since.isdigit()):
             raise BadRequest(f"invalid resource version `{since}`: it must be one that a list or an object gave")
-        query = {**_query(labels, fields), "watch": "1", "allowWatchBookmarks": "1"}
-        path = path_of(kind.resource, namespace)
-        events = follow(self.transport, kind, path, query, since, reconnect_s=self._reconnect_s, there=there)
+        query = {**_selector_query(labels, fields), "watch": "1", "allowWatchBookmarks": "1"}
+        path = rest_path(kind.resource, namespace)
+        events = follow_watch(self.transport, kind, path, query, since, reconnect_s=self._reconnect_s, there=there)
         async with aclosing(events):
             async for event in events:
                 yield event
@@ -176,14 +176,16 @@ class HttpCluster:
     # Writing.
 
     async def create(self, kind: type[K], body: K | JsonObject) -> K:
-        namespace, _ = _place(body)
+        namespace, _ = _object_address(body)
         if kind.resource.namespaced and not namespace:
             raise BadRequest("an empty namespace may not be set during creation; set metadata.namespace")
-        return read_object(kind, await self._call("POST", path_of(kind.resource, namespace), _named(kind, body)))
+        return read_api_object(
+            kind, await self._call("POST", rest_path(kind.resource, namespace), _body_with_type(kind, body))
+        )
 
     async def replace(self, kind: type[K], body: K | JsonObject, *, subresource: str = "") -> K:
-        path = object_path(kind.resource, *_place(body), subresource)
-        return read_object(kind, await self._call("PUT", path, _named(kind, body)))
+        path = rest_object_path(kind.resource, *_object_address(body), subresource)
+        return read_api_object(kind, await self._call("PUT", path, _body_with_type(kind, body)))
 
     async def patch(
         self,
@@ -197,30 +199,30 @@ class HttpCluster:
     ) -> K:
         if not isinstance(patch, dict):
             raise BadRequest("a merge patch must be an object")
-        path = object_path(kind.resource, namespace, name, subresource)
+        path = rest_object_path(kind.resource, namespace, name, subresource)
         try:
-            answer = await self._call("PATCH", path, encode(_guarded(patch, when)), type_=MERGE_PATCH)
+            answer = await self._call("PATCH", path, encode(_patch_with_preconditions(patch, when)), type_=MERGE_PATCH)
         except Replaced as error:
             if when.uid:
                 raise Conflict(f"{error.message}: the object is another one by now") from error
             raise
-        return read_object(kind, answer)
+        return read_api_object(kind, answer)
 
     async def delete(
         self, kind: type[K], name: str, namespace: str = "", *, when: Preconditions = ANY, grace_s: int | None = None
     ) -> None:
         preconditions = None if when == ANY else DeletePreconditions(when.uid, when.resource_version)
         options = DeleteOptions("DeleteOptions", "v1", grace_s, preconditions)
-        await self._call("DELETE", object_path(kind.resource, namespace, name), encode(options))
+        await self._call("DELETE", rest_object_path(kind.resource, namespace, name), encode(options))
 
     async def bind(self, name: str, namespace: str, binding: Binding) -> None:
         body = encode(render_binding(name, namespace, binding))
-        await self._call("POST", object_path(Pod.resource, namespace, name, "binding"), body)
+        await self._call("POST", rest_object_path(Pod.resource, namespace, name, "binding"), body)
 
     async def evict(self, name: str, namespace: str, *, when: Preconditions = ANY) -> None:
         preconditions = None if when == ANY else DeletePreconditions(when.uid, when.resource_version)
         body = encode(render_eviction(name, namespace, DeleteOptions("", "", None, preconditions)))
-        path = object_path(Pod.resource, namespace, name, "eviction")
+        path = rest_object_path(Pod.resource, namespace, name, "eviction")
         # A budget says 429 for as long as it is used up: that is an answer, and whoever asked decides what to make of it.
         await self.transport.call(Request(method="POST", path=path, body=body, is_patient=False))
 
@@ -236,7 +238,7 @@ class HttpCluster:
         return await self.transport.call(Request(method=method, path=path, query=query or {}, body=body, type=type_))
 
 
-def read_page(kind: type[K], body: bytes, unreadable: Names | None = None) -> ListBody[K]:
+def read_list_page(kind: type[K], body: bytes, unreadable: Names | None = None) -> ListBody[K]:
     """All of a page's objects stay, so looking for garbage among them while they come is in vain. It would take longer than
     decoding them: 100,000 pods take 1.7 s of CPU like this and 4.4 s otherwise."""
     was_enabled = gc.isenabled()
@@ -246,25 +248,25 @@ def read_page(kind: type[K], body: bytes, unreadable: Names | None = None) -> Li
         return page
     except msgspec.MsgspecError as error:
         if unreadable is None:
-            raise _culprit(kind, body, error) from None
-        return _rest(kind, body, error, unreadable)
+            raise _undecodable_item_error(kind, body, error) from None
+        return _readable_rest_of_page(kind, body, error, unreadable)
     finally:
         if was_enabled:
             gc.enable()
 
 
-def _rest(kind: type[K], body: bytes, error: Exception, unreadable: Names) -> ListBody[K]:
+def _readable_rest_of_page(kind: type[K], body: bytes, error: Exception, unreadable: Names) -> ListBody[K]:
     """A page without the objects that cannot be read."""
     try:
         page = decode(Untyped, body)
     except msgspec.MsgspecError:
-        raise _culprit(kind, body, error) from None
+        raise _undecodable_item_error(kind, body, error) from None
     found: Objects[K] = []
     for item in page.items:
         try:
-            found.append(read_object(kind, bytes(item)))
+            found.append(read_api_object(kind, bytes(item)))
         except Undecodable as culprit:
-            meta = meta_of(bytes(item))
+            meta = read_object_meta(bytes(item))
             if meta is None:
                 raise
             log.error("api.unreadable", kind=kind.resource.kind, message=culprit.message)
@@ -272,11 +274,11 @@ def _rest(kind: type[K], body: bytes, error: Exception, unreadable: Names) -> Li
     return ListBody(found, page.metadata)
 
 
-def _culprit(kind: type[KObject], body: bytes, error: Exception) -> ApiError:
+def _undecodable_item_error(kind: type[KObject], body: bytes, error: Exception) -> ApiError:
     """The exception that names the object at fault."""
     try:
         for item in decode(Untyped, body).items:
-            read_object(kind, bytes(item))
+            read_api_object(kind, bytes(item))
     except Undecodable as found:
         return found
     except msgspec.MsgspecError:
@@ -284,12 +286,12 @@ def _culprit(kind: type[KObject], body: bytes, error: Exception) -> ApiError:
     return Undecodable(f"the list of {kind.resource.plural} cannot be read: {error}")
 
 
-def _query(labels: Selector, fields: FieldSelector) -> dict[str, str]:
+def _selector_query(labels: Selector, fields: FieldSelector) -> dict[str, str]:
     query = {"labelSelector": str(labels), "fieldSelector": str(fields)}
     return {name: value for name, value in query.items() if value}
 
 
-def _place(body: KObject | JsonObject) -> tuple[str, str]:
+def _object_address(body: KObject | JsonObject) -> tuple[str, str]:
     if isinstance(body, KObject):
         return body.namespace, body.name
     meta = body.get("metadata")
@@ -298,14 +300,14 @@ def _place(body: KObject | JsonObject) -> tuple[str, str]:
     return str(meta.get("namespace") or ""), str(meta.get("name") or "")
 
 
-def _named(kind: type[KObject], body: KObject | JsonObject) -> bytes:
+def _body_with_type(kind: type[KObject], body: KObject | JsonObject) -> bytes:
     """Servers read built-in kinds without a name from where they are sent; of a custom resource they want it in the body."""
     if isinstance(body, dict):
         body = {"apiVersion": kind.resource.api_version, "kind": kind.resource.kind, **body}
     return encode(body)
 
 
-def _guarded(patch: JsonObject, when: Preconditions) -> JsonObject:
+def _patch_with_preconditions(patch: JsonObject, when: Preconditions) -> JsonObject:
     """A merge patch states its preconditions in the metadata it patches."""
     guards = {"uid": when.uid, "resourceVersion": when.resource_version}
     asked = {name: value for name, value in guards.items() if value}

@@ -67,24 +67,24 @@ _BY_CODE: dict[int, type[ApiError]] = {
 _CODE_DECIDES = frozenset((401, 403, 410, 429))
 
 
-def error_of(code: int, body: bytes) -> ApiError:
+def api_error_of_answer(code: int, body: bytes) -> ApiError:
     """The exception for an answer that is not a success."""
     try:
         answer = decode(Status, body)
     except msgspec.MsgspecError:
         text = " ".join(body[:_SHOWN].decode(errors="replace").split())
         return _BY_CODE.get(code, ApiError)(f"the API answered {code}" + (f": {text}" if text else ""), code=code)
-    return error_of_status(msgspec.structs.replace(answer, code=code))
+    return api_error_of_status(msgspec.structs.replace(answer, code=code))
 
 
-def error_of_status(answer: Status) -> ApiError:
+def api_error_of_status(answer: Status) -> ApiError:
     """The same for a Status that came inside a watch, where its own code is the only one."""
     message = answer.message or f"the API answered {answer.code}"
-    if answer.code == 504 and is_caused_by(answer, "ResourceVersionTooLarge"):
+    if answer.code == 504 and is_status_caused_by(answer, "ResourceVersionTooLarge"):
         return Expired(f"{message}: the history was set back; list again")
     if answer.code in _CODE_DECIDES or not answer.reason:
         return _BY_CODE.get(answer.code, ApiError)(message, code=answer.code)
-    if answer.code == 422 and any(cause.field == "metadata.uid" for cause in _causes(answer)):
+    if answer.code == 422 and any(cause.field == "metadata.uid" for cause in _status_causes(answer)):
         return Replaced(message)
     return error_from_status(answer)
 
@@ -93,11 +93,11 @@ class Replaced(Invalid):
     """A patch named another uid than the object has: for kube-apiserver an attempt to change a fixed field."""
 
 
-def is_caused_by(answer: Status, reason: str) -> bool:
-    return any(cause.reason == reason for cause in _causes(answer))
+def is_status_caused_by(answer: Status, reason: str) -> bool:
+    return any(cause.reason == reason for cause in _status_causes(answer))
 
 
-def _causes(answer: Status) -> list[StatusCause]:
+def _status_causes(answer: Status) -> list[StatusCause]:
     return answer.details.causes if answer.details is not None else []
 
 

@@ -24,7 +24,7 @@ MERGE_PATCH = "application/merge-patch+json"
 JSON = "application/json"
 
 
-def path_of(resource: Resource, namespace: str = "", name: str = "", subresource: str = "") -> str:
+def rest_path(resource: Resource, namespace: str = "", name: str = "", subresource: str = "") -> str:
     """`/api/v1/namespaces/ns/pods/name/status`; without a name the collection, without a namespace all namespaces."""
     root = f"/apis/{resource.group}/{resource.version}" if resource.group else f"/api/{resource.version}"
     scope = f"/namespaces/{quote(namespace, safe='')}" if resource.namespaced and namespace else ""
@@ -32,12 +32,12 @@ def path_of(resource: Resource, namespace: str = "", name: str = "", subresource
     return f"{root}{scope}/{resource.plural}{one}" + (f"/{subresource}" if subresource else "")
 
 
-def object_path(resource: Resource, namespace: str, name: str, subresource: str = "") -> str:
-    check_address(resource, namespace, name)
-    return path_of(resource, namespace, name, subresource)
+def rest_object_path(resource: Resource, namespace: str, name: str, subresource: str = "") -> str:
+    check_rest_address(resource, namespace, name)
+    return rest_path(resource, namespace, name, subresource)
 
 
-def check_address(resource: Resource, namespace: str, name: str) -> None:
+def check_rest_address(resource: Resource, namespace: str, name: str) -> None:
     """One object is meant, so it has to be named in full."""
     if not name or (resource.namespaced and not namespace):
         missing = "namespace" if name else "name"
@@ -118,7 +118,7 @@ def render_eviction(name: str, namespace: str, options: DeleteOptions) -> JsonOb
     }
 
 
-class Lines:
+class StreamLines:
     """A stream of bytes into whole lines. One line is one object, and no object is larger than `limit`."""
 
     def __init__(self, limit: int = 16 * 1024 * 1024) -> None:
@@ -144,7 +144,7 @@ _UNIX_PATH_LIMIT = 107
 
 
 @contextmanager
-def reachable(path: Path) -> Iterator[str]:
+def reachable_socket_path(path: Path) -> Iterator[str]:
     """A form of a unix socket's path that fits the kernel's limit, good while the context is open.
 
     The limit is on the text, not on the depth: an open directory gives a short text for any directory.

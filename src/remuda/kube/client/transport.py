@@ -29,9 +29,9 @@ from remuda import __version__
 from remuda.api.errors import ApiError, Refusal, Unavailable
 from remuda.kube.client.access import Access
 from remuda.kube.client.credentials import Credentials, Identity
-from remuda.kube.client.http_errors import Unauthorized, error_of, retry_after_s
+from remuda.kube.client.http_errors import Unauthorized, api_error_of_answer, retry_after_s
 from remuda.kube.client.request_pacing import Patience, Rate, RequestFailure, TokenBucket, next_retry_wait
-from remuda.kube.client.rest_paths import JSON, reachable
+from remuda.kube.client.rest_paths import JSON, reachable_socket_path
 from remuda.kube.client.tls import TlsContexts
 from remuda.kube.runtime.backoff import Jitter
 
@@ -50,7 +50,7 @@ T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True):
+class TransportOptions(msgspec.Struct, frozen=True, kw_only=True):
     """`rate`: None = as fast as the server lets us. `page_size`: objects a list asks for at once.
 
     `watch_s`: the server is asked to end a watch after one to two times this, so that watches spread over servers anew.
@@ -85,7 +85,7 @@ class Transport:
         access: Access,
         *,
         uds: Path | None = None,
-        options: Options,
+        options: TransportOptions,
         jitter: Jitter = random.random,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -134,7 +134,7 @@ class Transport:
 
         response = await self._persist(request, attempt)
         try:
-            _keep_alive(response)
+            _set_tcp_keep_alive(response)
             yield self._chunks(response)
         finally:
             # Not asking the other side for a farewell in TLS: it may be long gone, and nobody would wait for it.
@@ -234,7 +234,9 @@ class Transport:
             if self._uds is None:
                 connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_S)
             else:
-                connector = aiohttp.UnixConnector(self._resources.enter_context(reachable(self._uds)), limit=0)
+                connector = aiohttp.UnixConnector(
+                    self._resources.enter_context(reachable_socket_path(self._uds)), limit=0
+                )
             self._session = aiohttp.ClientSession(
                 connector=connector,
                 read_bufsize=_BUFFER_BYTES,
@@ -254,7 +256,7 @@ class Transport:
     # Words.
 
     def _explained(self, refused: _Refused) -> ApiError:
-        error = error_of(refused.code, refused.body)
+        error = api_error_of_answer(refused.code, refused.body)
         if not isinstance(error, Unauthorized):
             return error
         who = f"the credentials of user `{self.access.user}`" if self.access.user else "a request without credentials"
@@ -287,7 +289,7 @@ class _Refused(Exception):
         self.asked_s = asked_s
 
 
-def _keep_alive(response: aiohttp.ClientResponse) -> None:
+def _set_tcp_keep_alive(response: aiohttp.ClientResponse) -> None:
     transport = response.connection.transport if response.connection is not None else None
     sock = transport.get_extra_info("socket") if transport is not None else None
     if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):

@@ -19,8 +19,8 @@ import structlog
 from remuda.api.codec import decode
 from remuda.api.errors import ApiError, Expired, Status
 from remuda.api.meta import KObject, ObjectMeta
-from remuda.kube.client.http_errors import Undecodable, error_of_status
-from remuda.kube.client.rest_paths import Lines, Named, WatchLine
+from remuda.kube.client.http_errors import Undecodable, api_error_of_status
+from remuda.kube.client.rest_paths import Named, StreamLines, WatchLine
 from remuda.kube.client.transport import Request, Transport
 from remuda.kube.cluster import WatchEvent
 from remuda.kube.runtime.backoff import Backoff
@@ -33,7 +33,7 @@ _STEADY_S = 5.0  # a connection that lasted this long was a good one
 _AGAIN = Backoff(base_s=0.05, max_s=5.0)
 
 
-async def follow(
+async def follow_watch(
     transport: Transport,
     kind: type[K],
     path: str,
@@ -54,18 +54,18 @@ async def follow(
         began, has_told, error = loop.time(), False, None
         try:
             async with transport.stream(Request(method="GET", path=path, query=asked), lasting_s) as chunks:
-                lines, began = Lines(), loop.time()
+                lines, began = StreamLines(), loop.time()
                 good_at = began if good_at is None else good_at
                 for obj in there:
                     yield WatchEvent("ADDED", obj.metadata.resource_version, obj)
                 there.clear()
                 async for chunk in chunks:
                     for line in lines.feed(chunk):
-                        event = read_event(kind, line)
+                        event = read_watch_event(kind, line)
                         since, has_told = event.resource_version, True
                         yield event
         except ApiError as caught:
-            if good_at is None or not is_passing(caught):
+            if good_at is None or not is_passing_api_error(caught):
                 raise
             error = caught
         now = loop.time()
@@ -80,33 +80,33 @@ async def follow(
         await transport.sleep(0 if tries == 1 else _AGAIN.delay(tries - 1, transport.jitter))
 
 
-def is_passing(error: ApiError) -> bool:
+def is_passing_api_error(error: ApiError) -> bool:
     """The next try may end differently: nobody answered, too busy, or the server itself failed."""
     return error.code == 429 or error.code >= 500
 
 
-def read_event(kind: type[K], line: bytes) -> WatchEvent[K]:
+def read_watch_event(kind: type[K], line: bytes) -> WatchEvent[K]:
     """One line of the stream; an ERROR event is raised as what it stands for."""
     try:
         event = decode(WatchLine, line)
         body = bytes(event.object)
         if event.type == "ERROR":
-            raise error_of_status(decode(Status, body))
+            raise api_error_of_status(decode(Status, body))
         if event.type == "BOOKMARK":
             return WatchEvent("BOOKMARK", decode(Named, body).metadata.resource_version, None)
     except msgspec.MsgspecError as error:
         raise Undecodable(f"the watch of {kind.resource.plural} cannot be read: {error}") from None
     try:
-        obj = read_object(kind, body)
+        obj = read_api_object(kind, body)
     except Undecodable as culprit:
-        return _unreadable(kind, event.type, body, culprit)
+        return _unreadable_watch_event(kind, event.type, body, culprit)
     return WatchEvent(event.type, obj.metadata.resource_version, obj)
 
 
-def _unreadable(kind: type[K], type_: str, body: bytes, culprit: Undecodable) -> WatchEvent[K]:
+def _unreadable_watch_event(kind: type[K], type_: str, body: bytes, culprit: Undecodable) -> WatchEvent[K]:
     """The watch goes on past an object that does not fit its kind: whoever follows keeps what could be read of it last. When
     it is deleted there is nothing to tell it by, so they have to list anew."""
-    meta = meta_of(body)
+    meta = read_object_meta(body)
     if meta is None or not meta.resource_version:
         raise culprit
     log.error("api.unreadable", kind=kind.resource.kind, message=culprit.message)
@@ -115,7 +115,7 @@ def _unreadable(kind: type[K], type_: str, body: bytes, culprit: Undecodable) ->
     return WatchEvent("BOOKMARK", meta.resource_version, None)
 
 
-def meta_of(body: bytes) -> ObjectMeta | None:
+def read_object_meta(body: bytes) -> ObjectMeta | None:
     """Who an object is, when at least that can be read."""
     try:
         meta = decode(Named, body).metadata
@@ -124,15 +124,15 @@ def meta_of(body: bytes) -> ObjectMeta | None:
     return meta if meta.name else None
 
 
-def read_object(kind: type[K], body: bytes) -> K:
+def read_api_object(kind: type[K], body: bytes) -> K:
     try:
         return decode(kind, body)
     except msgspec.MsgspecError as error:
-        raise _undecodable(kind, body, error) from None
+        raise _undecodable_object(kind, body, error) from None
 
 
-def _undecodable(kind: type[KObject], body: bytes, error: Exception) -> Undecodable:
-    meta = meta_of(body)
+def _undecodable_object(kind: type[KObject], body: bytes, error: Exception) -> Undecodable:
+    meta = read_object_meta(body)
     if meta is None:
         return Undecodable(f"a {kind.resource.kind} cannot be read: {error}")
     place = f"{meta.namespace}/{meta.name}" if meta.namespace else meta.name

@@ -44,11 +44,13 @@ class WebhookPoster:
         try:
             async with self._session.post(url, data=encode(body), headers=headers, allow_redirects=False) as answer:
                 if answer.status >= 300:
-                    raise WebhookFailed(f"it answered {answer.status}", _patience(answer.headers.get("Retry-After")))
+                    raise WebhookFailed(
+                        f"it answered {answer.status}", _webhook_retry_after(answer.headers.get("Retry-After"))
+                    )
         except TimeoutError:
             raise WebhookFailed(f"no answer within {self._timeout_s:g} s") from None
         except (aiohttp.ClientError, ValueError, OSError) as error:
-            raise WebhookFailed(_words(error)) from None
+            raise WebhookFailed(_webhook_error_words(error)) from None
 
     async def close(self) -> None:
         if self._session is not None:
@@ -56,7 +58,7 @@ class WebhookPoster:
             self._session = None
 
 
-def _words(error: Exception) -> str:
+def _webhook_error_words(error: Exception) -> str:
     """Without the address, which the library's own words have and which is often a secret."""
     cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
     if isinstance(cause, OSError) and cause.strerror:
@@ -64,5 +66,5 @@ def _words(error: Exception) -> str:
     return type(error).__name__
 
 
-def _patience(text: str | None) -> float | None:
+def _webhook_retry_after(text: str | None) -> float | None:
     return float(text) if text is not None and text.isdecimal() else None

@@ -15,7 +15,7 @@ T = TypeVar("T")
 AT_ONCE = 256  # requests under way together; a bound for an API server far away, none is needed in process
 
 
-async def write_all(write: Callable[[T], Awaitable[None]], items: Sequence[T]) -> None:
+async def write_all_objects(write: Callable[[T], Awaitable[None]], items: Sequence[T]) -> None:
     """`write` each of them. Those under way together run to their end; then the first error is raised and the rest is left."""
     for start in range(0, len(items), AT_ONCE):
         results = await asyncio.gather(

@@ -49,12 +49,14 @@ async def run_controller(
     try:
         async with asyncio.TaskGroup() as group:
             for number in range(workers):
-                group.create_task(_work(name, queue, reconciler, clock, conflicts), name=f"{name}-{number}")
+                group.create_task(
+                    _controller_worker(name, queue, reconciler, clock, conflicts), name=f"{name}-{number}"
+                )
     finally:
         queue.close()
 
 
-async def _work(
+async def _controller_worker(
     name: str,
     queue: WorkQueue[Key],
     reconciler: Reconciler[Key, Observed, Plan],
@@ -64,7 +66,7 @@ async def _work(
     while True:
         key = await queue.get()
         try:
-            again_s = await reconcile(key, reconciler, clock)
+            again_s = await reconcile_key(key, reconciler, clock)
         except Conflict as error:
             conflicts[key] = conflicts.get(key, 0) + 1
             log.debug("controller.conflict", controller=name, key=key, message=error.message)
@@ -89,7 +91,9 @@ async def _work(
         await asyncio.sleep(0)
 
 
-async def reconcile(key: Key, reconciler: Reconciler[Key, Observed, Plan], clock: Callable[[], float]) -> float | None:
+async def reconcile_key(
+    key: Key, reconciler: Reconciler[Key, Observed, Plan], clock: Callable[[], float]
+) -> float | None:
     """One look at one key."""
     observed = await reconciler.observe(key)
     return await reconciler.apply(reconciler.plan(observed, clock()))

@@ -38,7 +38,7 @@ WRITE_S = 10.0
 _LONGEST_MESSAGE = 1024  # Kubernetes' limit
 
 
-class Note(msgspec.Struct, frozen=True):
+class EventNote(msgspec.Struct, frozen=True):
     about: ObjectReference
     source: EventSource
     type: str
@@ -52,10 +52,10 @@ class Note(msgspec.Struct, frozen=True):
         return f"{about.name[:230]}.{hashlib.blake2b(said.encode(), digest_size=8).hexdigest()}"
 
 
-class Entry(msgspec.Struct):
+class EventEntry(msgspec.Struct):
     """One Event. `told` of `count` are in the API. `message` is what it says now; that of the note names it."""
 
-    note: Note
+    note: EventNote
     message: str
     first: float
     last: float
@@ -63,66 +63,66 @@ class Entry(msgspec.Struct):
     told: int = 0
 
 
-class _Alike(msgspec.Struct):
+class _AlikeEvents(msgspec.Struct):
     last: float
     messages: set[str]
 
 
 class EventBook:
     def __init__(self) -> None:
-        self._entries: dict[Note, Entry] = {}
-        self._untold: dict[Note, None] = {}  # in the order they came
+        self._entries: dict[EventNote, EventEntry] = {}
+        self._untold: dict[EventNote, None] = {}  # in the order they came
         self._buckets: dict[tuple[str, EventSource], TokenBucket] = {}
-        self._alike: dict[Note, _Alike] = {}
+        self._alike: dict[EventNote, _AlikeEvents] = {}
 
-    def add(self, note: Note, now: float) -> bool:
+    def add(self, note: EventNote, now: float) -> bool:
         """False when the object has had its share."""
         note, message = self._combined(note, now)
         entry = self._entries.get(note)
         if note not in self._untold and not self._may_tell(note, now):
             return False
         if entry is None:
-            self._entries[note] = Entry(note, message, now, now)
-            _forget_oldest(self._entries)
+            self._entries[note] = EventEntry(note, message, now, now)
+            _forget_oldest_events(self._entries)
         else:
             entry.count, entry.last, entry.message = entry.count + 1, now, message
         self._untold[note] = None
-        _forget_oldest(self._untold)
+        _forget_oldest_events(self._untold)
         return True
 
-    def take(self, limit: int) -> list[Entry]:
+    def take(self, limit: int) -> list[EventEntry]:
         """The next to write, warnings first. A note that comes while its entry is being written is written again."""
         chosen = sorted(self._untold, key=lambda note: note.type != WARNING)[:limit]
         for note in chosen:
             del self._untold[note]
         return [entry for note in chosen if (entry := self._entries.get(note)) is not None]
 
-    def _combined(self, note: Note, now: float) -> tuple[Note, str]:
+    def _combined(self, note: EventNote, now: float) -> tuple[EventNote, str]:
         """Under which note it is counted, and what the Event says."""
         family = msgspec.structs.replace(note, message="")
         alike = self._alike.get(family)
         if alike is None or now - alike.last > ALIKE_S:
-            alike = self._alike[family] = _Alike(now, set())
-            _forget_oldest(self._alike)
+            alike = self._alike[family] = _AlikeEvents(now, set())
+            _forget_oldest_events(self._alike)
         alike.last = now
         if note.message in alike.messages or len(alike.messages) < ALIKE:
             alike.messages.add(note.message)
             return note, note.message
         return family, f"(combined from similar events): {note.message}"
 
-    def _may_tell(self, note: Note, now: float) -> bool:
+    def _may_tell(self, note: EventNote, now: float) -> bool:
         key = (note.about.uid, note.source)
         bucket = self._buckets.get(key)
         if bucket is None:
             bucket = self._buckets[key] = TokenBucket(PER_OBJECT)
-            _forget_oldest(self._buckets)
+            _forget_oldest_events(self._buckets)
         if bucket.reserve(now) > 0:
             bucket.give_back()
             return False
         return True
 
 
-def _forget_oldest(kept: dict[Any, Any]) -> None:
+def _forget_oldest_events(kept: dict[Any, Any]) -> None:
     if len(kept) > KEPT:
         del kept[next(iter(kept))]
 
@@ -133,7 +133,7 @@ class EventSink(Protocol):
     def warning(self, obj: KObject, reason: str, message: str) -> None: ...
 
 
-class Silence:
+class SilentEvents:
     """For those nobody listens to."""
 
     def normal(self, obj: KObject, reason: str, message: str) -> None:
@@ -143,7 +143,7 @@ class Silence:
         pass
 
 
-SILENCE = Silence()
+SILENCE = SilentEvents()
 
 
 class EventRecorder:
@@ -154,11 +154,11 @@ class EventRecorder:
         self._noted = asyncio.Event()
 
     def source(self, component: str, host: str = "") -> EventSink:
-        return _Source(self, EventSource(component, host))
+        return _EventSource(self, EventSource(component, host))
 
     def note(self, obj: KObject, source: EventSource, type_: str, reason: str, message: str) -> None:
         if self._book.add(
-            Note(object_reference(obj), source, type_, reason, message[:_LONGEST_MESSAGE]), self._clock()
+            EventNote(object_reference(obj), source, type_, reason, message[:_LONGEST_MESSAGE]), self._clock()
         ):
             self._noted.set()
 
@@ -172,7 +172,7 @@ class EventRecorder:
                 await asyncio.gather(*(self._write(entry) for entry in entries))
                 await asyncio.sleep(PAUSE_S)
 
-    async def _write(self, entry: Entry) -> None:
+    async def _write(self, entry: EventEntry) -> None:
         try:
             async with asyncio.timeout(WRITE_S):
                 await self._tell(entry)
@@ -181,7 +181,7 @@ class EventRecorder:
         except Exception:
             log.exception("event.failed", name=entry.note.event_name)
 
-    async def _tell(self, entry: Entry) -> None:
+    async def _tell(self, entry: EventEntry) -> None:
         count, last = entry.count, entry.last
         if not entry.told:
             try:
@@ -189,18 +189,18 @@ class EventRecorder:
                 entry.told = count
                 return
             except AlreadyExists:  # told of by an earlier life of ours
-                known = await self._cluster.get(Event, entry.note.event_name, _namespace(entry.note))
+                known = await self._cluster.get(Event, entry.note.event_name, _event_namespace(entry.note))
                 entry.count += known.count
                 count += known.count
-        patch: JsonObject = {"count": count, "lastTimestamp": _time(last), "message": entry.message}
+        patch: JsonObject = {"count": count, "lastTimestamp": _event_time(last), "message": entry.message}
         try:
-            await self._cluster.patch(Event, entry.note.event_name, patch, _namespace(entry.note))
+            await self._cluster.patch(Event, entry.note.event_name, patch, _event_namespace(entry.note))
         except NotFound:  # it was too old and is gone
             await self._cluster.create(Event, event_body(entry, count))
         entry.told = count
 
 
-class _Source:
+class _EventSource:
     def __init__(self, recorder: EventRecorder, source: EventSource) -> None:
         self._recorder = recorder
         self._source = source
@@ -212,10 +212,10 @@ class _Source:
         self._recorder.note(obj, self._source, WARNING, reason, message)
 
 
-def event_body(entry: Entry, count: int) -> JsonObject:
+def event_body(entry: EventEntry, count: int) -> JsonObject:
     note = entry.note
     return {
-        "metadata": {"name": note.event_name, "namespace": _namespace(note)},
+        "metadata": {"name": note.event_name, "namespace": _event_namespace(note)},
         "involvedObject": to_wire(note.about),
         "type": note.type,
         "reason": note.reason,
@@ -223,18 +223,18 @@ def event_body(entry: Entry, count: int) -> JsonObject:
         "source": to_wire(note.source),
         "reportingComponent": note.source.component,
         "reportingInstance": note.source.host,
-        "firstTimestamp": _time(entry.first),
-        "lastTimestamp": _time(entry.last),
+        "firstTimestamp": _event_time(entry.first),
+        "lastTimestamp": _event_time(entry.last),
         "count": count,
     }
 
 
-def _namespace(note: Note) -> str:
+def _event_namespace(note: EventNote) -> str:
     """Events of what has no namespace are kept in `default`."""
     return note.about.namespace or "default"
 
 
-def _time(seconds: float) -> str:
+def _event_time(seconds: float) -> str:
     return to_time(seconds).strftime(
         "%Y-%m-%dT%H:%M:%S.%fZ"
     )  # finer than Kubernetes keeps: sorted right where they are kept

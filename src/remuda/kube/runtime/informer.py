@@ -20,7 +20,7 @@ import structlog
 from remuda.api.errors import ApiError, Expired
 from remuda.api.meta import KObject
 from remuda.api.selectors import EVERYTHING, FieldSelector, Selector
-from remuda.kube.cluster import NO_FIELDS, Cluster, WatchEvent, pages
+from remuda.kube.cluster import NO_FIELDS, Cluster, WatchEvent, list_pages
 from remuda.kube.runtime.backoff import Backoff, Jitter, no_jitter
 
 K = TypeVar("K", bound=KObject)
@@ -35,7 +35,7 @@ _LARGE = 2_000
 log = structlog.get_logger(__name__)
 
 
-def name_of(obj: KObject) -> Name:
+def informer_key(obj: KObject) -> Name:
     return obj.metadata.namespace, obj.metadata.name
 
 
@@ -159,12 +159,12 @@ class Informer(Generic[K]):
         changed: dict[Name, K] = {}
         since = ""
         cluster, labels, fields = self._cluster, self._labels, self._fields
-        async for page in pages(cluster, self.kind, self._namespace, labels=labels, fields=fields):
+        async for page in list_pages(cluster, self.kind, self._namespace, labels=labels, fields=fields):
             for obj in page.items:
-                name = name_of(obj)
+                name = informer_key(obj)
                 old = self._cache.get(name)
                 if old is not None and old.metadata.resource_version == obj.metadata.resource_version:
-                    here.add(name_of(old))
+                    here.add(informer_key(old))
                 else:
                     changed[name] = obj
             here |= set(page.unreadable)  # what could be read of them last stays
@@ -179,14 +179,14 @@ class Informer(Generic[K]):
 
     async def _watch(self) -> None:
         stream = self._cluster.watch(self.kind, self._since, self._namespace, labels=self._labels, fields=self._fields)
-        async with _closing(stream):
+        async with _closing_watch_stream(stream):
             async for event in stream:
                 self._take(event)
                 self._failures = 0
 
     def _take(self, event: WatchEvent[K]) -> None:
         if event.obj is not None:
-            name = name_of(event.obj)
+            name = informer_key(event.obj)
             if event.type == "DELETED":
                 self._forget(name)
             else:
@@ -232,7 +232,7 @@ class Informer(Generic[K]):
 
 
 @asynccontextmanager
-async def _closing(stream: Any) -> AsyncIterator[None]:
+async def _closing_watch_stream(stream: Any) -> AsyncIterator[None]:
     try:
         yield
     finally:

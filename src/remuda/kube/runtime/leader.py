@@ -5,8 +5,8 @@ cancelled and waited for, then it contends again; when the work ends by itself, 
 so that the next one need not wait for it to run out.
 
 Fencing has three parts. The work is cancelled `lease_s - renew_s` before anybody else can start. A process that was frozen
-meanwhile (so that nothing could be cancelled in time) finds its `Term` over when it wakes: a `FencedCluster` refuses to write
-from then on. And `term.token` grows with every term, for receivers that can compare.
+meanwhile (so that nothing could be cancelled in time) finds its `LeaderTerm` over when it wakes: a `FencedCluster` refuses to
+write from then on. And `term.token` grows with every term, for receivers that can compare.
 
 Use a transport of its own for the lease: behind a rate limit it would queue with the work it guards.
 """
@@ -51,12 +51,12 @@ T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
 
-def elapsed_s() -> float:
+def suspend_aware_clock_s() -> float:
     """Seconds of a clock that also runs while the machine sleeps, where there is one."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
-class Place(msgspec.Struct, frozen=True):
+class LeasePlace(msgspec.Struct, frozen=True):
     """The Lease to contend for, and under which name: `identity` must belong to this process alone."""
 
     name: str
@@ -64,7 +64,7 @@ class Place(msgspec.Struct, frozen=True):
     identity: str
 
 
-class Term:
+class LeaderTerm:
     """The right to act, while `is_valid`. `token` is larger than that of every earlier term."""
 
     def __init__(self, token: int, is_valid: Callable[[], bool]) -> None:
@@ -76,17 +76,17 @@ class Term:
         return self._is_valid()
 
 
-class Contender:
+class LeaseContender:
     """One contender. `clock`: unix seconds, only written, never compared. `elapsed`: seconds that never go back."""
 
     def __init__(
         self,
         cluster: Cluster,
-        place: Place,
+        place: LeasePlace,
         timing: LeaseTiming = LeaseTiming(),  # noqa: B008 - an immutable value
         *,
         clock: Callable[[], float] = time.time,
-        elapsed: Callable[[], float] = elapsed_s,
+        elapsed: Callable[[], float] = suspend_aware_clock_s,
         jitter: Jitter = random.random,
     ) -> None:
         self._cluster = cluster
@@ -101,7 +101,7 @@ class Contender:
     def standing(self) -> Candidacy:
         return self._standing
 
-    async def lead(self, run: Callable[[Term], Awaitable[T]]) -> T:
+    async def lead(self, run: Callable[[LeaderTerm], Awaitable[T]]) -> T:
         """Run `run` whenever we lead; its result or its error ends this."""
         while True:
             await self._contend()
@@ -114,7 +114,7 @@ class Contender:
                 if work.done():
                     return work.result()
             finally:
-                await _end(keeping)
+                await _end_leader_task(keeping)
                 await self._stop(work)
                 if self._standing.is_leading:
                     await self._release()
@@ -123,7 +123,7 @@ class Contender:
             if not work.cancelled() and (error := work.exception()) is not None:
                 raise error
 
-    def _begin_term(self) -> Term:
+    def _begin_term(self) -> LeaderTerm:
         record = self._standing.record
         assert record is not None
         token = record.transitions
@@ -133,7 +133,7 @@ class Contender:
             is_same = now.record is not None and now.record.transitions == token
             return is_same and self._elapsed() < now.ends_at
 
-        return Term(token, is_valid)
+        return LeaderTerm(token, is_valid)
 
     async def _contend(self) -> None:
         while not self._standing.is_leading:
@@ -185,7 +185,7 @@ class Contender:
 
     async def _read(self) -> LeaseRecord | None:
         try:
-            return _record(await self._cluster.get(Lease, self._place.name, self._place.namespace))
+            return _lease_record(await self._cluster.get(Lease, self._place.name, self._place.namespace))
         except NotFound:
             return None
 
@@ -202,9 +202,9 @@ class Contender:
             spec["acquireTime"] = renewed
         if action.over is None:
             body = {"metadata": {"name": name, "namespace": namespace}, "spec": spec}
-            return _record(await self._cluster.create(Lease, body))
+            return _lease_record(await self._cluster.create(Lease, body))
         when = Preconditions(resource_version=action.over.version)
-        return _record(await self._cluster.patch(Lease, name, {"spec": spec}, namespace, when=when))
+        return _lease_record(await self._cluster.patch(Lease, name, {"spec": spec}, namespace, when=when))
 
     async def _release(self) -> None:
         """Best effort: if it fails, the lease runs out by itself."""
@@ -231,7 +231,7 @@ def micro_time(moment: datetime) -> str:
     return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
-def _record(lease: Lease) -> LeaseRecord:
+def _lease_record(lease: Lease) -> LeaseRecord:
     spec = lease.spec
     return LeaseRecord(
         holder=spec.holder_identity,
@@ -242,7 +242,7 @@ def _record(lease: Lease) -> LeaseRecord:
     )
 
 
-async def _end(task: asyncio.Task[StepDownAsLeader]) -> None:
+async def _end_leader_task(task: asyncio.Task[StepDownAsLeader]) -> None:
     if not task.done():
         task.cancel()
         await asyncio.wait({task})

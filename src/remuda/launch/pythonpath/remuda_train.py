@@ -86,7 +86,7 @@ def report(
     if step_time is None and "step" in _last and step > _last["step"]:
         step_time = (now - _last["time"]) / (step - _last["step"])
     _last.update(step=step, time=now)
-    _send(step=int(step), stepTime=step_time, selfTime=self_time, checkpoint=checkpoint)
+    _send_progress_report(step=int(step), stepTime=step_time, selfTime=self_time, checkpoint=checkpoint)
 
 
 def save(step: int, data: bytes, keep: int = KEEP) -> str:
@@ -96,7 +96,7 @@ def save(step: int, data: bytes, keep: int = KEEP) -> str:
     path = write_checkpoint(checkpoint_dir(), rank(), step, data, keep)
     if request is not None:
         _last["served"] = request
-    _send(checkpoint=int(step), checkpointTime=time.monotonic() - began)
+    _send_progress_report(checkpoint=int(step), checkpointTime=time.monotonic() - began)
     return path
 
 
@@ -121,17 +121,17 @@ def checkpoint_requested() -> float | None:
     return None if deadline == _last.get("served") or _last.get("step", first) < first else deadline
 
 
-def _heard(number: int, frame: object) -> None:
+def _checkpoint_signal_heard(number: int, frame: object) -> None:
     """SIGUSR1 says that there is a request; the next `checkpoint_requested` reads it. Without a handler it would kill."""
 
 
-def _listen() -> None:
+def _listen_for_checkpoint_signal() -> None:
     with contextlib.suppress(ValueError, OSError):  # not in the main thread, or no such signal here
         if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL:
-            signal.signal(signal.SIGUSR1, _heard)
+            signal.signal(signal.SIGUSR1, _checkpoint_signal_heard)
 
 
-def _send(step: int | None = None, checkpoint: int | None = None, **times: float | None) -> None:
+def _send_progress_report(step: int | None = None, checkpoint: int | None = None, **times: float | None) -> None:
     """One datagram to the launcher. Nobody listening is no reason to stop training; a checkpoint may wait a second."""
     path = os.environ.get("REMUDA_PROGRESS_SOCKET")
     if not path:
@@ -164,11 +164,11 @@ def _send(step: int | None = None, checkpoint: int | None = None, **times: float
 # --- the checkpoint files ---------------------------------------------------------------------------------------------
 
 
-def _stem(directory: str, rank: int, step: int) -> str:
+def _checkpoint_stem(directory: str, rank: int, step: int) -> str:
     return os.path.join(directory, f"rank-{rank}", f"step-{step}")
 
 
-def _write(path: str, data: bytes) -> None:
+def _write_checkpoint_file(path: str, data: bytes) -> None:
     """All or nothing: a reader, or the next boot, sees the old file or the whole new one."""
     temporary = f"{path}.tmp-{os.getpid()}"
     with open(temporary, "wb") as file:
@@ -178,21 +178,21 @@ def _write(path: str, data: bytes) -> None:
     os.replace(temporary, path)
 
 
-def _remove(*paths: str) -> None:
+def _remove_checkpoint_files(*paths: str) -> None:
     for path in paths:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
 
 
 def write_checkpoint(directory: str, rank: int, step: int, data: bytes, keep: int = KEEP) -> str:
-    stem = _stem(directory, rank, int(step))
+    stem = _checkpoint_stem(directory, rank, int(step))
     folder = os.path.dirname(stem)
     os.makedirs(folder, exist_ok=True)
-    _remove(stem + ".json")  # first take back the promise an older file of this step made
-    _write(stem + ".ckpt", data)
-    _remove(stem + ".bad")
+    _remove_checkpoint_files(stem + ".json")  # first take back the promise an older file of this step made
+    _write_checkpoint_file(stem + ".ckpt", data)
+    _remove_checkpoint_files(stem + ".bad")
     side = {"step": int(step), "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-    _write(stem + ".json", json.dumps(side).encode())
+    _write_checkpoint_file(stem + ".json", json.dumps(side).encode())
     handle = os.open(folder, os.O_RDONLY)
     os.fsync(handle)
     os.close(handle)
@@ -200,12 +200,12 @@ def write_checkpoint(directory: str, rank: int, step: int, data: bytes, keep: in
     steps = {int(name[5:].split(".")[0]) for name in files if name[:5] == "step-" and name[5:].split(".")[0].isdigit()}
     good = sorted(n for n in steps if n <= step and f"step-{n}.json" in files and f"step-{n}.bad" not in files)
     for old in (n for n in steps if n < good[-keep:][0]):
-        _remove(*(os.path.join(folder, name) for name in files if name.startswith(f"step-{old}.")))
+        _remove_checkpoint_files(*(os.path.join(folder, name) for name in files if name.startswith(f"step-{old}.")))
     return stem + ".ckpt"
 
 
 def read_checkpoint(directory: str, rank: int, step: int) -> bytes:
-    stem = _stem(directory, rank, int(step))
+    stem = _checkpoint_stem(directory, rank, int(step))
     if not os.path.exists(stem + ".ckpt") and not os.path.exists(stem + ".json"):
         raise FileNotFoundError(f"no checkpoint of step {step} for rank {rank} in {directory}")
     try:
@@ -222,7 +222,7 @@ def read_checkpoint(directory: str, rank: int, step: int) -> bytes:
 
 def mark_bad(directory: str, rank: int, step: int, why: str) -> None:
     """From now on nobody is told to resume from it."""
-    _write(_stem(directory, rank, int(step)) + ".bad", why.encode())
+    _write_checkpoint_file(_checkpoint_stem(directory, rank, int(step)) + ".bad", why.encode())
 
 
-_listen()
+_listen_for_checkpoint_signal()

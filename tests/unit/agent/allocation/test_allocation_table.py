@@ -10,14 +10,14 @@ import pytest
 from remuda.agent.allocation.allocation_table import (
     AllocationTable,
     Grant,
-    environment,
-    has_owner,
-    identity,
-    is_owner,
-    make_directory,
-    mark,
+    granted_device_env,
+    granted_pod_env,
+    is_directory_of_grant,
+    is_directory_of_pod,
+    make_grant_directory,
     read_grant,
-    remove_directory,
+    remove_grant_directory,
+    write_grant_marker,
 )
 from remuda.api.devices import ObservedDevice
 from remuda.api.errors import Refusal
@@ -106,60 +106,60 @@ def test_the_directory_names_the_device_set() -> None:
 
 def test_a_new_owner_finds_it_empty(tmp_path: Path) -> None:
     directory = tmp_path / "alloc" / "gpu-0"
-    make_directory(directory, a_grant("a", "gpu-0"))
+    make_grant_directory(directory, a_grant("a", "gpu-0"))
     (directory / "progress.json").write_text("{}")
-    assert is_owner(directory, a_grant("a", "gpu-0"))
-    assert has_owner(directory, "a")
-    assert not is_owner(directory, a_grant("b", "gpu-0"))
-    assert not is_owner(directory, a_grant("a", "gpu-0", "gpu-1"))
-    make_directory(directory, a_grant("b", "gpu-0"))
+    assert is_directory_of_grant(directory, a_grant("a", "gpu-0"))
+    assert is_directory_of_pod(directory, "a")
+    assert not is_directory_of_grant(directory, a_grant("b", "gpu-0"))
+    assert not is_directory_of_grant(directory, a_grant("a", "gpu-0", "gpu-1"))
+    make_grant_directory(directory, a_grant("b", "gpu-0"))
     assert os.listdir(directory) == ["allocation.json"]
     assert directory.stat().st_mode & 0o777 == 0o700
-    assert is_owner(directory, a_grant("b", "gpu-0"))
+    assert is_directory_of_grant(directory, a_grant("b", "gpu-0"))
 
 
 def test_the_users_of_containers_are_let_in_when_they_may_be_anybody(tmp_path: Path) -> None:
-    make_directory(tmp_path / "x", a_grant("a", "gpu-0"), shared=True)
+    make_grant_directory(tmp_path / "x", a_grant("a", "gpu-0"), shared=True)
     assert (tmp_path / "x").stat().st_mode & 0o777 == 0o777
 
 
 def test_the_marker_can_be_written_over_while_the_directory_is_in_use(tmp_path: Path) -> None:
-    make_directory(tmp_path / "x", a_grant("", "gpu-0"))
+    make_grant_directory(tmp_path / "x", a_grant("", "gpu-0"))
     (tmp_path / "x" / "progress.json").write_text("{}")
-    mark(tmp_path / "x", a_grant("a", "gpu-0"))
+    write_grant_marker(tmp_path / "x", a_grant("a", "gpu-0"))
     assert read_grant(tmp_path / "x") == a_grant("a", "gpu-0")
     assert (tmp_path / "x" / "progress.json").exists()
 
 
 def test_a_directory_without_a_readable_marker_is_nobody_s(tmp_path: Path) -> None:
-    assert not is_owner(tmp_path, a_grant("a"))
+    assert not is_directory_of_grant(tmp_path, a_grant("a"))
     (tmp_path / "allocation.json").write_text("{")
-    assert not is_owner(tmp_path, a_grant("a"))
-    assert not has_owner(tmp_path / "missing", "a")
+    assert not is_directory_of_grant(tmp_path, a_grant("a"))
+    assert not is_directory_of_pod(tmp_path / "missing", "a")
 
 
 def test_removing_twice_is_fine(tmp_path: Path) -> None:
-    make_directory(tmp_path / "x", a_grant("a"))
-    remove_directory(tmp_path / "x")
-    remove_directory(tmp_path / "x")
+    make_grant_directory(tmp_path / "x", a_grant("a"))
+    remove_grant_directory(tmp_path / "x")
+    remove_grant_directory(tmp_path / "x")
     assert os.listdir(tmp_path) == []
 
 
 def test_environment() -> None:
-    assert environment("node-01", "/alloc/x", [DEVICES["gpu-2"], DEVICES["gpu-0"]]) == {
+    assert granted_device_env("node-01", "/alloc/x", [DEVICES["gpu-2"], DEVICES["gpu-0"]]) == {
         "REMUDA_ALLOC_DIR": "/alloc/x",
         "REMUDA_NODE": "node-01",
         "REMUDA_VISIBLE_DEVICES": "gpu-2,gpu-0",
         "CUDA_VISIBLE_DEVICES": "2,0",
     }
-    assert environment("node-01", "", [])["CUDA_VISIBLE_DEVICES"] == ""
-    assert "REMUDA_ALLOC_DIR" not in environment("node-01", "", [])
-    assert identity(a_grant("a")) == {"REMUDA_POD_NAME": "pod-a", "REMUDA_POD_UID": "a"}
+    assert granted_device_env("node-01", "", [])["CUDA_VISIBLE_DEVICES"] == ""
+    assert "REMUDA_ALLOC_DIR" not in granted_device_env("node-01", "", [])
+    assert granted_pod_env(a_grant("a")) == {"REMUDA_POD_NAME": "pod-a", "REMUDA_POD_UID": "a"}
 
 
 def test_a_slice_goes_by_its_uuid_everywhere_a_device_only_where_the_hardware_is_real() -> None:
     device = ObservedDevice("gpu-0", "X", uuid="GPU-1")
     piece = ObservedDevice("gpu-0-1g.10gb-0", "X", uuid="MIG-1", parent="gpu-0")
-    assert environment("n", "", [device])["CUDA_VISIBLE_DEVICES"] == "0"
-    assert environment("n", "", [device], by_uuid=True)["CUDA_VISIBLE_DEVICES"] == "GPU-1"
-    assert environment("n", "", [piece])["CUDA_VISIBLE_DEVICES"] == "MIG-1"
+    assert granted_device_env("n", "", [device])["CUDA_VISIBLE_DEVICES"] == "0"
+    assert granted_device_env("n", "", [device], by_uuid=True)["CUDA_VISIBLE_DEVICES"] == "GPU-1"
+    assert granted_device_env("n", "", [piece])["CUDA_VISIBLE_DEVICES"] == "MIG-1"

@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from remuda.agent.allocation.cdi_specs import CdiSpecs, cdi_name, spec_of
+from remuda.agent.allocation.cdi_specs import CdiSpecs, cdi_name, cdi_spec
 from remuda.embedded.node.devices.cdi import known_cdi_devices, unresolvable_cdi_devices
 
 SLICE = "gpu-1-3g.40gb-4"
@@ -46,14 +46,14 @@ def test_specs_of_slices_that_are_gone_go_and_others_stay(tmp_path: Path) -> Non
 
 
 def test_no_spec_is_without_edits() -> None:
-    [device] = spec_of(SLICE, [])["devices"]
+    [device] = cdi_spec(SLICE, [])["devices"]
     assert device == {"name": SLICE, "containerEdits": {"env": [f"REMUDA_CDI_GPU_1_3G_40GB_4={SLICE}"]}}
-    [device] = spec_of("gpu-0", ["/dev/nvidia0"])["devices"]
+    [device] = cdi_spec("gpu-0", ["/dev/nvidia0"])["devices"]
     assert [node["path"] for node in device["containerEdits"]["deviceNodes"]] == ["/dev/nvidia0"]
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"kind": 1, "devices": 3}', b"\xff", b'{"devices": [{}]}'])
 def test_a_file_that_is_no_spec_is_passed_over(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a.json").write_bytes(content)
-    (tmp_path / "b.json").write_bytes(msgspec.json.encode(spec_of("gpu-0", [])))
+    (tmp_path / "b.json").write_bytes(msgspec.json.encode(cdi_spec("gpu-0", [])))
     assert known_cdi_devices((str(tmp_path), str(tmp_path / "nowhere"))) == {"remuda.dev/gpu=gpu-0"}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from remuda.agent.hardware.choose_backend import NodeConfig, open_sources
+from remuda.agent.hardware.choose_backend import NodeHardwareConfig, open_hardware_sources
 from remuda.agent.hardware.sysfs import SysfsBackend
 from remuda.agent.hardware.vendor_backends import NvmlBackend
 from remuda.api.errors import Refusal
@@ -33,8 +33,8 @@ async def test_a_driver_that_is_there_serves_and_the_log_is_read_beside_it(
 ) -> None:
     root = a_root(tmp_path)
     (root / "dev/kmsg").write_text(an_xid(4, "0000:3f:00.0", 79), encoding="ascii")
-    config = NodeConfig("node-01", tmp_path / "state", root=root)
-    sources = await open_sources(config, clock, library.environment)
+    config = NodeHardwareConfig("node-01", tmp_path / "state", root=root)
+    sources = await open_hardware_sources(config, clock, library.environment)
     try:
         assert isinstance(sources.backend, NvmlBackend)
         assert len(sources.backend.inventory()) == 8
@@ -46,8 +46,8 @@ async def test_a_driver_that_is_there_serves_and_the_log_is_read_beside_it(
 
 
 async def test_without_any_library_the_bus_is_read(tmp_path: Path, clock: Clock) -> None:
-    config = NodeConfig("node-01", tmp_path / "state", root=a_root(tmp_path))
-    sources = await open_sources(config, clock, without_library(tmp_path))
+    config = NodeHardwareConfig("node-01", tmp_path / "state", root=a_root(tmp_path))
+    sources = await open_hardware_sources(config, clock, without_library(tmp_path))
     try:
         assert isinstance(sources.backend, SysfsBackend)
         assert ("", "kmsg-lost") in Ears(sources.backend).codes, "there is no kernel log to read"
@@ -56,25 +56,25 @@ async def test_without_any_library_the_bus_is_read(tmp_path: Path, clock: Clock)
 
 
 async def test_what_was_asked_for_and_is_not_there_is_refused(tmp_path: Path, clock: Clock) -> None:
-    config = NodeConfig("node-01", tmp_path / "state", backend="nvml", root=a_root(tmp_path))
+    config = NodeHardwareConfig("node-01", tmp_path / "state", backend="nvml", root=a_root(tmp_path))
     with pytest.raises(Refusal, match="NoSuchHardware"):
-        await open_sources(config, clock, without_library(tmp_path))
+        await open_hardware_sources(config, clock, without_library(tmp_path))
     with pytest.raises(Refusal, match="UnknownBackend"):
-        await open_sources(NodeConfig("node-01", tmp_path, backend="tpu"), clock)
+        await open_hardware_sources(NodeHardwareConfig("node-01", tmp_path, backend="tpu"), clock)
 
 
 async def test_a_library_that_is_not_installed_is_absent_not_broken(tmp_path: Path, clock: Clock) -> None:
     (tmp_path / "pynvml.py").write_text("raise ImportError('no pynvml')", encoding="ascii")
-    config = NodeConfig("node-01", tmp_path / "state", backend="nvml", root=a_root(tmp_path))
+    config = NodeHardwareConfig("node-01", tmp_path / "state", backend="nvml", root=a_root(tmp_path))
     with pytest.raises(Refusal, match="NoSuchHardware: node-01 has no nvml driver: no pynvml"):
-        await open_sources(config, clock, without_library(tmp_path))
+        await open_hardware_sources(config, clock, without_library(tmp_path))
 
 
 async def test_a_driver_that_hangs_is_not_absent(tmp_path: Path, library: Library, clock: Clock) -> None:
     """Serving such a node from the bus alone would hide what matters most."""
     library.says("hang -1 nvmlInitWithFlags")
-    config = NodeConfig("node-01", tmp_path / "state", root=a_root(tmp_path), kmsg=False, call_s=0.5)
-    sources = await open_sources(config, clock, library.environment)
+    config = NodeHardwareConfig("node-01", tmp_path / "state", root=a_root(tmp_path), kmsg=False, call_s=0.5)
+    sources = await open_hardware_sources(config, clock, library.environment)
     try:
         assert isinstance(sources.backend, NvmlBackend)
         assert Ears(sources.backend).codes == [("", "driver-hang")]

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remuda.agent.hardware.dcgm import XID, DcgmSource, Reading, fetch, parse_samples, read_page
+from remuda.agent.hardware.dcgm import XID, DcgmReading, DcgmSource, fetch_dcgm_page, parse_dcgm_samples, read_dcgm_page
 from remuda.agent.hardware.fake_backend import FakeBackend
 from remuda.api.errors import Refusal
 from remuda.core.devices.counters import CounterLimits, Counters
@@ -88,7 +88,7 @@ def test_the_page_format() -> None:
         "# TYPE DCGM_FI_DEV_PCIE_REPLAY_COUNTER counter\nDCGM_FI_DEV_PCIE_REPLAY_COUNTER 1 1700000000000\n"
         "DCGM_FI_broken{ 3\nDCGM_FI_nan NaN\nDCGM_FI_no_number x\nup 1\n"
     )
-    found = list(parse_samples(text))
+    found = list(parse_dcgm_samples(text))
     assert [s.name for s in found] == ["DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_PCIE_REPLAY_COUNTER", "DCGM_FI_nan"]
     assert found[0].labels == {"UUID": "GPU-1", "name": 'a "quoted", one'}
 
@@ -96,7 +96,7 @@ def test_the_page_format() -> None:
 @pytest.mark.parametrize("value", ["Inf", "-Inf", "NaN", "-1", "9223372036854775792", "9" * 3000, "9" * 5000])
 @pytest.mark.parametrize("name", [XID, "DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS"])
 def test_a_value_that_counts_nothing(name: str, value: str) -> None:
-    assert read_page(f'{name}{{UUID="GPU-1"}} {value}') == {}
+    assert read_dcgm_page(f'{name}{{UUID="GPU-1"}} {value}') == {}
 
 
 def test_a_hostile_page_costs_a_bounded_time() -> None:
@@ -111,13 +111,15 @@ def test_a_hostile_page_costs_a_bounded_time() -> None:
     ]
     good = a_sample("DCGM_FI_DEV_XID_ERRORS", "GPU-1", 79)
     began = time.process_time()
-    assert read_page("\n".join(XID + bomb for bomb in bombs) + "\n" + good) == {"GPU-1": Reading(Counters(), 79)}
+    assert read_dcgm_page("\n".join(XID + bomb for bomb in bombs) + "\n" + good) == {
+        "GPU-1": DcgmReading(Counters(), 79)
+    }
     assert time.process_time() - began < 5.0
 
 
 @given(st.lists(st.text(alphabet='DCGM_FI_{}="\\,# \t\r\u2028UID1e.-+x').map("DCGM_FI_".__add__)))
 def test_no_page_raises(lines: list[str]) -> None:
-    read_page("\n".join(lines))
+    read_dcgm_page("\n".join(lines))
 
 
 def test_counters_of_a_page() -> None:
@@ -130,7 +132,7 @@ def test_counters_of_a_page() -> None:
         + a_sample("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", "GPU-1", 0x48)
         + a_sample("DCGM_FI_DEV_ECC_SBE_VOL_TOTAL", "GPU-1", 9, GPU_I_ID="1")
     )
-    [reading] = read_page(page).values()
+    [reading] = read_dcgm_page(page).values()
     counters = reading.counters
     assert (counters.link_errors, counters.ecc_uncorrected, counters.ecc_corrected) == (7, 2, None)
     assert (counters.temperature, counters.throttle, reading.xid) == (None, ["hw-thermal"], None)
@@ -195,9 +197,9 @@ async def test_an_exporter_that_never_answers_hits_the_deadline(
 
 async def test_a_page_too_long_is_refused(exporter: Exporter) -> None:
     exporter.page = "x" * 100_000
-    assert len(await fetch("127.0.0.1", exporter.port, 100_000)) == 100_000
+    assert len(await fetch_dcgm_page("127.0.0.1", exporter.port, 100_000)) == 100_000
     with pytest.raises(ValueError, match="longer than 99999 bytes"):
-        await fetch("127.0.0.1", exporter.port, 99_999)
+        await fetch_dcgm_page("127.0.0.1", exporter.port, 99_999)
 
 
 async def test_opened_it_reads_by_itself(backend: FakeBackend, exporter: Exporter, clock: Clock) -> None:

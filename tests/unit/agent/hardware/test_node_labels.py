@@ -10,7 +10,7 @@ import pytest
 
 from remuda.agent.hardware.backend_port import NodeFacts
 from remuda.agent.hardware.fake_backend import FakeBackend
-from remuda.agent.hardware.node_labels import DISCOVERY_STAMP, WRITTEN, LabelWriter, node_labels, plan_labels
+from remuda.agent.hardware.node_labels import DISCOVERY_STAMP, WRITTEN, NodeLabelWriter, node_labels, plan_node_labels
 from remuda.api.kubernetes.core_v1 import Node
 from remuda.core.devices.machine_models import load_machine_model
 from remuda.embedded.apiserver.local_cluster import LocalCluster
@@ -100,7 +100,7 @@ def apply(labels: dict[str, str], annotations: dict[str, str], patch: dict[str, 
 def test_ours_are_renewed_and_removed_and_others_left_alone() -> None:
     labels, annotations = {"zone": "a", "nvidia.com/gpu.family": "set-by-hand"}, dict[str, str]()
     wanted = {"nvidia.com/gpu.count": "8", "nvidia.com/gpu.family": "hopper", "nvidia.com/mig-x.count": "1"}
-    apply(labels, annotations, plan_labels(labels, annotations, wanted))
+    apply(labels, annotations, plan_node_labels(labels, annotations, wanted))
     assert labels == {
         "zone": "a",
         "nvidia.com/gpu.family": "set-by-hand",
@@ -108,17 +108,17 @@ def test_ours_are_renewed_and_removed_and_others_left_alone() -> None:
         "nvidia.com/mig-x.count": "1",
     }
     assert annotations[WRITTEN] == "nvidia.com/gpu.count,nvidia.com/mig-x.count"
-    assert plan_labels(labels, annotations, wanted) is None
+    assert plan_node_labels(labels, annotations, wanted) is None
     wanted = {"nvidia.com/gpu.count": "7", "nvidia.com/gpu.family": "hopper"}
-    apply(labels, annotations, plan_labels(labels, annotations, wanted))
+    apply(labels, annotations, plan_node_labels(labels, annotations, wanted))
     assert labels == {"zone": "a", "nvidia.com/gpu.family": "set-by-hand", "nvidia.com/gpu.count": "7"}
-    apply(labels, annotations, plan_labels(labels, annotations, {}))
+    apply(labels, annotations, plan_node_labels(labels, annotations, {}))
     assert labels == {"zone": "a", "nvidia.com/gpu.family": "set-by-hand"}
     assert annotations == {}
 
 
 def test_beside_feature_discovery_nothing_is_written() -> None:
-    assert plan_labels({DISCOVERY_STAMP: "1"}, {}, {"nvidia.com/gpu.count": "8"}) is None
+    assert plan_node_labels({DISCOVERY_STAMP: "1"}, {}, {"nvidia.com/gpu.count": "8"}) is None
 
 
 async def test_they_are_written_when_the_node_is_there_and_follow_it(backend: FakeBackend) -> None:
@@ -126,7 +126,7 @@ async def test_they_are_written_when_the_node_is_there_and_follow_it(backend: Fa
     nodes, seen = Informer(cluster, Node), asyncio.Queue[dict[str, str]]()
     nodes.subscribe(lambda old, new: seen.put_nowait(new.labels if new is not None else {}))
     watching = asyncio.create_task(nodes.run())
-    writer = LabelWriter(cluster, "node-01", backend)
+    writer = NodeLabelWriter(cluster, "node-01", backend)
     backend.subscribe_inventory(writer.mark)
     try:
         async with asyncio.timeout(PATIENCE_S):

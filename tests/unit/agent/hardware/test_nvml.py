@@ -199,7 +199,7 @@ async def test_slices_are_made_and_unmade(make: Make, library: Library, tmp_path
     # Another process finds them, as another driver process would.
     backend.child._fail()
     backend._seen_closer = None
-    backend.census.raw, backend.census.cut = {}, {}
+    backend.hardware.raw, backend.hardware.cut = {}, {}
     await backend.look()
     assert [r.uuid for r in backend.inventory() if r.parent] == [s.uuid for s in second]
     assert list(await backend.apply_slices("gpu-2", [])) == []
@@ -211,7 +211,7 @@ async def test_an_event_of_a_slice_is_the_slices(make: Make, library: Library) -
     backend = await make()
     slices = await backend.apply_slices("gpu-0", ["3g.40gb", "3g.40gb"])
     ears = Ears(backend)
-    gi = backend.census.cut[0][1]["gi"]
+    gi = backend.hardware.cut[0][1]["gi"]
     library.says(f"xid 1 0 94 {gi}")
     await ears.until(lambda: bool(ears.codes))
     assert ears.codes == [(slices[1].id, "xid-94")]
@@ -249,7 +249,7 @@ async def test_row_52_leftovers_are_reported_until_they_are_gone(make: Make, lib
 async def test_row_52_a_slice_is_clean_while_its_sibling_works(make: Make, library: Library) -> None:
     backend = await make()
     first, second = await backend.apply_slices("gpu-3", ["3g.40gb", "3g.40gb"])
-    gi = backend.census.cut[3][0]["gi"]
+    gi = backend.hardware.cut[3][0]["gi"]
     ears = Ears(backend)
     library.says(f"process 3 4242 1048576 {gi}")
     assert await backend.check_clean(second.id)

@@ -5,8 +5,20 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from remuda.agent.launchers.barrier_orders import CANNOT_WRITE, Orders, checkpoint_dir, plan, roster
-from remuda.agent.launchers.launcher_state import Launcher, changed, disconnected, fence, receive
+from remuda.agent.launchers.barrier_orders import (
+    CANNOT_WRITE,
+    LauncherOrders,
+    barrier_roster,
+    job_checkpoint_dir,
+    plan_launcher_orders,
+)
+from remuda.agent.launchers.launcher_state import (
+    LauncherRecord,
+    change_launcher,
+    fence_launcher,
+    launcher_disconnected,
+    receive_launcher_message,
+)
 from remuda.api.meta import to_time
 from remuda.api.training import CheckpointRequest, TrainingJob
 from remuda.launch.protocol import Checkpoint, Exited, Fence, Start, Stop, ToAgent, ToLauncher
@@ -20,8 +32,8 @@ READY_2: list[ToAgent] = [hello(), ready(2)]
 RUNNING_2: list[ToAgent] = [hello(), ready(2), running(2)]
 
 
-def order(job: TrainingJob | None, launcher: Launcher) -> Orders:
-    return plan(job, launcher, a_site(), NOW)
+def order(job: TrainingJob | None, launcher: LauncherRecord) -> LauncherOrders:
+    return plan_launcher_orders(job, launcher, a_site(), NOW)
 
 
 def stop(attempt: int, rank: int | None = 0, directory: str | None = "/ckpt") -> Stop:
@@ -94,19 +106,19 @@ def test_an_order_is_given_once() -> None:
 
 def test_a_stop_is_said_again_after_a_reconnect() -> None:
     launcher = order(CLOSED_2, heard(*RUNNING_1)).launcher
-    launcher = receive(disconnected(launcher, NOW), hello("running", 1), NOW).launcher
+    launcher = receive_launcher_message(launcher_disconnected(launcher, NOW), hello("running", 1), NOW).launcher
     assert order(CLOSED_2, launcher).message == stop(2)
 
 
 def test_a_start_is_said_again_when_the_launcher_is_still_ready() -> None:
     launcher = order(OPEN_2, heard(*READY_2)).launcher
-    launcher = receive(disconnected(launcher, NOW), hello("ready", 2), NOW).launcher
+    launcher = receive_launcher_message(launcher_disconnected(launcher, NOW), hello("ready", 2), NOW).launcher
     assert order(OPEN_2, launcher).message == start(2)
 
 
 def test_a_start_that_arrived_is_not_said_again() -> None:
     launcher = order(OPEN_2, heard(*READY_2)).launcher
-    launcher = receive(disconnected(launcher, NOW), hello("running", 2), NOW).launcher
+    launcher = receive_launcher_message(launcher_disconnected(launcher, NOW), hello("running", 2), NOW).launcher
     assert order(OPEN_2, launcher).message is None
 
 
@@ -121,7 +133,7 @@ def test_a_checkpoint_is_asked_for_once_and_again_after_a_reconnect() -> None:
     told = order(asking(), heard(*RUNNING_2))
     assert told.message == Checkpoint(NOW + 30.0, "USR1", 12)
     assert order(asking(), told.launcher).message is None
-    back = receive(disconnected(told.launcher, NOW), hello("running", 2), NOW).launcher
+    back = receive_launcher_message(launcher_disconnected(told.launcher, NOW), hello("running", 2), NOW).launcher
     assert order(asking(), back).message == told.message
     assert order(asking(id=8), told.launcher).message == told.message
 
@@ -142,30 +154,30 @@ def test_nobody_is_asked_for_a_checkpoint_in_vain(job: TrainingJob, messages: li
 
 
 def test_nothing_is_said_to_an_absent_launcher() -> None:
-    assert order(CLOSED_2, disconnected(heard(*RUNNING_1), NOW)).message is None
+    assert order(CLOSED_2, launcher_disconnected(heard(*RUNNING_1), NOW)).message is None
 
 
 def test_another_rank_in_the_same_attempt_takes_the_ready_back() -> None:
     """Its checkpoints are the other rank's: the barrier must not open on them."""
     launcher = order(a_job(2), heard(*RUNNING_1)).launcher
-    launcher = receive(launcher, ready(2, 9), NOW).launcher
+    launcher = receive_launcher_message(launcher, ready(2, 9), NOW).launcher
     orders = order(a_job(2, members=["b", "a"]), launcher)
     assert orders.message == stop(2, rank=1)
     assert orders.transition
     assert orders.launcher.report is not None
     assert orders.launcher.report.state == "stopping"
-    again = receive(orders.launcher, ready(2, 8), NOW)
+    again = receive_launcher_message(orders.launcher, ready(2, 8), NOW)
     assert again.transition
     assert order(a_job(2, members=["b", "a"]), again.launcher).message is None
 
 
 def test_without_a_look_at_the_directory_nothing_starts() -> None:
-    orders = plan(OPEN_2, heard(*READY_2), a_site(fault=None), NOW)
-    assert orders == Orders(heard(*READY_2), check=True)
+    orders = plan_launcher_orders(OPEN_2, heard(*READY_2), a_site(fault=None), NOW)
+    assert orders == LauncherOrders(heard(*READY_2), check=True)
 
 
 def test_a_directory_that_cannot_be_written_fails_in_the_child_s_place() -> None:
-    orders = plan(OPEN_2, heard(*READY_2), a_site(fault="/ckpt cannot be written."), NOW)
+    orders = plan_launcher_orders(OPEN_2, heard(*READY_2), a_site(fault="/ckpt cannot be written."), NOW)
     assert orders.message is None
     assert orders.transition
     report = orders.launcher.report
@@ -177,12 +189,12 @@ def test_a_directory_that_cannot_be_written_fails_in_the_child_s_place() -> None
 
 
 def test_simulated_pods_write_nowhere() -> None:
-    assert plan(OPEN_2, heard(*READY_2, simulated=True), a_site(fault=None), NOW).message == start(2)
+    assert plan_launcher_orders(OPEN_2, heard(*READY_2, simulated=True), a_site(fault=None), NOW).message == start(2)
 
 
 def test_a_launcher_that_missed_the_fence_gets_it() -> None:
-    launcher = fence(disconnected(heard(*RUNNING_1), NOW), NOW)
-    launcher = receive(launcher, hello("running", 1), NOW).launcher
+    launcher = fence_launcher(launcher_disconnected(heard(*RUNNING_1), NOW), NOW)
+    launcher = receive_launcher_message(launcher, hello("running", 1), NOW).launcher
     orders = order(a_job(1, "Open"), launcher)
     assert orders.message == Fence()
     assert orders.launcher.report is not None
@@ -192,7 +204,7 @@ def test_a_launcher_that_missed_the_fence_gets_it() -> None:
 
 
 def test_a_fenced_attempt_is_never_started() -> None:
-    launcher = fence(heard(*RUNNING_2), NOW)
+    launcher = fence_launcher(heard(*RUNNING_2), NOW)
     assert order(OPEN_2, launcher).message is None
 
 
@@ -201,33 +213,33 @@ def test_a_fenced_attempt_is_never_started() -> None:
 
 def test_roster_is_indexed_once_per_member_list() -> None:
     job = a_job(1, members=["a", "b"])
-    assert roster(job) is roster(job)
-    assert sorted(roster(job)) == ["a", "b"]
-    assert sorted(roster(a_job(1, members=["c"]))) == ["c"]
-    assert sorted(roster(job)) == ["a", "b"]
+    assert barrier_roster(job) is barrier_roster(job)
+    assert sorted(barrier_roster(job)) == ["a", "b"]
+    assert sorted(barrier_roster(a_job(1, members=["c"]))) == ["c"]
+    assert sorted(barrier_roster(job)) == ["a", "b"]
 
 
 def test_many_jobs_do_not_fill_the_memory() -> None:
     from remuda.agent.launchers import barrier_orders
 
     for number in range(1000):
-        assert sorted(roster(a_job(name=f"job-{number}"))) == ["a"]
+        assert sorted(barrier_roster(a_job(name=f"job-{number}"))) == ["a"]
     assert len(barrier_orders._rosters) <= barrier_orders._ROSTERS
 
 
 def test_checkpoints_go_where_the_job_says() -> None:
-    assert checkpoint_dir(a_job(path="/shared/ckpt"), "/state/checkpoints") == "/shared/ckpt"
-    assert checkpoint_dir(a_job(), "/state/checkpoints") == "/state/checkpoints/default/job-uid-job"
+    assert job_checkpoint_dir(a_job(path="/shared/ckpt"), "/state/checkpoints") == "/shared/ckpt"
+    assert job_checkpoint_dir(a_job(), "/state/checkpoints") == "/state/checkpoints/default/job-uid-job"
 
 
 def test_a_job_does_not_find_the_checkpoints_of_one_that_had_its_name() -> None:
     job = a_job()
     later = msgspec.structs.replace(job, metadata=msgspec.structs.replace(job.metadata, uid="another"))
-    assert checkpoint_dir(job, "/state") != checkpoint_dir(later, "/state")
+    assert job_checkpoint_dir(job, "/state") != job_checkpoint_dir(later, "/state")
 
 
 def test_a_launcher_is_a_value() -> None:
     before = heard(*READY_2)
     order(OPEN_2, before)
-    assert before == changed(a_launcher(), **{f: getattr(before, f) for f in before.__struct_fields__})
+    assert before == change_launcher(a_launcher(), **{f: getattr(before, f) for f in before.__struct_fields__})
     assert before.started == 0

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from remuda.agent.launchers import log_tails
-from remuda.agent.launchers.log_tails import PodLogEnds, end_of, launched_container, read_window
+from remuda.agent.launchers.log_tails import PodLogTails, launcher_container, log_tail_of_attempt, read_log_window
 from remuda.api.codec import from_wire
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.launch.protocol import MAX_TAIL
@@ -46,38 +46,38 @@ def marker(attempt: int, before: str = "") -> bytes:
     ],
 )
 def test_what_an_attempt_wrote_last(window: bytes, found: str | None) -> None:
-    assert end_of(window, attempt=2) == found
+    assert log_tail_of_attempt(window, attempt=2) == found
 
 
 def test_it_is_bounded_from_the_front() -> None:
-    found = end_of(marker(2) + cri(*["x" * 99] * 100, "last"), 2)
+    found = log_tail_of_attempt(marker(2) + cri(*["x" * 99] * 100, "last"), 2)
     assert found is not None
     assert len(found) == MAX_TAIL
     assert found.endswith("x\nlast\n")
 
 
 def test_the_newest_file_is_read_and_the_one_before_it_when_it_is_short(tmp_path: Path) -> None:
-    assert read_window(tmp_path / "none") == b""
-    assert read_window(tmp_path) == b""
+    assert read_log_window(tmp_path / "none") == b""
+    assert read_log_window(tmp_path) == b""
     (tmp_path / "9.log").write_bytes(b"run 9\n")
     (tmp_path / "10.log").write_bytes(b"run 10\n")
-    assert read_window(tmp_path) == b"run 10\n"
+    assert read_log_window(tmp_path) == b"run 10\n"
     (tmp_path / "10.log.20261115-200000").write_bytes(b"older\n")
     (tmp_path / "10.log.20261115-210000").write_bytes(b"before\n")
     (tmp_path / "10.log.20261115-220000.gz").write_bytes(b"packed\n")
     (tmp_path / "10.log.20261115-230000.tmp").write_bytes(b"unfinished\n")
-    assert read_window(tmp_path) == b"before\nrun 10\n"
+    assert read_log_window(tmp_path) == b"before\nrun 10\n"
     (tmp_path / "10.log").write_bytes(b"x" * log_tails.WINDOW_BYTES + b"end")
-    assert read_window(tmp_path) == (b"x" * log_tails.WINDOW_BYTES + b"end")[-log_tails.WINDOW_BYTES :]
+    assert read_log_window(tmp_path) == (b"x" * log_tails.WINDOW_BYTES + b"end")[-log_tails.WINDOW_BYTES :]
 
 
 def test_links_and_pipes_are_not_followed(tmp_path: Path) -> None:
     """A log that is a link is another runtime's; a pipe would never end."""
     (tmp_path / "secret").write_bytes(b"not a log\n")
     (tmp_path / "0.log").symlink_to(tmp_path / "secret")
-    assert read_window(tmp_path) == b""
+    assert read_log_window(tmp_path) == b""
     os.mkfifo(tmp_path / "1.log")
-    assert read_window(tmp_path) == b""
+    assert read_log_window(tmp_path) == b""
 
 
 def test_which_container_the_launcher_is_in() -> None:
@@ -86,14 +86,14 @@ def test_which_container_the_launcher_is_in() -> None:
         return from_wire(Pod, {"metadata": {"name": "p"}, "spec": {"containers": containers}})
 
     wrapped = ["python3", "/run/remuda/bin/remuda-launch.pyz", "--", "train"]
-    assert launched_container(pod(wrapped, ["sidecar"])) == "c0"
-    assert launched_container(pod(["injected"], wrapped)) == "c1"
-    assert launched_container(pod(["one"], ["two"])) == "c0"
-    assert launched_container(pod()) == ""
+    assert launcher_container(pod(wrapped, ["sidecar"])) == "c0"
+    assert launcher_container(pod(["injected"], wrapped)) == "c1"
+    assert launcher_container(pod(["one"], ["two"])) == "c0"
+    assert launcher_container(pod()) == ""
 
 
 def ask(root: Path, attempt: int = 2, container: str = "main") -> str:
-    return asyncio.run(PodLogEnds(str(root)).read("job-worker-0", "uid-0", "default", container, attempt))
+    return asyncio.run(PodLogTails(str(root)).read("job-worker-0", "uid-0", "default", container, attempt))
 
 
 def test_a_file_is_found_by_pod_and_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

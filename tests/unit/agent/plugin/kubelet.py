@@ -124,7 +124,7 @@ class Kubelet:
         return {device.id: device.health for device in lists[-1]} if lists else {}
 
     async def ask(
-        self, method: proto.Method[Any, Any], value: Any, endpoint: str = "", within_s: float = PATIENCE_S
+        self, method: proto.KubeletMethod[Any, Any], value: Any, endpoint: str = "", within_s: float = PATIENCE_S
     ) -> Any:
         async with self.channel(endpoint or self.newest) as channel:
             call = channel.unary_unary(

@@ -13,12 +13,17 @@ import pytest_asyncio
 
 from remuda.agent.allocation.allocation_table import Grant
 from remuda.agent.plugin import kubelet_holdings as module
-from remuda.agent.plugin.kubelet_holdings import Findings, Holdings, PodResourcesClient, compare
+from remuda.agent.plugin.kubelet_holdings import (
+    HoldingFindings,
+    KubeletHoldings,
+    PodResourcesClient,
+    compare_kubelet_holdings,
+)
 from remuda.agent.plugin.resource_plugin import ResourcePlugin
 from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.names import ANNOTATION_LAUNCH, RESOURCE_GPU
-from remuda.launch.protocol import Hello, encode
+from remuda.launch.protocol import Hello, encode_message
 from remuda.link.device_plugin_port import UNHEALTHY, ContainerDevices
 from tests.builders.waiting import PATIENCE_S
 from tests.unit.agent.plugin.kubelet import PodResources
@@ -43,8 +48,8 @@ def compared(
     met: Sequence[str] = (),
     now: float = NOW,
     asked: Sequence[str] = (),
-) -> Findings:
-    return compare(
+) -> HoldingFindings:
+    return compare_kubelet_holdings(
         grants,
         rows,
         pods,
@@ -63,33 +68,33 @@ def compared(
 def test_a_grant_is_the_pod_s_whom_the_kubelet_names() -> None:
     pod = a_pod("a", started=True)
     found = compared([a_grant("", "gpu-0")], [a_row("a", "gpu-0")], [pod])
-    assert found == Findings(attach=((pod, a_row("a", "gpu-0")),))
+    assert found == HoldingFindings(attach=((pod, a_row("a", "gpu-0")),))
 
 
 def test_not_before_the_pod_s_admission_is_over() -> None:
     """Its app container may be given its init container's devices by a call that names nobody."""
     pod = a_pod("a")
-    assert compared([a_grant("", "gpu-0")], [a_row("a", "gpu-0")], [pod]) == Findings()
+    assert compared([a_grant("", "gpu-0")], [a_row("a", "gpu-0")], [pod]) == HoldingFindings()
     assert compared([a_grant("", "gpu-0")], [a_row("a", "gpu-0")], [pod], met=["gpu-0"]).attach
 
 
 def test_a_known_one_is_left_alone_and_one_from_before_a_restart_is_attached_again() -> None:
     grant, row, pod = a_grant("a", "gpu-0"), a_row("a", "gpu-0"), a_pod("a")
-    assert compared([grant], [row], [pod], known=["uid-a"]) == Findings()
+    assert compared([grant], [row], [pod], known=["uid-a"]) == HoldingFindings()
     assert compared([grant], [row], [pod]).attach == ((pod, row),)
 
 
 def test_a_pod_of_the_same_name_is_another_pod() -> None:
     reborn = a_pod("a", uid="uid-2", started=True)
     found = compared([a_grant("a", "gpu-0")], [a_row("a", "gpu-0")], [reborn], known=["uid-a"])
-    assert found == Findings()
+    assert found == HoldingFindings()
 
 
 def test_a_kubelet_that_lists_nothing_yet_frees_nothing() -> None:
     """As a real one does for a second after its restart; the API still has the pod."""
     pod = a_pod("a", started=True)
-    assert compared([a_grant("a", "gpu-0")], [], [pod], known=["uid-a"]) == Findings()
-    assert compared([a_grant("a", "gpu-0")], [], [pod], known=["uid-a"], connected=["uid-a"]) == Findings()
+    assert compared([a_grant("a", "gpu-0")], [], [pod], known=["uid-a"]) == HoldingFindings()
+    assert compared([a_grant("a", "gpu-0")], [], [pod], known=["uid-a"], connected=["uid-a"]) == HoldingFindings()
 
 
 def test_a_pod_that_is_gone_is_released_unless_its_launcher_lives() -> None:
@@ -100,8 +105,8 @@ def test_a_pod_that_is_gone_is_released_unless_its_launcher_lives() -> None:
 
 def test_row_6_a_kubelet_that_restarts_and_lists_nothing_frees_nothing() -> None:
     grant, pod = a_grant("a", "gpu-0"), a_pod("a", started=True)
-    assert compared([grant], [], [pod], known=["uid-a"], connected=["uid-a"]) == Findings()
-    assert compared([grant], [], [pod], known=["uid-a"]) == Findings()
+    assert compared([grant], [], [pod], known=["uid-a"], connected=["uid-a"]) == HoldingFindings()
+    assert compared([grant], [], [pod], known=["uid-a"]) == HoldingFindings()
     # It knows what it does when it hands the device out again, even if the API has not heard of the pod's end.
     assert compared([grant], [], [pod], known=["uid-a"], asked=["gpu-0"]).release == ("uid-a",)
     assert compared([grant], [], [pod], known=["uid-a"], connected=["uid-a"], asked=["gpu-0"]).draining
@@ -129,7 +134,7 @@ def test_row_28_the_same_id_of_another_resource_is_another_thing() -> None:
 
 
 def test_what_is_none_of_ours_is_passed_over() -> None:
-    assert compared([], [a_row("a", "nic-0"), a_row("b")], [a_pod("a")]) == Findings()
+    assert compared([], [a_row("a", "nic-0"), a_row("b")], [a_pod("a")]) == HoldingFindings()
 
 
 # --- with sockets -------------------------------------------------------------------------------------------------------
@@ -141,10 +146,10 @@ class Rig:
         self.service = service
         self.plugin: ResourcePlugin = scene.plugin()
         self.news = asyncio.Event()
-        self.holdings = Holdings(
+        self.holdings = KubeletHoldings(
             scene.grants,
             scene.inventory,
-            scene.desk,
+            scene.launchers,
             resources=PodResourcesClient(str(service.socket), within_s=PATIENCE_S),
             pods=scene.pods,
             clock=scene.clock,
@@ -152,7 +157,7 @@ class Rig:
             spacing_s=0.01,
         )
         scene.grants.recheck = self.holdings.look
-        scene.desk.links.meet = self.holdings.meet
+        scene.launchers.links.meet = self.holdings.meet
         self.writers: list[asyncio.StreamWriter] = []
 
     async def hello(self, directory: str, pod: str) -> asyncio.StreamReader:
@@ -163,7 +168,7 @@ class Rig:
         finally:
             os.close(fd)
         self.writers.append(writer)
-        writer.write(encode(Hello(pod, f"uid-{pod}", 42, "parked", 0)))
+        writer.write(encode_message(Hello(pod, f"uid-{pod}", 42, "parked", 0)))
         return reader
 
     def hang_up(self) -> None:
@@ -192,7 +197,7 @@ class Rig:
 async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
     with short_directory() as directory:
         scene = Scene(tmp_path, shared=True)
-        scene.desk.open(())
+        scene.launchers.open(())
         service = PodResources(directory / "kubelet.sock")
         await service.start()
         made = Rig(scene, service)
@@ -207,8 +212,8 @@ async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
 
 async def test_a_launcher_s_hello_finds_out_whose_the_allocation_is(rig: Rig) -> None:
     await rig.run("gpu-0", "gpu-1")
-    await rig.until(lambda: rig.scene.desk.is_connected("uid-a"))
-    known = rig.scene.desk.get("uid-a")
+    await rig.until(lambda: rig.scene.launchers.is_connected("uid-a"))
+    known = rig.scene.launchers.get("uid-a")
     assert known is not None
     assert (known.pod, known.gang, known.gpus, known.state) == ("a", "job", 2, "parked")
     assert [h.pod for h in rig.scene.grants.holdings()] == ["default/a"]
@@ -226,30 +231,30 @@ async def test_a_hello_with_another_pod_s_uid_is_sent_away(rig: Rig) -> None:
             assert await liar.read() == b""
         except ConnectionResetError:
             pass
-    assert "uid-b" not in rig.scene.desk
+    assert "uid-b" not in rig.scene.launchers
 
 
 async def test_row_19_gone_for_the_kubelet_but_alive_is_draining_then_free(rig: Rig) -> None:
     await rig.run("gpu-0")
-    await rig.until(lambda: rig.scene.desk.is_connected("uid-a"))
+    await rig.until(lambda: rig.scene.launchers.is_connected("uid-a"))
     rig.service.rows.clear()
     rig.scene.bound = []
     with pytest.raises(Refusal, match=r"DeviceHeld: gpu-0 of node-01 is held by default/a"):
         await rig.plugin.allocate(["gpu-0"])
     assert [d.id for d in rig.plugin.devices() if d.health == UNHEALTHY] == ["gpu-0"]
     rig.hang_up()
-    await rig.until(lambda: not rig.scene.desk.is_connected("uid-a"))
+    await rig.until(lambda: not rig.scene.launchers.is_connected("uid-a"))
     await rig.plugin.allocate(["gpu-0"])  # asks again by itself, and it is free
     assert [d.id for d in rig.plugin.devices() if d.health == UNHEALTHY] == []
-    assert "uid-a" not in rig.scene.desk
+    assert "uid-a" not in rig.scene.launchers
 
 
 async def test_an_agent_that_starts_again_frees_nothing(rig: Rig, tmp_path: Path) -> None:
     await rig.run("gpu-0")
-    await rig.until(lambda: rig.scene.desk.is_connected("uid-a"))
+    await rig.until(lambda: rig.scene.launchers.is_connected("uid-a"))
     rig.scene.close()
     again = Scene(tmp_path, shared=True)
-    again.desk.open(())
+    again.launchers.open(())
     await again.grants.restore()
     assert again.grants.table.holders() == {"gpu-0": "uid-a"}
     next_rig = Rig(again, rig.service)
@@ -258,7 +263,7 @@ async def test_an_agent_that_starts_again_frees_nothing(rig: Rig, tmp_path: Path
         await next_rig.plugin.allocate(["gpu-0"])
     await next_rig.hello("gpu-0", "a")  # the launcher finds its socket in the same place
     await next_rig.holdings.look()
-    await rig.until(lambda: again.desk.is_connected("uid-a"))
+    await rig.until(lambda: again.launchers.is_connected("uid-a"))
     next_rig.hang_up()
     again.close()
 
@@ -266,7 +271,7 @@ async def test_an_agent_that_starts_again_frees_nothing(rig: Rig, tmp_path: Path
 @pytest.mark.parametrize("trouble", ["hangs", "garbage", "gone"])
 async def test_a_kubelet_that_cannot_tell_changes_nothing(rig: Rig, trouble: str) -> None:
     await rig.run("gpu-0")
-    await rig.until(lambda: rig.scene.desk.is_connected("uid-a"))
+    await rig.until(lambda: rig.scene.launchers.is_connected("uid-a"))
     rig.hang_up()
     rig.service.rows.clear()
     client = PodResourcesClient(str(rig.service.socket), within_s=0.05)
@@ -284,7 +289,7 @@ async def test_a_kubelet_that_cannot_tell_changes_nothing(rig: Rig, trouble: str
 
 async def test_it_asks_far_less_often_than_the_kubelet_allows(rig: Rig) -> None:
     await rig.run("gpu-0")
-    await rig.until(lambda: rig.scene.desk.is_connected("uid-a"))
+    await rig.until(lambda: rig.scene.launchers.is_connected("uid-a"))
     assert rig.service.asked <= 5
 
 
@@ -304,16 +309,16 @@ async def test_a_pod_without_devices_has_a_directory_of_its_own_which_the_kubele
     (directory / "progress.json").write_text("{}")  # in use: its launcher was there first
     rig.scene.bound = [pod]
     rig.holdings.nudge()
-    await rig.until(lambda: "uid-cpu" in rig.scene.desk)
+    await rig.until(lambda: "uid-cpu" in rig.scene.launchers)
     await rig.hello("pod-uid-cpu", "cpu")
-    await rig.until(lambda: rig.scene.desk.is_connected("uid-cpu"))
+    await rig.until(lambda: rig.scene.launchers.is_connected("uid-cpu"))
     assert (directory / "progress.json").exists()
     assert directory.stat().st_mode & 0o777 == 0o777
     rig.scene.bound = []
     await rig.holdings.look()
-    assert "uid-cpu" in rig.scene.desk  # its launcher lives
+    assert "uid-cpu" in rig.scene.launchers  # its launcher lives
     rig.hang_up()
-    await rig.until(lambda: not rig.scene.desk.is_connected("uid-cpu"))
+    await rig.until(lambda: not rig.scene.launchers.is_connected("uid-cpu"))
     await rig.holdings.look()
-    assert "uid-cpu" not in rig.scene.desk
+    assert "uid-cpu" not in rig.scene.launchers
     assert not directory.exists()

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from remuda.agent.plugin.plugin_server import LOST, REGISTERED, STARTING, Pace, PluginServer
+from remuda.agent.plugin.plugin_server import LOST, REGISTERED, STARTING, PluginPace, PluginServer
 from remuda.agent.plugin.resource_plugin import ResourcePlugin
 from remuda.api.names import RESOURCE_GPU
 from remuda.link import kubelet_proto as proto
@@ -25,7 +25,7 @@ from tests.builders.waiting import PATIENCE_S
 from tests.unit.agent.plugin.kubelet import Kubelet, a_kubelet
 from tests.unit.agent.scene import Scene, a_pod, short_directory
 
-FAST = Pace(register_s=PATIENCE_S, look_s=0.01, retry_first_s=0.01, retry_max_s=0.05)
+FAST = PluginPace(register_s=PATIENCE_S, look_s=0.01, retry_first_s=0.01, retry_max_s=0.05)
 GPUS = [f"gpu-{i}" for i in range(8)]
 tokens = itertools.count(1)
 
@@ -33,7 +33,7 @@ tokens = itertools.count(1)
 class Served:
     """A plugin that is served, and what it reported."""
 
-    def __init__(self, plugin: ResourcePlugin, kubelet: Kubelet, pace: Pace = FAST) -> None:
+    def __init__(self, plugin: ResourcePlugin, kubelet: Kubelet, pace: PluginPace = FAST) -> None:
         self.plugin = plugin
         self.kubelet = kubelet
         self.said: list[tuple[str, str]] = []
@@ -81,7 +81,7 @@ async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
 
 
 @asynccontextmanager
-async def served(scene: Scene, kubelet: Kubelet, pace: Pace = FAST, **fields: Any) -> AsyncIterator[Served]:
+async def served(scene: Scene, kubelet: Kubelet, pace: PluginPace = FAST, **fields: Any) -> AsyncIterator[Served]:
     made = Served(scene.plugin(**fields), kubelet, pace)
     try:
         yield made
@@ -162,7 +162,7 @@ async def test_row_15_what_the_kubelet_says_against_it_is_reported_and_tried_aga
 
 async def test_row_15_a_kubelet_that_does_not_answer_is_not_waited_for(scene: Scene, kubelet: Kubelet) -> None:
     kubelet.hangs = True
-    pace = Pace(register_s=0.05, look_s=0.01, retry_first_s=0.01, retry_max_s=0.05)
+    pace = PluginPace(register_s=0.05, look_s=0.01, retry_first_s=0.01, retry_max_s=0.05)
     async with served(scene, kubelet, pace) as plugin:
         await plugin.reports(STARTING, "RegistrationTimeout", "0.05 s")
         kubelet.hangs = False

@@ -8,8 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remuda.agent.allocation.device_choice import in_order, wants_of
-from remuda.agent.plugin.preferred_devices import Ask, Choice, choose, lowest
+from remuda.agent.allocation.device_choice import device_wants, devices_in_order
+from remuda.agent.plugin.preferred_devices import (
+    PreferredAsk,
+    PreferredChoice,
+    choose_preferred_devices,
+    lowest_devices,
+)
 from remuda.api.kubernetes.core_v1 import Container, Pod, PodSpec, ResourceRequirements
 from remuda.api.meta import ObjectMeta
 from remuda.api.names import ANNOTATION_DEVICES, RESOURCE_GPU
@@ -25,15 +30,15 @@ def resource_of(device: str) -> str:
 
 def chosen(
     pods: Sequence[Pod], size: int, available: Sequence[str] = GPUS, must: Sequence[str] = (), have: Sequence[str] = ()
-) -> Choice:
-    ask = Ask(RESOURCE_GPU, tuple(available), tuple(must), size)
-    return choose(ask, pods, lambda uid, container: uid in have, resource_of, lowest)
+) -> PreferredChoice:
+    ask = PreferredAsk(RESOURCE_GPU, tuple(available), tuple(must), size)
+    return choose_preferred_devices(ask, pods, lambda uid, container: uid in have, resource_of, lowest_devices)
 
 
 def test_the_scheduler_s_choice_for_the_pod_that_wants_so_many() -> None:
     pods = [a_pod("one", 1, "gpu-7"), a_pod("two", 2, "gpu-4,gpu-6")]
-    assert chosen(pods, 2) == Choice(("gpu-4", "gpu-6"), "default/two")
-    assert chosen(pods, 1) == Choice(("gpu-7",), "default/one")
+    assert chosen(pods, 2) == PreferredChoice(("gpu-4", "gpu-6"), "default/two")
+    assert chosen(pods, 1) == PreferredChoice(("gpu-7",), "default/one")
 
 
 def test_of_two_alike_the_oldest_that_has_not_got_its_own() -> None:
@@ -49,14 +54,14 @@ def test_a_pod_whose_devices_cannot_be_had_does_not_stand_in_the_way() -> None:
 
 def test_without_a_match_what_was_chosen_for_others_is_left_alone_if_possible() -> None:
     pods = [a_pod("other", 2, "gpu-0,gpu-1")]
-    assert chosen(pods, 1) == Choice(("gpu-2",))
+    assert chosen(pods, 1) == PreferredChoice(("gpu-2",))
     assert chosen(pods, 1, GPUS[:2]).devices == ("gpu-0",)
 
 
 def test_what_must_be_in_it_is() -> None:
     pods = [a_pod("two", 2, "gpu-4,gpu-6")]
     assert chosen(pods, 2, must=["gpu-6"]).pod == "default/two"
-    assert chosen(pods, 2, must=["gpu-5"]) == Choice(("gpu-0", "gpu-5"))
+    assert chosen(pods, 2, must=["gpu-5"]) == PreferredChoice(("gpu-0", "gpu-5"))
 
 
 def test_a_finished_or_leaving_pod_waits_for_nothing() -> None:
@@ -64,13 +69,13 @@ def test_a_finished_or_leaving_pod_waits_for_nothing() -> None:
 
     pod = a_pod("done", 1, "gpu-5")
     done = msgspec.structs.replace(pod, status=msgspec.structs.replace(pod.status, phase="Failed"))
-    assert chosen([done], 1) == Choice(("gpu-0",))
+    assert chosen([done], 1) == PreferredChoice(("gpu-0",))
 
 
 def test_a_shared_device_offers_any_free_share() -> None:
     shares = ["gpu-0::0", "gpu-0::1", "gpu-3::1", "gpu-3::2"]
     pods = [a_pod("one", 1, "gpu-3")]
-    assert chosen(pods, 1, shares) == Choice(("gpu-3::1",), "default/one")
+    assert chosen(pods, 1, shares) == PreferredChoice(("gpu-3::1",), "default/one")
     assert chosen([], 2, shares).devices == ("gpu-0::0", "gpu-3::1")  # two devices rather than one shared with itself
     assert chosen([], 2, shares[1:]).devices == ("gpu-0::1", "gpu-3::1")
 
@@ -92,8 +97,8 @@ def test_a_table_that_cannot_answer_fails_nobody() -> None:
         return ["gpu-9", "gpu-9"]
 
     for best in (broken, wrong):
-        ask = Ask(RESOURCE_GPU, tuple(GPUS[3:]), ("gpu-6",), 2)
-        assert choose(ask, [], lambda uid, c: False, resource_of, best).devices == ("gpu-3", "gpu-6")
+        ask = PreferredAsk(RESOURCE_GPU, tuple(GPUS[3:]), ("gpu-6",), 2)
+        assert choose_preferred_devices(ask, [], lambda uid, c: False, resource_of, best).devices == ("gpu-3", "gpu-6")
 
 
 @given(
@@ -126,7 +131,7 @@ def test_the_pod_s_list_is_dealt_out_as_the_kubelet_asks() -> None:
             containers=[container("a", gpu=1, cpu=4), container("b", mig=1, gpu=2), container("c", cpu=1)],
         ),
     )
-    assert [(w.container, w.resource, w.chosen) for w in wants_of(pod, resource_of)] == [
+    assert [(w.container, w.resource, w.chosen) for w in device_wants(pod, resource_of)] == [
         ("init", RESOURCE_GPU, ("gpu-1", "gpu-2")),
         ("a", RESOURCE_GPU, ("gpu-1",)),
         ("b", MIG, ("gpu-0-3g.40gb-0",)),
@@ -135,4 +140,9 @@ def test_the_pod_s_list_is_dealt_out_as_the_kubelet_asks() -> None:
 
 
 def test_ids_are_ordered_by_their_numbers() -> None:
-    assert in_order(["gpu-10", "gpu-2", "gpu-2::10", "gpu-2::9"]) == ["gpu-2", "gpu-2::9", "gpu-2::10", "gpu-10"]
+    assert devices_in_order(["gpu-10", "gpu-2", "gpu-2::10", "gpu-2::9"]) == [
+        "gpu-2",
+        "gpu-2::9",
+        "gpu-2::10",
+        "gpu-10",
+    ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from remuda.agent.plugin.published_resources import Publication
+from remuda.agent.plugin.published_resources import PublishedResources
 from remuda.sim.virtual_time_loop import run_virtual
 
 
@@ -26,7 +26,7 @@ class Node:
 def test_each_resource_is_found_once_and_then_nobody_asks() -> None:
     async def play() -> None:
         node = Node()
-        publication = Publication(node, node.found.append)
+        publication = PublishedResources(node, node.found.append)
         publication.want({"a/x", "a/y"})
         node.is_away = True  # an API that is away is asked again
         await asyncio.sleep(3)
@@ -50,7 +50,7 @@ def test_each_resource_is_found_once_and_then_nobody_asks() -> None:
 def test_stopped_it_asks_no_more() -> None:
     async def play() -> None:
         node = Node()
-        publication = Publication(node, node.found.append)
+        publication = PublishedResources(node, node.found.append)
         publication.want({"a/x"})
         publication.stop()
         await asyncio.sleep(100)

@@ -8,7 +8,7 @@ from remuda.api.meta import KObject
 from remuda.embedded.apiserver.kinds_served import KindRegistry
 from remuda.embedded.apiserver.naming import generate_object_name
 from remuda.embedded.apiserver.wire.url_paths import UrlTarget, parse_url_path
-from remuda.kube.client.rest_paths import path_of
+from remuda.kube.client.rest_paths import rest_path
 
 REGISTRY = KindRegistry()
 
@@ -21,14 +21,14 @@ def read(path: str) -> UrlTarget:
 def test_the_server_reads_every_path_the_client_writes(kind: type[KObject]) -> None:
     namespaces = ["team", "status", "namespaces"] if kind.resource.namespaced else [""]
     served = REGISTRY.of(kind)
-    assert read(path_of(kind.resource)) == UrlTarget(served)
+    assert read(rest_path(kind.resource)) == UrlTarget(served)
     for namespace in namespaces:
-        assert read(path_of(kind.resource, namespace)) == UrlTarget(served, namespace)
+        assert read(rest_path(kind.resource, namespace)) == UrlTarget(served, namespace)
         for name in ("x", "status", "a.b-c", "pods"):
-            assert read(path_of(kind.resource, namespace, name)) == UrlTarget(served, namespace, name)
+            assert read(rest_path(kind.resource, namespace, name)) == UrlTarget(served, namespace, name)
             for subresource in kind.resource.subresources:
                 target = UrlTarget(served, namespace, name, subresource)
-                assert read(path_of(kind.resource, namespace, name, subresource)) == target
+                assert read(rest_path(kind.resource, namespace, name, subresource)) == target
 
 
 @pytest.mark.parametrize(

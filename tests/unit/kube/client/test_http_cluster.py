@@ -14,7 +14,7 @@ from remuda.api.errors import ApiError, BadRequest, Conflict, Expired, Invalid, 
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.kube.client.http_cluster import HttpCluster
 from remuda.kube.client.http_errors import Undecodable
-from remuda.kube.client.transport import Options
+from remuda.kube.client.transport import TransportOptions
 from remuda.kube.cluster import Cluster, Preconditions, WatchEvent
 from tests.builders.http_server import Answering, Asked, HttpServer, Reply, a_status
 from tests.builders.pod_wire import GONE, a_line, a_page, a_pod, added, told
@@ -32,7 +32,7 @@ async def a_cluster(
         await asyncio.sleep(0)
 
     async with asyncio.timeout(PATIENCE_S), HttpServer(*answers) as server:
-        cluster = HttpCluster(base_url=server.url, options=Options(**options), jitter=lambda: jitter)
+        cluster = HttpCluster(base_url=server.url, options=TransportOptions(**options), jitter=lambda: jitter)
         cluster.transport.sleep = sleep
         async with cluster:
             yield cluster, server, waits

@@ -23,12 +23,12 @@ from remuda.kube.client.http_errors import (
     Forbidden,
     Replaced,
     Unauthorized,
-    error_of,
-    error_of_status,
+    api_error_of_answer,
+    api_error_of_status,
     retry_after_s,
 )
 from remuda.kube.client.request_pacing import Patience, Rate, RequestFailure, TokenBucket, next_retry_wait
-from remuda.kube.client.rest_paths import Lines
+from remuda.kube.client.rest_paths import StreamLines
 from remuda.kube.runtime.backoff import Backoff
 from tests.builders.http_server import a_status
 
@@ -63,7 +63,7 @@ from tests.builders.http_server import a_status
     ],
 )
 def test_a_status_is_the_exception_it_stands_for(body: dict[str, Any], error: type[ApiError]) -> None:
-    found = error_of(body["code"], json.dumps(body).encode())
+    found = api_error_of_answer(body["code"], json.dumps(body).encode())
     assert type(found) is error
     assert body["message"] in found.message
     assert found.code in (body["code"], error.code)
@@ -83,7 +83,7 @@ def test_a_status_is_the_exception_it_stands_for(body: dict[str, Any], error: ty
     ],
 )
 def test_a_body_that_is_no_status_is_judged_by_its_code(code: int, body: bytes, error: type[ApiError]) -> None:
-    found = error_of(code, body)
+    found = api_error_of_answer(code, body)
     assert type(found) is error
     assert found.code == code
     assert f"the API answered {code}" in found.message
@@ -91,12 +91,12 @@ def test_a_body_that_is_no_status_is_judged_by_its_code(code: int, body: bytes, 
 
 
 def test_whoever_is_forbidden_is_told_what_to_do() -> None:
-    assert "Role" in error_of(403, b"").fix
+    assert "Role" in api_error_of_answer(403, b"").fix
 
 
 def test_an_error_inside_a_watch_has_only_its_own_code() -> None:
-    assert isinstance(error_of_status(Status(code=410, reason="Expired", message="too old")), Expired)
-    assert isinstance(error_of_status(Status(code=410, reason="Gone", message="too old")), Expired)
+    assert isinstance(api_error_of_status(Status(code=410, reason="Expired", message="too old")), Expired)
+    assert isinstance(api_error_of_status(Status(code=410, reason="Gone", message="too old")), Expired)
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_a_rate_that_is_none_is_refused(per_s: float, burst: int) -> None:
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 100])
 def test_lines_come_whole_however_they_are_cut(size: int) -> None:
     text = b'{"a":1}\n\n{"b":2}\n{"c":"\\n"}\nrest'
-    lines, found = Lines(), []
+    lines, found = StreamLines(), []
     for start in range(0, len(text), size):
         found += lines.feed(text[start : start + size])
     assert found == [b'{"a":1}', b'{"b":2}', b'{"c":"\\n"}']
@@ -209,7 +209,7 @@ def test_lines_come_whole_however_they_are_cut(size: int) -> None:
 
 
 def test_a_line_without_end_does_not_fill_the_memory() -> None:
-    lines = Lines(limit=100)
+    lines = StreamLines(limit=100)
     lines.feed(b"x" * 60 + b"\n" + b"y" * 60)
     with pytest.raises(ApiError, match="more than 100 bytes"):
         lines.feed(b"y" * 60)

@@ -17,7 +17,7 @@ from remuda.api.errors import ApiError, Conflict, Expired, TooManyRequests, Unav
 from remuda.kube.client.access import Access, Auth, ExecPlugin, Tls
 from remuda.kube.client.http_errors import Unauthorized
 from remuda.kube.client.request_pacing import Patience, Rate
-from remuda.kube.client.transport import Options, Request, Transport
+from remuda.kube.client.transport import Request, Transport, TransportOptions
 from remuda.kube.runtime.backoff import no_jitter
 from tests.builders.certificates import Authority
 from tests.builders.http_server import Asked, HttpServer, Reply, a_status, server_context
@@ -48,12 +48,12 @@ class Talk(msgspec.Struct):
 
 @asynccontextmanager
 async def talking(
-    server: HttpServer, *, to: Callable[[str], Access] | None = None, options: Options | None = None
+    server: HttpServer, *, to: Callable[[str], Access] | None = None, options: TransportOptions | None = None
 ) -> AsyncIterator[Talk]:
     """`to` makes the access from the server's URL."""
     async with server:
         access = to(server.url) if to is not None else Access(server=server.url)
-        talk = Talk(server, Transport(access, options=options or Options(), jitter=no_jitter))
+        talk = Talk(server, Transport(access, options=options or TransportOptions(), jitter=no_jitter))
 
         async def sleep(seconds: float) -> None:
             talk.waits.append(seconds)
@@ -184,7 +184,7 @@ async def test_a_busy_server_is_given_the_time_it_asks_for(request_: Request) ->
 
 
 async def test_there_is_an_end_to_patience() -> None:
-    async with talking(HttpServer(BUSY), options=Options(patience=Patience(waits=4))) as talk:
+    async with talking(HttpServer(BUSY), options=TransportOptions(patience=Patience(waits=4))) as talk:
         with pytest.raises(TooManyRequests, match="busy"):
             await talk.transport.call(GET)
     assert len(talk.waits) == 4
@@ -226,7 +226,7 @@ async def test_no_answer_in_time_is_unavailable_and_not_tried_again() -> None:
         await never.wait()
         raise AssertionError
 
-    async with talking(HttpServer(answer), options=Options(timeout_s=0.05)) as talk:
+    async with talking(HttpServer(answer), options=TransportOptions(timeout_s=0.05)) as talk:
         with pytest.raises(Unavailable, match=r"no answer within 0\.05 s"):
             await talk.transport.call(GET)
     assert len(talk.server.asked) <= 1, "the time may be over before the server has read it"
@@ -237,7 +237,7 @@ async def test_no_answer_in_time_is_unavailable_and_not_tried_again() -> None:
 
 
 async def test_the_rate_is_kept() -> None:
-    async with talking(HttpServer(Reply()), options=Options(rate=Rate(per_s=0.5, burst=2))) as talk:
+    async with talking(HttpServer(Reply()), options=TransportOptions(rate=Rate(per_s=0.5, burst=2))) as talk:
         await asyncio.gather(*(talk.transport.call(GET) for _ in range(5)))
     first, second, third = talk.waits
     assert first <= 2.0, "less by the time that the calls before took"
@@ -258,7 +258,7 @@ async def test_no_more_than_so_many_calls_are_under_way() -> None:
         under_way -= 1
         return Reply()
 
-    async with talking(HttpServer(answer), options=Options(in_flight=3)) as talk:
+    async with talking(HttpServer(answer), options=TransportOptions(in_flight=3)) as talk:
         calls = [asyncio.create_task(talk.transport.call(GET)) for _ in range(10)]
         await full.wait()
         gate.set()
@@ -280,7 +280,7 @@ async def test_compression_is_asked_for_only_when_wanted(is_wanted: bool, can: b
     def to(url: str) -> Access:
         return Access(server=url, can_compress=can)
 
-    async with talking(HttpServer(answer), to=to, options=Options(has_compression=is_wanted)) as talk:
+    async with talking(HttpServer(answer), to=to, options=TransportOptions(has_compression=is_wanted)) as talk:
         assert await talk.transport.call(GET) == b"text"
     assert talk.server.asked[0].headers["accept-encoding"] == said
 

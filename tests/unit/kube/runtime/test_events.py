@@ -15,7 +15,16 @@ from remuda.api.kubernetes.event_v1 import NORMAL, WARNING, Event, EventSource, 
 from remuda.api.meta import ObjectMeta
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.store import MemoryJournal, ObjectStore
-from remuda.kube.runtime.events import ALIKE, AT_ONCE, PAUSE_S, PER_OBJECT, SETTLE_S, EventBook, EventRecorder, Note
+from remuda.kube.runtime.events import (
+    ALIKE,
+    AT_ONCE,
+    PAUSE_S,
+    PER_OBJECT,
+    SETTLE_S,
+    EventBook,
+    EventNote,
+    EventRecorder,
+)
 from remuda.sim.virtual_time_loop import VirtualLoop, run_virtual
 
 
@@ -23,8 +32,8 @@ def a_pod(name: str = "worker-0", uid: str = "u-0") -> Pod:
     return Pod(metadata=ObjectMeta(name=name, namespace="default", uid=uid))
 
 
-def a_note(message: str = "said", *, reason: str = "Reason", type_: str = NORMAL, uid: str = "u-0") -> Note:
-    return Note(object_reference(a_pod(uid=uid)), EventSource("tester"), type_, reason, message)
+def a_note(message: str = "said", *, reason: str = "Reason", type_: str = NORMAL, uid: str = "u-0") -> EventNote:
+    return EventNote(object_reference(a_pod(uid=uid)), EventSource("tester"), type_, reason, message)
 
 
 # --- the book ---------------------------------------------------------------------------------------------------------
@@ -50,7 +59,7 @@ def test_names_say_what_they_are_about_and_differ_by_what_is_said() -> None:
         a_note(reason="Other"),
         a_note(type_=WARNING),
         a_note(uid="u-1"),
-        Note(a_note().about, EventSource("tester", "node-01"), NORMAL, "Reason", "said"),
+        EventNote(a_note().about, EventSource("tester", "node-01"), NORMAL, "Reason", "said"),
     ]
     names = {note.event_name for note in notes}
     assert len(names) == len(notes)

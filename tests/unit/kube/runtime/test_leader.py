@@ -17,8 +17,8 @@ from remuda.core.leader_lease import LeaseTiming
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.store import MemoryJournal, ObjectStore
 from remuda.kube.client.guarded_cluster import FencedCluster, NotLeading
-from remuda.kube.cluster import Cluster, pages
-from remuda.kube.runtime.leader import Contender, Place, Term
+from remuda.kube.cluster import Cluster, list_pages
+from remuda.kube.runtime.leader import LeaderTerm, LeaseContender, LeasePlace
 from remuda.sim.virtual_time_loop import VirtualLoop, run_virtual
 
 K = TypeVar("K", bound=KObject)
@@ -74,11 +74,11 @@ class World:
     async def begin(self) -> None:
         await self.cluster.create(Namespace, {"metadata": {"name": "kube-system"}})
 
-    def contender(self, name: str, *, speed: float = 1.0, offset: float = 0.0) -> tuple[Contender, Link]:
+    def contender(self, name: str, *, speed: float = 1.0, offset: float = 0.0) -> tuple[LeaseContender, Link]:
         link = Link(self.cluster)
-        contender = Contender(
+        contender = LeaseContender(
             link,  # type: ignore[arg-type] # the part of the port that an election uses
-            Place("manager", "kube-system", name),
+            LeasePlace("manager", "kube-system", name),
             TIMING,
             clock=lambda: self.loop.clock() + offset,
             elapsed=lambda: offset + self.loop.time() * speed,
@@ -86,8 +86,8 @@ class World:
         )
         return contender, link
 
-    def work(self, name: str, stopping_s: float = 0.0) -> Callable[[Term], Awaitable[None]]:
-        async def run(term: Term) -> None:
+    def work(self, name: str, stopping_s: float = 0.0) -> Callable[[LeaderTerm], Awaitable[None]]:
+        async def run(term: LeaderTerm) -> None:
             began = self.loop.time()
             assert not self.working, f"{name} starts while {self.working} work"
             self.working.add(name)
@@ -205,7 +205,7 @@ def test_the_result_of_the_work_ends_it_and_gives_the_lease_back() -> None:
     async def main(world: World) -> None:
         one, _ = world.contender("one")
 
-        async def run(term: Term) -> str:
+        async def run(term: LeaderTerm) -> str:
             assert term.is_valid
             await asyncio.sleep(33.0)
             assert term.is_valid
@@ -214,7 +214,7 @@ def test_the_result_of_the_work_ends_it_and_gives_the_lease_back() -> None:
         assert await one.lead(run) == "done"
         assert (await world.lease()).spec.holder_identity == ""
 
-        async def fail(term: Term) -> None:
+        async def fail(term: LeaderTerm) -> None:
             raise ValueError("broken")
 
         with pytest.raises(ValueError, match="broken"):
@@ -242,15 +242,15 @@ def test_work_that_is_slow_to_stop_is_waited_for() -> None:
 def test_a_frozen_leader_writes_nothing_when_it_wakes() -> None:
     async def main(world: World) -> None:
         frozen_s = 0.0
-        one = Contender(
+        one = LeaseContender(
             world.cluster,
-            Place("manager", "kube-system", "one"),
+            LeasePlace("manager", "kube-system", "one"),
             TIMING,
             clock=world.loop.clock,
             elapsed=lambda: world.loop.time() + frozen_s,
         )
 
-        async def run(term: Term) -> str:
+        async def run(term: LeaderTerm) -> str:
             nonlocal frozen_s
             cluster: Cluster = FencedCluster(world.cluster, term)
             await cluster.create(Namespace, {"metadata": {"name": "before"}})
@@ -277,12 +277,12 @@ def test_a_frozen_leader_writes_nothing_when_it_wakes() -> None:
 
 def test_a_fenced_cluster_reads_like_the_one_it_guards() -> None:
     async def main(world: World) -> None:
-        over = Term(7, lambda: False)
+        over = LeaderTerm(7, lambda: False)
         cluster: Cluster = FencedCluster(world.cluster, over)
         await world.cluster.create(Lease, {"metadata": {"name": "l", "namespace": "kube-system"}})
         assert (await cluster.get(Lease, "l", "kube-system")).name == "l"
         listing = await cluster.list(Lease, "kube-system")
-        assert [[lease.name for lease in page.items] async for page in pages(cluster, Lease)] == [["l"]]
+        assert [[lease.name for lease in page.items] async for page in list_pages(cluster, Lease)] == [["l"]]
         assert [lease.name for lease in listing.items] == ["l"]
         async with aclosing(cluster.watch(Lease, "")) as stream:  # type: ignore[type-var]
             assert (await anext(stream)).type == "ADDED"
@@ -314,8 +314,12 @@ def test_a_deleted_lease_is_made_anew_and_a_stolen_one_is_given_up() -> None:
 
 def test_a_wall_clock_that_stands_still_does_not_cost_the_lease() -> None:
     async def main(world: World) -> None:
-        one = Contender(
-            world.cluster, Place("manager", "kube-system", "one"), TIMING, clock=lambda: 5.0, elapsed=world.loop.time
+        one = LeaseContender(
+            world.cluster,
+            LeasePlace("manager", "kube-system", "one"),
+            TIMING,
+            clock=lambda: 5.0,
+            elapsed=world.loop.time,
         )
         two, _ = world.contender("two")
         first = asyncio.create_task(one.lead(world.work("one")))
@@ -340,9 +344,9 @@ def test_without_its_namespace_it_asks_again_and_again_at_its_own_pace() -> None
                 asked += 1
                 raise Unavailable("no such namespace")
 
-        one = Contender(
+        one = LeaseContender(
             NoNamespace(world.cluster),  # type: ignore[arg-type]
-            Place("manager", "kube-system", "one"),
+            LeasePlace("manager", "kube-system", "one"),
             TIMING,
             elapsed=world.loop.time,
         )

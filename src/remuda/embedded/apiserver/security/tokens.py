@@ -9,7 +9,7 @@ from pathlib import Path
 import yaml
 
 from remuda.api.errors import Refusal
-from remuda.link.certificates import write_private
+from remuda.link.certificates import write_private_file
 
 _BYTES = 32
 CONTEXT = "remuda"
@@ -29,7 +29,7 @@ def load_token(path: Path) -> str:
         token = ""
     if not token:
         token = secrets.token_urlsafe(_BYTES)
-        write_private(path, token.encode())
+        write_private_file(path, token.encode())
     return token
 
 
@@ -47,7 +47,7 @@ def write_kubeconfig(path: Path, *, server: str, ca: bytes, token: str) -> None:
         "users": [{"name": CONTEXT, "user": {"token": token}}],
         "contexts": [{"name": CONTEXT, "context": {"cluster": CONTEXT, "user": CONTEXT, "namespace": "default"}}],
     }
-    write_private(path, yaml.safe_dump(config, sort_keys=False).encode())
+    write_private_file(path, yaml.safe_dump(config, sort_keys=False).encode())
 
 
 def kubeconfig_port(path: Path) -> int:

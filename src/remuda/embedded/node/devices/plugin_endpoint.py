@@ -15,7 +15,7 @@ import grpc.aio
 
 from remuda.api.errors import Refusal
 from remuda.link.device_plugin_port import ContainerAllocation, PluginDevice, PluginOptions, PreferredRequest
-from remuda.link.kubelet_proto import ALLOCATE, LIST_AND_WATCH, OPTIONS, PRE_START, PREFERRED, Method
+from remuda.link.kubelet_proto import ALLOCATE, LIST_AND_WATCH, OPTIONS, PRE_START, PREFERRED, KubeletMethod
 
 Q = TypeVar("Q")
 R = TypeVar("R")
@@ -83,7 +83,7 @@ class PluginClient:
     async def pre_start(self, devices: Sequence[str]) -> None:
         await self._call(PRE_START, tuple(devices))
 
-    async def _call(self, method: Method[Q, R], request: Q) -> R:
+    async def _call(self, method: KubeletMethod[Q, R], request: Q) -> R:
         call = self._channel.unary_unary(
             method.path, request_serializer=method.request.encode, response_deserializer=method.response.decode
         )

@@ -20,7 +20,7 @@ from remuda.api.kubernetes.core_v1 import Pod
 from remuda.embedded.node.devices.device_ledger import NO_NUMA, DeviceGrant
 from remuda.embedded.node.devices.device_manager import KubeletDeviceManager
 from remuda.embedded.node.devices.sockets import KubeletSocket
-from remuda.link.kubelet_proto import POD_RESOURCES_ALLOCATABLE, POD_RESOURCES_GET, POD_RESOURCES_LIST, Method
+from remuda.link.kubelet_proto import POD_RESOURCES_ALLOCATABLE, POD_RESOURCES_GET, POD_RESOURCES_LIST, KubeletMethod
 
 QPS, BURST = 100.0, 10
 
@@ -54,7 +54,7 @@ class PodResourcesServer:
     async def start(self) -> None:
         self._now = self._now or asyncio.get_running_loop().time
         self._bucket = TokenBucket(QPS, BURST, self._now())
-        answers: dict[Method[Any, Any], Callable[..., Any]] = {
+        answers: dict[KubeletMethod[Any, Any], Callable[..., Any]] = {
             POD_RESOURCES_LIST: self._list,
             POD_RESOURCES_ALLOCATABLE: self._allocatable,
             POD_RESOURCES_GET: self._get,
