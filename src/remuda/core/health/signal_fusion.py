@@ -5,8 +5,8 @@ it was heard, as far as times are given:
 
 - Evidence of health silences whatever is not newer than it, so a signal that is reported again after a cure (an agent that reads
   its log from the start, a stream that repeats) does not count again.
-- The same code from several sources is one *fact*, reported by all of them; its time is the first of theirs.
-- The gravest fact decides: by state, then by how drastic the device's remedy is; a slow rank goes before signs (throttling, a
+- The same code from several sources counts once, reported by all of them; its time is the first of theirs.
+- The gravest code decides: by state, then by how drastic the device's remedy is; a slow rank goes before signs (throttling, a
   degraded link) that merely suggest one. Of equals the one that the verdict names stays, else the newest speaks: a device with
   two faults does not change its mind whenever one of them is repeated.
 - A quarantine order goes before all of it, except that one of a remedy lets the fault it is about speak.
@@ -15,7 +15,7 @@ Signals are classified once a look (`classify_devices`); whoever needs their mea
 acts later finds remedy and scope in the verdict.
 
 A time further ahead than `SKEW_S` cannot be true and is taken as not given: then, as for signals without a time, the order of
-hearing counts. A fact that the standing verdict names is not silenced by evidence heard before it, whatever the clocks say.
+hearing counts. A report that the standing verdict names is not silenced by evidence heard before it, whatever the clocks say.
 """
 
 from __future__ import annotations
@@ -23,11 +23,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
-import msgspec
-
 from remuda.api.devices import DeviceState, NodeDevices, QuarantineOrder, Signal, Verdict
 from remuda.api.meta import to_seconds, to_time
-from remuda.core.devices.fault_codes import DeviceRemedy, FaultClass
+from remuda.core.devices.fault_codes import DeviceRemedy
 from remuda.core.devices.signals import ClassifiedSignal, classify_signals
 from remuda.core.health.timers import SKEW_S, HealthTimers
 
@@ -49,15 +47,7 @@ _NEVER = datetime.min.replace(tzinfo=UTC)
 
 
 ClassifiedDevices = Mapping[str, tuple[ClassifiedSignal, ...]]  # by device, as far as it has signals
-
-
-class Fact(msgspec.Struct, frozen=True):
-    """One code that stands against a device, and everyone who reported it, in order of their times."""
-
-    fault: FaultClass
-    reports: tuple[ClassifiedSignal, ...]
-    at: datetime | None  # the first time that can be true
-    is_ahead: bool = False  # a time was given that cannot be true
+Reports = Sequence[ClassifiedSignal]  # of one code that stands against a device: everyone's, in order of their times
 
 
 def classify_devices(node: NodeDevices) -> ClassifiedDevices:
@@ -76,7 +66,7 @@ def judge_device(
 ) -> Verdict:
     """What the device's signals, the manager's findings and a quarantine order add up to. `before`: the standing verdict.
 
-    `since` is when the deciding fact was first seen, None when nobody said; who holds the device is not in it."""
+    `since` is when the deciding code was first seen, None when nobody said; who holds the device is not in it."""
     found = _judge_signals(device, signals, now, timers, findings, before)
     # An order that belongs to a remedy says nothing that the fault does not: while the fault stands, the fault speaks.
     if order is None or (order.incident and found.state is DeviceState.UNHEALTHY):
@@ -95,24 +85,23 @@ def _judge_signals(
 ) -> Verdict:
     if not findings and all(known.fault.effect is DeviceState.HEALTHY for known in signals):
         return Verdict(device)  # by far the most frequent: nothing was said, or nothing against the device
-    facts = standing_facts((*classify_signals(findings), *signals), now, before)
-    worst: Fact | None = None
+    worst: Reports = ()
     best = (RANK[DeviceState.HEALTHY], 0, 0, 0)
-    for fact in facts:
-        state = _fact_state(fact, now, timers, before)
+    for reports in standing_reports((*classify_signals(findings), *signals), now, before):
+        state, fault = _reported_state(reports, now, timers, before), reports[0].fault
         if state is DeviceState.HEALTHY:
             continue
-        # <=: of two equally grave facts the newer one speaks.
-        slow = 0 if fact.fault.code == SLOW_RANK else 1
-        drastic = 1 if fact.fault.code == CONFIRMS else _DRASTIC[fact.fault.remedy]
-        key = (RANK[state], drastic, slow, 0 if _is_fact_in_verdict(fact, before) else 1)
+        # <=: of two equally grave codes the newer one speaks.
+        slow = 0 if fault.code == SLOW_RANK else 1
+        drastic = 1 if fault.code == CONFIRMS else _DRASTIC[fault.remedy]
+        key = (RANK[state], drastic, slow, 0 if _named_in_verdict(reports, before) else 1)
         if key <= best:
-            worst, best = fact, key
-    return Verdict(device) if worst is None else _verdict_of_fact(device, worst, GRAVITY[best[0]], before)
+            worst, best = reports, key
+    return _verdict_of_reports(device, worst, GRAVITY[best[0]], now, before) if worst else Verdict(device)
 
 
-def standing_facts(signals: Sequence[ClassifiedSignal], now: float, before: Verdict | None = None) -> list[Fact]:
-    """What stands against the device, oldest first; codes that say nothing against it are among them."""
+def standing_reports(signals: Sequence[ClassifiedSignal], now: float, before: Verdict | None = None) -> list[Reports]:
+    """What stands against the device, by code, oldest first; codes that say nothing against it are among them."""
     limit = to_time(now + SKEW_S)
     clear: tuple[datetime, int] | None = None
     timed: list[tuple[datetime, int, ClassifiedSignal]] = []
@@ -126,21 +115,20 @@ def standing_facts(signals: Sequence[ClassifiedSignal], now: float, before: Verd
         else:
             timed.append((moment, place, known))
     timed.sort(key=lambda one: one[:2])
-    reports: dict[str, list[ClassifiedSignal]] = {}
+    by_code: dict[str, list[ClassifiedSignal]] = {}
     for moment, place, known in timed:
         is_silenced = clear is not None and (moment, place) < clear
-        is_named = before is not None and before.source == known.signal.origin
-        if is_silenced and not (clear and clear[1] < place and is_named):
+        if is_silenced and not (clear and clear[1] < place and _named_in_verdict([known], before)):
             continue
-        reports.setdefault(known.signal.code, []).append(known)
-    return [_make_fact(some, limit) for some in reports.values()]
+        by_code.setdefault(known.signal.code, []).append(known)
+    return list(by_code.values())
 
 
-def fact_believed_at(fact: Fact, timers: HealthTimers, before: Verdict | None = None) -> float:
-    """Unix seconds at which a debounced fact that is still there counts. One that nobody gave a time for counts at once; one
-    with a time that cannot be true counts from when it was first judged."""
-    at = fact.at
-    if fact.is_ahead and before is not None and _is_fact_in_verdict(fact, before):
+def reports_believed_at(reports: Reports, now: float, timers: HealthTimers, before: Verdict | None = None) -> float:
+    """Unix seconds at which a debounced code that still stands counts. One that nobody gave a time for counts at once; one with
+    a time that cannot be true counts from when it was first judged."""
+    at = _first_reported_at(reports)
+    if _is_time_ahead(at, now) and before is not None and _named_in_verdict(reports, before):
         at = before.since
     return to_seconds(at) + timers.debounce_s if at is not None else 0.0
 
@@ -153,43 +141,48 @@ def debounce_ends_at(
     for device, signals in classified.items():
         if any(known.fault.debounced for known in signals):
             before = next((v for v in node.verdicts if v.device == device), None)
-            facts = standing_facts(signals, now, before)
-            ends += (fact_believed_at(fact, timers, before) for fact in facts if fact.fault.debounced)
+            standing = (r for r in standing_reports(signals, now, before) if r[0].fault.debounced)
+            ends += (reports_believed_at(reports, now, timers, before) for reports in standing)
     return min((end for end in ends if end > now), default=None)
 
 
-def _make_fact(reports: list[ClassifiedSignal], limit: datetime) -> Fact:
-    given = [known.signal.time for known in reports if known.signal.time is not None]
-    ahead = [time for time in given if time > limit]
-    is_ahead = bool(ahead) and len(ahead) == len(given)
-    return Fact(reports[0].fault, tuple(reports), min(given, default=None), is_ahead)
+def _reported_state(reports: Reports, now: float, timers: HealthTimers, before: Verdict | None) -> DeviceState:
+    fault = reports[0].fault
+    is_young = fault.debounced and now < reports_believed_at(reports, now, timers, before)
+    return DeviceState.UNKNOWN if is_young else fault.effect
 
 
-def _fact_state(fact: Fact, now: float, timers: HealthTimers, before: Verdict | None) -> DeviceState:
-    is_young = fact.fault.debounced and now < fact_believed_at(fact, timers, before)
-    return DeviceState.UNKNOWN if is_young else fact.fault.effect
+def _first_reported_at(reports: Reports) -> datetime | None:
+    return min((known.signal.time for known in reports if known.signal.time is not None), default=None)
 
 
-def _is_fact_in_verdict(fact: Fact, before: Verdict | None) -> bool:
-    return before is not None and any(before.source == known.signal.origin for known in fact.reports)
+def _is_time_ahead(at: datetime | None, now: float) -> bool:
+    """Whether every time that was given is one that cannot be true."""
+    return at is not None and at > to_time(now + SKEW_S)
 
 
-def _verdict_of_fact(device: str, fact: Fact, state: DeviceState, before: Verdict | None) -> Verdict:
+def _named_in_verdict(reports: Reports, before: Verdict | None) -> ClassifiedSignal | None:
+    """The report that the standing verdict is named after."""
+    return next((k for k in reports if before is not None and before.source == k.signal.origin), None)
+
+
+def _verdict_of_reports(
+    device: str, reports: Reports, state: DeviceState, now: float, before: Verdict | None
+) -> Verdict:
     """Named after whoever the verdict names already, else after whoever reported it first."""
-    named = (known for known in fact.reports if before is not None and before.source == known.signal.origin)
-    first = next(named, fact.reports[0])
+    first, fault, at = _named_in_verdict(reports, before) or reports[0], reports[0].fault, _first_reported_at(reports)
     words = [first.message]
-    if len(sources := sorted({known.signal.source for known in fact.reports})) > 1:
+    if len(sources := sorted({known.signal.source for known in reports})) > 1:
         words.append(f"Reported by {', '.join(sources)}.")
-    if fact.is_ahead:
+    if _is_time_ahead(at, now):
         words.append(AHEAD)
     return Verdict(
         device=device,
         state=state,
-        reason=fact.fault.reason,
+        reason=fault.reason,
         message=" ".join(words),
         source=first.signal.origin,
-        since=fact.at,
-        remedy=fact.fault.remedy.value,
-        scope=fact.fault.scope,
+        since=at,
+        remedy=fault.remedy.value,
+        scope=fault.scope,
     )
