@@ -142,12 +142,13 @@ def lose_answer(write: str) -> Happening:
 class Want(msgspec.Struct, frozen=True):
     """`writes`: all of the controller's, in order, say "patch Pod/default/p/status"; one that was refused ends in " !Conflict".
     `events`: all of them, say "Warning Node/n1 DeviceUnhealthy". `objects`: parts of the wire form, see `differences`; None:
-    it is not there. `looks`: at most so many."""
+    it is not there. `looks`: at most so many. `errors`: that have to be logged, of what the scenario breaks on purpose."""
 
     writes: Sequence[str] = ()
     events: Sequence[str] = ()
     objects: Mapping[Any, Any] = {}  # by kind and name, or namespace/name
     looks: int | None = None
+    errors: int = 0
 
 
 def differences(found: Any, want: Any, path: str = "") -> list[str]:
@@ -199,7 +200,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
         assert not found, "\n".join([self.name, *found])
 
     def _judge(self, stage: ControllerStage) -> list[str]:
-        want, found = self.want, list(stage.errors)
+        want = self.want
+        found = [] if len(stage.errors) == want.errors else [f"{want.errors} errors, not:", *stage.errors]
         if stage.api.log != list(want.writes):
             found += ["writes:", *(f"    {w}" for w in stage.api.log), "  not:", *(f"    {w}" for w in want.writes)]
         if stage.events.log != list(want.events):
@@ -376,6 +378,8 @@ class ControllerStage:
 
     async def stop(self) -> None:
         for task in self._tasks:
+            if task.done() and not task.cancelled():
+                self.errors.append(f"ended by itself: {task.exception()!r}")
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()

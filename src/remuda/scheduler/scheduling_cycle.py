@@ -43,6 +43,7 @@ from remuda.kube.runtime.informer import Informer
 log = structlog.get_logger(__name__)
 
 SETTLE_S = 0.01  # pods of a gang are made one after another; a cycle a moment later sees them all
+RETRY_S = 1.0  # after a cycle that failed
 RECHECK_S = 5.0  # leases run out without an event, so waiting pods are looked at again
 
 
@@ -105,9 +106,12 @@ class Scheduler:
             self._changed.clear()
             try:
                 await self.cycle()
-            except ApiError as error:
-                log.warning("cycle failed", error=str(error))
-                await asyncio.sleep(1.0)
+            except Exception as error:  # nothing but cancellation ends the loop: one odd object must not stop everybody
+                if isinstance(error, ApiError):
+                    log.warning("cycle failed", error=str(error))
+                else:
+                    log.exception("cycle failed")
+                await asyncio.sleep(RETRY_S)
                 self._changed.set()
 
     async def cycle(self) -> PlacementPlan:

@@ -210,7 +210,14 @@ SCENARIOS = [
         want=Want([MARK], [TOLD], {P: {"metadata": {"deletionTimestamp": None}}}),
     ),
     Scenario(
-        name="while the breaker is open holders are told and stay until it closes",
+        name="while the breaker is open holders are told and stay",
+        given=[NODE, ledger(), holder(), holder("q", policy="Never")],
+        first=[shut(1000.0)],
+        happens=[wait(60.0)],
+        want=Want([MARK, "patch Pod/default/q/status"], [TOLD, "Warning Pod/default/q DeviceFailed"]),
+    ),
+    Scenario(
+        name="they go when the breaker closes without anybody's word",
         given=[NODE, ledger(), holder()],
         first=[shut(30.0)],
         happens=[wait(20.0), shut(None), wait(20.0)],

@@ -52,6 +52,12 @@ def gather_waiting_gangs(
     return asks
 
 
+def _gang_size(pod: Pod) -> int:
+    """Anybody may write the annotation: what is no number counts as not given."""
+    text = pod.annotations.get(ANNOTATION_GANG_SIZE, "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 1
+
+
 def _waits_for_preferred_node(pod: Pod, siblings: Callable[[Pod], list[Pod]], now: float) -> bool:
     wish = pod.annotations.get(ANNOTATION_PREFER_NODE)
     if not wish:
@@ -76,7 +82,7 @@ def _waiting_gang_ask(
     pinned = next((d for p in waiting if (d := p.annotations.get(ANNOTATION_DOMAIN))), None)
     if pinned is None and placed:
         pinned = domain_of(placed[0].spec.node_name, topology) if topology else ""
-    size = int(first.annotations.get(ANNOTATION_GANG_SIZE, "1")) if LABEL_GANG in first.labels else 1
+    size = _gang_size(first) if LABEL_GANG in first.labels else 1
     if size > len(members) and not placed:
         size -= sum(p.status.phase == "Succeeded" for p in siblings(first))  # who is done comes no more
     return GangAsk(
@@ -107,7 +113,7 @@ def _segmented_gang_ask(
         pods = [p for p in members if p.annotations.get(ANNOTATION_SEGMENT, "0") == number]
         made_for = next((d for p in pods if (d := p.annotations.get(ANNOTATION_DOMAIN))), None)
         segments.append(SegmentAsk(tuple(pod_ask_of(p) for p in pods), made_for or where.get(number)))
-    size = int(first.annotations.get(ANNOTATION_GANG_SIZE, "1"))
+    size = _gang_size(first)
     is_new = not placed and not any(s.pinned for s in segments)
     return GangAsk(
         key=key,
