@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from remuda.api.training import TrainingJob
+from remuda.core.training.rendezvous import rendezvous_ports
 from tests.builders.waiting import until
 from tests.e2e.rig import RANKS, Rig, left_running
 
@@ -55,7 +56,7 @@ def _environment(job: TrainingJob, rank: int, master: str) -> dict[str, str]:
         "NODE_RANK": str(rank),
         "GROUP_RANK": str(rank),
         "MASTER_ADDR": master,
-        "MASTER_PORT": "29500",
+        "MASTER_PORT": str(rendezvous_ports(master)[0]),
         "PET_NNODES": str(RANKS),
         "PET_NPROC_PER_NODE": "2",
         "PET_NODE_RANK": str(rank),

@@ -82,8 +82,15 @@ async def test_the_example_goes_through_its_stages_and_survives_a_suspension(gui
     assert again["resumeStep"] >= saved
     assert "used" not in again
 
-    log = await guide.run("logs", "policies", "--rank", "0")
-    _touch(next(line for line in log.splitlines() if "touch" in line).split("touch ")[1])
+    asked: list[str] = []
+
+    async def says_what_to_touch() -> bool:
+        log = await guide.run("logs", "policies", "--rank", "0")
+        asked[:] = [line.split("touch ")[1] for line in log.splitlines() if "touch " in line]
+        return bool(asked)
+
+    await until("the program to say how to play a lost connection", says_what_to_touch)
+    _touch(asked[-1])
     charged = await guide.waits("policies", "was restarted by rule", lambda s: s.get("used"))
     assert charged["used"] == {"infra": 1}
     assert (charged["recoveries"][-1]["rule"], charged["recoveries"][-1]["remedy"]) == (

@@ -29,7 +29,7 @@ from remuda.api.devices import DeviceState, NodeDevices
 from remuda.api.drills import DrillKind
 from remuda.api.errors import AlreadyExists, ApiError, NotFound
 from remuda.api.kubernetes.core_v1 import Pod
-from remuda.api.training import TrainingJob
+from remuda.api.training import Failure, TrainingJob
 from remuda.runtime.cluster_client import connect_to_state
 from remuda.runtime.state_dir import StateDir
 from tests.builders.waiting import PATIENCE_S, until
@@ -39,6 +39,7 @@ from tests.e2e.rig import NAME, NAMESPACE, Rig
 SCHEDULES, PER_CLUSTER = 20, 5
 PARTS = ("server", "manager", "nodes-1", "nodes-2")
 LEASE_S = 120.0  # longer than a busy machine takes to start every part again: no node is to be taken for dead
+PATIENT = Failure(stop_deadline_seconds=120.0)  # nor a rank that stops when its agent is back
 
 
 class Act(msgspec.Struct, frozen=True):
@@ -94,7 +95,7 @@ async def test_schedules_of_kills(up: Up, state: Path, seeds: range) -> None:
 
 
 async def play(rig: Rig, state: Path, acts: list[Act]) -> None:
-    await patiently(lambda: rig.submit(rig.job(replicas=3, gpus=2, spares=1)))
+    await patiently(lambda: rig.submit(rig.job(replicas=3, gpus=2, spares=1, failure=PATIENT)))
     job = await running(rig, after=None)
     for act in acts:
         await asyncio.sleep(act.wait_s)
