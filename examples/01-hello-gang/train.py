@@ -39,7 +39,7 @@ def main() -> None:
     model = {"slope": 0.0, "offset": 0.0}
     if start is not None:
         model = json.loads(remuda.load(start))
-    print(f"rank {rank} of {world}, attempt {remuda.attempt()}, goes on after step {start or 0}", flush=True)
+    print(f"rank {rank} of {world}, attempt {remuda.attempt()}, continues after step {start or 0}", flush=True)
 
     for step in range((start or 0) + 1, STEPS + 1):
         time.sleep(STEP_SECONDS)

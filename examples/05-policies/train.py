@@ -35,7 +35,7 @@ def main() -> None:
     points = load_points()
     start = remuda.resume_step()
     slope, offset = json.loads(remuda.load(start)) if start is not None else (0.0, 0.0)
-    print(f"rank {remuda.rank()} of {remuda.world_size()} goes on after step {start or 0}", flush=True)
+    print(f"rank {remuda.rank()} of {remuda.world_size()} continues after step {start or 0}", flush=True)
     print(f"to play a lost connection: touch {remuda.checkpoint_dir()}/lose", flush=True)
     for step in range((start or 0) + 1, STEPS + 1):
         time.sleep(STEP_SECONDS)

@@ -161,8 +161,8 @@ def test_a_killed_process(remuda: Remuda, hello: str) -> None:
     assert "RestartInPlace" in screen
     assert "not PromoteSpare" in screen
     old, new = (remuda.out("logs", hello, "--rank", "1", "--attempt", str(n)) for n in (1, 2))
-    assert "attempt 1, goes on after step 0" in old
-    assert f"attempt 2, goes on after step {job['status']['resumeStep']}" in new
+    assert "attempt 1, continues after step 0" in old
+    assert f"attempt 2, continues after step {job['status']['resumeStep']}" in new
     both = remuda.out("logs", hello, "--tail", "1")
     assert {line.split("]")[0] for line in both.splitlines()} == {"[rank 0", "[rank 1"}
 

@@ -151,7 +151,7 @@ async def test_the_promises_hold_on_a_real_api_server(heart: Heart) -> None:
     # (a) a process is killed: everybody restarts in place.
     await heart.strike(DrillKind.PROCESS_KILL, calm.job.status.members[3])
     restarted = await heart.after(attempt=2)
-    assert promises.broken_in_place(calm, restarted) == []
+    assert promises.broken_restart_in_place(calm, restarted) == []
     assert heart.launchers() == launchers, "launchers must live on"
 
     # (b) a device fails: the spare takes the rank in the same rack, the others keep pod and devices.

@@ -67,7 +67,7 @@ def amount_text(number: float, unit: str = "") -> str:
     return f"{text} {unit}".rstrip()
 
 
-def plural(count: int, word: str) -> str:
+def plural_text(count: int, word: str) -> str:
     return f"{count} {word}{'' if count == 1 else 's'}"
 
 
@@ -91,10 +91,10 @@ def compact_names(names: Iterable[str]) -> str:
             runs[-1] = [runs[-1][0], number]
         else:
             runs.append([number])
-    return ",".join(prefix + ",".join(map(_number_run, runs)) for prefix, runs in groups) or NOTHING
+    return ",".join(prefix + ",".join(map(_number_run_text, runs)) for prefix, runs in groups) or NOTHING
 
 
-def _number_run(ends: Sequence[int]) -> str:
+def _number_run_text(ends: Sequence[int]) -> str:
     dots = ".." if ends[-1] - ends[0] > 1 else ","  # 0,1 is as short as 0..1 and reads better
     return dots.join(map(str, ends))
 

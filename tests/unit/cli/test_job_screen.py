@@ -8,7 +8,7 @@ import pytest
 from remuda.api.kubernetes.core_v1 import ContainerState, ContainerStateWaiting, ContainerStatus, PodStatus
 from remuda.api.meta import Condition, ObjectMeta
 from remuda.api.training import Borrower, Budgets, Failure, Loan, Member, TrainingJob
-from remuda.cli.jobs.job_screen import JobPicture, member_state, render_job, render_jobs, take_job_picture
+from remuda.cli.jobs.job_screen import JobPicture, member_state_text, render_job, render_jobs, take_job_picture
 from tests.unit.cli.scenes import NOW, a_job, a_node, a_pod, a_report, at, devices_of_node, pods, text_of
 
 
@@ -120,14 +120,14 @@ def test_many_ranks_leave_out_those_that_simply_run() -> None:
 )
 def test_what_a_launcher_reports_is_the_state(report: object, text: str) -> None:
     view = msgspec.structs.replace(picture(), reports={"uid-0": report})
-    assert member_state(view, "uid-0").plain == text
+    assert member_state_text(view, "uid-0").plain == text
 
 
 def test_before_the_launcher_speaks_the_pod_tells() -> None:
     def state(**changes: Any) -> str:
         view = picture()
         view = msgspec.structs.replace(view, reports={}, pods={"uid-0": a_pod(0, **changes)})
-        return member_state(view, "uid-0").plain
+        return member_state_text(view, "uid-0").plain
 
     waiting = ContainerStatus("main", state=ContainerState(waiting=ContainerStateWaiting(reason="ImagePulling")))
     refused = Condition("PodScheduled", "False", "NoRoom")
@@ -136,7 +136,7 @@ def test_before_the_launcher_speaks_the_pod_tells() -> None:
     assert state(status=PodStatus(phase="Failed", reason="Evicted")) == "Evicted"
     assert state(status=PodStatus(conditions=[refused])) == "NoRoom"
     assert state(metadata=ObjectMeta(name="x", uid="uid-0", deletion_timestamp=at(0))) == "terminating"
-    assert member_state(picture(), "uid-unknown").plain == "gone"
+    assert member_state_text(picture(), "uid-unknown").plain == "gone"
 
 
 def test_budgets_show_what_is_used_and_unlimited_ones_only_then() -> None:

@@ -9,13 +9,13 @@ from remuda.api.training import TrainingJob
 from remuda.cli.jobs.manifest import (
     JobRequest,
     build_job,
-    derive_name,
+    derive_job_name,
     job_from_document,
+    job_with_workdir,
     parse_budgets,
-    parse_document,
     parse_env,
+    parse_yaml_document,
     topology_label,
-    with_workdir,
 )
 from remuda.runtime.up_config import RACK_LABEL
 
@@ -36,7 +36,7 @@ spec:
 
 def read(text: str, **options: object) -> TrainingJob:
     arguments = {"name": "", "namespace": "default", "explicit_namespace": False, **options}
-    return job_from_document(parse_document(text, "job.yaml"), **arguments)  # type: ignore[arg-type]
+    return job_from_document(parse_yaml_document(text, "job.yaml"), **arguments)  # type: ignore[arg-type]
 
 
 def test_flags_become_a_job() -> None:
@@ -135,12 +135,12 @@ def test_topology_has_short_names() -> None:
 
 def test_derived_names_are_free_and_valid() -> None:
     chance = random.Random(1)
-    assert derive_name(["python", "train.py"], (), chance).startswith("train-")
-    assert derive_name(["python", "my_Big.Model.py"], (), chance).startswith("my-big-model-")
-    assert derive_name(["torchrun", "-m", "pkg"], (), chance).startswith("train-")
+    assert derive_job_name(["python", "train.py"], (), chance).startswith("train-")
+    assert derive_job_name(["python", "my_Big.Model.py"], (), chance).startswith("my-big-model-")
+    assert derive_job_name(["torchrun", "-m", "pkg"], (), chance).startswith("train-")
     taken: set[str] = set()
     for _ in range(50):
-        name = derive_name(["python", "9.py"], taken, chance)
+        name = derive_job_name(["python", "9.py"], taken, chance)
         assert name not in taken
         build_job(JobRequest(command=["x"], name=name))
         taken.add(name)
@@ -215,10 +215,10 @@ def test_commands_of_a_file_run_where_the_file_is() -> None:
     here = read(GOOD)
     inside = read(GOOD + "              workingDir: sub\n")
     image = read(GOOD + "              image: trainer:1\n")
-    assert directory(with_workdir(here, "/files", override=False)) == "/files"
-    assert directory(with_workdir(inside, "/files", override=False)) == "/files/sub"
-    assert directory(with_workdir(image, "/files", override=False)) is None
-    assert directory(with_workdir(inside, "/files", override=True)) == "/files"
+    assert directory(job_with_workdir(here, "/files", override=False)) == "/files"
+    assert directory(job_with_workdir(inside, "/files", override=False)) == "/files/sub"
+    assert directory(job_with_workdir(image, "/files", override=False)) is None
+    assert directory(job_with_workdir(inside, "/files", override=True)) == "/files"
     assert directory(here) is None, "the job given is not changed"
 
 

@@ -10,7 +10,7 @@ from remuda.cli.text import (
     elapsed_text,
     number_ranges_text,
     percent_text,
-    plural,
+    plural_text,
     reason_sentence,
     span_text,
 )
@@ -73,8 +73,8 @@ def test_a_reason_is_said_once() -> None:
 def test_small_words() -> None:
     assert number_ranges_text([3, 1, 2, 7]) == "1-3, 7"
     assert number_ranges_text([]) == "none"
-    assert plural(1, "rank") == "1 rank"
-    assert plural(0, "rank") == "0 ranks"
+    assert plural_text(1, "rank") == "1 rank"
+    assert plural_text(0, "rank") == "0 ranks"
     assert percent_text(0.97123) == "97.1%"
     assert amount_text(1234.5) == "1,234"
     assert amount_text(0.123, "GPU-hours") == "0.12 GPU-hours"

@@ -13,7 +13,7 @@ from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import Node
 from remuda.api.meta import ObjectMeta
 from remuda.cli.devices.topology import node_place
-from remuda.cli.devices.topology_screen import MatrixView, NodePlace, link_matrix, render_tree
+from remuda.cli.devices.topology_screen import MatrixView, NodePlace, link_matrix, render_topology_tree
 from remuda.core.devices.machine_models import (
     MachineModel,
     known_machine_models,
@@ -63,7 +63,10 @@ def test_a_wide_matrix_is_split_where_the_terminal_is_narrow() -> None:
 @pytest.mark.parametrize("name", known_machine_models())
 def test_every_model_fits_the_screen_whole(name: str, width: int) -> None:
     place = NodePlace(machine=load_machine_model(name))
-    lines = [*text_of(MatrixView(place), width).splitlines(), *text_of(render_tree(place, NOW), width).splitlines()]
+    lines = [
+        *text_of(MatrixView(place), width).splitlines(),
+        *text_of(render_topology_tree(place, NOW), width).splitlines(),
+    ]
     assert all(len(line) <= width for line in lines)
     assert not any("…" in line for line in lines)
     text = "\n".join(lines)
@@ -82,7 +85,7 @@ def test_the_tree_marks_health_holders_and_slices() -> None:
     node = labelled(a_node(2), topology__x="", **{"topology.kubernetes.io__zone": "eu-1a"})
     pod = a_pod(1, metadata=holding("gpu-0", "gpu-1-3g.40gb-4"))
     place = node_place(a_sliced_node(), node, [pod], [])
-    lines = text_of(render_tree(place, NOW), 100).splitlines()
+    lines = text_of(render_topology_tree(place, NOW), 100).splitlines()
     assert lines[0] == "zone eu-1a"
     assert lines[1] == "└── rack rack-1"
     assert lines[2] == "    └── node-02  dgx-h100: 8 x NVIDIA-H100-80GB-HBM3  Ready"
@@ -94,22 +97,22 @@ def test_the_tree_marks_health_holders_and_slices() -> None:
     assert lines[9].endswith("○ gpu-1-3g.40gb-0  39.8 GiB  free")
     assert lines[10].endswith("● gpu-1-3g.40gb-4  39.8 GiB  default/hello-worker-1")
     assert lines[13].endswith("✗ gpu-2  79.6 GiB  Unhealthy Xid79 for 1m00s")
-    assert "X gpu-2" in text_of(render_tree(place, NOW, plain=True), 100)
+    assert "X gpu-2" in text_of(render_topology_tree(place, NOW, plain=True), 100)
 
 
 def test_a_device_that_is_not_there_is_missed() -> None:
     full = a_full_node()
     kept = [d for d in full.observed.devices if d.id != "gpu-5"]
     shown = msgspec.structs.replace(full, observed=msgspec.structs.replace(full.observed, devices=kept))
-    assert "? gpu-5  missing" in text_of(render_tree(node_place(shown, None, [], []), NOW), 100)
+    assert "? gpu-5  missing" in text_of(render_topology_tree(node_place(shown, None, [], []), NOW), 100)
 
 
 def test_a_tray_is_shown_in_its_nvlink_domain() -> None:
     node = labelled(a_node(2), **{"nvidia.com__gpu.clique": "7f.1"})
     place = node_place(a_full_node(model="gb200-nvl72-tray"), node, [], [])
-    lines = text_of(render_tree(place, NOW), 100).splitlines()
+    lines = text_of(render_topology_tree(place, NOW), 100).splitlines()
     assert lines[1].endswith("NVLink domain of 18 nodes, 72 devices: 7f.1")
-    alone = text_of(render_tree(NodePlace(machine=load_machine_model("gb200-nvl72-tray")), NOW), 100)
+    alone = text_of(render_topology_tree(NodePlace(machine=load_machine_model("gb200-nvl72-tray")), NOW), 100)
     assert alone.startswith("NVLink domain of 18 nodes, 72 devices: label nvidia.com/gpu.clique\n")
 
 

@@ -25,9 +25,9 @@ def status(session: Session, form: str) -> int:
     elif not body["running"]:
         click.echo(f"No cluster is running in {body['state']}. Start one with `remuda up`.")
     else:
-        from remuda.cli.text import plural
+        from remuda.cli.text import plural_text
 
-        click.echo(f"Running: pid {body['pid']}, {body['ready']} of {plural(body['nodes'], 'node')} ready.")
+        click.echo(f"Running: pid {body['pid']}, {body['ready']} of {plural_text(body['nodes'], 'node')} ready.")
         click.echo(f"Pods: {body['pods']}   jobs: {body['jobs']}   open incidents: {body['openIncidents']}")
         click.echo(f"API: {body['api']}   KUBECONFIG={body['kubeconfig']}")
         click.echo(f"State: {body['state']}")

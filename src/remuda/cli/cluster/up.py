@@ -88,7 +88,7 @@ _TAIL_LINES = 12
     "--wait",
     type=DURATION,
     default=60.0,
-    show_default=True,
+    show_default="60s",
     metavar="TIME",
     help="With -d: how long to wait until it is ready.",
 )
@@ -155,17 +155,17 @@ def refuse_second_cluster(state: StateDir) -> None:
 
 
 def describe_cluster(config: ClusterConfig) -> str:
-    from remuda.cli.text import plural
+    from remuda.cli.text import plural_text
     from remuda.runtime.device_sharing import show_mig_layouts, show_replicas
     from remuda.runtime.machine_model_files import machine_model
 
     devices = machine_model(config.model).devices
-    total = plural(config.nodes * len(devices), "GPU")
+    total = plural_text(config.nodes * len(devices), "GPU")
     shared = [f"cut {', '.join(show_mig_layouts(config.mig))}"] if config.mig else []
     shared += [f"shared {', '.join(show_replicas(config.replicas))}"] if config.replicas else []
     total = "; ".join([total, *shared])
     return (
-        f"{plural(config.nodes, 'node')} x {len(devices)} {devices[0].type} in {plural(config.racks, 'rack')}: {total} "
+        f"{plural_text(config.nodes, 'node')} x {len(devices)} {devices[0].type} in {plural_text(config.racks, 'rack')}: {total} "
         f"({'real processes' if config.runtime == 'process' else 'simulated pods'})"
     )
 
@@ -312,7 +312,7 @@ def up_log_tail(path: Path, start: int, count: int) -> str:
     "--wait",
     type=DURATION,
     default=30.0,
-    show_default=True,
+    show_default="30s",
     metavar="TIME",
     help="How long to wait until it has stopped.",
 )

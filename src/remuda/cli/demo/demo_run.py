@@ -136,7 +136,7 @@ class Demo:
         await self._drill(DrillKind.PROCESS_KILL, pod=before.job.status.members[3].pod, namespace=NAMESPACE)
         after = await self._recovered("(a) process", before)
         self._check(
-            promises.broken_in_place(before, after), "all 8 ranks restarted in their own pods, on the same GPUs"
+            promises.broken_restart_in_place(before, after), "all 8 ranks restarted in their own pods, on the same GPUs"
         )
 
     async def _device_failed(self) -> None:
@@ -190,7 +190,7 @@ class Demo:
 
     async def _recorded(self) -> None:
         """Incidents are written beside the recovery; they may come a moment later."""
-        await self._until("incidents", lambda: not promises.broken_record(self._incidents(), self._bad), 20)
+        await self._until("incidents", lambda: not promises.broken_incident_record(self._incidents(), self._bad), 20)
 
     # -- looking ----------------------------------------------------------------------------------------------------
 

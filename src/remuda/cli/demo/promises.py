@@ -37,7 +37,7 @@ class GangAfter(msgspec.Struct, frozen=True):
         return self.job.status.recoveries[-1]
 
 
-def broken_in_place(before: GangBefore, after: GangAfter) -> list[str]:
+def broken_restart_in_place(before: GangBefore, after: GangAfter) -> list[str]:
     """(a) a process died: everybody restarts in the same pod on the same devices."""
     problems = _broken_kept_pods(before, after, moved=set()) + _broken_resume(before, after)
     if after.recovery.remedy is not Remedy.RESTART_IN_PLACE or after.recovery.cause is not Cause.CODE:
@@ -89,7 +89,7 @@ def broken_by_slowness(
     return problems
 
 
-def broken_record(incidents: Sequence[Incident], bad: Sequence[tuple[str, str]]) -> list[str]:
+def broken_incident_record(incidents: Sequence[Incident], bad: Sequence[tuple[str, str]]) -> list[str]:
     """Every device that failed or became slow has its incident."""
     known = {(i.spec.subject.node, i.spec.subject.device) for i in incidents}
     return [f"there is no incident for {node}/{device}" for node, device in bad if (node, device) not in known]

@@ -42,21 +42,21 @@ class Ring:
                 while len(self.peers) < world - 1:
                     self.peers.append(server.accept()[0])
         else:
-            self.peers.append(_connect(address))
+            self.peers.append(_connect_ring(address))
 
     def mean(self, values: np.ndarray) -> np.ndarray:
         if self.world == 1:
             return values
         if self.rank == 0:
-            total = values + sum(_receive(peer) for peer in self.peers)
+            total = values + sum(_receive_from_ring(peer) for peer in self.peers)
             for peer in self.peers:
-                _send(peer, total / self.world)
+                _send_to_ring(peer, total / self.world)
             return total / self.world
-        _send(self.peers[0], values)
-        return _receive(self.peers[0])
+        _send_to_ring(self.peers[0], values)
+        return _receive_from_ring(self.peers[0])
 
 
-def _connect(address: tuple[str, int]) -> socket.socket:
+def _connect_ring(address: tuple[str, int]) -> socket.socket:
     deadline = time.monotonic() + 60
     while True:
         try:
@@ -67,17 +67,17 @@ def _connect(address: tuple[str, int]) -> socket.socket:
             time.sleep(0.02)
 
 
-def _send(peer: socket.socket, values: np.ndarray) -> None:
+def _send_to_ring(peer: socket.socket, values: np.ndarray) -> None:
     data = values.astype("<f8").tobytes()
     peer.sendall(struct.pack("<I", len(data)) + data)
 
 
-def _receive(peer: socket.socket) -> np.ndarray:
-    (length,) = struct.unpack("<I", _exactly(peer, 4))
-    return np.frombuffer(_exactly(peer, length), "<f8")
+def _receive_from_ring(peer: socket.socket) -> np.ndarray:
+    (length,) = struct.unpack("<I", _receive_exactly(peer, 4))
+    return np.frombuffer(_receive_exactly(peer, length), "<f8")
 
 
-def _exactly(peer: socket.socket, count: int) -> bytes:
+def _receive_exactly(peer: socket.socket, count: int) -> bytes:
     data = b""
     while len(data) < count:
         piece = peer.recv(count - len(data))
@@ -87,7 +87,7 @@ def _exactly(peer: socket.socket, count: int) -> bytes:
     return data
 
 
-def work(seconds: float) -> None:
+def train_demo_model(seconds: float) -> None:
     """Computing, as a laptop can afford it: naps, counted rather than timed. A process that is held back takes longer for the
     same number of them, as it would for the same arithmetic."""
     for _ in range(round(seconds / NAP_S)):
@@ -108,7 +108,7 @@ def main() -> None:
         began = time.monotonic()
         error = inputs @ weights - targets
         gradient = inputs.T @ error / len(inputs)
-        work(STEP_S - (time.monotonic() - began))
+        train_demo_model(STEP_S - (time.monotonic() - began))
         self_time = time.monotonic() - began
         weights -= 0.05 * ring.mean(gradient)
         remuda.report(step, step_time=time.monotonic() - began, self_time=self_time)

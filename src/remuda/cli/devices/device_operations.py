@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 LOOK_S, LATE_S = 0.2, 2.0
 _TIMEOUT = click.option(
-    "--timeout", type=DURATION, default=60.0, show_default=True, metavar="TIME", help="How long the probe may take."
+    "--timeout", type=DURATION, default=60.0, show_default="60s", metavar="TIME", help="How long the probe may take."
 )
 
 

@@ -125,12 +125,12 @@ def _print_topology(place: NodePlace, session: Session, form: str) -> None:
     from rich.console import Group
     from rich.text import Text
 
-    from remuda.cli.devices.topology_screen import MatrixView, render_tree, slices_line, topology_document
+    from remuda.cli.devices.topology_screen import MatrixView, render_topology_tree, slices_line, topology_document
 
     if is_document(form):
         return print_document(form, topology_document(place))
     plain = not make_console().encoding.lower().startswith("utf")
-    parts = [render_tree(place, session.clock(), plain=plain), Text(), MatrixView(place)]
+    parts = [render_topology_tree(place, session.clock(), plain=plain), Text(), MatrixView(place)]
     if form == "wide" or not place.name:
         parts += [Text(), Text(place.machine.description, style="dim"), Text(slices_line(place.machine), style="dim")]
         if place.machine.source:

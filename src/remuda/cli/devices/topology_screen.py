@@ -14,7 +14,7 @@ import msgspec
 
 from remuda.cli.devices.device_list import GLYPHS, LedgerEntry, device_condition
 from remuda.cli.output import plain_table
-from remuda.cli.text import age_text, plural
+from remuda.cli.text import age_text, plural_text
 from remuda.core.devices.links import device_pair_class, host_path_class, link_bandwidth
 from remuda.core.devices.machine_models import DeviceModel, MachineModel, NicModel
 from remuda.core.devices.mig import count_slices_that_fit
@@ -132,7 +132,7 @@ def link_legend(machine: MachineModel) -> RenderableType:
     return table
 
 
-def render_tree(place: NodePlace, now: float, *, plain: bool = False) -> RenderableType:
+def render_topology_tree(place: NodePlace, now: float, *, plain: bool = False) -> RenderableType:
     from rich.text import Text
     from rich.tree import Tree
 
@@ -166,7 +166,7 @@ def fabric_domain(place: NodePlace) -> tuple[tuple[str, str], ...]:
     fabric = place.machine.fabric
     if fabric is None or (place.name and not place.fabric):
         return ()
-    level = f"{_KINDS.get(fabric.kind, fabric.kind)} domain of {plural(fabric.nodes, 'node')}"
+    level = f"{_KINDS.get(fabric.kind, fabric.kind)} domain of {plural_text(fabric.nodes, 'node')}"
     return (
         (f"{level}, {fabric.nodes * len(place.machine.devices)} devices:", place.fabric or f"label {fabric.label}"),
     )
@@ -229,13 +229,13 @@ def _add_device_line(node: Tree, thing: Thing, place: NodePlace, now: float, pla
         gone = Text(f"{thing.id}  {memory}") if not place.entries else Text(f"? {thing.id}  missing", style="bold red")
         node.add(gone)
         return
-    branch = node.add(_device_line(entry, memory, now, plain))
+    branch = node.add(_topology_device_line(entry, memory, now, plain))
     for piece in place.entries:
         if piece.seen.parent == thing.id:
-            branch.add(_device_line(piece, f"{piece.seen.memory_bytes / (1 << 30):.1f} GiB", now, plain))
+            branch.add(_topology_device_line(piece, f"{piece.seen.memory_bytes / (1 << 30):.1f} GiB", now, plain))
 
 
-def _device_line(entry: LedgerEntry, memory: str, now: float, plain: bool) -> Text:
+def _topology_device_line(entry: LedgerEntry, memory: str, now: float, plain: bool) -> Text:
     from rich.text import Text
 
     row = entry.row

@@ -18,7 +18,7 @@ from remuda.api.incidents import Affected, Evidence, Incident, IncidentPhase, Re
 from remuda.api.meta import to_seconds
 from remuda.api.training import Remedy
 from remuda.cli.output import plain_table
-from remuda.cli.text import NOTHING, age_text, compact_names, duration_text, plural
+from remuda.cli.text import NOTHING, age_text, compact_names, duration_text, plural_text
 from remuda.core.incidents.names import subject_words
 from remuda.core.incidents.remedy_keys import is_verify_key, is_workload_key, names_action
 from remuda.core.incidents.summary import CauseTotals, device_hours_out
@@ -71,7 +71,7 @@ def incident_where_words(incident: Incident) -> str:
     """rank -> pod -> node -> device, as far as it is known."""
     subject, hit = incident.spec.subject, incident.status.affected
     if subject.kind is SubjectKind.DOMAIN:
-        return f"{subject.domain} ({plural(len(incident.status.parts), 'part')})"
+        return f"{subject.domain} ({plural_text(len(incident.status.parts), 'part')})"
     first = hit[0] if hit else None
     who: list[str] = []
     if first is not None:
@@ -147,7 +147,7 @@ def render_incidents(incidents: Sequence[Incident], now: float, width: int = WID
     return table
 
 
-def render_summary(rows: Sequence[CauseTotals]) -> RenderableType:
+def render_incident_summary(rows: Sequence[CauseTotals]) -> RenderableType:
     numbers = ("INCIDENTS", "OPEN", "LOST GPU-H", "DEVICE-H OUT", "MEAN CURE", "MEAN BETWEEN")
     table = plain_table("CAUSE", *numbers, right=numbers)
     for row in rows:
@@ -234,7 +234,7 @@ def _hit_words(hit: Affected) -> str:
     owner = f" of {hit.gang}" if hit.gang else ""
     container = f" ({hit.container})" if hit.container else ""
     devices = f" held {compact_names(hit.devices)}" if hit.devices else ""
-    restarts = f", {plural(hit.restarts, 'restart')}" if hit.restarts else ""
+    restarts = f", {plural_text(hit.restarts, 'restart')}" if hit.restarts else ""
     return f"{rank}{hit.pod}{container}{owner}{devices} on {hit.node}{restarts}"
 
 
@@ -301,7 +301,7 @@ def render_incident(incident: Incident, now: float, *, plain: bool = False) -> R
         parts.append(Text(f"Since the first signal at {began:%H:%M:%S}:", style="dim"))
         parts.append(_timeline_table(moments, began, plain))
     if status.evidence_dropped:
-        parts.append(Text(f"{plural(status.evidence_dropped, 'piece')} of evidence left out here.", style="dim"))
+        parts.append(Text(f"{plural_text(status.evidence_dropped, 'piece')} of evidence left out here.", style="dim"))
     if incident.is_open and status.phase is not IncidentPhase.CLOSED:
         parts += [Text(), Text(f'Close it by hand: remuda incident {incident.name} --dismiss "why"', style="dim")]
     return Group(*parts)
@@ -322,7 +322,7 @@ def _incident_facts(incident: Incident, now: float) -> Table:
         table.add_row("Verdict", f"{state}{verdict.reason}{source}{asks}; cause {verdict.cause or 'unknown'}")
     lost = f"{gpu_hours_text(status.lost_gpu_hours)} GPU-hours of training"
     if (out := device_hours_out(incident, now)) > 0:
-        lost += f"; {plural(status.devices, 'device')} out of use for {gpu_hours_text(out)} device-hours"
+        lost += f"; {plural_text(status.devices, 'device')} out of use for {gpu_hours_text(out)} device-hours"
     table.add_row("Cost", lost)
     if status.soak_until is not None:
         table.add_row("Soak", f"until {status.soak_until:%H:%M:%S}")

@@ -109,7 +109,7 @@ def incidents(
     import msgspec
 
     from remuda.api.incidents import Incident
-    from remuda.cli.faults.incident_screen import render_incidents, render_summary
+    from remuda.cli.faults.incident_screen import render_incident_summary, render_incidents
     from remuda.core.incidents.summary import summarise_incidents
 
     span = parse_duration(since) if since else None
@@ -126,7 +126,7 @@ def incidents(
         if is_document(form):
             print_document(form, {"causes": [msgspec.to_builtins(row) for row in rows]})
         else:
-            print_screen(render_summary(rows))
+            print_screen(render_incident_summary(rows))
         return
     if is_document(form):
         print_document(form, list_body(found))

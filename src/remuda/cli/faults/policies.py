@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 @with_session
 def policies(session: Session, form: str) -> None:
     """List remedy policies: what they apply to, mode, limits in use, state. -o json and yaml print them as stored."""
-    from remuda.cli.text import plural
+    from remuda.cli.text import plural_text
 
     if is_document(form):
         print_document(form, list_body(asyncio.run(_list_policies(session))))
@@ -47,7 +47,7 @@ def policies(session: Session, form: str) -> None:
     print_screen(render_policies(found, now, make_console().width))
     if not any(p.uid for p in found):
         click.echo(
-            f"\nOnly the built-in policy, with {plural(len(_built_in_ladders()), 'ladder')}: `remuda policy default`.\n"
+            f"\nOnly the built-in policy, with {plural_text(len(_built_in_ladders()), 'ladder')}: `remuda policy default`.\n"
             "To add your own, write a RemedyPolicy and run `remuda apply -f FILE`."
         )
 
@@ -212,7 +212,7 @@ def apply(session: Session, file: str) -> None:
     """
     from remuda.cli.input_files import read_named_file
 
-    found = policies_in(*read_named_file(file))
+    found = policies_in_file(*read_named_file(file))
 
     async def run() -> list[str]:
         async with session.connect() as cluster:
@@ -222,16 +222,16 @@ def apply(session: Session, file: str) -> None:
         click.echo(line)
 
 
-def policies_in(text: str, source: str) -> list[RemedyPolicy]:
+def policies_in_file(text: str, source: str) -> list[RemedyPolicy]:
     """The policies of a file, checked."""
     from remuda.api.codec import decode_strict
     from remuda.api.errors import Refusal
     from remuda.api.remedies import RemedyPolicy
     from remuda.api.validation.validate import validate
-    from remuda.cli.jobs.manifest import parse_documents
+    from remuda.cli.jobs.manifest import parse_yaml_documents
 
     found: list[RemedyPolicy] = []
-    for body in parse_documents(text, source):
+    for body in parse_yaml_documents(text, source):
         _check_policy_kind(body, source)
         body = {name: value for name, value in body.items() if name != "status"}
         policy = decode_strict(RemedyPolicy, body)

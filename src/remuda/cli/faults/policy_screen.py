@@ -101,7 +101,7 @@ def render_what_if(answer: WhatIf, node: str, device: str, code: str) -> Rendera
     from rich.console import Group
     from rich.text import Text
 
-    from remuda.cli.text import compact_names, plural
+    from remuda.cli.text import compact_names, plural_text
 
     asks = f", needs {answer.remedy}" if answer.remedy != "None" else ""
     lines = [
@@ -116,7 +116,7 @@ def render_what_if(answer: WhatIf, node: str, device: str, code: str) -> Rendera
         table = plain_table("RUNG", *columns, words=columns)
         for hit in answer.hits:
             pods = ", ".join(hit.pods[:4]) + (f" and {len(hit.pods) - 4} more" if len(hit.pods) > 4 else "")
-            devices = ", ".join(hit.devices) if len(hit.devices) < 3 else plural(len(hit.devices), "device")
+            devices = ", ".join(hit.devices) if len(hit.devices) < 3 else plural_text(len(hit.devices), "device")
             table.add_row(
                 hit.key,
                 compact_names(hit.nodes),

@@ -18,7 +18,7 @@ from remuda.api.meta import to_seconds
 from remuda.api.training import UNLIMITED, Cause, Loan, TrainingJob
 from remuda.cli.jobs.recovery_screen import render_recoveries
 from remuda.cli.output import plain_table
-from remuda.cli.text import NOTHING, age_text, amount_text, compact_names, duration_text, percent_text, plural
+from remuda.cli.text import NOTHING, age_text, amount_text, compact_names, duration_text, percent_text, plural_text
 from remuda.runtime.up_config import RACK_LABEL
 
 PHASE_STYLE = {
@@ -134,14 +134,14 @@ def render_job(picture: JobPicture, width: int, *, rows: int | None = None, wide
     """`rows`: how many members to show at most; those that are not simply running come first then. `wide`: the reasons of
     every recovery, not of the newest only."""
     job = picture.job
-    parts: list[RenderableType] = [render_header(picture), Text(), _members_table(picture, rows)]
+    parts: list[RenderableType] = [render_job_header(picture), Text(), _members_table(picture, rows)]
     recoveries = job.status.recoveries if rows is None else job.status.recoveries[-LIVE_RECOVERIES:]
     if recoveries:
         parts += [Text(), *render_recoveries(recoveries, width, wide=wide)]
     return Group(*parts)
 
 
-def render_header(picture: JobPicture) -> RenderableType:
+def render_job_header(picture: JobPicture) -> RenderableType:
     job, now = picture.job, picture.now
     status, progress, goodput = job.status, job.status.progress, job.status.goodput
     first = Text()
@@ -214,7 +214,7 @@ def _members_table(picture: JobPicture, rows: int | None) -> RenderableType:
     table = plain_table(*columns, right=("RANK", "STEP"))
     table.columns[-1].no_wrap = False
     lines = [
-        (str(m.rank), m.pod, m.node, m.devices, member_state(picture, m.uid))
+        (str(m.rank), m.pod, m.node, m.devices, member_state_text(picture, m.uid))
         for m in sorted(status.members, key=lambda m: m.rank)
     ]
     hidden = 0
@@ -225,7 +225,7 @@ def _members_table(picture: JobPicture, rows: int | None) -> RenderableType:
         hidden = len(lines) - len(shown)
         lines = [line for line in lines if line in shown]
     steps = {str(rank): str(step) for rank, step in enumerate(status.progress.steps)}
-    spares = [("spare", s.pod, s.node, s.devices, member_state(picture, s.uid)) for s in status.spares]
+    spares = [("spare", s.pod, s.node, s.devices, member_state_text(picture, s.uid)) for s in status.spares]
     lent = [("lent", loan.spare, loan.node, loan.devices, _loan_text(loan)) for loan in status.loans]
     for rank, pod, node, devices, state in [*lines, *spares, *lent]:
         cells: list[str | Text] = [
@@ -242,10 +242,12 @@ def _members_table(picture: JobPicture, rows: int | None) -> RenderableType:
         table.add_row(*cells, style="dim" if rank in ("spare", "lent") else None)
     if not hidden:
         return table
-    return Group(table, Text(f"… and {plural(hidden, 'more rank')}; see all: remuda job {picture.job.name}", "dim"))
+    return Group(
+        table, Text(f"… and {plural_text(hidden, 'more rank')}; see all: remuda job {picture.job.name}", "dim")
+    )
 
 
-def member_state(picture: JobPicture, uid: str) -> Text:
+def member_state_text(picture: JobPicture, uid: str) -> Text:
     """What the pod is doing, in one or two words; with the attempt when it is not the job's."""
     report, pod = picture.reports.get(uid), picture.pods.get(uid)
     if picture.job.is_finished and (pod is None or pod.is_deleting):

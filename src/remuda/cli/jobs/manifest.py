@@ -151,7 +151,7 @@ def parse_budgets(texts: Iterable[str]) -> dict[str, int]:
     return budgets
 
 
-def derive_name(command: Sequence[str], taken: Collection[str], chance: random.Random) -> str:
+def derive_job_name(command: Sequence[str], taken: Collection[str], chance: random.Random) -> str:
     """<script>-<word>, free of those taken."""
     script = next((w for w in command if w.endswith((".py", ".sh"))), "")
     stem = re.sub(r"[^a-z0-9]+", "-", os.path.splitext(os.path.basename(script))[0].lower()).strip("-")[:30]
@@ -185,7 +185,7 @@ def _yaml_mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
 _Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _yaml_mapping)
 
 
-def load_documents(text: str, source: str) -> list[Any]:
+def load_yaml_documents(text: str, source: str) -> list[Any]:
     """Everything between the `---` lines that is not empty."""
     try:
         return [d for d in yaml.load_all(text, Loader=_Loader) if d is not None]
@@ -197,9 +197,9 @@ def load_documents(text: str, source: str) -> list[Any]:
         ) from None
 
 
-def parse_documents(text: str, source: str) -> list[JsonObject]:
+def parse_yaml_documents(text: str, source: str) -> list[JsonObject]:
     """At least one mapping."""
-    documents = load_documents(text, source)
+    documents = load_yaml_documents(text, source)
     if not documents:
         raise Refusal("EmptyFile", f"{source} is empty.", "Write an object with apiVersion and kind.")
     for body in documents:
@@ -212,9 +212,9 @@ def parse_documents(text: str, source: str) -> list[JsonObject]:
     return documents
 
 
-def parse_document(text: str, source: str) -> JsonObject:
+def parse_yaml_document(text: str, source: str) -> JsonObject:
     """The one document in `text`."""
-    documents = load_documents(text, source)
+    documents = load_yaml_documents(text, source)
     if not documents:
         raise Refusal("EmptyFile", f"{source} has no job in it.", "Write a TrainingJob, or use flags instead of -f.")
     if len(documents) > 1:
@@ -277,7 +277,7 @@ def _check_job_kind(body: JsonObject) -> None:
             raise Refusal("NotATrainingJob", f"`{field}` is {said}.", f"Write `{field}: {right}`.")
 
 
-def with_workdir(job: TrainingJob, directory: str, *, override: bool) -> TrainingJob:
+def job_with_workdir(job: TrainingJob, directory: str, *, override: bool) -> TrainingJob:
     """Local commands of a file run in `directory` unless they say where; a relative place starts from there.
 
     With an image the working directory is the image's business.

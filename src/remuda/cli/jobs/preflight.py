@@ -17,7 +17,7 @@ from remuda.api.devices import NodeDevices
 from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import Node, PodSpec
 from remuda.api.training import Role, TrainingJob, gpus_of_role
-from remuda.cli.text import plural
+from remuda.cli.text import plural_text
 
 _INTERPRETERS = ("python", "bash", "sh")
 
@@ -30,7 +30,7 @@ def job_name_taken(job: TrainingJob) -> Refusal:
     )
 
 
-def check_gpus(job: TrainingJob, devices: Iterable[NodeDevices]) -> None:
+def check_job_gpus(job: TrainingJob, devices: Iterable[NodeDevices]) -> None:
     """No pod may ask for more than the largest node has, whatever is free now."""
     largest = max((len(d.observed.devices) for d in devices), default=None)
     if largest is None:
@@ -50,7 +50,7 @@ def check_gpus(job: TrainingJob, devices: Iterable[NodeDevices]) -> None:
             )
 
 
-def default_topology(
+def default_job_topology(
     replicas: int, spares: int, gpus: int, label: str, nodes: Iterable[Node], devices: Iterable[NodeDevices]
 ) -> tuple[str, str]:
     """(label or "", a note or ""). Gangs belong into one rack, unless no rack could ever hold them with their spares."""
@@ -64,14 +64,14 @@ def default_topology(
         return "", ""
     if max(room.values()) >= replicas + spares:
         return label, ""
-    what = plural(replicas, "pod") + (f" and {plural(spares, 'spare')}" if spares else "")
+    what = plural_text(replicas, "pod") + (f" and {plural_text(spares, 'spare')}" if spares else "")
     return (
         "",
         f"No rack is big enough for {what} with {gpus} GPUs each, so the job may span racks. Use --topology rack to insist.",
     )
 
 
-def check_workdir(job: TrainingJob) -> None:
+def check_job_workdir(job: TrainingJob) -> None:
     for role in job.spec.roles:
         directory = pod_spec(role).containers[0].working_dir
         if directory and not os.path.isdir(directory):
@@ -83,7 +83,7 @@ def check_workdir(job: TrainingJob) -> None:
             )
 
 
-def check_command(job: TrainingJob, outer: Mapping[str, str], bin_directory: str) -> None:
+def check_job_command(job: TrainingJob, outer: Mapping[str, str], bin_directory: str) -> None:
     """The command must be found where the launcher will look: PATH with our own bin first, or the working directory."""
     for role in job.spec.roles:
         container = pod_spec(role).containers[0]
@@ -141,7 +141,7 @@ def _script_of(words: list[str]) -> str:
     return ""
 
 
-def check_checkpoint(job: TrainingJob) -> None:
+def check_job_checkpoint(job: TrainingJob) -> None:
     """The path, or the nearest directory above it that exists, must take a file. Nothing is left behind."""
     path = job.spec.checkpoint.path
     if not path:

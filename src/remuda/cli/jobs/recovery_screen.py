@@ -13,7 +13,7 @@ from rich.text import Text
 
 from remuda.api.training import Recovery, TrainingJob
 from remuda.cli.output import plain_table
-from remuda.cli.text import NOTHING, elapsed_text, plural
+from remuda.cli.text import NOTHING, elapsed_text, plural_text
 
 
 def render_recoveries(recoveries: Sequence[Recovery], width: int, *, wide: bool = False) -> list[RenderableType]:
@@ -67,7 +67,7 @@ def recovery_words(recovery: Recovery) -> str:
         ("first new step", recovery.first_step_at),
     )
     reached = ", ".join(f"{word} {elapsed_text(start, time)}" for word, time in times if time is not None)
-    tail = f", {plural(lost, 'step')} lost" if recovery.opened_at else ""
+    tail = f", {plural_text(lost, 'step')} lost" if recovery.opened_at else ""
     return f"{recovery.remedy} after {recovery.reason} ({recovery.cause}): {reached}{tail}"
 
 

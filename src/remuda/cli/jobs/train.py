@@ -75,8 +75,8 @@ class TrainFlags(msgspec.Struct, kw_only=True):
 )
 @click.option(
     "--topology",
-    metavar="LABEL",
-    help="Keep all pods in one `rack`, `none`, or a node label they must share.  [default: rack, if one is big enough]",
+    metavar="rack|none|LABEL",
+    help="Keep all pods in one rack, anywhere, or on nodes that share a label.  [default: rack, if one is big enough]",
 )
 @click.option("--checkpoint", metavar="DIR", help="Shared directory for checkpoints.  [default: one made for the job]")
 @click.option(
@@ -203,20 +203,20 @@ def _looks_like_program(word: str) -> bool:
 
 def _read_job(session: Session, flags: TrainFlags, name: str) -> TrainingJob:
     from remuda.cli.input_files import STDIN, read_named_file
-    from remuda.cli.jobs.manifest import job_from_document, parse_document, with_workdir
+    from remuda.cli.jobs.manifest import job_from_document, job_with_workdir, parse_yaml_document
 
     assert flags.file is not None
     text, source = read_named_file(flags.file)
     directory = os.getcwd() if flags.file == STDIN else os.path.dirname(os.path.abspath(flags.file))
     job = job_from_document(
-        parse_document(text, source),
+        parse_yaml_document(text, source),
         name=name,
         namespace=session.namespace,
         explicit_namespace=session.asked_namespace is not None,
     )
     if flags.workdir:
-        return with_workdir(job, str(flags.workdir.absolute()), override=True)
-    return with_workdir(job, directory, override=False)
+        return job_with_workdir(job, str(flags.workdir.absolute()), override=True)
+    return job_with_workdir(job, directory, override=False)
 
 
 def _read_flags(session: Session, flags: TrainFlags, name: str, command: Sequence[str]) -> JobRequest:
@@ -252,11 +252,11 @@ async def _complete_job(
     """With what only the cluster can tell: a free name, and whether a rack can hold the gang. And a note to the user."""
     import random
 
-    from remuda.cli.jobs.manifest import build_job, derive_name
+    from remuda.cli.jobs.manifest import build_job, derive_job_name
 
     if not name:
         taken = await _job_names(cluster, asked.namespace)
-        asked = msgspec.structs.replace(asked, name=derive_name(asked.command, taken, random.Random()))
+        asked = msgspec.structs.replace(asked, name=derive_job_name(asked.command, taken, random.Random()))
     note = ""
     if flags.topology is None and cluster is not None:
         label, note = await _default_topology(cluster, asked)
@@ -273,11 +273,11 @@ async def _job_names(cluster: Cluster | None, namespace: str) -> set[str]:
 async def _default_topology(cluster: Cluster, asked: JobRequest) -> tuple[str, str]:
     from remuda.api.devices import NodeDevices
     from remuda.api.kubernetes.core_v1 import Node
-    from remuda.cli.jobs.preflight import default_topology
+    from remuda.cli.jobs.preflight import default_job_topology
     from remuda.runtime.up_config import RACK_LABEL
 
     nodes, devices = (await cluster.list(Node)).items, (await cluster.list(NodeDevices)).items
-    return default_topology(asked.replicas, asked.spares, asked.gpus, RACK_LABEL, nodes, devices)
+    return default_job_topology(asked.replicas, asked.spares, asked.gpus, RACK_LABEL, nodes, devices)
 
 
 async def _check_before_create(session: Session, cluster: Cluster | None, job: TrainingJob) -> None:
@@ -285,14 +285,14 @@ async def _check_before_create(session: Session, cluster: Cluster | None, job: T
     from remuda.cli.jobs import preflight
 
     if _runs_on_this_machine(session, job):
-        preflight.check_workdir(job)
-        preflight.check_command(job, os.environ, os.path.dirname(sys.executable))
+        preflight.check_job_workdir(job)
+        preflight.check_job_command(job, os.environ, os.path.dirname(sys.executable))
     if _is_process_runtime(session):
-        preflight.check_checkpoint(job)
+        preflight.check_job_checkpoint(job)
     if cluster is None:
         click.echo("note: No cluster is running, so the job was checked but not its place in the cluster.", err=True)
         return
-    preflight.check_gpus(job, (await cluster.list(NodeDevices)).items)
+    preflight.check_job_gpus(job, (await cluster.list(NodeDevices)).items)
     if job.name in await _job_names(cluster, job.namespace):
         raise preflight.job_name_taken(job)
 
@@ -335,13 +335,13 @@ def _announce_job(session: Session, job: TrainingJob, form: str) -> None:
         print_document(form, object_body(job))
         return
     from remuda.api.training import gpus_of_role
-    from remuda.cli.text import plural
+    from remuda.cli.text import plural_text
 
     ranks = sum(r.replicas for r in job.spec.roles)
     gpus = sum(r.replicas * gpus_of_role(r) for r in job.spec.roles)
-    spares = f" and {plural(job.spec.spares, 'spare')}" if job.spec.spares else ""
+    spares = f" and {plural_text(job.spec.spares, 'spare')}" if job.spec.spares else ""
     where = f", all in one {job.spec.topology.required.rpartition('/')[2]}" if job.spec.topology.required else ""
-    click.echo(f"Created job {job.name}: {plural(ranks, 'rank')} with {plural(gpus, 'GPU')}{spares}{where}.")
+    click.echo(f"Created job {job.name}: {plural_text(ranks, 'rank')} with {plural_text(gpus, 'GPU')}{spares}{where}.")
     if job.spec.checkpoint.path:
         click.echo(f"Checkpoints: {job.spec.checkpoint.path}")
     option = f" -n {job.namespace}" if job.namespace != "default" else ""
