@@ -1,10 +1,10 @@
 """Whose fault an exit was: the code's, the device's or the infrastructure's. One table of rules, first match wins. Pure.
 
 An exit code alone says little: ranks die of each other, of their device, of their node, and of their own mistakes, and most
-die with code 1. So an exit is read together with what stood around it: signals of its devices within the look-back, the state
-of its node, and how the other members ended. Evidence of hardware goes first, because what is charged to the code ends the job
-and what is charged to the device costs a device for a while; then what cannot be hardware (the same step again and again, a loss
-that is not a number, faults that the driver itself calls the application's); then the words of the log.
+die with code 1. So an exit is read together with what stood around it: signals of its devices within the look-back and the state
+of its node. Evidence of hardware goes first, because what is charged to the code ends the job and what is charged to the device
+costs a device for a while; then what cannot be hardware (a loss that is not a number, faults that the driver itself calls the
+application's); then the words of the log. Lost nodes, evictions and the same step again and again are not exits: `core.training.faults`.
 
 Every answer has a reason, a sentence, and how sure it is. Where nothing speaks for anything else, it was the code.
 """
@@ -76,27 +76,11 @@ class ProcessExit(msgspec.Struct, frozen=True):
         return self.signal or (self.code - 128 if 128 < self.code < 160 else 0)
 
 
-class GangPeer(msgspec.Struct, frozen=True):
-    """Another member of the gang: how it ended, if it did, and what was said of its devices."""
-
-    pod: str
-    exit: ProcessExit | None = None
-    signals: Sequence[Signal] = ()
-    lost_at: float | None = None  # its pod or node went
-
-
 class ExitCircumstances(msgspec.Struct, frozen=True):
-    """What stood around the exit. `same_step`: failures in a row at the step it died at, this one included, whatever the
-    hardware; `same_step_limit` 0 = not looked at."""
+    """What stood around the exit."""
 
     signals: Sequence[Signal] = ()  # of the devices the pod holds, and of its node
-    node_lost_at: float | None = None
     memory_pressure: bool = False
-    disk_pressure: bool = False
-    evicted: str = ""  # why the pod was told to go
-    peers: Sequence[GangPeer] = ()
-    same_step: int = 0
-    same_step_limit: int = 3
     look_back_s: float = LOOK_BACK_S
 
 
@@ -104,10 +88,9 @@ def attribute_exit(exit: ProcessExit, scene: ExitCircumstances) -> Attribution:
     for rule in (
         _exit_by_own_device,
         _exit_by_node,
-        _exit_at_same_step,
         _exit_by_loss_not_finite,
         _exit_by_application,
-        _exit_by_peer,
+        _exit_by_collective,
         _exit_by_kill,
         _exit_by_log,
     ):
@@ -150,21 +133,10 @@ def _exit_by_own_device(exit: ProcessExit, scene: ExitCircumstances) -> Attribut
 
 
 def _exit_by_node(exit: ProcessExit, scene: ExitCircumstances) -> Attribution | None:
-    if scene.node_lost_at is not None and scene.node_lost_at - exit.at <= scene.look_back_s:
-        return Attribution(Cause.INFRA, "NodeLost", "Its node was lost with it.", Confidence.CERTAIN)
-    if scene.evicted:
-        return Attribution(Cause.INFRA, "Evicted", f"The pod was told to go: {scene.evicted}", Confidence.CERTAIN)
     if exit.killed_by == SIGKILL and scene.memory_pressure:
         words = "It was killed while its node was short of memory."
         return Attribution(Cause.INFRA, "NodeMemoryPressure", words)
     return None
-
-
-def _exit_at_same_step(exit: ProcessExit, scene: ExitCircumstances) -> Attribution | None:
-    if not scene.same_step_limit or scene.same_step < scene.same_step_limit:
-        return None
-    words = f"It failed {scene.same_step} times at the same step, whatever hardware it ran on."
-    return Attribution(Cause.CODE, "SameStepFails", words, Confidence.CERTAIN)
 
 
 def _exit_by_loss_not_finite(exit: ProcessExit, scene: ExitCircumstances) -> Attribution | None:
@@ -183,35 +155,12 @@ def _exit_by_application(exit: ProcessExit, scene: ExitCircumstances) -> Attribu
     return None
 
 
-def _exit_by_peer(exit: ProcessExit, scene: ExitCircumstances) -> Attribution | None:
+def _exit_by_collective(exit: ProcessExit, scene: ExitCircumstances) -> Attribution | None:
     """It waited in a collective for one that was gone already: that one's fault is its own."""
     if not _COLLECTIVE.search(exit.tail):
         return None
-    for peer in scene.peers:
-        fault = device_fault_near(peer.signals, exit.at, scene.look_back_s)
-        if fault is not None:
-            words = f"{peer.pod}'s device reported {fault.code} within {scene.look_back_s:g} s; its peers die of that."
-            return Attribution(Cause.DEVICE, "PeerDeviceFailed", words)
-        if peer.lost_at is not None and -scene.look_back_s <= exit.at - peer.lost_at <= scene.look_back_s:
-            return Attribution(Cause.INFRA, "PeerLost", f"{peer.pod} was lost at that time; its peers die of that.")
-    first = _peer_exit_before(exit, scene)
-    if first is not None:
-        alone = attribute_exit(first, msgspec.structs.replace(scene, signals=_signals_of_exit(first, scene), peers=()))
-        words = f"{first.pod} ended first: {alone.message}"
-        return Attribution(alone.cause, alone.reason, words, alone.confidence)
-    words = "It lost its peers in a collective, and none of them had ended: the network between them, most likely."
+    words = "It lost its peers in a collective: the network between them, most likely."
     return Attribution(Cause.INFRA, "CollectiveFailed", words, Confidence.GUESS)
-
-
-def _peer_exit_before(exit: ProcessExit, scene: ExitCircumstances) -> ProcessExit | None:
-    """The first member to end of something else than a collective, before this one did and not long before."""
-    ends = [p.exit for p in scene.peers if p.exit is not None and 0 <= exit.at - p.exit.at <= 60 * scene.look_back_s]
-    ends = [e for e in ends if e.code and not _COLLECTIVE.search(e.tail)]
-    return min(ends, key=lambda e: (e.at, e.pod), default=None)
-
-
-def _signals_of_exit(exit: ProcessExit, scene: ExitCircumstances) -> Sequence[Signal]:
-    return next((peer.signals for peer in scene.peers if peer.exit is exit), ())
 
 
 def _exit_by_kill(exit: ProcessExit, scene: ExitCircumstances) -> Attribution | None:
@@ -232,6 +181,6 @@ def _exit_by_log(exit: ProcessExit, scene: ExitCircumstances) -> Attribution | N
         return Attribution(
             Cause.CODE, "DeviceOutOfMemory", "It needed more memory than its device has.", Confidence.CERTAIN
         )
-    if scene.disk_pressure or _STORAGE.search(exit.tail):
+    if _STORAGE.search(exit.tail):
         return Attribution(Cause.INFRA, "StorageFailed", "Its storage failed or was full.")
     return None

@@ -140,9 +140,7 @@ def _with_exit_attributed(job: TrainingJob, view: PodView, found: MemberFault) -
         return found
     exit = ProcessExit(found.code or 0, found.signal_at, tail=found.tail, pod=found.pod)
     limits = job.spec.failure
-    scene = ExitCircumstances(
-        view.signals, memory_pressure=view.memory_pressure, same_step_limit=0, look_back_s=limits.look_back_seconds
-    )
+    scene = ExitCircumstances(view.signals, memory_pressure=view.memory_pressure, look_back_s=limits.look_back_seconds)
     whose = attribute_exit(exit, scene)
     if whose.confidence is Confidence.GUESS or whose.reason == found.reason:
         return found
