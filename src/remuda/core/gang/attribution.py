@@ -4,7 +4,8 @@ An exit code alone says little: ranks die of each other, of their device, of the
 die with code 1. So an exit is read together with what stood around it: signals of its devices within the look-back and the state
 of its node. Evidence of hardware goes first, because what is charged to the code ends the job and what is charged to the device
 costs a device for a while; then what cannot be hardware (a loss that is not a number, faults that the driver itself calls the
-application's); then the words of the log. Lost nodes, evictions and the same step again and again are not exits: `core.training.faults`.
+application's); then the words of the log. A lost node, an eviction or one step failing again and again is no exit: see
+`core.training.faults`.
 
 Every answer has a reason, a sentence, and how sure it is. Where nothing speaks for anything else, it was the code.
 """
@@ -68,8 +69,6 @@ class ProcessExit(msgspec.Struct, frozen=True):
     signal: int = 0
     reason: str = ""
     tail: str = ""
-    pod: str = ""
-    rank: int | None = None
 
     @property
     def killed_by(self) -> int:

@@ -138,7 +138,7 @@ def _with_exit_attributed(job: TrainingJob, view: PodView, found: MemberFault) -
     is looked at elsewhere."""
     if found.reason == LOSS_NOT_FINITE or not (view.signals or view.memory_pressure):
         return found
-    exit = ProcessExit(found.code or 0, found.signal_at, tail=found.tail, pod=found.pod)
+    exit = ProcessExit(found.code or 0, found.signal_at, tail=found.tail)
     limits = job.spec.failure
     scene = ExitCircumstances(view.signals, memory_pressure=view.memory_pressure, look_back_s=limits.look_back_seconds)
     whose = attribute_exit(exit, scene)
