@@ -19,7 +19,7 @@ from remuda.api.devices import DeviceState, NodeDevices, Verdict, signal_origin
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import to_time
 from remuda.core.health.device_holders import device_holders_on
-from remuda.core.health.signal_fusion import RANK, ClassifiedDevices, classify_devices, judge_device
+from remuda.core.health.signal_fusion import RANK, ClassifiedDevices, classify_devices, judge_signals, with_quarantine
 from remuda.core.health.timers import DEFAULT_TIMERS, HealthTimers
 
 AGENT_SILENT = "AgentSilent"
@@ -86,11 +86,11 @@ def judge_devices(
     """Each device by what is known against itself: its parent's fault, the agent's silence and its holder are not in it."""
     known = classify_devices(node) if classified is None else classified
     before = {v.device: v for v in node.verdicts}
-    orders, findings = node.quarantine, node.findings
-    return {
-        id: judge_device(id, known.get(id, ()), orders.get(id), now, timers, findings.get(id, ()), before.get(id))
-        for id in (d.id for d in node.observed.devices)
-    }
+    judged: dict[str, Verdict] = {}
+    for id in (d.id for d in node.observed.devices):
+        found = judge_signals(id, known.get(id, ()), now, timers, node.findings.get(id, ()), before.get(id))
+        judged[id] = with_quarantine(found, node.quarantine.get(id))
+    return judged
 
 
 def _verdict_since(found: Verdict, before: Verdict | None, now: float) -> datetime:

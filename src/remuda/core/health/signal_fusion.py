@@ -55,34 +55,17 @@ def classify_devices(node: NodeDevices) -> ClassifiedDevices:
     return {d.id: classify_signals(d.signals) for d in node.observed.devices if d.signals}
 
 
-def judge_device(
+def judge_signals(
     device: str,
     signals: Sequence[ClassifiedSignal],
-    order: QuarantineOrder | None,
     now: float,
     timers: HealthTimers,
     findings: Sequence[Signal] = (),
     before: Verdict | None = None,
 ) -> Verdict:
-    """What the device's signals, the manager's findings and a quarantine order add up to. `before`: the standing verdict.
+    """What the device's signals and the manager's findings add up to. `before`: the standing verdict.
 
     `since` is when the deciding code was first seen, None when nobody said; who holds the device is not in it."""
-    found = _judge_signals(device, signals, now, timers, findings, before)
-    # An order that belongs to a remedy says nothing that the fault does not: while the fault stands, the fault speaks.
-    if order is None or (order.incident and found.state is DeviceState.UNHEALTHY):
-        return found
-    by = order.by or "operator"
-    return Verdict(device, DeviceState.QUARANTINED, order.reason, order.message, by, order.since)
-
-
-def _judge_signals(
-    device: str,
-    signals: Sequence[ClassifiedSignal],
-    now: float,
-    timers: HealthTimers,
-    findings: Sequence[Signal],
-    before: Verdict | None,
-) -> Verdict:
     if not findings and all(known.fault.effect is DeviceState.HEALTHY for known in signals):
         return Verdict(device)  # by far the most frequent: nothing was said, or nothing against the device
     worst: Reports = ()
@@ -98,6 +81,15 @@ def _judge_signals(
         if key <= best:
             worst, best = reports, key
     return _verdict_of_reports(device, worst, GRAVITY[best[0]], now, before) if worst else Verdict(device)
+
+
+def with_quarantine(found: Verdict, order: QuarantineOrder | None) -> Verdict:
+    """An order goes before the signals. One that belongs to a remedy says nothing that the fault does not: while the fault stands,
+    the fault speaks."""
+    if order is None or (order.incident and found.state is DeviceState.UNHEALTHY):
+        return found
+    by = order.by or "operator"
+    return Verdict(found.device, DeviceState.QUARANTINED, order.reason, order.message, by, order.since)
 
 
 def standing_reports(signals: Sequence[ClassifiedSignal], now: float, before: Verdict | None = None) -> list[Reports]:
