@@ -84,8 +84,8 @@ def judge_signals(
 
 
 def with_quarantine(found: Verdict, order: QuarantineOrder | None) -> Verdict:
-    """An order goes before the signals. One that belongs to a remedy says nothing that the fault does not: while the fault stands,
-    the fault speaks."""
+    """An order goes before the signals. One that belongs to a remedy says nothing that the fault does not: while that
+    stands, the fault speaks."""
     if order is None or (order.incident and found.state is DeviceState.UNHEALTHY):
         return found
     by = order.by or "operator"
