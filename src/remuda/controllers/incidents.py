@@ -2,7 +2,7 @@
 
 Keyed by subject, so that a look costs its own node or gang: ("node", name) for devices and nodes, ("gang", namespace, name) for
 interruptions, ("domains",) for what failed together, ("leases",) and ("retention",) for what only time tells. Everything is
-decided in `core.failure.incident_*`; names are made there, so whatever this repeats after a crash it finds done.
+decided in `core.incidents`; names are made there, so whatever this repeats after a crash it finds done.
 
 An incident is made first and its status written after, guarded by its version: the remedy controller writes the same status. A
 blank one that a crash left behind is filled by the next look. What a look at a node has itself written about a device that is

@@ -1,7 +1,7 @@
 """The times that keep a flap from becoming a failure, and a flapping device from staying in use.
 
 Three that must not be mixed up, each settable: *hold-down* is for plugins and kubelets that restart (a node's count falls to
-nothing and comes back), *debounce* for devices whose fault comes and goes, *look-back* (core.workload.recovery) for a crash
+nothing and comes back), *debounce* for devices whose fault comes and goes, *look-back* (core.training.recovery) for a crash
 whose device is reported bad only afterwards. A fault still within its debounce makes the device Unknown: nothing new is placed
 on it and nobody is taken off it.
 

@@ -5,7 +5,7 @@ somebody looked: a look that is repeated, a controller that starts anew and sign
 arrive at the same name, and a name that was closed is never opened again.
 
 While an incident of a subject is open, whatever else is heard against the subject belongs to it. Closed ones are kept for a
-while (`retention`), because a name can only be recognised while its object is there.
+while (`closing.Retention`), because a name can only be recognised while its object is there.
 """
 
 from __future__ import annotations
