@@ -33,7 +33,7 @@ def test_every_promise_holds_when_kubectl_submits_the_job(tmp_path: Path) -> Non
     assert said.count("kept:") == 4, said
     remedies = re.findall(r"^\(([abcd])\) .*?(RestartInPlace|PromoteSpare|ReplacePod)", said, re.MULTILINE)
     assert remedies == [("a", "RestartInPlace"), ("b", "PromoteSpare"), ("c", "ReplacePod"), ("d", "PromoteSpare")]
-    assert re.search(r"named after \d+ steps: Rank 6 of default/demo \(pod \S+, node \S+\) needs [\d.]+ x", said), said
+    assert re.search(r"named after \d+ steps: Rank 6 of default/demo \(pod \S+, node \S+\) takes [\d.]+ x", said), said
     listed = said.partition("$ remuda incidents")[2]
     assert re.search(r"^dev-\S+ .*SlowRank", listed, re.MULTILINE), said
     assert len(re.findall(r"^dev-", listed, re.MULTILINE)) >= 4, said
