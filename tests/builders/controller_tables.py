@@ -136,6 +136,15 @@ def lose_answer(write: str) -> Happening:
     return happen
 
 
+def late(kind: type[KObject], seconds: float) -> Happening:
+    """From now on the informer hears of each change of that kind so much later."""
+
+    async def happen(stage: ControllerStage) -> None:
+        stage.api.late[kind] = seconds
+
+    return happen
+
+
 # --- what has to come of it -------------------------------------------------------------------------------------------
 
 
@@ -253,6 +262,7 @@ class TappedCluster:
         self.refused: list[tuple[str, ApiError]] = []
         self.meddled: list[tuple[str, Sequence[Happening]]] = []
         self.unanswered: list[str] = []
+        self.late: dict[type[KObject], float] = {}
 
     async def _write(self, what: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         for entry in [e for e in self.meddled if what.startswith(e[0])][:1]:
@@ -288,7 +298,7 @@ class TappedCluster:
         self._refuse(f"list {kind.resource.kind}")
         return await self._inner.list(kind, namespace, labels=labels, fields=fields)
 
-    def watch(
+    async def watch(
         self,
         kind: type[K],
         since: str,
@@ -297,7 +307,9 @@ class TappedCluster:
         labels: Selector = EVERYTHING,
         fields: FieldSelector = NO_FIELDS,
     ) -> AsyncIterator[WatchEvent[K]]:
-        return self._inner.watch(kind, since, namespace, labels=labels, fields=fields)
+        async for event in self._inner.watch(kind, since, namespace, labels=labels, fields=fields):
+            await asyncio.sleep(self.late.get(kind, 0.0))
+            yield event
 
     async def create(self, kind: type[K], body: K | JsonObject) -> K:
         meta = to_wire(body)["metadata"] if isinstance(body, KObject) else body["metadata"]

@@ -93,7 +93,7 @@ class TrainingController:
         self._queue = queue
         self._clock = clock
         self._events = events
-        self._written: dict[Key, tuple[str, TrainingJob]] = {}  # version written over -> what came of it
+        self._written: dict[Key, tuple[frozenset[str], TrainingJob]] = {}  # versions written over, and what came of it
         self._made: dict[Key, dict[str, tuple[float, Pod]]] = {}  # pods made and not seen in the informer yet, by uid
         self._refused: dict[Key, PodCreateBackoff] = {}
         self._checked: dict[Key, tuple[TrainingJobSpec, Refusal | None]] = {}
@@ -118,6 +118,8 @@ class TrainingController:
             self._refused.pop((job.namespace, job.name), None)
             self._checked.pop((job.namespace, job.name), None)
             self._board.forget(job.namespace, job.name)
+        elif new.metadata.resource_version not in self._written.get((job.namespace, job.name), (frozenset(), None))[0]:
+            self._written.pop((job.namespace, job.name), None)  # the informer has caught up
         self._queue.add((job.namespace, job.name))
 
     def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
@@ -225,7 +227,7 @@ class TrainingController:
             written = await self._cluster.replace(
                 TrainingJob, msgspec.structs.replace(job, status=plan.status), subresource="status"
             )
-            self._written[(job.namespace, job.name)] = (job.metadata.resource_version, written)
+            self._remember_written(job, written)
             for news in job_events_of(job.status, plan.status):
                 (self._events.warning if news.is_warning else self._events.normal)(job, news.reason, news.message)
             if plan.status.attempt != job.status.attempt:
@@ -325,8 +327,15 @@ class TrainingController:
         job = self._view.jobs.get(key[1], key[0])
         if job is None:
             return None
-        over, written = self._written.get(key, ("", job))
-        return written if over == job.metadata.resource_version else job
+        over, written = self._written.get(key, (frozenset(), job))
+        return written if job.metadata.resource_version in over else job
+
+    def _remember_written(self, job: TrainingJob, written: TrainingJob) -> None:
+        """Several of our writes may be ahead of the informer: each version of that row that it shows yet is an old one."""
+        key = (job.namespace, job.name)
+        over, last = self._written.get(key, (frozenset(), None))
+        is_row = last is not None and last.metadata.resource_version == job.metadata.resource_version
+        self._written[key] = (over if is_row else frozenset()) | {job.metadata.resource_version}, written
 
     def _view_of(self, pod: Pod, beat: PodProgress | None, now: float) -> PodView:
         node = pod.spec.node_name

@@ -19,6 +19,7 @@ from tests.builders.controller_tables import (
     before_next,
     delete,
     do,
+    late,
     lose_answer,
     patch,
     put,
@@ -45,7 +46,7 @@ async def _start(stage: ControllerStage) -> None:
         view.devices,
         dead_nodes,
         stage.clock,
-        penalties={"n2": 1},
+        penalties=stage.props.setdefault("penalties", {}),
         reserved=view.reserved,
         events=stage.events,
     )
@@ -108,18 +109,16 @@ SCENARIOS = [
         ),
     ),
     Scenario(
-        name="what was given away a moment ago counts before the informer shows it",
-        given=[*both(N1), waits(gpus=2)],
-        first=[before_next(BIND, put(waits("q")))],
-        want=Want(
-            [BIND, "patch Pod/default/q/status"],
-            [PLACED, "Warning Pod/default/q FailedScheduling"],
-            {P: at("n1", "gpu-0,gpu-1"), Q: UNPLACED},
-        ),
+        name="the node that something speaks against is the last choice",
+        given=[*both(N1, N2), waits()],
+        first=[do(lambda stage: stage.props.update(penalties={"n1": 1}))],
+        want=Want(["bind Pod/default/p to n2"], [PLACED]),
     ),
     Scenario(
-        name="the node that something speaks against is the last choice",
-        given=[*both(N2, N1), waits()],
+        name="a pod is not bound again while the informer has yet to show it",
+        given=[*both(N1), waits()],
+        first=[late(Pod, 3.0)],
+        happens=[patch(Node, "n1", {"metadata": {"labels": {"a": "b"}}})],
         want=Want([BIND], [PLACED]),
     ),
     Scenario(
