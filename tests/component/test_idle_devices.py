@@ -10,7 +10,7 @@ from remuda.api.drills import DrillKind
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import JsonObject
 from remuda.api.remedies import RemedyPolicy
-from remuda.core.health.idle_devices import DEVICE_IDLE, GRACE_S
+from remuda.core.remedies.idle_devices import DEVICE_IDLE, GRACE_S
 from remuda.core.state.snapshot import devices_of_pod
 from tests.builders.foreign import bare, condition, deploy, one_running, running, tell
 from tests.builders.world import World

@@ -1,4 +1,4 @@
-"""Idle-device controller: the shell around `core.health.idle_devices`. One key per node; looks again when a pod's time is
+"""Idle-device controller: the shell around `core.remedies.idle_devices`. One key per node; looks again when a pod's time is
 over."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from remuda.api.training import TrainingJob
 from remuda.controllers.cluster_view import ClusterView
 from remuda.controllers.pod_conditions import write_pod_conditions
 from remuda.controllers.pod_removal import evict_pod
-from remuda.core.health.idle_devices import DEVICE_IDLE, IdlePlan, idle_pods, plan_idle_pods
+from remuda.core.remedies.idle_devices import DEVICE_IDLE, IdlePlan, idle_pods, plan_idle_pods
 from remuda.kube.cluster import Cluster, Preconditions
 from remuda.kube.runtime.bulk_writes import write_all_objects
 from remuda.kube.runtime.events import SILENCE, EventSink

@@ -15,7 +15,7 @@ from remuda.api.names import ANNOTATION_SPARE
 from remuda.api.remedies import Idle, Mode, Pause, RemedyPolicy
 from remuda.api.training import Member, TrainingJob
 from remuda.controllers.idle_devices import IdleController
-from remuda.core.health.idle_devices import DEVICE_IDLE, GRACE_S
+from remuda.core.remedies.idle_devices import DEVICE_IDLE, GRACE_S
 from remuda.kube.runtime.work_queue import WorkQueue
 from tests.builders.controller_tables import (
     ControllerStage,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from remuda.api.kubernetes.core_v1 import Node, Pod
     from remuda.api.remedies import RemedyPolicy
     from remuda.api.training import TrainingJob
-    from remuda.core.health.idle_devices import IdlePod
+    from remuda.core.remedies.idle_devices import IdlePod
 
 
 def gather_idle_pods(
@@ -31,7 +31,7 @@ def gather_idle_pods(
     now: float,
 ) -> list[IdlePod]:
     """Of all nodes, most wasteful first."""
-    from remuda.core.health.idle_devices import idle_pods
+    from remuda.core.remedies.idle_devices import idle_pods
 
     labels = {node.name: node.labels for node in nodes}
     by_name = {(job.namespace, job.name): job for job in jobs}

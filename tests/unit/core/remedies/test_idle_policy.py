@@ -13,7 +13,7 @@ from remuda.api.meta import JsonObject, ObjectMeta, to_time
 from remuda.api.names import ANNOTATION_SPARE
 from remuda.api.remedies import Idle, Mode, Pause, RemedyPolicy, RemedyPolicySpec
 from remuda.api.training import TrainingJob
-from remuda.core.health.idle_devices import DEVICE_IDLE, GRACE_S, IdlePlan, IdlePod, idle_pods, plan_idle_pods
+from remuda.core.remedies.idle_devices import DEVICE_IDLE, GRACE_S, IdlePlan, IdlePod, idle_pods, plan_idle_pods
 from tests.builders.pods import a_pod
 
 NOW = 1_000_000.0
