@@ -201,7 +201,7 @@ async def test_a_hook_has_a_clean_environment_and_its_output_is_bounded(
     long = await orderer.asked("command", command=["/bin/sh", "-c", "yes 12345678 | head -n 100000; echo end; exit 3"])
     assert (long.outcome, long.reason) == ("Failed", "CommandFailed")
     assert len(long.message) <= 1024
-    assert "ended with 3" in long.message
+    assert "exited with code 3" in long.message
 
 
 async def test_at_the_deadline_the_whole_group_of_a_hook_is_killed(orderer: Orderer, tmp_path: Path) -> None:

@@ -175,7 +175,7 @@ async def test_row_48_a_device_nothing_is_heard_of_is_unknown_and_nobody_is_take
     took = world.now - begun
     assert 30.0 <= took <= 45.0
     assert found.reason == "NoReport"
-    assert f"Nothing was heard of {other} for longer than 30 s." in screen(world)
+    assert f"No report about {other} for more than 30 s." in screen(world)
     await world.sleep(120.0)
     await run_pods(world, gpus("rest", 5, select={"kubernetes.io/hostname": node}))
     assert other not in held_by(world, "rest")

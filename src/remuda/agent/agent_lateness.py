@@ -49,9 +49,7 @@ async def watch_agent_lateness(
         late_s = loop.time() - began - look_s
         after = lateness_after_sleep(state, late_s, rule)
         if after.is_starved and not state.is_starved:
-            words = (
-                f"The agent woke {late_s:.1f} s late, {rule.times} times in a row: the node's pods leave it no time."
-            )
+            words = f"The agent woke {late_s:.1f} s late {rule.times} times in a row: the node is too busy to run it."
             report("", SOURCE, STARVED, words)
         elif state.is_starved and not after.is_starved:
             report("", SOURCE, ON_TIME, "The agent is on time again.")

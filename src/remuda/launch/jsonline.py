@@ -73,10 +73,10 @@ def render_json_line(value: object) -> str:
         return int.__repr__(value)
     if isinstance(value, float):
         if value - value != 0.0:  # NaN and both infinities
-            raise ValueError(f"{value} cannot be said in JSON")
+            raise ValueError(f"{value} cannot be written as JSON")
         return float.__repr__(value)
     if isinstance(value, dict):
         return "{" + ",".join(f"{_quote(str(key))}:{render_json_line(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list | tuple):
         return "[" + ",".join(map(render_json_line, value)) + "]"
-    raise TypeError(f"{type(value).__name__} cannot be said in JSON")
+    raise TypeError(f"{type(value).__name__} cannot be written as JSON")

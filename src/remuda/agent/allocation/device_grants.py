@@ -100,7 +100,7 @@ class DeviceGrants:
         new = Grant(tuple(devices_in_order(ids)), resource=resource, at=self._clock())
         if not new.devices or len(set(new.devices)) != len(new.devices):
             raise Refusal(
-                "InvalidAllocation", f"Allocate of {', '.join(ids) or 'no devices'}.", "Name each device once."
+                "InvalidAllocation", f"The allocation names {', '.join(ids) or 'no devices'}.", "Name each device once."
             )
         try:
             self._check(new, resource)
@@ -126,10 +126,10 @@ class DeviceGrants:
         for row in new.rows:
             has = self._inventory.rows[row].resource
             if has != resource:
-                what = f"counts for {has}" if has else "is cut into slices"
+                what = f"belongs to {has}" if has else "is cut into slices"
                 raise Refusal(
                     "WrongResource",
-                    f"{row} of {self._place.node} {what}, not for {resource}.",
+                    f"{row} of {self._place.node} {what}, so it does not count for {resource}.",
                     "Choose another device.",
                 )
 

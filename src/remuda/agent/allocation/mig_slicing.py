@@ -45,7 +45,7 @@ def parse_mig_layouts(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
             raise Refusal(
                 "InvalidMigLayout",
                 f"`{device.strip()}` is given two layouts.",
-                "Write all its profiles in one, say gpu-0=3g.40gb,2g.20gb.",
+                "Write all its profiles in one, for example gpu-0=3g.40gb,2g.20gb.",
             )
         found[device.strip()] = tuple(profiles)
     return found
@@ -54,8 +54,8 @@ def parse_mig_layouts(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
 def _invalid_mig_layout(text: str) -> Refusal:
     return Refusal(
         "InvalidMigLayout",
-        f"`{text}` is no layout.",
-        "Write DEVICE=PROFILE[*N],..., say gpu-0=3g.40gb*2 or all=1g.10gb*7.",
+        f"`{text}` is not a MIG layout.",
+        "Write DEVICE=PROFILE[*N],..., for example gpu-0=3g.40gb*2 or all=1g.10gb*7.",
     )
 
 
@@ -96,7 +96,7 @@ class MigSlicer:
             for grant in self._grants.table.on([device, *(row.id for row in slices)]):
                 raise Refusal(
                     "DeviceInUse",
-                    f"{device} cannot be cut anew: {', '.join(grant.devices)} is held by {grant.pod or 'a starting pod'}.",
+                    f"{device} cannot be sliced again: {', '.join(grant.devices)} is held by {grant.pod or 'a starting pod'}.",
                     "Wait until that pod is gone, or drain the node.",
                     "device",
                 )

@@ -150,5 +150,7 @@ def unknown_device(device: str, node: str, known: Sequence[str]) -> Refusal:
 
 def reset_not_supported(node: str) -> Refusal:
     return Refusal(
-        "ResetNotSupported", f"The agent of {node} has no way to reset a device.", "Give the rung a hook, or reboot."
+        "ResetNotSupported",
+        f"The agent of {node} has no way to reset a device.",
+        "Give the rung a hook, or reboot the node.",
     )

@@ -233,7 +233,7 @@ def _check_dcgm_loopback(host: str) -> None:
             return
     raise Refusal(
         "NotLoopback",
-        f"Metrics of {host} would be believed without any proof of who wrote them.",
+        f"Metrics from {host} cannot be trusted: nothing proves who wrote them.",
         "Give the exporter a port on this node's loopback address.",
         "host",
     )

@@ -119,7 +119,7 @@ class DriverQuestions:
 
     def tell_hang(self) -> None:
         who = ", ".join(sorted(self.hung))
-        self._listeners.tell(NODE, self._source, "driver-hang", f"Calls to the driver did not return: about {who}.")
+        self._listeners.tell(NODE, self._source, "driver-hang", f"Driver calls about {who} did not return.")
 
     def lose(self, number: int) -> None:
         if number not in self.lost:

@@ -152,10 +152,10 @@ class FakeBackend(SignallingBackend):
         `heals`: what cures it (HEALS); "" = what the fault table says."""
         found = self._find(device)
         if heals and heals not in HEALS:
-            raise Refusal("InvalidHeals", f"`{heals}` cures nothing.", f"Say one of {', '.join(HEALS)}.", "heals")
+            raise Refusal("InvalidHeals", f"`{heals}` cures nothing.", f"Use one of {', '.join(HEALS)}.", "heals")
         if not code:
             raise Refusal(
-                "MissingFaultCode", f"No fault code was given for {device}.", 'Name one, say "xid-79".', "code"
+                "MissingFaultCode", f"No fault code was given for {device}.", 'Name one, for example "xid-79".', "code"
             )
         make_so = {
             "device-missing": self.drop,

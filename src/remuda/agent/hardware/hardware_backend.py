@@ -377,7 +377,7 @@ async def run_reset_tool(command: Sequence[str]) -> None:
         )
     ran = await run_node_hook([program, *command[1:]], {})
     if ran.code:
-        raise Refusal("ResetFailed", f"{command[0]} ended with {ran.code}: {ran.output}", "Reboot the node.")
+        raise Refusal("ResetFailed", f"{command[0]} exited with code {ran.code}: {ran.output}", "Reboot the node.")
 
 
 def _slicing_refused(device: str, error: DriverError) -> Refusal:

@@ -51,10 +51,10 @@ class SilenceWatch:
             was_silent = any((s.source, s.code) == (SOURCE, SILENT) for s in row.signals)
             is_silent = heard is not None and limit > 0 and now - heard > limit
             if is_silent and not was_silent and heard is not None:
-                words = f"Nothing was heard of {row.id} for longer than {limit:g} s."
+                words = f"No report about {row.id} for more than {limit:g} s."
                 news.append((row.id, Signal(SOURCE, SILENT, words, to_time(heard + limit))))
             elif was_silent and not is_silent:
-                news.append((row.id, Signal(SOURCE, RESUMED, f"{row.id} is heard of again.", to_time(now))))
+                news.append((row.id, Signal(SOURCE, RESUMED, f"{row.id} reports again.", to_time(now))))
         return news
 
 

@@ -42,7 +42,7 @@ def mig_not_supported(device: str) -> Refusal:
 
 def device_busy(device: str, who: str) -> Refusal:
     return Refusal(
-        "DeviceBusy", f"{device} is in use by {who}.", "A device is cut anew only while nothing runs on it.", "device"
+        "DeviceBusy", f"{device} is in use by {who}.", "Stop what runs on it, then slice it again.", "device"
     )
 
 

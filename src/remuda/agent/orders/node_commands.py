@@ -47,7 +47,7 @@ def parse_node_hooks(patterns: Sequence[str]) -> tuple[tuple[str, ...], ...]:
         except ValueError as error:
             raise _invalid_hook_pattern(pattern, str(error)) from None
         if not words or not words[0].startswith("/") or os.path.normpath(words[0]) != words[0]:
-            raise _invalid_hook_pattern(pattern, "its program is no absolute path")
+            raise _invalid_hook_pattern(pattern, "its program must be an absolute path")
         found.append(words)
     return tuple(found)
 
@@ -56,7 +56,7 @@ def _invalid_hook_pattern(pattern: str, why: str) -> Refusal:
     return Refusal(
         "InvalidHookPattern",
         f"`{pattern}` cannot be allowed: {why}.",
-        "Say for instance --allow-hook '/opt/site/recycle-node --force ...'.",
+        "Write for example --allow-hook '/opt/site/recycle-node --force ...'.",
         "allow-hook",
     )
 

@@ -173,7 +173,7 @@ class OrderRunner:
                 words = f"{refusal.message} {refusal.fix or ''}".strip()
                 answer = _ended_order_answer(begun, REFUSED, refusal.reason, words)
             except TimeoutError as error:
-                words = f"It had not ended after {seconds:.0f} s."
+                words = f"It did not finish within {seconds:.0f} s."
                 answer = _ended_order_answer(begun, TIMED_OUT, "DeadlinePassed", words)
                 if not scope.expired():
                     answer = _ended_order_answer(
@@ -222,7 +222,7 @@ class OrderRunner:
         for holding in self._holdings():
             for held in map(device_behind_plugin_id, holding.devices):
                 if touched.get(held) in group:
-                    also = "" if touched[held] == device else f" A reset of {device} takes {held} with it."
+                    also = "" if touched[held] == device else f" Resetting {device} also resets {held}."
                     raise Refusal(
                         "DeviceHeld",
                         f"{held} is held by {holding.pod or 'a pod that is being started'}.{also}",
@@ -251,7 +251,7 @@ class OrderRunner:
         own = {"REMUDA_NODE": self._node, "REMUDA_DEVICE": order.device, "REMUDA_UUID": row.uuid if row else ""}
         ran = await self._run(order.command, {"REMUDA_ACTION": COMMAND, **order.env, **own})
         if ran.code:
-            return _ended_order_answer(begun, FAILED, "CommandFailed", f"It ended with {ran.code}. {ran.output}")
+            return _ended_order_answer(begun, FAILED, "CommandFailed", f"It exited with code {ran.code}. {ran.output}")
         return _ended_order_answer(begun, SUCCEEDED, "", ran.output)
 
     async def _reboot_node(self, begun: OrderAnswer) -> OrderAnswer:
@@ -267,7 +267,7 @@ class OrderRunner:
         ran = await self._run(self._rules.reboot_command, {"REMUDA_ACTION": REBOOT, "REMUDA_NODE": self._node})
         if ran.code:
             return _ended_order_answer(
-                begun, FAILED, "CommandFailed", f"The reboot command ended with {ran.code}. {ran.output}"
+                begun, FAILED, "CommandFailed", f"The reboot command exited with code {ran.code}. {ran.output}"
             )
         await asyncio.get_running_loop().create_future()  # until the node goes down, or the deadline
         raise AssertionError

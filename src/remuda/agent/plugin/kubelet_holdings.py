@@ -265,5 +265,5 @@ class KubeletHoldings:
 
 
 def _draining_device_fault(device: str, pod: str) -> FaultClass:
-    words = f"{device} was held by {pod}, whose launcher is still alive although the kubelet has let the pod go."
+    words = f"The launcher of {pod} still runs on {device}, although the kubelet says that the pod is gone."
     return FaultClass("draining", "health", DeviceState.UNKNOWN, DeviceRemedy.NONE, "Draining", words)

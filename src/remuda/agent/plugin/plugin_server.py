@@ -151,7 +151,7 @@ class PluginServer:
             if now is None:
                 return "KubeletGone: its kubelet.sock was removed."
             if now != before:
-                return "KubeletRestarted: its kubelet.sock was made anew."
+                return "KubeletRestarted: its kubelet.sock was created again."
             if not (self._directory / self.socket).exists():
                 return "SocketRemoved: somebody deleted the plugin's socket."
             if self.plugin.fault == "kill":
@@ -174,7 +174,7 @@ def _plugin_error_words(error: grpc.aio.AioRpcError, deadline_s: float) -> str:
         case grpc.StatusCode.UNAVAILABLE:
             return f"KubeletUnreachable: {details}"
         case grpc.StatusCode.UNIMPLEMENTED:
-            return f"NoRegistry: what listens at kubelet.sock is no device-plugin registry ({details})."
+            return f"NoRegistry: what listens at kubelet.sock is not a device-plugin registry ({details})."
     return f"RegistrationRefused: {details}"
 
 

@@ -96,9 +96,7 @@ class PluginSet:
         plugin = self.plugins.get(resource)
         if plugin is None:
             known = ", ".join(self.plugins) or "none"
-            raise Refusal(
-                "UnknownPlugin", f"No plugin serves {resource} here.", f"Those that are: {known}.", "resource"
-            )
+            raise Refusal("UnknownPlugin", f"No plugin serves {resource} here.", f"Plugins here: {known}.", "resource")
         plugin.inject(fault)
 
     def reports(self) -> list[PluginReport]:

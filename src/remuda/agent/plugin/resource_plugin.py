@@ -59,7 +59,7 @@ class ResourcePlugin:
             raise Refusal(
                 "InvalidReplicas",
                 f"{replicas} replicas of {resource} are not possible.",
-                f"Say a number from 1 to {MAX_REPLICAS}.",
+                f"Use a number from 1 to {MAX_REPLICAS}.",
             )
         self.resource = resource
         self.fault = MEND  # a drill's
@@ -128,7 +128,7 @@ class ResourcePlugin:
         await self._suffer()
         if self.fault == FAIL:
             raise Refusal(
-                "AllocateFailed", f"Allocate of {self.resource} fails because a drill says so.", "End the drill."
+                "AllocateFailed", f"A drill makes every allocation of {self.resource} fail.", "End the drill."
             )
         for device in devices:
             if not self._serves(device):
@@ -153,7 +153,10 @@ class ResourcePlugin:
     def inject(self, fault: str) -> None:
         if fault not in (KILL, HANG, FAIL, MEND):
             raise Refusal(
-                "UnknownPluginFault", f"A plugin cannot `{fault}`.", f"Say {KILL}, {HANG}, {FAIL} or {MEND}.", "fault"
+                "UnknownPluginFault",
+                f"`{fault}` is not a plugin fault.",
+                f"Use {KILL}, {HANG}, {FAIL} or {MEND}.",
+                "fault",
             )
         self.fault = fault
         self._wake()

@@ -135,7 +135,7 @@ def parse_plugin_credential(plugin: ExecPlugin, access: Access, output: bytes, n
         raise _plugin_refused(plugin, access, f"printed no ExecCredential: {error}", "Update the plugin.") from None
     if found.kind != "ExecCredential" or found.api_version != plugin.api_version:
         said = f"printed a {found.kind} of {found.api_version}, not an ExecCredential of {plugin.api_version}"
-        raise _plugin_refused(plugin, access, said, "Set exec.apiVersion to what the plugin speaks.")
+        raise _plugin_refused(plugin, access, said, "Set exec.apiVersion to the version that the plugin speaks.")
     status = found.status or _ExecStatus()
     cert, key = status.client_certificate_data, status.client_key_data
     if bool(cert) != bool(key):

@@ -204,7 +204,7 @@ class HttpCluster:
             answer = await self._call("PATCH", path, encode(_patch_with_preconditions(patch, when)), type_=MERGE_PATCH)
         except Replaced as error:
             if when.uid:
-                raise Conflict(f"{error.message}: the object is another one by now") from error
+                raise Conflict(f"{error.message}: the object was replaced meanwhile") from error
             raise
         return read_api_object(kind, answer)
 

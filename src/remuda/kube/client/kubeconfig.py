@@ -358,7 +358,7 @@ def _exec_plugin(entry: ExecEntry, at: Path, who: str) -> ExecPlugin:
     if entry.interactive_mode == "Always":
         raise Refusal(
             "ExecPluginNeedsTerminal",
-            f"The exec plugin of {who} wants to ask questions, and nobody is there to answer.",
+            f"The exec plugin of {who} needs a terminal to ask questions, and there is none.",
             "Use a plugin with interactiveMode Never or IfAvailable, or a token.",
         )
     if "/" in command and not Path(command).is_absolute():
@@ -388,7 +388,9 @@ def _checked_server_url(server: str, where: str) -> str:
         server = parts.geturl()
     if not is_usable:
         raise Refusal(
-            "InvalidServer", f"`{server}`, the server of the {where}, is no address.", "Write https://host:port."
+            "InvalidServer",
+            f"`{server}`, the server of the {where}, is not a server address.",
+            "Write https://host:port.",
         )
     return server.rstrip("/")
 

@@ -264,7 +264,7 @@ class Transport:
         origin = f" in {self.access.origin}" if self.access.origin else ""
         return Unauthorized(
             f"the API at {self.where} does not accept {who}{context}: {error.message}",
-            fix=f"Check the token or certificate{origin}: it is wrong, or it has run out.",
+            fix=f"Check the token or certificate{origin}: it is wrong or has expired.",
         )
 
     def _unreachable(self, error: BaseException) -> Unavailable:

@@ -260,8 +260,8 @@ def test_a_name_that_is_not_there_is_refused_with_the_nearest(tmp_path: Path) ->
     [
         ({"cluster": {"server": None}}, "InvalidServer", "no server"),
         ({"cluster": {"server": "ftp://host"}}, "InvalidServer", "ftp://host"),
-        ({"cluster": {"server": "https://"}}, "InvalidServer", "no address"),
-        ({"cluster": {"server": "https://host:port"}}, "InvalidServer", "no address"),
+        ({"cluster": {"server": "https://"}}, "InvalidServer", "not a server address"),
+        ({"cluster": {"server": "https://host:port"}}, "InvalidServer", "not a server address"),
         ({"cluster": {"proxy-url": "http://proxy:3128"}}, "ProxyNotSupported", "http://proxy:3128"),
         ({"cluster": {"certificate-authority-data": "???"}}, "InvalidCertificateData", "cluster `east`"),
         ({"cluster": {"certificate-authority": "none.crt"}}, "FileMissing", "none.crt"),
