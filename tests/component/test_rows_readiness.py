@@ -98,11 +98,11 @@ async def selected(world: World) -> None:
     hardware(world).set_driver("535.183.01")
     await create(world, gpus("picky", select={"nvidia.com/cuda.driver.major": "550"}))
     await world.until(
-        lambda: "nvidia.com/cuda.driver.major is 535 and not 550" in scheduled(the_pod(world, "picky"))[1],
+        lambda: "nvidia.com/cuda.driver.major is 535, not 550" in scheduled(the_pod(world, "picky"))[1],
         60.0,
         "the refusal names the attribute",
     )
-    note("selector on a driver label: 'nvidia.com/cuda.driver.major is 535 and not 550'")
+    note("selector on a driver label: 'nvidia.com/cuda.driver.major is 535, not 550'")
 
 
 def _needs(name: str, driver: str):  # type: ignore[no-untyped-def]
