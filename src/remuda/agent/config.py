@@ -17,8 +17,8 @@ class AgentConfig(msgspec.Struct, frozen=True):
     `rejoin_s`: how long a launcher may be out of touch before it is reported gone.
 
     `mode`: `dp` hands devices out, `health-only` leaves that to a vendor's plugin. `plugin_dir`: where a kubelet's registry
-    is; "" = only a node in this process asks. `sockets`, `launcher_dir`: see `grants.Place`. `replicas` by resource, `mig`
-    by device (`slicing.Layouts`). `report_timeout_s`: how long nothing may be heard of a device before it is Unknown, and
+    is; "" = only a node in this process asks. `sockets`, `launcher_dir`: see `GrantPlace`. `replicas` by resource, `mig`
+    by device (`mig_slicing`). `report_timeout_s`: how long nothing may be heard of a device before it is Unknown, and
     `report_timeouts` of single devices; 0 = for ever. `cdi_dir`: where CDI specs of the devices are kept; "" = none are.
     `pod_logs`: where the kubelet's runtime keeps the logs of containers; "" = launchers read their own.
     `rules`: what the node lets the manager order. `idle`: when a held device is called idle.

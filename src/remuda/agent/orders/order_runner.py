@@ -49,7 +49,7 @@ Reboot = Callable[[], Awaitable[None]]
 
 
 class OrderRules(msgspec.Struct, frozen=True):
-    """What this node lets itself be told. `node_commands`: as `hooks.parse_hooks` reads them."""
+    """What this node lets itself be told. `hooks`: as `parse_node_hooks` reads them."""
 
     hooks: tuple[tuple[str, ...], ...] = ()
     reboot_command: tuple[str, ...] = ()
