@@ -82,6 +82,7 @@ FAILED_DEVICE: JsonObject = {
 }
 STATUS = "replace TrainingJob/default/job/status"
 MAKE_0, MAKE_1, MAKE_2 = (f"create Pod/default/job-worker-{n}" for n in range(3))
+NOT_MADE = [f"{MAKE_0} !Forbidden", f"{MAKE_1} !Forbidden"]
 BEGIN = [STATUS, MAKE_0, MAKE_1, STATUS]  # the attempt stands before its pods are made
 RUN, UP = [*BEGIN, STATUS, STATUS], [f"Normal TrainingJob/default/job {word}" for word in ("Placed", "Started")]
 RAISED = "Warning TrainingJob/default/job AttemptRaised"
@@ -170,10 +171,10 @@ SCENARIOS = [
     Scenario(
         name="pods that a quota refuses are told once and made later",
         given=GIVEN,
-        first=[refuse_next("create Pod", ApiError("exceeded quota", reason="Forbidden", code=403), times=2)],
+        first=[refuse_next("create Pod", ApiError("exceeded quota", reason="Forbidden", code=403), times=4)],
         happens=[wait(30.0)],
         want=Want(
-            [STATUS, f"{MAKE_0} !Forbidden", f"{MAKE_1} !Forbidden", STATUS, MAKE_0, MAKE_1, STATUS],
+            [STATUS, *NOT_MADE, STATUS, *NOT_MADE, MAKE_0, MAKE_1, STATUS],
             ["Warning TrainingJob/default/job FailedCreate"],
         ),
     ),
