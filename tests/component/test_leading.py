@@ -12,10 +12,10 @@ from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import NODE_LEASE_NAMESPACE, Lease, Namespace, Pod
 from remuda.api.meta import ObjectMeta
 from remuda.api.training import TrainingJob
-from remuda.core.leader_lease import LeaseTiming
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.store import MemoryJournal, ObjectStore
 from remuda.kube.runtime.leader import LeaderTerm
+from remuda.kube.runtime.leader_lease import LeaseTiming
 from remuda.runtime.manager_process import LEASE, ManagerConfig, run_manager
 from remuda.sim.virtual_time_loop import VirtualLoop, run_virtual
 from tests.builders.gangs import JobBuilder, a_job

@@ -20,11 +20,11 @@ from remuda.api.devices import NodeDevices
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.names import ANNOTATION_DEVICES
 from remuda.api.training import TrainingJob
-from remuda.core.leader_lease import LeaseTiming
 from remuda.kube.client.http_cluster import HttpCluster
 from remuda.kube.client.http_errors import Forbidden
 from remuda.kube.client.kubeconfig import load_kubeconfig
 from remuda.kube.runtime.leader import LeaderTerm
+from remuda.kube.runtime.leader_lease import LeaseTiming
 from remuda.runtime.link_endpoint import LINK, LinkConfig
 from remuda.runtime.manager_process import ManagerConfig, run_manager
 from remuda.runtime.node_agent import NodeAgentConfig, node_agent

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from remuda.api.devices import DeviceState, Holding, NodeDevices, Observed, ObservedDevice, QuarantineOrder, Signal
 from remuda.api.meta import ObjectMeta, to_time
 from remuda.api.remedies import Offender
-from remuda.core.devices.signals import with_signal
 from remuda.core.health.device_holders import device_counts
 from remuda.core.health.findings import NodeFindings, find_findings
 from remuda.core.health.ledger import judge_devices, judge_node
 from remuda.core.health.signal_fusion import classify_devices
+from remuda.core.health.signals import with_signal
 from remuda.core.health.streamed_signals import SignalOverlay
 from tests.builders.gangs import a_held_pod
 

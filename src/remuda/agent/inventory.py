@@ -18,7 +18,7 @@ import structlog
 
 from remuda.api.devices import DeviceState, ObservedDevice, QuarantineOrder, Signal
 from remuda.core.devices.fault_codes import DeviceRemedy, FaultClass
-from remuda.core.devices.signals import standing_faults, with_signal
+from remuda.core.health.signals import standing_faults, with_signal
 
 log = structlog.get_logger(__name__)
 

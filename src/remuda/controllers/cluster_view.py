@@ -21,7 +21,7 @@ from remuda.core.foreign.gangs import foreign_gang_of
 from remuda.core.foreign.refused_pods import is_refused_by_node, refusal_owner
 from remuda.core.health.agent_liveness import LeaseRenewals
 from remuda.core.health.step_samples import GangSlow
-from remuda.core.incidents.remedy_keys import is_workload_key
+from remuda.core.incidents.remedy_keys import is_workload_remedy_key
 from remuda.core.remedies.policies import policy_in_force
 from remuda.core.state.reservations import Reservation
 from remuda.core.state.snapshot import Snapshot, build_snapshot
@@ -204,5 +204,5 @@ def gangs_of_incident(incident: Incident) -> set[str]:
     """TrainingJobs that the incident is about or tells of, as namespace/name."""
     subject, status = incident.spec.subject, incident.status
     found = {f"{subject.namespace}/{subject.gang}"} if subject.gang else set()
-    found |= {r.target for r in status.remedies if is_workload_key(r.key)}
+    found |= {r.target for r in status.remedies if is_workload_remedy_key(r.key)}
     return found | {f"{a.pod.partition('/')[0]}/{a.gang}" for a in status.affected if a.gang and "/" not in a.gang}

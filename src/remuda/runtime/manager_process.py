@@ -24,12 +24,12 @@ from typing import Protocol
 import msgspec
 
 from remuda.core.gang.kubelet_pods import LAUNCHER_FILE, KubeletPodForm
-from remuda.core.leader_lease import LeaseTiming
 from remuda.kube.client.guarded_cluster import FencedCluster
 from remuda.kube.client.http_cluster import HttpCluster
 from remuda.kube.client.kubeconfig import load_kubeconfig
 from remuda.kube.cluster import Cluster
 from remuda.kube.runtime.leader import LeaderTerm, LeaseContender, LeasePlace, suspend_aware_clock_s
+from remuda.kube.runtime.leader_lease import LeaseTiming
 from remuda.launch.zipapp import launcher_container_argv
 from remuda.link.progress_board import ProgressBoard
 from remuda.runtime.attached_cluster import ATTACHED_SCHEDULERS, check_cluster

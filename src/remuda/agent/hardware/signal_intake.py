@@ -20,7 +20,7 @@ from remuda.agent.inventory import Inventory
 from remuda.api.devices import Observed, ObservedDevice, Signal
 from remuda.api.meta import to_time
 from remuda.core.devices.fault_codes import classify_fault
-from remuda.core.devices.signals import add_signal
+from remuda.core.health.signals import add_signal
 
 SOURCE, SILENT, RESUMED = "agent", "no-report", "report-resumed"
 

@@ -76,7 +76,7 @@ def manager(
     import os
 
     from remuda.cli.program_logs import show_logs
-    from remuda.core.leader_lease import LeaseTiming
+    from remuda.kube.runtime.leader_lease import LeaseTiming
     from remuda.runtime import link_endpoint
     from remuda.runtime.manager_process import ManagerConfig, serve_manager
 

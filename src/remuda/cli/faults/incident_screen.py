@@ -20,7 +20,7 @@ from remuda.api.training import Remedy
 from remuda.cli.output import plain_table
 from remuda.cli.text import NOTHING, age_text, compact_names, duration_text, plural_text
 from remuda.core.incidents.names import subject_words
-from remuda.core.incidents.remedy_keys import is_verify_key, is_workload_key, names_action
+from remuda.core.incidents.remedy_keys import is_verify_key, is_workload_remedy_key, names_action
 from remuda.core.incidents.summary import CauseTotals, device_hours_out
 
 # kind of moment -> (glyph, plain glyph, style), in the order in which moments of the same time are told.
@@ -260,7 +260,7 @@ def _remedy_moments(record: RemedyRecord, first: datetime | None) -> Iterator[Ti
             _why_not_lines(record),
         )
         return
-    said = "" if is_workload_key(record.key) else record.message  # of a workload it is the fault, told above
+    said = "" if is_workload_remedy_key(record.key) else record.message  # of a workload it is the fault, told above
     is_running = record.outcome is RemedyOutcome.RUNNING
     words = f"{_remedy_step_words(record)}{target}{price}{via}.{f' {said}' if said and is_running else ''}"
     yield TimelineMoment(record.started_at or first, "remedy", words, _why_not_lines(record))

@@ -1,12 +1,10 @@
-"""A Job's podFailurePolicy and successPolicy applied to pods. First matching rule wins."""
+"""A Job's podFailurePolicy applied to its pods. First matching rule wins."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 import msgspec
 
-from remuda.api.kubernetes.batch_v1 import COMPLETION_INDEX, Job, parse_completion_indexes
+from remuda.api.kubernetes.batch_v1 import Job
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import JsonObject
 from remuda.core.foreign.refused_pods import is_refused_by_node
@@ -54,21 +52,3 @@ def _job_rule_on_pod_condition(rule: JsonObject, pod: Pod) -> str:
             if condition.type == pattern.get("type") and condition.status == pattern.get("status", "True"):
                 return f"Pod {pod.namespace}/{pod.name} has condition {condition.type}"
     return ""
-
-
-def job_success_rule(job: Job, succeeded: Collection[int]) -> int | None:
-    """The number of the first rule of the successPolicy that these indexes satisfy."""
-    for number, rule in enumerate(job.spec.success_policy.get("rules") or ()):
-        counted, count = set(succeeded), rule.get("succeededCount")
-        if rule.get("succeededIndexes"):
-            named = parse_completion_indexes(rule["succeededIndexes"])
-            counted &= named
-            count = len(named) if count is None else count
-        if count is not None and len(counted) >= count:
-            return number
-    return None
-
-
-def job_completion_index(pod: Pod) -> int | None:
-    text = pod.annotations.get(COMPLETION_INDEX, "")
-    return int(text) if text.isdigit() else None

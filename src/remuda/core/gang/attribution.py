@@ -22,7 +22,7 @@ from remuda.api.devices import DeviceState, Signal
 from remuda.api.meta import to_seconds
 from remuda.api.training import Cause
 from remuda.core.devices.fault_codes import DeviceRemedy, FaultClass
-from remuda.core.devices.signals import classify_signals
+from remuda.core.health.signals import classify_signals
 
 LOOK_BACK_S = 10.0
 SIGKILL, SIGTERM = 9, 15

@@ -25,7 +25,7 @@ import msgspec
 from remuda.api.devices import DeviceHistory, DeviceState, Signal, Verdict
 from remuda.api.meta import to_seconds, to_time
 from remuda.api.remedies import Offender
-from remuda.core.devices.signals import ClassifiedSignal
+from remuda.core.health.signals import ClassifiedSignal
 
 OFFENDER_SOURCE = "history"
 OFFENDER_CODE = "repeat-offender"

@@ -17,7 +17,6 @@ import msgspec
 from remuda.api.devices import DeviceHistory, DeviceState, NodeDevices, ObservedDevice, Signal, Verdict
 from remuda.api.meta import to_seconds
 from remuda.api.remedies import Offender
-from remuda.core.devices.signals import ClassifiedSignal, cure_times
 from remuda.core.health import correlation
 from remuda.core.health.device_history import (
     OFFENDER_SOURCE,
@@ -30,6 +29,7 @@ from remuda.core.health.device_history import (
     with_minor_faults,
 )
 from remuda.core.health.signal_fusion import ClassifiedDevices
+from remuda.core.health.signals import ClassifiedSignal, cure_times
 from remuda.core.health.timers import SKEW_S
 
 OWN_SOURCES = (TREND_SOURCE, OFFENDER_SOURCE, correlation.SOURCE)

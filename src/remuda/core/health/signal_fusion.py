@@ -26,7 +26,7 @@ from datetime import UTC, datetime
 from remuda.api.devices import DeviceState, NodeDevices, QuarantineOrder, Signal, Verdict
 from remuda.api.meta import to_seconds, to_time
 from remuda.core.devices.fault_codes import DeviceRemedy
-from remuda.core.devices.signals import ClassifiedSignal, classify_signals
+from remuda.core.health.signals import ClassifiedSignal, classify_signals
 from remuda.core.health.timers import SKEW_S, HealthTimers
 
 AHEAD = "Its time is ahead of the manager's clock."

@@ -18,7 +18,7 @@ import msgspec
 from remuda.api.devices import DeviceState, NodeDevices, Signal
 from remuda.api.meta import to_time
 from remuda.api.training import Member, TrainingJob
-from remuda.core.devices.signals import classify_signals, cure_times
+from remuda.core.health.signals import classify_signals, cure_times
 from remuda.core.health.step_samples import GangSlow
 from remuda.core.health.stragglers import RankSpeeds, SlowRank
 

@@ -22,8 +22,8 @@ import msgspec
 
 from remuda.api.devices import DeviceState, NodeDevices, ObservedDevice, Signal
 from remuda.api.meta import to_seconds, to_time
-from remuda.core.devices.signals import ClassifiedSignal, classify_signal, is_repeat, with_signal
 from remuda.core.health.device_history import is_minor_fault
+from remuda.core.health.signals import ClassifiedSignal, classify_signal, is_repeat, with_signal
 from remuda.core.health.timers import SKEW_S
 
 FORGET_S = 30.0

@@ -31,7 +31,7 @@ from remuda.api.incidents import (
 )
 from remuda.api.meta import to_seconds, to_time
 from remuda.core.incidents.names import subject_words
-from remuda.core.incidents.remedy_keys import is_workload_key
+from remuda.core.incidents.remedy_keys import is_workload_remedy_key
 
 # Remedies that were really taken, on whichever ladder.
 _DONE = (RemedyOutcome.RUNNING, RemedyOutcome.SUCCEEDED, RemedyOutcome.FAILED, RemedyOutcome.TIMED_OUT)
@@ -123,7 +123,7 @@ def incident_waits_for(incident: Incident, status: IncidentStatus, health: Subje
 
 def next_rung_words(status: IncidentStatus) -> str:
     """What the ladder's next rung waits for; "" when it waits for nothing."""
-    last = next((r for r in reversed(status.remedies) if not is_workload_key(r.key)), None)
+    last = next((r for r in reversed(status.remedies) if not is_workload_remedy_key(r.key)), None)
     if last is None:
         return ""
     if last.outcome is RemedyOutcome.WAITING:
@@ -137,12 +137,12 @@ def next_rung_words(status: IncidentStatus) -> str:
 
 def _running_rung(status: IncidentStatus) -> RemedyRecord | None:
     """The device ladder's remedy that runs now."""
-    running = (r for r in status.remedies if r.outcome is RemedyOutcome.RUNNING and not is_workload_key(r.key))
+    running = (r for r in status.remedies if r.outcome is RemedyOutcome.RUNNING and not is_workload_remedy_key(r.key))
     return next(running, None)
 
 
 def _cured_by_words(status: IncidentStatus) -> str:
-    cured = [r for r in status.remedies if r.outcome is RemedyOutcome.SUCCEEDED and not is_workload_key(r.key)]
+    cured = [r for r in status.remedies if r.outcome is RemedyOutcome.SUCCEEDED and not is_workload_remedy_key(r.key)]
     return f" after {cured[-1].key}" if cured else ""
 
 

@@ -18,8 +18,8 @@ from remuda.api.devices import DeviceState, NodeDevices, ObservedDevice, Signal,
 from remuda.api.incidents import Affected, Evidence, Incident, IncidentOutcome, IncidentStatus, IncidentVerdict
 from remuda.api.meta import to_seconds, to_time
 from remuda.api.training import Cause
-from remuda.core.devices.signals import classify_signal
 from remuda.core.health.device_holders import HoldersByDevice, device_holders_on
+from remuda.core.health.signals import classify_signal
 from remuda.core.incidents.closing import SubjectHealth, conclude_incident, incident_ends_at
 from remuda.core.incidents.evidence import with_affected, with_evidence
 from remuda.core.incidents.names import (

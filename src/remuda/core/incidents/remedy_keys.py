@@ -42,7 +42,7 @@ def workload_key_for(key: str, gang: str) -> str:
     return f"{key}@{gang}"
 
 
-def is_workload_key(key: str) -> bool:
+def is_workload_remedy_key(key: str) -> bool:
     """Every other key is the device ladder's."""
     return key.startswith(_WORKLOAD)
 

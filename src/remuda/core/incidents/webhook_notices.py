@@ -21,7 +21,7 @@ from remuda.api.incidents import Incident, IncidentOutcome, RemedyOutcome
 from remuda.api.meta import JsonObject, KObject, to_seconds
 from remuda.api.remedies import RemedyPolicy, Webhook
 from remuda.core.incidents.names import subject_words
-from remuda.core.incidents.remedy_keys import is_workload_key
+from remuda.core.incidents.remedy_keys import is_workload_remedy_key
 from remuda.core.remedies.rungs import LADDER, TOO_EARLY, ladder_has_ended
 
 ANNOTATION = "remuda.dev/notified"
@@ -60,7 +60,7 @@ def incident_notices(incident: Incident) -> list[WebhookNotice]:
                 WebhookNotice(f"{WAITING}/{record.key}", WAITING, record.started_at, f"{ask} ({incident.name})")
             )
         elif record.outcome is not RemedyOutcome.SKIPPED and record.reason != TOO_EARLY:
-            about = "" if is_workload_key(record.key) or not record.message else f" {record.message}"
+            about = "" if is_workload_remedy_key(record.key) or not record.message else f" {record.message}"
             text = f"{what}: {record.key} ({record.action}) {record.outcome.value}.{about} ({incident.name})"
             at = record.ended_at or record.started_at
             found.append(WebhookNotice(f"{REMEDY}/{record.key}/{record.outcome.value}", REMEDY, at, text))

@@ -11,7 +11,7 @@ import msgspec
 from remuda.api.incidents import IncidentStatus, RemedyOutcome, RemedyRecord
 from remuda.api.meta import to_time
 from remuda.api.training import Recovery, Remedy, TrainingJob
-from remuda.core.incidents.remedy_keys import is_workload_key, workload_key, workload_key_for
+from remuda.core.incidents.remedy_keys import is_workload_remedy_key, workload_key, workload_key_for
 
 MAX_REMEDIES = 64
 
@@ -68,7 +68,7 @@ def with_workload_record(status: IncidentStatus, record: RemedyRecord) -> Incide
     else:
         remedies[place] = record
     lost = round(status.lost_gpu_hours + record.lost_gpu_hours - _gpu_hours_before(status, place), 4)
-    over = [r for r in remedies if is_workload_key(r.key) and r.outcome is not RemedyOutcome.RUNNING]
+    over = [r for r in remedies if is_workload_remedy_key(r.key) and r.outcome is not RemedyOutcome.RUNNING]
     for old in over[: max(0, len(remedies) - MAX_REMEDIES)]:
         remedies.remove(old)
     return msgspec.structs.replace(status, remedies=remedies, lost_gpu_hours=lost)
@@ -85,7 +85,7 @@ def conclude_remedies(status: IncidentStatus, target: str, job: TrainingJob | No
             ended_at=to_time(now),
         )
         if r.target == target
-        and is_workload_key(r.key)
+        and is_workload_remedy_key(r.key)
         and r.outcome is RemedyOutcome.RUNNING
         and r.started_at not in known
         else r
@@ -95,7 +95,7 @@ def conclude_remedies(status: IncidentStatus, target: str, job: TrainingJob | No
 
 
 def _is_same_interruption(one: RemedyRecord, other: RemedyRecord) -> bool:
-    return is_workload_key(one.key) and one.target == other.target and one.started_at == other.started_at
+    return is_workload_remedy_key(one.key) and one.target == other.target and one.started_at == other.started_at
 
 
 def _gpu_hours_before(status: IncidentStatus, place: int | None) -> float:

@@ -22,7 +22,7 @@ from remuda.api.devices import NodeDevices
 from remuda.api.incidents import Incident, IncidentPhase, RemedyOutcome, RemedyRecord, Subject, SubjectKind
 from remuda.api.meta import to_seconds
 from remuda.api.remedies import Action, Ladder, Offender, Rung
-from remuda.core.incidents.remedy_keys import drain_key, is_workload_key, rung_key, verify_key
+from remuda.core.incidents.remedy_keys import drain_key, is_workload_remedy_key, rung_key, verify_key
 
 # Condition of an incident: True while its ladder is climbed (the reason says which), False once it has ended without a cure.
 LADDER = "Ladder"
@@ -102,7 +102,7 @@ def is_repeat_offender(devices: NodeDevices | None, subject: Subject, offender: 
 
 def device_remedies(records: Iterable[RemedyRecord]) -> dict[str, RemedyRecord]:
     """Those of the device ladder, by key."""
-    return {r.key: r for r in records if not is_workload_key(r.key)}
+    return {r.key: r for r in records if not is_workload_remedy_key(r.key)}
 
 
 def _has_rung_begun(record: RemedyRecord | None) -> bool:

@@ -1,4 +1,4 @@
-"""Leader election on a Lease: the shell around `core.leader_lease`, on any `Cluster`.
+"""Leader election on a Lease: the shell around `kube.runtime.leader_lease`, on any `Cluster`.
 
 `lead` contends until it leads, runs the guarded work, and keeps the lease meanwhile. When the lease is lost the work is
 cancelled and waited for, then it contends again; when the work ends by itself, or `lead` is cancelled, the lease is given back
@@ -26,7 +26,9 @@ import structlog
 from remuda.api.errors import AlreadyExists, ApiError, Conflict, NotFound
 from remuda.api.kubernetes.core_v1 import Lease
 from remuda.api.meta import JsonObject, to_time
-from remuda.core.leader_lease import (
+from remuda.kube.cluster import Cluster, Preconditions
+from remuda.kube.runtime.backoff import Jitter
+from remuda.kube.runtime.leader_lease import (
     Candidacy,
     LeaseAction,
     LeaseRecord,
@@ -43,8 +45,6 @@ from remuda.core.leader_lease import (
     lease_was_read,
     lease_was_written,
 )
-from remuda.kube.cluster import Cluster, Preconditions
-from remuda.kube.runtime.backoff import Jitter
 
 T = TypeVar("T")
 

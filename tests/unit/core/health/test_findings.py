@@ -9,11 +9,11 @@ import msgspec
 from remuda.api.devices import DeviceState, NodeDevices, Observed, ObservedDevice, QuarantineOrder, Signal, Verdict
 from remuda.api.meta import ObjectMeta, to_time
 from remuda.api.remedies import Offender
-from remuda.core.devices.signals import classify_signal, with_signal
 from remuda.core.health.device_history import MAX_MINOR, find_fault_trends, is_minor_fault, with_minor_faults
 from remuda.core.health.findings import NodeFindings, find_findings
 from remuda.core.health.ledger import judge_devices, judge_node
 from remuda.core.health.signal_fusion import classify_devices
+from remuda.core.health.signals import classify_signal, with_signal
 
 T = 1_000_000.0
 OFFENDER = Offender(incidents=2, window_seconds=1000.0)

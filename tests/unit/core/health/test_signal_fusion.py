@@ -7,9 +7,9 @@ import pytest
 
 from remuda.api.devices import DeviceState, NodeDevices, Observed, ObservedDevice, Signal, Verdict
 from remuda.api.meta import ObjectMeta, to_time
-from remuda.core.devices.signals import with_signal
 from remuda.core.health.ledger import judge_node
 from remuda.core.health.signal_fusion import AHEAD, classify_devices, debounce_ends_at
+from remuda.core.health.signals import with_signal
 from remuda.core.health.timers import HealthTimers
 
 NOW = 10_000.0

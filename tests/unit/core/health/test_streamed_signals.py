@@ -8,10 +8,10 @@ from remuda.api.devices import NodeDevices, Observed, ObservedDevice, Signal
 from remuda.api.meta import ObjectMeta, to_time
 from remuda.api.remedies import Offender
 from remuda.core.devices.fault_codes import fault_table
-from remuda.core.devices.signals import classify_signal, with_signal
 from remuda.core.health.findings import find_findings
 from remuda.core.health.ledger import judge_devices
 from remuda.core.health.signal_fusion import classify_devices
+from remuda.core.health.signals import classify_signal, with_signal
 from remuda.core.health.streamed_signals import FORGET_S, MAX_DEVICES, MAX_PER_DEVICE, SignalOverlay, can_change_verdict
 
 

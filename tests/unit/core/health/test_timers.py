@@ -5,9 +5,9 @@ import pytest
 
 from remuda.api.devices import DeviceState, NodeDevices, Observed, ObservedDevice, QuarantineOrder, Signal
 from remuda.api.meta import ObjectMeta, to_time
-from remuda.core.devices.signals import MAX_FLAPS, with_signal
 from remuda.core.health.ledger import judge_node
 from remuda.core.health.signal_fusion import classify_devices, debounce_ends_at
+from remuda.core.health.signals import MAX_FLAPS, with_signal
 from remuda.core.health.timers import HealthTimers, quarantine_flapping
 
 TIMERS = HealthTimers(debounce_s=5.0, flap_window_s=100.0, flap_limit=2)

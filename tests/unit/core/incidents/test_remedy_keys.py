@@ -10,7 +10,7 @@ from remuda.core.incidents.remedy_keys import (
     drain_key,
     is_recheck_key,
     is_verify_key,
-    is_workload_key,
+    is_workload_remedy_key,
     parse_rung_key,
     recheck_key,
     rung_key,
@@ -48,7 +48,7 @@ def test_keys_of_no_rung() -> None:
         "drain-1",
     ):
         assert parse_rung_key(key) is None, key
-    assert is_workload_key(second)
-    assert is_workload_key(workload_key_for(second, "ns/train"))
+    assert is_workload_remedy_key(second)
+    assert is_workload_remedy_key(workload_key_for(second, "ns/train"))
     assert is_recheck_key(recheck_key(1))
-    assert not is_workload_key(recheck_key(1))
+    assert not is_workload_remedy_key(recheck_key(1))

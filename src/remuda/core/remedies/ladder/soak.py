@@ -8,7 +8,7 @@ from remuda.api.conditions import is_condition_true
 from remuda.api.devices import DeviceState
 from remuda.api.incidents import SubjectKind
 from remuda.api.meta import to_seconds
-from remuda.core.devices.signals import ClassifiedSignal, classify_signals
+from remuda.core.health.signals import ClassifiedSignal, classify_signals
 from remuda.core.remedies.ladder.types import LadderCase
 
 _BAD = (DeviceState.UNHEALTHY, DeviceState.DEGRADED)

@@ -25,7 +25,7 @@ from remuda.api.incidents import (
 from remuda.api.meta import Condition, to_seconds, to_time
 from remuda.api.remedies import Action, Rung
 from remuda.core.health.timers import SKEW_S
-from remuda.core.incidents.remedy_keys import is_workload_key
+from remuda.core.incidents.remedy_keys import is_workload_remedy_key
 from remuda.core.remedies.drain import DrainPlan, DrainRequest
 from remuda.core.remedies.hook_objects import HookCall
 from remuda.core.remedies.ladder.types import LadderCase, LadderStep
@@ -49,7 +49,7 @@ class LadderState:
     def __init__(self, case: LadderCase, now: float) -> None:
         self.case = case
         self.now = now
-        self.workload = [r for r in case.incident.status.remedies if is_workload_key(r.key)]
+        self.workload = [r for r in case.incident.status.remedies if is_workload_remedy_key(r.key)]
         self.records = rebase_remedy_records(device_remedies(case.incident.status.remedies), now)
         self.looks: list[float] = []
         self.why_not: list[str] = []

@@ -1,8 +1,8 @@
-"""A Job's pods: how they are made, and how long to wait before the next one after failures."""
+"""A Job's pods: how they are made, how long to wait before the next one after failures, and when enough have succeeded."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from remuda.api.kubernetes.batch_v1 import (
     COMPLETION_INDEX,
@@ -11,10 +11,10 @@ from remuda.api.kubernetes.batch_v1 import (
     JOB_NAME,
     TRACKING,
     Job,
+    parse_completion_indexes,
 )
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import JsonObject
-from remuda.core.foreign.job_policies import job_completion_index
 from remuda.embedded.builtin.planners.pod_state import pod_finished_at, pod_from_template
 
 FIRST_DELAY_S = 10.0
@@ -66,3 +66,21 @@ def job_delay_left(pods: Iterable[Pod], now: float) -> float:
         return 0.0
     delay = min(LONGEST_DELAY_S, FIRST_DELAY_S * 2.0 ** min(len(failures) - 1, 16))
     return max(0.0, max(failures) + delay - now)
+
+
+def job_completion_index(pod: Pod) -> int | None:
+    text = pod.annotations.get(COMPLETION_INDEX, "")
+    return int(text) if text.isdigit() else None
+
+
+def job_success_rule(job: Job, succeeded: Collection[int]) -> int | None:
+    """The number of the first rule of the successPolicy that these indexes satisfy."""
+    for number, rule in enumerate(job.spec.success_policy.get("rules") or ()):
+        counted, count = set(succeeded), rule.get("succeededCount")
+        if rule.get("succeededIndexes"):
+            named = parse_completion_indexes(rule["succeededIndexes"])
+            counted &= named
+            count = len(named) if count is None else count
+        if count is not None and len(counted) >= count:
+            return number
+    return None

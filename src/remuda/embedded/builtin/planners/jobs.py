@@ -31,12 +31,16 @@ from remuda.core.foreign.job_policies import (
     FAIL_JOB,
     IGNORE,
     FailedJobPodVerdict,
-    job_completion_index,
-    job_success_rule,
     judge_failed_job_pod,
 )
 from remuda.core.foreign.refused_pods import is_admission_budget_spent, is_refused_by_node
-from remuda.embedded.builtin.planners.job_pods import failures_of_job_index, job_delay_left, new_job_pod
+from remuda.embedded.builtin.planners.job_pods import (
+    failures_of_job_index,
+    job_completion_index,
+    job_delay_left,
+    job_success_rule,
+    new_job_pod,
+)
 from remuda.embedded.builtin.planners.pod_state import is_active_pod, is_ready_pod, is_terminating_pod
 
 BURST = 500

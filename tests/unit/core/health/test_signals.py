@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from remuda.api.devices import DeviceState, Signal
 from remuda.core.devices.fault_codes import FaultClass, classify_fault
-from remuda.core.devices.signals import MAX_SIGNALS, add_signal, standing_faults
+from remuda.core.health.signals import MAX_SIGNALS, add_signal, standing_faults
 
 
 def worst_of(signals: list[Signal]) -> FaultClass | None:

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from remuda.api.errors import Refusal
-from remuda.core.leader_lease import (
+from remuda.kube.runtime.leader_lease import (
     Candidacy,
     LeaseRecord,
     LeaseTiming,
