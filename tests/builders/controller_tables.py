@@ -308,7 +308,8 @@ class TappedCluster:
         fields: FieldSelector = NO_FIELDS,
     ) -> AsyncIterator[WatchEvent[K]]:
         async for event in self._inner.watch(kind, since, namespace, labels=labels, fields=fields):
-            await asyncio.sleep(self.late.get(kind, 0.0))
+            if late_s := self.late.get(kind):
+                await asyncio.sleep(late_s)
             yield event
 
     async def create(self, kind: type[K], body: K | JsonObject) -> K:
