@@ -44,6 +44,8 @@ class RefusedPods:
             is_over = not await self._forgive_job(pod, owner, number)
         count: JsonObject = {"metadata": {"annotations": {ANNOTATION_REJECTIONS: str(number)}}}
         try:
+            if rules.is_refusal_recorded(await self._cluster.get(Pod, pod.name, pod.namespace)):
+                return  # our copy is late; counted again, it would count twice
             newest = await self._cluster.patch(Pod, pod.name, count, pod.namespace, when=Preconditions(uid=pod.uid))
         except (NotFound, Conflict):
             return

@@ -31,6 +31,7 @@ from tests.builders.controller_tables import (
     after,
     before_next,
     do,
+    late,
     lose_answer,
     patch,
     put,
@@ -244,6 +245,16 @@ SCENARIOS = [
                 (Job, "default/train"): {"spec": {"backoffLimit": 4}},
                 P: {"metadata": {"annotations": {ANNOTATION_REJECTIONS: "1"}}, **says(("AdmissionRejected", "True"))},
             },
+        ),
+    ),
+    Scenario(
+        name="a refusal is told once although the informer has yet to show it",
+        given=[NODE, ledger(DeviceState.HEALTHY), refused("p"), JOB],
+        first=[late(Pod, 0.5)],
+        happens=[patch(Node, "node-1", NOT_READY)],
+        want=Want(
+            [NOTE, "patch Job/default/train", "patch Pod/default/p", MARK],
+            ["Warning Pod/default/p AdmissionRejected"],
         ),
     ),
     Scenario(
