@@ -4,6 +4,9 @@
 SHELL := /bin/sh
 BIN := .venv/bin
 STAMP := .venv/.stamp
+COMPILED := .venv/.compiled
+# What lint says while the tests run beside it; shown after them.
+LINT_LOG := .venv/lint.log
 
 # The suite is sized for two cores. Many tests wait for disks, sockets and child processes, so four at a time keep both busy, and
 # more of those that wait for whole clusters; override with `make check JOBS=8`, `make test TEST_JOBS=8`.
@@ -22,7 +25,7 @@ REAL_TESTS = tests/torch tests/e2e tests/kube tests/conformance tests/kubelet_ro
 DRILLS = tests/drills $(wildcard tests/component/test_rows_*.py) tests/kubelet_rows $(wildcard tests/kube/test_kubelet_*.py) -k test_row_
 
 .DEFAULT_GOAL := help
-.PHONY: help venv format lint compiled check test loaded demo drills kube bench-recovery bench-apiserver bench-node bench-straggler bench-failure clean
+.PHONY: help venv format lint check test loaded demo drills kube bench-recovery bench-apiserver bench-node bench-straggler bench-failure clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,17 +46,19 @@ lint: $(STAMP) ## format, lint, types and layers, without tests
 	$(BIN)/mypy --strict src tests
 	$(BIN)/lint-imports
 
-check: $(STAMP) ## lint + unit, property and component tests (under two minutes)
-	@$(MAKE) --no-print-directory -j2 lint compiled
-	$(PYTEST) -n $(JOBS) -m "not slow" --hypothesis-profile quick --schedules 10 $(FAST_TESTS)
+check: $(COMPILED) ## lint + unit, property and component tests (under two minutes)
+	@$(MAKE) --no-print-directory lint > $(LINT_LOG) 2>&1 & lint=$$!; \
+	$(PYTEST) -n $(JOBS) -m "not slow" --hypothesis-profile quick --schedules 10 $(FAST_TESTS); tests=$$?; \
+	wait $$lint; lint=$$?; cat $(LINT_LOG); exit $$((tests | lint))
 
-# While lint runs, one process compiles the tests; else every worker of a fresh clone does it for itself.
-compiled: $(STAMP)
-	@$(PYTEST) --collect-only -qq $(FAST_TESTS) > /dev/null || true
+# In a fresh clone one process compiles the tests; else every worker does it for itself.
+$(COMPILED): $(STAMP)
+	@$(PYTEST) --collect-only -qq -p no:cacheprovider $(REAL_TESTS) $(FAST_TESTS) > /dev/null || true
+	@touch $@
 
 # Every test once, each with all its examples; tests that share a server or a node share a process (tests/conftest.py).
-test: $(STAMP) ## every test: check's with all their examples, end-to-end, crash, against a real Kubernetes and PyTorch
-	@$(MAKE) --no-print-directory -j2 lint compiled
+test: $(COMPILED) ## every test: check's with all their examples, end-to-end, crash, against a real Kubernetes and PyTorch
+	@$(MAKE) --no-print-directory lint
 	$(PYTEST) -n $(TEST_JOBS) --dist loadgroup --durations 20 $(REAL_TESTS) $(FAST_TESTS) tests/drills
 
 loaded: $(STAMP) ## the tests over sockets, processes and servers, five times in a row while every core is kept busy
