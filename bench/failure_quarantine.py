@@ -281,7 +281,7 @@ async def _install_kinds(server: RealServer) -> None:
         if made.status != 201:
             raise Broken(f"{path.name} was refused: {made.body}")
         names.append(body["metadata"]["name"])
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(300):
         for name in names:
             while not _is_established((await asyncio.to_thread(server.request, "GET", f"{CRDS}/{name}")).body):  # noqa: ASYNC110
                 await asyncio.sleep(POLL_S)

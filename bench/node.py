@@ -38,7 +38,7 @@ FULL = Sizes(
     SignalsAsk(nodes=1000, rate=10_000, seconds=20.0),
 )
 QUICK = Sizes(
-    FleetAsk(nodes=4, window_s=0.6, lease_s=1.0, timeout_s=60.0),
+    FleetAsk(nodes=4, window_s=3.0, lease_s=8.0, timeout_s=300.0),
     AllocateAsk(calls=20),
     SignalsAsk(nodes=8, rate=400, seconds=1.0, transitions=0.05),
 )

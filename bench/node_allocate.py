@@ -91,7 +91,7 @@ async def a_node(root: Path) -> AsyncIterator[tuple[Agent, KubeletDeviceManager]
     ready = asyncio.Event()
     running = asyncio.create_task(machines.run(ready))
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             await ready.wait()
         (name,) = machines.nodes
         devices = machines.nodes[name].devices

@@ -316,7 +316,7 @@ async def _running(manager: Manager) -> AsyncIterator[None]:
 
 async def _judged(view: ClusterView, nodes: int) -> None:
     """Every node has its first verdicts."""
-    async with asyncio.timeout(120):
+    async with asyncio.timeout(300):
         while sum(bool(n.verdicts) for n in view.devices.items()) < nodes:  # noqa: ASYNC110 - before anything is timed
             await asyncio.sleep(0.05)
 

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 JUDGED = {
     "CPU while nothing happens",
     "resident memory",
-    "leases that ran out (1 s)",
+    "leases that ran out (8 s)",
     "oldest lease (a node fences itself there)",
     "round trip, median",
     "manager's CPU at that rate",
@@ -27,7 +27,7 @@ JUDGED = {
 def test_every_part_of_bench_node_measures_something(tmp_path: Path) -> None:
     result = tmp_path / "result.json"
     command = [sys.executable, "-m", "bench.node", "--quick", "--json", str(result)]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=180, check=False)
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=550, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     bars = {bar["name"]: bar for bar in json.loads(result.read_text())["bars"]}
     assert {name for name, bar in bars.items() if bar["verdict"]} == JUDGED
