@@ -83,7 +83,7 @@ async def test_a_bad_plugin_is_refused_by_name_and_our_own_serves_on(machine: Ma
         assert 'API version "v1alpha1" is not supported' in await refused(plugin.register(version="v1alpha1"))
         assert 'the ResourceName "card" is invalid' in await refused(plugin.register(resource="card"))
         assert "is invalid" in await refused(plugin.register(resource="kubernetes.io/card"))
-        assert "no socket name" in await refused(plugin.register(socket="../kubelet.sock"))
+        assert "not a socket name" in await refused(plugin.register(socket="../kubelet.sock"))
         await machine.pod_starts()
         assert await machine.capacity() is None
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.builders.waiting import PATIENCE_S
 from tests.kube.control_plane import ControlPlane, Response, pinned_version
 
 CRD = {
@@ -28,7 +29,9 @@ CRD = {
 }
 
 
-def eventually(look: Callable[[], Response], done: Callable[[Response], bool], deadline_s: float = 10.0) -> Response:
+def eventually(
+    look: Callable[[], Response], done: Callable[[Response], bool], deadline_s: float = PATIENCE_S
+) -> Response:
     """The first answer that satisfies `done`; the last one is shown when the deadline passes."""
     deadline = time.monotonic() + deadline_s
     while not done(answer := look()):
@@ -38,7 +41,7 @@ def eventually(look: Callable[[], Response], done: Callable[[Response], bool], d
 
 
 def has_condition(response: Response, kind: str) -> bool:
-    conditions = response.body.get("status", {}).get("conditions", [])
+    conditions = response.body.get("status", {}).get("conditions") or []  # null until the first is there
     return any(each["type"] == kind and each["status"] == "True" for each in conditions)
 
 

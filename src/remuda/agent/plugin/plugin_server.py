@@ -114,11 +114,11 @@ class PluginServer:
             server = grpc.aio.server()
             server.add_generic_rpc_handlers((_plugin_grpc_handlers(self.plugin),))
             try:
-                server.add_insecure_port(f"unix:{base}/{self.socket}")
-                await server.start()
-            except (OSError, RuntimeError) as error:
-                return _End(f"CannotListen: {self._directory / self.socket}: {error}")
-            try:
+                try:
+                    server.add_insecure_port(f"unix:{base}/{self.socket}")
+                    await asyncio.shield(server.start())  # cut short, it would leave a server that nobody stops
+                except (OSError, RuntimeError) as error:
+                    return _End(f"CannotListen: {self._directory / self.socket}: {error}")
                 self._is_up()
                 refused = await self._register(f"{base}/{KUBELET_SOCKET}")
                 if refused:
