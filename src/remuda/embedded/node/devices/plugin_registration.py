@@ -80,7 +80,7 @@ def validate_registration(request: RegisterRequest) -> None:
     if not request.endpoint or "/" in request.endpoint or request.endpoint in (".", "..", KUBELET_SOCKET):
         raise Refusal(
             "InvalidEndpoint",
-            f'the endpoint "{request.endpoint}" is not a socket name in the device-plugin directory',
+            f'the endpoint "{request.endpoint}" is not a socket name in the device-plugin directory.',
             "Name the file alone, without a path.",
         )
 
