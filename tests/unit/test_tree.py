@@ -102,6 +102,17 @@ def test_architecture_draws_the_tree_as_it_is() -> None:
     assert drawn - actual == set(), "ARCHITECTURE.md draws these packages, but src/remuda has no such directory"
 
 
+def test_architecture_names_every_controller() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE))
+    actual = {
+        path.stem
+        for path in (PACKAGE / "controllers").glob("*.py")
+        if re.search(r"^class \w*Controller\b", path.read_text(encoding="utf-8"), re.MULTILINE)
+    }
+    assert named == actual
+
+
 def test_each_package_says_what_lives_there() -> None:
     for package in packages() - {"launch/pythonpath"}:  # a directory for the user's sys.path, not a package
         source = (PACKAGE / package / "__init__.py").read_text(encoding="utf-8")
