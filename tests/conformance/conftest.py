@@ -15,9 +15,8 @@ from tests.conformance.catalogue import Case
 from tests.conformance.run import Run
 from tests.conformance.servers import Server, embedded_server, real_server
 from tests.conformance.transcript import Difference, Entry, differences
-from tests.kube.conftest import MISSING, is_required
 from tests.kube.conftest import pytest_terminal_summary as pytest_terminal_summary
-from tests.kube.control_plane import binaries_dir
+from tests.kube.planes import require_binaries
 
 HERE = Path(__file__).parent
 Compare = Callable[[Case], list[Difference]]
@@ -31,10 +30,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Server]]:
-    if not binaries_dir().is_dir():
-        if is_required():
-            pytest.fail(MISSING, pytrace=False)
-        pytest.skip(MISSING)
+    require_binaries()
     with (
         real_server(tmp_path_factory.mktemp("kube")) as real,
         embedded_server(tmp_path_factory.mktemp("embedded")) as embedded,

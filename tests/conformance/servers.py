@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import base64
-import json
 import os
-import ssl
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,7 +16,7 @@ from typing import Any
 import yaml
 
 from tests.builders.waiting import PATIENCE_S
-from tests.kube.control_plane import ROOT, ControlPlane, binaries_dir
+from tests.kube.control_plane import ROOT, ControlPlane, binaries_dir, send_request
 
 EMBEDDED, REAL = "embedded", "kube-apiserver"
 
@@ -38,22 +34,8 @@ class Server:
 
     def request(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
         """Preparations only: what is compared goes through the clients."""
-        request = urllib.request.Request(
-            self.url + path,
-            method=method,
-            data=None if body is None else json.dumps(body).encode(),
-            headers={"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"},
-        )
-        context = ssl.create_default_context(cafile=str(self.ca_file))
-        opener = urllib.request.build_opener(
-            urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
-        )
-        try:
-            with opener.open(request, timeout=PATIENCE_S) as answer:
-                return answer.status, json.loads(answer.read())
-        except urllib.error.HTTPError as refusal:
-            with refusal:
-                return refusal.code, refusal.read().decode(errors="replace")
+        answer = send_request(self, method, path, body)
+        return answer.status, answer.body
 
     def must(self, method: str, path: str, body: object = None) -> Any:
         code, answer = self.request(method, path, body)

@@ -14,22 +14,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.builders.waiting import PATIENCE_S
-from tests.kube.conftest import MISSING, is_required
-from tests.kube.control_plane import binaries_dir
+from tests.kube.planes import require_binaries
 
 Row = dict[str, str]
 
 
 def find_kubectl() -> str:
-    program = binaries_dir() / "kubectl"
-    if not program.is_file():
-        if is_required():
-            pytest.fail(MISSING, pytrace=False)
-        pytest.skip(MISSING)
-    return str(program)
+    return str(require_binaries() / "kubectl")
 
 
 class Kubectl:

@@ -1,17 +1,16 @@
 """Fixtures for the tests against a real Kubernetes API server.
 
-Without the binaries of `make kube` these tests skip and the run's summary says so in capitals; with
-REMUDA_REQUIRE_KUBE=1 (CI) they fail instead, so they can never be missed silently.
+Without the binaries these tests skip or fail, see `planes`; the summary says so in capitals.
 """
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.kube.control_plane import ControlPlane, binaries_dir
-from tests.kube.real_node import RealNode, missing
+from tests.kube.control_plane import ControlPlane
+from tests.kube.planes import MISSING, own_plane, require_binaries, skip_or_fail
+from tests.kube.real_node import RealNode, missing, running_node
 
 pytest.register_assert_rewrite(
     "tests.kubelet_rows.plugin_rows",
@@ -21,11 +20,6 @@ pytest.register_assert_rewrite(
 
 HERE = Path(__file__).parent
 NO_NODE = "there is no real kubelet here (`make kube` as root sets one up)"
-MISSING = "the real control plane is not built; run `make kube` (Go >= 1.26) and try again"
-
-
-def is_required() -> bool:
-    return os.environ.get("REMUDA_REQUIRE_KUBE", "") not in ("", "0")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -46,34 +40,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 @pytest.fixture(scope="session")
 def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """One kube-apiserver with its etcd, shared by the session; give each test a namespace of its own."""
-    if not binaries_dir().is_dir():
-        if is_required():
-            pytest.fail(MISSING, pytrace=False)
-        pytest.skip(MISSING)
-    plane = ControlPlane.start(tmp_path_factory.mktemp("kube"))
-    try:
+    with own_plane(tmp_path_factory.mktemp("kube")) as plane:
         yield plane
-    finally:
-        plane.stop()
 
 
 @pytest.fixture(scope="session")
 def real_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealNode]:
     """One kubelet with real containers and an API server of its own; tests get namespaces from it."""
-    if not binaries_dir().is_dir():
-        if is_required():
-            pytest.fail(MISSING, pytrace=False)
-        pytest.skip(MISSING)
+    require_binaries()
     if why := missing():
-        if is_required():
-            pytest.fail(f"{NO_NODE}: {why}", pytrace=False)
-        pytest.skip(f"{NO_NODE}: {why}")
-    plane = ControlPlane.start(tmp_path_factory.mktemp("real"))
-    try:
-        node = RealNode.start(plane)
-        try:
-            yield node
-        finally:
-            node.stop()
-    finally:
-        plane.stop()
+        skip_or_fail(f"{NO_NODE}: {why}")
+    with own_plane(tmp_path_factory.mktemp("real")) as plane, running_node(plane) as node:
+        yield node

@@ -25,7 +25,7 @@ import urllib.error
 import urllib.request
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from tests.builders.waiting import PATIENCE_S
 
@@ -216,23 +216,7 @@ class ControlPlane:
 
     def request(self, method: str, path: str, body: object = None, content_type: str = "application/json") -> Response:
         """One request as the admin. Any answer is returned, refusals too; OSError when there was none."""
-        request = urllib.request.Request(
-            self.url + path,
-            method=method,
-            data=None if body is None else json.dumps(body).encode(),
-            headers={"Authorization": f"Bearer {self.token}", "Content-Type": content_type},
-        )
-        context = ssl.create_default_context(cafile=str(self.ca_file))
-        # An empty proxy table: a proxy set for the machine must not be asked about loopback.
-        opener = urllib.request.build_opener(
-            urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
-        )
-        try:
-            with opener.open(request, timeout=PATIENCE_S) as answer:
-                return Response(answer.status, _decode(answer.read()))
-        except urllib.error.HTTPError as refusal:
-            with refusal:
-                return Response(refusal.code, _decode(refusal.read()))
+        return send_request(self, method, path, body, content_type)
 
     def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
         """The output of kubectl run as the admin; CalledProcessError, with stderr, when it fails."""
@@ -258,6 +242,40 @@ class ControlPlane:
                 process.kill()
                 process.wait()
         self.processes.clear()
+
+
+class Reachable(Protocol):
+    """An API server that a token opens."""
+
+    @property
+    def url(self) -> str: ...
+
+    @property
+    def token(self) -> str: ...
+
+    @property
+    def ca_file(self) -> Path: ...
+
+
+def send_request(
+    server: Reachable, method: str, path: str, body: object = None, content_type: str = "application/json"
+) -> Response:
+    """Any answer is returned, refusals too; OSError when there was none."""
+    request = urllib.request.Request(
+        server.url + path,
+        method=method,
+        data=None if body is None else json.dumps(body).encode(),
+        headers={"Authorization": f"Bearer {server.token}", "Content-Type": content_type},
+    )
+    context = ssl.create_default_context(cafile=str(server.ca_file))
+    # An empty proxy table: a proxy set for the machine must not be asked about loopback.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context))
+    try:
+        with opener.open(request, timeout=PATIENCE_S) as answer:
+            return Response(answer.status, _decode(answer.read()))
+    except urllib.error.HTTPError as refusal:
+        with refusal:
+            return Response(refusal.code, _decode(refusal.read()))
 
 
 def _decode(data: bytes) -> Any:

@@ -297,7 +297,7 @@ def _refuse_other_kubelet() -> None:
 
 
 @contextlib.contextmanager
-def real_node(plane: ControlPlane) -> Iterator[RealNode]:
+def running_node(plane: ControlPlane) -> Iterator[RealNode]:
     node = RealNode.start(plane)
     try:
         yield node

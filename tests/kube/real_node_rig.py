@@ -10,14 +10,11 @@ from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
-import grpc
-
 from remuda.link.device_plugin_port import ContainerDevices
-from remuda.link.kubelet_proto import POD_RESOURCES_LIST
-from tests.builders.waiting import PATIENCE_S, until
+from tests.builders.waiting import until
 from tests.kube.control_plane import ControlPlane, Response
 from tests.kube.real_node import DEVICE_PLUGINS, RealNode
-from tests.kubelet_rows.rig import Body, container_status
+from tests.kubelet_rows.rig import Body, container_status, list_pod_resources
 
 
 class RealRig:
@@ -84,13 +81,7 @@ class RealRig:
         return await asyncio.to_thread(self.real.node)
 
     async def pod_resources(self) -> tuple[ContainerDevices, ...]:
-        async with grpc.aio.insecure_channel(f"unix:{self.real.places.pod_resources}") as channel:
-            call = channel.unary_unary(
-                POD_RESOURCES_LIST.path,
-                request_serializer=POD_RESOURCES_LIST.request.encode,
-                response_deserializer=POD_RESOURCES_LIST.response.decode,
-            )
-            rows: tuple[ContainerDevices, ...] = await call(None, timeout=PATIENCE_S, wait_for_ready=True)
+        rows = await list_pod_resources(self.real.places.pod_resources)
         return tuple(row for row in rows if row.namespace == self.namespace)
 
     async def output(self, pod: str, container: str = "main") -> str:

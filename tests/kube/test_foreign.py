@@ -35,7 +35,7 @@ from remuda.link.progress_board import ProgressBoard
 from remuda.runtime.control_plane import ControlPlane as Manager
 from tests.builders.waiting import PATIENCE_S, until
 from tests.kube.control_plane import ControlPlane
-from tests.kube.own_plane import own_plane
+from tests.kube.planes import own_plane
 from tests.kube.test_heart import install_kinds
 
 NODE = "node-01"

@@ -32,7 +32,7 @@ from remuda.runtime.up_config import RACK_LABEL, ClusterConfig
 from tests.builders.waiting import PATIENCE_S, until
 from tests.e2e.rig import NAMESPACE, RANKS, Rig, left_running, sweep
 from tests.kube.control_plane import ROOT, ControlPlane
-from tests.kube.own_plane import own_plane
+from tests.kube.planes import own_plane
 
 CONFIG = ClusterConfig(nodes=4, racks=2, lease_seconds=8.0)
 STOP_AT, SAVED = 14, 12  # training waits here while something is broken; the checkpoint before it

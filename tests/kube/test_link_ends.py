@@ -24,7 +24,7 @@ from remuda.runtime.manager_process import ManagerConfig, run_manager
 from remuda.runtime.node_agent import NodeAgentConfig, node_agent
 from tests.builders.waiting import PATIENCE_S, until
 from tests.kube.control_plane import ROOT, ControlPlane
-from tests.kube.own_plane import own_plane
+from tests.kube.planes import own_plane
 
 SPACE, ACCOUNT, NODE = "kube-system", "remuda-agent", "link-node"
 

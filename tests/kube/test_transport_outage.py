@@ -24,7 +24,7 @@ from remuda.kube.runtime.backoff import Backoff
 from remuda.kube.runtime.informer import Informer
 from tests.builders.waiting import PATIENCE_S
 from tests.kube.control_plane import ControlPlane
-from tests.kube.own_plane import own_plane
+from tests.kube.planes import own_plane
 
 
 @pytest.fixture(scope="module")

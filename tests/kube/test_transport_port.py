@@ -17,7 +17,7 @@ from remuda.kube.client.kubeconfig import load_kubeconfig
 from tests.builders.waiting import PATIENCE_S
 from tests.component import test_store_cluster as suite
 from tests.kube.control_plane import ControlPlane
-from tests.kube.own_plane import own_plane
+from tests.kube.planes import own_plane
 
 NAMESPACES = ("team", "a", "ab", "b", "other")
 

@@ -13,8 +13,6 @@ from collections.abc import Awaitable
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
-import grpc
-
 from remuda.api.codec import to_wire
 from remuda.api.errors import NotFound
 from remuda.api.kubernetes.core_v1 import Node, Pod
@@ -23,12 +21,11 @@ from remuda.embedded.node.container_environment import CONTAINER_ID
 from remuda.embedded.node.devices.device_service import PLUGINS, POD_RESOURCES, KubeletDeviceSettings
 from remuda.launch.zipapp import build_zipapp
 from remuda.link.device_plugin_port import ContainerDevices
-from remuda.link.kubelet_proto import POD_RESOURCES_LIST
 from remuda.link.rank_logs import rank_log_path
 from tests.builders.nodes import Rig
 from tests.builders.runtimes import processes
-from tests.builders.waiting import PATIENCE_S, until
-from tests.kubelet_rows.rig import Body
+from tests.builders.waiting import until
+from tests.kubelet_rows.rig import Body, list_pod_resources
 
 NAMESPACE = "default"
 
@@ -125,15 +122,7 @@ class EmbeddedRig:
         _kill(pids)
 
     async def pod_resources(self) -> tuple[ContainerDevices, ...]:
-        address = f"unix:{self._home / POD_RESOURCES / 'kubelet.sock'}"
-        async with grpc.aio.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)]) as channel:
-            call = channel.unary_unary(
-                POD_RESOURCES_LIST.path,
-                request_serializer=POD_RESOURCES_LIST.request.encode,
-                response_deserializer=POD_RESOURCES_LIST.response.decode,
-            )
-            rows: tuple[ContainerDevices, ...] = await call(None, timeout=PATIENCE_S, wait_for_ready=True)
-        return rows
+        return await list_pod_resources(self._home / POD_RESOURCES / "kubelet.sock")
 
 
 def _kill(pids: list[int]) -> None:

@@ -11,8 +11,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
+import grpc
+
 from remuda.link.device_plugin_port import ContainerDevices
-from tests.builders.waiting import until
+from remuda.link.kubelet_proto import POD_RESOURCES_LIST
+from tests.builders.waiting import PATIENCE_S, until
 from tests.kubelet_rows.stock_plugin import StockPlugin
 
 Body = dict[str, Any]
@@ -61,6 +64,18 @@ class NodeRig(Protocol):
     async def lose_checkpoint(self) -> None:
         """While the kubelet is stopped: the device manager's file is gone, as on a node made anew."""
         ...
+
+
+async def list_pod_resources(socket: Path) -> tuple[ContainerDevices, ...]:
+    # Not the process's shared connections: one to a kubelet that was restarted would wait before it is tried again.
+    async with grpc.aio.insecure_channel(f"unix:{socket}", [("grpc.use_local_subchannel_pool", 1)]) as channel:
+        call = channel.unary_unary(
+            POD_RESOURCES_LIST.path,
+            request_serializer=POD_RESOURCES_LIST.request.encode,
+            response_deserializer=POD_RESOURCES_LIST.response.decode,
+        )
+        rows: tuple[ContainerDevices, ...] = await call(None, timeout=PATIENCE_S, wait_for_ready=True)
+    return rows
 
 
 def pod_body(

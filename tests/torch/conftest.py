@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 
 import pytest
 
 from tests.e2e.conftest import rig as rig
 from tests.e2e.conftest import state as state
+from tests.kube.planes import skip_or_fail
 
 PYTHON = "/usr/bin/python3"
 
@@ -20,7 +20,5 @@ def torch() -> str:
         subprocess.run([PYTHON, "-c", "import torch.distributed"], check=True, capture_output=True, timeout=120)
     except (OSError, subprocess.SubprocessError):
         words = "PyTorch is not installed: `make kube` as root installs it, or run: apt-get install python3-torch"
-        if os.environ.get("REMUDA_REQUIRE_KUBE"):
-            pytest.fail(words)
-        pytest.skip(words)
+        skip_or_fail(words)
     return PYTHON
