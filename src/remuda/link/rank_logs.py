@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import mmap
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -115,33 +115,3 @@ class _LogFile:
                 attempt, time = int(match["attempt"]), float(match["time"])
                 section = LogSection(attempt, rank, self._pod, self._path, match.end(), match.end(), time)
                 self._marks.append((match.start(), section))
-
-
-async def follow_rank_logs(
-    index: RankLogIndex,
-    *,
-    rank: int | None,
-    attempt: int | None,
-    sleep: Callable[[float], Awaitable[None]],
-    done: Callable[[], bool] = lambda: False,
-    poll_s: float = 0.2,
-) -> AsyncIterator[tuple[LogSection, bytes]]:
-    """What the chosen sections hold and what is added to them, with the section each piece belongs to.
-
-    Without an attempt it goes on over the gang's restarts, wherever the rank moves. Ends once `done()` was true before a
-    look that found nothing new.
-    """
-    read: dict[tuple[Path, int], int] = {}
-    while True:
-        last = done()
-        quiet = True
-        for section in select_log_sections(index.refresh(), rank=rank, attempt=attempt):
-            key = (section.path, section.start)
-            for piece in read_log_section(section, read.get(key, 0)):
-                read[key] = read.get(key, 0) + len(piece)
-                quiet = False
-                yield section, piece
-        if last and quiet:
-            return
-        if quiet:
-            await sleep(poll_s)

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from remuda.link.rank_logs import (
     LogSection,
     RankLogIndex,
     find_log_sections,
-    follow_rank_logs,
     rank_log_path,
     read_log_section,
     select_log_sections,
@@ -95,29 +92,3 @@ def test_a_marker_cut_in_half_between_two_looks_is_found(tmp_path: Path) -> None
         index.refresh()
         write(root, "w-0", line[cut:] + "two\n")
         assert [text_of(s) for s in index.refresh()] == ["one\n", "two\n"], cut
-
-
-@pytest.mark.parametrize("attempt", [None, 2])
-async def test_following_a_rank_over_restarts_and_moves(tmp_path: Path, attempt: int | None) -> None:
-    script = [
-        lambda: write(tmp_path, "w-0", "more\n"),
-        lambda: write(tmp_path, "w-5", marker(2, 0, "w-5") + "moved\n"),
-        lambda: write(tmp_path, "w-5", "end\n"),
-    ]
-    write(tmp_path, "w-0", marker(1, 0, "w-0") + "first\n")
-    write(tmp_path, "w-1", marker(1, 1, "w-1") + "not mine\n")
-    polls: list[float] = []
-
-    async def sleep(seconds: float) -> None:
-        polls.append(seconds)
-        if script:
-            script.pop(0)()
-
-    pieces = [
-        piece.decode()
-        async for _, piece in follow_rank_logs(
-            RankLogIndex(tmp_path, "default", "job"), rank=0, attempt=attempt, sleep=sleep, done=lambda: not script
-        )
-    ]
-    assert pieces == (["first\n", "more\n", "moved\n", "end\n"] if attempt is None else ["moved\n", "end\n"])
-    assert polls == [0.2] * 3

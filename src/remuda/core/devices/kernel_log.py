@@ -230,9 +230,6 @@ class KmsgReader:
             events += self._limited(record, *found)
         return events
 
-    def feed_all(self, records: Iterable[bytes | str]) -> list[KernelLogEvent]:
-        return [event for record in records for event in self.feed(record)]
-
     def _limited(self, record: KernelRecord, pci: str, code: str) -> Iterable[KernelFault]:
         key = (pci, code)
         seen = self._seen.pop(key, None)

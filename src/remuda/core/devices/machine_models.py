@@ -87,11 +87,6 @@ class MachineModel(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tr
     fabric: FabricModel | None = None
     mig_geometries: list[MigGeometry] = []  # a user's own, or a shipped one under the same name with other profiles
 
-    def linked(self, a: int, b: int) -> str:
-        """The kind of direct link between two devices; empty when they meet over the host only."""
-        link = self.link(a, b)
-        return link.kind if link else ""
-
     def link(self, a: int, b: int) -> LinkModel | None:
         return next((link for link in self.links if a != b and a in link.among and b in link.among), None)
 

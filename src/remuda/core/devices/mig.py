@@ -17,7 +17,7 @@ between driver versions and is not in the table.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
 
@@ -196,57 +196,33 @@ def check_mig_layout(geometry: MigGeometry, layout: Layout) -> Refusal | None:
     return None
 
 
-def add_slice(geometry: MigGeometry, layout: Layout, profile: str, start: int | None = None) -> Layout:
-    """The layout with one slice more, at the best start unless one is given; Refusal when it cannot be."""
-    found = geometry.profile(profile)
-    if start is None:
-        start = best_slice_start(geometry, memory_slices_occupied(geometry, layout), found.name)
-    if start is None:
-        raise _no_room_for_slice(geometry, found)
-    new = tuple(sorted((*layout, MigSlice(start, found.name))))
-    if refusal := check_mig_layout(geometry, new):
-        raise refusal
-    return new
-
-
-def remove_slice(layout: Layout, start: int) -> Layout:
-    """The layout without the slice that starts there; Refusal NoSuchMigSlice."""
-    kept = tuple(piece for piece in layout if piece.start != start)
-    if len(kept) == len(layout):
-        there = ", ".join(f"{piece.profile} at {piece.start}" for piece in layout) or "none"
-        raise Refusal("NoSuchMigSlice", f"No slice starts at {start}.", f"There are: {there}.")
-    return kept
-
-
-def plan_mig_layout(geometry: MigGeometry, wanted: Mapping[str, int], keep: Layout = ()) -> Layout:
-    """A legal layout with so many slices of each profile beside those kept; Refusal IllegalMigLayout when there is none.
+def plan_mig_layout(geometry: MigGeometry, wanted: Mapping[str, int]) -> Layout:
+    """A legal layout with so many slices of each profile; Refusal IllegalMigLayout when there is none.
 
     Largest first, every start tried: a device has at most 16 slices and the search is small.
     """
     amounts = [(geometry.profile(name), count) for name, count in wanted.items()]
-    room = geometry.memory_slices - memory_slices_occupied(geometry, keep).bit_count()
     found = None
-    if sum(profile.memory * count for profile, count in amounts) <= room:
+    if sum(profile.memory * count for profile, count in amounts) <= geometry.memory_slices:
         profiles = [profile for profile, count in amounts for _ in range(count)]
         profiles.sort(key=lambda p: (-p.memory, -p.compute, p.name))
-        found = _search_mig_layout(geometry, keep, profiles)
+        found = _search_mig_layout(geometry, (), profiles)
     if found is None:
         what = ", ".join(f"{count} x {name}" for name, count in wanted.items())
-        beside = " beside what is there" if keep else ""
         raise Refusal(
             "IllegalMigLayout",
-            f"{what} do not fit one {geometry.name}{beside}.",
-            _nearest_mig_layout(geometry, amounts, keep),
+            f"{what} do not fit one {geometry.name}.",
+            _nearest_mig_layout(geometry, amounts),
         )
     return found
 
 
-def _nearest_mig_layout(geometry: MigGeometry, amounts: Sequence[tuple[MigProfile, int]], keep: Layout) -> str:
+def _nearest_mig_layout(geometry: MigGeometry, amounts: Sequence[tuple[MigProfile, int]]) -> str:
     """The nearest that would fit: slices left out from the end of the list, one after the other."""
     profiles = [profile for profile, count in amounts for _ in range(min(count, geometry.memory_slices))]
     while profiles := profiles[:-1]:
         if (
-            _search_mig_layout(geometry, keep, sorted(profiles, key=lambda p: (-p.memory, -p.compute, p.name)))
+            _search_mig_layout(geometry, (), sorted(profiles, key=lambda p: (-p.memory, -p.compute, p.name)))
             is not None
         ):
             counts = Counter(profile.name for profile in profiles)
@@ -271,31 +247,6 @@ def _search_mig_layout(
             if found is not None:
                 return found
     return None
-
-
-def legal_mig_layouts(geometry: MigGeometry, *, full: bool = False) -> Iterator[Layout]:
-    """Every legal layout, the empty one first; with `full` those only to which nothing can be added."""
-
-    def grow(layout: Layout, position: int) -> Iterator[Layout]:
-        if position == geometry.memory_slices:
-            if not full or not _can_add_slice(geometry, layout):
-                yield layout
-            return
-        yield from grow(layout, position + 1)
-        for profile in geometry.profiles:
-            new = (*layout, MigSlice(position, profile.name))
-            if position in profile.starts and check_mig_layout(geometry, new) is None:
-                yield from grow(new, position + profile.memory)
-
-    return grow((), 0)
-
-
-def _can_add_slice(geometry: MigGeometry, layout: Layout) -> bool:
-    return any(
-        check_mig_layout(geometry, (*layout, MigSlice(start, p.name))) is None
-        for p in geometry.profiles
-        for start in p.starts
-    )
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

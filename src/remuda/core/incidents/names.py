@@ -88,11 +88,6 @@ def incidents_of(incidents: Iterable[Incident], subject: Subject) -> list[Incide
     return sorted((i for i in incidents if i.spec.subject == subject), key=_incident_opened_at)
 
 
-def open_incident_of(incidents: Iterable[Incident], subject: Subject) -> Incident | None:
-    """The one that is open; the oldest, should there ever be two."""
-    return next((i for i in incidents_of(incidents, subject) if i.is_open), None)
-
-
 def subject_words(subject: Subject) -> str:
     """How people call it."""
     match subject.kind:

@@ -16,13 +16,12 @@ links down.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
 
 import msgspec
 
 from remuda.api.devices import NodeDevices
 from remuda.api.kubernetes.core_v1 import Node, Pod
-from remuda.api.meta import JsonObject, to_seconds, to_time
+from remuda.api.meta import JsonObject, to_time
 from remuda.api.names import (
     ANNOTATION_CORDONED_BY,
     ANNOTATION_DRAIN_REQUESTED,
@@ -55,17 +54,6 @@ class DrainRequest(msgspec.Struct, frozen=True):
 
     def render(self) -> str:
         return f"{self.incident}/{to_time(self.until).isoformat()}"
-
-
-def read_drain_request(node: Node) -> DrainRequest | None:
-    """None when nothing is asked of the node, or what is asked cannot be read."""
-    incident, slash, until = node.annotations.get(ANNOTATION_DRAIN_REQUESTED, "").partition("/")
-    if not slash:
-        return None
-    try:
-        return DrainRequest(incident, to_seconds(datetime.fromisoformat(until)))
-    except ValueError:
-        return None
 
 
 # --- whose a node is --------------------------------------------------------------------------------------------------

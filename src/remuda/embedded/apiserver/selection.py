@@ -2,25 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from remuda.api.meta import JsonObject, Resource
 from remuda.api.selectors import FieldSelector, Selector, field_text
 from remuda.embedded.apiserver.store.record import Matcher
-
-
-class HasResource(Protocol):
-    """A kind, or a row of the registry."""
-
-    @property
-    def resource(self) -> Resource: ...
-
-
-def list_scope(
-    kind: HasResource, namespace: str, labels: Selector, fields: FieldSelector
-) -> tuple[str, Matcher | None]:
-    """The key prefix to look under, and the test of the selectors (None: everything passes)."""
-    return namespace_prefix(kind.resource, namespace), selector_matcher(labels, fields)
 
 
 def namespace_prefix(resource: Resource, namespace: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from remuda.core.devices.fault_codes import classify_fault, fault_table
 from remuda.core.devices.kernel_log import (
     KernelFault,
     KernelLogCursor,
+    KernelLogEvent,
     KernelLogGap,
     KmsgReader,
     parse_kernel_record,
@@ -34,6 +36,10 @@ def corpus() -> list[tuple[str, str, str]]:
 
 
 CASES = corpus()
+
+
+def feed_all(reader: KmsgReader, records: Iterable[bytes | str]) -> list[KernelLogEvent]:
+    return [event for record in records for event in reader.feed(record)]
 
 
 @pytest.mark.parametrize(("code", "pci", "raw"), CASES, ids=[c[0] for c in CASES])
@@ -63,10 +69,10 @@ def test_a_code_nobody_knows_is_told_and_judged_conservatively(code: str) -> Non
 
 def test_read_at_once_the_corpus_gives_each_sighting_once_and_no_gap() -> None:
     reader = KmsgReader(BOOT)
-    events = reader.feed_all(raw for _, _, raw in CASES)
+    events = feed_all(reader, [raw for _, _, raw in CASES])
     assert [e.code for e in events if isinstance(e, KernelFault)] == [code for code, _, _ in CASES if code != "-"]
     assert not any(isinstance(e, KernelLogGap) for e in events)
-    assert reader.feed_all(raw for _, _, raw in CASES) == []
+    assert feed_all(reader, [raw for _, _, raw in CASES]) == []
 
 
 # --- records ----------------------------------------------------------------------------------------------------------
@@ -133,10 +139,10 @@ def dull(seq: int) -> str:
 
 def test_reading_goes_on_where_it_stopped() -> None:
     first = KmsgReader(BOOT)
-    assert len(first.feed_all([dull(5), xid(6)])) == 1
+    assert len(feed_all(first, [dull(5), xid(6)])) == 1
     assert first.cursor == KernelLogCursor(BOOT, 6)
     second = KmsgReader(BOOT, first.cursor)
-    assert second.feed_all([dull(5), xid(6)]) == []
+    assert feed_all(second, [dull(5), xid(6)]) == []
     assert [type(e) for e in second.feed(xid(7, bus="43"))] == [KernelFault]
 
 
@@ -164,7 +170,7 @@ def test_with_no_past_there_is_nothing_to_miss() -> None:
 
 def test_a_storm_passes_in_small_doses_and_says_how_much_was_left_out() -> None:
     reader = KmsgReader(BOOT, burst=3, window_s=60)
-    storm = reader.feed_all(xid(n, usec=n * 1000) for n in range(1000))
+    storm = feed_all(reader, [xid(n, usec=n * 1000) for n in range(1000)])
     assert len(storm) == 3
     (after,) = reader.feed(xid(1000, usec=61_000_000))
     assert isinstance(after, KernelFault)
@@ -173,7 +179,7 @@ def test_a_storm_passes_in_small_doses_and_says_how_much_was_left_out() -> None:
 
 def test_a_storm_hides_neither_another_code_nor_another_device() -> None:
     reader = KmsgReader(BOOT, burst=1)
-    events = reader.feed_all([xid(0), xid(1), xid(2, code=48), xid(3, bus="43"), xid(4)])
+    events = feed_all(reader, [xid(0), xid(1), xid(2, code=48), xid(3, bus="43"), xid(4)])
     assert [(e.code, e.pci) for e in events if isinstance(e, KernelFault)] == [
         ("xid-79", "0000:1b:00.0"),
         ("xid-48", "0000:1b:00.0"),
@@ -183,7 +189,7 @@ def test_a_storm_hides_neither_another_code_nor_another_device() -> None:
 
 def test_the_rate_limit_remembers_a_bounded_number_of_pairs() -> None:
     reader = KmsgReader(BOOT, burst=1)
-    events = reader.feed_all(xid(n, code=n) for n in range(10_000))
+    events = feed_all(reader, [xid(n, code=n) for n in range(10_000)])
     assert len(events) == 10_000
     assert len(reader._seen) <= 4096
 

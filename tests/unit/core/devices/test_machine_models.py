@@ -41,8 +41,8 @@ def test_dgx_h100_is_what_the_vendor_sells() -> None:
     assert [d.numa for d in model.devices] == [0] * 4 + [1] * 4
     assert {d.nic for d in model.devices} == {n.name for n in model.nics}
     assert len(model.nics) == 8
-    assert all(model.linked(a, b) == "nvlink" for a in range(8) for b in range(8) if a != b)
-    assert model.linked(3, 3) == ""
+    assert {link.kind for a in range(8) for b in range(8) if a != b and (link := model.link(a, b))} == {"nvlink"}
+    assert all((model.link(a, b) is None) == (a == b) for a in range(8) for b in range(8))
     assert model.resource == "nvidia.com/gpu"
 
 
@@ -113,7 +113,7 @@ def test_a_name_is_not_a_path() -> None:
 def test_a_model_of_ones_own_from_bytes_or_an_object() -> None:
     model = parse_machine_model(a_model())
     assert isinstance(model, MachineModel)
-    assert model.linked(0, 1) == ""
+    assert model.link(0, 1) is None
     assert parse_machine_model(json.loads(a_model())) == model
 
 
@@ -121,7 +121,7 @@ def test_links_are_by_group() -> None:
     devices = [{"index": i, "type": "X", "memoryBytes": GIB} for i in range(4)]
     links = [{"kind": "nvlink", "among": [0, 1]}, {"kind": "nvlink", "among": [2, 3]}]
     model = parse_machine_model(a_model(devices=devices, links=links))
-    assert (model.linked(0, 1), model.linked(2, 3), model.linked(1, 2)) == ("nvlink", "nvlink", "")
+    assert (model.link(0, 1), model.link(2, 3), model.link(1, 2)) == (*model.links, None)
 
 
 def test_a_user_may_declare_a_profile_the_maker_has_not() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from remuda.api.devices import DeviceState, LauncherReport, ObservedDevice, OrderAnswer, QuarantineOrder, Signal
 from remuda.api.incidents import IncidentOutcome, IncidentPhase, RemedyOutcome, RemedyRecord
-from remuda.core.incidents.names import device_subject, domain_subject, gang_subject, incident_name, open_incident_of
+from remuda.core.incidents.names import device_subject, domain_subject, gang_subject, incident_name
 from tests.builders.incidents import Book, a_device_pod, a_sight, a_verdict, at
 
 XID79 = Signal("kmsg", "xid-79", "fell off the bus", at(0))
@@ -52,7 +52,6 @@ def test_a_broken_device_is_one_incident_with_its_signals_and_holders() -> None:
     hit = status.affected[0]
     assert (hit.pod, hit.gang, hit.rank, hit.devices) == ("default/job-worker-1", "job", 3, ["gpu-0"])
     assert "Waits for" in status.message
-    assert open_incident_of(book.all, device_subject("node-1", "gpu-0")) is not None
 
 
 def test_what_else_is_heard_of_it_belongs_to_the_same() -> None:
