@@ -17,8 +17,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Hasha
 from typing import Any, TypeVar
 
 import msgspec
-import structlog
-from structlog.typing import EventDict, WrappedLogger
 
 from remuda.api.codec import merge_patch, to_wire
 from remuda.api.errors import ApiError, Unavailable
@@ -33,6 +31,7 @@ from remuda.kube.runtime.controller import Reconciler, run_controller
 from remuda.kube.runtime.informer import Informer
 from remuda.kube.runtime.work_queue import WorkQueue
 from remuda.sim.virtual_time_loop import EPOCH, VirtualLoop, run_virtual
+from tests.builders.listening import listening
 
 K = TypeVar("K", bound=KObject)
 T = TypeVar("T")
@@ -192,7 +191,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
 
         async def main() -> list[str]:
             stage = ControllerStage(loop, start)
-            with _Listening(stage):
+            with listening(lambda entry: stage.errors.append(f"logged as an error: {dict(entry)}")):
                 for obj in self.given:
                     await stage.put(obj)
                 for happening in self.first:
@@ -438,25 +437,3 @@ def _name(kind: type[KObject], name: str, namespace: str = "", subresource: str 
 def _key(kind: type[KObject], name: str) -> str:
     namespace, _, last = name.rpartition("/")
     return kind.resource.key(last, namespace)
-
-
-class _Listening:
-    """Nothing is printed, and whatever the controller logs as an error counts against it."""
-
-    def __init__(self, stage: ControllerStage) -> None:
-        self._stage = stage
-        self._before = structlog.get_config()
-
-    def __enter__(self) -> None:
-        structlog.configure(
-            processors=[structlog.processors.format_exc_info, self._take],
-            wrapper_class=structlog.make_filtering_bound_logger("error"),
-            cache_logger_on_first_use=False,
-        )
-
-    def __exit__(self, *_: object) -> None:
-        structlog.configure(**self._before)
-
-    def _take(self, logger: WrappedLogger, method: str, entry: EventDict) -> EventDict:
-        self._stage.errors.append(f"logged as an error: {dict(entry)}")
-        raise structlog.DropEvent

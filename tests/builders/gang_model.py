@@ -535,6 +535,38 @@ class GangModel:
             self.round(seconds)
         return self
 
+    def start(self, steps: int = 7) -> GangModel:
+        """At work, and so many steps far."""
+        self.settle()
+        assert self.is_running, self.status.message
+        self.train(steps)
+        return self.settle(2)
+
+    def recover(self) -> GangModel:
+        """At work again, and one step further."""
+        return self.start(steps=1)
+
+    def break_device(self, rank: int) -> None:
+        """The rank's first device fails, and everybody important has seen it."""
+        member = self.member(rank)
+        self.fail_device(member.node, member.devices[0])
+        self.judge()
+        self.deliver()
+
+    def lose_node(self, rank: int) -> str:
+        """The rank's node goes, for good."""
+        node = self.member(rank).node
+        self.power_off(node)
+        self.expire(node)
+        return node
+
+    def train_in_rounds(self, steps: int) -> GangModel:
+        """Steps of a second each; everybody hears of each."""
+        for _ in range(steps):
+            self.train(1)
+            self.round(0.0)
+        return self
+
     @property
     def is_running(self) -> bool:
         """Every rank really runs the job's attempt."""

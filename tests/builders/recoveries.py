@@ -14,7 +14,6 @@ from typing import Any
 
 import msgspec
 
-from remuda.api.drills import DrillKind
 from remuda.api.names import RESOURCE_GPU
 from remuda.api.remedies import (
     Action,
@@ -82,16 +81,6 @@ KINDS = {
     "power": 1,
     "power-at-commit": 1,
 }
-
-LASTING = (
-    DrillKind.DEVICE_DROP,
-    DrillKind.DEVICE_SLOW,
-    DrillKind.DEVICE_IDLE,
-    DrillKind.POWER_CAP,
-    DrillKind.PLUGIN_KILL,
-    DrillKind.PLUGIN_HANG,
-    DrillKind.ALLOCATE_FAIL,
-)
 
 
 class GangPlan(msgspec.Struct, frozen=True):

@@ -23,7 +23,6 @@ from tests.builders.recoveries import GangPlan, RecoverySchedule
 from tests.builders.world import NAMESPACE, World
 
 FAR_S = 300.0  # what comes later than this is not waited for
-SLACK_S = 60.0  # what should have come so long ago will not come
 LIMITS = ("PoolLimit", "RackLimit", "CauseLimit", "TenantLimit", "ReservationLimit")
 
 

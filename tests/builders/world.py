@@ -24,8 +24,7 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import msgspec
-import structlog
-from structlog.typing import EventDict, WrappedLogger
+from structlog.typing import EventDict
 
 from remuda.api.devices import NodeDevices
 from remuda.api.drills import Drill, DrillKind, DrillSpec
@@ -52,6 +51,7 @@ from remuda.runtime.embedded_cluster import EmbeddedCluster
 from remuda.runtime.up_config import RACK_LABEL, ClusterConfig
 from remuda.sim.virtual_time_loop import VirtualLoop, run_virtual
 from tests.builders.invariants import Invariants, Nothing, Place
+from tests.builders.listening import listening
 from tests.builders.remedy_invariants import RemedyInvariants
 from tests.builders.taps import Kill, MortalCluster, WatchedJournal
 
@@ -505,7 +505,7 @@ def play(story: Callable[[World], Coroutine[Any, Any, T]], **options: Any) -> T:
 
     async def main() -> T:
         world = World(loop, **options)
-        with _listening(world):
+        with listening(world.note_error):
             await world.start()
             try:
                 result = await story(world)
@@ -536,25 +536,3 @@ def in_world(
         return run
 
     return decorate
-
-
-class _listening:
-    """Nothing is printed, and whatever the code under test logs as an error counts against it."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self._before = structlog.get_config()
-
-    def __enter__(self) -> None:
-        structlog.configure(
-            processors=[structlog.processors.format_exc_info, self._take],
-            wrapper_class=structlog.make_filtering_bound_logger("error"),
-            cache_logger_on_first_use=False,
-        )
-
-    def __exit__(self, *_: object) -> None:
-        structlog.configure(**self._before)
-
-    def _take(self, logger: WrappedLogger, method: str, entry: EventDict) -> EventDict:
-        self._world.note_error(dict(entry))
-        raise structlog.DropEvent

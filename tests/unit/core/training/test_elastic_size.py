@@ -12,24 +12,10 @@ from tests.builders.gangs import JobBuilder, NodeBuilder, a_job, racks
 JOB = a_job().replicas(4).gpus(8).least(2).in_one_rack()
 
 
-def train(gang: GangModel, steps: int) -> GangModel:
-    for _ in range(steps):
-        gang.train(1)
-        gang.round(0.0)
-    return gang
-
-
 def running(job: JobBuilder = JOB, nodes: list[NodeBuilder] | None = None) -> GangModel:
     gang = a_gang(job, nodes or racks(4)).settle()
     assert gang.is_running, gang.status.message
-    return train(gang, 12)
-
-
-def lose(gang: GangModel, rank: int) -> str:
-    node = gang.member(rank).node
-    gang.power_off(node)
-    gang.expire(node)
-    return node
+    return gang.train_in_rounds(12)
 
 
 def ranks(gang: GangModel) -> list[int]:
@@ -39,7 +25,7 @@ def ranks(gang: GangModel) -> list[int]:
 def test_without_room_it_goes_on_with_fewer_ranks_counted_anew() -> None:
     gang = running()
     kept = [gang.member(rank).uid for rank in (0, 2, 3)]
-    lose(gang, 1)
+    gang.lose_node(1)
     gang.settle()
     assert gang.is_running
     assert gang.recovery.remedy is Remedy.SHRINK
@@ -51,13 +37,13 @@ def test_without_room_it_goes_on_with_fewer_ranks_counted_anew() -> None:
 
 def test_it_waits_when_too_few_are_left() -> None:
     gang = running(JOB.least(4))
-    lose(gang, 1)
+    gang.lose_node(1)
     gang.settle()
     assert gang.status.barrier == "Closed"
     assert not gang.status.sizes
     both = running(JOB.least(3))
-    lose(both, 0)
-    lose(both, 1)
+    both.lose_node(0)
+    both.lose_node(1)
     both.settle()
     assert both.status.barrier == "Closed"
 
@@ -65,7 +51,7 @@ def test_it_waits_when_too_few_are_left() -> None:
 @pytest.mark.parametrize("spares", [0, 1])
 def test_room_elsewhere_or_a_spare_comes_first(spares: int) -> None:
     gang = running(JOB.spares(spares), racks(5))
-    lose(gang, 1)
+    gang.lose_node(1)
     gang.settle()
     assert gang.recovery.remedy is (Remedy.PROMOTE_SPARE if spares else Remedy.REPLACE_POD)
     assert not gang.status.sizes
@@ -73,14 +59,14 @@ def test_room_elsewhere_or_a_spare_comes_first(spares: int) -> None:
 
 def test_it_grows_again_behind_a_checkpoint_when_room_is_back() -> None:
     gang = running()
-    node = lose(gang, 1)
+    node = gang.lose_node(1)
     gang.settle()
-    train(gang, 3)
+    gang.train_in_rounds(3)
     gang.off.discard(node)
     gang.dead.discard(node)
-    train(gang, 5)
+    gang.train_in_rounds(5)
     assert gang.status.attempt == 2, "not so soon"
-    train(gang, int(GROW_AFTER_S) + 5)
+    gang.train_in_rounds(int(GROW_AFTER_S) + 5)
     gang.settle()
     assert gang.is_running
     assert (gang.recovery.remedy, gang.recovery.cause) == (Remedy.GROW, Cause.MAINTENANCE)
@@ -91,7 +77,7 @@ def test_it_grows_again_behind_a_checkpoint_when_room_is_back() -> None:
 
 def test_a_replacement_that_waits_too_long_is_done_without() -> None:
     gang = running(nodes=racks(5))
-    lose(gang, 1)
+    gang.lose_node(1)
     gang.look()
     assert gang.recovery.remedy is Remedy.REPLACE_POD
     gang.occupy(next(n for n in gang.nodes if n not in {m.node for m in gang.status.members} and n not in gang.dead))
@@ -125,15 +111,15 @@ def test_it_does_not_start_below_its_least() -> None:
 
 def test_a_gang_that_shrank_shrinks_again_and_no_further_than_its_least() -> None:
     gang = running()
-    lose(gang, 0)
+    gang.lose_node(0)
     gang.settle()
-    train(gang, 3)
-    lose(gang, 0)
+    gang.train_in_rounds(3)
+    gang.lose_node(0)
     gang.settle()
     assert gang.is_running
     assert ranks(gang) == [0, 1]
-    train(gang, 3)
-    lose(gang, 0)
+    gang.train_in_rounds(3)
+    gang.lose_node(0)
     gang.settle()
     assert gang.status.barrier == "Closed"
     assert gang.status.sizes == {"worker": 2}

@@ -21,13 +21,6 @@ def pods_of(gang: GangModel) -> dict[int, tuple[str, tuple[str, ...]]]:
     return {m.rank: (m.uid, tuple(m.devices)) for m in gang.status.members}
 
 
-def recovered(gang: GangModel) -> GangModel:
-    gang.settle()
-    assert gang.is_running, gang.status.message
-    gang.train(1)
-    return gang.settle(2)
-
-
 def assert_others_kept(before: dict[int, tuple[str, tuple[str, ...]]], gang: GangModel, moved: set[int]) -> None:
     after = pods_of(gang)
     assert {r for r in before if before[r][0] != after[r][0]} == moved
@@ -46,7 +39,7 @@ def test_a_killed_process_restarts_everyone_in_place() -> None:
     gang = trained()
     before = pods_of(gang)
     gang.crash(gang.member(2).uid, 137)
-    recovered(gang)
+    gang.recover()
     assert_others_kept(before, gang, set())
     assert (gang.recovery.remedy, gang.recovery.cause) == (Remedy.RESTART_IN_PLACE, Cause.CODE)
     assert (gang.status.attempt, gang.status.used) == (2, {"code": 1})
@@ -58,7 +51,7 @@ def test_a_failed_device_costs_one_pod() -> None:
     before, spare = pods_of(gang), gang.status.spares[0]
     victim = gang.member(1)
     gang.fail_device(victim.node, victim.devices[0])
-    recovered(gang)
+    gang.recover()
     assert_others_kept(before, gang, {1})
     assert gang.member(1).uid == spare.uid
     assert (gang.recovery.remedy, gang.status.used) == (Remedy.PROMOTE_SPARE, {"device": 1})
@@ -82,7 +75,7 @@ def test_without_a_spare_a_pod_is_made_in_the_same_rack() -> None:
     before, rack = pods_of(gang), gang.status.placement.domain
     victim = gang.member(1)
     gang.fail_device(victim.node, victim.devices[0])
-    recovered(gang)
+    gang.recover()
     assert_others_kept(before, gang, {1})
     assert gang.recovery.remedy is Remedy.REPLACE_POD
     assert any("PromoteSpare: 0 spares" in why for why in gang.recovery.why_not)
@@ -93,7 +86,7 @@ def test_a_full_rack_moves_the_gang() -> None:
     gang = trained(a_job().replicas(2).gpus(8).in_one_rack(), racks(2, 2))
     victim = gang.member(0)
     gang.fail_device(victim.node, victim.devices[0])
-    recovered(gang)
+    gang.recover()
     assert gang.recovery.remedy is Remedy.REPLACE_GANG
     assert gang.status.placement.domain == "rack-2"
     assert gang.status.resume_step == 10
@@ -108,7 +101,7 @@ def test_nowhere_to_go_waits_with_a_reason_and_goes_on_when_there_is_room() -> N
     assert (gang.status.phase, gang.status.reason) == ("Recovering", "DomainFull")
     assert gang.status.message
     gang.vacate()
-    recovered(gang)
+    gang.recover()
     assert gang.member(0).node == "node-03"
 
 
@@ -121,7 +114,7 @@ def test_a_pod_that_goes_is_replaced_and_charged_to_the_infrastructure(how: str)
     else:
         gang.power_off(victim.node)
         gang.expire(victim.node)
-    recovered(gang)
+    gang.recover()
     assert gang.member(1).uid != victim.uid
     assert gang.status.used == {"infra": 1}
 
@@ -139,7 +132,7 @@ def test_a_hung_rank_restarts_everyone() -> None:
     gang = trained()
     before = pods_of(gang)
     gang.hang(gang.member(3).uid)
-    recovered(gang)
+    gang.recover()
     assert_others_kept(before, gang, set())
     assert gang.status.used == {"hang": 1}
 
@@ -148,7 +141,7 @@ def test_a_dead_launcher_comes_back_in_its_pod() -> None:
     gang = trained()
     before = pods_of(gang)
     gang.kill_launcher(gang.member(0).uid)
-    recovered(gang)
+    gang.recover()
     assert_others_kept(before, gang, set())
     assert (gang.recovery.reason, gang.status.used) == ("LauncherDied", {"infra": 1})
 
@@ -158,7 +151,7 @@ def test_two_devices_at_once() -> None:
     before = pods_of(gang)
     for rank in (0, 3):
         gang.fail_device(gang.member(rank).node, gang.member(rank).devices[0])
-    recovered(gang)
+    gang.recover()
     assert_others_kept(before, gang, {0, 3})
     assert gang.status.used == {"device": 1}
 
@@ -170,7 +163,7 @@ def test_a_fault_during_recovery_raises_the_attempt_again() -> None:
     assert gang.status.attempt == 2
     victim = gang.member(1)
     gang.delete_pod(victim.uid)
-    recovered(gang)
+    gang.recover()
     assert gang.status.attempt >= 3
     assert gang.member(1).uid != victim.uid
 
@@ -179,7 +172,7 @@ def test_a_corrupt_newest_checkpoint_costs_one_interval() -> None:
     gang = trained(steps=22)
     gang.checkpoints[2].discard(20)
     gang.crash(gang.member(0).uid)
-    recovered(gang)
+    gang.recover()
     assert gang.status.resume_step == 15
     assert gang.recovery.resume_step == 15
 
@@ -191,17 +184,17 @@ def test_a_crash_explained_by_its_device_is_given_back() -> None:
     gang.round()
     assert gang.status.used == {"code": 1}
     gang.fail_device(victim.node, victim.devices[0])
-    recovered(gang)
+    gang.recover()
     assert gang.status.used == {"device": 1}
 
 
 def test_another_pods_device_does_not_explain_a_crash_the_gang_got_over() -> None:
     gang = trained()
     gang.crash(gang.member(1).uid)
-    recovered(gang)
+    gang.recover()
     other = gang.member(3)
     gang.fail_device(other.node, other.devices[0])
-    recovered(gang)
+    gang.recover()
     assert gang.status.used == {"code": 1, "device": 1}
     assert set(gang.status.goodput.lost_gpu_seconds) == {"code", "device"}
 
@@ -209,7 +202,7 @@ def test_another_pods_device_does_not_explain_a_crash_the_gang_got_over() -> Non
 def test_an_overdrawn_budget_fails_the_job_by_name() -> None:
     gang = trained(a_job().replicas(2).budgets(code=1))
     gang.crash(gang.member(0).uid)
-    recovered(gang)
+    gang.recover()
     gang.train(20)
     gang.settle(3)
     gang.crash(gang.member(0).uid)
@@ -239,7 +232,7 @@ def test_all_done_is_success_and_gives_everything_back() -> None:
 def test_the_time_lost_is_charged_to_its_cause() -> None:
     gang = trained()
     gang.crash(gang.member(0).uid)
-    recovered(gang)
+    gang.recover()
     goodput = gang.status.goodput
     assert set(goodput.lost_gpu_seconds) == {"code"}
     assert goodput.lost_gpu_seconds["code"] == pytest.approx(goodput.lost_seconds * 16, rel=0.01)

@@ -15,10 +15,7 @@ JOB = a_job().replicas(2).gpus(8).in_one_rack().failure(stop_deadline_seconds=10
 
 
 def running(spares: int = 1, *sizes: int) -> GangModel:
-    gang = a_gang(JOB.spares(spares), racks(*(sizes or (4, 4)))).settle()
-    assert gang.is_running
-    gang.train(7)
-    return gang.settle(2)
+    return a_gang(JOB.spares(spares), racks(*(sizes or (4, 4)))).start()
 
 
 def with_spares(gang: GangModel, count: int) -> None:
@@ -31,12 +28,10 @@ def names(gang: GangModel) -> list[str]:
 
 
 def break_rank(gang: GangModel, rank: int) -> str:
-    """The rank's device fails and everybody important has seen it. The name of its pod."""
-    member = gang.member(rank)
-    gang.fail_device(member.node, member.devices[0])
-    gang.judge()
-    gang.deliver()
-    return member.pod
+    """The rank's device fails. The name of its pod."""
+    pod = gang.member(rank).pod
+    gang.break_device(rank)
+    return pod
 
 
 # --- first placement --------------------------------------------------------------------------------------------------

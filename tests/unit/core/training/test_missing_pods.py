@@ -13,10 +13,7 @@ JOB = a_job().replicas(3).gpus(8).in_one_rack()
 
 
 def running(job: JobBuilder = JOB, nodes: list[NodeBuilder] | None = None) -> GangModel:
-    gang = a_gang(job, nodes or racks(6, 6)).settle()
-    assert gang.is_running, gang.status.message
-    gang.train(7)
-    return gang.settle(2)
+    return a_gang(job, nodes or racks(6, 6)).start()
 
 
 def test_row_62_a_deleted_pod_is_replaced_on_the_same_node_and_says_so() -> None:

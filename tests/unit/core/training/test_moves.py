@@ -17,15 +17,7 @@ JOB = a_job().replicas(3).gpus(8).spares(1).in_one_rack()
 def running(job: JobBuilder = JOB, nodes: list[NodeBuilder] | None = None) -> GangModel:
     gang = a_gang(job, nodes or racks(6, 6)).settle()
     assert gang.is_running, gang.status.message
-    return train(gang, 17)
-
-
-def train(gang: GangModel, steps: int) -> GangModel:
-    """Steps of a second each; everybody hears of each."""
-    for _ in range(steps):
-        gang.train(1)
-        gang.round(0.0)
-    return gang
+    return gang.train_in_rounds(17)
 
 
 def slow(gang: GangModel, rank: int = 1, factor: float = 2.0) -> str:
@@ -47,7 +39,7 @@ def test_a_slow_rank_is_swapped_at_the_next_checkpoint_and_loses_no_step() -> No
     old = gang.member(1)
     device = slow(gang)
     assert gang.status.attempt == 1, "not before the checkpoint"
-    train(gang, 3)  # step 20 has a checkpoint
+    gang.train_in_rounds(3)  # step 20 has a checkpoint
     assert gang.status.attempt == 2
     gang.settle()
     record = gang.recovery
@@ -83,7 +75,7 @@ def test_swap_now_waits_for_nothing() -> None:
 def test_carry_on_carries_on(factor: float) -> None:
     gang = running(with_policy(DegradedPolicy.CARRY_ON))
     slow(gang, factor=factor)
-    train(gang, 20)
+    gang.train_in_rounds(20)
     assert gang.status.attempt == 1
 
 
@@ -123,21 +115,21 @@ def test_a_gang_degraded_as_a_whole_is_left_alone() -> None:
 def test_without_a_place_to_go_the_slow_one_stays() -> None:
     gang = running(JOB.spares(0), racks(3, 6))
     slow(gang)
-    train(gang, 20)
+    gang.train_in_rounds(20)
     assert gang.status.attempt == 1, "moving the whole gang, or waiting for room, costs more than it brings"
 
 
 def test_a_swap_that_does_not_pay_is_not_made() -> None:
     gang = running(JOB.spec(total_steps=21))
     slow(gang, factor=1.05)
-    train(gang, 3)
+    gang.train_in_rounds(3)
     assert gang.status.attempt == 1, "one more step is not worth a stop"
 
 
 def test_a_swap_never_ends_the_job() -> None:
     gang = running(JOB.budgets(device=0))
     slow(gang)
-    train(gang, 10)
+    gang.train_in_rounds(10)
     assert (gang.status.attempt, gang.status.phase) == (1, "Running")
 
 
@@ -169,7 +161,7 @@ def test_who_stays_slow_is_told_with_since_when_how_much_why_and_what_helps(
     who = f"Rank 1 ({member.pod} on {member.node}, {device}): {factor:g} times slower than its peers since "
     assert found.message.startswith(who), found.message
     assert fix in found.message
-    train(gang, 1)
+    gang.train_in_rounds(1)
     assert said(gang) == found, "said once"
 
 
@@ -188,9 +180,9 @@ def test_what_holds_everybody_back_alike_is_told_so() -> None:
 def test_once_nobody_is_slow_that_is_said() -> None:
     gang = running()
     slow(gang)
-    train(gang, 3)
+    gang.train_in_rounds(3)
     gang.settle()
-    train(gang, 3)
+    gang.train_in_rounds(3)
     found = said(gang)
     assert found is not None
     assert (found.status, found.reason) == ("False", "NoSlowRank")
@@ -211,7 +203,7 @@ def test_members_leave_before_the_node_goes(condition: str, cause: Cause) -> Non
     gang.settle(2)
     request = gang.status.checkpoint_request
     assert request is not None, "asked for a checkpoint first"
-    train(gang, 6)
+    gang.train_in_rounds(6)
     gang.settle()
     assert gang.is_running
     record = gang.recovery
@@ -219,7 +211,7 @@ def test_members_leave_before_the_node_goes(condition: str, cause: Cause) -> Non
     assert record.step_at_fault - record.resume_step <= 1
     assert gang.status.used == {cause.value: 1}
     assert old.node not in {m.node for m in gang.status.members}
-    train(gang, 3)
+    gang.train_in_rounds(3)
     assert old.node not in {p.spec.node_name for p in gang.gang}, "the new spare does not go there either"
 
 
@@ -239,7 +231,7 @@ def test_a_gang_that_cannot_save_moves_in_time_all_the_same() -> None:
 def test_a_whole_gang_moves_when_its_rack_has_no_room() -> None:
     gang = running(JOB.spares(0), racks(3, 3))
     gang.announce(gang.member(0).node, "MaintenancePlanned", 300.0)
-    train(gang, 8)
+    gang.train_in_rounds(8)
     gang.settle()
     assert gang.is_running
     assert gang.recovery.remedy is Remedy.REPLACE_GANG
@@ -248,7 +240,7 @@ def test_a_whole_gang_moves_when_its_rack_has_no_room() -> None:
 def test_with_nowhere_to_go_it_stays_and_saves_late() -> None:
     gang = running(JOB.spares(0), racks(3))
     gang.announce(gang.member(0).node, "SpotTermination", 600.0)
-    train(gang, 5)
+    gang.train_in_rounds(5)
     assert (gang.status.attempt, gang.status.checkpoint_request) == (1, None)
     gang.advance(550.0)
     gang.settle(2)

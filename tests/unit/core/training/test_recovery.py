@@ -17,34 +17,11 @@ JOB = a_job().replicas(3).gpus(8).spares(1).in_one_rack()
 
 
 def running(job: JobBuilder = JOB, nodes: list[NodeBuilder] | None = None) -> GangModel:
-    gang = a_gang(job, nodes or racks(6, 6)).settle()
-    assert gang.is_running, gang.status.message
-    gang.train(7)
-    return gang.settle(2)
-
-
-def recovered(gang: GangModel) -> GangModel:
-    gang.settle()
-    assert gang.is_running, gang.status.message
-    gang.train(1)
-    return gang.settle(2)
-
-
-def break_device(gang: GangModel, rank: int) -> None:
-    member = gang.member(rank)
-    gang.fail_device(member.node, member.devices[0])
-    gang.judge()
-    gang.deliver()
+    return a_gang(job, nodes or racks(6, 6)).start()
 
 
 def with_status(gang: GangModel, **fields: Any) -> None:
     gang.job = msgspec.structs.replace(gang.job, status=msgspec.structs.replace(gang.status, **fields))
-
-
-def lose_node(gang: GangModel, rank: int) -> None:
-    node = gang.member(rank).node
-    gang.power_off(node)
-    gang.expire(node)
 
 
 # --- what belongs together --------------------------------------------------------------------------------------------
@@ -57,7 +34,7 @@ def test_pods_deleted_one_after_another_are_one_interruption() -> None:
         gang.delete_pod(gang.member(rank).uid)
         gang.deliver()
         gang.look()
-    recovered(gang)
+    gang.recover()
     assert gang.status.attempt == 4
     assert (gang.status.used, gang.status.interruptions) == ({"infra": 1}, 1)
     (record,) = gang.status.recoveries
@@ -67,40 +44,40 @@ def test_pods_deleted_one_after_another_are_one_interruption() -> None:
 
 def test_a_rack_that_loses_power_node_by_node_is_one_interruption() -> None:
     gang = running()
-    lose_node(gang, 0)
+    gang.lose_node(0)
     gang.look()
     gang.advance(3.0)
-    lose_node(gang, 1)
-    recovered(gang)
+    gang.lose_node(1)
+    gang.recover()
     assert (gang.status.used, gang.status.interruptions) == ({"infra": 1}, 1)
 
 
 def test_the_same_cause_much_later_is_another_interruption() -> None:
     gang = running(JOB.spares(0), racks(4))
     gang.occupy("node-04")
-    break_device(gang, 0)
+    gang.break_device(0)
     gang.settle(3)
     gang.advance(20.0)  # still waiting for room
-    break_device(gang, 1)
+    gang.break_device(1)
     gang.settle(3)
     assert (gang.status.used, gang.status.interruptions) == ({"device": 2}, 2)
 
 
 def test_another_cause_during_a_recovery_is_an_interruption_of_its_own() -> None:
     gang = running(JOB.spares(2))
-    break_device(gang, 0)
+    gang.break_device(0)
     gang.look()
     gang.delete_pod(gang.member(1).uid)
-    recovered(gang)
+    gang.recover()
     assert gang.status.used == {"device": 1, "infra": 1}
     assert [r.cause for r in gang.status.recoveries] == [Cause.DEVICE, Cause.INFRA]
 
 
 def test_two_causes_in_one_look_are_both_charged() -> None:
     gang = running(JOB.spares(2))
-    break_device(gang, 0)
-    lose_node(gang, 1)
-    recovered(gang)
+    gang.break_device(0)
+    gang.lose_node(1)
+    gang.recover()
     assert gang.status.attempt == 2
     assert gang.status.used == {"device": 1, "infra": 1}
     assert gang.recovery.cause is Cause.DEVICE
@@ -114,8 +91,8 @@ def test_a_peer_that_crashed_of_a_broken_device_is_not_charged_to_the_code() -> 
     gang.crash(gang.member(2).uid)  # its neighbour's device died; it noticed first
     gang.round()
     assert gang.status.used == {"code": 1}
-    break_device(gang, 0)
-    recovered(gang)
+    gang.break_device(0)
+    gang.recover()
     assert gang.status.used == {"device": 1}
 
 
@@ -124,12 +101,12 @@ def test_while_the_gang_still_stands_the_explanation_joins_the_interruption() ->
     gang.crash(gang.member(0).uid)
     gang.deliver()
     gang.look()
-    break_device(gang, 0)
+    gang.break_device(0)
     gang.look()
     assert (gang.status.attempt, gang.status.interruptions) == (3, 1)
     assert (gang.recovery.cause, gang.recovery.reason) == (Cause.DEVICE, "Xid79")
     assert gang.recovery.remedy is Remedy.PROMOTE_SPARE
-    recovered(gang)
+    gang.recover()
     assert set(gang.status.goodput.lost_gpu_seconds) == {"device"}
 
 
@@ -142,16 +119,16 @@ def test_a_node_that_dies_after_its_neighbours_crashed_explains_them() -> None:
     assert gang.status.used == {"code": 1}
     gang.advance(8.0)  # its lease runs out
     gang.expire(victim.node)
-    recovered(gang)
+    gang.recover()
     assert (gang.status.used, gang.status.interruptions) == ({"infra": 1}, 1)
 
 
 def test_a_device_reported_after_training_went_on_takes_charge_and_loss_along() -> None:
     gang = running()
     gang.crash(gang.member(0).uid)
-    recovered(gang)
+    gang.recover()
     lost = gang.status.goodput.lost_gpu_seconds["code"]
-    break_device(gang, 0)
+    gang.break_device(0)
     gang.look()
     assert gang.status.used == {"device": 1}
     assert gang.status.goodput.lost_gpu_seconds == {"device": lost}
@@ -164,10 +141,10 @@ def test_a_device_reported_after_training_went_on_takes_charge_and_loss_along() 
 def test_a_device_reported_much_later_excuses_nobody(pause: float) -> None:
     gang = running()
     gang.crash(gang.member(0).uid)
-    recovered(gang)
+    gang.recover()
     gang.advance(pause)
-    break_device(gang, 0)
-    recovered(gang)
+    gang.break_device(0)
+    gang.recover()
     assert gang.status.used == {"code": 1, "device": 1}
 
 
@@ -178,7 +155,7 @@ def test_a_pod_that_took_over_after_the_crash_explains_nothing() -> None:
     gang.look()
     record = msgspec.structs.replace(gang.recovery, replaced=[gang.member(1).pod])
     with_status(gang, recoveries=[record])
-    break_device(gang, 1)
+    gang.break_device(1)
     gang.look()
     assert gang.status.used == {"code": 1, "device": 1}
 
@@ -188,13 +165,13 @@ def test_a_pod_that_took_over_after_the_crash_explains_nothing() -> None:
 
 def test_an_interruption_that_overtakes_another_takes_over_its_clock() -> None:
     gang = running(JOB.spares(2))
-    break_device(gang, 0)
+    gang.break_device(0)
     gang.look()
     began = to_seconds(gang.recovery.signal_at or to_time(0))
     gang.advance(4.0)
     gang.delete_pod(gang.member(1).uid)
     gang.advance(2.0)
-    recovered(gang)
+    gang.recover()
     first, second = gang.status.recoveries
     ended = to_seconds(second.first_step_at or to_time(0))
     idle = ended - began
@@ -217,7 +194,7 @@ def test_a_signal_older_than_the_last_first_step_counts_from_there() -> None:
     went_on = gang.recovery.first_step_at
     assert went_on is not None
     gang.advance(20.0)
-    recovered(gang)
+    gang.recover()
     assert gang.recovery.reason == "Xid79"
     assert gang.recovery.signal_at == went_on
 
@@ -245,7 +222,7 @@ def test_only_the_pod_that_keeps_failing_is_replaced() -> None:
     gang.crash(gang.member(0).uid)  # earlier, but for the first time
     gang.advance(0.1)
     gang.crash(gang.member(2).uid)
-    recovered(gang)
+    gang.recover()
     remedies = [r.remedy for r in gang.status.recoveries]
     assert remedies == [Remedy.RESTART_IN_PLACE, Remedy.RESTART_IN_PLACE, Remedy.PROMOTE_SPARE]
     assert [r for r in before if gang.member(r).uid != before[r]] == [2]
@@ -263,11 +240,11 @@ def test_progress_in_between_makes_a_failure_the_first_again() -> None:
 
 def test_a_spare_of_the_first_role_is_no_spare_for_another() -> None:
     gang = running(a_job().replicas(1).gpus(4).spares(1).role("ps", replicas=1, gpus=2), racks(3))
-    break_device(gang, 1)
+    gang.break_device(1)
     gang.look()
     assert gang.recovery.remedy is Remedy.REPLACE_POD
     assert "PromoteSpare: 0 spares parked in the cluster, 1 needed" in gang.recovery.why_not
-    recovered(gang)
+    gang.recover()
     assert [m.role for m in gang.status.members] == ["worker", "ps"]
 
 
@@ -276,7 +253,7 @@ def test_room_is_looked_for_where_the_template_may_go() -> None:
     small = [NodeBuilder(f"small-{i}").rack("rack-1") for i in range(4)]
     job = a_job().replicas(2).gpus(8).in_one_rack().template(nodeSelector={"kind": "big"})
     gang = running(job, [*big, *small])
-    break_device(gang, 0)
+    gang.break_device(0)
     gang.look()
     assert gang.recovery.remedy is Remedy.REPLACE_POD
     waits = next(text for text in gang.recovery.why_not if text.startswith("ReplacePod at once: "))
@@ -288,7 +265,7 @@ def test_tainted_nodes_count_as_room_for_those_that_tolerate_them() -> None:
     job = a_job().replicas(2).gpus(8).in_one_rack().template(tolerations=tolerations)
     gang = running(job, [n.tainted("gpu") for n in racks(3)])
     assert Toleration(key="gpu", operator="Exists") in gang.gang[0].spec.tolerations
-    break_device(gang, 0)
+    gang.break_device(0)
     gang.look()
     assert not any("at once" in text for text in gang.recovery.why_not), gang.recovery.why_not
 
@@ -303,7 +280,7 @@ def test_the_devices_of_a_deleted_pod_are_waited_for_rather_than_moving_everyone
     assert gang.status.reason == "PodDeleted", "its old place is free in a moment"
     assert [m.pod for m in gang.status.members] == ["job-worker-1", "job-worker-2"]
     gang.lagging.clear()
-    recovered(gang)
+    gang.recover()
     assert gang.status.placement.domain == "rack-1"
     assert (gang.member(0).node, gang.recovery.remedy) == (victim.node, Remedy.REPLACE_POD)
 
@@ -326,11 +303,11 @@ def test_devices_that_never_come_back_are_not_waited_for(is_stopped: bool) -> No
 
 def test_a_replacement_whose_room_was_taken_moves_the_gang_when_another_rack_fits() -> None:
     gang = running(JOB.spares(0), racks(4, 4))
-    break_device(gang, 0)
+    gang.break_device(0)
     gang.look()
     assert gang.recovery.remedy is Remedy.REPLACE_POD
     gang.occupy("node-04")
-    recovered(gang)
+    gang.recover()
     assert (gang.recovery.remedy, gang.status.placement.domain) == (Remedy.REPLACE_GANG, "rack-2")
     assert (gang.status.used, gang.status.interruptions) == ({"device": 1}, 1)
     assert len(gang.recovery.replaced) == 3
@@ -351,7 +328,7 @@ def test_a_member_fenced_in_this_attempt_is_raised_over() -> None:
     gang.deliver()
     gang.look()
     assert (gang.recovery.reason, gang.status.attempt) == ("LauncherFenced", 3)
-    assert recovered(gang).member(0).uid == fenced.uid
+    assert gang.recover().member(0).uid == fenced.uid
 
 
 def test_the_newest_recoveries_are_kept() -> None:
@@ -368,8 +345,8 @@ def test_the_newest_recoveries_are_kept() -> None:
 
 def test_times_of_a_recovery_are_in_order() -> None:
     gang = running()
-    break_device(gang, 1)
-    recovered(gang)
+    gang.break_device(1)
+    gang.recover()
     r = gang.recovery
     times = [r.signal_at, r.detected_at, r.stopped_at, r.opened_at, r.first_step_at]
     known = [t for t in times if t is not None]

@@ -14,24 +14,7 @@ JOB = a_job().replicas(3).gpus(8).spares(1).in_one_rack().failure(same_step_limi
 
 
 def running(job: JobBuilder = JOB) -> GangModel:
-    gang = a_gang(job, racks(6, 6)).settle()
-    assert gang.is_running, gang.status.message
-    gang.train(7)
-    return gang.settle(2)
-
-
-def recovered(gang: GangModel, rounds: int = 30) -> GangModel:
-    gang.settle(rounds)
-    assert gang.is_running, gang.status.message
-    gang.train(1)
-    return gang.settle(2)
-
-
-def break_device(gang: GangModel, rank: int) -> None:
-    member = gang.member(rank)
-    gang.fail_device(member.node, member.devices[0])
-    gang.judge()
-    gang.deliver()
+    return a_gang(job, racks(6, 6)).start()
 
 
 def ruled(*rules: FailureRule, job: JobBuilder = JOB) -> GangModel:
@@ -55,7 +38,7 @@ def test_an_exit_code_that_is_not_to_be_retried_ends_the_job_and_names_the_rule(
 def test_another_exit_code_is_no_match() -> None:
     gang = ruled(FailureRule(RuleAction.FAIL, exit_codes=[42]))
     gang.crash(gang.member(1).uid, 41)
-    recovered(gang)
+    gang.recover()
     assert (gang.status.used, gang.recovery.rule) == ({"code": 1}, "")
 
 
@@ -63,7 +46,7 @@ def test_the_first_rule_that_matches_decides() -> None:
     ignore = FailureRule(RuleAction.IGNORE, name="first", exit_codes=[7])
     gang = ruled(ignore, FailureRule(RuleAction.FAIL, name="second", exit_codes=[7]))
     gang.crash(gang.member(0).uid, 7)
-    recovered(gang)
+    gang.recover()
     assert (gang.status.used, gang.recovery.rule, gang.recovery.charged) == ({}, "first", "")
 
 
@@ -71,7 +54,7 @@ def test_all_that_a_rule_names_must_hold() -> None:
     rule = FailureRule(RuleAction.FAIL, exit_codes=[1], log_pattern="out of memory")
     gang = ruled(rule)
     gang.crash(gang.member(0).uid, 1, tail="ValueError: no")
-    recovered(gang)
+    gang.recover()
     gang.crash(gang.member(0).uid, 1, tail="RuntimeError\nCUDA out of memory.\n")
     gang.settle(3)
     assert gang.status.reason == "RuleFail"
@@ -81,7 +64,7 @@ def test_all_that_a_rule_names_must_hold() -> None:
 @pytest.mark.parametrize("name", ["Xid79", "xid79", "bus"])
 def test_a_fault_is_matched_by_reason_and_by_class(name: str) -> None:
     gang = ruled(FailureRule(RuleAction.FAIL, faults=[name]))
-    break_device(gang, 0)
+    gang.break_device(0)
     gang.settle(3)
     assert gang.status.reason == "RuleFail", gang.recovery
 
@@ -89,8 +72,8 @@ def test_a_fault_is_matched_by_reason_and_by_class(name: str) -> None:
 def test_a_crash_beside_a_broken_device_is_not_held_against_the_rules() -> None:
     gang = ruled(FailureRule(RuleAction.FAIL, exit_codes=[1]))
     gang.crash(gang.member(1).uid, 1)
-    break_device(gang, 0)
-    recovered(gang)
+    gang.break_device(0)
+    gang.recover()
     assert gang.status.used == {"device": 1}
 
 
@@ -98,7 +81,7 @@ def test_another_budget_pays() -> None:
     rule = FailureRule(RuleAction.RESTART_IN_PLACE, exit_codes=[75], charge=Cause.PREEMPTION)
     gang = ruled(rule)
     gang.crash(gang.member(1).uid, 75)
-    recovered(gang)
+    gang.recover()
     assert gang.status.used == {"preemption": 1}
     assert (gang.recovery.cause, gang.recovery.charged) == (Cause.CODE, "preemption")
 
@@ -109,8 +92,8 @@ def test_what_another_budget_paid_is_given_back_to_it_when_a_device_explains_the
     gang.deliver()
     gang.look()
     assert gang.status.used == {"infra": 1}
-    break_device(gang, 1)
-    recovered(gang)
+    gang.break_device(1)
+    gang.recover()
     assert gang.status.used == {"device": 1}
 
 
@@ -126,7 +109,7 @@ def test_a_rule_takes_its_rung(action: RuleAction, remedies: set[Remedy], moved:
     gang = ruled(FailureRule(action, exit_codes=[9]))
     before = {m.uid for m in gang.status.members}
     gang.crash(gang.member(2).uid, 9)
-    recovered(gang)
+    gang.recover()
     assert gang.recovery.remedy in remedies
     assert len({m.uid for m in gang.status.members} - before) == moved
     assert gang.status.used == {"code": 1}
@@ -150,7 +133,7 @@ def test_ignored_crashes_cost_no_budget_and_wait_longer_and_longer() -> None:
     gang.settle(3)
     gang.crash(gang.member(2).uid, 9)
     began = gang.now
-    recovered(gang)
+    gang.recover()
     assert gang.now - began < 8.0, "a step further, and the next restart comes at once"
 
 
@@ -183,8 +166,8 @@ def _moved(gang: GangModel) -> None:
 def test_each_device_policy_has_its_outcome(policy: DeviceFailedPolicy, check: Callable[[GangModel], None]) -> None:
     gang = running(JOB.failure(device_failed=policy))
     bad = (gang.member(0).node, gang.member(0).devices[0])
-    break_device(gang, 0)
-    recovered(gang)
+    gang.break_device(0)
+    gang.recover()
     check(gang)
     assert bad not in {(m.node, d) for m in gang.status.members for d in m.devices}
     assert gang.status.used == {"device": 1}
@@ -192,7 +175,7 @@ def test_each_device_policy_has_its_outcome(policy: DeviceFailedPolicy, check: C
 
 def test_a_device_that_fails_may_end_the_job() -> None:
     gang = running(JOB.failure(device_failed=DeviceFailedPolicy.FAIL))
-    break_device(gang, 0)
+    gang.break_device(0)
     gang.settle(3)
     assert (gang.status.phase, gang.status.reason) == ("Failed", "DeviceFailed")
     assert gang.recovery.remedy is Remedy.FAIL
@@ -202,11 +185,11 @@ def test_a_device_that_fails_may_end_the_job() -> None:
 def test_an_ignored_device_is_kept_until_something_stops_its_rank() -> None:
     gang = running(JOB.failure(device_failed=DeviceFailedPolicy.IGNORE))
     victim = gang.member(0)
-    break_device(gang, 0)
+    gang.break_device(0)
     gang.settle(5)
     assert (gang.is_running, gang.status.attempt, gang.status.used) == (True, 1, {})
     gang.crash(gang.member(1).uid, 1)
-    recovered(gang)
+    gang.recover()
     assert victim.uid not in {m.uid for m in gang.status.members}, "nothing is started on a device that is not well"
 
 
@@ -214,7 +197,7 @@ def test_a_quarantined_device_is_not_ignored() -> None:
     gang = running(JOB.failure(device_failed=DeviceFailedPolicy.IGNORE))
     victim = gang.member(0)
     gang._quarantine(victim.node, victim.devices[0], "Suspect")
-    recovered(gang)
+    gang.recover()
     assert victim.uid not in {m.uid for m in gang.status.members}
 
 
@@ -224,7 +207,7 @@ def test_a_quarantined_device_is_not_ignored() -> None:
 def test_the_same_step_failing_on_whatever_devices_is_the_codes_fault() -> None:
     gang = running(JOB.failure(same_step_limit=3))
     for count in (1, 2, 3):
-        break_device(gang, count % 3)
+        gang.break_device(count % 3)
         gang.settle()
         assert gang.is_running
         gang.train(2)  # from the checkpoint of step 5 to step 7, where it fails again
@@ -232,7 +215,7 @@ def test_the_same_step_failing_on_whatever_devices_is_the_codes_fault() -> None:
         assert gang.status.progress.step == 7
         assert gang.status.used == ({"device": count} if count < 3 else {"device": 2, "code": 1})
     assert (gang.recovery.cause, gang.recovery.reason) == (Cause.CODE, "SameStepFailing")
-    break_device(gang, 0)
+    gang.break_device(0)
     gang.settle(3)
     assert (gang.status.phase, gang.status.reason) == ("Failed", "SameStepFailing")
     assert "step 7" in gang.status.message
@@ -295,6 +278,6 @@ def test_a_loss_that_is_not_finite_is_never_the_devices_fault() -> None:
     gang.deliver()
     gang.look()
     assert (gang.recovery.cause, gang.recovery.reason) == (Cause.CODE, "LossNotFinite")
-    break_device(gang, 1)
-    recovered(gang)
+    gang.break_device(1)
+    gang.recover()
     assert gang.status.used == {"code": 1, "device": 1}

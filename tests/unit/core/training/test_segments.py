@@ -10,10 +10,7 @@ JOB = a_job().replicas(4).gpus(8).spec(topology=Topology(required=RACK, segment_
 
 
 def running(job: JobBuilder = JOB, nodes: list[NodeBuilder] | None = None) -> GangModel:
-    gang = a_gang(job, nodes or racks(2, 2, 2)).settle()
-    assert gang.is_running, gang.status
-    gang.train(7)
-    return gang.settle(2)
+    return a_gang(job, nodes or racks(2, 2, 2)).start()
 
 
 def rack_of(gang: GangModel, rank: int) -> str:
@@ -29,12 +26,6 @@ def segments_of(gang: GangModel) -> list[str]:
         found.append(here.pop())
     assert gang.status.placement.segments == found
     return found
-
-
-def lose(gang: GangModel, rank: int) -> None:
-    node = gang.member(rank).node
-    gang.power_off(node)
-    gang.expire(node)
 
 
 def test_segments_may_sit_apart_but_each_is_whole() -> None:
@@ -56,7 +47,7 @@ def test_a_lost_pod_is_replaced_beside_its_segment() -> None:
     gang = running(nodes=racks(3, 3))
     before = segments_of(gang)
     kept = {rank: gang.member(rank).uid for rank in (0, 1, 3)}
-    lose(gang, 2)
+    gang.lose_node(2)
     gang.settle()
     assert gang.is_running
     assert gang.recovery.remedy is Remedy.REPLACE_POD
@@ -68,7 +59,7 @@ def test_without_room_the_segment_moves_and_the_other_stays() -> None:
     gang = running()
     before = segments_of(gang)
     kept = {rank: gang.member(rank).uid for rank in (0, 1)}
-    lose(gang, 3)
+    gang.lose_node(3)
     gang.settle()
     assert gang.is_running
     assert gang.recovery.remedy is Remedy.MOVE_SEGMENT
@@ -81,7 +72,7 @@ def test_a_spare_serves_the_segment_it_sits_beside() -> None:
     spare = gang.status.spares[0]
     beside = gang.nodes[spare.node].labels[RACK]
     rank = 2 * segments_of(gang).index(beside)
-    lose(gang, rank)
+    gang.lose_node(rank)
     gang.settle()
     assert gang.is_running
     assert gang.recovery.remedy is Remedy.PROMOTE_SPARE
@@ -93,7 +84,7 @@ def test_a_spare_of_another_rack_is_not_taken() -> None:
     beside = gang.nodes[gang.status.spares[0].node].labels[RACK]
     rank = 2 * (1 - segments_of(gang).index(beside))
     before = segments_of(gang)
-    lose(gang, rank)
+    gang.lose_node(rank)
     gang.settle()
     assert gang.is_running
     assert gang.recovery.remedy is Remedy.REPLACE_POD
@@ -105,7 +96,7 @@ def test_a_segment_that_waits_moves_once_another_rack_has_room() -> None:
     before = segments_of(gang)
     for node in ("node-05", "node-06"):
         gang.occupy(node)
-    lose(gang, 3)
+    gang.lose_node(3)
     gang.settle()
     assert gang.status.reason == "DomainFull"
     gang.vacate()

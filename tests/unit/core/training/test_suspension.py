@@ -13,10 +13,7 @@ JOB = a_job().replicas(3).gpus(8).spares(1).in_one_rack()
 
 
 def running(job: JobBuilder = JOB, steps: int = 7) -> GangModel:
-    gang = a_gang(job, racks(6, 6)).settle()
-    assert gang.is_running, gang.status.message
-    gang.train(steps)
-    return gang.settle(2)
+    return a_gang(job, racks(6, 6)).start(steps)
 
 
 def suspended(gang: GangModel) -> GangModel:
