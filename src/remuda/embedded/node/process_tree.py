@@ -59,11 +59,12 @@ def _search_processes(file_name: str, wanted: set[bytes]) -> FoundProcesses:
         if not entry.isdecimal():
             continue
         data = _read_proc_file(f"/proc/{entry}/{file_name}")
-        if data is None:
-            continue  # it ended, or is not ours to look into
-        if not data:
-            unsure = unsure or _is_newborn_process(int(entry))
-        elif not wanted.isdisjoint(data.split(b"\0")):
+        if data == b"":
+            if _is_newborn_process(int(entry)):
+                unsure = True
+                continue
+            data = _read_proc_file(f"/proc/{entry}/{file_name}")  # its exec may have ended between the two looks
+        if data and not wanted.isdisjoint(data.split(b"\0")):  # None: it ended, or is not ours to look into
             pids.append(int(entry))
     return FoundProcesses(pids, unsure)
 

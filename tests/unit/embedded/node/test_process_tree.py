@@ -71,6 +71,26 @@ def test_a_process_in_its_exec_asks_for_another_look(
     assert bool(found) is unsure
 
 
+@pytest.mark.parametrize("looks", [1, 2])
+def test_a_process_whose_exec_ends_while_it_is_looked_at_is_found(
+    proc: dict[str, bytes], monkeypatch: pytest.MonkeyPatch, looks: int
+) -> None:
+    process(proc, 10, environ=b"", cmdline=b"", age_s=0.01)
+    seen: list[str] = []
+
+    def read(path: str) -> bytes | None:
+        seen.append(path)
+        if len([each for each in seen if each.startswith("/proc/10/")]) > looks:
+            process(proc, 10, environ=b"ID=one\0", cmdline=b"python\0/a/spec.json\0", age_s=0.01)
+        return proc.get(path)
+
+    monkeypatch.setattr(process_tree, "_read_proc_file", read)
+    assert process_tree.processes_running("/a/spec.json")
+    seen.clear()
+    process(proc, 10, environ=b"", cmdline=b"", age_s=0.01)
+    assert process_tree.processes_tagged("ID", {"one"})
+
+
 def test_group_leaders_and_the_gone(proc: dict[str, bytes]) -> None:
     process(proc, 5)
     process(proc, 6)
