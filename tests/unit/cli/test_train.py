@@ -70,6 +70,13 @@ def test_a_gang_no_rack_can_hold_may_span_racks(cluster: Cli) -> None:
     assert {j.name: j.spec.topology.required for j in jobs(cluster)}["insists"] == RACK_LABEL
 
 
+def test_a_gang_the_whole_cluster_cannot_hold_is_told_so(cluster: Cli) -> None:
+    result = train(cluster, "huge", "--replicas", "400", "--gpus", "8", "--", "python", "train.py")
+    assert result.code == 0
+    assert result.err.startswith("note: The whole cluster has room for ")
+    assert "400 pods wait until nodes are added. Ask for fewer with --replicas." in result.err
+
+
 def test_a_file(cluster: Cli, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir("/")
     result = train(cluster, "-f", str(here / "job.yaml"))

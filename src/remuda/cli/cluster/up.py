@@ -198,7 +198,8 @@ def _print_ready(state: StateDir, config: ClusterConfig, pid: int, *, detached: 
     click.echo(f"The cluster is ready: {describe_cluster(config)}.")
     click.echo(f"State: {state.path}   pid: {pid}")
     if state.path != Directory(default_state_path()).path:
-        click.echo(f"In other terminals, first run:  export REMUDA_STATE={state.path}")
+        where = "Before other commands" if detached else "In other terminals, first"
+        click.echo(f"{where} run:  export REMUDA_STATE={state.path}")
     replicas, gpus = max(1, min(4, config.nodes - 1)), gpus_per_node(config)
     spares = " --spares 1" if config.nodes > 1 else ""
     print_commands(

@@ -56,14 +56,21 @@ def default_job_topology(
     """(label or "", a note or ""). Gangs belong into one rack, unless no rack could ever hold them with their spares."""
     size = {d.name: len(d.observed.devices) for d in devices}
     room: dict[str, int] = {}
+    total = 0
     for node in nodes:
+        fits = size.get(node.name, 0) // gpus if gpus else replicas + spares
+        total += fits
         if label in node.labels:
-            fits = size.get(node.name, 0) // gpus if gpus else replicas + spares
             room[node.labels[label]] = room.get(node.labels[label], 0) + fits
     if not room:
         return "", ""
     if max(room.values()) >= replicas + spares:
         return label, ""
+    if total < replicas:
+        return "", (
+            f"The whole cluster has room for {plural_text(total, 'pod')} with {gpus} GPUs each, so {replicas} pods wait "
+            "until nodes are added. Ask for fewer with --replicas."
+        )
     what = plural_text(replicas, "pod") + (f" and {plural_text(spares, 'spare')}" if spares else "")
     return (
         "",

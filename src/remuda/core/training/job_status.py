@@ -175,7 +175,7 @@ def _job_phase(ctx: PlanningContext) -> tuple[str, str, str]:
         return (
             SUSPENDED,
             SUSPENDED,
-            f"Its devices are free again. The job resumes from {step} when spec.suspend is false.",
+            f"Its devices are free again. The job resumes from {step} after `remuda resume` (spec.suspend: false).",
         )
     if status.barrier == OPEN and status.held_roles:
         waiting = ", ".join(status.held_roles)
