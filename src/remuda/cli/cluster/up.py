@@ -335,7 +335,7 @@ def down(session: Session, wait: float) -> None:
         click.echo(f"The cluster in {state.path} has just stopped.")
         return
     try:
-        click.echo(f"Stopping the cluster (pid {pid}) ", nl=False)
+        click.echo(f"Stopping the cluster (pid {pid})", nl=False)
         signal.pidfd_send_signal(watched, signal.SIGTERM)
         while not select.select([watched], [], [], 1.0)[0]:
             click.echo(".", nl=False)
@@ -348,7 +348,7 @@ def down(session: Session, wait: float) -> None:
                 )
     finally:
         os.close(watched)
-    click.echo(f"done after {duration_text(time.monotonic() - began)}. All pods have ended; the state is kept.")
+    click.echo(f" done after {duration_text(time.monotonic() - began)}. All pods have ended; the state is kept.")
 
 
 @click.command()
