@@ -1,5 +1,6 @@
 """What `remuda up` and `remuda down` say when there is nothing to start or to stop."""
 
+import re
 import subprocess
 from pathlib import Path
 
