@@ -21,8 +21,8 @@ from remuda.core.foreign.gangs import foreign_gang_of
 from remuda.core.foreign.refused_pods import is_refused_by_node, refusal_owner
 from remuda.core.health.agent_liveness import LeaseRenewals
 from remuda.core.health.step_samples import GangSlow
-from remuda.core.incidents.remedy_keys import is_workload_remedy_key
 from remuda.core.remedies.policies import policy_in_force
+from remuda.core.remedies.remedy_keys import is_workload_remedy_key
 from remuda.core.state.reservations import Reservation
 from remuda.core.state.snapshot import Snapshot, build_snapshot
 from remuda.core.training.lent_spares import is_preemptible_pod, loan_reservations

@@ -22,13 +22,13 @@ from remuda.api.meta import to_seconds
 from remuda.api.names import LABEL_CLIQUE, LABEL_RESERVATION
 from remuda.api.remedies import Breaker, BreakerStatus, RemedyPolicy
 from remuda.controllers.cluster_view import ClusterView
-from remuda.core.incidents.remedy_keys import parse_rung_key
 from remuda.core.remedies.breaker import BreakerWatch, NodeFailure, breaker_status, watch_breaker
 from remuda.core.remedies.drain import RecycleDomain, recycle_domain, remedy_marks
 from remuda.core.remedies.limits import HOUR_S, HeldBack, RemedyGate, RemedyPool
 from remuda.core.remedies.occupancy import RemedyFootprint, RemedyOccupancy
 from remuda.core.remedies.policies import first_device_type, is_policy_paused, remedy_policy_for
 from remuda.core.remedies.policy_status import REMEMBERED_S, breaker_failure
+from remuda.core.remedies.remedy_keys import parse_rung_key
 from remuda.core.remedies.rungs import RECYCLES, device_remedies, is_remedy_held_back, is_under_remedy, remedy_began_at
 
 TIDY_S = 60.0  # between two looks for what no longer counts

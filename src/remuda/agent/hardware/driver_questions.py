@@ -32,7 +32,7 @@ class _HungDevice(msgspec.Struct, frozen=True):
     until: float
 
 
-class HangBackoff:
+class DriverHangBackoff:
     """The devices that are not asked, and until when."""
 
     def __init__(self, first_s: float = FIRST_S, most_s: float = MOST_S) -> None:
@@ -76,7 +76,7 @@ class DriverQuestions:
         call_s: float,
         clock: Callable[[], float],
     ) -> None:
-        self.hung = HangBackoff()
+        self.hung = DriverHangBackoff()
         self.lost: set[int] = set()
         self.is_blind = False
         self.answered_at: dict[int, float] = {}

@@ -20,8 +20,8 @@ from remuda.api.training import Remedy
 from remuda.cli.output import plain_table
 from remuda.cli.text import NOTHING, age_text, compact_names, duration_text, plural_text
 from remuda.core.incidents.names import subject_words
-from remuda.core.incidents.remedy_keys import is_verify_key, is_workload_remedy_key, names_action
 from remuda.core.incidents.summary import CauseTotals, device_hours_out
+from remuda.core.remedies.remedy_keys import is_verify_key, is_workload_remedy_key, names_action
 
 # kind of moment -> (glyph, plain glyph, style), in the order in which moments of the same time are told.
 MARKS: dict[str, tuple[str, str, str]] = {

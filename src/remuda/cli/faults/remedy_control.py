@@ -112,7 +112,7 @@ async def _write_approval(session: Session, name: str, remedy: str | None, *, gr
 def _remedy_meant(incident: Incident, remedy: str | None, *, granted: bool) -> str:
     """Which remedy is meant."""
     from remuda.api.errors import Refusal
-    from remuda.core.incidents.remedy_keys import is_recheck_key, recheck_key
+    from remuda.core.remedies.remedy_keys import is_recheck_key, recheck_key
     from remuda.core.remedies.rungs import device_remedies, ladder_has_ended, needs_approval
 
     if not incident.is_open:

@@ -31,7 +31,7 @@ from remuda.api.incidents import (
 )
 from remuda.api.meta import to_seconds, to_time
 from remuda.core.incidents.names import subject_words
-from remuda.core.incidents.remedy_keys import is_workload_remedy_key
+from remuda.core.remedies.remedy_keys import is_workload_remedy_key
 
 # Remedies that were really taken, on whichever ladder.
 _DONE = (RemedyOutcome.RUNNING, RemedyOutcome.SUCCEEDED, RemedyOutcome.FAILED, RemedyOutcome.TIMED_OUT)

@@ -271,7 +271,7 @@ def explaining_incidents(recovery: Recovery, incidents: Iterable[Incident], time
         if subject.kind is SubjectKind.NODE:
             is_it = recovery.reason == NODE_LOST and status.verdict.reason == NODE_LOST
         elif subject.kind is SubjectKind.DEVICE and any(_holds_device(s.devices, subject.device) for s in seats):
-            is_it = _device_explains(recovery, status, began, times)
+            is_it = _device_incident_explains(recovery, status, began, times)
         else:
             continue
         over = status.closed_at is not None and detected > to_seconds(status.closed_at) + times.look_back
@@ -281,7 +281,7 @@ def explaining_incidents(recovery: Recovery, incidents: Iterable[Incident], time
     return [incident for _, incident in sorted(found, key=lambda pair: pair[0])]
 
 
-def _device_explains(recovery: Recovery, status: IncidentStatus, began: float, times: IncidentTimes) -> bool:
+def _device_incident_explains(recovery: Recovery, status: IncidentStatus, began: float, times: IncidentTimes) -> bool:
     """A device that was broken when the gang stopped, or was reported broken right after."""
     assert recovery.detected_at is not None
     detected = to_seconds(recovery.detected_at)

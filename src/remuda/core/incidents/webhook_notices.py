@@ -21,7 +21,7 @@ from remuda.api.incidents import Incident, IncidentOutcome, RemedyOutcome
 from remuda.api.meta import JsonObject, KObject, to_seconds
 from remuda.api.remedies import RemedyPolicy, Webhook
 from remuda.core.incidents.names import subject_words
-from remuda.core.incidents.remedy_keys import is_workload_remedy_key
+from remuda.core.remedies.remedy_keys import is_workload_remedy_key
 from remuda.core.remedies.rungs import LADDER, TOO_EARLY, ladder_has_ended
 
 ANNOTATION = "remuda.dev/notified"

@@ -11,7 +11,7 @@ import msgspec
 from remuda.api.incidents import IncidentStatus, RemedyOutcome, RemedyRecord
 from remuda.api.meta import to_time
 from remuda.api.training import Recovery, Remedy, TrainingJob
-from remuda.core.incidents.remedy_keys import is_workload_remedy_key, workload_key, workload_key_for
+from remuda.core.remedies.remedy_keys import is_workload_remedy_key, workload_key, workload_key_for
 
 MAX_REMEDIES = 64
 

@@ -22,7 +22,7 @@ from remuda.api.devices import NodeDevices
 from remuda.api.incidents import Incident, IncidentPhase, RemedyOutcome, RemedyRecord, Subject, SubjectKind
 from remuda.api.meta import to_seconds
 from remuda.api.remedies import Action, Ladder, Offender, Rung
-from remuda.core.incidents.remedy_keys import drain_key, is_workload_remedy_key, rung_key, verify_key
+from remuda.core.remedies.remedy_keys import drain_rung_key, is_workload_remedy_key, rung_key, verify_key
 
 # Condition of an incident: True while its ladder is climbed (the reason says which), False once it has ended without a cure.
 LADDER = "Ladder"
@@ -49,8 +49,8 @@ class LadderStage(msgspec.Struct, frozen=True):
     before: tuple[str, ...] = ()  # the rung's earlier attempts
 
     @property
-    def drain_key(self) -> str:
-        return drain_key(self.key) if self.rung.action in RECYCLES else ""
+    def drain_rung_key(self) -> str:
+        return drain_rung_key(self.key) if self.rung.action in RECYCLES else ""
 
     @property
     def verify_key(self) -> str:
@@ -58,7 +58,7 @@ class LadderStage(msgspec.Struct, frozen=True):
 
     @property
     def keys(self) -> tuple[str, ...]:
-        return tuple(filter(None, (self.drain_key, self.key, self.verify_key)))
+        return tuple(filter(None, (self.drain_rung_key, self.key, self.verify_key)))
 
 
 def ladder_stages(ladder: Ladder) -> list[LadderStage]:

@@ -14,7 +14,7 @@ from remuda.api.kubernetes.core_v1 import Container, Pod
 from remuda.api.names import ANNOTATION_DEVICES, RESOURCE_GPU
 from remuda.api.quantity import parse_whole_quantity
 from remuda.embedded.node.container_environment import plugin_host_environment
-from remuda.embedded.node.devices.device_ledger import DeviceGrant
+from remuda.embedded.node.devices.device_ledger import KubeletDeviceGrant
 from remuda.embedded.node.devices.device_manager import KubeletDeviceManager
 from remuda.embedded.node.devices.device_service import grants_in_status
 from remuda.embedded.node.devices.resource_fit import OUT_OF
@@ -47,11 +47,11 @@ async def allocate_pod_devices(
     return {c.name: container_allocation(directory, (g for g in grants if g.container == c.name)) for c in everyone}
 
 
-async def attach_grant(agent: NodeAgentPort, pod: Pod, grant: DeviceGrant, *, simulated: bool) -> Allocation:
+async def attach_grant(agent: NodeAgentPort, pod: Pod, grant: KubeletDeviceGrant, *, simulated: bool) -> Allocation:
     return await agent.attach(pod, grant.container, grant.resource, grant.devices, simulated=simulated)
 
 
-def container_allocation(directory: str, grants: Iterable[DeviceGrant]) -> Allocation:
+def container_allocation(directory: str, grants: Iterable[KubeletDeviceGrant]) -> Allocation:
     """What one container gets. Paths inside a container are the machine's own here: there is no mount namespace."""
     devices: list[str] = []
     env = {"REMUDA_VISIBLE_DEVICES": "", "CUDA_VISIBLE_DEVICES": ""}  # hides every device from a container with none

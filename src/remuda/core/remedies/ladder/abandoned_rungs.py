@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from remuda.api.incidents import RemedyOutcome, RemedyRecord
 from remuda.api.meta import to_seconds
 from remuda.api.remedies import Rung
-from remuda.core.incidents.remedy_keys import is_recheck_key, parse_rung_key
 from remuda.core.remedies.ladder.state import LadderState, is_rung_open
+from remuda.core.remedies.remedy_keys import is_recheck_key, parse_rung_key
 from remuda.core.remedies.rungs import LadderStage
 
 POLICY_CHANGED = "PolicyChanged"

@@ -26,7 +26,6 @@ from remuda.api.devices import DeviceState, QuarantineOrder
 from remuda.api.incidents import IncidentOutcome, IncidentPhase, IncidentStatus, RemedyOutcome, SubjectKind
 from remuda.api.meta import to_seconds, to_time
 from remuda.api.remedies import Action, Ladder, Rung
-from remuda.core.incidents.remedy_keys import is_recheck_key
 from remuda.core.remedies.ladder.abandoned_rungs import take_over_abandoned_rungs
 from remuda.core.remedies.ladder.admission import admit_rung
 from remuda.core.remedies.ladder.execution import do_rung, drain_for_rung, probe_after_rung
@@ -34,6 +33,7 @@ from remuda.core.remedies.ladder.soak import fault_since_probe, why_soak_failed
 from remuda.core.remedies.ladder.state import CURED, GO, NEXT, LadderMove, LadderState, is_rung_open
 from remuda.core.remedies.ladder.types import LadderCase, LadderStep
 from remuda.core.remedies.policies import ANY_FAULT, BY_JOB, ladder_for_verdict, policy_ladders
+from remuda.core.remedies.remedy_keys import is_recheck_key
 from remuda.core.remedies.rungs import (
     ENDED,
     LADDER,
@@ -123,8 +123,8 @@ def _climb_stage(state: LadderState, stage: LadderStage, now: float) -> LadderMo
         move = admit_rung(state, stage)
         if move is not GO:
             return move
-    if stage.drain_key:
-        move = drain_for_rung(state, stage.drain_key, stage)
+    if stage.drain_rung_key:
+        move = drain_for_rung(state, stage.drain_rung_key, stage)
         if move is not GO:
             return move
         if not state.has_ended(stage.key):

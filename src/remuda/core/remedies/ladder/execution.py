@@ -83,7 +83,7 @@ def do_rung(
 def probe_after_rung(state: LadderState, stage: LadderStage) -> LadderMove:
     """The probe after a rung. The nodes stay ours and, when they were drained, empty until it has ended."""
     key, node = stage.verify_key, state.case.subject.node
-    if stage.drain_key and not state.has_ended(key):
+    if stage.drain_rung_key and not state.has_ended(key):
         state.keep_empty(state.targets(stage.rung.action))
     if state.case.subject.kind is not SubjectKind.DEVICE:
         if key not in state.records:

@@ -25,11 +25,11 @@ from remuda.api.incidents import (
 from remuda.api.meta import Condition, to_seconds, to_time
 from remuda.api.remedies import Action, Rung
 from remuda.core.health.timers import SKEW_S
-from remuda.core.incidents.remedy_keys import is_workload_remedy_key
 from remuda.core.remedies.drain import DrainPlan, DrainRequest
 from remuda.core.remedies.hook_objects import HookCall
 from remuda.core.remedies.ladder.types import LadderCase, LadderStep
 from remuda.core.remedies.limits import HeldBack
+from remuda.core.remedies.remedy_keys import is_workload_remedy_key
 from remuda.core.remedies.rungs import NODE_TAKEN, RECYCLES, device_remedies
 
 HELD_S = 30.0  # between two looks at what is held back; whoever makes room wakes it sooner

@@ -1,7 +1,7 @@
-"""`FieldAt`: a place in a body, and the errors found there, in Kubernetes' words.
+"""`AdmissionField`: a place in a body, and the errors found there, in Kubernetes' words.
 
-A validator walks the body with `FieldAt`; what is wrong is noted under the place's path (`spec.containers[0].image`) and all of
-it is raised at the end as one Invalid (422, with `details.causes`). A value of a wrong *type* cannot be walked
+A validator walks the body with `AdmissionField`; what is wrong is noted under the place's path (`spec.containers[0].image`)
+and all of it is raised at the end as one Invalid (422, with `details.causes`). A value of a wrong *type* cannot be walked
 on: it is a `BadRequest` at once, as a typed decoder would answer.
 """
 
@@ -17,7 +17,7 @@ from remuda.api.meta import JsonObject
 Causes = list[StatusCause]
 
 
-class FieldAt:
+class AdmissionField:
     """One place: the value there (None when absent) and its path."""
 
     __slots__ = ("causes", "path", "value")
@@ -29,16 +29,16 @@ class FieldAt:
 
     # Walking.
 
-    def __getitem__(self, name: str) -> FieldAt:
-        return FieldAt(self.mapping().get(name), f"{self.path}.{name}" if self.path else name, self.causes)
+    def __getitem__(self, name: str) -> AdmissionField:
+        return AdmissionField(self.mapping().get(name), f"{self.path}.{name}" if self.path else name, self.causes)
 
-    def key(self, name: str) -> FieldAt:
+    def key(self, name: str) -> AdmissionField:
         """An entry of a map, written with brackets."""
-        return FieldAt(self.mapping().get(name), f"{self.path}[{name}]", self.causes)
+        return AdmissionField(self.mapping().get(name), f"{self.path}[{name}]", self.causes)
 
-    def each(self) -> Iterator[FieldAt]:
+    def each(self) -> Iterator[AdmissionField]:
         for index, item in enumerate(self.items()):
-            yield FieldAt(item, f"{self.path}[{index}]", self.causes)
+            yield AdmissionField(item, f"{self.path}[{index}]", self.causes)
 
     @property
     def is_set(self) -> bool:

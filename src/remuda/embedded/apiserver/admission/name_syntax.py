@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from remuda.api.errors import Refusal
 from remuda.api.quantity import parse_quantity
-from remuda.embedded.apiserver.admission.field_errors import FieldAt
+from remuda.embedded.apiserver.admission.field_errors import AdmissionField
 from remuda.embedded.apiserver.naming import DNS_LABEL, SUBDOMAIN
 
 _QUALIFIED = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
@@ -42,7 +42,7 @@ def is_label_value(text: str) -> bool:
     return len(text) <= 63 and _LABEL_VALUE.fullmatch(text) is not None
 
 
-def check_dns_label(at: FieldAt) -> None:
+def check_dns_label(at: AdmissionField) -> None:
     value = at.text()
     if not value:
         at.required()
@@ -50,7 +50,7 @@ def check_dns_label(at: FieldAt) -> None:
         at.invalid("a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-'")
 
 
-def check_subdomain(at: FieldAt) -> None:
+def check_subdomain(at: AdmissionField) -> None:
     value = at.text()
     if not value:
         at.required()
@@ -58,7 +58,7 @@ def check_subdomain(at: FieldAt) -> None:
         at.invalid("a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.'")
 
 
-def check_label_map(at: FieldAt) -> None:
+def check_label_map(at: AdmissionField) -> None:
     for key, value in at.mapping().items():
         if not is_qualified_name(key):
             at.invalid("a label key is a name of at most 63 characters, with an optional DNS prefix and '/'", key)
@@ -68,7 +68,7 @@ def check_label_map(at: FieldAt) -> None:
             at.invalid("a label value has at most 63 letters, digits, '-', '_' and '.'", value)
 
 
-def check_annotation_map(at: FieldAt) -> None:
+def check_annotation_map(at: AdmissionField) -> None:
     size = 0
     for key, value in at.mapping().items():
         if not is_qualified_name(key.lower()):
@@ -78,7 +78,7 @@ def check_annotation_map(at: FieldAt) -> None:
         at.too_long(f"may not be more than {_MAX_ANNOTATIONS} bytes")
 
 
-def check_label_selector(at: FieldAt) -> None:
+def check_label_selector(at: AdmissionField) -> None:
     check_label_map(at["matchLabels"])
     for requirement in at["matchExpressions"].each():
         operator = requirement["operator"]
@@ -99,7 +99,7 @@ def check_label_selector(at: FieldAt) -> None:
                 value.invalid("not a valid label value")
 
 
-def check_env_name(at: FieldAt) -> None:
+def check_env_name(at: AdmissionField) -> None:
     name = at.text()
     if not name:
         at.required()
@@ -107,13 +107,13 @@ def check_env_name(at: FieldAt) -> None:
         at.invalid("a valid environment variable name consists of printable ASCII characters other than '='")
 
 
-def check_config_key(at: FieldAt, key: str) -> None:
+def check_config_key(at: AdmissionField, key: str) -> None:
     """A key of a ConfigMap or Secret: a file name."""
     if len(key) > 253 or not _CONFIG_KEY.fullmatch(key) or key in (".", ".."):
         at.key(key).invalid("a valid config key has only letters, digits, '-', '_' and '.'", key)
 
 
-def check_port_number(at: FieldAt) -> None:
+def check_port_number(at: AdmissionField) -> None:
     number = at.number()
     if number is None:
         at.required()
@@ -121,13 +121,13 @@ def check_port_number(at: FieldAt) -> None:
         at.invalid("must be between 1 and 65535, inclusive")
 
 
-def check_port_name(at: FieldAt) -> None:
+def check_port_name(at: AdmissionField) -> None:
     name = at.text()
     if len(name) > 15 or not DNS_LABEL.fullmatch(name) or "--" in name or not re.search("[a-z]", name):
         at.invalid("must have at most 15 lower case letters, digits and '-', and at least one letter")
 
 
-def check_port_number_or_name(at: FieldAt) -> None:
+def check_port_number_or_name(at: AdmissionField) -> None:
     if isinstance(at.value, str):
         check_port_name(at)
     else:
@@ -144,7 +144,7 @@ def is_ip_address(text: str) -> bool:
     return True
 
 
-def check_count_or_percent(at: FieldAt) -> None:
+def check_count_or_percent(at: AdmissionField) -> None:
     value = at.value
     if value is None:
         return
@@ -155,7 +155,7 @@ def check_count_or_percent(at: FieldAt) -> None:
         at.not_negative()
 
 
-def check_quantity(at: FieldAt) -> Fraction | None:
+def check_quantity(at: AdmissionField) -> Fraction | None:
     """The value; an unreadable one is noted."""
     if not isinstance(at.value, (str, int)) or isinstance(at.value, bool):
         at.text()

@@ -12,7 +12,7 @@ from remuda.api.meta import JsonObject, Resource
 from remuda.embedded.apiserver.admission import validate_objects as objects
 from remuda.embedded.apiserver.admission import validate_pods as pods
 from remuda.embedded.apiserver.admission import validate_workloads as workloads
-from remuda.embedded.apiserver.admission.field_errors import Causes, FieldAt
+from remuda.embedded.apiserver.admission.field_errors import AdmissionField, Causes
 from remuda.embedded.apiserver.admission.name_syntax import (
     check_annotation_map,
     check_label_map,
@@ -21,13 +21,13 @@ from remuda.embedded.apiserver.admission.name_syntax import (
 )
 from remuda.embedded.apiserver.naming import invalid_causes
 
-Validate = Callable[[FieldAt, JsonObject | None], None]
+Validate = Callable[[AdmissionField, JsonObject | None], None]
 
 
 def validate_object_fields(resource: Resource, name: str, body: JsonObject, old: JsonObject | None) -> None:
     """Raises Invalid with everything that is wrong, or BadRequest for a value of a wrong type."""
     causes: Causes = []
-    root = FieldAt(body, "", causes)
+    root = AdmissionField(body, "", causes)
     validate_metadata(root["metadata"])
     check = _CHECKS.get((resource.group, resource.plural))
     if check is not None:
@@ -36,7 +36,7 @@ def validate_object_fields(resource: Resource, name: str, body: JsonObject, old:
         raise invalid_causes(resource, name, causes)
 
 
-def validate_metadata(meta: FieldAt) -> None:
+def validate_metadata(meta: AdmissionField) -> None:
     prefix = meta["generateName"]
     if prefix.text() and not is_subdomain(prefix.text().rstrip("-.") or "-"):
         prefix.invalid("a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.'")

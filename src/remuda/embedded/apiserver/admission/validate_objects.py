@@ -8,7 +8,7 @@ import binascii
 from remuda.api.errors import BadRequest
 from remuda.api.meta import JsonObject
 from remuda.embedded.apiserver.admission import name_syntax
-from remuda.embedded.apiserver.admission.field_errors import FieldAt, equal_ignoring_empty
+from remuda.embedded.apiserver.admission.field_errors import AdmissionField, equal_ignoring_empty
 
 _MAX_DATA = 1024 * 1024
 _SYSTEM_CRITICAL = 2_000_000_000
@@ -19,7 +19,7 @@ _TYPES = ("ClusterIP", "ExternalName", "LoadBalancer", "NodePort")
 _LIMIT_TYPES = ("Pod", "Container", "PersistentVolumeClaim")
 
 
-def validate_service(root: FieldAt, old: JsonObject | None) -> None:
+def validate_service(root: AdmissionField, old: JsonObject | None) -> None:
     name, spec = root["metadata"]["name"], root["spec"]
     if old is None:
         name_syntax.check_dns_label(name)
@@ -51,11 +51,11 @@ def validate_service(root: FieldAt, old: JsonObject | None) -> None:
             _first_cluster_ip(spec).invalid("may not change once set", [address.value])
 
 
-def _first_cluster_ip(spec: FieldAt) -> FieldAt:
+def _first_cluster_ip(spec: AdmissionField) -> AdmissionField:
     return next(spec["clusterIPs"].each(), spec["clusterIPs"])
 
 
-def _validate_service_ports(ports: FieldAt, kind: str) -> None:
+def _validate_service_ports(ports: AdmissionField, kind: str) -> None:
     names: set[str] = set()
     seen: set[tuple[int | None, str]] = set()
     many = len(ports.items()) > 1
@@ -84,7 +84,7 @@ def _validate_service_ports(ports: FieldAt, kind: str) -> None:
         seen.add(at)
 
 
-def validate_config_map(root: FieldAt, old: JsonObject | None) -> None:
+def validate_config_map(root: AdmissionField, old: JsonObject | None) -> None:
     data, binary = root["data"], root["binaryData"]
     size = 0
     for key in data.mapping():
@@ -96,12 +96,12 @@ def validate_config_map(root: FieldAt, old: JsonObject | None) -> None:
         name_syntax.check_config_key(binary, key)
         size += len(_base64_field(binary.key(key)))
     if size > _MAX_DATA:
-        FieldAt(None, "[]", root.causes).too_long(f"may not be more than {_MAX_DATA} bytes")
+        AdmissionField(None, "[]", root.causes).too_long(f"may not be more than {_MAX_DATA} bytes")
     if old is not None and old.get("immutable") is True:
         _validate_immutable_data(root, old, ("data", "binaryData"))
 
 
-def validate_secret(root: FieldAt, old: JsonObject | None) -> None:
+def validate_secret(root: AdmissionField, old: JsonObject | None) -> None:
     data, kind = root["data"], root["type"].text()
     size = 0
     for key in data.mapping():
@@ -121,14 +121,14 @@ def validate_secret(root: FieldAt, old: JsonObject | None) -> None:
             _validate_immutable_data(root, old, ("data",))
 
 
-def _base64_field(at: FieldAt) -> bytes:
+def _base64_field(at: AdmissionField) -> bytes:
     try:
         return base64.b64decode(at.text(), validate=True)
     except binascii.Error:
         raise BadRequest(f"{at.path}: illegal base64 data") from None
 
 
-def _validate_immutable_data(root: FieldAt, old: JsonObject, fields: tuple[str, ...]) -> None:
+def _validate_immutable_data(root: AdmissionField, old: JsonObject, fields: tuple[str, ...]) -> None:
     if root["immutable"].value is not True:
         root["immutable"].forbidden("field is immutable when `immutable` is set")
     for field in fields:
@@ -136,7 +136,7 @@ def _validate_immutable_data(root: FieldAt, old: JsonObject, fields: tuple[str, 
             root[field].forbidden("field is immutable when `immutable` is set")
 
 
-def validate_claim(root: FieldAt, old: JsonObject | None) -> None:
+def validate_claim(root: AdmissionField, old: JsonObject | None) -> None:
     spec = root["spec"]
     modes = spec["accessModes"]
     if not modes.items():
@@ -145,7 +145,9 @@ def validate_claim(root: FieldAt, old: JsonObject | None) -> None:
         if mode.text() not in _ACCESS:
             modes.unsupported(_ACCESS)
     # The real server names this field without `requests`.
-    storage = FieldAt(spec["resources"]["requests"].mapping(), spec["resources"].path, root.causes).key("storage")
+    storage = AdmissionField(spec["resources"]["requests"].mapping(), spec["resources"].path, root.causes).key(
+        "storage"
+    )
     if not storage.is_set:
         storage.required()
     else:
@@ -160,7 +162,7 @@ def validate_claim(root: FieldAt, old: JsonObject | None) -> None:
             spec.forbidden("spec is immutable after creation except resources.requests for bound claims")
 
 
-def validate_resource_quota(root: FieldAt, old: JsonObject | None) -> None:
+def validate_resource_quota(root: AdmissionField, old: JsonObject | None) -> None:
     hard = root["spec"]["hard"]
     for name in hard.mapping():
         amount = hard.key(name)
@@ -181,7 +183,7 @@ def _is_quota_name(name: str) -> bool:
     )
 
 
-def validate_limit_range(root: FieldAt, old: JsonObject | None) -> None:
+def validate_limit_range(root: AdmissionField, old: JsonObject | None) -> None:
     seen: set[str] = set()
     for item in root["spec"]["limits"].each():
         kind = item["type"]
@@ -200,7 +202,7 @@ def validate_limit_range(root: FieldAt, old: JsonObject | None) -> None:
         _validate_limit_order(item, ("min", "defaultRequest", "default", "max"))
 
 
-def _validate_limit_order(item: FieldAt, fields: tuple[str, ...]) -> None:
+def _validate_limit_order(item: AdmissionField, fields: tuple[str, ...]) -> None:
     """min <= defaultRequest <= default <= max, for those that are given."""
     names = {name for field in fields for name in item[field].mapping()}
     for name in sorted(names):
@@ -208,7 +210,7 @@ def _validate_limit_order(item: FieldAt, fields: tuple[str, ...]) -> None:
             (field, value)
             for field in fields
             if name in item[field].mapping()
-            and (value := name_syntax.check_quantity(FieldAt(item[field].mapping()[name], "", [])))
+            and (value := name_syntax.check_quantity(AdmissionField(item[field].mapping()[name], "", [])))
         ]
         for index, (field, value) in enumerate(known):
             for above, most in known[index + 1 :]:
@@ -216,7 +218,7 @@ def _validate_limit_order(item: FieldAt, fields: tuple[str, ...]) -> None:
                     item[field].key(name).invalid(f"{field} value is greater than {above} value")
 
 
-def validate_priority_class(root: FieldAt, old: JsonObject | None) -> None:
+def validate_priority_class(root: AdmissionField, old: JsonObject | None) -> None:
     name, value = root["metadata"]["name"].text(), root["value"].number() or 0
     if name.startswith("system-"):
         if _SYSTEM_CLASSES.get(name) != value:
@@ -233,7 +235,7 @@ def validate_priority_class(root: FieldAt, old: JsonObject | None) -> None:
             root["preemptionPolicy"].invalid("field is immutable")
 
 
-def validate_lease(root: FieldAt, old: JsonObject | None) -> None:
+def validate_lease(root: AdmissionField, old: JsonObject | None) -> None:
     spec = root["spec"]
     seconds = spec["leaseDurationSeconds"].number()
     if seconds is not None and seconds <= 0:
@@ -241,7 +243,7 @@ def validate_lease(root: FieldAt, old: JsonObject | None) -> None:
     spec["leaseTransitions"].not_negative()
 
 
-def validate_endpoint_slice(root: FieldAt, old: JsonObject | None) -> None:
+def validate_endpoint_slice(root: AdmissionField, old: JsonObject | None) -> None:
     kind = root["addressType"]
     kind.one_of(("FQDN", "IPv4", "IPv6"))
     for endpoint in root["endpoints"].each():

@@ -8,7 +8,7 @@ from typing import Any
 from remuda.api.meta import JsonObject
 from remuda.api.names import GROUP
 from remuda.embedded.apiserver.admission import name_syntax
-from remuda.embedded.apiserver.admission.field_errors import FieldAt, equal_ignoring_empty
+from remuda.embedded.apiserver.admission.field_errors import AdmissionField, equal_ignoring_empty
 
 RESTART = ("Always", "Never", "OnFailure")
 _DNS = ("ClusterFirst", "ClusterFirstWithHostNet", "Default", "None")
@@ -19,14 +19,14 @@ _MESSAGE = ("File", "FallbackToLogsOnError")
 _HANDLERS = ("exec", "httpGet", "tcpSocket", "grpc")
 
 
-def validate_pod(root: FieldAt, old: JsonObject | None) -> None:
+def validate_pod(root: AdmissionField, old: JsonObject | None) -> None:
     if old is None:
         validate_pod_spec(root["spec"], needs_image=not _is_training_pod(root))
     else:
         _validate_pod_update(root, old)
 
 
-def _is_training_pod(root: FieldAt) -> bool:
+def _is_training_pod(root: AdmissionField) -> bool:
     """A TrainingJob's pod may run the machine's own programs, without an image."""
     return any(
         owner["kind"].text() == "TrainingJob" and owner["apiVersion"].text().startswith(f"{GROUP}/")
@@ -34,7 +34,7 @@ def _is_training_pod(root: FieldAt) -> bool:
     )
 
 
-def validate_pod_template(at: FieldAt, restart: tuple[str, ...] = RESTART) -> None:
+def validate_pod_template(at: AdmissionField, restart: tuple[str, ...] = RESTART) -> None:
     """The pod template of a workload whose pods may have one of these restart policies."""
     name_syntax.check_label_map(at["metadata"]["labels"])
     name_syntax.check_annotation_map(at["metadata"]["annotations"])
@@ -44,7 +44,7 @@ def validate_pod_template(at: FieldAt, restart: tuple[str, ...] = RESTART) -> No
         policy.unsupported(restart)
 
 
-def validate_pod_spec(spec: FieldAt, *, needs_image: bool = True) -> None:
+def validate_pod_spec(spec: AdmissionField, *, needs_image: bool = True) -> None:
     volumes = _validate_volumes(spec["volumes"])
     names: set[str] = set()
     host_ports: set[tuple[int, str]] = set()
@@ -77,7 +77,7 @@ def validate_pod_spec(spec: FieldAt, *, needs_image: bool = True) -> None:
         _validate_toleration(toleration)
 
 
-def _validate_volumes(at: FieldAt) -> set[str]:
+def _validate_volumes(at: AdmissionField) -> set[str]:
     names: set[str] = set()
     for volume in at.each():
         name = volume["name"]
@@ -100,7 +100,7 @@ def _validate_volumes(at: FieldAt) -> set[str]:
 
 
 def _validate_container(
-    at: FieldAt, names: set[str], volumes: set[str], host_ports: set[tuple[int, str]], *, is_init: bool
+    at: AdmissionField, names: set[str], volumes: set[str], host_ports: set[tuple[int, str]], *, is_init: bool
 ) -> None:
     name, image = at["name"], at["image"]
     name_syntax.check_dns_label(name)
@@ -134,7 +134,7 @@ def _validate_container(
                 _validate_probe(at[probe], must_be_one=probe != "readinessProbe")
 
 
-def _validate_container_ports(at: FieldAt, host_ports: set[tuple[int, str]]) -> None:
+def _validate_container_ports(at: AdmissionField, host_ports: set[tuple[int, str]]) -> None:
     names: set[str] = set()
     for port in at.each():
         if port["name"].text():
@@ -152,7 +152,7 @@ def _validate_container_ports(at: FieldAt, host_ports: set[tuple[int, str]]) -> 
         port["protocol"].one_of(_PROTOCOLS)
 
 
-def _validate_env(at: FieldAt) -> None:
+def _validate_env(at: AdmissionField) -> None:
     name_syntax.check_env_name(at["name"])
     source = at["valueFrom"]
     if not source.is_set:
@@ -170,7 +170,7 @@ def _validate_env(at: FieldAt) -> None:
             source[ref]["key"].required()
 
 
-def _validate_resources(at: FieldAt) -> None:
+def _validate_resources(at: AdmissionField) -> None:
     limits, requests = at["limits"], at["requests"]
     for amounts in (limits, requests):
         for resource in amounts.mapping():
@@ -189,8 +189,8 @@ def _validate_resources(at: FieldAt) -> None:
             continue
         mine: list[Any] = []
         top, least = (
-            name_syntax.check_quantity(FieldAt(limits.mapping()[resource], "", mine)),
-            name_syntax.check_quantity(FieldAt(asked.value, "", mine)),
+            name_syntax.check_quantity(AdmissionField(limits.mapping()[resource], "", mine)),
+            name_syntax.check_quantity(AdmissionField(asked.value, "", mine)),
         )
         if top is None or least is None:
             continue
@@ -202,14 +202,14 @@ def _validate_resources(at: FieldAt) -> None:
             )
 
 
-def _validate_resource_name(at: FieldAt, resource: str) -> None:
+def _validate_resource_name(at: AdmissionField, resource: str) -> None:
     if not name_syntax.is_qualified_name(resource):
         at.invalid("must be a valid resource name", resource)
     elif "/" not in resource and resource not in name_syntax.NATIVE and not resource.startswith("hugepages-"):
         at.invalid("must be a standard resource for containers, or a fully qualified resource name", resource)
 
 
-def _validate_probe(at: FieldAt, *, must_be_one: bool) -> None:
+def _validate_probe(at: AdmissionField, *, must_be_one: bool) -> None:
     given = [handler for handler in _HANDLERS if at[handler].is_set]
     if not given:
         at.required("must specify a handler type")
@@ -226,7 +226,7 @@ def _validate_probe(at: FieldAt, *, must_be_one: bool) -> None:
             name_syntax.check_port_number_or_name(at[handler]["port"])
 
 
-def _validate_toleration(at: FieldAt) -> None:
+def _validate_toleration(at: AdmissionField) -> None:
     key, operator, effect = at["key"].text(), at["operator"], at["effect"]
     if key and not name_syntax.is_qualified_name(key):
         at["key"].invalid("not a valid taint key")
@@ -242,7 +242,7 @@ def _validate_toleration(at: FieldAt) -> None:
         effect.unsupported(_EFFECTS)
 
 
-def _validate_pod_update(root: FieldAt, old: JsonObject) -> None:
+def _validate_pod_update(root: AdmissionField, old: JsonObject) -> None:
     """Of a pod's spec only images, activeDeadlineSeconds (shorter), tolerations (more) and the grace of a negative one."""
     spec, before = root["spec"], old.get("spec") or {}
     needs_image = not _is_training_pod(root)
@@ -272,7 +272,7 @@ def _validate_pod_update(root: FieldAt, old: JsonObject) -> None:
         )
 
 
-def _validate_shorter_deadline(at: FieldAt, before: int | None) -> None:
+def _validate_shorter_deadline(at: AdmissionField, before: int | None) -> None:
     number = at.number()
     if number is None:
         if before is not None:

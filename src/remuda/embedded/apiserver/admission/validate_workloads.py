@@ -5,7 +5,7 @@ from __future__ import annotations
 from remuda.api.meta import JsonObject
 from remuda.api.selectors import label_selector_matches
 from remuda.embedded.apiserver.admission import name_syntax
-from remuda.embedded.apiserver.admission.field_errors import FieldAt
+from remuda.embedded.apiserver.admission.field_errors import AdmissionField
 from remuda.embedded.apiserver.admission.validate_pods import validate_pod_template
 
 _ACTIONS = ("Count", "FailIndex", "FailJob", "Ignore")
@@ -13,7 +13,7 @@ _MAX_PARALLEL_INDEXED = 100_000
 _MAX_RULES = 20
 
 
-def validate_deployment(root: FieldAt, old: JsonObject | None) -> None:
+def validate_deployment(root: AdmissionField, old: JsonObject | None) -> None:
     spec = root["spec"]
     _validate_replicated(spec, old)
     strategy = spec["strategy"]
@@ -39,11 +39,11 @@ def validate_deployment(root: FieldAt, old: JsonObject | None) -> None:
         spec["progressDeadlineSeconds"].invalid("must be greater than minReadySeconds")
 
 
-def validate_replica_set(root: FieldAt, old: JsonObject | None) -> None:
+def validate_replica_set(root: AdmissionField, old: JsonObject | None) -> None:
     _validate_replicated(root["spec"], old)
 
 
-def _validate_replicated(spec: FieldAt, old: JsonObject | None) -> None:
+def _validate_replicated(spec: AdmissionField, old: JsonObject | None) -> None:
     """What Deployments and ReplicaSets share: a selector that is required, fixed, and finds the template's pods."""
     spec["replicas"].not_negative()
     spec["minReadySeconds"].not_negative()
@@ -68,7 +68,7 @@ def _validate_replicated(spec: FieldAt, old: JsonObject | None) -> None:
         selector.same_as((old.get("spec") or {}).get("selector"))
 
 
-def validate_job(root: FieldAt, old: JsonObject | None) -> None:
+def validate_job(root: AdmissionField, old: JsonObject | None) -> None:
     spec = root["spec"]
     for field in (
         "parallelism",
@@ -108,7 +108,7 @@ def validate_job(root: FieldAt, old: JsonObject | None) -> None:
         labels.invalid("`selector` does not match template `labels`")
 
 
-def _validate_indexed_job(spec: FieldAt) -> None:
+def _validate_indexed_job(spec: AdmissionField) -> None:
     mode = spec["completionMode"]
     mode.one_of(("Indexed", "NonIndexed"))
     if mode.text() == "Indexed":
@@ -128,7 +128,7 @@ def _validate_indexed_job(spec: FieldAt) -> None:
         spec["maxFailedIndexes"].invalid("must be less than or equal to completions")
 
 
-def _validate_pod_failure_policy(spec: FieldAt, restart: FieldAt) -> None:
+def _validate_pod_failure_policy(spec: AdmissionField, restart: AdmissionField) -> None:
     if restart.text() != "Never":
         restart.invalid('only "Never" is supported when podFailurePolicy is specified')
     rules = spec["podFailurePolicy"]["rules"]
@@ -152,7 +152,7 @@ def _validate_pod_failure_policy(spec: FieldAt, restart: FieldAt) -> None:
             condition["status"].one_of(("False", "True", "Unknown"))
 
 
-def _validate_exit_codes(codes: FieldAt, spec: FieldAt) -> None:
+def _validate_exit_codes(codes: AdmissionField, spec: AdmissionField) -> None:
     operator, values = codes["operator"], codes["values"]
     operator.one_of(("In", "NotIn"))
     name = codes["containerName"]
@@ -174,7 +174,7 @@ def _validate_exit_codes(codes: FieldAt, spec: FieldAt) -> None:
         values.invalid("must be ordered")
 
 
-def _validate_success_policy(spec: FieldAt) -> None:
+def _validate_success_policy(spec: AdmissionField) -> None:
     if spec["completionMode"].text() != "Indexed":
         spec["successPolicy"].invalid("requires indexed completion mode")
         return
@@ -193,7 +193,7 @@ def _validate_success_policy(spec: FieldAt) -> None:
             rule["succeededCount"].invalid("must be less than or equal to the number of specified completions")
 
 
-def _validate_job_update(spec: FieldAt, old: JsonObject) -> None:
+def _validate_job_update(spec: AdmissionField, old: JsonObject) -> None:
     before = old.get("spec") or {}
     for field in (
         "selector",
@@ -216,7 +216,7 @@ def _validate_job_update(spec: FieldAt, old: JsonObject) -> None:
     now.same_as(was)
 
 
-def validate_disruption_budget(root: FieldAt, old: JsonObject | None) -> None:
+def validate_disruption_budget(root: AdmissionField, old: JsonObject | None) -> None:
     spec = root["spec"]
     least, most = spec["minAvailable"], spec["maxUnavailable"]
     if least.is_set and most.is_set:
@@ -229,7 +229,7 @@ def validate_disruption_budget(root: FieldAt, old: JsonObject | None) -> None:
     spec["unhealthyPodEvictionPolicy"].one_of(("AlwaysAllow", "IfHealthyBudget"), required=False)
 
 
-def validate_autoscaler(root: FieldAt, old: JsonObject | None) -> None:
+def validate_autoscaler(root: AdmissionField, old: JsonObject | None) -> None:
     spec = root["spec"]
     least, most = spec["minReplicas"].number(), spec["maxReplicas"].number() or 0
     if least is not None and least < 0:

@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 import structlog
 
-from remuda.embedded.node.devices.device_ledger import DeviceGrant, LedgerMemory
+from remuda.embedded.node.devices.device_ledger import KubeletDeviceGrant, LedgerMemory
 from remuda.link.device_plugin_port import ContainerAllocation
 from remuda.link.kubelet_proto import ALLOCATE
 
@@ -77,7 +77,7 @@ def decode_checkpoint(data: bytes) -> LedgerMemory:
         content, said = whole["Data"], whole["Checksum"]
         if checkpoint_checksum(content) != said:
             raise CheckpointDamaged(f"the checksum is {checkpoint_checksum(content)} and the file says {said}")
-        grants = tuple(_grant_of_entry(entry) for entry in content["PodDeviceEntries"])
+        grants = tuple(_grant_of_checkpoint_entry(entry) for entry in content["PodDeviceEntries"])
         registered = {resource: tuple(devices) for resource, devices in content["RegisteredDevices"].items()}
     except CheckpointDamaged:
         raise
@@ -90,7 +90,7 @@ def checkpoint_checksum(data: Any) -> int:
     return zlib.crc32(msgspec.json.encode(data, order="sorted"))
 
 
-def _checkpoint_entry(grant: DeviceGrant) -> dict[str, Any]:
+def _checkpoint_entry(grant: KubeletDeviceGrant) -> dict[str, Any]:
     return {
         "PodUID": grant.uid,
         "ContainerName": grant.container,
@@ -100,11 +100,11 @@ def _checkpoint_entry(grant: DeviceGrant) -> dict[str, Any]:
     }
 
 
-def _grant_of_entry(entry: dict[str, Any]) -> DeviceGrant:
+def _grant_of_checkpoint_entry(entry: dict[str, Any]) -> KubeletDeviceGrant:
     numa = {int(node): tuple(devices) for node, devices in entry["DeviceIDs"].items()}
     devices = tuple(dict.fromkeys(d for of_node in numa.values() for d in of_node))
     allocation = _decode_plugin_answer(base64.b64decode(entry["AllocResp"]))
-    return DeviceGrant(entry["PodUID"], entry["ContainerName"], entry["ResourceName"], devices, allocation, numa)
+    return KubeletDeviceGrant(entry["PodUID"], entry["ContainerName"], entry["ResourceName"], devices, allocation, numa)
 
 
 def _encode_plugin_answer(allocation: ContainerAllocation) -> bytes:

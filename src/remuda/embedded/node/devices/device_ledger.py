@@ -50,7 +50,7 @@ class DeviceRequest(msgspec.Struct, frozen=True):
     count: int
 
 
-class DeviceGrant(msgspec.Struct, frozen=True):
+class KubeletDeviceGrant(msgspec.Struct, frozen=True):
     """What a container was given: one entry of the checkpoint."""
 
     uid: str
@@ -78,7 +78,7 @@ class DeviceCounts(msgspec.Struct, frozen=True):
 class LedgerMemory(msgspec.Struct, frozen=True):
     """What survives the process. Of a resource only the name is believed: its devices count again when its plugin is back."""
 
-    grants: tuple[DeviceGrant, ...] = ()
+    grants: tuple[KubeletDeviceGrant, ...] = ()
     registered: dict[str, tuple[str, ...]] = {}
 
 
@@ -97,7 +97,7 @@ class KubeletDeviceLedger:
         self._listed: dict[str, dict[str, PluginDevice]] = {}  # as last told; outlives the plugin, for the health texts
         self._healthy: dict[str, dict[str, None]] = {}
         self._unhealthy: dict[str, dict[str, None]] = {}
-        self._grants: dict[str, dict[tuple[str, str], DeviceGrant]] = {}  # uid -> (container, resource)
+        self._grants: dict[str, dict[tuple[str, str], KubeletDeviceGrant]] = {}  # uid -> (container, resource)
         self._allocated: dict[str, set[str]] = {}
         self._dropped: set[str] = set()
         for grant in memory.grants if memory else ():
@@ -250,19 +250,21 @@ class KubeletDeviceLedger:
         self._allocated.setdefault(choice.request.resource, set()).update(devices)
         return devices
 
-    def give(self, request: DeviceRequest, devices: tuple[str, ...], allocation: ContainerAllocation) -> DeviceGrant:
+    def give(
+        self, request: DeviceRequest, devices: tuple[str, ...], allocation: ContainerAllocation
+    ) -> KubeletDeviceGrant:
         listed = self._listed.get(request.resource, {})
         numa: dict[int, tuple[str, ...]] = {}
         for device in devices:
             known = listed.get(device)
             for node in (known.numa if known is not None else ()) or (NO_NUMA,):
                 numa[node] = (*numa.get(node, ()), device)
-        grant = DeviceGrant(request.uid, request.container, request.resource, devices, allocation, numa)
+        grant = KubeletDeviceGrant(request.uid, request.container, request.resource, devices, allocation, numa)
         self._grants.setdefault(request.uid, {})[request.container, request.resource] = grant
         self._rebuild(request.resource)
         return grant
 
-    def recall(self, grants: Iterable[DeviceGrant]) -> None:
+    def recall(self, grants: Iterable[KubeletDeviceGrant]) -> None:
         """Given in an earlier life, told by somebody else than the checkpoint. What is known already stays."""
         for grant in grants:
             self._grants.setdefault(grant.uid, {}).setdefault((grant.container, grant.resource), grant)
@@ -291,10 +293,10 @@ class KubeletDeviceLedger:
             self._rebuild()
         return bool(ended)
 
-    def grant(self, uid: str, container: str, resource: str) -> DeviceGrant | None:
+    def grant(self, uid: str, container: str, resource: str) -> KubeletDeviceGrant | None:
         return self._grants.get(uid, {}).get((container, resource))
 
-    def grants(self, uid: str, container: str | None = None) -> tuple[DeviceGrant, ...]:
+    def grants(self, uid: str, container: str | None = None) -> tuple[KubeletDeviceGrant, ...]:
         of_pod = self._grants.get(uid, {}).values()
         return tuple(g for g in of_pod if container is None or g.container == container)
 
@@ -324,7 +326,7 @@ class KubeletDeviceLedger:
         known = self._listed.get(resource, {}).get(device)
         return known is None or known.health == HEALTHY
 
-    def _all_grants(self) -> Iterator[DeviceGrant]:
+    def _all_grants(self) -> Iterator[KubeletDeviceGrant]:
         for of_pod in self._grants.values():
             yield from of_pod.values()
 

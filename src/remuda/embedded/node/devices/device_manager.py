@@ -23,9 +23,9 @@ from remuda.embedded.node.devices.cdi import UNRESOLVABLE, unresolvable_cdi_devi
 from remuda.embedded.node.devices.checkpoint import CheckpointFile
 from remuda.embedded.node.devices.device_ledger import (
     DeviceCounts,
-    DeviceGrant,
     DeviceHealth,
     DeviceRequest,
+    KubeletDeviceGrant,
     KubeletDeviceLedger,
     LedgerMemory,
     Reusable,
@@ -91,7 +91,7 @@ class KubeletDeviceManager:
             reusable = self.ledger.reuse(pod.uid, container.name, reusable, passes_on=False)
         check_pod_fits(pod, self._pods() or (), self.published, self.ledger.serves)
 
-    async def prepare(self, pod: Pod, container: Container) -> tuple[DeviceGrant, ...]:
+    async def prepare(self, pod: Pod, container: Container) -> tuple[KubeletDeviceGrant, ...]:
         """Before each start of a container: what it has, and PreStart where the plugin wants it. Raises Refusal; the start
         is then tried again later."""
         missing = False
@@ -132,7 +132,7 @@ class KubeletDeviceManager:
             if self.ledger.grant(pod.uid, container.name, resource) is None
         )
 
-    def grants(self, uid: str) -> tuple[DeviceGrant, ...]:
+    def grants(self, uid: str) -> tuple[KubeletDeviceGrant, ...]:
         return self.ledger.grants(uid)
 
     def health(self, uid: str, container: str) -> tuple[DeviceHealth, ...]:
@@ -190,7 +190,7 @@ class KubeletDeviceManager:
         except Exception as error:
             raise Refusal("AllocateFailed", plugin_error_words(error)) from error
 
-    async def _pre_start(self, resource: str, grant: DeviceGrant) -> None:
+    async def _pre_start(self, resource: str, grant: KubeletDeviceGrant) -> None:
         try:
             await within_deadline(self.deadlines.pre_start_s, self._port(resource).pre_start(grant.devices))
         except Exception as error:
@@ -253,6 +253,6 @@ class KubeletDeviceManager:
     def active(self) -> tuple[Pod, ...]:
         return tuple(self._pods() or ())
 
-    def by_container(self, pod: Pod) -> dict[str, tuple[DeviceGrant, ...]]:
+    def by_container(self, pod: Pod) -> dict[str, tuple[KubeletDeviceGrant, ...]]:
         names = [c.name for c in (*filter(is_sidecar, pod.spec.init_containers), *pod.spec.containers)]
         return {name: self.ledger.grants(pod.uid, name) for name in names}

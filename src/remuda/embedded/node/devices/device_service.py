@@ -21,7 +21,7 @@ import structlog
 from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import NodeStatus, Pod
 from remuda.embedded.node.devices.checkpoint import CheckpointFile
-from remuda.embedded.node.devices.device_ledger import DeviceGrant, LedgerMemory
+from remuda.embedded.node.devices.device_ledger import KubeletDeviceGrant, LedgerMemory
 from remuda.embedded.node.devices.device_manager import KubeletDeviceManager
 from remuda.embedded.node.devices.plugin_connections import PluginDeadlines
 from remuda.embedded.node.devices.plugin_registration import PluginRegistry
@@ -213,10 +213,10 @@ class KubeletDeviceService:
         task.add_done_callback(self._tasks.pop)
 
 
-def grants_in_status(pod: Pod) -> tuple[DeviceGrant, ...]:
+def grants_in_status(pod: Pod) -> tuple[KubeletDeviceGrant, ...]:
     """The devices of a pod's containers as its status has them; what the plugin said beside the ids is lost."""
     return tuple(
-        DeviceGrant(
+        KubeletDeviceGrant(
             pod.uid, status.name, resource.name, tuple(d.resource_id for d in resource.resources), ContainerAllocation()
         )
         for status in (*pod.status.init_container_statuses, *pod.status.container_statuses)

@@ -17,7 +17,7 @@ import grpc
 import grpc.aio
 
 from remuda.api.kubernetes.core_v1 import Pod
-from remuda.embedded.node.devices.device_ledger import NO_NUMA, DeviceGrant
+from remuda.embedded.node.devices.device_ledger import NO_NUMA, KubeletDeviceGrant
 from remuda.embedded.node.devices.device_manager import KubeletDeviceManager
 from remuda.embedded.node.devices.sockets import KubeletSocket
 from remuda.link.kubelet_proto import POD_RESOURCES_ALLOCATABLE, POD_RESOURCES_GET, POD_RESOURCES_LIST, KubeletMethod
@@ -105,7 +105,7 @@ class PodResourcesServer:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit")
 
 
-def _granted_rows(grant: DeviceGrant) -> list[dict[str, Any]]:
+def _granted_rows(grant: KubeletDeviceGrant) -> list[dict[str, Any]]:
     near = {device: [n for n, ids in grant.numa.items() if n != NO_NUMA and device in ids] for device in grant.devices}
     return [row for device, nodes in near.items() for row in _device_rows(grant.resource, device, nodes)]
 

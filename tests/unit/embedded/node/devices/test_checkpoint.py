@@ -16,7 +16,7 @@ from remuda.embedded.node.devices.checkpoint import (
     decode_checkpoint,
     encode_checkpoint,
 )
-from remuda.embedded.node.devices.device_ledger import NO_NUMA, DeviceGrant, LedgerMemory
+from remuda.embedded.node.devices.device_ledger import NO_NUMA, KubeletDeviceGrant, LedgerMemory
 from remuda.link.device_plugin_port import ContainerAllocation, DeviceNode, Mount
 from remuda.link.kubelet_facts import MESSAGES
 
@@ -28,7 +28,11 @@ ANSWER = ContainerAllocation(
     cdi_devices=("vendor/class=x",),
 )
 MEMORY = LedgerMemory(
-    (DeviceGrant("uid", "main", "nvidia.com/gpu", ("gpu-0", "gpu-1"), ANSWER, {0: ("gpu-0",), NO_NUMA: ("gpu-1",)}),),
+    (
+        KubeletDeviceGrant(
+            "uid", "main", "nvidia.com/gpu", ("gpu-0", "gpu-1"), ANSWER, {0: ("gpu-0",), NO_NUMA: ("gpu-1",)}
+        ),
+    ),
     {"nvidia.com/gpu": ("gpu-2",), "nvidia.com/mig-1g.10gb": ()},
 )
 

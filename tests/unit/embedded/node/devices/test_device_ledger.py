@@ -12,8 +12,8 @@ from remuda.api.errors import Refusal
 from remuda.embedded.node.devices.device_ledger import (
     GRACE_S,
     NO_NUMA,
-    DeviceGrant,
     DeviceRequest,
+    KubeletDeviceGrant,
     KubeletDeviceLedger,
     LedgerMemory,
 )
@@ -428,6 +428,6 @@ def test_nothing_is_ever_given_to_two_live_pods() -> None:
 
 
 def test_memory_is_a_value() -> None:
-    grant = DeviceGrant("a", "main", GPU, ("gpu-0",), ANSWER, {NO_NUMA: ("gpu-0",)})
+    grant = KubeletDeviceGrant("a", "main", GPU, ("gpu-0",), ANSWER, {NO_NUMA: ("gpu-0",)})
     memory = LedgerMemory((grant,), {GPU: ("gpu-0",)})
     assert KubeletDeviceLedger(memory).memory().grants == (grant,)

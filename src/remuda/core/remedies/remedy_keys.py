@@ -51,7 +51,7 @@ def rung_key(action: Action, number: int) -> str:
     return f"{action}-{number}"
 
 
-def drain_key(rung: str) -> str:
+def drain_rung_key(rung: str) -> str:
     return f"drain-{rung}"
 
 

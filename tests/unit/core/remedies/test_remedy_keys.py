@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from remuda.api.remedies import Action
-from remuda.core.incidents.remedy_keys import (
+from remuda.core.remedies.remedy_keys import (
     RungKey,
-    drain_key,
+    drain_rung_key,
     is_recheck_key,
     is_verify_key,
     is_workload_remedy_key,
@@ -24,10 +24,12 @@ from remuda.core.incidents.remedy_keys import (
 def test_every_rung_reads_back(action: Action) -> None:
     key = rung_key(action, 12)
     assert parse_rung_key(key) == RungKey(action, 12)
-    assert parse_rung_key(drain_key(key)) == RungKey(action, 12, "drain")
+    assert parse_rung_key(drain_rung_key(key)) == RungKey(action, 12, "drain")
     assert parse_rung_key(verify_key(key)) == RungKey(action, 12, "probe")
-    assert {parsed.rung for made in (key, drain_key(key), verify_key(key)) if (parsed := parse_rung_key(made))} == {key}
-    assert [is_verify_key(made) for made in (key, drain_key(key), verify_key(key))] == [False, False, True]
+    assert {
+        parsed.rung for made in (key, drain_rung_key(key), verify_key(key)) if (parsed := parse_rung_key(made))
+    } == {key}
+    assert [is_verify_key(made) for made in (key, drain_rung_key(key), verify_key(key))] == [False, False, True]
 
 
 def test_keys_of_no_rung() -> None:
