@@ -60,4 +60,6 @@ if __name__ == "__main__":
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # a killed test run leaves nothing behind
     if len(sys.argv) > 2:
         asgi_server.HEAD_WITHIN_S = http_exchange.BODY_WITHIN_S = watch_streams.STALLED_AFTER_S = float(sys.argv[2])
+    if len(sys.argv) > 3:
+        watch_streams.STALLED_AFTER_S = float(sys.argv[3])
     asyncio.run(_serve(Path(sys.argv[1])))

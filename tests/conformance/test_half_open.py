@@ -45,6 +45,17 @@ def patient(tmp_path_factory: pytest.TempPathFactory, servers: tuple[Server, Ser
         yield server
 
 
+@pytest.fixture(scope="module")
+def impatient_with_watchers(
+    tmp_path_factory: pytest.TempPathFactory, servers: tuple[Server, Server]
+) -> Iterator[Server]:
+    """Cuts off whoever does not read, and nobody for being slow to ask."""
+    directory = tmp_path_factory.mktemp("watchers")
+    with embedded_server(directory, str(NEVER_S), str(LIMIT_S)) as server:
+        yield server
+        assert "Traceback" not in (directory / "server.log").read_text()
+
+
 def others_are_served(server: Server) -> None:
     code, body = server.request("GET", CONFIGS)
     assert (code, body["kind"]) == (200, "ConfigMapList")
@@ -121,23 +132,23 @@ def memory_of(server: Server) -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) * 1024
 
 
-def test_watches_that_nobody_reads_are_cut_off_and_cost_little(embedded: Server) -> None:
+def test_watches_that_nobody_reads_are_cut_off_and_cost_little(impatient_with_watchers: Server) -> None:
     """Forty watchers times twelve megabytes of events would be half a gigabyte, if each were kept its own."""
-    watchers, events, size = 40, 120, 100_000
-    begun = memory_of(embedded)
+    server, watchers, events, size = impatient_with_watchers, 40, 120, 100_000
+    begun = memory_of(server)
     with contextlib.ExitStack() as stack:
-        socks = [stack.enter_context(connect(embedded, buffer=4096)) for _ in range(watchers)]
+        socks = [stack.enter_context(connect(server, buffer=4096)) for _ in range(watchers)]
         for sock in socks:
-            sock.sendall(head(embedded, "GET", f"{CONFIGS}?watch=true&resourceVersion=0"))
+            sock.sendall(head(server, "GET", f"{CONFIGS}?watch=true&resourceVersion=0"))
             assert outcome(sock)[0] == "200"
-        embedded.must("POST", CONFIGS, config("large"))
+        server.must("POST", CONFIGS, config("large"))
         for number in range(events):
             body = config("large", a=str(number) + "x" * size)
-            embedded.must("PUT", f"{CONFIGS}/large", body)
-        others_are_served(embedded)
-        log = Path(embedded.home) / "server.log"
+            server.must("PUT", f"{CONFIGS}/large", body)
+        others_are_served(server)
+        log = Path(server.home) / "server.log"
         wait_for(lambda: log.read_text().count("api.watcher_cut_off") >= watchers)
-        grown = memory_of(embedded) - begun
+        grown = memory_of(server) - begun
         assert grown < 150_000_000, f"{grown / 1e6:.0f} MB for {watchers} watchers that read nothing"
         assert all(is_cut_off(sock) for sock in socks)
-    others_are_served(embedded)
+    others_are_served(server)

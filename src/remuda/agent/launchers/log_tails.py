@@ -5,9 +5,9 @@ file. The runtime writes what comes out of the pipe to `<root>/<namespace>_<pod>
 the CRI: time, stream, P or F (part of a line, or its end), text. Read there, and nothing about the rank's process is touched:
 no pipe of ours that it could block on or die of.
 
-The runtime empties its pipes at its own pace. So the exit of a rank whose end is asked for is held back for SETTLE_S, always the
-same time, lest one rank of a gang be heard long before another; longer only while nothing of its attempt is in the file. Never
-an error: what cannot be read is "".
+The runtime empties its pipes at its own pace. So the exit of a rank whose end is asked for is held back until two looks, SETTLE_S
+apart, show the same words: nearly always the same time, lest one rank of a gang be heard long before another; longer while its
+attempt has written nothing or still writes. Never an error: what cannot be read is "".
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from remuda.core.gang.kubelet_pods import LAUNCHER_FILE
 from remuda.launch.protocol import MAX_TAIL
 
 SETTLE_S = 0.25
-LOOKS = 4  # while nothing of the attempt is there
+LOOKS = 12  # at most: a rank that ended without a word is not waited for any longer
 WINDOW_BYTES = 256 * 1024  # of the file: short lines are mostly time and stream
 
 _LINE = re.compile(rb"\d{4}-\d\d-\d\dT\S+ (?:stdout|stderr) ([PF])\S* (.*)", re.DOTALL)
@@ -49,12 +49,14 @@ class PodLogTails:
         directory = self._root / f"{namespace}_{pod}_{uid}" / container
         if not container or not directory.is_dir():
             return ""
+        before: str | None = None
         for _ in range(LOOKS):
             await asyncio.sleep(SETTLE_S)
             found = log_tail_of_attempt(await asyncio.to_thread(read_log_window, directory), attempt)
-            if found is not None:
-                return found
-        return ""
+            if found and found == before:
+                break
+            before = found
+        return before or ""
 
 
 def launcher_container(pod: Pod) -> str:

@@ -107,3 +107,23 @@ def test_a_file_is_found_by_pod_and_container(tmp_path: Path, monkeypatch: pytes
     assert ask(tmp_path, attempt=3) == "", "never came"
     assert ask(tmp_path, container="other") == ""
     assert ask(tmp_path, container="") == ""
+
+
+@pytest.mark.parametrize(
+    ("looks", "want"),
+    [
+        ([marker(2), marker(2) + cri("late")], "late\n"),
+        ([marker(1) + cri("old"), marker(2) + cri("late")], "late\n"),
+        ([marker(2) + cri("one"), marker(2) + cri("one") + cri("two")], "one\ntwo\n"),
+        ([marker(2)], ""),
+    ],
+    ids=["the words come after the marker", "the marker comes late", "more words come", "no word ever comes"],
+)
+def test_words_that_the_runtime_still_holds_are_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looks: list[bytes], want: str
+) -> None:
+    monkeypatch.setattr(log_tails, "SETTLE_S", 0.0)
+    (tmp_path / "default_job-worker-0_uid-0" / "main").mkdir(parents=True)
+    left = list(looks)
+    monkeypatch.setattr(log_tails, "read_log_window", lambda directory: left.pop(0) if len(left) > 1 else left[0])
+    assert ask(tmp_path) == want
