@@ -147,8 +147,9 @@ async def test_one_flipped_bit_anywhere_is_never_silent(tmp_path: Path) -> None:
         assert (store.revision, contents(store), history(store)) == right, f"silent damage at byte {place}"
         await store.close()
         outcomes.append("unused")
-    assert outcomes.count("StateDamaged") > FLIPS / 4
-    assert set(outcomes) <= {"StateDamaged", "StateUnreadable", "StateNotOurs", "StateTooNew", "unused"}
+    # About a third of the bytes are rows, so that a draw without any is one in 10**20; how many there are is the draw's.
+    assert "StateDamaged" in outcomes
+    assert set(outcomes) <= {"StateDamaged", "StateUnreadable", "StateNotOurs", "StateTooNew", "StateTooOld", "unused"}
 
 
 @pytest.mark.parametrize("wrong", [5, 29])
