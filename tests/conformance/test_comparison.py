@@ -59,6 +59,29 @@ def test_what_varies_is_replaced_not_dropped(given: Any, expected: Any) -> None:
     assert normal(given) == expected
 
 
+def owner(manager: str, second: int, operation: str = "Apply") -> dict[str, str]:
+    return {"manager": manager, "operation": operation, "time": f"2026-01-01T00:00:0{second}Z"}
+
+
+def test_whether_two_writes_fall_into_one_second_makes_no_difference() -> None:
+    within = {"managedFields": [owner("checker", 1), owner("first", 1)]}
+    across = {"managedFields": [owner("first", 1), owner("checker", 2)]}
+    assert normal(within) == normal(across)
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        [owner("first", 2), owner("checker", 1)],
+        [owner("checker", 1, "Update"), owner("first", 1, "Apply")],
+    ],
+    ids=["by time", "by operation"],
+)
+def test_owners_out_of_order_are_a_difference(entries: list[dict[str, str]]) -> None:
+    in_order = sorted(entries, key=lambda entry: (entry["operation"], entry["time"]))
+    assert normal({"managedFields": entries}) != normal({"managedFields": in_order})
+
+
 def test_text_keeps_columns_but_not_their_widths() -> None:
     assert normal_text("NAME     AGE\none      12s\n") == normal_text("NAME  AGE\none   3m4s\n")
     assert normal_text("one 1/1") != normal_text("one 0/1")
