@@ -26,7 +26,6 @@ from remuda.agent.hardware.device_usage import UsageWatch
 from remuda.agent.hardware.node_labels import NodeLabelWriter
 from remuda.agent.hardware.signal_intake import SignalIntake, SilenceWatch
 from remuda.agent.inventory import Inventory, device_behind_plugin_id
-from remuda.agent.launchers.barrier_orders import EnvOf
 from remuda.agent.launchers.launcher_registry import LauncherRegistry
 from remuda.agent.launchers.log_tails import PodLogTails
 from remuda.agent.node_reporter import (
@@ -44,7 +43,7 @@ from remuda.agent.node_reporter import (
 from remuda.agent.orders.order_runner import OrderRunner
 from remuda.agent.plugin.kubelet_holdings import KubeletHoldings
 from remuda.agent.plugin.plugin_set import PluginSet
-from remuda.agent.plugin.preferred_devices import BestSet, best_device_set
+from remuda.agent.plugin.preferred_devices import best_device_set
 from remuda.agent.plugin.published_resources import node_capacity_reader
 from remuda.agent.plugin.resource_plugin import BoundPods, bound_pods_reader
 from remuda.api.devices import DeviceOrder, QuarantineOrder
@@ -78,10 +77,8 @@ class Agent:
         jobs: Informer[TrainingJob],
         board: ProgressBoard,
         clock: Callable[[], float],
-        env_of: EnvOf = rank_env,
         pods: BoundPods | None = None,
         resources: PodResourcesPort | None = None,
-        best: BestSet | None = None,
         token: Callable[[], str] = lambda: uuid4().hex[:8],
     ) -> None:
         self.config = config
@@ -94,7 +91,7 @@ class Agent:
             jobs=jobs,
             board=board,
             clock=clock,
-            env_of=env_of,
+            env_of=rank_env,
             rejoin_s=config.rejoin_s,
             announce=lambda: self.reporter.mark(LAUNCHERS),
         )
@@ -116,7 +113,7 @@ class Agent:
                 self.inventory,
                 self.grants,
                 pods=lambda: self.pods(),
-                best=best or best_device_set(backend.model, self.inventory),
+                best=best_device_set(backend.model, self.inventory),
                 replicas=config.replicas,
                 directory=config.plugin_dir,
                 clock=clock,

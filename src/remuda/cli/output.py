@@ -29,13 +29,13 @@ FORMATS = ("table", "wide", "json", "yaml")
 PIPE_WIDTH = 500
 
 
-def output_option(default: str = "table", formats: Sequence[str] = FORMATS) -> Callable[[F], F]:
+def output_option(formats: Sequence[str] = FORMATS) -> Callable[[F], F]:
     return click.option(
-        "-o", "--output", "form", type=click.Choice(formats), default=default, show_default=True, help="Output format."
+        "-o", "--output", "form", type=click.Choice(formats), default="table", show_default=True, help="Output format."
     )
 
 
-def make_console(*, err: bool = False) -> Console:
+def make_console() -> Console:
     from rich.console import Console, ConsoleOptions
     from rich.segment import Segment
 
@@ -46,9 +46,8 @@ def make_console(*, err: bool = False) -> Console:
             for text, style, control in super().render(renderable, options):
                 yield Segment(text if control else printable(text), style, control)
 
-    stream = sys.stderr if err else sys.stdout
-    width = None if stream.isatty() else max(PIPE_WIDTH, shutil.get_terminal_size((0, 0)).columns)
-    return Careful(file=stream, width=width, highlight=False, soft_wrap=False, emoji=False, markup=False)
+    width = None if sys.stdout.isatty() else max(PIPE_WIDTH, shutil.get_terminal_size((0, 0)).columns)
+    return Careful(file=sys.stdout, width=width, highlight=False, soft_wrap=False, emoji=False, markup=False)
 
 
 def print_screen(renderable: RenderableType) -> None:

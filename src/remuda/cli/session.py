@@ -26,13 +26,12 @@ class Session:
     def __init__(
         self,
         state: Path | None = None,
-        namespace: str | None = None,
         *,
         connect: Connect | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._path = state
-        self.asked_namespace = namespace
+        self.asked_namespace: str | None = None
         self._connect = connect
         self.clock = clock
 

@@ -14,7 +14,7 @@ from remuda.api.devices import DeviceState, NodeDevices, Signal, Verdict
 from remuda.api.kubernetes.core_v1 import Node
 from remuda.api.meta import to_seconds
 from remuda.core.health.correlation import DomainSuspect, find_domain_suspects, switch_neighbours
-from remuda.core.health.failure_index import HELD_BACK, DeviceFailure, RecentFailures, nvswitch_groups
+from remuda.core.health.failure_index import HELD_BACK, KEEP_S, DeviceFailure, RecentFailures, nvswitch_groups
 from remuda.core.state.snapshot import SUSPECT
 
 NODE_NOT_READY = "NodeNotReady"
@@ -28,9 +28,9 @@ Listener = Callable[[list[DomainSuspect]], None]
 
 
 class DomainSuspicion:
-    def __init__(self, penalties: dict[str, int] | None = None, recent: RecentFailures | None = None) -> None:
+    def __init__(self, penalties: dict[str, int] | None = None) -> None:
         """`penalties`: kept up to date for whoever places."""
-        self.recent = RecentFailures() if recent is None else recent
+        self.recent = RecentFailures()
         self.suspects: list[DomainSuspect] = []
         self.penalties = {} if penalties is None else penalties  # by node
         self._failures: dict[str, int] = {}  # by node, of the last week as of its last look
@@ -118,7 +118,7 @@ class DomainSuspicion:
 
     def _suspicion_ends_at(self) -> float | None:
         """When the first suspicion ends by itself."""
-        return min((s.since + self.recent.keep_s for s in self.suspects), default=None)
+        return min((s.since + KEEP_S for s in self.suspects), default=None)
 
     def neighbours(self, node: str) -> dict[str, Signal]:
         """Devices of the node that share a failed switch."""

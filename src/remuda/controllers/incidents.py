@@ -70,16 +70,14 @@ class IncidentController:
         clock: Callable[[], float],
         suspicion: DomainSuspicion,
         *,
-        times: IncidentTimes = IncidentTimes(),  # noqa: B008 - an immutable value
-        retention: Retention = Retention(),  # noqa: B008 - an immutable value
         events: EventSink = SILENCE,
     ) -> None:
         self._cluster = cluster
         self._view = view
         self._queue = queue
         self._clock = clock
-        self._times = times
-        self._retention = retention
+        self._times = IncidentTimes()
+        self._retention = Retention()
         self._events = events
         self._watching_since: float | None = None
         self._lost: set[str] = set()  # nodes whose lease had run out at the last look over

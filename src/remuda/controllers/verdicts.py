@@ -80,15 +80,12 @@ class VerdictController:
         cluster: Cluster,
         view: ClusterView,
         queue: WorkQueue[str],
-        timers: HealthTimers | None = None,
         *,
         events: EventSink = SILENCE,
     ) -> None:
-        """`timers`: for every node; None = those of its policy."""
         self._cluster = cluster
         self._view = view
         self._queue = queue
-        self._timers = timers
         self._overlay = SignalOverlay()
         self._events = events
         self._told: dict[str, dict[tuple[str, str], Notice]] = {}  # by node: notices that Events were made of
@@ -161,7 +158,7 @@ class VerdictController:
             policy = remedy_policy_for(
                 type_, node.labels if node is not None else {}, self._view.policies_in_force
             ).spec
-            rules = self._timers or health_timers_of(policy.timers), policy.offender
+            rules = health_timers_of(policy.timers), policy.offender
             self._rules[devices.name] = rules
         return rules
 

@@ -129,9 +129,9 @@ def usable_checkpoints(
     return steps
 
 
-def scan_checkpoints(directory: str | None, rank: int | None, limit: int = 16) -> list[int]:
+def scan_checkpoints(directory: str | None, rank: int | None) -> list[int]:
     """Usable steps of the rank, newest first."""
-    return usable_checkpoints(checkpoint_candidates(directory, rank), limit)
+    return usable_checkpoints(checkpoint_candidates(directory, rank))
 
 
 def abandon_checkpoints_above(directory: str, rank: int, step: int, why: str) -> list[int]:

@@ -62,6 +62,7 @@ log = structlog.get_logger(__name__)
 FAKE = "fake"
 LAUNCHER = "remuda-launch.pyz"
 PLACE = "agent.token"  # whose the state directory is
+LOOK_S = 0.5  # whether it is still ours
 
 
 class NodeAgentConfig(msgspec.Struct, frozen=True):
@@ -170,15 +171,13 @@ def prepare_agent_dirs(state: Path) -> None:
 
 
 @contextlib.asynccontextmanager
-async def node_agent(
-    config: NodeAgentConfig, cluster: Cluster, clock: Callable[[], float] = time.time
-) -> AsyncIterator[Agent]:
+async def node_agent(config: NodeAgentConfig, cluster: Cluster) -> AsyncIterator[Agent]:
     """A running agent; left, it has let go of everything and ended nothing."""
     check_agent_config(config)
     prepare_agent_dirs(Path(config.state))
     token = uuid.uuid4().hex
     model = machine_model(config.model) if config.model else None
-    async with _open_backend(config, model, clock) as backend, contextlib.AsyncExitStack() as stack:
+    async with _open_backend(config, model) as backend, contextlib.AsyncExitStack() as stack:
         jobs = Informer(cluster, TrainingJob)
         bound = Informer(cluster, Pod, fields=FieldSelector((("spec.nodeName", True, config.node),)))
         board = RelayBoard()
@@ -188,7 +187,7 @@ async def node_agent(
             backend=backend,
             jobs=jobs,
             board=board,
-            clock=clock,
+            clock=time.time,
             resources=PodResourcesClient(str(Path(config.kubelet_dir) / "pod-resources" / "kubelet.sock")),
         )
         if model is not None and agent.plugin_set is not None:
@@ -207,12 +206,12 @@ async def node_agent(
         if agent.holdings is not None:
             bound.subscribe(lambda old, new, nudge=agent.holdings.nudge: nudge())  # type: ignore[misc]
         if config.report_timeout_s > 0:
-            lease = AgentLease(cluster, config.node, clock, lease_s=config.report_timeout_s)
+            lease = AgentLease(cluster, config.node, time.time, lease_s=config.report_timeout_s)
             await stack.enter_async_context(run_beside(lease.run(), "lease"))
         await stack.enter_async_context(run_beside(watch_agent_lateness(backend.report), "lateness"))
         if config.fence_s > 0:
             await stack.enter_async_context(
-                run_beside(fence_while_unreachable(agent, cluster, config.fence_s, clock), "fence")
+                run_beside(fence_while_unreachable(agent, cluster, config.fence_s, time.time), "fence")
             )
         if has_link_token(config.link_token):
             dialled = link_dialled(
@@ -230,12 +229,10 @@ async def node_agent(
 
 
 @contextlib.asynccontextmanager
-async def _open_backend(
-    config: NodeAgentConfig, model: MachineModel | None, clock: Callable[[], float]
-) -> AsyncIterator[DeviceBackend]:
+async def _open_backend(config: NodeAgentConfig, model: MachineModel | None) -> AsyncIterator[DeviceBackend]:
     if config.backend == FAKE:
         assert model is not None
-        yield FakeBackend(model, config.node, clock)
+        yield FakeBackend(model, config.node, time.time)
         return
     sources = await open_hardware_sources(
         NodeHardwareConfig(
@@ -246,7 +243,7 @@ async def _open_backend(
             kmsg=config.kmsg,
             dcgm_port=config.dcgm_port,
         ),
-        clock,
+        time.time,
     )
     try:
         yield sources.backend
@@ -254,13 +251,13 @@ async def _open_backend(
         await sources.close()
 
 
-async def step_aside_for_newer_agent(agent: Agent, state: Path, token: str, look_s: float = 0.5) -> None:
+async def step_aside_for_newer_agent(agent: Agent, state: Path, token: str) -> None:
     """Steps aside when a newer agent has put its token here. Both may serve the kubelet for a while (an upgrade without a gap);
     launchers and the report belong to the newer one, and it must not wait for them for longer than they may be silent."""
     place = state / PLACE
     put_agent_token(place, token)
     while True:
-        await asyncio.sleep(look_s)
+        await asyncio.sleep(LOOK_S)
         if not has_agent_token(place, token):
             break
     log.warning("agent.superseded", node=agent.config.node)

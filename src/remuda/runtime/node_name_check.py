@@ -26,9 +26,9 @@ class NodeNotFound(Refusal):
     """It was waited for."""
 
 
-async def find_own_node(cluster: Cluster, name: str, wait_s: float = WAIT_S) -> None:
-    """Returns when the node is there; NodeNotFound when it has not come within `wait_s`."""
-    end = asyncio.get_running_loop().time() + wait_s
+async def find_own_node(cluster: Cluster, name: str) -> None:
+    """Returns when the node is there; NodeNotFound when it has not come within WAIT_S."""
+    end = asyncio.get_running_loop().time() + WAIT_S
     is_told = False
     while True:
         try:
@@ -40,10 +40,10 @@ async def find_own_node(cluster: Cluster, name: str, wait_s: float = WAIT_S) -> 
             log.warning("agent.node_unseen", node=name, error=str(error))
             return
         if asyncio.get_running_loop().time() >= end:
-            message = f"The cluster has no node `{name}`, and none came within {wait_s:g} s."
+            message = f"The cluster has no node `{name}`, and none came within {WAIT_S:g} s."
             raise NodeNotFound("NodeNotFound", message, await _known_nodes_hint(cluster, name), "node")
         if not is_told:
-            log.warning("agent.waits_for_node", node=name, seconds=wait_s, fix=await _known_nodes_hint(cluster, name))
+            log.warning("agent.waits_for_node", node=name, seconds=WAIT_S, fix=await _known_nodes_hint(cluster, name))
             is_told = True
         await asyncio.sleep(LOOK_S)
 

@@ -198,12 +198,12 @@ class DcgmSource:
             self._backend.report(device, SOURCE, code, classify_fault(SOURCE, code).message)
 
 
-async def fetch_dcgm_page(host: str, port: int, limit: int, path: str = "/metrics") -> str:
+async def fetch_dcgm_page(host: str, port: int, limit: int) -> str:
     """The page's text. HTTP/1.0, so that the answer ends where the connection does; ValueError when it is not a 200 or too
     long."""
     reader, writer = await asyncio.open_connection(host, port, limit=1 << 16)
     try:
-        writer.write(f"GET {path} HTTP/1.0\r\nHost: {host}\r\nAccept: text/plain\r\n\r\n".encode())
+        writer.write(f"GET /metrics HTTP/1.0\r\nHost: {host}\r\nAccept: text/plain\r\n\r\n".encode())
         status = (await reader.readline()).decode("latin-1").split()
         if len(status) < 2 or status[1] != "200":
             raise ValueError(f"the answer is {' '.join(status) or 'empty'}")

@@ -35,9 +35,7 @@ class _HungDevice(msgspec.Struct, frozen=True):
 class DriverHangBackoff:
     """The devices that are not asked, and until when."""
 
-    def __init__(self, first_s: float = FIRST_S, most_s: float = MOST_S) -> None:
-        self._first_s = first_s
-        self._most_s = most_s
+    def __init__(self) -> None:
         self._hung: dict[str, _HungDevice] = {}
 
     def __bool__(self) -> bool:
@@ -52,7 +50,7 @@ class DriverHangBackoff:
 
     def add(self, who: str, now: float) -> None:
         times = self._hung[who].times + 1 if who in self._hung else 1
-        self._hung[who] = _HungDevice(times, now + min(self._first_s * 2.0 ** (times - 1), self._most_s))
+        self._hung[who] = _HungDevice(times, now + min(FIRST_S * 2.0 ** (times - 1), MOST_S))
 
     def answered(self, who: str) -> None:
         self._hung.pop(who, None)

@@ -240,19 +240,19 @@ class FakeBackend(SignallingBackend):
         )  # the first reading is what others rise from
         self._read(device, ecc_corrected=before[0] + corrected, ecc_uncorrected=before[1] + uncorrected)
 
-    def cap_power(self, fraction: float, devices: Sequence[str] = ()) -> None:
-        """Limit the power of these devices, or of all, to a fraction of what they are made for; 1.0 lifts it."""
-        for device in devices or [d.id for d in self._model.devices]:
-            self._read(device, power_limit_mw=round(POWER_MW * fraction), power_default_mw=POWER_MW)
+    def cap_power(self, fraction: float) -> None:
+        """Limit the power of all devices to a fraction of what they are made for; 1.0 lifts it."""
+        for device in self._model.devices:
+            self._read(device.id, power_limit_mw=round(POWER_MW * fraction), power_default_mw=POWER_MW)
 
     def throttle(self, device: str, *reasons: str) -> None:
         """Hold the clocks down for these reasons (sw-thermal, hw-thermal, power-brake); none lets go."""
         self._read(device, throttle=list(reasons))
 
-    def set_links(self, device: str, down: Iterable[int] = (), errors: int = 0) -> None:
+    def set_links(self, device: str, down: Iterable[int] = ()) -> None:
         self._read(device, links={n: LinkReading() for n in range(NVLINKS)})
         broken = set(down)
-        self._read(device, links={n: LinkReading(n not in broken, errors if n == 0 else 0) for n in range(NVLINKS)})
+        self._read(device, links={n: LinkReading(n not in broken) for n in range(NVLINKS)})
 
     def set_speed(self, device: str, speed: float) -> None:
         """How fast work on the device goes from now on, 1.0 = as it should."""
@@ -271,10 +271,10 @@ class FakeBackend(SignallingBackend):
     def utilisation(self, device: str) -> float | None:
         return None if self._is_hanging else self._use.get(device, 1.0)
 
-    def leave_behind(self, device: str, what: str = "pid 4242 with 61440 MiB") -> None:
+    def leave_behind(self, device: str) -> None:
         """An unclean exit: something of the last holder stays on the device."""
         self._find(device)
-        self._leftovers[device] = what
+        what = self._leftovers[device] = "pid 4242 with 61440 MiB"
         self._listeners.tell(device, self.source, "leftover-processes", f"Left on the device: {what}. {_DRILL}")
 
     def clean(self, device: str) -> None:

@@ -68,7 +68,6 @@ class OrderRunner:
         inventory: Inventory,
         holdings: Callable[[], Iterable[Holding]],
         clock: Callable[[], float],
-        run: Run = run_node_hook,
     ) -> None:
         self.reboot: Reboot | None = None
         self._node = node
@@ -78,7 +77,7 @@ class OrderRunner:
         self._inventory = inventory
         self._holdings = holdings
         self._clock = clock
-        self._run = run
+        self._run: Run = run_node_hook
         self._is_open = False
         self._given: Mapping[str, DeviceOrder] = {}
         self._begun: set[str] = set()  # by this agent, or answered before

@@ -43,6 +43,7 @@ from remuda.link.device_plugin_port import ContainerDevices, PodResourcesPort
 log = structlog.get_logger(__name__)
 
 LOOK_S = 3.0
+LOOK_EVERY_S = 5.0
 UNCLAIMED_S = 60.0  # between Allocate and the kubelet's own record lies the rest of the pod's admission
 
 
@@ -143,7 +144,6 @@ class KubeletHoldings:
         pods: BoundPods,
         clock: Callable[[], float],
         changed: Callable[[], None],
-        every_s: float = 5.0,
         spacing_s: float = 0.2,
     ) -> None:
         """`changed`: what somebody else's plugin handed out is something else now."""
@@ -155,7 +155,6 @@ class KubeletHoldings:
         self._pods = pods
         self._clock = clock
         self._changed = changed
-        self._every_s = every_s
         self._spacing_s = spacing_s
         self._wanted = asyncio.Event()
         self._one_at_a_time = asyncio.Lock()
@@ -177,7 +176,7 @@ class KubeletHoldings:
             await self.look()
             await asyncio.sleep(self._spacing_s)
             try:
-                async with asyncio.timeout(self._every_s):
+                async with asyncio.timeout(LOOK_EVERY_S):
                     await self._wanted.wait()
             except TimeoutError:
                 pass

@@ -14,7 +14,7 @@ import msgspec
 
 from remuda.agent.allocation.device_grants import DeviceGrants
 from remuda.agent.inventory import Inventory
-from remuda.agent.plugin.plugin_server import LOST, REGISTERED, STARTING, PluginPace, PluginServer
+from remuda.agent.plugin.plugin_server import LOST, REGISTERED, STARTING, PluginServer
 from remuda.agent.plugin.preferred_devices import BestSet
 from remuda.agent.plugin.published_resources import Capacity, PublishedResources
 from remuda.agent.plugin.resource_plugin import BoundPods, ResourcePlugin
@@ -37,7 +37,6 @@ class PluginSet:
         token: Callable[[], str],
         changed: Callable[[], None],
         capacity: Capacity | None = None,
-        pace: PluginPace = PluginPace(),  # noqa: B008 (a value)
     ) -> None:
         """`changed`: `reports` says something new. `capacity`: what the Node says it has."""
         self.plugins: dict[str, ResourcePlugin] = {}
@@ -51,7 +50,6 @@ class PluginSet:
         self._token = token
         self._changed = changed
         self._publication = PublishedResources(capacity, self._published) if capacity is not None else None
-        self._pace = pace
         self._reports: dict[str, PluginReport] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._is_open = False
@@ -125,7 +123,6 @@ class PluginSet:
                 self._directory,
                 report=lambda state, message: self._note(resource, state, message),
                 token=self._token,
-                pace=self._pace,
                 is_up=lambda: self._up(resource),
             )
             self._tasks[resource] = asyncio.get_running_loop().create_task(server.run(), name=f"plugin {resource}")

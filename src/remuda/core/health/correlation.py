@@ -1,7 +1,7 @@
 """Devices that fail together: the domain that explains them.
 
-Faults of devices are independent; faults of what devices share are not. When `at_least` nodes of one domain (rack, NVLink
-domain, power feed, any `topology.remuda.dev/` label) fail within `window_s`, and the share of the domain's nodes that did is far
+Faults of devices are independent; faults of what devices share are not. When AT_LEAST nodes of one domain (rack, NVLink
+domain, power feed, any `topology.remuda.dev/` label) fail within WINDOW_S, and the share of the domain's nodes that did is far
 above the share elsewhere, the domain is *suspect*. Within a node the same holds of devices on one switch, and of all its
 devices, also when they did not fail but are held back alike: by a power cap, by heat. Of domains that explain the same failures
 the one that explains most of them, most completely, is named: a feed of two racks that lost both, the rack when only one of its
@@ -19,8 +19,17 @@ import msgspec
 
 from remuda.api.devices import Signal
 from remuda.api.meta import to_time
-from remuda.core.health.failure_index import HELD_BACK, NODE, NVLINK, SWITCH, TOPOLOGY, DeviceFailure, RecentFailures
-from remuda.core.health.failure_index import WINDOW_S as WINDOW_S
+from remuda.core.health.failure_index import (
+    AT_LEAST,
+    HELD_BACK,
+    NODE,
+    NVLINK,
+    SWITCH,
+    TOPOLOGY,
+    WINDOW_S,
+    DeviceFailure,
+    RecentFailures,
+)
 
 LABEL_RACK = "topology.remuda.dev/rack"
 LABEL_POWER = "topology.remuda.dev/power"
@@ -83,7 +92,7 @@ def _suspect_across_nodes(
 ) -> tuple[float, DomainSuspect] | None:
     """(how much it explains, the suspect) of a domain of several nodes."""
     every = recent.nodes.get(domain, set())
-    judged = (_suspect_of_run(recent, domain, run, every) for run in _failure_runs(failures, recent, lambda f: f.node))
+    judged = (_suspect_of_run(recent, domain, run, every) for run in _failure_runs(failures, lambda f: f.node))
     return next(filter(None, judged), None)
 
 
@@ -121,11 +130,7 @@ def _suspect_inside_node(
     count = recent.devices_on(domain)
     if not count:
         return None  # it reports none any more: there is nothing left of which they were most
-    runs = (
-        run
-        for run in _failure_runs(failures, recent, lambda f: f.device)
-        if len({f.device for f in run}) > MOST * count
-    )
+    runs = (run for run in _failure_runs(failures, lambda f: f.device) if len({f.device for f in run}) > MOST * count)
     together = next(runs, None)
     if together is None:
         return None
@@ -152,27 +157,25 @@ def _suspect_inside_node(
 
 
 def _failure_runs(
-    failures: Sequence[DeviceFailure], recent: RecentFailures, unit: Callable[[DeviceFailure], str]
+    failures: Sequence[DeviceFailure], unit: Callable[[DeviceFailure], str]
 ) -> Iterator[list[DeviceFailure]]:
-    """Failures that followed each other without a pause longer than the window, newest run first, as far as `at_least`
+    """Failures that followed each other without a pause longer than the window, newest run first, as far as AT_LEAST
     different units are in one. A run begins where that many first came within the window, not with what trickled in before."""
     end = len(failures)
     for place in range(len(failures) - 1, -1, -1):
-        if place == 0 or failures[place].at - failures[place - 1].at > recent.window_s:
+        if place == 0 or failures[place].at - failures[place - 1].at > WINDOW_S:
             run, end = list(failures[place:end]), place
-            begin = _run_begins_at(run, recent, unit)
+            begin = _run_begins_at(run, unit)
             if begin is not None:
                 yield run[begin:]
 
 
-def _run_begins_at(
-    run: Sequence[DeviceFailure], recent: RecentFailures, unit: Callable[[DeviceFailure], str]
-) -> int | None:
+def _run_begins_at(run: Sequence[DeviceFailure], unit: Callable[[DeviceFailure], str]) -> int | None:
     low = 0
     for high, failure in enumerate(run):
-        while failure.at - run[low].at > recent.window_s:
+        while failure.at - run[low].at > WINDOW_S:
             low += 1
-        if len({unit(f) for f in run[low : high + 1]}) >= recent.at_least:
+        if len({unit(f) for f in run[low : high + 1]}) >= AT_LEAST:
             return low
     return None
 

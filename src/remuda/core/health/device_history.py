@@ -93,14 +93,12 @@ def with_minor_faults(minor: list[Signal], signals: Iterable[ClassifiedSignal]) 
     return kept
 
 
-def find_fault_trends(
-    minor: Sequence[Signal], now: float, cured_at: float = 0.0, rules: Iterable[TrendRule] = RULES
-) -> tuple[list[Signal], float | None]:
+def find_fault_trends(minor: Sequence[Signal], now: float, cured_at: float = 0.0) -> tuple[list[Signal], float | None]:
     """(findings, when the first of them may end by itself). `cured_at`: of the newest evidence of health."""
     findings: list[Signal] = []
     ends: list[float] = []
     timed = [(to_seconds(m.time), m) for m in minor if m.time is not None]
-    for rule in rules:
+    for rule in RULES:
         since = max(now - rule.window_s, cured_at)
         hits = [(at, m) for at, m in timed if since < at <= now and (not rule.codes or m.code in rule.codes)]
         if rule.different:

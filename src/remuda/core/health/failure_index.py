@@ -49,16 +49,15 @@ class DeviceFailure(msgspec.Struct, frozen=True, order=True):
 
 
 class RecentFailures:
-    """Failures of the last `keep_s` by domain, and which nodes and devices each domain has."""
+    """Failures of the last KEEP_S by domain, and which nodes and devices each domain has."""
 
-    def __init__(self, window_s: float = WINDOW_S, at_least: int = AT_LEAST, keep_s: float = KEEP_S) -> None:
-        self.window_s, self.at_least, self.keep_s = window_s, at_least, keep_s
+    def __init__(self) -> None:
         self._domains: dict[str, tuple[str, ...]] = {}  # of each node
         self._switches: dict[str, tuple[frozenset[str], ...]] = {}  # of each node: devices on one switch
         self._devices: dict[str, int] = {}
         self.nodes: dict[str, set[str]] = {}  # of each domain
         self.by_domain: dict[str, list[DeviceFailure]] = {}  # oldest first
-        self.hot: set[str] = set()  # domains with `at_least` failures
+        self.hot: set[str] = set()  # domains with AT_LEAST failures
         self._all: list[DeviceFailure] = []
         self._by_node: dict[str, list[DeviceFailure]] = {}
         self._filed: dict[
@@ -108,8 +107,8 @@ class RecentFailures:
         return True
 
     def expire(self, now: float) -> None:
-        """Drop what is older than `keep_s`."""
-        count = bisect_left(self._all, now - self.keep_s, key=lambda f: f.at)
+        """Drop what is older than KEEP_S."""
+        count = bisect_left(self._all, now - KEEP_S, key=lambda f: f.at)
         for failure in self._all[:count]:
             self._unfile_failure(failure)
             mine = self._by_node[failure.node]
@@ -139,14 +138,14 @@ class RecentFailures:
         for domain in self._filed[failure.key]:
             found = self.by_domain.setdefault(domain, [])
             insort(found, failure)
-            if len(found) >= self.at_least:
+            if len(found) >= AT_LEAST:
                 self.hot.add(domain)
 
     def _unfile_failure(self, failure: DeviceFailure) -> None:
         for domain in self._filed.pop(failure.key):
             found = self.by_domain[domain]
             found.remove(failure)
-            if len(found) < self.at_least:
+            if len(found) < AT_LEAST:
                 self.hot.discard(domain)
             if not found:
                 del self.by_domain[domain]

@@ -23,7 +23,8 @@ from remuda.api.incidents import (
 )
 from remuda.api.meta import to_seconds, to_time
 from remuda.api.training import Cause
-from remuda.core.health.correlation import WINDOW_S, DomainSuspect
+from remuda.core.health.correlation import DomainSuspect
+from remuda.core.health.failure_index import WINDOW_S
 from remuda.core.incidents.closing import closed_status, next_rung_words
 from remuda.core.incidents.evidence import with_evidence
 from remuda.core.incidents.names import IncidentPlan, blank_incident, domain_subject, incident_name, incidents_of

@@ -25,6 +25,7 @@ from remuda.core.state.snapshot import Snapshot
 from remuda.core.state.transaction import Transaction
 
 NO_ROOM_FOR_ALL = "NoRoomForAll"  # of a pod that its gang was placed without
+GANGS_PER_STEP = 64
 
 
 class PlacementPlan(msgspec.Struct, frozen=True):
@@ -40,9 +41,7 @@ def plan_placement(snapshot: Snapshot, asks: Iterable[GangAsk]) -> PlacementPlan
     )
 
 
-def plan_placement_in_steps(
-    snapshot: Snapshot, asks: Iterable[GangAsk], gangs_per_step: int = 64
-) -> Iterator[PlacementPlan]:
+def plan_placement_in_steps(snapshot: Snapshot, asks: Iterable[GangAsk]) -> Iterator[PlacementPlan]:
     """The same plan piece by piece, so that whoever carries it out can do other things in between. Within a plan room only
     shrinks: what was refused once is refused, with the same words, to whoever asks the same again."""
     gangs = sorted(asks, key=lambda a: not a.is_recovering)
@@ -75,7 +74,7 @@ def plan_placement_in_steps(
                 refused.extend(_optional_pods_left_out(snapshot, ask, placed, transaction))
         if ask.keeps and len(refused) > before:
             keepers.append(ask)
-        if number % gangs_per_step == 0:
+        if number % GANGS_PER_STEP == 0:
             yield PlacementPlan(tuple(done), tuple(refused))
             done, refused = [], []
     _keep_nodes_for_gangs(snapshot, transaction, keepers)

@@ -16,7 +16,7 @@ from remuda.core.state.snapshot import NodeView, Snapshot, device_mask
 
 
 class Transaction:
-    def __init__(self, free: list[int], left: list[Amounts], worn: list[int] | None = None) -> None:
+    def __init__(self, free: list[int], left: list[Amounts], worn: list[int]) -> None:
         self.free = free
         self.worn = worn or [0] * len(free)  # Degraded ones, for pods that tolerate them
         self.left = left  # the mappings are replaced, never changed: the log holds the old ones

@@ -90,7 +90,6 @@ class ProcessRuntime:
         base_env: Mapping[str, str],
         launcher: Path,
         simulated: PodRuntime,
-        python: str = sys.executable,
     ) -> None:
         self._node = node
         self._pods = state / "nodes" / node / "pods"
@@ -99,7 +98,6 @@ class ProcessRuntime:
         self._base_env = base_env
         self._launcher = launcher
         self._simulated = simulated
-        self._python = python
         self._runs: dict[ContainerKey, ProcessRun] = {}
         self._listener: ExitListener = lambda key, run, end: None
         self._sweeps: set[asyncio.Task[None]] = set()
@@ -178,7 +176,7 @@ class ProcessRuntime:
         )
         argv = container_command_line(container, env)
         if runs_under_launcher(pod, container):
-            argv = launcher_container_argv(argv, self._launcher, self._python)
+            argv = launcher_container_argv(argv, self._launcher, sys.executable)
         return RunSpec(
             id=env[CONTAINER_ID],
             argv=argv,

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import gc
 import random
-import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from pathlib import Path
 from types import TracebackType
@@ -68,11 +67,10 @@ class HttpCluster:
         access: Access | None = None,
         options: TransportOptions = TransportOptions(),  # noqa: B008 - an immutable value
         jitter: Jitter = random.random,
-        clock: Callable[[], float] = time.time,
     ) -> None:
         socket = None if uds is None else Path(uds)
         access = access or Access(server=base_url.rstrip("/"))
-        self.transport = Transport(access, uds=socket, options=options, jitter=jitter, clock=clock)
+        self.transport = Transport(access, uds=socket, options=options, jitter=jitter)
         patient_s = _RECONNECT_S if socket is None else 0.0
         self._reconnect_s = patient_s if options.reconnect_s is None else options.reconnect_s
 

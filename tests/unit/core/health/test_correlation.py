@@ -8,7 +8,7 @@ import pytest
 
 from remuda.api.devices import ObservedLink
 from remuda.core.health.correlation import DomainSuspect, find_domain_suspects, switch_neighbours
-from remuda.core.health.failure_index import HELD_BACK, DeviceFailure, RecentFailures, nvswitch_groups
+from remuda.core.health.failure_index import HELD_BACK, KEEP_S, DeviceFailure, RecentFailures, nvswitch_groups
 
 RACK, POWER, CLIQUE = "topology.remuda.dev/rack", "topology.remuda.dev/power", "nvidia.com/gpu.clique"
 NODES = 16  # four racks of four; feeds of two racks; cliques of eight
@@ -152,7 +152,7 @@ def test_what_is_old_is_forgotten() -> None:
     for node in range(3):
         assert recent.add(failed(node))
         assert not recent.add(failed(node))
-    recent.expire(100 + recent.keep_s + 1)
+    recent.expire(100 + KEEP_S + 1)
     assert find_domain_suspects(recent) == []
     assert not recent.by_domain
     assert not recent.hot
