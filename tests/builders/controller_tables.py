@@ -13,135 +13,31 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Hashable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 
 from remuda.api.codec import merge_patch, to_wire
-from remuda.api.errors import ApiError, Unavailable
-from remuda.api.kubernetes.core_v1 import Binding
 from remuda.api.meta import JsonObject, KObject, to_time
-from remuda.api.selectors import EVERYTHING, FieldSelector, Selector
 from remuda.controllers.cluster_view import ClusterView
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.store import MemoryJournal, ObjectStore
-from remuda.kube.cluster import ANY, NO_FIELDS, Listing, Preconditions, WatchEvent
 from remuda.kube.runtime.controller import Reconciler, run_controller
 from remuda.kube.runtime.informer import Informer
 from remuda.kube.runtime.work_queue import WorkQueue
-from remuda.sim.virtual_time_loop import EPOCH, VirtualLoop, run_virtual
+from remuda.sim.virtual_time_loop import VirtualLoop, run_virtual
+from tests.builders.api_trouble import TappedCluster
+from tests.builders.happenings import Happening, store_key
 from tests.builders.listening import listening
+from tests.builders.taps import object_name
 
-K = TypeVar("K", bound=KObject)
-T = TypeVar("T")
 Key = TypeVar("Key", bound=Hashable)
 Seen = TypeVar("Seen")
 Plan = TypeVar("Plan")
 
-SETTLE_S = (
-    2.0  # virtual, after the start and after everything that happens: more than any pause or back-off of a controller
-)
-HEARD_S = 0.01  # from somebody's write to the informer's word of it
-
-
-def after(seconds: float) -> Any:
-    """So long after the story's beginning, as the API says it."""
-    return to_time(EPOCH + seconds)
-
-
-# --- what happens -----------------------------------------------------------------------------------------------------
-
-
-Happening = Callable[["ControllerStage"], Awaitable[None]]
-
-
-def put(*objects: KObject) -> Happening:
-    """Somebody makes these, or replaces what is there: status and all."""
-
-    async def happen(stage: ControllerStage) -> None:
-        for obj in objects:
-            await stage.put(obj)
-
-    return happen
-
-
-def patch(kind: type[KObject], name: str, change: JsonObject) -> Happening:
-    """Somebody changes any part of an object."""
-
-    async def happen(stage: ControllerStage) -> None:
-        await stage.change(kind, name, change)
-
-    return happen
-
-
-def delete(kind: type[KObject], name: str) -> Happening:
-    """It is gone at once."""
-
-    async def happen(stage: ControllerStage) -> None:
-        record = stage.store.get(_key(kind, name))
-        assert record is not None, f"there is no {name}"
-        await stage.store.remove(record.key, record.body, expect=record.rv)
-
-    return happen
-
-
-def wait(seconds: float) -> Happening:
-    async def happen(stage: ControllerStage) -> None:
-        await asyncio.sleep(seconds)
-
-    return happen
-
-
-def do(act: Callable[[ControllerStage], object]) -> Happening:
-    """Something that is no write, such as a heartbeat."""
-
-    async def happen(stage: ControllerStage) -> None:
-        act(stage)
-
-    return happen
-
-
-async def restart(stage: ControllerStage) -> None:
-    """The controller dies, and another one starts on the same API."""
-    await stage.stop()
-    await stage.start()
-
-
-def refuse_next(write: str, error: ApiError | None = None, times: int = 1) -> Happening:
-    """The API answers the next such write (its beginning, as in the log) with an error. Reads: "list Node", "get Node/n1"."""
-
-    async def happen(stage: ControllerStage) -> None:
-        stage.api.refused += [(write, error or Unavailable("try later"))] * times
-
-    return happen
-
-
-def before_next(write: str, *happenings: Happening) -> Happening:
-    """Somebody is faster: this happens just before the controller's next such write arrives."""
-
-    async def happen(stage: ControllerStage) -> None:
-        stage.api.meddled.append((write, happenings))
-
-    return happen
-
-
-def lose_answer(write: str) -> Happening:
-    """The next such write is done, and its answer is lost."""
-
-    async def happen(stage: ControllerStage) -> None:
-        stage.api.unanswered.append(write)
-
-    return happen
-
-
-def late(kind: type[KObject], seconds: float) -> Happening:
-    """From now on the informer hears of each change of that kind so much later."""
-
-    async def happen(stage: ControllerStage) -> None:
-        stage.api.late[kind] = seconds
-
-    return happen
+# Virtual, after the start and after everything that happens: more than any pause or back-off of a controller.
+SETTLE_S = 2.0
 
 
 # --- what has to come of it -------------------------------------------------------------------------------------------
@@ -215,7 +111,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
         if stage.events.log != list(want.events):
             found += ["events:", *(f"    {e}" for e in stage.events.told), "  not:", *(f"    {e}" for e in want.events)]
         for (kind, name), parts in want.objects.items():
-            record = stage.store.get(_key(kind, name))
+            record = stage.store.get(store_key(kind, name))
             if parts is None or record is None:
                 found += [] if parts is None and record is None else [f"{kind.__name__}/{name}: there? {bool(record)}"]
             else:
@@ -242,112 +138,13 @@ class EventLog:
         self.told.append(f"{what}: {words}" if words else what)
 
     def _add(self, type_: str, obj: KObject, reason: str, message: str) -> None:
-        self.note(f"{type_} {_name(type(obj), obj.name, obj.namespace)} {reason}", message)
+        self.note(f"{type_} {object_name(type(obj), obj.name, obj.namespace)} {reason}", message)
 
     def normal(self, obj: KObject, reason: str, message: str) -> None:
         self._add("Normal", obj, reason, message)
 
     def warning(self, obj: KObject, reason: str, message: str) -> None:
         self._add("Warning", obj, reason, message)
-
-
-class TappedCluster:
-    """The `Cluster` port of the controller: every write is written down, and may be refused, overtaken or left unanswered."""
-
-    def __init__(self, stage: ControllerStage, inner: LocalCluster) -> None:
-        self._stage = stage
-        self._inner = inner
-        self.log: list[str] = []
-        self.refused: list[tuple[str, ApiError]] = []
-        self.meddled: list[tuple[str, Sequence[Happening]]] = []
-        self.unanswered: list[str] = []
-        self.late: dict[type[KObject], float] = {}
-
-    async def _write(self, what: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        for entry in [e for e in self.meddled if what.startswith(e[0])][:1]:
-            self.meddled.remove(entry)
-            for happening in entry[1]:
-                await happening(self._stage)
-            await asyncio.sleep(HEARD_S)
-        try:
-            self._refuse(what)
-            answer = await work()
-        except ApiError as error:
-            self.log.append(f"{what} !{error.reason}")
-            raise
-        self.log.append(what)
-        for lost in [e for e in self.unanswered if what.startswith(e)][:1]:
-            self.unanswered.remove(lost)
-            raise Unavailable("the connection broke")
-        return answer
-
-    def _refuse(self, what: str) -> None:
-        """Also reads, which are not written down."""
-        for refusal in [e for e in self.refused if what.startswith(e[0])][:1]:
-            self.refused.remove(refusal)
-            raise refusal[1]
-
-    async def get(self, kind: type[K], name: str, namespace: str = "") -> K:
-        self._refuse(f"get {_name(kind, name, namespace)}")
-        return await self._inner.get(kind, name, namespace)
-
-    async def list(
-        self, kind: type[K], namespace: str = "", *, labels: Selector = EVERYTHING, fields: FieldSelector = NO_FIELDS
-    ) -> Listing[K]:
-        self._refuse(f"list {kind.resource.kind}")
-        return await self._inner.list(kind, namespace, labels=labels, fields=fields)
-
-    async def watch(
-        self,
-        kind: type[K],
-        since: str,
-        namespace: str = "",
-        *,
-        labels: Selector = EVERYTHING,
-        fields: FieldSelector = NO_FIELDS,
-    ) -> AsyncIterator[WatchEvent[K]]:
-        async for event in self._inner.watch(kind, since, namespace, labels=labels, fields=fields):
-            if late_s := self.late.get(kind):
-                await asyncio.sleep(late_s)
-            yield event
-
-    async def create(self, kind: type[K], body: K | JsonObject) -> K:
-        meta = to_wire(body)["metadata"] if isinstance(body, KObject) else body["metadata"]
-        what = f"create {_name(kind, meta['name'], meta.get('namespace', ''))}"
-        return await self._write(what, lambda: self._inner.create(kind, body))
-
-    async def replace(self, kind: type[K], body: K | JsonObject, *, subresource: str = "") -> K:
-        meta = to_wire(body)["metadata"] if isinstance(body, KObject) else body["metadata"]
-        what = f"replace {_name(kind, meta['name'], meta.get('namespace', ''), subresource)}"
-        return await self._write(what, lambda: self._inner.replace(kind, body, subresource=subresource))
-
-    async def patch(
-        self,
-        kind: type[K],
-        name: str,
-        patch: JsonObject,
-        namespace: str = "",
-        *,
-        subresource: str = "",
-        when: Preconditions = ANY,
-    ) -> K:
-        what = f"patch {_name(kind, name, namespace, subresource)}"
-        return await self._write(
-            what, lambda: self._inner.patch(kind, name, patch, namespace, subresource=subresource, when=when)
-        )
-
-    async def delete(
-        self, kind: type[K], name: str, namespace: str = "", *, when: Preconditions = ANY, grace_s: int | None = None
-    ) -> None:
-        what = f"delete {_name(kind, name, namespace)}"
-        await self._write(what, lambda: self._inner.delete(kind, name, namespace, when=when, grace_s=grace_s))
-
-    async def bind(self, name: str, namespace: str, binding: Binding) -> None:
-        what = f"bind Pod/{namespace}/{name} to {binding.target}"
-        await self._write(what, lambda: self._inner.bind(name, namespace, binding))
-
-    async def evict(self, name: str, namespace: str, *, when: Preconditions = ANY) -> None:
-        await self._write(f"evict Pod/{namespace}/{name}", lambda: self._inner.evict(name, namespace, when=when))
 
 
 class ControllerStage:
@@ -401,10 +198,10 @@ class ControllerStage:
         meta: JsonObject = {"uid": f"uid-{obj.name}", "creationTimestamp": to_time(self.clock()).isoformat()}
         body["metadata"] = {**meta, **body["metadata"]}
         body["metadata"].pop("resourceVersion", None)
-        await self._put(_key(type(obj), f"{obj.namespace}/{obj.name}" if obj.namespace else obj.name), body)
+        await self._put(store_key(type(obj), f"{obj.namespace}/{obj.name}" if obj.namespace else obj.name), body)
 
     async def change(self, kind: type[KObject], name: str, change: JsonObject) -> None:
-        record = self.store.get(_key(kind, name))
+        record = self.store.get(store_key(kind, name))
         assert record is not None, f"there is no {name}"
         await self._put(record.key, merge_patch(record.body, msgspec.to_builtins(change)))
 
@@ -428,12 +225,3 @@ class _Counted:
 
     async def apply(self, plan: Any) -> float | None:
         return await self._inner.apply(plan)
-
-
-def _name(kind: type[KObject], name: str, namespace: str = "", subresource: str = "") -> str:
-    return "/".join(filter(None, (kind.resource.kind, namespace, name, subresource)))
-
-
-def _key(kind: type[KObject], name: str) -> str:
-    namespace, _, last = name.rpartition("/")
-    return kind.resource.key(last, namespace)

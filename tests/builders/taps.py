@@ -93,19 +93,102 @@ async def _for_ever() -> None:
     await asyncio.get_running_loop().create_future()
 
 
-class MortalCluster:
-    """The `Cluster` port of somebody who may be killed at any of their writes, and who is far away: `write_lag` seconds,
-    drawn for every write before and after it, and `lag` for events on their way here."""
+class RelayedCluster:
+    """The `Cluster` port, passed on. Whoever derives from it says what becomes of a write, by its name ("patch
+    Pod/default/p/status"), of a read, and of the events of a watch."""
+
+    def __init__(self, inner: Cluster) -> None:
+        self._inner = inner
+
+    async def _write(self, what: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        return await work()
+
+    def _read(self, what: str) -> None:
+        pass
+
+    def _deliver(self, kind: type[K], stream: AsyncIterator[WatchEvent[K]]) -> AsyncIterator[WatchEvent[K]]:
+        return stream
+
+    async def get(self, kind: type[K], name: str, namespace: str = "") -> K:
+        self._read(f"get {object_name(kind, name, namespace)}")
+        return await self._inner.get(kind, name, namespace)
+
+    async def list(
+        self, kind: type[K], namespace: str = "", *, labels: Selector = EVERYTHING, fields: FieldSelector = NO_FIELDS
+    ) -> Listing[K]:
+        self._read(f"list {kind.resource.kind}")
+        return await self._inner.list(kind, namespace, labels=labels, fields=fields)
+
+    def watch(
+        self,
+        kind: type[K],
+        since: str,
+        namespace: str = "",
+        *,
+        labels: Selector = EVERYTHING,
+        fields: FieldSelector = NO_FIELDS,
+    ) -> AsyncIterator[WatchEvent[K]]:
+        return self._deliver(kind, self._inner.watch(kind, since, namespace, labels=labels, fields=fields))
+
+    async def create(self, kind: type[K], body: K | JsonObject) -> K:
+        return await self._write(f"create {_body_name(kind, body)}", lambda: self._inner.create(kind, body))
+
+    async def replace(self, kind: type[K], body: K | JsonObject, *, subresource: str = "") -> K:
+        what = f"replace {_body_name(kind, body, subresource)}"
+        return await self._write(what, lambda: self._inner.replace(kind, body, subresource=subresource))
+
+    async def patch(
+        self,
+        kind: type[K],
+        name: str,
+        patch: JsonObject,
+        namespace: str = "",
+        *,
+        subresource: str = "",
+        when: Preconditions = ANY,
+    ) -> K:
+        return await self._write(
+            f"patch {object_name(kind, name, namespace, subresource)}",
+            lambda: self._inner.patch(kind, name, patch, namespace, subresource=subresource, when=when),
+        )
+
+    async def delete(
+        self, kind: type[K], name: str, namespace: str = "", *, when: Preconditions = ANY, grace_s: int | None = None
+    ) -> None:
+        what = f"delete {object_name(kind, name, namespace)}"
+        await self._write(what, lambda: self._inner.delete(kind, name, namespace, when=when, grace_s=grace_s))
+
+    async def bind(self, name: str, namespace: str, binding: Binding) -> None:
+        what = f"bind Pod/{namespace}/{name} to {binding.target}"
+        await self._write(what, lambda: self._inner.bind(name, namespace, binding))
+
+    async def evict(self, name: str, namespace: str, *, when: Preconditions = ANY) -> None:
+        await self._write(f"evict Pod/{namespace}/{name}", lambda: self._inner.evict(name, namespace, when=when))
+
+
+def object_name(kind: type[KObject], name: str, namespace: str = "", subresource: str = "") -> str:
+    return "/".join(filter(None, (kind.resource.kind, namespace, name, subresource)))
+
+
+def _body_name(kind: type[KObject], body: KObject | JsonObject, subresource: str = "") -> str:
+    if isinstance(body, KObject):
+        return object_name(kind, body.name, body.namespace, subresource)
+    return object_name(kind, body["metadata"]["name"], body["metadata"].get("namespace", ""), subresource)
+
+
+class MortalCluster(RelayedCluster):
+    """The port of somebody who may be killed at any of their writes, and who is far away: `write_lag` seconds, drawn for
+    every write before and after it, and `lag` for events on their way here."""
 
     def __init__(
         self, inner: Cluster, kill: Kill, lag: Callable[[], float], write_lag: Callable[[], float] | None = None
     ) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._kill = kill
         self._lag = lag
         self._write_lag = write_lag or lag
 
-    async def _write(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def _write(self, what: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         async def delayed() -> T:
             await self._wait()
             return await work()
@@ -118,61 +201,16 @@ class MortalCluster:
         if delay := self._write_lag():
             await asyncio.sleep(delay)
 
-    async def get(self, kind: type[K], name: str, namespace: str = "") -> K:
-        return await self._inner.get(kind, name, namespace)
-
-    async def list(
-        self, kind: type[K], namespace: str = "", *, labels: Selector = EVERYTHING, fields: FieldSelector = NO_FIELDS
-    ) -> Listing[K]:
-        return await self._inner.list(kind, namespace, labels=labels, fields=fields)
-
-    async def watch(
-        self,
-        kind: type[K],
-        since: str,
-        namespace: str = "",
-        *,
-        labels: Selector = EVERYTHING,
-        fields: FieldSelector = NO_FIELDS,
-    ) -> AsyncIterator[WatchEvent[K]]:
-        stream = self._inner.watch(kind, since, namespace, labels=labels, fields=fields)
+    async def _deliver(self, kind: type[K], stream: AsyncIterator[WatchEvent[K]]) -> AsyncIterator[WatchEvent[K]]:
         async for event in _late(stream, self._lag):
             while kind in self._kill.deaf:  # noqa: ASYNC110 - virtual time, and nobody to set an event
                 await asyncio.sleep(1.0)
             yield event
 
-    async def create(self, kind: type[K], body: K | JsonObject) -> K:
-        return await self._write(lambda: self._inner.create(kind, body))
-
-    async def replace(self, kind: type[K], body: K | JsonObject, *, subresource: str = "") -> K:
-        return await self._write(lambda: self._inner.replace(kind, body, subresource=subresource))
-
-    async def patch(
-        self,
-        kind: type[K],
-        name: str,
-        patch: JsonObject,
-        namespace: str = "",
-        *,
-        subresource: str = "",
-        when: Preconditions = ANY,
-    ) -> K:
+    async def patch(self, kind: type[K], name: str, patch: JsonObject, namespace: str = "", **how: Any) -> K:
         if name in self._kill.cut_off and kind in (Lease, NodeDevices):
             raise Unavailable(f"{name} is cut off")
-        return await self._write(
-            lambda: self._inner.patch(kind, name, patch, namespace, subresource=subresource, when=when)
-        )
-
-    async def delete(
-        self, kind: type[K], name: str, namespace: str = "", *, when: Preconditions = ANY, grace_s: int | None = None
-    ) -> None:
-        await self._write(lambda: self._inner.delete(kind, name, namespace, when=when, grace_s=grace_s))
-
-    async def bind(self, name: str, namespace: str, binding: Binding) -> None:
-        await self._write(lambda: self._inner.bind(name, namespace, binding))
-
-    async def evict(self, name: str, namespace: str, *, when: Preconditions = ANY) -> None:
-        await self._write(lambda: self._inner.evict(name, namespace, when=when))
+        return await super().patch(kind, name, patch, namespace, **how)
 
 
 async def _late(stream: AsyncIterator[T], lag: Callable[[], float]) -> AsyncIterator[T]:

@@ -23,23 +23,10 @@ from remuda.api.names import (
 from remuda.api.remedies import Mode
 from remuda.controllers.foreign_workloads import WORKERS, ForeignController, ForeignSettings
 from remuda.kube.runtime.work_queue import WorkQueue
-from tests.builders.controller_tables import (
-    ControllerStage,
-    Happening,
-    Scenario,
-    Want,
-    after,
-    before_next,
-    do,
-    late,
-    lose_answer,
-    patch,
-    put,
-    refuse_next,
-    restart,
-    wait,
-)
+from tests.builders.api_trouble import before_next, late, lose_answer, refuse_next
+from tests.builders.controller_tables import ControllerStage, Scenario, Want
 from tests.builders.gangs import a_node
+from tests.builders.happenings import Happening, after, do, patch, put, restart, wait
 from tests.builders.incidents import a_device_pod, a_sight, a_verdict
 from tests.builders.pods import a_pod
 from tests.builders.remedies import remedy_policy

@@ -17,21 +17,10 @@ from remuda.api.training import Member, TrainingJob
 from remuda.controllers.idle_devices import IdleController
 from remuda.core.remedies.idle_devices import DEVICE_IDLE, GRACE_S
 from remuda.kube.runtime.work_queue import WorkQueue
-from tests.builders.controller_tables import (
-    ControllerStage,
-    Scenario,
-    Want,
-    after,
-    before_next,
-    delete,
-    lose_answer,
-    patch,
-    put,
-    refuse_next,
-    restart,
-    wait,
-)
+from tests.builders.api_trouble import before_next, lose_answer, refuse_next
+from tests.builders.controller_tables import ControllerStage, Scenario, Want
 from tests.builders.gangs import a_job
+from tests.builders.happenings import after, delete, patch, put, restart, wait
 from tests.builders.incidents import a_device_pod
 from tests.builders.remedies import ledger, machine, remedy_policy
 

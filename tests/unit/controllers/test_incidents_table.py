@@ -17,23 +17,10 @@ from remuda.core.health.correlation import DomainSuspect
 from remuda.core.incidents.names import device_subject, domain_subject, gang_subject, incident_name, node_subject
 from remuda.kube.runtime.work_queue import WorkQueue
 from remuda.sim.virtual_time_loop import EPOCH
-from tests.builders.controller_tables import (
-    ControllerStage,
-    Happening,
-    Scenario,
-    Want,
-    after,
-    before_next,
-    delete,
-    do,
-    lose_answer,
-    patch,
-    put,
-    refuse_next,
-    restart,
-    wait,
-)
+from tests.builders.api_trouble import before_next, lose_answer, refuse_next
+from tests.builders.controller_tables import ControllerStage, Scenario, Want
 from tests.builders.gangs import a_node
+from tests.builders.happenings import Happening, after, delete, do, patch, put, restart, wait
 from tests.builders.incidents import a_device_pod, a_gang, a_recovery, a_sight, a_verdict
 
 

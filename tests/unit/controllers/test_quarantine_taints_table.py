@@ -20,19 +20,9 @@ from remuda.core.remedies.taint_rules import (
     taint_rule_name,
 )
 from remuda.kube.runtime.work_queue import WorkQueue
-from tests.builders.controller_tables import (
-    ControllerStage,
-    Happening,
-    Scenario,
-    Want,
-    before_next,
-    delete,
-    lose_answer,
-    patch,
-    refuse_next,
-    restart,
-    wait,
-)
+from tests.builders.api_trouble import before_next, lose_answer, refuse_next
+from tests.builders.controller_tables import ControllerStage, Scenario, Want
+from tests.builders.happenings import Happening, delete, patch, restart, wait
 from tests.builders.remedies import ledger, machine
 
 

@@ -17,21 +17,9 @@ from remuda.controllers.remedies import WORKERS, RemedyController
 from remuda.controllers.remedy_table import RemedyTable
 from remuda.kube.runtime.work_queue import WorkQueue
 from remuda.sim.virtual_time_loop import EPOCH
-from tests.builders.controller_tables import (
-    ControllerStage,
-    Happening,
-    Scenario,
-    Want,
-    after,
-    before_next,
-    delete,
-    lose_answer,
-    patch,
-    put,
-    refuse_next,
-    restart,
-    wait,
-)
+from tests.builders.api_trouble import before_next, lose_answer, refuse_next
+from tests.builders.controller_tables import ControllerStage, Scenario, Want
+from tests.builders.happenings import Happening, after, delete, patch, put, restart, wait
 from tests.builders.remedies import a_pod, incident, ladder, ledger, machine, remedy_policy
 
 

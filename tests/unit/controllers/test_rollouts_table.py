@@ -14,20 +14,9 @@ from remuda.api.remedies import Drain, Hook
 from remuda.api.rollouts import NodeRollout, NodeRolloutSpec
 from remuda.controllers.rollouts import RolloutController
 from remuda.kube.runtime.work_queue import WorkQueue
-from tests.builders.controller_tables import (
-    ControllerStage,
-    Happening,
-    Scenario,
-    Want,
-    after,
-    before_next,
-    delete,
-    lose_answer,
-    patch,
-    refuse_next,
-    restart,
-    wait,
-)
+from tests.builders.api_trouble import before_next, lose_answer, refuse_next
+from tests.builders.controller_tables import ControllerStage, Scenario, Want
+from tests.builders.happenings import Happening, after, delete, patch, restart, wait
 from tests.builders.remedies import a_pod, ledger, machine
 
 

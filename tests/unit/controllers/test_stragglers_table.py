@@ -12,21 +12,10 @@ from remuda.api.training import Member, Straggler, TrainingJob
 from remuda.controllers.stragglers import StragglerController
 from remuda.kube.runtime.work_queue import WorkQueue
 from remuda.link.progress_board import Heartbeat, ProgressBoard
-from tests.builders.controller_tables import (
-    ControllerStage,
-    Happening,
-    Scenario,
-    Want,
-    after,
-    before_next,
-    delete,
-    do,
-    patch,
-    put,
-    refuse_next,
-    restart,
-)
+from tests.builders.api_trouble import before_next, refuse_next
+from tests.builders.controller_tables import ControllerStage, Scenario, Want
 from tests.builders.gangs import JobBuilder, a_job, a_node
+from tests.builders.happenings import Happening, after, delete, do, patch, put, restart
 from tests.builders.incidents import a_recovery
 
 RANKS = 4

@@ -15,22 +15,10 @@ from remuda.api.training import TrainingJob
 from remuda.controllers.training import TrainingController
 from remuda.kube.runtime.work_queue import WorkQueue
 from remuda.link.progress_board import ProgressBoard
-from tests.builders.controller_tables import (
-    ControllerStage,
-    Happening,
-    Scenario,
-    Want,
-    after,
-    before_next,
-    delete,
-    late,
-    lose_answer,
-    patch,
-    refuse_next,
-    restart,
-    wait,
-)
+from tests.builders.api_trouble import before_next, late, lose_answer, refuse_next
+from tests.builders.controller_tables import ControllerStage, Scenario, Want
 from tests.builders.gangs import a_held_pod, a_job, a_node
+from tests.builders.happenings import Happening, after, delete, patch, restart, wait
 
 
 async def _start(stage: ControllerStage) -> None:

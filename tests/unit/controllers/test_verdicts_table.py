@@ -13,22 +13,10 @@ from remuda.controllers.verdicts import WORKERS, VerdictController
 from remuda.core.health.agent_liveness import agent_lease
 from remuda.kube.runtime.work_queue import WorkQueue
 from remuda.sim.virtual_time_loop import EPOCH
-from tests.builders.controller_tables import (
-    ControllerStage,
-    Happening,
-    Scenario,
-    Want,
-    after,
-    before_next,
-    delete,
-    lose_answer,
-    patch,
-    put,
-    refuse_next,
-    restart,
-    wait,
-)
+from tests.builders.api_trouble import before_next, lose_answer, refuse_next
+from tests.builders.controller_tables import ControllerStage, Scenario, Want
 from tests.builders.gangs import NodeBuilder, a_held_pod, a_node
+from tests.builders.happenings import Happening, after, delete, patch, put, restart, wait
 
 N1, N2 = a_node("n1").gpus(2), a_node("n2").gpus(2)
 FAILED = N1.signal("gpu-0", "xid-79", at=EPOCH)

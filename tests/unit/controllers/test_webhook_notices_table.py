@@ -13,22 +13,9 @@ from remuda.core.incidents.webhook_notices import ANNOTATION, MAX_AGE_S, webhook
 from remuda.kube.client.webhooks import WebhookFailed
 from remuda.kube.runtime.work_queue import WorkQueue
 from remuda.sim.virtual_time_loop import EPOCH
-from tests.builders.controller_tables import (
-    ControllerStage,
-    Happening,
-    Scenario,
-    Want,
-    after,
-    before_next,
-    delete,
-    do,
-    lose_answer,
-    patch,
-    put,
-    refuse_next,
-    restart,
-    wait,
-)
+from tests.builders.api_trouble import before_next, lose_answer, refuse_next
+from tests.builders.controller_tables import ControllerStage, Scenario, Want
+from tests.builders.happenings import Happening, after, delete, do, patch, put, restart, wait
 from tests.builders.remedies import incident, machine, remedy_policy
 
 GOOD, OTHER = "http://good", "http://other"

@@ -11,23 +11,10 @@ from remuda.api.kubernetes.core_v1 import NODE_LEASE_NAMESPACE, Lease, LeaseSpec
 from remuda.api.meta import JsonObject, KObject, ObjectMeta
 from remuda.api.names import ANNOTATION_DEVICES, ANNOTATION_GANG_SIZE, RESOURCE_GPU
 from remuda.scheduler.scheduling_cycle import Scheduler
-from tests.builders.controller_tables import (
-    ControllerStage,
-    Scenario,
-    Want,
-    after,
-    before_next,
-    delete,
-    do,
-    late,
-    lose_answer,
-    patch,
-    put,
-    refuse_next,
-    restart,
-    wait,
-)
+from tests.builders.api_trouble import before_next, late, lose_answer, refuse_next
+from tests.builders.controller_tables import ControllerStage, Scenario, Want
 from tests.builders.gangs import NodeBuilder, a_held_pod, a_node
+from tests.builders.happenings import after, delete, do, patch, put, restart, wait
 from tests.builders.pods import a_pod
 
 
