@@ -1,4 +1,4 @@
-"""The API as one controller has it: its writes are written down, and a scenario refuses, overtakes, loses or delays what passes."""
+"""The API as one controller has it: writes are written down, and a scenario refuses, overtakes, loses or delays what passes."""
 
 from __future__ import annotations
 

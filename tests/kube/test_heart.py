@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,11 @@ from remuda.cli.demo import promises
 from remuda.cli.demo.promises import GangAfter, GangBefore
 from remuda.kube.client.http_cluster import HttpCluster
 from remuda.kube.client.kubeconfig import load_kubeconfig
-from remuda.runtime.attached_cluster import AttachedCluster
+from remuda.link.progress_board import ProgressBoard
+from remuda.runtime.cluster_parts import ClusterParts
+from remuda.runtime.control_plane import ControlPlane as Manager
+from remuda.runtime.machines import Machines
+from remuda.runtime.manager_process import ATTACHED_SCHEDULERS, check_cluster
 from remuda.runtime.up_config import RACK_LABEL, ClusterConfig
 from tests.builders.waiting import PATIENCE_S, until
 from tests.e2e.rig import NAMESPACE, RANKS, Rig, left_running, sweep
@@ -109,10 +114,24 @@ class Heart(Rig):
         return GangAfter(job, await self.racks(), {rank: line.resumed or 0 for rank, line in started.items()})
 
 
+class AttachedParts(ClusterParts):
+    """Manager and machines over an API that is there already, with no store and no built-in controllers of their own."""
+
+    def __init__(self, api: HttpCluster, root: Path) -> None:
+        board, chance = ProgressBoard(), random.Random(0)
+        super().__init__(Machines(CONFIG, api, board, root=root, clock=time.time, chance=chance))
+        self.manager = Manager(api, board, time.time, chance=chance, schedulers=ATTACHED_SCHEDULERS)
+
+    async def start(self) -> None:
+        await self.start_machines()
+        self.spawn("control-plane", self.manager.run())
+
+
 @pytest_asyncio.fixture
 async def heart(plane: ControlPlane, api: HttpCluster, state: Path) -> AsyncIterator[Heart]:
     await install_kinds(plane)
-    async with AttachedCluster(CONFIG, api, root=state, chance=random.Random(0)):
+    await check_cluster(api)
+    async with AttachedParts(api, state):
         for name in CONFIG.node_names():
             await api.patch(Node, name, {"spec": {"taints": None}})  # as the node lifecycle controller does
         yield Heart(api, state)
@@ -133,11 +152,10 @@ async def clean(api: HttpCluster) -> None:
     await until("the pods to be gone", gone)
 
 
-async def test_without_our_kinds_it_says_what_to_install(api: HttpCluster, state: Path) -> None:
+async def test_without_our_kinds_it_says_what_to_install(api: HttpCluster) -> None:
     """Runs first in this module: later tests install them."""
     with pytest.raises(Refusal) as refused:
-        async with AttachedCluster(CONFIG, api, root=state):
-            pass
+        await check_cluster(api)
     assert refused.value.reason == "KindNotInstalled"
     assert "trainingjobs.remuda.dev" in str(refused.value)
 

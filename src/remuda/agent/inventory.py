@@ -107,6 +107,10 @@ class Inventory:
     def of(self, resource: str) -> list[ObservedDevice]:
         return [row for row in self._rows.values() if row.resource == resource]
 
+    def resource_of(self, device: str) -> str:
+        row = self._rows.get(device)
+        return row.resource if row is not None else ""
+
     def slices(self, device: str) -> list[ObservedDevice]:
         return [row for row in self._rows.values() if row.parent == device]
 

@@ -1,10 +1,11 @@
-"""Work that goes on beside a block and ends with it."""
+"""Work as tasks: beside a block, until the process is told to end, until the first of several ends."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Coroutine
+import signal
+from collections.abc import AsyncIterator, Coroutine, Iterable
 from typing import Any
 
 
@@ -17,3 +18,30 @@ async def run_beside(work: Coroutine[Any, Any, None], name: str) -> AsyncIterato
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+
+async def run_until_told(work: Coroutine[Any, Any, None], name: str) -> None:
+    """SIGTERM or SIGINT cancels it, and then its end is no error."""
+    task = asyncio.create_task(work, name=name)
+    is_told = False
+
+    def end() -> None:
+        nonlocal is_told
+        is_told = True
+        task.cancel()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, end)
+    try:
+        await task
+    except asyncio.CancelledError:
+        if not is_told:
+            raise
+
+
+async def wait_first_end(tasks: Iterable[asyncio.Task[None]]) -> None:
+    """Raises what the first of them failed of."""
+    done, _ = await asyncio.wait(list(tasks), return_when=asyncio.FIRST_COMPLETED)
+    for task in done:
+        task.result()

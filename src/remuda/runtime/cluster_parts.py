@@ -8,10 +8,11 @@ parts there are, and in `close` what is left to do when none runs any more.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Self
 
+from remuda.runtime.background_tasks import wait_first_end
 from remuda.runtime.machines import Machines
 
 HALT_GRACE_S = 3.0
@@ -60,7 +61,7 @@ class ClusterParts:
 
     async def wait_failed(self) -> None:
         """Returns never, unless a part fails: then raises what it failed of."""
-        await _wait_first_part_end(self._tasks.values())
+        await wait_first_end(self._tasks.values())
 
     def spawn(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         self._tasks[name] = asyncio.create_task(work, name=name)
@@ -78,7 +79,7 @@ class ClusterParts:
         self._has_machines = True
         waiting = asyncio.create_task(_wait_event(ready))
         try:
-            await _wait_first_part_end([waiting, *self._tasks.values()])
+            await wait_first_end([waiting, *self._tasks.values()])
         finally:
             waiting.cancel()
 
@@ -89,9 +90,3 @@ class ClusterParts:
 
 async def _wait_event(event: asyncio.Event) -> None:
     await event.wait()
-
-
-async def _wait_first_part_end(tasks: Iterable[asyncio.Task[None]]) -> None:
-    done, _ = await asyncio.wait(list(tasks), return_when=asyncio.FIRST_COMPLETED)
-    for task in done:
-        task.result()

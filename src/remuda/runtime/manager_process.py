@@ -9,11 +9,9 @@ What runs the pods are kubelets, so pods are written in their words (`core.gang.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import random
-import signal
 import socket
 import time
 import uuid
@@ -23,6 +21,9 @@ from typing import Protocol
 
 import msgspec
 
+from remuda.api.errors import NotFound, Refusal
+from remuda.api.kinds import OWN_KINDS
+from remuda.api.kubernetes.core_v1 import NODE_LEASE_NAMESPACE, Namespace
 from remuda.core.gang.kubelet_pods import LAUNCHER_FILE, KubeletPodForm
 from remuda.kube.client.guarded_cluster import FencedCluster
 from remuda.kube.client.http_cluster import HttpCluster
@@ -32,11 +33,13 @@ from remuda.kube.runtime.leader import LeaderTerm, LeaseContender, LeasePlace, s
 from remuda.kube.runtime.leader_lease import LeaseTiming
 from remuda.launch.zipapp import launcher_container_argv
 from remuda.link.progress_board import ProgressBoard
-from remuda.runtime.attached_cluster import ATTACHED_SCHEDULERS, check_cluster
+from remuda.runtime.background_tasks import run_until_told
 from remuda.runtime.control_plane import ControlPlane
 from remuda.runtime.link_endpoint import LinkConfig, link_served
 
 LEASE = "remuda-manager"
+# On somebody else's cluster pods are ours only when they say so: the rest has a scheduler.
+ATTACHED_SCHEDULERS = frozenset({"remuda"})
 
 
 class ManagerConfig(msgspec.Struct, frozen=True):
@@ -58,6 +61,28 @@ def kubelet_form(agent_root: str) -> KubeletPodForm:
 
 def manager_identity() -> str:
     return f"{socket.gethostname()}_{os.getpid()}_{uuid.uuid4().hex[:8]}"
+
+
+async def check_cluster(api: Cluster) -> None:
+    """Refusal unless the cluster has what we stand on: said in one sentence, not by a dozen informers that retry."""
+    for kind in OWN_KINDS:
+        try:
+            await api.list(kind)
+        except NotFound:
+            resource = kind.resource
+            raise Refusal(
+                "KindNotInstalled",
+                f"The cluster does not serve {resource.plural}.{resource.group}.",
+                "Install our kinds first: kubectl apply -f deploy/crds.",
+            ) from None
+    try:
+        await api.get(Namespace, NODE_LEASE_NAMESPACE)
+    except NotFound:
+        raise Refusal(
+            "NamespaceNotFound",
+            f"The cluster has no namespace {NODE_LEASE_NAMESPACE}, where nodes keep their leases.",
+            f"Create it: kubectl create namespace {NODE_LEASE_NAMESPACE}.",
+        ) from None
 
 
 class ManagerVoice(Protocol):
@@ -117,19 +142,5 @@ async def serve_manager(config: ManagerConfig, said: ManagerVoice) -> None:
     """Until SIGTERM or SIGINT; the lease is given back then."""
     access = load_kubeconfig(config.kubeconfig, context=config.context)
     async with HttpCluster(access=access) as cluster, HttpCluster(access=access) as lease:
-        work = asyncio.create_task(run_manager(config, cluster, lease, identity=manager_identity(), said=said))
-        is_told = False
-
-        def end() -> None:
-            nonlocal is_told
-            is_told = True
-            work.cancel()
-
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, end)
-        try:
-            await work
-        except asyncio.CancelledError:
-            if not is_told:
-                raise
+        work = run_manager(config, cluster, lease, identity=manager_identity(), said=said)
+        await run_until_told(work, "manager")

@@ -18,7 +18,6 @@ import contextlib
 import functools
 import hmac
 import random
-import signal
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -33,7 +32,7 @@ from remuda.link.progress_board import ProgressBoard
 from remuda.link.stream_client import LinkClient, dial_link_unix
 from remuda.link.stream_server import LinkServer
 from remuda.runtime.api_endpoint import LOOPBACK, ApiEndpoint
-from remuda.runtime.background_tasks import run_beside
+from remuda.runtime.background_tasks import run_beside, run_until_told, wait_first_end
 from remuda.runtime.cluster_parts import ClusterParts
 from remuda.runtime.control_plane import ControlPlane
 from remuda.runtime.embedded_server import EmbeddedServer
@@ -73,7 +72,7 @@ async def serve_split_api(
     local = EmbeddedServer(config, state, recover_to, is_api_only=True)
     async with local.cluster, local.serving(endpoint) as face:
         ready()
-        await _wait_first_end(face, asyncio.create_task(local.cluster.wait_failed()))
+        await wait_first_end([face, asyncio.create_task(local.cluster.wait_failed())])
 
 
 async def manage_split(state: StateDir, ready: Ready) -> None:
@@ -170,29 +169,8 @@ async def _run_part_until_told(part: PartConfig, config: ClusterConfig, state: S
             work = manage_split(state, ready)
         case _:
             work = run_node_group(config, state, int(part.name.rpartition("-")[2]) - 1, part.groups, ready)
-    task = asyncio.create_task(work, name=part.name)
-    is_told = False
-
-    def end() -> None:
-        nonlocal is_told
-        is_told = True
-        task.cancel()
-
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, end)
-    try:
-        await task
-    except asyncio.CancelledError:
-        if not is_told:
-            raise
+    await run_until_told(work, part.name)
     return 0
-
-
-async def _wait_first_end(*tasks: asyncio.Task[None]) -> None:
-    done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    for task in done:
-        task.result()
 
 
 def _remove_socket(path: Path) -> None:

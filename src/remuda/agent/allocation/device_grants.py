@@ -173,7 +173,7 @@ class DeviceGrants:
             return await self._attach_foreign(pod, ids, simulated=simulated)
         devices = tuple(devices_in_order(ids))
         known = self.table.grants.get(Grant(devices, pod.uid).name)
-        chosen = devices_chosen_for(pod, container, resource, self._resource_of)
+        chosen = devices_chosen_for(pod, container, resource, self._inventory.resource_of)
         new = Grant(
             devices,
             pod.uid,
@@ -260,10 +260,6 @@ class DeviceGrants:
                 pod.name, pod.uid, pod.namespace, gang, gpus, simulated, container=launcher_container(pod)
             )
             self._launchers.welcome(new)
-
-    def _resource_of(self, device: str) -> str:
-        row = self._inventory.rows.get(device)
-        return row.resource if row is not None else ""
 
     # --- the end --------------------------------------------------------------------------------------------------------
 

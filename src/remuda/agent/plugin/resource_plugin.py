@@ -120,7 +120,7 @@ class ResourcePlugin:
         except Exception as error:  # an API that does not answer is no reason to fail a pod
             log.warning("plugin.pods_unknown", resource=self.resource, error=str(error) or type(error).__name__)
         ask = PreferredAsk(self.resource, tuple(available), tuple(must_include), size)
-        choice = choose_preferred_devices(ask, pods, self._has, self._resource_of, self.best)
+        choice = choose_preferred_devices(ask, pods, self._has, self._inventory.resource_of, self.best)
         log.info("plugin.preferred", resource=self.resource, devices=list(choice.devices), pod=choice.pod)
         return choice.devices
 
@@ -175,7 +175,7 @@ class ResourcePlugin:
 
     def _serves(self, plugin_id: str) -> bool:
         device, _, share = plugin_id.partition(REPLICA)
-        if self._resource_of(device) != self.resource:
+        if self._inventory.resource_of(device) != self.resource:
             return False
         if self._replicas == 1:
             return plugin_id == device
@@ -187,7 +187,3 @@ class ResourcePlugin:
 
     def _has(self, uid: str, container: str) -> bool:
         return any((g.container, g.resource) == (container, self.resource) for g in self._grants.table.of(uid))
-
-    def _resource_of(self, device: str) -> str:
-        row = self._inventory.rows.get(device)
-        return row.resource if row is not None else ""

@@ -316,10 +316,10 @@ def _why_node_is_closed(node: Node, alive: bool) -> str:
 def tolerates_taints(tolerations: Iterable[Toleration], taints: Iterable[Taint]) -> bool:
     """Kubernetes' rule: every taint needs a toleration that matches its key, its value and its effect."""
     allowed = list(tolerations)
-    return all(any(_tolerates_taint(toleration, taint) for toleration in allowed) for taint in taints)
+    return all(any(tolerates_taint(toleration, taint) for toleration in allowed) for taint in taints)
 
 
-def _tolerates_taint(toleration: Toleration, taint: Taint) -> bool:
+def tolerates_taint(toleration: Toleration, taint: Taint) -> bool:
     if toleration.effect and toleration.effect != taint.effect:
         return False
     if toleration.operator == "Exists":

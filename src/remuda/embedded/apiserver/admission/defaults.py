@@ -13,7 +13,7 @@ from typing import Any
 
 from remuda.api.meta import JsonObject, Resource
 from remuda.api.quantity import canonical_quantities
-from remuda.embedded.apiserver.admission.pod_defaults import pod_defaults, template_defaults
+from remuda.embedded.apiserver.admission.pod_defaults import pod_defaults, template_defaults, without_nulls
 
 MAX_INT32 = 2**31 - 1
 JOB_LABELS = ("batch.kubernetes.io/controller-uid", "controller-uid")
@@ -50,19 +50,19 @@ def _default_deployment(body: JsonObject, old: JsonObject | None) -> JsonObject:
                 rolling = {"maxUnavailable": "25%", "maxSurge": "25%", **(strategy.get("rollingUpdate") or {})}
                 strategy = {**strategy, "rollingUpdate": rolling}
         defaults = {"replicas": 1, "revisionHistoryLimit": 10, "progressDeadlineSeconds": 600}
-        return template_defaults({**defaults, **_without_nulls(spec), "strategy": strategy})
+        return template_defaults({**defaults, **without_nulls(spec), "strategy": strategy})
 
     return _with_default_status(_with_default_spec(body, fill), old, {})
 
 
 def _default_replica_set(body: JsonObject, old: JsonObject | None) -> JsonObject:
-    filled = _with_default_spec(body, lambda spec: template_defaults({"replicas": 1, **_without_nulls(spec)}))
+    filled = _with_default_spec(body, lambda spec: template_defaults({"replicas": 1, **without_nulls(spec)}))
     return _with_default_status(filled, old, {"replicas": 0})
 
 
 def _default_job(body: JsonObject, old: JsonObject | None) -> JsonObject:
     def fill(spec: JsonObject) -> JsonObject:
-        spec = _without_nulls(spec)
+        spec = without_nulls(spec)
         if "completions" not in spec and "parallelism" not in spec:
             spec["completions"] = 1
         policy = spec.get("podFailurePolicy")
@@ -132,13 +132,13 @@ def _default_service(body: JsonObject, old: JsonObject | None) -> JsonObject:
     def port(value: Any) -> Any:
         if not isinstance(value, dict):
             return value
-        value = {"protocol": "TCP", **_without_nulls(value)}
+        value = {"protocol": "TCP", **without_nulls(value)}
         if value.get("targetPort") in (None, 0, "") and "port" in value:
             value["targetPort"] = value["port"]
         return value
 
     def fill(spec: JsonObject) -> JsonObject:
-        spec = {"sessionAffinity": "None", "type": "ClusterIP", **_without_nulls(spec)}
+        spec = {"sessionAffinity": "None", "type": "ClusterIP", **without_nulls(spec)}
         if isinstance(spec.get("ports"), list):
             spec["ports"] = [port(value) for value in spec["ports"]]
         if spec["sessionAffinity"] == "ClientIP":
@@ -178,7 +178,7 @@ def _default_namespace(body: JsonObject, old: JsonObject | None) -> JsonObject:
 
 def _default_claim(body: JsonObject, old: JsonObject | None) -> JsonObject:
     def fill(spec: JsonObject) -> JsonObject:
-        return with_canonical_resources({"volumeMode": "Filesystem", **_without_nulls(spec)})
+        return with_canonical_resources({"volumeMode": "Filesystem", **without_nulls(spec)})
 
     return _with_default_status(_with_default_spec(body, fill), old, {"phase": "Pending"})
 
@@ -215,7 +215,7 @@ def _default_resource_quota(body: JsonObject, old: JsonObject | None) -> JsonObj
 
 
 def _default_priority_class(body: JsonObject, old: JsonObject | None) -> JsonObject:
-    return {"preemptionPolicy": "PreemptLowerPriority", **_without_nulls(body)}
+    return {"preemptionPolicy": "PreemptLowerPriority", **without_nulls(body)}
 
 
 def _default_disruption_budget(body: JsonObject, old: JsonObject | None) -> JsonObject:
@@ -227,7 +227,7 @@ def _default_autoscaler(body: JsonObject, old: JsonObject | None) -> JsonObject:
     cpu = {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}}
 
     def fill(spec: JsonObject) -> JsonObject:
-        spec = {"minReplicas": 1, **_without_nulls(spec)}
+        spec = {"minReplicas": 1, **without_nulls(spec)}
         if not spec.get("metrics"):
             spec["metrics"] = [{"type": "Resource", "resource": cpu}]
         return spec
@@ -237,7 +237,7 @@ def _default_autoscaler(body: JsonObject, old: JsonObject | None) -> JsonObject:
 
 def _default_endpoint_slice(body: JsonObject, old: JsonObject | None) -> JsonObject:
     def each(field: str, defaults: JsonObject) -> list[Any]:
-        return [{**defaults, **_without_nulls(i)} if isinstance(i, dict) else i for i in body[field]]
+        return [{**defaults, **without_nulls(i)} if isinstance(i, dict) else i for i in body[field]]
 
     filled = dict(body)
     if isinstance(body.get("endpoints"), list):
@@ -254,11 +254,6 @@ def with_canonical_resources(spec: JsonObject) -> JsonObject:
         return spec
     amounts = {name: canonical_quantities(resources[name]) for name in ("requests", "limits") if name in resources}
     return {**spec, "resources": {**resources, **amounts}}
-
-
-def _without_nulls(spec: JsonObject) -> JsonObject:
-    """Null says "not set" in Kubernetes."""
-    return {field: value for field, value in spec.items() if value is not None}
 
 
 _DEFAULTS: dict[tuple[str, str], Default] = {

@@ -59,7 +59,7 @@ def template_defaults(spec: JsonObject) -> JsonObject:
 
 
 def _default_pod_spec(spec: JsonObject, *, is_pod: bool) -> JsonObject:
-    filled = {**_POD_SPEC, **_only_set_fields(spec)}
+    filled = {**_POD_SPEC, **without_nulls(spec)}
     grace = filled["terminationGracePeriodSeconds"]
     if isinstance(grace, int) and grace < 0:
         filled["terminationGracePeriodSeconds"] = 1
@@ -77,7 +77,7 @@ def _default_pod_spec(spec: JsonObject, *, is_pod: bool) -> JsonObject:
 def _default_container(container: Any, spec: JsonObject, *, is_pod: bool) -> Any:
     if not isinstance(container, dict):
         return container
-    filled = {**_CONTAINER, **_only_set_fields(container)}
+    filled = {**_CONTAINER, **without_nulls(container)}
     if "imagePullPolicy" not in filled:
         filled["imagePullPolicy"] = "Always" if _is_latest_image(str(filled.get("image") or "")) else "IfNotPresent"
     if isinstance(filled["resources"], dict):
@@ -107,7 +107,7 @@ def _default_resources(resources: JsonObject, *, is_pod: bool) -> JsonObject:
 def _default_container_port(port: Any, spec: JsonObject) -> Any:
     if not isinstance(port, dict):
         return port
-    filled = {"protocol": "TCP", **_only_set_fields(port)}
+    filled = {"protocol": "TCP", **without_nulls(port)}
     if spec.get("hostNetwork") is True and not filled.get("hostPort") and "containerPort" in filled:
         filled["hostPort"] = filled["containerPort"]
     return filled
@@ -121,27 +121,27 @@ def _default_env_variable(variable: Any) -> Any:
 
 
 def _default_probe(probe: JsonObject) -> JsonObject:
-    filled = {**_PROBE, **_only_set_fields(probe)}
+    filled = {**_PROBE, **without_nulls(probe)}
     if isinstance(filled.get("httpGet"), dict):
-        filled["httpGet"] = {"path": "/", "scheme": "HTTP", **_only_set_fields(filled["httpGet"])}
+        filled["httpGet"] = {"path": "/", "scheme": "HTTP", **without_nulls(filled["httpGet"])}
     return filled
 
 
 def _default_volume(volume: Any) -> Any:
     if not isinstance(volume, dict):
         return volume
-    filled = _only_set_fields(volume)
+    filled = without_nulls(volume)
     if set(filled) <= {"name"}:
         return {**filled, "emptyDir": {}}
     for source in _MODE_420:
         if isinstance(filled.get(source), dict):
-            filled[source] = {"defaultMode": 420, **_only_set_fields(filled[source])}
+            filled[source] = {"defaultMode": 420, **without_nulls(filled[source])}
     if isinstance(filled.get("hostPath"), dict):
         filled["hostPath"] = {"type": "", **filled["hostPath"]}
     return filled
 
 
-def _only_set_fields(value: JsonObject) -> JsonObject:
+def without_nulls(value: JsonObject) -> JsonObject:
     """Null says "not set" in Kubernetes, and so does an empty string for every field defaulted here."""
     return {field: inner for field, inner in value.items() if inner is not None}
 

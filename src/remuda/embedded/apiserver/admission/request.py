@@ -64,8 +64,4 @@ class Forbidden(ApiError):
     def __init__(self, request: AdmissionRequest, why: str, causes: list[StatusCause] | None = None) -> None:
         resource = request.resource
         details = StatusDetails(request.name, resource.plural, resource.group, causes or [])
-        super().__init__(f'{_qualified_resource(resource)} "{request.name}" is forbidden: {why}', details=details)
-
-
-def _qualified_resource(resource: Resource) -> str:
-    return f"{resource.plural}.{resource.group}" if resource.group else resource.plural
+        super().__init__(f'{resource.full_name} "{request.name}" is forbidden: {why}', details=details)

@@ -15,6 +15,7 @@ import msgspec
 from remuda.api.conditions import find_condition, with_condition
 from remuda.api.kubernetes.core_v1 import Lease, Node, Pod, Taint, Toleration
 from remuda.api.meta import Condition, to_seconds, to_time
+from remuda.core.state.snapshot import tolerates_taint
 from remuda.embedded.builtin.planners.pod_state import is_active_pod
 
 NOT_READY = "node.kubernetes.io/not-ready"
@@ -108,7 +109,7 @@ def tolerated_until(tolerations: list[Toleration], taints: list[Taint], now: flo
     """When the pod must go; None: never. A taint without a toleration means now."""
     ends: list[float] = []
     for taint in taints:
-        matching = [t for t in tolerations if _tolerates_taint(t, taint)]
+        matching = [t for t in tolerations if tolerates_taint(t, taint)]
         if not matching:
             return now
         limits = [t.toleration_seconds for t in matching if t.toleration_seconds is not None]
@@ -116,11 +117,3 @@ def tolerated_until(tolerations: list[Toleration], taints: list[Taint], now: flo
             added = to_seconds(taint.time_added) if taint.time_added is not None else now
             ends.append(added + max(0, min(limits)))
     return min(ends, default=None)
-
-
-def _tolerates_taint(toleration: Toleration, taint: Taint) -> bool:
-    if toleration.effect and toleration.effect != taint.effect:
-        return False
-    if toleration.operator == "Exists":
-        return not toleration.key or toleration.key == taint.key
-    return toleration.key == taint.key and toleration.value == taint.value
