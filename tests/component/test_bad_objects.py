@@ -18,6 +18,7 @@ from remuda.api.remedies import Breaker, Hook, Ladder, Limits, PolicySelector, R
 from remuda.api.rollouts import NodeRollout, NodeRolloutSpec, RolloutPhase
 from remuda.api.training import TrainingJob
 from tests.builders.world import NAMESPACE, World, in_world
+from tests.component.world_rig import policy
 
 HELD, FREE, DEVICE = "node-01", "node-02", "gpu-2"
 
@@ -25,12 +26,6 @@ HELD, FREE, DEVICE = "node-01", "node-02", "gpu-2"
 @pytest.fixture(autouse=True)
 def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("remuda.embedded.apiserver.objects.check_own_kind", lambda kind, body: None)
-
-
-def policy(world: World, name: str) -> RemedyPolicy:
-    found = world._read(RemedyPolicy, name)
-    assert found is not None
-    return found
 
 
 def incident_of(world: World, node: str) -> Incident | None:

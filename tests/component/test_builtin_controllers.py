@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any
 
 from remuda.api.conditions import find_condition, is_condition_true
 from remuda.api.errors import NotFound
@@ -13,40 +12,18 @@ from remuda.api.kubernetes.core_v1 import Namespace, Node, Pod
 from remuda.api.kubernetes.policy_v1 import EndpointSlice, PodDisruptionBudget, ResourceQuota, Service
 from remuda.api.meta import JsonObject, KObject
 from remuda.api.selectors import EVERYTHING
-from remuda.embedded.apiserver.admission import AdmissionChain
-from remuda.embedded.apiserver.objects import NewestObjects
 from remuda.embedded.builtin.planners.node_lifecycle import UNREACHABLE
 from remuda.embedded.builtin.planners.pod_state import is_active_pod, is_ready_pod
 from remuda.embedded.node.runtime_port import ContainerKey
 from remuda.embedded.node.training_model import SimulatedBehaviour
 from remuda.kube.cluster import NO_FIELDS
-from tests.builders.world import NAMESPACE, World, play
-
-K = TypeVar("K", bound=KObject)
-
-FOREVER = SimulatedBehaviour()
-
-
-def with_builtin(
-    test: Callable[[World], Coroutine[Any, Any, None]], *, behaviour: SimulatedBehaviour = FOREVER, nodes: int = 4
-) -> None:
-    """Runs the test in a world whose API has admission, as that of `remuda up` has."""
-
-    async def main(world: World) -> None:
-        world.cluster.api._admission = AdmissionChain(NewestObjects(world.cluster.store))
-        await test(world)
-
-    play(main, nodes=nodes, racks=2, behaviour=behaviour)
+from tests.builders.foreign import read, tell
+from tests.builders.world import NAMESPACE, World
 
 
 def pods(world: World, **labels: str) -> list[Pod]:
     found = [r.decode(Pod) for r in world.cluster.api.select(Pod, NAMESPACE, EVERYTHING, NO_FIELDS)]
     return [p for p in found if labels.items() <= p.labels.items()]
-
-
-def read(world: World, kind: type[K], name: str) -> K:
-    api = world.cluster.api
-    return api.read(api.registry.of(kind), name, NAMESPACE if kind.resource.namespaced else "").decode(kind)
 
 
 def is_gone(world: World, kind: type[KObject], name: str) -> bool:
@@ -128,7 +105,7 @@ def test_a_deployment_rolls_within_its_bounds_and_back() -> None:
         sets = [r.decode(ReplicaSet) for r in world.cluster.api.select(ReplicaSet, NAMESPACE, EVERYTHING, NO_FIELDS)]
         assert sorted((s.spec.replicas, s.annotations[REVISION]) for s in sets) == [(0, "2"), (4, "3")]
 
-    with_builtin(story)
+    tell(story)
 
 
 def test_a_deployment_is_scaled_and_heals() -> None:
@@ -143,7 +120,7 @@ def test_a_deployment_is_scaled_and_heals() -> None:
         await world.cluster.api.patch(Deployment, "web", {"spec": {"replicas": 0}}, NAMESPACE)
         await world.until(lambda: not pods(world, app="web"))
 
-    with_builtin(story)
+    tell(story)
 
 
 def test_a_deployment_says_that_its_pods_are_refused() -> None:
@@ -161,7 +138,7 @@ def test_a_deployment_says_that_its_pods_are_refused() -> None:
         await api.patch(ResourceQuota, "few", {"spec": {"hard": {"pods": "5"}}}, NAMESPACE)
         await world.until(lambda: is_rolled_out(world, "x:1", 2) and not refusal())
 
-    with_builtin(story)
+    tell(story)
 
 
 def test_a_recreated_deployment_never_runs_two_templates_at_once() -> None:
@@ -177,7 +154,7 @@ def test_a_recreated_deployment_never_runs_two_templates_at_once() -> None:
         await set_image(world, "x:2")
         await world.until(look)
 
-    with_builtin(story)
+    tell(story)
 
 
 async def run_job(world: World, **spec: Any) -> None:
@@ -224,7 +201,7 @@ def test_an_indexed_job_completes() -> None:
         env = {p.annotations[COMPLETION_INDEX]: {e.name: e.value for e in p.spec.containers[0].env} for p in found}
         assert all(values["JOB_COMPLETION_INDEX"] == index for index, values in env.items())
 
-    with_builtin(story, behaviour=SimulatedBehaviour(run_s=3.0))
+    tell(story, behaviour=SimulatedBehaviour(run_s=3.0))
 
 
 def test_a_job_of_plain_pods_completes_and_expires() -> None:
@@ -234,7 +211,7 @@ def test_a_job_of_plain_pods_completes_and_expires() -> None:
         assert read(world, Job, "job").status.succeeded == 3
         await world.until(lambda: is_gone(world, Job, "job"), 30.0)
 
-    with_builtin(story, behaviour=SimulatedBehaviour(run_s=3.0))
+    tell(story, behaviour=SimulatedBehaviour(run_s=3.0))
 
 
 def test_a_declared_exit_code_fails_the_job_at_once() -> None:
@@ -251,7 +228,7 @@ def test_a_declared_exit_code_fails_the_job_at_once() -> None:
         assert has(world, "FailureTarget")
         assert not [p for p in job_pods(world) if is_active_pod(p)]
 
-    with_builtin(story)
+    tell(story)
 
 
 def test_a_failing_job_backs_off_and_gives_up() -> None:
@@ -270,7 +247,7 @@ def test_a_failing_job_backs_off_and_gives_up() -> None:
         assert status.failed == 3
         assert find_condition(status.conditions, "Failed").reason == "BackoffLimitExceeded"  # type: ignore[union-attr]
 
-    with_builtin(story)
+    tell(story)
 
 
 def test_a_suspended_job_gives_its_pods_back_and_counts_nothing() -> None:
@@ -284,7 +261,7 @@ def test_a_suspended_job_gives_its_pods_back_and_counts_nothing() -> None:
         assert read(world, Job, "job").status.failed == 0
         assert not has(world, "Suspended")
 
-    with_builtin(story)
+    tell(story)
 
 
 def test_a_deleted_job_takes_its_pods_along() -> None:
@@ -294,7 +271,7 @@ def test_a_deleted_job_takes_its_pods_along() -> None:
         await world.cluster.api.delete(Job, "job", NAMESPACE)
         await world.until(lambda: is_gone(world, Job, "job") and not job_pods(world))
 
-    with_builtin(story)
+    tell(story)
 
 
 def test_a_lost_node_is_tainted_and_its_pods_move_after_their_toleration() -> None:
@@ -325,7 +302,7 @@ def test_a_lost_node_is_tainted_and_its_pods_move_after_their_toleration() -> No
         replacement = next(p for p in pods(world, app="web") if is_active_pod(p))
         assert replacement.spec.node_name != pod.spec.node_name
 
-    with_builtin(story)
+    tell(story)
 
 
 def test_budgets_quotas_and_endpoints_follow_the_pods() -> None:
@@ -349,7 +326,7 @@ def test_budgets_quotas_and_endpoints_follow_the_pods() -> None:
         await world.until(lambda: sorted(addresses()) == sorted(p.status.pod_ip for p in pods(world, app="web")))
         assert len(addresses()) == 3
 
-    with_builtin(story)
+    tell(story)
 
 
 def test_a_deleted_namespace_is_emptied_first() -> None:
@@ -369,4 +346,4 @@ def test_a_deleted_namespace_is_emptied_first() -> None:
         assert not there()
         assert not api.select(Deployment, "team", EVERYTHING, NO_FIELDS)
 
-    with_builtin(story)
+    tell(story)

@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from remuda.api.drills import Drill, DrillKind
+from remuda.api.drills import DrillKind
 from remuda.api.incidents import Incident, IncidentOutcome, IncidentPhase, RemedyOutcome, SubjectKind
 from remuda.api.meta import ObjectMeta
 from remuda.api.remedies import Action, Ladder, RemedyPolicy, RemedyPolicySpec, Rung, Soak
 from remuda.core.remedies.rungs import device_remedies
 from tests.builders.world import World, in_world
+from tests.component import world_rig
+from tests.component.world_rig import incidents, only_incident, undo_drill
 
 pytestmark = pytest.mark.slow  # `make test` runs it; `make check` has its two minutes
-
-
-def incidents(world: World) -> list[Incident]:
-    return world._read_all(Incident)
-
-
-def only(world: World) -> Incident:
-    found = incidents(world)
-    assert len(found) == 1, [(i.name, i.status.message) for i in found]
-    return found[0]
 
 
 def explained(world: World) -> bool:
@@ -32,10 +24,7 @@ def explained(world: World) -> bool:
 async def gang_at_work(world: World) -> None:
     quick = RemedyPolicy(metadata=ObjectMeta(name="default"), spec=RemedyPolicySpec(soak=Soak(seconds=20)))
     await world.cluster.api.create(RemedyPolicy, quick)
-    await world.submit("job", replicas=4, spares=1)
-    await world.running("job")
-    await world.parked("job", 1)
-    await world.step("job", 25)
+    await world_rig.gang_at_work(world)
 
 
 @in_world()
@@ -43,9 +32,9 @@ async def test_a_crash_of_the_code_is_the_gangs_and_over_past_the_fault(world: W
     await gang_at_work(world)
     await world.kill_process(rank=2)
     await world.running("job", attempt=2)
-    await world.until(lambda: incidents(world) and not only(world).is_open, 60.0, "it is past the fault")
-    status = only(world).status
-    assert (only(world).spec.subject.kind, status.outcome) == (SubjectKind.GANG, IncidentOutcome.CURED)
+    await world.until(lambda: incidents(world) and not only_incident(world).is_open, 60.0, "it is past the fault")
+    status = only_incident(world).status
+    assert (only_incident(world).spec.subject.kind, status.outcome) == (SubjectKind.GANG, IncidentOutcome.CURED)
     assert (status.affected[0].rank, status.affected[0].exit_code) == (2, 137)
     assert status.evidence[0].exit_code == 137
 
@@ -57,7 +46,7 @@ async def test_a_lost_node_is_one_incident_that_its_gang_is_told_in(world: World
     await world.lose_node(node)
     await world.running("job", attempt=2)
     await world.sleep(30.0)
-    incident = only(world)
+    incident = only_incident(world)
     assert (incident.spec.subject.kind, incident.spec.subject.node) == (SubjectKind.NODE, node)
     assert [r.key for r in incident.status.remedies if r.target == "default/job"] == ["attempt-2"]
     assert incident.status.affected[0].rank == 1
@@ -78,13 +67,17 @@ def outcomes(incident: Incident) -> dict[str, str]:
 async def test_a_node_that_stays_lost_is_not_cured_and_closed_when_it_is_back(world: World) -> None:
     await world.cluster.api.create(RemedyPolicy, lost_ladder(60.0))
     await world.drill(DrillKind.NODE_PARTITION, node="node-02", seconds=240.0)
-    await world.until(lambda: incidents(world) and "ticket-1" in outcomes(only(world)), 60.0, "it is held back")
-    assert outcomes(only(world)) == {"reboot-1": "NoHook", "ticket-1": "TooEarly"}
-    await world.until(lambda: only(world).status.outcome is IncidentOutcome.NOT_CURED, 120.0, "the ladder has ended")
-    assert only(world).is_open
-    await world.until(lambda: "has ended without a cure" in only(world).status.message, 10.0, "it says so")
-    await world.until(lambda: not only(world).is_open, 300.0, "it is back")
-    assert only(world).status.outcome is IncidentOutcome.CURED
+    await world.until(
+        lambda: incidents(world) and "ticket-1" in outcomes(only_incident(world)), 60.0, "it is held back"
+    )
+    assert outcomes(only_incident(world)) == {"reboot-1": "NoHook", "ticket-1": "TooEarly"}
+    await world.until(
+        lambda: only_incident(world).status.outcome is IncidentOutcome.NOT_CURED, 120.0, "the ladder has ended"
+    )
+    assert only_incident(world).is_open
+    await world.until(lambda: "has ended without a cure" in only_incident(world).status.message, 10.0, "it says so")
+    await world.until(lambda: not only_incident(world).is_open, 300.0, "it is back")
+    assert only_incident(world).status.outcome is IncidentOutcome.CURED
 
 
 @in_world(nodes=12, racks=3, lease_s=8.0)
@@ -117,8 +110,8 @@ def test_a_manager_killed_between_any_two_writes_leaves_one_incident(writes: int
         await world.kill_control_plane(within=20.0)
         await world.running("job", attempt=2)
         await world.sleep(30.0)
-        assert only(world).spec.subject.kind is SubjectKind.DEVICE
-        workload = [r for r in only(world).status.remedies if r.target == "default/job"]
+        assert only_incident(world).spec.subject.kind is SubjectKind.DEVICE
+        workload = [r for r in only_incident(world).status.remedies if r.target == "default/job"]
         assert [(r.key, r.outcome) for r in workload] == [
             (f"attempt-{world.job().status.attempt}", RemedyOutcome.SUCCEEDED)
         ]
@@ -133,8 +126,8 @@ async def test_everything_off_and_on_again_opens_nothing(world: World) -> None:
     await gang_at_work(world)
     await world.fail_device(rank=1)
     await world.running("job", attempt=2)
-    await world.until(lambda: incidents(world) and not only(world).is_open, 120.0, "it is cured")
-    before = only(world)
+    await world.until(lambda: incidents(world) and not only_incident(world).is_open, 120.0, "it is cured")
+    before = only_incident(world)
     await world.power_cut(down_s=120.0)
     await world.running("job", attempt=2, within=120.0)
     await world.sleep(120.0)
@@ -157,7 +150,7 @@ async def test_a_power_cap_is_one_matter_of_its_node_also_for_a_manager_that_is_
     assert sorted(i.spec.subject.device for i in parts) == [f"gpu-{n}" for n in range(8)]
     assert {i.status.part_of for i in parts} == {domain.name}
     assert sorted(domain.status.parts) == sorted(i.name for i in parts)
-    await world.cluster.api.patch(Drill, f"drill-{world._drills:03d}", {"spec": {"undo": True}})
+    await undo_drill(world)
     await world.until(lambda: not any(i.is_open for i in incidents(world)), 300.0, "all of it is over with the cap")
     assert len(incidents(world)) == 9
 
@@ -181,8 +174,8 @@ async def test_an_operator_dismisses_it(world: World) -> None:
     await gang_at_work(world)
     await world.fail_device(rank=1)
     await world.until(lambda: bool(incidents(world)))
-    await world.cluster.api.patch(Incident, only(world).name, {"spec": {"dismiss": "riser swapped by hand"}})
-    await world.until(lambda: not only(world).is_open)
-    assert only(world).status.outcome is IncidentOutcome.DISMISSED
+    await world.cluster.api.patch(Incident, only_incident(world).name, {"spec": {"dismiss": "riser swapped by hand"}})
+    await world.until(lambda: not only_incident(world).is_open)
+    assert only_incident(world).status.outcome is IncidentOutcome.DISMISSED
     await world.sleep(60.0)
-    assert only(world).status.phase is IncidentPhase.CLOSED
+    assert only_incident(world).status.phase is IncidentPhase.CLOSED

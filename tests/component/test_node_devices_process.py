@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
-import uuid
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
@@ -18,31 +16,23 @@ from remuda.api.kubernetes.core_v1 import Pod
 from remuda.embedded.node import process_tree
 from remuda.embedded.node.container_environment import CONTAINER_ID
 from remuda.embedded.node.devices.device_service import PLUGINS, KubeletDeviceSettings
-from remuda.launch.zipapp import build_zipapp
-from remuda.link.rank_logs import rank_log_path
-from tests.builders.nodes import Rig, until
+from tests.builders.nodes import until
 from tests.builders.pods import pod_wire
-from tests.builders.runtimes import processes
+from tests.builders.runtimes import ProcessMachine
 from tests.builders.stock_plugin import StockPlugin, healthy
 
 GPU = "nvidia.com/gpu"
 SLEEP = ["sh", "-c", "echo up; exec sleep 600"]
 
 
-class Machine:
-    """One state directory; each `boot` is a new life of the node on it."""
-
+class Machine(ProcessMachine):
     def __init__(self, state: Path) -> None:
-        self.state = state
+        super().__init__(state)
         self.home = state / "nodes" / "node-01"
-        self.rig = Rig(time.time, uid_prefix=uuid.uuid4().hex)
-        self.launcher = build_zipapp(state / "launch.pyz")
         self.plugins: list[StockPlugin] = []
 
-    def boot(self) -> Rig:
-        runtime = processes(self.state, self.launcher)
-        self.rig.add_node(runtime, directory=str(self.state / "alloc"), devices=KubeletDeviceSettings(str(self.home)))
-        return self.rig
+    def device_settings(self) -> KubeletDeviceSettings:
+        return KubeletDeviceSettings(str(self.home))
 
     async def plugin(self, socket: str = "stock.sock") -> StockPlugin:
         plugin = StockPlugin(self.home / PLUGINS, devices=healthy("gpu-0", "gpu-1", "gpu-2"), socket=socket)
@@ -54,13 +44,6 @@ class Machine:
 
     async def counts(self, number: int) -> None:
         await self.rig.node_object(lambda n: n.status.allocatable.get(GPU) == str(number))
-
-    def processes(self, uid: str) -> list[int]:
-        return process_tree.processes_tagged(CONTAINER_ID, {f"{uid}/main"}).pids
-
-    def log(self, pod: Pod) -> str:
-        path = rank_log_path(self.state / "logs", pod, "main")
-        return path.read_text() if path.exists() else ""
 
 
 @pytest_asyncio.fixture

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-import uuid
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
@@ -26,35 +25,14 @@ from remuda.embedded.node import process_tree
 from remuda.embedded.node.container_environment import CONTAINER_ID
 from remuda.embedded.node.container_record import STATUS_UNKNOWN
 from remuda.embedded.node.runtime_port import ContainerKey
-from remuda.launch.zipapp import build_zipapp
-from remuda.link.rank_logs import find_log_sections, rank_log_path, read_log_section
+from remuda.link.rank_logs import find_log_sections, read_log_section
 from tests.builders.nodes import Rig, until
 from tests.builders.pods import pod_wire
-from tests.builders.runtimes import processes
+from tests.builders.runtimes import ProcessMachine
 from tests.builders.waiting import PATIENCE_S
 
 
-class Machine:
-    """A state directory; each `boot` is a new life of the node on it, with the same API and agent books."""
-
-    def __init__(self, state: Path) -> None:
-        self.state = state
-        self.launcher = build_zipapp(state / "launch.pyz")
-        # Processes are found by their pod's uid, on a machine where other tests may run.
-        self.rig = Rig(time.time, uid_prefix=uuid.uuid4().hex)
-
-    def boot(self) -> Rig:
-        runtime = processes(self.state, self.launcher)
-        self.rig.add_node(runtime, directory=str(self.state / "alloc"))
-        return self.rig
-
-    def processes(self, uid: str) -> list[int]:
-        return process_tree.processes_tagged(CONTAINER_ID, {f"{uid}/main"}).pids
-
-    def log(self, pod: Pod) -> str:
-        path = rank_log_path(self.state / "logs", pod, "main")
-        return path.read_text() if path.exists() else ""
-
+class Machine(ProcessMachine):
     async def up(self, pod: Pod, times: int = 1) -> None:
         """The program itself has said so; its pod is called running a little earlier."""
         await until(lambda: self.log(pod).count("up\n") == times)

@@ -10,18 +10,12 @@ import pytest
 from remuda.api.training import Cause, Remedy
 from remuda.embedded.node.training_model import SimulatedBehaviour
 from tests.builders.world import World, in_world
+from tests.component.world_rig import gang_at_work
 
 pytestmark = pytest.mark.slow  # `make test` runs it; `make check` has its two minutes
 
 # Slow enough that every phase of a recovery can be hit: half a second to stop, one to start.
 SLOW = SimulatedBehaviour(step_s=0.5, checkpoint_every=10, stop_s=0.5, child_start_s=1.0)
-
-
-async def gang_at_work(world: World, *, spares: int, **options: object) -> None:
-    await world.submit("job", replicas=4, spares=spares, **options)
-    await world.running("job")
-    await world.parked("job", spares)
-    await world.step("job", 25)
 
 
 # --- at the same moment -----------------------------------------------------------------------------------------------

@@ -9,14 +9,7 @@ from remuda.api.training import Cause, Remedy
 from remuda.embedded.node.training_model import SimulatedBehaviour
 from remuda.sim.virtual_time_loop import EPOCH
 from tests.builders.world import World, in_world
-
-
-async def gang_at_work(world: World, *, spares: int = 1, **options: object) -> None:
-    """A gang of four with its spares parked, past its second checkpoint (step 20) and well before the third."""
-    await world.submit("job", replicas=4, spares=spares, **options)
-    await world.running("job")
-    await world.parked("job", spares)
-    await world.step("job", 25)
+from tests.component.world_rig import gang_at_work
 
 
 @in_world()

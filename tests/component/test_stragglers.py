@@ -12,6 +12,7 @@ from remuda.api.drills import Drill, DrillKind
 from remuda.api.training import Cause, DegradedPolicy, Member, Straggler
 from remuda.embedded.node.training_model import SimulatedBehaviour
 from tests.builders.world import World, in_world, play, training_job
+from tests.component.world_rig import undo_drill
 
 NOISY = SimulatedBehaviour(step_s=0.5, checkpoint_every=20, jitter=0.1)
 
@@ -36,10 +37,6 @@ def all_findings(world: World) -> dict[tuple[str, str], list[Signal]]:
 
 async def slow(world: World, member: Member, factor: float = 2.0) -> None:
     await world.drill(DrillKind.DEVICE_SLOW, node=member.node, device=member.devices[0], factor=factor)
-
-
-async def undo(world: World) -> None:
-    await world.cluster.api.patch(Drill, f"drill-{world._drills:03d}", {"spec": {"undo": True}})
 
 
 @in_world(nodes=4, behaviour=NOISY)
@@ -74,7 +71,7 @@ async def test_what_was_found_outlasts_the_manager_and_is_cleared_by_the_next(wo
     await world.restart_control_plane()
     await world.sleep(60.0)
     assert findings(world, member) == before
-    await undo(world)
+    await undo_drill(world)
     await world.until(lambda: not findings(world, member), 120.0, "the finding is taken back")
 
 

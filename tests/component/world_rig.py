@@ -11,7 +11,7 @@ from typing import Any
 from remuda.agent.agent import Agent
 from remuda.agent.hardware.fake_backend import FakeBackend
 from remuda.api.devices import DeviceState, NodeDevices, Verdict
-from remuda.api.drills import DrillKind
+from remuda.api.drills import Drill, DrillKind
 from remuda.api.incidents import Incident, RemedyRecord
 from remuda.api.kubernetes.core_v1 import Node, Pod
 from remuda.api.kubernetes.event_v1 import Event
@@ -151,6 +151,25 @@ def events(world: World, about: str) -> list[tuple[str, str, str]]:
 
 def incidents(world: World) -> list[Incident]:
     return world._read_all(Incident)
+
+
+def only_incident(world: World) -> Incident:
+    found = incidents(world)
+    assert len(found) == 1, [(i.name, i.status.message) for i in found]
+    return found[0]
+
+
+async def gang_at_work(world: World, *, spares: int = 1, **options: object) -> None:
+    """A gang of four with its spares parked, past its second checkpoint (step 20) and well before the third."""
+    await world.submit("job", replicas=4, spares=spares, **options)
+    await world.running("job")
+    await world.parked("job", spares)
+    await world.step("job", 25)
+
+
+async def undo_drill(world: World) -> None:
+    """The last one."""
+    await world.cluster.api.patch(Drill, f"drill-{world._drills:03d}", {"spec": {"undo": True}})
 
 
 def _everything(world: World) -> tuple[list[Node], list[NodeDevices], list[Pod]]:

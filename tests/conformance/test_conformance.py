@@ -2,34 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
+from pathlib import Path
+
 import pytest
 
-from tests.conformance import (
-    cases_kubectl,
-    cases_lightkube,
-    cases_python,
-    cases_python_api,
-    cases_python_bad,
-    cases_python_custom,
-    cases_python_fields,
-    cases_python_patch,
-    cases_python_sockets,
-)
 from tests.conformance.catalogue import CASES
 from tests.conformance.conftest import Compare
 from tests.conformance.documented import TABLE, rows
 
-MODULES = (  # importing them registers their cases
-    cases_kubectl,
-    cases_lightkube,
-    cases_python,
-    cases_python_api,
-    cases_python_bad,
-    cases_python_custom,
-    cases_python_fields,
-    cases_python_patch,
-    cases_python_sockets,
-)
+for _path in sorted(Path(__file__).parent.glob("cases_*.py")):
+    importlib.import_module(f"tests.conformance.{_path.stem}")  # registers its cases
 ROWS = rows(TABLE.read_text(encoding="utf-8"))
 
 

@@ -9,7 +9,7 @@ import pytest
 from remuda.api.conditions import is_condition_true
 from remuda.api.devices import DeviceState
 from remuda.api.drills import DrillKind
-from remuda.api.incidents import Incident, IncidentOutcome, RemedyOutcome, SubjectKind
+from remuda.api.incidents import IncidentOutcome, RemedyOutcome, SubjectKind
 from remuda.api.kubernetes.batch_v1 import Job
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.kubernetes.event_v1 import Event
@@ -24,19 +24,8 @@ from remuda.embedded.node.runtime_port import ContainerKey
 from tests.builders.evidence import note
 from tests.builders.foreign import deploy, one_running, pods_of, read, running, seen_with, submit_job, tell
 from tests.builders.world import NAMESPACE, World, in_world
-from tests.component.world_rig import machine
+from tests.component.world_rig import incidents, machine, only_incident
 from tests.unit.cli.scenes import text_of
-
-
-def incidents(world: World) -> list[Incident]:
-    return world._read_all(Incident)
-
-
-def only(world: World) -> Incident:
-    found = incidents(world)
-    assert len(found) == 1, [(i.name, i.status.message) for i in found]
-    return found[0]
-
 
 # --- one incident -----------------------------------------------------------------------------------------------------
 
@@ -60,7 +49,7 @@ def test_row_31_a_crash_and_a_bad_device_are_one_incident(first: str) -> None:
         if first == "device":
             crash()
         await world.sleep(10.0)
-        incident = only(world)
+        incident = only_incident(world)
         subject, status = incident.spec.subject, incident.status
         assert (subject.kind, subject.node, subject.device) == (SubjectKind.DEVICE, node, device)
         hit = status.affected[0]
@@ -119,7 +108,7 @@ async def test_row_32_the_incident_shows_the_device_as_it_was(world: World) -> N
     await world.running("job", attempt=2)
     await world.until(lambda: world.pod(lost.pod) is None, 60.0, "the lost pod is gone")
     await world.sleep(5.0)
-    incident = only(world)
+    incident = only_incident(world)
     status, subject = incident.status, incident.spec.subject
     assert (subject.kind, subject.node, subject.device) == (SubjectKind.DEVICE, lost.node, lost.devices[0])
     assert (status.verdict.reason, status.verdict.cause) == ("Xid79", "device")
@@ -135,9 +124,9 @@ async def test_row_32_the_incident_shows_the_device_as_it_was(world: World) -> N
     words = text_of(render_incident(incident, world.loop.clock()), 120)
     for piece in ("Xid79", "rank 1", lost.pod, lost.node, "PromoteSpare", "not RestartInPlace", "was Unhealthy then"):
         assert piece in words, words
-    await world.until(lambda: not only(world).is_open, 120.0, "it is cured")
-    assert only(world).status.outcome is IncidentOutcome.CURED
-    assert only(world).status.affected[0].state is DeviceState.UNHEALTHY, "also when the device is well again"
+    await world.until(lambda: not only_incident(world).is_open, 120.0, "it is cured")
+    assert only_incident(world).status.outcome is IncidentOutcome.CURED
+    assert only_incident(world).status.affected[0].state is DeviceState.UNHEALTHY, "also when the device is well again"
     await world.sleep(5.0)
     events = [(e.reason, e.involved_object.kind) for e in world._read_all(Event) if e.reason.startswith("Incident")]
     assert ("IncidentOpened", "Incident") in events

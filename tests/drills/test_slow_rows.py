@@ -6,7 +6,7 @@ import asyncio
 
 from remuda.api.conditions import find_condition
 from remuda.api.devices import DeviceState, Signal
-from remuda.api.drills import Drill, DrillKind
+from remuda.api.drills import DrillKind
 from remuda.api.incidents import Incident
 from remuda.api.meta import Condition, to_seconds
 from remuda.api.training import Cause, DegradedPolicy, Member, Remedy, Straggler
@@ -15,7 +15,7 @@ from remuda.core.health.slow_ranks import SLOW_RANK, SOURCE
 from remuda.embedded.node.training_model import SimulatedBehaviour
 from tests.builders.evidence import note
 from tests.builders.world import Gang, World, in_world
-from tests.component.world_rig import verdict
+from tests.component.world_rig import undo_drill, verdict
 
 FACTOR = 1.6
 EVERY = 100
@@ -32,10 +32,6 @@ async def started(world: World, policy: DegradedPolicy, *, spares: int = 0, gpus
 
 async def slow(world: World, member: Member, factor: float = FACTOR) -> None:
     await world.drill(DrillKind.DEVICE_SLOW, node=member.node, device=member.devices[0], factor=factor)
-
-
-async def undo(world: World) -> None:
-    await world.cluster.api.patch(Drill, f"drill-{world._drills:03d}", {"spec": {"undo": True}})
 
 
 def blamed(world: World) -> dict[tuple[str, str], list[Signal]]:
@@ -67,7 +63,7 @@ async def test_row_77_a_rank_that_stays_slow_is_named_down_to_its_device(world: 
     # A few slow steps are nobody's fault.
     await slow(world, member, 3.0)
     await world.sleep(3.0)
-    await undo(world)
+    await undo_drill(world)
     await world.sleep(60.0)
     assert blamed(world) == {}
 
@@ -87,7 +83,7 @@ async def test_row_77_a_rank_that_stays_slow_is_named_down_to_its_device(world: 
     await world.sleep(120.0)
     world.assert_kept(before)
     assert world.job().status.attempt == 1, "Degraded, not failed: it serves"
-    await undo(world)
+    await undo_drill(world)
     await world.until(lambda: not not_healthy(world), 180.0, "it is Healthy again")
     note(f"{FACTOR:g} x slower, found after {took:.0f} s: {found.state} {found.reason}: {signal.message}")
 
@@ -129,7 +125,7 @@ async def test_row_78_a_power_cap_on_all_moves_nobody(world: World) -> None:
     condition = await is_slow_as_a_whole(world, before)
     reasons = {verdict(world, device, where).reason for where, device in not_healthy(world)}
     assert reasons == {"PowerCap"}
-    await undo(world)
+    await undo_drill(world)
     await world.until(lambda: says_slow(world, "False"), 120.0, "it is not any more")
     await world.until(lambda: not not_healthy(world), 60.0, "the cap is over")
     note(f"power cap on all 4: {condition.reason}, nobody moved although the job would swap at once")

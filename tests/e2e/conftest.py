@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.clusters import embedded
+from tests.e2e.clusters import Up, embedded
 from tests.e2e.rig import Rig, sweep
 from tests.kube.conftest import pytest_terminal_summary as pytest_terminal_summary
 
@@ -25,3 +25,12 @@ def state(tmp_path: Path) -> Iterator[Path]:
 async def rig(state: Path) -> AsyncIterator[Rig]:
     async with embedded(state) as found:
         yield found
+
+
+@pytest.fixture
+def up(state: Path) -> Iterator[Up]:
+    """`remuda up`, a process of its own that has begun."""
+    cluster = Up(state)
+    cluster.start()
+    yield cluster
+    cluster.kill()  # what it leaves running is ended by `state`

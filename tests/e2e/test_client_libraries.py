@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import kubernetes
@@ -73,14 +72,6 @@ OBJECTS = """
 {kind: Job, apiVersion: batch/v1, metadata: {name: once},
  spec: {template: {spec: {restartPolicy: Never, containers: [{name: main, image: none, command: ["true"]}]}}}}
 """
-
-
-@pytest.fixture
-def up(state: Path) -> Iterator[Up]:
-    cluster = Up(state)
-    cluster.start()
-    yield cluster
-    cluster.kill()  # what it leaves running is ended by `state`
 
 
 @pytest.fixture

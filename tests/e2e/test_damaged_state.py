@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
 
 from remuda.api.kubernetes.core_v1 import Namespace
 from remuda.api.meta import ObjectMeta
@@ -15,14 +11,6 @@ from remuda.runtime.state_dir import StateDir
 from tests.e2e.clusters import Up
 
 TEAMS = tuple(f"team-{number}" for number in range(8))
-
-
-@pytest.fixture
-def up(state: Path) -> Iterator[Up]:
-    cluster = Up(state)
-    cluster.start()
-    yield cluster
-    cluster.kill()
 
 
 async def test_a_damaged_state_is_refused_and_recovered_as_the_refusal_says(up: Up) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,14 +16,6 @@ from tests.e2e.rig import HELD, RANKS, Rig, kept, left_running
 
 STOP_AT, SAVED = 14, 12
 LATER = 23
-
-
-@pytest.fixture
-def up(state: Path) -> Iterator[Up]:
-    cluster = Up(state)
-    cluster.start()
-    yield cluster
-    cluster.kill()  # what it leaves running is ended by `state`
 
 
 async def trained(rig: Rig, job: TrainingJob) -> TrainingJob:
