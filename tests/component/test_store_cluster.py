@@ -14,15 +14,7 @@ import pytest
 import pytest_asyncio
 
 from remuda.api.devices import NodeDevices
-from remuda.api.errors import (
-    AlreadyExists,
-    ApiError,
-    BadRequest,
-    Conflict,
-    Expired,
-    Invalid,
-    NotFound,
-)
+from remuda.api.errors import AlreadyExists, ApiError, BadRequest, Conflict, Expired, Invalid, NotFound
 from remuda.api.kubernetes.core_v1 import Binding, Lease, Namespace, Node, Pod
 from remuda.api.meta import KObject, ObjectMeta
 from remuda.api.selectors import parse_field_selector, parse_selector

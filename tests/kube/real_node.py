@@ -33,14 +33,7 @@ from typing import IO, Any
 from tests.builders.waiting import PATIENCE_S
 from tests.kube.control_plane import ControlPlane, binaries_dir, free_ports
 from tests.kube.real_node_clean import CGROUPS, clear_away
-from tests.kube.real_node_config import (
-    CGROUP_ROOT,
-    CNI_BIN,
-    Places,
-    containerd_config,
-    kubelet_config,
-    network_config,
-)
+from tests.kube.real_node_config import CGROUP_ROOT, CNI_BIN, Places, containerd_config, kubelet_config, network_config
 from tests.kube.real_node_images import PAUSE, image_files
 
 NAME = "real-node"

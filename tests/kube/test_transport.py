@@ -13,16 +13,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from remuda.api.errors import (
-    AlreadyExists,
-    ApiError,
-    BadRequest,
-    Conflict,
-    Invalid,
-    NotFound,
-    Refusal,
-    Unavailable,
-)
+from remuda.api.errors import AlreadyExists, ApiError, BadRequest, Conflict, Invalid, NotFound, Refusal, Unavailable
 from remuda.api.kubernetes.core_v1 import Binding, Lease, Namespace, Node, Pod
 from remuda.api.meta import ObjectMeta
 from remuda.api.selectors import parse_field_selector, parse_selector

@@ -42,12 +42,7 @@ from remuda.core.foreign.device_failures import (
     plan_foreign_pods,
 )
 from remuda.core.foreign.gangs import is_remuda_pod
-from remuda.core.foreign.refused_pods import (
-    RefusedPodsPlan,
-    is_refusal_recorded,
-    is_refused_by_node,
-    plan_refused_pods,
-)
+from remuda.core.foreign.refused_pods import RefusedPodsPlan, is_refusal_recorded, is_refused_by_node, plan_refused_pods
 from remuda.core.foreign.unreachable import fail_unreachable_pods
 from remuda.core.foreign.withheld_resources import WithheldPlan, plan_withheld
 from remuda.core.remedies.policies import remedy_policy_for

@@ -19,10 +19,7 @@ from remuda.api.devices import NodeDevices
 from remuda.api.errors import ApiError, Conflict, NotFound, Refusal
 from remuda.api.kubernetes.core_v1 import Binding, Node, Pod
 from remuda.api.meta import ObjectMeta, to_time
-from remuda.api.names import (
-    ANNOTATION_DEVICES,
-    LABEL_GANG,
-)
+from remuda.api.names import ANNOTATION_DEVICES, LABEL_GANG
 from remuda.core.foreign.refused_pods import (
     PLACED,
     PLACED_WORDS,

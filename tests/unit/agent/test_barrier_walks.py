@@ -19,16 +19,7 @@ from remuda.agent.launchers.barrier_orders import BarrierSite, plan_launcher_ord
 from remuda.agent.launchers.launcher_state import LauncherRecord
 from remuda.api.devices import LauncherReport
 from remuda.api.training import Member, TrainingJob
-from remuda.launch.actions import (
-    Action,
-    Connect,
-    KillChild,
-    ScanCheckpoints,
-    Send,
-    SetTimer,
-    SignalChild,
-    SpawnChild,
-)
+from remuda.launch.actions import Action, Connect, KillChild, ScanCheckpoints, Send, SetTimer, SignalChild, SpawnChild
 from remuda.launch.launcher_machine import LauncherIdentity
 from remuda.launch.launcher_machine import LauncherMachine as Machine
 from remuda.launch.protocol import Fence, Hello, Start, ToAgent, ToLauncher

@@ -8,14 +8,7 @@ import msgspec
 import pytest
 
 from remuda.api.devices import DeviceState, Signal
-from remuda.api.incidents import (
-    Approval,
-    Incident,
-    IncidentOutcome,
-    IncidentPhase,
-    RemedyOutcome,
-    RemedyRecord,
-)
+from remuda.api.incidents import Approval, Incident, IncidentOutcome, IncidentPhase, RemedyOutcome, RemedyRecord
 from remuda.api.training import Cause, Remedy
 from remuda.cli.faults.incident_screen import (
     incident_state_text,

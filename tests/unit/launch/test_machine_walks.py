@@ -8,16 +8,7 @@ import random
 
 import pytest
 
-from remuda.launch.actions import (
-    Action,
-    Connect,
-    Exit,
-    KillChild,
-    ScanCheckpoints,
-    Send,
-    SetTimer,
-    SpawnChild,
-)
+from remuda.launch.actions import Action, Connect, Exit, KillChild, ScanCheckpoints, Send, SetTimer, SpawnChild
 from remuda.launch.launcher_machine import LauncherIdentity, LauncherMachine
 from remuda.launch.protocol import Checkpoint, Exited, Fence, Hello, Message, Progress, Ready, Running, Start, Stop
 

@@ -36,18 +36,7 @@ from remuda.agent.launchers.launcher_state import (
 from remuda.agent.launchers.launcher_state import fence_launcher as fenced_launcher
 from remuda.api.meta import to_seconds
 from remuda.api.training import Member, TrainingJob
-from remuda.launch.protocol import (
-    EXITED,
-    READY,
-    RUNNING,
-    SIGNALS,
-    STOPPING,
-    Checkpoint,
-    Fence,
-    Start,
-    Stop,
-    ToLauncher,
-)
+from remuda.launch.protocol import EXITED, READY, RUNNING, SIGNALS, STOPPING, Checkpoint, Fence, Start, Stop, ToLauncher
 
 OPEN = "Open"
 CANNOT_WRITE = 73  # EX_CANTCREAT of sysexits.h

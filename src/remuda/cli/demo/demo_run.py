@@ -20,16 +20,7 @@ from rich.live import Live
 from remuda.api.drills import Drill, DrillKind, DrillSpec
 from remuda.api.incidents import Incident
 from remuda.api.meta import ObjectMeta, to_seconds
-from remuda.api.training import (
-    Checkpoint,
-    Failure,
-    PodTemplate,
-    Recovery,
-    Role,
-    Topology,
-    TrainingJob,
-    TrainingJobSpec,
-)
+from remuda.api.training import Checkpoint, Failure, PodTemplate, Recovery, Role, Topology, TrainingJob, TrainingJobSpec
 from remuda.cli.demo import promises
 from remuda.cli.demo.demo_screen import Scene, render_measured_recoveries, render_scene, render_timeline
 from remuda.cli.demo.demo_submit import NotSubmitted, Submit, submit_by_api, submit_by_kubectl

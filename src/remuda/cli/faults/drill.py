@@ -13,14 +13,7 @@ import click
 from remuda.api.drills import DRILLS, Aim, DrillFacts, DrillKind
 from remuda.cli.durations import DURATION
 from remuda.cli.faults.drill_target import DEFAULT_CODE, DrillTarget, aim_drill
-from remuda.cli.output import (
-    is_document,
-    object_body,
-    output_option,
-    plain_table,
-    print_document,
-    print_screen,
-)
+from remuda.cli.output import is_document, object_body, output_option, plain_table, print_document, print_screen
 from remuda.cli.safe_text import printable_line
 from remuda.cli.session import CommandGroup, Session, with_session
 

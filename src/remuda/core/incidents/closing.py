@@ -21,14 +21,7 @@ from datetime import datetime
 import msgspec
 
 from remuda.api.conditions import find_condition
-from remuda.api.incidents import (
-    Incident,
-    IncidentOutcome,
-    IncidentPhase,
-    IncidentStatus,
-    RemedyOutcome,
-    RemedyRecord,
-)
+from remuda.api.incidents import Incident, IncidentOutcome, IncidentPhase, IncidentStatus, RemedyOutcome, RemedyRecord
 from remuda.api.meta import to_seconds, to_time
 from remuda.core.incidents.names import subject_words
 from remuda.core.remedies.remedy_keys import is_workload_remedy_key

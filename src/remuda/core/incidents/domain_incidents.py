@@ -13,14 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from remuda.api.conditions import find_condition
-from remuda.api.incidents import (
-    Evidence,
-    Incident,
-    IncidentOutcome,
-    IncidentPhase,
-    IncidentStatus,
-    IncidentVerdict,
-)
+from remuda.api.incidents import Evidence, Incident, IncidentOutcome, IncidentPhase, IncidentStatus, IncidentVerdict
 from remuda.api.meta import to_seconds, to_time
 from remuda.api.training import Cause
 from remuda.core.health.correlation import DomainSuspect

@@ -57,12 +57,7 @@ from remuda.core.training.recovery import (
     shrink_job_if_stranded,
 )
 from remuda.core.training.role_ordering import end_role_stage, join_roles, start_held_roles
-from remuda.core.training.spare_lending import (
-    lend_spares,
-    recall_loans_if_stranded,
-    recalled_borrowers,
-    tend_loans,
-)
+from remuda.core.training.spare_lending import lend_spares, recall_loans_if_stranded, recalled_borrowers, tend_loans
 from remuda.core.training.suspension import suspend_or_resume_job
 
 

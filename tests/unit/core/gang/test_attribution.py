@@ -7,12 +7,7 @@ import pytest
 from remuda.api.devices import Signal
 from remuda.api.meta import to_time
 from remuda.api.training import Cause
-from remuda.core.gang.attribution import (
-    Confidence,
-    ExitCircumstances,
-    ProcessExit,
-    attribute_exit,
-)
+from remuda.core.gang.attribution import Confidence, ExitCircumstances, ProcessExit, attribute_exit
 
 T = 1000.0
 NCCL = "RuntimeError: NCCL error: remote process exited or there was a network error (ncclRemoteError)"

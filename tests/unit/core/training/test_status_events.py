@@ -6,17 +6,7 @@ import msgspec
 import pytest
 
 from remuda.api.meta import to_time
-from remuda.api.training import (
-    Borrower,
-    Cause,
-    Loan,
-    Member,
-    Placement,
-    Recovery,
-    Remedy,
-    SparePod,
-    TrainingJobStatus,
-)
+from remuda.api.training import Borrower, Cause, Loan, Member, Placement, Recovery, Remedy, SparePod, TrainingJobStatus
 from remuda.core.training.status_events import JobEvent, job_events_of
 
 
