@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import mmap
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -47,17 +47,6 @@ def rank_log_path(root: Path, pod: Pod, container: str) -> Path:
 def find_log_sections(root: Path, namespace: str, gang: str) -> list[LogSection]:
     """Every section of the gang, oldest attempt first, then by rank."""
     return RankLogIndex(root, namespace, gang).refresh()
-
-
-def select_log_sections(
-    sections: Iterable[LogSection], *, rank: int | None = None, attempt: int | None = None
-) -> list[LogSection]:
-    """Those of one rank and one attempt; None = any."""
-    return [
-        s
-        for s in sections
-        if (rank is None or s.rank == rank) and (attempt is None or s.attempt == attempt) and s.end > s.start
-    ]
 
 
 def read_log_section(section: LogSection, start: int = 0) -> Iterator[bytes]:

@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from remuda.link.rank_logs import (
-    LogSection,
-    RankLogIndex,
-    find_log_sections,
-    rank_log_path,
-    read_log_section,
-    select_log_sections,
-)
+from remuda.link.rank_logs import LogSection, RankLogIndex, find_log_sections, rank_log_path, read_log_section
 from tests.builders.pods import a_pod
 
 
@@ -51,8 +44,6 @@ def test_sections_of_a_gang_by_attempt_and_rank(tmp_path: Path) -> None:
         (2, 0, "w-0", "zero two\n"),
         (2, 1, "w-8", "one two\n"),
     ]
-    assert [s.pod for s in select_log_sections(found, rank=1)] == ["w-1", "w-8"]
-    assert [text_of(s) for s in select_log_sections(found, rank=1, attempt=2)] == ["one two\n"]
 
 
 def test_a_log_without_markers_is_one_section(tmp_path: Path) -> None:
@@ -72,11 +63,10 @@ def test_a_quoted_marker_of_another_pod_is_text(tmp_path: Path) -> None:
     assert text_of(section) == marker(5, 3, "w-3") + "end\n"
 
 
-def test_an_attempt_that_said_nothing_is_there_but_not_selected(tmp_path: Path) -> None:
+def test_an_attempt_that_said_nothing_is_there(tmp_path: Path) -> None:
     write(tmp_path, "w-0", marker(1, 0, "w-0") + marker(2, 0, "w-0"))
     found = find_log_sections(tmp_path, "default", "job")
     assert [(s.attempt, s.end - s.start) for s in found] == [(1, 0), (2, 0)]
-    assert select_log_sections(found) == []
 
 
 def test_nothing_there(tmp_path: Path) -> None:
