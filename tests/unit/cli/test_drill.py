@@ -8,10 +8,11 @@ import pytest
 from remuda.api.drills import DRILLS, Drill, DrillKind, DrillSpec, DrillStatus
 from remuda.api.errors import Refusal
 from remuda.api.meta import ObjectMeta, to_time
-from remuda.cli.faults.drill import drill
+from remuda.cli.faults.drill import drill, render_drills
 from remuda.cli.faults.drill_target import DrillTarget, aim_drill, parse_fault_code
+from remuda.cli.session import Session
 from remuda.core.devices.fault_codes import fault_table
-from tests.unit.cli.scenes import NOW, Cli, a_job, machines
+from tests.unit.cli.scenes import NOW, Cli, a_job, machines, text_of
 
 HELLO = a_job()
 
@@ -167,6 +168,38 @@ def test_a_drill_nobody_carries_out(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     result = Cli(tmp_path, [*machines(), HELLO]).run("drill", "process-kill", "hello", "--rank", "0")
     assert result.code == 1
     assert result.err.startswith("error: DrillPending: ")
+
+
+def test_a_code_that_no_table_knows_is_noted(busy: Cli) -> None:
+    result = busy.run("drill", "device-fail", "hello", "--rank", "1", "--code", "4711")
+    assert result.code == 0
+    assert result.err == (
+        "note: The fault table does not know xid-4711, so the device is Unhealthy (UnknownFaultCode) until somebody looks "
+        "at it.\n"
+    )
+    assert busy.run("drill", "device-fail", "hello", "--rank", "1", "--code", "79").err == ""
+
+
+def test_what_to_do_next_names_the_directory_and_the_namespace_it_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "my state"
+    assert Session(place, "other").command_line("job x -w") == f"remuda --state '{place}' -n other job x -w"
+    monkeypatch.setenv("REMUDA_STATE", str(place))
+    assert Session(place).command_line("job x -w") == Session().command_line("job x -w") == "remuda job x -w"
+
+
+def test_what_lasts_says_how_to_undo_it(busy: Cli) -> None:
+    result = busy.run("drill", "power-cap", "node-01")
+    (made,) = busy.objects(Drill)
+    assert result.out.splitlines()[1:] == ["Watch: remuda devices", f"Undo:  remuda drill undo {made.name}"]
+
+
+def test_the_list_of_drills_fits_a_narrow_terminal() -> None:
+    shown = text_of(render_drills(), 80)
+    assert "…" not in shown
+    assert max(map(len, shown.splitlines())) <= 80
+    assert len(shown.splitlines()) < 3 * len(DRILLS)
 
 
 def test_the_list_of_drills_needs_no_cluster(cli: Cli) -> None:

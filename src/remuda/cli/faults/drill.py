@@ -12,12 +12,21 @@ import click
 
 from remuda.api.drills import DRILLS, Aim, DrillFacts, DrillKind
 from remuda.cli.durations import DURATION
-from remuda.cli.faults.drill_target import DEFAULT_CODE, DrillTarget, aim_drill
-from remuda.cli.output import is_document, object_body, output_option, plain_table, print_document, print_screen
+from remuda.cli.faults.drill_target import DEFAULT_CODE, DrillTarget, aim_drill, unknown_code_note
+from remuda.cli.output import (
+    is_document,
+    object_body,
+    output_option,
+    plain_table,
+    print_document,
+    print_screen,
+)
 from remuda.cli.safe_text import printable_line
 from remuda.cli.session import CommandGroup, Session, with_session
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from remuda.api.drills import Drill, DrillSpec
     from remuda.kube.cluster import Cluster
 
@@ -46,16 +55,20 @@ def list_drills(session: Session, form: str) -> None:
         ]
         print_document(form, {"drills": kinds})
         return
-    table = plain_table("DRILL", "WHAT HAPPENS", "UNDO", "EXAMPLE: remuda drill ...")
-    for column in table.columns[1:3]:
-        column.no_wrap = False
-    for kind, facts in DRILLS.items():
-        table.add_row(kind.value, facts.does, facts.undoing or "-", facts.example)
-    print_screen(table)
+    print_screen(render_drills())
     click.echo(
-        "\nUse --spare instead of --rank to hit a spare. Fault codes are Xid numbers (79, 48, 94, ...)."
-        "\nDrills with an UNDO end after --seconds, or with `remuda drill undo`."
+        "\nUse --spare instead of --rank to hit a spare. Fault codes are Xid numbers"
+        "\n(79, 48, 94, ...). Drills that can be undone end after --seconds, or with"
+        "\n`remuda drill undo`."
     )
+
+
+def render_drills() -> Table:
+    """An example begins with the drill's name, so the two columns say all and fit a narrow terminal."""
+    table = plain_table("remuda drill ...", "WHAT HAPPENS", words=("WHAT HAPPENS",))
+    for facts in DRILLS.values():
+        table.add_row(facts.example, f"{facts.does}." + (f" Undo: {facts.undoing}." if facts.undoing else ""))
+    return table
 
 
 def _example_command(facts: DrillFacts) -> str:
@@ -160,7 +173,7 @@ async def _undo_drill(session: Session, name: str | None) -> None:
             if not lasting:
                 click.echo("Nothing to undo.")
                 return
-            table = plain_table("DRILL", "SINCE", "WHAT IT DID", right=("SINCE",))
+            table = plain_table("DRILL", "SINCE", "WHAT IT DID", right=("SINCE",), words=("WHAT IT DID",))
             for d in lasting:
                 table.add_row(d.name, age_text(d.status.time, session.clock()), d.status.message)
             print_screen(table)
@@ -206,6 +219,8 @@ async def _carry_out_drill(session: Session, kind: DrillKind, target: DrillTarge
         spec = aim_drill(kind, job, target, session.namespace)
         if spec.node:
             await _check_drill_device(await find_node(cluster, spec.node), spec)
+        if spec.code and (note := unknown_code_note(spec.code)):
+            click.echo(f"note: {note}", err=True)
         body = Drill(metadata=ObjectMeta(generate_name=f"{kind.value}-"), spec=spec)
         validate(body)
         made = await cluster.create(Drill, body)
@@ -217,11 +232,9 @@ async def _carry_out_drill(session: Session, kind: DrillKind, target: DrillTarge
     if not is_document(form):
         who = f"{_victim_words(target)} of {target.name}: " if target.name else ""
         click.echo(f"Done: {who}{printable_line(done.status.message)}")
-        option = f" -n {session.namespace}" if session.namespace != "default" else ""
-        watch = f"remuda{option} job {target.name} -w" if target.name else "remuda devices"
-        click.echo(f"Watch: {watch}")
+        click.echo(f"Watch: {session.command_line(f'job {target.name} -w' if target.name else 'devices')}")
         if DRILLS[kind].lasts:
-            click.echo(f"Undo:  remuda{option} drill undo {done.name}")
+            click.echo(f"Undo:  {session.command_line(f'drill undo {done.name}')}")
 
 
 def _victim_words(target: DrillTarget) -> str:

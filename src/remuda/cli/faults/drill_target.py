@@ -47,6 +47,15 @@ def parse_fault_code(text: str) -> str:
     return code
 
 
+def unknown_code_note(code: str) -> str:
+    """What becomes of a device with a code that the fault table does not know; "" for a known one."""
+    from remuda.core.devices.fault_codes import fault_table
+
+    if code in fault_table().by_code:
+        return ""
+    return f"The fault table does not know {code}, so the device is Unhealthy (UnknownFaultCode) until somebody looks at it."
+
+
 def _check_drill_number(number: float | None, least: float, most: float, name: str) -> None:
     """A number that was said; one that was not takes its default."""
     from remuda.api.errors import Refusal
