@@ -9,12 +9,13 @@ import msgspec
 import pytest
 import yaml
 
-from remuda.api.incidents import Incident, RemedyOutcome, RemedyRecord
-from remuda.api.meta import ObjectMeta
+from remuda.api.incidents import Incident, IncidentPhase, RemedyOutcome, RemedyRecord
+from remuda.api.meta import ObjectMeta, to_time
 from remuda.api.names import LABEL_CLIQUE
 from remuda.api.remedies import Mode, PolicySelector, RemedyPolicy
 from remuda.cli.durations import parse_duration
 from remuda.cli.faults.policy_screen import render_policies, render_policy, render_what_if
+from remuda.cli.faults.remedy_control import approval_effect
 from remuda.core.remedies.policies import BUILT_IN
 from remuda.core.remedies.what_if import RungImpact, WhatIf
 from tests.builders.remedies import incident, remedy_policy
@@ -180,6 +181,27 @@ def test_a_part_of_a_domain_waits_for_an_operators_word_too(tmp_path: Path) -> N
     assert "NotWaiting" in cli.run("approve", about.name, "reset-1").err, "a limit is not an operator's to lift so"
 
 
+def test_approve_says_what_still_holds_it_back(tmp_path: Path) -> None:
+    about = waiting(("reset-1", RemedyOutcome.FAILED))
+    full = RemedyRecord(
+        "reset-2", "reset", outcome=RemedyOutcome.HELD_BACK, reason="PoolLimit", message="1 of 1 is busy."
+    )
+    held = msgspec.structs.replace(about.status, remedies=[*about.status.remedies, full])
+    assert approval_effect(msgspec.structs.replace(about, status=held), "reboot-1") == (
+        "It does not start yet: reset-2 is held back (PoolLimit). 1 of 1 is busy."
+    )
+    soaking = msgspec.structs.replace(about.status, phase=IncidentPhase.VERIFYING, soak_until=to_time(NOW))
+    assert "soak lasts until 08:00:00 UTC" in approval_effect(
+        msgspec.structs.replace(about, status=soaking), "reboot-1"
+    )
+    assert "passes the probe and its soak" in approval_effect(about, "recheck-1")
+    assert (
+        Cli(tmp_path, [about])
+        .run("approve", about.name, "reboot-1")
+        .out.startswith(f"Approved: reboot-1 of {about.name}. It starts when the policy's limits")
+    )
+
+
 def test_nothing_to_approve(tmp_path: Path) -> None:
     about = waiting(("reset-1", RemedyOutcome.RUNNING))
     assert "NothingWaits" in Cli(tmp_path, [about]).run("approve", about.name).err
@@ -213,7 +235,10 @@ def test_pause_names_each_policy_once(cli: Cli) -> None:
 
 def test_approve_takes_the_beginning_of_a_name(tmp_path: Path) -> None:
     about = waiting(("reset-1", RemedyOutcome.WAITING))
-    assert Cli(tmp_path, [about]).run("approve", "dev-node").out == f"Approved: reset-1 of {about.name}\n"
+    assert Cli(tmp_path, [about]).run("approve", "dev-node").out == (
+        f"Approved: reset-1 of {about.name}. It starts when the policy's limits, pause and breaker allow it: "
+        f"see `remuda incident {about.name}`.\n"
+    )
 
 
 def test_the_beginning_of_several_names_is_no_name(tmp_path: Path) -> None:

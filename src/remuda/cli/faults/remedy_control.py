@@ -48,7 +48,7 @@ def pause(session: Session, name: str | None, duration: str | None, why: str) ->
     names = asyncio.run(run())
     ends = f" until {until:%Y-%m-%d %H:%M:%S} UTC" if until else ""
     click.echo(f"Paused{ends}: {', '.join(names)}")
-    click.echo("End the pause: remuda unpause" + (f" --policy {name}" if name else ""))
+    click.echo(f"End the pause: {session.command_line('unpause' + (f' --policy {name}' if name else ''))}")
 
 
 @click.command()
@@ -79,7 +79,8 @@ def approve(session: Session, incident: str, remedy: str | None) -> None:
     Without REMEDY: the one that waits. If all remedies of an incident have been tried, this asks for another probe; a device
     that passes it, and its soak (a time without new faults), is put back into use.
     """
-    click.echo(f"Approved: {asyncio.run(_write_approval(session, incident, remedy, granted=True))}")
+    key, found = asyncio.run(_write_approval(session, incident, remedy, granted=True))
+    click.echo(f"Approved: {key} of {found.name}. {approval_effect(found, key)}")
 
 
 @click.command()
@@ -88,10 +89,12 @@ def approve(session: Session, incident: str, remedy: str | None) -> None:
 @with_session
 def deny(session: Session, incident: str, remedy: str | None) -> None:
     """Reject a remedy that waits for approval. The next one of the ladder is asked for; this one is not asked for again."""
-    click.echo(f"Denied: {asyncio.run(_write_approval(session, incident, remedy, granted=False))}")
+    key, found = asyncio.run(_write_approval(session, incident, remedy, granted=False))
+    click.echo(f"Denied: {key} of {found.name}")
 
 
-async def _write_approval(session: Session, name: str, remedy: str | None, *, granted: bool) -> str:
+async def _write_approval(session: Session, name: str, remedy: str | None, *, granted: bool) -> tuple[str, Incident]:
+    """The key of the remedy and its incident as it was when this was said."""
     from remuda.api.codec import to_wire
     from remuda.api.incidents import Approval, Incident
     from remuda.api.meta import to_time
@@ -106,7 +109,25 @@ async def _write_approval(session: Session, name: str, remedy: str | None, *, gr
         patch = {"spec": {"approvals": [to_wire(a) for a in (*kept, said)]}}
         when = Preconditions(resource_version=incident.metadata.resource_version)
         await cluster.patch(Incident, incident.name, patch, when=when)
-        return f"{key} of {incident.name}"
+        return key, incident
+
+
+def approval_effect(incident: Incident, key: str) -> str:
+    """When an approved remedy starts. A yes lifts no limit and ends no soak, so what stands in the way is said with it."""
+    from remuda.api.incidents import IncidentPhase, RemedyOutcome
+    from remuda.core.remedies.remedy_keys import is_recheck_key
+    from remuda.core.remedies.rungs import device_remedies
+
+    status = incident.status
+    records = [r for r in device_remedies(status.remedies).values() if r.key != key]
+    held = next((r for r in records if r.outcome is RemedyOutcome.HELD_BACK), None)
+    if is_recheck_key(key):
+        return "If the device passes the probe and its soak, it is put back into use."
+    if held is not None:
+        return f"It does not start yet: {held.key} is held back ({held.reason}). {held.message}".rstrip()
+    if status.phase is IncidentPhase.VERIFYING and status.soak_until is not None:
+        return f"The soak lasts until {status.soak_until:%H:%M:%S} UTC; the remedy starts only if a new fault comes before."
+    return f"It starts when the policy's limits, pause and breaker allow it: see `remuda incident {incident.name}`."
 
 
 def _remedy_meant(incident: Incident, remedy: str | None, *, granted: bool) -> str:
