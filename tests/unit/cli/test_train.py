@@ -66,8 +66,19 @@ def test_a_gang_no_rack_can_hold_may_span_racks(cluster: Cli) -> None:
     insisted = train(
         cluster, "insists", "--replicas", "6", "--gpus", "8", "--topology", "rack", "--", "python", "train.py"
     )
-    assert insisted.err == ""
+    assert insisted.err == (
+        "note: No rack is big enough for 6 pods with 8 GPUs each (the largest has room for 5), so the job waits. "
+        "Ask for fewer pods, or use --topology none.\n"
+    )
     assert {j.name: j.spec.topology.required for j in jobs(cluster)}["insists"] == RACK_LABEL
+
+
+def test_a_topology_that_no_node_has_is_noted(cluster: Cli, here: Path) -> None:
+    result = train(cluster, "x", "--topology", "racks", "--", "python", "train.py")
+    assert result.code == 0
+    assert result.err.startswith("note: No node has the label racks, so the job waits. ")
+    (here / "tight.yaml").write_text(GOOD.replace("spec:", f"spec:\n  topology: {{required: {RACK_LABEL}}}", 1))
+    assert train(cluster, "-f", "tight.yaml").err == ""
 
 
 def test_a_gang_the_whole_cluster_cannot_hold_is_told_so(cluster: Cli) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from remuda.api.codec import from_wire
@@ -54,14 +54,7 @@ def default_job_topology(
     replicas: int, spares: int, gpus: int, label: str, nodes: Iterable[Node], devices: Iterable[NodeDevices]
 ) -> tuple[str, str]:
     """(label or "", a note or ""). Gangs belong into one rack, unless no rack could ever hold them with their spares."""
-    size = {d.name: len(d.observed.devices) for d in devices}
-    room: dict[str, int] = {}
-    total = 0
-    for node in nodes:
-        fits = size.get(node.name, 0) // gpus if gpus else replicas + spares
-        total += fits
-        if label in node.labels:
-            room[node.labels[label]] = room.get(node.labels[label], 0) + fits
+    room, total = _count_room(replicas + spares, gpus, label, nodes, devices)
     if not room:
         return "", ""
     if max(room.values()) >= replicas + spares:
@@ -76,6 +69,42 @@ def default_job_topology(
         "",
         f"No rack is big enough for {what} with {gpus} GPUs each, so the job may span racks. Use --topology rack to insist.",
     )
+
+
+def _count_room(
+    pods: int, gpus: int, label: str, nodes: Iterable[Node], devices: Iterable[NodeDevices]
+) -> tuple[dict[str, int], int]:
+    """How many pods of so many GPUs there would be room for in each domain of the label, and in all, if nothing else ran. Pods
+    without GPUs fit everywhere."""
+    size = {d.name: len(d.observed.devices) for d in devices}
+    room: dict[str, int] = {}
+    total = 0
+    for node in nodes:
+        fits = size.get(node.name, 0) // gpus if gpus else pods
+        total += fits
+        if label in node.labels:
+            room[node.labels[label]] = room.get(node.labels[label], 0) + fits
+    return room, total
+
+
+def topology_note(job: TrainingJob, nodes: Sequence[Node], devices: Sequence[NodeDevices]) -> str:
+    """For a job that insists on one domain: why it waits even in an empty cluster, or "". It is allowed: nodes may come."""
+    label = job.spec.topology.required
+    if not label or not nodes:
+        return ""
+    name = label.rpartition("/")[2]
+    for role in job.spec.roles:
+        gpus = gpus_of_role(role)
+        room, _ = _count_room(role.replicas, gpus, label, nodes, devices)
+        if not room:
+            return f"No node has the label {label}, so the job waits. Label the nodes, or use --topology rack or none."
+        if max(room.values()) < role.replicas:
+            what = f"{plural_text(role.replicas, 'pod')} with {gpus} GPUs each"
+            return (
+                f"No {name} is big enough for {what} (the largest has room for {max(room.values())}), so the job waits. "
+                "Ask for fewer pods, or use --topology none."
+            )
+    return ""
 
 
 def check_job_workdir(job: TrainingJob) -> None:

@@ -129,6 +129,7 @@ def train(session: Session, watch: bool, dry_run: bool, form: str, **options: An
 
     \b
       remuda train --replicas 8 --gpus 8 --spares 1 -- python train.py
+      remuda train --gpus 1 --workdir examples/01-hello-gang -- python train.py
       remuda train -f job.yaml
 
     Relative paths start from this directory; in a file, from the file's directory. -o json prints the TrainingJob that was
@@ -145,6 +146,7 @@ def train(session: Session, watch: bool, dry_run: bool, form: str, **options: An
         async with _connect_if_needed(session, needed=not dry_run) as cluster:
             job, note = (from_file, "") if from_file else await _complete_job(cluster, asked, flags, name)
             await _check_before_create(session, cluster, job)
+            note = note or await _topology_note(cluster, job)
             for line in filter(None, (note, _earlier_checkpoints_note(session, job))):
                 click.echo(f"note: {line}", err=True)
             if dry_run:
@@ -152,12 +154,12 @@ def train(session: Session, watch: bool, dry_run: bool, form: str, **options: An
                 return 0
             assert cluster is not None
             made = await _create_job(cluster, job)
+            session.choose(None, made.namespace)  # a file may name another one
             _announce_job(session, made, form)
             if not watch:
                 return 0
             from remuda.cli.jobs.job_follow import follow_job
 
-            session.choose(None, made.namespace)
             return await follow_job(session, cluster, made.name, form)
 
     return asyncio.run(act())
@@ -280,6 +282,16 @@ async def _default_topology(cluster: Cluster, asked: JobRequest) -> tuple[str, s
     return default_job_topology(asked.replicas, asked.spares, asked.gpus, RACK_LABEL, nodes, devices)
 
 
+async def _topology_note(cluster: Cluster | None, job: TrainingJob) -> str:
+    from remuda.api.devices import NodeDevices
+    from remuda.api.kubernetes.core_v1 import Node
+    from remuda.cli.jobs.preflight import topology_note
+
+    if cluster is None or not job.spec.topology.required:
+        return ""
+    return topology_note(job, (await cluster.list(Node)).items, (await cluster.list(NodeDevices)).items)
+
+
 async def _check_before_create(session: Session, cluster: Cluster | None, job: TrainingJob) -> None:
     from remuda.api.devices import NodeDevices
     from remuda.cli.jobs import preflight
@@ -344,17 +356,13 @@ def _announce_job(session: Session, job: TrainingJob, form: str) -> None:
     click.echo(f"Created job {job.name}: {plural_text(ranks, 'rank')} with {plural_text(gpus, 'GPU')}{spares}{where}.")
     if job.spec.checkpoint.path:
         click.echo(f"Checkpoints: {job.spec.checkpoint.path}")
-    option = f" -n {job.namespace}" if job.namespace != "default" else ""
-    last = ranks - 1
-    print_commands(
-        "",
-        [
-            (f"remuda{option} job {job.name} -w", "follow it"),
-            (f"remuda{option} logs {job.name} -f --rank 0", "what rank 0 prints"),
-            (f"remuda{option} drill process-kill {job.name} --rank {last}", "break it on purpose"),
-            (f"remuda{option} delete {job.name}", "stop and remove it"),
-        ],
-    )
+    commands = {
+        f"job {job.name} -w": "follow it",
+        f"logs {job.name} -f --rank 0": "what rank 0 prints",
+        f"drill process-kill {job.name} --rank {ranks - 1}": "break it on purpose",
+        f"delete {job.name}": "stop and remove it",
+    }
+    print_commands("", [(session.command_line(words), what) for words, what in commands.items()])
 
 
 class _NoCluster:
