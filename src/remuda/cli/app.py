@@ -97,6 +97,7 @@ HIDDEN: dict[str, str] = {"part": "cluster.part:part"}
 
 _EPILOG = """\b
 First steps: remuda up -d, then remuda train --gpus 1 -- python train.py
+(in the directory of train.py; from elsewhere, add --workdir DIR).
 `remuda COMMAND --help` explains a command. --state and -n may also follow it.
 Shell completion, in ~/.bashrc (or zsh_source, fish_source):
   eval "$(_REMUDA_COMPLETE=bash_source remuda)"

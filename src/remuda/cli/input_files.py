@@ -1,13 +1,24 @@
-"""What a user names with -f: a file's text, or standard input's; what cannot be read is refused in words."""
+"""Files a user names, or is told to: the text of -f or of standard input (what cannot be read is refused in words), and a
+train.py to begin with."""
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 
 from remuda.api.errors import Refusal
 
 STDIN = "-"
+_EXAMPLE = Path("examples/01-hello-gang")  # seen from a clone of the repository
+_DEMO = Path(__file__).parent / "demo"  # there wherever Remuda is installed
+
+
+def train_example(options: str) -> str:
+    """`train <options> ... -- python train.py`, with the directory of a train.py that exists, so that the line works as typed."""
+    place = next((place for place in (Path(), _EXAMPLE) if (place / "train.py").is_file()), _DEMO)
+    workdir = "" if place == Path() else f" --workdir {shlex.quote(str(place))}"
+    return f"train {options}{workdir} -- python train.py"
 
 
 def read_named_file(file: str) -> tuple[str, str]:

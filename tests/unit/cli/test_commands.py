@@ -89,6 +89,20 @@ def test_jobs_as_a_list_of_objects(busy: Cli) -> None:
     assert yaml.safe_load(busy.run("jobs", "-o", "yaml").out) == document
 
 
+def test_no_jobs_says_how_to_start_one_with_a_script_that_is_there(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = cli.run("jobs").out.split()
+    assert (Path(words[words.index("--workdir") + 1]) / "train.py").is_file()
+    (tmp_path / "examples" / "01-hello-gang").mkdir(parents=True)
+    (tmp_path / "examples" / "01-hello-gang" / "train.py").touch()
+    hint = "No jobs. Start one: remuda train --gpus 1{} -- python train.py\n"
+    assert cli.run("jobs").out == hint.format(" --workdir examples/01-hello-gang")
+    (tmp_path / "train.py").touch()
+    assert cli.run("jobs").out == hint.format("")
+
+
 def test_jobs_of_another_namespace_and_of_all(busy: Cli) -> None:
     assert busy.run("jobs", "-n", "other", "-o", "json").document["items"] == []
     assert busy.run("-n", "other", "jobs").out.startswith("No jobs.")

@@ -46,10 +46,6 @@ def test_long_reasons_fold_and_numbers_stay_whole() -> None:
     assert [line.split()[-1] for line in screen.splitlines()[1:3]] == ["CheckpointPat", "hNotWritable"], screen
 
 
-def test_no_jobs_says_how_to_start_one() -> None:
-    assert "remuda train" in text_of(render_jobs([], NOW, 80), 80)
-
-
 def test_a_running_job_on_one_screen() -> None:
     screen = text_of(render_job(picture(), 80), 80)
     assert screen == (

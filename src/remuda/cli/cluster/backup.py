@@ -33,4 +33,6 @@ def restore(session: Session, file: Path) -> None:
     from remuda.runtime.backup import restore_backup
 
     manifest = restore_backup(file, session.state)
-    click.echo(f"{session.state.path} is restored from {file} (Remuda {manifest.remuda}). Start it with `remuda up`.")
+    click.echo(
+        f"{session.state.path} is restored from {file} (Remuda {manifest.remuda}). Start it with `{session.command_line('up')}`."
+    )

@@ -23,7 +23,7 @@ def status(session: Session, form: str) -> int:
     if is_document(form):
         print_document(form, body)
     elif not body["running"]:
-        click.echo(f"No cluster is running in {body['state']}. Start one with `remuda up`.")
+        click.echo(f"No cluster is running in {body['state']}. Start one with `{session.command_line('up')}`.")
     else:
         from remuda.cli.text import plural_text
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from remuda.cli.durations import DURATION
+from remuda.cli.input_files import train_example
 from remuda.cli.output import print_commands
 from remuda.cli.program_logs import show_logs
 from remuda.cli.session import Session, with_session
@@ -207,10 +208,7 @@ def _print_ready(state: StateDir, config: ClusterConfig, pid: int, *, detached: 
         [
             *(
                 [
-                    (
-                        f"remuda train hello --replicas {replicas} --gpus {gpus}{spares} -- python train.py",
-                        "start a job",
-                    ),
+                    (f"remuda {train_example(f'hello --replicas {replicas} --gpus {gpus}{spares}')}", "start a job"),
                     ("remuda job hello -w", "follow it"),
                     ("remuda drill device-fail hello --rank 0", "break one of its GPUs"),
                 ]

@@ -121,9 +121,8 @@ def quarantine(session: Session, node: str, device: str, why: str) -> None:
             await cluster.patch(NodeDevices, node, {"quarantine": {device: to_wire(order)}}, when=when)
 
     asyncio.run(run())
-    click.echo(
-        f"{device} of {node} is quarantined. To put it back into use: remuda release {node} {device} --after-probe"
-    )
+    release = session.command_line(f"release {node} {device} --after-probe")
+    click.echo(f"{device} of {node} is quarantined. To put it back into use: {release}")
 
 
 @click.command()

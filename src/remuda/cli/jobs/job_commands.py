@@ -9,6 +9,7 @@ import asyncio
 
 import click
 
+from remuda.cli.input_files import train_example
 from remuda.cli.output import (
     is_document,
     list_body,
@@ -37,6 +38,8 @@ def jobs(session: Session, all_namespaces: bool, form: str) -> None:
     found = asyncio.run(look())
     if is_document(form):
         print_document(form, list_body(found))
+    elif not found:
+        click.echo(f"No jobs. Start one: {session.command_line(train_example('--gpus 1'))}")
     else:
         wide = form == "wide" or all_namespaces
         print_screen(render_jobs(found, session.clock(), make_console().width, wide=wide))
@@ -147,7 +150,8 @@ def _set_suspend(session: Session, names: tuple[str, ...], form: str, *, suspend
                     continue
                 await cluster.patch(TrainingJob, job.name, {"spec": {"suspend": suspend}}, session.namespace)
                 words = "saves a checkpoint and stops" if suspend else "continues as soon as GPUs are free"
-                _echo_unless_document(form, f"Job {job.name} {words}. Follow it: remuda job {job.name} -w")
+                follow = session.command_line(f"job {job.name} -w")
+                _echo_unless_document(form, f"Job {job.name} {words}. Follow it: {follow}")
 
     asyncio.run(act())
     if is_document(form):

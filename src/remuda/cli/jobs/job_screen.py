@@ -60,8 +60,6 @@ def take_job_picture(
 
 
 def render_jobs(jobs: Sequence[TrainingJob], now: float, width: int, *, wide: bool = False) -> RenderableType:
-    if not jobs:
-        return Text("No jobs. Start one: remuda train --replicas 4 --gpus 8 --spares 1 -- python train.py")
     columns = ["NAME", "PHASE", "ATTEMPT", "RANKS", "STEP", "CKPT", "ETTR", "ETA", "SPARES", "AGE", "REASON"]
     if not any(job.status.progress.total_steps for job in jobs):
         columns.remove("ETA")
