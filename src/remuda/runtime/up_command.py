@@ -20,19 +20,20 @@ def check_same_config(config: ClusterConfig, remembered: ClusterConfig | None) -
     """A state directory keeps the shape it was made with: pods are bound to its nodes and hold their devices."""
     if remembered is None:
         return
-    for field in ("nodes", "racks", "model", "runtime", "mig", "replicas"):
-        old, new = _option_words(remembered, field), _option_words(config, field)
-        if old != new:
-            raise Refusal(
-                "StateMadeDifferently",
-                f"This state directory was made with{old or f' no --{field}'}, not{new or ' without'}.",
-                f"Use{old or f' no --{field}'}, or another directory with --state.",
-                field,
-            )
+    fields = ("nodes", "racks", "model", "runtime", "mig", "replicas")
+    differ = [f for f in fields if getattr(remembered, f) != getattr(config, f)]
+    if differ:
+        old, new = (" ".join(_option_words(c, field) for field in differ) for c in (remembered, config))
+        raise Refusal(
+            "StateMadeDifferently",
+            f"This state directory was made with {old}, not with {new}.",
+            f"Use {old}, or another directory with --state.",
+            differ[0],
+        )
 
 
 def _option_words(config: ClusterConfig, field: str) -> str:
-    """The option as it was given, with a blank before it."""
+    """The option as it is given."""
     value = getattr(config, field)
     match field:
         case "mig":
@@ -41,7 +42,7 @@ def _option_words(config: ClusterConfig, field: str) -> str:
             words = show_replicas(value)
         case _:
             words = [str(value)]
-    return "".join(f" --{field} {word}" for word in words)
+    return " ".join(f"--{field} {word}" for word in words) or f"no --{field}"
 
 
 def run_up(

@@ -90,11 +90,16 @@ def test_the_cluster_in_one_line() -> None:
         (["--mig", "all=3g.40gb*3"], "IllegalMigLayout", "2 x 3g.40gb would fit"),
         (["--mig", "gpu-8=3g.40gb"], "UnknownDevice", "gpu-0, gpu-1"),
         (["--mig", "gpu-0=3g.40gb", "--model", "l40s-4x-pcie"], "MigNotSupported", "gpu-0 cannot be cut"),
-        (["--mig", "gpu-0=3g.40gb"], "StateMadeDifferently", "no --mig, not --mig gpu-0=3g.40gb"),
+        (["--mig", "gpu-0=3g.40gb"], "StateMadeDifferently", "no --mig, not with --mig gpu-0=3g.40gb"),
         (["--replicas", "gpu=2"], "InvalidReplicas", "nvidia.com/gpu=4"),
         (["--replicas", "nvidia.com/gpu=0"], "InvalidReplicas", "from 1 to 64"),
         (["--replicas", "amd.com/gpu=2"], "InvalidReplicas", "There are: nvidia.com/gpu"),
-        (["--nodes", "5"], "StateMadeDifferently", "--nodes 4, not --nodes 5"),
+        (["--nodes", "5"], "StateMadeDifferently", "--nodes 4, not with --nodes 5. Use --nodes 4, or another"),
+        (
+            ["--nodes", "5", "--racks", "2"],
+            "StateMadeDifferently",
+            "--nodes 4 --racks 1, not with --nodes 5 --racks 2.",
+        ),
     ],
 )
 def test_a_cluster_that_cannot_be_made(
