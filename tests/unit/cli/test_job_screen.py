@@ -61,7 +61,7 @@ def test_a_running_job_on_one_screen() -> None:
         "spare  hello-worker-4  node-05  rack-1  gpu-0..7     -  parked\n"
         "\n"
         "Recoveries (price in GPU-hours; times since the failure; steps lost)\n"
-        "ATTEMPT CAUSE  REASON   REMEDY       PRICE DETECT  STOP  OPEN  STEP LOST\n"
+        "ATTEMPT CAUSE  REASON   REMEDY       PRICE DETECT  STOP START  STEP LOST\n"
         "      2 device Xid79    PromoteSpare  0.12  0.05s 0.60s 1.00s 1.50s    3\n"
         "\n"
         "attempt 2: gpu-2 on node-02 is Unhealthy: xid-79: GPU has fallen off the bus.\n"

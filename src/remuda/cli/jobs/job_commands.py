@@ -27,7 +27,10 @@ from remuda.cli.session import Session, with_session
 @output_option()
 @with_session
 def jobs(session: Session, all_namespaces: bool, form: str) -> None:
-    """List all jobs, one line each. -o json prints a List of TrainingJob objects."""
+    """List all jobs, one line each. -o json prints a List of TrainingJob objects.
+
+    CKPT is the newest step that all ranks have saved. ETTR is the share of time spent on steps that count.
+    """
     from remuda.api.training import TrainingJob
     from remuda.cli.jobs.job_screen import render_jobs
 
@@ -53,7 +56,11 @@ def jobs(session: Session, all_namespaces: bool, form: str) -> None:
 def job(session: Session, name: str, watch: bool, form: str) -> int:
     """Show one job: phase, progress, pods by rank, spares, and its recoveries from failures.
 
-    Times of a recovery count from the first signal of the failure; -o wide explains every recovery. -o json prints the
+    ETTR is the share of time spent on steps that count: 97% means that 3% was lost to failures. Times of a recovery count from
+    the first signal of the failure: until it was noticed (DETECT), all ranks had stopped (STOP), they were told to start again
+    (START), and the first new step was done (STEP). -o wide explains every recovery.
+
+    -o json prints the
     TrainingJob object; with -w, one object per line for each change. With -w the exit code is 0 if the job succeeded and 1
     if not.
     """

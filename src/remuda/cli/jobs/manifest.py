@@ -206,7 +206,7 @@ def parse_yaml_documents(text: str, source: str) -> list[JsonObject]:
         if not isinstance(body, dict):
             raise Refusal(
                 "NotAnObject",
-                f"{source} has a document that is not a mapping.",
+                f"{source} has a document that is not an object.",
                 "Start each document with `apiVersion:`.",
             )
     return documents
@@ -226,7 +226,7 @@ def parse_yaml_document(text: str, source: str) -> JsonObject:
     if not isinstance(documents[0], dict):
         raise Refusal(
             "NotAnObject",
-            f"{source} is not a mapping.",
+            f"{source} is not an object.",
             "Start with `apiVersion: remuda.dev/v1alpha1`, `kind: TrainingJob`.",
         )
     return documents[0]
@@ -250,7 +250,7 @@ def job_from_document(body: JsonObject, *, name: str, namespace: str, explicit_n
     _check_job_kind(body)
     metadata = body.get("metadata") or {}
     if not isinstance(metadata, dict):
-        raise Refusal("InvalidField", "`metadata` is not a mapping.", "Give it a name: `metadata: {name: my-job}`.")
+        raise Refusal("InvalidField", "`metadata` is not an object.", "Give it a name: `metadata: {name: my-job}`.")
     said = metadata.get("namespace")
     if said and explicit_namespace and said != namespace:
         raise Refusal(

@@ -34,7 +34,7 @@ def render_recoveries(recoveries: Sequence[Recovery], width: int, *, wide: bool 
 
 def recovery_table(recoveries: Sequence[Recovery], width: int) -> Table:
     tight = width < 100
-    times = ("DETECT", "STOP", "OPEN" if tight else "BARRIER", "STEP")
+    times = ("DETECT", "STOP", "START", "STEP")
     columns = ("ATTEMPT", "CAUSE", "REASON", "REMEDY", "PRICE", *times, "LOST")
     table = plain_table(*columns, tight=tight, right=("ATTEMPT", "PRICE", *times, "LOST"))
     table.columns[2].no_wrap, table.columns[2].overflow, table.columns[2].min_width = False, "fold", 8
