@@ -62,13 +62,15 @@ def from_wire(kind: type[T], body: Any) -> T:
 def decode_strict(kind: type[K], body: Any) -> K:
     """A user's object of one of our kinds, or a Refusal that names the field and the nearest right name."""
     if not isinstance(body, dict):
-        raise Refusal("NotAnObject", f"{kind.resource.kind} is not a mapping.", "Start with apiVersion and kind.")
+        raise Refusal(
+            "NotAnObject", f"{where or kind.resource.kind} is not an object.", "Start with apiVersion and kind."
+        )
     _check_field_names(body, _wire_field_names(kind), "$")
     _check_metadata(kind, body, "$")
     try:
         return msgspec.convert(body, kind)
     except msgspec.ValidationError as error:
-        raise _explain_decode_error(kind, str(error)) from None
+        raise _explain_decode_error(kind, error) from None
 
 
 def _check_field_names(body: JsonObject, known: list[str], path: str) -> None:
@@ -113,34 +115,65 @@ def _struct_in(kind: Any) -> type[msgspec.Struct] | None:
 _UNKNOWN = re.compile(r"Object contains unknown field `(?P<field>[^`]+)`(?: - at `(?P<path>[^`]+)`)?")
 _AT = re.compile(r"^(?P<what>.*?)(?: - at (?:`key` in )?`(?P<path>[^`]+)`)?$", re.DOTALL)
 _EXPECTED = re.compile(r"[Ee]xpected `([^`]+)`(?:, got `([^`]+)`)?")
+_TYPE = re.compile(r"(?<=xpected )`([^`]+)`|(?<=got )`([^`]+)`")
+# The words of Kubernetes for what Python and msgspec call otherwise.
+_KUBERNETES_TYPES = {
+    "str": "string",
+    "int": "integer",
+    "float": "number",
+    "bool": "boolean",
+    "array": "list",
+    "dict": "object",
+    "NoneType": "null",
+}
 _SAID = {
-    "str": "text",
+    "str": "a string",
     "int": "a whole number",
     "float": "a number",
     "bool": "true or false",
     "array": "a list",
-    "object": "a mapping",
+    "object": "an object (fields with values)",
 }
 
 
-def _explain_decode_error(kind: type[KObject], text: str) -> Refusal:
+def kubernetes_type(name: str) -> str:
+    """`str | null` of Python or msgspec as users know it: string or null."""
+    return " or ".join(_KUBERNETES_TYPES.get(part, part) for part in name.split(" | "))
+
+
+def explain_type_error(error: msgspec.ValidationError, above: str = "$") -> tuple[str, str]:
+    """(path, what is wrong there) in words of Kubernetes: `spec.spares`, "expected integer, got string". `above`: the path of the
+    value that was converted."""
+    found = _AT.match(str(error))
+    what, path = (found["what"], found["path"] or "$") if found else (str(error), "$")
+    what = _TYPE.sub(lambda match: kubernetes_type(match[1] or match[2]), what[:1].lower() + what[1:])
+    return f"{above}{path.removeprefix('$')}".removeprefix("$."), what
+
+
+def _explain_decode_error(kind: type[KObject], error: msgspec.ValidationError) -> Refusal:
+    text = str(error)
     if match := _UNKNOWN.match(text):
         return _unknown_field(match["field"], match["path"] or "$", _fields_at(kind, match["path"] or "$"))
-    found = _AT.match(text)
-    what, path = (found["what"], found["path"] or "$") if found else (text, "$")
-    path = path.removeprefix("$.")
+    path, what = explain_type_error(error)
     if "`key` in" in text:
-        what = f"one of its names is not text ({what[:1].lower()}{what[1:]})"
-    return Refusal("InvalidField", f"`{path}`: {what[:1].lower()}{what[1:]}.", _suggest_value(kind, what, path), path)
+        what = "one of its names is not a string"
+    return Refusal("InvalidField", f"`{path}`: {what}.", _suggest_value(kind, text, path), path)
 
 
-def _suggest_value(kind: type[KObject], what: str, path: str) -> str:
+def suggest_type(error: str) -> str:
+    """What to write where a value has the wrong type; "" where something else is wrong."""
+    wanted = _EXPECTED.search(error)
+    if wanted is None:
+        return ""
+    words = _SAID.get(wanted[1].partition(" ")[0], f"a value of type {kubernetes_type(wanted[1])}")
+    quotes = ", in quotes" if wanted[1].startswith("str") and wanted[2] in ("int", "float", "bool") else ""
+    return f"Write {words}{quotes}."
+
+
+def _suggest_value(kind: type[KObject], error: str, path: str) -> str:
     """What to write instead."""
-    wanted = _EXPECTED.search(what)
-    if wanted is not None:
-        words = _SAID.get(wanted[1].partition(" ")[0], f"a value of type {wanted[1]}")
-        quotes = ", in quotes" if wanted[1].startswith("str") and wanted[2] in ("int", "float", "bool") else ""
-        return f"Write {words}{quotes}."
+    if words := suggest_type(error):
+        return words
     known = _choices_at(kind, path)
     return f"Write one of: {', '.join(known)}." if known else "Correct the value."
 

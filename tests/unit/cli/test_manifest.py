@@ -171,17 +171,17 @@ def test_a_status_in_the_file_is_not_the_users_to_write() -> None:
         ("", "EmptyFile", "no job"),
         ("---\n---\n", "EmptyFile", "no job"),
         (f"{GOOD}---{GOOD}", "SeveralDocuments", "2 documents"),
-        ("- a\n- b", "NotAnObject", "not a mapping"),
-        ("just words", "NotAnObject", "not a mapping"),
+        ("- a\n- b", "NotAnObject", "not an object"),
+        ("just words", "NotAnObject", "not an object"),
         (GOOD.replace("TrainingJob", "Trainingjob"), "NotATrainingJob", "Write `kind: TrainingJob`"),
         (GOOD.replace("kind: TrainingJob", ""), "NotATrainingJob", "`kind` is missing"),
         (GOOD.replace("v1alpha1", "v1"), "NotATrainingJob", "Write `apiVersion: remuda.dev/v1alpha1`"),
         (GOOD.replace("{name: hello}", "{}"), "NoName", "Set metadata.name"),
         (GOOD.replace("{name: hello}", "[]"), "NoName", "Set metadata.name"),
-        (GOOD.replace("{name: hello}", "5"), "InvalidField", "`metadata` is not a mapping"),
+        (GOOD.replace("{name: hello}", "5"), "InvalidField", "`metadata` is not an object"),
         (GOOD.replace("replicas", "replica"), "UnknownField", "Did you mean `replicas`?"),
         (GOOD.replace("replicas: 4", "replicas: -4"), "InvalidReplicas", "replicas is -4"),
-        (GOOD.replace("replicas: 4", "replicas: four"), "InvalidField", "expected `int`, got `str`"),
+        (GOOD.replace("replicas: 4", "replicas: four"), "InvalidField", "expected integer, got string"),
         (GOOD.replace("command:", "comand:"), "UnknownField", "Did you mean `command`?"),
         (GOOD.replace("containers", "container"), "UnknownField", "Did you mean `containers`?"),
         (GOOD + "  spares: -1\n", "InvalidSpares", "spares is -1"),
@@ -226,4 +226,6 @@ def test_a_number_in_a_command_must_be_quoted() -> None:
     with pytest.raises(Refusal) as caught:
         read(GOOD.replace("train.py]", "train.py, 100]"))
     assert caught.value.reason == "InvalidField"
+    place = "`spec.roles[0].template.spec.containers[0].command[2]`"
+    assert caught.value.message == f"{place}: expected string, got integer."
     assert caught.value.fix == 'Put the value in quotes: "100".'

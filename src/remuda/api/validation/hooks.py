@@ -81,7 +81,7 @@ def _check_hook_object(body: JsonObject, where: str, placeholders: Collection[st
     if not isinstance(meta, dict):
         raise Refusal(
             "InvalidHook",
-            "The object's metadata is not a mapping.",
+            "The object's metadata is not an object.",
             "Give it a name, or leave it out.",
             f"{where}.metadata",
         )

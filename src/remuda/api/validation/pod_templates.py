@@ -6,6 +6,7 @@ import difflib
 
 import msgspec
 
+from remuda.api.codec import explain_type_error, suggest_type
 from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import PodSpec
 from remuda.api.meta import JsonObject
@@ -68,13 +69,14 @@ def check_pod_template(role: Role, path: str) -> None:
         )
     if not isinstance(containers[0], dict):
         raise Refusal(
-            "InvalidField", f"`{where}.containers[0]` is not a mapping.", "Give it a name and a command.", where
+            "InvalidField", f"`{where}.containers[0]` is not an object.", "Give it a name and a command.", where
         )
     _check_known_fields(containers[0], CONTAINER_FIELDS, f"{where}.containers[0]")
     try:
         spec = msgspec.convert(body, PodSpec)
     except msgspec.ValidationError as error:
-        raise Refusal("InvalidField", f"{where}: {error}", _type_fix(str(error)), where) from None
+        at, what = explain_type_error(error, where)
+        raise Refusal("InvalidField", f"`{at}`: {what}.", _type_fix(str(error)), where) from None
     if not spec.containers[0].command and not spec.containers[0].args:
         raise Refusal(
             "NoCommand",
@@ -92,7 +94,7 @@ def _type_fix(error: str) -> str:
     """YAML takes 100 and true for a number and a truth value; in a command or an env they are meant as text."""
     if "Expected `str`, got" in error and error.partition("got ")[2].startswith(("`int`", "`float`", "`bool`")):
         return 'Put the value in quotes: "100".'
-    return "Give the field the type that Kubernetes documents."
+    return suggest_type(error) or "Give the field a value that Kubernetes documents."
 
 
 def _check_gpu_amount(role: Role, amount: int | str, path: str, where: str) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Protocol, cast
 
 import msgspec
 
-from remuda.api.codec import to_wire
+from remuda.api.codec import kubernetes_type, to_wire
 from remuda.api.errors import ApiError, BadRequest
 from remuda.api.meta import JsonObject, KObject
 from remuda.api.selectors import FieldSelector, Selector
@@ -400,7 +400,7 @@ def copy_wire_body(served: ServedKind, body: Any) -> JsonObject:
     elif isinstance(body, dict):
         wire = cast(JsonObject, msgspec.to_builtins(body))
     else:
-        raise BadRequest(f"a {resource.kind} must be an object, not a {type(body).__name__}")
+        raise BadRequest(f"a {resource.kind} must be an object, not a {kubernetes_type(type(body).__name__)}")
     given = (wire.get("apiVersion", resource.api_version), wire.get("kind", resource.kind))
     if given != (resource.api_version, resource.kind):
         raise BadRequest(

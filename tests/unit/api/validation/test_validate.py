@@ -127,6 +127,14 @@ def test_refused(job: Any, reason: str, field: str) -> None:
     assert caught.value.fix
 
 
+def test_a_command_that_is_no_list_is_told_in_words_of_kubernetes() -> None:
+    with pytest.raises(Refusal) as caught:
+        validate(a_job(a_role({**CONTAINER, "command": "python train.py"})))
+    place = "`spec.roles[0].template.spec.containers[0].command`"
+    assert caught.value.message == f"{place}: expected list, got string."
+    assert caught.value.fix == "Write a list."
+
+
 def test_no_roles() -> None:
     with pytest.raises(Refusal, match="NoRoles"):
         validate(decode_strict(TrainingJob, {"metadata": {"name": "j"}, "spec": {}}))
