@@ -1,8 +1,8 @@
-"""Drill: a fault injected on purpose. What can be broken, on whom, and what taking it back means.
+"""Drill: a fault injected on purpose. What can be broken, on whom, and what undoing it means.
 
 A drill names exactly one target: a pod, a device, a node, or a plugin (a resource of a node). Those that last (`lasts`) end
-after `spec.seconds`, or when `spec.undo` is set; without either they stay. The others are a blow: what they broke heals, or
-does not, as it would after a real one.
+after `spec.seconds`, or when `spec.undo` is set; without either they stay. The others happen once and cannot be undone: what
+they broke heals, or does not, as it would after a real failure.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ NEEDS: dict[Aim, tuple[str, ...]] = {
 
 
 class DrillFacts(msgspec.Struct, frozen=True):
-    """`does`: a sentence without its full stop. `undoing`: what taking it back does; "" for a blow, which cannot be."""
+    """`does`: a sentence without its full stop. `undoing`: what undoing it does; "" when it happens once and cannot be undone."""
 
     aim: Aim
     does: str

@@ -79,7 +79,7 @@ def _compile_schema_pattern(pattern: str) -> Any:
 
 def _compile_pattern(pattern: str, longest: int, options: Any, flags: str = "") -> Any:
     if len(pattern) > longest:
-        raise BadPattern(f"it has {len(pattern)} characters, and {longest} are allowed")
+        raise BadPattern(f"it has {len(pattern)} characters (limit {longest})")
     try:
         return re2.compile(f"{flags}{pattern}".encode(errors="replace"), options)
     except re2.error as bad:

@@ -1,8 +1,8 @@
-"""RemedyPolicy: what may be done to devices and nodes by itself, how, and how much of it at a time.
+"""RemedyPolicy: what Remuda may do to devices and nodes without asking, how, and how much of it at a time.
 
 Every device has one policy: of those whose selector matches, the highest `priority`, then the most selective, then the first
-name; the policy named `default` (or, when there is none, the built-in one) takes what no other does. Contradictions within one
-policy are refused when it is written; two policies of equal priority and selectivity that overlap are told by a condition.
+name; the policy named `default` (or, when there is none, the built-in one) applies to all other devices. Contradictions within
+one policy are refused when it is written; two policies of equal priority and selectivity that overlap say so in a condition.
 
 A *ladder* belongs to a device remedy of the fault table (RestartApp, ResetDevice, RebootNode, Replace) or to a reason; its
 rungs are climbed one after another, each with a deadline and a budget of attempts, until a probe passes and the soak ends.
@@ -64,7 +64,7 @@ class Rung(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forb
     timeout_seconds: float = 600.0
     attempts: int = 1
     hook: Hook | None = None
-    after_seconds: float = 0.0  # not begun before the incident has been open for so long
+    after_seconds: float = 0.0  # does not start before the incident has been open this long
 
 
 class Ladder(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
@@ -79,7 +79,7 @@ class Limits(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, fo
 
     `pool` counts the nodes the policy selects; `rack` those of one value of `rackLabel`; `tenant` those that a namespace's pods
     held devices on; `reservation` those of one value of the label remuda.dev/reservation; `cause` those of one reason. `perHour`
-    bounds how many are begun in an hour. Giving devices back is never limited.
+    limits how many may start in an hour. Putting devices back into use is never limited.
     """
 
     pool: str = "10%"
@@ -94,7 +94,7 @@ class Limits(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, fo
 class Breaker(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
     """Opens when more than `share` of the pool's nodes (and more than `atLeast`) failed within `windowSeconds`: that looks like a
     fault of the monitoring, the network or the power, not of devices. Closes by itself when `cooldownSeconds` pass without
-    another. While it is open nothing new is taken out or repaired; devices go on being given back."""
+    another. While it is open no device is newly taken out of use or repaired; repaired devices are still put back into use."""
 
     share: str = "30%"
     at_least: int = 3
@@ -116,7 +116,7 @@ class Drain(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, for
 
 
 class Soak(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
-    """A device comes back only when a probe has passed and nothing was heard against it for so long after."""
+    """A device comes back only when a probe has passed and no new fault was reported for this long after it."""
 
     seconds: float = 600.0
 
@@ -130,10 +130,10 @@ class Offender(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, 
 
 
 class Timers(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
-    """What keeps a flap from becoming a failure. A node goes by the policy of its first device.
+    """What keeps a flap from becoming a failure. A node has the policy of its first device.
 
-    Hold-down: for how long a plugin or kubelet may be gone before anything is made of it. Debounce: for how long a fault that
-    comes and goes must stay to be believed. More than `flapLimit` flaps within the window quarantine the device. (Look-back
+    Hold-down: how long a plugin or kubelet may be gone before it counts as lost. Debounce: how long a fault that
+    comes and goes must last before it counts. More than `flapLimit` flaps within the window quarantine the device. (Look-back
     is the workload's: `spec.failure.lookBackSeconds` of a TrainingJob.)
     """
 
@@ -144,7 +144,7 @@ class Timers(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, fo
 
 
 class Idle(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
-    """Devices held and not used. `action`: Warn (condition and event) or Reclaim (the holder is deleted, DeviceIdle)."""
+    """Devices that are held but not used. `action`: Warn (condition and event) or Reclaim (the holder is deleted, DeviceIdle)."""
 
     after_seconds: float = 0.0  # 0 = off
     action: str = "Warn"
@@ -153,14 +153,14 @@ class Idle(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forb
 
 
 class Webhook(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
-    """Told by POST of a JSON body when an incident is opened, a remedy changes or the incident is closed."""
+    """Gets a POST with a JSON body when an incident opens or closes, or one of its remedies changes."""
 
     url: str
     on: list[str] = []  # Opened | Remedy | AwaitingApproval | Closed | Breaker; empty = all
 
 
 class Pause(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
-    """Nothing new is begun while it stands; what is under way ends, and devices go on being given back."""
+    """No new remedy starts during a pause. What runs already is finished, and repaired devices are still put back into use."""
 
     by: str = ""
     message: str = ""
@@ -185,7 +185,7 @@ class RemedyPolicySpec(msgspec.Struct, frozen=True, rename="camel", omit_default
 
 
 class BreakerStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Of one that is closed again `since` and `closesAt` say when it was open last."""
+    """`since` and `closesAt` of a closed breaker say when it was last open."""
 
     open: bool = False
     since: datetime | None = None
@@ -202,7 +202,7 @@ class RemedyPolicyStatus(msgspec.Struct, frozen=True, rename="camel", omit_defau
 
 
 class RemedyPolicy(KObject, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
-    """What may be done to devices and nodes by itself: ladders, modes, limits, breaker, soak."""
+    """What Remuda may do to devices and nodes without asking: ladders, modes, limits, breaker, soak."""
 
     resource: ClassVar[Resource] = Resource(
         GROUP,

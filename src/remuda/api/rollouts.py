@@ -1,10 +1,10 @@
 """NodeRollout: something done to the nodes of a pool one after another, say a new driver, that stops when it goes wrong.
 
 Canaries first: `canary` nodes are emptied, acted on and verified before any other is touched. Then the rest, `maxUnavailable`
-at a time. The first failure stops it: nothing more is begun, the node that failed stays out of use, and the rest of the pool is
+at a time. The first failure stops it: no other node is begun, the node that failed stays out of use, and the rest of the pool is
 as it was.
 A multi-node NVLink domain is one step: all of it is emptied before any of it is acted on, acted on before any is verified, and
-given back together (unless `drain.wholeDomain` is false).
+put back into use together (unless `drain.wholeDomain` is false).
 A node is verified when the labels of `expect` are there, it has as many devices as before, and a probe of each has passed.
 """
 
@@ -57,7 +57,7 @@ class NodeRolloutSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults
 
 
 class NodeStep(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """One node of a roll-out. `devices`: how many it had before. `domain`: what it goes step by step with; "" = itself."""
+    """One node of a roll-out. `devices`: how many it had before. `domain`: the nodes it goes together with; "" = itself."""
 
     node: str
     phase: StepPhase = StepPhase.DRAINING

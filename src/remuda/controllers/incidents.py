@@ -51,7 +51,7 @@ IncidentView = NodeIncidentView | GangIncidentView | Key
 WORKERS = 8
 LEASES_S = 5.0  # how often leases are looked over: one that ran out says nothing
 RETENTION_S = 600.0
-CORRELATE_S = 1.0  # failures of one blow come one after another
+CORRELATE_S = 1.0  # several failures with one cause come one after another
 # What a look at a node writes from what it sees there; a second look would say the same.
 _LOOKED_AT = frozenset("affected deviceUuid devices evidence firstSignalAt message nodeUid openedAt verdict".split())
 DOMAINS: Key = ("domains",)

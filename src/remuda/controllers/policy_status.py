@@ -1,4 +1,4 @@
-"""Policy controller: what becomes of each RemedyPolicy, in its status. Decides nothing: remedies never read it.
+"""Policy controller: how each RemedyPolicy is used, in its status. Decides nothing: remedies never read it.
 
 One key per policy. A policy without an object (the built-in default) has no status; `remuda policy default` works it out.
 """
@@ -36,7 +36,7 @@ from remuda.kube.runtime.work_queue import WorkQueue
 
 log = structlog.get_logger(__name__)
 
-SETTLE_S = 1.0  # incidents of one blow come together
+SETTLE_S = 1.0  # incidents of one failure come together
 MANY = 1_000_000
 
 

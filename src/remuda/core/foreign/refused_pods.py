@@ -96,7 +96,7 @@ def refusals_hold_until(refused: Sequence[Pod], now: float) -> float:
 
 
 def admission_budget(job: Job) -> int:
-    """Refusals in a row that cost a Job nothing. One blow may hit all pods that it runs at a time."""
+    """Refusals in a row that cost a Job nothing. One failure may hit all pods that it runs at a time."""
     return ADMISSION_BUDGET * max(1, job.spec.parallelism)
 
 

@@ -1,8 +1,8 @@
 """Which RemedyPolicy a device is under, and which ladder a fault climbs. Pure.
 
 Of the policies whose selector matches, the highest `priority` decides, then the most selective, then the first name. The policy
-named `default`, or without one the built-in, takes what no other does. Two policies that only their names tell apart *overlap*:
-the choice stays the same on every look, and a condition on both says that it was made by name.
+named `default`, or without one the built-in, applies to all other devices. Two policies that only their names tell apart
+*overlap*: the choice stays the same on every look, and a condition on both says that it was made by name.
 
 A ladder is found by the verdict's reason first, then by the remedy the fault table asks for, then `*`. A policy that names
 ladders has those and no others; one that names none has the built-in ones.
