@@ -107,9 +107,9 @@ def list_body(objects: Iterable[KObject]) -> dict[str, Any]:
 
 
 def print_commands(title: str, commands: Iterable[tuple[str, str]]) -> None:
-    """What to try next: commands as they can be pasted, with a few words each."""
+    """What to try next: commands as they can be pasted, with a few words each. A long one does not push away the words of all."""
     entries = list(commands)
-    width = max(len(command) for command, _ in entries)
+    width = max((len(command) for command, _ in entries if len(command) <= 60), default=0)
     click.echo(title)
     for command, words in entries:
         click.echo(f"  {command.ljust(width)}  {words}".rstrip())

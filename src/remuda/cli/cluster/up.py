@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -200,7 +201,7 @@ def _print_ready(state: StateDir, config: ClusterConfig, pid: int, *, detached: 
     click.echo(f"State: {state.path}   pid: {pid}")
     if state.path != Directory(default_state_path()).path:
         where = "Before other commands" if detached else "In other terminals, first"
-        click.echo(f"{where} run:  export REMUDA_STATE={state.path}")
+        click.echo(f"{where} run:  export REMUDA_STATE={shlex.quote(str(state.path))}")
     replicas, gpus = max(1, min(4, config.nodes - 1)), gpus_per_node(config)
     spares = " --spares 1" if config.nodes > 1 else ""
     print_commands(
@@ -218,7 +219,7 @@ def _print_ready(state: StateDir, config: ClusterConfig, pid: int, *, detached: 
             ("remuda devices", "every GPU and who uses it"),
             ("remuda incidents", "what failed and what was done"),
             (f"remuda topology {config.node_names()[0]}", "how the GPUs of a node are connected"),
-            (f"export KUBECONFIG={state.kubeconfig}", "makes kubectl work too"),
+            (f"export KUBECONFIG={shlex.quote(str(state.kubeconfig))}", "makes kubectl work too"),
         ],
     )
     click.echo(
