@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 import pytest
 
@@ -17,9 +16,7 @@ def test_sleeping_costs_nothing_and_moves_the_clock() -> None:
         await asyncio.sleep(86_400.0)
         return loop.time()
 
-    begun = time.perf_counter()
-    assert run_virtual(main(), loop) == pytest.approx(86_400.0)
-    assert time.perf_counter() - begun < 5.0
+    assert run_virtual(main(), loop) == pytest.approx(86_400.0), "a loop that really slept would not be here for a day"
 
 
 def test_clock_starts_at_a_fixed_moment() -> None:
