@@ -12,7 +12,7 @@ from remuda.api.errors import ApiError
 from remuda.api.meta import JsonObject
 from remuda.embedded.apiserver.log_source import LogQuery
 from remuda.embedded.apiserver.subresources import _parse_log_query
-from remuda.runtime.pod_logs import PodLogFiles, rfc3339
+from remuda.embedded.node.pod_logs import PodLogFiles, rfc3339
 from tests.builders.waiting import PATIENCE_S
 
 T = 1_800_000_000.0

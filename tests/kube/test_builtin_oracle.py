@@ -24,7 +24,7 @@ from remuda.api.kubernetes.core_v1 import Namespace, Pod
 from remuda.api.kubernetes.policy_v1 import PodDisruptionBudget, ResourceQuota
 from remuda.api.meta import JsonObject, to_time
 from remuda.embedded.apiserver.admission import AdmissionChain
-from remuda.embedded.apiserver.garbage_collection import GarbageCollector
+from remuda.embedded.builtin.garbage_collection import GarbageCollector
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.store import ObjectStore
 from remuda.embedded.apiserver.store.journal import MemoryJournal

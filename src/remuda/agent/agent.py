@@ -23,7 +23,7 @@ from remuda.agent.allocation.mig_slicing import MigSlicer
 from remuda.agent.config import DP, AgentConfig
 from remuda.agent.hardware.backend_port import DeviceBackend
 from remuda.agent.hardware.device_usage import UsageWatch
-from remuda.agent.hardware.node_labels import NodeLabelWriter
+from remuda.agent.node_labels import NodeLabelWriter
 from remuda.agent.hardware.signal_intake import SignalIntake, SilenceWatch
 from remuda.agent.inventory import Inventory, device_behind_plugin_id
 from remuda.agent.launchers.launcher_registry import LauncherRegistry

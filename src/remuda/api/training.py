@@ -15,7 +15,7 @@ import msgspec
 
 from remuda.api.meta import Condition, JsonObject, KObject, ObjectMeta, Resource
 from remuda.api.names import GROUP, RESOURCE_GPU, VERSION
-from remuda.api.quantity import parse_whole_quantity
+from remuda.api.kubernetes.quantity import parse_whole_quantity
 
 UNLIMITED = -1
 

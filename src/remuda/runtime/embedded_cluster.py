@@ -14,7 +14,7 @@ from pathlib import Path
 from remuda.api.errors import AlreadyExists
 from remuda.api.kubernetes.core_v1 import Namespace, Pod
 from remuda.api.meta import KObject, ObjectMeta
-from remuda.embedded.apiserver.garbage_collection import GarbageCollector
+from remuda.embedded.builtin.garbage_collection import GarbageCollector
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.objects import AdmissionPort, NewestObjects
 from remuda.embedded.apiserver.store import ObjectStore

@@ -19,7 +19,7 @@ from remuda.embedded.node.log_times import keep_log_times
 from remuda.runtime.api_endpoint import ApiEndpoint
 from remuda.runtime.backup import BACKUP_PATH, answer_backup
 from remuda.runtime.embedded_cluster import EmbeddedCluster
-from remuda.runtime.pod_logs import PodLogFiles
+from remuda.embedded.node.pod_logs import PodLogFiles
 from remuda.runtime.state_dir import StateDir
 from remuda.runtime.up_config import ClusterConfig
 

@@ -34,7 +34,7 @@ from remuda.embedded.node.process_runtime import ProcessRuntime
 from remuda.embedded.node.runtime_port import PodRuntime
 from remuda.embedded.node.simulated_runtime import SimulatedRuntime
 from remuda.embedded.node.training_model import SimulatedBehaviour, SimulatedCheckpoints
-from remuda.kube.client.guarded_cluster import ClusterGate, SeverableCluster
+from remuda.kube.guarded_cluster import ClusterGate, SeverableCluster
 from remuda.kube.cluster import Cluster
 from remuda.kube.runtime.events import EventRecorder
 from remuda.kube.runtime.informer import Informer

@@ -16,7 +16,7 @@ from remuda.agent.inventory import device_behind_plugin_id
 from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import Container, Pod
 from remuda.api.names import ANNOTATION_DEVICES
-from remuda.api.quantity import parse_whole_quantity
+from remuda.api.kubernetes.quantity import parse_whole_quantity
 
 ResourceOf = Callable[[str], str]  # device id -> the resource it counts for; "" when there is no such device
 

@@ -22,7 +22,7 @@ import msgspec
 
 from remuda.api.devices import ObservedDevice, ObservedLink, Signal
 from remuda.api.errors import Refusal
-from remuda.core.devices.counters import Counters
+from remuda.agent.hardware.counters import Counters
 
 Hear = Callable[[str, Signal], None]  # device id, signal
 HearNode = Callable[[Signal], None]

@@ -30,7 +30,7 @@ from remuda.agent.hardware.device_ids import write_whole_file
 from remuda.agent.hardware.kernel_log_reader import SignalReports
 from remuda.agent.hardware.signal_listeners import NODE
 from remuda.api.errors import Refusal
-from remuda.core.devices.counters import USUAL, CounterLimits, Counters, KnownCounters, step_counters, throttle_words
+from remuda.agent.hardware.counters import USUAL, CounterLimits, Counters, KnownCounters, step_counters, throttle_words
 from remuda.core.devices.fault_codes import classify_fault
 
 log = structlog.get_logger(__name__)

@@ -26,7 +26,7 @@ from remuda.agent.hardware.signal_listeners import NODE, SignallingBackend, Sign
 from remuda.agent.hardware.slice_rows import device_busy, mig_slice_row, plan_mig_slices, whole_device_row
 from remuda.api.devices import DeviceState, ObservedDevice, ObservedLink
 from remuda.api.errors import Refusal
-from remuda.core.devices.counters import CounterLimits, Counters, KnownCounters, LinkReading, step_counters
+from remuda.agent.hardware.counters import CounterLimits, Counters, KnownCounters, LinkReading, step_counters
 from remuda.core.devices.fault_codes import DeviceRemedy, classify_fault
 from remuda.core.devices.machine_models import MachineModel
 from remuda.core.devices.observed_model import links_of_model

@@ -5,7 +5,7 @@ asked on its own (`driver_questions`), so what befalls one leaves the others ser
 is killed and started anew, and the next device is asked at once. A device the node is known to have and the driver does not
 show reports device-missing (`missing_devices`).
 
-Nothing is reported before thresholds are crossed (`core.devices.counters`). Xid events come unasked.
+Nothing is reported before thresholds are crossed (`agent.hardware.counters`). Xid events come unasked.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from remuda.agent.hardware.sysfs import nearest_nics
 from remuda.agent.orders.node_commands import run_node_hook
 from remuda.api.devices import ObservedDevice, ObservedLink
 from remuda.api.errors import Refusal
-from remuda.core.devices.counters import USUAL, CounterLimits, Counters, KnownCounters, step_counters, throttle_words
+from remuda.agent.hardware.counters import USUAL, CounterLimits, Counters, KnownCounters, step_counters, throttle_words
 from remuda.core.devices.fault_codes import classify_fault
 from remuda.core.devices.machine_models import MachineModel
 

@@ -101,7 +101,7 @@ class NvmlDriver(MigCalls):
     # --- one device -------------------------------------------------------------------------------------------------------
 
     def counters(self, pci: str) -> dict[str, Any]:
-        """`core.devices.counters.Counters` as JSON."""
+        """`agent.hardware.counters.Counters` as JSON."""
         handle = nvml_must(nvml_handle, pci)
         volatile, total = nv.NVML_VOLATILE_ECC, nv.NVML_AGGREGATE_ECC
         bad, mended = nv.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nv.NVML_MEMORY_ERROR_TYPE_CORRECTED

@@ -35,7 +35,7 @@ from remuda.agent.hardware.signal_listeners import SignallingBackend, SignalList
 from remuda.agent.hardware.slice_rows import mig_not_supported
 from remuda.api.devices import ObservedDevice, ObservedLink
 from remuda.api.names import RESOURCE_GPU
-from remuda.core.devices.counters import USUAL, CounterLimits, Counters, KnownCounters, step_counters
+from remuda.agent.hardware.counters import USUAL, CounterLimits, Counters, KnownCounters, step_counters
 from remuda.core.devices.machine_models import MachineModel
 
 N = TypeVar("N", int, float)

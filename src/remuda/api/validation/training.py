@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 
 from remuda.api.errors import Refusal
-from remuda.api.patterns import SYNTAX, BadPattern, check_log_pattern
+from remuda.api.validation.patterns import SYNTAX, BadPattern, check_log_pattern
 from remuda.api.selectors import is_label_key
 from remuda.api.training import (
     UNLIMITED,

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from math import ceil
 
 from remuda.api.kubernetes.core_v1 import Container, Pod
-from remuda.api.quantity import parse_quantity
+from remuda.api.kubernetes.quantity import parse_quantity
 
 CPU, PODS = "cpu", "pods"
 

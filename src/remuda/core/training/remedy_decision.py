@@ -27,7 +27,7 @@ from functools import cache
 
 import msgspec
 
-from remuda.api.patterns import is_in_log
+from remuda.api.validation.patterns import is_in_log
 from remuda.api.training import Cause, DeviceFailedPolicy, FailureRule, Remedy, RuleAction
 from remuda.core.devices.fault_codes import fault_table
 from remuda.core.gang.gang_remedy import (

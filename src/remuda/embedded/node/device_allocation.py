@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import Container, Pod
 from remuda.api.names import ANNOTATION_DEVICES, RESOURCE_GPU
-from remuda.api.quantity import parse_whole_quantity
+from remuda.api.kubernetes.quantity import parse_whole_quantity
 from remuda.embedded.node.container_environment import plugin_host_environment
 from remuda.embedded.node.devices.device_ledger import KubeletDeviceGrant
 from remuda.embedded.node.devices.device_manager import KubeletDeviceManager

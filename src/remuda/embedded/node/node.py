@@ -35,7 +35,7 @@ from remuda.embedded.node.pod_worker import NodeSite, PodWorker
 from remuda.embedded.node.runtime_port import AdoptedContainer, ContainerKey, ExitListener, PodRuntime
 from remuda.embedded.node.shutdown import end_all_containers
 from remuda.embedded.node.slow_devices import DeviceSpeeds
-from remuda.kube.client.guarded_cluster import ClusterGate
+from remuda.kube.guarded_cluster import ClusterGate
 from remuda.kube.cluster import Cluster
 from remuda.kube.runtime.events import SILENCE, EventSink
 from remuda.link.allocation_port import NodeAgentPort

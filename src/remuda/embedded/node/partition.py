@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import Pod
-from remuda.kube.client.guarded_cluster import ClusterGate
+from remuda.kube.guarded_cluster import ClusterGate
 
 
 class NodePartition:

@@ -12,7 +12,7 @@ import pytest
 from remuda.agent.hardware.hardware_backend import HardwareConfig
 from remuda.agent.hardware.vendor_backends import NvmlBackend
 from remuda.api.errors import Refusal
-from remuda.core.devices.counters import CounterLimits
+from remuda.agent.hardware.counters import CounterLimits
 from remuda.core.devices.machine_models import load_machine_model
 from tests.unit.agent.hardware.rig import Clock, Ears, Library
 

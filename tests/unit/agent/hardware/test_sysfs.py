@@ -10,7 +10,7 @@ import pytest
 
 from remuda.agent.hardware.sysfs import SysfsBackend, SysfsConfig, nearest_nics
 from remuda.api.errors import Refusal
-from remuda.core.devices.counters import CounterLimits
+from remuda.agent.hardware.counters import CounterLimits
 from tests.unit.agent.hardware.rig import Clock, Ears
 
 

@@ -15,7 +15,7 @@ from remuda.api.kubernetes.core_v1 import Binding, Lease, Namespace
 from remuda.api.meta import KObject
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.store import MemoryJournal, ObjectStore
-from remuda.kube.client.guarded_cluster import FencedCluster, NotLeading
+from remuda.kube.guarded_cluster import FencedCluster, NotLeading
 from remuda.kube.cluster import Cluster, list_pages
 from remuda.kube.runtime.leader import LeaderTerm, LeaseContender, LeasePlace
 from remuda.kube.runtime.leader_lease import LeaseTiming

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 from remuda.api.meta import JsonObject, Resource
-from remuda.api.quantity import canonical_quantities
-from remuda.embedded.apiserver.admission.pod_defaults import pod_defaults, template_defaults, without_nulls
+from remuda.api.kubernetes.quantity import canonical_quantities
+from remuda.embedded.apiserver.admission.pod_defaults import pod_defaults, template_defaults
 
 MAX_INT32 = 2**31 - 1
 JOB_LABELS = ("batch.kubernetes.io/controller-uid", "controller-uid")

@@ -7,7 +7,7 @@ import re
 from fractions import Fraction
 
 from remuda.api.errors import Refusal
-from remuda.api.quantity import parse_quantity
+from remuda.api.kubernetes.quantity import parse_quantity
 from remuda.embedded.apiserver.admission.field_errors import AdmissionField
 from remuda.embedded.apiserver.naming import DNS_LABEL, SUBDOMAIN
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from remuda.api.meta import JsonObject
-from remuda.api.quantity import canonical_quantities
+from remuda.api.kubernetes.quantity import canonical_quantities
 from remuda.embedded.builtin.planners.pod_resources import qos_class
 
 _POD_SPEC: JsonObject = {

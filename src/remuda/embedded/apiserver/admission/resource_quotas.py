@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from fractions import Fraction
 
 from remuda.api.meta import JsonObject
-from remuda.api.quantity import format_quantity
+from remuda.api.kubernetes.quantity import format_quantity
 from remuda.embedded.apiserver.admission.request import CREATE, UPDATE, AdmissionRequest, Forbidden, ReadObjects
 from remuda.embedded.builtin.planners.quotas import (
     in_quota_scope,

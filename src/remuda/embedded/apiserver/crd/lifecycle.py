@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 from remuda.api.meta import JsonObject
-from remuda.api.patterns import BadPattern, check_schema_pattern
+from remuda.api.validation.patterns import BadPattern, check_schema_pattern
 from remuda.embedded.apiserver.naming import invalid_fields
 from remuda.embedded.apiserver.patching.field_owners import api_timestamp
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from remuda.api.codec import encode
 from remuda.api.meta import JsonObject
-from remuda.api.patterns import BadPattern, fits_schema_pattern
+from remuda.api.validation.patterns import BadPattern, fits_schema_pattern
 
 _ENVELOPE = ("apiVersion", "kind", "metadata")
 

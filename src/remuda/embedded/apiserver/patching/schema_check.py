@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from remuda.api.errors import Refusal
-from remuda.api.quantity import parse_quantity
+from remuda.api.kubernetes.quantity import parse_quantity
 from remuda.embedded.apiserver.patching.compare import UnnameableItem, item_element
 from remuda.embedded.apiserver.patching.field_sets import field_paths
 from remuda.embedded.apiserver.patching.patch_schema import PatchSchema

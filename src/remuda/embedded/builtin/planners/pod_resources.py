@@ -7,7 +7,7 @@ from typing import Any
 
 from remuda.api.errors import Refusal
 from remuda.api.meta import JsonObject, as_map, maps_in
-from remuda.api.quantity import parse_quantity
+from remuda.api.kubernetes.quantity import parse_quantity
 
 Amounts = dict[str, Fraction]
 

@@ -17,7 +17,7 @@ import structlog
 
 from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import Container, Pod
-from remuda.api.quantity import parse_whole_quantity
+from remuda.api.kubernetes.quantity import parse_whole_quantity
 from remuda.embedded.node.container_record import is_sidecar
 from remuda.embedded.node.devices.cdi import UNRESOLVABLE, unresolvable_cdi_devices
 from remuda.embedded.node.devices.checkpoint import CheckpointFile

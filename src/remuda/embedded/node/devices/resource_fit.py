@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import Container, Pod
-from remuda.api.quantity import parse_whole_quantity
+from remuda.api.kubernetes.quantity import parse_whole_quantity
 from remuda.embedded.node.container_record import is_sidecar
 
 OUT_OF = "OutOf"  # and the name of the resource: the reason a kubelet gives

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from remuda.api.patterns import (
+from remuda.api.validation.patterns import (
     MAX_LOG_PATTERN,
     MAX_LOG_TEXT,
     MAX_SCHEMA_PATTERN,

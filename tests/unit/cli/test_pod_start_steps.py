@@ -11,7 +11,7 @@ from remuda.api.codec import from_wire
 from remuda.api.devices import Holding, NodeDevices, PluginReport
 from remuda.api.kubernetes.core_v1 import Node, Pod
 from remuda.api.meta import ObjectMeta, to_time
-from remuda.core.devices.pod_start_steps import StartStep, StartStepState, explain_pod_start, stuck_start_step
+from remuda.cli.devices.pod_start_steps import StartStep, StartStepState, explain_pod_start, stuck_start_step
 from tests.builders.gangs import a_node
 
 GPU, MIG = "nvidia.com/gpu", "nvidia.com/mig-3g.40gb"

@@ -10,7 +10,7 @@ import pytest
 
 from remuda.agent.hardware.backend_port import NodeFacts
 from remuda.agent.hardware.fake_backend import FakeBackend
-from remuda.agent.hardware.node_labels import DISCOVERY_STAMP, WRITTEN, NodeLabelWriter, node_labels, plan_node_labels
+from remuda.agent.node_labels import DISCOVERY_STAMP, WRITTEN, NodeLabelWriter, node_labels, plan_node_labels
 from remuda.api.kubernetes.core_v1 import Node
 from remuda.core.devices.machine_models import load_machine_model
 from remuda.embedded.apiserver.local_cluster import LocalCluster

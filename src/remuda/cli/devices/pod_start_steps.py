@@ -17,7 +17,7 @@ import msgspec
 
 from remuda.api.devices import Holding, NodeDevices, PluginReport
 from remuda.api.kubernetes.core_v1 import Node, Pod
-from remuda.api.quantity import parse_whole_quantity
+from remuda.api.kubernetes.quantity import parse_whole_quantity
 
 
 class StartStepState(StrEnum):

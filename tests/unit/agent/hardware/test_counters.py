@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from remuda.core.devices.counters import (
+from remuda.agent.hardware.counters import (
     TAKEN_BACK_BY,
     CounterLimits,
     Counters,

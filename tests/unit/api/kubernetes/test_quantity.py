@@ -5,7 +5,7 @@ from fractions import Fraction
 import pytest
 
 from remuda.api.errors import Refusal
-from remuda.api.quantity import parse_quantity, parse_whole_quantity
+from remuda.api.kubernetes.quantity import parse_quantity, parse_whole_quantity
 
 
 @pytest.mark.parametrize(
