@@ -27,9 +27,9 @@ from bench.marks import Broken
 from bench.onerun import answer, quiet, rss_mib
 from remuda.api.devices import DeviceState, NodeDevices
 from remuda.api.kubernetes.core_v1 import Lease, Node, Pod
+from remuda.api.kubernetes.quantity import parse_whole_quantity
 from remuda.api.meta import JsonObject, to_seconds
 from remuda.api.names import RESOURCE_GPU
-from remuda.api.kubernetes.quantity import parse_whole_quantity
 from remuda.kube.runtime.bulk_writes import write_all_objects
 from remuda.runtime.embedded_cluster import EmbeddedCluster
 from remuda.runtime.up_config import ClusterConfig

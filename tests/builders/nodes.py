@@ -24,7 +24,7 @@ from remuda.embedded.node.pod_feed import PodFeed
 from remuda.embedded.node.runtime_port import PodRuntime
 from remuda.kube.cluster import Cluster
 from remuda.kube.runtime.informer import Informer
-from remuda.link.allocation_port import Allocation, Deliver, HardwarePort, Message
+from remuda.link.allocation_port import Allocation, Deliver, HardwareFaultLink, Message
 from remuda.link.device_plugin_port import PluginPort
 from tests.builders.waiting import PATIENCE_S
 
@@ -92,7 +92,7 @@ class BookkeepingAgent:
             raise Refusal("UnknownDevice", f"There is no {device}.", "Name another.")
         self.calls.append(("fault", device, code))
 
-    def hardware(self) -> HardwarePort:
+    def hardware(self) -> HardwareFaultLink:
         raise Refusal("RealHardware", "There is none.", "Use an agent with a backend.")
 
     def isolate(self, is_cut_off: bool) -> None:

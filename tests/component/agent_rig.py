@@ -24,7 +24,7 @@ from remuda.embedded.apiserver.store import MemoryJournal, ObjectStore
 from remuda.kube.runtime.informer import Informer
 from remuda.launch import actions, protocol
 from remuda.launch.launcher_machine import LauncherIdentity
-from remuda.launch.launcher_machine import LauncherMachine as Machine
+from remuda.launch.launcher_machine import LaunchMachine as Machine
 from remuda.link.allocation_port import Allocation, Message
 from remuda.link.progress_board import ProgressBoard
 from tests.builders.waiting import PATIENCE_S
@@ -69,7 +69,7 @@ class FakeLauncher:
 
     def _deliver(self, message: Message) -> None:
         self.heard.append(message)
-        known = protocol.decode_message(encode(dict(message)))
+        known = protocol.decode_launch_message(encode(dict(message)))
         assert known is not None
         self._act(self.machine.received(time.time(), known))
 
@@ -79,7 +79,7 @@ class FakeLauncher:
             if isinstance(action, actions.Connect):
                 self._dial()
             elif isinstance(action, actions.Send) and self._send is not None:
-                self._send(decode_json(protocol.encode_message(action.message)))
+                self._send(decode_json(protocol.encode_launch_message(action.message)))
             elif isinstance(action, actions.SpawnChild):
                 self.child, self.env = action.attempt, action.env
                 self.runs.append(action.attempt)

@@ -21,8 +21,8 @@ from remuda.api.names import RESOURCE_GPU
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.store import MemoryJournal, ObjectStore
 from remuda.kube.runtime.informer import Informer
-from remuda.launch.protocol import Hello, encode_message
-from remuda.link.allocation_port import NodeAgentPort
+from remuda.launch.protocol import Hello, encode_launch_message
+from remuda.link.allocation_port import NodeAgentLink
 from remuda.link.device_plugin_port import ContainerDevices
 from remuda.runtime.node_agent import (
     NodeAgentConfig,
@@ -107,7 +107,7 @@ class Site:
             reader, writer = await asyncio.open_unix_connection(f"/proc/self/fd/{fd}/agent.sock")
         finally:
             os.close(fd)
-        writer.write(encode_message(Hello(pod.name, pod.uid, 7, "parked", 0)))
+        writer.write(encode_launch_message(Hello(pod.name, pod.uid, 7, "parked", 0)))
         self._readers[writer] = reader
         return writer
 
@@ -148,7 +148,7 @@ async def site() -> AsyncIterator[Site]:
 async def test_from_registration_to_a_launcher_at_the_barrier_and_through_an_upgrade(site: Site) -> None:
     pod = await site.bind("a", "gpu-4,gpu-5")
     async with node_agent(site.config, site.cluster) as agent:
-        port: NodeAgentPort = agent  # what an embedded node asks of it, it has
+        port: NodeAgentLink = agent  # what an embedded node asks of it, it has
         assert RESOURCE_GPU in port.plugins()
         await site.registered()
         assert await site.kubelet.prefer(GPUS, 2) == ("gpu-4", "gpu-5")

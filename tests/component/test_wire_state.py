@@ -23,8 +23,8 @@ from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.log_source import LogQuery
 from remuda.embedded.apiserver.store import ObjectStore, SqliteJournal
 from remuda.embedded.node import pod_logs
-from remuda.runtime.backup import BACKUP_PATH, MANIFEST, BackupManifest, answer_backup, make_backup, restore_backup
 from remuda.embedded.node.pod_logs import PodLogFiles
+from remuda.runtime.backup import BACKUP_PATH, MANIFEST, BackupManifest, answer_backup, make_backup, restore_backup
 from remuda.runtime.state_dir import StateDir
 from remuda.runtime.up_config import ClusterConfig
 from tests.builders.waiting import PATIENCE_S

@@ -25,8 +25,8 @@ from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.store import ObjectStore
 from remuda.embedded.apiserver.store.sqlite_journal import SqliteJournal
 from remuda.embedded.apiserver.wire import http_exchange
-from remuda.runtime.api_endpoint import LOOPBACK, ApiEndpoint
 from remuda.embedded.node.pod_logs import PodLogFiles
+from remuda.runtime.api_endpoint import LOOPBACK, ApiEndpoint
 from remuda.runtime.state_dir import StateDir
 
 NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")

@@ -24,11 +24,11 @@ from remuda.api.kubernetes.core_v1 import Namespace, Pod
 from remuda.api.kubernetes.policy_v1 import PodDisruptionBudget, ResourceQuota
 from remuda.api.meta import JsonObject, to_time
 from remuda.embedded.apiserver.admission import AdmissionChain
-from remuda.embedded.builtin.garbage_collection import GarbageCollector
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.store import ObjectStore
 from remuda.embedded.apiserver.store.journal import MemoryJournal
 from remuda.embedded.builtin import run_builtin
+from remuda.embedded.builtin.garbage_collection import GarbageCollector
 from remuda.embedded.builtin.planners.pod_state import is_active_pod
 from remuda.kube.client.http_cluster import HttpCluster
 from remuda.kube.client.kubeconfig import access_of_context, merge_kubeconfigs

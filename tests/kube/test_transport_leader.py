@@ -13,9 +13,9 @@ import pytest_asyncio
 
 from remuda.api.errors import Unavailable
 from remuda.api.kubernetes.core_v1 import Lease
-from remuda.kube.guarded_cluster import FencedCluster, NotLeading
 from remuda.kube.client.http_cluster import HttpCluster
 from remuda.kube.client.kubeconfig import load_kubeconfig
+from remuda.kube.guarded_cluster import FencedCluster, NotLeading
 from remuda.kube.runtime.leader import LeaderTerm, LeaseContender, LeasePlace
 from remuda.kube.runtime.leader_lease import LeaseTiming
 from tests.builders.waiting import PATIENCE_S

@@ -16,7 +16,7 @@ from remuda.core.health.findings import NodeFindings, find_findings
 from remuda.core.health.ledger import judge_devices, judge_node
 from remuda.core.health.signal_fusion import classify_devices
 from remuda.core.health.signals import with_signal
-from remuda.core.health.streamed_signals import SignalOverlay
+from remuda.core.health.streamed_signals import StreamedSignals
 from tests.builders.gangs import a_held_pod
 
 NOW = 100_000.0
@@ -115,7 +115,7 @@ def test_a_stream_that_repeats_what_the_record_has_changes_nothing(
         device = with_signal(device, signal)
     record = a_record(device.signals)
     record = msgspec.structs.replace(record, verdicts=judge_node(record, [], NOW))
-    overlay = SignalOverlay()
+    overlay = StreamedSignals()
     again = [s for s in story for _ in range(1 + told)]
     chance.shuffle(again)  # type: ignore[attr-defined]
     for signal in again:

@@ -25,7 +25,7 @@ from remuda.core.health.ledger import judge_devices, judge_node, ledger_rows
 from remuda.core.health.node_notices import is_notice_held_down, judge_node_notices, notice_hold_ends_at
 from remuda.core.health.signal_fusion import classify_devices, debounce_ends_at
 from remuda.core.health.slow_ranks import answered_slow_findings
-from remuda.core.health.streamed_signals import SignalOverlay
+from remuda.core.health.streamed_signals import StreamedSignals
 from remuda.core.health.timers import DEFAULT_TIMERS, quarantine_flapping
 from remuda.core.incidents.device_incidents import plan_device_incidents
 from remuda.core.incidents.names import IncidentPlan, IncidentTimes
@@ -182,7 +182,7 @@ def read(body: dict[str, Any]) -> NodeDevices:
 
 def judged(node: NodeDevices, now: float) -> NodeDevices:
     """As the failure controller does it."""
-    node = SignalOverlay().merged(node, now)
+    node = StreamedSignals().merged(node, now)
     devices = judge_devices(node, now)
     suspicion = DomainSuspicion()
     suspicion.see_devices(None, node)

@@ -18,16 +18,16 @@ from typing import Any
 from uuid import uuid4
 
 from remuda.agent.allocation.cdi_specs import CdiSpecs, keep_cdi_specs
-from remuda.agent.allocation.device_grants import DeviceGrants, GrantPlace
+from remuda.agent.allocation.device_grants import AllocationGrants, GrantPlace
 from remuda.agent.allocation.mig_slicing import MigSlicer
 from remuda.agent.config import DP, AgentConfig
 from remuda.agent.hardware.backend_port import DeviceBackend
 from remuda.agent.hardware.device_usage import UsageWatch
-from remuda.agent.node_labels import NodeLabelWriter
-from remuda.agent.hardware.signal_intake import SignalIntake, SilenceWatch
+from remuda.agent.hardware.signal_intake import HardwareSignalIntake, SilenceWatch
 from remuda.agent.inventory import Inventory, device_behind_plugin_id
 from remuda.agent.launchers.launcher_registry import LauncherRegistry
 from remuda.agent.launchers.log_tails import PodLogTails
+from remuda.agent.node_labels import NodeLabelWriter
 from remuda.agent.node_reporter import (
     BOOT,
     DEVICES,
@@ -54,7 +54,7 @@ from remuda.api.training import TrainingJob
 from remuda.core.training.rendezvous import rank_env
 from remuda.kube.cluster import Cluster
 from remuda.kube.runtime.informer import Informer
-from remuda.link.allocation_port import Allocation, Deliver, HardwarePort
+from remuda.link.allocation_port import Allocation, Deliver, HardwareFaultLink
 from remuda.link.device_plugin_port import PluginPort, PodResourcesPort
 from remuda.link.progress_board import ProgressBoard
 
@@ -95,7 +95,7 @@ class Agent:
             rejoin_s=config.rejoin_s,
             announce=lambda: self.reporter.mark(LAUNCHERS),
         )
-        self.grants = DeviceGrants(
+        self.grants = AllocationGrants(
             GrantPlace(config.node, config.alloc_root, config.sockets, config.launcher_dir, resources is not None),
             self.inventory,
             self.launchers,
@@ -137,7 +137,7 @@ class Agent:
             self.launchers.sees_places = False
         if config.pod_logs:
             self.launchers.log_ends = PodLogTails(config.pod_logs)
-        self.signal_intake = SignalIntake(
+        self.signal_intake = HardwareSignalIntake(
             backend,
             self.inventory,
             watch=SilenceWatch(config.report_timeout_s, config.report_timeouts),
@@ -300,8 +300,8 @@ class Agent:
     def inject_fault(self, device: str, code: str, heals: str = "") -> None:
         self._backend.inject(device, code, heals)
 
-    def hardware(self) -> HardwarePort:
-        if not isinstance(self._backend, HardwarePort):
+    def hardware(self) -> HardwareFaultLink:
+        if not isinstance(self._backend, HardwareFaultLink):
             raise Refusal(
                 "RealHardware",
                 f"The devices of {self.config.node} are real and cannot be broken on purpose.",

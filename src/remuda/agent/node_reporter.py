@@ -17,9 +17,9 @@ from typing import Any
 
 import structlog
 
-from remuda.agent.allocation.device_grants import DeviceGrants
+from remuda.agent.allocation.device_grants import AllocationGrants
 from remuda.agent.hardware.backend_port import DeviceBackend
-from remuda.agent.hardware.signal_intake import SignalIntake
+from remuda.agent.hardware.signal_intake import HardwareSignalIntake
 from remuda.agent.inventory import Inventory
 from remuda.agent.launchers.launcher_registry import LauncherRegistry
 from remuda.agent.plugin.kubelet_holdings import KubeletHoldings
@@ -152,10 +152,10 @@ class ReportRenderer:
         backend: DeviceBackend,
         inventory: Inventory,
         launchers: LauncherRegistry,
-        grants: DeviceGrants,
+        grants: AllocationGrants,
         plugin_set: PluginSet | None,
         found: KubeletHoldings | None,
-        signal_intake: SignalIntake,
+        signal_intake: HardwareSignalIntake,
     ) -> None:
         self._backend = backend
         self._inventory = inventory

@@ -13,9 +13,9 @@ from typing import ClassVar
 
 import msgspec
 
+from remuda.api.kubernetes.quantity import parse_whole_quantity
 from remuda.api.meta import Condition, JsonObject, KObject, ObjectMeta, Resource
 from remuda.api.names import GROUP, RESOURCE_GPU, VERSION
-from remuda.api.kubernetes.quantity import parse_whole_quantity
 
 UNLIMITED = -1
 

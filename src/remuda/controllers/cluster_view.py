@@ -19,7 +19,7 @@ from remuda.api.rollouts import NodeRollout
 from remuda.api.training import TrainingJob
 from remuda.core.foreign.gangs import foreign_gang_of
 from remuda.core.foreign.refused_pods import is_refused_by_node, refusal_owner
-from remuda.core.health.agent_liveness import LeaseRenewals
+from remuda.core.health.agent_liveness import AgentLeaseRenewals
 from remuda.core.health.step_samples import GangSlow
 from remuda.core.remedies.policies import policy_in_force
 from remuda.core.remedies.remedy_keys import is_workload_remedy_key
@@ -40,7 +40,7 @@ class ClusterView:
         """`clock`: says when renewals of leases are seen; without it the holders' clocks are believed."""
         self._cluster = cluster
         self._clock = clock
-        self._renewals = LeaseRenewals()
+        self._renewals = AgentLeaseRenewals()
         self._asked: dict[str, Lease] = {}  # by node: leases as the API itself gave them
         self.jobs = Informer(cluster, TrainingJob, jitter=jitter)
         self.pods = Informer(cluster, Pod, jitter=jitter)

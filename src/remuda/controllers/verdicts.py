@@ -28,7 +28,7 @@ from remuda.core.health.findings import NodeFindings, find_findings
 from remuda.core.health.ledger import judge_devices, judge_node
 from remuda.core.health.node_notices import is_notice_held_down, judge_node_notices, notice_hold_ends_at
 from remuda.core.health.signal_fusion import classify_devices, debounce_ends_at
-from remuda.core.health.streamed_signals import SignalOverlay
+from remuda.core.health.streamed_signals import StreamedSignals
 from remuda.core.health.timers import HealthTimers, health_timers_of, quarantine_flapping
 from remuda.core.remedies.policies import remedy_policy_for
 from remuda.kube.cluster import Cluster, Preconditions
@@ -86,7 +86,8 @@ class VerdictController:
         self._cluster = cluster
         self._view = view
         self._queue = queue
-        self._overlay = SignalOverlay()
+        self._timers = timers
+        self._overlay = StreamedSignals()
         self._events = events
         self._told: dict[str, dict[tuple[str, str], Notice]] = {}  # by node: notices that Events were made of
         self._rules: dict[str, tuple[HealthTimers, Offender]] = {}  # by node, as far as they were asked for

@@ -75,7 +75,7 @@ class LauncherIdentity(SmallRecord):
     standalone: bool = False  # no agent: run the command once as attempt 1 and exit with its code
 
 
-class LauncherMachine:
+class LaunchMachine:
     def __init__(self, identity: LauncherIdentity) -> None:
         self.identity = identity
         self.state = PARKED

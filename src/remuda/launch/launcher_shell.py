@@ -25,7 +25,7 @@ from remuda.launch.actions import (
     SpawnChild,
     WriteCheckpointRequest,
 )
-from remuda.launch.launcher_machine import LauncherIdentity, LauncherMachine
+from remuda.launch.launcher_machine import LauncherIdentity, LaunchMachine
 from remuda.launch.progress_inbox import ProgressInbox
 from remuda.launch.protocol import SIGNALS, ProtocolError
 
@@ -81,7 +81,7 @@ class LauncherShell:
         self._argv = argv
         self._environ = dict(os.environ)
         self._signals = signals
-        self._machine = LauncherMachine(identity)
+        self._machine = LaunchMachine(identity)
         self._pod = identity.pod
         self._directory = directory
         self._queue: list[Action] = []
@@ -142,7 +142,7 @@ class LauncherShell:
 
     def _do(self, action: Action) -> None:
         if isinstance(action, Send):
-            self._unsent += protocol.encode_message(action.message)
+            self._unsent += protocol.encode_launch_message(action.message)
             self._flush()
         elif isinstance(action, SetTimer):
             self._timer = action.at
@@ -228,7 +228,7 @@ class LauncherShell:
 
     def _read_line(self, line: bytes) -> None:
         try:
-            message = protocol.decode_message(line)
+            message = protocol.decode_launch_message(line)
         except ProtocolError as error:
             write_launcher_log(f"ignored a message of the agent: {error}")
             return

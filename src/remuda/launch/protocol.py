@@ -267,7 +267,7 @@ def _message_object(what: str, line: bytes) -> "dict[str, Any]":
     return data
 
 
-def encode_message(message: Message) -> bytes:
+def encode_launch_message(message: Message) -> bytes:
     """One line, newline included."""
     kind = _NAMES[type(message)]
     values = message.__dict__
@@ -280,7 +280,7 @@ def encode_message(message: Message) -> bytes:
     return line
 
 
-def decode_message(line: bytes) -> Message | None:
+def decode_launch_message(line: bytes) -> Message | None:
     """The message of one line; None when its type is not known here. Raises ProtocolError."""
     data = _message_object("the message", line)
     kind = data.get("type")
@@ -293,7 +293,7 @@ def decode_message(line: bytes) -> Message | None:
     return message
 
 
-def decode_progress(data: bytes) -> Progress:
+def decode_launch_progress(data: bytes) -> Progress:
     """A report of user code (datagram or progress file). Raises ProtocolError."""
     return Progress(
         **_read_message_fields("the progress report", Progress, _PROGRESS, _message_object("the progress report", data))

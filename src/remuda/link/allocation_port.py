@@ -6,7 +6,7 @@ two ports only, so that on a real cluster the kubelet takes the node's place and
 1. `PluginPort` (`link.device_plugin_port`), one per resource, from `plugins()`. Its Allocate names no pod. It makes the
 allocation:
    directory, socket, environment.
-2. `NodeAgentPort`, here. `attach` says whose that allocation is; on a real node the launcher's hello and podresources say it.
+2. `NodeAgentLink`, here. `attach` says whose that allocation is; on a real node the launcher's hello and podresources say it.
 
 The life of a container's devices on an embedded node:
 
@@ -43,7 +43,7 @@ class Allocation(msgspec.Struct, frozen=True):
 
 
 @runtime_checkable
-class HardwarePort(Protocol):
+class HardwareFaultLink(Protocol):
     """What drills may do to a node's devices. Real hardware has none of it."""
 
     def drop(self, device: str) -> None: ...
@@ -73,7 +73,7 @@ class HardwarePort(Protocol):
     def reboot(self) -> None: ...
 
 
-class NodeAgentPort(Protocol):
+class NodeAgentLink(Protocol):
     def plugins(self) -> Mapping[str, PluginPort]:
         """The agent's plugins by resource name, for a node in the same process. The same plugins are served over gRPC where
         the agent has a device-plugin directory. The set changes when a device is sliced anew: ask again after a restart."""
@@ -116,7 +116,7 @@ class NodeAgentPort(Protocol):
         replace or never; "" = what the fault table says cures it."""
         ...
 
-    def hardware(self) -> HardwarePort:
+    def hardware(self) -> HardwareFaultLink:
         """For drills that need more than a fault code. Refusal RealHardware where devices are real."""
         ...
 

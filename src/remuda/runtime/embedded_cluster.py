@@ -14,12 +14,12 @@ from pathlib import Path
 from remuda.api.errors import AlreadyExists
 from remuda.api.kubernetes.core_v1 import Namespace, Pod
 from remuda.api.meta import KObject, ObjectMeta
-from remuda.embedded.builtin.garbage_collection import GarbageCollector
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.objects import AdmissionPort, NewestObjects
 from remuda.embedded.apiserver.store import ObjectStore
 from remuda.embedded.apiserver.store.journal import Journal
 from remuda.embedded.builtin import run_builtin
+from remuda.embedded.builtin.garbage_collection import GarbageCollector
 from remuda.embedded.builtin.namespaces import kind_without_struct
 from remuda.embedded.node.training_model import SimulatedBehaviour, SimulatedCheckpoints
 from remuda.kube.cluster import Cluster

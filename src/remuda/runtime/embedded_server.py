@@ -16,10 +16,10 @@ from remuda.embedded.apiserver.admission import AdmissionChain
 from remuda.embedded.apiserver.app import ApiServerApp
 from remuda.embedded.apiserver.store.sqlite_journal import SqliteJournal
 from remuda.embedded.node.log_times import keep_log_times
+from remuda.embedded.node.pod_logs import PodLogFiles
 from remuda.runtime.api_endpoint import ApiEndpoint
 from remuda.runtime.backup import BACKUP_PATH, answer_backup
 from remuda.runtime.embedded_cluster import EmbeddedCluster
-from remuda.embedded.node.pod_logs import PodLogFiles
 from remuda.runtime.state_dir import StateDir
 from remuda.runtime.up_config import ClusterConfig
 

@@ -34,8 +34,8 @@ from remuda.embedded.node.process_runtime import ProcessRuntime
 from remuda.embedded.node.runtime_port import PodRuntime
 from remuda.embedded.node.simulated_runtime import SimulatedRuntime
 from remuda.embedded.node.training_model import SimulatedBehaviour, SimulatedCheckpoints
-from remuda.kube.guarded_cluster import ClusterGate, SeverableCluster
 from remuda.kube.cluster import Cluster
+from remuda.kube.guarded_cluster import ClusterGate, SeverableCluster
 from remuda.kube.runtime.events import EventRecorder
 from remuda.kube.runtime.informer import Informer
 from remuda.launch.zipapp import build_zipapp

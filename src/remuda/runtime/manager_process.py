@@ -25,10 +25,10 @@ from remuda.api.errors import NotFound, Refusal
 from remuda.api.kinds import OWN_KINDS
 from remuda.api.kubernetes.core_v1 import NODE_LEASE_NAMESPACE, Namespace
 from remuda.core.gang.kubelet_pods import LAUNCHER_FILE, KubeletPodForm
-from remuda.kube.guarded_cluster import FencedCluster
 from remuda.kube.client.http_cluster import HttpCluster
 from remuda.kube.client.kubeconfig import load_kubeconfig
 from remuda.kube.cluster import Cluster
+from remuda.kube.guarded_cluster import FencedCluster
 from remuda.kube.runtime.leader import LeaderTerm, LeaseContender, LeasePlace, suspend_aware_clock_s
 from remuda.kube.runtime.leader_lease import LeaseTiming
 from remuda.launch.zipapp import launcher_container_argv

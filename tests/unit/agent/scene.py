@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from remuda.agent.allocation.device_grants import DeviceGrants, GrantPlace
+from remuda.agent.allocation.device_grants import AllocationGrants, GrantPlace
 from remuda.agent.allocation.mig_slicing import MigSlicer
 from remuda.agent.hardware.fake_backend import FakeBackend
 from remuda.agent.inventory import Inventory
@@ -147,7 +147,7 @@ class Scene:
         )
         self.root = root / "alloc"
         self.news = 0
-        self.grants = DeviceGrants(
+        self.grants = AllocationGrants(
             GrantPlace(NODE, str(self.root), sockets, **place),
             self.inventory,
             self.launchers,

@@ -21,7 +21,7 @@ from remuda.api.devices import LauncherReport
 from remuda.api.training import Member, TrainingJob
 from remuda.launch.actions import Action, Connect, KillChild, ScanCheckpoints, Send, SetTimer, SignalChild, SpawnChild
 from remuda.launch.launcher_machine import LauncherIdentity
-from remuda.launch.launcher_machine import LauncherMachine as Machine
+from remuda.launch.launcher_machine import LaunchMachine as Machine
 from remuda.launch.protocol import Fence, Hello, Start, ToAgent, ToLauncher
 from tests.unit.agent.scene import NOW, a_job, a_launcher
 

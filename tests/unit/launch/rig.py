@@ -63,7 +63,7 @@ class Agent:
             yield from reader.feed(data)
 
     def next(self) -> Message:
-        message = protocol.decode_message(next(self._lines))
+        message = protocol.decode_launch_message(next(self._lines))
         assert message is not None
         self.seen.append(message)
         return message
@@ -77,7 +77,7 @@ class Agent:
             assert isinstance(message, Heartbeat), f"wanted {kind.__name__}, got {message}"
 
     def send(self, *messages: Message) -> None:
-        self.send_raw(b"".join(protocol.encode_message(message) for message in messages))
+        self.send_raw(b"".join(protocol.encode_launch_message(message) for message in messages))
 
     def send_raw(self, data: bytes) -> None:
         assert self.connection is not None

@@ -16,7 +16,7 @@ from remuda.launch.actions import (
     SpawnChild,
     WriteCheckpointRequest,
 )
-from remuda.launch.launcher_machine import LauncherIdentity, LauncherMachine
+from remuda.launch.launcher_machine import LauncherIdentity, LaunchMachine
 from remuda.launch.protocol import (
     Checkpoint,
     Exited,
@@ -39,74 +39,74 @@ def stop(attempt: int, grace: float = 2.0, rank: int | None = 4, signal: str = "
     return Stop(attempt, signal, grace, rank, "/ckpt")
 
 
-def parked() -> LauncherMachine:
-    machine = LauncherMachine(LauncherIdentity("p-0", "u1", 77))
+def parked() -> LaunchMachine:
+    machine = LaunchMachine(LauncherIdentity("p-0", "u1", 77))
     assert machine.begin(T) == [Connect()]
     assert machine.connected(T) == [Send(Hello("p-0", "u1", 77, "parked", 0))]
     return machine
 
 
-def ready() -> LauncherMachine:
+def ready() -> LaunchMachine:
     machine = parked()
     machine.received(T, stop(2))
     machine.scanned(T, SCAN_2, (30, 20))
     return machine
 
 
-def running() -> LauncherMachine:
+def running() -> LaunchMachine:
     machine = ready()
     machine.received(T, Start(2, {"RANK": "4"}))
     machine.child_started(T, 2, 500)
     return machine
 
 
-def stopping() -> LauncherMachine:
+def stopping() -> LaunchMachine:
     """Told to become ready for 3; the child of 2 has its grace."""
     machine = running()
     machine.received(T, stop(3))
     return machine
 
 
-def clearing() -> LauncherMachine:
+def clearing() -> LaunchMachine:
     """As `stopping`, but the main process is gone and others of its tree are not."""
     machine = stopping()
     machine.child_exited(T, 2, 143, 15)
     return machine
 
 
-def scanning() -> LauncherMachine:
+def scanning() -> LaunchMachine:
     machine = clearing()
     machine.tree_gone(T)
     return machine
 
 
-def exited() -> LauncherMachine:
+def exited() -> LaunchMachine:
     machine = running()
     machine.child_exited(T, 2, 1, None, "boom")
     machine.tree_gone(T)
     return machine
 
 
-def fencing() -> LauncherMachine:
+def fencing() -> LaunchMachine:
     machine = running()
     machine.received(T, Fence())
     return machine
 
 
-def fenced() -> LauncherMachine:
+def fenced() -> LaunchMachine:
     machine = fencing()
     machine.child_exited(T, 2, 137, 9)
     machine.tree_gone(T)
     return machine
 
 
-def terminating() -> LauncherMachine:
+def terminating() -> LaunchMachine:
     machine = running()
     machine.terminate(T)
     return machine
 
 
-SETUPS: dict[str, Callable[[], LauncherMachine]] = {
+SETUPS: dict[str, Callable[[], LaunchMachine]] = {
     setup.__name__: setup
     for setup in (parked, ready, running, stopping, clearing, scanning, exited, fencing, fenced, terminating)
 }
@@ -193,7 +193,7 @@ def test_every_message_in_every_state(name: str, message: str) -> None:
 
 
 # The same for everything that is not a message. ScanCheckpoints answers, exits and starts are of attempt 2.
-INPUTS: dict[str, Callable[[LauncherMachine], list[Action]]] = {
+INPUTS: dict[str, Callable[[LaunchMachine], list[Action]]] = {
     "connected": lambda m: m.connected(T + 1),
     "disconnected": lambda m: m.disconnected(T + 1),
     "child_started": lambda m: m.child_started(T + 1, 2, 501),
@@ -390,7 +390,7 @@ def test_a_checkpoint_request_may_signal_the_main_process_alone() -> None:
 
 
 def test_reconnecting_backs_off_up_to_a_second_and_starts_over_after_success() -> None:
-    machine = LauncherMachine(LauncherIdentity("p", "u", 1))
+    machine = LaunchMachine(LauncherIdentity("p", "u", 1))
     machine.begin(T)
     delays = []
     for _ in range(7):
@@ -513,7 +513,7 @@ def test_sigterm_stops_the_child_and_exits_with_its_code() -> None:
 
 
 def test_sigterm_kills_after_the_grace_and_gives_up_on_what_cannot_die() -> None:
-    machine = LauncherMachine(LauncherIdentity("p", "u", 1, stop_grace=1.0))
+    machine = LaunchMachine(LauncherIdentity("p", "u", 1, stop_grace=1.0))
     machine.begin(T)
     machine.received(T, Stop(1))
     machine.scanned(T, ScanCheckpoints(1, None, None), ())
@@ -546,7 +546,7 @@ def test_exit_is_final() -> None:
 
 
 def test_standing_alone_runs_the_command_once() -> None:
-    machine = LauncherMachine(LauncherIdentity("p", "u", 1, standalone=True))
+    machine = LaunchMachine(LauncherIdentity("p", "u", 1, standalone=True))
     assert machine.begin(T) == [SpawnChild(1, {})]
     assert machine.child_started(T, 1, 500) == []
     assert kinds(machine.child_exited(T, 1, 4, None)) == "KillChild"
@@ -554,6 +554,6 @@ def test_standing_alone_runs_the_command_once() -> None:
 
 
 def test_standing_alone_with_a_command_that_does_not_exist() -> None:
-    machine = LauncherMachine(LauncherIdentity("p", "u", 1, standalone=True))
+    machine = LaunchMachine(LauncherIdentity("p", "u", 1, standalone=True))
     machine.begin(T)
     assert machine.child_failed(T, 1, 127, "command not found: x") == [Exit(127)]

@@ -8,15 +8,24 @@ import random
 
 import pytest
 
-from remuda.launch.actions import Action, Connect, Exit, KillChild, ScanCheckpoints, Send, SetTimer, SpawnChild
-from remuda.launch.launcher_machine import LauncherIdentity, LauncherMachine
+from remuda.launch.actions import (
+    Action,
+    Connect,
+    Exit,
+    KillChild,
+    ScanCheckpoints,
+    Send,
+    SetTimer,
+    SpawnChild,
+)
+from remuda.launch.launcher_machine import LauncherIdentity, LaunchMachine
 from remuda.launch.protocol import Checkpoint, Exited, Fence, Hello, Message, Progress, Ready, Running, Start, Stop
 
 
 class World:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
-        self.machine = LauncherMachine(LauncherIdentity("p", "u", 1))
+        self.machine = LaunchMachine(LauncherIdentity("p", "u", 1))
         self.now = 1000.0
         self.is_connected = False
         self.main: int | None = None

@@ -12,9 +12,9 @@ from remuda.launch.protocol import (
     MessageLineReader,
     Progress,
     ProtocolError,
-    decode_message,
-    decode_progress,
-    encode_message,
+    decode_launch_message,
+    decode_launch_progress,
+    encode_launch_message,
 )
 
 # A busy machine is no failure of the code.
@@ -55,29 +55,29 @@ EVERY_MESSAGE: list[tuple[Message, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("message", "wire"), EVERY_MESSAGE, ids=lambda value: type(value).__name__)
 def test_messages_on_the_wire(message: Message, wire: dict[str, Any]) -> None:
-    line = encode_message(message)
+    line = encode_launch_message(message)
     assert line.endswith(b"\n")
     assert line.count(b"\n") == 1
     assert json.loads(line) == wire
-    assert decode_message(line) == message
+    assert decode_launch_message(line) == message
 
 
 @pytest.mark.parametrize(("message", "wire"), EVERY_MESSAGE, ids=lambda value: type(value).__name__)
 def test_unknown_fields_are_ignored(message: Message, wire: dict[str, Any]) -> None:
-    assert decode_message(json.dumps({**wire, "later": {"x": [1]}}).encode()) == message
+    assert decode_launch_message(json.dumps({**wire, "later": {"x": [1]}}).encode()) == message
 
 
 def test_unknown_types_are_ignored() -> None:
-    assert decode_message(b'{"type":"dance","attempt":"?"}') is None
+    assert decode_launch_message(b'{"type":"dance","attempt":"?"}') is None
 
 
 def test_fields_with_a_default_may_be_left_out() -> None:
-    assert decode_message(b'{"type":"stop","attempt":4}') == protocol.Stop(4, "TERM", 2.0, None, None)
-    assert decode_message(b'{"type":"checkpoint","deadline":1}') == protocol.Checkpoint(1.0, None)
+    assert decode_launch_message(b'{"type":"stop","attempt":4}') == protocol.Stop(4, "TERM", 2.0, None, None)
+    assert decode_launch_message(b'{"type":"checkpoint","deadline":1}') == protocol.Checkpoint(1.0, None)
 
 
 def test_signal_names_may_carry_their_prefix() -> None:
-    assert decode_message(b'{"type":"stop","attempt":4,"signal":"SIGINT"}') == protocol.Stop(4, "INT")
+    assert decode_launch_message(b'{"type":"stop","attempt":4,"signal":"SIGINT"}') == protocol.Stop(4, "INT")
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_signal_names_may_carry_their_prefix() -> None:
 )
 def test_malformed_messages_are_refused_with_a_reason(line: bytes, reason: str) -> None:
     with pytest.raises(ProtocolError) as caught:
-        decode_message(line)
+        decode_launch_message(line)
     assert caught.value.reason == reason
     assert caught.value.message.endswith(".")
     assert len(caught.value.message) < 300
@@ -127,7 +127,7 @@ def test_malformed_messages_are_refused_with_a_reason(line: bytes, reason: str) 
 
 def test_encode_refuses_what_no_line_can_hold() -> None:
     with pytest.raises(ProtocolError) as caught:
-        encode_message(protocol.Start(1, {"A": "x" * protocol.MAX_LINE_BYTES}))
+        encode_launch_message(protocol.Start(1, {"A": "x" * protocol.MAX_LINE_BYTES}))
     assert caught.value.reason == "LineTooLong"
 
 
@@ -146,28 +146,28 @@ FIELD_NAMES = sorted({name for _, wire in EVERY_MESSAGE for name in wire} - {"ty
 )
 def test_any_object_decodes_to_something_that_encodes_or_is_refused(kind: str, fields: dict[str, Any]) -> None:
     try:
-        message = decode_message(json.dumps({**fields, "type": kind}).encode())
+        message = decode_launch_message(json.dumps({**fields, "type": kind}).encode())
     except ProtocolError:
         return
     assert message is not None
-    assert decode_message(encode_message(message)) == message
+    assert decode_launch_message(encode_launch_message(message)) == message
 
 
 @unhurried
 @given(st.binary(max_size=80))
 def test_any_bytes_decode_or_are_refused(data: bytes) -> None:
-    for parse in (decode_message, decode_progress):
+    for parse in (decode_launch_message, decode_launch_progress):
         with contextlib.suppress(ProtocolError):  # and nothing else
             parse(data)
 
 
 def test_progress_reports() -> None:
-    assert decode_progress(b'{"step":3,"stepTime":0.5,"extra":1}\n') == Progress(3, 0.5)
-    assert decode_progress(b'{"checkpoint":3,"checkpointTime":2,"attempt":4}') == Progress(
+    assert decode_launch_progress(b'{"step":3,"stepTime":0.5,"extra":1}\n') == Progress(3, 0.5)
+    assert decode_launch_progress(b'{"checkpoint":3,"checkpointTime":2,"attempt":4}') == Progress(
         None, None, None, 3, 2.0, attempt=4
     )
     with pytest.raises(ProtocolError, match="step must be a whole number"):
-        decode_progress(b'{"step":3.5}')
+        decode_launch_progress(b'{"step":3.5}')
 
 
 @unhurried

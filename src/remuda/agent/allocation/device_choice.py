@@ -15,8 +15,8 @@ import msgspec
 from remuda.agent.inventory import device_behind_plugin_id
 from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import Container, Pod
-from remuda.api.names import ANNOTATION_DEVICES
 from remuda.api.kubernetes.quantity import parse_whole_quantity
+from remuda.api.names import ANNOTATION_DEVICES
 
 ResourceOf = Callable[[str], str]  # device id -> the resource it counts for; "" when there is no such device
 

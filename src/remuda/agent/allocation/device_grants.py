@@ -61,7 +61,7 @@ class GrantPlace(msgspec.Struct, frozen=True):
     shared: bool = False
 
 
-class DeviceGrants:
+class AllocationGrants:
     def __init__(
         self,
         place: GrantPlace,

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 import structlog
 
 from remuda.agent.allocation.device_choice import devices_in_order
-from remuda.agent.allocation.device_grants import DeviceGrants
+from remuda.agent.allocation.device_grants import AllocationGrants
 from remuda.agent.hardware.backend_port import DeviceBackend
 from remuda.agent.inventory import Inventory
 from remuda.api.devices import DeviceState
@@ -60,7 +60,9 @@ def _invalid_mig_layout(text: str) -> Refusal:
 
 
 class MigSlicer:
-    def __init__(self, backend: DeviceBackend, inventory: Inventory, grants: DeviceGrants, layouts: Layouts) -> None:
+    def __init__(
+        self, backend: DeviceBackend, inventory: Inventory, grants: AllocationGrants, layouts: Layouts
+    ) -> None:
         self.pending: dict[str, Refusal] = {}  # devices that are not yet as they should be, and why
         self._backend = backend
         self._inventory = inventory

@@ -20,9 +20,9 @@ from typing import Protocol
 
 import msgspec
 
+from remuda.agent.hardware.counters import Counters
 from remuda.api.devices import ObservedDevice, ObservedLink, Signal
 from remuda.api.errors import Refusal
-from remuda.agent.hardware.counters import Counters
 
 Hear = Callable[[str, Signal], None]  # device id, signal
 HearNode = Callable[[Signal], None]

@@ -26,11 +26,11 @@ import structlog
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
+from remuda.agent.hardware.counters import USUAL, CounterLimits, Counters, KnownCounters, step_counters, throttle_words
 from remuda.agent.hardware.device_ids import write_whole_file
 from remuda.agent.hardware.kernel_log_reader import SignalReports
 from remuda.agent.hardware.signal_listeners import NODE
 from remuda.api.errors import Refusal
-from remuda.agent.hardware.counters import USUAL, CounterLimits, Counters, KnownCounters, step_counters, throttle_words
 from remuda.core.devices.fault_codes import classify_fault
 
 log = structlog.get_logger(__name__)

@@ -19,7 +19,7 @@ import structlog
 from remuda.agent.hardware.device_ids import device_id
 from remuda.agent.hardware.driver_process import DriverChild, DriverDown, DriverError, DriverHang
 from remuda.agent.hardware.hardware_inventory import HardwareInventory
-from remuda.agent.hardware.signal_listeners import NODE, SignalListeners
+from remuda.agent.hardware.signal_listeners import NODE, HardwareSignalListeners
 
 log = structlog.get_logger(__name__)
 
@@ -68,7 +68,7 @@ class DriverQuestions:
         node: str,
         child: DriverChild,
         hardware: HardwareInventory,
-        listeners: SignalListeners,
+        listeners: HardwareSignalListeners,
         *,
         source: str,
         call_s: float,

@@ -20,13 +20,13 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from remuda.agent.hardware.backend_port import NodeFacts, Probe, unknown_device
+from remuda.agent.hardware.counters import CounterLimits, Counters, KnownCounters, LinkReading, step_counters
 from remuda.agent.hardware.device_ids import SeenDevice
 from remuda.agent.hardware.missing_devices import report_missing_devices
-from remuda.agent.hardware.signal_listeners import NODE, SignallingBackend, SignalListeners
+from remuda.agent.hardware.signal_listeners import NODE, HardwareSignalListeners, SignallingBackend
 from remuda.agent.hardware.slice_rows import device_busy, mig_slice_row, plan_mig_slices, whole_device_row
 from remuda.api.devices import DeviceState, ObservedDevice, ObservedLink
 from remuda.api.errors import Refusal
-from remuda.agent.hardware.counters import CounterLimits, Counters, KnownCounters, LinkReading, step_counters
 from remuda.core.devices.fault_codes import DeviceRemedy, classify_fault
 from remuda.core.devices.machine_models import MachineModel
 from remuda.core.devices.observed_model import links_of_model
@@ -51,7 +51,7 @@ class FakeBackend(SignallingBackend):
         self._model = model
         self._node = node
         self._clock = clock
-        self._listeners = SignalListeners(clock)
+        self._listeners = HardwareSignalListeners(clock)
         self._boots = 0
         self._cuts = 0
         self._exchanged: dict[int, int] = {}  # index -> how often the device was replaced

@@ -20,19 +20,24 @@ import msgspec
 import structlog
 
 from remuda.agent.hardware.backend_port import NodeFacts, Probe, reset_not_supported, unknown_device
+from remuda.agent.hardware.counters import USUAL, CounterLimits, Counters, KnownCounters, step_counters, throttle_words
 from remuda.agent.hardware.device_ids import DeviceIdMap, IdAssignment, device_id, kernel_boot_id
 from remuda.agent.hardware.device_links import observed_links
 from remuda.agent.hardware.driver_process import DriverChild, DriverDown, DriverError, DriverHang
 from remuda.agent.hardware.driver_questions import DriverQuestions
 from remuda.agent.hardware.hardware_inventory import HardwareInventory
 from remuda.agent.hardware.missing_devices import report_missing_devices
-from remuda.agent.hardware.signal_listeners import NODE, SignallingBackend, SignalListeners, real_hardware_refusal
+from remuda.agent.hardware.signal_listeners import (
+    NODE,
+    HardwareSignalListeners,
+    SignallingBackend,
+    real_hardware_refusal,
+)
 from remuda.agent.hardware.slice_rows import device_busy, mig_not_supported, plan_mig_slices
 from remuda.agent.hardware.sysfs import nearest_nics
 from remuda.agent.orders.node_commands import run_node_hook
 from remuda.api.devices import ObservedDevice, ObservedLink
 from remuda.api.errors import Refusal
-from remuda.agent.hardware.counters import USUAL, CounterLimits, Counters, KnownCounters, step_counters, throttle_words
 from remuda.core.devices.fault_codes import classify_fault
 from remuda.core.devices.machine_models import MachineModel
 
@@ -76,7 +81,7 @@ class HardwareBackend(SignallingBackend):
         self.config = config
         self._clock = clock
         self._root = root
-        self._listeners = SignalListeners(clock)
+        self._listeners = HardwareSignalListeners(clock)
         self.child = DriverChild(self.make, self._event, environment=environment, on_start=self._restarted)
         self.hardware = HardwareInventory(config.node, self.resource, config.ids)
         self._wire = "xgmi" if self.make == "amd" else "nvlink"

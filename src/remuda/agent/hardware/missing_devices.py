@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from remuda.agent.hardware.device_ids import SeenDevice, device_id
-from remuda.agent.hardware.signal_listeners import NODE, SignalListeners
+from remuda.agent.hardware.signal_listeners import NODE, HardwareSignalListeners
 
 
 def report_missing_devices(
-    listeners: SignalListeners,
+    listeners: HardwareSignalListeners,
     source: str,
     known: Mapping[int, SeenDevice],
     missing: Sequence[int],

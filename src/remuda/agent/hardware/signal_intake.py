@@ -58,7 +58,7 @@ class SilenceWatch:
         return news
 
 
-class SignalIntake:
+class HardwareSignalIntake:
     """`inherit` what an earlier agent heard, `listen`, then `begin`. `spoke`: the node's own signals changed; `counted`: the
     hardware was looked at anew."""
 

@@ -19,7 +19,7 @@ from remuda.core.devices.fault_codes import classify_fault, fault_table
 NODE = ""  # stands for the node where a device id is expected
 
 
-class SignalListeners:
+class HardwareSignalListeners:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._devices: list[Hear] = []
@@ -91,7 +91,7 @@ class SignalListeners:
 class SignallingBackend:
     """What every backend has for its listeners."""
 
-    _listeners: SignalListeners
+    _listeners: HardwareSignalListeners
 
     def inventory(self) -> Sequence[ObservedDevice]:
         raise NotImplementedError

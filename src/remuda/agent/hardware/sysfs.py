@@ -20,6 +20,7 @@ import msgspec
 import structlog
 
 from remuda.agent.hardware.backend_port import NodeFacts, Probe, reset_not_supported, unknown_device
+from remuda.agent.hardware.counters import USUAL, CounterLimits, Counters, KnownCounters, step_counters
 from remuda.agent.hardware.device_ids import (
     DeviceIdMap,
     SeenDevice,
@@ -31,11 +32,10 @@ from remuda.agent.hardware.device_ids import (
     save_device_ids,
 )
 from remuda.agent.hardware.missing_devices import report_missing_devices
-from remuda.agent.hardware.signal_listeners import SignallingBackend, SignalListeners, real_hardware_refusal
+from remuda.agent.hardware.signal_listeners import HardwareSignalListeners, SignallingBackend, real_hardware_refusal
 from remuda.agent.hardware.slice_rows import mig_not_supported
 from remuda.api.devices import ObservedDevice, ObservedLink
 from remuda.api.names import RESOURCE_GPU
-from remuda.agent.hardware.counters import USUAL, CounterLimits, Counters, KnownCounters, step_counters
 from remuda.core.devices.machine_models import MachineModel
 
 N = TypeVar("N", int, float)
@@ -134,7 +134,7 @@ class SysfsBackend(SignallingBackend):
         self._config = config
         self._clock = clock
         self._root = root
-        self._listeners = SignalListeners(clock)
+        self._listeners = HardwareSignalListeners(clock)
         self._ids = DeviceIdMap()
         self._vendors: dict[str, str] = {}
         self._present: frozenset[int] = frozenset()

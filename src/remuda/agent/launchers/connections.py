@@ -35,8 +35,8 @@ from remuda.launch.protocol import (
     Running,
     ToAgent,
     ToLauncher,
-    decode_message,
-    encode_message,
+    decode_launch_message,
+    encode_launch_message,
 )
 from remuda.link.allocation_port import Deliver, Message
 
@@ -264,7 +264,7 @@ class SocketChannel(asyncio.Protocol):
                         self._transport.resume_reading()
                     return
                 self._tokens -= 1.0
-                self._take(decode_message(line))
+                self._take(decode_launch_message(line))
                 if self._must_wait():
                     if not was_paused:
                         self._transport.pause_reading()
@@ -319,7 +319,7 @@ class SocketChannel(asyncio.Protocol):
             self._refuse("NotReading", "it does not read what it is told.")
             return
         try:
-            line = encode_message(message)
+            line = encode_launch_message(message)
         except ProtocolError as error:
             log.error("launcher.unsendable", node=self._door.launchers.node, uid=self._door.uid, message=error.message)
         else:

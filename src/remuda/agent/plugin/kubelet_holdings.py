@@ -25,7 +25,7 @@ import structlog
 
 from remuda.agent.allocation.allocation_table import Grant
 from remuda.agent.allocation.device_choice import device_wants
-from remuda.agent.allocation.device_grants import DeviceGrants
+from remuda.agent.allocation.device_grants import AllocationGrants
 from remuda.agent.inventory import Inventory, device_behind_plugin_id
 from remuda.agent.launchers.launcher_registry import LauncherRegistry
 from remuda.agent.plugin.plugin_server import keep_plugin_grpc
@@ -136,7 +136,7 @@ def compare_kubelet_holdings(
 class KubeletHoldings:
     def __init__(
         self,
-        grants: DeviceGrants,
+        grants: AllocationGrants,
         inventory: Inventory,
         launchers: LauncherRegistry,
         *,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
-from remuda.agent.allocation.device_grants import DeviceGrants
+from remuda.agent.allocation.device_grants import AllocationGrants
 from remuda.agent.inventory import Inventory
 from remuda.agent.plugin.plugin_server import LOST, REGISTERED, STARTING, PluginServer
 from remuda.agent.plugin.preferred_devices import BestSet
@@ -27,7 +27,7 @@ class PluginSet:
     def __init__(
         self,
         inventory: Inventory,
-        grants: DeviceGrants,
+        grants: AllocationGrants,
         *,
         pods: BoundPods,
         best: BestSet,

@@ -6,7 +6,7 @@ A view over the inventory and the grants with nothing of its own but the streams
   its parent, unknown health, something left on it by its last holder. A device off the bus stays in the list, Unhealthy: the
   others keep serving and the holder can still be named.
 - GetPreferredAllocation: `preferred_devices`, with the node's bound pods asked for within a deadline. It never fails.
-- Allocate: `DeviceGrants.hand_out`; a refusal's reason and sentence reach the pod's status through the kubelet.
+- Allocate: `AllocationGrants.hand_out`; a refusal's reason and sentence reach the pod's status through the kubelet.
 - replicas: with n > 1 every device is offered n times (`gpu-0::0` ...), time-sliced by its driver.
 """
 
@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 import structlog
 
-from remuda.agent.allocation.device_grants import DeviceGrants
+from remuda.agent.allocation.device_grants import AllocationGrants
 from remuda.agent.inventory import REPLICA, Inventory
 from remuda.agent.plugin.preferred_devices import BestSet, PreferredAsk, choose_preferred_devices
 from remuda.api.errors import Refusal
@@ -49,7 +49,7 @@ class ResourcePlugin:
         resource: str,
         *,
         inventory: Inventory,
-        grants: DeviceGrants,
+        grants: AllocationGrants,
         pods: BoundPods,
         best: BestSet,
         replicas: int = 1,

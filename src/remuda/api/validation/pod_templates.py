@@ -9,9 +9,9 @@ import msgspec
 from remuda.api.codec import explain_type_error, suggest_type
 from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import PodSpec
+from remuda.api.kubernetes.quantity import parse_whole_quantity
 from remuda.api.meta import JsonObject
 from remuda.api.names import GROUP, RESOURCE_GPU
-from remuda.api.kubernetes.quantity import parse_whole_quantity
 from remuda.api.training import Role
 from remuda.api.validation.numbers import check_range
 

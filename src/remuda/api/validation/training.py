@@ -11,7 +11,6 @@ import re
 from collections.abc import Sequence
 
 from remuda.api.errors import Refusal
-from remuda.api.validation.patterns import SYNTAX, BadPattern, check_log_pattern
 from remuda.api.selectors import is_label_key
 from remuda.api.training import (
     UNLIMITED,
@@ -26,6 +25,7 @@ from remuda.api.training import (
     TrainingJobSpec,
 )
 from remuda.api.validation.numbers import check_range
+from remuda.api.validation.patterns import SYNTAX, BadPattern, check_log_pattern
 from remuda.api.validation.pod_templates import check_pod_template
 
 MAX_REPLICAS = 100_000

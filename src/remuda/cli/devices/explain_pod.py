@@ -50,8 +50,8 @@ def render_pod_steps(pod: Pod, steps: Sequence[StartStep], *, plain: bool = Fals
     from rich.console import Group
     from rich.text import Text
 
-    from remuda.cli.text import NOTHING
     from remuda.cli.devices.pod_start_steps import StartStepState, stuck_start_step
+    from remuda.cli.text import NOTHING
 
     table = plain_table("", "STEP", "AT", "TOOK", "WHAT", right=("TOOK",))
     table.columns[-1].no_wrap = False
@@ -90,9 +90,9 @@ def explain_pod_command(session: Session, name: str, form: str) -> int:
     from remuda.api.errors import NotFound, Refusal
     from remuda.api.kubernetes.core_v1 import Node, Pod
     from remuda.api.meta import to_time
+    from remuda.cli.devices.pod_start_steps import StartStepState, explain_pod_start, stuck_start_step
     from remuda.cli.lookup import nearest_name_hint
     from remuda.cli.output import make_console
-    from remuda.cli.devices.pod_start_steps import StartStepState, explain_pod_start, stuck_start_step
     from remuda.core.state.pod_requests import is_extended_resource, requests_of_pod
 
     async def look() -> tuple[Pod, list[StartStep]]:

@@ -21,8 +21,8 @@ from remuda.api.codec import to_wire
 from remuda.api.devices import DeviceOrder, DeviceState, NodeDevices, PluginReport, QuarantineOrder, Rejection
 from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import Node, Pod
-from remuda.api.meta import JsonObject, to_seconds, to_time
 from remuda.api.kubernetes.quantity import parse_whole_quantity
+from remuda.api.meta import JsonObject, to_seconds, to_time
 from remuda.core.foreign.refused_pods import OUT_OF, is_refusal_recorded, refused_at
 from remuda.core.state.pod_requests import is_extended_resource, requests_of_pod
 

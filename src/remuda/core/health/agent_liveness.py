@@ -6,8 +6,8 @@ nothing is known of the node's devices any more. An agent that never had one (it
 
 `renewTime` is the word of the holder's clock, and that may be an hour off, or a century. Taken literally, a node whose clock is
 behind would be dead at every look while its processes run, and the death of one whose clock is ahead would go unnoticed for as
-long. So a renewal counts from when it was first seen here, unless both clocks agree (`LeaseRenewals`). Of a lease that is old at
-first sight nobody can tell which of the two it is: its holder gets one more length of it to be heard.
+long. So a renewal counts from when it was first seen here, unless both clocks agree (`AgentLeaseRenewals`). Of a lease that is
+old at first sight nobody can tell which of the two it is: its holder gets one more length of it to be heard.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def agent_lease_ends_at(lease: Lease | None, now: float) -> float | None:
     return end if end >= now else None
 
 
-class LeaseRenewals:
+class AgentLeaseRenewals:
     """By name of the lease: its newest renewal, and when that was first seen. Objects are few (a node has two), so all are kept
     until they are gone."""
 

@@ -18,8 +18,8 @@ from functools import cache
 
 from remuda.api.devices import DeviceState, NodeDevices, Notice
 from remuda.api.kubernetes.core_v1 import Node, Pod
-from remuda.api.meta import to_seconds, to_time
 from remuda.api.kubernetes.quantity import parse_whole_quantity
+from remuda.api.meta import to_seconds, to_time
 from remuda.core.health.device_holders import HoldersByDevice, device_holders_on
 from remuda.core.health.ledger import AGENT_SILENT, LONGEST_MESSAGE
 from remuda.core.health.timers import HealthTimers

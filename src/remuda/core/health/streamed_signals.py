@@ -34,7 +34,7 @@ MAX_DEVICES = 1024  # of one node: slices included, no machine has more; names t
 HeardSignal = tuple[float, ClassifiedSignal]  # when, and what
 
 
-class SignalOverlay:
+class StreamedSignals:
     def __init__(self) -> None:
         self._heard: dict[str, dict[str, list[HeardSignal]]] = {}  # node -> device -> what was heard of it
 

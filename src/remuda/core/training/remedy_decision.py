@@ -27,8 +27,8 @@ from functools import cache
 
 import msgspec
 
-from remuda.api.validation.patterns import is_in_log
 from remuda.api.training import Cause, DeviceFailedPolicy, FailureRule, Remedy, RuleAction
+from remuda.api.validation.patterns import is_in_log
 from remuda.core.devices.fault_codes import fault_table
 from remuda.core.gang.gang_remedy import (
     ChosenRemedy,

@@ -11,8 +11,8 @@ from remuda.api.kubernetes.apps_v1 import Deployment, ReplicaSet
 from remuda.api.kubernetes.batch_v1 import Job
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.kubernetes.policy_v1 import DisruptionStatus, EndpointSlice, PodDisruptionBudget, ResourceQuota, Service
-from remuda.api.meta import JsonObject, KObject
 from remuda.api.kubernetes.quantity import canonical_quantities, format_quantity
+from remuda.api.meta import JsonObject, KObject
 from remuda.api.selectors import from_label_selector
 from remuda.embedded.builtin.informers import BuiltinView
 from remuda.embedded.builtin.planners.disruption_budgets import plan_disruption_budget

@@ -2,7 +2,7 @@
 
 Many nodes live in one process. Each owns its pods and their processes; devices, their health and the launchers' barrier
 belong to the agent, which a node meets through its device plugins (`remuda.link.device_plugin_port`) and
-`remuda.link.allocation_port.NodeAgentPort` only.
+`remuda.link.allocation_port.NodeAgentLink` only.
 
     pod_lifecycle, container_record, pod_status, restart_rules,
     container_environment, pod_recall, training_model          decisions: values in, values out

@@ -11,15 +11,15 @@ from collections.abc import Collection, Iterable, Mapping
 
 from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import Container, Pod
-from remuda.api.names import ANNOTATION_DEVICES, RESOURCE_GPU
 from remuda.api.kubernetes.quantity import parse_whole_quantity
+from remuda.api.names import ANNOTATION_DEVICES, RESOURCE_GPU
 from remuda.embedded.node.container_environment import plugin_host_environment
 from remuda.embedded.node.devices.device_ledger import KubeletDeviceGrant
 from remuda.embedded.node.devices.device_manager import KubeletDeviceManager
 from remuda.embedded.node.devices.device_service import grants_in_status
 from remuda.embedded.node.devices.resource_fit import OUT_OF
 from remuda.embedded.node.pod_lifecycle import ADMISSION_ERROR
-from remuda.link.allocation_port import Allocation, NodeAgentPort
+from remuda.link.allocation_port import Allocation, NodeAgentLink
 
 Allocations = Mapping[str, Allocation]  # by container
 
@@ -28,7 +28,7 @@ PASSING = frozenset({"DeviceHeld", "DevicesUnavailable", "AllocateFailed"})
 
 
 async def allocate_pod_devices(
-    agent: NodeAgentPort, manager: KubeletDeviceManager | None, pod: Pod, running: Collection[str], *, simulated: bool
+    agent: NodeAgentLink, manager: KubeletDeviceManager | None, pod: Pod, running: Collection[str], *, simulated: bool
 ) -> Allocations:
     """Raises Refusal. `running`: containers found alive when the node started."""
     everyone = (*pod.spec.init_containers, *pod.spec.containers)
@@ -47,7 +47,7 @@ async def allocate_pod_devices(
     return {c.name: container_allocation(directory, (g for g in grants if g.container == c.name)) for c in everyone}
 
 
-async def attach_grant(agent: NodeAgentPort, pod: Pod, grant: KubeletDeviceGrant, *, simulated: bool) -> Allocation:
+async def attach_grant(agent: NodeAgentLink, pod: Pod, grant: KubeletDeviceGrant, *, simulated: bool) -> Allocation:
     return await agent.attach(pod, grant.container, grant.resource, grant.devices, simulated=simulated)
 
 

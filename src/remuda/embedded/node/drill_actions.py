@@ -19,7 +19,7 @@ from remuda.embedded.node.node import EmbeddedNode
 from remuda.embedded.node.pod_worker import PodWorker
 from remuda.embedded.node.runtime_port import ContainerFault, ContainerKey
 from remuda.kube.cluster import Cluster, Preconditions
-from remuda.link.allocation_port import FAIL, HANG, KILL, MEND, HardwarePort
+from remuda.link.allocation_port import FAIL, HANG, KILL, MEND, HardwareFaultLink
 
 _PROCESS = {
     DrillKind.PROCESS_KILL: (ContainerFault.KILL_PROCESS, "SIGKILL to the user's process"),
@@ -155,7 +155,7 @@ class DrillActions:
         self._hardware(spec.node).set_speed(spec.device, speed)
         self._node(spec.node).set_speed(speed, spec.device)
 
-    def _hardware(self, name: str) -> HardwarePort:
+    def _hardware(self, name: str) -> HardwareFaultLink:
         return self._node(name).agent.hardware()
 
     # --- nodes ------------------------------------------------------------------------------------------------------------

@@ -35,10 +35,10 @@ from remuda.embedded.node.pod_worker import NodeSite, PodWorker
 from remuda.embedded.node.runtime_port import AdoptedContainer, ContainerKey, ExitListener, PodRuntime
 from remuda.embedded.node.shutdown import end_all_containers
 from remuda.embedded.node.slow_devices import DeviceSpeeds
-from remuda.kube.guarded_cluster import ClusterGate
 from remuda.kube.cluster import Cluster
+from remuda.kube.guarded_cluster import ClusterGate
 from remuda.kube.runtime.events import SILENCE, EventSink
-from remuda.link.allocation_port import NodeAgentPort
+from remuda.link.allocation_port import NodeAgentLink
 
 log = structlog.get_logger(__name__)
 
@@ -52,7 +52,7 @@ class EmbeddedNode:
         config: NodeConfig,
         *,
         cluster: Cluster,
-        agent: NodeAgentPort,
+        agent: NodeAgentLink,
         runtime: PodRuntime,
         addresses: PodAddresses,
         clock: Callable[[], float],

@@ -11,7 +11,7 @@ from typing import Any
 
 from remuda.embedded.node.pod_addresses import PodAddresses
 from remuda.embedded.node.runtime_port import AdoptedContainer, ContainerKey, PodRuntime
-from remuda.link.allocation_port import NodeAgentPort
+from remuda.link.allocation_port import NodeAgentLink
 
 
 class OrphanedPods:
@@ -19,7 +19,7 @@ class OrphanedPods:
 
     def __init__(
         self,
-        agent: NodeAgentPort,
+        agent: NodeAgentLink,
         runtime: PodRuntime,
         addresses: PodAddresses,
         spawn: Callable[[Coroutine[Any, Any, None]], None],

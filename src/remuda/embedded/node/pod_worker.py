@@ -51,7 +51,7 @@ from remuda.embedded.node.runtime_port import ContainerKey, ContainerLaunch, Pod
 from remuda.embedded.node.slow_devices import DeviceSpeeds
 from remuda.kube.cluster import Cluster, Preconditions
 from remuda.kube.runtime.events import SILENCE, EventSink
-from remuda.link.allocation_port import Allocation, NodeAgentPort
+from remuda.link.allocation_port import Allocation, NodeAgentLink
 
 log = structlog.get_logger(__name__)
 
@@ -70,7 +70,7 @@ class NodeSite(msgspec.Struct, frozen=True):
 
     node: str
     cluster: Cluster
-    agent: NodeAgentPort
+    agent: NodeAgentLink
     runtime: PodRuntime
     addresses: PodAddresses
     images: ImageStore

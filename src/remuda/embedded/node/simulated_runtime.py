@@ -29,8 +29,8 @@ from remuda.embedded.node.runtime_port import (
 )
 from remuda.embedded.node.training_model import Job, SimulatedBehaviour, SimulatedCheckpoints, SimulatedTraining
 from remuda.launch import actions, protocol
-from remuda.launch.launcher_machine import LauncherIdentity, LauncherMachine
-from remuda.link.allocation_port import Deliver, NodeAgentPort
+from remuda.launch.launcher_machine import LauncherIdentity, LaunchMachine
+from remuda.link.allocation_port import Deliver, NodeAgentLink
 
 _TERM = protocol.SIGNALS["TERM"]
 _KILLED = 137
@@ -44,7 +44,7 @@ class SimulatedRuntime:
 
     def __init__(
         self,
-        agent: NodeAgentPort,
+        agent: NodeAgentLink,
         *,
         clock: Callable[[], float],
         rng: random.Random,
@@ -186,7 +186,7 @@ class SimulatedLaunchedContainer:
         self,
         launch: ContainerLaunch,
         behaviour: SimulatedBehaviour,
-        agent: NodeAgentPort,
+        agent: NodeAgentLink,
         clock: Callable[[], float],
         rng: random.Random,
         checkpoints: SimulatedCheckpoints,
@@ -202,7 +202,7 @@ class SimulatedLaunchedContainer:
         self._rng = rng
         self._checkpoints = checkpoints
         self._ended = ended
-        self._machine = LauncherMachine(LauncherIdentity(pod.name, pod.uid, pid))
+        self._machine = LaunchMachine(LauncherIdentity(pod.name, pod.uid, pid))
         self._queue: deque[actions.Action] = deque()
         self._working = False
         self._alive = True
@@ -267,7 +267,7 @@ class SimulatedLaunchedContainer:
         machine, now = self._machine, self._clock()
         if isinstance(action, actions.Send):
             if self._to_agent is not None:
-                self._to_agent(decode_json(protocol.encode_message(action.message)))
+                self._to_agent(decode_json(protocol.encode_launch_message(action.message)))
         elif isinstance(action, actions.SetTimer):
             self._set_timer(action.at, now)
         elif isinstance(action, actions.Connect):
@@ -324,7 +324,7 @@ class SimulatedLaunchedContainer:
     def _received(self, message: Mapping[str, Any]) -> None:
         if not self._alive:
             return
-        known = protocol.decode_message(encode(message))
+        known = protocol.decode_launch_message(encode(message))
         if known is not None:
             self._input(self._machine.received(self._clock(), known))
 

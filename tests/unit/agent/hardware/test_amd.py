@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from remuda.agent.hardware.counters import CounterLimits
 from remuda.agent.hardware.hardware_backend import HardwareConfig
 from remuda.agent.hardware.vendor_backends import AmdBackend
 from remuda.api.errors import Refusal
-from remuda.agent.hardware.counters import CounterLimits
 from tests.unit.agent.hardware.rig import Clock, Ears
 
 MODULE = """

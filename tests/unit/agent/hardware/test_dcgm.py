@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from remuda.agent.hardware.counters import CounterLimits, Counters
 from remuda.agent.hardware.dcgm import XID, DcgmReading, DcgmSource, fetch_dcgm_page, parse_dcgm_samples, read_dcgm_page
 from remuda.agent.hardware.fake_backend import FakeBackend
 from remuda.api.errors import Refusal
-from remuda.agent.hardware.counters import CounterLimits, Counters
 from remuda.core.devices.machine_models import load_machine_model
 from tests.unit.agent.hardware.rig import Clock, Ears
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from remuda.agent.hardware.counters import CounterLimits
 from remuda.agent.hardware.sysfs import SysfsBackend, SysfsConfig, nearest_nics
 from remuda.api.errors import Refusal
-from remuda.agent.hardware.counters import CounterLimits
 from tests.unit.agent.hardware.rig import Clock, Ears
 
 

@@ -15,7 +15,7 @@ import pytest_asyncio
 from remuda.agent.launchers import connections as module
 from remuda.agent.launchers.connections import LauncherConnections
 from remuda.launch import jsonline
-from remuda.launch.protocol import Fence, Heartbeat, Hello, Ready, Start, Stop, ToAgent, encode_message
+from remuda.launch.protocol import Fence, Heartbeat, Hello, Ready, Start, Stop, ToAgent, encode_launch_message
 from tests.builders.waiting import PATIENCE_S
 
 
@@ -69,7 +69,7 @@ class Client:
             os.close(fd)
 
     def say(self, *messages: ToAgent) -> None:
-        self.raw(b"".join(encode_message(m) for m in messages))
+        self.raw(b"".join(encode_launch_message(m) for m in messages))
 
     def raw(self, data: bytes) -> None:
         self._writer.write(data)
@@ -195,7 +195,7 @@ async def test_one_that_only_connects_replaces_nobody(desk: Desk, client: Client
     assert await client.read() == {"type": "fence"}
 
 
-HELLO = encode_message(hello())
+HELLO = encode_launch_message(hello())
 
 
 @pytest.mark.parametrize(
@@ -204,8 +204,8 @@ HELLO = encode_message(hello())
         pytest.param(b"not json\n", id="not JSON"),
         pytest.param(b"[1]\n", id="not an object"),
         pytest.param(b'{"attempt":1}\n', id="no type"),
-        pytest.param(encode_message(Ready(1)), id="no hello"),
-        pytest.param(encode_message(hello("b")), id="another pod"),
+        pytest.param(encode_launch_message(Ready(1)), id="no hello"),
+        pytest.param(encode_launch_message(hello("b")), id="another pod"),
         pytest.param(HELLO + b'{"type":"ready","attempt":-1}\n', id="bad field"),
         pytest.param(HELLO + b'{"type":"running"}\n', id="missing field"),
         pytest.param(HELLO + b"x" * 70_000, id="endless line"),
@@ -228,16 +228,18 @@ async def test_malformed_input_ends_the_connection_and_nothing_else(
 
 async def test_what_a_newer_launcher_says_is_ignored(desk: Desk, client: Client) -> None:
     client.raw(
-        b'{"type":"sing","song":1}\n\n' + encode_message(hello()) + b'{"type":"ready","attempt":1,"mood":"fine"}\n'
+        b'{"type":"sing","song":1}\n\n'
+        + encode_launch_message(hello())
+        + b'{"type":"ready","attempt":1,"mood":"fine"}\n'
     )
-    client.raw(encode_message(Fence()))  # ours, come back
+    client.raw(encode_launch_message(Fence()))  # ours, come back
     client.say(Ready(2))
     await desk.until(lambda: len(desk.heard) == 3)
     assert [m for _, m in desk.heard] == [hello(), Ready(1), Ready(2)]
 
 
 async def test_lines_may_come_in_pieces(desk: Desk, client: Client) -> None:
-    for byte in encode_message(hello()):
+    for byte in encode_launch_message(hello()):
         client.raw(bytes([byte]))
         await client.drain()
         await asyncio.sleep(0)
@@ -273,7 +275,7 @@ async def test_a_flood_fills_the_flooder_s_own_buffer(desk: Desk, client: Client
     """Reading stops until the launcher has tokens again; nothing is lost, nothing piles up here."""
     client.say(hello())
     total = 20_000
-    beat = b"".join(encode_message(Heartbeat(1, step)) for step in range(total))
+    beat = b"".join(encode_launch_message(Heartbeat(1, step)) for step in range(total))
     client.raw(beat)
     writing = asyncio.create_task(client.drain())
     await desk.until(lambda: len(desk.heard) >= module.BURST)
@@ -292,7 +294,7 @@ async def test_the_others_are_heard_during_a_flood(desk: Desk, client: Client, t
     other.mkdir()
     await desk.links.listen("b", str(other))
     client.say(hello())
-    client.raw(b"".join(encode_message(Heartbeat(1, step)) for step in range(20_000)))
+    client.raw(b"".join(encode_launch_message(Heartbeat(1, step)) for step in range(20_000)))
     quiet = await Client.dial(other)
     quiet.say(hello("b"), Ready(1))
     await desk.until(lambda: ("b", Ready(1)) in desk.heard)

@@ -23,7 +23,7 @@ from remuda.agent.plugin.resource_plugin import ResourcePlugin
 from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.names import ANNOTATION_LAUNCH, RESOURCE_GPU
-from remuda.launch.protocol import Hello, encode_message
+from remuda.launch.protocol import Hello, encode_launch_message
 from remuda.link.device_plugin_port import UNHEALTHY, ContainerDevices
 from tests.builders.waiting import PATIENCE_S
 from tests.unit.agent.plugin.kubelet import PodResources
@@ -168,7 +168,7 @@ class Rig:
         finally:
             os.close(fd)
         self.writers.append(writer)
-        writer.write(encode_message(Hello(pod, f"uid-{pod}", 42, "parked", 0)))
+        writer.write(encode_launch_message(Hello(pod, f"uid-{pod}", 42, "parked", 0)))
         return reader
 
     def hang_up(self) -> None:

@@ -12,7 +12,13 @@ from remuda.core.health.findings import find_findings
 from remuda.core.health.ledger import judge_devices
 from remuda.core.health.signal_fusion import classify_devices
 from remuda.core.health.signals import classify_signal, with_signal
-from remuda.core.health.streamed_signals import FORGET_S, MAX_DEVICES, MAX_PER_DEVICE, SignalOverlay, can_change_verdict
+from remuda.core.health.streamed_signals import (
+    FORGET_S,
+    MAX_DEVICES,
+    MAX_PER_DEVICE,
+    StreamedSignals,
+    can_change_verdict,
+)
 
 
 def a_node(*devices: ObservedDevice) -> NodeDevices:
@@ -30,11 +36,11 @@ def codes(node: NodeDevices) -> list[list[str]]:
 
 def test_nothing_heard_changes_nothing() -> None:
     node = a_node()
-    assert SignalOverlay().merged(node, 10.0) is node
+    assert StreamedSignals().merged(node, 10.0) is node
 
 
 def test_heard_is_as_good_as_written() -> None:
-    overlay = SignalOverlay()
+    overlay = StreamedSignals()
     overlay.hear("n1", "gpu-1", xid(), 10.0)
     overlay.hear("n2", "gpu-0", xid(), 10.0)
     overlay.hear("n1", "gpu-99", xid(), 10.0)  # a device nobody has reported is nobody's
@@ -42,7 +48,7 @@ def test_heard_is_as_good_as_written() -> None:
 
 
 def test_it_leaves_once_the_record_has_it() -> None:
-    overlay = SignalOverlay()
+    overlay = StreamedSignals()
     overlay.hear("n1", "gpu-0", xid(), 10.0)
     written = a_node(with_signal(ObservedDevice("gpu-0", "H100"), xid()))
     assert overlay.merged(written, 10.2) is written
@@ -51,21 +57,21 @@ def test_it_leaves_once_the_record_has_it() -> None:
 
 
 def test_it_leaves_with_age() -> None:
-    overlay = SignalOverlay()
+    overlay = StreamedSignals()
     overlay.hear("n1", "gpu-0", xid(), 10.0)
     assert codes(overlay.merged(a_node(), 10.0 + FORGET_S - 1))[0] == ["xid-79"]
     assert codes(overlay.merged(a_node(), 10.0 + FORGET_S))[0] == []
 
 
 def test_what_takes_back_follows_what_it_takes_back() -> None:
-    overlay = SignalOverlay()
+    overlay = StreamedSignals()
     overlay.hear("n1", "gpu-0", xid("health-lost", 10), 10.0)
     overlay.hear("n1", "gpu-0", xid("health-back", 11), 11.0)
     assert codes(overlay.merged(a_node(), 11.0))[0] == []
 
 
 def test_a_flood_is_bounded() -> None:
-    overlay = SignalOverlay()
+    overlay = StreamedSignals()
     for number in range(10 * MAX_PER_DEVICE):
         overlay.hear("n1", "gpu-0", xid(f"xid-{number}", number), float(number))
     held = overlay._heard["n1"]["gpu-0"]
@@ -74,7 +80,7 @@ def test_a_flood_is_bounded() -> None:
 
 
 def test_noise_does_not_push_out_a_fault() -> None:
-    overlay = SignalOverlay()
+    overlay = StreamedSignals()
     overlay.hear("n1", "gpu-0", xid("xid-79", 10), 10.0)
     for number in range(20 * MAX_PER_DEVICE):
         at = 10 + number / 40
@@ -97,7 +103,7 @@ def test_noise_does_not_push_out_a_fault() -> None:
     ],
 )
 def test_only_what_may_change_a_verdict_asks_for_a_look(code: str, asks: bool) -> None:
-    assert SignalOverlay().hear("n1", "gpu-0", xid(code, 10), 10.0) is asks
+    assert StreamedSignals().hear("n1", "gpu-0", xid(code, 10), 10.0) is asks
 
 
 def test_every_code_that_asks_for_no_look_changes_no_verdict() -> None:
@@ -113,7 +119,7 @@ def test_every_code_that_asks_for_no_look_changes_no_verdict() -> None:
 
 
 def test_what_is_said_on_and_on_does_not_leave_with_age() -> None:
-    overlay = SignalOverlay()
+    overlay = StreamedSignals()
     for at in range(10, 10 + 3 * int(FORGET_S), 2):
         overlay.hear("n1", "gpu-0", xid("health-lost", at), float(at))
     (held,) = overlay.merged(a_node(), 10 + 3 * FORGET_S).observed.devices[0].signals
@@ -124,7 +130,7 @@ def test_what_is_said_on_and_on_does_not_leave_with_age() -> None:
 def test_what_is_held_says_the_same_as_all_that_was_heard(seed: int) -> None:
     print(f"seed {seed}")
     chance = random.Random(seed)
-    overlay, told = SignalOverlay(), ObservedDevice("gpu-0", "H100")
+    overlay, told = StreamedSignals(), ObservedDevice("gpu-0", "H100")
     at = 10.0
     for _ in range(MAX_PER_DEVICE):
         at += chance.choice((0.1, 0.9, 1.5))
@@ -137,14 +143,14 @@ def test_what_is_held_says_the_same_as_all_that_was_heard(seed: int) -> None:
 
 
 def test_a_stream_out_of_order_says_the_same() -> None:
-    overlay = SignalOverlay()
+    overlay = StreamedSignals()
     for at, code in ((12.0, "health-back"), (10.0, "health-lost"), (10.0, "health-lost")):
         overlay.hear("n1", "gpu-0", xid(code, at), 13.0)
     assert codes(overlay.merged(a_node(), 13.0))[0] == []
 
 
 def test_an_old_cure_takes_back_no_newer_fault_of_the_record() -> None:
-    overlay = SignalOverlay()
+    overlay = StreamedSignals()
     written = a_node(ObservedDevice("gpu-0", "H100", signals=[xid("xid-79", 20)]))
     overlay.hear("n1", "gpu-0", xid("probe-passed", 15), 21.0)
     assert "xid-79" in codes(overlay.merged(written, 21.0))[0]
@@ -153,20 +159,20 @@ def test_an_old_cure_takes_back_no_newer_fault_of_the_record() -> None:
 
 
 def test_what_is_old_when_it_is_heard_is_left_to_the_record() -> None:
-    overlay = SignalOverlay()
+    overlay = StreamedSignals()
     overlay.hear("n1", "gpu-0", xid("health-lost", 10), 10 + FORGET_S + 1)
     assert codes(overlay.merged(a_node(), 10 + FORGET_S + 1))[0] == []
 
 
 def test_a_time_ahead_of_the_managers_clock_is_now() -> None:
-    overlay = SignalOverlay()
+    overlay = StreamedSignals()
     overlay.hear("n1", "gpu-0", xid("xid-79", 10_000), 20.0)
     [signal] = overlay.merged(a_node(), 20.0).observed.devices[0].signals
     assert signal.time == to_time(20)
 
 
 def test_names_that_no_device_has_do_not_pile_up() -> None:
-    overlay = SignalOverlay()
+    overlay = StreamedSignals()
     for number in range(20 * MAX_DEVICES):
         overlay.hear("n1", f"made-up-{number}", xid(at=10.0), 10.0)
     assert len(overlay._heard["n1"]) == MAX_DEVICES
@@ -176,7 +182,7 @@ def test_names_that_no_device_has_do_not_pile_up() -> None:
 
 def test_a_hundred_thousand_signals_of_one_device_are_one_fact() -> None:
     """Duplicated, out of order and replayed: bounded, and the verdict is the same."""
-    overlay, chance = SignalOverlay(), random.Random(7)
+    overlay, chance = StreamedSignals(), random.Random(7)
     for _ in range(100_000):
         overlay.hear(
             "n1", "gpu-0", xid(chance.choice(["xid-79", "xid-48", "no-such-code"]), chance.uniform(5, 10)), 10.0

@@ -10,7 +10,7 @@ from remuda.api.incidents import IncidentPhase, RemedyOutcome, RemedyRecord
 from remuda.api.kubernetes.core_v1 import Lease, LeaseSpec
 from remuda.api.meta import ObjectMeta, to_seconds, to_time
 from remuda.api.remedies import Breaker
-from remuda.core.health.agent_liveness import LeaseRenewals
+from remuda.core.health.agent_liveness import AgentLeaseRenewals
 from remuda.core.remedies.breaker import NodeFailure, breaker_status
 from remuda.core.remedies.ladder.state import rebase_remedy_records
 from tests.builders.remedies import DEVICE, NODE, T0, Bench, incident
@@ -105,7 +105,7 @@ def lease(renewed: float, length: int = 40) -> Lease:
 
 @pytest.mark.parametrize("off_s", [YEAR_1970 - T0, -HOUR, -30.0, 30.0, HOUR, YEAR_2100 - T0])
 def test_a_node_is_heard_when_its_renewal_is_seen_whatever_its_clock_says(off_s: float) -> None:
-    renewals = LeaseRenewals()
+    renewals = AgentLeaseRenewals()
     for second in range(0, 100, 10):
         renewed = lease(T0 + off_s + second)
         renewals.see(renewed, T0 + second)
@@ -115,14 +115,14 @@ def test_a_node_is_heard_when_its_renewal_is_seen_whatever_its_clock_says(off_s:
 
 
 def test_clocks_that_agree_are_believed() -> None:
-    renewals = LeaseRenewals()
+    renewals = AgentLeaseRenewals()
     renewed = lease(T0)
     renewals.see(renewed, T0 + 3)
     assert renewals.renewed_at(renewed) == T0, "a slow watch does not keep a dead node alive"
 
 
 def test_a_lease_that_is_old_at_first_sight_gets_one_more_length() -> None:
-    renewals = LeaseRenewals()
+    renewals = AgentLeaseRenewals()
     old = lease(T0 - HOUR)
     renewals.see(old, T0)
     heard = renewals.renewed_at(old)

@@ -8,10 +8,10 @@ from typing import Any
 
 from remuda.api.kubernetes.core_v1 import Binding, Node, Pod
 from remuda.api.meta import KObject
-from remuda.embedded.builtin.garbage_collection import GarbageCollector
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.store import MemoryJournal, ObjectStore
 from remuda.embedded.apiserver.write_rules import FOREGROUND, ORPHAN
+from remuda.embedded.builtin.garbage_collection import GarbageCollector
 from remuda.kube.cluster import Preconditions
 from tests.builders.waiting import PATIENCE_S
 

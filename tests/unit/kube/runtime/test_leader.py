@@ -15,8 +15,8 @@ from remuda.api.kubernetes.core_v1 import Binding, Lease, Namespace
 from remuda.api.meta import KObject
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.store import MemoryJournal, ObjectStore
-from remuda.kube.guarded_cluster import FencedCluster, NotLeading
 from remuda.kube.cluster import Cluster, list_pages
+from remuda.kube.guarded_cluster import FencedCluster, NotLeading
 from remuda.kube.runtime.leader import LeaderTerm, LeaseContender, LeasePlace
 from remuda.kube.runtime.leader_lease import LeaseTiming
 from remuda.sim.virtual_time_loop import VirtualLoop, run_virtual

@@ -11,8 +11,8 @@ import base64
 from collections.abc import Callable
 from typing import Any
 
-from remuda.api.meta import JsonObject, Resource
 from remuda.api.kubernetes.quantity import canonical_quantities
+from remuda.api.meta import JsonObject, Resource
 from remuda.embedded.apiserver.admission.pod_defaults import pod_defaults, template_defaults
 
 MAX_INT32 = 2**31 - 1

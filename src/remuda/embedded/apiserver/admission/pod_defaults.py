@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from remuda.api.meta import JsonObject
 from remuda.api.kubernetes.quantity import canonical_quantities
+from remuda.api.meta import JsonObject
 from remuda.embedded.builtin.planners.pod_resources import qos_class
 
 _POD_SPEC: JsonObject = {

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fractions import Fraction
 
-from remuda.api.meta import JsonObject
 from remuda.api.kubernetes.quantity import format_quantity
+from remuda.api.meta import JsonObject
 from remuda.embedded.apiserver.admission.request import CREATE, UPDATE, AdmissionRequest, Forbidden, ReadObjects
 from remuda.embedded.builtin.planners.quotas import (
     in_quota_scope,

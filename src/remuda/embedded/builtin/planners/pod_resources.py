@@ -6,8 +6,8 @@ from fractions import Fraction
 from typing import Any
 
 from remuda.api.errors import Refusal
-from remuda.api.meta import JsonObject, as_map, maps_in
 from remuda.api.kubernetes.quantity import parse_quantity
+from remuda.api.meta import JsonObject, as_map, maps_in
 
 Amounts = dict[str, Fraction]
 

@@ -26,7 +26,7 @@ from remuda.embedded.node.devices.device_manager import KubeletDeviceManager
 from remuda.embedded.node.devices.plugin_connections import PluginDeadlines
 from remuda.embedded.node.devices.plugin_registration import PluginRegistry
 from remuda.embedded.node.devices.podresources import PodResourcesServer
-from remuda.link.allocation_port import NodeAgentPort
+from remuda.link.allocation_port import NodeAgentLink
 from remuda.link.device_plugin_port import ContainerAllocation, PluginPort
 
 log = structlog.get_logger(__name__)
@@ -51,7 +51,7 @@ class KubeletDeviceService:
         node: str,
         settings: KubeletDeviceSettings,
         *,
-        agent: NodeAgentPort,
+        agent: NodeAgentLink,
         clock: Callable[[], float],
         pods: Callable[[], Iterable[Pod] | None],
         counts_changed: Callable[[], None],

@@ -7,8 +7,8 @@ import pytest
 from remuda.api.codec import from_wire
 from remuda.api.kubernetes.core_v1 import Lease, Node, Pod
 from remuda.api.kubernetes.policy_v1 import PodDisruptionBudget, Service
-from remuda.api.meta import JsonObject
 from remuda.api.kubernetes.quantity import canonical_quantity
+from remuda.api.meta import JsonObject
 from remuda.embedded.builtin.planners.disruption_budgets import plan_disruption_budget
 from remuda.embedded.builtin.planners.endpoints import plan_endpoint_slice
 from remuda.embedded.builtin.planners.node_lifecycle import (
