@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from remuda.link.device_plugin_port import ContainerDevices
+from remuda.link.kubelet_proto import POD_RESOURCES_ALLOCATABLE, POD_RESOURCES_LIST
 from tests.builders.waiting import until
 from tests.kube.control_plane import ControlPlane, Response
 from tests.kube.real_node import DEVICE_PLUGINS, RealNode
-from tests.kubelet_rows.rig import Body, container_status, list_pod_resources
+from tests.kubelet_rows.rig import Body, ask_pod_resources, container_status
 
 
 class RealRig:
@@ -81,8 +82,11 @@ class RealRig:
         return await asyncio.to_thread(self.real.node)
 
     async def pod_resources(self) -> tuple[ContainerDevices, ...]:
-        rows = await list_pod_resources(self.real.places.pod_resources)
+        rows = await ask_pod_resources(self.real.places.pod_resources, POD_RESOURCES_LIST)
         return tuple(row for row in rows if row.namespace == self.namespace)
+
+    async def healthy_devices(self) -> dict[str, tuple[str, ...]]:
+        return await ask_pod_resources(self.real.places.pod_resources, POD_RESOURCES_ALLOCATABLE)
 
     async def output(self, pod: str, container: str = "main") -> str:
         """The runtime's log files, with time, stream and tag taken off each line."""

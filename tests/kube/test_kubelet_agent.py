@@ -25,6 +25,7 @@ from tests.kubelet_rows.rig import (
     pod_body,
     restarts,
     see_counts,
+    see_healthy,
     see_held,
     see_pod,
 )
@@ -141,7 +142,8 @@ async def test_row_6_a_kubelet_restart_keeps_devices_and_restart_count(
         await see_ledger(rig, api, "the holder", lambda n: held_by(n, "holder") == {"gpu-1", "gpu-6"})
         await rig.stop_kubelet()
         await rig.start_kubelet()
-        await see_counts(rig, GPU, 8, 8)  # nobody but the agent itself has registered it again
+        await see_counts(rig, GPU, 8, 8)
+        await see_healthy(rig, GPU, 8)  # nobody but the agent itself has registered it again
         await see_held(rig, "holder", ("gpu-1", "gpu-6"))
         after = await rig.pod("holder")
         assert is_running(after)

@@ -21,11 +21,12 @@ from remuda.embedded.node.container_environment import CONTAINER_ID
 from remuda.embedded.node.devices.device_service import PLUGINS, POD_RESOURCES, KubeletDeviceSettings
 from remuda.launch.zipapp import build_zipapp
 from remuda.link.device_plugin_port import ContainerDevices
+from remuda.link.kubelet_proto import POD_RESOURCES_ALLOCATABLE, POD_RESOURCES_LIST
 from remuda.link.rank_logs import rank_log_path
 from tests.builders.nodes import Rig
 from tests.builders.runtimes import processes
 from tests.builders.waiting import until
-from tests.kubelet_rows.rig import Body, list_pod_resources
+from tests.kubelet_rows.rig import Body, ask_pod_resources
 
 NAMESPACE = "default"
 
@@ -109,6 +110,9 @@ class EmbeddedRig:
     async def node(self) -> Body:
         return to_wire(await self._rig.cluster.get(Node, self.name))
 
+    async def healthy_devices(self) -> dict[str, tuple[str, ...]]:
+        return await ask_pod_resources(self._home / POD_RESOURCES / "kubelet.sock", POD_RESOURCES_ALLOCATABLE)
+
     async def output(self, pod: str, container: str = "main") -> str:
         found = await self._pod(pod)
         path = rank_log_path(self._state / "logs", found, container) if found is not None else None
@@ -122,7 +126,7 @@ class EmbeddedRig:
         _kill(pids)
 
     async def pod_resources(self) -> tuple[ContainerDevices, ...]:
-        return await list_pod_resources(self._home / POD_RESOURCES / "kubelet.sock")
+        return await ask_pod_resources(self._home / POD_RESOURCES / "kubelet.sock", POD_RESOURCES_LIST)
 
 
 def _kill(pids: list[int]) -> None:

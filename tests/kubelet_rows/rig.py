@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import grpc
 
 from remuda.link.device_plugin_port import ContainerDevices
-from remuda.link.kubelet_proto import POD_RESOURCES_LIST
+from remuda.link.kubelet_proto import KubeletMethod
 from tests.builders.waiting import PATIENCE_S, until
 from tests.kubelet_rows.stock_plugin import StockPlugin
+
+T = TypeVar("T")
 
 Body = dict[str, Any]
 IMAGE = "remuda.test/box:1"
@@ -39,6 +41,10 @@ class NodeRig(Protocol):
     async def node(self) -> Body: ...
 
     async def pod_resources(self) -> tuple[ContainerDevices, ...]: ...
+
+    async def healthy_devices(self) -> dict[str, tuple[str, ...]]:
+        """Resource -> what the node could hand out: what plugins have told it since it started."""
+        ...
 
     async def output(self, pod: str, container: str = "main") -> str:
         """All that the container has written, over its restarts."""
@@ -66,16 +72,16 @@ class NodeRig(Protocol):
         ...
 
 
-async def list_pod_resources(socket: Path) -> tuple[ContainerDevices, ...]:
+async def ask_pod_resources(socket: Path, method: KubeletMethod[None, T]) -> T:
     # Not the process's shared connections: one to a kubelet that was restarted would wait before it is tried again.
     async with grpc.aio.insecure_channel(f"unix:{socket}", [("grpc.use_local_subchannel_pool", 1)]) as channel:
         call = channel.unary_unary(
-            POD_RESOURCES_LIST.path,
-            request_serializer=POD_RESOURCES_LIST.request.encode,
-            response_deserializer=POD_RESOURCES_LIST.response.decode,
+            method.path,
+            request_serializer=method.request.encode,
+            response_deserializer=method.response.decode,
         )
-        rows: tuple[ContainerDevices, ...] = await call(None, timeout=PATIENCE_S, wait_for_ready=True)
-    return rows
+        answer: T = await call(None, timeout=PATIENCE_S, wait_for_ready=True)
+    return answer
 
 
 def pod_body(
@@ -201,6 +207,7 @@ async def serving(rig: NodeRig, plugin: StartPlugin, resource: str, **options: A
     """A plugin with four devices that the node counts."""
     stock = await plugin(resource, **options)
     await see_counts(rig, resource, 4, 4)
+    await see_healthy(rig, resource, 4)
     return stock
 
 
@@ -217,6 +224,15 @@ async def see_counts(rig: NodeRig, resource: str, capacity: int | None, allocata
         await until(f"{resource} to read {wanted}", there)
     except AssertionError as error:
         raise AssertionError(f"{error}; it reads {seen}") from None
+
+
+async def see_healthy(rig: NodeRig, resource: str, count: int) -> None:
+    """The counts of a node may still be those from before its restart; this is what it hands out."""
+
+    async def there() -> bool:
+        return len(set((await rig.healthy_devices()).get(resource, ()))) == count
+
+    await until(f"{count} devices of {resource} to hand out", there)
 
 
 async def see_pod(rig: NodeRig, name: str, what: str, holds: Callable[[Body], bool]) -> Body:

@@ -32,7 +32,7 @@ from remuda.embedded.node.devices.device_ledger import (
 )
 from remuda.embedded.node.devices.plugin_connections import PluginConnections, PluginDeadlines, within_deadline
 from remuda.embedded.node.devices.plugin_endpoint import plugin_error_words
-from remuda.embedded.node.devices.resource_fit import check_pod_fits
+from remuda.embedded.node.devices.resource_fit import check_pod_fits, resources_of_pod
 from remuda.link.device_plugin_port import ContainerAllocation, ContainerDevices, PluginPort
 
 log = structlog.get_logger(__name__)
@@ -65,6 +65,7 @@ class KubeletDeviceManager:
             memory = checkpoint.read()
         self.ledger = KubeletDeviceLedger(memory, clock())
         self.published: Mapping[str, int | str] = {}  # allocatable, as the node's object says it
+        self._without_devices: set[tuple[str, str]] = set()  # (uid, resource): admitted while no plugin served it
         self._serving: dict[str, DeviceRequest] = {}  # the one each resource's plugin is being asked for
         self._locks: dict[str, asyncio.Lock] = {}
         self.plugins = PluginConnections(
@@ -89,7 +90,19 @@ class KubeletDeviceManager:
         for container in pod.spec.containers:
             await self._allocate(pod, container, reusable, container.name in running)
             reusable = self.ledger.reuse(pod.uid, container.name, reusable, passes_on=False)
-        check_pod_fits(pod, self._pods() or (), self.published, self.ledger.serves)
+        self._check_fits(pod)
+
+    def _check_fits(self, pod: Pod) -> None:
+        others = self._pods()
+        if others is not None:
+            active = {other.uid for other in others}
+            self._without_devices = {(uid, resource) for uid, resource in self._without_devices if uid in active}
+        check_pod_fits(pod, others or (), self.published, self._handed_out, self._without_devices)
+        unserved = {resource for resource in resources_of_pod(pod) if not self.ledger.serves(resource)}
+        self._without_devices |= {(pod.uid, resource) for resource in unserved}
+
+    def _handed_out(self, resource: str) -> int | None:
+        return len(self.ledger.holders(resource)) if self.ledger.serves(resource) else None
 
     async def prepare(self, pod: Pod, container: Container) -> tuple[KubeletDeviceGrant, ...]:
         """Before each start of a container: what it has, and PreStart where the plugin wants it. Raises Refusal; the start

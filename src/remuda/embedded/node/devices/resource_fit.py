@@ -1,13 +1,14 @@
-"""Whether a pod fits into what its node's object says of resources that no plugin serves (any more). Pure.
+"""Whether a pod fits into what its node's object says of a resource. Pure.
 
 The kubelet's last check of a pod. A resource the object does not name is taken out of the request and the pod starts without
-it; one it names must be there in the number asked for, and is counted by what the node's other pods ask for. So a resource
-whose plugin went long ago, and which the object therefore says 0 of, lets no pod in.
+it; one it names must be there in the number asked for. Of a resource that no plugin serves (any more), what the node's other
+pods ask for is counted: one whose plugin went long ago, and which the object therefore says 0 of, lets no pod in. Of one that
+a plugin serves, the devices handed out are counted, and what the pods ask for that started before the plugin came.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import Container, Pod
@@ -18,20 +19,37 @@ OUT_OF = "OutOf"  # and the name of the resource: the reason a kubelet gives
 
 
 def check_pod_fits(
-    pod: Pod, others: Iterable[Pod], allocatable: Mapping[str, int | str], is_served: Callable[[str], bool]
+    pod: Pod,
+    others: Iterable[Pod],
+    allocatable: Mapping[str, int | str],
+    handed_out: Callable[[str], int | None],
+    without_devices: Collection[tuple[str, str]] = (),
 ) -> None:
-    """Raises Refusal. `is_served`: by a plugin, so that the device manager has seen to it."""
-    for resource in sorted({name for c in _all_containers(pod) for name in _resources_asked(c) if "/" in name}):
-        if is_served(resource) or resource not in allocatable:
+    """Raises Refusal. `handed_out`: devices of a resource, this pod's among them; None when no plugin serves it.
+    `without_devices`: (uid, resource) of the pods that started while no plugin served it."""
+    others = [other for other in others if other.uid != pod.uid]
+    for resource in sorted(resources_of_pod(pod)):
+        if resource not in allocatable:
             continue
         wanted = pod_resource_amount(pod, resource)
-        used = sum(pod_resource_amount(other, resource) for other in others if other.uid != pod.uid)
         there = parse_whole_quantity(allocatable[resource])
+        devices = handed_out(resource)
+        if devices is None:
+            used = sum(pod_resource_amount(other, resource) for other in others)
+        else:
+            blind = [other for other in others if (other.uid, resource) in without_devices]
+            used = devices - wanted + sum(pod_resource_amount(other, resource) for other in blind)
+            there = max(there, devices)  # a device that falls ill in a pod's hands is still that pod's
         if wanted and used + wanted > there:
             raise Refusal(
                 f"{OUT_OF}{resource}",
                 f"Node didn't have enough resource: {resource}, requested: {wanted}, used: {used}, capacity: {there}",
             )
+
+
+def resources_of_pod(pod: Pod) -> set[str]:
+    """The extended resources that any of its containers asks for."""
+    return {name for c in _all_containers(pod) for name in _resources_asked(c) if "/" in name}
 
 
 def pod_resource_amount(pod: Pod, resource: str) -> int:

@@ -38,21 +38,29 @@ def test_amount(inits: list[JsonObject], whole: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "allocatable", "served", "words"),
+    ("count", "allocatable", "devices", "blind", "words"),
     [
-        pytest.param(2, {DONGLE: "4"}, False, "", id="fits beside the other"),
-        pytest.param(3, {DONGLE: "4"}, False, "requested: 3, used: 2, capacity: 4", id="too much"),
-        pytest.param(1, {DONGLE: "0"}, False, "requested: 1, used: 2, capacity: 0", id="none left of it"),
-        pytest.param(0, {DONGLE: "0"}, False, "", id="asks for none"),
-        pytest.param(9, {}, False, "", id="the node does not know it: stripped"),
-        pytest.param(9, {DONGLE: "4"}, True, "", id="a plugin serves it: not decided here"),
+        pytest.param(2, {DONGLE: "4"}, None, False, "", id="fits beside the other"),
+        pytest.param(3, {DONGLE: "4"}, None, False, "requested: 3, used: 2, capacity: 4", id="too much"),
+        pytest.param(1, {DONGLE: "0"}, None, False, "requested: 1, used: 2, capacity: 0", id="none left of it"),
+        pytest.param(0, {DONGLE: "0"}, None, False, "", id="asks for none"),
+        pytest.param(9, {}, None, False, "", id="the node does not know it: stripped"),
+        pytest.param(2, {DONGLE: "4"}, 4, False, "", id="each has devices"),
+        pytest.param(2, {DONGLE: "3"}, 4, False, "", id="a device that fell ill is still its pod's"),
+        pytest.param(2, {DONGLE: "4"}, 2, True, "", id="fits beside one that started without devices"),
+        pytest.param(3, {DONGLE: "4"}, 3, True, "requested: 3, used: 2, capacity: 4", id="which counts all the same"),
     ],
 )
-def test_fit(count: int, allocatable: dict[str, int | str], served: bool, words: str) -> None:
+def test_fit(count: int, allocatable: dict[str, int | str], devices: int | None, blind: bool, words: str) -> None:
     new, other = wants(count), wants(2, uid="old")
+
+    def check() -> None:
+        without = {("old", DONGLE)} if blind else set()
+        check_pod_fits(new, [new, other], allocatable, lambda resource: devices, without)
+
     if not words:
-        check_pod_fits(new, [new, other], allocatable, lambda resource: served)
+        check()
         return
     with pytest.raises(Refusal, match=words) as caught:
-        check_pod_fits(new, [new, other], allocatable, lambda resource: served)
+        check()
     assert caught.value.reason == f"OutOf{DONGLE}"
