@@ -19,7 +19,8 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
+from weakref import WeakSet
 
 import aiohttp
 import msgspec
@@ -77,6 +78,22 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     is_patient: bool = True  # False: a 429 is the answer, not a reason to wait
 
 
+class _RememberingConnector(aiohttp.TCPConnector):
+    """aiohttp forgets a connection once it has begun to close it; `made` does not."""
+
+    def __init__(self, made: WeakSet[asyncio.Transport], **options: Any) -> None:
+        super().__init__(**options)
+        self._made = made
+
+    async def connect(
+        self, req: aiohttp.ClientRequest, traces: list[Any], timeout: aiohttp.ClientTimeout
+    ) -> aiohttp.connector.Connection:
+        connection = await super().connect(req, traces, timeout)
+        if connection.transport is not None:
+            self._made.add(connection.transport)
+        return connection
+
+
 class Transport:
     """To a unix socket (`uds`), or to what `access` describes. `jitter` draws from [0, 1); `clock`: unix seconds."""
 
@@ -100,6 +117,7 @@ class Transport:
         self._slots = asyncio.Semaphore(options.in_flight)
         self._resources = ExitStack()
         self._session: aiohttp.ClientSession | None = None
+        self._connections: WeakSet[asyncio.Transport] = WeakSet()
 
     @property
     def where(self) -> str:
@@ -109,6 +127,8 @@ class Transport:
         session, self._session = self._session, None
         if session is not None:
             await session.close()
+            self._abort_connections()
+            await asyncio.sleep(0)  # the turn of the loop in which their sockets are closed
         self._resources.close()
 
     async def call(self, request: Request) -> bytes:
@@ -228,11 +248,17 @@ class Transport:
                 raise _Refused(response.status, await response.read(), asked_s)
         return response
 
+    def _abort_connections(self) -> None:
+        """Those of calls that were given up wait for the other side's farewell in TLS, and nobody would wait for it."""
+        for connection in list(self._connections):
+            connection.abort()
+        self._connections.clear()
+
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
             connector: aiohttp.BaseConnector
             if self._uds is None:
-                connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_S)
+                connector = _RememberingConnector(self._connections, limit=0, keepalive_timeout=_IDLE_S)
             else:
                 connector = aiohttp.UnixConnector(
                     self._resources.enter_context(reachable_socket_path(self._uds)), limit=0

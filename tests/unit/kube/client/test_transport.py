@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import gzip
+import socket
 import ssl
+import threading
+import warnings
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -231,6 +235,39 @@ async def test_no_answer_in_time_is_unavailable_and_not_tried_again() -> None:
             await talk.transport.call(GET)
     assert len(talk.server.asked) <= 1, "the time may be over before the server has read it"
     assert talk.waits == []
+
+
+def test_a_server_that_says_no_goodbye_leaves_no_connection_behind(authority: Authority, tls: ssl.SSLContext) -> None:
+    """A call that is given up ends its connection. TLS then waits for the other side's farewell; a client that is closed
+    does not."""
+    asked, over = threading.Event(), threading.Event()
+
+    def silent(listener: socket.socket) -> None:
+        plain, _ = listener.accept()
+        with tls.wrap_socket(plain, server_side=True) as stream:
+            stream.recv(1)
+            asked.set()
+            over.wait(PATIENCE_S)
+
+    async def give_up(port: int) -> None:
+        transport = Transport(secure(authority)(f"https://127.0.0.1:{port}"), options=TransportOptions())
+        call = asyncio.create_task(transport.call(GET))
+        assert await asyncio.to_thread(asked.wait, PATIENCE_S)
+        call.cancel()
+        await asyncio.wait([call])
+        await transport.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        server = threading.Thread(target=silent, args=(listener,))
+        server.start()
+        try:
+            asyncio.run(give_up(listener.getsockname()[1]))
+            gc.collect()
+        finally:
+            over.set()
+            server.join(PATIENCE_S)
+    assert [str(one.message) for one in seen] == []
 
 
 # Bounds.
