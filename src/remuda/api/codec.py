@@ -62,9 +62,7 @@ def from_wire(kind: type[T], body: Any) -> T:
 def decode_strict(kind: type[K], body: Any) -> K:
     """A user's object of one of our kinds, or a Refusal that names the field and the nearest right name."""
     if not isinstance(body, dict):
-        raise Refusal(
-            "NotAnObject", f"{where or kind.resource.kind} is not an object.", "Start with apiVersion and kind."
-        )
+        raise Refusal("NotAnObject", f"{kind.resource.kind} is not an object.", "Start with apiVersion and kind.")
     _check_field_names(body, _wire_field_names(kind), "$")
     _check_metadata(kind, body, "$")
     try:

@@ -86,7 +86,6 @@ class VerdictController:
         self._cluster = cluster
         self._view = view
         self._queue = queue
-        self._timers = timers
         self._overlay = StreamedSignals()
         self._events = events
         self._told: dict[str, dict[tuple[str, str], Notice]] = {}  # by node: notices that Events were made of

@@ -184,7 +184,9 @@ def test_what_to_do_next_names_the_directory_and_the_namespace_it_needs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = tmp_path / "my state"
-    assert Session(place, "other").command_line("job x -w") == f"remuda --state '{place}' -n other job x -w"
+    elsewhere = Session(place)
+    elsewhere.choose(None, "other")
+    assert elsewhere.command_line("job x -w") == f"remuda --state '{place}' -n other job x -w"
     monkeypatch.setenv("REMUDA_STATE", str(place))
     assert Session(place).command_line("job x -w") == Session().command_line("job x -w") == "remuda job x -w"
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from remuda.api.kubernetes.quantity import canonical_quantities
 from remuda.api.meta import JsonObject, Resource
-from remuda.embedded.apiserver.admission.pod_defaults import pod_defaults, template_defaults
+from remuda.embedded.apiserver.admission.pod_defaults import pod_defaults, template_defaults, without_nulls
 
 MAX_INT32 = 2**31 - 1
 JOB_LABELS = ("batch.kubernetes.io/controller-uid", "controller-uid")
