@@ -33,7 +33,7 @@ from remuda.embedded.apiserver.store import MemoryJournal, ObjectStore
 from remuda.embedded.node.devices.device_manager import KubeletDeviceManager
 from remuda.embedded.node.devices.plugin_endpoint import PluginClient
 from remuda.link.progress_board import ProgressBoard
-from remuda.runtime.machines import Machines
+from remuda.runtime.machines import ClusterMachines
 from remuda.runtime.up_config import ClusterConfig
 
 WARM = 50  # rounds before the first that counts
@@ -87,7 +87,7 @@ async def a_node(root: Path) -> AsyncIterator[tuple[Agent, KubeletDeviceManager]
     for name in ("default", "kube-node-lease"):
         await cluster.create(Namespace, Namespace(metadata=ObjectMeta(name=name)))
     config = ClusterConfig(nodes=1, racks=1, runtime="process", lease_seconds=60.0)
-    machines = Machines(config, cluster, ProgressBoard(), root=root, clock=time.time, chance=random.Random(0))
+    machines = ClusterMachines(config, cluster, ProgressBoard(), root=root, clock=time.time, chance=random.Random(0))
     ready = asyncio.Event()
     running = asyncio.create_task(machines.run(ready))
     try:

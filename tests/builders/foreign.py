@@ -12,9 +12,9 @@ from remuda.api.kubernetes.batch_v1 import Job
 from remuda.api.kubernetes.core_v1 import Node, Pod
 from remuda.api.meta import Condition, JsonObject, KObject
 from remuda.api.names import RESOURCE_GPU
-from remuda.core.foreign.refused_pods import is_refused_by_node
+from remuda.core.foreign.refused_pods import is_pod_refused_by_node
 from remuda.embedded.apiserver.admission import AdmissionChain
-from remuda.embedded.apiserver.objects import NewestObjects
+from remuda.embedded.apiserver.objects import NewestStoredObjects
 from remuda.embedded.builtin.planners.pod_state import is_active_pod
 from remuda.embedded.node.training_model import SimulatedBehaviour
 from tests.builders.world import NAMESPACE, World, play
@@ -29,7 +29,7 @@ def tell(
     """Runs the story in a world whose API has admission, as that of `remuda up` has."""
 
     async def main(world: World) -> None:
-        world.cluster.api._admission = AdmissionChain(NewestObjects(world.cluster.store))
+        world.cluster.api._admission = AdmissionChain(NewestStoredObjects(world.cluster.store))
         await story(world)
 
     play(main, nodes=nodes, racks=2, behaviour=behaviour)
@@ -115,7 +115,7 @@ def seen_with(world: World, uid: str, type_: str) -> list[JsonObject]:
 
 def refused(world: World) -> list[Pod]:
     """Pods that their node did not admit."""
-    return [p for p in world.all_pods() if is_refused_by_node(p)]
+    return [p for p in world.all_pods() if is_pod_refused_by_node(p)]
 
 
 async def break_plugin(world: World, node: str, **options: Any) -> None:

@@ -14,7 +14,7 @@ from remuda.api.devices import DeviceState
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import to_seconds
 from remuda.api.training import Cause, TrainingJobStatus
-from remuda.core.state.leaving_nodes import leaving_node_of
+from remuda.core.state.leaving_nodes import leaving_state_of_node
 from remuda.core.state.snapshot import devices_of_pod
 from remuda.core.training.job_plan import plan_training
 from remuda.core.training.planning_context import GangObserved, TrainingPlan
@@ -201,7 +201,7 @@ class Rules:
                 continue
             ledger = model.ledger.now[name]
             good = {v.device for v in ledger.verdicts if v.state is DeviceState.HEALTHY} - set(ledger.quarantine)
-            if leaving_node_of(node) is not None:
+            if leaving_state_of_node(node) is not None:
                 continue
             free = [d for d in good if (name, d) not in stuck]
             domain = node.labels[topology] if topology else ""

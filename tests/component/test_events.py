@@ -7,7 +7,7 @@ from remuda.api.kubernetes.event_v1 import Event
 from remuda.api.kubernetes.policy_v1 import ResourceQuota
 from remuda.api.meta import JsonObject, ObjectMeta, to_time
 from remuda.embedded.apiserver.admission import AdmissionChain
-from remuda.embedded.apiserver.objects import NewestObjects
+from remuda.embedded.apiserver.objects import NewestStoredObjects
 from remuda.embedded.builtin.event_expiry import EVERY_S, KEPT_S, find_expired_events
 from tests.builders.world import NAMESPACE, World, in_world
 
@@ -50,7 +50,7 @@ async def test_a_gang_that_does_not_fit(world: World) -> None:
 @in_world(nodes=4, racks=1)
 async def test_a_gang_whose_pods_are_refused(world: World) -> None:
     api = world.cluster.api
-    api._admission = AdmissionChain(NewestObjects(world.cluster.store))
+    api._admission = AdmissionChain(NewestStoredObjects(world.cluster.store))
     quota: JsonObject = {"metadata": {"namespace": NAMESPACE, "name": "few"}, "spec": {"hard": {"pods": "2"}}}
     await api.create(ResourceQuota, quota)
     await world.submit("job", replicas=4)

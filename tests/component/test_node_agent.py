@@ -25,8 +25,8 @@ from remuda.launch.protocol import Hello, encode_launch_message
 from remuda.link.allocation_port import NodeAgentLink
 from remuda.link.device_plugin_port import ContainerDevices
 from remuda.runtime.node_agent import (
-    NodeAgentConfig,
-    check_agent_config,
+    AgentProcessConfig,
+    check_agent_process_config,
     check_kinds_installed,
     fence_while_unreachable,
     node_agent,
@@ -48,7 +48,7 @@ class Site:
         self.cluster = LocalCluster(ObjectStore(MemoryJournal()), clock=time.time, new_uid=lambda: f"uid-{next(uids)}")
         self.kubelet = kubelet
         self.resources = resources
-        self.config = NodeAgentConfig(
+        self.config = AgentProcessConfig(
             NODE, str(base / "state"), str(base / "kubelet"), backend="fake", model="dgx-h100", fence_s=0
         )
         self.devices = Informer(self.cluster, NodeDevices)
@@ -314,7 +314,7 @@ async def test_health_only_serves_nothing_and_still_says_who_has_what(site: Site
 )
 def test_what_cannot_work_is_refused_before_anything_is_touched(fields: dict[str, Any], reason: str) -> None:
     with pytest.raises(Refusal, match=reason):
-        check_agent_config(msgspec.structs.replace(NodeAgentConfig("n"), **fields))
+        check_agent_process_config(msgspec.structs.replace(AgentProcessConfig("n"), **fields))
 
 
 @pytest.mark.parametrize("text", ["gpu=2", "nvidia.com/gpu", "nvidia.com/gpu=two", "nvidia.com/gpu=-1"])
@@ -395,7 +395,7 @@ async def test_an_api_that_does_not_show_nodes_is_no_reason_to_end() -> None:
 class Fences:
     def __init__(self) -> None:
         self.calls: list[str] = []
-        self.config = NodeAgentConfig(NODE)
+        self.config = AgentProcessConfig(NODE)
         self.changed = asyncio.Event()
 
     def fence(self) -> None:

@@ -23,7 +23,7 @@ from remuda.embedded.node.node import EmbeddedNode
 from remuda.link.allocation_port import FAIL, HANG, KILL, MEND
 from remuda.link.progress_board import ProgressBoard
 from remuda.link.rank_logs import rank_log_path
-from remuda.runtime.machines import Machines
+from remuda.runtime.machines import ClusterMachines
 from remuda.runtime.up_config import ClusterConfig
 from tests.builders.nodes import Rig, until
 from tests.builders.pods import pod_wire
@@ -38,7 +38,7 @@ class Place(Rig):
     def __init__(self, root: Path) -> None:
         super().__init__(time.time, deadline_s=30.0, uid_prefix=os.urandom(4).hex())
         self.root = root
-        self.machines = Machines(
+        self.machines = ClusterMachines(
             ClusterConfig(nodes=1, racks=1, runtime="process"),
             self.cluster,
             ProgressBoard(),

@@ -19,7 +19,7 @@ from remuda.core.incidents.names import device_subject
 from remuda.core.incidents.webhook_notices import ANNOTATION
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.store import MemoryJournal, ObjectStore
-from remuda.kube.client.webhooks import WebhookFailed, WebhookPoster
+from remuda.kube.client.webhooks import HttpWebhookClient, WebhookFailed
 from remuda.kube.runtime.controller import run_controller
 from remuda.kube.runtime.work_queue import WorkQueue
 from remuda.sim.virtual_time_loop import VirtualLoop, run_virtual
@@ -246,7 +246,7 @@ async def test_a_real_server_gets_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("remuda.controllers.webhook_notices.GATHER_S", 0.01)
     async with HttpServer(Reply(503), Reply(200)) as server:
-        stage = Stage(time.time, WebhookPoster())
+        stage = Stage(time.time, HttpWebhookClient())
         await stage.start()
         await stage.policy(Webhook(f"http://127.0.0.1:{server.port}/hook"))
         await stage.open()

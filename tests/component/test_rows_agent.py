@@ -9,9 +9,9 @@ import pytest
 
 from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import NODE_LEASE_NAMESPACE, Lease, Namespace, Node
-from remuda.core.health.agent_liveness import agent_lease, agent_silent_since
-from remuda.embedded.node.devices.cdi import known_cdi_devices
-from remuda.runtime.node_agent import NodeAgentConfig, agent_config, node_agent, parse_report_timeouts
+from remuda.core.health.agent_liveness import agent_silent_since, liveness_lease_name
+from remuda.embedded.node.devices.cdi import runtime_known_cdi_devices
+from remuda.runtime.node_agent import AgentProcessConfig, agent_config, node_agent, parse_report_timeouts
 from tests.builders.evidence import note
 from tests.builders.nodes import Rig
 
@@ -26,10 +26,10 @@ async def a_cluster() -> Rig:
     return rig
 
 
-def a_config(root: Path, *timeouts: str, cdi: str = "") -> NodeAgentConfig:
+def a_config(root: Path, *timeouts: str, cdi: str = "") -> AgentProcessConfig:
     kubelet = root / "kubelet"
     (kubelet / "device-plugins").mkdir(parents=True, exist_ok=True)
-    return NodeAgentConfig(
+    return AgentProcessConfig(
         NODE,
         str(root / "state"),
         str(kubelet),
@@ -44,7 +44,7 @@ def a_config(root: Path, *timeouts: str, cdi: str = "") -> NodeAgentConfig:
 async def test_row_48_the_agent_renews_a_lease_of_its_own(tmp_path: Path) -> None:
     rig = await a_cluster()
     async with node_agent(a_config(tmp_path, "20"), rig.cluster):
-        lease = await rig.seen(Lease, agent_lease(NODE), lambda found: True, NODE_LEASE_NAMESPACE)
+        lease = await rig.seen(Lease, liveness_lease_name(NODE), lambda found: True, NODE_LEASE_NAMESPACE)
         assert lease.spec.lease_duration_seconds == 20
         assert agent_silent_since(lease, time.time()) is None
     assert agent_silent_since(lease, time.time() + 30.0) is not None
@@ -80,7 +80,7 @@ async def test_row_26_a_start_of_the_agent_makes_the_specs_that_a_reboot_took(tm
             answer = await agent.plugins()["nvidia.com/gpu"].allocate(["gpu-1", "gpu-2"])
             assert answer.cdi_devices == ("remuda.dev/gpu=gpu-1", "remuda.dev/gpu=gpu-2")
             assert answer.devices == ()
-            assert known_cdi_devices((cdi,)) == everything
+            assert runtime_known_cdi_devices((cdi,)) == everything
         for path in sorted((tmp_path / "cdi").iterdir()):
             path.unlink()
     note("a start of the agent makes the CDI specs of all 8 devices")

@@ -14,7 +14,7 @@ from remuda.api.devices import DeviceState
 from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import JsonObject
-from remuda.core.health.device_holders import DeviceCounts, device_counts
+from remuda.core.health.device_holders import DeviceCounts, device_health_counts
 from remuda.core.health.ledger import judge_node
 from remuda.core.state.snapshot import build_snapshot
 from tests.builders.evidence import note
@@ -123,7 +123,7 @@ def test_row_37_free_is_never_negative_and_is_what_placement_sees(seed: int) -> 
             pods.append(a_held_pod(f"p{number}", node.name, [device], phase=chance.choice(["Running", "Failed"])))
     devices = node.devices()
     devices = msgspec.structs.replace(devices, verdicts=judge_node(devices, pods, 1000.0))
-    found = device_counts(devices, pods)[GPU]
+    found = device_health_counts(devices, pods)[GPU]
     snapshot = build_snapshot([node.node()], [devices], pods)
     assert found.free == snapshot.free[0].bit_count()
     assert 0 <= found.free <= found.healthy <= found.total == found.healthy + found.unfit

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from remuda.agent.agent import Agent
-from remuda.agent.agent_lateness import Lateness, LatenessRule, lateness_after_sleep, watch_agent_lateness
+from remuda.agent.agent_lateness import Lateness, LatenessRule, agent_lateness_after_sleep, watch_agent_lateness
 from remuda.agent.config import AgentConfig
 from remuda.agent.hardware.fake_backend import FakeBackend
 from remuda.api.drills import DrillKind
@@ -132,7 +132,7 @@ def test_row_23_a_selector_on_a_driver_label_is_named_in_the_refusal() -> None:
 def test_row_29_late_again_and_again_is_starving(late: list[float], starved: bool) -> None:
     state = Lateness()
     for seconds in late:
-        state = lateness_after_sleep(state, seconds, LatenessRule())
+        state = agent_lateness_after_sleep(state, seconds, LatenessRule())
     assert state.is_starved is starved
 
 

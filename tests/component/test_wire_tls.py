@@ -18,7 +18,7 @@ from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.embedded.apiserver import asgi_server, watch_streams
 from remuda.embedded.apiserver.app import ApiServerApp
-from remuda.embedded.apiserver.asgi_server import listen_tcp, serve_socket
+from remuda.embedded.apiserver.asgi_server import listen_tcp, serve_api_socket
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.security.token_guard import TokenGuard
 from remuda.embedded.apiserver.store import MemoryJournal, ObjectStore
@@ -44,7 +44,7 @@ class Server:
     async def start(self) -> None:
         ready = asyncio.Event()
         guarded = TokenGuard(ApiServerApp(self.local), TOKEN)
-        self._task = asyncio.create_task(serve_socket(guarded, self._socket, tls=self._tls, ready=ready))
+        self._task = asyncio.create_task(serve_api_socket(guarded, self._socket, tls=self._tls, ready=ready))
         await asyncio.wait_for(ready.wait(), PATIENCE_S)
 
     async def stop(self) -> None:

@@ -149,7 +149,7 @@ class Pages:
 
 def test_row_41_repair_climbs_and_then_stops_and_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing cures it, and the first reset does not even return."""
-    monkeypatch.setattr("remuda.runtime.control_plane.WebhookPoster", Pages)
+    monkeypatch.setattr("remuda.runtime.control_plane.HttpWebhookClient", Pages)
 
     @in_world(nodes=3)
     async def story(world: World) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from remuda.embedded.apiserver.security.tokens import load_token
 from remuda.link.stream_messages import LinkHello, LinkRefused, LinkWelcome, link_line, read_link_downward
-from remuda.runtime.split_parts import node_token
+from remuda.runtime.split_parts import split_node_token
 from remuda.runtime.state_dir import StateDir
 from tests.builders.waiting import until
 from tests.e2e.clusters import Up
@@ -45,7 +45,7 @@ async def test_a_split_cluster_refuses_what_is_not_its_own_and_leaves_nobody_beh
             code, said = await up.run(*words)
             assert (code, reason in said) == (2, True), said
         secret = load_token(state.link_secret)
-        for node, token in (("node-02", node_token(secret, "node-01")), ("node-01", "guessed"), ("node-01", "")):
+        for node, token in (("node-02", split_node_token(secret, "node-01")), ("node-01", "guessed"), ("node-01", "")):
             answer = await greeted(state, node, token)
             assert isinstance(answer, LinkRefused)
             assert answer.reason == "NotThisNode"

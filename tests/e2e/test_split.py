@@ -166,9 +166,17 @@ async def check(rig: Rig, job: TrainingJob, acts: list[Act]) -> None:
     assert set(job.status.used) <= causes, f"charged {job.status.used} for {sorted(struck)}: {told}"
     most = sum(1 for act in acts if act.drill)
     assert sum(job.status.used.values()) <= most, f"charged {job.status.used}, {most} drills"
+    # The news of the last drill may come after the steps that `running` saw: its part was killed with it.
+    await patiently_until(
+        "nobody on devices that are out of use", lambda: _is_on_good_devices(rig), also=(AssertionError,)
+    )
+
+
+async def _is_on_good_devices(rig: Rig) -> bool:
     bad = await _unfit(rig)
-    held = {(m.node, d) for m in job.status.members for d in m.devices}
+    held = {(m.node, d) for m in (await rig.get()).status.members for d in m.devices}
     assert not held & bad, f"on devices that are out of use: {sorted(held & bad)}"
+    return True
 
 
 async def _unfit(rig: Rig) -> set[tuple[str, str]]:

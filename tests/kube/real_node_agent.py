@@ -21,7 +21,7 @@ from remuda.agent.agent import Agent
 from remuda.kube.client.http_cluster import HttpCluster
 from remuda.kube.client.kubeconfig import load_kubeconfig
 from remuda.kube.cluster import Cluster
-from remuda.runtime.node_agent import NodeAgentConfig, node_agent
+from remuda.runtime.node_agent import AgentProcessConfig, node_agent
 from tests.builders.waiting import until
 from tests.kube.control_plane import ROOT, ControlPlane
 from tests.kube.real_node import DEVICE_PLUGINS, RealNode
@@ -46,7 +46,7 @@ def kubelet_view(node: RealNode) -> Path:
 
 def running_agent(node: RealNode, api: Cluster) -> contextlib.AbstractAsyncContextManager[Agent]:
     """One life of the agent, in this process. Another one over the same directory takes over what it left."""
-    config = NodeAgentConfig(
+    config = AgentProcessConfig(
         node.name,
         str(agent_root(node)),
         str(kubelet_view(node)),

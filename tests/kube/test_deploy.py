@@ -27,7 +27,7 @@ from remuda.kube.runtime.leader import LeaderTerm
 from remuda.kube.runtime.leader_lease import LeaseTiming
 from remuda.runtime.link_endpoint import LINK, LinkConfig
 from remuda.runtime.manager_process import ManagerConfig, run_manager
-from remuda.runtime.node_agent import NodeAgentConfig, node_agent
+from remuda.runtime.node_agent import AgentProcessConfig, node_agent
 from tests.builders.waiting import PATIENCE_S, until
 from tests.kube.control_plane import ROOT, ControlPlane
 from tests.kube.planes import own_plane
@@ -133,7 +133,7 @@ async def test_what_the_manifests_allow_is_enough(plane: ControlPlane, cast: Cas
     config = ManagerConfig(lease_namespace=SPACE, timing=LeaseTiming(4, 2.5, 0.2), link=link)
     work = asyncio.create_task(run_manager(config, cast.manager, cast.manager, identity="m", said=Quiet()))
     (tmp_path / "kubelet" / "device-plugins").mkdir(parents=True)
-    place = NodeAgentConfig(
+    place = AgentProcessConfig(
         HERE,
         str(tmp_path / "state"),
         str(tmp_path / "kubelet"),

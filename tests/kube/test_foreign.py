@@ -26,7 +26,7 @@ from remuda.api.meta import JsonObject, ObjectMeta, to_time
 from remuda.api.names import ANNOTATION_DEVICES, ANNOTATION_RETRY_ADMISSION, RESOURCE_GPU
 from remuda.core.foreign.device_failures import DEVICE_FAILED
 from remuda.core.foreign.refused_pods import ADMISSION_REJECTED, PLACED
-from remuda.core.gang.kubelet_pods import KubeletPodForm
+from remuda.core.gang.kubelet_pods import KubeletGangPodForm
 from remuda.embedded.builtin.planners.pod_state import is_active_pod
 from remuda.kube.client.http_cluster import HttpCluster
 from remuda.kube.client.kubeconfig import load_kubeconfig
@@ -144,7 +144,7 @@ async def manager(api: HttpCluster) -> AsyncIterator[None]:
         time.time,
         chance=random.Random(0),
         schedulers=frozenset({"remuda"}),
-        form=KubeletPodForm(("remuda-launch",)),
+        form=KubeletGangPodForm(("remuda-launch",)),
     )
     task = asyncio.create_task(control.run())
     yield

@@ -25,13 +25,13 @@ from remuda.api.kubernetes.core_v1 import Node, Pod
 from remuda.api.kubernetes.event_v1 import Event
 from remuda.api.training import TrainingJob
 from remuda.cli.demo import promises
-from remuda.cli.demo.promises import GangAfter, GangBefore
+from remuda.cli.demo.promises import DemoGangAfter, DemoGangBefore
 from remuda.kube.client.http_cluster import HttpCluster
 from remuda.kube.client.kubeconfig import load_kubeconfig
 from remuda.link.progress_board import ProgressBoard
 from remuda.runtime.cluster_parts import ClusterParts
 from remuda.runtime.control_plane import ControlPlane as Manager
-from remuda.runtime.machines import Machines
+from remuda.runtime.machines import ClusterMachines
 from remuda.runtime.manager_process import ATTACHED_SCHEDULERS, check_cluster
 from remuda.runtime.up_config import RACK_LABEL, ClusterConfig
 from tests.builders.waiting import PATIENCE_S, until
@@ -102,16 +102,16 @@ class Heart(Rig):
     async def racks(self) -> dict[str, str]:
         return {node.name: node.labels[RACK_LABEL] for node in (await self.api.list(Node)).items}
 
-    async def before(self, job: TrainingJob) -> GangBefore:
-        return GangBefore(job, await self.racks())
+    async def before(self, job: TrainingJob) -> DemoGangBefore:
+        return DemoGangBefore(job, await self.racks())
 
-    async def after(self, attempt: int) -> GangAfter:
+    async def after(self, attempt: int) -> DemoGangAfter:
         """Everybody trains again and is back where training was; each rank's own log says what it resumed from."""
         job = await self.trained_to(STOP_AT, attempt=attempt)
         started = await self.all_started(attempt)
         assert {rank: line.resumed for rank, line in started.items()} == dict.fromkeys(range(RANKS), SAVED)
         await self.check_invariants()
-        return GangAfter(job, await self.racks(), {rank: line.resumed or 0 for rank, line in started.items()})
+        return DemoGangAfter(job, await self.racks(), {rank: line.resumed or 0 for rank, line in started.items()})
 
 
 class AttachedParts(ClusterParts):
@@ -119,7 +119,7 @@ class AttachedParts(ClusterParts):
 
     def __init__(self, api: HttpCluster, root: Path) -> None:
         board, chance = ProgressBoard(), random.Random(0)
-        super().__init__(Machines(CONFIG, api, board, root=root, clock=time.time, chance=chance))
+        super().__init__(ClusterMachines(CONFIG, api, board, root=root, clock=time.time, chance=chance))
         self.manager = Manager(api, board, time.time, chance=chance, schedulers=ATTACHED_SCHEDULERS)
 
     async def start(self) -> None:

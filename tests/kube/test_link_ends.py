@@ -21,7 +21,7 @@ from remuda.kube.runtime.leader import LeaderTerm
 from remuda.kube.runtime.leader_lease import LeaseTiming
 from remuda.runtime.link_endpoint import LINK, LinkConfig
 from remuda.runtime.manager_process import ManagerConfig, run_manager
-from remuda.runtime.node_agent import NodeAgentConfig, node_agent
+from remuda.runtime.node_agent import AgentProcessConfig, node_agent
 from tests.builders.waiting import PATIENCE_S, until
 from tests.kube.control_plane import ROOT, ControlPlane
 from tests.kube.planes import own_plane
@@ -96,10 +96,10 @@ async def api(plane: ControlPlane) -> AsyncIterator[HeldBack]:
             await asyncio.gather(work, return_exceptions=True)
 
 
-def config_of(tmp_path: Path, token: Path) -> NodeAgentConfig:
+def config_of(tmp_path: Path, token: Path) -> AgentProcessConfig:
     kubelet = tmp_path / "kubelet"
     (kubelet / "device-plugins").mkdir(parents=True)
-    return NodeAgentConfig(
+    return AgentProcessConfig(
         NODE, str(tmp_path / "agent"), str(kubelet), backend="fake", model="dgx-h100", fence_s=0, link_token=str(token)
     )
 

@@ -10,7 +10,7 @@ from remuda.core.devices.kernel_log import (
     KernelFault,
     KernelLogCursor,
     KernelLogGap,
-    KmsgReader,
+    KernelLogParser,
     parse_kernel_record,
     pci_address,
     recognise_kernel_fault,
@@ -34,8 +34,8 @@ def line(seq: int, text: str = "usb 1-1: new device") -> str:
 @STEPS
 @given(st.binary(max_size=200))
 def test_no_bytes_break_the_reader(raw: bytes) -> None:
-    KmsgReader(BOOT).feed(raw)
-    KmsgReader(BOOT).feed(b"4,1,1,-;" + raw)
+    KernelLogParser(BOOT).feed(raw)
+    KernelLogParser(BOOT).feed(b"4,1,1,-;" + raw)
 
 
 @STEPS
@@ -67,13 +67,13 @@ def test_what_the_kernel_writes_is_read_back(text: str, seq: int, usec: int, num
 )
 def test_every_record_is_read_once_or_missed_once(arrive: list[int], restarts: set[int]) -> None:
     """Records come late, twice or never, and the reader is made anew from its cursor in between."""
-    reader = KmsgReader(BOOT, KernelLogCursor(BOOT, 0), burst=10**6)
+    reader = KernelLogParser(BOOT, KernelLogCursor(BOOT, 0), burst=10**6)
     read: list[int] = []
     missed: list[int] = []
     newest = 0
     for turn, seq in enumerate(arrive):
         if turn in restarts:
-            reader = KmsgReader(BOOT, reader.cursor, burst=10**6)
+            reader = KernelLogParser(BOOT, reader.cursor, burst=10**6)
         for event in reader.feed(line(seq, f"NVRM: Xid (PCI:0000:1b:00): {seq}, pid=1")):
             if isinstance(event, KernelLogGap):
                 missed += range(event.first, event.last + 1)
@@ -89,7 +89,7 @@ def test_every_record_is_read_once_or_missed_once(arrive: list[int], restarts: s
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5 * 10**6)), max_size=60), st.integers(1, 4))
 def test_the_rate_limit_forgets_nobody(storm: list[tuple[int, int]], burst: int) -> None:
     """Sightings that pass and those they say were left out add up to all, but for what is still held back."""
-    reader = KmsgReader(BOOT, burst=burst, window_s=1.0)
+    reader = KernelLogParser(BOOT, burst=burst, window_s=1.0)
     now, told, sent, passed = 0, 0, 0, 0
     for seq, (code, wait) in enumerate(storm):
         now += wait

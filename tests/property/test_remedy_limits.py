@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from remuda.api.meta import to_seconds
 from remuda.api.remedies import Breaker, Limits
-from remuda.core.remedies.breaker import BreakerWatch, NodeFailure, breaker_status, with_last_opening
+from remuda.core.remedies.breaker import NodeFailure, RemedyBreakerWatch, breaker_status, with_last_opening
 from remuda.core.remedies.limits import HOUR_S, RemedyPool, limit_of_share, limit_reached
 from remuda.core.remedies.occupancy import POOL as ALL
 from remuda.core.remedies.occupancy import RemedyFootprint, RemedyOccupancy, limits_counted_under
@@ -205,7 +205,7 @@ def test_the_breaker_opens_for_too_many_at_once_and_for_nothing_less(
 def test_a_breaker_told_failure_by_failure_says_the_same_at_every_one(
     breaker: Breaker, failed: list[NodeFailure]
 ) -> None:
-    watch = BreakerWatch(breaker, len(NODES))
+    watch = RemedyBreakerWatch(breaker, len(NODES))
     known: list[NodeFailure] = []
     for one in sorted(failed):
         watch.add(one)

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from remuda.api.devices import DeviceState, Holding, NodeDevices, Observed, ObservedDevice, QuarantineOrder, Signal
 from remuda.api.meta import ObjectMeta, to_time
 from remuda.api.remedies import Offender
-from remuda.core.health.device_holders import device_counts
+from remuda.core.health.device_holders import device_health_counts
 from remuda.core.health.findings import NodeFindings, find_findings
 from remuda.core.health.ledger import judge_devices, judge_node
-from remuda.core.health.signal_fusion import classify_devices
+from remuda.core.health.signal_fusion import classify_device_signals
 from remuda.core.health.signals import with_signal
 from remuda.core.health.streamed_signals import StreamedSignals
 from tests.builders.gangs import a_held_pod
@@ -140,7 +140,9 @@ def test_since_is_monotone_and_never_ahead(story: list[Signal]) -> None:
 
 
 def found_in(record: NodeDevices, now: float) -> NodeFindings:
-    return find_findings(record, classify_devices(record), judge_devices(record, now), now, Offender(incidents=2))
+    return find_findings(
+        record, classify_device_signals(record), judge_devices(record, now), now, Offender(incidents=2)
+    )
 
 
 @settings(max_examples=50)
@@ -185,7 +187,7 @@ def test_free_is_healthy_minus_held_and_never_negative(
         quarantine={name: QuarantineOrder("Suspect") for name in quarantined},
     )
     node = msgspec.structs.replace(node, verdicts=judge_node(node, pods, NOW))
-    counts = device_counts(node, pods)["nvidia.com/gpu"]
+    counts = device_health_counts(node, pods)["nvidia.com/gpu"]
     good = {v.device for v in node.verdicts if v.state is DeviceState.HEALTHY} - quarantined
     taken = {d for d, _ in held}
     assert counts.free == len(good - taken)

@@ -21,9 +21,9 @@ from remuda.api.incidents import Incident
 from remuda.api.remedies import Offender
 from remuda.controllers.domain_suspicion import DomainSuspicion
 from remuda.core.health.findings import find_findings
-from remuda.core.health.ledger import judge_devices, judge_node, ledger_rows
-from remuda.core.health.node_notices import is_notice_held_down, judge_node_notices, notice_hold_ends_at
-from remuda.core.health.signal_fusion import classify_devices, debounce_ends_at
+from remuda.core.health.ledger import health_ledger_rows, judge_devices, judge_node
+from remuda.core.health.node_notices import is_health_notice_held_down, judge_node_notices, notice_hold_ends_at
+from remuda.core.health.signal_fusion import classify_device_signals, debounce_ends_at
 from remuda.core.health.slow_ranks import answered_slow_findings
 from remuda.core.health.streamed_signals import StreamedSignals
 from remuda.core.health.timers import DEFAULT_TIMERS, quarantine_flapping
@@ -189,7 +189,7 @@ def judged(node: NodeDevices, now: float) -> NodeDevices:
     suspicion.see_held_back(node)
     suspicion.score(node, now)
     suspicion.search(now)
-    found = find_findings(node, classify_devices(node), devices, now, Offender(), suspicion.neighbours("n1"))
+    found = find_findings(node, classify_device_signals(node), devices, now, Offender(), suspicion.neighbours("n1"))
     node = found.on(node)
     pods = [a_held_pod("p", "n1", ["gpu-0"])]
     verdicts = judge_node(node, pods, now, silent_since=None)
@@ -198,14 +198,14 @@ def judged(node: NodeDevices, now: float) -> NodeDevices:
     notices = judge_node_notices(node, None, pods, now, DEFAULT_TIMERS)
     node = msgspec.structs.replace(node, notices=notices)
     for ends in (
-        debounce_ends_at(node, classify_devices(node), now, DEFAULT_TIMERS),
+        debounce_ends_at(node, classify_device_signals(node), now, DEFAULT_TIMERS),
         notice_hold_ends_at(node, now),
         found.ends_at,
     ):
         assert ends is None or ends == ends
     quarantine_flapping(node, now, DEFAULT_TIMERS)
-    [is_notice_held_down(n, now) for n in notices]
-    ledger_rows([node], pods)
+    [is_health_notice_held_down(n, now) for n in notices]
+    health_ledger_rows([node], pods)
     answered_slow_findings(node)
     return node
 

@@ -22,11 +22,11 @@ from remuda.agent.allocation.device_grants import AllocationGrants, GrantPlace
 from remuda.agent.allocation.mig_slicing import MigSlicer
 from remuda.agent.config import DP, AgentConfig
 from remuda.agent.hardware.backend_port import DeviceBackend
-from remuda.agent.hardware.device_usage import UsageWatch
+from remuda.agent.hardware.device_usage import HardwareUsageWatch
 from remuda.agent.hardware.signal_intake import HardwareSignalIntake, SilenceWatch
 from remuda.agent.inventory import Inventory, device_behind_plugin_id
 from remuda.agent.launchers.launcher_registry import LauncherRegistry
-from remuda.agent.launchers.log_tails import PodLogTails
+from remuda.agent.launchers.log_tails import LauncherPodLogTails
 from remuda.agent.node_labels import NodeLabelWriter
 from remuda.agent.node_reporter import (
     BOOT,
@@ -43,9 +43,9 @@ from remuda.agent.node_reporter import (
 from remuda.agent.orders.order_runner import OrderRunner
 from remuda.agent.plugin.kubelet_holdings import KubeletHoldings
 from remuda.agent.plugin.plugin_set import PluginSet
-from remuda.agent.plugin.preferred_devices import best_device_set
-from remuda.agent.plugin.published_resources import node_capacity_reader
-from remuda.agent.plugin.resource_plugin import BoundPods, bound_pods_reader
+from remuda.agent.plugin.preferred_devices import plugin_best_set
+from remuda.agent.plugin.published_resources import plugin_node_capacity_reader
+from remuda.agent.plugin.resource_plugin import BoundPods, plugin_bound_pods_reader
 from remuda.api.devices import DeviceOrder, QuarantineOrder
 from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import Pod
@@ -82,7 +82,7 @@ class Agent:
         token: Callable[[], str] = lambda: uuid4().hex[:8],
     ) -> None:
         self.config = config
-        self.pods: BoundPods = pods or bound_pods_reader(cluster, config.node)
+        self.pods: BoundPods = pods or plugin_bound_pods_reader(cluster, config.node)
         self.reporter = NodeReporter(cluster, config.node, lambda part: self.renderer.render(part))
         self.inventory = Inventory(config.node, backend.inventory())
         self.launchers = LauncherRegistry(
@@ -113,13 +113,13 @@ class Agent:
                 self.inventory,
                 self.grants,
                 pods=lambda: self.pods(),
-                best=best_device_set(backend.model, self.inventory),
+                best=plugin_best_set(backend.model, self.inventory),
                 replicas=config.replicas,
                 directory=config.plugin_dir,
                 clock=clock,
                 token=token,
                 changed=lambda: self.reporter.mark(PLUGINS),
-                capacity=node_capacity_reader(cluster, config.node),
+                capacity=plugin_node_capacity_reader(cluster, config.node),
             )
         self.holdings: KubeletHoldings | None = None
         if resources is not None:
@@ -136,7 +136,7 @@ class Agent:
             self.launchers.links.meet = self.holdings.meet
             self.launchers.sees_places = False
         if config.pod_logs:
-            self.launchers.log_ends = PodLogTails(config.pod_logs)
+            self.launchers.log_ends = LauncherPodLogTails(config.pod_logs)
         self.signal_intake = HardwareSignalIntake(
             backend,
             self.inventory,
@@ -158,7 +158,7 @@ class Agent:
             holdings=self.renderer.held,
             clock=clock,
         )
-        self.usage = UsageWatch(
+        self.usage = HardwareUsageWatch(
             self.inventory,
             held=lambda: {device for holding in self.renderer.holdings() for device in holding.devices},
             utilisation=backend.utilisation,

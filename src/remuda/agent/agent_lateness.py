@@ -28,7 +28,7 @@ class Lateness(msgspec.Struct, frozen=True):
     is_starved: bool = False
 
 
-def lateness_after_sleep(before: Lateness, late_s: float, rule: LatenessRule) -> Lateness:
+def agent_lateness_after_sleep(before: Lateness, late_s: float, rule: LatenessRule) -> Lateness:
     """After one more sleep that ended `late_s` too late."""
     if late_s >= rule.late_s:
         late = before.late + 1
@@ -47,7 +47,7 @@ async def watch_agent_lateness(
         began = loop.time()
         await asyncio.sleep(look_s)
         late_s = loop.time() - began - look_s
-        after = lateness_after_sleep(state, late_s, rule)
+        after = agent_lateness_after_sleep(state, late_s, rule)
         if after.is_starved and not state.is_starved:
             words = f"The agent woke {late_s:.1f} s late {rule.times} times in a row: the node is too busy to run it."
             report("", SOURCE, STARVED, words)

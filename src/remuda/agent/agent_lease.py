@@ -15,9 +15,9 @@ import structlog
 from remuda.api.errors import AlreadyExists, NotFound
 from remuda.api.kubernetes.core_v1 import NODE_LEASE_NAMESPACE, Lease
 from remuda.api.meta import JsonObject, to_time
-from remuda.core.health.agent_liveness import REPORT_TIMEOUT_S, agent_lease
+from remuda.core.health.agent_liveness import REPORT_TIMEOUT_S, liveness_lease_name
 from remuda.kube.cluster import Cluster
-from remuda.kube.runtime.leader import micro_time
+from remuda.kube.runtime.leader import lease_micro_time
 
 log = structlog.get_logger(__name__)
 
@@ -43,7 +43,7 @@ class AgentLease:
 
     async def renew(self) -> None:
         # As text: a real API server refuses lease times without exactly six digits of microseconds.
-        name, now = agent_lease(self._node), micro_time(to_time(self._clock()))
+        name, now = liveness_lease_name(self._node), lease_micro_time(to_time(self._clock()))
         length = max(1, math.ceil(self._lease_s))
         spec: JsonObject = {"holderIdentity": self._node, "leaseDurationSeconds": length, "renewTime": now}
         try:

@@ -28,7 +28,7 @@ from remuda.api.codec import to_wire
 from remuda.api.devices import Holding, NodeDevices
 from remuda.api.errors import AlreadyExists, NotFound
 from remuda.api.meta import JsonObject
-from remuda.kube.client.request_pacing import Rate, TokenBucket
+from remuda.kube.client.request_pacing import Rate, RequestTokenBucket
 from remuda.kube.cluster import Cluster
 
 log = structlog.get_logger(__name__)
@@ -60,7 +60,7 @@ class NodeReporter:
         self._task: asyncio.Task[None] | None = None
         self._stopped = False
         # A launcher that changes its state all the time costs the API no more than so much.
-        self._pace = TokenBucket(WRITES)
+        self._pace = RequestTokenBucket(WRITES)
         self.writes = 0
 
     async def load(self) -> NodeDevices | None:

@@ -63,7 +63,7 @@ def decode_strict(kind: type[K], body: Any) -> K:
     """A user's object of one of our kinds, or a Refusal that names the field and the nearest right name."""
     if not isinstance(body, dict):
         raise Refusal("NotAnObject", f"{kind.resource.kind} is not an object.", "Start with apiVersion and kind.")
-    _check_field_names(body, _wire_field_names(kind), "$")
+    _check_wire_names(body, _wire_field_names(kind), "$")
     _check_metadata(kind, body, "$")
     try:
         return msgspec.convert(body, kind)
@@ -71,7 +71,7 @@ def decode_strict(kind: type[K], body: Any) -> K:
         raise _explain_decode_error(kind, error) from None
 
 
-def _check_field_names(body: JsonObject, known: list[str], path: str) -> None:
+def _check_wire_names(body: JsonObject, known: list[str], path: str) -> None:
     for name in body:
         if name not in known:
             raise _unknown_field(str(name), path, known)
@@ -83,9 +83,9 @@ def _check_metadata(struct: Any, body: Any, path: str) -> None:
         for index, item in enumerate(body):
             _check_metadata(struct, item, f"{path}[{index}]")
     elif struct is ObjectMeta and isinstance(body, dict):
-        _check_field_names(body, _METADATA, path)
+        _check_wire_names(body, _METADATA, path)
     elif isinstance(body, dict):
-        for name, inner in _above_metadata(struct):
+        for name, inner in _wire_fields_above_metadata(struct):
             if name in body:
                 _check_metadata(inner, body[name], f"{path}.{name}")
 
@@ -97,13 +97,15 @@ def _wire_field_names(kind: type[KObject]) -> list[str]:
 
 
 @cache
-def _above_metadata(struct: type[msgspec.Struct]) -> list[tuple[str, type[msgspec.Struct]]]:
+def _wire_fields_above_metadata(struct: type[msgspec.Struct]) -> list[tuple[str, type[msgspec.Struct]]]:
     """Wire name and Struct of the fields that are an ObjectMeta or have one somewhere below them."""
-    inner = [(f.encode_name, _struct_in(f.type)) for f in msgspec.structs.fields(struct)]
-    return [(name, found) for name, found in inner if found and (found is ObjectMeta or _above_metadata(found))]
+    inner = [(f.encode_name, _struct_of_field_type(f.type)) for f in msgspec.structs.fields(struct)]
+    return [
+        (name, found) for name, found in inner if found and (found is ObjectMeta or _wire_fields_above_metadata(found))
+    ]
 
 
-def _struct_in(kind: Any) -> type[msgspec.Struct] | None:
+def _struct_of_field_type(kind: Any) -> type[msgspec.Struct] | None:
     """The Struct a field's type stands for: itself, or what a list or an optional holds."""
     while hasattr(kind, "__args__"):
         kind = next((a for a in kind.__args__ if isinstance(a, type) and a is not type(None)), None)
@@ -151,11 +153,11 @@ def explain_type_error(error: msgspec.ValidationError, above: str = "$") -> tupl
 def _explain_decode_error(kind: type[KObject], error: msgspec.ValidationError) -> Refusal:
     text = str(error)
     if match := _UNKNOWN.match(text):
-        return _unknown_field(match["field"], match["path"] or "$", _fields_at(kind, match["path"] or "$"))
+        return _unknown_field(match["field"], match["path"] or "$", _wire_names_at(kind, match["path"] or "$"))
     path, what = explain_type_error(error)
     if "`key` in" in text:
         what = "one of its names is not a string"
-    return Refusal("InvalidField", f"`{path}`: {what}.", _suggest_value(kind, text, path), path)
+    return Refusal("InvalidField", f"`{path}`: {what}.", _suggest_wire_value(kind, text, path), path)
 
 
 def suggest_type(error: str) -> str:
@@ -168,7 +170,7 @@ def suggest_type(error: str) -> str:
     return f"Write {words}{quotes}."
 
 
-def _suggest_value(kind: type[KObject], error: str, path: str) -> str:
+def _suggest_wire_value(kind: type[KObject], error: str, path: str) -> str:
     """What to write instead."""
     if words := suggest_type(error):
         return words
@@ -183,9 +185,9 @@ def _unknown_field(field: str, path: str, known: list[str]) -> Refusal:
     return Refusal("UnknownField", f"`{full}` is not a field.", fix, full)
 
 
-def _fields_at(kind: type[KObject], path: str) -> list[str]:
+def _wire_names_at(kind: type[KObject], path: str) -> list[str]:
     """Wire names of the Struct a msgspec error path points to, for the 'did you mean'."""
-    current = _struct_in(_type_at(kind, path))
+    current = _struct_of_field_type(_type_at(kind, path))
     return sorted(f.encode_name for f in msgspec.structs.fields(current)) if current else []
 
 
@@ -202,7 +204,7 @@ def _type_at(kind: type[KObject], path: str) -> Any:
     for part in re.findall(r"[^.\[\]$]+", path):
         if part.isdigit() or part == "...":
             continue
-        struct = _struct_in(found)
+        struct = _struct_of_field_type(found)
         fields = {f.encode_name: f.type for f in msgspec.structs.fields(struct)} if struct else {}
         found = fields.get(part)
     return found

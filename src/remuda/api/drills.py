@@ -58,7 +58,7 @@ NEEDS: dict[Aim, tuple[str, ...]] = {
 }
 
 
-class DrillFacts(msgspec.Struct, frozen=True):
+class DrillKindFacts(msgspec.Struct, frozen=True):
     """`does`: a sentence without its full stop. `undoing`: what undoing it does; "" when it happens once and cannot be undone."""
 
     aim: Aim
@@ -71,72 +71,72 @@ class DrillFacts(msgspec.Struct, frozen=True):
         return bool(self.undoing)
 
 
-DRILLS: dict[DrillKind, DrillFacts] = {
-    DrillKind.PROCESS_KILL: DrillFacts(Aim.POD, "A rank's process is killed", "process-kill JOB --rank 3"),
-    DrillKind.PROCESS_HANG: DrillFacts(
+DRILLS: dict[DrillKind, DrillKindFacts] = {
+    DrillKind.PROCESS_KILL: DrillKindFacts(Aim.POD, "A rank's process is killed", "process-kill JOB --rank 3"),
+    DrillKind.PROCESS_HANG: DrillKindFacts(
         Aim.POD, "A rank's process stops making progress", "process-hang JOB --rank 3", "the process continues"
     ),
-    DrillKind.LAUNCHER_KILL: DrillFacts(
+    DrillKind.LAUNCHER_KILL: DrillKindFacts(
         Aim.POD, "The launcher of a rank's pod is killed", "launcher-kill JOB --rank 3"
     ),
-    DrillKind.POD_DELETE: DrillFacts(Aim.POD, "A rank's pod is deleted", "pod-delete JOB --rank 3"),
-    DrillKind.DEVICE_FAIL: DrillFacts(
+    DrillKind.POD_DELETE: DrillKindFacts(Aim.POD, "A rank's pod is deleted", "pod-delete JOB --rank 3"),
+    DrillKind.DEVICE_FAIL: DrillKindFacts(
         Aim.DEVICE, "A GPU reports a fault code", "device-fail JOB --rank 5 --code 79", "a probe passes"
     ),
-    DrillKind.DEVICE_DROP: DrillFacts(
+    DrillKind.DEVICE_DROP: DrillKindFacts(
         Aim.DEVICE, "The driver no longer lists a GPU", "device-drop JOB --rank 5", "it is listed again"
     ),
-    DrillKind.DEVICE_FLAP: DrillFacts(
+    DrillKind.DEVICE_FLAP: DrillKindFacts(
         Aim.DEVICE, "A GPU fails and recovers, several times", "device-flap JOB --rank 5 --times 4"
     ),
-    DrillKind.DEVICE_SLOW: DrillFacts(
+    DrillKind.DEVICE_SLOW: DrillKindFacts(
         Aim.DEVICE,
         "A GPU becomes slow; the node slows down its process",
         "device-slow JOB --rank 5 --factor 2",
         "it works at full speed",
     ),
-    DrillKind.DEVICE_IDLE: DrillFacts(
+    DrillKind.DEVICE_IDLE: DrillKindFacts(
         Aim.DEVICE, "A GPU is held but hardly used", "device-idle JOB --rank 5", "its holder uses it again"
     ),
-    DrillKind.DEVICE_REPLACE: DrillFacts(
+    DrillKind.DEVICE_REPLACE: DrillKindFacts(
         Aim.DEVICE, "A GPU is replaced by another one", "device-replace --node node-03 --device gpu-5"
     ),
-    DrillKind.ECC_TREND: DrillFacts(
+    DrillKind.ECC_TREND: DrillKindFacts(
         Aim.DEVICE, "A GPU's corrected memory errors rise", "ecc-trend JOB --rank 5 --times 5000"
     ),
-    DrillKind.POWER_CAP: DrillFacts(
+    DrillKind.POWER_CAP: DrillKindFacts(
         Aim.NODE,
         "All GPUs of a node slow down under a power cap",
         "power-cap node-03 --factor 1.5",
         "the cap is lifted",
     ),
-    DrillKind.PLUGIN_KILL: DrillFacts(
+    DrillKind.PLUGIN_KILL: DrillKindFacts(
         Aim.PLUGIN, "A device plugin dies: its socket and streams end", "plugin-kill node-03", "it is started again"
     ),
-    DrillKind.PLUGIN_HANG: DrillFacts(
+    DrillKind.PLUGIN_HANG: DrillKindFacts(
         Aim.PLUGIN, "A device plugin no longer answers", "plugin-hang node-03", "it answers again"
     ),
-    DrillKind.ALLOCATE_FAIL: DrillFacts(
+    DrillKind.ALLOCATE_FAIL: DrillKindFacts(
         Aim.PLUGIN, "A device plugin refuses every Allocate", "allocate-fail node-03", "it allocates again"
     ),
-    DrillKind.KUBELET_RESTART: DrillFacts(
+    DrillKind.KUBELET_RESTART: DrillKindFacts(
         Aim.NODE, "The kubelet restarts; its pods keep running", "kubelet-restart node-03"
     ),
-    DrillKind.NODE_LOST: DrillFacts(Aim.NODE, "A node loses power", "node-lost node-03"),
-    DrillKind.NODE_REBOOT: DrillFacts(Aim.NODE, "A node reboots: every container is gone", "node-reboot node-03"),
-    DrillKind.NODE_PARTITION: DrillFacts(
+    DrillKind.NODE_LOST: DrillKindFacts(Aim.NODE, "A node loses power", "node-lost node-03"),
+    DrillKind.NODE_REBOOT: DrillKindFacts(Aim.NODE, "A node reboots: every container is gone", "node-reboot node-03"),
+    DrillKind.NODE_PARTITION: DrillKindFacts(
         Aim.NODE,
         "A node cannot reach the API; its pods keep running",
         "node-partition node-03 --seconds 5",
         "it can reach it again",
     ),
-    DrillKind.SPOT_NOTICE: DrillFacts(
+    DrillKind.SPOT_NOTICE: DrillKindFacts(
         Aim.NODE,
         "The cloud gives notice, then takes the node away",
         "spot-notice node-03 --seconds 120",
         "the notice is withdrawn",
     ),
-    DrillKind.MAINTENANCE_NOTICE: DrillFacts(
+    DrillKind.MAINTENANCE_NOTICE: DrillKindFacts(
         Aim.NODE,
         "Maintenance is announced, then the node reboots",
         "maintenance-notice node-03 --seconds 600",

@@ -150,14 +150,14 @@ def to_seconds_or(moment: datetime | None, default: float) -> float:
 # A wrong type reads as empty. Defaults and plug-ins run before the validators, who then refuse the value by its path.
 
 
-def as_map(value: Any) -> JsonObject:
+def wire_map_or_empty(value: Any) -> JsonObject:
     return value if isinstance(value, dict) else {}
 
 
-def as_list(value: Any) -> list[Any]:
+def wire_list_or_empty(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def maps_in(value: Any) -> list[JsonObject]:
+def wire_maps_in(value: Any) -> list[JsonObject]:
     """The objects in a list of them."""
-    return [item for item in as_list(value) if isinstance(item, dict)]
+    return [item for item in wire_list_or_empty(value) if isinstance(item, dict)]

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from remuda.api.errors import BadRequest
-from remuda.api.meta import JsonObject, as_list, as_map, maps_in
+from remuda.api.meta import JsonObject, wire_list_or_empty, wire_map_or_empty, wire_maps_in
 
 _KEY = r"(?:[a-z0-9A-Z](?:[a-z0-9A-Z.-]{0,251}[a-z0-9A-Z])?/)?[a-z0-9A-Z](?:[a-z0-9A-Z_.-]{0,61}[a-z0-9A-Z])?"
 _VALUE = r"(?:[a-z0-9A-Z](?:[a-z0-9A-Z_.-]{0,61}[a-z0-9A-Z])?)?"
@@ -41,7 +41,7 @@ class Requirement(msgspec.Struct, frozen=True):
         if self.op == "notin":
             return value is None or value not in self.values
         if self.op in (">", "<"):
-            found, limit = _label_number(value or ""), int(self.values[0])
+            found, limit = _label_selector_number(value or ""), int(self.values[0])
             return found is not None and (found > limit if self.op == ">" else found < limit)
         return (value is not None) == (self.op == "exists")
 
@@ -86,7 +86,7 @@ def parse_selector(text: str) -> Selector:
                 raise BadRequest(f"invalid value in selector `{match[0].strip()}`")
             found.append(Requirement(match["set"], match["how"], values))
         elif match["op"] in (">", "<"):
-            if _label_number(match["value"]) is None:
+            if _label_selector_number(match["value"]) is None:
                 raise BadRequest(f"`{match[0].strip()}`: > and < need a whole number")
             found.append(Requirement(match["key"], match["op"], (match["value"],)))
         elif match["op"]:
@@ -98,7 +98,7 @@ def parse_selector(text: str) -> Selector:
     return Selector(tuple(found))
 
 
-def _label_number(text: str) -> int | None:
+def _label_selector_number(text: str) -> int | None:
     """A number that fits in 64 bits; label values have no sign."""
     number = int(text) if text.isascii() and text.isdigit() else None
     return number if number is not None and number < 2**63 else None
@@ -116,11 +116,11 @@ _OPERATORS = {"In": "in", "NotIn": "notin", "Exists": "exists", "DoesNotExist": 
 
 def from_label_selector(selector: JsonObject | None) -> Selector:
     """An empty or absent selector selects everything; the caller says whether that is meant."""
-    selector = as_map(selector)
-    exact = [Requirement(key, "in", (value,)) for key, value in as_map(selector.get("matchLabels")).items()]
+    selector = wire_map_or_empty(selector)
+    exact = [Requirement(key, "in", (value,)) for key, value in wire_map_or_empty(selector.get("matchLabels")).items()]
     terms = [
-        Requirement(term["key"], _OPERATORS[term["operator"]], tuple(as_list(term.get("values"))))
-        for term in maps_in(selector.get("matchExpressions"))
+        Requirement(term["key"], _OPERATORS[term["operator"]], tuple(wire_list_or_empty(term.get("values"))))
+        for term in wire_maps_in(selector.get("matchExpressions"))
         if "key" in term and term.get("operator") in _OPERATORS
     ]
     return Selector((*exact, *terms))
@@ -143,7 +143,7 @@ class FieldSelector(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         return ",".join(
-            f"{path}{'=' if equal else '!='}{_escape_field_value(value)}" for path, equal, value in self.terms
+            f"{path}{'=' if equal else '!='}{_escape_field_selector_value(value)}" for path, equal, value in self.terms
         )
 
 
@@ -151,7 +151,7 @@ _FIELD_PART = re.compile(r"(?:[^,\\]|\\.?)+", re.DOTALL)
 _FIELD_TERM = re.compile(r"([\w.]*)(==|=|!=)((?:[^=,\\]|\\[\\=,])*)")
 
 
-def _escape_field_value(value: str) -> str:
+def _escape_field_selector_value(value: str) -> str:
     return re.sub(r"([\\,=])", r"\\\1", value)
 
 

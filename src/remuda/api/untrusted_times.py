@@ -25,12 +25,12 @@ class UntrustedTimes(msgspec.Struct, frozen=True):
             said = getattr(self, name)
             if said is None or said == []:
                 continue
-            meant = [_sane_time(one) for one in said] if isinstance(said, list) else _sane_time(said)
+            meant = [_clamp_wire_time(one) for one in said] if isinstance(said, list) else _clamp_wire_time(said)
             if meant is not said:
                 msgspec.structs.force_setattr(self, name, meant)
 
 
-def _sane_time(moment: datetime) -> datetime:
+def _clamp_wire_time(moment: datetime) -> datetime:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     if moment < EARLIEST:

@@ -13,7 +13,7 @@ FIX = "Write it as 45m, 24h, 7d or 1h30m."
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 
 
-def parse_duration(text: str) -> float:
+def parse_duration_option(text: str) -> float:
     """Seconds, more than none; Refusal InvalidDuration."""
     parts = re.findall(r"(\d+(?:\.\d+)?)([smhdw]?)", text.strip())
     if not parts or "".join(number + unit for number, unit in parts) != text.strip():
@@ -35,7 +35,7 @@ class Duration(click.ParamType[float]):
         try:
             return float(str(value))
         except ValueError:
-            return parse_duration(str(value))
+            return parse_duration_option(str(value))
 
 
 DURATION = Duration()

@@ -18,7 +18,7 @@ from remuda.api.remedies import RemedyPolicy
 from remuda.api.rollouts import NodeRollout
 from remuda.api.training import TrainingJob
 from remuda.core.foreign.gangs import foreign_gang_of
-from remuda.core.foreign.refused_pods import is_refused_by_node, refusal_owner
+from remuda.core.foreign.refused_pods import is_pod_refused_by_node, owner_of_refused_pods
 from remuda.core.health.agent_liveness import AgentLeaseRenewals
 from remuda.core.health.step_samples import GangSlow
 from remuda.core.remedies.policies import policy_in_force
@@ -50,12 +50,12 @@ class ClusterView:
         self.policies = Informer(cluster, RemedyPolicy, jitter=jitter)
         self.incidents = Informer(cluster, Incident, jitter=jitter)
         self.rollouts = Informer(cluster, NodeRollout, jitter=jitter)
-        self.pods.add_index("gang", lambda p: [gang_key_of_pod(p)] if LABEL_GANG in p.labels else [])
+        self.pods.add_index("gang", lambda p: [pod_gang_index_key(p)] if LABEL_GANG in p.labels else [])
         self.pods.add_index("node", lambda p: [p.spec.node_name] if p.spec.node_name else [])
         self.pods.add_index("foreign-gang", lambda p: [gang] if (gang := foreign_gang_of(p)) else [])
-        self.pods.add_index("rejected", lambda p: [refusal_owner(p)] if is_refused_by_node(p) else [])
+        self.pods.add_index("rejected", lambda p: [owner_of_refused_pods(p)] if is_pod_refused_by_node(p) else [])
         self.incidents.add_index("node", lambda i: [i.spec.subject.node] if i.spec.subject.node else [])
-        self.incidents.add_index("gang", gangs_of_incident)
+        self.incidents.add_index("gang", incident_gang_index_keys)
         self.incidents.add_index("open-node", lambda i: [i.spec.subject.node] if i.is_open else [])
         self.incidents.add_index("domain", lambda i: ["*"] if i.spec.subject.domain else [])
         self.pods.add_index("would-borrow", lambda p: ["*"] if is_waiting_preemptible(p) else [])
@@ -116,7 +116,7 @@ class ClusterView:
     def has_beat(self, node: str, beat: Heartbeat) -> bool:
         """Whether the pod of a heartbeat is on that node, and of that gang."""
         gang = f"{beat.namespace}/{beat.gang}"
-        return any(p.uid == beat.uid and gang_key_of_pod(p) == gang for p in self.pods.by_index("node", node))
+        return any(p.uid == beat.uid and pod_gang_index_key(p) == gang for p in self.pods.by_index("node", node))
 
     def is_dead(self, node: str, now: float) -> bool:
         """Its lease ran out: by then its agent has fenced itself, so its ranks may be handed on."""
@@ -196,11 +196,11 @@ def is_waiting_preemptible(pod: Pod) -> bool:
     return said is not None and said.status == "False"
 
 
-def gang_key_of_pod(pod: Pod) -> str:
+def pod_gang_index_key(pod: Pod) -> str:
     return f"{pod.namespace}/{pod.labels.get(LABEL_GANG, '')}"
 
 
-def gangs_of_incident(incident: Incident) -> set[str]:
+def incident_gang_index_keys(incident: Incident) -> set[str]:
     """TrainingJobs that the incident is about or tells of, as namespace/name."""
     subject, status = incident.spec.subject, incident.status
     found = {f"{subject.namespace}/{subject.gang}"} if subject.gang else set()

@@ -14,7 +14,13 @@ from remuda.api.devices import DeviceState, NodeDevices, Signal, Verdict
 from remuda.api.kubernetes.core_v1 import Node
 from remuda.api.meta import to_seconds
 from remuda.core.health.correlation import DomainSuspect, find_domain_suspects, switch_neighbours
-from remuda.core.health.failure_index import HELD_BACK, KEEP_S, DeviceFailure, RecentFailures, nvswitch_groups
+from remuda.core.health.failure_index import (
+    HELD_BACK,
+    KEEP_S,
+    DeviceFailure,
+    RecentFailures,
+    nvswitch_correlation_groups,
+)
 from remuda.core.state.snapshot import SUSPECT
 
 NODE_NOT_READY = "NodeNotReady"
@@ -71,7 +77,7 @@ class DomainSuspicion:
             or len(old.observed.devices) != len(new.observed.devices)
         ):
             whole = sum(not d.parent for d in new.observed.devices)
-            self._is_stale |= self.recent.join(new.name, nvswitch_groups(new.observed.links), whole)
+            self._is_stale |= self.recent.join(new.name, nvswitch_correlation_groups(new.observed.links), whole)
         if new.history and (old is None or old.history != new.history):
             self.see_failures(new)
 

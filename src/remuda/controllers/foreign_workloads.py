@@ -42,9 +42,14 @@ from remuda.core.foreign.device_failures import (
     plan_foreign_pods,
 )
 from remuda.core.foreign.gangs import is_remuda_pod
-from remuda.core.foreign.refused_pods import RefusedPodsPlan, is_refusal_recorded, is_refused_by_node, plan_refused_pods
+from remuda.core.foreign.refused_pods import (
+    RefusedPodsPlan,
+    is_pod_refused_by_node,
+    is_refusal_recorded,
+    plan_refused_pods,
+)
 from remuda.core.foreign.unreachable import fail_unreachable_pods
-from remuda.core.foreign.withheld_resources import WithheldPlan, plan_withheld
+from remuda.core.foreign.withheld_resources import WithheldResourcesPlan, plan_withheld_resources
 from remuda.core.remedies.policies import remedy_policy_for
 from remuda.kube.cluster import Cluster, Preconditions
 from remuda.kube.runtime.bulk_writes import write_all_objects
@@ -77,7 +82,7 @@ class ForeignNodePlan(msgspec.Struct, frozen=True):
     seen: ForeignNodeView
     now: float
     refused: RefusedPodsPlan
-    withheld: WithheldPlan
+    withheld: WithheldResourcesPlan
     foreign: ForeignPodsPlan
     unreachable: tuple[ForeignPodMark, ...] = ()
     look_again_s: float | None = None
@@ -120,7 +125,7 @@ class ForeignController:
         pod = new or old
         if pod is None or not pod.spec.node_name:
             return
-        if new is not None and is_refused_by_node(new):
+        if new is not None and is_pod_refused_by_node(new):
             if not is_refusal_recorded(new):
                 self._fresh.setdefault(new.spec.node_name, {})[new.uid] = new
             self._queue.add(new.spec.node_name)
@@ -136,7 +141,7 @@ class ForeignController:
         if self._view.is_dead(key, now):
             await self._view.confirm_dead([key], now)
         pods = tuple(self._view.pods.by_index("node", key))
-        refused = {p.uid: p for p in pods if is_refused_by_node(p)}
+        refused = {p.uid: p for p in pods if is_pod_refused_by_node(p)}
         for uid, pod in self._fresh.get(key, {}).items():
             refused.setdefault(uid, pod)
         devices, node = self._view.devices.get(key), self._view.nodes.get(key)
@@ -145,9 +150,9 @@ class ForeignController:
     def plan(self, observed: ForeignNodeView, now: float) -> ForeignNodePlan:
         seen, devices = observed, observed.devices
         refused = plan_refused_pods(seen.pods, self._refused_of_owner, now)
-        withheld, foreign = WithheldPlan(), ForeignPodsPlan()
+        withheld, foreign = WithheldResourcesPlan(), ForeignPodsPlan()
         if devices is not None:
-            withheld = plan_withheld(devices, seen.refused, seen.node, now)
+            withheld = plan_withheld_resources(devices, seen.refused, seen.node, now)
             members = self._members
             shut = self._shut_until(seen.name, now)
             foreign = plan_foreign_pods(

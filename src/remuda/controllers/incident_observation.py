@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 from remuda.api.incidents import Evidence, Incident
 from remuda.api.kubernetes.core_v1 import Pod
-from remuda.controllers.cluster_view import ClusterView, gang_key_of_pod
+from remuda.controllers.cluster_view import ClusterView, pod_gang_index_key
 from remuda.core.health.correlation import DomainSuspect
 from remuda.core.incidents.gang_incidents import GangIncidentView
-from remuda.core.incidents.pods import NodeIncidentView, launcher_exits
+from remuda.core.incidents.pods import NodeIncidentView, launcher_exit_evidence
 from remuda.core.state.snapshot import devices_of_pod
 
 KEPT_S, KEPT = 120.0, 64
@@ -48,7 +48,7 @@ def node_incident_view(view: ClusterView, name: str, gone: Sequence[Pod], now: f
     node = view.nodes.get(name)
     expiry = view.lease_expiry(name)
     ranks: dict[str, int] = {}
-    for gang in {gang_key_of_pod(p) for p in pods if p.owner("TrainingJob") is not None}:
+    for gang in {pod_gang_index_key(p) for p in pods if p.owner("TrainingJob") is not None}:
         namespace, _, job_name = gang.partition("/")
         job = view.jobs.get(job_name, namespace)
         ranks |= {m.uid: m.rank for m in job.status.members} if job is not None else {}
@@ -68,7 +68,7 @@ def gang_incident_view(view: ClusterView, namespace: str, name: str) -> GangInci
     exits: list[Evidence] = []
     for pod in view.pods.by_index("gang", f"{namespace}/{name}"):
         if (report := view.reports.get(pod.uid)) is not None:
-            exits += launcher_exits([report], {pod.uid}, 0.0, pod.spec.node_name)
+            exits += launcher_exit_evidence([report], {pod.uid}, 0.0, pod.spec.node_name)
     return GangIncidentView(namespace, name, job, tuple(exits))
 
 

@@ -31,12 +31,12 @@ from remuda.controllers.incident_observation import (
     incidents_by_member,
     node_incident_view,
 )
-from remuda.core.health.agent_liveness import node_of_agent_lease
+from remuda.core.health.agent_liveness import node_of_liveness_lease
 from remuda.core.incidents.closing import Retention, outdated_incidents
 from remuda.core.incidents.device_incidents import plan_device_incidents
 from remuda.core.incidents.domain_incidents import plan_domain_incidents
 from remuda.core.incidents.gang_incidents import GangIncidentView, plan_gang_incidents
-from remuda.core.incidents.names import IncidentPlan, IncidentTimes, subject_words
+from remuda.core.incidents.names import IncidentPlan, IncidentTimes, incident_subject_words
 from remuda.core.incidents.node_incidents import plan_node_incidents
 from remuda.core.incidents.pods import NodeIncidentView
 from remuda.kube.cluster import Cluster, Preconditions
@@ -114,7 +114,7 @@ class IncidentController:
         assert pod is not None
         if new is None:
             self._gone.add(pod)
-        is_news = old is None or new is None or _pod_facts(old) != _pod_facts(new)
+        is_news = old is None or new is None or _pod_facts_that_wake(old) != _pod_facts_that_wake(new)
         if is_news and pod.spec.node_name and self._has_open_incident(pod.spec.node_name):
             self._queue.add(("node", pod.spec.node_name))
 
@@ -203,7 +203,7 @@ class IncidentController:
             needed = {order.incident for devices in self._view.devices.items() for order in devices.quarantine.values()}
             removed = outdated_incidents(incidents.items(), now, self._retention, needed)
             return IncidentPlan(removed=tuple(removed), look_again_s=RETENTION_S)
-        lost = {node for node in self._view.dead_nodes(now) if not node_of_agent_lease(node)}
+        lost = {node for node in self._view.dead_nodes(now) if not node_of_liveness_lease(node)}
         for node in sorted(lost ^ self._lost):
             self._queue.add(("node", node))
         self._lost = lost
@@ -254,7 +254,7 @@ class IncidentController:
 
     def _record_events(self, incident: Incident, status: IncidentStatus) -> None:
         before = incident.status
-        what = subject_words(incident.spec.subject)
+        what = incident_subject_words(incident.spec.subject)
         if before.opened_at is None:
             log.warning("incident opened", incident=incident.name, reason=status.verdict.reason)
             hit = f" Hit: {', '.join(a.pod for a in status.affected[:4])}." if status.affected else ""
@@ -290,7 +290,7 @@ def _bad_verdicts(devices: NodeDevices) -> list[tuple[object, ...]]:
     return [(v.device, v.state, v.reason, v.since) for v in devices.verdicts if v.state not in fine]
 
 
-def _pod_facts(pod: Pod) -> tuple[object, ...]:
+def _pod_facts_that_wake(pod: Pod) -> tuple[object, ...]:
     """All that an incident tells of a pod; what conditions say follows from it, and some of them are ours."""
     meta = pod.metadata
     status = msgspec.structs.replace(pod.status, conditions=[])

@@ -26,10 +26,10 @@ from remuda.core.remedies.policies import (
     is_policy_paused,
     policy_in_force,
     policy_overlaps,
-    policy_refusal,
+    remedy_policy_refusal,
     unknown_ladder_reasons,
 )
-from remuda.core.remedies.rungs import is_remedy_held_back, is_under_remedy
+from remuda.core.remedies.rungs import is_rung_held_back, is_under_remedy
 from remuda.kube.cluster import Cluster, Preconditions
 from remuda.kube.runtime.events import SILENCE, EventSink
 from remuda.kube.runtime.work_queue import WorkQueue
@@ -145,7 +145,7 @@ def policy_conditions(policy: RemedyPolicy, others: list[RemedyPolicy], now: flo
         elif any(c.type == type_ for c in conditions):
             conditions = with_condition(conditions, type_, False, calm, "", moment)
 
-    refused = policy_refusal(policy)
+    refused = remedy_policy_refusal(policy)
     say(INVALID, refused is not None, refused.reason if refused else "", _invalid_policy_message(refused), "Valid")
     found = policy_overlaps(policy, others)
     words = " ".join(
@@ -170,7 +170,7 @@ def _invalid_policy_message(refused: Refusal | None) -> str:
 def _what_policies_read_of_incident(incident: Incident) -> tuple[object, ...]:
     return (
         is_under_remedy(incident),
-        is_remedy_held_back(incident),
+        is_rung_held_back(incident),
         incident.status.opened_at,
         incident.status.verdict.state,
     )

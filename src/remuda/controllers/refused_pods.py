@@ -18,7 +18,7 @@ from remuda.api.names import ANNOTATION_REJECTIONS
 from remuda.controllers.pod_conditions import write_pod_conditions
 from remuda.controllers.pod_removal import delete_pod
 from remuda.core.foreign import refused_pods as rules
-from remuda.core.foreign.job_policies import IGNORE, judge_failed_job_pod
+from remuda.core.foreign.job_policies import IGNORE, judge_failed_foreign_pod
 from remuda.kube.cluster import Cluster, Preconditions
 from remuda.kube.runtime.events import EventSink
 
@@ -65,9 +65,9 @@ class RefusedPods:
         """False when the Job has used up what it is forgiven."""
         try:
             job = await self._cluster.get(Job, owner.name, pod.namespace)
-            if judge_failed_job_pod(job, pod, is_spent=True).action == IGNORE:
+            if judge_failed_foreign_pod(job, pod, is_spent=True).action == IGNORE:
                 return True  # by a rule of its own; there is nothing to give back
-            if number > rules.admission_budget(job):
+            if number > rules.foreign_job_admission_budget(job):
                 return False
             patch = rules.forgive_patch(job, pod.uid) if job.uid == owner.uid else {}
             if patch:

@@ -21,13 +21,13 @@ from remuda.controllers.cluster_view import ClusterView
 from remuda.controllers.pod_removal import drain_pods
 from remuda.controllers.remedy_hooks import ObjectHooks
 from remuda.controllers.remedy_table import RemedyTable
-from remuda.core.health.agent_liveness import agent_lease, agent_silent_since
+from remuda.core.health.agent_liveness import agent_silent_since, liveness_lease_name
 from remuda.core.remedies.drain import RecycleDomain, remedy_holder, remedy_marks, remedy_node_patch
 from remuda.core.remedies.ladder.climb import climb_ladder, may_take_over_quarantine
 from remuda.core.remedies.ladder.types import LadderCase, LadderStep
 from remuda.core.remedies.policies import SHARED_REASONS
 from remuda.core.remedies.rollout import rollout_owner
-from remuda.core.remedies.rungs import device_remedies, is_remedy_held_back, is_under_remedy, remedy_began_at
+from remuda.core.remedies.rungs import device_remedies, first_rung_began_at, is_rung_held_back, is_under_remedy
 from remuda.kube.cluster import Cluster, Preconditions
 from remuda.kube.runtime.events import SILENCE, EventSink
 from remuda.kube.runtime.work_queue import WorkQueue
@@ -90,7 +90,7 @@ class RemedyController:
         if self._is_echo(old, new):
             return
         is_over = new is not None and not new.is_open and (old is None or not old.is_open)
-        if new is not None and (not is_over or (old is None and remedy_began_at(new) is not None)):
+        if new is not None and (not is_over or (old is None and first_rung_began_at(new) is not None)):
             self._queue.add(new.name)
 
     def _is_echo(self, old: Incident | None, new: Incident | None) -> bool:
@@ -133,7 +133,7 @@ class RemedyController:
         pod = new or old
         assert pod is not None
         name = pod.spec.node_name
-        if name and (old is None or new is None or _is_pod_leaving(old) != _is_pod_leaving(new)):
+        if name and (old is None or new is None or _pod_facts_waking_remedies(old) != _pod_facts_waking_remedies(new)):
             self._wake(name)
             if (node := self._view.nodes.get(name)) is not None:
                 self._wake_one(remedy_holder(node))
@@ -176,7 +176,7 @@ class RemedyController:
         domain = self._table.domain_of(node) if node is not None else RecycleDomain("", (name,) if name else ())
         nodes = {n: found for n in domain.nodes if (found := view.nodes.get(n)) is not None}
         owners = {owner for n in nodes.values() for owner in remedy_marks(n)} - {incident.name}
-        lease = view.lease_as_seen(agent_lease(name))
+        lease = view.lease_as_seen(liveness_lease_name(name))
         return LadderCase(
             incident=incident,
             policy=self._table.policy_of(name),
@@ -209,7 +209,7 @@ class RemedyController:
             return None
         case, step = planned.case, planned.step
         decided = msgspec.structs.replace(case.incident, status=step.status)
-        if is_remedy_held_back(decided) and remedy_began_at(decided) is None:
+        if is_rung_held_back(decided) and first_rung_began_at(decided) is None:
             self._waiting[decided.name] = step.status, self._table.released
         else:
             self._waiting.pop(decided.name, None)
@@ -327,5 +327,5 @@ def _what_remedies_read_of_node(node: Node) -> tuple[object, ...]:
     return node.spec, node.annotations, node.labels, ready, node.is_deleting
 
 
-def _is_pod_leaving(pod: Pod) -> tuple[bool, bool, str]:
+def _pod_facts_waking_remedies(pod: Pod) -> tuple[bool, bool, str]:
     return pod.is_deleting, pod.is_live, pod.spec.node_name

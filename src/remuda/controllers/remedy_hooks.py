@@ -16,7 +16,7 @@ from remuda.core.remedies.hook_objects import HookCall, HookResult
 from remuda.kube.cluster import Cluster
 
 
-class HookStatus(KObject, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
+class ObservedHookObject(KObject, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
     """Any object, as far as a hook looks at it."""
 
     resource: ClassVar[Resource] = Node.resource
@@ -78,10 +78,10 @@ class ObjectHooks:
         return "", ""
 
 
-_kinds: dict[tuple[str, str, bool], type[HookStatus]] = {}
+_kinds: dict[tuple[str, str, bool], type[ObservedHookObject]] = {}
 
 
-def hook_object_kind(body: JsonObject) -> type[HookStatus]:
+def hook_object_kind(body: JsonObject) -> type[ObservedHookObject]:
     """A kind this build has no type for. Its plural is guessed by the API's custom: lower case, and as in English."""
     version, kind = str(body["apiVersion"]), str(body["kind"])
     is_namespaced = bool(body["metadata"].get("namespace"))
@@ -92,7 +92,7 @@ def hook_object_kind(body: JsonObject) -> type[HookStatus]:
             group, name, kind, hook_kind_plural(kind), namespaced=is_namespaced, subresources=("status",)
         )
         _kinds[key] = type(
-            kind, (HookStatus,), {"resource": resource, "__annotations__": {}}, frozen=True, kw_only=True
+            kind, (ObservedHookObject,), {"resource": resource, "__annotations__": {}}, frozen=True, kw_only=True
         )
     return _kinds[key]
 

@@ -22,14 +22,20 @@ from remuda.api.meta import to_seconds
 from remuda.api.names import LABEL_CLIQUE, LABEL_RESERVATION
 from remuda.api.remedies import Breaker, BreakerStatus, RemedyPolicy
 from remuda.controllers.cluster_view import ClusterView
-from remuda.core.remedies.breaker import BreakerWatch, NodeFailure, breaker_status, watch_breaker
+from remuda.core.remedies.breaker import NodeFailure, RemedyBreakerWatch, breaker_status, watch_breaker
 from remuda.core.remedies.drain import RecycleDomain, recycle_domain, remedy_marks
 from remuda.core.remedies.limits import HOUR_S, HeldBack, RemedyGate, RemedyPool
 from remuda.core.remedies.occupancy import RemedyFootprint, RemedyOccupancy
 from remuda.core.remedies.policies import first_device_type, is_policy_paused, remedy_policy_for
 from remuda.core.remedies.policy_status import REMEMBERED_S, breaker_failure
 from remuda.core.remedies.remedy_keys import parse_rung_key
-from remuda.core.remedies.rungs import RECYCLES, device_remedies, is_remedy_held_back, is_under_remedy, remedy_began_at
+from remuda.core.remedies.rungs import (
+    RECYCLES,
+    device_remedies,
+    first_rung_began_at,
+    is_rung_held_back,
+    is_under_remedy,
+)
 
 TIDY_S = 60.0  # between two looks for what no longer counts
 # Incidents are opened side by side and told in another order; so little does not change what a breaker says, and to count
@@ -49,7 +55,9 @@ class RemedyTable:
         self._mine: dict[str, Incident] = {}
         self._occupancy: RemedyOccupancy | None = None  # of what has begun; None = to be counted anew
         self._failures: list[NodeFailure] = []  # in the order in which they came
-        self._watches: dict[str, tuple[Breaker, BreakerWatch, int]] = {}  # by policy: with how many of them it was told
+        self._watches: dict[
+            str, tuple[Breaker, RemedyBreakerWatch, int]
+        ] = {}  # by policy: with how many of them it was told
         self._sizes: dict[tuple[str, str, str], int] = {}  # nodes of a policy by label and value
         self._tidied_at = float("-inf")
         self.released = 0  # how often something that was under way no longer is: what had to wait may go on
@@ -121,7 +129,7 @@ class RemedyTable:
 
     def intend(self, incident: Incident) -> None:
         """As it will be when our writes are through. When they are not, the next look at it says what it is then."""
-        if remedy_began_at(incident) is not None:
+        if first_rung_began_at(incident) is not None:
             self._count_incident(incident)
         else:
             self._forget_incident(incident.name)
@@ -175,9 +183,9 @@ class RemedyTable:
         self._watches.clear()
 
     def _note_incident(self, incident: Incident) -> None:
-        if remedy_began_at(incident) is not None:
+        if first_rung_began_at(incident) is not None:
             self._count_incident(incident)
-        if is_remedy_held_back(incident):
+        if is_rung_held_back(incident):
             self._held.setdefault(incident.name)
         else:
             self._held.pop(incident.name, None)
@@ -210,7 +218,7 @@ class RemedyTable:
             incident=incident.name,
             policy=policy.name,
             nodes=nodes,
-            began=remedy_began_at(incident) or 0.0,
+            began=first_rung_began_at(incident) or 0.0,
             rack=labels.get(policy.spec.limits.rack_label, ""),
             tenants=tuple(sorted(namespaces - {""})),
             reservation=labels.get(LABEL_RESERVATION, ""),
@@ -231,7 +239,7 @@ class RemedyTable:
             return
         self._tidied_at = now
         for name, incident in list(self._begun.items()):
-            if not incident.is_open and now - (remedy_began_at(incident) or 0.0) >= HOUR_S:
+            if not incident.is_open and now - (first_rung_began_at(incident) or 0.0) >= HOUR_S:
                 self._forget_incident(name)
         old = [name for name, failed in self._failed.items() if failed.at < now - REMEMBERED_S]
         for name in old:
@@ -243,7 +251,7 @@ class RemedyTable:
 
     def gate(self, incident: Incident, now: float) -> RemedyGate:
         new, policy = self._footprint(incident), self.policy_of(incident.spec.subject.node)
-        has_begun = remedy_began_at(incident) is not None
+        has_begun = first_rung_began_at(incident) is not None
         return RemedyGate(
             new=msgspec.structs.replace(new, is_active=has_begun),
             limits=policy.spec.limits,

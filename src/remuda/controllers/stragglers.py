@@ -121,7 +121,7 @@ class StragglerController:
             groups.setdefault(member.role, {})[member.rank] = tuple(samples.get(member.uid, ()))
         names = {m.node for m in job.status.members}
         nodes = {name: node for name in names if (node := self._view.devices.get(name)) is not None}
-        was = self._view.slow_gangs.get(key) or _slow_gang_before(job)
+        was = self._view.slow_gangs.get(key) or _earlier_manager_slow_gang(job)
         return StragglerObserved(job, tuple(groups.values()), nodes, self._paces.get(key), was, newest)
 
     def plan(self, observed: StragglerObserved | None, now: float) -> StragglerPlan | None:
@@ -169,7 +169,7 @@ class StragglerController:
             self._wake(key)
 
 
-def _slow_gang_before(job: TrainingJob) -> GangSlow:
+def _earlier_manager_slow_gang(job: TrainingJob) -> GangSlow:
     """What an earlier manager said of the gang. A best step of an earlier attempt may be that of a gang of another size."""
     found = find_condition(job.status.conditions, GANG_SLOW)
     if found is None or found.status != "True":

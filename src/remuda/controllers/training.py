@@ -21,17 +21,17 @@ from remuda.api.meta import JsonObject, to_time
 from remuda.api.names import LABEL_GANG
 from remuda.api.training import TrainingJob, TrainingJobSpec
 from remuda.controllers.cluster_view import ClusterView, is_waiting_preemptible
-from remuda.core.gang.kubelet_pods import KubeletPodForm
+from remuda.core.gang.kubelet_pods import KubeletGangPodForm
 from remuda.core.gang.pod_view import MemberProgress, PodView
 from remuda.core.remedies.policies import BY_JOB
-from remuda.core.scheduling.waiting_gangs import pod_created_at
-from remuda.core.state.leaving_nodes import LeavingNode, leaving_node_of
+from remuda.core.scheduling.waiting_gangs import waiting_pod_created_at
+from remuda.core.state.leaving_nodes import NodeLeavingState, leaving_state_of_node
 from remuda.core.state.snapshot import devices_of_pod
 from remuda.core.training.backoff import (
     REFUSED_CODES,
     PodCreateBackoff,
-    is_new_create_refusal,
-    next_pod_create_backoff,
+    is_new_job_pod_refusal,
+    next_job_pod_backoff,
     pod_create_wait_s,
 )
 from remuda.core.training.job_plan import plan_training
@@ -83,7 +83,7 @@ class TrainingController:
         clock: Callable[[], float],
         *,
         events: EventSink = SILENCE,
-        form: KubeletPodForm | None = None,
+        form: KubeletGangPodForm | None = None,
     ) -> None:
         """`form`: how pods are written for kubelets; None = for embedded nodes."""
         self._cluster = cluster
@@ -142,7 +142,7 @@ class TrainingController:
 
     def _on_node(self, old: Node | None, new: Node | None) -> None:
         """Nodes change all the time; only the word that one is about to go concerns a gang."""
-        if new is not None and leaving_node_of(new) != (leaving_node_of(old) if old is not None else None):
+        if new is not None and leaving_state_of_node(new) != (leaving_state_of_node(old) if old is not None else None):
             self._wake_node(new.name)
 
     def _on_lease(self, old: Lease | None, new: Lease | None) -> None:
@@ -190,7 +190,9 @@ class TrainingController:
     def _lending(self, job: TrainingJob, now: float) -> LendingView | None:
         if not (job.spec.lend_spares or job.status.loans):
             return None
-        waiting = sorted(self._view.pods.by_index("would-borrow", "*"), key=lambda p: (pod_created_at(p), p.name))
+        waiting = sorted(
+            self._view.pods.by_index("would-borrow", "*"), key=lambda p: (waiting_pod_created_at(p), p.name)
+        )
         lent = [b for loan in job.status.loans for b in loan.borrowers]
         found = ((b.uid, self._view.pods.get(b.pod, b.namespace)) for b in lent)
         return LendingView(
@@ -288,8 +290,8 @@ class TrainingController:
         except ApiError as error:
             if error.code not in REFUSED_CODES:
                 raise
-            after = self._refused[key] = next_pod_create_backoff(before, error.message, now)
-            if not is_new_create_refusal(before, after):
+            after = self._refused[key] = next_job_pod_backoff(before, error.message, now)
+            if not is_new_job_pod_refusal(before, after):
                 return after.until - now
             log.warning("pods refused", job=job.name, reason=error.reason, message=error.message)
             self._events.warning(job, "FailedCreate", error.message)
@@ -344,7 +346,7 @@ class TrainingController:
             pod=pod,
             held=held,
             report=self._view.reports.get(pod.uid),
-            progress=_member_progress(beat),
+            progress=_observed_member_progress(beat),
             bad_device=self._judged(node, held or devices_of_pod(pod), BAD) if node else None,
             slow_device=self._judged(node, held or devices_of_pod(pod), SLOW) if node else None,
             leaving=self._leaving(node) if node else None,
@@ -371,12 +373,12 @@ class TrainingController:
         found = (v for v in ledger.verdicts if v.device in held and v.state in states) if ledger and held else iter(())
         return next(found, None)
 
-    def _leaving(self, name: str) -> LeavingNode | None:
+    def _leaving(self, name: str) -> NodeLeavingState | None:
         node = self._view.nodes.get(name)
-        return leaving_node_of(node) if node is not None else None
+        return leaving_state_of_node(node) if node is not None else None
 
 
-def _member_progress(beat: PodProgress | None) -> MemberProgress | None:
+def _observed_member_progress(beat: PodProgress | None) -> MemberProgress | None:
     if beat is None:
         return None
     return MemberProgress(

@@ -22,12 +22,17 @@ from remuda.api.meta import JsonObject, to_seconds
 from remuda.api.remedies import Offender, RemedyPolicy
 from remuda.controllers.cluster_view import ClusterView
 from remuda.controllers.domain_suspicion import DomainSuspicion
-from remuda.core.health.agent_liveness import agent_lease, agent_lease_ends_at, agent_silent_since, node_of_agent_lease
+from remuda.core.health.agent_liveness import (
+    agent_lease_ends_at,
+    agent_silent_since,
+    liveness_lease_name,
+    node_of_liveness_lease,
+)
 from remuda.core.health.correlation import NVSWITCH_FAILED, DomainSuspect
 from remuda.core.health.findings import NodeFindings, find_findings
 from remuda.core.health.ledger import judge_devices, judge_node
-from remuda.core.health.node_notices import is_notice_held_down, judge_node_notices, notice_hold_ends_at
-from remuda.core.health.signal_fusion import classify_devices, debounce_ends_at
+from remuda.core.health.node_notices import is_health_notice_held_down, judge_node_notices, notice_hold_ends_at
+from remuda.core.health.signal_fusion import classify_device_signals, debounce_ends_at
 from remuda.core.health.streamed_signals import StreamedSignals
 from remuda.core.health.timers import HealthTimers, health_timers_of, quarantine_flapping
 from remuda.core.remedies.policies import remedy_policy_for
@@ -119,7 +124,7 @@ class VerdictController:
 
     def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
         """Holders change when a pod is bound, ends or goes; its other changes do not matter here."""
-        before, after = _node_of_live_pod(old), _node_of_live_pod(new)
+        before, after = _node_woken_by_pod(old), _node_woken_by_pod(new)
         if before != after:
             for node in filter(None, (before, after)):
                 self._queue.add(node)
@@ -136,7 +141,7 @@ class VerdictController:
     def _on_lease(self, old: Lease | None, new: Lease | None) -> None:
         """A renewal wakes nobody, except one that ends a silence: the look that is due finds the newest."""
         lease = new or old
-        node = node_of_agent_lease(lease.name) if lease is not None else ""
+        node = node_of_liveness_lease(lease.name) if lease is not None else ""
         if node and (old is None or new is None or agent_silent_since(old, _lease_renewed_at(new)) is not None):
             self._queue.add(node)
 
@@ -166,7 +171,7 @@ class VerdictController:
         devices = self._view.devices.get(key)
         if devices is None:
             return None
-        lease = self._view.lease_as_seen(agent_lease(key))
+        lease = self._view.lease_as_seen(liveness_lease_name(key))
         return NodeObserved(devices, self._view.nodes.get(key), lease)
 
     def plan(self, observed: NodeObserved | None, now: float) -> NodeJudged | float | None:
@@ -177,7 +182,7 @@ class VerdictController:
         timers, offender = self._rules_of(devices, observed.node)
         newest = self._overlay.merged(devices, now)
         silent = agent_silent_since(observed.lease, now)
-        classified = classify_devices(newest)
+        classified = classify_device_signals(newest)
         judged = judge_devices(newest, now, timers, classified)
         suspected = self.suspicion.neighbours(devices.name)
         found = find_findings(newest, classified, judged, now, offender, suspected)
@@ -201,7 +206,7 @@ class VerdictController:
         )
         ends = [end for end in looks if end is not None]
         again = max(0.0, min(ends) - now) + 0.001 if ends else None
-        due = tuple(n for n in notices if not is_notice_held_down(n, now))
+        due = tuple(n for n in notices if not is_health_notice_held_down(n, now))
         orders = quarantine_flapping(devices, now, timers)
         return NodeJudged(devices, verdicts, notices, orders, again, observed.node, due, found, self._search(now))
 
@@ -296,5 +301,5 @@ def _lease_renewed_at(lease: Lease) -> float:
     return to_seconds(lease.spec.renew_time) if lease.spec.renew_time is not None else 0.0
 
 
-def _node_of_live_pod(pod: Pod | None) -> str:
+def _node_woken_by_pod(pod: Pod | None) -> str:
     return pod.spec.node_name if pod is not None and pod.is_live else ""

@@ -30,7 +30,7 @@ from remuda.core.incidents.webhook_notices import (
     webhook_body,
 )
 from remuda.core.remedies.policies import remedy_policy_for
-from remuda.kube.client.webhooks import Poster, WebhookFailed
+from remuda.kube.client.webhooks import WebhookClient, WebhookFailed
 from remuda.kube.cluster import Cluster, Preconditions
 from remuda.kube.runtime.backoff import Backoff, Jitter, no_jitter
 from remuda.kube.runtime.events import SILENCE, EventSink
@@ -68,7 +68,7 @@ class WebhookNoticeController:
         view: ClusterView,
         queue: WorkQueue[Key],
         clock: Callable[[], float],
-        poster: Poster,
+        poster: WebhookClient,
         *,
         jitter: Jitter = no_jitter,
         events: EventSink = SILENCE,

@@ -9,7 +9,13 @@ import select
 import sys
 
 from remuda.launch.launcher_machine import LauncherIdentity
-from remuda.launch.launcher_shell import MESSAGE_SIGNALS, LauncherShell, SignalPipe, launcher_clock, write_launcher_log
+from remuda.launch.launcher_shell import (
+    MESSAGE_SIGNALS,
+    LauncherShell,
+    LauncherSignalPipe,
+    launcher_clock,
+    write_launcher_log,
+)
 
 USAGE = "usage: remuda-launch [--] COMMAND [ARG ...]"
 DIRECTORY_WAIT_S = 10.0  # mounts exist before the container starts; this only covers a slow bind mount
@@ -27,7 +33,7 @@ def main(argv: list[str] | None = None) -> int:
         write_launcher_log(f"NoCommand: there is nothing to run. {USAGE}")
         return 2
     _undo_locale_coercion()
-    signals = SignalPipe()
+    signals = LauncherSignalPipe()
     directory = os.environ.get("REMUDA_ALLOC_DIR") or None
     if directory is None:
         write_launcher_log("no Remuda agent here (REMUDA_ALLOC_DIR is not set): running the command once, by itself")
@@ -57,7 +63,7 @@ def _undo_locale_coercion() -> None:
                 del os.environ["LC_CTYPE"]
 
 
-def _wait_for_alloc_directory(directory: str, signals: SignalPipe) -> bool | None:
+def _wait_for_alloc_directory(directory: str, signals: LauncherSignalPipe) -> bool | None:
     """None = told to terminate while waiting."""
     poll = select.poll()
     poll.register(signals.fd, select.POLLIN)

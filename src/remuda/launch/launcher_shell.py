@@ -60,7 +60,7 @@ def launcher_clock() -> float:
 _EPOCH = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-class SignalPipe:
+class LauncherSignalPipe:
     """Signals as bytes on a descriptor."""
 
     def __init__(self) -> None:
@@ -77,7 +77,9 @@ class SignalPipe:
 
 
 class LauncherShell:
-    def __init__(self, argv: list[str], signals: SignalPipe, identity: LauncherIdentity, directory: str | None) -> None:
+    def __init__(
+        self, argv: list[str], signals: LauncherSignalPipe, identity: LauncherIdentity, directory: str | None
+    ) -> None:
         self._argv = argv
         self._environ = dict(os.environ)
         self._signals = signals
@@ -102,7 +104,7 @@ class LauncherShell:
 
     def run(self) -> int:
         self._input(self._machine.begin(launcher_clock()))
-        user_process.become_subreaper()  # also counts for processes that exist already, so the greeting goes first
+        user_process.make_launcher_subreaper()  # also counts for processes that exist already, so the greeting goes first
         while self._exit_code is None:
             for fd, events in self._poll.poll(self._timeout_ms()):
                 self._ready(fd, events)

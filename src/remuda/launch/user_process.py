@@ -33,7 +33,7 @@ class SpawnError(Exception):
         self.message = message
 
 
-def become_subreaper() -> bool:
+def make_launcher_subreaper() -> bool:
     """Orphans below this process become its children. Not needed (and not asked for) as PID 1."""
     if os.getpid() == 1:
         return True

@@ -82,7 +82,7 @@ class LinkServer:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         node = ""
-        shrink_tls_buffer(writer)
+        shrink_stream_tls_buffer(writer)
         try:
             async with asyncio.timeout(HELLO_S):
                 node = await self._greet(reader)
@@ -125,15 +125,15 @@ class LinkServer:
         for past in news.past:
             self._recall(node, past)
         for beat in news.beats:
-            if _is_plausible_heartbeat(beat) and self._is_on(node, beat):
+            if _is_plausible_streamed_heartbeat(beat) and self._is_on(node, beat):
                 if (held := self._held.get(node)) and (known := held.pop(beat.uid, None)) is not None:
                     self._recall(node, known)
                 self._board.report(beat)
         for found in news.signals:
-            self._hear(node, found.device[:MAX_WORD], _shortened_signal(found.signal))
+            self._hear(node, found.device[:MAX_WORD], _shortened_streamed_signal(found.signal))
 
     def _recall(self, node: str, past: PodPast) -> None:
-        if not _is_plausible_past(past):
+        if not _is_plausible_streamed_past(past):
             return
         if self._is_on(node, past.beat):
             self._board.recall(past)
@@ -141,10 +141,10 @@ class LinkServer:
             held[past.beat.uid] = past
 
 
-def _is_plausible_past(past: PodPast) -> bool:
+def _is_plausible_streamed_past(past: PodPast) -> bool:
     """Steps that a board would have kept of the pod's heartbeats, under names that can be."""
     words = (past.beat.namespace, past.beat.gang, past.beat.pod, past.beat.uid)
-    if len(past.steps) > KEPT or not _is_plausible_heartbeat(past.beat) or max(map(len, words)) > MAX_WORD:
+    if len(past.steps) > KEPT or not _is_plausible_streamed_heartbeat(past.beat) or max(map(len, words)) > MAX_WORD:
         return False
     last = -1
     for s in past.steps:
@@ -155,20 +155,20 @@ def _is_plausible_past(past: PodPast) -> bool:
     return True
 
 
-def _is_plausible_heartbeat(beat: Heartbeat) -> bool:
+def _is_plausible_streamed_heartbeat(beat: Heartbeat) -> bool:
     spans = (beat.step_seconds, beat.self_seconds, beat.checkpoint_seconds, beat.time)
     counts = (beat.step, beat.attempt, beat.checkpoint, beat.total_steps)
     return all(s is None or 0 <= s < MAX_SECONDS for s in spans) and all(c is None or 0 <= c < 1 << 63 for c in counts)
 
 
-def _shortened_signal(signal: Signal) -> Signal:
+def _shortened_streamed_signal(signal: Signal) -> Signal:
     """What an agent of ours sends is never that long; whatever else sends is not to fill the manager."""
     if len(signal.message) <= MAX_MESSAGE and len(signal.code) <= MAX_WORD and len(signal.source) <= MAX_WORD:
         return signal
     return Signal(signal.source[:MAX_WORD], signal.code[:MAX_WORD], signal.message[:MAX_MESSAGE], signal.time)
 
 
-def shrink_tls_buffer(writer: asyncio.StreamWriter) -> bool:
+def shrink_stream_tls_buffer(writer: asyncio.StreamWriter) -> bool:
     """Whether the stream has a small buffer now. Not to be called from within its callbacks: the buffer is empty between them.
 
     asyncio gives every TLS connection a read buffer of 256 KiB and writes zeros into all of it. A manager has one stream for

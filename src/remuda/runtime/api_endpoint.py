@@ -10,9 +10,9 @@ import ipaddress
 
 from remuda.api.errors import Refusal
 from remuda.embedded.apiserver.app import ApiServerApp
-from remuda.embedded.apiserver.asgi_server import listen_tcp, serve_socket, serve_unix
+from remuda.embedded.apiserver.asgi_server import listen_tcp, serve_api_socket, serve_unix
 from remuda.embedded.apiserver.security.token_guard import TokenGuard
-from remuda.embedded.apiserver.security.tokens import kubeconfig_port, load_token, write_kubeconfig
+from remuda.embedded.apiserver.security.tokens import api_port_in_kubeconfig, load_token, write_kubeconfig
 from remuda.link.certificates import LinkCertificates
 from remuda.runtime.state_dir import StateDir
 
@@ -29,7 +29,7 @@ class ApiEndpoint:
         certificates = LinkCertificates(state.pki)
         self._tls = certificates.prepare([] if address.is_unspecified else [bind], now)
         self._ca = certificates.ca.read_bytes()
-        wanted = kubeconfig_port(state.kubeconfig) if port is None else port
+        wanted = api_port_in_kubeconfig(state.kubeconfig) if port is None else port
         try:
             self._socket = listen_tcp(bind, wanted)
         except Refusal:
@@ -46,7 +46,7 @@ class ApiEndpoint:
         async with asyncio.TaskGroup() as group:
             group.create_task(serve_unix(app, self._state.socket, ready=on_unix), name="api-unix")
             guarded = TokenGuard(app, self._token)
-            group.create_task(serve_socket(guarded, self._socket, tls=self._tls, ready=on_tcp), name="api-tcp")
+            group.create_task(serve_api_socket(guarded, self._socket, tls=self._tls, ready=on_tcp), name="api-tcp")
             await on_unix.wait()
             await on_tcp.wait()
             write_kubeconfig(self._state.kubeconfig, server=self.url, ca=self._ca, token=self._token)

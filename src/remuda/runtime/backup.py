@@ -29,7 +29,7 @@ from remuda.embedded.apiserver.store.acked_mark import acked_mark_path
 from remuda.embedded.apiserver.store.rows import FORMAT
 from remuda.embedded.apiserver.store.sqlite_journal import SqliteJournal, check_database, copy_database
 from remuda.embedded.apiserver.wire.http_exchange import HttpRequest
-from remuda.kube.client.rest_paths import reachable_socket_path
+from remuda.kube.client.rest_paths import reachable_http_socket_path
 from remuda.runtime.state_dir import StateDir
 
 BACKUP_PATH = "/remuda/backup"
@@ -66,7 +66,7 @@ def make_backup(state: StateDir, target: Path, now: float) -> BackupManifest:
         raise Refusal("FileExists", f"{target} is there already.", "Give another name, or delete it first.")
     if not state.database.exists():
         raise Refusal("NothingToBackUp", f"{state.path} has no cluster.", "Give its directory with --state.")
-    copy = _copy_database(state)
+    copy = _copy_state_database(state)
     try:
         files = {DATABASE: copy} | {name: state.path / name for name in _KEPT if (state.path / name).exists()}
         manifest = BackupManifest(__version__, FORMAT, now, {name: _file_digest(path) for name, path in files.items()})
@@ -74,7 +74,7 @@ def make_backup(state: StateDir, target: Path, now: float) -> BackupManifest:
         made.unlink(missing_ok=True)
         descriptor = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as archive:
-            _add_backup_entry(archive, MANIFEST, encode(manifest))
+            _add_state_backup_entry(archive, MANIFEST, encode(manifest))
             for name, path in files.items():
                 archive.add(path, name, recursive=False)
             archive.close()
@@ -86,18 +86,18 @@ def make_backup(state: StateDir, target: Path, now: float) -> BackupManifest:
     return manifest
 
 
-def _copy_database(state: StateDir) -> Path:
+def _copy_state_database(state: StateDir) -> Path:
     """A copy of the database, by whoever has it."""
     if state.holder() is not None:
-        return state.path / _ask_running_cluster_for_copy(state)
+        return state.path / _ask_cluster_for_state_copy(state)
     copy = state.path / f".backup-{secrets.token_hex(8)}.db"
     with state.locked():
         copy_database(state.database, copy)
     return copy
 
 
-def _ask_running_cluster_for_copy(state: StateDir) -> str:
-    with reachable_socket_path(state.socket) as path, socket.socket(socket.AF_UNIX) as sock:
+def _ask_cluster_for_state_copy(state: StateDir) -> str:
+    with reachable_http_socket_path(state.socket) as path, socket.socket(socket.AF_UNIX) as sock:
         sock.settimeout(_ANSWER_WITHIN_S)
         try:
             sock.connect(path)
@@ -127,7 +127,7 @@ def restore_backup(source: Path, state: StateDir) -> BackupManifest:
         staging = state.path / f".restore-{secrets.token_hex(8)}"
         staging.mkdir(mode=0o700)
         try:
-            manifest = _unpack_backup(source, staging)
+            manifest = _unpack_state_backup(source, staging)
             check_database(staging / DATABASE)
             acked_mark_path(state.database).unlink(
                 missing_ok=True
@@ -139,18 +139,18 @@ def restore_backup(source: Path, state: StateDir) -> BackupManifest:
                 target.parent.mkdir(mode=0o700, exist_ok=True)
                 (staging / name).replace(target)
         finally:
-            _remove_staging(staging)
+            _remove_state_staging(staging)
     return manifest
 
 
-def _unpack_backup(source: Path, staging: Path) -> BackupManifest:
+def _unpack_state_backup(source: Path, staging: Path) -> BackupManifest:
     known = {DATABASE, *_KEPT}
     try:
         with tarfile.open(source, "r:*") as archive:
             first = archive.next()
             if first is None or first.name != MANIFEST or not first.isfile() or first.size > 1 << 20:
                 raise _not_a_backup(source, "it does not begin with a manifest")
-            manifest = decode(BackupManifest, _read_backup_entry(archive, first))
+            manifest = decode(BackupManifest, _read_state_backup_entry(archive, first))
             if manifest.format > FORMAT:
                 raise Refusal(
                     "BackupTooNew",
@@ -164,7 +164,7 @@ def _unpack_backup(source: Path, staging: Path) -> BackupManifest:
                     raise _not_a_backup(source, f"`{entry.name}` has no business in it")
                 if entry.size > _MAX_BYTES:
                     raise _not_a_backup(source, f"`{entry.name}` is too large")
-                _write_backup_entry(archive, entry, staging / entry.name)
+                _write_state_backup_entry(archive, entry, staging / entry.name)
     except (tarfile.TarError, OSError, EOFError, msgspec.MsgspecError) as error:
         raise _not_a_backup(source, str(error)) from None
     for name, digest in manifest.files.items():
@@ -176,7 +176,7 @@ def _unpack_backup(source: Path, staging: Path) -> BackupManifest:
     return manifest
 
 
-def _write_backup_entry(archive: tarfile.TarFile, entry: tarfile.TarInfo, target: Path) -> None:
+def _write_state_backup_entry(archive: tarfile.TarFile, entry: tarfile.TarInfo, target: Path) -> None:
     target.parent.mkdir(mode=0o700, exist_ok=True)
     stream = archive.extractfile(entry)
     assert stream is not None
@@ -188,13 +188,13 @@ def _write_backup_entry(archive: tarfile.TarFile, entry: tarfile.TarInfo, target
         os.fsync(file.fileno())
 
 
-def _read_backup_entry(archive: tarfile.TarFile, entry: tarfile.TarInfo) -> bytes:
+def _read_state_backup_entry(archive: tarfile.TarFile, entry: tarfile.TarInfo) -> bytes:
     stream = archive.extractfile(entry)
     assert stream is not None
     return stream.read()
 
 
-def _add_backup_entry(archive: tarfile.TarFile, name: str, data: bytes) -> None:
+def _add_state_backup_entry(archive: tarfile.TarFile, name: str, data: bytes) -> None:
     entry = tarfile.TarInfo(name)
     entry.size, entry.mode = len(data), 0o600
     archive.addfile(entry, io.BytesIO(data))
@@ -205,7 +205,7 @@ def _file_digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _remove_staging(directory: Path) -> None:
+def _remove_state_staging(directory: Path) -> None:
     for path in sorted(directory.rglob("*"), reverse=True):
         path.rmdir() if path.is_dir() else path.unlink()
     directory.rmdir()

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from remuda.runtime.background_tasks import wait_first_end
-from remuda.runtime.machines import Machines
+from remuda.runtime.machines import ClusterMachines
 
 HALT_GRACE_S = 3.0
 
@@ -21,7 +21,7 @@ HALT_GRACE_S = 3.0
 class ClusterParts:
     """`async with` starts it and, in the end, halts it."""
 
-    def __init__(self, machines: Machines) -> None:
+    def __init__(self, machines: ClusterMachines) -> None:
         self.machines = machines
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._has_machines = False
@@ -77,7 +77,7 @@ class ClusterParts:
         ready = asyncio.Event()
         self.spawn("machines", self.machines.run(ready))
         self._has_machines = True
-        waiting = asyncio.create_task(_wait_event(ready))
+        waiting = asyncio.create_task(_wait_for_cluster_machines(ready))
         try:
             await wait_first_end([waiting, *self._tasks.values()])
         finally:
@@ -88,5 +88,5 @@ class ClusterParts:
             await self.end(name)
 
 
-async def _wait_event(event: asyncio.Event) -> None:
+async def _wait_for_cluster_machines(event: asyncio.Event) -> None:
     await event.wait()

@@ -26,8 +26,8 @@ from remuda.controllers.stragglers import StragglerController
 from remuda.controllers.training import TrainingController
 from remuda.controllers.verdicts import WORKERS, VerdictController
 from remuda.controllers.webhook_notices import WebhookNoticeController
-from remuda.core.gang.kubelet_pods import KubeletPodForm
-from remuda.kube.client.webhooks import Poster, WebhookPoster
+from remuda.core.gang.kubelet_pods import KubeletGangPodForm
+from remuda.kube.client.webhooks import HttpWebhookClient, WebhookClient
 from remuda.kube.cluster import Cluster
 from remuda.kube.runtime.controller import run_controller
 from remuda.kube.runtime.events import EventRecorder
@@ -48,8 +48,8 @@ class ControlPlane:
         *,
         chance: random.Random,
         schedulers: frozenset[str] = EMBEDDED_SCHEDULERS,
-        form: KubeletPodForm | None = None,
-        poster: Poster | None = None,
+        form: KubeletGangPodForm | None = None,
+        poster: WebhookClient | None = None,
     ) -> None:
         """`form`: how pods are written where kubelets run them. `poster`: how webhooks are posted to."""
         self.view = ClusterView(cluster, jitter=chance.random, clock=clock)
@@ -120,7 +120,7 @@ class ControlPlane:
             view,
             self._told,
             clock,
-            poster or WebhookPoster(),
+            poster or HttpWebhookClient(),
             jitter=chance.random,
             events=self._events.source("remuda-notices"),
         )

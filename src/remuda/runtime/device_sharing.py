@@ -16,7 +16,7 @@ from remuda.api.errors import Refusal
 from remuda.core.devices.machine_models import MachineModel
 
 
-def check_mig_layouts(model: MachineModel, layouts: Layouts) -> None:
+def check_cluster_mig_layouts(model: MachineModel, layouts: Layouts) -> None:
     """Refusal UnknownDevice, MigNotSupported, UnknownMigProfile (naming the near ones) or IllegalMigLayout."""
     known = {d.id: d for d in model.devices}
     for device, profiles in layouts.items():
@@ -33,7 +33,7 @@ def check_mig_layouts(model: MachineModel, layouts: Layouts) -> None:
             plan_mig_slices(one.id, model.geometry(one.index), profiles)
 
 
-def check_device_shares(model: MachineModel, layouts: Layouts, replicas: Mapping[str, int]) -> None:
+def check_cluster_device_shares(model: MachineModel, layouts: Layouts, replicas: Mapping[str, int]) -> None:
     """Refusal InvalidReplicas for a number that is not possible, or a resource no device counts for."""
     offered = offered_resources(model, layouts)
     for resource, number in replicas.items():
@@ -66,7 +66,7 @@ def offered_resources(model: MachineModel, layouts: Layouts) -> list[str]:
     return [*([model.resource] if whole else []), *slices]
 
 
-def show_mig_layouts(layouts: Layouts) -> list[str]:
+def cluster_config_mig_words(layouts: Layouts) -> list[str]:
     """As `--mig` takes them."""
     return [f"{device}={','.join(_counted_profiles(profiles))}" for device, profiles in layouts.items()]
 
@@ -77,6 +77,6 @@ def _counted_profiles(profiles: Sequence[str]) -> list[str]:
     return [f"{name}*{count}" if count > 1 else name for name, count in runs]
 
 
-def show_replicas(replicas: Mapping[str, int]) -> list[str]:
+def cluster_config_replica_words(replicas: Mapping[str, int]) -> list[str]:
     """As `--replicas` takes them."""
     return [f"{resource}={number}" for resource, number in replicas.items()]

@@ -15,7 +15,7 @@ from remuda.api.errors import AlreadyExists
 from remuda.api.kubernetes.core_v1 import Namespace, Pod
 from remuda.api.meta import KObject, ObjectMeta
 from remuda.embedded.apiserver.local_cluster import LocalCluster
-from remuda.embedded.apiserver.objects import AdmissionPort, NewestObjects
+from remuda.embedded.apiserver.objects import AdmissionPort, NewestStoredObjects
 from remuda.embedded.apiserver.store import ObjectStore
 from remuda.embedded.apiserver.store.journal import Journal
 from remuda.embedded.builtin import run_builtin
@@ -26,7 +26,7 @@ from remuda.kube.cluster import Cluster
 from remuda.link.progress_board import ProgressBoard
 from remuda.runtime.cluster_parts import ClusterParts
 from remuda.runtime.control_plane import ControlPlane
-from remuda.runtime.machines import Machines
+from remuda.runtime.machines import ClusterMachines
 from remuda.runtime.up_config import MAX_NODES, ClusterConfig
 
 ALL, NONE = (0, 1), (MAX_NODES, MAX_NODES + 1)  # shares of the machines
@@ -46,7 +46,7 @@ class EmbeddedCluster(ClusterParts):
         checkpoints: SimulatedCheckpoints | None = None,
         manager_api: Callable[[Cluster], Cluster] = lambda api: api,
         machine_api: Callable[[Cluster], Cluster] = lambda api: api,
-        admission: Callable[[NewestObjects], AdmissionPort] | None = None,
+        admission: Callable[[NewestStoredObjects], AdmissionPort] | None = None,
         is_api_only: bool = False,
     ) -> None:
         """`checkpoints`: what simulated pods find on the shared file system. `manager_api` wraps the port that a control
@@ -60,7 +60,7 @@ class EmbeddedCluster(ClusterParts):
         self._chance = chance
         self._manager_api = manager_api
         self._is_api_only = is_api_only
-        machines = Machines(
+        machines = ClusterMachines(
             config,
             machine_api(self.api),
             self.board,

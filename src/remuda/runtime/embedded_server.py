@@ -24,7 +24,7 @@ from remuda.runtime.state_dir import StateDir
 from remuda.runtime.up_config import ClusterConfig
 
 
-class EmbeddedServer:
+class EmbeddedClusterServer:
     """The cluster that a state directory keeps; not started. `recover_to`: the revision to go back to when it is damaged.
     `is_api_only`: manager and machines are other processes."""
 
@@ -55,7 +55,7 @@ class EmbeddedServer:
         face = asyncio.create_task(endpoint.serve(app, ready), name="api")
         beside = [
             asyncio.create_task(keep_log_times(logs.times, self.state.logs, self.cluster.machines.pods.items)),
-            asyncio.create_task(_wait_event(ready)),
+            asyncio.create_task(_wait_for_embedded_cluster(ready)),
         ]
         try:
             await asyncio.wait([face, beside[1]], return_when=asyncio.FIRST_COMPLETED)
@@ -72,5 +72,5 @@ class EmbeddedServer:
         return None if record is None else record.body
 
 
-async def _wait_event(event: asyncio.Event) -> None:
+async def _wait_for_embedded_cluster(event: asyncio.Event) -> None:
     await event.wait()

@@ -54,7 +54,7 @@ class LinkConfig(msgspec.Struct, frozen=True):
     account: str = ""
 
 
-def check_link_config(config: LinkConfig) -> None:
+def check_manager_link_config(config: LinkConfig) -> None:
     """Refusal for files that cannot be what they should."""
     given = [bool(config.cert), bool(config.key), bool(config.ca)]
     if any(given) and not all(given):

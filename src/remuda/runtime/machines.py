@@ -59,7 +59,7 @@ def _simulated_behaviour(config: ClusterConfig, pod: Pod) -> SimulatedBehaviour:
     return SimulatedBehaviour(step_s=config.step_seconds, run_s=STAND_IN_S if stands_in else None)
 
 
-class Machines:
+class ClusterMachines:
     """`root`: the state directory; unused by simulated nodes. `behaviour`: how simulated pods behave. `share` (k, n): of n
     processes with machines of one cluster this is the k-th, from 0; it has every n-th node. `board_of`: a board per node."""
 

@@ -24,12 +24,12 @@ import msgspec
 from remuda.api.errors import NotFound, Refusal
 from remuda.api.kinds import OWN_KINDS
 from remuda.api.kubernetes.core_v1 import NODE_LEASE_NAMESPACE, Namespace
-from remuda.core.gang.kubelet_pods import LAUNCHER_FILE, KubeletPodForm
+from remuda.core.gang.kubelet_pods import LAUNCHER_FILE, KubeletGangPodForm
 from remuda.kube.client.http_cluster import HttpCluster
 from remuda.kube.client.kubeconfig import load_kubeconfig
 from remuda.kube.cluster import Cluster
 from remuda.kube.guarded_cluster import FencedCluster
-from remuda.kube.runtime.leader import LeaderTerm, LeaseContender, LeasePlace, suspend_aware_clock_s
+from remuda.kube.runtime.leader import LeaderTerm, LeaseContender, LeasePlace, suspend_aware_lease_clock_s
 from remuda.kube.runtime.leader_lease import LeaseTiming
 from remuda.launch.zipapp import launcher_container_argv
 from remuda.link.progress_board import ProgressBoard
@@ -53,10 +53,10 @@ class ManagerConfig(msgspec.Struct, frozen=True):
     link: LinkConfig | None = None  # None: agents speak through the API only
 
 
-def kubelet_form(agent_root: str) -> KubeletPodForm:
+def manager_kubelet_form(agent_root: str) -> KubeletGangPodForm:
     root = Path(agent_root)
     launcher = launcher_container_argv([], LAUNCHER_FILE)
-    return KubeletPodForm(tuple(launcher), alloc_root=str(root / "alloc"), launcher_dir=str(root / "bin"))
+    return KubeletGangPodForm(tuple(launcher), alloc_root=str(root / "alloc"), launcher_dir=str(root / "bin"))
 
 
 def manager_identity() -> str:
@@ -101,7 +101,7 @@ async def run_manager(
     identity: str,
     said: ManagerVoice,
     clock: Callable[[], float] = time.time,
-    elapsed: Callable[[], float] = suspend_aware_clock_s,
+    elapsed: Callable[[], float] = suspend_aware_lease_clock_s,
 ) -> None:
     """Until cancelled. Refusal when the cluster lacks what we stand on."""
     await check_cluster(cluster)
@@ -117,7 +117,7 @@ async def run_manager(
             clock,
             chance=chance,
             schedulers=ATTACHED_SCHEDULERS,
-            form=kubelet_form(config.agent_root),
+            form=manager_kubelet_form(config.agent_root),
         )
         async with contextlib.AsyncExitStack() as stack:
             if config.link is not None:

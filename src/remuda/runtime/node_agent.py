@@ -38,7 +38,7 @@ from remuda.agent.hardware.fake_backend import FakeBackend
 from remuda.agent.orders.node_commands import parse_node_hooks
 from remuda.agent.orders.order_runner import OrderRules
 from remuda.agent.plugin.kubelet_holdings import PodResourcesClient
-from remuda.agent.plugin.preferred_devices import best_linked_devices
+from remuda.agent.plugin.preferred_devices import plugin_best_linked_devices
 from remuda.api.devices import NodeDevices
 from remuda.api.errors import NotFound, Refusal
 from remuda.api.kubernetes.core_v1 import Pod
@@ -65,7 +65,7 @@ PLACE = "agent.token"  # whose the state directory is
 LOOK_S = 0.5  # whether it is still ours
 
 
-class NodeAgentConfig(msgspec.Struct, frozen=True):
+class AgentProcessConfig(msgspec.Struct, frozen=True):
     """`model`: name or file of the machine model; "" = what the backend finds. `fence_s` 0: never fence. `report_timeouts`:
     by device, "" = of the others and of the agent itself."""
 
@@ -96,7 +96,7 @@ class NodeAgentConfig(msgspec.Struct, frozen=True):
         return self.report_timeouts.get("", REPORT_TIMEOUT_S)
 
 
-def check_agent_config(config: NodeAgentConfig) -> None:
+def check_agent_process_config(config: AgentProcessConfig) -> None:
     """Refusal for what cannot work, before anything is touched."""
     if config.mode not in (DP, HEALTH_ONLY):
         raise Refusal("UnknownMode", f"`{config.mode}` is not a mode.", f"Say {DP} or {HEALTH_ONLY}.", "mode")
@@ -140,7 +140,7 @@ def parse_report_timeouts(texts: tuple[str, ...]) -> dict[str, float]:
     return found
 
 
-def agent_config(config: NodeAgentConfig) -> AgentConfig:
+def agent_config(config: AgentProcessConfig) -> AgentConfig:
     state, kubelet = Path(config.state), Path(config.kubelet_dir)
     return AgentConfig(
         config.node,
@@ -171,9 +171,9 @@ def prepare_agent_dirs(state: Path) -> None:
 
 
 @contextlib.asynccontextmanager
-async def node_agent(config: NodeAgentConfig, cluster: Cluster) -> AsyncIterator[Agent]:
+async def node_agent(config: AgentProcessConfig, cluster: Cluster) -> AsyncIterator[Agent]:
     """A running agent; left, it has let go of everything and ended nothing."""
-    check_agent_config(config)
+    check_agent_process_config(config)
     prepare_agent_dirs(Path(config.state))
     token = uuid.uuid4().hex
     model = machine_model(config.model) if config.model else None
@@ -191,7 +191,7 @@ async def node_agent(config: NodeAgentConfig, cluster: Cluster) -> AsyncIterator
             resources=PodResourcesClient(str(Path(config.kubelet_dir) / "pod-resources" / "kubelet.sock")),
         )
         if model is not None and agent.plugin_set is not None:
-            agent.plugin_set.prefer(best_linked_devices(device_chooser_of(model), agent.inventory))
+            agent.plugin_set.prefer(plugin_best_linked_devices(device_chooser_of(model), agent.inventory))
         own = Informer(cluster, NodeDevices, fields=FieldSelector((("metadata.name", True, config.node),)))
         own.subscribe(lambda old, new: agent.quarantine(new.quarantine if new is not None else {}))
         own.subscribe(lambda old, new: agent.obey(new.orders if new is not None else {}))
@@ -229,7 +229,7 @@ async def node_agent(config: NodeAgentConfig, cluster: Cluster) -> AsyncIterator
 
 
 @contextlib.asynccontextmanager
-async def _open_backend(config: NodeAgentConfig, model: MachineModel | None) -> AsyncIterator[DeviceBackend]:
+async def _open_backend(config: AgentProcessConfig, model: MachineModel | None) -> AsyncIterator[DeviceBackend]:
     if config.backend == FAKE:
         assert model is not None
         yield FakeBackend(model, config.node, time.time)
@@ -299,9 +299,9 @@ async def fence_while_unreachable(agent: Agent, cluster: Cluster, fence_s: float
         await asyncio.sleep(fence_s / 8)
 
 
-async def serve_node_agent(config: NodeAgentConfig, on_ready: Callable[[Agent], None]) -> None:
+async def serve_node_agent(config: AgentProcessConfig, on_ready: Callable[[Agent], None]) -> None:
     """Until SIGTERM or SIGINT."""
-    check_agent_config(config)
+    check_agent_process_config(config)
     access = load_kubeconfig(config.kubeconfig, context=config.context)
     told = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -340,7 +340,7 @@ async def check_kinds_installed(cluster: Cluster) -> None:
 
 
 async def _run_agent_until(
-    told: asyncio.Event, config: NodeAgentConfig, cluster: Cluster, on_ready: Callable[[Agent], None]
+    told: asyncio.Event, config: AgentProcessConfig, cluster: Cluster, on_ready: Callable[[Agent], None]
 ) -> None:
     await check_kinds_installed(cluster)
     await find_own_node(cluster, config.node)

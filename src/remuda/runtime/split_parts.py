@@ -35,9 +35,9 @@ from remuda.runtime.api_endpoint import LOOPBACK, ApiEndpoint
 from remuda.runtime.background_tasks import run_beside, run_until_told, wait_first_end
 from remuda.runtime.cluster_parts import ClusterParts
 from remuda.runtime.control_plane import ControlPlane
-from remuda.runtime.embedded_server import EmbeddedServer
+from remuda.runtime.embedded_server import EmbeddedClusterServer
 from remuda.runtime.link_endpoint import RelayBoard
-from remuda.runtime.machines import Machines
+from remuda.runtime.machines import ClusterMachines
 from remuda.runtime.state_dir import StateDir
 from remuda.runtime.up_config import ClusterConfig
 
@@ -49,7 +49,7 @@ PATIENT = TransportOptions(reconnect_s=30.0)
 Ready = Callable[[], None]
 
 
-def node_token(secret: str, node: str) -> str:
+def split_node_token(secret: str, node: str) -> str:
     return hmac.new(secret.encode(), f"agent/{node}".encode(), "sha256").hexdigest()
 
 
@@ -60,7 +60,7 @@ class NodeTokens:
         self._secret = secret
 
     async def __call__(self, token: str, node: str) -> None:
-        if not hmac.compare_digest(token.encode(), node_token(self._secret, node).encode()):
+        if not hmac.compare_digest(token.encode(), split_node_token(self._secret, node).encode()):
             raise Refusal(
                 "NotThisNode", f"The token does not speak for {node}.", "Start agents with `remuda up --split`."
             )
@@ -69,7 +69,7 @@ class NodeTokens:
 async def serve_split_api(
     config: ClusterConfig, state: StateDir, endpoint: ApiEndpoint, ready: Ready, recover_to: int | None = None
 ) -> None:
-    local = EmbeddedServer(config, state, recover_to, is_api_only=True)
+    local = EmbeddedClusterServer(config, state, recover_to, is_api_only=True)
     async with local.cluster, local.serving(endpoint) as face:
         ready()
         await wait_first_end([face, asyncio.create_task(local.cluster.wait_failed())])
@@ -86,7 +86,7 @@ async def manage_split(state: StateDir, ready: Ready) -> None:
             lambda node, device, signal: plane.verdicts.hear(node, device, signal, clock()),
             plane.view.has_beat,
         )
-        _remove_socket(state.link_socket)
+        _remove_part_socket(state.link_socket)
         await server.start_unix(str(state.link_socket))
         state.link_socket.chmod(0o600)
         try:
@@ -101,7 +101,7 @@ class NodeGroup(ClusterParts):
 
     def __init__(self, config: ClusterConfig, state: StateDir, api: HttpCluster, index: int, count: int) -> None:
         self.boards: dict[str, RelayBoard] = {}
-        machines = Machines(
+        machines = ClusterMachines(
             config,
             api,
             ProgressBoard(),
@@ -134,9 +134,9 @@ async def run_node_group(config: ClusterConfig, state: StateDir, index: int, cou
 
 @contextlib.asynccontextmanager
 async def _node_stream(
-    node: str, board: RelayBoard, machines: Machines, state: StateDir, secret: str
+    node: str, board: RelayBoard, machines: ClusterMachines, state: StateDir, secret: str
 ) -> AsyncIterator[None]:
-    token = functools.partial(node_token, secret, node)
+    token = functools.partial(split_node_token, secret, node)
     client = LinkClient(node, dial_link_unix(str(state.link_socket)), token, past=board.past, jitter=random.random)
     board.tell = client.beat
     machines.backends[node].subscribe(client.signal)
@@ -173,6 +173,6 @@ async def _run_part_until_told(part: PartConfig, config: ClusterConfig, state: S
     return 0
 
 
-def _remove_socket(path: Path) -> None:
+def _remove_part_socket(path: Path) -> None:
     with contextlib.suppress(FileNotFoundError):
         path.unlink()

@@ -46,7 +46,7 @@ class SplitConfig(msgspec.Struct, frozen=True):
     recover_to: int | None = None
 
 
-def die_with_parent() -> None:
+def die_with_split_supervisor() -> None:
     """Called first in a part: the kernel sends SIGKILL when the supervisor is gone."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
@@ -80,7 +80,7 @@ class SupervisedPart:
         finally:
             os.close(writer)
         (self._state.parts / f"{self.config.name}.pid").write_text(str(self._process.pid), encoding="ascii")
-        if not await _part_is_ready(reader):
+        if not await _is_split_part_ready(reader):
             raise Refusal(
                 "PartNotStarted",
                 f"{self.config.name} of the split cluster did not get ready.",
@@ -116,7 +116,7 @@ class SupervisedPart:
             await process.wait()
 
 
-async def _part_is_ready(reader: int) -> bool:
+async def _is_split_part_ready(reader: int) -> bool:
     """Whether the part wrote its byte; False when the pipe was closed without one."""
     loop = asyncio.get_running_loop()
     stream = asyncio.StreamReader()

@@ -10,8 +10,8 @@ from typing import Any
 
 from remuda.api.errors import Refusal
 from remuda.runtime.api_endpoint import LOOPBACK, ApiEndpoint
-from remuda.runtime.device_sharing import show_mig_layouts, show_replicas
-from remuda.runtime.embedded_server import EmbeddedServer
+from remuda.runtime.device_sharing import cluster_config_mig_words, cluster_config_replica_words
+from remuda.runtime.embedded_server import EmbeddedClusterServer
 from remuda.runtime.state_dir import StateDir
 from remuda.runtime.up_config import ClusterConfig, check_cluster_config
 
@@ -23,7 +23,7 @@ def check_same_config(config: ClusterConfig, remembered: ClusterConfig | None) -
     fields = ("nodes", "racks", "model", "runtime", "mig", "replicas")
     differ = [f for f in fields if getattr(remembered, f) != getattr(config, f)]
     if differ:
-        old, new = (" ".join(_option_words(c, field) for field in differ) for c in (remembered, config))
+        old, new = (" ".join(_cluster_config_words(c, field) for field in differ) for c in (remembered, config))
         raise Refusal(
             "StateMadeDifferently",
             f"This state directory was made with {old}, not with {new}.",
@@ -32,14 +32,14 @@ def check_same_config(config: ClusterConfig, remembered: ClusterConfig | None) -
         )
 
 
-def _option_words(config: ClusterConfig, field: str) -> str:
+def _cluster_config_words(config: ClusterConfig, field: str) -> str:
     """The option as it is given."""
     value = getattr(config, field)
     match field:
         case "mig":
-            words = show_mig_layouts(value)
+            words = cluster_config_mig_words(value)
         case "replicas":
-            words = show_replicas(value)
+            words = cluster_config_replica_words(value)
         case _:
             words = [str(value)]
     return " ".join(f"--{field} {word}" for word in words) or f"no --{field}"
@@ -79,7 +79,7 @@ async def _run_embedded(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    local = EmbeddedServer(config, state, recover_to)
+    local = EmbeddedClusterServer(config, state, recover_to)
     async with local.cluster, local.serving(endpoint) as face:
         on_ready()
         ends: list[asyncio.Task[Any]] = [

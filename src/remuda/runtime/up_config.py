@@ -6,7 +6,7 @@ import msgspec
 
 from remuda.agent.orders.node_commands import parse_node_hooks
 from remuda.api.errors import Refusal
-from remuda.runtime.device_sharing import check_device_shares, check_mig_layouts
+from remuda.runtime.device_sharing import check_cluster_device_shares, check_cluster_mig_layouts
 from remuda.runtime.machine_model_files import absolute_model_name, machine_model
 
 RACK_LABEL = "topology.remuda.dev/rack"
@@ -50,7 +50,7 @@ def check_cluster_config(config: ClusterConfig) -> ClusterConfig:
     if not 1.0 <= config.lease_seconds <= 3600:
         raise Refusal("InvalidLease", f"--lease is {config.lease_seconds:g} s.", "Give 1 to 3600 seconds.", "lease")
     model = machine_model(config.model)
-    check_mig_layouts(model, config.mig)
-    check_device_shares(model, config.mig, config.replicas)
+    check_cluster_mig_layouts(model, config.mig)
+    check_cluster_device_shares(model, config.mig, config.replicas)
     parse_node_hooks(config.allow_hooks)
     return msgspec.structs.replace(config, model=absolute_model_name(config.model))

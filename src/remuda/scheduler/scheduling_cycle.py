@@ -23,13 +23,13 @@ from remuda.api.names import ANNOTATION_DEVICES, LABEL_GANG
 from remuda.core.foreign.refused_pods import (
     PLACED,
     PLACED_WORDS,
-    refusal_owner,
-    refusals_hold_until,
+    owner_of_refused_pods,
+    refused_pods_hold_until,
     wants_placed_condition,
 )
 from remuda.core.scheduling.gang_placement import PlacementPlan, plan_placement_in_steps
 from remuda.core.scheduling.placement_request import Assignment, PodAsk
-from remuda.core.scheduling.waiting_gangs import gather_waiting_gangs, pod_created_at
+from remuda.core.scheduling.waiting_gangs import gather_waiting_gangs, waiting_pod_created_at
 from remuda.core.state.reservations import Reservation
 from remuda.core.state.snapshot import build_snapshot
 from remuda.kube.cluster import Cluster, Preconditions
@@ -149,8 +149,8 @@ class Scheduler:
     def _ready(self, now: float) -> Iterable[Pod]:
         """Those that wait, without the ones whose owner's last were refused by their nodes a moment ago."""
         for pod in self._waiting():
-            rejected = self._pods.by_index("rejected", refusal_owner(pod))
-            if not rejected or refusals_hold_until(rejected, now) <= now:
+            rejected = self._pods.by_index("rejected", owner_of_refused_pods(pod))
+            if not rejected or refused_pods_hold_until(rejected, now) <= now:
                 yield pod
 
     def _siblings(self, pod: Pod) -> list[Pod]:
@@ -197,7 +197,7 @@ class Scheduler:
         pod = self._pods.get(ask.name, ask.namespace)
         if pod is None or pod.uid != ask.uid or pod.spec.node_name:
             return
-        if refusal.reason == "GangIncomplete" and now - pod_created_at(pod) < RECHECK_S:
+        if refusal.reason == "GangIncomplete" and now - waiting_pod_created_at(pod) < RECHECK_S:
             return  # the rest is being made; telling every pod of every other one would take longer than that
         text = f"{refusal.message} {refusal.fix}".strip()
         old = pod.status.conditions

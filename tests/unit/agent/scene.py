@@ -17,7 +17,7 @@ from remuda.agent.inventory import Inventory
 from remuda.agent.launchers.barrier_orders import BarrierSite
 from remuda.agent.launchers.launcher_registry import LauncherRegistry
 from remuda.agent.launchers.launcher_state import LauncherRecord, receive_launcher_message
-from remuda.agent.plugin.preferred_devices import best_linked_devices
+from remuda.agent.plugin.preferred_devices import plugin_best_linked_devices
 from remuda.agent.plugin.resource_plugin import ResourcePlugin
 from remuda.api.kubernetes.core_v1 import Container, Pod, PodSpec, PodStatus, ResourceRequirements
 from remuda.api.meta import ObjectMeta
@@ -176,7 +176,7 @@ class Scene:
             inventory=self.inventory,
             grants=self.grants,
             pods=self.pods,
-            best=best_linked_devices(device_chooser_of(self.model), self.inventory),
+            best=plugin_best_linked_devices(device_chooser_of(self.model), self.inventory),
             **fields,
         )
 

@@ -9,7 +9,7 @@ from remuda.api.drills import DRILLS, Drill, DrillKind, DrillSpec, DrillStatus
 from remuda.api.errors import Refusal
 from remuda.api.meta import ObjectMeta, to_time
 from remuda.cli.faults.drill import drill, render_drills
-from remuda.cli.faults.drill_target import DrillTarget, aim_drill, parse_fault_code
+from remuda.cli.faults.drill_target import DrillTarget, aim_drill, parse_fault_code_option
 from remuda.cli.session import Session
 from remuda.core.devices.fault_codes import fault_table
 from tests.unit.cli.scenes import NOW, Cli, a_job, machines, text_of
@@ -23,15 +23,15 @@ def test_every_drill_can_be_said() -> None:
 
 @pytest.mark.parametrize("text", ["79", "xid79", "Xid 79", "XID-79", "xid_79", " 079 "])
 def test_codes_have_many_spellings(text: str) -> None:
-    assert parse_fault_code(text) == "xid-79"
-    assert parse_fault_code(text) in fault_table().by_code
+    assert parse_fault_code_option(text) == "xid-79"
+    assert parse_fault_code_option(text) in fault_table().by_code
 
 
 def test_other_codes_go_as_they_are() -> None:
-    assert parse_fault_code("ECC-DBE") == "ecc-dbe"
+    assert parse_fault_code_option("ECC-DBE") == "ecc-dbe"
     for wrong in ("", "a b", "-", "xid-", "-5", "abc", "xid-79-x"):
         with pytest.raises(Refusal, match="InvalidFaultCode"):
-            parse_fault_code(wrong)
+            parse_fault_code_option(wrong)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from remuda.cli.jobs.logs import LogFollower, LogLines
+from remuda.cli.jobs.logs import LogFollower, ShownLogLines
 from remuda.link.rank_logs import RankLogIndex
 from tests.unit.cli.scenes import Cli, a_job
 
@@ -115,7 +115,7 @@ def test_following_with_tail_starts_near_the_end(tmp_path: Path, capsys: pytest.
 
 
 def test_pieces_join_to_lines() -> None:
-    lines = LogLines()
+    lines = ShownLogLines()
     assert lines.feed(b"one\ntw") == [b"one"]
     assert lines.feed(b"o\n\n") == [b"two", b""]
     assert lines.rest() == []

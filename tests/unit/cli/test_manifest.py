@@ -14,8 +14,8 @@ from remuda.cli.jobs.manifest import (
     job_with_workdir,
     parse_budgets,
     parse_env,
-    parse_yaml_document,
-    topology_label,
+    parse_job_file,
+    topology_option_label,
 )
 from remuda.runtime.up_config import RACK_LABEL
 
@@ -36,7 +36,7 @@ spec:
 
 def read(text: str, **options: object) -> TrainingJob:
     arguments = {"name": "", "namespace": "default", "explicit_namespace": False, **options}
-    return job_from_document(parse_yaml_document(text, "job.yaml"), **arguments)  # type: ignore[arg-type]
+    return job_from_document(parse_job_file(text, "job.yaml"), **arguments)  # type: ignore[arg-type]
 
 
 def test_flags_become_a_job() -> None:
@@ -126,11 +126,11 @@ def test_env_is_set_or_handed_on() -> None:
 
 
 def test_topology_has_short_names() -> None:
-    assert topology_label("rack") == RACK_LABEL
-    assert topology_label("none") == ""
-    assert topology_label("example.com/zone") == "example.com/zone"
+    assert topology_option_label("rack") == RACK_LABEL
+    assert topology_option_label("none") == ""
+    assert topology_option_label("example.com/zone") == "example.com/zone"
     with pytest.raises(Refusal, match="InvalidTopology"):
-        topology_label("two words")
+        topology_option_label("two words")
 
 
 def test_derived_names_are_free_and_valid() -> None:

@@ -13,7 +13,7 @@ from remuda.api.incidents import Incident, IncidentPhase, RemedyOutcome, RemedyR
 from remuda.api.meta import ObjectMeta, to_time
 from remuda.api.names import LABEL_CLIQUE
 from remuda.api.remedies import Mode, PolicySelector, RemedyPolicy
-from remuda.cli.durations import parse_duration
+from remuda.cli.durations import parse_duration_option
 from remuda.cli.faults.policy_screen import render_policies, render_policy, render_what_if
 from remuda.cli.faults.remedy_control import approval_effect
 from remuda.core.remedies.policies import BUILT_IN
@@ -143,7 +143,7 @@ def test_pause_and_unpause(cli: Cli, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("45m", 2700), ("1h30m", 5400), ("2d", 172_800)])
 def test_durations(text: str, seconds: float) -> None:
-    assert parse_duration(text) == seconds
+    assert parse_duration_option(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "soon", "1h soon", "-1h", "0m", "99999999999999h", "9" * 400])

@@ -4,7 +4,7 @@ import msgspec
 from rich.console import Group
 
 from remuda.api.training import SparePod
-from remuda.cli.jobs.recovery_screen import job_transition_lines, recovery_words, render_recoveries
+from remuda.cli.jobs.recovery_screen import job_transition_lines, recovery_screen_line, render_recoveries
 from tests.unit.cli.scenes import a_job, a_recovery, text_of
 
 
@@ -34,7 +34,7 @@ def test_the_newest_recovery_is_explained_and_with_wide_all_of_them() -> None:
 def test_the_first_look_tells_the_phase_and_finished_recoveries() -> None:
     assert job_transition_lines(None, a_job()) == [
         "attempt 2 Running - BarrierOpen: All 3 ranks run attempt 2.",
-        "attempt 2 recovered - " + recovery_words(a_recovery()),
+        "attempt 2 recovered - " + recovery_screen_line(a_recovery()),
     ]
 
 

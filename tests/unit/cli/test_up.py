@@ -9,7 +9,7 @@ import pytest
 from remuda.api.errors import Refusal
 from remuda.cli.app import main
 from remuda.cli.cluster.up import describe_cluster, gpus_per_node, merge_up_options, up_log_tail
-from remuda.runtime.device_sharing import offered_resources, show_mig_layouts, show_replicas
+from remuda.runtime.device_sharing import cluster_config_mig_words, cluster_config_replica_words, offered_resources
 from remuda.runtime.machine_model_files import machine_model
 from remuda.runtime.state_dir import StateDir
 from remuda.runtime.up_config import ClusterConfig, check_cluster_config
@@ -55,7 +55,11 @@ def test_devices_cut_and_shared_are_said_as_they_are_asked_for() -> None:
     assert config.replicas == {"nvidia.com/mig-1g.10gb": 2}
     assert "; cut gpu-0=3g.40gb*2, all=1g.10gb*7; shared nvidia.com/mig-1g.10gb=2 (" in describe_cluster(config)
     again = merge_up_options(
-        None, {"mig": tuple(show_mig_layouts(config.mig)), "replicas": tuple(show_replicas(config.replicas))}
+        None,
+        {
+            "mig": tuple(cluster_config_mig_words(config.mig)),
+            "replicas": tuple(cluster_config_replica_words(config.replicas)),
+        },
     )
     assert again == config
     assert offered_resources(machine_model("dgx-h100"), config.mig) == [

@@ -10,7 +10,7 @@ from remuda.api.kubernetes.core_v1 import NODE_LEASE_NAMESPACE, Lease, LeaseSpec
 from remuda.api.meta import JsonObject, KObject, ObjectMeta
 from remuda.api.names import RESOURCE_GPU
 from remuda.controllers.verdicts import WORKERS, VerdictController
-from remuda.core.health.agent_liveness import agent_lease
+from remuda.core.health.agent_liveness import liveness_lease_name
 from remuda.kube.runtime.work_queue import WorkQueue
 from remuda.sim.virtual_time_loop import EPOCH
 from tests.builders.api_trouble import before_next, lose_answer, refuse_next
@@ -48,7 +48,7 @@ def says(*signals: tuple[str, float]) -> Happening:
 
 
 def lease(renewed: float, seconds: int = 30) -> Lease:
-    meta = ObjectMeta(name=agent_lease("n1"), namespace=NODE_LEASE_NAMESPACE)
+    meta = ObjectMeta(name=liveness_lease_name("n1"), namespace=NODE_LEASE_NAMESPACE)
     return Lease(metadata=meta, spec=LeaseSpec("n1", seconds, renew_time=after(renewed)))
 
 

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from remuda.api.errors import Refusal
-from remuda.embedded.apiserver.security.tokens import kubeconfig_port, load_token, write_kubeconfig
+from remuda.embedded.apiserver.security.tokens import api_port_in_kubeconfig, load_token, write_kubeconfig
 from remuda.link.certificates import LinkCertificates
 
 NOW = 1_750_000_000.0
@@ -91,11 +91,11 @@ def test_a_token_is_made_once_and_must_stay_private(tmp_path: Path) -> None:
 
 def test_the_port_of_last_time_is_found_in_the_kubeconfig(tmp_path: Path) -> None:
     path = tmp_path / "kubeconfig"
-    assert kubeconfig_port(path) == 0
+    assert api_port_in_kubeconfig(path) == 0
     write_kubeconfig(path, server="https://127.0.0.1:4711", ca=b"ca", token="t")
-    assert kubeconfig_port(path) == 4711
+    assert api_port_in_kubeconfig(path) == 4711
     config = yaml.safe_load(path.read_text())
     assert config["users"][0]["user"] == {"token": "t"}
     for damage in (b"", b"{", b"a: b", b"[]"):
         path.write_bytes(damage)
-        assert kubeconfig_port(path) == 0
+        assert api_port_in_kubeconfig(path) == 0

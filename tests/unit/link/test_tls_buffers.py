@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from remuda.link.certificates import LinkCertificates
-from remuda.link.stream_server import TLS_BUFFER, shrink_tls_buffer
+from remuda.link.stream_server import TLS_BUFFER, shrink_stream_tls_buffer
 from tests.builders.waiting import PATIENCE_S
 
 
@@ -20,7 +20,7 @@ async def test_a_slim_stream_keeps_little_and_loses_nothing(tmp_path: Path) -> N
     done = asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        assert shrink_tls_buffer(writer)
+        assert shrink_stream_tls_buffer(writer)
         got.append(await reader.read(-1))
         kept.append(len(writer.transport._ssl_protocol._ssl_buffer))  # type: ignore[attr-defined]
         writer.close()
@@ -57,7 +57,7 @@ async def test_a_stream_without_tls_stays_as_it_is(tmp_path: Path) -> None:
     server = await asyncio.start_unix_server(serve, path)
     async with asyncio.timeout(PATIENCE_S):
         _, writer = await asyncio.open_unix_connection(path)
-        assert not shrink_tls_buffer(writer)
+        assert not shrink_stream_tls_buffer(writer)
         writer.close()
         await writer.wait_closed()
         await ended.wait()

@@ -84,7 +84,9 @@ class AllocationTable:
                 raise Refusal("UnknownDevice", f"Node {self._node} has no device `{device}`.", f"Its devices: {known}.")
         for other in self.on(new.rows) if new.devices else ():
             if other.uid and other.uid != new.uid:
-                shared = next((d for d in new.devices if any(_grants_overlap(d, o) for o in other.devices)), None)
+                shared = next(
+                    (d for d in new.devices if any(_allocated_devices_overlap(d, o) for o in other.devices)), None
+                )
                 if shared is not None:
                     raise Refusal(
                         "DeviceHeld",
@@ -106,7 +108,7 @@ class AllocationTable:
         return mine
 
 
-def _grants_overlap(a: str, b: str) -> bool:
+def _allocated_devices_overlap(a: str, b: str) -> bool:
     """One device, and not two different shares of it."""
     if a == b:
         return True

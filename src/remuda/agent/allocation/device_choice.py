@@ -32,7 +32,7 @@ class DeviceWant(msgspec.Struct, frozen=True):
     chosen: tuple[str, ...] = ()
 
 
-def device_wants(pod: Pod, resource_of: ResourceOf) -> list[DeviceWant]:
+def wanted_allocations(pod: Pod, resource_of: ResourceOf) -> list[DeviceWant]:
     """One entry per container and resource that names devices of this node, in the kubelet's order."""
     listed = [d.strip() for d in pod.annotations.get(ANNOTATION_DEVICES, "").split(",") if d.strip()]
     by_resource: dict[str, list[str]] = {}
@@ -40,26 +40,26 @@ def device_wants(pod: Pod, resource_of: ResourceOf) -> list[DeviceWant]:
         by_resource.setdefault(resource_of(device_behind_plugin_id(device)), []).append(device)
     found: list[DeviceWant] = []
     for container in pod.spec.init_containers:
-        for resource, size in _extended_resource_amounts(container):
-            found.append(_device_want(container, resource, size, by_resource.get(resource, [])[:size]))
+        for resource, size in _amounts_to_allocate(container):
+            found.append(_wanted_allocation(container, resource, size, by_resource.get(resource, [])[:size]))
     for container in pod.spec.containers:
-        for resource, size in _extended_resource_amounts(container):
+        for resource, size in _amounts_to_allocate(container):
             left = by_resource.get(resource, [])
-            found.append(_device_want(container, resource, size, left[:size]))
+            found.append(_wanted_allocation(container, resource, size, left[:size]))
             by_resource[resource] = left[size:]
     return found
 
 
 def devices_chosen_for(pod: Pod, container: str, resource: str, resource_of: ResourceOf) -> tuple[str, ...]:
-    wants = device_wants(pod, resource_of)
+    wants = wanted_allocations(pod, resource_of)
     return next((w.chosen for w in wants if (w.container, w.resource) == (container, resource)), ())
 
 
-def _device_want(container: Container, resource: str, size: int, chosen: list[str]) -> DeviceWant:
+def _wanted_allocation(container: Container, resource: str, size: int, chosen: list[str]) -> DeviceWant:
     return DeviceWant(container.name, resource, size, tuple(chosen) if len(chosen) == size else ())
 
 
-def _extended_resource_amounts(container: Container) -> Iterable[tuple[str, int]]:
+def _amounts_to_allocate(container: Container) -> Iterable[tuple[str, int]]:
     """Extended resources only: their names have a slash, their amounts are whole and requests equal limits."""
     for resource, amount in {**container.resources.requests, **container.resources.limits}.items():
         if "/" not in resource:

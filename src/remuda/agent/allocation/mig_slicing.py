@@ -102,7 +102,7 @@ class MigSlicer:
                     "Wait until that pod is gone, or drain the node.",
                     "device",
                 )
-            self._inventory.withhold("BeingSliced", {device: _mig_cutting_fault(device)})
+            self._inventory.withhold("BeingSliced", {device: _mig_slicing_fault(device)})
             try:
                 await self._backend.apply_slices(device, profiles)
             finally:
@@ -117,6 +117,6 @@ class MigSlicer:
         return {device: profiles for device, profiles in wanted.items() if profiles is not None}
 
 
-def _mig_cutting_fault(device: str) -> FaultClass:
+def _mig_slicing_fault(device: str) -> FaultClass:
     words = f"{device} is being cut into slices."
     return FaultClass("being-sliced", "info", DeviceState.UNKNOWN, DeviceRemedy.NONE, "BeingSliced", words)

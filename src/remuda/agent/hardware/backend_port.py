@@ -139,7 +139,7 @@ class DeviceBackend(Protocol):
         ...
 
 
-def unknown_device(device: str, node: str, known: Sequence[str]) -> Refusal:
+def unknown_hardware_device(device: str, node: str, known: Sequence[str]) -> Refusal:
     return Refusal(
         "UnknownDevice",
         f"Node {node} has no device `{device}`.",
@@ -148,7 +148,7 @@ def unknown_device(device: str, node: str, known: Sequence[str]) -> Refusal:
     )
 
 
-def reset_not_supported(node: str) -> Refusal:
+def hardware_reset_not_supported(node: str) -> Refusal:
     return Refusal(
         "ResetNotSupported",
         f"The agent of {node} has no way to reset a device.",

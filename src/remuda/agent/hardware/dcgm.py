@@ -27,7 +27,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from remuda.agent.hardware.counters import USUAL, CounterLimits, Counters, KnownCounters, step_counters, throttle_words
-from remuda.agent.hardware.device_ids import write_whole_file
+from remuda.agent.hardware.device_ids import write_whole_hardware_file
 from remuda.agent.hardware.kernel_log_reader import SignalReports
 from remuda.agent.hardware.signal_listeners import NODE
 from remuda.api.errors import Refusal
@@ -192,7 +192,7 @@ class DcgmSource:
             return
         self._xids[uuid] = reading.xid
         if self._file is not None:
-            write_whole_file(self._file, msgspec.json.encode(SeenXids(self._boot, self._xids)))
+            write_whole_hardware_file(self._file, msgspec.json.encode(SeenXids(self._boot, self._xids)))
         if reading.xid:
             code = f"xid-{reading.xid}"
             self._backend.report(device, SOURCE, code, classify_fault(SOURCE, code).message)

@@ -136,10 +136,10 @@ def load_device_ids(path: Path | None) -> DeviceIdMap:
 def save_device_ids(path: Path | None, ids: DeviceIdMap) -> None:
     """Durable and whole or not at all: half a map would shift ids."""
     if path is not None:
-        write_whole_file(path, msgspec.json.encode(ids))
+        write_whole_hardware_file(path, msgspec.json.encode(ids))
 
 
-def write_whole_file(path: Path, data: bytes) -> None:
+def write_whole_hardware_file(path: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.new")
     with open(fresh, "wb") as file:

@@ -38,7 +38,7 @@ def observed_links(
     links += [ObservedLink(_bonded_link_kind(kind, (told + 1) // 2), [a, b]) for (a, b), told in direct.items()]
     for path in HOST_PATHS:
         near = [(ids[a], ids[b]) for a, b, found in pairs if found == path and a in ids and b in ids]
-        links += [ObservedLink(path, group) for group in _linked_groups(near)]
+        links += [ObservedLink(path, group) for group in _hardware_link_groups(near)]
     return tuple(links)
 
 
@@ -46,7 +46,7 @@ def _bonded_link_kind(kind: str, count: int) -> str:
     return f"nv{count}" if kind == "nvlink" else kind
 
 
-def _linked_groups(pairs: Sequence[tuple[str, str]]) -> list[list[str]]:
+def _hardware_link_groups(pairs: Sequence[tuple[str, str]]) -> list[list[str]]:
     """Pairs that hang together, each group in the order of its first pair."""
     groups: list[list[str]] = []
     for a, b in pairs:

@@ -18,7 +18,7 @@ from remuda.core.devices.idle_detection import IdleRule, IdleTrack, with_usage_s
 log = structlog.get_logger(__name__)
 
 
-class UsageWatch:
+class HardwareUsageWatch:
     """`held`: ids of the rows somebody holds. `utilisation`: of a whole device; what shares it or its slices are not told apart,
     so a slice is never called idle."""
 

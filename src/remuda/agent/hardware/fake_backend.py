@@ -19,12 +19,12 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from remuda.agent.hardware.backend_port import NodeFacts, Probe, unknown_device
+from remuda.agent.hardware.backend_port import NodeFacts, Probe, unknown_hardware_device
 from remuda.agent.hardware.counters import CounterLimits, Counters, KnownCounters, LinkReading, step_counters
 from remuda.agent.hardware.device_ids import SeenDevice
 from remuda.agent.hardware.missing_devices import report_missing_devices
 from remuda.agent.hardware.signal_listeners import NODE, HardwareSignalListeners, SignallingBackend
-from remuda.agent.hardware.slice_rows import device_busy, mig_slice_row, plan_mig_slices, whole_device_row
+from remuda.agent.hardware.slice_rows import hardware_device_busy, mig_slice_row, plan_mig_slices, whole_device_row
 from remuda.api.devices import DeviceState, ObservedDevice, ObservedLink
 from remuda.api.errors import Refusal
 from remuda.core.devices.fault_codes import DeviceRemedy, classify_fault
@@ -142,7 +142,7 @@ class FakeBackend(SignallingBackend):
     def _find(self, device: str) -> ObservedDevice:
         found = self._rows.get(device)
         if found is None:
-            raise unknown_device(device, self._node, list(self._rows))
+            raise unknown_hardware_device(device, self._node, list(self._rows))
         return found
 
     # --- what it can be told ----------------------------------------------------------------------------------------------
@@ -367,9 +367,11 @@ class FakeBackend(SignallingBackend):
     async def apply_slices(self, device: str, profiles: Sequence[str]) -> Sequence[ObservedDevice]:
         found = self._find(device)
         if found.parent or device in self._gone:
-            raise unknown_device(device, self._node, [d.id for d in self._model.devices if d.id not in self._gone])
+            raise unknown_hardware_device(
+                device, self._node, [d.id for d in self._model.devices if d.id not in self._gone]
+            )
         if device in self._leftovers:
-            raise device_busy(device, self._leftovers[device])
+            raise hardware_device_busy(device, self._leftovers[device])
         geometry = self._model.geometry(found.index)
         layout = plan_mig_slices(device, geometry, profiles) if profiles else ()
         self._cuts += 1

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import msgspec
 import structlog
 
-from remuda.agent.hardware.backend_port import NodeFacts, Probe, reset_not_supported, unknown_device
+from remuda.agent.hardware.backend_port import NodeFacts, Probe, hardware_reset_not_supported, unknown_hardware_device
 from remuda.agent.hardware.counters import USUAL, CounterLimits, Counters, KnownCounters, step_counters, throttle_words
 from remuda.agent.hardware.device_ids import DeviceIdMap, IdAssignment, device_id, kernel_boot_id
 from remuda.agent.hardware.device_links import observed_links
@@ -33,7 +33,7 @@ from remuda.agent.hardware.signal_listeners import (
     SignallingBackend,
     real_hardware_refusal,
 )
-from remuda.agent.hardware.slice_rows import device_busy, mig_not_supported, plan_mig_slices
+from remuda.agent.hardware.slice_rows import hardware_device_busy, mig_not_supported, plan_mig_slices
 from remuda.agent.hardware.sysfs import nearest_nics
 from remuda.agent.orders.node_commands import run_node_hook
 from remuda.api.devices import ObservedDevice, ObservedLink
@@ -313,7 +313,7 @@ class HardwareBackend(SignallingBackend):
         """By the maker's tool: no library has a call for it. The driver process lets go of the devices first, since the tool
         refuses while anybody has one open, and is started again by the next question."""
         if not self.reset_command:
-            raise reset_not_supported(self.config.node)
+            raise hardware_reset_not_supported(self.config.node)
         places = [self.hardware.pci(self.hardware.number(device)) for device in devices]
         async with self.child.let_go():
             await run_reset_tool([word.format(places=",".join(places)) for word in self.reset_command])
@@ -347,7 +347,9 @@ class HardwareBackend(SignallingBackend):
     async def apply_slices(self, device: str, profiles: Sequence[str]) -> Sequence[ObservedDevice]:
         number = self.hardware.number(device)
         if device != device_id(number) or number not in self.hardware.present:
-            raise unknown_device(device, self.config.node, [device_id(n) for n in sorted(self.hardware.present)])
+            raise unknown_hardware_device(
+                device, self.config.node, [device_id(n) for n in sorted(self.hardware.present)]
+            )
         if self.hardware.raw[number].get("mig") is None:
             raise mig_not_supported(device)
         geometry = self.config.model.geometry(number) if self.config.model is not None else None
@@ -360,7 +362,7 @@ class HardwareBackend(SignallingBackend):
         except DriverError as error:
             self._seen_closer = None  # what was there before was made again, and is not the same
             await self._look_closer()
-            raise _slicing_refused(device, error) from None
+            raise _driver_refused_slicing(device, error) from None
         except (DriverHang, DriverDown) as error:
             raise Refusal("DriverUnavailable", f"{device} was not cut: {error}.", "Look at the driver's log.") from None
         self.hardware.raw[number]["mig"] = 1 if profiles else 0
@@ -385,9 +387,9 @@ async def run_reset_tool(command: Sequence[str]) -> None:
         raise Refusal("ResetFailed", f"{command[0]} exited with code {ran.code}: {ran.output}", "Reboot the node.")
 
 
-def _slicing_refused(device: str, error: DriverError) -> Refusal:
+def _driver_refused_slicing(device: str, error: DriverError) -> Refusal:
     if error.code == "InUse":
-        return device_busy(device, "a process")
+        return hardware_device_busy(device, "a process")
     if error.code == "UnknownProfile":
         return Refusal("UnknownMigProfile", f"{device}: {error.message}.", "See `nvidia-smi mig -lgip`.", "profile")
     if error.code in ("InsufficientResources", "UnknownPlace"):

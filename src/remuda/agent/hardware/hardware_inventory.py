@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from remuda.agent.hardware.backend_port import unknown_device
+from remuda.agent.hardware.backend_port import unknown_hardware_device
 from remuda.agent.hardware.device_ids import (
     DeviceIdMap,
     IdAssignment,
@@ -87,7 +87,7 @@ class HardwareInventory:
         rows = self.rows()
         row = next((row for row in rows if row.id == device), None)
         if row is None:
-            raise unknown_device(device, self._node, [row.id for row in rows])
+            raise unknown_hardware_device(device, self._node, [row.id for row in rows])
         return row.index
 
     def named(self, number: int, gi: int | None) -> str:

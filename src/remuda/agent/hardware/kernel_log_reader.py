@@ -23,9 +23,9 @@ from typing import Protocol
 import msgspec
 import structlog
 
-from remuda.agent.hardware.device_ids import write_whole_file
+from remuda.agent.hardware.device_ids import write_whole_hardware_file
 from remuda.agent.hardware.signal_listeners import NODE
-from remuda.core.devices.kernel_log import KernelFault, KernelLogCursor, KernelLogGap, KmsgReader
+from remuda.core.devices.kernel_log import KernelFault, KernelLogCursor, KernelLogGap, KernelLogParser
 
 log = structlog.get_logger(__name__)
 
@@ -62,7 +62,7 @@ class KmsgSource:
         self._cursor = cursor
         self._clock = clock
         self._uptime = uptime
-        self._reader = KmsgReader(boot, _load_kmsg_cursor(cursor))
+        self._reader = KernelLogParser(boot, _load_kmsg_cursor(cursor))
         self._saved = self._reader.cursor
         self._fd = -1
         self._is_device = False
@@ -159,7 +159,7 @@ class KmsgSource:
 
     def _save(self) -> None:
         if self._cursor is not None and self._reader.cursor != self._saved:
-            write_whole_file(self._cursor, msgspec.json.encode(self._reader.cursor))
+            write_whole_hardware_file(self._cursor, msgspec.json.encode(self._reader.cursor))
         self._saved = self._reader.cursor
 
 

@@ -121,13 +121,13 @@ class MigCalls:
             name = nvml_text(getattr(info, "name", b"")).removeprefix("MIG ")
             memory = int(info.memorySizeMB) << 20
             if not name:
-                name = f"{info.sliceCount}g.{_mig_profile_gigabytes(memory, total)}gb"
+                name = f"{info.sliceCount}g.{_nvml_profile_gigabytes(memory, total)}gb"
                 name += "+me" if number == nv.NVML_GPU_INSTANCE_PROFILE_1_SLICE_REV1 else ""
             found.append({"id": int(info.id), "name": name, "compute": int(info.sliceCount), "memory": memory})
         return found
 
 
-def _mig_profile_gigabytes(memory: int, total: int) -> int:
+def _nvml_profile_gigabytes(memory: int, total: int) -> int:
     """The number in a profile's name: the eighths of the device it has, of the device's memory in whole GB."""
     eighths = math.ceil(memory / total * 8)
     return round(eighths / 8 * math.ceil(total / _GIB))

@@ -53,7 +53,7 @@ class HardwareSignalListeners:
         fault = classify_fault(source, code)
         signal = Signal(source, code, message or fault.message, to_time(self._clock() if at is None else at))
         key = (device, source, code)
-        if code in _condition_codes():
+        if code in _hardware_condition_codes():
             before = self._standing.get(key)
             self._standing[key] = signal
             if before is not None and before.message == signal.message:
@@ -130,5 +130,5 @@ def find_device_row(rows: Iterable[ObservedDevice], key: str) -> str:
 
 
 @cache
-def _condition_codes() -> frozenset[str]:
+def _hardware_condition_codes() -> frozenset[str]:
     return frozenset(code for fault in fault_table().by_code.values() for code in fault.retracts)

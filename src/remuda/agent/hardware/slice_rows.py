@@ -40,7 +40,7 @@ def mig_not_supported(device: str) -> Refusal:
     )
 
 
-def device_busy(device: str, who: str) -> Refusal:
+def hardware_device_busy(device: str, who: str) -> Refusal:
     return Refusal(
         "DeviceBusy", f"{device} is in use by {who}.", "Stop what runs on it, then slice it again.", "device"
     )

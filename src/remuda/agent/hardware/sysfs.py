@@ -19,7 +19,7 @@ from typing import TypeVar
 import msgspec
 import structlog
 
-from remuda.agent.hardware.backend_port import NodeFacts, Probe, reset_not_supported, unknown_device
+from remuda.agent.hardware.backend_port import NodeFacts, Probe, hardware_reset_not_supported, unknown_hardware_device
 from remuda.agent.hardware.counters import USUAL, CounterLimits, Counters, KnownCounters, step_counters
 from remuda.agent.hardware.device_ids import (
     DeviceIdMap,
@@ -95,9 +95,11 @@ def read_sysfs_counters(sys: Path, pci: str) -> Counters:
     ras = [m for file in sorted((path / "ras").glob("*_err_count")) for m in _RAS.findall(_sysfs_text(file))]
     return Counters(
         pcie_width=_sysfs_number(path / "current_link_width"),
-        pcie_width_max=_least_known(_sysfs_number(path / "max_link_width"), _sysfs_number(port / "max_link_width")),
+        pcie_width_max=_sysfs_least_known(
+            _sysfs_number(path / "max_link_width"), _sysfs_number(port / "max_link_width")
+        ),
         pcie_speed=_sysfs_link_speed(path / "current_link_speed"),
-        pcie_speed_max=_least_known(
+        pcie_speed_max=_sysfs_least_known(
             _sysfs_link_speed(path / "max_link_speed"), _sysfs_link_speed(port / "max_link_speed")
         ),
         pcie_replays=_sysfs_aer_total(path / "aer_dev_correctable"),
@@ -120,7 +122,7 @@ def nearest_nics(sys: Path, pcis: Sequence[str]) -> dict[str, str]:
     base = len(sys.resolve().parts) + 1  # sys/devices: what all paths share says nothing
     for pci in pcis:
         mine = (devices / pci).resolve().parent.parts
-        shared = [(_shared_path_length(mine, theirs), name) for theirs, name in nics]
+        shared = [(_shared_sysfs_path_length(mine, theirs), name) for theirs, name in nics]
         best = max((n for n, _ in shared), default=0)
         if best > base:
             nearest[pci] = next(name for n, name in shared if n == best)
@@ -244,7 +246,7 @@ class SysfsBackend(SignallingBackend):
         return Probe(device, is_there, message)
 
     async def reset(self, devices: Sequence[str]) -> None:
-        raise reset_not_supported(self._config.node)
+        raise hardware_reset_not_supported(self._config.node)
 
     def utilisation(self, device: str) -> float | None:
         return None
@@ -261,10 +263,10 @@ class SysfsBackend(SignallingBackend):
         for number in self._ids.devices:
             if device_id(number) == device:
                 return number
-        raise unknown_device(device, self._config.node, [device_id(n) for n in self._ids.devices])
+        raise unknown_hardware_device(device, self._config.node, [device_id(n) for n in self._ids.devices])
 
 
-def _shared_path_length(a: Sequence[str], b: Sequence[str]) -> int:
+def _shared_sysfs_path_length(a: Sequence[str], b: Sequence[str]) -> int:
     return next((n for n, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
@@ -296,6 +298,6 @@ def _sysfs_aer_total(path: Path) -> int | None:
     return int(found[1]) if found else None
 
 
-def _least_known(a: N | None, b: N | None) -> N | None:
+def _sysfs_least_known(a: N | None, b: N | None) -> N | None:
     known = [n for n in (a, b) if n is not None and n > 0]
     return min(known, default=None)

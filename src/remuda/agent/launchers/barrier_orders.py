@@ -74,35 +74,35 @@ def plan_launcher_orders(
         return LauncherOrders(fenced_launcher(launcher, now), Fence(), transition=True)  # it missed the fence
     if job is None or job.status.attempt <= 0 or job.is_finished:
         return LauncherOrders(launcher)
-    member = barrier_roster(job).get(launcher.uid)
+    member = members_by_launcher_uid(job).get(launcher.uid)
     if member is None:
-        return _plan_orders_of_others(job, launcher, now)
-    return _plan_member_orders(job, member, launcher, site, now)
+        return _tell_other_launcher(job, launcher, now)
+    return _tell_member_launcher(job, member, launcher, site, now)
 
 
-def _plan_member_orders(
+def _tell_member_launcher(
     job: TrainingJob, member: Member, launcher: LauncherRecord, site: BarrierSite, now: float
 ) -> LauncherOrders:
     attempt = job.status.attempt
     is_ready = launcher.state == READY and launcher.attempt == attempt
     if job.status.barrier == OPEN and member.role not in job.status.held_roles:
         if is_ready and launcher.started < attempt and site.may_start:
-            return _start_launcher(job, member, launcher, site, now)
+            return _tell_launcher_to_start(job, member, launcher, site, now)
         if launcher.state == RUNNING and launcher.attempt == attempt:
             return _ask_launcher_for_checkpoint(job, launcher, now)
     elif is_ready or launcher.attempt < attempt:
         # Ready already, after a reconnect: nobody knows for which rank, and asking again is free.
-        return _stop_launcher(job, launcher, member.rank, site.checkpoint_dir, now)
+        return _tell_launcher_to_stop(job, launcher, member.rank, site.checkpoint_dir, now)
     return LauncherOrders(launcher)
 
 
-def _plan_orders_of_others(job: TrainingJob, launcher: LauncherRecord, now: float) -> LauncherOrders:
+def _tell_other_launcher(job: TrainingJob, launcher: LauncherRecord, now: float) -> LauncherOrders:
     if launcher.attempt < job.status.attempt and launcher.state in (READY, RUNNING, STOPPING):
-        return _stop_launcher(job, launcher, None, None, now)
+        return _tell_launcher_to_stop(job, launcher, None, None, now)
     return LauncherOrders(launcher)
 
 
-def _stop_launcher(
+def _tell_launcher_to_stop(
     job: TrainingJob, launcher: LauncherRecord, rank: int | None, directory: str | None, now: float
 ) -> LauncherOrders:
     order = (job.status.attempt, rank, directory)
@@ -125,7 +125,7 @@ def _stop_launcher(
     return LauncherOrders(new, message)
 
 
-def _start_launcher(
+def _tell_launcher_to_start(
     job: TrainingJob, member: Member, launcher: LauncherRecord, site: BarrierSite, now: float
 ) -> LauncherOrders:
     attempt = job.status.attempt
@@ -161,7 +161,7 @@ _ROSTERS = 64  # jobs whose member index is kept: agents of one process share it
 _rosters: dict[tuple[str, str], tuple[list[Member], dict[str, Member]]] = {}
 
 
-def barrier_roster(job: TrainingJob) -> dict[str, Member]:
+def members_by_launcher_uid(job: TrainingJob) -> dict[str, Member]:
     """The job's members by pod uid. Kept per member list: objects are values, so the same list means the same members."""
     key = (job.namespace, job.name)
     kept = _rosters.get(key)
@@ -175,7 +175,7 @@ def barrier_roster(job: TrainingJob) -> dict[str, Member]:
     return index
 
 
-def job_checkpoint_dir(job: TrainingJob, root: str) -> str:
+def checkpoint_dir_for_launchers(job: TrainingJob, root: str) -> str:
     """Where the job's checkpoints go: where its spec says, else a directory of its own below `root`.
 
     Its own by uid: a new job that takes the name of a deleted one must not resume from the other's weights.

@@ -24,7 +24,7 @@ from typing import Protocol
 
 import structlog
 
-from remuda.agent.launchers.in_process_messages import launcher_message_from_mapping, launcher_message_to_mapping
+from remuda.agent.launchers.in_process_messages import parse_message_from_launcher, render_message_to_launcher
 from remuda.launch.protocol import (
     Exited,
     Heartbeat,
@@ -152,10 +152,10 @@ class InProcessChannel:
         self._closed = False
 
     def send(self, message: ToLauncher) -> None:
-        self._deliver(launcher_message_to_mapping(message))
+        self._deliver(render_message_to_launcher(message))
 
     def receive(self, data: Message) -> None:
-        message = launcher_message_from_mapping(data)
+        message = parse_message_from_launcher(data)
         if message is not None and not self._closed:
             self._launchers.take(self._uid, self, message)
 

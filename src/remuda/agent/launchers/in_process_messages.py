@@ -23,7 +23,7 @@ from remuda.launch.protocol import (
 )
 
 
-def launcher_message_to_mapping(message: ToLauncher) -> dict[str, Any]:
+def render_message_to_launcher(message: ToLauncher) -> dict[str, Any]:
     """The wire form of a message to a launcher."""
     if isinstance(message, Stop):
         return {
@@ -46,7 +46,7 @@ def launcher_message_to_mapping(message: ToLauncher) -> dict[str, Any]:
     return {"type": "fence"}
 
 
-def launcher_message_from_mapping(data: Mapping[str, Any]) -> ToAgent | None:
+def parse_message_from_launcher(data: Mapping[str, Any]) -> ToAgent | None:
     """A launcher's message from its wire form; None for a type not known here. KeyError when a field is missing."""
     match data["type"]:
         case "hello":

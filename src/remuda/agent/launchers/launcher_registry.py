@@ -22,7 +22,7 @@ from remuda.agent.launchers import barrier_orders, launcher_state
 from remuda.agent.launchers.checkpoint_dirs import CheckpointDirs
 from remuda.agent.launchers.connections import LauncherConnections
 from remuda.agent.launchers.launcher_state import LauncherRecord
-from remuda.agent.launchers.log_tails import LogTails
+from remuda.agent.launchers.log_tails import LauncherLogTails
 from remuda.api.devices import LauncherReport
 from remuda.api.training import TrainingJob
 from remuda.kube.runtime.informer import Informer
@@ -50,7 +50,7 @@ class LauncherRegistry:
         """`announce` is called at every transition: `reports()` has changed."""
         self.node = node
         self.links = LauncherConnections(node, self._hear, self._lose)
-        self.log_ends: LogTails | None = None  # where the end of a log is that launchers cannot read themselves
+        self.log_ends: LauncherLogTails | None = None  # where the end of a log is that launchers cannot read themselves
         self.sees_places = True  # False: checkpoint paths are inside containers, and only those can tell
         self._checkpoint_root = checkpoint_root
         self._jobs = jobs
@@ -208,7 +208,7 @@ class LauncherRegistry:
         self._inbox.append((uid, message))
         self._work(())
 
-    async def _read_end(self, log_ends: LogTails, known: LauncherRecord, message: Exited) -> None:
+    async def _read_end(self, log_ends: LauncherLogTails, known: LauncherRecord, message: Exited) -> None:
         """The exit is heard once the end of the log is known: the rules about it are asked when it is heard. If the launcher
         has gone on to another attempt meanwhile, it comes late like any other message."""
         tail = await log_ends.read(known.pod, known.uid, known.namespace, known.container, message.attempt)
@@ -270,7 +270,7 @@ class LauncherRegistry:
         job = self._job_of(known)
         directory, fault = "", None
         if job is not None:
-            directory = barrier_orders.job_checkpoint_dir(job, self._checkpoint_root)
+            directory = barrier_orders.checkpoint_dir_for_launchers(job, self._checkpoint_root)
             fault = self._places.fault(directory, job.status.attempt) if self.sees_places else ""
         site = barrier_orders.BarrierSite(directory, fault, self._env_of, may_start=not self._is_fenced)
         orders = barrier_orders.plan_launcher_orders(job, known, site, self._clock())

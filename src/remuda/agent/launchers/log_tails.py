@@ -33,13 +33,13 @@ _MARKER = re.compile(r"--- remuda attempt=(\d+) rank=\S+ host=\S+ time=[\d.]+ --
 _CURRENT = re.compile(r"(\d+)\.log")
 
 
-class LogTails(Protocol):
+class LauncherLogTails(Protocol):
     async def read(self, pod: str, uid: str, namespace: str, container: str, attempt: int) -> str:
         """The end of what that attempt wrote; "" when nobody knows."""
         ...
 
 
-class PodLogTails:
+class LauncherPodLogTails:
     """`root`: the kubelet's podLogsDir."""
 
     def __init__(self, root: str) -> None:
@@ -52,7 +52,7 @@ class PodLogTails:
         before: str | None = None
         for _ in range(LOOKS):
             await asyncio.sleep(SETTLE_S)
-            found = log_tail_of_attempt(await asyncio.to_thread(read_log_window, directory), attempt)
+            found = launcher_log_tail(await asyncio.to_thread(read_launcher_log_window, directory), attempt)
             if found and found == before:
                 break
             before = found
@@ -66,9 +66,9 @@ def launcher_container(pod: Pod) -> str:
     return next(found, containers[0].name if containers else "")
 
 
-def log_tail_of_attempt(window: bytes, attempt: int) -> str | None:
+def launcher_log_tail(window: bytes, attempt: int) -> str | None:
     """What the attempt wrote last, from the end of a file. None: nothing of it is there, only what others wrote before."""
-    text = "".join(_log_texts(window))
+    text = "".join(_launcher_log_texts(window))
     markers = list(_MARKER.finditer(text))  # the launcher writes one before each start
     if not markers:
         return text[-MAX_TAIL:]  # it began further up
@@ -76,14 +76,14 @@ def log_tail_of_attempt(window: bytes, attempt: int) -> str | None:
     return text[last.end() :][-MAX_TAIL:] if int(last[1]) == attempt else None
 
 
-def _log_texts(window: bytes) -> Iterator[str]:
+def _launcher_log_texts(window: bytes) -> Iterator[str]:
     for line in window.split(b"\n"):
         found = _LINE.fullmatch(line)
         if found is not None:  # not so the first, which may have lost its beginning
             yield found[2].decode("utf-8", "replace") + ("\n" if found[1] == b"F" else "")
 
 
-def read_log_window(directory: Path) -> bytes:
+def read_launcher_log_window(directory: Path) -> bytes:
     """The last WINDOW_BYTES of a container's newest log; when that was begun anew a moment ago, of the one before it, too."""
     try:
         names = os.listdir(directory)
@@ -93,17 +93,17 @@ def read_log_window(directory: Path) -> bytes:
     if not runs:
         return b""
     current = f"{max(runs)}.log"
-    window = _read_log_end(directory / current, WINDOW_BYTES)
+    window = _read_launcher_log_end(directory / current, WINDOW_BYTES)
     if len(window) < WINDOW_BYTES:
         rotated = sorted(
             n for n in names if n.startswith(f"{current}.") and n[len(current) + 1 :].replace("-", "").isdigit()
         )
         if rotated:
-            window = _read_log_end(directory / rotated[-1], WINDOW_BYTES - len(window)) + window
+            window = _read_launcher_log_end(directory / rotated[-1], WINDOW_BYTES - len(window)) + window
     return window
 
 
-def _read_log_end(path: Path, size: int) -> bytes:
+def _read_launcher_log_end(path: Path, size: int) -> bytes:
     """No link is followed: where logs are links (docker), what they point at is not ours to read."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)

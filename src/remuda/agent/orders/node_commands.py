@@ -45,14 +45,14 @@ def parse_node_hooks(patterns: Sequence[str]) -> tuple[tuple[str, ...], ...]:
         try:
             words = tuple(shlex.split(pattern))
         except ValueError as error:
-            raise _invalid_hook_pattern(pattern, str(error)) from None
+            raise _invalid_node_hook(pattern, str(error)) from None
         if not words or not words[0].startswith("/") or os.path.normpath(words[0]) != words[0]:
-            raise _invalid_hook_pattern(pattern, "its program must be an absolute path")
+            raise _invalid_node_hook(pattern, "its program must be an absolute path")
         found.append(words)
     return tuple(found)
 
 
-def _invalid_hook_pattern(pattern: str, why: str) -> Refusal:
+def _invalid_node_hook(pattern: str, why: str) -> Refusal:
     return Refusal(
         "InvalidHookPattern",
         f"`{pattern}` cannot be allowed: {why}.",
@@ -116,7 +116,7 @@ async def run_node_hook(command: Sequence[str], env: Mapping[str, str]) -> HookO
     finally:
         os.close(writer)
     _graves[:] = [grave for grave in _graves if grave.poll() is None]
-    loop, ended, output = asyncio.get_running_loop(), asyncio.Event(), _OutputTail(reader)
+    loop, ended, output = asyncio.get_running_loop(), asyncio.Event(), _HookOutputTail(reader)
     exits = os.pidfd_open(process.pid)
     loop.add_reader(exits, ended.set)
     loop.add_reader(reader, output.read)
@@ -141,7 +141,7 @@ async def run_node_hook(command: Sequence[str], env: Mapping[str, str]) -> HookO
 _graves: list[subprocess.Popen[bytes]] = []  # killed, and not known to be gone
 
 
-class _OutputTail:
+class _HookOutputTail:
     """The last of what comes through a pipe."""
 
     def __init__(self, file: int) -> None:

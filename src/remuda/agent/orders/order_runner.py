@@ -23,7 +23,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 import msgspec
 import structlog
 
-from remuda.agent.hardware.backend_port import DeviceBackend, unknown_device
+from remuda.agent.hardware.backend_port import DeviceBackend, unknown_hardware_device
 from remuda.agent.inventory import Inventory, device_behind_plugin_id
 from remuda.agent.orders.node_commands import Run, check_node_hook, run_node_hook
 from remuda.api.codec import to_wire
@@ -208,7 +208,7 @@ class OrderRunner:
     def _check_device(self, device: str) -> None:
         row = self._inventory.rows.get(device)
         if row is None:
-            raise unknown_device(device, self._node, list(self._inventory.rows))
+            raise unknown_hardware_device(device, self._node, list(self._inventory.rows))
 
     def _reset_group(self, device: str) -> tuple[str, ...]:
         row = self._inventory.rows[device]

@@ -24,7 +24,7 @@ import msgspec
 import structlog
 
 from remuda.agent.allocation.allocation_table import Grant
-from remuda.agent.allocation.device_choice import device_wants
+from remuda.agent.allocation.device_choice import wanted_allocations
 from remuda.agent.allocation.device_grants import AllocationGrants
 from remuda.agent.inventory import Inventory, device_behind_plugin_id
 from remuda.agent.launchers.launcher_registry import LauncherRegistry
@@ -223,7 +223,7 @@ class KubeletHoldings:
         await self._settle_others(pods)
         self._met &= {grant.name for grant in table.grants.values() if not grant.uid}
         self._inventory.withhold(
-            "Draining", {device: _draining_device_fault(device, pod) for device, pod in found.draining.items()}
+            "Draining", {device: _plugin_draining_fault(device, pod) for device, pod in found.draining.items()}
         )
         if self._strangers != found.strangers:
             self._strangers = found.strangers
@@ -237,7 +237,7 @@ class KubeletHoldings:
                 self._grants.release(grant.uid)
         for pod in pods:
             is_launched = pod.annotations.get(ANNOTATION_LAUNCH) == IN_CONTAINER
-            if is_launched and pod.uid not in self._launchers and not device_wants(pod, lambda device: ""):
+            if is_launched and pod.uid not in self._launchers and not wanted_allocations(pod, lambda device: ""):
                 try:
                     await self._grants.allocate(pod, [])
                 except (Refusal, OSError) as error:
@@ -263,6 +263,6 @@ class KubeletHoldings:
         return next((row.id for row in self._inventory.rows.values() if row.uuid and row.uuid == device), "")
 
 
-def _draining_device_fault(device: str, pod: str) -> FaultClass:
+def _plugin_draining_fault(device: str, pod: str) -> FaultClass:
     words = f"The launcher of {pod} still runs on {device}, although the kubelet says that the pod is gone."
     return FaultClass("draining", "health", DeviceState.UNKNOWN, DeviceRemedy.NONE, "Draining", words)

@@ -140,7 +140,7 @@ class PluginServer:
             try:
                 await call(request, timeout=self._pace.register_s)
             except grpc.aio.AioRpcError as error:
-                return _plugin_error_words(error, self._pace.register_s)
+                return _plugin_registration_error_words(error, self._pace.register_s)
         return ""
 
     async def _watch(self, kubelet: Path, before: tuple[int, int]) -> str:
@@ -166,7 +166,7 @@ class _End(msgspec.Struct, frozen=True):
     was_registered: bool = False
 
 
-def _plugin_error_words(error: grpc.aio.AioRpcError, deadline_s: float) -> str:
+def _plugin_registration_error_words(error: grpc.aio.AioRpcError, deadline_s: float) -> str:
     details = (error.details() or "").strip() or "no reason given"
     match error.code():
         case grpc.StatusCode.DEADLINE_EXCEEDED:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
-from remuda.agent.allocation.device_choice import DeviceWant, ResourceOf, device_wants, devices_in_order
+from remuda.agent.allocation.device_choice import DeviceWant, ResourceOf, devices_in_order, wanted_allocations
 from remuda.agent.inventory import Inventory, device_behind_plugin_id
 from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import Pod
@@ -37,7 +37,7 @@ class PreferredChoice(msgspec.Struct, frozen=True):
     pod: str = ""  # namespace/name of the pod it is thought to be for
 
 
-def choose_preferred_devices(
+def choose_plugin_preferred_devices(
     ask: PreferredAsk, pods: Iterable[Pod], has: Callable[[str, str], bool], resource_of: ResourceOf, best: BestSet
 ) -> PreferredChoice:
     """`has`: whether the pod (uid) already holds the devices of its container (name)."""
@@ -45,7 +45,7 @@ def choose_preferred_devices(
         waiting = [
             (pod, want)
             for pod in sorted(filter(_is_pod_waiting_for_devices, pods), key=_pod_age_key)
-            for want in device_wants(pod, resource_of)
+            for want in wanted_allocations(pod, resource_of)
             if want.resource == ask.resource and want.chosen and not has(pod.uid, want.container)
         ]
     except Exception:  # somebody's odd pod must not fail another's start
@@ -58,31 +58,31 @@ def choose_preferred_devices(
     return PreferredChoice(_best_available_ids(ask, others, best))
 
 
-def best_device_set(model: str, inventory: Inventory) -> BestSet:
+def plugin_best_set(model: str, inventory: Inventory) -> BestSet:
     """By the machine's model, if it is known."""
     try:
-        return best_linked_devices(device_chooser_named(model), inventory)
+        return plugin_best_linked_devices(device_chooser_named(model), inventory)
     except Refusal:
-        return lowest_devices
+        return plugin_lowest_devices
 
 
-def best_linked_devices(chooser: DeviceChooser, inventory: Inventory) -> BestSet:
+def plugin_best_linked_devices(chooser: DeviceChooser, inventory: Inventory) -> BestSet:
     """The best-linked set by the machine's model. Raises for what the model does not have: slices, a ninth device of eight."""
 
     def best(free: Sequence[str], size: int, must: Sequence[str]) -> Sequence[str]:
         index = {row.id: row.index for row in inventory.rows.values() if not row.parent}
-        mask = chooser.best(_device_mask(index, free), size, _device_mask(index, must)).mask
+        mask = chooser.best(_plugin_device_mask(index, free), size, _plugin_device_mask(index, must)).mask
         return [device for device in free if mask >> index[device] & 1]
 
     return best
 
 
-def lowest_devices(free: Sequence[str], size: int, must: Sequence[str]) -> Sequence[str]:
+def plugin_lowest_devices(free: Sequence[str], size: int, must: Sequence[str]) -> Sequence[str]:
     """For a machine whose links nobody knows."""
     return [*must, *(device for device in devices_in_order(free) if device not in must)][:size]
 
 
-def _device_mask(index: Mapping[str, int], devices: Iterable[str]) -> int:
+def _plugin_device_mask(index: Mapping[str, int], devices: Iterable[str]) -> int:
     return sum(1 << index[device] for device in set(devices))
 
 

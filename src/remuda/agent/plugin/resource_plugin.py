@@ -19,7 +19,7 @@ import structlog
 
 from remuda.agent.allocation.device_grants import AllocationGrants
 from remuda.agent.inventory import REPLICA, Inventory
-from remuda.agent.plugin.preferred_devices import BestSet, PreferredAsk, choose_preferred_devices
+from remuda.agent.plugin.preferred_devices import BestSet, PreferredAsk, choose_plugin_preferred_devices
 from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.selectors import FieldSelector
@@ -35,7 +35,7 @@ MAX_REPLICAS = 64
 BoundPods = Callable[[], Awaitable[Sequence[Pod]]]  # the pods bound to this node, as fresh as can be
 
 
-def bound_pods_reader(cluster: Cluster, node: str) -> BoundPods:
+def plugin_bound_pods_reader(cluster: Cluster, node: str) -> BoundPods:
     async def bound() -> Sequence[Pod]:
         fields = FieldSelector((("spec.nodeName", True, node),))
         return (await cluster.list(Pod, fields=fields)).items
@@ -120,7 +120,7 @@ class ResourcePlugin:
         except Exception as error:  # an API that does not answer is no reason to fail a pod
             log.warning("plugin.pods_unknown", resource=self.resource, error=str(error) or type(error).__name__)
         ask = PreferredAsk(self.resource, tuple(available), tuple(must_include), size)
-        choice = choose_preferred_devices(ask, pods, self._has, self._inventory.resource_of, self.best)
+        choice = choose_plugin_preferred_devices(ask, pods, self._has, self._inventory.resource_of, self.best)
         log.info("plugin.preferred", resource=self.resource, devices=list(choice.devices), pod=choice.pod)
         return choice.devices
 

@@ -31,7 +31,7 @@ def check_incident(incident: Incident) -> None:
             "spec.approvals",
         )
     for index, approval in enumerate(approvals):
-        _check_incident_name(approval.remedy, f"spec.approvals[{index}].remedy", "InvalidApproval")
+        _check_printable_name(approval.remedy, f"spec.approvals[{index}].remedy", "InvalidApproval")
         if approval.time is not None and approval.time.tzinfo is None:
             raise missing_time_zone(f"spec.approvals[{index}].time")
     if len(incident.spec.dismiss) > MAX_WORDS:
@@ -48,7 +48,7 @@ def _check_incident_subject(subject: Subject) -> None:
     for field in _ALL:
         value, where = getattr(subject, field), f"spec.subject.{field}"
         if field in needed:
-            _check_incident_name(value, where, "InvalidSubject")
+            _check_printable_name(value, where, "InvalidSubject")
         elif value:
             raise Refusal(
                 "InvalidSubject",
@@ -58,7 +58,7 @@ def _check_incident_subject(subject: Subject) -> None:
             )
 
 
-def _check_incident_name(text: str, where: str, reason: str) -> None:
+def _check_printable_name(text: str, where: str, reason: str) -> None:
     if not text or len(text) > MAX_NAME or not text.isprintable():
         shown = text.encode("unicode_escape").decode("ascii")
         raise Refusal(reason, f"{where} is `{shown:.100}`.", f"Give 1 to {MAX_NAME} printable characters.", where)

@@ -44,7 +44,7 @@ def check_pod_template(role: Role, path: str) -> None:
                     f"Take it out of the template's {kind}.",
                     f"{path}.template.metadata.{kind}",
                 )
-    _check_known_fields(body, POD_FIELDS, where)
+    _check_pod_field_names(body, POD_FIELDS, where)
     if body.get("nodeName"):
         raise Refusal(
             "NodeNameSet",
@@ -71,12 +71,12 @@ def check_pod_template(role: Role, path: str) -> None:
         raise Refusal(
             "InvalidField", f"`{where}.containers[0]` is not an object.", "Give it a name and a command.", where
         )
-    _check_known_fields(containers[0], CONTAINER_FIELDS, f"{where}.containers[0]")
+    _check_pod_field_names(containers[0], CONTAINER_FIELDS, f"{where}.containers[0]")
     try:
         spec = msgspec.convert(body, PodSpec)
     except msgspec.ValidationError as error:
         at, what = explain_type_error(error, where)
-        raise Refusal("InvalidField", f"`{at}`: {what}.", _type_fix(str(error)), where) from None
+        raise Refusal("InvalidField", f"`{at}`: {what}.", _pod_template_type_fix(str(error)), where) from None
     if not spec.containers[0].command and not spec.containers[0].args:
         raise Refusal(
             "NoCommand",
@@ -90,7 +90,7 @@ def check_pod_template(role: Role, path: str) -> None:
             _check_gpu_amount(role, amounts[RESOURCE_GPU], path, f"{where}.containers[0].resources")
 
 
-def _type_fix(error: str) -> str:
+def _pod_template_type_fix(error: str) -> str:
     """YAML takes 100 and true for a number and a truth value; in a command or an env they are meant as text."""
     if "Expected `str`, got" in error and error.partition("got ")[2].startswith(("`int`", "`float`", "`bool`")):
         return 'Put the value in quotes: "100".'
@@ -112,7 +112,7 @@ def _check_gpu_amount(role: Role, amount: int | str, path: str, where: str) -> N
     check_range(count, 0, 1024, "InvalidGpus", where)
 
 
-def _check_known_fields(body: JsonObject, known: frozenset[str], where: str) -> None:
+def _check_pod_field_names(body: JsonObject, known: frozenset[str], where: str) -> None:
     for field in body:
         if field not in known:
             near = difflib.get_close_matches(field, known, n=1)

@@ -23,7 +23,7 @@ def validate(obj: KObject) -> None:
     if isinstance(obj, TrainingJob):
         check_training_job(obj)
     elif isinstance(obj, Drill):
-        _check_drill(obj)
+        _validate_drill(obj)
     elif isinstance(obj, NodeRollout):
         check_rollout(obj)
     elif isinstance(obj, RemedyPolicy):
@@ -32,7 +32,7 @@ def validate(obj: KObject) -> None:
         check_incident(obj)
 
 
-def _check_drill(drill: Drill) -> None:
+def _validate_drill(drill: Drill) -> None:
     spec = drill.spec
     facts = DRILLS[spec.type]
     for field in (*NEEDS[facts.aim], *(("code",) if spec.type is DrillKind.DEVICE_FAIL else ())):

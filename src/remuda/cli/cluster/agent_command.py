@@ -146,7 +146,7 @@ def agent(
     from remuda.cli.errors import Failed
     from remuda.cli.program_logs import show_logs
     from remuda.runtime.node_agent import (
-        NodeAgentConfig,
+        AgentProcessConfig,
         own_node_name,
         parse_replicas,
         parse_report_timeouts,
@@ -154,7 +154,7 @@ def agent(
     )
     from remuda.runtime.node_name_check import NodeNotFound
 
-    config = NodeAgentConfig(
+    config = AgentProcessConfig(
         node=node or own_node_name(),
         state=state,
         kubelet_dir=kubelet_dir,
@@ -178,14 +178,14 @@ def agent(
     )
     show_logs(logging.INFO)
     try:
-        asyncio.run(serve_node_agent(config, _announce_agent))
+        asyncio.run(serve_node_agent(config, _print_agent_up))
     except NodeNotFound as error:
         raise Failed(error.reason, error.message, error.fix) from None
     click.echo("Stopped. Pods on this node keep running.")
     return 0
 
 
-def _announce_agent(agent: Agent) -> None:
+def _print_agent_up(agent: Agent) -> None:
     counts = {resource: len(agent.inventory.of(resource)) for resource in agent.inventory.resources()}
     shown = ", ".join(f"{number} {resource}" for resource, number in counts.items()) or "no devices"
     click.echo(f"The agent of {agent.config.node} is up: {shown} ({agent.config.mode}).")

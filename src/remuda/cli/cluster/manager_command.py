@@ -93,7 +93,7 @@ def manager(
             ca=link_ca,
             account=f"system:serviceaccount:{account}",
         )
-        link_endpoint.check_link_config(link)
+        link_endpoint.check_manager_link_config(link)
     show_logs(logging.INFO)
     config = ManagerConfig(kubeconfig, context, lease_namespace, timing, agent_root, link)
     asyncio.run(serve_manager(config, _ManagerVoice(lease_namespace)))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from remuda.cli.devices.device_list import LedgerEntry, device_condition, entries_by_node, ledger_entries
+from remuda.cli.devices.device_list import LedgerScreenEntry, device_condition, entries_by_node, ledger_entries
 from remuda.cli.output import is_document, list_body, output_option, plain_table, print_document, print_screen
 from remuda.cli.session import Session, with_session
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def render_nodes(
-    found: Sequence[Node], ledger: Sequence[LedgerEntry], now: float, *, wide: bool = False
+    found: Sequence[Node], ledger: Sequence[LedgerScreenEntry], now: float, *, wide: bool = False
 ) -> RenderableType:
     from rich.text import Text
 
@@ -65,7 +65,7 @@ def nodes(session: Session, form: str) -> None:
     from remuda.api.devices import NodeDevices
     from remuda.api.kubernetes.core_v1 import Node, Pod
 
-    async def look() -> tuple[list[Node], list[LedgerEntry]]:
+    async def look() -> tuple[list[Node], list[LedgerScreenEntry]]:
         async with session.connect() as cluster:
             found, pods = (await cluster.list(Node)).items, (await cluster.list(Pod)).items
             return found, ledger_entries(found, (await cluster.list(NodeDevices)).items, pods)

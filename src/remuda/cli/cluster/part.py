@@ -22,9 +22,9 @@ def part(session: Session, name: str, groups: int, bind: str, port: int | None, 
     """Run one part of the split cluster in the state directory."""
     from remuda.api.errors import Refusal
     from remuda.runtime.split_parts import PartConfig, run_part
-    from remuda.runtime.split_supervisor import READY_FD, die_with_parent, part_names
+    from remuda.runtime.split_supervisor import READY_FD, die_with_split_supervisor, part_names
 
-    die_with_parent()
+    die_with_split_supervisor()
     show_logs(logging.INFO)
     state = session.state
     config = state.remembered()

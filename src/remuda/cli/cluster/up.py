@@ -116,7 +116,7 @@ def up(
     state = session.state
     config = check_cluster_config(merge_up_options(state.remembered(), asked))
     if detach:
-        refuse_second_cluster(state)
+        refuse_second_up_command(state)
         check_same_config(config, state.remembered())
         listening = [f"--bind={bind}", *([] if port is None else [f"--port={port}"])]
         recovering = [] if recover_to is None else [f"--recover-to={recover_to}"]
@@ -127,9 +127,14 @@ def up(
         from remuda.runtime.split_supervisor import SplitConfig, run_split
 
         parts = SplitConfig(groups, port, bind, recover_to)
-        return run_split(config, state, parts, on_ready=lambda: _announce_ready(state, config))
+        return run_split(config, state, parts, on_ready=lambda: _print_and_report_ready(state, config))
     return run_up(
-        config, state, on_ready=lambda: _announce_ready(state, config), port=port, bind=bind, recover_to=recover_to
+        config,
+        state,
+        on_ready=lambda: _print_and_report_ready(state, config),
+        port=port,
+        bind=bind,
+        recover_to=recover_to,
     )
 
 
@@ -151,20 +156,20 @@ def merge_up_options(remembered: ClusterConfig | None, asked: dict[str, Any]) ->
     return msgspec.structs.replace(base, **given)
 
 
-def refuse_second_cluster(state: StateDir) -> None:
+def refuse_second_up_command(state: StateDir) -> None:
     if state.holder() is not None:
         raise state.in_use()
 
 
 def describe_cluster(config: ClusterConfig) -> str:
     from remuda.cli.text import plural_text
-    from remuda.runtime.device_sharing import show_mig_layouts, show_replicas
+    from remuda.runtime.device_sharing import cluster_config_mig_words, cluster_config_replica_words
     from remuda.runtime.machine_model_files import machine_model
 
     devices = machine_model(config.model).devices
     total = plural_text(config.nodes * len(devices), "GPU")
-    shared = [f"cut {', '.join(show_mig_layouts(config.mig))}"] if config.mig else []
-    shared += [f"shared {', '.join(show_replicas(config.replicas))}"] if config.replicas else []
+    shared = [f"cut {', '.join(cluster_config_mig_words(config.mig))}"] if config.mig else []
+    shared += [f"shared {', '.join(cluster_config_replica_words(config.replicas))}"] if config.replicas else []
     total = "; ".join([total, *shared])
     return (
         f"{plural_text(config.nodes, 'node')} x {len(devices)} {devices[0].type} in {plural_text(config.racks, 'rack')}: {total} "
@@ -183,7 +188,7 @@ def gpus_per_node(config: ClusterConfig) -> int:
     return len(whole) if model.resource == RESOURCE_GPU else 0
 
 
-def _announce_ready(state: StateDir, config: ClusterConfig) -> None:
+def _print_and_report_ready(state: StateDir, config: ClusterConfig) -> None:
     """In the foreground process: say so on the screen, and to a parent that waits."""
     descriptor = os.environ.pop(_READY_FD, "")
     _print_ready(state, config, os.getpid(), detached=bool(descriptor))
@@ -283,7 +288,7 @@ def _start_detached(state: StateDir, config: ClusterConfig, wait_s: float, liste
 
 
 def _up_options(config: ClusterConfig) -> list[str]:
-    from remuda.runtime.device_sharing import show_mig_layouts, show_replicas
+    from remuda.runtime.device_sharing import cluster_config_mig_words, cluster_config_replica_words
 
     return [
         f"--nodes={config.nodes}",
@@ -291,8 +296,8 @@ def _up_options(config: ClusterConfig) -> list[str]:
         f"--model={config.model}",
         f"--runtime={config.runtime}",
         f"--lease={config.lease_seconds:g}",
-        *(f"--mig={layout}" for layout in show_mig_layouts(config.mig)),
-        *(f"--replicas={shares}" for shares in show_replicas(config.replicas)),
+        *(f"--mig={layout}" for layout in cluster_config_mig_words(config.mig)),
+        *(f"--replicas={shares}" for shares in cluster_config_replica_words(config.replicas)),
         *(f"--allow-hook={pattern}" for pattern in config.allow_hooks),
     ]
 

@@ -24,7 +24,7 @@ from remuda.api.training import Checkpoint, Failure, PodTemplate, Recovery, Role
 from remuda.cli.demo import promises
 from remuda.cli.demo.demo_screen import Scene, render_measured_recoveries, render_scene, render_timeline
 from remuda.cli.demo.demo_submit import NotSubmitted, Submit, submit_by_api, submit_by_kubectl
-from remuda.cli.demo.promises import GangAfter, GangBefore
+from remuda.cli.demo.promises import DemoGangAfter, DemoGangBefore
 from remuda.cli.faults.incident_screen import render_incidents
 from remuda.cli.faults.incidents import choose_incidents
 from remuda.cli.output import make_console, print_screen
@@ -33,7 +33,7 @@ from remuda.core.health.slow_ranks import SOURCE
 from remuda.link.rank_logs import find_log_sections, read_log_section
 from remuda.runtime.api_endpoint import LOOPBACK, ApiEndpoint
 from remuda.runtime.embedded_cluster import EmbeddedCluster
-from remuda.runtime.embedded_server import EmbeddedServer
+from remuda.runtime.embedded_server import EmbeddedClusterServer
 from remuda.runtime.state_dir import StateDir
 from remuda.runtime.up_config import RACK_LABEL, ClusterConfig
 
@@ -216,8 +216,8 @@ class Demo:
     def _rack(self) -> str:
         return self._job().status.placement.domain
 
-    def _before(self) -> GangBefore:
-        return GangBefore(self._job(), self._racks())
+    def _before(self) -> DemoGangBefore:
+        return DemoGangBefore(self._job(), self._racks())
 
     def _settled(self) -> bool:
         """Training, with a checkpoint of this attempt to lose steps against, and a spare at hand."""
@@ -231,7 +231,7 @@ class Demo:
         far = self._step() >= saved + UNSAVED_STEPS and self._step() >= resumed + CALM_STEPS
         return status.phase == "Running" and done and parked and saved > resumed and far
 
-    async def _recovered(self, name: str, before: GangBefore) -> GangAfter:
+    async def _recovered(self, name: str, before: DemoGangBefore) -> DemoGangAfter:
         attempt = before.job.status.attempt
 
         def is_over() -> bool:
@@ -244,7 +244,7 @@ class Demo:
 
         await self._until("the gang to recover", is_over, 30)
         job = self._job()
-        after = GangAfter(job, self._racks(), self._resumed(job.status.attempt))
+        after = DemoGangAfter(job, self._racks(), self._resumed(job.status.attempt))
         self._rows.append((name, after.recovery))
         self._letters[after.recovery.attempt] = name[1]
         self._note(self._summary(after.recovery))
@@ -366,7 +366,7 @@ def run_demo(console: Console, kubectl: str = "") -> int:
 
 
 async def _run_demo(console: Console, state: StateDir, kubectl: str) -> int:
-    local = EmbeddedServer(ClusterConfig(), state)
+    local = EmbeddedClusterServer(ClusterConfig(), state)
     async with local.cluster as cluster, AsyncExitStack() as stack:
         submit = submit_by_api(cluster.api)
         if kubectl:

@@ -14,7 +14,7 @@ Findings = Mapping[tuple[str, str], str]  # (node, device) -> what the straggler
 MOST_LOST = 4  # steps, when the gang is stopped right after a checkpoint
 
 
-class GangBefore(msgspec.Struct, frozen=True):
+class DemoGangBefore(msgspec.Struct, frozen=True):
     """The gang as it was when a fault was about to be injected."""
 
     job: TrainingJob
@@ -25,7 +25,7 @@ class GangBefore(msgspec.Struct, frozen=True):
         return {s.uid for s in self.job.status.spares if s.parked}
 
 
-class GangAfter(msgspec.Struct, frozen=True):
+class DemoGangAfter(msgspec.Struct, frozen=True):
     """The gang after the recovery; `resumed` is what each rank itself printed about the step it started from."""
 
     job: TrainingJob
@@ -37,9 +37,9 @@ class GangAfter(msgspec.Struct, frozen=True):
         return self.job.status.recoveries[-1]
 
 
-def broken_restart_in_place(before: GangBefore, after: GangAfter) -> list[str]:
+def broken_restart_in_place(before: DemoGangBefore, after: DemoGangAfter) -> list[str]:
     """(a) a process died: everybody restarts in the same pod on the same devices."""
-    problems = _broken_kept_pods(before, after, moved=set()) + _broken_resume(before, after)
+    problems = _broken_demo_kept_pods(before, after, moved=set()) + _broken_resume(before, after)
     if after.recovery.remedy is not Remedy.RESTART_IN_PLACE or after.recovery.cause is not Cause.CODE:
         problems.append(
             f"remedy was {after.recovery.remedy} for {after.recovery.cause}, expected RestartInPlace for code"
@@ -48,10 +48,10 @@ def broken_restart_in_place(before: GangBefore, after: GangAfter) -> list[str]:
 
 
 def broken_by_device(
-    before: GangBefore, after: GangAfter, rank: int, bad: tuple[str, str], *, by_spare: bool
+    before: DemoGangBefore, after: DemoGangAfter, rank: int, bad: tuple[str, str], *, by_spare: bool
 ) -> list[str]:
     """(b), (c) a device died: one rank moves, in the same rack, off the bad device; the others keep pod and devices."""
-    problems = _broken_kept_pods(before, after, moved={rank}) + _broken_resume(before, after)
+    problems = _broken_demo_kept_pods(before, after, moved={rank}) + _broken_resume(before, after)
     old = {m.rank: m for m in before.job.status.members}[rank]
     new = {m.rank: m for m in after.job.status.members}[rank]
     if new.uid == old.uid:
@@ -70,7 +70,7 @@ def broken_by_device(
 
 
 def broken_by_slowness(
-    before: GangBefore, after: GangAfter, rank: int, slow: tuple[str, str], found: Findings
+    before: DemoGangBefore, after: DemoGangAfter, rank: int, slow: tuple[str, str], found: Findings
 ) -> list[str]:
     """(d) a device became slow: it alone is named, with rank, pod and node; the spare takes its rank at a checkpoint."""
     problems = broken_by_device(before, after, rank, slow, by_spare=True)
@@ -95,7 +95,7 @@ def broken_incident_record(incidents: Sequence[Incident], bad: Sequence[tuple[st
     return [f"there is no incident for {node}/{device}" for node, device in bad if (node, device) not in known]
 
 
-def broken_spare(before: GangBefore, after: TrainingJob) -> list[str]:
+def broken_spare(before: DemoGangBefore, after: TrainingJob) -> list[str]:
     """A fresh spare is parked, and it is not the one that was used."""
     parked = {s.uid for s in after.status.spares if s.parked}
     if not parked:
@@ -103,7 +103,7 @@ def broken_spare(before: GangBefore, after: TrainingJob) -> list[str]:
     return ["the parked spare is the old one"] if parked & before.spare_uids else []
 
 
-def _broken_kept_pods(before: GangBefore, after: GangAfter, moved: set[int]) -> list[str]:
+def _broken_demo_kept_pods(before: DemoGangBefore, after: DemoGangAfter, moved: set[int]) -> list[str]:
     problems: list[str] = []
     now = {m.rank: m for m in after.job.status.members}
     for old in before.job.status.members:
@@ -118,7 +118,7 @@ def _broken_kept_pods(before: GangBefore, after: GangAfter, moved: set[int]) -> 
     return problems
 
 
-def _broken_resume(before: GangBefore, after: GangAfter) -> list[str]:
+def _broken_resume(before: DemoGangBefore, after: DemoGangAfter) -> list[str]:
     problems: list[str] = []
     wanted = after.recovery.resume_step
     if after.job.status.attempt <= before.job.status.attempt:

@@ -28,7 +28,7 @@ SIZE = 64
 NAP_S = 0.005
 
 
-class Ring:
+class DemoRing:
     """Average over all ranks through rank 0. Blocks until everybody has come: the collective couples the gang."""
 
     def __init__(self, rank: int, world: int) -> None:
@@ -103,7 +103,7 @@ def main() -> None:
     start = remuda.resume_step()
     weights = np.frombuffer(remuda.load(start), "<f8").copy() if start is not None else np.zeros(SIZE)
     print(f"rank {rank}/{world} attempt {remuda.attempt()} resumes after step {start or 0}", flush=True)
-    ring = Ring(rank, world)
+    ring = DemoRing(rank, world)
     for step in range((start or 0) + 1, STEPS + 1):
         began = time.monotonic()
         error = inputs @ weights - targets

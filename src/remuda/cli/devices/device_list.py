@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from remuda.core.health.ledger import LedgerRow
 
 
-class LedgerEntry(msgspec.Struct, frozen=True):
+class LedgerScreenEntry(msgspec.Struct, frozen=True):
     """A row of the ledger, and what the screen adds to it."""
 
     row: LedgerRow
@@ -64,8 +64,8 @@ def ledger_entries(
     devices: Sequence[NodeDevices],
     pods: Sequence[Pod],
     incidents: Sequence[Incident] = (),
-) -> list[LedgerEntry]:
-    from remuda.core.health.ledger import ledger_rows
+) -> list[LedgerScreenEntry]:
+    from remuda.core.health.ledger import health_ledger_rows
     from remuda.runtime.up_config import RACK_LABEL
 
     racks = {n.name: n.labels.get(RACK_LABEL, "") for n in nodes}
@@ -73,14 +73,14 @@ def ledger_entries(
     seen = {(d.name, o.id): o for d in devices for o in d.observed.devices}
     remedies = remedy_words_by_device(devices, incidents)
     return [
-        LedgerEntry(
+        LedgerScreenEntry(
             r,
             racks.get(r.node, ""),
             since.get((r.node, r.device)),
             seen[r.node, r.device],
             remedies.get((r.node, r.device), ""),
         )
-        for r in ledger_rows(devices, pods)
+        for r in health_ledger_rows(devices, pods)
     ]
 
 
@@ -104,14 +104,14 @@ def remedy_words_by_device(devices: Sequence[NodeDevices], incidents: Sequence[I
     return found
 
 
-def entries_by_node(ledger: Sequence[LedgerEntry]) -> Mapping[str, list[LedgerEntry]]:
-    found: dict[str, list[LedgerEntry]] = {}
+def entries_by_node(ledger: Sequence[LedgerScreenEntry]) -> Mapping[str, list[LedgerScreenEntry]]:
+    found: dict[str, list[LedgerScreenEntry]] = {}
     for e in ledger:
         found.setdefault(e.row.node, []).append(e)
     return found
 
 
-def device_condition(entry: LedgerEntry) -> str:
+def device_condition(entry: LedgerScreenEntry) -> str:
     """What matters most about a device: a bad state, else whether somebody has it."""
     row = entry.row
     if row.state != "Healthy":
@@ -139,7 +139,7 @@ def notices_to_show(devices: Sequence[NodeDevices]) -> list[tuple[str, Notice]]:
 
 def resource_counts(devices: Sequence[NodeDevices], pods: Sequence[Pod]) -> list[dict[str, Any]]:
     """How many of each resource each node has, by the ledger."""
-    from remuda.core.health.device_holders import device_counts
+    from remuda.core.health.device_holders import device_health_counts
 
     bound: dict[str, list[Pod]] = {}
     for pod in pods:
@@ -147,12 +147,12 @@ def resource_counts(devices: Sequence[NodeDevices], pods: Sequence[Pod]) -> list
     return [
         {"node": d.name, "resource": resource, **msgspec.structs.asdict(counts)}
         for d in sorted(devices, key=lambda d: d.name)
-        for resource, counts in device_counts(d, bound.get(d.name, ())).items()
+        for resource, counts in device_health_counts(d, bound.get(d.name, ())).items()
     ]
 
 
 def ledger_document(
-    ledger: Sequence[LedgerEntry],
+    ledger: Sequence[LedgerScreenEntry],
     notices: Sequence[tuple[str, Notice]] = (),
     counts: Sequence[dict[str, Any]] = (),
 ) -> dict[str, Any]:
@@ -206,7 +206,7 @@ def _json_time(time: datetime | None) -> str | None:
 
 
 def render_ledger(
-    ledger: Sequence[LedgerEntry], now: float, *, notices: Sequence[tuple[str, Notice]] = (), plain: bool = False
+    ledger: Sequence[LedgerScreenEntry], now: float, *, notices: Sequence[tuple[str, Notice]] = (), plain: bool = False
 ) -> RenderableType:
     """A line per node, the legend with counts, what is wrong with nodes, and every device that is not well, with reasons."""
     from rich.console import Group
@@ -243,11 +243,11 @@ def render_ledger(
     return Group(*parts)
 
 
-def _device_glyphs(found: Sequence[LedgerEntry], at: int) -> Text:
+def _device_glyphs(found: Sequence[LedgerScreenEntry], at: int) -> Text:
     """One glyph per device; a sliced one that is well is its slices in brackets."""
     from rich.text import Text
 
-    slices: dict[str, list[LedgerEntry]] = {}
+    slices: dict[str, list[LedgerScreenEntry]] = {}
     for e in found:
         if e.is_slice:
             slices.setdefault(e.seen.parent, []).append(e)
@@ -266,13 +266,13 @@ def _device_glyphs(found: Sequence[LedgerEntry], at: int) -> Text:
     return line
 
 
-def _free_count(found: Sequence[LedgerEntry]) -> str:
+def _free_count(found: Sequence[LedgerScreenEntry]) -> str:
     """Whole devices, and slices when there are any."""
     whole, slices = (sum(1 for e in found if e.is_slice is s and device_condition(e) == "free") for s in (False, True))
     return f"{whole}+{slices}" if any(e.is_slice for e in found) else str(whole)
 
 
-def _holder_names(found: Sequence[LedgerEntry]) -> str:
+def _holder_names(found: Sequence[LedgerScreenEntry]) -> str:
     """Pods on the node, without the namespace when it is the usual one."""
     names = dict.fromkeys(e.row.holder.removeprefix("default/") for e in found if e.row.holder)
     return ", ".join(names)
@@ -283,19 +283,19 @@ def render_notices(notices: Sequence[tuple[str, Notice]], now: float) -> Rendera
     from rich.text import Text
 
     from remuda.cli.text import age_text
-    from remuda.core.health.node_notices import is_notice_held_down
+    from remuda.core.health.node_notices import is_health_notice_held_down
 
     table = plain_table("NODE", "NOTICE", "SINCE", "WHAT", right=("SINCE",))
     table.columns[-1].no_wrap = False
     for node, n in notices:
         words = n.message
-        if is_notice_held_down(n, now) and n.holding_until is not None:
+        if is_health_notice_held_down(n, now) and n.holding_until is not None:
             words += f" It may pass: nothing is done before {n.holding_until:%H:%M:%S}."
         table.add_row(node, Text(n.reason, style="yellow"), age_text(n.since, now), words)
     return table
 
 
-def _render_unwell(bad: Sequence[LedgerEntry], now: float) -> RenderableType:
+def _render_unwell(bad: Sequence[LedgerScreenEntry], now: float) -> RenderableType:
     from rich.text import Text
 
     from remuda.cli.text import age_text, reason_sentence

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from remuda.cli.devices.device_list import GLYPHS, LedgerEntry
+from remuda.cli.devices.device_list import GLYPHS, LedgerScreenEntry
 from remuda.cli.output import plain_table
 from remuda.cli.text import NOTHING, age_text
 
@@ -36,7 +36,7 @@ _LEAVING = ("TYPE", "UUID", "SLICE", "UUID~", "PCI", "NIC", "NUMA")
 
 
 class DeviceRows:
-    def __init__(self, ledger: Sequence[LedgerEntry], now: float) -> None:
+    def __init__(self, ledger: Sequence[LedgerScreenEntry], now: float) -> None:
         # A slice beside its device, in the order it lies on it.
         self._ledger = sorted(ledger, key=lambda e: (e.row.node, e.seen.index, e.is_slice, e.seen.start))
         self._now = now
@@ -60,7 +60,7 @@ class DeviceRows:
             yield Text(f"\nLeft out, the terminal is too narrow: {', '.join(hidden)}. -o json shows all.", style="dim")
 
     def _columns(self) -> list[Column]:
-        def column(title: str, cell: Callable[[LedgerEntry], str]) -> Column:
+        def column(title: str, cell: Callable[[LedgerScreenEntry], str]) -> Column:
             return Column(title, [cell(e) or NOTHING for e in self._ledger])
 
         found = [
@@ -83,7 +83,7 @@ class DeviceRows:
             c for c in found if c.title not in ("SLICE", "REMEDY", "NIC", "PCI", "UUID") or set(c.cells) != {NOTHING}
         ]
 
-    def _cell(self, title: str, text: str, entry: LedgerEntry) -> str | Text:
+    def _cell(self, title: str, text: str, entry: LedgerScreenEntry) -> str | Text:
         from rich.text import Text
 
         if title == "STATE" and entry.row.state != "Healthy":
@@ -110,13 +110,13 @@ def fitting_columns(columns: Sequence[Column], width: int) -> tuple[list[Column]
     return kept, hidden
 
 
-def _holder_cell(entry: LedgerEntry) -> str:
+def _holder_cell(entry: LedgerScreenEntry) -> str:
     if entry.is_sliced and not entry.row.holder:
         return "(sliced)"
     return entry.row.holder + (" (draining)" if entry.row.draining else "")
 
 
-def _slice_cell(entry: LedgerEntry) -> str:
+def _slice_cell(entry: LedgerScreenEntry) -> str:
     if entry.is_slice:
         return f"{entry.seen.profile} at {entry.seen.start}"
     return "sliced" if entry.is_sliced else ""

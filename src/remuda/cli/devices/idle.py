@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from remuda.core.remedies.idle_devices import IdlePod
 
 
-def gather_idle_pods(
+def gather_idle_screen_pods(
     nodes: Sequence[Node],
     devices: Sequence[NodeDevices],
     pods: Sequence[Pod],
@@ -144,7 +144,7 @@ def idle(session: Session, form: str) -> None:
             nodes, devices = (await cluster.list(Node)).items, (await cluster.list(NodeDevices)).items
             pods, jobs = (await cluster.list(Pod)).items, (await cluster.list(TrainingJob)).items
             policies = (await cluster.list(RemedyPolicy)).items
-            return gather_idle_pods(nodes, devices, pods, policies, jobs, session.clock())
+            return gather_idle_screen_pods(nodes, devices, pods, policies, jobs, session.clock())
 
     found = asyncio.run(look())
     if session.asked_namespace:

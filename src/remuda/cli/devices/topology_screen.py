@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from remuda.cli.devices.device_list import GLYPHS, LedgerEntry, device_condition
+from remuda.cli.devices.device_list import GLYPHS, LedgerScreenEntry, device_condition
 from remuda.cli.output import plain_table
 from remuda.cli.text import age_text, plural_text
 from remuda.core.devices.links import device_pair_class, host_path_class, link_bandwidth
@@ -45,9 +45,9 @@ class NodePlace(msgspec.Struct, frozen=True):
     status: str = ""
     domains: tuple[tuple[str, str], ...] = ()
     fabric: str = ""  # the domain its links reach into, where the machine has such
-    entries: tuple[LedgerEntry, ...] = ()
+    entries: tuple[LedgerScreenEntry, ...] = ()
 
-    def entry(self, device: str) -> LedgerEntry | None:
+    def entry(self, device: str) -> LedgerScreenEntry | None:
         return next((e for e in self.entries if e.row.device == device), None)
 
 
@@ -145,7 +145,7 @@ def render_topology_tree(place: NodePlace, now: float, *, plain: bool = False) -
         title.append(f"  {place.status}", style="green" if place.status == "Ready" else "bold red")
     tree: Tree | None = None
     at: Tree | None = None
-    for level, name in (*place.domains, *fabric_domain(place)):
+    for level, name in (*place.domains, *fabric_domain_screen_rows(place)):
         line = Text(f"{level} ", style="dim").append(name, style="bold")
         if at is None:
             tree = at = Tree(line, guide_style="dim")
@@ -161,7 +161,7 @@ def render_topology_tree(place: NodePlace, now: float, *, plain: bool = False) -
     return tree
 
 
-def fabric_domain(place: NodePlace) -> tuple[tuple[str, str], ...]:
+def fabric_domain_screen_rows(place: NodePlace) -> tuple[tuple[str, str], ...]:
     """The domain the node's links go on into, innermost of all; without a node, which label would name it."""
     fabric = place.machine.fabric
     if fabric is None or (place.name and not place.fabric):
@@ -235,7 +235,7 @@ def _add_device_line(node: Tree, thing: Thing, place: NodePlace, now: float, pla
             branch.add(_topology_device_line(piece, f"{piece.seen.memory_bytes / (1 << 30):.1f} GiB", now, plain))
 
 
-def _topology_device_line(entry: LedgerEntry, memory: str, now: float, plain: bool) -> Text:
+def _topology_device_line(entry: LedgerScreenEntry, memory: str, now: float, plain: bool) -> Text:
     from rich.text import Text
 
     row = entry.row
@@ -268,7 +268,7 @@ def slices_line(machine: MachineModel) -> str:
 def topology_document(place: NodePlace) -> dict[str, Any]:
     """The shape of `-o json`."""
     machine = place.machine
-    entries: Mapping[str, LedgerEntry] = {e.row.device: e for e in place.entries}
+    entries: Mapping[str, LedgerScreenEntry] = {e.row.device: e for e in place.entries}
     return {
         "node": place.name,
         "model": machine.name,

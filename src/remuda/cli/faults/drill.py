@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from remuda.api.drills import DRILLS, Aim, DrillFacts, DrillKind
+from remuda.api.drills import DRILLS, Aim, DrillKind, DrillKindFacts
 from remuda.cli.durations import DURATION
 from remuda.cli.faults.drill_target import DEFAULT_CODE, DrillTarget, aim_drill, unknown_code_note
 from remuda.cli.output import (
@@ -71,7 +71,7 @@ def render_drills() -> Table:
     return table
 
 
-def _example_command(facts: DrillFacts) -> str:
+def _example_command(facts: DrillKindFacts) -> str:
     return f"remuda drill {facts.example}"
 
 
@@ -103,7 +103,7 @@ _HELP = {
 }
 
 
-def _drill_options(kind: DrillKind, facts: DrillFacts) -> list[Callable[[F], F]]:
+def _drill_options(kind: DrillKind, facts: DrillKindFacts) -> list[Callable[[F], F]]:
     numbers = _NUMBERS.get(kind, ("seconds",) if facts.lasts else ())
     found: list[Callable[[F], F]] = [_OPTIONS[name] for name in numbers]
     if facts.aim is Aim.DEVICE:
@@ -126,7 +126,7 @@ def _drill_options(kind: DrillKind, facts: DrillFacts) -> list[Callable[[F], F]]
     return found
 
 
-def _add_drill_command(kind: DrillKind, facts: DrillFacts) -> None:
+def _add_drill_command(kind: DrillKind, facts: DrillKindFacts) -> None:
     on_node = facts.aim in (Aim.NODE, Aim.PLUGIN)
 
     @with_session
@@ -218,7 +218,7 @@ async def _carry_out_drill(session: Session, kind: DrillKind, target: DrillTarge
         job = await find_job(cluster, target.name, session.namespace) if target.name else None
         spec = aim_drill(kind, job, target, session.namespace)
         if spec.node:
-            await _check_drill_device(await find_node(cluster, spec.node), spec)
+            await _check_device_option(await find_node(cluster, spec.node), spec)
         if spec.code and (note := unknown_code_note(spec.code)):
             click.echo(f"note: {note}", err=True)
         body = Drill(metadata=ObjectMeta(generate_name=f"{kind.value}-"), spec=spec)
@@ -241,7 +241,7 @@ def _victim_words(target: DrillTarget) -> str:
     return "spare" if target.spare else f"rank {target.rank}"
 
 
-async def _check_drill_device(node: Any, spec: DrillSpec) -> None:
+async def _check_device_option(node: Any, spec: DrillSpec) -> None:
     from remuda.api.errors import Refusal
     from remuda.cli.text import compact_names
 

@@ -32,7 +32,7 @@ class DrillTarget(msgspec.Struct, frozen=True):
     seconds: float | None = None
 
 
-def parse_fault_code(text: str) -> str:
+def parse_fault_code_option(text: str) -> str:
     """79, xid79, `Xid 79` and xid-79 are the same, whichever number; other codes (ecc-dbe) must be in the fault table."""
     from remuda.api.errors import Refusal
     from remuda.core.devices.fault_codes import fault_table
@@ -56,7 +56,7 @@ def unknown_code_note(code: str) -> str:
     return f"The fault table does not know {code}, so the device is Unhealthy (UnknownFaultCode) until somebody looks at it."
 
 
-def _check_drill_number(number: float | None, least: float, most: float, name: str) -> None:
+def _check_number_option(number: float | None, least: float, most: float, name: str) -> None:
     """A number that was said; one that was not takes its default."""
     from remuda.api.errors import Refusal
 
@@ -65,7 +65,7 @@ def _check_drill_number(number: float | None, least: float, most: float, name: s
         raise Refusal(reason, f"--{name} {number:g} is out of range.", f"Give a number from {least:g} to {most}.")
 
 
-def pick_drill_pod(job: TrainingJob, target: DrillTarget) -> Member | SparePod:
+def pod_meant_by_options(job: TrainingJob, target: DrillTarget) -> Member | SparePod:
     """The member or spare of the job that is meant."""
     from remuda.api.errors import Refusal
     from remuda.cli.text import number_ranges_text
@@ -100,11 +100,11 @@ def aim_drill(kind: DrillKind, job: TrainingJob | None, target: DrillTarget, nam
     from remuda.api.names import RESOURCE_GPU
 
     facts = DRILLS[kind]
-    where = pick_drill_pod(job, target) if job is not None else None
+    where = pod_meant_by_options(job, target) if job is not None else None
     node = where.node if where else target.node
-    _check_drill_number(target.times, 1, 100_000, "times")
-    _check_drill_number(target.factor, 1, 100, "factor")
-    _check_drill_number(target.seconds, 0.001, 86_400, "seconds")
+    _check_number_option(target.times, 1, 100_000, "times")
+    _check_number_option(target.factor, 1, 100, "factor")
+    _check_number_option(target.seconds, 0.001, 86_400, "seconds")
     drill = DrillSpec(
         type=kind,
         times=target.times if target.times is not None else DEFAULT_TIMES.get(kind, 0),
@@ -122,7 +122,7 @@ def aim_drill(kind: DrillKind, job: TrainingJob | None, target: DrillTarget, nam
         if where is not None and device not in where.devices:
             has = ", ".join(where.devices) or "none"
             raise Refusal("NotItsDevice", f"{where.pod} does not hold {device}.", f"It holds: {has}.")
-        code = parse_fault_code(target.code) if kind is DrillKind.DEVICE_FAIL else ""
+        code = parse_fault_code_option(target.code) if kind is DrillKind.DEVICE_FAIL else ""
         return replace(drill, node=node, device=device, code=code, heals=target.heals)
     if not node:
         raise Refusal(

@@ -19,7 +19,7 @@ from remuda.api.meta import to_seconds
 from remuda.api.training import Remedy
 from remuda.cli.output import plain_table
 from remuda.cli.text import NOTHING, age_text, compact_names, duration_text, plural_text
-from remuda.core.incidents.names import subject_words
+from remuda.core.incidents.names import incident_subject_words
 from remuda.core.incidents.summary import CauseTotals, device_hours_out
 from remuda.core.remedies.remedy_keys import is_verify_key, is_workload_remedy_key, names_action
 
@@ -177,9 +177,11 @@ def _incident_moments(incident: Incident) -> Iterator[TimelineMoment]:
     status = incident.status
     said = {e.message for e in status.evidence if e.kind in ("signal", "node")}
     for piece in status.evidence:
-        if _is_told_by_remedy(piece, status.remedies):
+        if _is_shown_by_remedy_row(piece, status.remedies):
             continue
-        yield TimelineMoment(piece.time or status.first_signal_at, _evidence_mark(piece), _evidence_words(piece, said))
+        yield TimelineMoment(
+            piece.time or status.first_signal_at, _evidence_row_mark(piece), _evidence_row_words(piece, said)
+        )
     for hit in status.affected:
         if hit.devices or hit.gang:
             yield TimelineMoment(status.first_signal_at, "hit", _hit_words(hit))
@@ -200,18 +202,18 @@ def _incident_moments(incident: Incident) -> Iterator[TimelineMoment]:
         yield TimelineMoment(status.closed_at, "closed", f"{status.outcome}: {status.message}", place=place)
 
 
-def _evidence_mark(piece: Evidence) -> str:
+def _evidence_row_mark(piece: Evidence) -> str:
     is_well = (piece.kind, piece.message) == ("verdict", "Healthy") or (piece.kind, piece.code) == ("node", "WellAgain")
     return "well" if is_well else piece.kind if piece.kind in MARKS else "signal"
 
 
-def _is_told_by_remedy(piece: Evidence, remedies: Sequence[RemedyRecord]) -> bool:
+def _is_shown_by_remedy_row(piece: Evidence, remedies: Sequence[RemedyRecord]) -> bool:
     """A probe that was a rung of the ladder stands there with its answer."""
     is_probe = piece.kind == "probe" or (piece.kind == "signal" and piece.source == "probe")
     return is_probe and any(r.message == piece.message for r in remedies)
 
 
-def _evidence_words(piece: Evidence, said: set[str]) -> str:
+def _evidence_row_words(piece: Evidence, said: set[str]) -> str:
     match piece.kind:
         case "signal":
             return f"{piece.source} {piece.code}: {_without_head(piece.message, f'{piece.code}: ')}"
@@ -313,7 +315,7 @@ def _incident_facts(incident: Incident, now: float) -> Table:
     table.add_column(style="dim", no_wrap=True)
     table.add_column()
     uuid = f" ({status.device_uuid})" if status.device_uuid else ""
-    table.add_row("Subject", f"{subject.kind} {subject_words(subject)}{uuid}")
+    table.add_row("Subject", f"{subject.kind} {incident_subject_words(subject)}{uuid}")
     verdict = status.verdict
     if verdict.reason:
         state = f"{verdict.state} " if subject.device else ""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from remuda.cli.durations import parse_duration
+from remuda.cli.durations import parse_duration_option
 from remuda.cli.output import (
     is_document,
     list_body,
@@ -112,7 +112,7 @@ def incidents(
     from remuda.cli.faults.incident_screen import render_incident_summary, render_incidents
     from remuda.core.incidents.summary import summarise_incidents
 
-    span = parse_duration(since) if since else None
+    span = parse_duration_option(since) if since else None
 
     async def look() -> list[Incident]:
         async with session.connect() as cluster:

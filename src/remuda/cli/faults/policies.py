@@ -70,7 +70,7 @@ def policy(session: Session, name: str, what_if: tuple[str, str, str] | None, co
     namespaces, how}], remarks}.
     """
     from remuda.api.errors import Refusal
-    from remuda.cli.faults.drill_target import parse_fault_code
+    from remuda.cli.faults.drill_target import parse_fault_code_option
 
     if what_if is None:
         if is_document(form):
@@ -84,7 +84,7 @@ def policy(session: Session, name: str, what_if: tuple[str, str, str] | None, co
         raise Refusal(
             "UnknownWhatIf", f"--what-if knows `device`, not `{what}`.", "Write: --what-if device NODE DEVICE."
         )
-    code = parse_fault_code(code)
+    code = parse_fault_code_option(code)
     answer = asyncio.run(ask_what_if(session, name, node, device, code))
     if is_document(form):
         import msgspec

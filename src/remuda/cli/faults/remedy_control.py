@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from remuda.cli.durations import parse_duration
+from remuda.cli.durations import parse_duration_option
 from remuda.cli.session import Session, with_session
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def pause(session: Session, name: str | None, duration: str | None, why: str) ->
     from remuda.api.remedies import Pause
 
     now = session.clock()
-    until = to_time(now + parse_duration(duration)) if duration else None
+    until = to_time(now + parse_duration_option(duration)) if duration else None
     body = to_wire(Pause(by=getpass.getuser(), message=why, since=to_time(now), until=until))
 
     async def run() -> list[str]:
@@ -145,7 +145,7 @@ def _remedy_meant(incident: Incident, remedy: str | None, *, granted: bool) -> s
             outcome = records[remedy].outcome
             fix = f"Waiting: {', '.join(waiting)}." if waiting else "Nothing in this incident waits for approval."
             raise Refusal("NotWaiting", f"{remedy} of {incident.name} does not wait for approval: {outcome}.", fix)
-        if remedy not in records and not _is_rung_name(remedy):
+        if remedy not in records and not _is_possible_remedy_argument(remedy):
             fix = f"Waiting: {', '.join(waiting)}." if waiting else f"See `remuda incident {incident.name}`."
             raise Refusal("UnknownRemedy", f"`{remedy}` is not a remedy.", fix)
         return remedy
@@ -159,7 +159,7 @@ def _remedy_meant(incident: Incident, remedy: str | None, *, granted: bool) -> s
     )
 
 
-def _is_rung_name(remedy: str) -> bool:
+def _is_possible_remedy_argument(remedy: str) -> bool:
     """Whether a ladder can come to it: a yes may be said ahead, say to reboot-1 while reset-1 still waits."""
     from remuda.api.remedies import Action
     from remuda.api.validation.remedy_policies import MAX_ATTEMPTS

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 POLL_S = 0.2
 
 
-class LogLines:
+class ShownLogLines:
     """Joins the pieces of one section into lines; what has no newline yet waits for the next piece."""
 
     def __init__(self) -> None:
@@ -78,12 +78,12 @@ def render_log_line(section: LogSection, line: bytes, *, prefix: bool, form: str
     return f"[{who}] {text}" if prefix else text
 
 
-def last_log_lines(section: LogSection, count: int | None) -> Iterator[bytes]:
+def log_lines_to_show(section: LogSection, count: int | None) -> Iterator[bytes]:
     """The section's lines, or its last `count`."""
     from remuda.link.rank_logs import read_log_section
 
     def whole() -> Iterator[bytes]:
-        lines = LogLines()
+        lines = ShownLogLines()
         for piece in read_log_section(section):
             yield from lines.feed(piece)
         yield from lines.rest()
@@ -117,7 +117,7 @@ def logs(
         chosen = choose_log_sections(sections, job, rank, attempt)
         prefix = rank is None and len({s.rank for s in chosen}) > 1
         for section in chosen:
-            for line in last_log_lines(section, tail):
+            for line in log_lines_to_show(section, tail):
                 click.echo(render_log_line(section, line, prefix=prefix, form=form))
         return
     if sections and (rank is not None or attempt is not None):
@@ -136,7 +136,7 @@ class LogFollower:
         self._index, self._rank, self._attempt, self._since = index, rank, attempt, since
         self._tail, self._form = tail, form
         self._read: dict[tuple[Path, int], int] = {}
-        self._lines: dict[tuple[Path, int], LogLines] = {}
+        self._lines: dict[tuple[Path, int], ShownLogLines] = {}
 
     def print_new(self, *, last: bool) -> bool:
         """True when something was there."""
@@ -146,11 +146,11 @@ class LogFollower:
         for section in self._wanted():
             key = (section.path, section.start)
             if first_look and self._tail is not None:
-                for line in last_log_lines(section, self._tail):
+                for line in log_lines_to_show(section, self._tail):
                     self._print(section, line)
                 self._read[key] = section.end - section.start
                 continue
-            lines = self._lines.setdefault(key, LogLines())
+            lines = self._lines.setdefault(key, ShownLogLines())
             for piece in read_log_section(section, self._read.get(key, 0)):
                 self._read[key] = self._read.get(key, 0) + len(piece)
                 found = True
@@ -158,7 +158,7 @@ class LogFollower:
                     self._print(section, line)
         if last and not found:
             for section in self._wanted():
-                for line in self._lines.get((section.path, section.start), LogLines()).rest():
+                for line in self._lines.get((section.path, section.start), ShownLogLines()).rest():
                     self._print(section, line)
         return found
 

@@ -100,7 +100,7 @@ def checked_job(body: JsonObject) -> TrainingJob:
     return job
 
 
-def topology_label(asked: str) -> str:
+def topology_option_label(asked: str) -> str:
     """`rack` is short for the rack's label, `none` for no requirement; anything else is a label itself."""
     if asked == "rack":
         return RACK_LABEL
@@ -212,7 +212,7 @@ def parse_yaml_documents(text: str, source: str) -> list[JsonObject]:
     return documents
 
 
-def parse_yaml_document(text: str, source: str) -> JsonObject:
+def parse_job_file(text: str, source: str) -> JsonObject:
     """The one document in `text`."""
     documents = load_yaml_documents(text, source)
     if not documents:

@@ -56,7 +56,7 @@ def recovery_table(recoveries: Sequence[Recovery], width: int) -> Table:
     return table
 
 
-def recovery_words(recovery: Recovery) -> str:
+def recovery_screen_line(recovery: Recovery) -> str:
     """One recovery as a line of text."""
     start = recovery.signal_at or recovery.detected_at
     lost = max(0, recovery.step_at_fault - recovery.resume_step)
@@ -82,7 +82,7 @@ def job_transition_lines(old: TrainingJob | None, new: TrainingJob) -> list[str]
     for recovery in status.recoveries:
         seen = before.get((recovery.attempt, recovery.signal_at))
         if recovery.first_step_at is not None and (seen is None or seen.first_step_at is None):
-            lines.append(f"attempt {recovery.attempt} recovered - {recovery_words(recovery)}")
+            lines.append(f"attempt {recovery.attempt} recovered - {recovery_screen_line(recovery)}")
         elif seen is None:
             head = f"{recovery.remedy} at {recovery.price_gpu_hours:.2f} GPU-hours"
             why_not = f" (not {'; not '.join(recovery.why_not)})" if recovery.why_not else ""

@@ -205,13 +205,13 @@ def _looks_like_program(word: str) -> bool:
 
 def _read_job(session: Session, flags: TrainFlags, name: str) -> TrainingJob:
     from remuda.cli.input_files import STDIN, read_named_file
-    from remuda.cli.jobs.manifest import job_from_document, job_with_workdir, parse_yaml_document
+    from remuda.cli.jobs.manifest import job_from_document, job_with_workdir, parse_job_file
 
     assert flags.file is not None
     text, source = read_named_file(flags.file)
     directory = os.getcwd() if flags.file == STDIN else os.path.dirname(os.path.abspath(flags.file))
     job = job_from_document(
-        parse_yaml_document(text, source),
+        parse_job_file(text, source),
         name=name,
         namespace=session.namespace,
         explicit_namespace=session.asked_namespace is not None,
@@ -222,7 +222,7 @@ def _read_job(session: Session, flags: TrainFlags, name: str) -> TrainingJob:
 
 
 def _read_flags(session: Session, flags: TrainFlags, name: str, command: Sequence[str]) -> JobRequest:
-    from remuda.cli.jobs.manifest import JobRequest, build_job, parse_budgets, parse_env, topology_label
+    from remuda.cli.jobs.manifest import JobRequest, build_job, parse_budgets, parse_env, topology_option_label
 
     asked = JobRequest(
         command=command,
@@ -231,7 +231,7 @@ def _read_flags(session: Session, flags: TrainFlags, name: str, command: Sequenc
         replicas=1 if flags.replicas is None else flags.replicas,
         gpus=1 if flags.gpus is None else flags.gpus,
         spares=flags.spares or 0,
-        topology=topology_label(flags.topology) if flags.topology else "",
+        topology=topology_option_label(flags.topology) if flags.topology else "",
         checkpoint=os.path.abspath(flags.checkpoint) if flags.checkpoint else "",
         hang_after=flags.hang_after or 0.0,
         total_steps=flags.total_steps or 0,

@@ -133,7 +133,7 @@ def _resolve_fault(row: _Row, file: _File) -> FaultClass:
         cls=row.cls,
         effect=effect,
         remedy=remedy,
-        reason=row.reason or _fault_reason(row.code),
+        reason=row.reason or _fault_code_reason(row.code),
         message=message,
         arch=row.arch,
         clears=row.clears,
@@ -144,7 +144,7 @@ def _resolve_fault(row: _Row, file: _File) -> FaultClass:
     )
 
 
-def _fault_reason(code: str) -> str:
+def _fault_code_reason(code: str) -> str:
     """xid-79 -> Xid79, ecc-dbe -> EccDbe: stable as long as the code is."""
     return "".join(part.capitalize() for part in code.split("-"))
 

@@ -193,7 +193,7 @@ class _RateWindow(msgspec.Struct):
     skipped: int
 
 
-class KmsgReader:
+class KernelLogParser:
     """Turns records into events. `cursor` is what to remember over a restart of the reader."""
 
     def __init__(

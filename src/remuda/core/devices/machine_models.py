@@ -151,7 +151,7 @@ def _check_machine(model: MachineModel) -> None:
     for position, geometry in enumerate(model.mig_geometries):
         if wrong := check_mig_geometry(geometry):
             raise _invalid_machine_model(f"migGeometries[{position}] {wrong}")
-    _check_unique_names("migGeometries", [g.name for g in model.mig_geometries])
+    _check_machine_model_names("migGeometries", [g.name for g in model.mig_geometries])
 
 
 def _check_devices(model: MachineModel) -> None:
@@ -174,7 +174,7 @@ def _check_devices(model: MachineModel) -> None:
 
 
 def _check_nics(model: MachineModel) -> None:
-    _check_unique_names("nics", [nic.name for nic in model.nics])
+    _check_machine_model_names("nics", [nic.name for nic in model.nics])
     for nic in model.nics:
         if not 0 <= nic.numa < model.numa_nodes:
             raise _invalid_machine_model(
@@ -213,7 +213,7 @@ def _check_places(model: MachineModel) -> None:
             )
 
 
-def _check_unique_names(where: str, names: Sequence[str]) -> None:
+def _check_machine_model_names(where: str, names: Sequence[str]) -> None:
     for name in names:
         if not name or names.count(name) > 1:
             raise _invalid_machine_model(

@@ -34,7 +34,7 @@ def machine_model_of(observed: Observed, own: Iterable[MachineModel] = ()) -> Ma
         named = load_machine_model(observed.model)
     if named is not None and {d.id for d in whole} <= {d.id for d in named.devices}:
         return named
-    return _model_of_devices(whole, observed)
+    return _machine_model_of_devices(whole, observed)
 
 
 def links_of_model(model: MachineModel) -> list[ObservedLink]:
@@ -52,11 +52,11 @@ def links_of_model(model: MachineModel) -> list[ObservedLink]:
     return shown + [ObservedLink(kind, among) for (kind, _), among in groups.items() if len(among) > 1]
 
 
-def _model_of_devices(whole: list[ObservedDevice], observed: Observed) -> MachineModel | None:
+def _machine_model_of_devices(whole: list[ObservedDevice], observed: Observed) -> MachineModel | None:
     rows = {_device_index(d.id): d for d in whole}
     if not rows or not all(0 <= ix < MAX_DEVICES for ix in rows):
         return None
-    places = _host_places(observed)
+    places = _device_switch_paths(observed)
     devices = [_device_model(ix, rows.get(ix), places.get(ix, ("", ""))) for ix in range(max(rows) + 1)]
     numa_of_nic: dict[str, int] = {}
     for device in devices:
@@ -81,7 +81,7 @@ def _model_of_devices(whole: list[ObservedDevice], observed: Observed) -> Machin
     )
 
 
-def _host_places(observed: Observed) -> dict[int, tuple[str, str]]:
+def _device_switch_paths(observed: Observed) -> dict[int, tuple[str, str]]:
     """Index -> (root, path of switches), as far as the groups that meet over the host tell."""
     groups: dict[str, dict[int, str]] = {kind: {} for kind in _HOST_PATHS}
     for position, link in enumerate(observed.links):

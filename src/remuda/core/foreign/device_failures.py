@@ -112,7 +112,7 @@ def plan_foreign_pods(
         verdict = bad.get(pod.uid)
         if verdict is None:
             draft.clear_failure(pod)
-            if acts and _is_gang_doomed(pod) and not pod.is_deleting:
+            if acts and _is_foreign_gang_doomed(pod) and not pod.is_deleting:
                 draft.remove(ForeignPodRemoval(pod, GANG_DEVICE_FAILED))
         elif not acts:
             draft.mark(pod, verdict)
@@ -218,7 +218,7 @@ class _ForeignPodsDraft:
         for other in members(gang) if gang else ():
             if other.uid == pod.uid or other.is_terminal or other.is_deleting:
                 continue
-            if not _is_gang_doomed(other):
+            if not _is_foreign_gang_doomed(other):
                 at = to_time(int(self.now))
                 told = with_condition(
                     self.conditions_so_far(other), DISRUPTION_TARGET, True, GANG_DEVICE_FAILED, text, at
@@ -234,7 +234,7 @@ class _ForeignPodsDraft:
             self.jobs.append((pod.namespace, job, f"{pod.name}: {self.describe_failure(verdict)}"))
 
 
-def _is_gang_doomed(pod: Pod) -> bool:
+def _is_foreign_gang_doomed(pod: Pod) -> bool:
     """Marked with its gang. What is left when the marked failed pod is gone already."""
     told = find_condition(pod.status.conditions, DISRUPTION_TARGET)
     return told is not None and told.status == "True" and told.reason == GANG_DEVICE_FAILED

@@ -7,7 +7,7 @@ import msgspec
 from remuda.api.kubernetes.batch_v1 import Job
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import JsonObject
-from remuda.core.foreign.refused_pods import is_refused_by_node
+from remuda.core.foreign.refused_pods import is_pod_refused_by_node
 
 COUNT, IGNORE, FAIL_JOB, FAIL_INDEX = "Count", "Ignore", "FailJob", "FailIndex"
 
@@ -19,14 +19,16 @@ class FailedJobPodVerdict(msgspec.Struct, frozen=True):
     message: str = ""
 
 
-def judge_failed_job_pod(job: Job, pod: Pod, *, is_spent: bool = False) -> FailedJobPodVerdict:
+def judge_failed_foreign_pod(job: Job, pod: Pod, *, is_spent: bool = False) -> FailedJobPodVerdict:
     """`is_spent`: its nodes have refused the Job's pods so often that it pays for the next ones itself."""
     if pod.status.phase != "Failed":
         return FailedJobPodVerdict()  # deleted before it could say why
-    if is_refused_by_node(pod) and not is_spent:
+    if is_pod_refused_by_node(pod) and not is_spent:
         return FailedJobPodVerdict(IGNORE)  # its node's doing; kube-controller-manager would count it
     for number, rule in enumerate(job.spec.pod_failure_policy.get("rules") or ()):
-        why = _job_rule_on_exit_code(rule, pod) if rule.get("onExitCodes") else _job_rule_on_pod_condition(rule, pod)
+        why = (
+            _foreign_exit_code_match(rule, pod) if rule.get("onExitCodes") else _foreign_pod_condition_match(rule, pod)
+        )
         if why:
             return FailedJobPodVerdict(
                 rule.get("action", COUNT), f"{why} matching {rule.get('action')} rule at index {number}"
@@ -34,7 +36,7 @@ def judge_failed_job_pod(job: Job, pod: Pod, *, is_spent: bool = False) -> Faile
     return FailedJobPodVerdict()
 
 
-def _job_rule_on_exit_code(rule: JsonObject, pod: Pod) -> str:
+def _foreign_exit_code_match(rule: JsonObject, pod: Pod) -> str:
     wanted = rule["onExitCodes"]
     only, values = wanted.get("containerName"), wanted.get("values") or ()
     for status in pod.status.container_statuses:
@@ -46,7 +48,7 @@ def _job_rule_on_exit_code(rule: JsonObject, pod: Pod) -> str:
     return ""
 
 
-def _job_rule_on_pod_condition(rule: JsonObject, pod: Pod) -> str:
+def _foreign_pod_condition_match(rule: JsonObject, pod: Pod) -> str:
     for pattern in rule.get("onPodConditions") or ():
         for condition in pod.status.conditions:
             if condition.type == pattern.get("type") and condition.status == pattern.get("status", "True"):

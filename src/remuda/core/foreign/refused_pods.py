@@ -48,13 +48,13 @@ _REASONS = ("UnexpectedAdmissionError", "NodeAffinity", "TopologyAffinityError",
 OUT_OF = "OutOf"
 
 
-def is_refused_by_node(pod: Pod) -> bool:
+def is_pod_refused_by_node(pod: Pod) -> bool:
     """Refused at admission: Failed, for one of the kubelet's reasons, which it gives to no other end. Its containers may have
     run: after a reboot a node admits its pods anew, and one that comes before its plugin is refused."""
     return pod.status.phase == "Failed" and (pod.status.reason in _REASONS or pod.status.reason.startswith(OUT_OF))
 
 
-def refused_at(pod: Pod) -> float:
+def pod_refused_at(pod: Pod) -> float:
     """When it was refused, or the nearest that is known."""
     found = (find_condition(pod.status.conditions, kind) for kind in (ADMISSION_REJECTED, "Ready"))
     times = [*(c.last_transition_time for c in found if c is not None), pod.status.start_time]
@@ -65,44 +65,44 @@ def is_refusal_recorded(pod: Pod) -> bool:
     return is_condition_true(pod.status.conditions, ADMISSION_REJECTED)
 
 
-def refusal_count(pod: Pod) -> int:
+def refused_pod_number(pod: Pod) -> int:
     """Its number in its owner's row, as recorded."""
     text = pod.annotations.get(ANNOTATION_REJECTIONS, "")
     return int(text) if text.isascii() and text.isdigit() else 0
 
 
-def refusal_owner(pod: Pod) -> str:
+def owner_of_refused_pods(pod: Pod) -> str:
     """Whose refusals count together: the controlling owner, else the bare pod and those that were made again for it."""
     owner = next((ref for ref in pod.metadata.owner_references if ref.controller), None)
     name = pod.annotations.get(ANNOTATION_RETRY_OF, "") or pod.name
     return owner.uid if owner is not None else f"{pod.namespace}/{name}"
 
 
-def refusals_in_a_row(refused: Iterable[Pod], now: float) -> int:
+def refused_pods_in_a_row(refused: Iterable[Pod], now: float) -> int:
     """Of one owner's refused pods; 0 when the last is long ago."""
-    recent = [p for p in refused if now - refused_at(p) < FORGIVEN_S]
-    return max([len(recent), *map(refusal_count, recent)], default=0)
+    recent = [p for p in refused if now - pod_refused_at(p) < FORGIVEN_S]
+    return max([len(recent), *map(refused_pod_number, recent)], default=0)
 
 
-def admission_retry_s(number: int) -> float:
+def refused_pod_retry_s(number: int) -> float:
     """Seconds to wait after so many refusals in a row; none after none."""
     return 0.0 if number < 1 else min(LONGEST_RETRY_S, 2.0 ** min(number - 1, 16))
 
 
-def refusals_hold_until(refused: Sequence[Pod], now: float) -> float:
+def refused_pods_hold_until(refused: Sequence[Pod], now: float) -> float:
     """Until when another pod of the same owner is not to be placed; 0: it may be."""
-    number = refusals_in_a_row(refused, now)
-    return max(map(refused_at, refused)) + admission_retry_s(number) if number else 0.0
+    number = refused_pods_in_a_row(refused, now)
+    return max(map(pod_refused_at, refused)) + refused_pod_retry_s(number) if number else 0.0
 
 
-def admission_budget(job: Job) -> int:
+def foreign_job_admission_budget(job: Job) -> int:
     """Refusals in a row that cost a Job nothing. One failure may hit all pods that it runs at a time."""
     return ADMISSION_BUDGET * max(1, job.spec.parallelism)
 
 
 def is_admission_budget_spent(job: Job, refused: Iterable[Pod]) -> bool:
     """By the Job's refused pods that are kept."""
-    return max(map(refusal_count, refused), default=0) >= admission_budget(job)
+    return max(map(refused_pod_number, refused), default=0) >= foreign_job_admission_budget(job)
 
 
 def forgive_patch(job: Job, uid: str) -> JsonObject:
@@ -156,14 +156,14 @@ class RefusedPodsPlan(msgspec.Struct, frozen=True):
 
 def plan_refused_pods(pods: Iterable[Pod], of_owner: Callable[[str], Iterable[Pod]], now: float) -> RefusedPodsPlan:
     """One look at one node. `pods`: its own. `of_owner`: an owner's refused pods that are kept, on whatever node."""
-    refused = [p for p in pods if is_refused_by_node(p)]
+    refused = [p for p in pods if is_pod_refused_by_node(p)]
     retry: list[tuple[Pod, int]] = []
     waits: list[float] = []
     for pod in refused:
-        number = max(1, refusal_count(pod))
+        number = max(1, refused_pod_number(pod))
         is_waiting = wants_retry_pod(pod) and is_refusal_recorded(pod) and not pod.is_deleting
         if is_waiting and number <= ADMISSION_BUDGET:
-            left = refused_at(pod) + admission_retry_s(number) - now
+            left = pod_refused_at(pod) + refused_pod_retry_s(number) - now
             if left <= 0:
                 retry.append((pod, number))
             else:
@@ -179,12 +179,12 @@ def number_refusals(
     """Those that are not recorded yet, oldest first, each with its number in its owner's row."""
     rows: dict[str, int] = {}
     found: list[tuple[Pod, int]] = []
-    for pod in sorted(refused, key=lambda p: (refused_at(p), p.name)):
+    for pod in sorted(refused, key=lambda p: (pod_refused_at(p), p.name)):
         if not is_refusal_recorded(pod):
-            owner = refusal_owner(pod)
+            owner = owner_of_refused_pods(pod)
             if owner not in rows:
-                rows[owner] = refusals_in_a_row(filter(is_refusal_recorded, of_owner(owner)), now)
-            rows[owner] = max(rows[owner], refusal_count(pod)) + 1
+                rows[owner] = refused_pods_in_a_row(filter(is_refusal_recorded, of_owner(owner)), now)
+            rows[owner] = max(rows[owner], refused_pod_number(pod)) + 1
             found.append((pod, rows[owner]))
     return found
 
@@ -193,8 +193,8 @@ def refused_pods_to_prune(refused: Iterable[Pod]) -> list[Pod]:
     """Of one node's refused pods the older ones, per owner. Only those that are recorded; a TrainingJob sees to its own, and a
     bare pod is its user's."""
     by_owner: dict[str, list[Pod]] = {}
-    for pod in sorted(refused, key=lambda p: (refused_at(p), refusal_count(p), p.name), reverse=True):
+    for pod in sorted(refused, key=lambda p: (pod_refused_at(p), refused_pod_number(p), p.name), reverse=True):
         if not is_bare_pod(pod) and not is_remuda_pod(pod):
-            by_owner.setdefault(refusal_owner(pod), []).append(pod)
+            by_owner.setdefault(owner_of_refused_pods(pod), []).append(pod)
     old = (pod for pods in by_owner.values() for pod in pods[KEPT_PODS:])
     return sorted((p for p in old if is_refusal_recorded(p) and not p.is_deleting), key=lambda p: (p.namespace, p.name))

@@ -34,7 +34,7 @@ def fail_unreachable_pods(
     marks: list[ForeignPodMark] = []
     waits: list[float] = []
     for pod in pods:
-        at = None if is_remuda_pod(pod) or pod.is_terminal else _unreachable_pod_ends_at(pod, expiry, default_after_s)
+        at = None if is_remuda_pod(pod) or pod.is_terminal else _foreign_pod_ends_at(pod, expiry, default_after_s)
         if at is None:
             continue
         if at > now:
@@ -46,8 +46,8 @@ def fail_unreachable_pods(
     return marks, min(waits, default=None)
 
 
-def _unreachable_pod_ends_at(pod: Pod, expiry: float, default_after_s: float | None) -> float | None:
-    asked = replace_unreachable_after_s(pod)
+def _foreign_pod_ends_at(pod: Pod, expiry: float, default_after_s: float | None) -> float | None:
+    asked = replace_foreign_pod_after_s(pod)
     if asked is not None:
         return expiry + asked
     gone_at = pod.metadata.deletion_timestamp
@@ -56,6 +56,6 @@ def _unreachable_pod_ends_at(pod: Pod, expiry: float, default_after_s: float | N
     return max(expiry, to_seconds(gone_at)) + default_after_s
 
 
-def replace_unreachable_after_s(pod: Pod) -> float | None:
+def replace_foreign_pod_after_s(pod: Pod) -> float | None:
     text = pod.annotations.get(ANNOTATION_REPLACE_UNREACHABLE, "")
     return float(text) if text.isascii() and text.isdigit() else None

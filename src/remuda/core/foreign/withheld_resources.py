@@ -23,7 +23,7 @@ from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import Node, Pod
 from remuda.api.kubernetes.quantity import parse_whole_quantity
 from remuda.api.meta import JsonObject, to_seconds, to_time
-from remuda.core.foreign.refused_pods import OUT_OF, is_refusal_recorded, refused_at
+from remuda.core.foreign.refused_pods import OUT_OF, is_refusal_recorded, pod_refused_at
 from remuda.core.state.pod_requests import is_extended_resource, requests_of_pod
 
 BLACK_HOLE = "BlackHole"
@@ -36,7 +36,7 @@ PROBE_LIMIT_S = 120.0
 _ENDED = ("Succeeded", "Failed", "TimedOut", "Refused")
 
 
-class WithheldPlan(msgspec.Struct, frozen=True):
+class WithheldResourcesPlan(msgspec.Struct, frozen=True):
     """`notes`: what NodeDevices.rejections should hold, by resource. `orders`: None takes one away. `lift`: resource -> why."""
 
     notes: dict[str, list[Rejection]] = {}
@@ -56,9 +56,11 @@ class WithheldPlan(msgspec.Struct, frozen=True):
         return {field: part for field, part in parts.items() if part}
 
 
-def plan_withheld(node: NodeDevices, refused: Iterable[Pod], offers: Node | None, now: float) -> WithheldPlan:
+def plan_withheld_resources(
+    node: NodeDevices, refused: Iterable[Pod], offers: Node | None, now: float
+) -> WithheldResourcesPlan:
     """`refused`: pods that the node refused, also those that are gone by now and were not noted."""
-    notes = note_refusals(node, refused, now)
+    notes = note_refused_pods(node, refused, now)
     orders: dict[str, DeviceOrder | None] = {}
     lift: dict[str, str] = {}
     waits: list[float] = []
@@ -68,14 +70,14 @@ def plan_withheld(node: NodeDevices, refused: Iterable[Pod], offers: Node | None
         if order.by != WITHHELD_BY:
             continue  # what an operator withheld, only an operator gives back
         since = to_seconds(order.since) if order.since is not None else now
-        number, next_at = _withheld_probe_due(since, now)
+        number, next_at = _withheld_resource_probe_due(since, now)
         waits.append(next_at - now + 0.001)
-        devices = _healthy_devices_of_resource(node, resource) if number else []
+        devices = _healthy_withheld_devices(node, resource) if number else []
         start = f"withheld-{resource.replace('/', '.')}-{int(since) if order.since else 0:x}-{number}"
         asked = {f"{start}-{device}".lower(): device for device in devices}
         standing |= asked.keys()
         if asked and all(outcome.get(id) == "Succeeded" for id in asked):
-            if _is_resource_offered(node, offers, resource):
+            if _is_withheld_resource_offered(node, offers, resource):
                 named = ", ".join(asked.values())
                 lift[resource] = f"A probe of {named} passed and the plugin of {resource} serves it."
             continue
@@ -86,24 +88,24 @@ def plan_withheld(node: NodeDevices, refused: Iterable[Pod], offers: Node | None
     for id, given in node.orders.items():
         if given.by == WITHHELD_BY and (id not in standing or outcome.get(id) in _ENDED):
             orders[id] = None
-    return WithheldPlan(notes, resources_to_withhold(node, notes, now), orders, lift, min(waits, default=None))
+    return WithheldResourcesPlan(notes, resources_to_withhold(node, notes, now), orders, lift, min(waits, default=None))
 
 
-def note_refusals(node: NodeDevices, refused: Iterable[Pod], now: float) -> dict[str, list[Rejection]]:
+def note_refused_pods(node: NodeDevices, refused: Iterable[Pod], now: float) -> dict[str, list[Rejection]]:
     """For the resources that change. Each pod is noted once: one that is recorded was noted before."""
     known = {entry.uid for entries in node.rejections.values() for entry in entries}
     found: dict[str, list[Rejection]] = {}
-    for pod in sorted(refused, key=lambda p: (refused_at(p), p.name)):
-        resource = refused_resource(pod)
+    for pod in sorted(refused, key=lambda p: (pod_refused_at(p), p.name)):
+        resource = resource_of_refused_pod(pod)
         if resource and pod.uid not in known and not is_refusal_recorded(pod):
-            at = to_time(min(refused_at(pod), now))
+            at = to_time(min(pod_refused_at(pod), now))
             entry = Rejection(f"{pod.namespace}/{pod.name}", pod.uid, pod.status.message[:256], at)
             before = found.get(resource, node.rejections.get(resource, []))
             found[resource] = [*before, entry][-MOST_REFUSALS:]
     return found
 
 
-def refused_resource(pod: Pod) -> str:
+def resource_of_refused_pod(pod: Pod) -> str:
     """The extended resource it was refused for; "" when it was none, or nobody can tell."""
     reason = pod.status.reason
     if reason.startswith(OUT_OF):
@@ -135,7 +137,7 @@ def resources_to_withhold(
     return found
 
 
-def _withheld_probe_due(since: float, now: float) -> tuple[int, float]:
+def _withheld_resource_probe_due(since: float, now: float) -> tuple[int, float]:
     """The number of the try that is due (0: none yet) and when the next one is."""
     number, next_at = 0, since + FIRST_PROBE_S
     while next_at <= now:
@@ -143,7 +145,7 @@ def _withheld_probe_due(since: float, now: float) -> tuple[int, float]:
     return number, next_at
 
 
-def _healthy_devices_of_resource(node: NodeDevices, resource: str) -> list[str]:
+def _healthy_withheld_devices(node: NodeDevices, resource: str) -> list[str]:
     good = {v.device for v in node.verdicts if v.state is DeviceState.HEALTHY} - set(node.quarantine)
     return [d.id for d in node.observed.devices if d.resource == resource and d.id in good]
 
@@ -152,7 +154,7 @@ def _plugin_of_resource(node: NodeDevices, resource: str) -> PluginReport | None
     return next((p for p in node.observed.plugins if p.resource == resource), None)
 
 
-def _is_resource_offered(node: NodeDevices, offers: Node | None, resource: str) -> bool:
+def _is_withheld_resource_offered(node: NodeDevices, offers: Node | None, resource: str) -> bool:
     plugin = _plugin_of_resource(node, resource)
     is_served = plugin is None or plugin.state == "Registered"
     return is_served and offers is not None and parse_whole_quantity(offers.status.allocatable.get(resource, 0)) > 0

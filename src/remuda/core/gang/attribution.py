@@ -104,16 +104,16 @@ def attribute_exit(exit: ProcessExit, scene: ExitCircumstances) -> Attribution:
     )
 
 
-def device_fault_near(signals: Sequence[Signal], at: float, look_back_s: float) -> FaultClass | None:
+def device_fault_behind_exit(signals: Sequence[Signal], at: float, look_back_s: float) -> FaultClass | None:
     """The gravest fault of hardware close enough to `at` to explain an end at that time. A crash may come before its report, so
     it is looked for on both sides."""
     near = classify_signals(s for s in signals if _is_signal_near(s, at, look_back_s))
-    bad = [known.fault for known in near if is_hardware_fault(known.fault)]
+    bad = [known.fault for known in near if is_hardware_to_blame(known.fault)]
     order = list(DeviceRemedy)
     return max(bad, key=lambda f: (f.effect is DeviceState.UNHEALTHY, order.index(f.remedy)), default=None)
 
 
-def is_hardware_fault(fault: FaultClass) -> bool:
+def is_hardware_to_blame(fault: FaultClass) -> bool:
     """A contained memory error leaves a working device behind, and is the device's all the same."""
     is_hung = fault.effect is DeviceState.UNKNOWN and fault.remedy is not DeviceRemedy.NONE
     return fault.effect is DeviceState.UNHEALTHY or is_hung or fault.cls in ("ecc_contained", "bus")
@@ -124,7 +124,7 @@ def _is_signal_near(signal: Signal, at: float, look_back_s: float) -> bool:
 
 
 def _exit_by_own_device(exit: ProcessExit, scene: ExitCircumstances) -> Attribution | None:
-    fault = device_fault_near(scene.signals, exit.at, scene.look_back_s)
+    fault = device_fault_behind_exit(scene.signals, exit.at, scene.look_back_s)
     if fault is None:
         return None
     words = f"Its device reported {fault.code} within {scene.look_back_s:g} s of the exit. {fault.message}"

@@ -29,7 +29,7 @@ IN_CONTAINER = "container"  # value of the annotation: the container's own comma
 _FIELDS = {"REMUDA_POD_NAME": "metadata.name", "REMUDA_POD_UID": "metadata.uid", "REMUDA_NODE": "spec.nodeName"}
 
 
-class KubeletPodForm(msgspec.Struct, frozen=True):
+class KubeletGangPodForm(msgspec.Struct, frozen=True):
     """`launcher`: what to put before a command so that it runs under the launcher of LAUNCHER_FILE. `alloc_root` and
     `launcher_dir`: the agent's directories, on the machine; needed for pods without devices."""
 
@@ -65,7 +65,7 @@ class KubeletPodForm(msgspec.Struct, frozen=True):
         # The launcher's own TERM-to-KILL must fit into the pod's, or its child is killed without having been asked.
         added.append({"name": "REMUDA_STOP_GRACE", "value": f"{max(0.0, min(5.0, grace_s * 0.8)):g}"})
         container["command"] = [*self.launcher, *command]
-        container["env"] = _merge_pod_entries(added, container.get("env") or [], "name")
+        container["env"] = _merge_gang_pod_entries(added, container.get("env") or [], "name")
         return container
 
     def _mount_host(self, spec: JsonObject, container: JsonObject) -> None:
@@ -77,9 +77,9 @@ class KubeletPodForm(msgspec.Struct, frozen=True):
             {"name": "remuda-alloc", "mountPath": ALLOC_PATH, "subPathExpr": "pod-$(REMUDA_POD_UID)"},
             {"name": "remuda-bin", "mountPath": LAUNCHER_PATH, "readOnly": True},
         ]
-        spec["volumes"] = _merge_pod_entries(volumes, spec.get("volumes") or [], "name")
-        container["volumeMounts"] = _merge_pod_entries(mounts, container.get("volumeMounts") or [], "mountPath")
-        container["env"] = _merge_pod_entries(
+        spec["volumes"] = _merge_gang_pod_entries(volumes, spec.get("volumes") or [], "name")
+        container["volumeMounts"] = _merge_gang_pod_entries(mounts, container.get("volumeMounts") or [], "mountPath")
+        container["env"] = _merge_gang_pod_entries(
             [{"name": "REMUDA_ALLOC_DIR", "value": ALLOC_PATH}], container["env"], "name"
         )
 
@@ -90,6 +90,6 @@ def _asks_for_devices(container: JsonObject) -> bool:
     return any("/" in name and not name.split("/")[0].endswith("kubernetes.io") for name in limits)
 
 
-def _merge_pod_entries(added: list[JsonObject], said: list[JsonObject], key: str) -> list[JsonObject]:
+def _merge_gang_pod_entries(added: list[JsonObject], said: list[JsonObject], key: str) -> list[JsonObject]:
     taken = {entry.get(key) for entry in said}
     return [*(entry for entry in added if entry[key] not in taken), *said]

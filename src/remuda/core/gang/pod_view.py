@@ -11,7 +11,7 @@ from remuda.api.devices import LauncherReport, Signal, Verdict
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import to_seconds
 from remuda.api.names import ANNOTATION_DOMAIN, ANNOTATION_SEGMENT, ANNOTATION_SPARE, LABEL_INDEX, LABEL_ROLE
-from remuda.core.state.leaving_nodes import LeavingNode
+from remuda.core.state.leaving_nodes import NodeLeavingState
 from remuda.core.state.snapshot import devices_of_pod
 
 OPEN, CLOSED = "Open", "Closed"
@@ -40,7 +40,7 @@ class PodView(msgspec.Struct, frozen=True):
     progress: MemberProgress | None = None
     bad_device: Verdict | None = None
     slow_device: Verdict | None = None  # Degraded: it serves, but not as it should
-    leaving: LeavingNode | None = None  # its node is about to go
+    leaving: NodeLeavingState | None = None  # its node is about to go
     node_dead: bool = False
     held: tuple[str, ...] = ()  # devices its node says it was given
     signals: tuple[Signal, ...] = ()  # of those devices and of its node

@@ -22,11 +22,11 @@ AGREE_SHARE = 0.25  # of the lease's length: holders fence themselves after two 
 REPORT_TIMEOUT_S = 30.0  # how long nothing may be heard, of a device or of an agent
 
 
-def agent_lease(node: str) -> str:
+def liveness_lease_name(node: str) -> str:
     return f"{node}{SUFFIX}"
 
 
-def node_of_agent_lease(lease: str) -> str:
+def node_of_liveness_lease(lease: str) -> str:
     """The node whose agent has the lease of that name; "" when it is no agent's."""
     return lease.removesuffix(SUFFIX) if lease.endswith(SUFFIX) else ""
 

@@ -106,10 +106,10 @@ def _suspect_of_run(
     others = len(recent.nodes_failed(start, end) - every)
     if not _is_domain_outlier(len(failed), len(every), others, outside):
         return None
-    reason, words = _domain_reason(domain)
+    reason, words = _correlated_domain_reason(domain)
     text = (
-        f"{len(failed)} of {len(every)} nodes of {_domain_words(domain)} failed within {end - start:.0f} s, {others} of "
-        f"{outside} elsewhere: {words}"
+        f"{len(failed)} of {len(every)} nodes of {_correlated_domain_words(domain)} failed within {end - start:.0f} s, "
+        f"{others} of {outside} elsewhere: {words}"
     )
     return len(failed) * share, _make_suspect(domain, reason, text, together, every)
 
@@ -165,12 +165,12 @@ def _failure_runs(
     for place in range(len(failures) - 1, -1, -1):
         if place == 0 or failures[place].at - failures[place - 1].at > WINDOW_S:
             run, end = list(failures[place:end]), place
-            begin = _run_begins_at(run, unit)
+            begin = _correlated_run_begins_at(run, unit)
             if begin is not None:
                 yield run[begin:]
 
 
-def _run_begins_at(run: Sequence[DeviceFailure], unit: Callable[[DeviceFailure], str]) -> int | None:
+def _correlated_run_begins_at(run: Sequence[DeviceFailure], unit: Callable[[DeviceFailure], str]) -> int | None:
     low = 0
     for high, failure in enumerate(run):
         while failure.at - run[low].at > WINDOW_S:
@@ -195,7 +195,7 @@ def _make_suspect(
     )
 
 
-def _domain_reason(domain: str) -> tuple[str, str]:
+def _correlated_domain_reason(domain: str) -> tuple[str, str]:
     if domain.startswith(NVLINK):
         return "NvlinkDomainSuspect", "look at its NVLink switches before the devices."
     if domain.startswith(f"{LABEL_RACK}="):
@@ -205,7 +205,7 @@ def _domain_reason(domain: str) -> tuple[str, str]:
     return "DomainSuspect", "look at what they share before the devices."
 
 
-def _domain_words(domain: str) -> str:
+def _correlated_domain_words(domain: str) -> str:
     if domain.startswith(NVLINK):
         return f"NVLink domain {domain.removeprefix(NVLINK)}"
     key, _, value = domain.partition("=")

@@ -65,7 +65,7 @@ def device_holders_on(node: NodeDevices, pods: Iterable[Pod]) -> HoldersByDevice
     return found
 
 
-def device_counts(node: NodeDevices, pods: Iterable[Pod]) -> dict[str, DeviceCounts]:
+def device_health_counts(node: NodeDevices, pods: Iterable[Pod]) -> dict[str, DeviceCounts]:
     """By resource. A device that was never judged is not healthy; one under a quarantine order is not either."""
     held = device_holders_on(node, pods)
     good = {v.device for v in node.verdicts if v.state is DeviceState.HEALTHY} - set(node.quarantine)

@@ -182,6 +182,6 @@ def failure_domains_of(labels: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def nvswitch_groups(links: Iterable[ObservedLink]) -> list[frozenset[str]]:
+def nvswitch_correlation_groups(links: Iterable[ObservedLink]) -> list[frozenset[str]]:
     """Devices that meet in one NVSwitch: groups larger than what direct links make."""
     return [frozenset(link.among) for link in links if _SWITCHED.fullmatch(link.kind) and len(link.among) >= 4]

@@ -19,7 +19,13 @@ from remuda.api.devices import DeviceState, NodeDevices, Verdict, signal_origin
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import to_time
 from remuda.core.health.device_holders import device_holders_on
-from remuda.core.health.signal_fusion import RANK, ClassifiedDevices, classify_devices, judge_signals, with_quarantine
+from remuda.core.health.signal_fusion import (
+    RANK,
+    ClassifiedDevices,
+    classify_device_signals,
+    judge_signals,
+    with_quarantine,
+)
 from remuda.core.health.timers import DEFAULT_TIMERS, HealthTimers
 
 AGENT_SILENT = "AgentSilent"
@@ -84,7 +90,7 @@ def judge_devices(
     node: NodeDevices, now: float, timers: HealthTimers = DEFAULT_TIMERS, classified: ClassifiedDevices | None = None
 ) -> dict[str, Verdict]:
     """Each device by what is known against itself: its parent's fault, the agent's silence and its holder are not in it."""
-    known = classify_devices(node) if classified is None else classified
+    known = classify_device_signals(node) if classified is None else classified
     before = {v.device: v for v in node.verdicts}
     judged: dict[str, Verdict] = {}
     for id in (d.id for d in node.observed.devices):
@@ -116,7 +122,7 @@ def _silent_verdict(device: str, since: float) -> Verdict:
     )
 
 
-def ledger_rows(nodes: Iterable[NodeDevices], pods: Iterable[Pod]) -> list[LedgerRow]:
+def health_ledger_rows(nodes: Iterable[NodeDevices], pods: Iterable[Pod]) -> list[LedgerRow]:
     """The whole ledger, for people: verdicts of the manager beside live holders."""
     bound: dict[str, list[Pod]] = {}
     for pod in pods:

@@ -62,7 +62,7 @@ def notice_hold_ends_at(devices: NodeDevices, now: float) -> float | None:
     return min((end for end in ends if end > now), default=None)
 
 
-def is_notice_held_down(notice: Notice, now: float) -> bool:
+def is_health_notice_held_down(notice: Notice, now: float) -> bool:
     return notice.holding_until is not None and now < to_seconds(notice.holding_until)
 
 
@@ -99,7 +99,7 @@ def _unlisted_device_notices(
     if node is None:
         return []
     fit = {v.device for v in devices.verdicts if v.state in (DeviceState.HEALTHY, DeviceState.DEGRADED)}
-    there = _devices_in_pod_statuses(pods)
+    there = _device_holders_in_statuses(pods)
     for resource in {d.resource for d in devices.observed.devices if d.resource}:
         mine = [d.id for d in devices.observed.devices if d.resource == resource and d.id in fit]
         is_short = 0 < _resource_count(node.status.capacity, resource) < len(mine)
@@ -115,7 +115,7 @@ def _unlisted_device_notices(
     return notices
 
 
-def _devices_in_pod_statuses(pods: Iterable[Pod]) -> dict[str, dict[str, list[str]]]:
+def _device_holders_in_statuses(pods: Iterable[Pod]) -> dict[str, dict[str, list[str]]]:
     """Resource -> device -> holders, as the statuses of the node's pods have them."""
     there: dict[str, dict[str, list[str]]] = {}
     for pod in pods:

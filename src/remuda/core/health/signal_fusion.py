@@ -11,8 +11,8 @@ it was heard, as far as times are given:
   two faults does not change its mind whenever one of them is repeated.
 - A quarantine order goes before all of it, except that one of a remedy lets the fault it is about speak.
 
-Signals are classified once a look (`classify_devices`); whoever needs their meaning in the same look is handed that, and whoever
-acts later finds remedy and scope in the verdict.
+Signals are classified once a look (`classify_device_signals`); whoever needs their meaning in the same look is handed that, and
+whoever acts later finds remedy and scope in the verdict.
 
 A time further ahead than `SKEW_S` cannot be true and is taken as not given: then, as for signals without a time, the order of
 hearing counts. A report that the standing verdict names is not silenced by evidence heard before it, whatever the clocks say.
@@ -50,7 +50,7 @@ ClassifiedDevices = Mapping[str, tuple[ClassifiedSignal, ...]]  # by device, as 
 Reports = Sequence[ClassifiedSignal]  # of one code that stands against a device: everyone's, in order of their times
 
 
-def classify_devices(node: NodeDevices) -> ClassifiedDevices:
+def classify_device_signals(node: NodeDevices) -> ClassifiedDevices:
     """What each device's own signals mean."""
     return {d.id: classify_signals(d.signals) for d in node.observed.devices if d.signals}
 
@@ -120,7 +120,7 @@ def reports_believed_at(reports: Reports, now: float, timers: HealthTimers, befo
     """Unix seconds at which a debounced code that still stands counts. One that nobody gave a time for counts at once; one with
     a time that cannot be true counts from when it was first judged."""
     at = _first_reported_at(reports)
-    if _is_time_ahead(at, now) and before is not None and _named_in_verdict(reports, before):
+    if _is_signal_time_ahead(at, now) and before is not None and _named_in_verdict(reports, before):
         at = before.since
     return to_seconds(at) + timers.debounce_s if at is not None else 0.0
 
@@ -148,7 +148,7 @@ def _first_reported_at(reports: Reports) -> datetime | None:
     return min((known.signal.time for known in reports if known.signal.time is not None), default=None)
 
 
-def _is_time_ahead(at: datetime | None, now: float) -> bool:
+def _is_signal_time_ahead(at: datetime | None, now: float) -> bool:
     """Whether every time that was given is one that cannot be true."""
     return at is not None and at > to_time(now + SKEW_S)
 
@@ -166,7 +166,7 @@ def _verdict_of_reports(
     words = [first.message]
     if len(sources := sorted({known.signal.source for known in reports})) > 1:
         words.append(f"Reported by {', '.join(sources)}.")
-    if _is_time_ahead(at, now):
+    if _is_signal_time_ahead(at, now):
         words.append(AHEAD)
     return Verdict(
         device=device,

@@ -45,7 +45,7 @@ def plan_slow_rank_findings(
 ) -> tuple[list[SlowRankFindings], GangSlow | None]:
     """What to write for one gang, and what is to be said of the gang when a slow rank is not its device's fault."""
     members = {m.rank: m for m in job.status.members}
-    moved = _pods_moved_off_slow(job)
+    moved = _pods_replacing_stragglers(job)
     changes: dict[str, dict[str, list[Signal]]] = {}
     told: dict[str, list[str]] = {}
     uneven: GangSlow | None = None
@@ -125,7 +125,7 @@ def _slow_rank_words(job: TrainingJob, member: Member, slow: SlowRank, suspects:
     return f"{where} {pace}. Its device is {suspects[0] if suspects else 'none'}{f'; {why}' if why else ''}."
 
 
-def _pods_moved_off_slow(job: TrainingJob) -> set[str]:
+def _pods_replacing_stragglers(job: TrainingJob) -> set[str]:
     """Pods that took over from one on a slow device."""
     return {pod for recovery in job.status.recoveries if recovery.reason == SLOW_RANK for pod in recovery.replaced}
 

@@ -23,7 +23,7 @@ import msgspec
 from remuda.api.conditions import find_condition
 from remuda.api.incidents import Incident, IncidentOutcome, IncidentPhase, IncidentStatus, RemedyOutcome, RemedyRecord
 from remuda.api.meta import to_seconds, to_time
-from remuda.core.incidents.names import subject_words
+from remuda.core.incidents.names import incident_subject_words
 from remuda.core.remedies.remedy_keys import is_workload_remedy_key
 
 # Remedies that were really taken, on whichever ladder.
@@ -50,7 +50,7 @@ def conclude_incident(
     incident: Incident, status: IncidentStatus, health: SubjectHealth, settle_s: float, now: float
 ) -> IncidentStatus:
     """The status closed, if it is over, else with a message that says what it waits for."""
-    what = subject_words(incident.spec.subject)
+    what = incident_subject_words(incident.spec.subject)
     if incident.spec.dismiss:
         return closed_status(status, IncidentOutcome.DISMISSED, f"Dismissed: {incident.spec.dismiss}", now)
     if not health.node_uid:
@@ -68,7 +68,7 @@ def conclude_incident(
     ):
         if incident_was_acted_on(status):
             return closed_status(
-                status, IncidentOutcome.CURED, f"{what} is healthy again{_cured_by_words(status)}.", now
+                status, IncidentOutcome.CURED, f"{what} is healthy again{_incident_cure_words(status)}.", now
             )
         text = f"{what} recovered before anything was done."
         return closed_status(status, IncidentOutcome.FALSE_ALARM, text, now)
@@ -78,7 +78,7 @@ def conclude_incident(
 
 def incident_ends_at(status: IncidentStatus, health: SubjectHealth, settle_s: float) -> float | None:
     """When it will be over if nothing else happens; None while that cannot be said."""
-    if health.well_since is None or _running_rung(status) is not None:
+    if health.well_since is None or _incident_running_rung(status) is not None:
         return None
     if status.phase is IncidentPhase.VERIFYING and status.soak_until is not None:
         return max(health.well_since, to_seconds(status.soak_until))
@@ -91,11 +91,11 @@ def incident_was_acted_on(status: IncidentStatus) -> bool:
 
 def incident_waits_for(incident: Incident, status: IncidentStatus, health: SubjectHealth, settle_s: float) -> str:
     """What happened and what is to come, in one or two sentences."""
-    verdict, what = status.verdict, subject_words(incident.spec.subject)
+    verdict, what = status.verdict, incident_subject_words(incident.spec.subject)
     state = verdict.state.value if incident.spec.subject.device else "in trouble"
     head = f"{what} is {state} ({verdict.reason})." if verdict.reason else f"{what} is {state}."
-    if (running := _running_rung(status)) is not None:
-        return f"{head} {running.key} is running{_deadline_words(running.deadline)}."
+    if (running := _incident_running_rung(status)) is not None:
+        return f"{head} {running.key} is running{_incident_deadline_words(running.deadline)}."
     if status.phase is IncidentPhase.VERIFYING and status.soak_until is not None:
         return f"{what} passed its probe and is watched until {status.soak_until:%H:%M:%S}."
     if health.well_since is not None:
@@ -107,14 +107,14 @@ def incident_waits_for(incident: Incident, status: IncidentStatus, health: Subje
         return f"{head} {ladder.message} Waits for an operator to replace it{ask} or to dismiss this."
     if ladder is not None and ladder.status == "Unknown":
         return f"{head} {ladder.message} Waits for it to be healthy again."
-    if words := next_rung_words(status):
+    if words := incident_rung_waits_for(status):
         return f"{head} {words}"
     if health.out_by:
         return f"{head} Waits for {health.out_by} to lift the quarantine."
     return f"{head} {health.waits or 'Waits for a remedy, or for it to be healthy again.'}"
 
 
-def next_rung_words(status: IncidentStatus) -> str:
+def incident_rung_waits_for(status: IncidentStatus) -> str:
     """What the ladder's next rung waits for; "" when it waits for nothing."""
     last = next((r for r in reversed(status.remedies) if not is_workload_remedy_key(r.key)), None)
     if last is None:
@@ -128,18 +128,18 @@ def next_rung_words(status: IncidentStatus) -> str:
     return ""
 
 
-def _running_rung(status: IncidentStatus) -> RemedyRecord | None:
+def _incident_running_rung(status: IncidentStatus) -> RemedyRecord | None:
     """The device ladder's remedy that runs now."""
     running = (r for r in status.remedies if r.outcome is RemedyOutcome.RUNNING and not is_workload_remedy_key(r.key))
     return next(running, None)
 
 
-def _cured_by_words(status: IncidentStatus) -> str:
+def _incident_cure_words(status: IncidentStatus) -> str:
     cured = [r for r in status.remedies if r.outcome is RemedyOutcome.SUCCEEDED and not is_workload_remedy_key(r.key)]
     return f" after {cured[-1].key}" if cured else ""
 
 
-def _deadline_words(deadline: datetime | None) -> str:
+def _incident_deadline_words(deadline: datetime | None) -> str:
     return f" until {deadline:%H:%M:%S} at the latest" if deadline is not None else ""
 
 

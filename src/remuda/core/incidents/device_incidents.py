@@ -33,9 +33,9 @@ from remuda.core.incidents.names import (
 from remuda.core.incidents.pods import (
     NodeIncidentView,
     affected_pods,
-    container_exits,
+    container_exit_evidence,
     follow_affected_pods,
-    launcher_exits,
+    launcher_exit_evidence,
     pods_just_ended,
 )
 
@@ -65,7 +65,7 @@ def plan_device_incidents(
             continue  # by far the most frequent
         past = incidents_of(mine.get(device, ()), device_subject(sight.name, device))
         standing = next((i for i in past if i.is_open), None)
-        if standing is None and verdict is not None and not _is_parents_verdict(verdict, seen, verdicts):
+        if standing is None and verdict is not None and not _is_parents_incident(verdict, seen, verdicts):
             if not is_bad_verdict(verdict, now, times):
                 if verdict.state is DeviceState.DEGRADED and verdict.since is not None:
                     looks.append(to_seconds(verdict.since) + times.degraded)
@@ -91,7 +91,7 @@ def is_bad_verdict(verdict: Verdict, now: float, times: IncidentTimes) -> bool:
     return verdict.state in (DeviceState.UNHEALTHY, DeviceState.QUARANTINED)
 
 
-def _is_parents_verdict(verdict: Verdict, seen: Mapping[str, ObservedDevice], verdicts: Mapping[str, Verdict]) -> bool:
+def _is_parents_incident(verdict: Verdict, seen: Mapping[str, ObservedDevice], verdicts: Mapping[str, Verdict]) -> bool:
     device = seen.get(verdict.device)
     parent = verdicts.get(device.parent) if device is not None and device.parent else None
     return parent is not None and (parent.state, parent.reason) == (verdict.state, verdict.reason)
@@ -213,8 +213,8 @@ def _device_evidence(
         yield Evidence("verdict", words, verdict.since, verdict.source, verdict.reason, sight.name, verdict.device)
     uids = {a.uid for a in status.affected if a.uid}
     since = began - times.look_back
-    yield from container_exits(sight.pods, uids, since, sight.ranks)
-    yield from launcher_exits(devices.observed.launchers, uids, since, sight.name)
+    yield from container_exit_evidence(sight.pods, uids, since, sight.ranks)
+    yield from launcher_exit_evidence(devices.observed.launchers, uids, since, sight.name)
 
 
 def _signal_evidence(signal: Signal, node: str, device: str) -> Evidence:

@@ -70,7 +70,7 @@ def incident_name(subject: Subject, since: datetime) -> str:
         SubjectKind.DOMAIN: (subject.domain,),
     }[subject.kind]
     said = "-".join((_PREFIX[subject.kind], *parts))
-    return f"{_fit_for_name(said)}-{_base36(int(to_seconds(since)))}"
+    return f"{_fit_for_incident_name(said)}-{_base36_for_incident_name(int(to_seconds(since)))}"
 
 
 def blank_incident(subject: Subject, since: datetime) -> Incident:
@@ -88,7 +88,7 @@ def incidents_of(incidents: Iterable[Incident], subject: Subject) -> list[Incide
     return sorted((i for i in incidents if i.spec.subject == subject), key=_incident_opened_at)
 
 
-def subject_words(subject: Subject) -> str:
+def incident_subject_words(subject: Subject) -> str:
     """How people call it."""
     match subject.kind:
         case SubjectKind.DEVICE:
@@ -105,7 +105,7 @@ def _incident_opened_at(incident: Incident) -> tuple[float, str]:
     return (to_seconds(opened) if opened is not None else 0.0), incident.name
 
 
-def _fit_for_name(text: str) -> str:
+def _fit_for_incident_name(text: str) -> str:
     """Two texts never become one: where letters had to be changed, a piece of the text's hash is added."""
     fit = re.sub(r"[^a-z0-9.-]", "-", text.lower())
     fit = re.sub(r"[.-]*\.[.-]*", ".", fit).strip("-.")
@@ -114,7 +114,7 @@ def _fit_for_name(text: str) -> str:
     return f"{fit[:_LONGEST].rstrip('-.')}-{hashlib.blake2b(text.encode(), digest_size=3).hexdigest()}"
 
 
-def _base36(number: int) -> str:
+def _base36_for_incident_name(number: int) -> str:
     digits = ""
     while number > 0:
         number, digit = divmod(number, 36)

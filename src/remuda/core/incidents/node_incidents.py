@@ -30,7 +30,7 @@ from remuda.core.incidents.names import (
     incidents_of,
     node_subject,
 )
-from remuda.core.incidents.pods import NodeIncidentView, affected_pods, container_exits, follow_affected_pods
+from remuda.core.incidents.pods import NodeIncidentView, affected_pods, container_exit_evidence, follow_affected_pods
 
 NODE_LOST = "NodeLost"
 WELL_AGAIN = "WellAgain"
@@ -67,7 +67,7 @@ def plan_node_incidents(
         if not is_told and not any(i.name == incident_name(subject, due[0].since) for i in past):
             opened, standing = (fresh,), fresh
     if standing is None:
-        return IncidentPlan(look_again_s=_wait_until_first(looks, now))
+        return IncidentPlan(look_again_s=_wait_for_incident_look(looks, now))
     # A trouble on top of one that stands needs no hold-down of its own, and one that is held down is not over yet.
     status, health = _look_at_node(sight, standing, troubles, now)
     status = conclude_incident(standing, status, health, times.settle, now)
@@ -75,10 +75,10 @@ def plan_node_incidents(
     if end is not None and status.closed_at is None:
         looks.append(end)
     amended = ((standing, status),) if status != standing.status else ()
-    return IncidentPlan(opened, amended, look_again_s=_wait_until_first(looks, now))
+    return IncidentPlan(opened, amended, look_again_s=_wait_for_incident_look(looks, now))
 
 
-def _wait_until_first(looks: Sequence[float], now: float) -> float | None:
+def _wait_for_incident_look(looks: Sequence[float], now: float) -> float | None:
     again = min((at for at in looks if at >= now), default=None)
     return None if again is None else again - now + 0.01
 
@@ -140,7 +140,7 @@ def _look_at_node(
     status = with_affected(status, follow_affected_pods(status.affected, sight, held, None, now))
     began = to_seconds(status.first_signal_at) if status.first_signal_at is not None else now
     uids = {a.uid for a in status.affected if a.uid}
-    evidence += container_exits(sight.pods, uids, began, sight.ranks)
+    evidence += container_exit_evidence(sight.pods, uids, began, sight.ranks)
     status = with_evidence(status, evidence)
     return status, SubjectHealth(None if troubles else _node_well_since(status, now), sight.node_uid)
 

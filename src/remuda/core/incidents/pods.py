@@ -34,7 +34,7 @@ class NodeIncidentView(msgspec.Struct, frozen=True):
     dead_since: float | None = None  # when its lease ran out
 
 
-def pod_owner_words(pod: Pod) -> str:
+def affected_pod_owner_words(pod: Pod) -> str:
     """The TrainingJob's name, or the owner as `Kind/name`; "" for a pod of its own."""
     if pod.owner("TrainingJob") is not None and (gang := pod.labels.get(LABEL_GANG)):
         return gang
@@ -61,9 +61,9 @@ def affected_pods(
             node=sight.name,
             devices=device_of.get(holder.uid, []),
             container=holder.container,
-            gang=pod_owner_words(pod) if pod is not None else "",
+            gang=affected_pod_owner_words(pod) if pod is not None else "",
             rank=sight.ranks.get(holder.uid),
-            restarts=_pod_restarts(pod) if pod is not None else 0,
+            restarts=_affected_pod_restarts(pod) if pod is not None else 0,
         )
     return list(found.values())
 
@@ -79,8 +79,8 @@ def follow_affected_pods(
     for one in known:
         pod = by_uid.get(one.uid)
         if pod is not None:
-            code = one.exit_code if one.exit_code is not None else _pod_exit_code(pod)
-            one = msgspec.structs.replace(one, restarts=max(one.restarts, _pod_restarts(pod)), exit_code=code)
+            code = one.exit_code if one.exit_code is not None else _affected_pod_exit_code(pod)
+            one = msgspec.structs.replace(one, restarts=max(one.restarts, _affected_pod_restarts(pod)), exit_code=code)
         if pod is not None and pod.is_terminal:
             one = affected_pod_ended(one, pod.status.phase, to_time(now), state)
         elif one.uid and one.uid not in sight.present and (pod is not None or one.uid not in holding):
@@ -89,7 +89,9 @@ def follow_affected_pods(
     return found
 
 
-def container_exits(pods: Iterable[Pod], uids: set[str], since: float, ranks: Mapping[str, int]) -> list[Evidence]:
+def container_exit_evidence(
+    pods: Iterable[Pod], uids: set[str], since: float, ranks: Mapping[str, int]
+) -> list[Evidence]:
     """How containers of these pods ended by themselves, at `since` or later, with something else than success."""
     return [piece for pod in pods if pod.uid in uids for piece in _pod_exits(pod, since, ranks.get(pod.uid))]
 
@@ -132,7 +134,9 @@ def pods_just_ended(sight: NodeIncidentView, devices: Iterable[str], since: floa
     ]
 
 
-def launcher_exits(reports: Iterable[LauncherReport], uids: set[str], since: float, node: str) -> list[Evidence]:
+def launcher_exit_evidence(
+    reports: Iterable[LauncherReport], uids: set[str], since: float, node: str
+) -> list[Evidence]:
     """The same of processes under a launcher, whose container goes on."""
     found: list[Evidence] = []
     for report in reports:
@@ -154,11 +158,11 @@ def launcher_exits(reports: Iterable[LauncherReport], uids: set[str], since: flo
     return found
 
 
-def _pod_restarts(pod: Pod) -> int:
+def _affected_pod_restarts(pod: Pod) -> int:
     return sum(s.restart_count for s in pod.status.container_statuses)
 
 
-def _pod_exit_code(pod: Pod) -> int | None:
+def _affected_pod_exit_code(pod: Pod) -> int | None:
     """Of the first container that ended by itself and not well."""
     states = (s.state.terminated or s.last_state.terminated for s in pod.status.container_statuses)
     return next(

@@ -52,12 +52,12 @@ def summarise_incidents(incidents: Iterable[Incident], now: float) -> list[Cause
     causes: dict[str, list[Incident]] = {}
     for incident in kept:
         causes.setdefault(incident.status.verdict.cause or "unknown", []).append(incident)
-    rows = [_cause_totals(cause, found, now) for cause, found in causes.items()]
+    rows = [_incident_cause_totals(cause, found, now) for cause, found in causes.items()]
     rows.sort(key=lambda r: (-r.lost_gpu_hours, -r.count, r.cause))
-    return [*rows, _cause_totals("total", kept, now)]
+    return [*rows, _incident_cause_totals("total", kept, now)]
 
 
-def _cause_totals(cause: str, incidents: list[Incident], now: float) -> CauseTotals:
+def _incident_cause_totals(cause: str, incidents: list[Incident], now: float) -> CauseTotals:
     starts = sorted(incident_began_at(i) for i in incidents)
     cures = [
         to_seconds(i.status.closed_at) - incident_began_at(i)

@@ -20,7 +20,7 @@ from remuda.api.conditions import find_condition
 from remuda.api.incidents import Incident, IncidentOutcome, RemedyOutcome
 from remuda.api.meta import JsonObject, KObject, to_seconds
 from remuda.api.remedies import RemedyPolicy, Webhook
-from remuda.core.incidents.names import subject_words
+from remuda.core.incidents.names import incident_subject_words
 from remuda.core.remedies.remedy_keys import is_workload_remedy_key
 from remuda.core.remedies.rungs import LADDER, TOO_EARLY, ladder_has_ended
 
@@ -45,7 +45,7 @@ class DueNotice(msgspec.Struct, frozen=True):
 
 def incident_notices(incident: Incident) -> list[WebhookNotice]:
     """What there is to say, oldest first."""
-    status, what = incident.status, subject_words(incident.spec.subject)
+    status, what = incident.status, incident_subject_words(incident.spec.subject)
     if status.opened_at is None or status.outcome is IncidentOutcome.MERGED:
         return []
     pods = [a.pod for a in status.affected]
@@ -131,14 +131,14 @@ def webhook_body(about: Sequence[tuple[KObject, WebhookNotice]]) -> JsonObject:
     else:
         more = f"... and {len(texts) - NAMED} more before\n" if len(texts) > NAMED else ""
         text = f"{len(texts)} notices:\n{more}" + "\n".join(texts[-NAMED:])  # the newest say where things stand
-    entries = [{"event": notice.event, **_notice_facts(obj)} for obj, notice in about]
+    entries = [{"event": notice.event, **_webhook_notice_facts(obj)} for obj, notice in about]
     body: JsonObject = {"text": text, **entries[0]}
     if len(entries) > 1:
         body["notices"] = entries
     return body
 
 
-def _notice_facts(obj: KObject) -> JsonObject:
+def _webhook_notice_facts(obj: KObject) -> JsonObject:
     if isinstance(obj, Incident):
         status: JsonObject = to_wire(obj.status)
         for name in ("evidence", "conditions"):  # long; `remuda incident NAME -o json` has them

@@ -11,7 +11,7 @@ import msgspec
 from remuda.api.incidents import IncidentStatus, RemedyOutcome, RemedyRecord
 from remuda.api.meta import to_time
 from remuda.api.training import Recovery, Remedy, TrainingJob
-from remuda.core.remedies.remedy_keys import is_workload_remedy_key, workload_key, workload_key_for
+from remuda.core.remedies.remedy_keys import is_workload_remedy_key, remedy_key_of_gang, workload_remedy_key
 
 MAX_REMEDIES = 64
 
@@ -20,7 +20,7 @@ def workload_record(recovery: Recovery, target: str, job: TrainingJob | None, co
     """`counted_in`: the incident that has its GPU-hours, when it is not this one."""
     outcome, reason = _recovery_outcome(recovery, job)
     return RemedyRecord(
-        key=workload_key(recovery.attempt),
+        key=workload_remedy_key(recovery.attempt),
         action=recovery.remedy.value,
         target=target,
         outcome=outcome,
@@ -60,7 +60,7 @@ def with_workload_record(status: IncidentStatus, record: RemedyRecord) -> Incide
     place = next((n for n, r in enumerate(remedies) if _is_same_interruption(r, record)), None)
     taken = {r.key for n, r in enumerate(remedies) if n != place}
     if record.key in taken:  # two gangs on one device
-        record = msgspec.structs.replace(record, key=workload_key_for(record.key, record.target))
+        record = msgspec.structs.replace(record, key=remedy_key_of_gang(record.key, record.target))
     if place is None:
         remedies.append(record)
     elif remedies[place] == record:

@@ -29,7 +29,7 @@ class NodeFailure(msgspec.Struct, frozen=True, order=True):
     node: str
 
 
-class BreakerWatch:
+class RemedyBreakerWatch:
     """The breaker of one pool, failure by failure: one more costs itself, not all that were."""
 
     def __init__(self, breaker: Breaker, pool: int) -> None:
@@ -74,11 +74,11 @@ class BreakerWatch:
         )
 
 
-def watch_breaker(breaker: Breaker, failures: Iterable[NodeFailure], pool: int, now: float) -> BreakerWatch:
+def watch_breaker(breaker: Breaker, failures: Iterable[NodeFailure], pool: int, now: float) -> RemedyBreakerWatch:
     """`failures`: of the pool's nodes, in any order, as far back as a day. What lies ahead of `now` counts as of now: a
     clock that was set back must not hold the breaker open for as long as it was wrong. More than a day ahead it counts
     no more, or it would be of now for ever."""
-    watch = BreakerWatch(breaker, pool)
+    watch = RemedyBreakerWatch(breaker, pool)
     for failed in sorted(msgspec.structs.replace(f, at=min(f.at, now)) for f in failures if f.at <= now + AHEAD_S):
         watch.add(failed)
     return watch

@@ -129,7 +129,7 @@ class RecycleDomain(msgspec.Struct, frozen=True):
 
 def recycle_domain(node: Node, devices: NodeDevices | None, peers: Iterable[Node]) -> RecycleDomain:
     """`peers`: nodes that may share its domain; others among them do no harm."""
-    label, size = _nvlink_fabric(devices)
+    label, size = _recycle_domain_fabric(devices)
     value = node.labels.get(label, "")
     if not value:
         # A tray that cannot say which domain it is of has one all the same.
@@ -140,7 +140,7 @@ def recycle_domain(node: Node, devices: NodeDevices | None, peers: Iterable[Node
     return RecycleDomain(f"nvlink/{value}", tuple(sorted(names)), max(0, size - len(names)))
 
 
-def _nvlink_fabric(devices: NodeDevices | None) -> tuple[str, int]:
+def _recycle_domain_fabric(devices: NodeDevices | None) -> tuple[str, int]:
     """The label that names the domain, and how many nodes one has; (label, 1) when the model has none."""
     model = devices.observed.model if devices is not None else ""
     if model in known_machine_models():
@@ -178,22 +178,24 @@ def plan_drain(pods: Mapping[str, Sequence[Pod]], drain: Drain, started: float, 
         return DrainPlan(is_done=True, message="No pods are left on it.")
     if not staying and now >= deadline + GONE_S:
         return DrainPlan(
-            left=left, is_done=True, message=f"{_count_pods(left)} deleted; nobody has confirmed that they ended."
+            left=left,
+            is_done=True,
+            message=f"{_draining_pods_in_words(left)} deleted; nobody has confirmed that they ended.",
         )
     if now >= deadline:
         look = RETRY_S if staying else deadline + GONE_S - now
-        words = f"The drain's {drain.deadline_seconds:g} s are over: {_count_pods(left)} deleted."
+        words = f"The drain's {drain.deadline_seconds:g} s are over: {_draining_pods_in_words(left)} deleted."
         return DrainPlan(delete=tuple(staying), left=left, message=words, look_again_s=look)
     saving = [pod for pod in staying if LABEL_GANG in pod.labels and now < checkpoint_by]
     evict = tuple(pod for pod in staying if pod not in saving)
     ends = [deadline] + ([checkpoint_by] if saving else [])
     look = min(min(ends) - now, RETRY_S) if evict else min(ends) - now
-    words = f"{_count_pods(left)} still there"
+    words = f"{_draining_pods_in_words(left)} still there"
     if saving:
         words += f"; {len(saving)} of them may save a checkpoint until {to_time(checkpoint_by):%H:%M:%S}"
     return DrainPlan(evict=evict, left=left, message=f"{words}.", look_again_s=look)
 
 
-def _count_pods(pods: Sequence[str]) -> str:
+def _draining_pods_in_words(pods: Sequence[str]) -> str:
     named = ", ".join(pods[:3]) + (" ..." if len(pods) > 3 else "")
     return f"{len(pods)} pod{'' if len(pods) == 1 else 's'} ({named})"

@@ -85,7 +85,7 @@ INVALID = "Invalid"
 _NO_TYPE = "\0"  # matches no device
 
 
-def policy_refusal(policy: RemedyPolicy) -> Refusal | None:
+def remedy_policy_refusal(policy: RemedyPolicy) -> Refusal | None:
     """Why it would not have been let in. Where the API checks types alone, one that contradicts itself may be there."""
     try:
         check_policy(policy)
@@ -97,7 +97,7 @@ def policy_refusal(policy: RemedyPolicy) -> Refusal | None:
 def policy_in_force(policy: RemedyPolicy) -> RemedyPolicy:
     """The policy as it is acted on. One that would not have been let in still has its nodes, so that no milder policy gets
     them by somebody's slip, but nothing is done to them: it observes."""
-    if policy_refusal(policy) is None:
+    if remedy_policy_refusal(policy) is None:
         return policy
     asked, selector = policy.spec.selector, PolicySelector()
     if policy.name != DEFAULT_POLICY:
@@ -173,21 +173,21 @@ def _can_policies_meet(one: PolicySelector, other: PolicySelector) -> bool:
         return False
     if not one.device_types or not other.device_types:
         return True
-    return any(type_patterns_meet(a, b) for a in one.device_types for b in other.device_types)
+    return any(policy_patterns_meet(a, b) for a in one.device_types for b in other.device_types)
 
 
-def type_patterns_meet(one: str, other: str) -> bool:
+def policy_patterns_meet(one: str, other: str) -> bool:
     """Whether a text may fit both shell patterns. `*` and `?` are known; what is in brackets is taken to fit anything."""
     if "[" in one or "[" in other:
         return True
     rows = [[False] * (len(other) + 1) for _ in range(len(one) + 1)]
     for a in range(len(one), -1, -1):
         for b in range(len(other), -1, -1):
-            rows[a][b] = _type_patterns_meet_from(one, a, other, b, rows)
+            rows[a][b] = _policy_patterns_meet_from(one, a, other, b, rows)
     return rows[0][0]
 
 
-def _type_patterns_meet_from(one: str, a: int, other: str, b: int, rest: Sequence[Sequence[bool]]) -> bool:
+def _policy_patterns_meet_from(one: str, a: int, other: str, b: int, rest: Sequence[Sequence[bool]]) -> bool:
     x, y = one[a : a + 1], other[b : b + 1]
     if not x and not y:
         return True

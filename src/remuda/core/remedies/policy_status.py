@@ -16,7 +16,7 @@ from remuda.api.remedies import RemedyPolicy, RemedyPolicyStatus
 from remuda.core.remedies.breaker import NodeFailure, breaker_status
 from remuda.core.remedies.ladder.climb import BY
 from remuda.core.remedies.policies import first_device_type, remedy_policy_for
-from remuda.core.remedies.rungs import is_remedy_held_back, is_under_remedy
+from remuda.core.remedies.rungs import is_rung_held_back, is_under_remedy
 
 REMEMBERED_S = 86_400.0  # how far back failures matter to a breaker
 _FAILED = (DeviceState.UNHEALTHY, DeviceState.UNKNOWN)
@@ -52,6 +52,6 @@ def work_out_policy_status(
     return RemedyPolicyStatus(
         nodes=len(mine),
         under_remedy=sorted({i.spec.subject.node for i in found if is_under_remedy(i)}),
-        held_back=sum(map(is_remedy_held_back, found)),
+        held_back=sum(map(is_rung_held_back, found)),
         breaker=breaker_status(policy.spec.breaker, failures, len(mine), now),
     )

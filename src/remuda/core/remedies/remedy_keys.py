@@ -33,11 +33,11 @@ class RungKey(msgspec.Struct, frozen=True):
         return rung_key(self.action, self.number)
 
 
-def workload_key(attempt: int) -> str:
+def workload_remedy_key(attempt: int) -> str:
     return f"{_WORKLOAD}{attempt}"
 
 
-def workload_key_for(key: str, gang: str) -> str:
+def remedy_key_of_gang(key: str, gang: str) -> str:
     """Of two gangs on one device the second one's key."""
     return f"{key}@{gang}"
 

@@ -156,7 +156,7 @@ def _begin_rollout_steps(seen: ObservedRollout, steps: Sequence[NodeStep], now: 
             chosen += unit
     found = []
     for name in chosen:
-        domain, count = seen.domain(name), len(_whole_devices(seen.ledgers[name]))
+        domain, count = seen.domain(name), len(_rollout_whole_devices(seen.ledgers[name]))
         named = domain.name if domain is not None else ""
         moment = to_time(now)
         found.append(NodeStep(name, is_canary=is_canary, devices=count, started_at=moment, since=moment, domain=named))
@@ -207,7 +207,7 @@ def _why_rollout_waits(seen: ObservedRollout, name: str, begun: Collection[str])
     return ""
 
 
-def _whole_devices(ledger: NodeDevices) -> list[str]:
+def _rollout_whole_devices(ledger: NodeDevices) -> list[str]:
     return [row.id for row in ledger.observed.devices if not row.parent]
 
 
@@ -279,7 +279,7 @@ def _check_rollout_hook(seen: ObservedRollout, step: NodeStep, now: float) -> No
 
 def _verify_rollout_step(seen: ObservedRollout, step: NodeStep, now: float) -> NodeStep:
     spec, node, ledger = seen.rollout.spec, seen.nodes[step.node], seen.ledgers.get(step.node)
-    devices = _whole_devices(ledger) if ledger is not None else []
+    devices = _rollout_whole_devices(ledger) if ledger is not None else []
     answers = {device: seen.answer(step, f"probe-{device}") for device in devices}
     for device, answer in answers.items():
         if answer is not None and answer.outcome not in ("Running", "Succeeded"):
@@ -337,7 +337,7 @@ def _rollout_step_orders(rollout: NodeRollout, step: NodeStep, ledger: NodeDevic
             _rollout_order_id(rollout, step, f"probe-{device}"): DeviceOrder(
                 "probe", device, by=owner, since=step.since, deadline=deadline
             )
-            for device in _whole_devices(ledger)
+            for device in _rollout_whole_devices(ledger)
         }
     return {}
 

@@ -73,7 +73,7 @@ def ladder_stages(ladder: Ladder) -> list[LadderStage]:
     return stages
 
 
-def describe_ladder(ladder: Ladder) -> str:
+def ladder_rungs_in_words(ladder: Ladder) -> str:
     """probe, reset x2, reboot, ticket"""
     return ", ".join(f"{r.action}{f' x{r.attempts}' if r.attempts > 1 else ''}" for r in ladder.rungs)
 
@@ -90,7 +90,7 @@ def first_ladder_stage(
     return start
 
 
-def is_repeat_offender(devices: NodeDevices | None, subject: Subject, offender: Offender, now: float) -> bool:
+def is_repeat_offender_by_policy(devices: NodeDevices | None, subject: Subject, offender: Offender, now: float) -> bool:
     if devices is None or subject.kind is not SubjectKind.DEVICE or subject.device not in devices.history:
         return False
     failures = devices.history[subject.device].failures
@@ -109,7 +109,7 @@ def _has_rung_begun(record: RemedyRecord | None) -> bool:
     return record is not None and record.started_at is not None
 
 
-def remedy_began_at(incident: Incident) -> float | None:
+def first_rung_began_at(incident: Incident) -> float | None:
     """When the first rung was taken; None when none was."""
     starts = [r.started_at for r in device_remedies(incident.status.remedies).values() if r.started_at is not None]
     return to_seconds(min(starts)) if starts else None
@@ -125,11 +125,11 @@ def is_under_remedy(incident: Incident) -> bool:
     if not incident.is_open:
         return False
     records = device_remedies(incident.status.remedies).values()
-    is_soaking = incident.status.phase is IncidentPhase.VERIFYING and remedy_began_at(incident) is not None
+    is_soaking = incident.status.phase is IncidentPhase.VERIFYING and first_rung_began_at(incident) is not None
     return is_soaking or any(r.outcome is RemedyOutcome.RUNNING for r in records)
 
 
-def is_remedy_held_back(incident: Incident) -> bool:
+def is_rung_held_back(incident: Incident) -> bool:
     records = device_remedies(incident.status.remedies).values()
     return incident.is_open and any(r.outcome is RemedyOutcome.HELD_BACK and r.reason not in OWN_TIME for r in records)
 

@@ -36,7 +36,7 @@ class TaintedDevice(msgspec.Struct, frozen=True):
     name: str = ""
 
 
-def dra_driver_for(resource: str) -> str:
+def taint_rule_driver_for(resource: str) -> str:
     """The DRA driver that would publish a device of this resource; "" when nobody knows."""
     return next((driver for prefix, driver in DRIVERS.items() if resource.startswith(prefix)), "")
 
@@ -76,7 +76,7 @@ def plan_taint_rules(node: str, devices: NodeDevices | None, standing: Mapping[T
     resources = {row.id: row.resource for row in devices.observed.devices} if devices is not None else {}
     make: dict[TaintedDevice, str] = {}
     for id, order in orders.items():
-        device = TaintedDevice(node, id, dra_driver_for(resources.get(id, "")))
+        device = TaintedDevice(node, id, taint_rule_driver_for(resources.get(id, "")))
         if device.driver and standing.get(device) != taint_value(order.reason):
             make[device] = order.reason
     remove = (device for device in standing if device.node == node and device.device not in orders)

@@ -99,14 +99,16 @@ def _rung_impact(
     if action not in RECYCLES:
         held = device_holders_on(ledgers[node], pods.get(node, ()))
         names = sorted({h.pod for id in ids for h in held.get(id, ())})
-        return RungImpact(key, (node,), tuple(f"{node}/{id}" for id in ids), tuple(names), _pod_namespaces(names), how)
+        return RungImpact(
+            key, (node,), tuple(f"{node}/{id}" for id in ids), tuple(names), _rung_impact_namespaces(names), how
+        )
     nodes = domain.nodes if policy.spec.drain.whole_domain and domain.name else (node,)
     if domain.name and domain.missing and policy.spec.drain.whole_domain:
         how = f"refused: {domain.missing} nodes of {domain.name} are not known"
     names = sorted(f"{p.namespace}/{p.name}" for n in nodes for p in pods.get(n, ()) if has_to_be_drained(p))
     devices = tuple(f"{n}/{d.id}" for n in nodes if n in ledgers for d in ledgers[n].observed.devices)
-    return RungImpact(key, nodes, devices, tuple(names), _pod_namespaces(names), how)
+    return RungImpact(key, nodes, devices, tuple(names), _rung_impact_namespaces(names), how)
 
 
-def _pod_namespaces(names: Sequence[str]) -> tuple[str, ...]:
+def _rung_impact_namespaces(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(sorted({name.partition("/")[0] for name in names}))

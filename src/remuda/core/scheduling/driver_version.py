@@ -26,7 +26,7 @@ def is_driver_version(text: str) -> bool:
     return _VERSION.fullmatch(text) is not None
 
 
-def is_driver_older(have: str, want: str) -> bool:
+def is_node_driver_too_old(have: str, want: str) -> bool:
     """Also true when nobody knows."""
     if not is_driver_version(have):
         return True
@@ -35,7 +35,7 @@ def is_driver_older(have: str, want: str) -> bool:
     return ours + [0] * (length - len(ours)) < theirs + [0] * (length - len(theirs))
 
 
-def check_min_driver(want: str, nodes: Iterable[Mapping[str, str]]) -> Refusal | None:
+def explain_min_driver_unmet(want: str, nodes: Iterable[Mapping[str, str]]) -> Refusal | None:
     """`nodes`: labels of each. DriverTooOld when none of them has the driver, InvalidMinDriver when nobody could."""
     if not want:
         return None
@@ -44,7 +44,7 @@ def check_min_driver(want: str, nodes: Iterable[Mapping[str, str]]) -> Refusal |
             "InvalidMinDriver", f"`{want}` is not a driver version.", 'Write it as remuda.dev/min-driver: "550.54".'
         )
     found = [node_driver_version(labels) for labels in nodes]
-    if not found or any(not is_driver_older(have, want) for have in found):
+    if not found or any(not is_node_driver_too_old(have, want) for have in found):
         return None
     newest = max(
         (have for have in found if is_driver_version(have)), key=lambda v: [int(p) for p in v.split(".")], default=""

@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from remuda.api.errors import Refusal
-from remuda.core.scheduling.driver_version import check_min_driver, is_driver_older, node_driver_version
-from remuda.core.scheduling.first_fit import count_fitting_pods, node_admits_pod
+from remuda.core.scheduling.driver_version import explain_min_driver_unmet, is_node_driver_too_old, node_driver_version
+from remuda.core.scheduling.first_fit import count_fitting_pods, may_schedule_on_node
 from remuda.core.scheduling.placement_request import PodAsk
 from remuda.core.state.pod_requests import is_extended_resource
 from remuda.core.state.snapshot import NodeView, Snapshot, tolerates_taints
@@ -57,7 +57,7 @@ def explain_not_placed(
             for view in nodes
             if (why := _why_node_takes_no_pod(view, pods[0]) or _why_node_is_kept(snapshot, view, transaction))
         ],
-        is_all_away=not any(node_admits_pod(view, pods[0]) for view in nodes),
+        is_all_away=not any(may_schedule_on_node(view, pods[0]) for view in nodes),
         is_plugin_lost=any(_resource_of_lost_plugin(view, pods[0]) for view in nodes),
     )
 
@@ -93,7 +93,7 @@ def _pod_too_large_refusal(snapshot: Snapshot, members: Sequence[PodAsk]) -> Ref
 def _driver_too_old_refusal(snapshot: Snapshot, members: Sequence[PodAsk]) -> Refusal | None:
     """A driver that no node has."""
     wanted = dict.fromkeys(pod.min_driver for pod in members if pod.min_driver)
-    refusals = (check_min_driver(want, (view.labels for view in snapshot.nodes)) for want in wanted)
+    refusals = (explain_min_driver_unmet(want, (view.labels for view in snapshot.nodes)) for want in wanted)
     return next(filter(None, refusals), None)
 
 
@@ -108,9 +108,9 @@ def _why_node_takes_no_pod(view: NodeView, pod: PodAsk) -> str:
     for key, value in pod.node_selector:
         if key.startswith(("nvidia.com/", "amd.com/")) and view.labels.get(key) != value:
             return f"whose {key} is {view.labels.get(key, 'not set')}, not {value}"
-    if pod.min_driver and is_driver_older(have := node_driver_version(view.labels), pod.min_driver):
+    if pod.min_driver and is_node_driver_too_old(have := node_driver_version(view.labels), pod.min_driver):
         return f"with driver {have or 'unknown'}, older than {pod.min_driver}"
-    if not node_admits_pod(view, pod):
+    if not may_schedule_on_node(view, pod):
         return "not selected"
     if held := next((r for r in pod.requests if r in view.withheld), ""):
         return f"where {held} is withheld"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from remuda.api.names import RESOURCE_GPU
-from remuda.core.scheduling.driver_version import is_driver_older, node_driver_version
+from remuda.core.scheduling.driver_version import is_node_driver_too_old, node_driver_version
 from remuda.core.scheduling.placement_request import Assignment, PodAsk
 from remuda.core.state.snapshot import NodeView, Snapshot, tolerates_taints
 from remuda.core.state.transaction import Transaction, resource_node_lacks
@@ -71,14 +71,14 @@ def spend_assignments(snapshot: Snapshot, transaction: Transaction, assignments:
         transaction.spend(snapshot.nodes[ix], ix, assignment.devices, assignment.pod.requests)
 
 
-def node_admits_pod(view: NodeView, pod: PodAsk) -> bool:
+def may_schedule_on_node(view: NodeView, pod: PodAsk) -> bool:
     """Whether the node takes such a pod, if there is room."""
     return (
         not view.closed
         and all(view.labels.get(key) == value for key, value in pod.node_selector)
         and tolerates_taints(pod.tolerations, view.taints)
         and not resource_node_lacks(view, pod.requests)
-        and not (pod.min_driver and is_driver_older(node_driver_version(view.labels), pod.min_driver))
+        and not (pod.min_driver and is_node_driver_too_old(node_driver_version(view.labels), pod.min_driver))
     )
 
 
@@ -106,7 +106,7 @@ def _first_fitting_node(
         if free.bit_count() < pod.gpus and RESOURCE_GPU in view.resources:
             continue  # by far the most frequent answer, and the cheapest
         if (
-            node_admits_pod(view, pod)
+            may_schedule_on_node(view, pod)
             and (devices := transaction.take(view, ix, requests, tolerant=tolerant)) is not None
         ):
             return Assignment(pod, view.name, devices)

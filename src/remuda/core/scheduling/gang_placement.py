@@ -20,7 +20,7 @@ from remuda.core.scheduling.explain import explain_never_placeable, explain_not_
 from remuda.core.scheduling.first_fit import fit_all_pods, fit_fewer_pods, free_devices_on_nodes, spend_assignments
 from remuda.core.scheduling.placement_request import Assignment, GangAsk, PodAsk
 from remuda.core.scheduling.segment_placement import place_segments
-from remuda.core.state.reservations import keep_nodes_for_gang, reserved_places_shown
+from remuda.core.state.reservations import reserve_nodes_for_gang, reserved_places_shown
 from remuda.core.state.snapshot import Snapshot
 from remuda.core.state.transaction import Transaction
 
@@ -161,5 +161,5 @@ def _optional_pods_left_out(
 def _keep_nodes_for_gangs(snapshot: Snapshot, transaction: Transaction, keepers: list[GangAsk]) -> None:
     """From here on nobody gets what those gangs wait for."""
     for ask in keepers:
-        keep_nodes_for_gang(snapshot, transaction, ask.keeps, (pod.requests for pod in ask.members), ask.key)
+        reserve_nodes_for_gang(snapshot, transaction, ask.keeps, (pod.requests for pod in ask.members), ask.key)
     keepers.clear()

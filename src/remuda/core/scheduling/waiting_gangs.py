@@ -41,18 +41,18 @@ def gather_waiting_gangs(
     for pod in pods:
         gang = pod.labels.get(LABEL_GANG)
         groups.setdefault(f"{pod.namespace}/{gang}" if gang else lone_pod_key(pod.namespace, pod.name), []).append(pod)
-    order = sorted(groups.items(), key=lambda item: (min(pod_created_at(p) for p in item[1]), item[0]))
+    order = sorted(groups.items(), key=lambda item: (min(waiting_pod_created_at(p) for p in item[1]), item[0]))
     asks: list[GangAsk] = []
     for key, found in order:
         if now is not None and any(_waits_for_preferred_node(pod, siblings, now) for pod in found):
             continue
         ask = _waiting_gang_ask(key, found, siblings, domain_of)
-        kept = nodes_kept_for_gang(((pod, pod_created_at(pod)) for pod in found), now)
+        kept = nodes_kept_for_gang(((pod, waiting_pod_created_at(pod)) for pod in found), now)
         asks.append(msgspec.structs.replace(ask, keeps=kept) if kept else ask)
     return asks
 
 
-def _gang_size(pod: Pod) -> int:
+def _waiting_gang_size(pod: Pod) -> int:
     """Anybody may write the annotation: what is no number counts as not given."""
     text = pod.annotations.get(ANNOTATION_GANG_SIZE, "")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 1
@@ -82,7 +82,7 @@ def _waiting_gang_ask(
     pinned = next((d for p in waiting if (d := p.annotations.get(ANNOTATION_DOMAIN))), None)
     if pinned is None and placed:
         pinned = domain_of(placed[0].spec.node_name, topology) if topology else ""
-    size = _gang_size(first) if LABEL_GANG in first.labels else 1
+    size = _waiting_gang_size(first) if LABEL_GANG in first.labels else 1
     if size > len(members) and not placed:
         size -= sum(p.status.phase == "Succeeded" for p in siblings(first))  # who is done comes no more
     return GangAsk(
@@ -113,7 +113,7 @@ def _segmented_gang_ask(
         pods = [p for p in members if p.annotations.get(ANNOTATION_SEGMENT, "0") == number]
         made_for = next((d for p in pods if (d := p.annotations.get(ANNOTATION_DOMAIN))), None)
         segments.append(SegmentAsk(tuple(pod_ask_of(p) for p in pods), made_for or where.get(number)))
-    size = _gang_size(first)
+    size = _waiting_gang_size(first)
     is_new = not placed and not any(s.pinned for s in segments)
     return GangAsk(
         key=key,
@@ -127,7 +127,7 @@ def _segmented_gang_ask(
     )
 
 
-def pod_created_at(pod: Pod) -> float:
+def waiting_pod_created_at(pod: Pod) -> float:
     """Unix seconds; 0 for a pod the API has not stamped."""
     created = pod.metadata.creation_timestamp
     return created.timestamp() if created else 0.0

@@ -44,7 +44,7 @@ def resource_amounts(quantities: Mapping[str, int | str]) -> dict[str, int]:
     return {resource: resource_amount(resource, quantity) for resource, quantity in quantities.items()}
 
 
-def resource_quantities(amounts: Amounts) -> dict[str, str]:
+def pod_request_quantities(amounts: Amounts) -> dict[str, str]:
     """The other way round: as the API writes them."""
     return {resource: f"{count}m" if resource == CPU else str(count) for resource, count in amounts.items()}
 

@@ -123,12 +123,12 @@ def subtract_amounts(left: Amounts, amounts: Amounts) -> Amounts:
 
 
 def nodes_kept_for_gang(pods: Iterable[tuple[Pod, float]], now: float | None) -> tuple[str, ...]:
-    """Nodes that a gang's waiting pods, each with the time of its creation, keep_nodes_for_gang."""
+    """Nodes that a gang's waiting pods, each with the time of its creation, keep."""
     nodes = (pod.annotations.get(ANNOTATION_LOST_NODE) for pod, at in pods if now is None or now - at < KEEP_S)
     return tuple(dict.fromkeys(node for node in nodes if node))
 
 
-def keep_nodes_for_gang(
+def reserve_nodes_for_gang(
     snapshot: Snapshot, transaction: Transaction, nodes: Iterable[str], requests: Iterable[Amounts], gang: str
 ) -> None:
     """Whatever counts for those requests is nobody else's for the rest of the plan."""

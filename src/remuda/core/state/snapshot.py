@@ -26,7 +26,7 @@ from remuda.api.conditions import is_condition_true
 from remuda.api.devices import DeviceState, NodeDevices, Observed
 from remuda.api.kubernetes.core_v1 import Node, Pod, Taint, Toleration
 from remuda.api.names import ANNOTATION_DEVICES, RESOURCE_GPU
-from remuda.core.state.leaving_nodes import leaving_node_of
+from remuda.core.state.leaving_nodes import leaving_state_of_node
 from remuda.core.state.pod_requests import (
     PODS,
     Amounts,
@@ -119,7 +119,7 @@ class Snapshot:
     @cached_property
     def largest_node(self) -> int:
         """GPUs of the node that has most, well or not; a shared one counts as often as it is offered."""
-        return max((_gpus_of_node(n) for n in self.nodes), default=0)
+        return max((_snapshot_node_gpus(n) for n in self.nodes), default=0)
 
     def is_suspect(self, nodes: Sequence[int]) -> bool:
         """Whether what they share is suspected of failing."""
@@ -131,7 +131,7 @@ class Snapshot:
 
     def is_usable(self, node: str, device: str) -> bool:
         view = next((n for n in self.nodes if n.name == node), None)
-        return view is not None and bool(device_mask(view.devices, (device,)) & (view.usable | view.worn))
+        return view is not None and bool(snapshot_device_mask(view.devices, (device,)) & (view.usable | view.worn))
 
     def outside(self, key: str, domain: str) -> Snapshot:
         """The picture without one domain."""
@@ -163,19 +163,19 @@ class Snapshot:
             if node in at:
                 ix = at[node]
                 view = self.nodes[ix]
-                back = device_mask(view.devices, ids)
+                back = snapshot_device_mask(view.devices, ids)
                 free[ix] |= back & view.usable
                 worn[ix] |= back & view.worn
                 left[ix] = {r: n + (1 if r == PODS else requests.get(r, 0)) for r, n in left[ix].items()}
         return Snapshot(self.nodes, tuple(free), tuple(left), tuple(worn))
 
 
-def _gpus_of_node(view: NodeView) -> int:
+def _snapshot_node_gpus(view: NodeView) -> int:
     rows = view.resources.get(RESOURCE_GPU)
     return view.offered.get(RESOURCE_GPU, 0) if rows is None else rows.bit_count()
 
 
-def device_mask(devices: tuple[str, ...], ids: Iterable[str]) -> int:
+def snapshot_device_mask(devices: tuple[str, ...], ids: Iterable[str]) -> int:
     wanted = set(ids)
     return sum(1 << bit for bit, device in enumerate(devices) if device in wanted)
 
@@ -221,7 +221,7 @@ def build_snapshot(
                 lent_on[node].append(
                     PodOnReservedNode(lone_pod_key(pod.namespace, pod.name), ids, requests_of_pod(pod))
                 )
-    taken = [device_mask(v.devices, held[v.name]) for v in views]
+    taken = [snapshot_device_mask(v.devices, held[v.name]) for v in views]
     free = tuple(v.usable & ~mask for v, mask in zip(views, taken, strict=True))
     worn = tuple(v.worn & ~mask for v, mask in zip(views, taken, strict=True))
     picture = Snapshot(views, free, tuple(left[v.name] for v in views), worn)
@@ -236,7 +236,7 @@ def _snapshot_without_reserved(
     found: list[tuple[Reservation, int, int, Amounts]] = []
     for reservation in reserved:
         if (ix := picture.index.get(reservation.node)) is not None:
-            rows = device_mask(picture.nodes[ix].devices, reservation.devices)
+            rows = snapshot_device_mask(picture.nodes[ix].devices, reservation.devices)
             amounts = unused_reserved_amounts(reservation, there[reservation.node], left[ix])
             found.append((reservation, ix, rows & picture.free[ix], amounts))
             free[ix] &= ~rows
@@ -263,7 +263,7 @@ def _spend_pod_requests(left: dict[str, int], pod: Pod) -> None:
 def _node_view(node: Node, devices: NodeDevices | None, alive: bool, penalty: int) -> NodeView:
     rows = devices.observed.devices if devices else []
     ids = tuple(d.id for d in rows)
-    healthy, degraded = _placeable_devices(devices)
+    healthy, degraded = _placeable_snapshot_devices(devices)
     resources: dict[str, int] = {}
     for bit, row in enumerate(rows):
         if row.resource:
@@ -275,20 +275,20 @@ def _node_view(node: Node, devices: NodeDevices | None, alive: bool, penalty: in
         name=node.name,
         labels=node.labels,
         devices=ids,
-        usable=device_mask(ids, healthy),
-        closed=_why_node_is_closed(node, alive),
+        usable=snapshot_device_mask(ids, healthy),
+        closed=_why_snapshot_closes_node(node, alive),
         taints=tuple(t for t in node.spec.taints if t.effect in ("NoSchedule", "NoExecute")),
         resources=resources,
         offered={**resource_amounts(node.status.allocatable), **dict.fromkeys(devices.withheld if devices else (), 0)},
         model=devices.observed.model if devices else "",
         observed=devices.observed if devices else None,
         withheld=frozenset(devices.withheld) if devices else frozenset(),
-        worn=device_mask(ids, degraded) if degraded else 0,
+        worn=snapshot_device_mask(ids, degraded) if degraded else 0,
         penalty=penalty,
     )
 
 
-def _placeable_devices(devices: NodeDevices | None) -> tuple[set[str], set[str]]:
+def _placeable_snapshot_devices(devices: NodeDevices | None) -> tuple[set[str], set[str]]:
     """(Healthy, Degraded), as far as no order keeps them out of use."""
     healthy: set[str] = set()
     degraded: set[str] = set()
@@ -303,14 +303,14 @@ def _placeable_devices(devices: NodeDevices | None) -> tuple[set[str], set[str]]
     return healthy, degraded
 
 
-def _why_node_is_closed(node: Node, alive: bool) -> str:
+def _why_snapshot_closes_node(node: Node, alive: bool) -> str:
     if not alive:
         return "dead"
     if not is_condition_true(node.status.conditions, "Ready"):
         return "not ready"
     if node.spec.unschedulable:
         return "cordoned"
-    return "about to go" if leaving_node_of(node) is not None else ""
+    return "about to go" if leaving_state_of_node(node) is not None else ""
 
 
 def tolerates_taints(tolerations: Iterable[Toleration], taints: Iterable[Taint]) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from remuda.core.devices.links import bits_of_mask, device_chooser_of
 from remuda.core.devices.observed_model import machine_model_of
 from remuda.core.state.pod_requests import PODS, Amounts, is_extended_resource
-from remuda.core.state.snapshot import NodeView, Snapshot, device_mask
+from remuda.core.state.snapshot import NodeView, Snapshot, snapshot_device_mask
 
 
 class Transaction:
@@ -69,7 +69,7 @@ class Transaction:
 
     def spend(self, view: NodeView, ix: int, devices: Iterable[str], requests: Amounts) -> None:
         self._log.append((ix, self.free[ix], self.left[ix], self.worn[ix]))
-        rest = ~device_mask(view.devices, devices)
+        rest = ~snapshot_device_mask(view.devices, devices)
         self.free[ix] &= rest
         self.worn[ix] &= rest
         if self.left[ix]:
@@ -93,16 +93,16 @@ def choose_device_rows(view: NodeView, free: int, count: int) -> int:
     """`count` of the free rows: the best-linked set where the machine is known, else (slices, unknown makes) the lowest."""
     machine = machine_model_of(view.observed) if view.observed and 0 < count < free.bit_count() else None
     if machine is None:
-        return _lowest_device_rows(free, count)
+        return _lowest_snapshot_rows(free, count)
     index_of = {device.id: device.index for device in machine.devices}
     row_of = {index_of.get(view.devices[row], -1): row for row in bits_of_mask(free)}
     if -1 in row_of or len(row_of) < free.bit_count():
-        return _lowest_device_rows(free, count)
+        return _lowest_snapshot_rows(free, count)
     best = device_chooser_of(machine).best(sum(1 << index for index in row_of), count)
     return sum(1 << row_of[index] for index in bits_of_mask(best.mask))
 
 
-def _lowest_device_rows(free: int, count: int) -> int:
+def _lowest_snapshot_rows(free: int, count: int) -> int:
     chosen = 0
     for _ in range(count):
         bit = free & -free

@@ -54,11 +54,11 @@ def pod_create_wait_s(refused: PodCreateBackoff | None, now: float) -> float | N
     return refused.until - now if refused is not None and now < refused.until else None
 
 
-def next_pod_create_backoff(before: PodCreateBackoff | None, message: str, now: float) -> PodCreateBackoff:
+def next_job_pod_backoff(before: PodCreateBackoff | None, message: str, now: float) -> PodCreateBackoff:
     tries = before.tries + 1 if before is not None else 1
     return PodCreateBackoff(message, tries, now + min(CREATE_FIRST_S * 2.0 ** min(tries - 1, 16), CREATE_MAX_S))
 
 
-def is_new_create_refusal(before: PodCreateBackoff | None, after: PodCreateBackoff) -> bool:
+def is_new_job_pod_refusal(before: PodCreateBackoff | None, after: PodCreateBackoff) -> bool:
     """Worth telling, and worth writing down: the same refusal is told once."""
     return before is None or before.message != after.message

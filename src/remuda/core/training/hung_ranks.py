@@ -50,7 +50,7 @@ class HungRank(msgspec.Struct, frozen=True):
     median_seconds: float
 
 
-def hang_limit(samples: Sequence[LastRankStep], limits: HangLimits) -> tuple[float, float] | None:
+def training_hang_limit(samples: Sequence[LastRankStep], limits: HangLimits) -> tuple[float, float] | None:
     """(seconds without a step that are allowed, median step); None while nothing can be said."""
     told = [s.step_seconds for s in samples if s.step_seconds]
     if limits.after_steps <= 0 or not told or any(s.steps < STEADY_STEPS for s in samples):
@@ -61,7 +61,7 @@ def hang_limit(samples: Sequence[LastRankStep], limits: HangLimits) -> tuple[flo
 
 def hung_ranks(samples: Sequence[LastRankStep], now: float, limits: HangLimits) -> list[HungRank]:
     """`step_samples`: one of each rank of the gang."""
-    found = hang_limit(samples, limits)
+    found = training_hang_limit(samples, limits)
     if found is None:
         return []
     limit, median = found
@@ -72,9 +72,9 @@ def hung_ranks(samples: Sequence[LastRankStep], now: float, limits: HangLimits) 
     return [HungRank(s.rank, s.time, limit, median) for s in quiet]
 
 
-def first_hang_at(samples: Sequence[LastRankStep], limits: HangLimits) -> float | None:
+def first_training_hang_at(samples: Sequence[LastRankStep], limits: HangLimits) -> float | None:
     """When the first rank would hang if nothing were heard any more."""
-    found = hang_limit(samples, limits)
+    found = training_hang_limit(samples, limits)
     return min(s.time for s in samples) + found[0] if found is not None else None
 
 
@@ -99,7 +99,7 @@ def find_hung_members(ctx: PlanningContext) -> list[MemberFault]:
 
 
 def next_hang_at(ctx: PlanningContext) -> float | None:
-    return first_hang_at(_last_rank_steps(ctx), _hang_limits(ctx))
+    return first_training_hang_at(_last_rank_steps(ctx), _hang_limits(ctx))
 
 
 def _hang_limits(ctx: PlanningContext) -> HangLimits:

@@ -17,7 +17,7 @@ from remuda.core.foreign.gangs import foreign_gang_of
 from remuda.core.gang.pod_view import STUCK_AFTER_S
 from remuda.core.state.pod_requests import Amounts, requests_of_pod, resource_amounts
 from remuda.core.state.reservations import Reservation, lone_pod_key
-from remuda.core.state.snapshot import Snapshot, device_mask, devices_of_pod
+from remuda.core.state.snapshot import Snapshot, devices_of_pod, snapshot_device_mask
 from remuda.core.training.planning_context import PlanningContext
 
 
@@ -73,7 +73,7 @@ def is_loan_healthy(picture: Snapshot, loan: Loan) -> bool:
     ix = picture.index.get(loan.node)
     if ix is None:
         return False
-    rows = device_mask(picture.nodes[ix].devices, loan.devices)
+    rows = snapshot_device_mask(picture.nodes[ix].devices, loan.devices)
     return rows.bit_count() == len(loan.devices) and not rows & ~picture.nodes[ix].usable
 
 

@@ -19,7 +19,7 @@ from remuda.api.meta import to_time
 from remuda.api.training import Cause, Member, Placement, RetiredPod
 from remuda.core.foreign.refused_pods import ADMISSION_BUDGET as REJECTION_BUDGET
 from remuda.core.foreign.refused_pods import ADMISSION_USED as REJECTIONS
-from remuda.core.foreign.refused_pods import BUDGET_EXHAUSTED, admission_retry_s, is_refused_by_node
+from remuda.core.foreign.refused_pods import BUDGET_EXHAUSTED, is_pod_refused_by_node, refused_pod_retry_s
 from remuda.core.gang.budgets import charge_budgets, exhausted_budget
 from remuda.core.gang.pod_view import CLOSED, PodView
 from remuda.core.training import segments
@@ -96,13 +96,13 @@ def _drop_ended_pods(ctx: PlanningContext, ended: list[PodView]) -> None:
     """Refused by its node, or its launcher gave up. Charged unless a spare's: making the same pod for ever helps nobody. Refusals
     are charged to none of the budgets: they have a count of their own and are tried ever more seldom."""
     is_new = not any(is_replacement_paused(pod, ctx.now) for pod in ctx.status.retired)
-    refused = [v for v in ended if is_refused_by_node(v.pod)]
+    refused = [v for v in ended if is_pod_refused_by_node(v.pod)]
     if is_new and any(not view.is_spare for view in refused):
         ctx.update(used={**ctx.status.used, REJECTIONS: ctx.status.used.get(REJECTIONS, 0) + 1})
     until = replacement_pause_until(ctx, ctx.status.used) if refused else ctx.now + RETRY_S
     for view in ended:
         retire_pod(ctx, view.uid, view.pod.status.reason or "PodEnded", until)
-    if fail_if_pods_rejected(ctx, _pod_end_text(refused[-1]) if refused else ""):
+    if fail_if_pods_rejected(ctx, _job_pod_end_text(refused[-1]) if refused else ""):
         return
     meant = [v for v in ended if not v.is_spare and v not in refused]
     if meant and is_new:
@@ -115,14 +115,14 @@ def _drop_ended_pods(ctx: PlanningContext, ended: list[PodView]) -> None:
             fail_job_over_budget(ctx, over, f"{first.name}: {text}.")
 
 
-def _pod_end_text(view: PodView) -> str:
+def _job_pod_end_text(view: PodView) -> str:
     status = view.pod.status
     return f"{view.pod.name}: {status.message or status.reason}."
 
 
 def replacement_pause_until(ctx: PlanningContext, used: Mapping[str, int]) -> float:
     """Until when no pod is made for one that its node refused: longer with every refusal."""
-    return ctx.now + max(RETRY_S, admission_retry_s(used.get(REJECTIONS, 0)))
+    return ctx.now + max(RETRY_S, refused_pod_retry_s(used.get(REJECTIONS, 0)))
 
 
 def fail_if_pods_rejected(ctx: PlanningContext, why: str) -> bool:

@@ -37,7 +37,7 @@ from remuda.core.gang.gang_remedy import (
 )
 from remuda.core.gang.pod_view import OPEN
 from remuda.core.health.slow_ranks import SLOW_RANK
-from remuda.core.state.leaving_nodes import LeavingNode
+from remuda.core.state.leaving_nodes import NodeLeavingState
 from remuda.core.training.checkpoint_handshake import (
     ask_for_checkpoint,
     is_checkpoint_fresh,
@@ -104,7 +104,7 @@ def next_move_at(ctx: PlanningContext) -> float | None:
 # -- nodes that go ----------------------------------------------------------------------------------------------------
 
 
-def members_on_leaving_nodes(ctx: PlanningContext) -> list[tuple[Member, LeavingNode]]:
+def members_on_leaving_nodes(ctx: PlanningContext) -> list[tuple[Member, NodeLeavingState]]:
     found = ((m, ctx.views.get(m.uid)) for m in ctx.status.members)
     return [(m, v.leaving) for m, v in found if v is not None and v.leaving is not None]
 
@@ -131,11 +131,11 @@ def _move_off_leaving_nodes(ctx: PlanningContext) -> list[MemberFault]:
     return faults if may_stop_job(ctx, faults[0].reason, wait) else []
 
 
-def _last_checkpoint_call_at(ctx: PlanningContext, where: LeavingNode) -> float | None:
+def _last_checkpoint_call_at(ctx: PlanningContext, where: NodeLeavingState) -> float | None:
     return None if where.until is None else where.until - usual_checkpoint_wait_s(ctx) - MOVE_S
 
 
-def _leaving_node_fault(ctx: PlanningContext, member: Member, where: LeavingNode) -> MemberFault:
+def _leaving_node_fault(ctx: PlanningContext, member: Member, where: NodeLeavingState) -> MemberFault:
     text = f"Rank {member.rank} ({member.pod}) leaves {member.node}: {where.message}"
     return MemberFault(member.pod, member.uid, where.cause, where.reason, text, True, ctx.now, planned=True)
 

@@ -15,7 +15,7 @@ import msgspec
 from remuda.api.meta import to_seconds, to_seconds_or, to_time
 from remuda.api.training import Cause, Member, Placement, Recovery, Remedy
 from remuda.core.foreign.refused_pods import ADMISSION_USED as REJECTIONS
-from remuda.core.foreign.refused_pods import is_refused_by_node
+from remuda.core.foreign.refused_pods import is_pod_refused_by_node
 from remuda.core.gang.budgets import charge_budgets, exhausted_budget, refund_budget
 from remuda.core.gang.gang_remedy import ChosenRemedy, MemberFault, causes_to_charge, root_gang_fault
 from remuda.core.gang.pod_view import CLOSED, OPEN
@@ -41,7 +41,9 @@ _LADDER = list(Remedy)
 
 def recover_job(ctx: PlanningContext, found: Sequence[MemberFault]) -> None:
     chosen = decide_job_remedy(ctx, found)
-    refused = {fault.uid for fault in chosen.faults if (v := ctx.views.get(fault.uid)) and is_refused_by_node(v.pod)}
+    refused = {
+        fault.uid for fault in chosen.faults if (v := ctx.views.get(fault.uid)) and is_pod_refused_by_node(v.pod)
+    }
     if refused and chosen.charge is None and refused == {fault.uid for fault in chosen.faults}:
         chosen = msgspec.structs.replace(chosen, charge=())
     root = root_gang_fault(chosen.faults)

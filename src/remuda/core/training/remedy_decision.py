@@ -76,7 +76,7 @@ def decide_job_remedy(ctx: PlanningContext, faults: Sequence[MemberFault]) -> Ch
         return _remedy_for_same_step(ctx, faults, count)
     view = ctx.views.get(root.uid)
     if root.cause is Cause.DEVICE and view is not None and view.bad_device is not None:  # failed, not merely slow
-        return _remedy_for_device(ctx, faults)
+        return _job_remedy_for_device(ctx, faults)
     return _cheapest_job_remedy(ctx, faults)
 
 
@@ -119,7 +119,7 @@ def _remedy_for_same_step(ctx: PlanningContext, faults: Sequence[MemberFault], c
     )
 
 
-def _remedy_for_device(ctx: PlanningContext, faults: Sequence[MemberFault]) -> ChosenRemedy:
+def _job_remedy_for_device(ctx: PlanningContext, faults: Sequence[MemberFault]) -> ChosenRemedy:
     policy = ctx.spec.failure.device_failed
     if policy is DeviceFailedPolicy.FAIL:
         text = f"{root_gang_fault(faults).message} The job asks for this (spec.failure.deviceFailed is Fail)."
@@ -188,17 +188,17 @@ def _faults_for_rule(rule: FailureRule, faults: Sequence[MemberFault]) -> Iterab
 def rule_matches_fault(rule: FailureRule, fault: MemberFault) -> bool:
     if rule.exit_codes and fault.code not in rule.exit_codes:
         return False
-    if rule.faults and not {fault.reason.lower(), _fault_class_of(fault.reason)} & {
+    if rule.faults and not {fault.reason.lower(), _rule_fault_class(fault.reason)} & {
         name.lower() for name in rule.faults
     }:
         return False
     return not rule.log_pattern or is_in_log(rule.log_pattern, fault.tail or fault.message)
 
 
-def _fault_class_of(reason: str) -> str:
-    return _fault_classes().get(reason, "")
+def _rule_fault_class(reason: str) -> str:
+    return _rule_fault_classes().get(reason, "")
 
 
 @cache
-def _fault_classes() -> dict[str, str]:
+def _rule_fault_classes() -> dict[str, str]:
     return {fault.reason: fault.cls for fault in fault_table().by_code.values()}

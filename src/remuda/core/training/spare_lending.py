@@ -30,7 +30,7 @@ from remuda.api.training import Borrower, Loan, Remedy
 from remuda.core.gang.pod_view import OPEN, PodView
 from remuda.core.scheduling.first_fit import count_fitting_pods
 from remuda.core.scheduling.placement_request import pod_ask_of
-from remuda.core.state.pod_requests import requests_of_pod, resource_quantities
+from remuda.core.state.pod_requests import pod_request_quantities, requests_of_pod
 from remuda.core.state.snapshot import Snapshot
 from remuda.core.state.transaction import Transaction
 from remuda.core.training.job_status import placement_refusal, unplaced_rank_pods
@@ -184,7 +184,7 @@ def _lend_spare(ctx: PlanningContext, waiting: Sequence[Pod]) -> None:
         before = ctx.lending.picture(spare.node)
         after = before.releasing([(spare.node, spare.devices, requests_of_pod(spare.pod))])
         loan = Loan(spare.pod.name, spare.uid, spare.role, spare.node, list(spare.devices), to_time(ctx.now))
-        loan = msgspec.structs.replace(loan, requests=resource_quantities(requests_of_pod(spare.pod)))
+        loan = msgspec.structs.replace(loan, requests=pod_request_quantities(requests_of_pod(spare.pod)))
         helped = [
             pod for pod in waiting if not _borrowers_that_fit(ctx, before, loan, [pod])
         ]  # others need only be placed

@@ -92,7 +92,7 @@ def _attempt_raised_event(after: TrainingJobStatus) -> JobEvent:
             "GangReplaced", f"Attempt {after.attempt}: the gang moves to a place with enough room.", is_warning=True
         )
     why = f"{last.cause}: {last.reason}: {last.message}" if last.message else f"{last.cause}: {last.reason}"
-    who = f" Failed: {_pods_text(last.members)}." if last.members else ""
+    who = f" Failed: {_job_pods_text(last.members)}." if last.members else ""
     text = f"Attempt {after.attempt} by {last.remedy} ({why.rstrip('.')}).{who}"
     return JobEvent("GangReplaced" if last.remedy is Remedy.REPLACE_GANG else "AttemptRaised", text, is_warning=True)
 
@@ -126,7 +126,7 @@ def _ranks_taken_text(members: Sequence[Member]) -> str:
     return " ".join(f"{m.pod} on {m.node} takes rank {m.rank}." for m in members)
 
 
-def _pods_text(pods: Sequence[str]) -> str:
+def _job_pods_text(pods: Sequence[str]) -> str:
     if len(pods) > NAMED:
         return f"{', '.join(pods[:NAMED])} and {len(pods) - NAMED} others"
     return ", ".join(pods)

@@ -15,7 +15,7 @@ from remuda.api.codec import encode
 from remuda.api.errors import ApiError
 from remuda.api.meta import JsonObject
 from remuda.embedded.apiserver.local_cluster import LocalCluster
-from remuda.embedded.apiserver.log_source import LogSource
+from remuda.embedded.apiserver.log_source import ApiLogSource
 from remuda.embedded.apiserver.object_handlers import ObjectHandlers
 from remuda.embedded.apiserver.self_reviews import answer_self_review
 from remuda.embedded.apiserver.subresources import Subresources
@@ -41,7 +41,7 @@ class ApiServerApp:
         *,
         version: str = "",
         bookmark_every_s: float = BOOKMARK_EVERY_S,
-        logs: LogSource | None = None,
+        logs: ApiLogSource | None = None,
         extra: Mapping[str, Extra] | None = None,
     ) -> None:
         """`extra`: more paths, outside of Kubernetes' grammar, and who answers them."""

@@ -21,7 +21,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from remuda.api.errors import Refusal
 from remuda.embedded.apiserver.wire.http_exchange import ABORT, FULL, Receive, Scope, Send
-from remuda.kube.client.rest_paths import reachable_socket_path
+from remuda.kube.client.rest_paths import reachable_http_socket_path
 
 _BACKLOG = 512
 _SHUTDOWN_S = 5  # for requests under way; watches end at once
@@ -96,7 +96,7 @@ class _Protocol(HttpToolsProtocol):
             self.transport.abort()
 
 
-class _Server(uvicorn.Server):
+class _ApiServer(uvicorn.Server):
     """uvicorn without what belongs to a process of its own: signals, and a clock that ticks ten times a second."""
 
     def __init__(self, config: uvicorn.Config, ready: asyncio.Event) -> None:
@@ -120,9 +120,9 @@ class _Server(uvicorn.Server):
         self._stopped.set()
 
 
-def listen_unix(path: Path) -> socket.socket:
+def listen_api_unix(path: Path) -> socket.socket:
     """A listening socket only its owner can connect to. A stale file of a dead server is replaced, a live one refused."""
-    with reachable_socket_path(path) as short:
+    with reachable_http_socket_path(path) as short:
         if os.path.lexists(short):
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
                 if probe.connect_ex(short) == 0:
@@ -175,15 +175,15 @@ def listen_tcp(host: str, port: int) -> socket.socket:
 async def serve_unix(app: Closable, uds_path: str | Path, *, ready: asyncio.Event | None = None) -> None:
     """On a unix socket, until cancelled. `ready` is set once requests are answered."""
     path = Path(uds_path)
-    sock = listen_unix(path)
+    sock = listen_api_unix(path)
     try:
-        await serve_socket(app, sock, ready=ready)
+        await serve_api_socket(app, sock, ready=ready)
     finally:
-        with contextlib.suppress(OSError), reachable_socket_path(path) as short:
+        with contextlib.suppress(OSError), reachable_http_socket_path(path) as short:
             os.unlink(short)
 
 
-async def serve_socket(
+async def serve_api_socket(
     app: Closable, sock: socket.socket, *, tls: ssl.SSLContext | None = None, ready: asyncio.Event | None = None
 ) -> None:
     """On a listening socket, which is closed at the end; with `tls` nobody gets further without it."""
@@ -201,7 +201,7 @@ async def serve_socket(
     )
     config.load()
     config.ssl = tls
-    server = _Server(config, ready or asyncio.Event())
+    server = _ApiServer(config, ready or asyncio.Event())
     task = asyncio.create_task(server.serve(sockets=[sock]), name="apiserver-http")
     try:
         await asyncio.shield(task)

@@ -8,7 +8,7 @@ from remuda.api.errors import ApiError, StatusCause, StatusDetails, TooManyReque
 from remuda.api.meta import JsonObject
 from remuda.embedded.apiserver.kinds_served import ServedKind
 from remuda.embedded.apiserver.objects import ObjectService
-from remuda.embedded.apiserver.patching.field_owners import api_timestamp
+from remuda.embedded.apiserver.patching.field_owners import apiserver_timestamp
 from remuda.embedded.apiserver.preparation import require_stored
 
 _RETRY_S = 10
@@ -46,7 +46,7 @@ async def charge_disruption_budget(objects: ObjectService, pod: JsonObject) -> N
                 "Cannot evict pod as it would violate the pod's disruption budget.",
                 details=StatusDetails(causes=[cause], retry_after_seconds=_RETRY_S),
             )
-        disrupted = {**(status.get("disruptedPods") or {}), meta["name"]: api_timestamp(objects.clock())}
+        disrupted = {**(status.get("disruptedPods") or {}), meta["name"]: apiserver_timestamp(objects.clock())}
         return {**live, "status": {**status, "disruptionsAllowed": allowed - 1, "disruptedPods": disrupted}}
 
     await objects.change_record(served, budget, meta["namespace"], charged, subresource="status")

@@ -23,7 +23,7 @@ class LogQuery(msgspec.Struct, frozen=True):
     timestamps: bool = False
 
 
-class LogSource(Protocol):
+class ApiLogSource(Protocol):
     def read(self, pod: JsonObject, query: LogQuery) -> AsyncIterator[bytes]:
         """The log piece by piece; raises ApiError before the first piece, never after. Following ends with the container."""
         ...

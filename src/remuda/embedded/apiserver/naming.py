@@ -52,7 +52,7 @@ def invalid_field(resource: Resource, name: str, field: str, what: str) -> Inval
 
 def invalid_fields(resource: Resource, name: str, faults: Sequence[tuple[str, str]]) -> Invalid:
     """Several (field, what) at once, each also a cause of its own for programs."""
-    return invalid_causes(resource, name, [StatusCause(_cause_reason(what), what, field) for field, what in faults])
+    return invalid_causes(resource, name, [StatusCause(_api_cause_reason(what), what, field) for field, what in faults])
 
 
 def invalid_causes(resource: Resource, name: str, causes: list[StatusCause]) -> Invalid:
@@ -64,7 +64,7 @@ def invalid_causes(resource: Resource, name: str, causes: list[StatusCause]) -> 
     )
 
 
-def _cause_reason(what: str) -> str:
+def _api_cause_reason(what: str) -> str:
     if " in body must be of type " in what:
         return "FieldValueTypeInvalid"
     return _REASONS.get(what.partition(":")[0], _OTHER)

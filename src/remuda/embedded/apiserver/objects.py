@@ -26,7 +26,7 @@ from remuda.embedded.apiserver.crd.lifecycle import accept_crd, is_crd_terminati
 from remuda.embedded.apiserver.kinds_served import CRD, KindRegistry, ServedKind
 from remuda.embedded.apiserver.naming import generate_object_name
 from remuda.embedded.apiserver.own_kinds import check_own_kind, ill_typed_body
-from remuda.embedded.apiserver.selection import namespace_matcher, namespace_prefix, selector_matcher
+from remuda.embedded.apiserver.selection import namespace_matcher, namespace_prefix, stored_object_matcher
 from remuda.embedded.apiserver.store import ObjectStore, StoredObject
 from remuda.embedded.apiserver.store.collection import WatchCursor
 from remuda.kube.client.rest_paths import check_rest_address
@@ -43,7 +43,7 @@ class AdmissionPort(Protocol):
     def admit(self, request: AdmissionRequest) -> JsonObject: ...
 
 
-class NewestObjects:
+class NewestStoredObjects:
     """`ReadObjects` for admission: the newest accepted state."""
 
     def __init__(self, store: ObjectStore) -> None:
@@ -68,13 +68,13 @@ class ObjectService:
         *,
         clock: Callable[[], float],
         new_uid: Callable[[], str],
-        admission: Callable[[NewestObjects], AdmissionPort] | None = None,
+        admission: Callable[[NewestStoredObjects], AdmissionPort] | None = None,
     ) -> None:
         self.store = store
         self.registry = KindRegistry()
         self.clock = clock
         self._new_uid = new_uid
-        self._admission = None if admission is None else admission(NewestObjects(store))
+        self._admission = None if admission is None else admission(NewestStoredObjects(store))
         self._crd = cast(ServedKind, self.registry.find(CRD.group, CRD.version, CRD.plural))
         for record in store.scan(CRD.prefix):
             self.registry.install(record.body)
@@ -88,7 +88,7 @@ class ObjectService:
         return record
 
     def find(self, served: ServedKind, namespace: str, labels: Selector, fields: FieldSelector) -> list[StoredObject]:
-        matches = selector_matcher(labels, fields)
+        matches = stored_object_matcher(labels, fields)
         found = self.store.scan(namespace_prefix(served.store, namespace))
         return found if matches is None else [record for record in found if matches(record.body)]
 
@@ -97,7 +97,7 @@ class ObjectService:
     ) -> tuple[list[StoredObject], WatchCursor]:
         """What a watch starts with (nothing, unless it asks from no version on), and the place it goes on from."""
         prefix = namespace_prefix(served.store, namespace)
-        matches = selector_matcher(labels, fields)
+        matches = stored_object_matcher(labels, fields)
         if served.resource.namespaced and namespace:
             matches = namespace_matcher(namespace, matches)  # the store follows whole collections
         if since in ("", "0"):

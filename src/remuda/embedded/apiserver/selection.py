@@ -11,7 +11,7 @@ def namespace_prefix(resource: Resource, namespace: str) -> str:
     return f"{resource.prefix}{namespace}/" if resource.namespaced and namespace else resource.prefix
 
 
-def selector_matcher(labels: Selector, fields: FieldSelector) -> Matcher | None:
+def stored_object_matcher(labels: Selector, fields: FieldSelector) -> Matcher | None:
     """The selectors as one function. It runs for every watcher at every event, so it does no more than these selectors ask."""
     if not fields.terms:
         return (lambda body: labels.matches(_body_labels(body))) if labels.requirements else None

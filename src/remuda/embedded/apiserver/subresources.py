@@ -16,7 +16,7 @@ from remuda.embedded.apiserver.conversion import from_storage_version
 from remuda.embedded.apiserver.evictions import charge_disruption_budget
 from remuda.embedded.apiserver.kinds_served import ServedKind
 from remuda.embedded.apiserver.local_cluster import LocalCluster
-from remuda.embedded.apiserver.log_source import LogQuery, LogSource
+from remuda.embedded.apiserver.log_source import ApiLogSource, LogQuery
 from remuda.embedded.apiserver.naming import invalid_fields
 from remuda.embedded.apiserver.object_handlers import ObjectHandlers, apply_patch_body
 from remuda.embedded.apiserver.preparation import require_stored
@@ -42,7 +42,7 @@ class NotImplementedHere(ApiError):
 
 class Subresources:
     def __init__(
-        self, cluster: LocalCluster, handlers: ObjectHandlers, logs: LogSource | None, closing: asyncio.Event
+        self, cluster: LocalCluster, handlers: ObjectHandlers, logs: ApiLogSource | None, closing: asyncio.Event
     ) -> None:
         self._cluster = cluster
         self._handlers = handlers

@@ -17,7 +17,7 @@ import structlog
 
 from remuda.api.errors import ApiError
 from remuda.embedded.apiserver.local_cluster import LocalCluster
-from remuda.embedded.apiserver.store.collection import Waiter, WatchCursor, wake_at_once
+from remuda.embedded.apiserver.store.collection import Waiter, WatchCursor, wake_store_waiter_now
 from remuda.embedded.apiserver.store.record import ADDED, StoredObject, encode_watch_line
 from remuda.embedded.apiserver.wire.answer_forms import (
     AnswerView,
@@ -55,12 +55,12 @@ class WatchTurns:
         line = self._line
         waited_s = loop.time() - line[0][0]
         for _ in range(min(AT_ONCE + int((waited_s / LATE_S) ** 2), len(line))):
-            wake_at_once(line.popleft()[1])
+            wake_store_waiter_now(line.popleft()[1])
         if line:
             loop.call_soon(self._next, loop)
 
 
-def watch_pieces(lines: Iterable[bytes]) -> Iterator[bytes]:
+def served_watch_pieces(lines: Iterable[bytes]) -> Iterator[bytes]:
     """The lines in their order, joined until there are `PIECE_BYTES`; one empty piece when there are none."""
     held: list[bytes] = []
     size = 0
@@ -118,7 +118,7 @@ class WatchStreams:
         idle_s = self._bookmark_every_s if query.has_bookmarks else 0.0
 
         async def write(lines: Iterable[bytes]) -> None:
-            for piece in watch_pieces(lines):
+            for piece in served_watch_pieces(lines):
                 # A timer costs as much as a TLS record, so there is one only when there is something to wait for.
                 async with asyncio.timeout(STALLED_AFTER_S) if request.is_full() else nullcontext():
                     await request.send({"type": "http.response.body", "body": piece, "more_body": True})

@@ -20,7 +20,7 @@ from remuda.api.errors import AlreadyExists, BadRequest, Conflict, NotFound, Sta
 from remuda.api.meta import JsonObject, Resource
 from remuda.embedded.apiserver.naming import check_namespace_name, check_object_name, invalid_field
 from remuda.embedded.apiserver.patching.compare import is_equal_json
-from remuda.embedded.apiserver.patching.field_owners import api_timestamp
+from remuda.embedded.apiserver.patching.field_owners import apiserver_timestamp
 
 DEFAULT_GRACE_S = 30
 _SERVER_OWNED = (
@@ -97,7 +97,7 @@ def created_object_body(resource: Resource, body: JsonObject, *, now: float, uid
         )
     for field in ("deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"):
         meta.pop(field, None)
-    meta |= {"uid": uid, "generation": 1, "creationTimestamp": api_timestamp(now)}
+    meta |= {"uid": uid, "generation": 1, "creationTimestamp": apiserver_timestamp(now)}
     if not has_generation(resource):
         del meta["generation"]
     new = {"apiVersion": resource.api_version, "kind": resource.kind, **body, "metadata": meta}
@@ -186,7 +186,7 @@ def deleted_change(
     if since is None:
         if grace == 0 and not _is_held_by_finalizers(old):
             return WriteChange(_last_object_state(resource, old, now), removed=True)
-        return _marked_for_deletion(resource, old, api_timestamp(now + grace), grace)
+        return _marked_for_deletion(resource, old, apiserver_timestamp(now + grace), grace)
     left = meta.get("deletionGracePeriodSeconds") or 0
     if grace >= left and left > 0:
         return None  # a repeated delete may shorten the wait, never lengthen it
@@ -195,7 +195,7 @@ def deleted_change(
     if grace == left:
         return None
     asked_at = datetime.fromisoformat(since).timestamp() - left
-    return _marked_for_deletion(resource, old, api_timestamp(asked_at + grace), grace)
+    return _marked_for_deletion(resource, old, apiserver_timestamp(asked_at + grace), grace)
 
 
 def has_deletion_policy(old: JsonObject) -> bool:
@@ -234,7 +234,7 @@ def bound_pod(
     if not node:
         raise BadRequest(f'cannot bind pod "{name}": the binding names no target node')
     status = old.get("status") or {}
-    scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": api_timestamp(now)}
+    scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": apiserver_timestamp(now)}
     others = [c for c in status.get("conditions", ()) if c.get("type") != "PodScheduled"]
     new_meta = {**meta, "annotations": {**(meta.get("annotations") or {}), **annotations}} if annotations else meta
     return WriteChange(
@@ -387,7 +387,9 @@ def _deletion_grace(resource: Resource, old: JsonObject, asked: int | None) -> i
 
 def _last_object_state(resource: Resource, old: JsonObject, now: float) -> JsonObject:
     """What an object was when it went: a pod is marked even when nothing is left to wait for."""
-    return _marked_for_deletion(resource, old, api_timestamp(now), 0).body if resource.full_name == "pods" else old
+    return (
+        _marked_for_deletion(resource, old, apiserver_timestamp(now), 0).body if resource.full_name == "pods" else old
+    )
 
 
 def _marked_for_deletion(resource: Resource, old: JsonObject, when: str, grace: int) -> WriteChange:

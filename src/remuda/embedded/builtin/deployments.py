@@ -20,7 +20,7 @@ from remuda.embedded.builtin.planners.deployments import (
     plan_deployment,
     template_without_hash,
 )
-from remuda.embedded.builtin.planners.pod_state import is_without_controller, owner_reference
+from remuda.embedded.builtin.planners.pod_state import controller_owner_reference, is_without_controller
 from remuda.embedded.builtin.planners.replicasets import ReplicaSetObserved, ReplicaSetPlan, plan_replica_set
 from remuda.embedded.builtin.status_patch import write_builtin_status
 from remuda.kube.cluster import Cluster, Preconditions
@@ -71,7 +71,7 @@ class ReplicaSetController:
         own, plan = planned
         await write_builtin_status(self._cluster, own, own.status, plan.status, ("replicas",))
         await write_all_objects(lambda pod: self._adopt(own, pod), plan.adopt)
-        await write_all_objects(lambda pod: delete_controlled_pod(self._cluster, pod), plan.delete)
+        await write_all_objects(lambda pod: delete_pod_for_builtin(self._cluster, pod), plan.delete)
         try:
             await write_all_objects(self._create, plan.create)
         except ApiError as error:
@@ -98,7 +98,7 @@ class ReplicaSetController:
 
     async def _adopt(self, own: ReplicaSet, pod: Pod) -> None:
         when = Preconditions(uid=pod.uid, resource_version=pod.metadata.resource_version)
-        owners: JsonObject = {"metadata": {"ownerReferences": [owner_reference(own)]}}
+        owners: JsonObject = {"metadata": {"ownerReferences": [controller_owner_reference(own)]}}
         try:
             await self._cluster.patch(Pod, pod.name, owners, pod.namespace, when=when)
         except NotFound:
@@ -195,7 +195,7 @@ class DeploymentController:
             pass
 
 
-async def delete_controlled_pod(cluster: Cluster, pod: Pod) -> None:
+async def delete_pod_for_builtin(cluster: Cluster, pod: Pod) -> None:
     try:
         await cluster.delete(Pod, pod.name, pod.namespace, when=Preconditions(uid=pod.uid))
     except (NotFound, Conflict):

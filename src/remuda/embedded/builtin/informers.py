@@ -43,8 +43,8 @@ class BuiltinView:
         self.replica_sets.add_index("owner", _controller_uids)
         for kind in (self.deployments, self.replica_sets, self.jobs, self.budgets, self.quotas, self.services):
             kind.add_index("namespace", lambda obj: [obj.namespace])
-        self._made_pods = MadeObjects(self.pods)
-        self._made_sets = MadeObjects(self.replica_sets)
+        self._made_pods = BuiltinMadeObjects(self.pods)
+        self._made_sets = BuiltinMadeObjects(self.replica_sets)
 
     def made_pod(self, pod: Pod) -> None:
         self._made_pods.add(pod)
@@ -62,7 +62,7 @@ class BuiltinView:
         return self.pods.by_index("namespace", namespace)
 
 
-class MadeObjects:
+class BuiltinMadeObjects:
     """Created objects that the informer has not shown yet, by owner."""
 
     def __init__(self, informer: Informer[Any]) -> None:

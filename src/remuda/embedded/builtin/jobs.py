@@ -12,7 +12,7 @@ from remuda.api.errors import Conflict, NotFound
 from remuda.api.kubernetes.batch_v1 import TRACKING, Job
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import JsonObject
-from remuda.embedded.builtin.deployments import delete_controlled_pod
+from remuda.embedded.builtin.deployments import delete_pod_for_builtin
 from remuda.embedded.builtin.informers import BuiltinView
 from remuda.embedded.builtin.planners.jobs import JobObserved, JobPlan, plan_job
 from remuda.embedded.builtin.status_patch import write_builtin_status
@@ -68,7 +68,7 @@ class JobController:
         job, plan = planned
         await write_builtin_status(self._cluster, job, job.status, plan.status)
         await write_all_objects(self._release, [*plan.release, *plan.withdraw])
-        await write_all_objects(lambda pod: delete_controlled_pod(self._cluster, pod), [*plan.delete, *plan.withdraw])
+        await write_all_objects(lambda pod: delete_pod_for_builtin(self._cluster, pod), [*plan.delete, *plan.withdraw])
         await write_all_objects(self._create, plan.create)
         if plan.expire:
             try:

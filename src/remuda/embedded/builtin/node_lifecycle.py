@@ -11,7 +11,7 @@ from remuda.api.conditions import is_condition_true
 from remuda.api.errors import Conflict, NotFound
 from remuda.api.kubernetes.core_v1 import NODE_LEASE_NAMESPACE, Lease, Node, Pod
 from remuda.api.meta import JsonObject
-from remuda.embedded.builtin.deployments import delete_controlled_pod
+from remuda.embedded.builtin.deployments import delete_pod_for_builtin
 from remuda.embedded.builtin.informers import BuiltinView
 from remuda.embedded.builtin.planners.node_lifecycle import (
     NodeLifecycleObserved,
@@ -71,7 +71,7 @@ class NodeLifecycleController:
                 await self._cluster.patch(Node, node.name, taints, when=when)
         except NotFound:
             return None
-        await write_all_objects(lambda pod: delete_controlled_pod(self._cluster, pod), plan.evict)
+        await write_all_objects(lambda pod: delete_pod_for_builtin(self._cluster, pod), plan.evict)
         return plan.look_again_s
 
     async def _mark(self, node: Node, plan: NodeLifecyclePlan) -> Node:

@@ -18,7 +18,7 @@ from remuda.embedded.builtin.informers import BuiltinView
 from remuda.embedded.builtin.planners.disruption_budgets import plan_disruption_budget
 from remuda.embedded.builtin.planners.endpoints import endpoint_slice_name, plan_endpoint_slice
 from remuda.embedded.builtin.planners.quotas import GroupPlural, kinds_counted_by_quota, total_quota_used
-from remuda.embedded.builtin.status_patch import merge_patch_between, write_builtin_status
+from remuda.embedded.builtin.status_patch import builtin_merge_patch, write_builtin_status
 from remuda.kube.cluster import Cluster, Preconditions
 from remuda.kube.runtime.work_queue import WorkQueue
 
@@ -27,7 +27,7 @@ Key = tuple[str, str]
 COUNTS = ("disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods")
 
 
-def wake_summaries(queue: WorkQueue[Key], objects: Iterable[KObject]) -> None:
+def wake_builtin_summaries(queue: WorkQueue[Key], objects: Iterable[KObject]) -> None:
     for obj in objects:
         queue.add((obj.namespace, obj.name))
 
@@ -37,13 +37,13 @@ class DisruptionBudgetController:
 
     def __init__(self, cluster: Cluster, view: BuiltinView, queue: WorkQueue[Key]) -> None:
         self._cluster, self._view, self._queue = cluster, view, queue
-        view.budgets.subscribe(lambda old, new: wake_summaries(queue, [new] if new is not None else []))
+        view.budgets.subscribe(lambda old, new: wake_builtin_summaries(queue, [new] if new is not None else []))
         view.pods.subscribe(self._on_pod)
 
     def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
         pod = new or old
         if len(self._view.budgets) and pod is not None:
-            wake_summaries(self._queue, self._view.budgets.by_index("namespace", pod.namespace))
+            wake_builtin_summaries(self._queue, self._view.budgets.by_index("namespace", pod.namespace))
 
     async def observe(self, key: Key) -> tuple[PodDisruptionBudget, tuple[Pod, ...], int] | None:
         budget = self._view.budgets.get(key[1], key[0])
@@ -88,14 +88,14 @@ class QuotaController:
 
     def __init__(self, cluster: Cluster, view: BuiltinView, queue: WorkQueue[Key], kinds: Kinds) -> None:
         self._cluster, self._view, self._queue, self._kinds = cluster, view, queue, kinds
-        view.quotas.subscribe(lambda old, new: wake_summaries(queue, [new] if new is not None else []))
+        view.quotas.subscribe(lambda old, new: wake_builtin_summaries(queue, [new] if new is not None else []))
         for informer in (view.pods, view.services, view.jobs, view.deployments, view.replica_sets):
             informer.subscribe(self._on_change)
 
     def _on_change(self, old: Any, new: Any) -> None:
         found = new or old
         if len(self._view.quotas) and found is not None:
-            wake_summaries(self._queue, self._view.quotas.by_index("namespace", found.namespace))
+            wake_builtin_summaries(self._queue, self._view.quotas.by_index("namespace", found.namespace))
 
     async def observe(self, key: Key) -> tuple[ResourceQuota, list[tuple[str, str, JsonObject]]] | None:
         quota = self._view.quotas.get(key[1], key[0])
@@ -128,7 +128,7 @@ class QuotaController:
         if planned is None:
             return None
         quota, status = planned
-        patch = merge_patch_between({field: quota.status.get(field) or {} for field in status}, status)
+        patch = builtin_merge_patch({field: quota.status.get(field) or {} for field in status}, status)
         if patch:
             when = Preconditions(uid=quota.uid, resource_version=quota.metadata.resource_version)
             await self._cluster.patch(
@@ -154,13 +154,13 @@ class EndpointsController:
 
     def __init__(self, cluster: Cluster, view: BuiltinView, queue: WorkQueue[Key]) -> None:
         self._cluster, self._view, self._queue = cluster, view, queue
-        view.services.subscribe(lambda old, new: wake_summaries(queue, [new] if new is not None else []))
+        view.services.subscribe(lambda old, new: wake_builtin_summaries(queue, [new] if new is not None else []))
         view.pods.subscribe(self._on_pod)
 
     def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
         pod = new or old
         if len(self._view.services) and pod is not None:
-            wake_summaries(self._queue, self._view.services.by_index("namespace", pod.namespace))
+            wake_builtin_summaries(self._queue, self._view.services.by_index("namespace", pod.namespace))
 
     async def observe(self, key: Key) -> tuple[Service, tuple[Pod, ...]] | None:
         service = self._view.services.get(key[1], key[0])

@@ -17,17 +17,17 @@ K = TypeVar("K", bound=KObject)
 def builtin_status_patch(old: msgspec.Struct, new: msgspec.Struct, always: tuple[str, ...] = ()) -> JsonObject:
     """`always`: numbers that are written even when they are 0."""
     before, after = to_wire(old), {**dict.fromkeys(always, 0), **to_wire(new)}
-    return merge_patch_between(before, after)
+    return builtin_merge_patch(before, after)
 
 
-def merge_patch_between(before: JsonObject, after: JsonObject) -> JsonObject:
+def builtin_merge_patch(before: JsonObject, after: JsonObject) -> JsonObject:
     """The merge patch from one to the other: what is gone is null, at every depth."""
     patch: JsonObject = {}
     for field in sorted({*before, *after}):
         old, new = before.get(field), after.get(field)
         if old == new:
             continue
-        patch[field] = merge_patch_between(old, new) if isinstance(old, dict) and isinstance(new, dict) else new
+        patch[field] = builtin_merge_patch(old, new) if isinstance(old, dict) and isinstance(new, dict) else new
     return patch
 
 

@@ -53,26 +53,26 @@ KUBELET_BACKOFF = RestartBackoff(10.0, 300.0, 600.0)
 LAUNCHER_BACKOFF = RestartBackoff(0.2, 5.0, 60.0)
 
 
-def is_launched_pod(pod: Pod) -> bool:
+def has_launched_containers(pod: Pod) -> bool:
     """The pod's containers run under remuda-launch; init containers and sidecars never do."""
     return pod.annotations.get(ANNOTATION_LAUNCH) == "true"
 
 
-def runs_under_launcher(pod: Pod, container: Container) -> bool:
-    return is_launched_pod(pod) and all(c.name != container.name for c in pod.spec.init_containers)
+def is_container_under_launcher(pod: Pod, container: Container) -> bool:
+    return has_launched_containers(pod) and all(c.name != container.name for c in pod.spec.init_containers)
 
 
-def is_sidecar(init: Container) -> bool:
+def is_sidecar_container(init: Container) -> bool:
     """An init container that does not end: it is up before the next one starts, and stays as long as the pod."""
     return init.restart_policy == "Always"
 
 
-def sidecar_names(pod: Pod) -> frozenset[str]:
-    return frozenset(c.name for c in pod.spec.init_containers if is_sidecar(c))
+def sidecar_container_names(pod: Pod) -> frozenset[str]:
+    return frozenset(c.name for c in pod.spec.init_containers if is_sidecar_container(c))
 
 
 def restart_backoff_of(pod: Pod) -> RestartBackoff:
-    return LAUNCHER_BACKOFF if is_launched_pod(pod) else KUBELET_BACKOFF
+    return LAUNCHER_BACKOFF if has_launched_containers(pod) else KUBELET_BACKOFF
 
 
 class ContainerPhase(StrEnum):

@@ -16,7 +16,7 @@ from remuda.api.names import ANNOTATION_DEVICES, RESOURCE_GPU
 from remuda.embedded.node.container_environment import plugin_host_environment
 from remuda.embedded.node.devices.device_ledger import KubeletDeviceGrant
 from remuda.embedded.node.devices.device_manager import KubeletDeviceManager
-from remuda.embedded.node.devices.device_service import grants_in_status
+from remuda.embedded.node.devices.device_service import kubelet_grants_in_status
 from remuda.embedded.node.devices.resource_fit import OUT_OF
 from remuda.embedded.node.pod_lifecycle import ADMISSION_ERROR
 from remuda.link.allocation_port import Allocation, NodeAgentLink
@@ -38,20 +38,22 @@ async def allocate_pod_devices(
     await manager.admit(pod, running)
     # Of containers that run although the device manager lost its checkpoint, the pod's status has the devices. The manager, as
     # a kubelet's, will offer those to others; the agent is told and will not have it.
-    grants = manager.grants(pod.uid) or tuple(g for g in grants_in_status(pod) if g.container in running)
+    grants = manager.grants(pod.uid) or tuple(g for g in kubelet_grants_in_status(pod) if g.container in running)
     if not grants:
         allocation = await agent.allocate(pod, [], simulated=simulated)
         return {c.name: allocation for c in everyone}
     attached = [await attach_grant(agent, pod, grant, simulated=simulated) for grant in grants]
     directory = next((a.directory for a in attached if a.directory), "")
-    return {c.name: container_allocation(directory, (g for g in grants if g.container == c.name)) for c in everyone}
+    return {
+        c.name: kubelet_container_allocation(directory, (g for g in grants if g.container == c.name)) for c in everyone
+    }
 
 
 async def attach_grant(agent: NodeAgentLink, pod: Pod, grant: KubeletDeviceGrant, *, simulated: bool) -> Allocation:
     return await agent.attach(pod, grant.container, grant.resource, grant.devices, simulated=simulated)
 
 
-def container_allocation(directory: str, grants: Iterable[KubeletDeviceGrant]) -> Allocation:
+def kubelet_container_allocation(directory: str, grants: Iterable[KubeletDeviceGrant]) -> Allocation:
     """What one container gets. Paths inside a container are the machine's own here: there is no mount namespace."""
     devices: list[str] = []
     env = {"REMUDA_VISIBLE_DEVICES": "", "CUDA_VISIBLE_DEVICES": ""}  # hides every device from a container with none
@@ -66,7 +68,7 @@ def container_asks_for_devices(container: Container) -> bool:
     return any("/" in name for name in (*container.resources.limits, *container.resources.requests))
 
 
-def pod_rejection(refusal: Refusal) -> tuple[str, str]:
+def kubelet_pod_rejection(refusal: Refusal) -> tuple[str, str]:
     """Reason and message of a rejected pod: the kubelet's words around ours. The device manager's are the kubelet's already."""
     if refusal.reason.startswith(OUT_OF):
         return refusal.reason, f"Pod was rejected: {refusal.message}"

@@ -23,10 +23,10 @@ def machine_info(runtime: str) -> NodeSystemInfo:
     """`runtime_port`: process or simulated."""
     machine = platform.machine()
     return NodeSystemInfo(
-        machine_id=_first_line_of(Path("/etc/machine-id")),
-        boot_id=_first_line_of(Path("/proc/sys/kernel/random/boot_id")),
+        machine_id=_node_file_first_line(Path("/etc/machine-id")),
+        boot_id=_node_file_first_line(Path("/proc/sys/kernel/random/boot_id")),
         kernel_version=platform.release(),
-        os_image=_os_name(),
+        os_image=_node_os_image(),
         container_runtime_version=f"remuda-{runtime}://{__version__}",
         kubelet_version=KUBELET_VERSION,
         operating_system=platform.system().lower(),
@@ -39,14 +39,14 @@ def node_addresses(name: str) -> list[NodeAddress]:
     return [NodeAddress("InternalIP", _LOOPBACK), NodeAddress("Hostname", name)]
 
 
-def _os_name() -> str:
+def _node_os_image() -> str:
     try:
         return platform.freedesktop_os_release()["PRETTY_NAME"]
     except (OSError, KeyError):
         return platform.system()
 
 
-def _first_line_of(path: Path) -> str:
+def _node_file_first_line(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8").partition("\n")[0]
     except OSError:

@@ -28,7 +28,7 @@ from remuda.api.names import LABEL_NODE, RESOURCE_GPU
 from remuda.embedded.node.images import ImageStore
 from remuda.kube.cluster import Cluster
 from remuda.kube.runtime.backoff import Backoff
-from remuda.kube.runtime.leader import micro_time
+from remuda.kube.runtime.leader import lease_micro_time
 
 log = structlog.get_logger(__name__)
 
@@ -37,7 +37,7 @@ _PHASES = 16  # moments within a period at which nodes renew
 _REGISTER = Backoff(base_s=0.2, max_s=7.0)
 
 
-def _phase_of_node(node: str) -> float:
+def _node_lease_phase(node: str) -> float:
     """The node's place within a period, 0 to 1: spread evenly over many names, the same for a name each time. In steps, since
     those of one step share commits: a thousand nodes in one process would else make hundreds of them a second."""
     return (zlib.crc32(node.encode()) % _PHASES) / _PHASES
@@ -123,7 +123,7 @@ class NodeRegistration:
         period, patience = self._config.lease_s / 4, self._config.lease_s * 2 / 3
         if self._renewed is None:
             self._renewed = loop.time()
-        next_try = loop.time() + period * _phase_of_node(self._config.name)
+        next_try = loop.time() + period * _node_lease_phase(self._config.name)
         while True:
             due = next_try if self._is_fenced else min(next_try, self._renewed + patience)
             await self._pause(due - loop.time())
@@ -207,7 +207,7 @@ class NodeRegistration:
 
     async def _renew(self) -> None:
         # As text: a real API server refuses lease times without exactly six digits of microseconds.
-        name, now = self._config.name, micro_time(to_time(self._clock()))
+        name, now = self._config.name, lease_micro_time(to_time(self._clock()))
         patch: JsonObject = {"spec": {"renewTime": now, "holderIdentity": name}}
         try:
             await self._cluster.patch(Lease, name, patch, NODE_LEASE_NAMESPACE)

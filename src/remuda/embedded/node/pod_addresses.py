@@ -35,7 +35,7 @@ class PodAddresses:
 
     def recover(self, uid: str, address: str) -> str:
         """The pod had this address before the restart. A pod that lost a collision gets a new one."""
-        number = _address_number(address)
+        number = _pod_address_number(address)
         if uid in self._by_uid or number is None or number in self._taken:
             return self.assign(uid)
         self._keep(uid, number)
@@ -65,7 +65,7 @@ def _address_text(number: int) -> str:
     return f"127.{number >> 16}.{number >> 8 & 0xFF}.{number & 0xFF}"
 
 
-def _address_number(address: str) -> int | None:
+def _pod_address_number(address: str) -> int | None:
     parts = address.split(".")
     if len(parts) != 4 or parts[0] != "127" or not all(p.isdecimal() and int(p) < 256 for p in parts):
         return None

@@ -29,8 +29,8 @@ from remuda.api.kubernetes.core_v1 import Container, Pod
 from remuda.embedded.node.container_record import (
     ContainerPhase,
     ContainerRecord,
-    is_sidecar,
-    sidecar_names,
+    is_sidecar_container,
+    sidecar_container_names,
     terminated_state,
 )
 from remuda.embedded.node.restart_rules import container_comes_back, restarts_whole_pod
@@ -266,7 +266,7 @@ def containers_due(pod: Pod, record: PodRecord) -> list[Container]:
     turn: list[Container] = []
     for spec in pod.spec.init_containers:
         container = record.container(spec.name)
-        if is_sidecar(spec):
+        if is_sidecar_container(spec):
             turn.append(spec)
             if not record.begun and not container.is_live:
                 return turn
@@ -277,13 +277,13 @@ def containers_due(pod: Pod, record: PodRecord) -> list[Container]:
 
 def is_pod_initialized(pod: Pod, record: PodRecord) -> bool:
     return record.begun or all(
-        record.container(c.name).is_live if is_sidecar(c) else _is_container_done(record.container(c.name))
+        record.container(c.name).is_live if is_sidecar_container(c) else _is_container_done(record.container(c.name))
         for c in pod.spec.init_containers
     )
 
 
 def is_pod_down_to_sidecars(pod: Pod, record: PodRecord) -> bool:
-    names = sidecar_names(pod)
+    names = sidecar_container_names(pod)
     return bool(names) and all(c.name in names for c in record.every if c.is_live)
 
 

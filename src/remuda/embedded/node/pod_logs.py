@@ -1,4 +1,4 @@
-"""`LogSource` over the log files of the embedded nodes.
+"""`ApiLogSource` over the log files of the embedded nodes.
 
 A container has one file for all its runs; a launcher's marker lines cut it into attempts. `previous` therefore means the
 attempt before the newest. The files keep no times; `node.log_times` says to a second when what was written.

@@ -28,8 +28,8 @@ from remuda.api.meta import Condition, JsonObject, to_time
 from remuda.embedded.node.container_record import (
     ContainerPhase,
     ContainerRecord,
-    is_sidecar,
-    sidecar_names,
+    is_sidecar_container,
+    sidecar_container_names,
     terminated_state,
 )
 from remuda.embedded.node.devices.cdi import UNRESOLVABLE as CDI_WORDS
@@ -97,7 +97,7 @@ def pod_status_of(
 
 
 def _sidecar_statuses(pod: Pod, inits: list[ContainerStatus]) -> list[ContainerStatus]:
-    return [status for status in inits if status.name in sidecar_names(pod)]
+    return [status for status in inits if status.name in sidecar_container_names(pod)]
 
 
 def pod_status_patch(known: PodStatus, new: PodStatus) -> JsonObject:
@@ -150,7 +150,7 @@ def _container_status(pod: Pod, spec: Container, record: PodRecord, health: Heal
     done = container.exit is not None and container.exit.code == 0
     return ContainerStatus(
         name=spec.name,
-        ready=done if is_init and not is_sidecar(spec) else container.is_live,
+        ready=done if is_init and not is_sidecar_container(spec) else container.is_live,
         restart_count=container.run,
         image=spec.image,
         container_id=_container_id(pod, container),

@@ -196,7 +196,7 @@ class PodWorker:
             case StartContainer(container, run):
                 await self._start(container, run)
             case StopContainers(grace, sidecars):
-                for key in self._live(None if sidecars else container_record.sidecar_names(self.pod)):
+                for key in self._live(None if sidecars else container_record.sidecar_container_names(self.pod)):
                     self._site.runtime.stop(key, grace)
                 since = self.record.stopping_since
                 self._note(stopping_since=self._site.clock() if since is None else since, sidecars_told=sidecars)
@@ -249,7 +249,7 @@ class PodWorker:
             else:
                 # What a plugin or the agent gave before one of them refused goes back like that of any ended pod.
                 held = site.devices() is not None
-                reason, message = device_allocation.pod_rejection(refusal)
+                reason, message = device_allocation.kubelet_pod_rejection(refusal)
                 self._note(admission=DeviceAdmission.REFUSED, refused_as=reason, refusal=message, held=held)
             return
         except Exception as error:
@@ -300,7 +300,7 @@ class PodWorker:
             ]
             before = self._allocations[spec.name] if self._allocations is not None else None
             directory = next((a.directory for a in attached if a.directory), before.directory if before else "")
-            allocation = device_allocation.container_allocation(directory, grants) if grants else before
+            allocation = device_allocation.kubelet_container_allocation(directory, grants) if grants else before
         except Exception as error:
             why = error.message if isinstance(error, Refusal) else str(error)
             record = self.record.container(spec.name)

@@ -31,7 +31,7 @@ from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.embedded.node import process_tree, shim
 from remuda.embedded.node.container_environment import CONTAINER_ID, container_command_line, container_environment
-from remuda.embedded.node.container_record import lost_container_exit, runs_under_launcher
+from remuda.embedded.node.container_record import is_container_under_launcher, lost_container_exit
 from remuda.embedded.node.run_dir import RunDirectory, RunSpec, container_keys_below, container_runs
 from remuda.embedded.node.runtime_port import (
     NO_LOCAL_COMMAND,
@@ -175,7 +175,7 @@ class ProcessRuntime:
             pod, container, launch.allocation, node=self._node, address=launch.address, base=self._base_env
         )
         argv = container_command_line(container, env)
-        if runs_under_launcher(pod, container):
+        if is_container_under_launcher(pod, container):
             argv = launcher_container_argv(argv, self._launcher, sys.executable)
         return RunSpec(
             id=env[CONTAINER_ID],
@@ -188,7 +188,7 @@ class ProcessRuntime:
             pidfile=str(directory.pid_path),
             address=launch.address,
             started_at=self._clock(),
-            launched=runs_under_launcher(pod, container),
+            launched=is_container_under_launcher(pod, container),
         )
 
     # --- watching -----------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ since), so a node that is restarted in the middle of it goes on.
 from __future__ import annotations
 
 from remuda.api.kubernetes.core_v1 import Container, Pod
-from remuda.embedded.node.container_record import ContainerPhase, ContainerRecord, is_sidecar
+from remuda.embedded.node.container_record import ContainerPhase, ContainerRecord, is_sidecar_container
 
 RESTART, RESTART_ALL = "Restart", "RestartAllContainers"
 RESTARTING = "AllContainersRestarting"  # the pod condition
@@ -29,7 +29,7 @@ def restart_rule_for(spec: Container, code: int) -> str:
 def restart_policy_of(pod: Pod, spec: Container) -> str:
     """A container's own restart policy: a sidecar's is Always, an init container's never that."""
     is_init = any(c.name == spec.name for c in pod.spec.init_containers)
-    if is_init and is_sidecar(spec):
+    if is_init and is_sidecar_container(spec):
         return "Always"
     policy = spec.restart_policy or pod.spec.restart_policy
     return "OnFailure" if is_init and policy == "Always" else policy

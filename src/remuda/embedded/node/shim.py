@@ -45,7 +45,7 @@ SIGHUP, SIGINT, SIGKILL, SIGUSR1, SIGTERM, SIGCHLD, SIGSTOP = 1, 2, 9, 10, 15, 1
 # --- files ------------------------------------------------------------------------------------------------------------
 
 
-def _json_codec() -> "tuple[Callable[[str], Any], Callable[[str], str]]":
+def _shim_json_codec() -> "tuple[Callable[[str], Any], Callable[[str], str]]":
     """Parse a document and quote a string, by the C half of `json` alone."""
     from _json import encode_basestring_ascii, make_scanner
 
@@ -82,7 +82,7 @@ def process_start_ticks(pid: int) -> int | None:
     return None if fields is None or fields[0] in (b"Z", b"X") else int(fields[19])
 
 
-def _boot_id() -> str:
+def _node_boot_id() -> str:
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip()
@@ -126,7 +126,7 @@ def probe_container(pidfile: str) -> tuple[int | None, int | None]:
     """
     record = read_shim_status(pidfile) or {}
     ticks = record.get("startTime")
-    if not isinstance(ticks, dict) or record.get("boot") != _boot_id():
+    if not isinstance(ticks, dict) or record.get("boot") != _node_boot_id():
         return None, None
     shim, main = (
         pid if isinstance(pid, int) and pid > 1 and process_start_ticks(pid) == ticks.get(name, -1) else None
@@ -138,7 +138,7 @@ def probe_container(pidfile: str) -> tuple[int | None, int | None]:
 # --- the process ------------------------------------------------------------------------------------------------------
 
 
-def _become_subreaper() -> None:
+def _make_shim_subreaper() -> None:
     try:
         from _ctypes import call_function, dlopen, dlsym
 
@@ -197,7 +197,7 @@ def _start_main_process(spec: "dict[str, Any]") -> int:
         os.chdir("/")
 
 
-def _own_children() -> list[int]:
+def _shim_children() -> list[int]:
     try:
         with open(f"/proc/self/task/{os.getpid()}/children", "rb") as file:
             return [int(pid) for pid in file.read().split()]
@@ -239,7 +239,7 @@ def _wait_for_container(main: int) -> tuple[int, bool]:
                 _kill_process(main, SIGKILL, is_group=True)
             elif time.monotonic() > deadline:
                 return status, False
-            for pid in _own_children():
+            for pid in _shim_children():
                 _kill_process(pid, SIGKILL)
 
 
@@ -250,12 +250,12 @@ def run_container(spec: "dict[str, Any]", quote: "Callable[[str], str]") -> None
     signal.pthread_sigmask(signal.SIG_BLOCK, (SIGTERM, SIGUSR1, SIGCHLD))
     try:
         _detach_shim(spec["log"])
-        _become_subreaper()
+        _make_shim_subreaper()
         main = _start_main_process(spec)
         me = os.getpid()
         ticks = f'{{"shim":{process_start_ticks(me)},"pid":{process_start_ticks(main) or -1}}}'
         text = f'{{"id":{quote(str(spec.get("id", "")))},"shim":{me},"pid":{main},"startTime":{ticks},"boot":'
-        _write_shim_file(spec["pidfile"], f"{text}{quote(_boot_id())}}}\n", durable=False)
+        _write_shim_file(spec["pidfile"], f"{text}{quote(_node_boot_id())}}}\n", durable=False)
         status, is_all_gone = _wait_for_container(main)
         number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
         code = os.WEXITSTATUS(status) if number is None else 128 + number
@@ -271,7 +271,7 @@ def run_container(spec: "dict[str, Any]", quote: "Callable[[str], str]") -> None
 
 def main() -> int:
     try:
-        parse, quote = _json_codec()
+        parse, quote = _shim_json_codec()
         with open(sys.argv[1], encoding="utf-8") as file:
             spec = parse(file.read())
         spec |= {name: os.path.abspath(spec[name]) for name in ("log", "status", "pidfile")}

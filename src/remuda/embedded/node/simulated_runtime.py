@@ -19,7 +19,12 @@ from remuda.api.codec import decode_json, encode
 from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.names import LABEL_GANG
-from remuda.embedded.node.container_record import ContainerExit, is_sidecar, runs_under_launcher, sidecar_names
+from remuda.embedded.node.container_record import (
+    ContainerExit,
+    is_container_under_launcher,
+    is_sidecar_container,
+    sidecar_container_names,
+)
 from remuda.embedded.node.runtime_port import (
     AdoptedContainer,
     ContainerFault,
@@ -82,15 +87,17 @@ class SimulatedRuntime:
                 loop.call_soon(self._tell, key, run, end)
 
         behaviour = self._behaviour(launch.pod)
-        if runs_under_launcher(launch.pod, launch.container):
+        if is_container_under_launcher(launch.pod, launch.container):
             self._pids += 1
             container = SimulatedLaunchedContainer(
                 launch, behaviour, self._agent, self._clock, self._rng, self._checkpoints, self._pids, ended
             )
             self._running[key] = container
         else:
-            is_init = any(c.name == key.container and not is_sidecar(c) for c in launch.pod.spec.init_containers)
-            is_beside = key.container in sidecar_names(launch.pod)
+            is_init = any(
+                c.name == key.container and not is_sidecar_container(c) for c in launch.pod.spec.init_containers
+            )
+            is_beside = key.container in sidecar_container_names(launch.pod)
             run_s = behaviour.init_s if is_init else None if is_beside else behaviour.run_s
             self._running[key] = SimulatedContainer(behaviour, run_s, ended)
         return self._clock()

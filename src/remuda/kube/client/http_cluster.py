@@ -36,13 +36,13 @@ from remuda.kube.client.rest_paths import (
     DeletePreconditions,
     ListBody,
     Untyped,
-    render_binding,
-    render_eviction,
+    render_rest_binding,
+    render_rest_eviction,
     rest_object_path,
     rest_path,
 )
 from remuda.kube.client.transport import Request, Transport, TransportOptions
-from remuda.kube.client.watch import follow_watch, read_api_object, read_object_meta
+from remuda.kube.client.watch import follow_watch, read_http_object, read_http_object_meta
 from remuda.kube.cluster import ANY, NO_FIELDS, Listing, Preconditions, WatchEvent
 from remuda.kube.runtime.backoff import Jitter
 
@@ -88,7 +88,7 @@ class HttpCluster:
     # Reading.
 
     async def get(self, kind: type[K], name: str, namespace: str = "") -> K:
-        return read_api_object(kind, await self._call("GET", rest_object_path(kind.resource, namespace, name)))
+        return read_http_object(kind, await self._call("GET", rest_object_path(kind.resource, namespace, name)))
 
     async def list(
         self,
@@ -174,16 +174,16 @@ class HttpCluster:
     # Writing.
 
     async def create(self, kind: type[K], body: K | JsonObject) -> K:
-        namespace, _ = _object_address(body)
+        namespace, _ = _rest_object_address(body)
         if kind.resource.namespaced and not namespace:
             raise BadRequest("an empty namespace may not be set during creation; set metadata.namespace")
-        return read_api_object(
+        return read_http_object(
             kind, await self._call("POST", rest_path(kind.resource, namespace), _body_with_type(kind, body))
         )
 
     async def replace(self, kind: type[K], body: K | JsonObject, *, subresource: str = "") -> K:
-        path = rest_object_path(kind.resource, *_object_address(body), subresource)
-        return read_api_object(kind, await self._call("PUT", path, _body_with_type(kind, body)))
+        path = rest_object_path(kind.resource, *_rest_object_address(body), subresource)
+        return read_http_object(kind, await self._call("PUT", path, _body_with_type(kind, body)))
 
     async def patch(
         self,
@@ -199,12 +199,14 @@ class HttpCluster:
             raise BadRequest("a merge patch must be an object")
         path = rest_object_path(kind.resource, namespace, name, subresource)
         try:
-            answer = await self._call("PATCH", path, encode(_patch_with_preconditions(patch, when)), type_=MERGE_PATCH)
+            answer = await self._call(
+                "PATCH", path, encode(_http_patch_with_preconditions(patch, when)), type_=MERGE_PATCH
+            )
         except Replaced as error:
             if when.uid:
                 raise Conflict(f"{error.message}: the object was replaced meanwhile") from error
             raise
-        return read_api_object(kind, answer)
+        return read_http_object(kind, answer)
 
     async def delete(
         self, kind: type[K], name: str, namespace: str = "", *, when: Preconditions = ANY, grace_s: int | None = None
@@ -214,12 +216,12 @@ class HttpCluster:
         await self._call("DELETE", rest_object_path(kind.resource, namespace, name), encode(options))
 
     async def bind(self, name: str, namespace: str, binding: Binding) -> None:
-        body = encode(render_binding(name, namespace, binding))
+        body = encode(render_rest_binding(name, namespace, binding))
         await self._call("POST", rest_object_path(Pod.resource, namespace, name, "binding"), body)
 
     async def evict(self, name: str, namespace: str, *, when: Preconditions = ANY) -> None:
         preconditions = None if when == ANY else DeletePreconditions(when.uid, when.resource_version)
-        body = encode(render_eviction(name, namespace, DeleteOptions("", "", None, preconditions)))
+        body = encode(render_rest_eviction(name, namespace, DeleteOptions("", "", None, preconditions)))
         path = rest_object_path(Pod.resource, namespace, name, "eviction")
         # A budget says 429 for as long as it is used up: that is an answer, and whoever asked decides what to make of it.
         await self.transport.call(Request(method="POST", path=path, body=body, is_patient=False))
@@ -262,9 +264,9 @@ def _readable_rest_of_page(kind: type[K], body: bytes, error: Exception, unreada
     found: Objects[K] = []
     for item in page.items:
         try:
-            found.append(read_api_object(kind, bytes(item)))
+            found.append(read_http_object(kind, bytes(item)))
         except Undecodable as culprit:
-            meta = read_object_meta(bytes(item))
+            meta = read_http_object_meta(bytes(item))
             if meta is None:
                 raise
             log.error("api.unreadable", kind=kind.resource.kind, message=culprit.message)
@@ -276,7 +278,7 @@ def _undecodable_item_error(kind: type[KObject], body: bytes, error: Exception) 
     """The exception that names the object at fault."""
     try:
         for item in decode(Untyped, body).items:
-            read_api_object(kind, bytes(item))
+            read_http_object(kind, bytes(item))
     except Undecodable as found:
         return found
     except msgspec.MsgspecError:
@@ -289,7 +291,7 @@ def _selector_query(labels: Selector, fields: FieldSelector) -> dict[str, str]:
     return {name: value for name, value in query.items() if value}
 
 
-def _object_address(body: KObject | JsonObject) -> tuple[str, str]:
+def _rest_object_address(body: KObject | JsonObject) -> tuple[str, str]:
     if isinstance(body, KObject):
         return body.namespace, body.name
     meta = body.get("metadata")
@@ -305,7 +307,7 @@ def _body_with_type(kind: type[KObject], body: KObject | JsonObject) -> bytes:
     return encode(body)
 
 
-def _patch_with_preconditions(patch: JsonObject, when: Preconditions) -> JsonObject:
+def _http_patch_with_preconditions(patch: JsonObject, when: Preconditions) -> JsonObject:
     """A merge patch states its preconditions in the metadata it patches."""
     guards = {"uid": when.uid, "resourceVersion": when.resource_version}
     asked = {name: value for name, value in guards.items() if value}

@@ -221,7 +221,9 @@ def access_of_context(config: Kubeconfig, context: str = "") -> Access:
     files = ", ".join(map(str, config.paths))
     name = context or config.current_context
     if not name:
-        fix = f"Name one with --context ({_entry_names(config.contexts)}) or run `kubectl config use-context`."
+        fix = (
+            f"Name one with --context ({_kubeconfig_entry_names(config.contexts)}) or run `kubectl config use-context`."
+        )
         raise Refusal("NoCurrentContext", f"{files} has no current context.", fix)
     chosen, at = _find_kubeconfig_entry(config.contexts, name, "context", files, "ContextNotFound")
     if not chosen.cluster:
@@ -399,12 +401,12 @@ def _find_kubeconfig_entry(entries: Mapping[str, E], name: str, what: str, files
     found = entries.get(name)
     if found is None:
         near = difflib.get_close_matches(name, list(entries), n=1)
-        fix = f"Did you mean `{near[0]}`?" if near else f"There is {_entry_names(entries)}."
+        fix = f"Did you mean `{near[0]}`?" if near else f"There is {_kubeconfig_entry_names(entries)}."
         raise Refusal(reason, f"There is no {what} `{name}` in {files}.", fix)
     return found
 
 
-def _entry_names(entries: Mapping[str, object]) -> str:
+def _kubeconfig_entry_names(entries: Mapping[str, object]) -> str:
     return ", ".join(sorted(entries)) or "none"
 
 

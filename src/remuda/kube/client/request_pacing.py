@@ -25,7 +25,7 @@ class Rate(msgspec.Struct, frozen=True):
             raise ValueError(f"a rate needs per_s > 0 and burst >= 1, not {self.per_s} and {self.burst}")
 
 
-class TokenBucket:
+class RequestTokenBucket:
     """The generic cell rate algorithm: one number, the moment at which the bucket would be full again."""
 
     def __init__(self, rate: Rate) -> None:

@@ -99,7 +99,7 @@ class BindingBody(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
     metadata: ObjectMeta = ObjectMeta()
 
 
-def render_binding(name: str, namespace: str, binding: Binding) -> JsonObject:
+def render_rest_binding(name: str, namespace: str, binding: Binding) -> JsonObject:
     meta: JsonObject = msgspec.to_builtins(binding.metadata)
     return {
         "apiVersion": "v1",
@@ -109,7 +109,7 @@ def render_binding(name: str, namespace: str, binding: Binding) -> JsonObject:
     }
 
 
-def render_eviction(name: str, namespace: str, options: DeleteOptions) -> JsonObject:
+def render_rest_eviction(name: str, namespace: str, options: DeleteOptions) -> JsonObject:
     return {
         "apiVersion": "policy/v1",
         "kind": "Eviction",
@@ -118,7 +118,7 @@ def render_eviction(name: str, namespace: str, options: DeleteOptions) -> JsonOb
     }
 
 
-class StreamLines:
+class HttpStreamLines:
     """A stream of bytes into whole lines. One line is one object, and no object is larger than `limit`."""
 
     def __init__(self, limit: int = 16 * 1024 * 1024) -> None:
@@ -144,7 +144,7 @@ _UNIX_PATH_LIMIT = 107
 
 
 @contextmanager
-def reachable_socket_path(path: Path) -> Iterator[str]:
+def reachable_http_socket_path(path: Path) -> Iterator[str]:
     """A form of a unix socket's path that fits the kernel's limit, good while the context is open.
 
     The limit is on the text, not on the depth: an open directory gives a short text for any directory.

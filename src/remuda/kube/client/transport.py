@@ -31,8 +31,8 @@ from remuda.api.errors import ApiError, Refusal, Unavailable
 from remuda.kube.client.access import Access
 from remuda.kube.client.credentials import Credentials, Identity
 from remuda.kube.client.http_errors import Unauthorized, api_error_of_answer, retry_after_s
-from remuda.kube.client.request_pacing import Patience, Rate, RequestFailure, TokenBucket, next_retry_wait
-from remuda.kube.client.rest_paths import JSON, reachable_socket_path
+from remuda.kube.client.request_pacing import Patience, Rate, RequestFailure, RequestTokenBucket, next_retry_wait
+from remuda.kube.client.rest_paths import JSON, reachable_http_socket_path
 from remuda.kube.client.tls import TlsContexts
 from remuda.kube.runtime.backoff import Jitter
 
@@ -113,7 +113,7 @@ class Transport:
         self._uds = uds
         self._credentials = Credentials(access, clock=clock)
         self._tls = TlsContexts(access.tls) if access.is_encrypted else None
-        self._bucket = TokenBucket(options.rate) if options.rate is not None else None
+        self._bucket = RequestTokenBucket(options.rate) if options.rate is not None else None
         self._slots = asyncio.Semaphore(options.in_flight)
         self._resources = ExitStack()
         self._session: aiohttp.ClientSession | None = None
@@ -261,7 +261,7 @@ class Transport:
                 connector = _RememberingConnector(self._connections, limit=0, keepalive_timeout=_IDLE_S)
             else:
                 connector = aiohttp.UnixConnector(
-                    self._resources.enter_context(reachable_socket_path(self._uds)), limit=0
+                    self._resources.enter_context(reachable_http_socket_path(self._uds)), limit=0
                 )
             self._session = aiohttp.ClientSession(
                 connector=connector,

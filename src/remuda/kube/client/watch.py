@@ -20,7 +20,7 @@ from remuda.api.codec import decode
 from remuda.api.errors import ApiError, Expired, Status
 from remuda.api.meta import KObject, ObjectMeta
 from remuda.kube.client.http_errors import Undecodable, api_error_of_status
-from remuda.kube.client.rest_paths import Named, StreamLines, WatchLine
+from remuda.kube.client.rest_paths import HttpStreamLines, Named, WatchLine
 from remuda.kube.client.transport import Request, Transport
 from remuda.kube.cluster import WatchEvent
 from remuda.kube.runtime.backoff import Backoff
@@ -54,7 +54,7 @@ async def follow_watch(
         began, has_told, error = loop.time(), False, None
         try:
             async with transport.stream(Request(method="GET", path=path, query=asked), lasting_s) as chunks:
-                lines, began = StreamLines(), loop.time()
+                lines, began = HttpStreamLines(), loop.time()
                 good_at = began if good_at is None else good_at
                 for obj in there:
                     yield WatchEvent("ADDED", obj.metadata.resource_version, obj)
@@ -65,7 +65,7 @@ async def follow_watch(
                         since, has_told = event.resource_version, True
                         yield event
         except ApiError as caught:
-            if good_at is None or not is_passing_api_error(caught):
+            if good_at is None or not is_passing_http_error(caught):
                 raise
             error = caught
         now = loop.time()
@@ -80,7 +80,7 @@ async def follow_watch(
         await transport.sleep(0 if tries == 1 else _AGAIN.delay(tries - 1, transport.jitter))
 
 
-def is_passing_api_error(error: ApiError) -> bool:
+def is_passing_http_error(error: ApiError) -> bool:
     """The next try may end differently: nobody answered, too busy, or the server itself failed."""
     return error.code == 429 or error.code >= 500
 
@@ -97,7 +97,7 @@ def read_watch_event(kind: type[K], line: bytes) -> WatchEvent[K]:
     except msgspec.MsgspecError as error:
         raise Undecodable(f"the watch of {kind.resource.plural} cannot be read: {error}") from None
     try:
-        obj = read_api_object(kind, body)
+        obj = read_http_object(kind, body)
     except Undecodable as culprit:
         return _unreadable_watch_event(kind, event.type, body, culprit)
     return WatchEvent(event.type, obj.metadata.resource_version, obj)
@@ -106,7 +106,7 @@ def read_watch_event(kind: type[K], line: bytes) -> WatchEvent[K]:
 def _unreadable_watch_event(kind: type[K], type_: str, body: bytes, culprit: Undecodable) -> WatchEvent[K]:
     """The watch goes on past an object that does not fit its kind: whoever follows keeps what could be read of it last. When
     it is deleted there is nothing to tell it by, so they have to list anew."""
-    meta = read_object_meta(body)
+    meta = read_http_object_meta(body)
     if meta is None or not meta.resource_version:
         raise culprit
     log.error("api.unreadable", kind=kind.resource.kind, message=culprit.message)
@@ -115,7 +115,7 @@ def _unreadable_watch_event(kind: type[K], type_: str, body: bytes, culprit: Und
     return WatchEvent("BOOKMARK", meta.resource_version, None)
 
 
-def read_object_meta(body: bytes) -> ObjectMeta | None:
+def read_http_object_meta(body: bytes) -> ObjectMeta | None:
     """Who an object is, when at least that can be read."""
     try:
         meta = decode(Named, body).metadata
@@ -124,7 +124,7 @@ def read_object_meta(body: bytes) -> ObjectMeta | None:
     return meta if meta.name else None
 
 
-def read_api_object(kind: type[K], body: bytes) -> K:
+def read_http_object(kind: type[K], body: bytes) -> K:
     try:
         return decode(kind, body)
     except msgspec.MsgspecError as error:
@@ -132,7 +132,7 @@ def read_api_object(kind: type[K], body: bytes) -> K:
 
 
 def _undecodable_object(kind: type[KObject], body: bytes, error: Exception) -> Undecodable:
-    meta = read_object_meta(body)
+    meta = read_http_object_meta(body)
     if meta is None:
         return Undecodable(f"a {kind.resource.kind} cannot be read: {error}")
     place = f"{meta.namespace}/{meta.name}" if meta.namespace else meta.name

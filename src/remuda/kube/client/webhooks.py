@@ -23,7 +23,7 @@ class WebhookFailed(Exception):
         self.retry_after_s = retry_after_s
 
 
-class Poster(Protocol):
+class WebhookClient(Protocol):
     async def post(self, url: str, body: JsonObject) -> None:
         """Raises `WebhookFailed`."""
         ...
@@ -31,7 +31,7 @@ class Poster(Protocol):
     async def close(self) -> None: ...
 
 
-class WebhookPoster:
+class HttpWebhookClient:
     def __init__(self, timeout_s: float = POST_S) -> None:
         self._timeout_s = timeout_s
         self._session: aiohttp.ClientSession | None = None
@@ -45,12 +45,12 @@ class WebhookPoster:
             async with self._session.post(url, data=encode(body), headers=headers, allow_redirects=False) as answer:
                 if answer.status >= 300:
                     raise WebhookFailed(
-                        f"it answered {answer.status}", _webhook_retry_after(answer.headers.get("Retry-After"))
+                        f"it answered {answer.status}", _http_retry_after(answer.headers.get("Retry-After"))
                     )
         except TimeoutError:
             raise WebhookFailed(f"no answer within {self._timeout_s:g} s") from None
         except (aiohttp.ClientError, ValueError, OSError) as error:
-            raise WebhookFailed(_webhook_error_words(error)) from None
+            raise WebhookFailed(_webhook_http_error_words(error)) from None
 
     async def close(self) -> None:
         if self._session is not None:
@@ -58,7 +58,7 @@ class WebhookPoster:
             self._session = None
 
 
-def _webhook_error_words(error: Exception) -> str:
+def _webhook_http_error_words(error: Exception) -> str:
     """Without the address, which the library's own words have and which is often a secret."""
     cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
     if isinstance(cause, OSError) and cause.strerror:
@@ -66,5 +66,5 @@ def _webhook_error_words(error: Exception) -> str:
     return type(error).__name__
 
 
-def _webhook_retry_after(text: str | None) -> float | None:
+def _http_retry_after(text: str | None) -> float | None:
     return float(text) if text is not None and text.isdecimal() else None

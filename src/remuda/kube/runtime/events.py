@@ -22,9 +22,16 @@ import structlog
 
 from remuda.api.codec import to_wire
 from remuda.api.errors import AlreadyExists, ApiError, NotFound
-from remuda.api.kubernetes.event_v1 import NORMAL, WARNING, Event, EventSource, ObjectReference, object_reference
+from remuda.api.kubernetes.event_v1 import (
+    NORMAL,
+    WARNING,
+    Event,
+    EventSource,
+    ObjectReference,
+    kubernetes_object_reference,
+)
 from remuda.api.meta import JsonObject, KObject, to_time
-from remuda.kube.client.request_pacing import Rate, TokenBucket
+from remuda.kube.client.request_pacing import Rate, RequestTokenBucket
 from remuda.kube.cluster import Cluster
 
 log = structlog.get_logger(__name__)
@@ -72,7 +79,7 @@ class EventBook:
     def __init__(self) -> None:
         self._entries: dict[EventNote, EventEntry] = {}
         self._untold: dict[EventNote, None] = {}  # in the order they came
-        self._buckets: dict[tuple[str, EventSource], TokenBucket] = {}
+        self._buckets: dict[tuple[str, EventSource], RequestTokenBucket] = {}
         self._alike: dict[EventNote, _AlikeEvents] = {}
 
     def add(self, note: EventNote, now: float) -> bool:
@@ -114,7 +121,7 @@ class EventBook:
         key = (note.about.uid, note.source)
         bucket = self._buckets.get(key)
         if bucket is None:
-            bucket = self._buckets[key] = TokenBucket(PER_OBJECT)
+            bucket = self._buckets[key] = RequestTokenBucket(PER_OBJECT)
             _forget_oldest_events(self._buckets)
         if bucket.reserve(now) > 0:
             bucket.give_back()
@@ -158,7 +165,8 @@ class EventRecorder:
 
     def note(self, obj: KObject, source: EventSource, type_: str, reason: str, message: str) -> None:
         if self._book.add(
-            EventNote(object_reference(obj), source, type_, reason, message[:_LONGEST_MESSAGE]), self._clock()
+            EventNote(kubernetes_object_reference(obj), source, type_, reason, message[:_LONGEST_MESSAGE]),
+            self._clock(),
         ):
             self._noted.set()
 

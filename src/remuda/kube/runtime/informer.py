@@ -179,7 +179,7 @@ class Informer(Generic[K]):
 
     async def _watch(self) -> None:
         stream = self._cluster.watch(self.kind, self._since, self._namespace, labels=self._labels, fields=self._fields)
-        async with _closing_watch_stream(stream):
+        async with _closing_informer_stream(stream):
             async for event in stream:
                 self._take(event)
                 self._failures = 0
@@ -232,7 +232,7 @@ class Informer(Generic[K]):
 
 
 @asynccontextmanager
-async def _closing_watch_stream(stream: Any) -> AsyncIterator[None]:
+async def _closing_informer_stream(stream: Any) -> AsyncIterator[None]:
     try:
         yield
     finally:

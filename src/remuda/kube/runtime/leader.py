@@ -51,7 +51,7 @@ T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
 
-def suspend_aware_clock_s() -> float:
+def suspend_aware_lease_clock_s() -> float:
     """Seconds of a clock that also runs while the machine sleeps, where there is one."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
@@ -86,7 +86,7 @@ class LeaseContender:
         timing: LeaseTiming = LeaseTiming(),  # noqa: B008 - an immutable value
         *,
         clock: Callable[[], float] = time.time,
-        elapsed: Callable[[], float] = suspend_aware_clock_s,
+        elapsed: Callable[[], float] = suspend_aware_lease_clock_s,
         jitter: Jitter = random.random,
     ) -> None:
         self._cluster = cluster
@@ -223,10 +223,10 @@ class LeaseContender:
     def _beat(self) -> str:
         """The time, but always later than the last: a clock that stands still must not look like a dead leader."""
         self._beat_at = max(self._clock(), self._beat_at + 2e-6)
-        return micro_time(to_time(self._beat_at))
+        return lease_micro_time(to_time(self._beat_at))
 
 
-def micro_time(moment: datetime) -> str:
+def lease_micro_time(moment: datetime) -> str:
     """Kubernetes' MicroTime, which insists on six digits."""
     return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from remuda.agent.allocation.cdi_specs import CdiSpecs, cdi_name, cdi_spec
-from remuda.embedded.node.devices.cdi import known_cdi_devices, unresolvable_cdi_devices
+from remuda.embedded.node.devices.cdi import runtime_known_cdi_devices, unresolvable_cdi_devices
 
 SLICE = "gpu-1-3g.40gb-4"
 
@@ -19,7 +19,7 @@ def test_what_is_made_can_be_resolved(tmp_path: Path) -> None:
     made = specs(tmp_path)
     assert made.settle(["gpu-0", SLICE]) == ["gpu-0", SLICE]
     where = (str(tmp_path / "cdi"),)
-    assert known_cdi_devices(where) == {"remuda.dev/gpu=gpu-0", f"remuda.dev/gpu={SLICE}"}
+    assert runtime_known_cdi_devices(where) == {"remuda.dev/gpu=gpu-0", f"remuda.dev/gpu={SLICE}"}
     assert unresolvable_cdi_devices([cdi_name("gpu-0"), cdi_name("gpu-3")], where) == ["remuda.dev/gpu=gpu-3"]
 
 
@@ -38,7 +38,7 @@ def test_specs_of_slices_that_are_gone_go_and_others_stay(tmp_path: Path) -> Non
     other = tmp_path / "cdi" / "vendor.json"
     other.write_text('{"kind": "vendor.com/nic", "devices": [{"name": "nic0"}]}')
     made.settle(["gpu-0", "gpu-1"])
-    assert known_cdi_devices((str(tmp_path / "cdi"),)) == {
+    assert runtime_known_cdi_devices((str(tmp_path / "cdi"),)) == {
         "remuda.dev/gpu=gpu-0",
         "remuda.dev/gpu=gpu-1",
         "vendor.com/nic=nic0",
@@ -56,4 +56,4 @@ def test_no_spec_is_without_edits() -> None:
 def test_a_file_that_is_no_spec_is_passed_over(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a.json").write_bytes(content)
     (tmp_path / "b.json").write_bytes(msgspec.json.encode(cdi_spec("gpu-0", [])))
-    assert known_cdi_devices((str(tmp_path), str(tmp_path / "nowhere"))) == {"remuda.dev/gpu=gpu-0"}
+    assert runtime_known_cdi_devices((str(tmp_path), str(tmp_path / "nowhere"))) == {"remuda.dev/gpu=gpu-0"}

@@ -8,8 +8,8 @@ import pytest
 from remuda.agent.launchers.barrier_orders import (
     CANNOT_WRITE,
     LauncherOrders,
-    barrier_roster,
-    job_checkpoint_dir,
+    checkpoint_dir_for_launchers,
+    members_by_launcher_uid,
     plan_launcher_orders,
 )
 from remuda.agent.launchers.launcher_state import (
@@ -213,29 +213,29 @@ def test_a_fenced_attempt_is_never_started() -> None:
 
 def test_roster_is_indexed_once_per_member_list() -> None:
     job = a_job(1, members=["a", "b"])
-    assert barrier_roster(job) is barrier_roster(job)
-    assert sorted(barrier_roster(job)) == ["a", "b"]
-    assert sorted(barrier_roster(a_job(1, members=["c"]))) == ["c"]
-    assert sorted(barrier_roster(job)) == ["a", "b"]
+    assert members_by_launcher_uid(job) is members_by_launcher_uid(job)
+    assert sorted(members_by_launcher_uid(job)) == ["a", "b"]
+    assert sorted(members_by_launcher_uid(a_job(1, members=["c"]))) == ["c"]
+    assert sorted(members_by_launcher_uid(job)) == ["a", "b"]
 
 
 def test_many_jobs_do_not_fill_the_memory() -> None:
     from remuda.agent.launchers import barrier_orders
 
     for number in range(1000):
-        assert sorted(barrier_roster(a_job(name=f"job-{number}"))) == ["a"]
+        assert sorted(members_by_launcher_uid(a_job(name=f"job-{number}"))) == ["a"]
     assert len(barrier_orders._rosters) <= barrier_orders._ROSTERS
 
 
 def test_checkpoints_go_where_the_job_says() -> None:
-    assert job_checkpoint_dir(a_job(path="/shared/ckpt"), "/state/checkpoints") == "/shared/ckpt"
-    assert job_checkpoint_dir(a_job(), "/state/checkpoints") == "/state/checkpoints/default/job-uid-job"
+    assert checkpoint_dir_for_launchers(a_job(path="/shared/ckpt"), "/state/checkpoints") == "/shared/ckpt"
+    assert checkpoint_dir_for_launchers(a_job(), "/state/checkpoints") == "/state/checkpoints/default/job-uid-job"
 
 
 def test_a_job_does_not_find_the_checkpoints_of_one_that_had_its_name() -> None:
     job = a_job()
     later = msgspec.structs.replace(job, metadata=msgspec.structs.replace(job.metadata, uid="another"))
-    assert job_checkpoint_dir(job, "/state") != job_checkpoint_dir(later, "/state")
+    assert checkpoint_dir_for_launchers(job, "/state") != checkpoint_dir_for_launchers(later, "/state")
 
 
 def test_a_launcher_is_a_value() -> None:

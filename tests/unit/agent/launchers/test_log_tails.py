@@ -9,7 +9,12 @@ from pathlib import Path
 import pytest
 
 from remuda.agent.launchers import log_tails
-from remuda.agent.launchers.log_tails import PodLogTails, launcher_container, log_tail_of_attempt, read_log_window
+from remuda.agent.launchers.log_tails import (
+    LauncherPodLogTails,
+    launcher_container,
+    launcher_log_tail,
+    read_launcher_log_window,
+)
 from remuda.api.codec import from_wire
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.launch.protocol import MAX_TAIL
@@ -46,38 +51,38 @@ def marker(attempt: int, before: str = "") -> bytes:
     ],
 )
 def test_what_an_attempt_wrote_last(window: bytes, found: str | None) -> None:
-    assert log_tail_of_attempt(window, attempt=2) == found
+    assert launcher_log_tail(window, attempt=2) == found
 
 
 def test_it_is_bounded_from_the_front() -> None:
-    found = log_tail_of_attempt(marker(2) + cri(*["x" * 99] * 100, "last"), 2)
+    found = launcher_log_tail(marker(2) + cri(*["x" * 99] * 100, "last"), 2)
     assert found is not None
     assert len(found) == MAX_TAIL
     assert found.endswith("x\nlast\n")
 
 
 def test_the_newest_file_is_read_and_the_one_before_it_when_it_is_short(tmp_path: Path) -> None:
-    assert read_log_window(tmp_path / "none") == b""
-    assert read_log_window(tmp_path) == b""
+    assert read_launcher_log_window(tmp_path / "none") == b""
+    assert read_launcher_log_window(tmp_path) == b""
     (tmp_path / "9.log").write_bytes(b"run 9\n")
     (tmp_path / "10.log").write_bytes(b"run 10\n")
-    assert read_log_window(tmp_path) == b"run 10\n"
+    assert read_launcher_log_window(tmp_path) == b"run 10\n"
     (tmp_path / "10.log.20261115-200000").write_bytes(b"older\n")
     (tmp_path / "10.log.20261115-210000").write_bytes(b"before\n")
     (tmp_path / "10.log.20261115-220000.gz").write_bytes(b"packed\n")
     (tmp_path / "10.log.20261115-230000.tmp").write_bytes(b"unfinished\n")
-    assert read_log_window(tmp_path) == b"before\nrun 10\n"
+    assert read_launcher_log_window(tmp_path) == b"before\nrun 10\n"
     (tmp_path / "10.log").write_bytes(b"x" * log_tails.WINDOW_BYTES + b"end")
-    assert read_log_window(tmp_path) == (b"x" * log_tails.WINDOW_BYTES + b"end")[-log_tails.WINDOW_BYTES :]
+    assert read_launcher_log_window(tmp_path) == (b"x" * log_tails.WINDOW_BYTES + b"end")[-log_tails.WINDOW_BYTES :]
 
 
 def test_links_and_pipes_are_not_followed(tmp_path: Path) -> None:
     """A log that is a link is another runtime's; a pipe would never end."""
     (tmp_path / "secret").write_bytes(b"not a log\n")
     (tmp_path / "0.log").symlink_to(tmp_path / "secret")
-    assert read_log_window(tmp_path) == b""
+    assert read_launcher_log_window(tmp_path) == b""
     os.mkfifo(tmp_path / "1.log")
-    assert read_log_window(tmp_path) == b""
+    assert read_launcher_log_window(tmp_path) == b""
 
 
 def test_which_container_the_launcher_is_in() -> None:
@@ -93,7 +98,7 @@ def test_which_container_the_launcher_is_in() -> None:
 
 
 def ask(root: Path, attempt: int = 2, container: str = "main") -> str:
-    return asyncio.run(PodLogTails(str(root)).read("job-worker-0", "uid-0", "default", container, attempt))
+    return asyncio.run(LauncherPodLogTails(str(root)).read("job-worker-0", "uid-0", "default", container, attempt))
 
 
 def test_a_file_is_found_by_pod_and_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,5 +130,7 @@ def test_words_that_the_runtime_still_holds_are_waited_for(
     monkeypatch.setattr(log_tails, "SETTLE_S", 0.0)
     (tmp_path / "default_job-worker-0_uid-0" / "main").mkdir(parents=True)
     left = list(looks)
-    monkeypatch.setattr(log_tails, "read_log_window", lambda directory: left.pop(0) if len(left) > 1 else left[0])
+    monkeypatch.setattr(
+        log_tails, "read_launcher_log_window", lambda directory: left.pop(0) if len(left) > 1 else left[0]
+    )
     assert ask(tmp_path) == want

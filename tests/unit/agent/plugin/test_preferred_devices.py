@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remuda.agent.allocation.device_choice import device_wants, devices_in_order
+from remuda.agent.allocation.device_choice import devices_in_order, wanted_allocations
 from remuda.agent.plugin.preferred_devices import (
     PreferredAsk,
     PreferredChoice,
-    choose_preferred_devices,
-    lowest_devices,
+    choose_plugin_preferred_devices,
+    plugin_lowest_devices,
 )
 from remuda.api.kubernetes.core_v1 import Container, Pod, PodSpec, ResourceRequirements
 from remuda.api.meta import ObjectMeta
@@ -32,7 +32,9 @@ def chosen(
     pods: Sequence[Pod], size: int, available: Sequence[str] = GPUS, must: Sequence[str] = (), have: Sequence[str] = ()
 ) -> PreferredChoice:
     ask = PreferredAsk(RESOURCE_GPU, tuple(available), tuple(must), size)
-    return choose_preferred_devices(ask, pods, lambda uid, container: uid in have, resource_of, lowest_devices)
+    return choose_plugin_preferred_devices(
+        ask, pods, lambda uid, container: uid in have, resource_of, plugin_lowest_devices
+    )
 
 
 def test_the_scheduler_s_choice_for_the_pod_that_wants_so_many() -> None:
@@ -98,7 +100,10 @@ def test_a_table_that_cannot_answer_fails_nobody() -> None:
 
     for best in (broken, wrong):
         ask = PreferredAsk(RESOURCE_GPU, tuple(GPUS[3:]), ("gpu-6",), 2)
-        assert choose_preferred_devices(ask, [], lambda uid, c: False, resource_of, best).devices == ("gpu-3", "gpu-6")
+        assert choose_plugin_preferred_devices(ask, [], lambda uid, c: False, resource_of, best).devices == (
+            "gpu-3",
+            "gpu-6",
+        )
 
 
 @given(
@@ -131,7 +136,7 @@ def test_the_pod_s_list_is_dealt_out_as_the_kubelet_asks() -> None:
             containers=[container("a", gpu=1, cpu=4), container("b", mig=1, gpu=2), container("c", cpu=1)],
         ),
     )
-    assert [(w.container, w.resource, w.chosen) for w in device_wants(pod, resource_of)] == [
+    assert [(w.container, w.resource, w.chosen) for w in wanted_allocations(pod, resource_of)] == [
         ("init", RESOURCE_GPU, ("gpu-1", "gpu-2")),
         ("a", RESOURCE_GPU, ("gpu-1",)),
         ("b", MIG, ("gpu-0-3g.40gb-0",)),

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from remuda.api.errors import Refusal
-from remuda.api.validation.numbers import check_range, number_text
+from remuda.api.validation.numbers import check_range, checked_number_text
 
 
 @pytest.mark.parametrize(
@@ -15,7 +15,7 @@ from remuda.api.validation.numbers import check_range, number_text
     [(8, "8"), (31_536_000.0, "31536000"), (-1e9, "-1000000000"), (0.5, "0.5"), (1e20, "1e+20"), (math.inf, "inf")],
 )
 def test_figures(value: float, text: str) -> None:
-    assert number_text(value) == text
+    assert checked_number_text(value) == text
 
 
 @pytest.mark.parametrize("value", [0, 1_000_000, math.nan, math.inf, -math.inf])

@@ -13,7 +13,7 @@ from remuda.core.devices.kernel_log import (
     KernelLogCursor,
     KernelLogEvent,
     KernelLogGap,
-    KmsgReader,
+    KernelLogParser,
     parse_kernel_record,
     pci_address,
     recognise_kernel_fault,
@@ -38,13 +38,13 @@ def corpus() -> list[tuple[str, str, str]]:
 CASES = corpus()
 
 
-def feed_all(reader: KmsgReader, records: Iterable[bytes | str]) -> list[KernelLogEvent]:
+def feed_all(reader: KernelLogParser, records: Iterable[bytes | str]) -> list[KernelLogEvent]:
     return [event for record in records for event in reader.feed(record)]
 
 
 @pytest.mark.parametrize(("code", "pci", "raw"), CASES, ids=[c[0] for c in CASES])
 def test_the_corpus_is_read_as_it_says(code: str, pci: str, raw: str) -> None:
-    events = KmsgReader(BOOT).feed(raw)
+    events = KernelLogParser(BOOT).feed(raw)
     if code == "-":
         assert events == []
         return
@@ -68,7 +68,7 @@ def test_a_code_nobody_knows_is_told_and_judged_conservatively(code: str) -> Non
 
 
 def test_read_at_once_the_corpus_gives_each_sighting_once_and_no_gap() -> None:
-    reader = KmsgReader(BOOT)
+    reader = KernelLogParser(BOOT)
     events = feed_all(reader, [raw for _, _, raw in CASES])
     assert [e.code for e in events if isinstance(e, KernelFault)] == [code for code, _, _ in CASES if code != "-"]
     assert not any(isinstance(e, KernelLogGap) for e in events)
@@ -92,7 +92,7 @@ def test_a_record_in_all_its_parts() -> None:
     "raw", [b"", b"hello", b"1,2;three", b"a,b,c,-;x", b"1,2,3,-", "3,4,5\n;x", b"\xff\xfe,1,2,-;x"]
 )
 def test_what_is_not_a_record_is_counted_and_dropped(raw: bytes | str) -> None:
-    reader = KmsgReader(BOOT)
+    reader = KernelLogParser(BOOT)
     assert parse_kernel_record(raw) is None
     assert reader.feed(raw) == []
     assert reader.malformed == 1
@@ -138,16 +138,16 @@ def dull(seq: int) -> str:
 
 
 def test_reading_goes_on_where_it_stopped() -> None:
-    first = KmsgReader(BOOT)
+    first = KernelLogParser(BOOT)
     assert len(feed_all(first, [dull(5), xid(6)])) == 1
     assert first.cursor == KernelLogCursor(BOOT, 6)
-    second = KmsgReader(BOOT, first.cursor)
+    second = KernelLogParser(BOOT, first.cursor)
     assert feed_all(second, [dull(5), xid(6)]) == []
     assert [type(e) for e in second.feed(xid(7, bus="43"))] == [KernelFault]
 
 
 def test_overwritten_records_are_a_gap_told_before_what_follows() -> None:
-    reader = KmsgReader(BOOT, KernelLogCursor(BOOT, 10))
+    reader = KernelLogParser(BOOT, KernelLogCursor(BOOT, 10))
     gap, sighting = reader.feed(xid(14))
     assert gap == KernelLogGap(11, 13)
     assert isinstance(gap, KernelLogGap)
@@ -158,18 +158,18 @@ def test_overwritten_records_are_a_gap_told_before_what_follows() -> None:
 
 
 def test_another_boot_begins_again_and_its_lost_beginning_is_a_gap() -> None:
-    assert KmsgReader("new-boot", KernelLogCursor(BOOT, 900)).feed(dull(0)) == []
-    assert KmsgReader("new-boot", KernelLogCursor(BOOT, 900)).feed(dull(3)) == [KernelLogGap(0, 2)]
-    assert KmsgReader("new-boot", KernelLogCursor(BOOT, 900)).cursor == KernelLogCursor("new-boot", -1)
+    assert KernelLogParser("new-boot", KernelLogCursor(BOOT, 900)).feed(dull(0)) == []
+    assert KernelLogParser("new-boot", KernelLogCursor(BOOT, 900)).feed(dull(3)) == [KernelLogGap(0, 2)]
+    assert KernelLogParser("new-boot", KernelLogCursor(BOOT, 900)).cursor == KernelLogCursor("new-boot", -1)
 
 
 def test_with_no_past_there_is_nothing_to_miss() -> None:
-    assert KmsgReader(BOOT).feed(dull(4000)) == []
-    assert KmsgReader(BOOT, KernelLogCursor()).feed(dull(4000)) == []
+    assert KernelLogParser(BOOT).feed(dull(4000)) == []
+    assert KernelLogParser(BOOT, KernelLogCursor()).feed(dull(4000)) == []
 
 
 def test_a_storm_passes_in_small_doses_and_says_how_much_was_left_out() -> None:
-    reader = KmsgReader(BOOT, burst=3, window_s=60)
+    reader = KernelLogParser(BOOT, burst=3, window_s=60)
     storm = feed_all(reader, [xid(n, usec=n * 1000) for n in range(1000)])
     assert len(storm) == 3
     (after,) = reader.feed(xid(1000, usec=61_000_000))
@@ -178,7 +178,7 @@ def test_a_storm_passes_in_small_doses_and_says_how_much_was_left_out() -> None:
 
 
 def test_a_storm_hides_neither_another_code_nor_another_device() -> None:
-    reader = KmsgReader(BOOT, burst=1)
+    reader = KernelLogParser(BOOT, burst=1)
     events = feed_all(reader, [xid(0), xid(1), xid(2, code=48), xid(3, bus="43"), xid(4)])
     assert [(e.code, e.pci) for e in events if isinstance(e, KernelFault)] == [
         ("xid-79", "0000:1b:00.0"),
@@ -188,13 +188,13 @@ def test_a_storm_hides_neither_another_code_nor_another_device() -> None:
 
 
 def test_the_rate_limit_remembers_a_bounded_number_of_pairs() -> None:
-    reader = KmsgReader(BOOT, burst=1)
+    reader = KernelLogParser(BOOT, burst=1)
     events = feed_all(reader, [xid(n, code=n) for n in range(10_000)])
     assert len(events) == 10_000
     assert len(reader._seen) <= 4096
 
 
 def test_a_very_long_line_is_kept_short() -> None:
-    (event,) = KmsgReader(BOOT).feed(xid(0) + "x" * 10_000)
+    (event,) = KernelLogParser(BOOT).feed(xid(0) + "x" * 10_000)
     assert isinstance(event, KernelFault)
     assert len(event.message) == 500

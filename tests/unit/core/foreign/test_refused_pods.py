@@ -28,11 +28,11 @@ from remuda.core.foreign.refused_pods import (
     FORGIVEN_S,
     KEPT_PODS,
     LONGEST_RETRY_S,
-    admission_retry_s,
-    is_refused_by_node,
+    is_pod_refused_by_node,
     number_refusals,
-    refusals_hold_until,
-    refused_at,
+    pod_refused_at,
+    refused_pod_retry_s,
+    refused_pods_hold_until,
     refused_pods_to_prune,
     retry_pod,
 )
@@ -40,10 +40,10 @@ from remuda.core.foreign.withheld_resources import (
     FIRST_PROBE_S,
     MOST_REFUSALS,
     WITHHELD_BY,
-    note_refusals,
-    plan_withheld,
-    refused_resource,
+    note_refused_pods,
+    plan_withheld_resources,
     release_withheld_resource,
+    resource_of_refused_pod,
     resources_to_withhold,
 )
 from tests.builders.pods import a_pod
@@ -93,7 +93,7 @@ def refused(
     ],
 )
 def test_what_is_a_rejection(pod: Pod, is_one: bool) -> None:
-    assert is_refused_by_node(pod) is is_one
+    assert is_pod_refused_by_node(pod) is is_one
 
 
 @pytest.mark.parametrize(
@@ -110,20 +110,20 @@ def test_what_is_a_rejection(pod: Pod, is_one: bool) -> None:
     ],
 )
 def test_which_resource_it_was_for(pod: Pod, resource: str) -> None:
-    assert refused_resource(pod) == resource
+    assert resource_of_refused_pod(pod) == resource
 
 
 @given(st.integers(0, 10_000))
 def test_the_wait_doubles_to_a_limit(n: int) -> None:
-    assert admission_retry_s(n) <= admission_retry_s(n + 1) <= LONGEST_RETRY_S
-    assert admission_retry_s(n + 1) in (2 * admission_retry_s(n), LONGEST_RETRY_S, 1.0)
+    assert refused_pod_retry_s(n) <= refused_pod_retry_s(n + 1) <= LONGEST_RETRY_S
+    assert refused_pod_retry_s(n + 1) in (2 * refused_pod_retry_s(n), LONGEST_RETRY_S, 1.0)
 
 
 def test_an_owner_is_held_back_and_forgiven() -> None:
     row = [refused("a", at=NOW - 9, count=3, told=True), refused("b", at=NOW, count=4, told=True)]
-    assert refusals_hold_until(row, NOW) == NOW + 8
-    assert refusals_hold_until(row, NOW + FORGIVEN_S) == 0
-    assert refusals_hold_until([], NOW) == 0
+    assert refused_pods_hold_until(row, NOW) == NOW + 8
+    assert refused_pods_hold_until(row, NOW + FORGIVEN_S) == 0
+    assert refused_pods_hold_until([], NOW) == 0
 
 
 def test_the_count_goes_on_where_the_kept_ones_left_it() -> None:
@@ -141,8 +141,8 @@ def test_the_newest_few_of_each_owner_are_kept(times: list[int]) -> None:
         mine = [p for p in pods if p.metadata.owner_references[0].name == owner]
         kept = [p for p in mine if p.name not in gone]
         assert len(kept) == min(KEPT_PODS, len(mine))
-        newest = sorted((refused_at(p) for p in mine), reverse=True)[:KEPT_PODS]
-        assert sorted((refused_at(p) for p in kept), reverse=True) == newest
+        newest = sorted((pod_refused_at(p) for p in mine), reverse=True)[:KEPT_PODS]
+        assert sorted((pod_refused_at(p) for p in kept), reverse=True) == newest
 
 
 def test_what_is_not_on_record_or_is_bare_is_kept() -> None:
@@ -175,7 +175,7 @@ def node(**more: Any) -> NodeDevices:
 
 def noted(*pods: Pod, **more: Any) -> NodeDevices:
     there = node(**more)
-    notes = note_refusals(there, pods, NOW)
+    notes = note_refused_pods(there, pods, NOW)
     return node(**more, rejections={**there.rejections, **notes})
 
 
@@ -203,8 +203,8 @@ def test_a_pod_is_noted_once_and_the_notes_are_bounded() -> None:
     pods = [refused(f"p{n}", at=NOW - n) for n in range(50)]
     there = noted(*pods)
     assert len(there.rejections[RESOURCE_GPU]) == MOST_REFUSALS
-    assert note_refusals(there, [refused("p0")], NOW) == {}
-    assert note_refusals(node(), [refused("p", told=True)], NOW) == {}
+    assert note_refused_pods(there, [refused("p0")], NOW) == {}
+    assert note_refused_pods(node(), [refused("p", told=True)], NOW) == {}
 
 
 # --- and back ---------------------------------------------------------------------------------------------------------
@@ -220,7 +220,7 @@ def offering(count: int = 2) -> Node:
 
 
 def due(now: float, **more: Any) -> dict[str, DeviceOrder]:
-    found = plan_withheld(withheld(**more), (), offering(), now).orders
+    found = plan_withheld_resources(withheld(**more), (), offering(), now).orders
     return {id: order for id, order in found.items() if order is not None}
 
 
@@ -236,7 +236,7 @@ def test_a_probe_is_ordered_in_time_and_ever_more_seldom() -> None:
 
 @given(st.floats(1.0, 1e9))
 def test_there_is_always_a_next_look(passed: float) -> None:
-    again = plan_withheld(withheld(), (), offering(), NOW + passed).look_again_s
+    again = plan_withheld_resources(withheld(), (), offering(), NOW + passed).look_again_s
     assert again is not None
     assert 0 < again <= 2 * 86_400
 
@@ -257,7 +257,7 @@ def test_it_is_lifted_by_a_passed_probe_alone(
     at = NOW + FIRST_PROBE_S + 1
     answers = [OrderAnswer(id, "probe", word) for id, word in zip(due(at), outcomes, strict=True)]
     there = withheld(answers=answers, plugins=[PluginReport(RESOURCE_GPU, state)])
-    assert bool(plan_withheld(there, (), offering(offered), at).lift) is is_lifted
+    assert bool(plan_withheld_resources(there, (), offering(offered), at).lift) is is_lifted
 
 
 def test_what_an_operator_withheld_is_not_probed() -> None:

@@ -8,11 +8,11 @@ import pytest
 
 from remuda.api.errors import Refusal
 from remuda.api.meta import JsonObject
-from remuda.core.gang.kubelet_pods import KubeletPodForm
+from remuda.core.gang.kubelet_pods import KubeletGangPodForm
 from remuda.core.training.job_pods import build_job_pod
 from tests.builders.gangs import JobBuilder, a_job
 
-FORM = KubeletPodForm(("python3", "launch", "--"), alloc_root="/host/alloc", launcher_dir="/host/bin")
+FORM = KubeletGangPodForm(("python3", "launch", "--"), alloc_root="/host/alloc", launcher_dir="/host/bin")
 
 
 def body(job: JobBuilder, **container: object) -> JsonObject:

@@ -6,7 +6,12 @@ import pytest
 from remuda.api.devices import DeviceState
 from remuda.api.kubernetes.core_v1 import Lease, LeaseSpec
 from remuda.api.meta import ObjectMeta, to_time
-from remuda.core.health.agent_liveness import agent_lease, agent_lease_ends_at, agent_silent_since, node_of_agent_lease
+from remuda.core.health.agent_liveness import (
+    agent_lease_ends_at,
+    agent_silent_since,
+    liveness_lease_name,
+    node_of_liveness_lease,
+)
 from remuda.core.health.ledger import judge_node
 from tests.builders.gangs import a_node
 
@@ -32,9 +37,9 @@ def test_silence(lease: Lease | None, now: float, silent: float | None, look: fl
 
 
 def test_names() -> None:
-    assert agent_lease("node-01") == "node-01.remuda-agent"
-    assert node_of_agent_lease("node-01.remuda-agent") == "node-01"
-    assert node_of_agent_lease("node-01") == ""
+    assert liveness_lease_name("node-01") == "node-01.remuda-agent"
+    assert node_of_liveness_lease("node-01.remuda-agent") == "node-01"
+    assert node_of_liveness_lease("node-01") == ""
 
 
 def test_a_silent_agent_makes_devices_unknown_and_forgives_none() -> None:

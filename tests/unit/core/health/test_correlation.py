@@ -8,7 +8,13 @@ import pytest
 
 from remuda.api.devices import ObservedLink
 from remuda.core.health.correlation import DomainSuspect, find_domain_suspects, switch_neighbours
-from remuda.core.health.failure_index import HELD_BACK, KEEP_S, DeviceFailure, RecentFailures, nvswitch_groups
+from remuda.core.health.failure_index import (
+    HELD_BACK,
+    KEEP_S,
+    DeviceFailure,
+    RecentFailures,
+    nvswitch_correlation_groups,
+)
 
 RACK, POWER, CLIQUE = "topology.remuda.dev/rack", "topology.remuda.dev/power", "nvidia.com/gpu.clique"
 NODES = 16  # four racks of four; feeds of two racks; cliques of eight
@@ -186,4 +192,4 @@ def test_a_node_that_moves_leaves_its_domain() -> None:
 
 def test_groups_of_a_switch() -> None:
     links = [ObservedLink("nv18", GPUS), ObservedLink("nv4", ["gpu-0", "gpu-1"]), ObservedLink("PIX", GPUS)]
-    assert nvswitch_groups(links) == [frozenset(GPUS)]
+    assert nvswitch_correlation_groups(links) == [frozenset(GPUS)]

@@ -5,8 +5,8 @@ import pytest
 
 from remuda.api.devices import Holding, NodeDevices, QuarantineOrder
 from remuda.api.kubernetes.core_v1 import Pod
-from remuda.core.health.device_holders import DeviceCounts, DeviceHolder, device_counts, device_holders_on
-from remuda.core.health.ledger import judge_node, ledger_rows
+from remuda.core.health.device_holders import DeviceCounts, DeviceHolder, device_health_counts, device_holders_on
+from remuda.core.health.ledger import health_ledger_rows, judge_node
 from tests.builders.gangs import NodeBuilder, a_held_pod, a_node
 
 GPU = "nvidia.com/gpu"
@@ -48,7 +48,7 @@ def test_until_it_has_told_the_annotation_counts() -> None:
 )
 def test_a_holder_on_its_way_out_drains(pods: list[Pod], draining: bool) -> None:
     node = reporting(a_holding("a", "gpu-0"))
-    [row] = [r for r in ledger_rows([node], pods) if r.device == "gpu-0"]
+    [row] = [r for r in health_ledger_rows([node], pods) if r.device == "gpu-0"]
     assert (row.holder, row.container, row.draining) == ("default/a", "main", draining)
 
 
@@ -66,7 +66,7 @@ def test_counts() -> None:
     node = msgspec.structs.replace(
         node, verdicts=judge_node(node, pods, 1000.0), quarantine={"gpu-3": QuarantineOrder("Operator")}
     )
-    assert device_counts(node, pods) == {GPU: DeviceCounts(total=8, healthy=5, unfit=3, held=2, free=4)}
+    assert device_health_counts(node, pods) == {GPU: DeviceCounts(total=8, healthy=5, unfit=3, held=2, free=4)}
 
 
 def test_everything_held_and_bad_leaves_nothing_and_not_less() -> None:
@@ -75,4 +75,4 @@ def test_everything_held_and_bad_leaves_nothing_and_not_less() -> None:
         builder = builder.signal(f"gpu-{number}", "xid-79")
     node, pods = builder.devices(), [a_held_pod("a", "node-01", [f"gpu-{n}" for n in range(8)])]
     node = msgspec.structs.replace(node, verdicts=judge_node(node, pods, 1000.0))
-    assert device_counts(node, pods)[GPU] == DeviceCounts(total=8, healthy=0, unfit=8, held=8, free=0)
+    assert device_health_counts(node, pods)[GPU] == DeviceCounts(total=8, healthy=0, unfit=8, held=8, free=0)

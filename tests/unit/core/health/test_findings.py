@@ -12,7 +12,7 @@ from remuda.api.remedies import Offender
 from remuda.core.health.device_history import MAX_MINOR, find_fault_trends, is_minor_fault, with_minor_faults
 from remuda.core.health.findings import NodeFindings, find_findings
 from remuda.core.health.ledger import judge_devices, judge_node
-from remuda.core.health.signal_fusion import classify_devices
+from remuda.core.health.signal_fusion import classify_device_signals
 from remuda.core.health.signals import classify_signal, with_signal
 
 T = 1_000_000.0
@@ -41,7 +41,7 @@ class Device:
         return self
 
     def finds(self, now: float, suspected: Mapping[str, Signal] | None = None) -> NodeFindings:
-        known = classify_devices(self.record)
+        known = classify_device_signals(self.record)
         judged = judge_devices(self.record, now, classified=known)
         return find_findings(self.record, known, judged, now, OFFENDER, suspected)
 

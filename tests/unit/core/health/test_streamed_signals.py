@@ -10,7 +10,7 @@ from remuda.api.remedies import Offender
 from remuda.core.devices.fault_codes import fault_table
 from remuda.core.health.findings import find_findings
 from remuda.core.health.ledger import judge_devices
-from remuda.core.health.signal_fusion import classify_devices
+from remuda.core.health.signal_fusion import classify_device_signals
 from remuda.core.health.signals import classify_signal, with_signal
 from remuda.core.health.streamed_signals import (
     FORGET_S,
@@ -114,7 +114,9 @@ def test_every_code_that_asks_for_no_look_changes_no_verdict() -> None:
             before = a_node(ObservedDevice("gpu-0", "H100", signals=known))
             after = a_node(with_signal(before.observed.devices[0], xid(code, 10)))
             assert judge_devices(after, 11.0) == judge_devices(before, 11.0), code
-            histories = [find_findings(n, classify_devices(n), {}, 11.0, Offender()).history for n in (before, after)]
+            histories = [
+                find_findings(n, classify_device_signals(n), {}, 11.0, Offender()).history for n in (before, after)
+            ]
             assert histories[0] == histories[1], code
 
 

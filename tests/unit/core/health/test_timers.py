@@ -6,7 +6,7 @@ import pytest
 from remuda.api.devices import DeviceState, NodeDevices, Observed, ObservedDevice, QuarantineOrder, Signal
 from remuda.api.meta import ObjectMeta, to_time
 from remuda.core.health.ledger import judge_node
-from remuda.core.health.signal_fusion import classify_devices, debounce_ends_at
+from remuda.core.health.signal_fusion import classify_device_signals, debounce_ends_at
 from remuda.core.health.signals import MAX_FLAPS, with_signal
 from remuda.core.health.timers import HealthTimers, quarantine_flapping
 
@@ -50,8 +50,8 @@ def test_debounce(story: list[tuple[float, str]], now: float, expected: tuple[De
 
 def test_a_look_is_due_when_the_debounce_ends() -> None:
     node = node_of(heard(GPU, (100, "health-lost")))
-    assert debounce_ends_at(node, classify_devices(node), 101, TIMERS) == pytest.approx(105)
-    assert debounce_ends_at(node, classify_devices(node), 105, TIMERS) is None
+    assert debounce_ends_at(node, classify_device_signals(node), 101, TIMERS) == pytest.approx(105)
+    assert debounce_ends_at(node, classify_device_signals(node), 105, TIMERS) is None
 
 
 def test_flaps_are_counted_by_the_fault_that_went() -> None:

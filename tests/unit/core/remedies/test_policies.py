@@ -17,11 +17,11 @@ from remuda.core.remedies.policies import (
     is_policy_paused,
     ladder_for_verdict,
     policy_overlaps,
+    policy_patterns_meet,
     remedy_policy_for,
-    type_patterns_meet,
     unknown_ladder_reasons,
 )
-from remuda.core.remedies.rungs import describe_ladder
+from remuda.core.remedies.rungs import ladder_rungs_in_words
 from tests.builders.remedies import ladder, remedy_policy
 
 H100, LABELS = "NVIDIA H100 80GB HBM3", {"pool": "a", "rack": "r1"}
@@ -81,8 +81,8 @@ def test_overlaps_are_told_on_both_sides() -> None:
     ],
 )
 def test_whether_two_patterns_can_fit_one_text(one: str, other: str, meet: bool) -> None:
-    assert type_patterns_meet(one, other) is meet
-    assert type_patterns_meet(other, one) is meet
+    assert policy_patterns_meet(one, other) is meet
+    assert policy_patterns_meet(other, one) is meet
 
 
 def ladder_of(code: str, source: str = "kmsg") -> str:
@@ -90,7 +90,7 @@ def ladder_of(code: str, source: str = "kmsg") -> str:
     found = ladder_for_verdict(
         BUILT_IN, IncidentVerdict(state=fault.effect, reason=fault.reason, remedy=fault.remedy.value)
     )
-    return describe_ladder(found) if found is not None else ""
+    return ladder_rungs_in_words(found) if found is not None else ""
 
 
 def test_row_40_codes_become_ladders() -> None:

@@ -13,10 +13,10 @@ from remuda.core.remedies.remedy_keys import (
     is_workload_remedy_key,
     parse_rung_key,
     recheck_key,
+    remedy_key_of_gang,
     rung_key,
     verify_key,
-    workload_key,
-    workload_key_for,
+    workload_remedy_key,
 )
 
 
@@ -33,15 +33,15 @@ def test_every_rung_reads_back(action: Action) -> None:
 
 
 def test_keys_of_no_rung() -> None:
-    second = workload_key(2)
-    assert (second, workload_key_for(second, "ns/train"), recheck_key(1)) == (
+    second = workload_remedy_key(2)
+    assert (second, remedy_key_of_gang(second, "ns/train"), recheck_key(1)) == (
         "attempt-2",
         "attempt-2@ns/train",
         "recheck-1",
     )
     for key in (
         second,
-        workload_key_for(second, "ns/train"),
+        remedy_key_of_gang(second, "ns/train"),
         recheck_key(1),
         "",
         "reset",
@@ -51,6 +51,6 @@ def test_keys_of_no_rung() -> None:
     ):
         assert parse_rung_key(key) is None, key
     assert is_workload_remedy_key(second)
-    assert is_workload_remedy_key(workload_key_for(second, "ns/train"))
+    assert is_workload_remedy_key(remedy_key_of_gang(second, "ns/train"))
     assert is_recheck_key(recheck_key(1))
     assert not is_workload_remedy_key(recheck_key(1))

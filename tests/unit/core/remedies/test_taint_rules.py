@@ -8,7 +8,7 @@ import pytest
 
 from remuda.api.errors import NotFound, Refusal
 from remuda.controllers.quarantine_taints import TaintRules
-from remuda.core.remedies.taint_rules import TaintedDevice, dra_driver_for, taint_rule_body, taint_rule_name
+from remuda.core.remedies.taint_rules import TaintedDevice, taint_rule_body, taint_rule_driver_for, taint_rule_name
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.store import MemoryJournal, ObjectStore
 
@@ -32,8 +32,8 @@ def test_names_are_stable_and_differ() -> None:
 
 
 def test_drivers_by_resource() -> None:
-    assert dra_driver_for("nvidia.com/gpu") == "gpu.nvidia.com"
-    assert dra_driver_for("example.com/fpga") == ""
+    assert taint_rule_driver_for("nvidia.com/gpu") == "gpu.nvidia.com"
+    assert taint_rule_driver_for("example.com/fpga") == ""
 
 
 class NoKinds(LocalCluster):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from remuda.core.scheduling.driver_version import check_min_driver, is_driver_older, node_driver_version
+from remuda.core.scheduling.driver_version import explain_min_driver_unmet, is_node_driver_too_old, node_driver_version
 
 FULL = "nvidia.com/cuda.driver-version.full"
 
@@ -25,7 +25,7 @@ FULL = "nvidia.com/cuda.driver-version.full"
     ],
 )
 def test_versions_are_compared_number_by_number(have: str, want: str, older: bool) -> None:
-    assert is_driver_older(have, want) is older
+    assert is_node_driver_too_old(have, want) is older
 
 
 def test_the_driver_of_a_node_is_what_its_labels_say() -> None:
@@ -49,7 +49,7 @@ def test_the_driver_of_a_node_is_what_its_labels_say() -> None:
 def test_the_refusal_names_attribute_want_and_have(
     want: str, nodes: list[Mapping[str, str]], reason: str, words: str
 ) -> None:
-    found = check_min_driver(want, nodes)
+    found = explain_min_driver_unmet(want, nodes)
     assert (found.reason if found else "") == reason
     if found is not None:
         assert words in found.message

@@ -9,7 +9,7 @@ from remuda.api.kubernetes.core_v1 import Node, Taint
 from remuda.api.meta import Condition
 from remuda.api.training import Cause
 from remuda.core.scheduling.gang_placement import place_gang_members
-from remuda.core.state.leaving_nodes import LeavingNode, leaving_node_of
+from remuda.core.state.leaving_nodes import NodeLeavingState, leaving_state_of_node
 from remuda.core.state.snapshot import build_snapshot
 from tests.builders.gangs import a_gang_ask, a_node
 
@@ -47,8 +47,8 @@ def with_annotation(text: str) -> Node:
     ],
 )
 def test_who_says_so(node: Node, cause: Cause, reason: str, until: float | None) -> None:
-    found = leaving_node_of(node)
-    assert isinstance(found, LeavingNode)
+    found = leaving_state_of_node(node)
+    assert isinstance(found, NodeLeavingState)
     assert (found.cause, found.reason, found.until) == (cause, reason, until)
 
 
@@ -56,7 +56,7 @@ def test_who_says_so(node: Node, cause: Cause, reason: str, until: float | None)
     "node", [a_node().node(), with_condition("MaintenancePlanned", "False"), with_taint("gpu"), with_annotation("")]
 )
 def test_a_node_that_stays(node: Node) -> None:
-    assert leaving_node_of(node) is None
+    assert leaving_state_of_node(node) is None
 
 
 def test_nothing_new_is_placed_there() -> None:

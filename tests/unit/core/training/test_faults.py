@@ -11,7 +11,7 @@ from remuda.api.devices import DeviceState, Signal, Verdict
 from remuda.api.meta import Condition, to_time
 from remuda.api.training import Cause, Member, TrainingJob
 from remuda.core.gang.pod_view import MemberProgress, PodView
-from remuda.core.state.leaving_nodes import LeavingNode
+from remuda.core.state.leaving_nodes import NodeLeavingState
 from remuda.core.training.checkpoint_sizes import common_checkpoint
 from remuda.core.training.faults import command_never_ran, find_member_faults
 from tests.builders.gangs import a_held_pod, a_job, a_report
@@ -56,7 +56,7 @@ BAD = Verdict("gpu-0", DeviceState.UNHEALTHY, "Xid79", since=to_time(NOW - 3))
 def leaving(view: PodView, until: float | None) -> PodView:
     """Its node was to go then."""
     return msgspec.structs.replace(
-        view, leaving=LeavingNode(Cause.MAINTENANCE, "MaintenancePlanned", "Maintained.", until)
+        view, leaving=NodeLeavingState(Cause.MAINTENANCE, "MaintenancePlanned", "Maintained.", until)
     )
 
 

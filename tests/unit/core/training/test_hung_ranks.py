@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from remuda.core.training.hung_ranks import LEAST_S, HangLimits, LastRankStep, first_hang_at, hung_ranks
+from remuda.core.training.hung_ranks import LEAST_S, HangLimits, LastRankStep, first_training_hang_at, hung_ranks
 
 K = HangLimits(10.0)
 
@@ -22,7 +22,7 @@ def test_a_rank_quiet_for_k_median_steps_hangs() -> None:
     gang = ranks((50, 100.0), (70, 118.0), (70, 118.0))
     assert names(gang, 120.0) == []
     assert names(gang, 120.1) == [0]
-    assert first_hang_at(gang, K) == 120.0
+    assert first_training_hang_at(gang, K) == 120.0
 
 
 def test_in_a_gang_that_stands_still_the_one_that_got_least_far_is_named() -> None:
@@ -53,4 +53,4 @@ def test_off_or_unknown_says_nothing() -> None:
     assert names(ranks((50, 100.0)), 1e6, HangLimits(0.0)) == []
     assert names(ranks((50, 100.0), step_seconds=None), 1e6) == []
     assert names([], 1e6) == []
-    assert first_hang_at([], K) is None
+    assert first_training_hang_at([], K) is None

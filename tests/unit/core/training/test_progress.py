@@ -9,8 +9,8 @@ from remuda.api.training import TrainingJobStatus
 from remuda.core.gang.pod_view import MemberProgress
 from remuda.core.training.backoff import (
     PodCreateBackoff,
-    is_new_create_refusal,
-    next_pod_create_backoff,
+    is_new_job_pod_refusal,
+    next_job_pod_backoff,
     pod_create_wait_s,
 )
 from remuda.core.training.progress import job_eta, step_pace_s
@@ -61,7 +61,7 @@ def test_refused_pods_are_tried_again_ever_more_rarely() -> None:
     waits = []
     refused: PodCreateBackoff | None = None
     for _ in range(8):
-        refused = next_pod_create_backoff(refused, "quota", NOW)
+        refused = next_job_pod_backoff(refused, "quota", NOW)
         waits.append(refused.until - NOW)
     assert waits == [1.0, 2.0, 4.0, 8.0, 15.0, 15.0, 15.0, 15.0]
     assert pod_create_wait_s(refused, NOW + 14.0) == 1.0
@@ -70,10 +70,10 @@ def test_refused_pods_are_tried_again_ever_more_rarely() -> None:
 
 
 def test_the_same_refusal_is_told_once() -> None:
-    first = next_pod_create_backoff(None, "quota", NOW)
-    assert is_new_create_refusal(None, first)
-    assert not is_new_create_refusal(first, next_pod_create_backoff(first, "quota", NOW))
-    assert is_new_create_refusal(first, next_pod_create_backoff(first, "policy", NOW))
+    first = next_job_pod_backoff(None, "quota", NOW)
+    assert is_new_job_pod_refusal(None, first)
+    assert not is_new_job_pod_refusal(first, next_job_pod_backoff(first, "quota", NOW))
+    assert is_new_job_pod_refusal(first, next_job_pod_backoff(first, "policy", NOW))
 
 
 # --- what is told -----------------------------------------------------------------------------------------------------

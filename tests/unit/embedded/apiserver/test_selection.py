@@ -6,7 +6,7 @@ import pytest
 
 from remuda.api.kubernetes.core_v1 import Node, Pod
 from remuda.api.selectors import EVERYTHING, FieldSelector, parse_field_selector, parse_selector
-from remuda.embedded.apiserver.selection import namespace_matcher, namespace_prefix, selector_matcher
+from remuda.embedded.apiserver.selection import namespace_matcher, namespace_prefix, stored_object_matcher
 
 BODIES: list[dict[str, Any]] = [
     {"metadata": {"name": "a"}},
@@ -31,19 +31,19 @@ BODIES: list[dict[str, Any]] = [
 )
 def test_the_quick_test_of_one_field_answers_like_the_selector(text: str) -> None:
     selector = parse_field_selector(text)
-    matches = selector_matcher(EVERYTHING, selector)
+    matches = stored_object_matcher(EVERYTHING, selector)
     assert matches is not None
     assert [matches(body) for body in BODIES] == [selector.matches(body) for body in BODIES]
 
 
 def test_both_selectors_must_hold() -> None:
-    matches = selector_matcher(parse_selector("x"), parse_field_selector("metadata.name!=b"))
+    matches = stored_object_matcher(parse_selector("x"), parse_field_selector("metadata.name!=b"))
     assert matches is not None
     assert [body["metadata"]["name"] for body in BODIES if matches(body)] == ["c"]
 
 
 def test_no_selector_is_no_test() -> None:
-    assert selector_matcher(EVERYTHING, FieldSelector()) is None
+    assert stored_object_matcher(EVERYTHING, FieldSelector()) is None
 
 
 def test_a_namespace_is_a_prefix_of_namespaced_kinds() -> None:

@@ -14,7 +14,7 @@ from remuda.embedded.apiserver import watch_streams
 from remuda.embedded.apiserver.app import ApiServerApp
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.store import MemoryJournal, ObjectStore
-from remuda.embedded.apiserver.watch_streams import WatchTurns, watch_pieces
+from remuda.embedded.apiserver.watch_streams import WatchTurns, served_watch_pieces
 from tests.builders.waiting import PATIENCE_S
 
 
@@ -75,7 +75,7 @@ def test_lines_are_written_in_pieces(
     monkeypatch: pytest.MonkeyPatch, lines: list[bytes], expected: list[bytes]
 ) -> None:
     monkeypatch.setattr(watch_streams, "PIECE_BYTES", 8)
-    assert list(watch_pieces(lines)) == expected
+    assert list(served_watch_pieces(lines)) == expected
 
 
 class Client:

@@ -27,8 +27,8 @@ from remuda.kube.client.http_errors import (
     api_error_of_status,
     retry_after_s,
 )
-from remuda.kube.client.request_pacing import Patience, Rate, RequestFailure, TokenBucket, next_retry_wait
-from remuda.kube.client.rest_paths import StreamLines
+from remuda.kube.client.request_pacing import Patience, Rate, RequestFailure, RequestTokenBucket, next_retry_wait
+from remuda.kube.client.rest_paths import HttpStreamLines
 from remuda.kube.runtime.backoff import Backoff
 from tests.builders.http_server import a_status
 
@@ -159,13 +159,13 @@ def test_an_answer_that_will_not_change_is_final(code: int) -> None:
 
 
 def test_a_burst_goes_at_once_and_the_rest_in_step() -> None:
-    bucket = TokenBucket(Rate(per_s=10.0, burst=3))
+    bucket = RequestTokenBucket(Rate(per_s=10.0, burst=3))
     waits = [bucket.reserve(100.0) for _ in range(6)]
     assert waits == pytest.approx([0.0, 0.0, 0.0, 0.1, 0.2, 0.3])
 
 
 def test_the_bucket_fills_again_up_to_the_burst() -> None:
-    bucket = TokenBucket(Rate(per_s=10.0, burst=3))
+    bucket = RequestTokenBucket(Rate(per_s=10.0, burst=3))
     for _ in range(3):
         bucket.reserve(0.0)
     assert bucket.reserve(0.1) == pytest.approx(0.0)
@@ -175,7 +175,7 @@ def test_the_bucket_fills_again_up_to_the_burst() -> None:
 
 
 def test_an_unused_token_goes_back() -> None:
-    bucket = TokenBucket(Rate(per_s=1.0, burst=1))
+    bucket = RequestTokenBucket(Rate(per_s=1.0, burst=1))
     bucket.reserve(0.0)
     assert bucket.reserve(0.0) == pytest.approx(1.0)
     bucket.give_back()
@@ -183,7 +183,7 @@ def test_an_unused_token_goes_back() -> None:
 
 
 def test_over_any_time_no_more_than_the_rate_goes() -> None:
-    bucket = TokenBucket(Rate(per_s=50.0, burst=5))
+    bucket = RequestTokenBucket(Rate(per_s=50.0, burst=5))
     went = sorted(now / 1000 + bucket.reserve(now / 1000) for now in range(2_000))
     for first in range(0, len(went) - 100, 7):
         assert went[first + 100] - went[first] >= (100 - 5) / 50.0 - 1e-9
@@ -201,7 +201,7 @@ def test_a_rate_that_is_none_is_refused(per_s: float, burst: int) -> None:
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 100])
 def test_lines_come_whole_however_they_are_cut(size: int) -> None:
     text = b'{"a":1}\n\n{"b":2}\n{"c":"\\n"}\nrest'
-    lines, found = StreamLines(), []
+    lines, found = HttpStreamLines(), []
     for start in range(0, len(text), size):
         found += lines.feed(text[start : start + size])
     assert found == [b'{"a":1}', b'{"b":2}', b'{"c":"\\n"}']
@@ -209,7 +209,7 @@ def test_lines_come_whole_however_they_are_cut(size: int) -> None:
 
 
 def test_a_line_without_end_does_not_fill_the_memory() -> None:
-    lines = StreamLines(limit=100)
+    lines = HttpStreamLines(limit=100)
     lines.feed(b"x" * 60 + b"\n" + b"y" * 60)
     with pytest.raises(ApiError, match="more than 100 bytes"):
         lines.feed(b"y" * 60)

@@ -7,13 +7,13 @@ import json
 
 import pytest
 
-from remuda.kube.client.webhooks import WebhookFailed, WebhookPoster
+from remuda.kube.client.webhooks import HttpWebhookClient, WebhookFailed
 from tests.builders.http_server import Asked, HttpServer, Reply
 
 
 @pytest.mark.asyncio
 async def test_a_body_is_posted_as_json() -> None:
-    poster = WebhookPoster()
+    poster = HttpWebhookClient()
     async with HttpServer(Reply(200)) as server:
         await poster.post(f"http://127.0.0.1:{server.port}/hook?token=t", {"text": "hällo"})
         await poster.close()
@@ -33,7 +33,7 @@ async def test_a_body_is_posted_as_json() -> None:
     ],
 )
 async def test_a_refusal_says_what_was_answered(reply: Reply, words: str, patience: float | None) -> None:
-    poster = WebhookPoster()
+    poster = HttpWebhookClient()
     async with HttpServer(reply) as server:
         with pytest.raises(WebhookFailed, match=words) as failed:
             await poster.post(f"http://127.0.0.1:{server.port}/", {})
@@ -45,7 +45,7 @@ async def test_a_refusal_says_what_was_answered(reply: Reply, words: str, patien
 @pytest.mark.asyncio
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1/", "http://no.such.host.invalid/", "nonsense", "ftp://x/"])
 async def test_an_address_that_leads_nowhere_is_a_failure_too(url: str) -> None:
-    poster = WebhookPoster(timeout_s=20.0)
+    poster = HttpWebhookClient(timeout_s=20.0)
     with pytest.raises(WebhookFailed) as failed:
         await poster.post(url, {})
     await poster.close()
@@ -58,7 +58,7 @@ async def test_a_server_that_never_answers_is_given_up() -> None:
         await asyncio.Event().wait()
         raise AssertionError
 
-    poster = WebhookPoster(timeout_s=0.2)
+    poster = HttpWebhookClient(timeout_s=0.2)
     async with HttpServer(never) as server:
         with pytest.raises(WebhookFailed, match="no answer within"):
             await poster.post(f"http://127.0.0.1:{server.port}/", {})

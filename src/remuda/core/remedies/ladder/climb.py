@@ -41,10 +41,10 @@ from remuda.core.remedies.rungs import (
     RECYCLES,
     VERIFY_S,
     LadderStage,
-    describe_ladder,
     first_ladder_stage,
-    is_repeat_offender,
+    is_repeat_offender_by_policy,
     ladder_has_ended,
+    ladder_rungs_in_words,
     ladder_stages,
 )
 
@@ -79,7 +79,7 @@ def climb_ladder(case: LadderCase, now: float) -> LadderStep:
     if move is NEXT:  # nothing is left to try
         move = _recheck_device(state, now)
     status = _climbed_status(
-        state, move, ladder.when if ladder else "None", describe_ladder(ladder) if ladder else LEFT, now
+        state, move, ladder.when if ladder else "None", ladder_rungs_in_words(ladder) if ladder else LEFT, now
     )
     wants = state.has_begun and not state.is_given_back
     return state.step(status, _quarantine_order(case, now) if wants else None)
@@ -102,7 +102,7 @@ def _ladder_in_use(case: LadderCase) -> Ladder | None:
 def _climb_stages(state: LadderState, stages: list[LadderStage], now: float) -> LadderMove:
     case = state.case
     offender = case.policy.spec.offender
-    is_offender = is_repeat_offender(case.devices, case.subject, offender, now)
+    is_offender = is_repeat_offender_by_policy(case.devices, case.subject, offender, now)
     start = first_ladder_stage(stages, state.records, is_offender, offender.action)
     if start and is_offender and not state.has_begun:
         state.why_not = [f"{s.key}: skipped for a repeat offender" for s in stages[:start]]

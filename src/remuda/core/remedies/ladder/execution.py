@@ -115,7 +115,7 @@ def _follow_rung(state: LadderState, record: RemedyRecord, rung: Rung, targets: 
     ended = [a for a in answers.values() if a is not None and a.outcome != RemedyOutcome.RUNNING]
     bad = next((a for a in ended if a.outcome != RemedyOutcome.SUCCEEDED), None)
     if bad is not None:
-        state.amend(record.key, _remedy_outcome(bad.outcome), bad.reason, bad.message)
+        state.amend(record.key, _rung_outcome(bad.outcome), bad.reason, bad.message)
         return NEXT
     if len(ended) == len(targets):
         started = to_seconds(record.started_at) if record.started_at is not None else state.now
@@ -141,7 +141,7 @@ def _follow_hook_objects(
     made = state.case.made if state.case.made is not None and state.case.made.key == record.key else None
     if made is not None and made.outcome:
         state.amend(
-            record.key, _remedy_outcome(made.outcome), "" if made.outcome == "Succeeded" else "HookFailed", made.message
+            record.key, _rung_outcome(made.outcome), "" if made.outcome == "Succeeded" else "HookFailed", made.message
         )
         if record.action == Action.TICKET and made.outcome == "Succeeded":
             state.ticket = ", ".join(made.names)
@@ -193,6 +193,6 @@ def _rung_answer(case: LadderCase, node: str, id: str) -> OrderAnswer | None:
     return next((a for a in ledger.observed.answers if a.id == id), None) if ledger is not None else None
 
 
-def _remedy_outcome(word: str) -> RemedyOutcome:
+def _rung_outcome(word: str) -> RemedyOutcome:
     known = {o.value: o for o in (RemedyOutcome.SUCCEEDED, RemedyOutcome.TIMED_OUT, RemedyOutcome.REFUSED)}
     return known.get(word, RemedyOutcome.FAILED)

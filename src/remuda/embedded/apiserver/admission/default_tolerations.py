@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from remuda.api.meta import JsonObject, as_map, maps_in
+from remuda.api.meta import JsonObject, wire_map_or_empty, wire_maps_in
 from remuda.embedded.apiserver.admission.name_syntax import is_extended_resource
 from remuda.embedded.apiserver.admission.request import CREATE, UPDATE, AdmissionRequest
 
@@ -20,7 +20,7 @@ class DefaultTolerationSeconds:
         added = [
             {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": DEFAULT_TOLERATION_S}
             for key in (NOT_READY, UNREACHABLE)
-            if not any(_toleration_covers(toleration, key) for toleration in own)
+            if not any(_replaces_default_toleration(toleration, key) for toleration in own)
         ]
         return _with_tolerations(body, spec, added)
 
@@ -35,8 +35,8 @@ class ExtendedResourceToleration:
         asked = {
             name
             for field in ("containers", "initContainers")
-            for container in maps_in(spec.get(field))
-            for name in as_map(as_map(container.get("resources")).get("requests"))
+            for container in wire_maps_in(spec.get(field))
+            for name in wire_map_or_empty(wire_map_or_empty(container.get("resources")).get("requests"))
             if is_extended_resource(name)
         }
         own = spec.get("tolerations") or []
@@ -58,7 +58,7 @@ def _written_pod_spec(request: AdmissionRequest, body: JsonObject) -> JsonObject
     return spec if isinstance(spec, dict) and isinstance(spec.get("tolerations") or [], list) else None
 
 
-def _toleration_covers(toleration: object, key: str) -> bool:
+def _replaces_default_toleration(toleration: object, key: str) -> bool:
     if not isinstance(toleration, dict):
         return False
     fits_effect = toleration.get("effect") in (None, "", "NoExecute")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ipaddress
 from typing import Any
 
-from remuda.api.meta import JsonObject, as_list, as_map, maps_in
+from remuda.api.meta import JsonObject, wire_list_or_empty, wire_map_or_empty, wire_maps_in
 from remuda.embedded.apiserver.admission.request import CREATE, UPDATE, AdmissionRequest, ReadObjects
 
 SERVICE_RANGE = ipaddress.ip_network("10.96.0.0/16")
@@ -51,10 +51,10 @@ class ServiceAddresses:
         ports = spec.get("ports")
         if not isinstance(ports, list):
             return
-        before = maps_in(as_map((request.old or {}).get("spec")).get("ports"))
+        before = wire_maps_in(wire_map_or_empty((request.old or {}).get("spec")).get("ports"))
         old = {port.get("port"): port.get("nodePort") for port in before if isinstance(port.get("port"), int)}
-        given = [*ports, *(port for service in self._services() for port in as_list(service.get("ports")))]
-        taken = {n for port in maps_in(given) if isinstance(n := port.get("nodePort"), int)}
+        given = [*ports, *(port for service in self._services() for port in wire_list_or_empty(service.get("ports")))]
+        taken = {n for port in wire_maps_in(given) if isinstance(n := port.get("nodePort"), int)}
         spec["ports"] = [self._port(port, old, taken) for port in ports]
 
     def _port(self, port: Any, old: dict[Any, Any], taken: set[Any]) -> Any:
@@ -74,4 +74,4 @@ class ServiceAddresses:
         return "None"
 
     def _services(self) -> list[JsonObject]:
-        return [as_map(s.get("spec")) for s in self._read.list("", "services")]
+        return [wire_map_or_empty(s.get("spec")) for s in self._read.list("", "services")]

@@ -168,14 +168,14 @@ def validate_resource_quota(root: AdmissionField, old: JsonObject | None) -> Non
         amount = hard.key(name)
         if not name_syntax.is_qualified_name(name):
             amount.invalid("must be a valid resource name", name)
-        elif "/" not in name and not _is_quota_name(name):
+        elif "/" not in name and not _is_admissible_quota_name(name):
             amount.invalid("must be a standard resource for quota, or a fully qualified resource name", name)
         value = name_syntax.check_quantity(amount)
         if value is not None and value < 0:
             amount.invalid("must be greater than or equal to 0")
 
 
-def _is_quota_name(name: str) -> bool:
+def _is_admissible_quota_name(name: str) -> bool:
     counted = ("resourcequotas", "replicationcontrollers", "services.loadbalancers", "services.nodeports")
     bare = name.removeprefix("requests.").removeprefix("limits.")
     return (

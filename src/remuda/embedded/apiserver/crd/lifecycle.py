@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from remuda.api.meta import JsonObject
 from remuda.api.validation.patterns import BadPattern, check_schema_pattern
 from remuda.embedded.apiserver.naming import invalid_fields
-from remuda.embedded.apiserver.patching.field_owners import api_timestamp
+from remuda.embedded.apiserver.patching.field_owners import apiserver_timestamp
 
 CLEANUP = "customresourcecleanup.apiextensions.k8s.io"
 
@@ -93,7 +93,7 @@ def _crd_condition(
     return {
         "type": type_,
         "status": status,
-        "lastTransitionTime": api_timestamp(now),
+        "lastTransitionTime": apiserver_timestamp(now),
         "reason": reason,
         "message": message,
     }

@@ -70,7 +70,7 @@ def check_manager_name(name: str) -> None:
         raise Invalid("fieldManager: has characters that cannot be printed; leave them out")
 
 
-def api_timestamp(now: float) -> str:
+def apiserver_timestamp(now: float) -> str:
     """The API's time has whole seconds."""
     return datetime.fromtimestamp(int(now), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
@@ -122,7 +122,7 @@ def _check_managed_entry(entry: Any) -> JsonObject:
         time = datetime.fromisoformat(out["time"])
         if time.tzinfo is None:
             raise ValueError("managedFields: time must say its zone")
-        out["time"] = api_timestamp(time.timestamp())
+        out["time"] = apiserver_timestamp(time.timestamp())
     try:
         out["fieldsV1"] = ordered_fields(parse_field_set(entry.get("fieldsV1") or {}))
     except RecursionError:

@@ -54,7 +54,7 @@ def _check_value_schema(value: Any, schema: PatchSchema, place: _FaultPlace, out
         for name, below in value.items():
             child = fields.get(name) or other
             if child is None:
-                out.append(SchemaFault(UNKNOWN, _fault_path((place, f".{name}")), "is not a field"))
+                out.append(SchemaFault(UNKNOWN, _schema_fault_path((place, f".{name}")), "is not a field"))
             elif child.type != "string" or not isinstance(below, str):
                 _check_value_schema(below, child, (place, f".{name}"), out)
     elif kind == "array":
@@ -65,7 +65,7 @@ def _check_value_schema(value: Any, schema: PatchSchema, place: _FaultPlace, out
     elif not _FITS[kind](value):
         out.append(_mistyped_fault(_WORDS.get(kind) or f"{'an' if kind[0] == 'i' else 'a'} {kind}", value, place))
     elif kind == "integer" and (limit := _LIMITS.get(schema.format)) and not -limit <= value < limit:
-        out.append(SchemaFault(TYPE, _fault_path(place), f"must fit in {schema.format}"))
+        out.append(SchemaFault(TYPE, _schema_fault_path(place), f"must fit in {schema.format}"))
 
 
 def _check_items_schema(items: list[Any], schema: PatchSchema, place: _FaultPlace, out: list[SchemaFault]) -> None:
@@ -76,15 +76,17 @@ def _check_items_schema(items: list[Any], schema: PatchSchema, place: _FaultPlac
             try:
                 element = item_element(item, schema)
             except UnnameableItem as error:
-                out.append(SchemaFault(ITEM, _fault_path(here), error.what))
+                out.append(SchemaFault(ITEM, _schema_fault_path(here), error.what))
                 continue
             if element in seen:
-                out.append(SchemaFault(ITEM, _fault_path(here), f"{next(field_paths({element: {}}))} is there twice"))
+                out.append(
+                    SchemaFault(ITEM, _schema_fault_path(here), f"{next(field_paths({element: {}}))} is there twice")
+                )
             seen.add(element)
         _check_value_schema(item, schema.items, here, out)
 
 
-def _fault_path(place: _FaultPlace | None) -> str:
+def _schema_fault_path(place: _FaultPlace | None) -> str:
     pieces: list[str] = []
     while place is not None:
         place, piece = place
@@ -93,7 +95,7 @@ def _fault_path(place: _FaultPlace | None) -> str:
 
 
 def _mistyped_fault(wanted: str, value: Any, place: _FaultPlace) -> SchemaFault:
-    return SchemaFault(TYPE, _fault_path(place), f"must be {wanted}, not {_json_type_name(value)}")
+    return SchemaFault(TYPE, _schema_fault_path(place), f"must be {wanted}, not {_json_type_name(value)}")
 
 
 def _is_json_integer(value: Any) -> bool:

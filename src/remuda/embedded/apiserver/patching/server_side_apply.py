@@ -141,7 +141,7 @@ def _owners_after_update(
         name = ownership.owner_name(manager, UPDATE, subresource, version)
         previous = out.get(name)
         taken = union_fields(previous.fields, taken) if previous else taken
-        out[name] = FieldOwner(taken, version, ownership.api_timestamp(now))
+        out[name] = FieldOwner(taken, version, ownership.apiserver_timestamp(now))
     return ownership.cap_updaters(out)
 
 
@@ -221,7 +221,9 @@ def _apply_to_live(
         others = _owners_after_change(others, changed, gone)
     if claimed := ordered_fields(subtract_fields(claimed, _STRIPPED)):
         # Claiming what is already so changes the owners, not the object, and only the latter has a time.
-        time = ownership.api_timestamp(now) if not _is_equal_body(body, live, schema) else last.time if last else ""
+        time = (
+            ownership.apiserver_timestamp(now) if not _is_equal_body(body, live, schema) else last.time if last else ""
+        )
         others[name] = FieldOwner(claimed, version, time)
     # A custom kind's body keeps its nulls, even those where a list lost its last item: its schema is what judges them.
     return settle_metadata(body) if schema.custom else settle_body(body, schema), others

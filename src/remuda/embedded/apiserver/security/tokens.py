@@ -50,7 +50,7 @@ def write_kubeconfig(path: Path, *, server: str, ca: bytes, token: str) -> None:
     write_private_file(path, yaml.safe_dump(config, sort_keys=False).encode())
 
 
-def kubeconfig_port(path: Path) -> int:
+def api_port_in_kubeconfig(path: Path) -> int:
     """The port of an earlier run, so that kubeconfigs handed out stay good; 0 when there was none."""
     try:
         config = yaml.safe_load(path.read_bytes())

@@ -21,7 +21,7 @@ Waiter = asyncio.Future[None]
 Wake = Callable[[Waiter], None]
 
 
-def wake_at_once(waiter: Waiter) -> None:
+def wake_store_waiter_now(waiter: Waiter) -> None:
     if not waiter.done():
         waiter.set_result(None)
 
@@ -60,7 +60,7 @@ class StoredCollection:
     def close(self) -> None:
         self._closed = True
         for waiter, _ in self._waiting.values():
-            wake_at_once(waiter)
+            wake_store_waiter_now(waiter)
         self._waiting.clear()
 
     def _wake(self, event: StoreEvent) -> None:
@@ -148,6 +148,6 @@ class WatchCursor:
                 found.append((event, *seen))
         return found
 
-    async def more(self, wake: Wake = wake_at_once) -> bool:
+    async def more(self, wake: Wake = wake_store_waiter_now) -> bool:
         """`wake` ends the wait when it sees fit. What is published until then is read with the rest."""
         return await self._collection.beyond(self, wake)

@@ -51,13 +51,21 @@ def read_sealed_state(connection: sqlite3.Connection, acked: int) -> SealedState
     meta = read_store_meta(connection)
     state = SealedState(
         objects=[
-            (ObjectRow(_text_in_row(key), _number_in_row(rv), _bytes_in_row(body)), _number_in_row(stored))
+            (
+                ObjectRow(_text_in_stored_row(key), _number_in_stored_row(rv), _bytes_in_stored_row(body)),
+                _number_in_stored_row(stored),
+            )
             for key, rv, body, stored in connection.execute("SELECT key, rv, body, sum FROM obj")
         ],
         log=[
             (
-                LogRow(_number_in_row(rv), _text_in_row(key), _text_in_row(type_), _bytes_in_row(body)),
-                _number_in_row(stored),
+                LogRow(
+                    _number_in_stored_row(rv),
+                    _text_in_stored_row(key),
+                    _text_in_stored_row(type_),
+                    _bytes_in_stored_row(body),
+                ),
+                _number_in_stored_row(stored),
             )
             for rv, key, type_, body, stored in connection.execute(
                 "SELECT rv, key, type, body, sum FROM log ORDER BY rv"
@@ -79,17 +87,17 @@ def read_sealed_state(connection: sqlite3.Connection, acked: int) -> SealedState
 # A damaged row may hold values of any type. Where it can, it goes on to be found by its sum and named.
 
 
-def _number_in_row(value: object) -> int:
+def _number_in_stored_row(value: object) -> int:
     if not isinstance(value, int):
         raise MalformedRow(f"a number is {value!r}")
     return value
 
 
-def _text_in_row(value: object) -> str:
+def _text_in_stored_row(value: object) -> str:
     return value if isinstance(value, str) else repr(value)
 
 
-def _bytes_in_row(value: object) -> bytes:
+def _bytes_in_stored_row(value: object) -> bytes:
     return value if isinstance(value, bytes) else repr(value).encode()
 
 

@@ -85,7 +85,7 @@ def duplicate_fields(header: str, body: bytes) -> list[str]:
     except RecursionError:
         return []  # too deep, and refused for that
     except ValueError:
-        return _YamlLoader(body).duplicates() if parse_media_type(header) in (YAML, APPLY_PATCH) else []
+        return _RequestYamlLoader(body).duplicates() if parse_media_type(header) in (YAML, APPLY_PATCH) else []
     return (
         [f"{at}.{name}".removeprefix(".") for at, names in _duplicate_paths(value, found) for name in names]
         if found
@@ -106,7 +106,7 @@ def _duplicate_paths(value: Any, of: Mapping[int, tuple[JsonObject, list[str]]])
 
 
 def parse_binding(header: str, body: bytes) -> Binding:
-    given = _convert_body(BindingBody, parse_object_body(header, body))
+    given = _convert_request_body(BindingBody, parse_object_body(header, body))
     return Binding(given.target.name, given.metadata)
 
 
@@ -142,7 +142,7 @@ def parse_delete_options(header: str, body: bytes, query: dict[str, str]) -> Del
 def parse_deletion(given: JsonObject, query: dict[str, str]) -> Deletion:
     if given.get("kind") not in (None, "", "DeleteOptions"):
         raise BadRequest(f"the body is a {given['kind']}; expected DeleteOptions")
-    options = _convert_body(DeleteOptions, given)
+    options = _convert_request_body(DeleteOptions, given)
     if any(each != "All" for each in options.dry_run or ()):
         raise invalid_option(
             "DeleteOptions", "dryRun", f'Unsupported value: {options.dry_run}: supported values: "All"'
@@ -219,14 +219,14 @@ def _require_object(value: Any) -> JsonObject:
     return value
 
 
-def _convert_body(type_: type[T], value: JsonObject) -> T:
+def _convert_request_body(type_: type[T], value: JsonObject) -> T:
     try:
         return from_wire(type_, value)
     except msgspec.ValidationError as error:
         raise BadRequest(f"the body cannot be read: {error}") from None
 
 
-class _YamlLoader(yaml.SafeLoader):
+class _RequestYamlLoader(yaml.SafeLoader):
     """YAML as far as JSON goes: no dates (they stay text), no aliases (a few bytes could stand for gigabytes)."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
@@ -249,7 +249,7 @@ class _YamlLoader(yaml.SafeLoader):
         return found
 
 
-_YamlLoader.yaml_implicit_resolvers = {
+_RequestYamlLoader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in found if tag != "tag:yaml.org,2002:timestamp"]
     for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
@@ -263,7 +263,7 @@ def _decode_yaml_body(body: bytes) -> Any:
         except (msgspec.DecodeError, UnicodeDecodeError):
             pass  # flow style YAML looks the same
     try:
-        value: Any = yaml.load(body, Loader=_YamlLoader)
+        value: Any = yaml.load(body, Loader=_RequestYamlLoader)
         return decode_json(encode(value))  # text keys only, and nothing JSON could not say
     except (yaml.YAMLError, msgspec.MsgspecError, RecursionError, TypeError, ValueError) as error:
         raise BadRequest(f"the body is not YAML: {' '.join(str(error).split())}") from None

@@ -12,7 +12,7 @@ from remuda.api.errors import ApiError, BadRequest, Expired, Invalid, StatusCaus
 from remuda.embedded.apiserver.kinds_served import ServedKind
 from remuda.embedded.apiserver.naming import invalid_option
 from remuda.embedded.apiserver.objects import ObjectService, parse_resource_version
-from remuda.embedded.apiserver.selection import namespace_prefix, selector_matcher
+from remuda.embedded.apiserver.selection import namespace_prefix, stored_object_matcher
 from remuda.embedded.apiserver.store import ObjectStore, StoredObject
 from remuda.embedded.apiserver.wire.url_paths import ReadQuery
 
@@ -56,7 +56,7 @@ def read_list_page(objects: ObjectService, served: ServedKind, namespace: str, q
     else:
         check_revision_reached(store, query.resource_version)
         found = store.scan(prefix)
-    matches = selector_matcher(query.labels, query.fields)
+    matches = stored_object_matcher(query.labels, query.fields)
     if matches is not None:
         found = [record for record in found if matches(record.body)]
     if after:

@@ -74,13 +74,13 @@ def _protobuf_fields(data: Any) -> Fields:
     found: Fields = []
     position, end = 0, len(data)
     while position < end:
-        tag, position = _read_varint(data, position)
+        tag, position = _read_body_varint(data, position)
         number, wire = tag >> 3, tag & 7
         value: Any
         if wire == _VARINT:
-            value, position = _read_varint(data, position)
+            value, position = _read_body_varint(data, position)
         elif wire == _BYTES:
-            size, position = _read_varint(data, position)
+            size, position = _read_body_varint(data, position)
             if position + size > end:
                 raise ValueError("it ends too early")
             value, position = data[position : position + size], position + size
@@ -93,7 +93,7 @@ def _protobuf_fields(data: Any) -> Fields:
     return found
 
 
-def _read_varint(data: bytes, position: int) -> tuple[int, int]:
+def _read_body_varint(data: bytes, position: int) -> tuple[int, int]:
     value = shift = 0
     while True:
         byte = data[position]
@@ -159,16 +159,16 @@ def _protobuf_text(raw: Any) -> str:
     return raw.decode()
 
 
-def _fields_by_number(raw: bytes) -> dict[int, Any]:
+def _body_fields_by_number(raw: bytes) -> dict[int, Any]:
     return {number: value for number, _, value in _protobuf_fields(raw)}
 
 
 def _protobuf_quantity(raw: bytes) -> str:
-    return _protobuf_text(_fields_by_number(raw).get(1, b"")) or "0"
+    return _protobuf_text(_body_fields_by_number(raw).get(1, b"")) or "0"
 
 
 def _protobuf_int_or_string(raw: bytes) -> int | str:
-    found = _fields_by_number(raw)
+    found = _body_fields_by_number(raw)
     if found.get(1):
         return _protobuf_text(found.get(3, b""))
     number: int = _value_to_json(found.get(2, 0), "int32", 0)
@@ -176,7 +176,7 @@ def _protobuf_int_or_string(raw: bytes) -> int | str:
 
 
 def _protobuf_time(raw: bytes, *, micro: bool) -> str | None:
-    found = _fields_by_number(raw)
+    found = _body_fields_by_number(raw)
     seconds, nanos = _value_to_json(found.get(1, 0), "int64", 0), _value_to_json(found.get(2, 0), "int32", 0)
     if not found:
         return None
@@ -185,7 +185,7 @@ def _protobuf_time(raw: bytes, *, micro: bool) -> str | None:
 
 
 def _protobuf_raw_json(raw: bytes) -> Any:
-    inner = _fields_by_number(raw).get(1, b"")
+    inner = _body_fields_by_number(raw).get(1, b"")
     return decode_json(inner) if inner else None
 
 
@@ -196,5 +196,5 @@ _SPECIAL: dict[str, Callable[[bytes], Any]] = {
     "meta.v1.MicroTime": lambda raw: _protobuf_time(raw, micro=True),
     "meta.v1.FieldsV1": _protobuf_raw_json,
     "runtime.RawExtension": _protobuf_raw_json,
-    "meta.v1.Duration": lambda raw: f"{_value_to_json(_fields_by_number(raw).get(1, 0), 'int64', 0) / 1e9:g}s",
+    "meta.v1.Duration": lambda raw: f"{_value_to_json(_body_fields_by_number(raw).get(1, 0), 'int64', 0) / 1e9:g}s",
 }

@@ -249,7 +249,7 @@ def _printer_column(given: JsonObject) -> TableColumn:
         if type_ == "date":
             return table_cells.age_cell(found[0], now)
         if type_ == "string":
-            return " ".join(_cell_text(value) for value in found)
+            return " ".join(_served_cell_text(value) for value in found)
         return _typed_cell(type_, found[0])
 
     return _table_column(
@@ -262,7 +262,7 @@ def _printer_column(given: JsonObject) -> TableColumn:
     )
 
 
-def _cell_text(value: Any) -> str:
+def _served_cell_text(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, dict | list):
@@ -279,4 +279,4 @@ def _typed_cell(type_: str, value: Any) -> Any:
             return value if is_number else None
         case "boolean":
             return value if isinstance(value, bool) else None
-    return _cell_text(value)
+    return _served_cell_text(value)

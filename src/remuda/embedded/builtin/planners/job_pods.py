@@ -15,7 +15,7 @@ from remuda.api.kubernetes.batch_v1 import (
 )
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import JsonObject
-from remuda.embedded.builtin.planners.pod_state import pod_finished_at, pod_from_template
+from remuda.embedded.builtin.planners.pod_state import job_pod_finished_at, pod_from_template
 
 FIRST_DELAY_S = 10.0
 LONGEST_DELAY_S = 600.0
@@ -57,10 +57,12 @@ def failures_of_job_index(pods: Iterable[Pod], index: int) -> int:
 def job_delay_left(pods: Iterable[Pod], now: float) -> float:
     """10 s after the first failure in a row, doubling with each, at most 10 minutes; a success in between forgives them."""
     ended = list(pods)
-    successes = [t for p in ended if p.status.phase == "Succeeded" and (t := pod_finished_at(p)) is not None]
+    successes = [t for p in ended if p.status.phase == "Succeeded" and (t := job_pod_finished_at(p)) is not None]
     last_success = max(successes, default=0.0)
     failures = [
-        t for p in ended if p.status.phase == "Failed" and (t := pod_finished_at(p)) is not None and t > last_success
+        t
+        for p in ended
+        if p.status.phase == "Failed" and (t := job_pod_finished_at(p)) is not None and t > last_success
     ]
     if not failures:
         return 0.0

@@ -31,9 +31,9 @@ from remuda.core.foreign.job_policies import (
     FAIL_JOB,
     IGNORE,
     FailedJobPodVerdict,
-    judge_failed_job_pod,
+    judge_failed_foreign_pod,
 )
-from remuda.core.foreign.refused_pods import is_admission_budget_spent, is_refused_by_node
+from remuda.core.foreign.refused_pods import is_admission_budget_spent, is_pod_refused_by_node
 from remuda.embedded.builtin.planners.job_pods import (
     failures_of_job_index,
     job_completion_index,
@@ -122,7 +122,7 @@ def _count_job_pods(job: Job, pods: tuple[Pod, ...]) -> JobTally:
     completed = parse_completion_indexes(status.completed_indexes, completions)
     bad = parse_completion_indexes(status.failed_indexes, completions)
     fatal: FailedJobPodVerdict | None = None
-    pays = is_admission_budget_spent(job, filter(is_refused_by_node, pods))
+    pays = is_admission_budget_spent(job, filter(is_pod_refused_by_node, pods))
     done = status.succeeded + len(listed.succeeded) - len(succeeded)
     lost = status.failed + len(listed.failed) - len(failed)
     for pod in sorted(pods, key=lambda p: p.name):
@@ -135,7 +135,7 @@ def _count_job_pods(job: Job, pods: tuple[Pod, ...]) -> JobTally:
             elif index is not None and (completions is None or index < completions):
                 completed.add(index)
             continue
-        verdict = judge_failed_job_pod(job, pod, is_spent=pays)
+        verdict = judge_failed_foreign_pod(job, pod, is_spent=pays)
         if verdict.action == FAIL_JOB:
             fatal = fatal or verdict
         if verdict.action == IGNORE:

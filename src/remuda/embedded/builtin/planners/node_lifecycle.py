@@ -57,7 +57,7 @@ def plan_node_lifecycle(observed: NodeLifecycleObserved, now: float) -> NodeLife
         )
     ready = find_condition(conditions, "Ready")
     wanted = _wanted_node_taints(ready, node.spec.unschedulable)
-    taints = _with_node_taints(node.spec.taints, wanted, now)
+    taints = _with_node_lifecycle_taints(node.spec.taints, wanted, now)
     evict, wait = _taint_evictions(observed.pods, taints, now)
     waits = [w for w in (wait, None if is_lost or expiry is None else expiry - now + 0.01) if w is not None]
     return NodeLifecyclePlan(
@@ -78,7 +78,7 @@ def _wanted_node_taints(ready: Condition | None, unschedulable: bool) -> list[tu
     return [*wanted, *([(UNSCHEDULABLE, "NoSchedule")] if unschedulable else [])]
 
 
-def _with_node_taints(there: list[Taint], wanted: list[tuple[str, str]], now: float) -> tuple[Taint, ...]:
+def _with_node_lifecycle_taints(there: list[Taint], wanted: list[tuple[str, str]], now: float) -> tuple[Taint, ...]:
     kept = [t for t in there if t.key not in _OURS or (t.key, t.effect) in wanted]
     has = {(t.key, t.effect) for t in kept}
     at = to_time(int(now))

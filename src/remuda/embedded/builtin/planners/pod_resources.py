@@ -7,14 +7,14 @@ from typing import Any
 
 from remuda.api.errors import Refusal
 from remuda.api.kubernetes.quantity import parse_quantity
-from remuda.api.meta import JsonObject, as_map, maps_in
+from remuda.api.meta import JsonObject, wire_map_or_empty, wire_maps_in
 
 Amounts = dict[str, Fraction]
 
 
 def resource_amounts(holder: JsonObject, which: str) -> Amounts:
     """`resources.requests` or `resources.limits` of a container or a claim."""
-    found = as_map(as_map(holder.get("resources")).get(which))
+    found = wire_map_or_empty(wire_map_or_empty(holder.get("resources")).get(which))
     return {name: resource_quantity_or_zero(value) for name, value in found.items()}
 
 
@@ -28,10 +28,10 @@ def resource_quantity_or_zero(value: Any) -> Fraction:
 def pod_resource_total(spec: JsonObject, which: str) -> Amounts:
     """What the pod needs at its busiest: all containers together, or the greediest init container."""
     total: Amounts = {}
-    for container in maps_in(spec.get("containers")):
+    for container in wire_maps_in(spec.get("containers")):
         for name, value in resource_amounts(container, which).items():
             total[name] = total.get(name, Fraction(0)) + value
-    for container in maps_in(spec.get("initContainers")):
+    for container in wire_maps_in(spec.get("initContainers")):
         for name, value in resource_amounts(container, which).items():
             total[name] = max(total.get(name, Fraction(0)), value)
     return total
@@ -39,12 +39,12 @@ def pod_resource_total(spec: JsonObject, which: str) -> Amounts:
 
 def qos_class(spec: JsonObject) -> str:
     """Guaranteed: every container limits cpu and memory and asks for exactly that; BestEffort: nobody asks for anything."""
-    containers = [*maps_in(spec.get("initContainers")), *maps_in(spec.get("containers"))]
+    containers = [*wire_maps_in(spec.get("initContainers")), *wire_maps_in(spec.get("containers"))]
     asked, guaranteed = False, bool(containers)
     for container in containers:
-        resources = as_map(container.get("resources"))
+        resources = wire_map_or_empty(container.get("resources"))
         limits, requests = (
-            {name: amount for name, amount in as_map(resources.get(field)).items() if amount not in (0, "0")}
+            {name: amount for name, amount in wire_map_or_empty(resources.get(field)).items() if amount not in (0, "0")}
             for field in ("limits", "requests")
         )
         for name in ("cpu", "memory"):

@@ -22,7 +22,7 @@ def is_ready_pod(pod: Pod) -> bool:
     return pod.status.phase == "Running" and is_condition_true(pod.status.conditions, "Ready")
 
 
-def pod_ready_since(pod: Pod) -> float | None:
+def replica_ready_since(pod: Pod) -> float | None:
     condition = find_condition(pod.status.conditions, "Ready")
     if condition is None or condition.status != "True":
         return None
@@ -31,11 +31,11 @@ def pod_ready_since(pod: Pod) -> float | None:
 
 def pod_available_at(pod: Pod, min_ready_s: int) -> float | None:
     """When the pod counts as available: ready, and ready for long enough. None: not ready."""
-    since = pod_ready_since(pod)
+    since = replica_ready_since(pod)
     return None if since is None or pod.status.phase != "Running" else since + min_ready_s
 
 
-def pod_finished_at(pod: Pod) -> float | None:
+def job_pod_finished_at(pod: Pod) -> float | None:
     """When its last container ended."""
     ends = [s.state.terminated.finished_at for s in pod.status.container_statuses if s.state.terminated is not None]
     times = [to_seconds(end) for end in ends if end is not None]
@@ -47,7 +47,7 @@ def pod_finished_at(pod: Pod) -> float | None:
 
 def pod_removal_order(pod: Pod) -> tuple[Any, ...]:
     """Smallest first is the first to go: unscheduled, then pending, then not ready, then the youngest ready."""
-    since = pod_ready_since(pod)
+    since = replica_ready_since(pod)
     made = pod.metadata.creation_timestamp
     cost = pod.annotations.get("controller.kubernetes.io/pod-deletion-cost", "0")
     return (
@@ -62,7 +62,7 @@ def pod_removal_order(pod: Pod) -> tuple[Any, ...]:
     )
 
 
-def owner_reference(owner: KObject) -> JsonObject:
+def controller_owner_reference(owner: KObject) -> JsonObject:
     return {
         "apiVersion": owner.resource.api_version,
         "kind": owner.resource.kind,
@@ -80,7 +80,7 @@ def pod_from_template(template: JsonObject, owner: KObject, prefix: str) -> Json
         "generateName": prefix,
         "namespace": owner.namespace,
         "labels": dict(meta.get("labels") or {}),
-        "ownerReferences": [owner_reference(owner)],
+        "ownerReferences": [controller_owner_reference(owner)],
     }
     if meta.get("annotations"):
         metadata["annotations"] = dict(meta["annotations"])
@@ -89,7 +89,7 @@ def pod_from_template(template: JsonObject, owner: KObject, prefix: str) -> Json
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": dict(template.get("spec") or {})}
 
 
-def is_controlled_by(obj: KObject, owner: KObject) -> bool:
+def is_replica_controlled_by(obj: KObject, owner: KObject) -> bool:
     return any(ref.uid == owner.uid and ref.controller for ref in obj.metadata.owner_references)
 
 

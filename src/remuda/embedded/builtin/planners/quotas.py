@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from typing import Any
 
-from remuda.api.meta import JsonObject, as_list, as_map, maps_in
+from remuda.api.meta import JsonObject, wire_list_or_empty, wire_map_or_empty, wire_maps_in
 from remuda.embedded.builtin.planners.pod_resources import (
     Amounts,
     pod_resource_total,
@@ -50,9 +50,9 @@ def quota_usage(group: str, plural: str, body: JsonObject) -> Amounts:
     used: Amounts = {f"count/{plural}.{group}" if group else f"count/{plural}": Fraction(1)}
     if group:
         return used
-    spec = as_map(body.get("spec"))
+    spec = wire_map_or_empty(body.get("spec"))
     if plural == "pods":
-        if as_map(body.get("status")).get("phase") in ("Succeeded", "Failed"):
+        if wire_map_or_empty(body.get("status")).get("phase") in ("Succeeded", "Failed"):
             return {"count/pods": Fraction(1)}
         used |= {"pods": Fraction(1)} | _compute_usage(spec)
     elif plural == "persistentvolumeclaims":
@@ -63,7 +63,7 @@ def quota_usage(group: str, plural: str, body: JsonObject) -> Amounts:
             used[f"{name}.storageclass.storage.k8s.io/persistentvolumeclaims"] = Fraction(1)
     elif plural == "services":
         used["services"] = Fraction(1)
-        ports = Fraction(len(as_list(spec.get("ports"))))
+        ports = Fraction(len(wire_list_or_empty(spec.get("ports"))))
         if spec.get("type") in ("NodePort", "LoadBalancer"):
             used["services.nodeports"] = ports
         if spec.get("type") == "LoadBalancer":
@@ -83,7 +83,7 @@ def _compute_usage(spec: JsonObject) -> Amounts:
 
 def unstated_quota_resources(hard: Iterable[str], spec: JsonObject) -> list[str]:
     """Compute resources the quota limits that some container of the pod does not state: such a pod cannot be counted."""
-    containers = [*maps_in(spec.get("containers")), *maps_in(spec.get("initContainers"))]
+    containers = [*wire_maps_in(spec.get("containers")), *wire_maps_in(spec.get("initContainers"))]
     missing = []
     for name in sorted(hard):
         which, bare = "requests", name
@@ -99,7 +99,7 @@ def in_quota_scope(quota: JsonObject, pod: JsonObject) -> bool:
     spec = quota.get("spec") or {}
     terms = [{"scopeName": scope, "operator": "Exists"} for scope in spec.get("scopes") or ()]
     terms += (spec.get("scopeSelector") or {}).get("matchExpressions") or []
-    return all(_matches_quota_scope(term, as_map(pod.get("spec"))) for term in terms)
+    return all(_matches_quota_scope(term, wire_map_or_empty(pod.get("spec"))) for term in terms)
 
 
 def _matches_quota_scope(term: Mapping[str, Any], spec: JsonObject) -> bool:

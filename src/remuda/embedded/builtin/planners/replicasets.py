@@ -14,8 +14,8 @@ from remuda.api.meta import JsonObject
 from remuda.api.selectors import label_selector_matches
 from remuda.embedded.builtin.planners.pod_state import (
     is_active_pod,
-    is_controlled_by,
     is_ready_pod,
+    is_replica_controlled_by,
     is_terminating_pod,
     is_without_controller,
     pod_available_at,
@@ -43,7 +43,7 @@ class ReplicaSetPlan(msgspec.Struct, frozen=True):
 
 def plan_replica_set(observed: ReplicaSetObserved, now: float) -> ReplicaSetPlan:
     own = observed.replica_set
-    mine = [p for p in observed.pods if is_controlled_by(p, own)]
+    mine = [p for p in observed.pods if is_replica_controlled_by(p, own)]
     adopt = [] if own.is_deleting else [p for p in observed.pods if _is_stray_pod(p, own)]
     active = [p for p in mine if is_active_pod(p)]
     missing = own.spec.replicas - len(active) - len(adopt)

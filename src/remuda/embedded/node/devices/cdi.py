@@ -18,11 +18,11 @@ UNRESOLVABLE = "unresolvable CDI devices"  # as containerd and CRI-O say it
 def unresolvable_cdi_devices(names: Iterable[str], directories: Sequence[str]) -> list[str]:
     """Those of the names that no spec in the directories has."""
     wanted = list(dict.fromkeys(names))
-    known = known_cdi_devices(directories) if wanted else frozenset()
+    known = runtime_known_cdi_devices(directories) if wanted else frozenset()
     return [name for name in wanted if name not in known]
 
 
-def known_cdi_devices(directories: Sequence[str]) -> frozenset[str]:
+def runtime_known_cdi_devices(directories: Sequence[str]) -> frozenset[str]:
     """Qualified names. A file that is no spec is passed over."""
     found: set[str] = set()
     for directory in directories:

@@ -96,7 +96,7 @@ def _checkpoint_entry(grant: KubeletDeviceGrant) -> dict[str, Any]:
         "ContainerName": grant.container,
         "ResourceName": grant.resource,
         "DeviceIDs": {str(node): list(devices) for node, devices in grant.numa.items()},
-        "AllocResp": base64.b64encode(_encode_plugin_answer(grant.allocation)).decode(),
+        "AllocResp": base64.b64encode(_encode_kubelet_checkpoint_answer(grant.allocation)).decode(),
     }
 
 
@@ -107,7 +107,7 @@ def _grant_of_checkpoint_entry(entry: dict[str, Any]) -> KubeletDeviceGrant:
     return KubeletDeviceGrant(entry["PodUID"], entry["ContainerName"], entry["ResourceName"], devices, allocation, numa)
 
 
-def _encode_plugin_answer(allocation: ContainerAllocation) -> bytes:
+def _encode_kubelet_checkpoint_answer(allocation: ContainerAllocation) -> bytes:
     """A container's part of the plugin's answer, alone."""
     whole: Any = ALLOCATE.response.message.FromString(ALLOCATE.response.encode((allocation,)))
     part: bytes = whole.container_responses[0].SerializeToString()

@@ -18,7 +18,7 @@ import structlog
 from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import Container, Pod
 from remuda.api.kubernetes.quantity import parse_whole_quantity
-from remuda.embedded.node.container_record import is_sidecar
+from remuda.embedded.node.container_record import is_sidecar_container
 from remuda.embedded.node.devices.cdi import UNRESOLVABLE, unresolvable_cdi_devices
 from remuda.embedded.node.devices.checkpoint import CheckpointFile
 from remuda.embedded.node.devices.device_ledger import (
@@ -30,8 +30,8 @@ from remuda.embedded.node.devices.device_ledger import (
     LedgerMemory,
     Reusable,
 )
-from remuda.embedded.node.devices.plugin_connections import PluginConnections, PluginDeadlines, within_deadline
-from remuda.embedded.node.devices.plugin_endpoint import plugin_error_words
+from remuda.embedded.node.devices.plugin_connections import PluginConnections, PluginDeadlines, within_kubelet_deadline
+from remuda.embedded.node.devices.plugin_endpoint import kubelet_error_words
 from remuda.embedded.node.devices.resource_fit import check_pod_fits, resources_of_pod
 from remuda.link.device_plugin_port import ContainerAllocation, ContainerDevices, PluginPort
 
@@ -85,7 +85,7 @@ class KubeletDeviceManager:
         reusable: Reusable = {}
         for container in pod.spec.init_containers:
             await self._allocate(pod, container, reusable, container.name in running)
-            passes_on = not is_sidecar(container)
+            passes_on = not is_sidecar_container(container)
             reusable = self.ledger.reuse(pod.uid, container.name, reusable, passes_on=passes_on)
         for container in pod.spec.containers:
             await self._allocate(pod, container, reusable, container.name in running)
@@ -181,11 +181,11 @@ class KubeletDeviceManager:
             try:
                 port = self._port(resource)
                 asked = port.preferred(everything, choice.taken, request.count)
-                preferred = await within_deadline(self.deadlines.call_s, asked)
+                preferred = await within_kubelet_deadline(self.deadlines.call_s, asked)
             except Exception as error:
                 raise Refusal(
                     "PreferredAllocationFailed",
-                    f"device plugin GetPreferredAllocation rpc failed with err: {plugin_error_words(error)}",
+                    f"device plugin GetPreferredAllocation rpc failed with err: {kubelet_error_words(error)}",
                 ) from error
         devices = ledger.settle(choice, preferred)  # from here they are nobody else's, also while the plugin thinks
         try:
@@ -199,16 +199,16 @@ class KubeletDeviceManager:
     async def _call_allocate(self, resource: str, devices: tuple[str, ...]) -> ContainerAllocation:
         port = self._port(resource)
         try:
-            return await within_deadline(self.deadlines.call_s, port.allocate(devices))
+            return await within_kubelet_deadline(self.deadlines.call_s, port.allocate(devices))
         except Exception as error:
-            raise Refusal("AllocateFailed", plugin_error_words(error)) from error
+            raise Refusal("AllocateFailed", kubelet_error_words(error)) from error
 
     async def _pre_start(self, resource: str, grant: KubeletDeviceGrant) -> None:
         try:
-            await within_deadline(self.deadlines.pre_start_s, self._port(resource).pre_start(grant.devices))
+            await within_kubelet_deadline(self.deadlines.pre_start_s, self._port(resource).pre_start(grant.devices))
         except Exception as error:
             raise Refusal(
-                "PreStartFailed", f"device plugin PreStartContainer rpc failed with err: {plugin_error_words(error)}"
+                "PreStartFailed", f"device plugin PreStartContainer rpc failed with err: {kubelet_error_words(error)}"
             ) from error
 
     def _port(self, resource: str) -> PluginPort:
@@ -267,5 +267,5 @@ class KubeletDeviceManager:
         return tuple(self._pods() or ())
 
     def by_container(self, pod: Pod) -> dict[str, tuple[KubeletDeviceGrant, ...]]:
-        names = [c.name for c in (*filter(is_sidecar, pod.spec.init_containers), *pod.spec.containers)]
+        names = [c.name for c in (*filter(is_sidecar_container, pod.spec.init_containers), *pod.spec.containers)]
         return {name: self.ledger.grants(pod.uid, name) for name in names}

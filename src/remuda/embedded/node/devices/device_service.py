@@ -145,7 +145,9 @@ class KubeletDeviceService:
     def recall(self, pods: Iterable[Pod]) -> None:
         """All pods of the node, before the first is admitted: where no file is kept, their statuses are the checkpoint."""
         if self._root is None:
-            self.manager.ledger.recall(grant for pod in pods if not pod.is_terminal for grant in grants_in_status(pod))
+            self.manager.ledger.recall(
+                grant for pod in pods if not pod.is_terminal for grant in kubelet_grants_in_status(pod)
+            )
 
     def memory(self) -> LedgerMemory | None:
         """For the next life of a node without a directory."""
@@ -213,7 +215,7 @@ class KubeletDeviceService:
         task.add_done_callback(self._tasks.pop)
 
 
-def grants_in_status(pod: Pod) -> tuple[KubeletDeviceGrant, ...]:
+def kubelet_grants_in_status(pod: Pod) -> tuple[KubeletDeviceGrant, ...]:
     """The devices of a pod's containers as its status has them; what the plugin said beside the ids is lost."""
     return tuple(
         KubeletDeviceGrant(

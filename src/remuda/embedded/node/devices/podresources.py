@@ -25,7 +25,7 @@ from remuda.link.kubelet_proto import POD_RESOURCES_ALLOCATABLE, POD_RESOURCES_G
 QPS, BURST = 100.0, 10
 
 
-class TokenBucket:
+class PodResourcesTokenBucket:
     """A token bucket. Pure but for the time it is told."""
 
     def __init__(self, rate: float, burst: int, now: float) -> None:
@@ -49,11 +49,11 @@ class PodResourcesServer:
         self._socket = KubeletSocket(directory)
         self._manager = manager
         self._now = now
-        self._bucket: TokenBucket | None = None
+        self._bucket: PodResourcesTokenBucket | None = None
 
     async def start(self) -> None:
         self._now = self._now or asyncio.get_running_loop().time
-        self._bucket = TokenBucket(QPS, BURST, self._now())
+        self._bucket = PodResourcesTokenBucket(QPS, BURST, self._now())
         answers: dict[KubeletMethod[Any, Any], Callable[..., Any]] = {
             POD_RESOURCES_LIST: self._list,
             POD_RESOURCES_ALLOCATABLE: self._allocatable,
@@ -61,7 +61,7 @@ class PodResourcesServer:
         }
         handlers = {
             method.name: grpc.unary_unary_rpc_method_handler(
-                answer, request_deserializer=method.request.decode, response_serializer=_serialized_message
+                answer, request_deserializer=method.request.decode, response_serializer=_serialized_podresources_message
             )
             for method, answer in answers.items()
         }
@@ -115,6 +115,6 @@ def _device_rows(resource: str, device: str, nodes: Sequence[int]) -> list[dict[
     return [{**row, "topology": {"nodes": [{"ID": node}]}} for node in nodes] or [row]
 
 
-def _serialized_message(message: Any) -> bytes:
+def _serialized_podresources_message(message: Any) -> bytes:
     data: bytes = message.SerializeToString()
     return data

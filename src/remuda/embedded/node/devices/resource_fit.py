@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import Container, Pod
 from remuda.api.kubernetes.quantity import parse_whole_quantity
-from remuda.embedded.node.container_record import is_sidecar
+from remuda.embedded.node.container_record import is_sidecar_container
 
 OUT_OF = "OutOf"  # and the name of the resource: the reason a kubelet gives
 
@@ -31,14 +31,14 @@ def check_pod_fits(
     for resource in sorted(resources_of_pod(pod)):
         if resource not in allocatable:
             continue
-        wanted = pod_resource_amount(pod, resource)
+        wanted = kubelet_pod_resource_amount(pod, resource)
         there = parse_whole_quantity(allocatable[resource])
         devices = handed_out(resource)
         if devices is None:
-            used = sum(pod_resource_amount(other, resource) for other in others)
+            used = sum(kubelet_pod_resource_amount(other, resource) for other in others)
         else:
             blind = [other for other in others if (other.uid, resource) in without_devices]
-            used = devices - wanted + sum(pod_resource_amount(other, resource) for other in blind)
+            used = devices - wanted + sum(kubelet_pod_resource_amount(other, resource) for other in blind)
             there = max(there, devices)  # a device that falls ill in a pod's hands is still that pod's
         if wanted and used + wanted > there:
             raise Refusal(
@@ -49,21 +49,22 @@ def check_pod_fits(
 
 def resources_of_pod(pod: Pod) -> set[str]:
     """The extended resources that any of its containers asks for."""
-    return {name for c in _all_containers(pod) for name in _resources_asked(c) if "/" in name}
+    return {name for c in _all_containers(pod) for name in _container_resources_asked(c) if "/" in name}
 
 
-def pod_resource_amount(pod: Pod, resource: str) -> int:
+def kubelet_pod_resource_amount(pod: Pod, resource: str) -> int:
     """What a pod asks for in all: its containers together, or its hungriest init container beside the sidecars before it."""
     beside = most = 0
     for init in pod.spec.init_containers:
-        asked = parse_whole_quantity(_resources_asked(init).get(resource, 0))
-        if is_sidecar(init):
+        asked = parse_whole_quantity(_container_resources_asked(init).get(resource, 0))
+        if is_sidecar_container(init):
             beside += asked
             most = max(most, beside)
         else:
             most = max(most, beside + asked)
     return max(
-        most, beside + sum(parse_whole_quantity(_resources_asked(c).get(resource, 0)) for c in pod.spec.containers)
+        most,
+        beside + sum(parse_whole_quantity(_container_resources_asked(c).get(resource, 0)) for c in pod.spec.containers),
     )
 
 
@@ -71,5 +72,5 @@ def _all_containers(pod: Pod) -> tuple[Container, ...]:
     return (*pod.spec.init_containers, *pod.spec.containers)
 
 
-def _resources_asked(container: Container) -> Mapping[str, int | str]:
+def _container_resources_asked(container: Container) -> Mapping[str, int | str]:
     return {**container.resources.requests, **container.resources.limits}

@@ -6,7 +6,7 @@ import pytest
 
 from remuda.api.incidents import IncidentPhase
 from remuda.api.remedies import Action, Hook, Mode, RemedyPolicy, Rung, Soak
-from remuda.core.remedies.rungs import is_remedy_held_back, is_under_remedy, ladder_has_ended
+from remuda.core.remedies.rungs import is_rung_held_back, is_under_remedy, ladder_has_ended
 from tests.builders.remedies import DEVICE, NODE, Bench, incident, ladder, remedy_policy
 
 SOAK = Soak(seconds=60.0)
@@ -73,9 +73,9 @@ def test_what_is_held_back_is_so_by_the_ladder_of_today_alone() -> None:
     bench = Bench(incident(), _policy(Rung(Action.RESET)))
     bench.shut()
     bench.look()
-    assert is_remedy_held_back(bench.incident)
+    assert is_rung_held_back(bench.incident)
     bench.policy = _policy(Rung(Action.TICKET))
     bench.gate = None
     bench.run(until=5)
     assert bench.outcomes() == {"ticket-1": "Succeeded"}
-    assert not is_remedy_held_back(bench.incident)
+    assert not is_rung_held_back(bench.incident)

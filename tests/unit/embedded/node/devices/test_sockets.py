@@ -25,7 +25,7 @@ from remuda.embedded.node.devices.plugin_registration import (
     is_extended_resource_name,
     validate_registration,
 )
-from remuda.embedded.node.devices.podresources import BURST, PodResourcesServer, TokenBucket
+from remuda.embedded.node.devices.podresources import BURST, PodResourcesServer, PodResourcesTokenBucket
 from remuda.embedded.node.devices.sockets import MAX_PATH
 from remuda.link.device_plugin_port import ContainerDevices, RegisterRequest
 from remuda.link.kubelet_facts import MESSAGES
@@ -543,7 +543,7 @@ async def test_podresources_are_limited(kubelet: Kubelet) -> None:
 
 
 def test_the_bucket_fills_with_time() -> None:
-    bucket = TokenBucket(100.0, 10, 0.0)
+    bucket = PodResourcesTokenBucket(100.0, 10, 0.0)
     assert [bucket.take(0.0) for _ in range(11)] == [True] * 10 + [False]
     assert [bucket.take(0.02) for _ in range(3)] == [True, True, False]
     assert sum(bucket.take(60.0) for _ in range(100)) == 10
