@@ -89,7 +89,8 @@ class DrillRunner:
             self._queue.put_nowait((new, False))
 
     def _claim(self, drill: Drill, until: float) -> None:
-        """Queue the drill if it is for this process. A pod may be seen on its node a moment later than the drill on it."""
+        """Queue the drill if it is for this process. A pod may be seen on its node a moment later than the drill on it. It may
+        also go before its own process has seen it there: so who refuses strays looks on until somebody has taken the drill."""
         known = self._informer.get(drill.name)
         if known is None or known.uid != drill.uid or known.status.phase != drill.status.phase:
             return  # somebody else has taken it meanwhile
@@ -97,7 +98,7 @@ class DrillRunner:
         is_over = self._clock() >= until
         if is_ours or (is_ours is None and is_over and self._refuses_strays):
             self._queue.put_nowait((drill, False))
-        elif is_ours is None and not is_over:
+        elif self._refuses_strays or (is_ours is None and not is_over):
             asyncio.get_running_loop().call_later(_LOOK_S, self._claim, drill, until)
 
     async def _begin(self, drill: Drill) -> None:
