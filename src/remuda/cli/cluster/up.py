@@ -204,7 +204,9 @@ def _print_ready(state: StateDir, config: ClusterConfig, pid: int, *, detached: 
 
     click.echo(f"The cluster is ready: {describe_cluster(config)}.")
     click.echo(f"State: {state.path}   pid: {pid}")
+    down = "remuda down"
     if state.path != Directory(default_state_path()).path:
+        down = f"remuda --state {shlex.quote(str(state.path))} down"
         where = "Before other commands" if detached else "In other terminals, first"
         click.echo(f"{where} run:  export REMUDA_STATE={shlex.quote(str(state.path))}")
     replicas, gpus = max(1, min(4, config.nodes - 1)), gpus_per_node(config)
@@ -228,9 +230,7 @@ def _print_ready(state: StateDir, config: ClusterConfig, pid: int, *, detached: 
         ],
     )
     click.echo(
-        "\nStop it with `remuda down`."
-        if detached
-        else "\nStop it with Ctrl-C, or with `remuda down` in another terminal."
+        f"\nStop it with `{down}`." if detached else f"\nStop it with Ctrl-C, or with `{down}` in another terminal."
     )
 
 

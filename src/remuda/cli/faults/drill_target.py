@@ -73,7 +73,9 @@ def pod_meant_by_options(job: TrainingJob, target: DrillTarget) -> Member | Spar
     status = job.status
     if job.is_finished:
         raise Refusal(
-            "JobFinished", f"`{job.name}` has ended ({status.phase}).", "Choose a running job from `remuda jobs`."
+            "JobFinished",
+            f"`{job.name}` has ended ({status.phase}).",
+            "Start it again, or choose a running job from `remuda jobs`.",
         )
     if target.spare:
         found = next((s for s in status.spares if s.parked), next(iter(status.spares), None))
