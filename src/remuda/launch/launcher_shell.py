@@ -284,15 +284,17 @@ class LauncherShell:
             write_launcher_log(f"checkpoints {', '.join(map(str, marked))} are abandoned: {why}")
 
     def _mark_log(self, attempt: int, env: dict[str, str]) -> None:
-        """The line that lets one container log be split by attempt."""
+        """The line that lets one container log be split by attempt. On each stream, if they are two: a runtime that keeps the
+        log of both writes them in any order, so what a rank says on one may stand before what it said earlier on the other."""
         rank = env.get("REMUDA_RANK") or env.get("RANK") or "-"
         line = f"--- remuda attempt={attempt} rank={rank} host={self._pod} time={launcher_clock():.3f} ---\n"
         if user_process.user_output_is_mid_line():  # a killed child need not have finished its last line
             line = "\n" + line
-        try:
-            os.write(1, line.encode("utf-8", "backslashreplace"))
-        except OSError:
-            pass
+        for stream in (1, 2) if user_process.has_two_output_streams() else (1,):
+            try:
+                os.write(stream, line.encode("utf-8", "backslashreplace"))
+            except OSError:
+                pass
 
     def _read_signals(self) -> None:
         numbers = self._signals.read()

@@ -155,6 +155,15 @@ def user_output_size(fd: int = 2) -> int:
     return found.st_size if found.st_mode & 0o170000 == 0o100000 else -1
 
 
+def has_two_output_streams() -> bool:
+    """Standard output and standard error lead to different places."""
+    try:
+        out, error = os.fstat(1), os.fstat(2)
+    except OSError:
+        return False
+    return (out.st_dev, out.st_ino) != (error.st_dev, error.st_ino)
+
+
 def user_output_is_mid_line() -> bool:
     """Does the file behind standard output end without a newline? Of a pipe nobody can tell."""
     try:

@@ -28,8 +28,8 @@ SETTLE_S = 0.25
 LOOKS = 12  # at most: a rank that ended without a word is not waited for any longer
 WINDOW_BYTES = 256 * 1024  # of the file: short lines are mostly time and stream
 
-_LINE = re.compile(rb"\d{4}-\d\d-\d\dT\S+ (?:stdout|stderr) ([PF])\S* (.*)", re.DOTALL)
-_MARKER = re.compile(r"--- remuda attempt=(\d+) rank=\S+ host=\S+ time=[\d.]+ ---\n")
+_LINE = re.compile(rb"\d{4}-\d\d-\d\dT\S+ (stdout|stderr) ([PF])\S* (.*)", re.DOTALL)
+_MARKER = re.compile(r"--- remuda attempt=(\d+) rank=\S+ host=\S+ time=[\d.]+ ---\n$")
 _CURRENT = re.compile(r"(\d+)\.log")
 
 
@@ -67,20 +67,37 @@ def launcher_container(pod: Pod) -> str:
 
 
 def launcher_log_tail(window: bytes, attempt: int) -> str | None:
-    """What the attempt wrote last, from the end of a file. None: nothing of it is there, only what others wrote before."""
-    text = "".join(_launcher_log_texts(window))
-    markers = list(_MARKER.finditer(text))  # the launcher writes one before each start
-    if not markers:
-        return text[-MAX_TAIL:]  # it began further up
-    last = markers[-1]
-    return text[last.end() :][-MAX_TAIL:] if int(last[1]) == attempt else None
+    """What the attempt wrote last, from the end of a file. None: nothing of it is there, only what others wrote before.
+
+    The launcher writes a marker before each start on either stream, and the runtime writes the two in any order: a line is of
+    the attempt whose marker it follows on its own stream. A stream without one (it stands further up) goes by the other's.
+    """
+    lines = list(_launcher_log_lines(window))
+    marks = [(at, stream, int(found[1])) for at, (stream, text) in enumerate(lines) if (found := _MARKER.search(text))]
+    if not marks:
+        return "".join(text for _, text in lines)[-MAX_TAIL:]  # it began further up
+    last = {stream: (at, whose) for at, stream, whose in marks}
+    begun = {stream: at if whose == attempt else len(lines) for stream, (at, whose) in last.items()}
+    if min(begun.values()) == len(lines):
+        return None
+    others = marks[-1][0] if marks[-1][2] == attempt else len(lines)
+    kept = (text for at, (stream, text) in enumerate(lines) if at > begun.get(stream, others))
+    return "".join(kept)[-MAX_TAIL:]
 
 
-def _launcher_log_texts(window: bytes) -> Iterator[str]:
+def _launcher_log_lines(window: bytes) -> Iterator[tuple[str, str]]:
+    """(stream, line), each when it is whole; what has no end yet comes last."""
+    parts = {"stdout": "", "stderr": ""}
     for line in window.split(b"\n"):
         found = _LINE.fullmatch(line)
-        if found is not None:  # not so the first, which may have lost its beginning
-            yield found[2].decode("utf-8", "replace") + ("\n" if found[1] == b"F" else "")
+        if found is None:  # as the first, which may have lost its beginning
+            continue
+        stream = found[1].decode()
+        parts[stream] += found[3].decode("utf-8", "replace")
+        if found[2] == b"F":
+            yield stream, parts[stream] + "\n"
+            parts[stream] = ""
+    yield from ((stream, text) for stream, text in parts.items() if text)
 
 
 def read_launcher_log_window(directory: Path) -> bytes:

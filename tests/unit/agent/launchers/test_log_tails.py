@@ -26,10 +26,14 @@ def cri(*lines: str, stream: str = "stderr", tag: str = "F") -> bytes:
     return "".join(f"{AT} {stream} {tag} {line}\n" for line in lines).encode()
 
 
-def marker(attempt: int, before: str = "") -> bytes:
-    return cri(
-        f"{before}--- remuda attempt={attempt} rank=0 host=job-worker-0 time=1763236800.123 ---", stream="stdout"
-    )
+def marker(attempt: int, before: str = "", stream: str = "stdout") -> bytes:
+    return cri(f"{before}--- remuda attempt={attempt} rank=0 host=job-worker-0 time=1763236800.123 ---", stream=stream)
+
+
+def words_first(old: bytes, new: bytes) -> bytes:
+    """Two attempts whose words on one stream the runtime wrote before the marker on the other."""
+    error = marker(1, stream="stderr") + old + marker(2, stream="stderr") + new
+    return marker(1) + error + marker(2)
 
 
 @pytest.mark.parametrize(
@@ -47,6 +51,13 @@ def marker(attempt: int, before: str = "") -> bytes:
         (cri("tagged", tag="F:x"), "tagged\n"),
         (marker(2) + cri("caf\u00e9") + f"{AT} stderr F ".encode() + b"\xff\n", "caf\u00e9\n\ufffd\n"),
         (marker(2) + cri("", "  indented"), "\n  indented\n"),
+        (words_first(cri("old"), cri("new")), "new\n"),
+        (words_first(cri("old"), b""), ""),
+        (marker(1) + marker(1, stream="stderr") + cri("old") + marker(2), ""),  # the other stream's is still to come
+        (
+            cri("CUDA out ", tag="P") + cri("between", stream="stdout") + cri("of memory"),
+            "between\nCUDA out of memory\n",
+        ),
         (marker(2) + cri("done") + f"{AT} stderr F half of the la".encode(), "done\nhalf of the la\n"),
     ],
 )
