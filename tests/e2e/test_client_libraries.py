@@ -19,6 +19,7 @@ from lightkube.generic_resource import create_global_resource, create_namespaced
 from lightkube.resources import core_v1
 
 from remuda.api.kubernetes.core_v1 import Pod
+from remuda.api.kubernetes.event_v1 import Event
 from remuda.api.kubernetes.policy_v1 import PodDisruptionBudget
 from remuda.api.meta import Resource
 from remuda.embedded.apiserver.kinds_served import BUILTIN, KindRegistry
@@ -111,6 +112,7 @@ async def test_every_kind_of_a_cluster_at_work_is_read(up: Up, official: Any, li
                 and looping[0].restart_count > 0
                 and sum(status.phase == "Running" for name, status in pods.items() if name.startswith("web-")) == 2
                 and all(budget.status.conditions for budget in budgets)
+                and bool((await rig.api.list(Event, NAMESPACE)).items)  # written beside the work, some time later
             )
 
         await until("the cluster to be at work", at_work)
