@@ -55,9 +55,8 @@ class RemedyTable:
         self._mine: dict[str, Incident] = {}
         self._occupancy: RemedyOccupancy | None = None  # of what has begun; None = to be counted anew
         self._failures: list[NodeFailure] = []  # in the order in which they came
-        self._watches: dict[
-            str, tuple[Breaker, RemedyBreakerWatch, int]
-        ] = {}  # by policy: with how many of them it was told
+        # By policy: with how many of them it was told.
+        self._watches: dict[str, tuple[Breaker, RemedyBreakerWatch, int]] = {}
         self._sizes: dict[tuple[str, str, str], int] = {}  # nodes of a policy by label and value
         self._tidied_at = float("-inf")
         self.released = 0  # how often something that was under way no longer is: what had to wait may go on
