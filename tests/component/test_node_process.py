@@ -41,6 +41,10 @@ class Machine(ProcessMachine):
         found: dict[str, Any] = json.loads((self.runs(uid)[run] / "pid.json").read_text())
         return found
 
+    def is_known(self, uid: str) -> bool:
+        """Its shim has written down its first process; that may be after the process has said hello."""
+        return (self.runs(uid)[0] / "pid.json").exists() and self.pids(uid).get("pid") is not None
+
     def runs(self, uid: str) -> list[Path]:
         return sorted((self.state / "nodes" / "node-01" / "pods" / uid / "main").iterdir())
 
@@ -433,6 +437,7 @@ async def test_drills_on_a_real_launcher_and_its_log_by_attempt(machine: Machine
     async with AgentSocket(machine.state / "alloc") as agent, rig.running():
         pod = await rig.create(pod_wire(command=shell, launch=True, gang="job"))
         assert (await agent.hear("hello"))["state"] == "parked"
+        await until(lambda: machine.is_known(pod.uid))
         refused = await drill(rig, "process-kill", **worker)
         assert (refused.status.phase, refused.status.reason) == ("Refused", "NotRunning")
 
