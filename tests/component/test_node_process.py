@@ -34,16 +34,20 @@ from tests.builders.waiting import PATIENCE_S
 
 class Machine(ProcessMachine):
     async def up(self, pod: Pod, times: int = 1) -> None:
-        """The program itself has said so; its pod is called running a little earlier."""
-        await until(lambda: self.log(pod).count("up\n") == times)
+        """The program itself has said so and its shim has written it down; its pod is called running a little earlier."""
+        await until(lambda: self.log(pod).count("up\n") == times and self.is_known(pod.uid))
+
+    async def alone(self, pod: Pod) -> None:
+        """Shim and program and no other: a shim that has told its program's end takes a moment to go itself."""
+        await until(lambda: len(self.processes(pod.uid)) == 2)
 
     def pids(self, uid: str, run: int = 0) -> dict[str, Any]:
         found: dict[str, Any] = json.loads((self.runs(uid)[run] / "pid.json").read_text())
         return found
 
     def is_known(self, uid: str) -> bool:
-        """Its shim has written down its first process; that may be after the process has said hello."""
-        return (self.runs(uid)[0] / "pid.json").exists() and self.pids(uid).get("pid") is not None
+        """Its shim has written down the process of its last run; that may be after the process has said hello."""
+        return (self.runs(uid)[-1] / "pid.json").exists()
 
     def runs(self, uid: str) -> list[Path]:
         return sorted((self.state / "nodes" / "node-01" / "pods" / uid / "main").iterdir())
@@ -262,7 +266,7 @@ async def test_an_exit_that_nobody_watched_is_restarted_once(machine: Machine) -
     async with machine.boot().running() as rig:
         await rig.running_pod(restarts=1)
         await machine.up(pod, times=2)
-        assert len(machine.processes(pod.uid)) == 2
+        await machine.alone(pod)
         assert [run.name for run in machine.runs(pod.uid)] == ["0", "1"]
         assert rig.agent.calls == [("allocate", "worker-0", (), False), ("exited", pod.uid, 137)]
 
@@ -287,7 +291,7 @@ async def test_a_program_whose_shim_was_killed_does_not_run_on_beside_its_succes
     os.kill(record["shim"], signal.SIGKILL)
     async with machine.boot().running() as rig:
         await rig.running_pod(restarts=1)
-        await until(lambda: len(machine.processes(pod.uid)) == 2)
+        await machine.alone(pod)
         assert record["pid"] not in machine.processes(pod.uid)
 
 
@@ -306,7 +310,7 @@ async def test_a_start_that_never_happened_happens_once(machine: Machine) -> Non
     async with machine.boot().running() as rig:
         await rig.running_pod()
         await machine.up(pod, times=2)
-        assert len(machine.processes(pod.uid)) == 2
+        await machine.alone(pod)
         assert [run.name for run in machine.runs(pod.uid)] == ["0"]
 
 
@@ -371,7 +375,7 @@ async def test_a_node_killed_right_after_the_start_finds_the_container(machine: 
         assert running.status.pod_ip == "127.1.0.77"
         assert running.status.container_statuses[0].restart_count == 0
         await machine.up(pod)
-        assert len(machine.processes(pod.uid)) == 2
+        await machine.alone(pod)
 
 
 # --- drills and launchers -----------------------------------------------------------------------------------------------
