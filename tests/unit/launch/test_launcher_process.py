@@ -306,6 +306,7 @@ def test_a_fence_kills_at_once_and_holds_until_a_higher_attempt(
 
 
 def test_sigterm_ends_the_child_and_passes_its_code_on(container: Container, agent: Agent) -> None:
+    container.env["REMUDA_STOP_GRACE"] = "30"  # a child that answers has the time to, whatever else runs
     process = container.run("sh", "-c", "trap 'exit 9' TERM; echo up; while :; do sleep 0.01; done")
     agent.accept()
     agent.start(1)
