@@ -326,7 +326,7 @@ async def test_refusals_of_a_drill(agent: Agent) -> None:
 async def test_an_allocation_s_life(rig: Rig, agent: Agent, tmp_path: Path) -> None:
     allocation = await rig.allocate(agent, "a", "gpu-0", "gpu-1", simulated=False)
     assert allocation.devices == ("gpu-0", "gpu-1")
-    assert sorted(os.listdir(allocation.directory)) == ["agent.sock", "allocation.json"]
+    assert sorted(os.listdir(allocation.directory)) == ["agent.sock"]
     assert allocation.env["REMUDA_ALLOC_DIR"] == allocation.directory
     assert allocation.env["CUDA_VISIBLE_DEVICES"] == "0,1"
     assert await rig.allocate(agent, "a", "gpu-0", "gpu-1", simulated=False) == allocation

@@ -165,7 +165,7 @@ async def test_from_registration_to_a_launcher_at_the_barrier_and_through_an_upg
         )
         assert agent.holders() == {"gpu-4": pod.uid, "gpu-5": pod.uid}
         assert (await site.cluster.get(Node, NODE)).labels["nvidia.com/gpu.count"] == "8"
-    assert (site.alloc / "gpu-4_gpu-5" / "allocation.json").exists()  # left alone
+    assert (site.alloc.parent / "grants" / "gpu-4_gpu-5.json").exists()  # left alone
     assert [h.uid for h in site.ledger().observed.holdings] == [pod.uid]
     async with node_agent(site.config, site.cluster) as agent:
         assert agent.holders() == {"gpu-4": pod.uid, "gpu-5": pod.uid}

@@ -1,9 +1,9 @@
 """The launcher's shell: one thread, one poll loop. Everything that happens becomes an input of the machine, every action
 of the machine a system call. It decides nothing.
 
-In the directory of the allocation: `agent.sock` (dialled), `progress.sock` and `progress.json` (see `inbox.py`) and
-`checkpoint-request.json` (written here). Sockets are addressed through the directory's descriptor, because a socket
-address holds 107 bytes and paths do not.
+In the directory of the allocation: `agent.sock` (dialled). In the work directory: `progress.sock` and `progress.json` (see
+`progress_inbox`) and `checkpoint-request.json` (written here). Sockets are addressed through the directory's descriptor,
+because a socket address holds 107 bytes and paths do not.
 
 Actions are carried out in order from one queue; an answer that comes at once puts its own actions at the end of it.
 """
@@ -28,6 +28,7 @@ from remuda.launch.actions import (
 from remuda.launch.launcher_machine import LauncherIdentity, LaunchMachine
 from remuda.launch.progress_inbox import ProgressInbox
 from remuda.launch.protocol import SIGNALS, ProtocolError
+from remuda.launch.work_directory import launcher_work_directory, remove_launcher_work_directory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -98,7 +99,8 @@ class LauncherShell:
         self._child_attempt = 0
         self._output_from = -1
         self._scans: dict[int, ScanCheckpoints] = {}  # pipe -> question a forked process works on
-        self._inbox = ProgressInbox(directory, write_launcher_log) if directory is not None else None
+        self._work = launcher_work_directory(directory) if directory is not None else ""
+        self._inbox = ProgressInbox(self._work, write_launcher_log) if directory is not None else None
         if self._inbox is not None:
             self._poll.register(self._inbox.fileno(), select.POLLIN)
 
@@ -114,6 +116,8 @@ class LauncherShell:
             if self._timer is not None and self._timer <= now:
                 self._timer = None
                 self._input(self._machine.timer(now))
+        if self._directory is not None:
+            remove_launcher_work_directory(self._work, self._directory)
         return self._exit_code
 
     def _timeout_ms(self) -> int | None:
@@ -240,7 +244,7 @@ class LauncherShell:
     # --- the child ----------------------------------------------------------------------------------------------------
 
     def _request_path(self) -> str:
-        return f"{self._directory}/checkpoint-request.json"
+        return f"{self._work}/checkpoint-request.json"
 
     def _spawn(self, action: SpawnChild) -> None:
         env = {**self._environ, **action.env, "REMUDA_ATTEMPT": str(action.attempt)}

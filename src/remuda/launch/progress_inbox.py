@@ -15,6 +15,7 @@ else:  # the C module: `socket` imports `enum`, `selectors` and half the library
     import _socket as socket
 
 FILE_POLL_S = 0.25
+REGULAR_FILE = 0o100000
 
 
 class ProgressInbox:
@@ -72,9 +73,11 @@ class ProgressInbox:
             return []
         self.poll_file_at = now + FILE_POLL_S
         try:
-            with open(self.file_path, "rb", buffering=0) as file:
-                found = os.fstat(file.fileno())
-                if (found.st_ino, found.st_mtime_ns) == self._seen:
+            # Never waits: what the child put there may be a pipe that nobody writes to.
+            fd = os.open(self.file_path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            with open(fd, "rb", buffering=0) as file:
+                found = os.fstat(fd)
+                if found.st_mode & 0o170000 != REGULAR_FILE or (found.st_ino, found.st_mtime_ns) == self._seen:
                     return []
                 self._seen = (found.st_ino, found.st_mtime_ns)
                 data = file.read(protocol.MAX_LINE_BYTES)

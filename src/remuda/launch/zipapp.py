@@ -35,6 +35,7 @@ _MODULES = (
     "protocol.py",
     "small_records.py",
     "user_process.py",
+    "work_directory.py",
     "pythonpath/remuda_train.py",
 )
 _MAIN = b"import sys\n\nfrom remuda.launch.__main__ import main\n\nsys.exit(main())\n"

@@ -3,7 +3,8 @@
     <kubelet>/device-plugins/     the plugins' sockets and the kubelet's registry
     <kubelet>/pod-resources/      who has what, read only
     <pod logs>/                   what containers wrote, read only: its end, for jobs with a rule about it
-    <state>/alloc/<devices>/      one directory per allocation, mounted into its container
+    <state>/alloc/<devices>/      one directory per allocation: its launcher's door, mounted read-only into its container
+    <state>/grants/               whose each allocation is; the agent's alone, mounted nowhere
     <state>/bin/                  the launcher, mounted into containers
     <state>/agent.token           which agent this is; a newer one writes its own, and this one steps aside
     <state>/*.json                device ids, the kernel log's cursor

@@ -1,4 +1,4 @@
-"""Which pod holds which devices of this node, and the directory each allocation has.
+"""Which pod holds which devices of this node.
 
 A *grant* is devices handed out together: to one container, for one resource. The device plugin's Allocate names no pod, so a
 grant begins as nobody's and is attached to its pod later. The table is the node's last line: whatever the scheduler or the
@@ -6,19 +6,15 @@ kubelet believed, a device of an attached grant is given to another pod only aft
 (`free`). A grant that is nobody's blocks nothing: the kubelet asks twice for one pod (an init container's devices are its app
 containers' too), and a pod it rejected after Allocate is never heard of again.
 
-The table lives in memory; the `allocation.json` in each directory outlives the agent. The directory is named after the device
+The table lives in memory; `grant_records` outlive the agent. A grant's directory (`allocation_dirs`) is named after the device
 set. It is wiped for a new owner (a dead pod's progress must not look like the new one's) and kept for the same one: its launcher
 is alive in there and waits for the socket to come back.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import os
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 
 import msgspec
 
@@ -26,12 +22,11 @@ from remuda.agent.inventory import REPLICA, device_behind_plugin_id
 from remuda.api.devices import ObservedDevice
 from remuda.api.errors import Refusal
 
-MARKER = "allocation.json"
 MAX_NAME = 100  # of a directory; longer device sets are named by digest
 
 
 class Grant(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Content of the marker file. `device_choice`: what the scheduler had asked for, when it was something else."""
+    """Content of a record. `chosen`: what the scheduler had asked for, when it was something else."""
 
     devices: tuple[str, ...]  # as the plugin names them: replicas have ids of their own
     uid: str = ""  # of the pod; empty until it is known
@@ -113,49 +108,6 @@ def _allocated_devices_overlap(a: str, b: str) -> bool:
     if a == b:
         return True
     return device_behind_plugin_id(a) == device_behind_plugin_id(b) and not (REPLICA in a and REPLICA in b)
-
-
-# --- directories --------------------------------------------------------------------------------------------------------
-
-
-def read_grant(directory: Path) -> Grant | None:
-    """None for a directory without a readable marker: nobody's."""
-    try:
-        return msgspec.json.decode((directory / MARKER).read_bytes(), type=Grant)
-    except (OSError, msgspec.DecodeError):
-        return None
-
-
-def is_directory_of_grant(directory: Path, grant: Grant) -> bool:
-    """Whether the directory was made for exactly this pod with these devices."""
-    found = read_grant(directory)
-    return found is not None and (found.uid, found.devices) == (grant.uid, grant.devices)
-
-
-def is_directory_of_pod(directory: Path, uid: str) -> bool:
-    found = read_grant(directory)
-    return found is not None and found.uid == uid
-
-
-def make_grant_directory(directory: Path, grant: Grant, *, shared: bool = False) -> None:
-    """A fresh directory. The marker comes last: without it the next allocation starts over. `shared`: a container's user may
-    be anybody and reaches it through a mount; what keeps the others of the machine out is the directory above."""
-    remove_grant_directory(directory)
-    directory.mkdir(mode=0o700, parents=True)
-    write_grant_marker(directory, grant, shared=shared)
-
-
-def write_grant_marker(directory: Path, grant: Grant, *, shared: bool = False) -> None:
-    if shared:
-        directory.chmod(0o777)
-    temporary = directory / f"{MARKER}.new"
-    temporary.write_bytes(msgspec.json.encode(grant))
-    os.replace(temporary, directory / MARKER)
-
-
-def remove_grant_directory(directory: Path) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        shutil.rmtree(directory)
 
 
 def granted_device_env(

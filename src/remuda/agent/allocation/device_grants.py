@@ -6,7 +6,11 @@ without devices is given its directory by name (`allocate`). One way out: `relea
 or `drop` for a grant whose pod never came.
 
 Invariants: a grant with a directory has its door open; a device of an attached grant goes to no other pod before `release`;
-after a restart (`restore`) every directory on disk is a grant again, so an upgrade of the agent frees nothing.
+after a restart (`restore`) every record on disk is a grant again, so an upgrade of the agent frees nothing.
+
+Earlier agents kept the record in the directory itself (`allocation.json`), where the container could write it. Such a directory
+is taken over. What its marker says of the holder counts where the agent's own report in the API agrees; otherwise the grant is
+nobody's until podresources says.
 """
 
 from __future__ import annotations
@@ -17,20 +21,11 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from remuda.agent.allocation.allocation_table import (
-    AllocationTable,
-    Grant,
-    granted_device_env,
-    granted_pod_env,
-    is_directory_of_grant,
-    is_directory_of_pod,
-    make_grant_directory,
-    read_grant,
-    remove_grant_directory,
-    write_grant_marker,
-)
+from remuda.agent.allocation.allocation_dirs import AllocationDirs
+from remuda.agent.allocation.allocation_table import AllocationTable, Grant, granted_device_env, granted_pod_env
 from remuda.agent.allocation.cdi_specs import CdiSpecs, cdi_name
 from remuda.agent.allocation.device_choice import devices_chosen_for, devices_in_order
+from remuda.agent.allocation.grant_records import GrantRecords
 from remuda.agent.inventory import Inventory, device_behind_plugin_id
 from remuda.agent.launchers.launcher_registry import LauncherRegistry
 from remuda.agent.launchers.launcher_state import LauncherRecord
@@ -42,23 +37,30 @@ from remuda.api.meta import to_seconds, to_time
 from remuda.api.names import LABEL_GANG
 from remuda.link.allocation_port import Allocation
 from remuda.link.device_plugin_port import ContainerAllocation, DeviceNode, Mount
+from remuda.link.untrusted_files import read_untrusted_file
 
 log = structlog.get_logger(__name__)
 
 ALLOC_PATH = "/run/remuda/alloc"  # in the container
 LAUNCHER_PATH = "/run/remuda/bin"
+OLD_MARKER = "allocation.json"  # in a directory of an earlier agent
+MAX_MARKER_BYTES = 64 * 1024
 
 
 class GrantPlace(msgspec.Struct, frozen=True):
-    """`root` holds the allocations' directories. `sockets` False: every pod is simulated, so nothing touches the disk.
-    `launcher_state`: the directory with remuda-launch.pyz to show to containers; "" when it is in their images. `shared`:
-    containers have users of their own, who must be able to use their allocation's directory."""
+    """`root` holds the allocations' directories, and `records` beside it, the agent's alone, what is known of them. `sockets`
+    False: every pod is simulated, so nothing touches the disk. `launcher`: the directory with remuda-launch.pyz to show to
+    containers; "" when it is in their images. `shared`: containers have users of their own, who must reach their door."""
 
     node: str
     root: str
     sockets: bool = True
     launcher: str = ""
     shared: bool = False
+
+    @property
+    def records(self) -> Path:
+        return Path(self.root).with_name("grants")
 
 
 class AllocationGrants:
@@ -79,6 +81,8 @@ class AllocationGrants:
         self.check_clean: Callable[[str], Awaitable[bool]] | None = None  # report what an ended holder left on a device
         self.cdi: CdiSpecs | None = None  # devices are named to the runtime instead of listing their files
         self._place = place
+        self._dirs = AllocationDirs(place.root, shared=place.shared)
+        self._records = GrantRecords(place.records)
         self._inventory = inventory
         self._launchers = launchers
         self._clock = clock
@@ -111,12 +115,10 @@ class AllocationGrants:
             self._check(new, resource)
         await self.look_for_leftovers(new.rows)
         self._check_health(new)
-        path = self._directory(new)
+        path = self._dirs.path(new.name)
         if self._place.sockets:
-            old = self.table.grants.get(new.name)
-            if old is None or not path.is_dir():
-                self._launchers.links.shut(str(path))
-                make_grant_directory(path, new, shared=self._place.shared)
+            if new.name not in self.table.grants or not self._dirs.is_ours_alone(new.name):
+                self._make_directory(new)
             await self._launchers.links.listen("", str(path))
         self.table.enter(new)
         return self._answer(new, path)
@@ -158,7 +160,7 @@ class AllocationGrants:
         if self.cdi is not None:
             self.cdi.ensure(new.rows)
             names, files = tuple(map(cdi_name, new.rows)), []
-        mounts = [Mount(ALLOC_PATH, str(path))] if self._place.sockets else []
+        mounts = [Mount(ALLOC_PATH, str(path), True)] if self._place.sockets else []
         if self._place.launcher:
             mounts.append(Mount(LAUNCHER_PATH, self._place.launcher, True))
         nodes = tuple(DeviceNode(file, file, "rw") for file in files)
@@ -201,7 +203,7 @@ class AllocationGrants:
             door = await self.allocate(pod, [], simulated=simulated)
             return Allocation(tuple(ids), door.directory, door.env)
         has_directory = self._place.sockets and not simulated
-        shown = str(self._directory(mine)) if has_directory else ""
+        shown = str(self._dirs.path(mine.name)) if has_directory else ""
         return Allocation(tuple(ids), shown, granted_pod_env(mine) | granted_device_env(self._place.node, shown, []))
 
     async def allocate(self, pod: Pod, ids: Sequence[str], *, simulated: bool = False) -> Allocation:
@@ -215,20 +217,21 @@ class AllocationGrants:
                 "A pod keeps its devices for life; delete it to choose others.",
             )
         # Who had them before this agent started keeps them: what becomes of the pod is the manager's decision.
-        if not mine and not (not simulated and is_directory_of_grant(self._directory(new), new)):
+        if not mine and not (not simulated and self._was_made_for(new)):
             self._check_health(new)
         # The kubelet makes the directory of a pod without devices, when it mounts it; then it is in use already.
         return await self._enter(pod, new, simulated, keep=bool(mine) or (self._place.shared and not ids))
 
     async def _enter(self, pod: Pod, new: Grant, simulated: bool, *, keep: bool) -> Allocation:
-        path = self._directory(new)
+        path = self._dirs.path(new.name)
         has_directory = self._place.sockets and not simulated
         if has_directory:
-            if not (path.is_dir() and (keep or is_directory_of_grant(path, new))):
-                self._launchers.links.shut(str(path))
-                make_grant_directory(path, new, shared=self._place.shared)
-            elif read_grant(path) != new:
-                write_grant_marker(path, new, shared=self._place.shared)
+            if not (self._dirs.has(new.name) and (keep or self._was_made_for(new))):
+                self._make_directory(new)
+            else:
+                self._dirs.let_in(new.name)
+                if self._records.read(new.name) != new:
+                    self._records.write(new)
         elif new.name in self.table.grants:
             self._close(new)
         old, is_first = self.table.grants.get(new.name), pod.uid not in self._launchers
@@ -282,29 +285,80 @@ class AllocationGrants:
 
     def _close(self, grant: Grant) -> None:
         if self._place.sockets:
-            path = self._directory(grant)
-            self._launchers.links.shut(str(path))
-            remove_grant_directory(path)
+            self._launchers.links.shut(str(self._dirs.path(grant.name)))
+            self._dirs.remove(grant.name)
+            self._records.remove(grant.name)
 
     def _remove_left_behind(self, uid: str) -> None:
-        """The directory of a pod that ended while no agent was here: only the marker knows whose it was."""
-        for directory in self._directories():
-            if is_directory_of_pod(directory, uid):
-                remove_grant_directory(directory)
+        """The directory of a pod that ended while no agent was here: only the record knows whose it was."""
+        if self._place.sockets:
+            for grant in (*self._records.all(), *self._old_grants()):
+                if grant.uid == uid:
+                    self._close(grant)
 
-    def _directories(self) -> list[Path]:
-        root = Path(self._place.root)
-        return sorted(root.iterdir()) if self._place.sockets and root.is_dir() else []
+    # --- on disk --------------------------------------------------------------------------------------------------------
+
+    def _make_directory(self, new: Grant) -> None:
+        """The record comes last: without it the next allocation starts over."""
+        self._launchers.links.shut(str(self._dirs.path(new.name)))
+        self._records.remove(new.name)
+        self._dirs.make(new.name)
+        self._records.write(new)
+
+    def _was_made_for(self, new: Grant) -> bool:
+        """Whether the directory is of exactly this pod with these devices. A forged old marker keeps a directory that would
+        otherwise be made anew, and gains nothing else."""
+        found = self._records.read(new.name) or self._old_grant(new.name)
+        return found is not None and (found.uid, found.devices) == (new.uid, new.devices)
+
+    def _old_grants(self) -> list[Grant]:
+        """Of directories that an earlier agent made and this one has not taken over."""
+        known = {grant.name for grant in self._records.all()}
+        found = (self._old_grant(name) for name in self._dirs.names() if name not in known)
+        return [grant for grant in found if grant is not None]
+
+    def _old_grant(self, name: str) -> Grant | None:
+        """As its marker has it, which the container could write; else as its name has it, which only agents and kubelets give."""
+        try:
+            data = read_untrusted_file(self._place.root, f"{name}/{OLD_MARKER}", MAX_MARKER_BYTES)
+            found = msgspec.json.decode(data, type=Grant)
+            if found.name == name:
+                return found
+        except FileNotFoundError:
+            pass
+        except (OSError, msgspec.DecodeError, RecursionError) as error:
+            log.warning("allocation.old_marker_unreadable", directory=name, error=str(error))
+        found = Grant((), name[4:]) if name.startswith("pod-") else Grant(tuple(name.split("_")))
+        return found if found.name == name and set(found.rows) <= self._inventory.rows.keys() else None
+
+    def _taken_over(self, old: Grant) -> Grant:
+        """Its devices are in the directory's name, which only agents give. The rest counts where our own report agrees."""
+        if not old.devices:
+            return Grant((), old.uid, at=self._clock())  # the uid is in the name, too
+        for holding in self._inherited.get(old.uid, ()):
+            told = (holding.pod, holding.container, holding.resource, sorted(holding.devices))
+            if told == (old.pod, old.container, old.resource, sorted(old.rows)):
+                return msgspec.structs.replace(old, at=self._since(old.uid, old.container, old.resource), chosen=())
+        return Grant(old.devices, resource=self._inventory.resource_of(old.rows[0]), at=self._clock())
 
     async def restore(self) -> None:
-        """Every directory on disk is a grant again, its door open; who it belongs to is attached when the pod is seen."""
-        for directory in self._directories():
-            grant = read_grant(directory)
-            if grant is None or grant.name != directory.name or not set(grant.rows) <= self._inventory.rows.keys():
+        """Every record on disk is a grant again, its door open; who it belongs to is attached when the pod is seen."""
+        if not self._place.sockets:
+            return
+        for old in self._old_grants():
+            if set(old.rows) <= self._inventory.rows.keys():
+                log.info("allocation.taken_over", directory=old.name)
+                self._records.write(self._taken_over(old))
+        for grant in self._records.all():
+            if not set(grant.rows) <= self._inventory.rows.keys():
                 continue
             if grant.name not in self.table.grants:
                 self.table.enter(grant)
-            await self._launchers.links.listen("", str(directory))
+            try:
+                await self._launchers.links.listen("", str(self._dirs.path(grant.name)))
+            except OSError as error:  # its container's doing, or somebody's who removed it: the others have theirs
+                log.warning("allocation.no_door", directory=grant.name, error=str(error))
+        self._dirs.empty_trash()
 
     # --- who has what ---------------------------------------------------------------------------------------------------
 
@@ -343,6 +397,3 @@ class AllocationGrants:
         ]
         held += [h for uid, earlier in self._inherited.items() if not self.table.of(uid) for h in earlier]
         return sorted(held, key=lambda h: (h.pod, h.container, h.resource, h.devices))
-
-    def _directory(self, grant: Grant) -> Path:
-        return Path(self._place.root) / grant.name

@@ -3,8 +3,8 @@
 The socket is `agent.sock` in the allocation's directory, so reaching it at all identifies the allocation. Whose that is may
 not be known yet: then the first to say hello waits, unread, while `meet` finds out, and goes on when its pod is the one
 (`listen` again, with the uid). Socket paths are limited to 107 bytes and state directories are not, hence
-/proc/self/fd/<directory>/agent.sock. It is bound under another name, given its mode, and renamed into place: a launcher that
-waits for it never meets one it may not use.
+/proc/self/fd/<directory>/agent.sock. It is bound in the directory above, given its mode, and renamed into place: a launcher that
+waits for it never meets one it may not use, and nothing in a directory that a container can write is followed.
 
 What comes in is not trusted. The first line must be a `hello` with the pod's uid; only then does a connection count, and it
 replaces the one before it (the launcher was restarted, or its old connection is a corpse). Anything malformed ends the
@@ -39,6 +39,7 @@ from remuda.launch.protocol import (
     encode_launch_message,
 )
 from remuda.link.allocation_port import Deliver, Message
+from remuda.link.untrusted_files import untrusted_directory
 
 log = structlog.get_logger(__name__)
 
@@ -332,21 +333,24 @@ class SocketChannel(asyncio.Protocol):
 
 
 def bind_launcher_socket(directory: str, mode: int = 0o600) -> socket.socket:
-    """A listening `agent.sock` in `directory` in the place of whatever was there."""
-    new = f"{SOCKET}.new"
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    """A listening `agent.sock` in `directory` in the place of whatever was there. The directory may be full of traps (a container
+    may have written it); the one above is the agent's alone, so the socket is made and given its mode up there."""
+    above, name = os.path.split(directory)
+    made = f".door-{os.getpid()}"
+    with untrusted_directory(above) as top, untrusted_directory(above, name) as fd:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(new, dir_fd=fd)
-            sock.bind(f"/proc/self/fd/{fd}/{new}")
-            os.chmod(new, mode, dir_fd=fd)
+                os.unlink(made, dir_fd=top)
+            sock.bind(f"/proc/self/fd/{top}/{made}")
+            os.chmod(made, mode, dir_fd=top)
             sock.listen(MAX_STRANGERS)
-            os.rename(new, SOCKET, src_dir_fd=fd, dst_dir_fd=fd)
+            try:
+                os.rename(made, SOCKET, src_dir_fd=top, dst_dir_fd=fd)
+            except IsADirectoryError:
+                os.rename(SOCKET, f"{SOCKET}.{os.urandom(4).hex()}", src_dir_fd=fd, dst_dir_fd=fd)
+                os.rename(made, SOCKET, src_dir_fd=top, dst_dir_fd=fd)
         except BaseException:
             sock.close()
             raise
         return sock
-    finally:
-        os.close(fd)

@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
@@ -23,6 +22,7 @@ from typing import Protocol
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.core.gang.kubelet_pods import LAUNCHER_FILE
 from remuda.launch.protocol import MAX_TAIL
+from remuda.link.untrusted_files import read_untrusted_end
 
 SETTLE_S = 0.25
 LOOKS = 12  # at most: a rank that ended without a word is not waited for any longer
@@ -110,25 +110,19 @@ def read_launcher_log_window(directory: Path) -> bytes:
     if not runs:
         return b""
     current = f"{max(runs)}.log"
-    window = _read_launcher_log_end(directory / current, WINDOW_BYTES)
+    window = _read_launcher_log_end(directory, current, WINDOW_BYTES)
     if len(window) < WINDOW_BYTES:
         rotated = sorted(
             n for n in names if n.startswith(f"{current}.") and n[len(current) + 1 :].replace("-", "").isdigit()
         )
         if rotated:
-            window = _read_launcher_log_end(directory / rotated[-1], WINDOW_BYTES - len(window)) + window
+            window = _read_launcher_log_end(directory, rotated[-1], WINDOW_BYTES - len(window)) + window
     return window
 
 
-def _read_launcher_log_end(path: Path, size: int) -> bytes:
+def _read_launcher_log_end(directory: Path, name: str, size: int) -> bytes:
     """No link is followed: where logs are links (docker), what they point at is not ours to read."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(fd, "rb", buffering=0) as file:
-            found = os.fstat(fd)
-            if not stat.S_ISREG(found.st_mode):
-                return b""
-            file.seek(max(0, found.st_size - size))
-            return file.read(size)
+        return read_untrusted_end(directory, name, size)
     except OSError:
         return b""

@@ -74,7 +74,12 @@ class KubeletGangPodForm(msgspec.Struct, frozen=True):
             {"name": "remuda-bin", "hostPath": {"path": self.launcher_dir, "type": "Directory"}},
         ]
         mounts: list[JsonObject] = [
-            {"name": "remuda-alloc", "mountPath": ALLOC_PATH, "subPathExpr": "pod-$(REMUDA_POD_UID)"},
+            {
+                "name": "remuda-alloc",
+                "mountPath": ALLOC_PATH,
+                "subPathExpr": "pod-$(REMUDA_POD_UID)",
+                "readOnly": True,  # the launcher's door; connecting writes nothing
+            },
             {"name": "remuda-bin", "mountPath": LAUNCHER_PATH, "readOnly": True},
         ]
         spec["volumes"] = _merge_gang_pod_entries(volumes, spec.get("volumes") or [], "name")

@@ -1,9 +1,6 @@
-"""Devices in the hands of one pod at a time; directories wiped for a new owner and kept for the old one."""
+"""Devices in the hands of one pod at a time."""
 
 from __future__ import annotations
-
-import os
-from pathlib import Path
 
 import pytest
 
@@ -12,12 +9,6 @@ from remuda.agent.allocation.allocation_table import (
     Grant,
     granted_device_env,
     granted_pod_env,
-    is_directory_of_grant,
-    is_directory_of_pod,
-    make_grant_directory,
-    read_grant,
-    remove_grant_directory,
-    write_grant_marker,
 )
 from remuda.api.devices import ObservedDevice
 from remuda.api.errors import Refusal
@@ -93,56 +84,12 @@ def test_a_pod_without_devices_holds_none() -> None:
     assert table.free("a") == [a_grant("a")]
 
 
-# --- directories --------------------------------------------------------------------------------------------------------
-
-
 def test_the_directory_names_the_device_set() -> None:
     assert a_grant("a", "gpu-0", "gpu-1").name == "gpu-0_gpu-1"
     assert a_grant("b", "gpu-0", "gpu-1").name == "gpu-0_gpu-1"
     assert a_grant("a").name == "pod-a"
     long = [f"MIG-{i:032x}" for i in range(7)]
     assert len(a_grant("a", *long).name) == 64
-
-
-def test_a_new_owner_finds_it_empty(tmp_path: Path) -> None:
-    directory = tmp_path / "alloc" / "gpu-0"
-    make_grant_directory(directory, a_grant("a", "gpu-0"))
-    (directory / "progress.json").write_text("{}")
-    assert is_directory_of_grant(directory, a_grant("a", "gpu-0"))
-    assert is_directory_of_pod(directory, "a")
-    assert not is_directory_of_grant(directory, a_grant("b", "gpu-0"))
-    assert not is_directory_of_grant(directory, a_grant("a", "gpu-0", "gpu-1"))
-    make_grant_directory(directory, a_grant("b", "gpu-0"))
-    assert os.listdir(directory) == ["allocation.json"]
-    assert directory.stat().st_mode & 0o777 == 0o700
-    assert is_directory_of_grant(directory, a_grant("b", "gpu-0"))
-
-
-def test_the_users_of_containers_are_let_in_when_they_may_be_anybody(tmp_path: Path) -> None:
-    make_grant_directory(tmp_path / "x", a_grant("a", "gpu-0"), shared=True)
-    assert (tmp_path / "x").stat().st_mode & 0o777 == 0o777
-
-
-def test_the_marker_can_be_written_over_while_the_directory_is_in_use(tmp_path: Path) -> None:
-    make_grant_directory(tmp_path / "x", a_grant("", "gpu-0"))
-    (tmp_path / "x" / "progress.json").write_text("{}")
-    write_grant_marker(tmp_path / "x", a_grant("a", "gpu-0"))
-    assert read_grant(tmp_path / "x") == a_grant("a", "gpu-0")
-    assert (tmp_path / "x" / "progress.json").exists()
-
-
-def test_a_directory_without_a_readable_marker_is_nobody_s(tmp_path: Path) -> None:
-    assert not is_directory_of_grant(tmp_path, a_grant("a"))
-    (tmp_path / "allocation.json").write_text("{")
-    assert not is_directory_of_grant(tmp_path, a_grant("a"))
-    assert not is_directory_of_pod(tmp_path / "missing", "a")
-
-
-def test_removing_twice_is_fine(tmp_path: Path) -> None:
-    make_grant_directory(tmp_path / "x", a_grant("a"))
-    remove_grant_directory(tmp_path / "x")
-    remove_grant_directory(tmp_path / "x")
-    assert os.listdir(tmp_path) == []
 
 
 def test_environment() -> None:

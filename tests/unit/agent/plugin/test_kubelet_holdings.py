@@ -217,7 +217,7 @@ async def test_a_launcher_s_hello_finds_out_whose_the_allocation_is(rig: Rig) ->
     assert known is not None
     assert (known.pod, known.gang, known.gpus, known.state) == ("a", "job", 2, "parked")
     assert [h.pod for h in rig.scene.grants.holdings()] == ["default/a"]
-    assert (rig.scene.root / "gpu-0_gpu-1").stat().st_mode & 0o777 == 0o777
+    assert (rig.scene.root / "gpu-0_gpu-1").stat().st_mode & 0o777 == 0o755
     assert (rig.scene.root / "gpu-0_gpu-1" / "agent.sock").stat().st_mode & 0o777 == 0o666
 
 
@@ -313,7 +313,7 @@ async def test_a_pod_without_devices_has_a_directory_of_its_own_which_the_kubele
     await rig.hello("pod-uid-cpu", "cpu")
     await rig.until(lambda: rig.scene.launchers.is_connected("uid-cpu"))
     assert (directory / "progress.json").exists()
-    assert directory.stat().st_mode & 0o777 == 0o777
+    assert directory.stat().st_mode & 0o777 == 0o755
     rig.scene.bound = []
     await rig.holdings.look()
     assert "uid-cpu" in rig.scene.launchers  # its launcher lives

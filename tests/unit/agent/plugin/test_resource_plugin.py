@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from remuda.agent.allocation.allocation_table import read_grant
+from remuda.agent.allocation.grant_records import GrantRecords
 from remuda.agent.plugin.resource_plugin import ResourcePlugin
 from remuda.api.errors import Refusal
 from remuda.api.names import RESOURCE_GPU
@@ -121,7 +121,7 @@ async def test_allocate_makes_the_place_and_says_where(scene: Scene) -> None:
     }
     directory = scene.root / "gpu-1_gpu-3"
     assert answer.mounts == (
-        Mount("/run/remuda/alloc", str(directory)),
+        Mount("/run/remuda/alloc", str(directory), True),
         Mount("/run/remuda/bin", "/opt/remuda/bin", True),
     )
     assert answer.devices == ()  # nothing under /dev: there is no hardware
@@ -169,16 +169,18 @@ async def test_an_init_container_s_devices_are_its_app_s_too(scene: Scene) -> No
     assert (scene.root / "gpu-0").is_dir()  # mounted into the init container
 
 
-async def test_whose_it_is_goes_into_the_marker_and_the_holding(scene: Scene) -> None:
+async def test_whose_it_is_goes_into_the_record_and_the_holding(scene: Scene) -> None:
     await scene.plugin().allocate(["gpu-0"])
-    assert read_grant(scene.root / "gpu-0") is not None
+    records = GrantRecords(scene.root.parent / "grants")
+    assert records.read("gpu-0") is not None
+    assert [path.name for path in (scene.root / "gpu-0").iterdir()] == ["agent.sock"]  # what the container is shown
     assert scene.grants.holdings() == []
     allocation = await scene.grants.attach(a_pod("a", 1, "gpu-4"), "main", RESOURCE_GPU, ["gpu-0"])
     assert allocation.directory == str(scene.root / "gpu-0")
     assert allocation.env["REMUDA_POD_UID"] == "uid-a"
-    marker = read_grant(scene.root / "gpu-0")
-    assert marker is not None
-    assert (marker.uid, marker.pod, marker.container) == ("uid-a", "default/a", "main")
+    record = records.read("gpu-0")
+    assert record is not None
+    assert (record.uid, record.pod, record.container) == ("uid-a", "default/a", "main")
     (holding,) = scene.grants.holdings()
     assert (holding.devices, holding.chosen) == (["gpu-0"], ["gpu-4"])  # KubeletChoseOtherDevices
     news = scene.news

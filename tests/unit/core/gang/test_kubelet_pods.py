@@ -50,6 +50,7 @@ def test_a_pod_without_devices_gets_the_agents_directories_from_the_machine() ->
     }
     mounts = {m["mountPath"]: m for m in container["volumeMounts"]}
     assert mounts["/run/remuda/alloc"]["subPathExpr"] == "pod-$(REMUDA_POD_UID)"
+    assert mounts["/run/remuda/alloc"]["readOnly"] is True
     assert mounts["/run/remuda/bin"]["readOnly"] is True
     env = [e["name"] for e in container["env"]]
     assert {"name": "REMUDA_ALLOC_DIR", "value": "/run/remuda/alloc"} in container["env"]
