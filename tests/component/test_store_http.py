@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
 import json
 import stat
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
-from remuda.api.errors import Refusal, Unavailable
+from remuda.api.errors import ApiError, Refusal, Unavailable
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.embedded.apiserver import asgi_server
 from remuda.embedded.apiserver.app import ApiServerApp
 from remuda.embedded.apiserver.asgi_server import serve_unix
 from remuda.embedded.apiserver.local_cluster import LocalCluster
-from remuda.embedded.apiserver.store import MemoryJournal, ObjectStore
+from remuda.embedded.apiserver.store import MemoryJournal, ObjectStore, StoreEvent
+from remuda.embedded.apiserver.store.journal import CommitDone
+from remuda.embedded.apiserver.store.storage_trouble import storage_trouble
 from remuda.kube.client.http_cluster import HttpCluster
 from tests.builders.waiting import PATIENCE_S
 from tests.component.wire_rig import AppOnSocket
@@ -264,3 +267,36 @@ async def test_nobody_there_is_unavailable(tmp_path: Path) -> None:
                 await cluster.get(Pod, "p", "team")
             with pytest.raises(Unavailable):
                 await anext(cluster.watch(Pod, ""))
+
+
+class FullJournal(MemoryJournal):
+    trouble: ApiError | None = None
+
+    def commit(self, group: Sequence[StoreEvent], compact_to: int, done: CommitDone) -> None:
+        if self.trouble is not None:
+            done(self.trouble)
+        else:
+            super().commit(group, compact_to, done)
+
+
+async def test_a_full_disk_is_a_plain_status_and_not_ready_and_reads_go_on(tmp_path: Path) -> None:
+    server = Server(tmp_path / "api.sock")
+    journal = FullJournal()
+    server.store = ObjectStore(journal, history=8)
+    server.local = LocalCluster(server.store, clock=lambda: 0.0, new_uid=lambda: "u")
+    server.app = ApiServerApp(server.local, version="test")
+    async with server:
+        assert (await server.ask("POST", PODS, POD))[0] == 201
+        journal.trouble = storage_trouble(tmp_path / "store.db", OSError(errno.ENOSPC, "No space left on device"))
+        code, status = await server.ask("POST", PODS, {"metadata": {"name": "q", "namespace": "team"}})
+        assert (code, status["kind"], status["reason"], status["code"]) == (507, "Status", "StorageFull", 507)
+        assert status["message"].endswith("Free some space on it.")
+        assert (await server.ask("GET", "/livez")) == (200, "ok")
+        code, told = await server.ask("GET", "/readyz")
+        assert code == 500
+        assert "[-]storage failed: StorageFull: The disk of" in told
+        code, found = await server.ask("GET", PODS)
+        assert (code, len(found["items"])) == (200, 1)
+        journal.trouble = None
+        assert (await server.ask("POST", PODS, {"metadata": {"name": "q", "namespace": "team"}}))[0] == 201
+        assert (await server.ask("GET", "/readyz")) == (200, "ok")

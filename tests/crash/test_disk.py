@@ -67,7 +67,7 @@ async def test_a_full_disk_is_reported_and_recovers(disk: Disk, tmp_path: Path) 
         with pytest.raises(ApiError) as caught:
             await store.put(KEY, body(99))
         assert caught.value.reason == "StorageFull"
-        assert "free some space" in caught.value.message
+        assert "Free some space" in caught.value.message
     record = store.get(KEY)  # reading goes on
     assert record is not None
     assert record.body["step"] == 4

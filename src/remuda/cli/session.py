@@ -68,6 +68,9 @@ class Session:
     def connect(self) -> contextlib.AbstractAsyncContextManager[Cluster]:
         if self._connect is not None:
             return self._connect(self.state)
+        from remuda.cli.program_logs import show_plain_logs
+
+        show_plain_logs()
         from remuda.runtime.cluster_client import connect_to_state
 
         return connect_to_state(self.state)

@@ -14,6 +14,7 @@ from pathlib import Path
 from remuda.api.errors import AlreadyExists
 from remuda.api.kubernetes.core_v1 import Namespace, Pod
 from remuda.api.meta import KObject, ObjectMeta
+from remuda.embedded.apiserver.lease_renewals import is_lease_renewal
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.objects import AdmissionPort, NewestStoredObjects
 from remuda.embedded.apiserver.store import ObjectStore
@@ -53,7 +54,7 @@ class EmbeddedCluster(ClusterParts):
         plane is given, each time one is made, `machine_api` that of the nodes and agents: there their calls can be watched,
         held up, or made to fail. `is_api_only`: manager and machines are other processes of this cluster."""
         self.config = config
-        self.store = ObjectStore(journal)
+        self.store = ObjectStore(journal, may_stay_in_memory=is_lease_renewal)
         self.api = LocalCluster(self.store, clock=clock, new_uid=new_uid, admission=admission)
         self.board = ProgressBoard()
         self._clock = clock

@@ -25,7 +25,7 @@ from remuda.api.errors import Refusal
 from remuda.kube.runtime.backoff import Backoff
 from remuda.runtime.cluster_parts import HALT_GRACE_S
 from remuda.runtime.split_parts import MANAGER, NODES, SERVER, PartConfig
-from remuda.runtime.state_dir import StateDir
+from remuda.runtime.state_dir import StateDir, open_private_log
 from remuda.runtime.up_command import check_same_config
 from remuda.runtime.up_config import ClusterConfig, check_cluster_config
 
@@ -65,9 +65,9 @@ class SupervisedPart:
     async def start(self) -> None:
         """Returns when it is ready. Refusal when it ends before that, or takes too long."""
         reader, writer = os.pipe()
-        log_path = self._state.parts / f"{self.config.name}.log"
+        log_path = self._state.part_log(self.config.name)
         try:
-            with log_path.open("ab") as output:
+            with open_private_log(log_path) as output:
                 self._process = await asyncio.create_subprocess_exec(
                     *self._argv,
                     stdin=asyncio.subprocess.DEVNULL,
@@ -79,7 +79,10 @@ class SupervisedPart:
                 )
         finally:
             os.close(writer)
-        (self._state.parts / f"{self.config.name}.pid").write_text(str(self._process.pid), encoding="ascii")
+        try:
+            (self._state.parts / f"{self.config.name}.pid").write_text(str(self._process.pid), encoding="ascii")
+        except OSError as error:  # a full disk: the part is there all the same
+            log.warning("part.pid_not_written", part=self.config.name, error=str(error))
         if not await _is_split_part_ready(reader):
             raise Refusal(
                 "PartNotStarted",
@@ -99,7 +102,7 @@ class SupervisedPart:
                 if self._failures:
                     await asyncio.sleep(RESTART.delay(self._failures))
             self.restarts += 1
-            with contextlib.suppress(Refusal):  # its log says why; the next try has a longer pause
+            with contextlib.suppress(Refusal, OSError):  # its log says why; the next try has a longer pause
                 await self.start()
 
     async def stop(self) -> None:

@@ -17,8 +17,10 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from remuda.api.codec import decode, encode
 from remuda.api.errors import Refusal
@@ -80,7 +82,11 @@ class StateDir:
     def link_secret(self) -> Path:
         return self.path / "link-secret"
 
+    def part_log(self, name: str) -> Path:
+        return self.parts / f"{name}.log"
+
     def prepare(self) -> None:
+        """The directory is there, ours, and nobody else can look into it: tokens, keys and what pods print are in it."""
         try:
             self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
@@ -91,6 +97,27 @@ class StateDir:
             ) from None
         if not os.access(self.path, os.W_OK | os.X_OK):
             raise Refusal("StateNotWritable", f"{self.path} is not writable.", "Give another directory with --state.")
+        self._make_private()
+
+    def _make_private(self) -> None:
+        found = self.path.stat()
+        if found.st_uid != os.geteuid():
+            raise Refusal(
+                "StateNotPrivate",
+                f"{self.path} belongs to another user (uid {found.st_uid}), who could read its token and its secrets.",
+                f"Give another directory with --state, or run: chown {os.geteuid()} {self.path}",
+            )
+        if not stat.S_IMODE(found.st_mode) & 0o077:
+            return
+        # A directory that holds other things (/tmp, a home) is somebody's: to shut it would do more harm than to refuse.
+        names = set(os.listdir(self.path))
+        if names and not names & {"lock", "config.json", "store.db", "up.log"}:
+            raise Refusal(
+                "StateNotPrivate",
+                f"{self.path} can be read by other users and holds other files.",
+                f"Give a directory of its own with --state, or run: chmod 700 {self.path}",
+            )
+        self.path.chmod(0o700)
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -158,6 +185,13 @@ class StateDir:
         made = self.path / "config.json.new"
         made.write_bytes(encode(config))
         made.replace(self.path / "config.json")
+
+
+def open_private_log(path: Path) -> BinaryIO:
+    """To append to; its owner's alone, also when it was there with another mode. No link is followed."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    os.fchmod(descriptor, 0o600)
+    return os.fdopen(descriptor, "ab", buffering=0)
 
 
 @contextlib.contextmanager

@@ -25,8 +25,8 @@ def part(session: Session, name: str, groups: int, bind: str, port: int | None, 
     from remuda.runtime.split_supervisor import READY_FD, die_with_split_supervisor, part_names
 
     die_with_split_supervisor()
-    show_logs(logging.INFO)
     state = session.state
+    show_logs(logging.INFO, state.part_log(name) if READY_FD in os.environ else None)
     config = state.remembered()
     if config is None or name not in part_names(groups):
         raise Refusal(

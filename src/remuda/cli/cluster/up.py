@@ -122,7 +122,10 @@ def up(
         recovering = [] if recover_to is None else [f"--recover-to={recover_to}"]
         splitting = ["--split", f"--groups={groups}"] if split else []
         return _start_detached(state, config, wait, [*listening, *recovering, *splitting])
-    show_logs(logging.INFO if _READY_FD in os.environ else logging.WARNING)  # up.log may hold more than a screen
+    if _READY_FD in os.environ:
+        show_logs(logging.INFO, state.up_log)  # which may hold more than a screen
+    else:
+        show_logs(logging.WARNING)
     if split:
         from remuda.runtime.split_supervisor import SplitConfig, run_split
 
@@ -236,12 +239,13 @@ def _print_ready(state: StateDir, config: ClusterConfig, pid: int, *, detached: 
 
 def _start_detached(state: StateDir, config: ClusterConfig, wait_s: float, listening: list[str]) -> int:
     from remuda.cli.errors import Failed
+    from remuda.runtime.state_dir import open_private_log
 
     state.prepare()
     began_at = state.up_log.stat().st_size if state.up_log.exists() else 0
     reader, writer = os.pipe()
     try:
-        with state.up_log.open("ab") as log:
+        with open_private_log(state.up_log) as log:
             child = subprocess.Popen(
                 [
                     sys.executable,
@@ -306,7 +310,8 @@ def up_log_tail(path: Path, start: int, count: int) -> str:
     """The end of what was written after byte `start`."""
     try:
         with path.open("rb") as file:
-            file.seek(max(start, path.stat().st_size - 64 * 1024))
+            size = path.stat().st_size
+            file.seek(max(start if start <= size else 0, size - 64 * 1024))  # it may have been begun anew
             return "\n".join(file.read().decode(errors="replace").splitlines()[-count:])
     except FileNotFoundError:
         return ""

@@ -14,6 +14,7 @@ import structlog
 from remuda.api.codec import encode
 from remuda.api.errors import ApiError
 from remuda.api.meta import JsonObject
+from remuda.embedded.apiserver.health_answers import HEALTH_PATHS, tell_health
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.log_source import ApiLogSource
 from remuda.embedded.apiserver.object_handlers import ObjectHandlers
@@ -72,8 +73,9 @@ class ApiServerApp:
 
     async def _route(self, request: HttpRequest) -> None:
         path = request.path.rstrip("/")
-        if path in ("/healthz", "/livez", "/readyz"):
-            await request.answer(b"ok", media="text/plain; charset=utf-8")
+        if path in HEALTH_PATHS:
+            told = tell_health(path, self._cluster.store.trouble, verbose="verbose" in request.query)
+            await request.answer(told.text.encode(), told.code, media="text/plain; charset=utf-8")
             return
         if path == "/openapi/v2" and request.method == "GET":
             # An empty document: kubectl looks here for kinds it did not find in v3, and then knows that there are none.

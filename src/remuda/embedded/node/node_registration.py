@@ -143,10 +143,15 @@ class NodeRegistration:
         try:
             async with asyncio.timeout(timeout):
                 await self._renew()
-                await self._publish()
         except (ApiError, TimeoutError) as error:
             log.warning("node.lease_not_renewed", node=self._config.name, error=str(error) or "no answer in time")
             return False
+        # Whoever can renew is not cut off. What else there is to say may be refused (a full disk), and is said again.
+        try:
+            async with asyncio.timeout(timeout):
+                await self._publish()
+        except (ApiError, TimeoutError) as error:
+            log.warning("node.status_not_written", node=self._config.name, error=str(error) or "no answer in time")
         return True
 
     async def _pause(self, delay: float) -> None:

@@ -84,7 +84,7 @@ async def test_a_full_state_fails_the_write_and_recovers(tmp_path: Path) -> None
     await store.put(key("small"), body("small"))
     with pytest.raises(ApiError) as caught:
         await store.put(key("big"), body("big", data="x" * 1024 * 1024))
-    assert (caught.value.code, caught.value.reason) == (500, "StorageFull")
+    assert (caught.value.code, caught.value.reason) == (507, "StorageFull")
     assert store.get(key("big")) is None
     after = await store.put(key("next"), body("next"))
     await store.close()

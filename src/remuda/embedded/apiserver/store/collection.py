@@ -37,6 +37,11 @@ class StoredCollection:
         self._waiting: dict[WatchCursor, tuple[Waiter, Wake]] = {}
         self._closed = False
 
+    @property
+    def newest(self) -> int:
+        """The revision of the newest event in the history."""
+        return self._events[-1].record.rv if self._events else 0
+
     def publish(self, event: StoreEvent) -> None:
         record = event.record
         if event.type == DELETED:

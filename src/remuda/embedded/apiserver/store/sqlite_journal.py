@@ -47,6 +47,7 @@ from remuda.embedded.apiserver.store.rows import (
     read_store_meta,
     write_recovered_state,
 )
+from remuda.embedded.apiserver.store.storage_trouble import CODES, FAILED, FULL, READ_ONLY, storage_trouble
 
 log = structlog.get_logger(__name__)
 
@@ -79,7 +80,11 @@ class SqliteJournal:
         self._is_new = not self.path.exists() or not self.path.stat().st_size
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._connection: sqlite3.Connection | None = self._open()
-        self._acked = AckedMark(self.path)
+        try:
+            self._acked = AckedMark(self.path)
+        except OSError as error:
+            self._connection.close()
+            raise self._refusal(error) from error
         self._thread = threading.Thread(target=self._run, name="remuda-journal", daemon=True)
         self._thread.start()
 
@@ -155,6 +160,10 @@ class SqliteJournal:
                 f"{self.path} is damaged and cannot be read: {error}.",
                 "Restore a backup (remuda restore), or use another state directory.",
             )
+        trouble = storage_trouble(self.path, error)
+        if trouble.reason in (FULL, READ_ONLY):
+            sentence, _, fix = trouble.message.partition(". ")
+            return Refusal(trouble.reason, f"{sentence}.", fix)
         return Refusal(
             "StateUnreadable",
             f"{self.path} cannot be opened: {error}.",
@@ -254,17 +263,19 @@ class SqliteJournal:
             return None
         except sqlite3.Error as error:
             self._roll_back()
-            if getattr(error, "sqlite_errorname", "") == "SQLITE_FULL":
-                return ApiError(f"the state's disk is full: {error}; free some space", reason="StorageFull")
-            return ApiError(f"the state could not be written: {error}", reason="StorageFailed")
+            return storage_trouble(self.path, error)
         except Refusal as refusal:
-            return ApiError(f"the state could not be reopened: {refusal}", reason="StorageFailed")
+            if isinstance(refusal.__cause__, (sqlite3.Error, OSError)):
+                return storage_trouble(self.path, refusal.__cause__)
+            return ApiError(f"the state could not be reopened: {refusal}", reason=FAILED, code=CODES[FAILED])
 
     def _try_copy(self, target: Path) -> ApiError | None:
         try:
             _backup_database(self._reopened(), target)
             return None
         except (sqlite3.Error, OSError) as error:
+            with contextlib.suppress(OSError):
+                target.unlink()  # half a copy on a full disk makes it no emptier
             return ApiError(f"the state could not be copied: {error}", reason="BackupFailed")
         except Refusal as refusal:
             return ApiError(f"the state could not be reopened: {refusal}", reason="BackupFailed")

@@ -9,7 +9,15 @@ durable or not. The *committed* view is what everyone reads and watches: durable
 
 When a group cannot be committed, it and everything queued behind it (which was checked against it) fail, the staged view
 falls back to the committed one, and the next write starts afresh. Revisions are never reused, not even those of failed
-writes.
+writes. `trouble` is what the last commit failed of: every write is a new try, so it goes by itself when the disk is well.
+
+One kind of write does not fail then: what `may_stay_in_memory` says yes to, the renewal of a lease. It is published at once and
+made durable with the next group that is committed. What that costs: a process that dies while the disk takes nothing forgets
+these renewals. Why it is safe: a lease that is read again is older than it was, never newer; who counts on it counts from when
+a renewal is *seen*, and the holder renews again within a quarter of its length, or is gone and then that is the truth. Nothing
+else hangs on it: such a write changes no holder, makes and removes nothing, and `revision` (which lists, bookmarks and watches
+of other collections are told) stays the newest *durable* one, so nobody ever learns a revision there that a restart would use
+again. Without it a full disk would call every node dead, and take down work that needs no disk of ours.
 
 The store knows nothing of Kubernetes beyond `metadata.resourceVersion`; the rules of writing are in `apiserver.write_rules`.
 A key is `/<group>/<plural>/...`; what comes before the third slash names its collection.
@@ -19,6 +27,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+
+import structlog
 
 from remuda.api.errors import ApiError, Conflict, Expired, Unavailable
 from remuda.api.meta import JsonObject, KObject
@@ -33,6 +43,8 @@ from remuda.embedded.apiserver.store.record import (
     StoreEvent,
     stamp_version,
 )
+
+log = structlog.get_logger(__name__)
 
 FIRST_REVISION = 1  # of an empty store; not 0, because "0" means "any version" in the API
 
@@ -62,10 +74,20 @@ class _Write:
 
 
 class ObjectStore:
-    """`history`: events kept per collection for watchers. The journal's log is cut to about the same length."""
+    """`history`: events kept per collection for watchers. The journal's log is cut to about the same length.
+    `may_stay_in_memory`: changes that are published even though the disk refuses them, see above."""
 
-    def __init__(self, journal: Journal, *, history: int = 4096) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        *,
+        history: int = 4096,
+        may_stay_in_memory: Callable[[StoreEvent], bool] = lambda event: False,
+    ) -> None:
+        self.trouble: ApiError | None = None
         self._journal = journal
+        self._may_stay_in_memory = may_stay_in_memory
+        self._unsaved: dict[str, StoreEvent] = {}  # published and not durable: the newest of each key
         self._history = max(1, history)
         self._staged: dict[str, _Write] = {}
         self._queue: list[_Write] = []
@@ -136,9 +158,10 @@ class ObjectStore:
 
     def follow(self, prefix: str, since: int, matches: Matcher | None = None) -> WatchCursor:
         """A place in the collection's history, just after `since`."""
-        if since > self._revision:
+        collection = self._collection(prefix)
+        if since > max(self._revision, collection.newest):
             raise Expired(f"resource version {since} is newer than the newest here ({self._revision}); list again")
-        return self._collection(prefix).follow(since, matches)
+        return collection.follow(since, matches)
 
     # Writing.
 
@@ -222,7 +245,11 @@ class ObjectStore:
         if self._under_way or not self._queue:
             return
         self._under_way, self._queue = self._queue, []
-        group = [write.event for write in self._under_way]
+        fresh = [write.event for write in self._under_way]
+        newer = {event.record.key for event in fresh}
+        # Older than all of the group, and among themselves in the order of their revisions.
+        unsaved = [event for key, event in self._unsaved.items() if key not in newer]
+        group = [*sorted(unsaved, key=lambda event: event.record.rv), *fresh]
         self._journal.commit(group, self._compaction(len(group), group[-1].record.rv), self._committed)
 
     def _compaction(self, added: int, newest: int) -> int:
@@ -236,18 +263,19 @@ class ObjectStore:
 
     def _committed(self, error: ApiError | None) -> None:
         group, self._under_way = self._under_way, []
+        self._note_trouble(error)
         if error is not None:
             failed, self._queue = [*group, *self._queue], []
             self._staged.clear()
+            kept = {write for write in failed if self._kept_in_memory(write.event)}
             for write in failed:
-                write.finish(error)
+                write.finish(None if write in kept else error)
         else:
+            self._unsaved.clear()
             for write in group:
                 record = write.event.record
                 self._revision = record.rv
-                self._collection(record.key).publish(write.event)
-                for listener in self._listeners:
-                    listener(write.event)
+                self._publish(write.event)
                 if self._staged.get(record.key) is write:
                     del self._staged[record.key]
             for write in group:
@@ -255,6 +283,28 @@ class ObjectStore:
             self._commit_queue()
         if self._idle is not None and not self._under_way:
             self._idle.set()
+
+    def _publish(self, event: StoreEvent) -> None:
+        self._collection(event.record.key).publish(event)
+        for listener in self._listeners:
+            listener(event)
+
+    def _kept_in_memory(self, event: StoreEvent) -> bool:
+        """Published although it is not durable. Only a change of what everybody sees: not one of a version that has failed."""
+        key, before = event.record.key, event.previous
+        is_on_committed = before is not None and self._collection(key).objects.get(key) is before
+        if event.type != MODIFIED or not is_on_committed or not self._may_stay_in_memory(event):
+            return False
+        self._unsaved[key] = event
+        self._publish(event)
+        return True
+
+    def _note_trouble(self, error: ApiError | None) -> None:
+        before, self.trouble = self.trouble, error
+        if error is not None and (before is None or before.reason != error.reason):
+            log.error("store.refuses_writes", reason=error.reason, error=error.message)
+        elif error is None and before is not None:
+            log.warning("store.writes_again", after=before.reason)
 
     async def close(self) -> None:
         """Refuse new writes, let the accepted ones finish, end the watches, release the journal."""
