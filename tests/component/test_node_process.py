@@ -513,3 +513,35 @@ async def test_a_strange_directory_does_not_disturb_the_start(machine: Machine) 
         pod = await rig.running_pod()
         rig.node.runtime.kill(ContainerKey(pod.uid, "main"))
         await rig.running_pod(restarts=1)
+
+
+# --- what no process can be given ---------------------------------------------------------------------------------------
+
+DOUBLING = {"V0": "x" * 64, **{f"V{n}": f"$(V{n - 1})$(V{n - 1})" for n in range(1, 31)}}  # 64 GiB in the end
+
+
+def refused_start(pod: Pod) -> bool:
+    """It was not started, and is tried again later."""
+    status = pod.status.container_statuses[0] if pod.status.container_statuses else None
+    state = status.last_state.terminated or status.state.terminated if status is not None else None
+    return state is not None and (state.exit_code, state.reason) == (128, "EnvironmentTooLarge")
+
+
+async def test_an_environment_that_doubles_fails_its_own_container_and_no_other(machine: Machine) -> None:
+    async with machine.boot().running() as rig:
+        good = await rig.create(pod_wire("good", command=SLEEP, policy="Always"))
+        await machine.up(good)
+        await rig.create(pod_wire("once", command=SLEEP, policy="Never", env=DOUBLING))
+        pod = await ended(rig, "once")
+        code, reason, message = terminated(pod)
+        assert (pod.status.phase, code, reason) == ("Failed", 128, "EnvironmentTooLarge")
+        assert message.startswith("EnvironmentTooLarge: Variable V11 takes more than 128 KiB")
+        await rig.create(pod_wire("again", command=SLEEP, policy="Always", env=DOUBLING))
+        await rig.pod("again", refused_start)
+
+    async with machine.boot().running() as rig:  # the pod is there when the node starts again
+        await rig.pod("again", refused_start)
+        late = await rig.create(pod_wire("late", command=SLEEP, policy="Always"))
+        await machine.up(late)
+        await machine.alone(good)
+        assert (await rig.running_pod("good")).uid == good.uid

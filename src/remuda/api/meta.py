@@ -15,6 +15,8 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from remuda.api.untrusted_times import EARLIEST, EARLIEST_S, LATEST, LATEST_S
+
 ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 
 
@@ -134,12 +136,16 @@ JsonObject = dict[str, Any]
 
 
 def to_time(seconds: float) -> datetime:
-    """Unix seconds -> the API's time. The core computes in seconds, the API speaks RFC 3339."""
-    return datetime.fromtimestamp(seconds, UTC)
+    """Unix seconds -> the API's time. The core computes in seconds, the API speaks RFC 3339. Every number has one: beyond all
+    reason it is the edge of it, and what is no number (NaN) lies far ahead, where nothing is overdue."""
+    if seconds < EARLIEST_S:
+        return EARLIEST
+    return datetime.fromtimestamp(seconds, UTC) if seconds < LATEST_S else LATEST
 
 
 def to_seconds(moment: datetime) -> float:
-    return moment.timestamp()
+    """A time without a zone is UTC: the machine's own zone has no say in what an object means."""
+    return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()
 
 
 def to_seconds_or(moment: datetime | None, default: float) -> float:

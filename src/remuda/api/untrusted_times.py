@@ -15,6 +15,7 @@ import msgspec
 
 EARLIEST = datetime(1900, 1, 1, tzinfo=UTC)
 LATEST = datetime(9000, 1, 1, tzinfo=UTC)
+EARLIEST_S, LATEST_S = EARLIEST.timestamp(), LATEST.timestamp()
 
 
 class UntrustedTimes(msgspec.Struct, frozen=True):

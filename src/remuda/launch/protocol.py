@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 VERSION = 1
 MAX_LINE_BYTES = 64 * 1024
 MAX_CHECKPOINTS = 16  # in one `ready`: enough to find a step common to all ranks, and never near the line limit
+MAX_COUNT = 10**15  # of steps, attempts: whole in every JSON reader, and so is what is worked out from them
+MAX_SECONDS = 221_845_392_000  # a length, or a moment: the year 9000
 MAX_TEXT = 1024  # of a message meant for people
 MAX_TAIL = 4096  # characters of the log's end; six bytes each at worst, so a line always holds them
 
@@ -153,14 +155,14 @@ class Progress(SmallRecord):
 
 
 def _count_field(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0 or value >= 1 << 63:
-        raise ValueError("must be a whole number of 0 or more")
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_COUNT:
+        raise ValueError(f"must be a whole number from 0 to {MAX_COUNT}")
     return value
 
 
 def _seconds_field(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e15:
-        raise ValueError("must be a number of seconds, 0 or more")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_SECONDS:
+        raise ValueError(f"must be a number of seconds from 0 to {MAX_SECONDS}")
     return float(value)
 
 

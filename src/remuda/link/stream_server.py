@@ -21,6 +21,7 @@ import structlog
 
 from remuda.api.devices import Signal
 from remuda.api.errors import Refusal
+from remuda.api.number_bounds import MAX_COUNT, are_plausible_seconds, is_plausible_count
 from remuda.link.progress_board import MAX_PODS, Heartbeat, PodPast, ProgressBoard
 from remuda.link.step_window import KEPT
 from remuda.link.stream_messages import (
@@ -37,7 +38,6 @@ from remuda.link.stream_messages import (
 log = structlog.get_logger(__name__)
 
 HELLO_S = 10.0
-MAX_SECONDS = 1e15
 TLS_BUFFER = 16 * 1024  # as long as the longest TLS record
 MAX_WORD, MAX_MESSAGE = 253, 1024  # characters of a name or code, and of a sentence
 
@@ -149,7 +149,7 @@ def _is_plausible_streamed_past(past: PodPast) -> bool:
     last = -1
     for s in past.steps:
         spans = (s.self_seconds, s.step_seconds, s.time)
-        if not last < s.step < 1 << 63 or not all(t is None or 0 <= t < MAX_SECONDS for t in spans):
+        if not last < s.step <= MAX_COUNT or not all(map(are_plausible_seconds, spans)):
             return False
         last = s.step
     return True
@@ -158,7 +158,7 @@ def _is_plausible_streamed_past(past: PodPast) -> bool:
 def _is_plausible_streamed_heartbeat(beat: Heartbeat) -> bool:
     spans = (beat.step_seconds, beat.self_seconds, beat.checkpoint_seconds, beat.time)
     counts = (beat.step, beat.attempt, beat.checkpoint, beat.total_steps)
-    return all(s is None or 0 <= s < MAX_SECONDS for s in spans) and all(c is None or 0 <= c < 1 << 63 for c in counts)
+    return all(map(are_plausible_seconds, spans)) and all(map(is_plausible_count, counts))
 
 
 def _shortened_streamed_signal(signal: Signal) -> Signal:

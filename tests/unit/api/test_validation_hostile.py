@@ -75,6 +75,8 @@ INCIDENTS: dict[str, tuple[str, Body]] = {
     "essay": ("DismissTooLong", device(dismiss="x" * 100_000)),
 }
 JOBS: dict[str, tuple[str, Body]] = {
+    "steps": ("InvalidSteps", {"roles": [{"template": MAIN}], "totalSteps": 9_000_000_000_000_000}),
+    "refill": ("InvalidBudget", {"roles": [{"template": MAIN}], "failure": {"budgets": {"refillAfterSteps": 2**53}}}),
     "chain": (
         "TooManyRoles",
         {

@@ -9,7 +9,7 @@ import os
 import stat
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,13 @@ from remuda.embedded.apiserver.wire.http_exchange import HttpRequest
 from remuda.runtime.state_dir import StateDir, open_private_log
 
 TOKEN = "s3cr3t-token-of-the-cluster"
+
+
+@pytest.fixture(autouse=True)
+def logs_as_before() -> Iterator[None]:
+    before = structlog.get_config()
+    yield
+    structlog.configure(**before)
 
 
 async def a_failed_request(handler: Callable[[HttpRequest], Any]) -> int:

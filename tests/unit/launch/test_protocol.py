@@ -6,6 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from remuda.api import number_bounds
 from remuda.launch import protocol
 from remuda.launch.protocol import (
     Message,
@@ -100,6 +101,10 @@ def test_signal_names_may_carry_their_prefix() -> None:
         (b'{"type":"stop","attempt":-1}', "BadField"),
         (b'{"type":"stop","attempt":1.0}', "BadField"),
         (b'{"type":"stop","attempt":9223372036854775808}', "BadField"),
+        (b'{"type":"stop","attempt":1000000000000001}', "BadField"),
+        (b'{"type":"heartbeat","attempt":1,"step":1,"totalSteps":4611686018427387904}', "BadField"),
+        (b'{"type":"heartbeat","attempt":1,"step":1,"stepTime":1e12}', "BadField"),
+        (b'{"type":"heartbeat","attempt":1,"step":1,"time":1e14}', "BadField"),
         (b'{"type":"stop","attempt":1,"signal":"NOPE"}', "BadField"),
         (b'{"type":"stop","attempt":1,"signal":15}', "BadField"),
         (b'{"type":"stop","attempt":1,"grace":-0.5}', "BadField"),
@@ -197,3 +202,12 @@ def test_an_endless_line_is_noticed_before_its_end() -> None:
     assert list(reader.feed(b"xxxxxxx")) == []
     with pytest.raises(ProtocolError, match="LineTooLong"):
         list(reader.feed(b"xxxx"))
+
+
+def test_the_bounds_are_those_of_everybody_else() -> None:
+    assert (protocol.MAX_COUNT, protocol.MAX_SECONDS) == (number_bounds.MAX_COUNT, number_bounds.MAX_SECONDS)
+
+
+def test_a_total_that_cannot_be_is_refused_in_a_progress_report() -> None:
+    with pytest.raises(ProtocolError, match=r"BadField.*totalSteps must be a whole number from 0 to"):
+        decode_launch_progress(b'{"step":1,"totalSteps":4611686018427387904}')

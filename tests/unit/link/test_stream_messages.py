@@ -216,6 +216,8 @@ async def test_numbers_that_cannot_be_are_dropped_and_long_words_are_cut(manager
         a_beat("lies@n1", step=1, self_seconds=1e300),
         a_beat("lies@n1", step=1, checkpoint=1 << 70),
         a_beat("lies@n1", step=1, attempt=-3),
+        a_beat("lies@n1", step=1, total_steps=1 << 62),
+        a_beat("lies@n1", step=1, time=1e14),
     ]
     long = Signal("kmsg" * 500, "xid-79" * 500, "x" * 500_000, a_signal().time)
     writer.write(link_line(LinkNews(lies, [DeviceSignal("gpu-0" * 500, long)])))

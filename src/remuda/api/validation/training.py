@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 
 from remuda.api.errors import Refusal
+from remuda.api.number_bounds import MAX_COUNT
 from remuda.api.selectors import is_label_key
 from remuda.api.training import (
     UNLIMITED,
@@ -35,7 +36,7 @@ MAX_POD_PREFIX = 58  # of "<job>-<role>": an index of four digits still fits
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 
 MAX_RULES = 64
-MAX_STEPS = 2**53
+MAX_STEPS = MAX_COUNT
 MAX_SECONDS = 10 * 365 * 86_400.0
 AFTER = ("Running", "Succeeded")
 SIGNALS = ("HUP", "INT", "QUIT", "USR1", "USR2", "ALRM", "TERM", "CONT", "WINCH")  # a process can answer these
@@ -127,7 +128,7 @@ def _check_failure_limits(failure: Failure) -> None:
         limit = failure.budgets.limit(cause)
         check_range(limit, UNLIMITED, 1_000_000, "InvalidBudget", f"spec.failure.budgets.{cause}")
     refill = failure.budgets.refill_after_steps
-    check_range(refill, 0, 2**53, "InvalidBudget", "spec.failure.budgets.refillAfterSteps")
+    check_range(refill, 0, MAX_STEPS, "InvalidBudget", "spec.failure.budgets.refillAfterSteps")
     for field in ("hang_after_seconds", "stop_grace_seconds", "look_back_seconds"):
         check_range(getattr(failure, field), 0, 86_400, "InvalidSeconds", f"spec.failure.{_camel_case(field)}")
     for field in ("stop_deadline_seconds", "start_deadline_seconds"):

@@ -11,6 +11,7 @@ from remuda.api.devices import LauncherReport, Signal, Verdict
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import to_seconds
 from remuda.api.names import ANNOTATION_DOMAIN, ANNOTATION_SEGMENT, ANNOTATION_SPARE, LABEL_INDEX, LABEL_ROLE
+from remuda.api.number_bounds import MAX_COUNT, MAX_SECONDS, are_plausible_seconds, is_plausible_count
 from remuda.core.state.leaving_nodes import NodeLeavingState
 from remuda.core.state.snapshot import devices_of_pod
 
@@ -21,7 +22,8 @@ STUCK_AFTER_S = 10.0
 
 
 class MemberProgress(msgspec.Struct, frozen=True):
-    """Newest heartbeat of one pod, in seconds of the cluster's clock."""
+    """Newest heartbeat of one pod, in seconds of the cluster's clock. A number that cannot be counts as its edge, or as not said:
+    whoever reads it may calculate with it."""
 
     attempt: int
     step: int
@@ -32,6 +34,23 @@ class MemberProgress(msgspec.Struct, frozen=True):
     checkpoint_time: float = 0.0
     checkpoint_seconds: float = 0.0  # the longest one took
     total_steps: int | None = None
+
+    def __post_init__(self) -> None:
+        counts = (self.step, self.checkpoint, self.total_steps)
+        spans = (self.time, self.first_step_time, self.step_seconds, self.checkpoint_time, self.checkpoint_seconds)
+        if all(map(is_plausible_count, counts)) and all(map(are_plausible_seconds, spans)):
+            return
+        for name in ("step", "time", "first_step_time", "checkpoint_time", "checkpoint_seconds"):
+            value, most = getattr(self, name), MAX_COUNT if name == "step" else MAX_SECONDS
+            meant = 0 if not value > 0 else min(value, most)  # what is no number (NaN) is not above 0
+            msgspec.structs.force_setattr(self, name, meant)
+        for name, is_plausible in (
+            ("checkpoint", is_plausible_count),
+            ("total_steps", is_plausible_count),
+            ("step_seconds", are_plausible_seconds),
+        ):
+            if not is_plausible(getattr(self, name)):
+                msgspec.structs.force_setattr(self, name, None)
 
 
 class PodView(msgspec.Struct, frozen=True):

@@ -13,6 +13,7 @@ from datetime import datetime
 import msgspec
 
 from remuda.api.meta import to_seconds
+from remuda.api.number_bounds import MAX_COUNT, are_plausible_seconds
 from remuda.api.training import Cause, Goodput, Recovery, TrainingJobStatus
 
 
@@ -25,7 +26,9 @@ def seconds_lost_to_recovery(
         return 0.0
     ended = to_seconds(recovery.first_step_at) if recovery.first_step_at else until
     again = max(0, recovery.step_at_fault - recovery.resume_step) if recovery.first_step_at else 0
-    return max(0.0, ended - to_seconds(max(began, started_at))) + again * step_seconds
+    again_s = min(again, MAX_COUNT) * step_seconds
+    stood_still_s = max(0.0, ended - to_seconds(max(began, started_at)))
+    return stood_still_s + (again_s if are_plausible_seconds(again_s) else 0.0)  # what cannot be is not booked
 
 
 def book_recovery_loss(

@@ -13,6 +13,7 @@ from remuda.api.codec import from_wire
 from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import to_seconds
+from remuda.api.number_bounds import MAX_SECONDS
 from remuda.api.training import Loan, Remedy, Role, gpus_of_role
 from remuda.core.gang.gang_remedy import MemberFault, PlacementOptions, RemedyCosts, root_gang_fault
 from remuda.core.gang.pod_view import PodView
@@ -122,7 +123,8 @@ def measured_replacement_s(ctx: PlanningContext) -> float:
 def expected_job_s(ctx: PlanningContext) -> float:
     """How long the job goes on: by its steps when it says how many, else as long as it has run, an hour at least."""
     if ctx.spec.total_steps and ctx.fresh.step_seconds:
-        return max(0.0, (ctx.spec.total_steps - ctx.fresh.step) * ctx.fresh.step_seconds)
+        left_s = (ctx.spec.total_steps - ctx.fresh.step) * ctx.fresh.step_seconds
+        return min(max(0.0, left_s), MAX_SECONDS)
     started = ctx.status.started_at
     return max(UNKNOWN_REST_S, ctx.now - to_seconds(started) if started else 0.0)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import msgspec
 
 from remuda.api.meta import to_seconds, to_time
+from remuda.api.number_bounds import MAX_COUNT, MAX_SECONDS
 from remuda.api.training import Progress
 from remuda.core.gang.budgets import refill_budgets
 from remuda.core.gang.pod_view import OPEN, MemberProgress
@@ -21,6 +22,7 @@ from remuda.core.training.next_look import PROGRESS_PERIOD_S
 from remuda.core.training.planning_context import PlanningContext
 
 ENOUGH_STEPS = 10  # of an attempt, for its own average to say more than the newest step
+MOST_LEFT_S = 100 * 365 * 86_400.0  # an estimate beyond that tells nobody anything
 LEAST_ETTR = 0.05  # a job that has just begun badly is not late for ever
 
 
@@ -90,7 +92,8 @@ def step_pace_s(beats: list[MemberProgress], resumed: int, median_s: float) -> f
 
 
 def job_eta(step: int, total: int, pace: float, ettr: float, now: float) -> float | None:
-    """Unix seconds; None when there is no telling."""
-    if total <= 0 or pace <= 0:
+    """Unix seconds; None when there is no telling, or the answer would be no use. Whatever the numbers, it raises nothing."""
+    if not (0 < total <= MAX_COUNT and 0 < pace <= MAX_SECONDS):
         return None
-    return now + max(0, total - step) * pace / max(ettr, LEAST_ETTR)
+    left = max(0, total - step) * pace / (ettr if ettr > LEAST_ETTR else LEAST_ETTR)
+    return now + left if left <= MOST_LEFT_S else None

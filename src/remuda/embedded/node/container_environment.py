@@ -3,10 +3,14 @@
 Later wins: the machine's base environment, what the node says of the pod, the container's own `env`, the agent's allocation
 (nobody may lie about devices). `$(NAME)` in command, args and env values is replaced as Kubernetes does: from variables
 defined before, `$$(NAME)` is a literal, an unknown name stays as it is.
+
+References can double with every variable, so two kilobytes could ask for gigabytes. Nothing is put together that Linux would not
+start a process with: 128 KiB for one string, and 2 MiB (of a stack of 8 MiB) for all of them.
 """
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Iterable, Mapping
 
@@ -30,7 +34,27 @@ INHERITED = (
 )
 CONTAINER_ID = "REMUDA_CONTAINER_ID"
 
+MAX_STRING = 128 * 1024 - 1  # characters, so bytes at least; with its end it is MAX_ARG_STRLEN
+MAX_STRINGS = 2 * 1024 * 1024
+ENVIRONMENT_TOO_LARGE = "EnvironmentTooLarge"
+
 _REFERENCE = re.compile(r"\$(?:\$|\(([A-Za-z_.-][\w.-]*)\))")
+
+
+class EnvironmentTooLarge(OSError):
+    """No process can be started with that much. An OSError, because that is what starting it would raise."""
+
+    reason = ENVIRONMENT_TOO_LARGE
+
+    def __init__(self, what: str, limit: int) -> None:
+        super().__init__(
+            errno.E2BIG,
+            f"{what} takes more than {limit // 1024} KiB once its $(NAME) references are replaced; "
+            "no process can be started with that. Shorten it, or refer to fewer variables.",
+        )
+
+    def __str__(self) -> str:
+        return f"{self.reason}: {self.strerror}"
 
 
 def base_process_environment(outer: Mapping[str, str], bin_directory: str) -> dict[str, str]:
@@ -59,8 +83,16 @@ def container_environment(
         # The launcher's own TERM-to-KILL must fit into the pod's, or its child is killed without having been asked.
         "REMUDA_STOP_GRACE": f"{max(0.0, min(5.0, grace * 0.8)):g}",
     }
+    size = _environment_size(env)
     for variable in container.env:
-        env[variable.name] = expand_env_references(variable.value, env)
+        try:
+            value = expand_env_references(variable.value, env, MAX_STRING - len(variable.name) - 1)
+        except EnvironmentTooLarge:
+            raise EnvironmentTooLarge(f"Variable {variable.name[:63]}", MAX_STRING + 1) from None
+        size += len(variable.name) + len(value)
+        if size > MAX_STRINGS:
+            raise EnvironmentTooLarge("The environment", MAX_STRINGS)
+        env[variable.name] = value
     env.update(allocation.env)
     env[CONTAINER_ID] = f"{pod.uid}/{container.name}"
     return env
@@ -81,14 +113,31 @@ def plugin_host_environment(envs: Mapping[str, str], mounts: Iterable[Mount]) ->
 
 
 def container_command_line(container: Container, env: Mapping[str, str]) -> list[str]:
-    return [expand_env_references(word, env) for word in (*container.command, *container.args)]
+    words: list[str] = []
+    left = MAX_STRINGS
+    for word in (*container.command, *container.args):
+        words.append(expand_env_references(word, env))
+        left -= len(words[-1])
+        if left < 0:
+            raise EnvironmentTooLarge("The command line", MAX_STRINGS)
+    return words
 
 
-def expand_env_references(text: str, env: Mapping[str, str]) -> str:
-    def value(match: re.Match[str]) -> str:
-        name = match[1]
-        if name is None:
-            return "$"
-        return env.get(name, match[0])
+def expand_env_references(text: str, env: Mapping[str, str], limit: int = MAX_STRING) -> str:
+    """Raises EnvironmentTooLarge before anything longer than `limit` is put together."""
+    parts: list[str] = []
+    size, end = 0, 0
+    for match in _REFERENCE.finditer(text):
+        value = "$" if match[1] is None else env.get(match[1], match[0])
+        parts += (text[end : match.start()], value)
+        size += match.start() - end + len(value)
+        end = match.end()
+        if size > limit:
+            break
+    if size + len(text) - end > limit:
+        raise EnvironmentTooLarge("A word of the command line", MAX_STRING + 1)
+    return "".join((*parts, text[end:]))
 
-    return _REFERENCE.sub(value, text)
+
+def _environment_size(env: Mapping[str, str]) -> int:
+    return sum(len(name) + len(value) for name, value in env.items())

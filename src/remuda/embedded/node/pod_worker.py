@@ -322,7 +322,8 @@ class PodWorker:
         try:
             begun = await site.runtime.start(launch)
         except OSError as error:
-            self.container_exited(name, run, ContainerExit(128, site.clock(), reason="StartError", message=str(error)))
+            reason = getattr(error, "reason", "StartError")
+            self.container_exited(name, run, ContainerExit(128, site.clock(), reason=reason, message=str(error)))
             return
         record = self.record.container(name)
         if record.run == run:

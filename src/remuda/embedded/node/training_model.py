@@ -28,6 +28,7 @@ class SimulatedBehaviour(msgspec.Struct, frozen=True):
     jitter: float = 0.0  # of each step, as a fraction of it
     checkpoint_every: int = 10  # steps; 0 = never
     steps: int = 0  # done (exit 0) after so many; 0 = goes on for ever
+    total_steps: int | None = None  # that it says there will be
     stop_s: float = 0.05  # TERM to gone; more than the grace means it has to be killed
     kill_s: float = 0.0  # KILL to gone; more than nothing is a process the kernel cannot end yet (D state)
     run_s: float | None = None  # a pod without launcher: exits 0 after that
@@ -152,7 +153,15 @@ class SimulatedTraining:
         if saved is not None:
             self._asked = None if is_asked else self._asked
             self._store.save(self._job, self.rank, self.step)
-        self._report(Progress(step=self.step, step_time=took, self_time=took, checkpoint=saved))
+        self._report(
+            Progress(
+                step=self.step,
+                step_time=took,
+                self_time=took,
+                checkpoint=saved,
+                total_steps=self._behaviour.total_steps,
+            )
+        )
         if self.is_alive and not self.is_hung and self._ending is None:
             self._begin_step()
 

@@ -2,7 +2,8 @@
 
 `observe` reads, `plan` decides (pure: the same observation and time give the same plan), `apply` writes. `apply` must be
 safe to repeat and guard its writes with preconditions: a `Conflict` means that somebody was faster, and the key is looked at
-again at once. Other API errors and unexpected exceptions back off per key. Nothing but cancellation ends the loop.
+again at once. Other API errors and unexpected exceptions back off per key; after an exception nobody foresaw even a change of the
+object waits, so that who can write it cannot make the controller fail without a pause. Nothing but cancellation ends the loop.
 """
 
 from __future__ import annotations
@@ -78,8 +79,8 @@ async def _controller_worker(
             log.warning("controller.retry", controller=name, key=key, reason=error.reason, message=error.message)
             queue.retry(key)
         except Exception:
-            log.exception("controller.failed", controller=name, key=key)
-            queue.retry(key)
+            log.exception("controller.failed", controller=name, key=key, failures=queue.failures(key) + 1)
+            queue.retry(key, hold=True)
         else:
             conflicts.pop(key, None)
             queue.forget(key)

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import tracemalloc
+
 import pytest
 
 from remuda.embedded.node.container_environment import (
+    MAX_STRING,
+    MAX_STRINGS,
+    EnvironmentTooLarge,
     base_process_environment,
     container_command_line,
     container_environment,
@@ -79,3 +86,48 @@ def test_the_machine_lends_little_and_our_python_comes_first() -> None:
 def test_paths_in_mounts_are_told_as_the_machine_has_them(value: str, told: str) -> None:
     mounts = (Mount("/run/a/", "/state/a"), Mount("/run/a/deep", "/other/"))
     assert plugin_host_environment({"V": value}, mounts) == {"V": told}
+
+
+# --- how much there may be of it --------------------------------------------------------------------------------------
+
+
+def doubling(times: int, start: str = "x" * 64) -> dict[str, str]:
+    """Each variable is the one before it, twice."""
+    return {"V0": start, **{f"V{n}": f"$(V{n - 1})$(V{n - 1})" for n in range(1, times + 1)}}
+
+
+def test_references_that_double_are_refused_before_they_are_put_together() -> None:
+    pod = a_pod(env=doubling(40))
+    tracemalloc.start()
+    try:
+        with pytest.raises(EnvironmentTooLarge, match=r"EnvironmentTooLarge: Variable V11 takes more than 128 KiB"):
+            container_environment(pod, pod.spec.containers[0], ALLOCATION, node="n", address="a", base={})
+        assert tracemalloc.get_traced_memory()[1] < 4 * MAX_STRINGS
+    finally:
+        tracemalloc.stop()
+
+
+def test_many_long_variables_are_refused_together() -> None:
+    pod = a_pod(env={"A": "x" * 100_000, **{f"V{n}": "$(A)" for n in range(1000)}})
+    with pytest.raises(EnvironmentTooLarge, match="The environment takes more than 2048 KiB"):
+        container_environment(pod, pod.spec.containers[0], ALLOCATION, node="n", address="a", base={})
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(["$(A)$(A)"], "A word of the command line"), (["$(A)"] * 1000, "The command line"), (["y" * 200_000], "A word")],
+)
+def test_a_command_line_is_refused_before_it_is_put_together(words: list[str], said: str) -> None:
+    (container,) = a_pod(command=["python"], args=words).spec.containers
+    with pytest.raises(EnvironmentTooLarge, match=said):
+        container_command_line(container, {"A": "x" * 100_000})
+
+
+def test_what_a_process_can_have_it_gets() -> None:
+    pod = a_pod(env={**doubling(10), "LONG": "x" * (MAX_STRING - len("LONG="))})
+    env = container_environment(pod, pod.spec.containers[0], ALLOCATION, node="n", address="a", base={})
+    assert len(env["V10"]) == 64 * 1024
+    said = subprocess.run(
+        [sys.executable, "-c", "import os; print(len(os.environ['LONG']))"], env=env, capture_output=True, check=True
+    )
+    assert int(said.stdout) == MAX_STRING - len("LONG=")

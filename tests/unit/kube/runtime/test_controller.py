@@ -140,3 +140,14 @@ async def test_work_that_never_waits_still_lets_others_run() -> None:
         for _ in range(20):
             await asyncio.sleep(0)
         assert 0 < len(script.looks) < 1000
+
+
+async def test_an_object_that_makes_it_fail_costs_few_looks_however_often_it_is_written() -> None:
+    queue: WorkQueue[str] = WorkQueue(backoff=Backoff(base_s=3600, max_s=3600))
+    script = Script(bad=[fail(ZeroDivisionError("a bug"))] * 1000)
+    async with running(queue, script):
+        for number in range(100):
+            queue.add("bad")
+            queue.add(f"good-{number}")
+            await script.until(number + 2)
+        assert [key for key, _ in script.looks].count("bad") == 1

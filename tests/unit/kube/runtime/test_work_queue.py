@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import asyncio
+import math
+
+import pytest
 
 from remuda.kube.runtime.backoff import Backoff
 from remuda.kube.runtime.work_queue import WorkQueue
@@ -88,3 +91,72 @@ async def test_a_timer_that_fires_during_the_work_is_not_lost() -> None:
             await asyncio.sleep(0)
     queue.done("a")
     assert await drain(queue, 1) == ["a"]
+
+
+# --- nobody starves ---------------------------------------------------------------------------------------------------
+
+
+async def test_namespaces_take_turns() -> None:
+    queue: WorkQueue[tuple[str, str]] = WorkQueue()
+    for number in range(1000):
+        queue.add(("crowd", str(number)))
+    queue.add(("alice", "job"))
+    queue.add(("bob", "job"))
+    first = [await queue.get() for _ in range(4)]
+    assert first == [("crowd", "0"), ("alice", "job"), ("bob", "job"), ("crowd", "1")]
+    assert len(queue) == 998
+
+
+async def test_who_comes_back_at_once_is_not_served_before_those_who_wait() -> None:
+    queue: WorkQueue[tuple[str, str]] = WorkQueue()
+    for name in "abc":
+        queue.add(("alice", name))
+    queue.add(("eve", "x"))
+    order = []
+    for _ in range(6):
+        key = await queue.get()
+        order.append(key[0])
+        queue.done(key)
+        if key[0] == "eve":
+            queue.add(key)
+    assert order == ["alice", "eve", "alice", "eve", "alice", "eve"]
+
+
+async def test_a_held_key_waits_out_its_pause_whatever_happens_to_its_object() -> None:
+    queue: WorkQueue[str] = WorkQueue(backoff=Backoff(base_s=100, max_s=1000))
+    queue.add("a")
+    assert await queue.get() == "a"
+    queue.add("a")  # it changes while the look fails
+    queue.retry("a", hold=True)
+    queue.done("a")
+    for _ in range(50):
+        queue.add("a")
+        queue.add_after("a", 0.001)
+    assert len(queue) == 0
+    wait = queue._timers["a"].when() - asyncio.get_running_loop().time()
+    assert 99 < wait <= 100
+    queue.add("b")
+    assert await drain(queue, 1) == ["b"], "nobody else waits for it"
+    queue.forget("a")
+    queue.add("a")
+    assert await drain(queue, 1) == ["a"]
+    queue.close()
+
+
+async def test_a_held_key_comes_back_by_itself() -> None:
+    queue: WorkQueue[str] = WorkQueue(backoff=Backoff(base_s=0.001, max_s=0.002))
+    for _ in range(3):
+        queue.retry("a", hold=True)
+        assert await drain(queue, 1) == ["a"]
+    queue.add("a")
+    assert await drain(queue, 1) == ["a"], "its pause is over"
+
+
+@pytest.mark.parametrize("delay_s", [math.inf, math.nan, 1e300])
+async def test_a_wait_beyond_all_reason_is_a_day(delay_s: float) -> None:
+    queue: WorkQueue[str] = WorkQueue()
+    queue.add_after("a", delay_s)
+    queue.add_after("b", 0.001)
+    assert await drain(queue, 1) == ["b"]
+    assert 86_000 < queue._timers["a"].when() - asyncio.get_running_loop().time() <= 86_400
+    queue.close()
