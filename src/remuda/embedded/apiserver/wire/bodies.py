@@ -17,7 +17,7 @@ from remuda.api.meta import JsonObject
 from remuda.embedded.apiserver import write_rules
 from remuda.embedded.apiserver.kinds_served import ServedKind
 from remuda.embedded.apiserver.naming import invalid_option
-from remuda.embedded.apiserver.patching import check_nesting_depth
+from remuda.embedded.apiserver.patching import check_body_bounds
 from remuda.embedded.apiserver.store.record import StoredObject
 from remuda.embedded.apiserver.wire import protobuf_bodies
 from remuda.embedded.apiserver.wire.yaml_bodies import read_yaml
@@ -54,7 +54,7 @@ def parse_object_body(header: str, body: bytes) -> JsonObject:
         known = f"{JSON}, {YAML} and {protobuf_bodies.MEDIA}"
         raise UnsupportedMediaType(f"the body is `{header}`; {known} are understood here")
     value = _require_object(_decode_yaml_body(body) if media == YAML else _decode_json_body(body))
-    check_nesting_depth(value)
+    check_body_bounds(value)
     return value
 
 
@@ -64,7 +64,7 @@ def parse_patch_body(header: str, body: bytes) -> tuple[str, Any]:
     if media not in PATCHES:
         raise UnsupportedMediaType(f"the patch is `{header}`; understood here are {', '.join(PATCHES)}")
     value = _decode_yaml_body(body) if media == APPLY_PATCH else _decode_json_body(body)
-    check_nesting_depth(value)
+    check_body_bounds(value)
     return media, value if media == JSON_PATCH else _require_object(value)
 
 
