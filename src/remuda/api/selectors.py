@@ -22,6 +22,7 @@ _TERM = re.compile(
     rf"|(?P<set>{_KEY})\s+(?P<how>in|notin)\s*\((?P<values>[^()]*)\)"
     rf"|(?P<key>{_KEY})\s*(?:(?P<op>==|=|!=|>|<)\s*(?P<value>{_VALUE}))?)\s*(?:,|$)"
 )
+_BLANK_REST = re.compile(r"\s*\Z")
 
 
 def is_label_key(text: str) -> bool:
@@ -73,7 +74,7 @@ EVERYTHING = Selector()
 def parse_selector(text: str) -> Selector:
     found: list[Requirement] = []
     position = 0
-    while position < len(text) and text[position:].strip():
+    while _BLANK_REST.match(text, position) is None:
         match = _TERM.match(text, position)
         if match is None or match.end() == position:
             raise BadRequest(f"unable to parse selector `{text}` at `{text[position:][:20]}`")

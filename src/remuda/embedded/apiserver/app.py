@@ -14,11 +14,13 @@ import structlog
 from remuda.api.codec import encode
 from remuda.api.errors import ApiError
 from remuda.api.meta import JsonObject
+from remuda.embedded.apiserver.connections import descriptor_limit
 from remuda.embedded.apiserver.health_answers import HEALTH_PATHS, tell_health
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.log_source import ApiLogSource
 from remuda.embedded.apiserver.object_handlers import ObjectHandlers
 from remuda.embedded.apiserver.self_reviews import answer_self_review
+from remuda.embedded.apiserver.stream_seats import StreamSeats
 from remuda.embedded.apiserver.subresources import Subresources
 from remuda.embedded.apiserver.watch_streams import BOOKMARK_EVERY_S, WatchStreams
 from remuda.embedded.apiserver.wire import discovery, openapi
@@ -50,9 +52,10 @@ class ApiServerApp:
         self._version = version
         self._extra = extra or {}
         self._closing = asyncio.Event()
-        self._watching = WatchStreams(cluster, self._closing, bookmark_every_s)
+        seats = StreamSeats(descriptor_limit())
+        self._watching = WatchStreams(cluster, self._closing, bookmark_every_s, seats)
         self._handlers = ObjectHandlers(cluster)
-        self._subresources = Subresources(cluster, self._handlers, logs, self._closing)
+        self._subresources = Subresources(cluster, self._handlers, logs, self._closing, seats)
 
     def close(self) -> None:
         self._closing.set()

@@ -1,8 +1,9 @@
 """Serves an app on a socket, as a task inside a loop that belongs to somebody else: no signal handlers, no logging set-up, and
 cancelling the task shuts down cleanly even while watches are open.
 
-Clients are not trusted to behave: a connection has to make its request within `HEAD_WITHIN_S` and `MAX_HEAD_BYTES`, a peer
-that answers no probes or acknowledges nothing is cut off by the kernel, and idle connections are closed.
+Clients are not trusted to behave: connections have places that can run out (`connections`), one has to make its request within
+`HEAD_WITHIN_S` and `MAX_HEAD_BYTES`, a peer that answers no probes or acknowledges nothing is cut off by the kernel, and idle
+connections are closed.
 """
 
 from __future__ import annotations
@@ -20,6 +21,15 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from remuda.api.errors import Refusal
+from remuda.embedded.apiserver.connection_gate import ConnectionGate
+from remuda.embedded.apiserver.connections import (
+    Connection,
+    ConnectionLimits,
+    ConnectionTable,
+    descriptor_limit,
+    local_limits,
+    remote_limits,
+)
 from remuda.embedded.apiserver.wire.http_exchange import ABORT, FULL, Receive, Scope, Send
 from remuda.kube.client.rest_paths import reachable_http_socket_path
 
@@ -42,6 +52,7 @@ class _Protocol(HttpToolsProtocol):
 
     _head_bytes = 0
     _timer: asyncio.TimerHandle | None = None
+    connection: Connection
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -49,6 +60,7 @@ class _Protocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._relax()
+        self.connection.leave()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -71,7 +83,12 @@ class _Protocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._relax()
+        self.connection.is_busy()
         super().on_headers_complete()
+
+    def on_response_complete(self) -> None:
+        self.connection.is_idle()
+        super().on_response_complete()
 
     def _is_full(self) -> bool:
         return self.flow.write_paused
@@ -99,8 +116,9 @@ class _Protocol(HttpToolsProtocol):
 class _ApiServer(uvicorn.Server):
     """uvicorn without what belongs to a process of its own: signals, and a clock that ticks ten times a second."""
 
-    def __init__(self, config: uvicorn.Config, ready: asyncio.Event) -> None:
+    def __init__(self, config: uvicorn.Config, limits: ConnectionLimits, ready: asyncio.Event) -> None:
         super().__init__(config)
+        self._limits = limits
         self._ready = ready
         self._stopped = asyncio.Event()
 
@@ -109,8 +127,18 @@ class _ApiServer(uvicorn.Server):
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        await super().startup([])
+        gates: list[Any] = [
+            ConnectionGate(sock, ConnectionTable(self._limits), self._protocol, self.config.ssl)
+            for sock in sockets or ()
+        ]
+        self.servers = gates
         self._ready.set()
+
+    def _protocol(self, connection: Connection) -> _Protocol:
+        protocol = _Protocol(self.config, self.server_state, self.lifespan.state)
+        protocol.connection = connection
+        return protocol
 
     async def main_loop(self) -> None:
         await self._stopped.wait()
@@ -184,9 +212,16 @@ async def serve_unix(app: Closable, uds_path: str | Path, *, ready: asyncio.Even
 
 
 async def serve_api_socket(
-    app: Closable, sock: socket.socket, *, tls: ssl.SSLContext | None = None, ready: asyncio.Event | None = None
+    app: Closable,
+    sock: socket.socket,
+    *,
+    tls: ssl.SSLContext | None = None,
+    ready: asyncio.Event | None = None,
+    limits: ConnectionLimits | None = None,
 ) -> None:
     """On a listening socket, which is closed at the end; with `tls` nobody gets further without it."""
+    if limits is None:
+        limits = (local_limits if sock.family == socket.AF_UNIX else remote_limits)(descriptor_limit())
     config = uvicorn.Config(
         app,
         lifespan="off",
@@ -201,7 +236,7 @@ async def serve_api_socket(
     )
     config.load()
     config.ssl = tls
-    server = _ApiServer(config, ready or asyncio.Event())
+    server = _ApiServer(config, limits, ready or asyncio.Event())
     task = asyncio.create_task(server.serve(sockets=[sock]), name="apiserver-http")
     try:
         await asyncio.shield(task)

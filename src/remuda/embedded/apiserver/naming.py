@@ -56,6 +56,7 @@ def invalid_fields(resource: Resource, name: str, faults: Sequence[tuple[str, st
 
 
 def invalid_causes(resource: Resource, name: str, causes: list[StatusCause]) -> Invalid:
+    causes = causes[:_MAX_CAUSES]  # nobody reads more, and there may be as many as the object has values
     listed = [f"{cause.field}: {cause.message}" for cause in causes]
     text = listed[0] if len(listed) == 1 else f"[{', '.join(listed)}]"
     return Invalid(
@@ -78,6 +79,8 @@ def invalid_option(options: str, field: str, what: str) -> Invalid:
 def _qualified_kind(resource: Resource) -> str:
     return f"{resource.kind}.{resource.group}" if resource.group else resource.kind
 
+
+_MAX_CAUSES = 100
 
 # Field errors begin with one of these words, and programs find its machine form in the causes.
 _OTHER = "FieldValueInvalid"

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from remuda.api.codec import encode
 from remuda.api.errors import ApiError, BadRequest, Invalid, StatusCause, StatusDetails
 from remuda.api.meta import JsonObject
 from remuda.api.names import GROUP
@@ -21,6 +22,9 @@ from remuda.embedded.apiserver.crd.lifecycle import with_crd_names
 from remuda.embedded.apiserver.kinds_served import CRD, ServedKind
 from remuda.embedded.apiserver.naming import invalid_fields
 from remuda.embedded.apiserver.patching.schema_check import TYPE
+
+MAX_OBJECT_BYTES = 3 * 1024 * 1024  # as much as a request may bring
+MAX_WARNINGS = 100  # of one sort; a header each
 
 
 class WritePreparation:
@@ -47,6 +51,7 @@ class WritePreparation:
 
     def written(self, old: JsonObject | None, new: JsonObject) -> JsonObject:
         """The body of a create, an update or a patch (then `new` is the patched body)."""
+        _check_object_bounds(new, is_grown=self._is_patch)
         new = self.checked(new, old)
         return self._owned(old, new if old is None else _keep_server_fields(new, old))
 
@@ -57,7 +62,10 @@ class WritePreparation:
         new = patching.server_side_apply(
             live, applied, self._manager, is_forced, served.schema, self._now, self._subresource
         )
-        return live if live is not None and new is live else self._fitting(new)
+        if live is not None and new is live:
+            return live
+        _check_object_bounds(new, is_grown=True)
+        return self._fitting(new)
 
     def checked(self, body: JsonObject, old: JsonObject | None) -> JsonObject:
         body = self._fitting(self._known(body))
@@ -106,6 +114,7 @@ class WritePreparation:
     def _judge(self, said: Sequence[str]) -> None:
         if not said or self._validation == "Ignore":
             return
+        said = said[:MAX_WARNINGS]
         if self._validation == "Strict":
             raise self._undecodable(f"strict decoding error: {', '.join(said)}")
         self.warnings.extend(text for text in said if text not in self.warnings)
@@ -139,7 +148,18 @@ class WritePreparation:
 
 
 def _unknown_field_warnings(paths: Sequence[str]) -> list[str]:
-    return [f'unknown field "{path}"' for path in paths]
+    return [f'unknown field "{path}"' for path in paths[:MAX_WARNINGS]]
+
+
+def _check_object_bounds(body: JsonObject, *, is_grown: bool) -> None:
+    """What a request made of an object is bounded like a request. The record of owners does not count: it is as large again.
+    `is_grown`: what was there has been added to."""
+    meta = body.get("metadata")
+    if isinstance(meta, dict) and "managedFields" in meta:
+        body = {**body, "metadata": {name: value for name, value in meta.items() if name != "managedFields"}}
+    patching.check_body_bounds(body)
+    if is_grown and len(encode(body)) > MAX_OBJECT_BYTES:
+        raise patching.BodyTooLarge(f"the object would be larger than {MAX_OBJECT_BYTES} bytes; make several of it")
 
 
 _SERVER_FIELDS = ("generation", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink")

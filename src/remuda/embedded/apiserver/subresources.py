@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -21,6 +21,7 @@ from remuda.embedded.apiserver.naming import invalid_fields
 from remuda.embedded.apiserver.object_handlers import ObjectHandlers, apply_patch_body
 from remuda.embedded.apiserver.preparation import require_stored
 from remuda.embedded.apiserver.store.record import StoredObject
+from remuda.embedded.apiserver.stream_seats import StreamSeats
 from remuda.embedded.apiserver.wire.bodies import (
     MethodNotAllowed,
     parse_binding,
@@ -42,12 +43,18 @@ class NotImplementedHere(ApiError):
 
 class Subresources:
     def __init__(
-        self, cluster: LocalCluster, handlers: ObjectHandlers, logs: ApiLogSource | None, closing: asyncio.Event
+        self,
+        cluster: LocalCluster,
+        handlers: ObjectHandlers,
+        logs: ApiLogSource | None,
+        closing: asyncio.Event,
+        seats: StreamSeats,
     ) -> None:
         self._cluster = cluster
         self._handlers = handlers
         self._logs = logs
         self._closing = closing
+        self._seats = seats
 
     async def handle(self, request: HttpRequest, target: UrlTarget) -> None:
         match (target.subresource, request.method):
@@ -149,7 +156,10 @@ class Subresources:
             return
         if self._logs is None:
             raise NotImplementedHere("this server has no access to the logs of containers")
-        pieces = self._logs.read(pod, query)
+        with self._seats.seat(request, target.namespace) if query.follow else nullcontext():
+            await self._send_log(request, self._logs.read(pod, query))
+
+    async def _send_log(self, request: HttpRequest, pieces: AsyncIterator[bytes]) -> None:
         async with aclosing(cast(Any, pieces)):
             first = await anext(pieces, b"")  # what can be refused is refused before the answer begins
             headers = [(b"content-type", b"text/plain"), (b"cache-control", b"no-cache, private")]

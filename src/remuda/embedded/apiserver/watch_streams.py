@@ -19,6 +19,7 @@ from remuda.api.errors import ApiError
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.store.collection import Waiter, WatchCursor, wake_store_waiter_now
 from remuda.embedded.apiserver.store.record import ADDED, StoredObject, encode_watch_line
+from remuda.embedded.apiserver.stream_seats import StreamSeats
 from remuda.embedded.apiserver.wire.answer_forms import (
     AnswerView,
     negotiate_form,
@@ -34,6 +35,9 @@ BOOKMARK_EVERY_S = 30.0
 STALLED_AFTER_S = 30.0
 AT_ONCE = 2  # watchers woken in one turn of the loop ...
 LATE_S = 0.02  # ... and more, by the square of how late the first in line is: 25 after a tenth of a second, as turns may be long
+MOST_AT_ONCE = (
+    64  # but never so many that requests wait for them: with thousands of watchers, those are late, and nobody else
+)
 PIECE_BYTES = 256 * 1024  # of one write: what a watcher far behind has missed is not copied into its buffer at once
 
 log = structlog.get_logger(__name__)
@@ -54,7 +58,7 @@ class WatchTurns:
     def _next(self, loop: asyncio.AbstractEventLoop) -> None:
         line = self._line
         waited_s = loop.time() - line[0][0]
-        for _ in range(min(AT_ONCE + int((waited_s / LATE_S) ** 2), len(line))):
+        for _ in range(min(AT_ONCE + int((waited_s / LATE_S) ** 2), MOST_AT_ONCE, len(line))):
             wake_store_waiter_now(line.popleft()[1])
         if line:
             loop.call_soon(self._next, loop)
@@ -74,14 +78,21 @@ def served_watch_pieces(lines: Iterable[bytes]) -> Iterator[bytes]:
 
 
 class WatchStreams:
-    def __init__(self, cluster: LocalCluster, closing: asyncio.Event, bookmark_every_s: float) -> None:
+    def __init__(
+        self, cluster: LocalCluster, closing: asyncio.Event, bookmark_every_s: float, seats: StreamSeats
+    ) -> None:
         self._cluster = cluster
+        self._seats = seats
         self._closing = closing
         self._bookmark_every_s = bookmark_every_s
         self._turns = WatchTurns()
 
     async def watch(self, request: HttpRequest, target: UrlTarget, query: ReadQuery) -> None:
         """Until the client hangs up, its timeout passes, or the server closes."""
+        with self._seats.seat(request, target.namespace):
+            await self._watch(request, target, query)
+
+    async def _watch(self, request: HttpRequest, target: UrlTarget, query: ReadQuery) -> None:
         # Everything that can be refused is refused here, before the stream has begun.
         view = negotiate_form(request.accept, request.query.get("includeObject", ""))
         since = "0" if query.sends_initial else query.resource_version

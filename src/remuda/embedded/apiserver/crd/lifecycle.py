@@ -11,12 +11,13 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 from remuda.api.meta import JsonObject
-from remuda.api.validation.patterns import BadPattern, check_schema_pattern
+from remuda.api.validation.patterns import MAX_REPEATS, BadPattern, check_schema_pattern, pattern_repeats
 from remuda.embedded.apiserver.naming import invalid_fields
 from remuda.embedded.apiserver.patching.field_owners import apiserver_timestamp
 
 CLEANUP = "customresourcecleanup.apiextensions.k8s.io"
 
+MAX_ALL_REPEATS = 20_000  # of the patterns of one definition; compiling them is the price of a write
 _VERSION = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)+")
 
@@ -145,8 +146,9 @@ def _check_crd(body: JsonObject, old: JsonObject | None) -> None:
         versions = []
     if versions and sum(1 for v in versions if isinstance(v, dict) and v.get("storage")) != 1:
         found.append(("spec.versions", "Invalid value: must have exactly one version marked as storage version"))
+    repeats = _SumOfRepeats()
     for index, version in enumerate(versions):
-        found.extend(_check_crd_version(version, f"spec.versions[{index}]"))
+        found.extend(_check_crd_version(version, f"spec.versions[{index}]", repeats))
     if (spec.get("conversion") or {}).get("strategy", "None") != "None":
         found.append(("spec.conversion.strategy", "Forbidden: this server converts with strategy None only"))
     if old is not None and not found:
@@ -160,7 +162,7 @@ def _check_crd(body: JsonObject, old: JsonObject | None) -> None:
         raise invalid_fields(CRD, name, found)
 
 
-def _check_crd_version(version: Any, at: str) -> list[tuple[str, str]]:
+def _check_crd_version(version: Any, at: str, repeats: _SumOfRepeats) -> list[tuple[str, str]]:
     if not isinstance(version, dict):
         return [(at, "Invalid value: must be an object")]
     found: list[tuple[str, str]] = []
@@ -179,7 +181,7 @@ def _check_crd_version(version: Any, at: str) -> list[tuple[str, str]]:
             )
         )
     found.extend(_check_structural_schema(schema, where, 0))
-    found.extend(_check_crd_patterns(schema, where, 0))
+    found.extend(_check_crd_patterns(schema, where, 0, repeats))
     return found
 
 
@@ -209,11 +211,30 @@ def _check_structural_schema(schema: JsonObject, at: str, depth: int) -> list[tu
     return found
 
 
-def _check_crd_patterns(schema: JsonObject, at: str, depth: int) -> Iterator[tuple[str, str]]:
-    """Every regular expression of the schema can be compiled."""
+class _SumOfRepeats:
+    """Of the patterns of a definition, each counted once."""
+
+    def __init__(self) -> None:
+        self._seen: set[str] = set()
+        self._sum = 0
+
+    def is_too_large_with(self, pattern: str) -> bool:
+        if pattern not in self._seen:
+            self._seen.add(pattern)
+            repeats = pattern_repeats(pattern)
+            self._sum += repeats if repeats <= MAX_REPEATS else 0  # such a one is refused by itself
+        return self._sum > MAX_ALL_REPEATS
+
+
+def _check_crd_patterns(schema: JsonObject, at: str, depth: int, repeats: _SumOfRepeats) -> Iterator[tuple[str, str]]:
+    """Every regular expression of the schema can be compiled, and all of them in good time."""
     if depth > 60:
         return
     pattern = schema.get("pattern")
+    if pattern and repeats.is_too_large_with(str(pattern)):
+        what = f"the counts of all patterns of the definition add up to more than {MAX_ALL_REPEATS}"
+        yield f"{at}.pattern", f'Invalid value: "{str(pattern)[:100]}": {what}; use maxLength for lengths'
+        return
     if pattern:
         try:
             check_schema_pattern(str(pattern))
@@ -222,7 +243,7 @@ def _check_crd_patterns(schema: JsonObject, at: str, depth: int) -> Iterator[tup
             yield f"{at}.pattern", f'Invalid value: "{pattern}": {what}'
     for where, below in _subschemas(schema):
         if isinstance(below, dict):
-            yield from _check_crd_patterns(below, f"{at}.{where}", depth + 1)
+            yield from _check_crd_patterns(below, f"{at}.{where}", depth + 1, repeats)
 
 
 def _subschemas(schema: JsonObject) -> Iterator[tuple[str, Any]]:

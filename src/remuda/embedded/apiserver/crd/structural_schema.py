@@ -2,19 +2,26 @@
 
 Only the parts of OpenAPI v3 that structural schemas may use. CEL rules (x-kubernetes-validations) are not evaluated; a
 definition that has them is served without them. `metadata` of the root is the server's business and left alone.
+
+A schema with many choices, met by a list with many items, costs their product. So finding misfits is paid step by step from a
+budget (`WorkBudget`), and ends after `MAX_MISFITS`.
 """
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator
 from datetime import datetime
+from itertools import islice
 from typing import Any
 
 from remuda.api.codec import encode
 from remuda.api.meta import JsonObject
-from remuda.api.validation.patterns import BadPattern, fits_schema_pattern
+from remuda.api.validation.patterns import BadPattern, fits_schema_pattern, schema_match_price
+from remuda.embedded.apiserver.patching import WorkBudget
 
+MAX_MISFITS = 100
 _ENVELOPE = ("apiVersion", "kind", "metadata")
 
 
@@ -78,10 +85,10 @@ def with_schema_defaults(value: Any, schema: JsonObject) -> Any:
 
 
 def schema_misfits(body: JsonObject, schema: JsonObject) -> list[tuple[str, str]]:
-    """(field, what) of everything that does not fit, in Kubernetes' words."""
-    return list(
-        _value_misfits({k: v for k, v in body.items() if k != "metadata"}, _schema_without_metadata(schema), "", 0)
-    )
+    """(field, what) of what does not fit, in Kubernetes' words; not all of it when there is a lot."""
+    judged = {k: v for k, v in body.items() if k != "metadata"}
+    work = WorkBudget("make the object smaller, or its schema simpler (fewer anyOf, oneOf, allOf, enum, pattern)")
+    return list(islice(_value_misfits(judged, _schema_without_metadata(schema), "", 0, work), MAX_MISFITS))
 
 
 def _schema_without_metadata(schema: JsonObject) -> JsonObject:
@@ -90,7 +97,10 @@ def _schema_without_metadata(schema: JsonObject) -> JsonObject:
     return {**schema, "properties": properties, "required": required}
 
 
-def _value_misfits(value: Any, schema: JsonObject, path: str, depth: int) -> Iterator[tuple[str, str]]:
+def _value_misfits(
+    value: Any, schema: JsonObject, path: str, depth: int, work: WorkBudget
+) -> Iterator[tuple[str, str]]:
+    work.spend(1 + len(path) // 64)
     at = path or "<nil>"
     if value is None:
         if not schema.get("nullable") and (schema.get("type") or schema.get("x-kubernetes-int-or-string")):
@@ -108,22 +118,29 @@ def _value_misfits(value: Any, schema: JsonObject, path: str, depth: int) -> Ite
             f'Invalid value: "{_schema_type_of(value)}": {at} in body must be of type {wanted}: "{_schema_type_of(value)}"',
         )
         return
-    if "enum" in schema and value not in schema["enum"]:
-        choices = ", ".join(_shown_misfit(choice) for choice in schema["enum"])
-        yield at, f"Unsupported value: {_shown_misfit(value)}: supported values: {choices}"
+    if "enum" in schema:
+        work.spend(len(schema["enum"]))
+        if value not in schema["enum"]:
+            work.spend(len(schema["enum"]))
+            choices = ", ".join(_shown_misfit(choice) for choice in schema["enum"])
+            yield at, f"Unsupported value: {_shown_misfit(value)}: supported values: {choices}"
     if isinstance(value, str):
-        yield from _text_misfits(value, schema, at)
+        yield from _text_misfits(value, schema, at, work)
     elif isinstance(value, int | float) and not isinstance(value, bool):
         yield from _number_misfits(value, schema, at)
     elif isinstance(value, list):
-        yield from _list_misfits(value, schema, path, depth)
+        yield from _list_misfits(value, schema, path, depth, work)
     elif isinstance(value, dict):
-        yield from _object_misfits(value, schema, path, depth)
-    yield from _combined_misfits(value, schema, path, depth)
+        yield from _object_misfits(value, schema, path, depth, work)
+    yield from _combined_misfits(value, schema, path, depth, work)
 
 
-def _object_misfits(value: JsonObject, schema: JsonObject, path: str, depth: int) -> Iterator[tuple[str, str]]:
-    for name in schema.get("required") or ():
+def _object_misfits(
+    value: JsonObject, schema: JsonObject, path: str, depth: int, work: WorkBudget
+) -> Iterator[tuple[str, str]]:
+    required = schema.get("required") or ()
+    work.spend(len(required))
+    for name in required:
         if name not in value:
             yield (f"{path}.{name}" if path else name), "Required value"
     count = len(value)
@@ -135,10 +152,12 @@ def _object_misfits(value: JsonObject, schema: JsonObject, path: str, depth: int
     for name, below in value.items():
         inner = properties.get(name, more)
         if isinstance(inner, dict):
-            yield from _value_misfits(below, inner, f"{path}.{name}" if path else name, depth + 1)
+            yield from _value_misfits(below, inner, f"{path}.{name}" if path else name, depth + 1, work)
 
 
-def _list_misfits(value: list[Any], schema: JsonObject, path: str, depth: int) -> Iterator[tuple[str, str]]:
+def _list_misfits(
+    value: list[Any], schema: JsonObject, path: str, depth: int, work: WorkBudget
+) -> Iterator[tuple[str, str]]:
     at, count = path or "<nil>", len(value)
     if count > schema.get("maxItems", count):
         yield at, f"Too many: {count}: must have at most {schema['maxItems']} items"
@@ -149,14 +168,15 @@ def _list_misfits(value: list[Any], schema: JsonObject, path: str, depth: int) -
     for index, item in enumerate(value):
         if kind in ("set", "map") or schema.get("uniqueItems"):
             mark = encode([item.get(k) for k in keys] if kind == "map" and isinstance(item, dict) else item)
+            work.spend(len(mark) // 64)
             if mark in seen:
                 yield f"{at}[{index}]", f"Duplicate value: {_shown_misfit(item)}"
             seen.add(mark)
         if isinstance(schema.get("items"), dict):
-            yield from _value_misfits(item, schema["items"], f"{path}[{index}]", depth + 1)
+            yield from _value_misfits(item, schema["items"], f"{path}[{index}]", depth + 1, work)
 
 
-def _text_misfits(value: str, schema: JsonObject, at: str) -> Iterator[tuple[str, str]]:
+def _text_misfits(value: str, schema: JsonObject, at: str, work: WorkBudget) -> Iterator[tuple[str, str]]:
     if len(value) > schema.get("maxLength", len(value)):
         yield at, f"Too long: may not be more than {schema['maxLength']} bytes"
     if len(value) < schema.get("minLength", 0):
@@ -167,6 +187,7 @@ def _text_misfits(value: str, schema: JsonObject, at: str) -> Iterator[tuple[str
     pattern = schema.get("pattern")
     if pattern:
         try:
+            work.spend(schema_match_price(pattern, value))
             fits = fits_schema_pattern(pattern, value)
         except BadPattern as bad:  # stored before patterns were checked
             fits, pattern = False, f"{pattern}, but pattern is invalid: error parsing regexp: {bad}"
@@ -191,19 +212,21 @@ def _number_misfits(value: float, schema: JsonObject, at: str) -> Iterator[tuple
         yield at, f"Invalid value: {value}: {at} in body should be a multiple of {step}"
 
 
-def _combined_misfits(value: Any, schema: JsonObject, path: str, depth: int) -> Iterator[tuple[str, str]]:
+def _combined_misfits(
+    value: Any, schema: JsonObject, path: str, depth: int, work: WorkBudget
+) -> Iterator[tuple[str, str]]:
     if depth > 60:
         return
     at = path or "<nil>"
     for each in schema.get("allOf") or ():
-        yield from _value_misfits(value, each, path, depth + 1)
+        yield from _value_misfits(value, each, path, depth + 1, work)
     for name, wanted in (("anyOf", "at least one"), ("oneOf", "one and only one")):
         choices = schema.get(name)
         if choices:
-            fits = sum(1 for each in choices if not any(_value_misfits(value, each, path, depth + 1)))
+            fits = sum(1 for each in choices if not any(_value_misfits(value, each, path, depth + 1, work)))
             if fits == 0 or (name == "oneOf" and fits != 1):
                 yield at, f"Invalid value: {_shown_misfit(value)}: {at} in body must validate {wanted} schema ({name})"
-    if isinstance(schema.get("not"), dict) and not any(_value_misfits(value, schema["not"], path, depth + 1)):
+    if isinstance(schema.get("not"), dict) and not any(_value_misfits(value, schema["not"], path, depth + 1, work)):
         yield at, f"Invalid value: {_shown_misfit(value)}: {at} in body must not validate the schema (not)"
 
 
@@ -242,6 +265,17 @@ def _schema_type_of(value: Any) -> str:
     return "null"
 
 
+_SHOWN = 100
+_shown = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+
+
 def _shown_misfit(value: Any) -> str:
-    text = encode(value).decode()
-    return text if len(text) <= 100 else f"{text[:100]}..."
+    """The beginning of its JSON; no more of it is made."""
+    if isinstance(value, str):
+        value = value[: _SHOWN + 1]
+    text = ""
+    for piece in _shown.iterencode(value):
+        text += piece[: _SHOWN + 1]
+        if len(text) > _SHOWN:
+            return f"{text[:_SHOWN]}..."
+    return text

@@ -7,7 +7,7 @@ Schemas (`patch_schema`):
 
 Patches; each takes the stored body and the decoded patch, and gives the new body:
     merge_patch(doc, patch)                                 RFC 7386
-    json_patch(doc, ops)                                    RFC 6902; 400 malformed, 413 too long, 422 does not apply
+    json_patch(doc, ops)                                    RFC 6902; 400 malformed, 413 too much, 422 does not apply
     strategic_merge(doc, patch, schema)                     415 for custom kinds
 
 Ownership:
@@ -22,7 +22,8 @@ Ownership:
 For the caller to use as it needs:
     settle_body(body, schema)              the form to store: no nulls, no empty optional lists and maps
     find_schema_faults(body, schema.root)  unknown fields, wrong types, items that cannot be told apart; each by its path
-    check_nesting_depth(body)              400 for a body too deep to walk; patches are checked already
+    check_body_bounds(body)                400 or 413 for a body too deep, too rich or too long-named to walk; patches are
+                                           checked already, what they make of an object is not
 
 A patch of a built-in kind, in order:
     new = strategic_merge(live, patch, schema)
@@ -34,7 +35,13 @@ A patch of a built-in kind, in order:
     ... admission, the rules of the server, store ...
 """
 
-from remuda.embedded.apiserver.patching.bounds import MAX_DEPTH, PatchTooLarge, check_nesting_depth
+from remuda.embedded.apiserver.patching.bounds import (
+    MAX_DEPTH,
+    MAX_VALUES,
+    BodyTooLarge,
+    WorkBudget,
+    check_body_bounds,
+)
 from remuda.embedded.apiserver.patching.combine import settle_body
 from remuda.embedded.apiserver.patching.field_owners import manager_name
 from remuda.embedded.apiserver.patching.json_patch import json_patch
@@ -52,13 +59,15 @@ from remuda.embedded.apiserver.patching.strategic_patch import strategic_merge
 
 __all__ = [
     "MAX_DEPTH",
+    "MAX_VALUES",
     "ApplyConflict",
+    "BodyTooLarge",
     "KindSchema",
     "PatchSchema",
-    "PatchTooLarge",
     "SchemaFault",
+    "WorkBudget",
     "builtin_kind_schema",
-    "check_nesting_depth",
+    "check_body_bounds",
     "find_schema_faults",
     "json_patch",
     "manager_name",

@@ -23,6 +23,7 @@ APPLY: Final = "Apply"
 UPDATE: Final = "Update"
 MAX_NAME: Final = 128
 MAX_UPDATERS: Final = 10
+MAX_OWNERS: Final = 1_000  # every write looks at all of them
 _ANCIENT: Final = "ancient-changes"
 
 
@@ -137,6 +138,9 @@ def is_owner_reset(entries: Any, *, custom: bool) -> bool:
 
 def write_managed_fields(owners: Owners) -> list[JsonObject]:
     """The wire form: appliers first, then oldest first."""
+    if len(owners) > MAX_OWNERS:
+        fix = "give up the fields of some: apply without them, under their names"
+        raise Invalid(f"metadata.managedFields: Too many: the object has {MAX_OWNERS} field managers; {fix}")
     names = sorted(owners, key=lambda n: (n.operation, owners[n].time, n.manager, owners[n].api_version, n.subresource))
     return [owners[name].entry or _managed_entry(name, owners[name]) for name in names]
 

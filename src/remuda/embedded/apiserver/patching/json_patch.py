@@ -5,7 +5,8 @@ end, `test` against null passes when there is nothing, and what stands before th
 that is no list of operations is a bad request; an operation that does not apply is Invalid and names its number.
 
 The document given is never changed. Objects and lists on the way to a change are copied once; from then on they are this
-call's own and are changed in place, so that many operations on one list cost no more than the list.
+call's own and are changed in place. So an operation costs its path, the items that a list has to move, and what it copies; a
+`move` does not look at what it moves. The document's bounds are checked once, at the end.
 """
 
 from __future__ import annotations
@@ -16,11 +17,18 @@ from typing import Any, Final
 from remuda.api.codec import decode_json, encode
 from remuda.api.errors import BadRequest, Invalid
 from remuda.api.meta import JsonObject
-from remuda.embedded.apiserver.patching.bounds import MAX_COPIED, MAX_OPERATIONS, PatchTooLarge, check_nesting_depth
+from remuda.embedded.apiserver.patching.bounds import (
+    MAX_COPIED,
+    MAX_OPERATIONS,
+    BodyTooLarge,
+    WorkBudget,
+    check_body_bounds,
+)
 from remuda.embedded.apiserver.patching.compare import is_equal_json
 
 _INDEX: Final = re.compile(r"[+-]?[0-9]{1,18}")
 _NOTHING: Final = object()
+_MOVED_AT_ONCE: Final = 64  # items of a list that move in the time of a step
 
 
 def json_patch(doc: JsonObject, ops: Any) -> JsonObject:
@@ -28,10 +36,10 @@ def json_patch(doc: JsonObject, ops: Any) -> JsonObject:
     if not isinstance(ops, list):
         raise BadRequest("a JSON patch must be a list of operations")
     if len(ops) > MAX_OPERATIONS:
-        raise PatchTooLarge(f"the allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {len(ops)}")
+        raise BodyTooLarge(f"the allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {len(ops)}")
     for number, op in enumerate(ops):
         _check_operation(number, op)
-    check_nesting_depth(ops)
+    check_body_bounds(ops)
     document = _PatchedDocument(doc)
     for number, op in enumerate(ops):
         try:
@@ -39,6 +47,7 @@ def json_patch(doc: JsonObject, ops: Any) -> JsonObject:
         except _OperationInapplicable as error:
             where = op.get("path") if op.get("path") is not None else ""
             raise Invalid(f"operation {number} of the patch ({op.get('op')} {where}): {error}") from None
+    check_body_bounds(document.root)
     if not isinstance(document.root, dict):
         raise Invalid("the patch leaves no object; replace the whole document by an object only")
     return document.root
@@ -62,6 +71,7 @@ class _PatchedDocument:
         self.root = root
         self._own: dict[int, Any] = {}  # by id; holding them keeps an id from being used again
         self._copied = 0
+        self._work = WorkBudget("split the patch")
 
     def do(self, op: JsonObject) -> None:
         match op.get("op"):
@@ -87,18 +97,20 @@ class _PatchedDocument:
                 )
 
     def _add(self, path: str, value: Any) -> None:
-        holder, key = self._writable(path, value)
+        holder, key = self._writable(path)
         if isinstance(holder, dict):
             holder[key] = value
         elif key == "-":
             holder.append(value)
         else:
-            holder.insert(_pointer_index(key, len(holder) + 1), value)
+            self._shift(holder, index := _pointer_index(key, len(holder) + 1))
+            holder.insert(index, value)
 
     def _remove(self, path: str) -> None:
         holder, key = self._writable(path)
         if isinstance(holder, list):
-            del holder[_pointer_index(key, len(holder))]
+            self._shift(holder, index := _pointer_index(key, len(holder)))
+            del holder[index]
         elif key in holder:
             del holder[key]
         else:
@@ -108,7 +120,7 @@ class _PatchedDocument:
         if path == "":
             self.root = value
             return
-        holder, key = self._writable(path, value)
+        holder, key = self._writable(path)
         holder[_pointer_index(key, len(holder)) if isinstance(holder, list) else key] = value
 
     def _test(self, path: str, value: Any) -> None:
@@ -128,10 +140,10 @@ class _PatchedDocument:
             raise _OperationInapplicable("the path leads through a plain value")
         return holder.get(tokens[-1], _NOTHING)
 
-    def _writable(self, path: str, value: Any = None) -> tuple[Any, str]:
-        """The holder of a path's last token, and that token; the holder is ours to change, to put `value` there."""
+    def _writable(self, path: str) -> tuple[Any, str]:
+        """The holder of a path's last token, and that token; the holder is ours to change."""
         tokens = _pointer_tokens(path)
-        check_nesting_depth(value, above=len(tokens))
+        self._work.spend(len(tokens))
         self.root = holder = self._owned(self.root)
         for token in tokens[:-1]:
             below = self._owned(_pointer_step(holder, token))
@@ -143,16 +155,22 @@ class _PatchedDocument:
         if id(value) in self._own:
             return value
         if isinstance(value, dict):
+            self._work.spend(len(value))
             value = dict(value)
         elif isinstance(value, list):
+            self._work.spend(len(value))
             value = list(value)
         else:
             raise _OperationInapplicable("the path leads through a plain value")
         self._own[id(value)] = value
         return value
 
+    def _shift(self, items: list[Any], index: int) -> None:
+        """The items behind that place move by one: cheap for each, but there may be many."""
+        self._work.spend((len(items) - index) // _MOVED_AT_ONCE)
+
     def _copy(self, value: Any) -> Any:
-        check_nesting_depth(value)
+        check_body_bounds(value)
         data = encode(value)
         self._copied += len(data)
         if self._copied > MAX_COPIED:

@@ -9,13 +9,13 @@ from typing import Any
 
 from remuda.api.errors import BadRequest
 from remuda.api.meta import JsonObject
-from remuda.embedded.apiserver.patching.bounds import check_nesting_depth
+from remuda.embedded.apiserver.patching.bounds import check_body_bounds
 
 
 def merge_patch(doc: JsonObject, patch: Any) -> JsonObject:
     if not isinstance(patch, dict):
         raise BadRequest("a merge patch must be an object")
-    check_nesting_depth(patch)
+    check_body_bounds(patch)
     return _merge_object(doc, patch)
 
 

@@ -10,6 +10,7 @@ nothing is to be written. What the server owns in metadata is never anybody's.
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any, Final
 
 import msgspec
@@ -18,7 +19,7 @@ from remuda.api.codec import decode_json
 from remuda.api.errors import BadRequest, Conflict, Invalid, StatusCause, StatusDetails
 from remuda.api.meta import JsonObject
 from remuda.embedded.apiserver.patching import field_owners as ownership
-from remuda.embedded.apiserver.patching.bounds import check_nesting_depth
+from remuda.embedded.apiserver.patching.bounds import check_body_bounds
 from remuda.embedded.apiserver.patching.combine import (
     merge_applied,
     remove_fields,
@@ -59,6 +60,7 @@ _STRIPPED: Final[FieldSet] = {
 _LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 _MAX_ANNOTATIONS: Final = 256 * 1024
 _MAX_FAULTS: Final = 10
+_MAX_CONFLICTS: Final = 100  # told
 
 
 class ApplyConflict(Conflict):
@@ -301,11 +303,12 @@ def _coarsen_fields(fields: FieldSet, schema: PatchSchema) -> FieldSet:
 
 
 def _conflict_causes(sets: dict[OwnerName, FieldSet]) -> list[StatusCause]:
-    return [
+    causes = (
         StatusCause("FieldManagerConflict", f"conflict with {_owner_in_words(name)}", path)
         for name in sorted(sets, key=lambda n: (n.manager, n.operation, n.subresource, n.api_version))
         for path in field_paths(sets[name])
-    ]
+    )
+    return list(islice(causes, _MAX_CONFLICTS))
 
 
 def _owner_in_words(name: OwnerName) -> str:
@@ -352,7 +355,7 @@ def _with_last_applied(body: JsonObject, applied: JsonObject) -> JsonObject:
 def _check_applied_body(applied: Any, schema: KindSchema) -> None:
     if not isinstance(applied, dict):
         raise BadRequest("an applied configuration must be an object")
-    check_nesting_depth(applied)
+    check_body_bounds(applied)
     meta = applied.get("metadata")
     if isinstance(meta, dict) and meta.get("managedFields") is not None:
         raise BadRequest("metadata.managedFields must be nil: the server keeps it; leave it out")

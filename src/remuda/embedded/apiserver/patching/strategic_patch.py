@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from remuda.api.errors import ApiError, BadRequest, Invalid
 from remuda.api.meta import JsonObject
-from remuda.embedded.apiserver.patching.bounds import CONTAINERS, check_nesting_depth
+from remuda.embedded.apiserver.patching.bounds import CONTAINERS, WorkBudget, check_body_bounds
 from remuda.embedded.apiserver.patching.patch_schema import KindSchema, PatchSchema
 
 _PATCH: Final = "$patch"
@@ -41,11 +41,14 @@ def strategic_merge(doc: JsonObject, patch: Any, schema: KindSchema) -> JsonObje
         )
     if not isinstance(patch, dict):
         raise BadRequest("a strategic merge patch must be an object")
-    check_nesting_depth(patch)
-    return _strategic_merge(doc, patch, schema.root, "")
+    check_body_bounds(patch)
+    return _strategic_merge(doc, patch, schema.root, "", WorkBudget("send the patch in parts, and name each item once"))
 
 
-def _strategic_merge(doc: JsonObject, patch: JsonObject, schema: PatchSchema, path: str) -> JsonObject:
+def _strategic_merge(
+    doc: JsonObject, patch: JsonObject, schema: PatchSchema, path: str, work: WorkBudget
+) -> JsonObject:
+    work.spend(len(doc) + len(patch))
     if _PATCH in patch:
         return _follow_patch_directive(patch, path)
     out = dict(doc)
@@ -55,7 +58,7 @@ def _strategic_merge(doc: JsonObject, patch: JsonObject, schema: PatchSchema, pa
     for name, order in ordered.items():
         field = _declared_schema(schema, name, path)
         if name in out or name in patch:
-            out[name] = _set_element_order(out.get(name), patch.get(name), order, field, f"{path}.{name}")
+            out[name] = _set_element_order(out.get(name), patch.get(name), order, field, f"{path}.{name}", work)
     for name, value in patch.items():
         if name.startswith(_DIRECTIVES) or name in ordered:
             continue
@@ -68,13 +71,14 @@ def _strategic_merge(doc: JsonObject, patch: JsonObject, schema: PatchSchema, pa
             else:
                 out.pop(name, None)
         elif isinstance(value, dict):
-            out[name] = _strategic_merge_object(out[name], value, schema.child(name), f"{path}.{name}")
+            out[name] = _strategic_merge_object(out[name], value, schema.child(name), f"{path}.{name}", work)
         else:
-            out[name] = _strategic_merge_list(out[name], value, schema.child(name), f"{path}.{name}")
+            out[name] = _strategic_merge_list(out[name], value, schema.child(name), f"{path}.{name}", work)
     for key, values in patch.items():
         if key.startswith(_DELETE):
             name = _directive_target(key, _DELETE, path)
             if isinstance(out.get(name), list):
+                work.spend(len(out[name]))
                 out[name] = _delete_from_primitive_list(out[name], values, f"{path}.{name}")
     return out
 
@@ -94,10 +98,11 @@ def _retain_keys(out: JsonObject, patch: JsonObject, path: str) -> None:
     names = patch[_RETAIN]
     if not isinstance(names, list):
         raise BadRequest(f"{path or '.'}: {_RETAIN} must be a list of names")
+    kept = {name for name in names if isinstance(name, str)}
     for name, value in patch.items():
-        if value is not None and not name.startswith(_DIRECTIVES) and name not in names:
+        if value is not None and not name.startswith(_DIRECTIVES) and name not in kept:
             raise BadRequest(f"{path}.{name}: the patch sets it but {_RETAIN} does not name it; add it there")
-    for name in [name for name in out if name not in names]:
+    for name in [name for name in out if name not in kept]:
         del out[name]
 
 
@@ -135,17 +140,22 @@ def _without_directives(value: Any, *, as_given: bool) -> Any:
     return value
 
 
-def _strategic_merge_object(doc: JsonObject, patch: JsonObject, schema: PatchSchema, path: str) -> JsonObject:
+def _strategic_merge_object(
+    doc: JsonObject, patch: JsonObject, schema: PatchSchema, path: str, work: WorkBudget
+) -> JsonObject:
     if "replace" in schema.strategy:
         new: JsonObject = _without_directives(patch, as_given=True)
         return new
-    return _strategic_merge(doc, patch, schema, path)
+    return _strategic_merge(doc, patch, schema, path, work)
 
 
 # Lists.
 
 
-def _strategic_merge_list(doc: list[Any], patch: list[Any], schema: PatchSchema, path: str) -> list[Any]:
+def _strategic_merge_list(
+    doc: list[Any], patch: list[Any], schema: PatchSchema, path: str, work: WorkBudget
+) -> list[Any]:
+    work.spend(len(doc) + len(patch))
     if "merge" not in schema.strategy:
         new: list[Any] = _without_directives(patch, as_given=True)
         return new
@@ -154,10 +164,12 @@ def _strategic_merge_list(doc: list[Any], patch: list[Any], schema: PatchSchema,
         return _arrange_items(list(dict.fromkeys([*doc, *patch])), _item_places(patch), _item_places(doc), "", path)
     if not schema.merge_key:
         raise BadRequest(f"{path}: this list has no merge key; replace it as a whole")
-    return _strategic_merge_items(doc, patch, schema, path)
+    return _strategic_merge_items(doc, patch, schema, path, work)
 
 
-def _strategic_merge_items(doc: list[Any], patch: list[Any], schema: PatchSchema, path: str) -> list[Any]:
+def _strategic_merge_items(
+    doc: list[Any], patch: list[Any], schema: PatchSchema, path: str, work: WorkBudget
+) -> list[Any]:
     key = schema.merge_key
     doc, patch, replaced = _follow_item_directives(doc, patch, key, path)
     if replaced:
@@ -168,7 +180,7 @@ def _strategic_merge_items(doc: list[Any], patch: list[Any], schema: PatchSchema
     for item in patch:
         value = _merge_key_of(item, key, path)
         if value in place:
-            out[place[value]] = _strategic_merge(out[place[value]], item, schema.items, f"{path}[{key}={value}]")
+            out[place[value]] = _strategic_merge(out[place[value]], item, schema.items, f"{path}[{key}={value}]", work)
         else:
             place[value] = len(out)
             out.append(_without_directives(item, as_given=True))
@@ -191,20 +203,21 @@ def _follow_item_directives(doc: list[Any], patch: list[Any], key: str, path: st
     return ([item for item in doc if _merge_key_of(item, key, path) not in gone] if gone else doc), plain, replaced
 
 
-def _set_element_order(doc: Any, patch: Any, order: Any, schema: PatchSchema, path: str) -> list[Any]:
+def _set_element_order(doc: Any, patch: Any, order: Any, schema: PatchSchema, path: str, work: WorkBudget) -> list[Any]:
     """A list with the order that `$setElementOrder` asks for."""
     for what in (doc, patch, order):
         if what is not None and not isinstance(what, list):
             raise BadRequest(f"{path}: it is given an order, so it must be a list")
     if not isinstance(order, list):
         raise BadRequest(f"{path}: its order must be a list")
+    work.spend(len(doc or ()) + len(patch or ()) + len(order))
     key = schema.merge_key
     wanted = [_merge_key_of(item, key, path) for item in order]
     if patch and order:
         _check_element_order(patch, wanted, key, path)
     before: list[Any] = doc or []
     if doc is not None and patch is not None:
-        out = _strategic_merge_list(doc, patch, schema, path)
+        out = _strategic_merge_list(doc, patch, schema, path, work)
     else:
         out = _without_directives(patch, as_given=False) if doc is None else doc
     if not _items_are_objects([*before, *(patch or ())], path):

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
 import msgspec
-import yaml
 
 from remuda.api.codec import decode_json, encode, from_wire
 from remuda.api.errors import ApiError, BadRequest, Status, StatusDetails
@@ -18,9 +17,10 @@ from remuda.api.meta import JsonObject
 from remuda.embedded.apiserver import write_rules
 from remuda.embedded.apiserver.kinds_served import ServedKind
 from remuda.embedded.apiserver.naming import invalid_option
-from remuda.embedded.apiserver.patching import check_nesting_depth
+from remuda.embedded.apiserver.patching import check_body_bounds
 from remuda.embedded.apiserver.store.record import StoredObject
 from remuda.embedded.apiserver.wire import protobuf_bodies
+from remuda.embedded.apiserver.wire.yaml_bodies import read_yaml
 from remuda.kube.client.rest_paths import JSON, MERGE_PATCH, BindingBody
 from remuda.kube.cluster import Preconditions
 
@@ -54,18 +54,17 @@ def parse_object_body(header: str, body: bytes) -> JsonObject:
         known = f"{JSON}, {YAML} and {protobuf_bodies.MEDIA}"
         raise UnsupportedMediaType(f"the body is `{header}`; {known} are understood here")
     value = _require_object(_decode_yaml_body(body) if media == YAML else _decode_json_body(body))
-    check_nesting_depth(value)
+    check_body_bounds(value)
     return value
 
 
 def parse_patch_body(header: str, body: bytes) -> tuple[str, Any]:
-    """The patch's media type and its decoded value."""
+    """The patch's media type and its decoded value, no deeper than a recursive walk may go."""
     media = parse_media_type(header)
     if media not in PATCHES:
         raise UnsupportedMediaType(f"the patch is `{header}`; understood here are {', '.join(PATCHES)}")
-    if media == APPLY_PATCH:
-        return media, _require_object(_decode_yaml_body(body))
-    value = _decode_json_body(body)
+    value = _decode_yaml_body(body) if media == APPLY_PATCH else _decode_json_body(body)
+    check_body_bounds(value)
     return media, value if media == JSON_PATCH else _require_object(value)
 
 
@@ -85,7 +84,7 @@ def duplicate_fields(header: str, body: bytes) -> list[str]:
     except RecursionError:
         return []  # too deep, and refused for that
     except ValueError:
-        return _RequestYamlLoader(body).duplicates() if parse_media_type(header) in (YAML, APPLY_PATCH) else []
+        return read_yaml(body).duplicates if parse_media_type(header) in (YAML, APPLY_PATCH) else []
     return (
         [f"{at}.{name}".removeprefix(".") for at, names in _duplicate_paths(value, found) for name in names]
         if found
@@ -226,33 +225,6 @@ def _convert_request_body(type_: type[T], value: JsonObject) -> T:
         raise BadRequest(f"the body cannot be read: {error}") from None
 
 
-class _RequestYamlLoader(yaml.SafeLoader):
-    """YAML as far as JSON goes: no dates (they stay text), no aliases (a few bytes could stand for gigabytes)."""
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.events.AliasEvent):
-            raise yaml.YAMLError("aliases are not allowed")
-        return super().compose_node(parent, index)
-
-    def duplicates(self) -> list[str]:
-        """The keys that stand twice in one mapping."""
-        found: list[str] = []
-        left = [self.get_single_node()]
-        while left:
-            node = left.pop()
-            if isinstance(node, yaml.MappingNode):
-                keys = [str(key.value) for key, _ in node.value]
-                found.extend(key for key, count in Counter(keys).items() if count > 1)
-                left.extend(value for _, value in node.value)
-            elif isinstance(node, yaml.SequenceNode):
-                left.extend(node.value)
-        return found
-
-
-_RequestYamlLoader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in found if tag != "tag:yaml.org,2002:timestamp"]
-    for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
 _LOOKS_LIKE_JSON = re.compile(rb"\s*[{\[]")
 
 
@@ -260,10 +232,6 @@ def _decode_yaml_body(body: bytes) -> Any:
     if _LOOKS_LIKE_JSON.match(body):
         try:
             return decode_json(body)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             pass  # flow style YAML looks the same
-    try:
-        value: Any = yaml.load(body, Loader=_RequestYamlLoader)
-        return decode_json(encode(value))  # text keys only, and nothing JSON could not say
-    except (yaml.YAMLError, msgspec.MsgspecError, RecursionError, TypeError, ValueError) as error:
-        raise BadRequest(f"the body is not YAML: {' '.join(str(error).split())}") from None
+    return read_yaml(body).value

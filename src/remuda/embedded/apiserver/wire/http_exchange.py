@@ -29,11 +29,13 @@ class RequestTooSlow(ApiError):
 
 
 class HttpRequest:
-    __slots__ = ("_receive", "abort", "headers", "is_full", "method", "path", "query", "send", "warnings")
+    __slots__ = ("_receive", "abort", "client", "headers", "is_full", "method", "path", "query", "send", "warnings")
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.method: str = scope["method"]
         self.path: str = scope["path"]
+        given_client = scope.get("client")
+        self.client: str = given_client[0] if given_client else ""  # its address; of a unix socket none
         try:
             given = scope.get("query_string", b"").decode("latin-1")
             self.query = dict(parse_qsl(given, keep_blank_values=True, max_num_fields=MAX_QUERY_FIELDS))
@@ -86,8 +88,10 @@ class HttpRequest:
     async def answer(self, body: bytes, code: int = 200, *, media: str = "application/json", retry_s: int = 0) -> None:
         headers = [(b"content-type", media.encode()), (b"content-length", b"%d" % len(body))]
         headers += [(b"warning", b'299 - "%b"' % _quote_header(text)) for text in self.warnings]
-        if code in (RequestTooLarge.code, RequestTooSlow.code):
-            headers.append((b"connection", b"close"))  # the rest of the body is not waited for
+        if code in (RequestTooLarge.code, RequestTooSlow.code, 401):
+            headers.append(
+                (b"connection", b"close")
+            )  # the rest of the body is not waited for, and a stranger is not kept
         if retry_s:
             headers.append((b"retry-after", b"%d" % retry_s))
         await self.send({"type": "http.response.start", "status": code, "headers": headers})

@@ -87,12 +87,17 @@ def parse_read_query(given: Mapping[str, str], resource: Resource) -> ReadQuery:
     for name, text in (("timeoutSeconds", timeout), ("limit", limit)):
         if text and not (text.isascii() and text.isdigit()):
             raise BadRequest(f"{name}=`{text}` is not a whole number")
+    labels, fields = (
+        parse_selector(given.get("labelSelector", "")),
+        parse_field_selector(given.get("fieldSelector", "")),
+    )
+    _check_selector_sizes(labels, fields)
     return ReadQuery(
         is_watch=_query_flag(given, "watch"),
         resource_version=given.get("resourceVersion", ""),
         version_match=given.get("resourceVersionMatch", ""),
-        labels=parse_selector(given.get("labelSelector", "")),
-        fields=_check_selectable_fields(parse_field_selector(given.get("fieldSelector", "")), resource),
+        labels=labels,
+        fields=_check_selectable_fields(fields, resource),
         has_bookmarks=_query_flag(given, "allowWatchBookmarks"),
         sends_initial=_query_flag(given, "sendInitialEvents"),
         timeout_s=float(timeout) if timeout else None,
@@ -113,6 +118,18 @@ def parse_write_query(given: Mapping[str, str], method: str) -> WriteQuery:
         raise invalid_option(OPTIONS[method], "fieldValidation", what)
     forced = _query_flag(given, "force") if "force" in given else None
     return WriteQuery(bool(dry_run), given.get("fieldManager", ""), validation, forced)
+
+
+MAX_SELECTOR_TERMS = 1_000
+
+
+def _check_selector_sizes(labels: Selector, fields: FieldSelector) -> None:
+    """A selector is tried on every object of a list, and for every watcher at every event."""
+    terms = len(fields.terms) + sum(1 + len(each.values) for each in labels.requirements)
+    if terms > MAX_SELECTOR_TERMS:
+        raise BadRequest(
+            f"the selectors have more than {MAX_SELECTOR_TERMS} terms; ask in parts, or give the objects a label"
+        )
 
 
 def _check_selectable_fields(fields: FieldSelector, resource: Resource) -> FieldSelector:

@@ -9,7 +9,7 @@ from remuda.api.errors import ApiError
 from remuda.embedded.apiserver.patching import (
     MAX_DEPTH,
     builtin_kind_schema,
-    check_nesting_depth,
+    check_body_bounds,
     find_schema_faults,
     merge_patch,
     settle_body,
@@ -58,12 +58,12 @@ def nested(levels: int, *, lists: bool = False) -> Any:
 
 
 def test_depth_is_bounded() -> None:
-    check_nesting_depth(nested(MAX_DEPTH))
-    check_nesting_depth(nested(MAX_DEPTH, lists=True))
-    check_nesting_depth("x" * 100_000)
+    check_body_bounds(nested(MAX_DEPTH))
+    check_body_bounds(nested(MAX_DEPTH, lists=True))
+    check_body_bounds("x" * 100_000)
     for bomb in (nested(MAX_DEPTH + 2), nested(100_000, lists=True), {"a": [nested(MAX_DEPTH)]}):
         with pytest.raises(ApiError) as error:
-            check_nesting_depth(bomb)
+            check_body_bounds(bomb)
         assert error.value.code == 400
 
 

@@ -127,6 +127,9 @@ def test_too_many_operations() -> None:
 
 def test_copies_that_double_are_stopped() -> None:
     error = refused(*[{"op": "copy", "from": "/a", "path": f"/a/{number}"} for number in range(60)])
+    assert error.code == 413
+    long = {"op": "add", "path": "/a/long", "value": "x" * 1000}
+    error = refused(long, *[{"op": "copy", "from": "/a", "path": f"/a/{number}"} for number in range(60)])
     assert error.code == 422
     assert "bytes" in error.message
 

@@ -1,0 +1,173 @@
+"""The server beside clients that open connections and watches without end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import itertools
+import socket
+import ssl
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from remuda.embedded.apiserver import connection_gate
+from remuda.embedded.apiserver.app import ApiServerApp
+from remuda.embedded.apiserver.asgi_server import listen_tcp, serve_api_socket
+from remuda.embedded.apiserver.connections import ConnectionLimits
+from remuda.embedded.apiserver.local_cluster import LocalCluster
+from remuda.embedded.apiserver.security.token_guard import TokenGuard
+from remuda.embedded.apiserver.store import MemoryJournal, ObjectStore
+from remuda.embedded.apiserver.stream_seats import StreamSeats
+from remuda.link.certificates import LinkCertificates
+from tests.builders.waiting import PATIENCE_S
+
+TOKEN = "right"
+HEAD = f"host: x\r\nauthorization: Bearer {TOKEN}\r\n"
+LIMITS = ConnectionLimits(most=24, of_address=24, new=8, streams=12, of_tenant=6)
+
+
+class Server:
+    """On TCP, with few places."""
+
+    def __init__(self, directory: Path, sock: socket.socket | None = None) -> None:
+        uids = itertools.count()
+        self.local = LocalCluster(ObjectStore(MemoryJournal()), clock=lambda: 0.0, new_uid=lambda: f"u{next(uids)}")
+        certificates = LinkCertificates(directory)
+        self.tls = certificates.prepare([], time.time())
+        self.trust = ssl.create_default_context(cafile=str(certificates.ca))
+        self.socket = sock or listen_tcp("127.0.0.1", 0)
+        self.port = int(self.socket.getsockname()[1])
+        self.app = ApiServerApp(self.local)
+
+    async def start(self) -> None:
+        ready = asyncio.Event()
+        served = serve_api_socket(TokenGuard(self.app, TOKEN), self.socket, tls=self.tls, ready=ready, limits=LIMITS)
+        self._task = asyncio.create_task(served)
+        await asyncio.wait_for(ready.wait(), PATIENCE_S)
+
+    async def stop(self) -> None:
+        self._task.cancel()
+        await asyncio.wait([self._task], timeout=PATIENCE_S)
+
+    async def ask(self, path: str) -> bytes:
+        async with asyncio.timeout(PATIENCE_S):
+            reader, writer = await asyncio.open_connection("127.0.0.1", self.port, ssl=self.trust)
+            writer.write(f"GET {path} HTTP/1.1\r\n{HEAD}connection: close\r\n\r\n".encode())
+            answer = await reader.read()
+            writer.close()
+            return answer
+
+
+@pytest_asyncio.fixture
+async def server(tmp_path: Path) -> AsyncIterator[Server]:
+    server = Server(tmp_path)
+    await server.start()
+    yield server
+    await server.stop()
+
+
+class Bare:
+    """Connections that say nothing."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self.sockets: list[socket.socket] = []
+
+    async def open(self, count: int) -> None:
+        loop = asyncio.get_running_loop()
+        for _ in range(count):
+            sock = socket.socket()
+            sock.setblocking(False)
+            self.sockets.append(sock)
+            await asyncio.wait_for(loop.sock_connect(sock, ("127.0.0.1", self._port)), PATIENCE_S)
+
+    def close(self) -> None:
+        for sock in self.sockets:
+            sock.close()
+
+
+async def closed(sock: socket.socket) -> None:
+    """Until the server has hung up on it."""
+    with contextlib.suppress(ConnectionError):
+        while await asyncio.wait_for(asyncio.get_running_loop().sock_recv(sock, 1000), PATIENCE_S):
+            pass
+
+
+async def test_bare_connections_do_not_keep_others_out(server: Server) -> None:
+    """More than there are places for, and none of them times out meanwhile. Somebody who speaks is answered."""
+    bare = Bare(server.port)
+    await bare.open(150)
+    for _ in range(3):
+        assert b" 200 OK" in await server.ask("/api/v1/pods")
+    await closed(bare.sockets[0])  # they give way, the oldest first
+    bare.close()
+
+
+async def test_a_handshake_that_does_not_come_is_given_up(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_gate, "HANDSHAKE_WITHIN_S", 0.1)
+    bare = Bare(server.port)
+    await bare.open(1)
+    await closed(bare.sockets[0])
+    bare.close()
+
+
+async def test_a_stranger_is_told_once_and_not_kept(server: Server) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port, ssl=server.trust)
+    writer.write(b"GET /api/v1/pods HTTP/1.1\r\nhost: x\r\n\r\n")
+    assert b" 401 " in await asyncio.wait_for(reader.read(), PATIENCE_S)  # to its end: the server hangs up
+    writer.close()
+
+
+class NoDescriptors(socket.socket):
+    """As if the process had used up its descriptors, `times` times."""
+
+    times = 3
+
+    def accept(self) -> Any:
+        if self.times:
+            self.times -= 1
+            raise OSError(errno.EMFILE, "Too many open files")
+        return super().accept()
+
+
+async def test_running_out_of_descriptors_stops_nothing_for_long(tmp_path: Path) -> None:
+    listening = NoDescriptors(fileno=listen_tcp("127.0.0.1", 0).detach())
+    listening.setblocking(False)
+    server = Server(tmp_path, listening)
+    await server.start()
+    assert b" 200 OK" in await server.ask("/api/v1/pods")
+    assert listening.times == 0
+    await server.stop()
+
+
+async def test_watches_have_places_and_who_gets_none_is_told_when_to_come_back(server: Server) -> None:
+    server.app._watching._seats = seats = StreamSeats(64)
+    tenant = seats._remote.of_tenant
+    streams = []
+    try:
+        for number in range(tenant):
+            streams.append(await asyncio.open_connection("127.0.0.1", server.port, ssl=server.trust))
+            reader, writer = streams[number]
+            writer.write(f"GET /api/v1/namespaces/team/pods?watch=1 HTTP/1.1\r\n{HEAD}\r\n".encode())
+            assert b" 200 OK" in await asyncio.wait_for(reader.readline(), PATIENCE_S)
+        answer = await server.ask("/api/v1/namespaces/team/pods?watch=1")
+        assert b" 429 " in answer.splitlines()[0]
+        assert b"retry-after: 5" in answer.lower()
+        assert b"TooManyRequests" in answer
+        assert b"end some" in answer
+        # Another tenant's watch, and everything that ends, are as before.
+        assert b" 200 OK" in await server.ask("/api/v1/namespaces/other/pods?watch=1&timeoutSeconds=0")
+        assert b" 200 OK" in await server.ask("/api/v1/namespaces/team/pods")
+    finally:
+        for _, writer in streams:
+            writer.transport.abort()
+    async with asyncio.timeout(PATIENCE_S):
+        while seats._remote._sum:  # noqa: ASYNC110 - places come back when the server has seen the end of a stream
+            await asyncio.sleep(0.01)
+    assert b" 200 OK" in await server.ask("/api/v1/namespaces/team/pods?watch=1&timeoutSeconds=0")
