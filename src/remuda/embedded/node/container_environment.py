@@ -1,8 +1,8 @@
 """What a container's process gets: argv and environment. Pure.
 
-Later wins: the machine's base environment, what the node says of the pod, the container's own `env`, the agent's allocation
-(nobody may lie about devices). `$(NAME)` in command, args and env values is replaced as Kubernetes does: from variables
-defined before, `$$(NAME)` is a literal, an unknown name stays as it is.
+Later wins: the machine's base environment, what the node says of the pod, the container's own `env`, which pod it is and the
+agent's allocation (nobody may lie about pods and devices). `$(NAME)` in command, args and env values is replaced as Kubernetes
+does: from variables defined before, `$$(NAME)` is a literal, an unknown name stays as it is.
 """
 
 from __future__ import annotations
@@ -45,6 +45,13 @@ def container_environment(
     pod: Pod, container: Container, allocation: Allocation, *, node: str, address: str, base: Mapping[str, str]
 ) -> dict[str, str]:
     grace = pod.spec.termination_grace_period_seconds
+    own = {
+        "REMUDA_POD_NAME": pod.name,
+        "REMUDA_POD_UID": pod.uid,
+        "REMUDA_NODE": node,
+        # The launcher's own TERM-to-KILL must fit into the pod's, or its child is killed without having been asked.
+        "REMUDA_STOP_GRACE": f"{max(0.0, min(5.0, grace * 0.8)):g}",
+    }
     env = {
         **base,
         "HOSTNAME": pod.name,
@@ -53,14 +60,11 @@ def container_environment(
         "POD_UID": pod.uid,
         "POD_IP": address,
         "NODE_NAME": node,
-        "REMUDA_POD_NAME": pod.name,
-        "REMUDA_POD_UID": pod.uid,
-        "REMUDA_NODE": node,
-        # The launcher's own TERM-to-KILL must fit into the pod's, or its child is killed without having been asked.
-        "REMUDA_STOP_GRACE": f"{max(0.0, min(5.0, grace * 0.8)):g}",
+        **own,
     }
     for variable in container.env:
         env[variable.name] = expand_env_references(variable.value, env)
+    env.update(own)
     env.update(allocation.env)
     env[CONTAINER_ID] = f"{pod.uid}/{container.name}"
     return env
