@@ -24,7 +24,11 @@ FOREVER = SimulatedBehaviour()
 
 
 def tell(
-    story: Callable[[World], Coroutine[Any, Any, None]], *, behaviour: SimulatedBehaviour = FOREVER, nodes: int = 4
+    story: Callable[[World], Coroutine[Any, Any, None]],
+    *,
+    behaviour: SimulatedBehaviour = FOREVER,
+    nodes: int = 4,
+    hook_kinds: tuple[str, ...] = (),
 ) -> None:
     """Runs the story in a world whose API has admission, as that of `remuda up` has."""
 
@@ -32,7 +36,7 @@ def tell(
         world.cluster.api._admission = AdmissionChain(NewestStoredObjects(world.cluster.store))
         await story(world)
 
-    play(main, nodes=nodes, racks=2, behaviour=behaviour)
+    play(main, nodes=nodes, racks=2, behaviour=behaviour, hook_kinds=hook_kinds)
 
 
 def template(

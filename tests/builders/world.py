@@ -113,7 +113,7 @@ def training_job(
 class World:
     """`behaviours` (by pod name) and `behaviour` say how simulated pods behave; `lag_s`: how late, at most, the
     control plane and the nodes hear of things, and their writes arrive (unless `write_lag_s` says otherwise). `admits`: the
-    API has admission, as that of `remuda up` has: quotas count."""
+    API has admission, as that of `remuda up` has: quotas count. `hook_kinds`: of objects that hooks may make."""
 
     def __init__(
         self,
@@ -130,11 +130,18 @@ class World:
         write_lag_s: float | None = None,
         keeps_history: bool = False,
         admits: bool = False,
+        hook_kinds: tuple[str, ...] = (),
     ) -> None:
         self.loop = loop
         self.seed = seed
         self.config = ClusterConfig(
-            nodes=nodes, racks=racks, model=model, runtime="simulated", lease_seconds=lease_s, pull_seconds=pull_s
+            nodes=nodes,
+            racks=racks,
+            model=model,
+            runtime="simulated",
+            lease_seconds=lease_s,
+            pull_seconds=pull_s,
+            allow_hook_kinds=hook_kinds,
         )
         self.rack_of = {name: self.config.rack_of(ix) for ix, name in enumerate(self.config.node_names())}
         self.behaviour = behaviour

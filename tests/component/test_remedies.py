@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import pytest
 
-from remuda.api.kubernetes.core_v1 import Node
+from remuda.api.kubernetes.core_v1 import Node, Pod
 from remuda.api.meta import JsonObject, KObject, Resource
 from remuda.api.names import ANNOTATION_REMEDY_BY
 from remuda.api.remedies import Action, Hook, Ladder, Mode, RemedyPolicy, Rung, Soak
@@ -219,7 +219,29 @@ def test_a_hook_that_is_an_object_is_made_once_and_its_conditions_are_believed()
         await until_done(world, "replace-2", 30.0)
         assert records(world)["replace-2"].via == "object hook"
 
-    tell(story)
+    tell(story, hook_kinds=("dc.example/v1/Repair",))
+
+
+POD: JsonObject = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "up", "namespace": "kube-system"}}
+ROOT_SHELL = {"containers": [{"name": "c", "image": "x", "securityContext": {"privileged": True}}]}
+
+
+@pytest.mark.parametrize("allowed", [(), ("dc.example/v1/Repair", "batch/v1/Job@site-hooks")], ids=["none", "others"])
+def test_a_policy_makes_no_object_of_a_kind_that_nobody_allowed(allowed: tuple[str, ...]) -> None:
+    """A pod in kube-system, with the manager's rights, was one policy away."""
+
+    async def story(world: World) -> None:
+        api = world.cluster.api
+        rungs = [Rung(Action.REPLACE, hook=Hook(object={**POD, "spec": ROOT_SHELL})), Rung(Action.TICKET)]
+        await set_policy(world, ladders=[Ladder("ResetDevice", rungs)])
+        await fail(world, node="node-03")
+        await until_done(world, "replace-1", 60.0, "Refused")
+        found = records(world)["replace-1"]
+        assert found.reason == "HookKindNotAllowed"
+        assert "Let the hook make a Job" in found.message
+        assert [p.name for p in (await api.list(Pod, "kube-system")).items] == []
+
+    tell(story, hook_kinds=allowed)
 
 
 @in_world(nodes=4)

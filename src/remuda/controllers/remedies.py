@@ -23,6 +23,7 @@ from remuda.controllers.remedy_hooks import ObjectHooks
 from remuda.controllers.remedy_table import RemedyTable
 from remuda.core.health.agent_liveness import agent_silent_since, liveness_lease_name
 from remuda.core.remedies.drain import RecycleDomain, remedy_holder, remedy_marks, remedy_node_patch
+from remuda.core.remedies.hook_kinds import HookKinds
 from remuda.core.remedies.ladder.climb import climb_ladder, may_take_over_quarantine
 from remuda.core.remedies.ladder.types import LadderCase, LadderStep
 from remuda.core.remedies.policies import SHARED_REASONS
@@ -58,13 +59,15 @@ class RemedyController:
         queue: WorkQueue[str],
         *,
         events: EventSink = SILENCE,
+        hook_kinds: HookKinds = (),
     ) -> None:
+        """`hook_kinds`: that objects of hooks may have."""
         self._cluster = cluster
         self._view = view
         self._table = table
         self._queue = queue
         self._events = events
-        self._hooks = ObjectHooks(cluster)
+        self._hooks = ObjectHooks(cluster, hook_kinds)
         self._waiting: dict[str, tuple[IncidentStatus, int]] = {}  # held back by a write that has yet to come back
         view.incidents.subscribe(self._on_incident)
         view.devices.subscribe(self._on_devices)

@@ -2,6 +2,8 @@
 
 Objects have names that follow from the incident and the step, so one that is made twice is found the second time. What was
 read is kept for the next look only: a manager that starts anew makes, finds and reads them again.
+
+Only kinds that the manager's configuration allows are made, or even looked at (`core.remedies.hook_kinds`).
 """
 
 from __future__ import annotations
@@ -9,9 +11,10 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from remuda.api.conditions import is_condition_true
-from remuda.api.errors import AlreadyExists, ApiError, NotFound
+from remuda.api.errors import AlreadyExists, ApiError, NotFound, Refusal
 from remuda.api.kubernetes.core_v1 import Node
 from remuda.api.meta import Condition, JsonObject, KObject, Resource
+from remuda.core.remedies.hook_kinds import HookKinds, check_hook_kind
 from remuda.core.remedies.hook_objects import HookCall, HookResult
 from remuda.kube.cluster import Cluster
 
@@ -36,8 +39,9 @@ class ObservedHookObject(KObject, frozen=True, rename="camel", omit_defaults=Tru
 
 
 class ObjectHooks:
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, allowed: HookKinds) -> None:
         self._cluster = cluster
+        self._allowed = allowed
         self._made: dict[str, HookResult] = {}  # by incident
 
     def made(self, incident: str) -> HookResult | None:
@@ -48,6 +52,13 @@ class ObjectHooks:
 
     async def call(self, incident: str, call: HookCall) -> bool:
         """The objects are there, and what they say is kept. True once they have ended."""
+        try:
+            for body in call.bodies:
+                check_hook_kind(body, self._allowed)
+        except Refusal as refusal:
+            words = f"{refusal.message} {refusal.fix or ''}".strip()
+            self._made[incident] = HookResult(call.key, "Refused", words, reason=refusal.reason)
+            return True
         found = [await self._ensure_object(body, call) for body in call.bodies]
         outcomes = {outcome for outcome, _ in found}
         outcome = "Failed" if "Failed" in outcomes else "" if "" in outcomes else "Succeeded"

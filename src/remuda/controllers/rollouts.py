@@ -21,6 +21,7 @@ from remuda.controllers.cluster_view import ClusterView
 from remuda.controllers.pod_removal import drain_pods
 from remuda.controllers.remedy_hooks import ObjectHooks
 from remuda.core.remedies.drain import RecycleDomain, recycle_domain
+from remuda.core.remedies.hook_kinds import HookKinds
 from remuda.core.remedies.rollout import (
     ObservedRollout,
     RolloutPlan,
@@ -47,13 +48,20 @@ class RolloutController:
     """A `Reconciler` keyed by the roll-out's name."""
 
     def __init__(
-        self, cluster: Cluster, view: ClusterView, queue: WorkQueue[str], *, events: EventSink = SILENCE
+        self,
+        cluster: Cluster,
+        view: ClusterView,
+        queue: WorkQueue[str],
+        *,
+        events: EventSink = SILENCE,
+        hook_kinds: HookKinds = (),
     ) -> None:
+        """`hook_kinds`: that objects of hooks may have."""
         self._cluster = cluster
         self._view = view
         self._queue = queue
         self._events = events
-        self._hooks = ObjectHooks(cluster)
+        self._hooks = ObjectHooks(cluster, hook_kinds)
         self._busy: dict[str, str] = {}  # node -> the roll-out it is under
         view.rollouts.subscribe(self._on_rollout)
         view.devices.subscribe(lambda old, new: self._on_node((new or old or NodeDevices()).name))

@@ -27,6 +27,7 @@ from remuda.controllers.training import TrainingController
 from remuda.controllers.verdicts import WORKERS, VerdictController
 from remuda.controllers.webhook_notices import WebhookNoticeController
 from remuda.core.gang.kubelet_pods import KubeletGangPodForm
+from remuda.core.remedies.hook_kinds import HookKinds
 from remuda.kube.client.webhooks import HttpWebhookClient, WebhookClient
 from remuda.kube.cluster import Cluster
 from remuda.kube.runtime.controller import run_controller
@@ -50,8 +51,10 @@ class ControlPlane:
         schedulers: frozenset[str] = EMBEDDED_SCHEDULERS,
         form: KubeletGangPodForm | None = None,
         poster: WebhookClient | None = None,
+        hook_kinds: HookKinds = (),
     ) -> None:
-        """`form`: how pods are written where kubelets run them. `poster`: how webhooks are posted to."""
+        """`form`: how pods are written where kubelets run them. `poster`: how webhooks are posted to. `hook_kinds`: what objects
+        of hooks may be."""
         self.view = ClusterView(cluster, jitter=chance.random, clock=clock)
         self._clock = clock
         self._jobs: WorkQueue[tuple[str, str]] = WorkQueue(jitter=chance.random)
@@ -107,6 +110,7 @@ class ControlPlane:
             self.remedy_table,
             self._remedied,
             events=self._events.source("remuda-remedies"),
+            hook_kinds=hook_kinds,
         )
         self.taints: TaintController | None = None
         if form is not None:  # the embedded cluster has no claims
@@ -124,7 +128,9 @@ class ControlPlane:
             jitter=chance.random,
             events=self._events.source("remuda-notices"),
         )
-        self.rollouts = RolloutController(cluster, view, self._rollouts, events=self._events.source("remuda-rollouts"))
+        self.rollouts = RolloutController(
+            cluster, view, self._rollouts, events=self._events.source("remuda-rollouts"), hook_kinds=hook_kinds
+        )
         told = self._events.source("remuda-training")
         self.training = TrainingController(cluster, view, board, self._jobs, clock, events=told, form=form)
         self.stragglers = StragglerController(cluster, view, board, self._paces, self._jobs.add, events=told)

@@ -14,6 +14,7 @@ from pathlib import Path
 from remuda.api.errors import AlreadyExists
 from remuda.api.kubernetes.core_v1 import Namespace, Pod
 from remuda.api.meta import KObject, ObjectMeta
+from remuda.core.remedies.hook_kinds import parse_hook_kinds
 from remuda.embedded.apiserver.lease_renewals import is_lease_renewal
 from remuda.embedded.apiserver.local_cluster import LocalCluster
 from remuda.embedded.apiserver.objects import AdmissionPort, NewestStoredObjects
@@ -107,7 +108,13 @@ class EmbeddedCluster(ClusterParts):
         # agents what they remember. They are in this process, and theirs would be a copy.
         past = self.board.past()
         self.board.clear()
-        control = ControlPlane(self._manager_api(self.api), self.board, self._clock, chance=self._chance)
+        control = ControlPlane(
+            self._manager_api(self.api),
+            self.board,
+            self._clock,
+            chance=self._chance,
+            hook_kinds=parse_hook_kinds(self.config.allow_hook_kinds),
+        )
         for told in past:
             self.board.recall(told)
         return control

@@ -25,6 +25,7 @@ from remuda.api.errors import NotFound, Refusal
 from remuda.api.kinds import OWN_KINDS
 from remuda.api.kubernetes.core_v1 import NODE_LEASE_NAMESPACE, Namespace
 from remuda.core.gang.kubelet_pods import LAUNCHER_FILE, KubeletGangPodForm
+from remuda.core.remedies.hook_kinds import HookKind
 from remuda.kube.client.http_cluster import HttpCluster
 from remuda.kube.client.kubeconfig import load_kubeconfig
 from remuda.kube.cluster import Cluster
@@ -51,6 +52,7 @@ class ManagerConfig(msgspec.Struct, frozen=True):
     timing: LeaseTiming = LeaseTiming()
     agent_root: str = "/var/lib/remuda"
     link: LinkConfig | None = None  # None: agents speak through the API only
+    hook_kinds: tuple[HookKind, ...] = ()  # what objects of hooks may be
 
 
 def manager_kubelet_form(agent_root: str) -> KubeletGangPodForm:
@@ -118,6 +120,7 @@ async def run_manager(
             chance=chance,
             schedulers=ATTACHED_SCHEDULERS,
             form=manager_kubelet_form(config.agent_root),
+            hook_kinds=config.hook_kinds,
         )
         async with contextlib.AsyncExitStack() as stack:
             if config.link is not None:

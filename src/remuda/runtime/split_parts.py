@@ -25,6 +25,7 @@ from pathlib import Path
 import msgspec
 
 from remuda.api.errors import Refusal
+from remuda.core.remedies.hook_kinds import parse_hook_kinds
 from remuda.embedded.apiserver.security.tokens import load_token
 from remuda.kube.client.http_cluster import HttpCluster
 from remuda.kube.client.transport import TransportOptions
@@ -75,11 +76,12 @@ async def serve_split_api(
         await wait_first_end([face, asyncio.create_task(local.cluster.wait_failed())])
 
 
-async def manage_split(state: StateDir, ready: Ready) -> None:
+async def manage_split(config: ClusterConfig, state: StateDir, ready: Ready) -> None:
     """The supervisor starts one at a time and the next only when the last is gone, so no lease is needed."""
     board, clock = ProgressBoard(), time.time
     async with HttpCluster(uds=state.socket, options=PATIENT) as api:
-        plane = ControlPlane(api, board, clock, chance=random.Random())
+        kinds = parse_hook_kinds(config.allow_hook_kinds)
+        plane = ControlPlane(api, board, clock, chance=random.Random(), hook_kinds=kinds)
         server = LinkServer(
             NodeTokens(load_token(state.link_secret)),
             board,
@@ -166,7 +168,7 @@ async def _run_part_until_told(part: PartConfig, config: ClusterConfig, state: S
             endpoint = ApiEndpoint(state, part.port, part.bind, time.time())
             work = serve_split_api(config, state, endpoint, ready, part.recover_to)
         case "manager":
-            work = manage_split(state, ready)
+            work = manage_split(config, state, ready)
         case _:
             work = run_node_group(config, state, int(part.name.rpartition("-")[2]) - 1, part.groups, ready)
     await run_until_told(work, part.name)

@@ -6,6 +6,7 @@ import msgspec
 
 from remuda.agent.orders.node_commands import parse_node_hooks
 from remuda.api.errors import Refusal
+from remuda.core.remedies.hook_kinds import parse_hook_kinds
 from remuda.runtime.device_sharing import check_cluster_device_shares, check_cluster_mig_layouts
 from remuda.runtime.machine_model_files import absolute_model_name, machine_model
 
@@ -26,6 +27,7 @@ class ClusterConfig(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_
     mig: dict[str, tuple[str, ...]] = {}  # of every node: device id or "all" -> profiles
     replicas: dict[str, int] = {}  # of every node: resource -> how often each device is offered
     allow_hooks: tuple[str, ...] = ()  # commands that orders may run, as patterns; they run on this machine
+    allow_hook_kinds: tuple[str, ...] = ()  # of objects that hooks may make, as apiVersion/Kind[@namespace]
 
     def node_names(self) -> list[str]:
         width = max(2, len(str(self.nodes)))
@@ -53,4 +55,5 @@ def check_cluster_config(config: ClusterConfig) -> ClusterConfig:
     check_cluster_mig_layouts(model, config.mig)
     check_cluster_device_shares(model, config.mig, config.replicas)
     parse_node_hooks(config.allow_hooks)
+    parse_hook_kinds(config.allow_hook_kinds)
     return msgspec.structs.replace(config, model=absolute_model_name(config.model))

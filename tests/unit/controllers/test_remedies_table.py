@@ -15,6 +15,7 @@ from remuda.api.names import ANNOTATION_CORDONED_BY, ANNOTATION_REMEDY_BY
 from remuda.api.remedies import Action, Drain, Hook, Limits, Mode, Pause, PolicySelector, Rung, Soak
 from remuda.controllers.remedies import WORKERS, RemedyController
 from remuda.controllers.remedy_table import RemedyTable
+from remuda.core.remedies.hook_kinds import parse_hook_kinds
 from remuda.kube.runtime.work_queue import WorkQueue
 from remuda.sim.virtual_time_loop import EPOCH
 from tests.builders.api_trouble import before_next, lose_answer, refuse_next
@@ -26,7 +27,9 @@ from tests.builders.remedies import a_pod, incident, ladder, ledger, machine, re
 async def _start(stage: ControllerStage) -> None:
     view, queue = stage.view(), WorkQueue[str]()
     table = RemedyTable(view)
-    controller = RemedyController(stage.api, view, table, queue, events=stage.events)
+    controller = RemedyController(
+        stage.api, view, table, queue, events=stage.events, hook_kinds=parse_hook_kinds(["v1/ConfigMap@default"])
+    )
     await stage.sync(view.incidents, view.devices, view.nodes, view.pods, view.policies, view.leases)
     stage.run(queue, controller, WORKERS)
 

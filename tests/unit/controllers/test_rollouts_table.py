@@ -13,6 +13,7 @@ from remuda.api.names import ANNOTATION_REMEDY_BY
 from remuda.api.remedies import Drain, Hook
 from remuda.api.rollouts import NodeRollout, NodeRolloutSpec
 from remuda.controllers.rollouts import RolloutController
+from remuda.core.remedies.hook_kinds import parse_hook_kinds
 from remuda.kube.runtime.work_queue import WorkQueue
 from tests.builders.api_trouble import before_next, lose_answer, refuse_next
 from tests.builders.controller_tables import ControllerStage, Scenario, Want
@@ -22,7 +23,9 @@ from tests.builders.remedies import a_pod, ledger, machine
 
 async def _start(stage: ControllerStage) -> None:
     view, queue = stage.view(), WorkQueue[str]()
-    controller = RolloutController(stage.api, view, queue, events=stage.events)
+    controller = RolloutController(
+        stage.api, view, queue, events=stage.events, hook_kinds=parse_hook_kinds(["v1/ConfigMap@default"])
+    )
     await stage.sync(view.rollouts, view.devices, view.nodes, view.pods)
     stage.run(queue, controller)
 
@@ -131,6 +134,16 @@ SCENARIOS = [
         given=[*GIVEN, rollout(hook=HOOK)],
         happens=[restart, wait(30.0)],
         want=Want([STATUS, MARK, STATUS, MARK, "create ConfigMap/default/fix-n1"], [CANARY]),
+    ),
+    Scenario(
+        name="an object of a kind that nobody allowed is not made",
+        given=[*GIVEN, rollout(hook=Hook(object={**HOOK.object, "kind": "Secret"}))],
+        happens=[wait(30.0)],
+        want=Want(
+            [STATUS, MARK, STATUS, MARK, STATUS, MARK],
+            [CANARY, "Warning NodeRollout/driver RolloutStopped"],
+            {(NodeRollout, "driver"): {"status": {"steps": lambda steps: steps[0]["reason"] == "HookKindNotAllowed"}}},
+        ),
     ),
     Scenario(
         name="a roll-out that is deleted frees its nodes",

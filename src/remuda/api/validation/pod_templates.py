@@ -1,4 +1,5 @@
-"""The pod template of a role: fields that Kubernetes knows, one container with a command, devices said once. Raises a Refusal."""
+"""The pod template of a role: fields that Kubernetes knows, one container with a command, devices said once, nothing that is
+ours to set (`api.injected_fields`). Raises a Refusal."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ import msgspec
 
 from remuda.api.codec import explain_type_error, suggest_type
 from remuda.api.errors import Refusal
+from remuda.api.injected_fields import injected_fields_of
 from remuda.api.kubernetes.core_v1 import PodSpec
 from remuda.api.kubernetes.quantity import parse_whole_quantity
 from remuda.api.meta import JsonObject
@@ -83,6 +85,13 @@ def check_pod_template(role: Role, path: str) -> None:
             f"Role `{role.name}` has no command; remuda-launch must know what to start and restart.",
             "Set containers[0].command, or args.",
             f"{where}.containers[0].command",
+        )
+    for what, field in injected_fields_of(body, where):
+        raise Refusal(
+            "InjectedField",
+            f"Role `{role.name}` sets {what}, which Remuda sets itself.",
+            "Take it out of the template, or give it another name or path.",
+            field,
         )
     asked = spec.containers[0].resources
     for amounts in (asked.limits, asked.requests):

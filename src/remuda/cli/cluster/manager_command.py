@@ -53,6 +53,13 @@ if TYPE_CHECKING:
     metavar="NAMESPACE/NAME",
     help="Service account of the agents.  [default: remuda-agent in the lease's namespace]",
 )
+@click.option(
+    "--allow-hook-kind",
+    "allow_hook_kinds",
+    multiple=True,
+    metavar="APIVERSION/KIND[@NAMESPACE]",
+    help="A kind of object that hooks of policies and roll-outs may make: dc.example/v1/Repair.  [default: none]",
+)
 def manager(
     kubeconfig: str | None,
     context: str,
@@ -65,6 +72,7 @@ def manager(
     link_key: str,
     link_ca: str,
     agent_account: str,
+    allow_hook_kinds: tuple[str, ...],
 ) -> int:
     """Run on a Kubernetes cluster: schedule pods whose schedulerName is `remuda`, and keep training jobs running.
 
@@ -76,10 +84,12 @@ def manager(
     import os
 
     from remuda.cli.program_logs import show_logs
+    from remuda.core.remedies.hook_kinds import parse_hook_kinds
     from remuda.kube.runtime.leader_lease import LeaseTiming
     from remuda.runtime import link_endpoint
     from remuda.runtime.manager_process import ManagerConfig, serve_manager
 
+    hook_kinds = parse_hook_kinds(allow_hook_kinds)
     timing = LeaseTiming(lease, lease * 2 / 3, lease * 2 / 15)
     link = None
     if host := link_address or os.environ.get("POD_IP", ""):
@@ -95,7 +105,7 @@ def manager(
         )
         link_endpoint.check_manager_link_config(link)
     show_logs(logging.INFO)
-    config = ManagerConfig(kubeconfig, context, lease_namespace, timing, agent_root, link)
+    config = ManagerConfig(kubeconfig, context, lease_namespace, timing, agent_root, link, hook_kinds)
     asyncio.run(serve_manager(config, _ManagerVoice(lease_namespace)))
     click.echo("Stopped. The lease is released.")
     return 0

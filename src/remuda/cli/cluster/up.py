@@ -59,6 +59,13 @@ _TAIL_LINES = 12
     help="A command that remedies may run here: '/opt/site/recycle ...'.  [default: none]",
 )
 @click.option(
+    "--allow-hook-kind",
+    "allow_hook_kinds",
+    multiple=True,
+    metavar="APIVERSION/KIND[@NAMESPACE]",
+    help="A kind of object that hooks may make: dc.example/v1/Repair.  [default: none]",
+)
+@click.option(
     "--lease", type=DURATION, metavar="TIME", help="A node that is silent for this long counts as lost.  [default: 8]"
 )
 @click.option(
@@ -303,6 +310,7 @@ def _up_options(config: ClusterConfig) -> list[str]:
         *(f"--mig={layout}" for layout in cluster_config_mig_words(config.mig)),
         *(f"--replicas={shares}" for shares in cluster_config_replica_words(config.replicas)),
         *(f"--allow-hook={pattern}" for pattern in config.allow_hooks),
+        *(f"--allow-hook-kind={kind}" for kind in config.allow_hook_kinds),
     ]
 
 

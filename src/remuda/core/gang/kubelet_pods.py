@@ -8,7 +8,8 @@ things are said in its own words:
   no device  a pod without devices never meets the plugin: both directories come by hostPath, a folder of its own by subPathExpr
 
 The annotation then says "container", so that an embedded node on the same cluster does not wrap it again. What the template
-says stays, and wins where it names the same variable, volume or mount path.
+says stays, except where it names a variable, volume or mount that is ours (`api.injected_fields`): ours stands, theirs is
+taken out.
 """
 
 from __future__ import annotations
@@ -18,11 +19,19 @@ from collections.abc import Sequence
 import msgspec
 
 from remuda.api.errors import Refusal
+from remuda.api.injected_fields import (
+    MOUNT_ROOT,
+    VOLUME_ALLOC,
+    VOLUME_BIN,
+    VOLUMES,
+    is_injected_mount,
+    is_injected_variable,
+)
 from remuda.api.meta import JsonObject
 from remuda.api.names import ANNOTATION_LAUNCH
 
-ALLOC_PATH = "/run/remuda/alloc"  # in the container
-LAUNCHER_PATH = "/run/remuda/bin"
+ALLOC_PATH = f"{MOUNT_ROOT}/alloc"  # in the container
+LAUNCHER_PATH = f"{MOUNT_ROOT}/bin"
 LAUNCHER_FILE = f"{LAUNCHER_PATH}/remuda-launch.pyz"
 IN_CONTAINER = "container"  # value of the annotation: the container's own command is the launcher
 
@@ -42,7 +51,9 @@ class KubeletGangPodForm(msgspec.Struct, frozen=True):
         `args` alone are the command, as on an embedded node."""
         metadata, spec = body["metadata"], dict(body["spec"])
         annotations = {**metadata["annotations"], ANNOTATION_LAUNCH: IN_CONTAINER}
-        first, *others = spec["containers"]
+        first, *others = map(_without_injected_fields, spec["containers"])
+        if "volumes" in spec:
+            spec["volumes"] = [v for v in spec["volumes"] or [] if v.get("name") not in VOLUMES]
         grace = spec.get("terminationGracePeriodSeconds", 30)
         container = self._wrapped(dict(first), metadata["name"], grace)
         if not _asks_for_devices(container):
@@ -65,28 +76,26 @@ class KubeletGangPodForm(msgspec.Struct, frozen=True):
         # The launcher's own TERM-to-KILL must fit into the pod's, or its child is killed without having been asked.
         added.append({"name": "REMUDA_STOP_GRACE", "value": f"{max(0.0, min(5.0, grace_s * 0.8)):g}"})
         container["command"] = [*self.launcher, *command]
-        container["env"] = _merge_gang_pod_entries(added, container.get("env") or [], "name")
+        container["env"] = [*added, *(container.get("env") or [])]  # theirs behind what they may refer to
         return container
 
     def _mount_host(self, spec: JsonObject, container: JsonObject) -> None:
         volumes: list[JsonObject] = [
-            {"name": "remuda-alloc", "hostPath": {"path": self.alloc_root, "type": "DirectoryOrCreate"}},
-            {"name": "remuda-bin", "hostPath": {"path": self.launcher_dir, "type": "Directory"}},
+            {"name": VOLUME_ALLOC, "hostPath": {"path": self.alloc_root, "type": "DirectoryOrCreate"}},
+            {"name": VOLUME_BIN, "hostPath": {"path": self.launcher_dir, "type": "Directory"}},
         ]
         mounts: list[JsonObject] = [
             {
-                "name": "remuda-alloc",
+                "name": VOLUME_ALLOC,
                 "mountPath": ALLOC_PATH,
                 "subPathExpr": "pod-$(REMUDA_POD_UID)",
                 "readOnly": True,  # the launcher's door; connecting writes nothing
             },
-            {"name": "remuda-bin", "mountPath": LAUNCHER_PATH, "readOnly": True},
+            {"name": VOLUME_BIN, "mountPath": LAUNCHER_PATH, "readOnly": True},
         ]
-        spec["volumes"] = _merge_gang_pod_entries(volumes, spec.get("volumes") or [], "name")
-        container["volumeMounts"] = _merge_gang_pod_entries(mounts, container.get("volumeMounts") or [], "mountPath")
-        container["env"] = _merge_gang_pod_entries(
-            [{"name": "REMUDA_ALLOC_DIR", "value": ALLOC_PATH}], container["env"], "name"
-        )
+        spec["volumes"] = [*volumes, *(spec.get("volumes") or [])]
+        container["volumeMounts"] = [*mounts, *(container.get("volumeMounts") or [])]
+        container["env"] = [{"name": "REMUDA_ALLOC_DIR", "value": ALLOC_PATH}, *container["env"]]
 
 
 def _asks_for_devices(container: JsonObject) -> bool:
@@ -95,6 +104,10 @@ def _asks_for_devices(container: JsonObject) -> bool:
     return any("/" in name and not name.split("/")[0].endswith("kubernetes.io") for name in limits)
 
 
-def _merge_gang_pod_entries(added: list[JsonObject], said: list[JsonObject], key: str) -> list[JsonObject]:
-    taken = {entry.get(key) for entry in said}
-    return [*(entry for entry in added if entry[key] not in taken), *said]
+def _without_injected_fields(container: JsonObject) -> JsonObject:
+    left = dict(container)
+    if "env" in left:
+        left["env"] = [entry for entry in left["env"] or [] if not is_injected_variable(entry.get("name"))]
+    if "volumeMounts" in left:
+        left["volumeMounts"] = [entry for entry in left["volumeMounts"] or [] if not is_injected_mount(entry)]
+    return left

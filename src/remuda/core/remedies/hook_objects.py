@@ -23,9 +23,10 @@ class HookResult(msgspec.Struct, frozen=True):
     """What became of the objects of an object hook. `outcome`: "" while they are at it."""
 
     key: str  # of the record
-    outcome: str = ""  # Succeeded | Failed
+    outcome: str = ""  # Succeeded | Failed | Refused
     message: str = ""
     names: tuple[str, ...] = ()  # Kind/name
+    reason: str = ""  # of a refusal
 
 
 def hook_body(hook: Hook, facts: dict[str, str], name: str, index: int, count: int) -> JsonObject:

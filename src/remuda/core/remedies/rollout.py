@@ -265,7 +265,8 @@ def _check_rollout_hook(seen: ObservedRollout, step: NodeStep, now: float) -> No
     made, answer = seen.made.get(step.node), seen.answer(step, "act")
     if spec.hook.object:
         outcome, message = (made.outcome, made.message) if made is not None else ("", "")
-        reason, late = "HookFailed", ("HookTimedOut", "The hook's object did not end in time.")
+        reason = made.reason if made is not None and made.reason else "HookFailed"
+        late = "HookTimedOut", "The hook's object did not end in time."
     else:
         outcome, message = (answer.outcome, answer.message) if answer is not None else ("", "")
         reason = answer.reason or outcome if answer is not None else ""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 
 from remuda.api.codec import to_wire
+from remuda.api.injected_fields import without_injected_names
 from remuda.api.meta import JsonObject, OwnerReference
 from remuda.api.names import (
     ANNOTATION_DOMAIN,
@@ -50,7 +51,7 @@ def build_job_pod(
     `lost`: the one its predecessor was lost on. `optional`: the gang may start without it. `segment`: the one it is made for,
     -1 = none."""
     annotations = {
-        **role.template.metadata.annotations,
+        **without_injected_names(role.template.metadata.annotations),
         ANNOTATION_LAUNCH: "true",
         ANNOTATION_GANG_SIZE: str(sum(r.replicas for r in job.spec.roles)),
     }
@@ -73,7 +74,8 @@ def build_job_pod(
     owner = OwnerReference(
         job.resource.api_version, job.resource.kind, job.name, job.uid, controller=True, block_owner_deletion=True
     )
-    labels = {**role.template.metadata.labels, LABEL_GANG: job.name, LABEL_ROLE: role.name, LABEL_INDEX: str(index)}
+    theirs = without_injected_names(role.template.metadata.labels)
+    labels = {**theirs, LABEL_GANG: job.name, LABEL_ROLE: role.name, LABEL_INDEX: str(index)}
     return {
         "apiVersion": "v1",
         "kind": "Pod",

@@ -1,8 +1,8 @@
 """What a container's process gets: argv and environment. Pure.
 
-Later wins: the machine's base environment, what the node says of the pod, the container's own `env`, the agent's allocation
-(nobody may lie about devices). `$(NAME)` in command, args and env values is replaced as Kubernetes does: from variables
-defined before, `$$(NAME)` is a literal, an unknown name stays as it is.
+Later wins: the machine's base environment, what the node says of the pod, the container's own `env`, which pod it is and the
+agent's allocation (nobody may lie about pods and devices). `$(NAME)` in command, args and env values is replaced as Kubernetes
+does: from variables defined before, `$$(NAME)` is a literal, an unknown name stays as it is.
 
 References can double with every variable, so two kilobytes could ask for gigabytes. Nothing is put together that Linux would not
 start a process with: 128 KiB for one string, and 2 MiB (of a stack of 8 MiB) for all of them.
@@ -69,6 +69,13 @@ def container_environment(
     pod: Pod, container: Container, allocation: Allocation, *, node: str, address: str, base: Mapping[str, str]
 ) -> dict[str, str]:
     grace = pod.spec.termination_grace_period_seconds
+    own = {
+        "REMUDA_POD_NAME": pod.name,
+        "REMUDA_POD_UID": pod.uid,
+        "REMUDA_NODE": node,
+        # The launcher's own TERM-to-KILL must fit into the pod's, or its child is killed without having been asked.
+        "REMUDA_STOP_GRACE": f"{max(0.0, min(5.0, grace * 0.8)):g}",
+    }
     env = {
         **base,
         "HOSTNAME": pod.name,
@@ -77,11 +84,7 @@ def container_environment(
         "POD_UID": pod.uid,
         "POD_IP": address,
         "NODE_NAME": node,
-        "REMUDA_POD_NAME": pod.name,
-        "REMUDA_POD_UID": pod.uid,
-        "REMUDA_NODE": node,
-        # The launcher's own TERM-to-KILL must fit into the pod's, or its child is killed without having been asked.
-        "REMUDA_STOP_GRACE": f"{max(0.0, min(5.0, grace * 0.8)):g}",
+        **own,
     }
     size = _environment_size(env)
     for variable in container.env:
@@ -93,6 +96,7 @@ def container_environment(
         if size > MAX_STRINGS:
             raise EnvironmentTooLarge("The environment", MAX_STRINGS)
         env[variable.name] = value
+    env.update(own)
     env.update(allocation.env)
     env[CONTAINER_ID] = f"{pod.uid}/{container.name}"
     return env

@@ -5,9 +5,10 @@ from __future__ import annotations
 import copy
 
 import pytest
+from msgspec.structs import replace
 
 from remuda.api.errors import Refusal
-from remuda.api.meta import JsonObject
+from remuda.api.meta import JsonObject, ObjectMeta
 from remuda.core.gang.kubelet_pods import KubeletGangPodForm
 from remuda.core.training.job_pods import build_job_pod
 from tests.builders.gangs import JobBuilder, a_job
@@ -57,18 +58,71 @@ def test_a_pod_without_devices_gets_the_agents_directories_from_the_machine() ->
     assert len(env) == len(set(env))
 
 
-def test_what_the_template_says_stays_and_wins() -> None:
+def test_what_the_template_says_stays() -> None:
     formed = FORM.rewrite(
         body(
             a_job().gpus(0),
-            env=[{"name": "REMUDA_NODE", "value": "mine"}, {"name": "A", "value": "$(REMUDA_POD_NAME)"}],
+            env=[{"name": "A", "value": "$(REMUDA_POD_NAME)"}],
             volumeMounts=[{"name": "data", "mountPath": "/data"}],
         )
     )
-    env = formed["spec"]["containers"][0]["env"]
-    assert [e for e in env if e["name"] == "REMUDA_NODE"] == [{"name": "REMUDA_NODE", "value": "mine"}]
-    assert env[-1]["name"] == "A", "behind what it refers to"
+    assert formed["spec"]["containers"][0]["env"][-1]["name"] == "A", "behind what it refers to"
     assert {m["mountPath"] for m in formed["spec"]["containers"][0]["volumeMounts"]} >= {"/data", "/run/remuda/alloc"}
+
+
+HOSTILE = {
+    "env": [
+        {"name": "REMUDA_POD_UID", "value": "of-another-pod"},
+        {"name": "REMUDA_NODE", "value": "mine"},
+        {"name": "REMUDA_ALLOC_DIR", "value": "/data"},
+        {"name": "A", "value": "1"},
+    ],
+    "volumeMounts": [
+        {"name": "remuda-alloc", "mountPath": "/everybody"},
+        {"name": "data", "mountPath": "/run/remuda/./alloc/"},
+        {"name": "data", "mountPath": "/data"},
+    ],
+}
+
+
+@pytest.mark.parametrize("gpus", [0, 1])
+def test_a_template_cannot_choose_which_pod_it_is_or_what_is_mounted_for_it(gpus: int) -> None:
+    """Its uid names the directory that is mounted; the volume of all directories is for that mount alone."""
+    made = body(a_job().gpus(gpus), **HOSTILE)
+    made["spec"]["volumes"] = [{"name": "remuda-alloc", "hostPath": {"path": "/"}}, {"name": "data", "emptyDir": {}}]
+    spec = FORM.rewrite(made)["spec"]
+    container = spec["containers"][0]
+    assert [e for e in container["env"] if e["name"] == "REMUDA_POD_UID"] == [
+        {"name": "REMUDA_POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}}
+    ]
+    names = [e["name"] for e in container["env"]]
+    assert len(names) == len(set(names))
+    assert not [e for e in container["env"] if e.get("value") in ("mine", "/data")]
+    assert [m["mountPath"] for m in container["volumeMounts"] if m["name"] == "remuda-alloc"] == (
+        [] if gpus else ["/run/remuda/alloc"]
+    )
+    assert [m["mountPath"] for m in container["volumeMounts"] if m["name"] == "data"] == ["/data"]
+    assert {v["name"]: (v.get("hostPath") or {}).get("path") for v in spec["volumes"]} == (
+        {"data": None} if gpus else {"remuda-alloc": "/host/alloc", "remuda-bin": "/host/bin", "data": None}
+    )
+
+
+def test_marks_of_ours_in_a_template_are_not_believed() -> None:
+    made = a_job().gpus(1).build()
+    role = made.spec.roles[0]
+    meta = ObjectMeta(
+        labels={"remuda.dev/gang": "another", "remuda.dev/reservation": "x", "team": "a"},
+        annotations={"remuda.dev/devices": "gpu-7", "remuda.dev/has-run": "true", "note": "b"},
+    )
+    role = replace(role, template=replace(role.template, metadata=meta))
+    found = build_job_pod(made, role, 0, spare=False, domain="")["metadata"]
+    assert found["labels"] == {
+        "team": "a",
+        "remuda.dev/gang": made.name,
+        "remuda.dev/role": role.name,
+        "remuda.dev/pod-index": "0",
+    }
+    assert set(found["annotations"]) == {"note", "remuda.dev/launch", "remuda.dev/gang-size"}
 
 
 def test_a_command_that_only_the_image_knows_is_refused() -> None:

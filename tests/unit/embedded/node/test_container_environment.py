@@ -43,11 +43,19 @@ def test_references_expand_as_in_kubernetes(text: str, result: str) -> None:
 
 
 def test_the_allocation_has_the_last_word_and_the_container_the_one_before() -> None:
-    pod = a_pod(env={"PATH": "/mine", "REMUDA_VISIBLE_DEVICES": "gpu-7", "WHERE": "$(NODE_NAME)/$(POD_IP)"})
+    pod = a_pod(
+        env={
+            "PATH": "/mine",
+            "REMUDA_POD_UID": "another",
+            "REMUDA_VISIBLE_DEVICES": "gpu-7",
+            "WHERE": "$(NODE_NAME)/$(POD_IP)",
+        }
+    )
     base = {"PATH": "/bin", "HOME": "/root"}
     env = container_environment(pod, pod.spec.containers[0], ALLOCATION, node="node-03", address="127.1.0.9", base=base)
     assert env["PATH"] == "/mine"
     assert env["REMUDA_VISIBLE_DEVICES"] == "gpu-1"
+    assert env["REMUDA_POD_UID"] == pod.uid
     assert env["WHERE"] == "node-03/127.1.0.9"
     assert (env["POD_NAME"], env["POD_NAMESPACE"], env["POD_UID"]) == ("worker-0", "default", "uid-1")
     assert env["HOME"] == "/root"

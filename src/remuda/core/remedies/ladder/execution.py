@@ -141,7 +141,10 @@ def _follow_hook_objects(
     made = state.case.made if state.case.made is not None and state.case.made.key == record.key else None
     if made is not None and made.outcome:
         state.amend(
-            record.key, _rung_outcome(made.outcome), "" if made.outcome == "Succeeded" else "HookFailed", made.message
+            record.key,
+            _rung_outcome(made.outcome),
+            "" if made.outcome == "Succeeded" else made.reason or "HookFailed",
+            made.message,
         )
         if record.action == Action.TICKET and made.outcome == "Succeeded":
             state.ticket = ", ".join(made.names)
