@@ -32,6 +32,7 @@ class MemberProgress(msgspec.Struct, frozen=True):
     checkpoint_time: float = 0.0
     checkpoint_seconds: float = 0.0  # the longest one took
     total_steps: int | None = None
+    kept: int | None = None  # newest checkpoint of this attempt that its launcher has seen on disk
 
 
 class PodView(msgspec.Struct, frozen=True):
