@@ -105,6 +105,9 @@ class LauncherReport(UntrustedTimes, frozen=True, rename="camel", omit_defaults=
     message: str = ""
     tail: str = ""  # the last of its log when it failed, for jobs whose rules ask for it
     checkpoints: list[int] = []
+    corrupt: list[int] = []  # checkpoints that failed their own check
+    abandoned: list[int] = []  # whole, but of a history that was given up
+    unreadable: str = ""  # what could not be read when it looked for checkpoints, and why
     hung_since: datetime | None = None
     time: datetime | None = None
     planned: bool = False  # it ended because its node was stopped on purpose

@@ -102,12 +102,29 @@ class Topology(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, 
     segment_size: int = 0  # ranks that must share one domain of `required`; 0 = all of them
 
 
+class CheckpointFallBack(StrEnum):
+    """What happens when a checkpoint that the gang was known to have is not there at a restart."""
+
+    HOLD = "Hold"  # the gang waits until it is there again, or somebody says which step to go on from
+    ALLOWED = "Allowed"  # it goes on from the newest step that all ranks have, or from the beginning
+
+
+class ResumeFrom(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
+    """Consent, once: the next start goes on from `step` (0 = from the beginning). `attempt`: the job's attempt when it was
+    given; it is used up when that attempt, or a later one, starts."""
+
+    step: int = 0
+    attempt: int = 0
+
+
 class Checkpoint(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
     """Where checkpoints go. `path` is shared by all ranks; empty = a directory of the job's own, when the node has one."""
 
     path: str = ""
     typical_seconds: float = 0.0
     signal: str = "SIGUSR1"  # sent to ask for one; remuda_train answers it
+    fall_back: CheckpointFallBack = CheckpointFallBack.HOLD
+    resume_from: ResumeFrom | None = None  # `remuda resume JOB --from-step N` writes it
 
 
 class Budgets(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
@@ -242,6 +259,13 @@ class RetiredPod(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
     until: datetime | None = None
 
 
+class KeptCheckpoint(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """A step that the whole gang was seen to have a checkpoint of: `ranks` of them wrote it, one for all or each its own."""
+
+    step: int
+    ranks: int = 1
+
+
 class Progress(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """How far the gang is: the slowest member's step, and the newest step every member has a checkpoint of."""
 
@@ -251,6 +275,9 @@ class Progress(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     step_seconds: float = 0.0
     time: datetime | None = None
     steps: list[int] = []  # of each rank, in rank order
+    kept: list[
+        KeptCheckpoint
+    ] = []  # of this history, oldest first, the newest few: a restart below them is not for granted
     total_steps: int = 0
     eta: datetime | None = None
 
@@ -325,6 +352,7 @@ class TrainingJobStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaul
     attempt: int = 0
     barrier: str = "Closed"
     resume_step: int | None = None
+    opened_attempt: int = 0  # the last one whose barrier opened
     members: list[Member] = []
     spares: list[SparePod] = []
     retired: list[RetiredPod] = []

@@ -391,4 +391,5 @@ def _observed_member_progress(beat: PodProgress | None) -> MemberProgress | None
         checkpoint_time=beat.checkpoint_time,
         checkpoint_seconds=beat.checkpoint_seconds,
         total_steps=beat.last.total_steps,
+        kept=beat.kept,
     )

@@ -31,7 +31,7 @@ class KillChild(SmallRecord):
 
 
 class ScanCheckpoints(SmallRecord):
-    """Find the usable checkpoints; answer with `scanned(attempt, steps)`."""
+    """Find the usable checkpoints; answer with `scanned`."""
 
     attempt: int
     rank: int | None

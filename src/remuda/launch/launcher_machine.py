@@ -14,6 +14,8 @@ Invariants:
   obeyed only when ready for exactly that attempt. A delayed or repeated message is therefore harmless.
 - *Ready means nothing is left.* `Ready` is said only after the whole process tree of older attempts is gone
   (`tree_gone`), not merely the main process: a rank handed on twice would corrupt its checkpoints.
+- *Ready is looked at again.* While it waits, the launcher looks at its checkpoints again, ever more seldom, and says Ready
+  anew when the answer is another: what could not be read, or was not there, may be back. Only the last answer counts.
 - *The agent may vanish at any time.* The child keeps training. The newest message of each kind of the current attempt is
   kept and said again after every `hello`, whether or not it was sent before: the agent may have died with it unread.
 - *Exit is final*: after it every input returns no actions.
@@ -61,6 +63,11 @@ from remuda.launch.small_records import SmallRecord
 HEARTBEAT_INTERVAL_S = 0.1  # at most 10 heartbeats a second: enough to see a step, cheap with hundreds of ranks a node
 RECONNECT_FIRST_S, RECONNECT_MAX_S = 0.05, 1.0  # an agent restart is noticed within a second, without a busy loop
 REKILL_FIRST_S, REKILL_MAX_S = 0.05, 1.0  # a process that forks while being killed needs another pass
+RESCAN_FIRST_S, RESCAN_MAX_S = (
+    2.0,
+    30.0,
+)  # a look at the checkpoints costs a listing, and a reading of what is new there
+UNREADABLE_FIRST_S, UNREADABLE_MAX_S = 0.2, 5.0  # the gang stands still for as long as they cannot be read
 ABANDON_S = 2.0  # a process the kernel cannot end (D state) must not keep a terminated launcher
 NO_CHILD_CODE = 128 + SIGNALS["TERM"]
 
@@ -88,6 +95,7 @@ class LaunchMachine:
         self._rank: int | None = None
         self._directory: str | None = None
         self._scan: ScanCheckpoints | None = None  # the question whose answer is awaited
+        self._looks = 0  # at the checkpoints, since the answer last changed
         self._terminating = False
         self._done = False
         self._code = NO_CHILD_CODE  # to exit with
@@ -193,6 +201,7 @@ class LaunchMachine:
         known = last if isinstance(last, Heartbeat) else Heartbeat(self.child, 0)
         unsent = self._pending or Heartbeat(self.child, 0)
         fresh = report.checkpoint is not None and report.checkpoint != known.checkpoint
+        fresh = fresh or (report.kept is not None and report.kept != known.kept)
         step = report.step if report.step is not None else max(known.step, report.checkpoint or 0)
         self._pending = Heartbeat(
             self.child,
@@ -203,6 +212,7 @@ class LaunchMachine:
             report.checkpoint_time if fresh or report.checkpoint_time is not None else known.checkpoint_time,
             now,
             known.total_steps if report.total_steps is None else report.total_steps,
+            known.kept if report.kept is None else report.kept,
         )
         if fresh or now >= self._next_beat:  # a checkpoint never waits: what is lost of it is lost work
             self._beat(now)
@@ -210,20 +220,35 @@ class LaunchMachine:
             self._due["beat"] = self._next_beat
         return self._actions()
 
-    def scanned(self, now: float, scan: ScanCheckpoints, steps: tuple[int, ...]) -> list[Action]:
+    def scanned(
+        self,
+        now: float,
+        scan: ScanCheckpoints,
+        steps: tuple[int, ...],
+        corrupt: tuple[int, ...] = (),
+        abandoned: tuple[int, ...] = (),
+        unreadable: str = "",
+    ) -> list[Action]:
         """The answer to `scan`, newest step first. An answer to a question that is no longer asked is dropped."""
         if scan == self._scan:
+            most = MAX_CHECKPOINTS
+            answer = Ready(scan.attempt, steps[:most], corrupt[:most], abandoned[:most], unreadable[:MAX_TEXT])
+            is_first = self.state != READY
             self._scan = self._target = None
             self.state, self.attempt = READY, scan.attempt
-            self._outbox.clear()
-            self._say(Ready(scan.attempt, tuple(steps[:MAX_CHECKPOINTS])))
+            if is_first:
+                self._outbox.clear()
+            if self._outbox.get(Ready) != answer:
+                self._looks = 0
+                self._say(answer)
+            self._look_again(now, scan, unreadable)
         return self._actions()
 
     def terminate(self, now: float) -> list[Action]:
         """SIGTERM to the launcher. Repeats change nothing: the grace already runs."""
         if not self._terminating:
             self._terminating = True
-            self._scan = None
+            self._stop_looking()
             if self.state != EXITED:
                 self._code = NO_CHILD_CODE
                 self.state = STOPPING
@@ -242,6 +267,9 @@ class LaunchMachine:
             self._out.append(Connect())
         if "beat" in due:
             self._beat(now)
+        if "rescan" in due and self.state == READY:
+            self._scan = ScanCheckpoints(self.attempt, self._rank, self._directory)
+            self._out.append(self._scan)
         if "abandon" in due:
             self._exit()
         elif "grace" in due or "rekill" in due:
@@ -260,6 +288,7 @@ class LaunchMachine:
             if asked == (self._rank, self._directory):
                 self._repeat(Ready)
                 return
+        self._due.pop("rescan", None)
         self.floor = self._target = stop.attempt
         self._rank, self._directory = asked
         self.state = STOPPING
@@ -276,7 +305,8 @@ class LaunchMachine:
             self._repeat(Running if self.state == RUNNING else Exited)
 
     def _on_fence(self, now: float) -> None:
-        self._target = self._scan = self._pending = None
+        self._stop_looking()
+        self._target = self._pending = None
         self._due.pop("beat", None)
         self._outbox.clear()
         self.attempt = self.floor
@@ -284,7 +314,19 @@ class LaunchMachine:
         if self._tree:
             self._kill(now)
 
+    def _look_again(self, now: float, scan: ScanCheckpoints, unreadable: str) -> None:
+        if scan.rank is None or scan.directory is None:
+            return
+        first, most = (UNREADABLE_FIRST_S, UNREADABLE_MAX_S) if unreadable else (RESCAN_FIRST_S, RESCAN_MAX_S)
+        self._due["rescan"] = now + min(most, first * 2 ** min(self._looks, 16))
+        self._looks += 1
+
+    def _stop_looking(self) -> None:
+        self._scan = None
+        self._due.pop("rescan", None)
+
     def _spawn(self, attempt: int, env: dict[str, str]) -> None:
+        self._stop_looking()
         self.state = RUNNING
         self.child = attempt
         self._tree = True

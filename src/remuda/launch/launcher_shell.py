@@ -25,6 +25,7 @@ from remuda.launch.actions import (
     SpawnChild,
     WriteCheckpointRequest,
 )
+from remuda.launch.checkpoints import CheckpointListing, CheckpointScan
 from remuda.launch.launcher_machine import LauncherIdentity, LaunchMachine
 from remuda.launch.progress_inbox import ProgressInbox
 from remuda.launch.protocol import SIGNALS, ProtocolError
@@ -98,7 +99,17 @@ class LauncherShell:
         self._child: int | None = None  # pid of the main process until it is reaped
         self._child_attempt = 0
         self._output_from = -1
-        self._scans: dict[int, ScanCheckpoints] = {}  # pipe -> question a forked process works on
+        self._scans: dict[int, tuple[ScanCheckpoints, CheckpointListing]] = {}  # pipe -> what a forked process works on
+        self._looked: tuple[ScanCheckpoints, CheckpointListing, CheckpointScan] | None = (
+            None  # the last look and its answer
+        )
+        self._unreadable = ""  # as it was last said in the log
+        self._place: tuple[str, int] | None = None  # where the child's checkpoints are, and its rank
+        self._sought: tuple[int, bool, float] = (
+            -1,
+            False,
+            0.0,
+        )  # checkpoint looked for, whether it was there, when to look again
         self._work = launcher_work_directory(directory) if directory is not None else ""
         self._inbox = ProgressInbox(self._work, write_launcher_log) if directory is not None else None
         if self._inbox is not None:
@@ -259,6 +270,7 @@ class LauncherShell:
             except OSError:
                 pass
             self._inbox.open(launcher_clock())
+            self._place, self._sought = _checkpoint_place(env), (-1, False, 0.0)
             self._abandon_checkpoints(env)
             self._mark_log(action.attempt, env)
         self._output_from = user_process.user_output_size()
@@ -273,14 +285,14 @@ class LauncherShell:
 
     def _abandon_checkpoints(self, env: dict[str, str]) -> None:
         """REMUDA_RESUME_STEP=N: history goes on after N; empty: from the beginning; not set: not Remuda's business."""
-        resume, directory = env.get("REMUDA_RESUME_STEP"), env.get("REMUDA_CHECKPOINT_DIR")
-        rank = env.get("REMUDA_RANK") or env.get("RANK") or ""
-        if resume is None or not directory or not rank.isdigit() or not (resume.isdigit() or resume == ""):
+        resume = env.get("REMUDA_RESUME_STEP")
+        if resume is None or self._place is None or not (resume.isdigit() or resume == ""):
             return
+        directory, rank = self._place
         attempt = env.get("REMUDA_ATTEMPT", "?")
         why = f"attempt {attempt} went on from {f'step {resume}' if resume else 'the beginning'}"
         try:
-            marked = checkpoints.abandon_checkpoints_above(directory, int(rank), int(resume) if resume else -1, why)
+            marked = checkpoints.abandon_checkpoints_above(directory, rank, int(resume) if resume else -1, why)
         except OSError as error:
             write_launcher_log(f"could not mark abandoned checkpoints in {directory}: {error}")
             return
@@ -328,7 +340,17 @@ class LauncherShell:
 
     def _report(self, reports: list[protocol.Progress]) -> None:
         for report in reports:
+            if report.checkpoint is not None and self._place is not None and self._is_saved(report.checkpoint):
+                report = report.replace(kept=report.checkpoint)
             self._input(self._machine.progress(launcher_clock(), report))
+
+    def _is_saved(self, step: int) -> bool:
+        """Whether that checkpoint has been seen on disk. Looked for once, and once a second for as long as it is not there."""
+        now = launcher_clock()
+        if step != self._sought[0] or (not self._sought[1] and now >= self._sought[2]):
+            is_there = self._place is not None and checkpoints.is_checkpoint_kept(*self._place, step)
+            self._sought = step, is_there, now + 1.0
+        return self._sought[1]
 
     def _write_request(self, request: WriteCheckpointRequest) -> None:
         path = self._request_path()
@@ -340,28 +362,52 @@ class LauncherShell:
             write_launcher_log(f"could not ask for a checkpoint: {error}")
 
     def _scan(self, scan: ScanCheckpoints) -> None:
-        found = checkpoints.checkpoint_candidates(scan.directory, scan.rank)
-        work = sum(one.size for one in found if one.size <= checkpoints.DIGEST_LIMIT_BYTES)
+        listing = checkpoints.list_checkpoints(scan.directory, scan.rank)
+        if self._looked is not None and self._looked[:2] == (scan, listing):  # nothing new: nothing is read again
+            self._answer_scan(scan, listing, self._looked[2])
+            return
+        work = sum(one.size for one in listing.candidates if one.size <= checkpoints.DIGEST_LIMIT_BYTES)
         if work <= INLINE_SCAN_BYTES:
-            self._input(self._machine.scanned(launcher_clock(), scan, tuple(checkpoints.usable_checkpoints(found))))
+            self._answer_scan(scan, listing, checkpoints.examine_checkpoints(listing))
             return
         read, write = os.pipe2(os.O_CLOEXEC)
         if os.fork() == 0:
             try:
                 signal.set_wakeup_fd(-1)
                 signal.signal(SIGNALS["TERM"], signal.SIG_DFL)
-                os.write(write, jsonline.render_json_line(checkpoints.usable_checkpoints(found)).encode())
+                answer = checkpoints.examine_checkpoints(listing).__dict__
+                os.write(write, jsonline.render_json_line(answer).encode())
             finally:
                 os._exit(0)
         os.close(write)
-        self._scans[read] = scan
+        self._scans[read] = scan, listing
         self._poll.register(read, select.POLLIN)
 
     def _finish_scan(self, fd: int) -> None:
-        scan = self._scans.pop(fd)
+        scan, listing = self._scans.pop(fd)
         self._poll.unregister(fd)
         data = os.read(fd, protocol.MAX_LINE_BYTES)
         os.close(fd)
         # Nothing: it was killed. "No checkpoints" would throw the work of days away, so look again, here.
-        steps = jsonline.parse_json_line(data) if data else checkpoints.scan_checkpoints(scan.directory, scan.rank)
-        self._input(self._machine.scanned(launcher_clock(), scan, tuple(steps)))
+        if data:
+            read = jsonline.parse_json_line(data)
+            steps, corrupt, abandoned = (tuple(read[name]) for name in ("steps", "corrupt", "abandoned"))
+            answer = CheckpointScan(steps, corrupt, abandoned, read["unreadable"])
+        else:
+            answer = checkpoints.examine_checkpoints(listing)
+        self._answer_scan(scan, listing, answer)
+
+    def _answer_scan(self, scan: ScanCheckpoints, listing: CheckpointListing, found: CheckpointScan) -> None:
+        if found.unreadable and found.unreadable != self._unreadable:
+            write_launcher_log(f"checkpoints could not be read, looking again: {found.unreadable}")
+        self._unreadable = found.unreadable
+        # What could not be read is read again: the listing may be the same when it can be.
+        self._looked = None if found.unreadable and not listing.unreadable else (scan, listing, found)
+        self._input(
+            self._machine.scanned(launcher_clock(), scan, found.steps, found.corrupt, found.abandoned, found.unreadable)
+        )
+
+
+def _checkpoint_place(env: dict[str, str]) -> tuple[str, int] | None:
+    directory, rank = env.get("REMUDA_CHECKPOINT_DIR"), env.get("REMUDA_RANK") or env.get("RANK") or ""
+    return (directory, int(rank)) if directory and rank.isascii() and rank.isdigit() else None

@@ -65,10 +65,15 @@ class Hello(SmallRecord):
 
 
 class Ready(SmallRecord):
-    """Nothing of an older attempt is alive any more; `checkpoints` of the asked rank are usable, newest first."""
+    """Nothing of an older attempt is alive any more; `checkpoints` of the asked rank are usable, newest first. `corrupt` ones
+    failed their own check, `abandoned` ones are whole but of a history that was given up. `unreadable`: what could not be read,
+    and why; then there may be more than these. Said again whenever another look finds something else."""
 
     attempt: int
     checkpoints: tuple[int, ...] = ()
+    corrupt: tuple[int, ...] = ()
+    abandoned: tuple[int, ...] = ()
+    unreadable: str = ""
 
 
 class Running(SmallRecord):
@@ -101,6 +106,7 @@ class Heartbeat(SmallRecord):
     checkpoint_time: float | None = None
     time: float = 0.0
     total_steps: int | None = None  # how many there will be, once the child has said so
+    kept: int | None = None  # newest checkpoint that is where it is looked for at a restart, as the launcher saw it
 
 
 # --- agent -> launcher ------------------------------------------------------------------------------------------------
@@ -149,6 +155,7 @@ class Progress(SmallRecord):
     checkpoint_time: float | None = None
     attempt: int | None = None  # whose report it is; None = not said, taken as the current child's
     total_steps: int | None = None
+    kept: int | None = None  # the launcher's own: it has seen this checkpoint on disk
 
 
 # --- field checks: each returns the value to store, or raises ValueError with the rest of a sentence -------------------
@@ -226,13 +233,15 @@ _MESSAGES: "dict[str, tuple[type[SmallRecord], dict[str, tuple[str, Callable[[ob
     "hello": (Hello, {"version": ("version", _count_field), "pod": ("pod", _text_field), "uid": ("uid", _text_field),
                       "pid": ("pid", _count_field), "state": ("state", _state_field), "attempt": ("attempt", _count_field),
                       "floor": ("floor", _count_field)}),
-    "ready": (Ready, {"attempt": ("attempt", _count_field), "checkpoints": ("checkpoints", _steps_field)}),
+    "ready": (Ready, {"attempt": ("attempt", _count_field), "checkpoints": ("checkpoints", _steps_field),
+                      "corrupt": ("corrupt", _steps_field), "abandoned": ("abandoned", _steps_field),
+                      "unreadable": ("unreadable", _text_field)}),
     "running": (Running, {"attempt": ("attempt", _count_field), "pid": ("pid", _count_field), "time": ("time", _seconds_field)}),
     "exited": (Exited, {"attempt": ("attempt", _count_field), "code": ("code", _count_field),
                         "signal": ("signal", _optional_field(_count_field)),
                         "time": ("time", _seconds_field), "message": ("message", _text_field), "tail": ("tail", _text_field)}),
     "heartbeat": (Heartbeat, {**_PROGRESS, "step": ("step", _count_field), "attempt": ("attempt", _count_field),
-                              "time": ("time", _seconds_field)}),
+                              "time": ("time", _seconds_field), "kept": ("kept", _optional_field(_count_field))}),
     "stop": (Stop, {"attempt": ("attempt", _count_field), "signal": ("signal", _signal_field), "grace": ("grace", _seconds_field),
                     "rank": ("rank", _optional_field(_count_field)),
                     "checkpointDir": ("checkpoint_dir", _optional_field(_path_field))}),

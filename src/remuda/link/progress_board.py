@@ -30,6 +30,7 @@ class Heartbeat(msgspec.Struct, frozen=True):
     checkpoint_seconds: float | None = None
     time: float = 0.0
     total_steps: int | None = None
+    kept: int | None = None
 
 
 class PodProgress(msgspec.Struct, frozen=True):
@@ -40,6 +41,7 @@ class PodProgress(msgspec.Struct, frozen=True):
     checkpoint: int | None = None  # newest checkpoint reported
     checkpoint_time: float = 0.0
     checkpoint_seconds: float = 0.0  # the longest one took
+    kept: int | None = None  # newest of this attempt that the launcher saw where it looks for it at a restart
 
 
 class PodPast(msgspec.Struct, frozen=True):
@@ -75,6 +77,7 @@ class ProgressBoard:
             checkpoint=beat.checkpoint if beat.checkpoint is not None else (old.checkpoint if old else None),
             checkpoint_time=beat.time if saved else (old.checkpoint_time if old else 0.0),
             checkpoint_seconds=max(beat.checkpoint_seconds or 0.0, old.checkpoint_seconds if old else 0.0),
+            kept=beat.kept if beat.kept is not None or fresh or old is None else old.kept,
         )
         for listener in self._listeners:
             listener(beat.namespace, beat.gang, fresh or saved)

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from remuda.api.meta import to_time
-from remuda.api.training import Progress, TrainingJob
+from remuda.api.training import Progress, ResumeFrom, TrainingJob
 from tests.unit.cli.scenes import NOW, Cli, a_job, machines, pods
 
 
@@ -27,6 +27,22 @@ def test_suspend_and_resume_change_one_field(busy: Cli) -> None:
     assert busy.run("resume", "hello").code == 0
     assert not busy.objects(TrainingJob)[0].spec.suspend
     assert busy.run("resume", "hello").out == "Job hello is not suspended.\n"
+
+
+def test_resuming_from_a_step_is_consent_for_the_next_start(tmp_path: Path) -> None:
+    cli = Cli(tmp_path, [*machines(), *pods(), a_job(phase="Recovering", barrier="Closed", attempt=7)])
+    result = cli.run("resume", "hello", "--from-step", "1200")
+    assert (result.code, result.out.split(".")[0]) == (0, "Job hello continues from the checkpoint of step 1200")
+    (job,) = cli.objects(TrainingJob)
+    assert job.spec.checkpoint.resume_from == ResumeFrom(step=1200, attempt=7)
+    assert not job.spec.suspend
+
+
+def test_resuming_a_running_job_from_a_step_is_refused(busy: Cli) -> None:
+    result = busy.run("resume", "hello", "--from-step", "0")
+    assert result.code == 2
+    assert result.err.startswith("error: JobRuns: Job hello is running")
+    assert busy.objects(TrainingJob)[0].spec.checkpoint.resume_from is None
 
 
 def test_as_a_document(busy: Cli) -> None:

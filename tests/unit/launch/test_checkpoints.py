@@ -26,7 +26,9 @@ def save(tmp_path: Path, *steps: int, keep: int = 100) -> None:
 
 
 def scan(tmp_path: Path) -> list[int]:
-    return checkpoints.scan_checkpoints(str(tmp_path), RANK)
+    found = checkpoints.scan_checkpoints(str(tmp_path), RANK)
+    assert not found.unreadable
+    return list(found.steps)
 
 
 def test_what_is_saved_is_found_newest_first_and_loads(tmp_path: Path) -> None:
@@ -43,11 +45,12 @@ def test_what_is_saved_is_found_newest_first_and_loads(tmp_path: Path) -> None:
 def test_ranks_do_not_see_each_other(tmp_path: Path) -> None:
     checkpoints.save(str(tmp_path), 7, 5, b"x")
     assert scan(tmp_path) == []
-    assert checkpoints.scan_checkpoints(str(tmp_path), 7) == [5]
+    assert checkpoints.scan_checkpoints(str(tmp_path), 7).steps == (5,)
 
 
 def test_a_spare_knows_neither_rank_nor_directory(tmp_path: Path) -> None:
-    assert checkpoints.scan_checkpoints(None, 3) == checkpoints.scan_checkpoints(str(tmp_path), None) == []
+    nothing = checkpoints.CheckpointScan()
+    assert checkpoints.scan_checkpoints(None, 3) == checkpoints.scan_checkpoints(str(tmp_path), None) == nothing
 
 
 def test_a_directory_that_is_missing_or_not_one_holds_nothing(tmp_path: Path) -> None:
@@ -101,6 +104,8 @@ def test_a_damaged_newest_checkpoint_is_passed_over(tmp_path: Path, damage: str)
     save(tmp_path, 10, 20)
     DAMAGE[damage](stem(tmp_path, 20))
     assert scan(tmp_path) == [10]
+    corrupt = checkpoints.scan_checkpoints(str(tmp_path), RANK).corrupt
+    assert corrupt == (() if damage == "renamed with zeros" else (20,))
 
 
 @pytest.mark.parametrize("damage", ["a flipped bit", "cut short", "data missing", "side file missing", "no digest"])
@@ -149,8 +154,8 @@ def test_only_as_many_as_wanted_are_read(tmp_path: Path) -> None:
         read.append(candidate.step)
         return candidate.step != 29
 
-    found = checkpoints.checkpoint_candidates(str(tmp_path), RANK)
-    assert checkpoints.usable_checkpoints(found, 3, intact) == [30, 28, 27]
+    found = checkpoints.examine_checkpoints(checkpoints.list_checkpoints(str(tmp_path), RANK), 3, intact)
+    assert (found.steps, found.corrupt) == ((30, 28, 27), (29,))
     assert read == [30, 29, 28, 27]
     assert len(scan(tmp_path)) == 16
 
@@ -181,12 +186,117 @@ def test_saving_a_bad_step_again_makes_it_good(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("resumed", "left"), [(10, [10]), (20, [20, 10]), (30, [30, 20, 10]), (5, []), (-1, [])], ids=str
 )
-def test_an_abandoned_history_is_marked(tmp_path: Path, resumed: int, left: list[int]) -> None:
+def test_an_abandoned_history_is_not_offered_and_stays_whole(tmp_path: Path, resumed: int, left: list[int]) -> None:
     save(tmp_path, 10, 20, 30)
+    before = {path: path.read_bytes() for path in (tmp_path / f"rank-{RANK}").iterdir()}
     marked = checkpoints.abandon_checkpoints_above(str(tmp_path), RANK, resumed, "attempt 2 went on from 10")
     assert sorted(marked + left) == [10, 20, 30]
     assert scan(tmp_path) == left
+    assert checkpoints.scan_checkpoints(str(tmp_path), RANK).abandoned == tuple(sorted(marked, reverse=True))
     assert checkpoints.abandon_checkpoints_above(str(tmp_path), RANK, resumed, "again") == []
+    assert not any(name.endswith(".bad") for name in names(tmp_path))
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_going_on_from_an_abandoned_step_makes_it_one_of_this_history_again(tmp_path: Path) -> None:
+    save(tmp_path, 10, 20, 30)
+    checkpoints.abandon_checkpoints_above(str(tmp_path), RANK, 10, "attempt 2 went on from step 10")
+    checkpoints.abandon_checkpoints_above(str(tmp_path), RANK, 20, "attempt 3 went on from step 20")
+    assert scan(tmp_path) == [20, 10]
+    assert checkpoints.load(str(tmp_path), RANK, 20) == b"data of 20"
+
+
+def test_saving_an_abandoned_step_again_lifts_its_mark(tmp_path: Path) -> None:
+    save(tmp_path, 10, 20)
+    checkpoints.abandon_checkpoints_above(str(tmp_path), RANK, 10, "test")
+    save(tmp_path, 20)
+    assert scan(tmp_path) == [20, 10]
+    assert "step-20.abandoned" not in names(tmp_path)
+
+
+def test_a_side_file_newer_than_the_mark_was_saved_again_whoever_did_it(tmp_path: Path) -> None:
+    """A script without the helper knows nothing of the mark."""
+    save(tmp_path, 10, 20)
+    checkpoints.abandon_checkpoints_above(str(tmp_path), RANK, 10, "test")
+    side, mark = (stem(tmp_path, 20).with_suffix(s) for s in (".json", ".abandoned"))
+    os.utime(side, ns=(0, mark.stat().st_mtime_ns + 1))
+    assert scan(tmp_path) == [20, 10]
+
+
+def test_abandoned_ones_do_not_count_as_kept(tmp_path: Path) -> None:
+    save(tmp_path, 1, 2, 3, 4)
+    checkpoints.abandon_checkpoints_above(str(tmp_path), RANK, 2, "test")
+    checkpoints.save(str(tmp_path), RANK, 5, b"x", keep=3)
+    assert scan(tmp_path) == [5, 2, 1]
+
+
+# --- unreadable is not empty ------------------------------------------------------------------------------------------
+
+
+def as_loop(path: Path) -> Path:
+    """Moves what is there aside and puts a link to itself in its place; returns where it is now."""
+    aside = path.with_name(path.name + ".aside")
+    path.rename(aside)
+    path.symlink_to(path.name)
+    return aside
+
+
+@pytest.mark.parametrize("what", ["directory", "rank folder", "side file", "data"])
+def test_what_cannot_be_read_is_said_and_not_taken_for_nothing(tmp_path: Path, what: str) -> None:
+    root = tmp_path / "checkpoints"
+    for step in (10, 20):
+        checkpoints.save(str(root), RANK, step, b"data of %d" % step)
+    folder = root / f"rank-{RANK}"
+    path = {
+        "directory": root,
+        "rank folder": folder,
+        "side file": folder / "step-20.json",
+        "data": folder / "step-20.ckpt",
+    }[what]
+    aside = as_loop(path)
+    found = checkpoints.scan_checkpoints(str(root), RANK)
+    assert "Too many levels of symbolic links" in found.unreadable
+    assert str(path) in found.unreadable
+    assert found.corrupt == ()
+    assert found.steps == ((10,) if what in ("side file", "data") else ())
+    path.unlink()
+    aside.rename(path)
+    assert checkpoints.scan_checkpoints(str(root), RANK) == checkpoints.CheckpointScan((20, 10))
+
+
+def test_a_digest_that_cannot_be_read_says_nothing_about_the_data(tmp_path: Path) -> None:
+    save(tmp_path, 10, 20)
+
+    def broken_disk(candidate: checkpoints.CheckpointCandidate) -> bool:
+        if candidate.step == 20:
+            raise OSError(5, "Input/output error")
+        return True
+
+    found = checkpoints.examine_checkpoints(checkpoints.list_checkpoints(str(tmp_path), RANK), intact=broken_disk)
+    assert (found.steps, found.corrupt) == ((10,), ())
+    assert found.unreadable == f"{stem(tmp_path, 20)}.ckpt: Input/output error"
+
+
+def test_nothing_is_abandoned_where_nothing_can_be_read(tmp_path: Path) -> None:
+    save(tmp_path, 10, 20)
+    folder = tmp_path / f"rank-{RANK}"
+    aside = as_loop(folder)
+    with pytest.raises(OSError, match="symbolic links"):
+        checkpoints.abandon_checkpoints_above(str(tmp_path), RANK, -1, "test")
+    folder.unlink()
+    aside.rename(folder)
+    assert scan(tmp_path) == [20, 10]
+
+
+def test_loading_what_cannot_be_read_marks_nothing(tmp_path: Path) -> None:
+    save(tmp_path, 10, 20)
+    data = stem(tmp_path, 20).with_suffix(".ckpt")
+    aside = as_loop(data)
+    with pytest.raises(OSError, match="symbolic links"):
+        checkpoints.load(str(tmp_path), RANK, 20)
+    data.unlink()
+    aside.rename(data)
+    assert scan(tmp_path) == [20, 10]
 
 
 @pytest.mark.parametrize("killed_at", range(1, 13))

@@ -266,8 +266,9 @@ def test_every_input_in_every_state(name: str, given: str) -> None:
 def test_from_parked_to_running() -> None:
     machine = parked()
     assert machine.received(T, stop(2)) == [SCAN_2]
-    assert machine.scanned(T, SCAN_2, tuple(range(40, 0, -1))) == [Send(Ready(2, tuple(range(40, 24, -1))))]
-    assert machine.received(T, Start(2, {"RANK": "4"})) == [SpawnChild(2, {"RANK": "4"})]
+    said = machine.scanned(T, SCAN_2, tuple(range(40, 0, -1)))
+    assert said == [Send(Ready(2, tuple(range(40, 24, -1)))), SetTimer(T + 2)]
+    assert machine.received(T, Start(2, {"RANK": "4"})) == [SpawnChild(2, {"RANK": "4"}), SetTimer(None)]
     assert machine.child_started(T + 1, 2, 500) == [Send(Running(2, 500, T + 1))]
 
 
@@ -279,7 +280,7 @@ def test_stop_signals_the_group_then_kills_after_the_grace_then_waits_for_the_tr
     assert machine.timer(T + 2.05)[:1] == [KillChild()]
     assert machine.child_exited(T + 2.1, 2, 137, 9)[0] == KillChild()
     assert machine.tree_gone(T + 2.2) == [ScanCheckpoints(3, 4, "/ckpt"), SetTimer(None)]
-    assert machine.scanned(T + 2.3, ScanCheckpoints(3, 4, "/ckpt"), (10,)) == [Send(Ready(3, (10,)))]
+    assert without_timers(machine.scanned(T + 2.3, ScanCheckpoints(3, 4, "/ckpt"), (10,))) == [Send(Ready(3, (10,)))]
 
 
 def test_passes_over_an_unkillable_tree_slow_down_and_never_claim_to_be_ready() -> None:
@@ -315,16 +316,86 @@ def test_a_newer_stop_during_the_scan_asks_again_and_the_old_answer_is_dropped()
     machine = scanning()
     assert machine.received(T, stop(4)) == [ScanCheckpoints(4, 4, "/ckpt")]
     assert machine.scanned(T, ScanCheckpoints(3, 4, "/ckpt"), (30,)) == []
-    assert machine.scanned(T, ScanCheckpoints(4, 4, "/ckpt"), (20,)) == [Send(Ready(4, (20,)))]
+    assert without_timers(machine.scanned(T, ScanCheckpoints(4, 4, "/ckpt"), (20,))) == [Send(Ready(4, (20,)))]
 
 
 def test_another_rank_for_the_same_attempt_is_scanned_anew() -> None:
     machine = ready()
     other = ScanCheckpoints(2, 5, "/ckpt")
-    assert machine.received(T, stop(2, rank=5)) == [other]
+    assert without_timers(machine.received(T, stop(2, rank=5))) == [other]
     assert machine.scanned(T, SCAN_2, (30,)) == []
-    assert machine.scanned(T, other, (10,)) == [Send(Ready(2, (10,)))]
+    assert without_timers(machine.scanned(T, other, (10,))) == [Send(Ready(2, (10,)))]
     assert machine.received(T, stop(2, rank=5)) == [Send(Ready(2, (10,)))]
+
+
+# --- checkpoints are looked at again ----------------------------------------------------------------------------------
+
+
+def rescan(machine: LaunchMachine, now: float) -> None:
+    assert SCAN_2 in machine.timer(now)
+
+
+def timer_of(actions: list[Action]) -> float:
+    found = [action.at for action in actions if isinstance(action, SetTimer)]
+    assert found
+    assert found[-1] is not None
+    return found[-1]
+
+
+def test_checkpoints_that_cannot_be_read_are_looked_at_again_ever_more_seldom() -> None:
+    machine = parked()
+    machine.received(T, stop(2))
+    said = machine.scanned(T, SCAN_2, (), unreadable="/ckpt: a loop")
+    assert said[0] == Send(Ready(2, unreadable="/ckpt: a loop"))
+    now, gaps = T, []
+    for _ in range(10):
+        at = timer_of(said)
+        gaps.append(at - now)
+        now = at
+        rescan(machine, now)
+        said = machine.scanned(now, SCAN_2, (), unreadable="/ckpt: a loop")
+        assert without_timers(said) == []  # the same again is not said again
+    assert gaps == sorted(gaps)
+    assert [gaps[0], gaps[-1]] == pytest.approx([0.2, 5.0])
+    rescan(machine, timer_of(said))
+    assert without_timers(machine.scanned(now, SCAN_2, (30, 20))) == [Send(Ready(2, (30, 20)))]
+    assert machine.state == "ready"
+
+
+def test_what_comes_back_while_it_waits_is_said_and_said_again_after_a_reconnect() -> None:
+    machine = ready()
+    rescan(machine, T + 2)
+    assert without_timers(machine.scanned(T + 2, SCAN_2, (40, 30, 20), (50,), (60,))) == [
+        Send(Ready(2, (40, 30, 20), (50,), (60,)))
+    ]
+    machine.disconnected(T + 3)
+    assert Send(Ready(2, (40, 30, 20), (50,), (60,))) in machine.connected(T + 3.1)
+
+
+def test_a_start_ends_the_looking_and_a_late_answer_is_dropped() -> None:
+    machine = ready()
+    rescan(machine, T + 2)
+    assert kinds(machine.received(T + 2, Start(2, {}))) == "SpawnChild"
+    assert machine.scanned(T + 3, SCAN_2, (), unreadable="x") == []
+    assert machine.state == "running"
+
+
+@pytest.mark.parametrize("end", ["fence", "terminate"])
+def test_nobody_looks_once_it_is_over(end: str) -> None:
+    machine = ready()
+    rescan(machine, T + 2)
+    if end == "fence":
+        machine.received(T + 2, Fence())
+    else:
+        machine.terminate(T + 2)
+    assert machine.scanned(T + 3, SCAN_2, (30,)) == []
+    assert ScanCheckpoints not in map(type, machine.timer(T + 100))
+
+
+def test_a_spare_has_nothing_to_look_at() -> None:
+    machine = parked()
+    machine.received(T, Stop(2, "TERM", 2.0))
+    assert machine.scanned(T, ScanCheckpoints(2, None, None), ()) == [Send(Ready(2))]
 
 
 def test_a_fenced_launcher_obeys_only_a_higher_attempt() -> None:

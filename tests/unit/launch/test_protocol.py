@@ -28,7 +28,13 @@ EVERY_MESSAGE: list[tuple[Message, dict[str, Any]]] = [
             "floor": 4,
         },
     ),
-    (protocol.Ready(2, (30, 20)), {"type": "ready", "attempt": 2, "checkpoints": [30, 20]}),
+    (
+        protocol.Ready(2, (30, 20), (40,), (60, 50), "/ckpt/rank-1: Input/output error"),
+        {
+            "type": "ready", "attempt": 2, "checkpoints": [30, 20], "corrupt": [40], "abandoned": [60, 50],
+            "unreadable": "/ckpt/rank-1: Input/output error",
+        },
+    ),
     (protocol.Running(2, 99, 5.5), {"type": "running", "attempt": 2, "pid": 99, "time": 5.5}),
     (
         protocol.Exited(2, 137, 9, 6.5, "killed by SIGKILL", "last words"),
@@ -38,10 +44,10 @@ EVERY_MESSAGE: list[tuple[Message, dict[str, Any]]] = [
         },
     ),
     (
-        protocol.Heartbeat(2, 41, 0.5, 0.25, 40, 1.5, 7.5, 900),
+        protocol.Heartbeat(2, 41, 0.5, 0.25, 40, 1.5, 7.5, 900, 40),
         {
             "type": "heartbeat", "attempt": 2, "step": 41, "stepTime": 0.5, "selfTime": 0.25, "checkpoint": 40,
-            "checkpointTime": 1.5, "time": 7.5, "totalSteps": 900,
+            "checkpointTime": 1.5, "time": 7.5, "totalSteps": 900, "kept": 40,
         },
     ),
     (

@@ -53,7 +53,8 @@ def parse_message_from_launcher(data: Mapping[str, Any]) -> ToAgent | None:
             who = data["pod"], data["uid"], data["pid"]
             return Hello(*who, data["state"], data["attempt"], floor=data.get("floor", 0))
         case "ready":
-            return Ready(data["attempt"], tuple(data.get("checkpoints", ())))
+            usable, corrupt, abandoned = (tuple(data.get(n, ())) for n in ("checkpoints", "corrupt", "abandoned"))
+            return Ready(data["attempt"], usable, corrupt, abandoned, data.get("unreadable", ""))
         case "running":
             return Running(data["attempt"], data["pid"], data["time"])
         case "exited":
@@ -69,5 +70,6 @@ def parse_message_from_launcher(data: Mapping[str, Any]) -> ToAgent | None:
                 data.get("checkpointTime"),
                 data.get("time", 0.0),
                 data.get("totalSteps"),
+                data.get("kept"),
             )
     return None

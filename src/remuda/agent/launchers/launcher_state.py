@@ -141,16 +141,22 @@ def _receive_hello(launcher: LauncherRecord, message: Hello, now: float) -> Laun
 def _receive_ready(launcher: LauncherRecord, message: Ready, now: float) -> LauncherUpdate:
     if _is_late_launcher_message(launcher, message.attempt, RUNNING, EXITED):
         return LauncherUpdate(launcher)
-    steps = list(message.checkpoints)
+    found = {
+        "checkpoints": list(message.checkpoints),
+        "corrupt": list(message.corrupt),
+        "abandoned": list(message.abandoned),
+        "unreadable": message.unreadable[:MAX_TEXT],
+    }
     old = launcher.report
-    if (
-        (launcher.state, launcher.attempt, launcher.told) == (READY, message.attempt, True)
-        and old is not None
-        and (old.state, old.checkpoints) == (READY, steps)
-    ):
-        return LauncherUpdate(launcher)
+    is_ready = (launcher.state, launcher.attempt, launcher.told) == (READY, message.attempt, True)
+    if is_ready and old is not None and old.state == READY:
+        if all(getattr(old, name) == value for name, value in found.items()):
+            return LauncherUpdate(launcher)
+        # Another look at the checkpoints: it has been ready since it first said so.
+        new = launcher_with_report(launcher, launcher.since, **found)
+        return LauncherUpdate(new, transition=True)
     new = change_launcher(launcher, state=READY, attempt=message.attempt, since=now, step=None)
-    return LauncherUpdate(launcher_with_report(new, now, checkpoints=steps), transition=True)
+    return LauncherUpdate(launcher_with_report(new, now, **found), transition=True)
 
 
 def _receive_running(launcher: LauncherRecord, message: Running, now: float) -> LauncherUpdate:
@@ -195,6 +201,7 @@ def _receive_heartbeat(launcher: LauncherRecord, message: Heartbeat, now: float)
         checkpoint_seconds=message.checkpoint_time,
         time=_believable_launcher_time(message.time, now),
         total_steps=message.total_steps,
+        kept=message.kept,
     )
     if new is not launcher and new.report is not None and new.report.hung_since is not None:
         return LauncherUpdate(launcher_with_report(new, now), transition=True, beat=beat)
@@ -280,7 +287,9 @@ def look_at_launcher(
         return LauncherUpdate(launcher), launcher.lost_at + rejoin_s
     if launcher.state in (READY, EXITED) and not launcher.told:
         if now >= launcher.since + rejoin_s:
-            return LauncherUpdate(launcher_with_report(launcher, launcher.since), transition=True), None
+            unknown = "the launcher has not said which it has" if launcher.state == READY else ""
+            new = launcher_with_report(launcher, launcher.since, unreadable=unknown)
+            return LauncherUpdate(new, transition=True), None
         return LauncherUpdate(launcher), launcher.since + rejoin_s
     return _look_for_launcher_hang(launcher, failure, now)
 

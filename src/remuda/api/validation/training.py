@@ -144,6 +144,10 @@ def _check_failure_limits(failure: Failure) -> None:
 
 def _check_checkpoint(checkpoint: Checkpoint) -> None:
     check_range(checkpoint.typical_seconds, 0, 86_400, "InvalidSeconds", "spec.checkpoint.typicalSeconds")
+    if checkpoint.resume_from is not None:
+        check_range(checkpoint.resume_from.step, 0, MAX_STEPS, "InvalidSteps", "spec.checkpoint.resumeFrom.step")
+        attempt = checkpoint.resume_from.attempt
+        check_range(attempt, 0, MAX_STEPS, "InvalidAttempt", "spec.checkpoint.resumeFrom.attempt")
     if checkpoint.path and not checkpoint.path.startswith("/"):
         raise Refusal(
             "RelativeCheckpointPath",

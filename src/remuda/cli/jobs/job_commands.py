@@ -124,17 +124,28 @@ def suspend(session: Session, names: tuple[str, ...], form: str) -> None:
 
 @click.command()
 @click.argument("names", nargs=-1, required=True, metavar="JOB...")
+@click.option(
+    "--from-step",
+    type=click.IntRange(0, 2**53),
+    metavar="N",
+    help="Continue from the checkpoint of step N, also if newer ones were there; 0 = from the beginning.",
+)
 @output_option(formats=("table", "json", "yaml"))
 @with_session
-def resume(session: Session, names: tuple[str, ...], form: str) -> None:
+def resume(session: Session, names: tuple[str, ...], from_step: int | None, form: str) -> None:
     """Continue suspended jobs from their newest checkpoint, as soon as GPUs are free.
+
+    A job that waits because a checkpoint is missing or cannot be read (CheckpointMissing, CheckpointsUnreadable) continues with
+    --from-step. That counts for one start. Checkpoints behind that step are kept, marked abandoned.
 
     -o json prints {"resumed": [names]}.
     """
-    _set_suspend(session, names, form, suspend=False)
+    _set_suspend(session, names, form, suspend=False, from_step=from_step)
 
 
-def _set_suspend(session: Session, names: tuple[str, ...], form: str, *, suspend: bool) -> None:
+def _set_suspend(
+    session: Session, names: tuple[str, ...], form: str, *, suspend: bool, from_step: int | None = None
+) -> None:
     from remuda.api.errors import Refusal
     from remuda.api.training import TrainingJob
     from remuda.cli.lookup import find_job
@@ -149,7 +160,21 @@ def _set_suspend(session: Session, names: tuple[str, ...], form: str, *, suspend
                         f"Job {job.name} has ended ({job.status.phase}).",
                         "Start a new job with `remuda train`; with the same --checkpoint it continues from the last step saved.",
                     )
+                if from_step is not None and job.status.barrier == "Open":
+                    raise Refusal(
+                        "JobRuns",
+                        f"Job {job.name} is running, so it cannot continue from another step.",
+                        f"Suspend it first: `remuda suspend {job.name}`. When it is Suspended, resume it with --from-step.",
+                    )
             for job in found:
+                if from_step is not None:
+                    consent = {"step": from_step, "attempt": max(1, job.status.attempt)}
+                    patch = {"spec": {"suspend": False, "checkpoint": {"resumeFrom": consent}}}
+                    await cluster.patch(TrainingJob, job.name, patch, session.namespace)
+                    where = f"the checkpoint of step {from_step}" if from_step else "the beginning"
+                    follow = session.command_line(f"job {job.name} -w")
+                    _echo_unless_document(form, f"Job {job.name} continues from {where}. Follow it: {follow}")
+                    continue
                 if job.spec.suspend is suspend:
                     _echo_unless_document(
                         form, f"Job {job.name} {'is already suspended' if suspend else 'is not suspended'}."

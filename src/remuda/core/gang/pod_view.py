@@ -34,6 +34,7 @@ class MemberProgress(msgspec.Struct, frozen=True):
     checkpoint_time: float = 0.0
     checkpoint_seconds: float = 0.0  # the longest one took
     total_steps: int | None = None
+    kept: int | None = None  # newest checkpoint of this attempt that its launcher has seen on disk
 
     def __post_init__(self) -> None:
         counts = (self.step, self.checkpoint, self.total_steps)

@@ -1,5 +1,5 @@
 """The barrier: it opens when every rank has a pod, every pod is ready for this attempt, and nobody runs an older one any more,
-with one step to resume from.
+with one step to resume from. Which step that is, and when doubt about it keeps the barrier closed, is `kept_checkpoints`.
 
 A pod that lost its rank counts until it has stopped and cannot start again: two processes of one rank would write the same
 checkpoints. Its agent may be the last to hear of the new attempt, so "ready" for an older one is not enough: it could still be
@@ -8,12 +8,21 @@ started. One that does not answer in time is given up and its devices are quaran
 
 from __future__ import annotations
 
+import msgspec
+
 from remuda.api.meta import to_seconds_or, to_time
 from remuda.api.training import Member, RetiredPod, SuccessPolicy
 from remuda.core.gang.pod_view import OPEN
 from remuda.core.training.backoff import job_restart_at
-from remuda.core.training.checkpoint_sizes import resume_step_of_ranks, with_world_size
+from remuda.core.training.checkpoint_sizes import with_world_size
 from remuda.core.training.faults import NOT_STOPPED
+from remuda.core.training.kept_checkpoints import (
+    BarrierHold,
+    ResumeStep,
+    decide_resume_step,
+    kept_after_start,
+    unreadable_hold,
+)
 from remuda.core.training.planning_context import PlanningContext
 from remuda.core.training.role_stages import roles_still_to_come
 
@@ -28,16 +37,21 @@ def open_barrier(ctx: PlanningContext) -> None:
         for v in views
         if v.report is not None and v.is_ready_for(status.attempt) and v.is_usable and v.pod.status.pod_ip
     ]
+    is_new_stage = status.stage != len(status.done_roles)  # another role's checkpoints are not this one's
+    ctx.hold = None if is_new_stage else unreadable_hold(ctx.job, ready)  # told while others are still awaited
     if len(ready) < len(views) or any(_is_retired_pod_awaited(ctx, pod) for pod in status.retired):
         return
     pause = job_restart_at(ctx)
     if pause is not None and ctx.now < pause:
         return
-    is_new_stage = status.stage != len(status.done_roles)
     worlds = [] if is_new_stage else status.worlds
-    resume = (
-        None if is_new_stage else resume_step_of_ranks(ready, worlds)
-    )  # another role's checkpoints are not this one's
+    decided = ResumeStep(None) if is_new_stage else decide_resume_step(ctx.job, ready, worlds)
+    if isinstance(decided, BarrierHold):
+        ctx.hold = decided
+        return
+    ctx.hold = None
+    resume = decided.step
+    _note_resume_step(ctx, decided)
     under_way = ctx.under_way
     if under_way is not None:
         stopped = [r.time for r in ready if r.time and r.pod not in under_way.replaced]
@@ -50,11 +64,22 @@ def open_barrier(ctx: PlanningContext) -> None:
     ctx.update(
         barrier=OPEN,
         resume_step=resume,
+        opened_attempt=status.attempt,
         started_at=status.started_at or to_time(ctx.now),
         stage=len(status.done_roles),
         worlds=with_world_size(worlds, len(views), resume, ctx.asked_size, has_run=status.started_at is not None),
         held_roles=[],
     )
+
+
+def _note_resume_step(ctx: PlanningContext, resume: ResumeStep) -> None:
+    """What lies ahead of that step is no checkpoint of this history any more."""
+    old = ctx.fresh
+    if resume.step is None and not old.kept:
+        return  # it has none that we know of; what it says of its own is its own
+    kept = kept_after_start(old.kept, resume)
+    ctx.fresh = msgspec.structs.replace(old, checkpoint_step=resume.step or 0, kept=kept)
+    ctx.update(progress=ctx.fresh)
 
 
 def _is_retired_pod_awaited(ctx: PlanningContext, pod: RetiredPod) -> bool:

@@ -18,6 +18,7 @@ from remuda.api.training import Cause, SparePod, SuccessPolicy, TrainingJob, Tra
 from remuda.api.validation.validate import validate
 from remuda.core.gang.pod_view import CLOSED, OPEN, PodView
 from remuda.core.training.goodput import book_recovery_loss, goodput_at, job_suspended_s, seconds_lost_to_recovery
+from remuda.core.training.kept_checkpoints import MISSING, UNREADABLE
 from remuda.core.training.moves import with_slow_ranks
 from remuda.core.training.planning_context import PlanningContext
 
@@ -107,7 +108,7 @@ def _job_conditions(ctx: PlanningContext) -> list[Condition]:
     conditions = _with_job_suspended(ctx, conditions)
     conditions = _with_gang_complete(ctx, conditions)
     conditions = with_slow_ranks(ctx, _with_gang_slow(ctx, conditions))
-    conditions = without_invalid_job(conditions, ctx.now)
+    conditions = _with_barrier_hold(ctx, without_invalid_job(conditions, ctx.now))
     if ctx.is_finished:
         kind = "Complete" if status.phase == "Succeeded" else "Failed"
         conditions = with_condition(conditions, kind, True, status.reason, status.message, now)
@@ -124,6 +125,18 @@ def _with_gang_slow(ctx: PlanningContext, conditions: list[Condition]) -> list[C
     return with_condition(
         conditions, GANG_SLOW, bool(slow.reason), slow.reason or "PaceNormal", message, to_time(ctx.now)
     )
+
+
+def _with_barrier_hold(ctx: PlanningContext, conditions: list[Condition]) -> list[Condition]:
+    """One condition for each reason to wait; once it was said, afterwards it says that it is over."""
+    for kind in (UNREADABLE, MISSING):
+        is_held = ctx.hold is not None and ctx.hold.reason == kind
+        if is_held or find_condition(conditions, kind) is not None:
+            message = ctx.hold.message if ctx.hold is not None and is_held else ""
+            conditions = with_condition(
+                conditions, kind, is_held, kind if is_held else "CheckpointsFound", message, to_time(ctx.now)
+            )
+    return conditions
 
 
 def _with_job_suspended(ctx: PlanningContext, conditions: list[Condition]) -> list[Condition]:
@@ -194,6 +207,8 @@ def _job_phase(ctx: PlanningContext) -> tuple[str, str, str]:
     refusal = placement_refusal(ctx)
     if refusal is not None:
         return "Recovering" if has_run else "Pending", refusal.reason, refusal.message
+    if ctx.hold is not None:
+        return "Recovering" if has_run else "Starting", ctx.hold.reason, ctx.hold.message
     ready = sum(1 for m in status.members if (v := ctx.views.get(m.uid)) and v.is_ready_for(status.attempt))
     text = f"{ready} of {size} ranks are ready for attempt {status.attempt}."
     if has_run and ctx.under_way is not None:

@@ -17,6 +17,7 @@ from remuda.api.training import Recovery, Role, TrainingJob, TrainingJobSpec, Tr
 from remuda.core.gang.pod_view import PodView
 from remuda.core.health.step_samples import GangSlow
 from remuda.core.state.snapshot import Snapshot
+from remuda.core.training.kept_checkpoints import BarrierHold
 from remuda.core.training.role_stages import present_roles
 
 
@@ -105,6 +106,7 @@ class PlanningContext:
         self.stays: SlowRankStay | None = (
             None  # why slow ranks are left where they are; None = not decided at this look
         )
+        self.hold: BarrierHold | None = None  # why the barrier stays closed although everyone is ready
         self.ranks: list[Role] = []
         self.gang_gpus = 0
         self.restage()

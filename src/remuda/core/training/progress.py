@@ -18,6 +18,7 @@ from remuda.api.training import Progress
 from remuda.core.gang.budgets import refill_budgets
 from remuda.core.gang.pod_view import OPEN, MemberProgress
 from remuda.core.training.goodput import book_recovery_loss
+from remuda.core.training.kept_checkpoints import kept_after_beats
 from remuda.core.training.next_look import PROGRESS_PERIOD_S
 from remuda.core.training.planning_context import PlanningContext
 
@@ -33,7 +34,7 @@ def read_job_progress(ctx: PlanningContext) -> None:
     beats = [b for b in found if b.attempt == status.attempt]
     if not beats or len(beats) < len(at_work):
         return
-    ctx.fresh = _reduced_progress(beats, old, status.resume_step or 0)
+    ctx.fresh = _reduced_progress(beats, old, status.resume_step or 0, is_whole=not status.held_roles)
     ctx.fresh = _progress_with_eta(ctx, beats)
     _end_recovery_at_step(ctx, max(b.first_step_time for b in beats))
     used, at = refill_budgets(ctx.spec.failure.budgets, status.used, status.refill_step, ctx.fresh.step)
@@ -44,7 +45,7 @@ def read_job_progress(ctx: PlanningContext) -> None:
         ctx.update(progress=ctx.fresh)
 
 
-def _reduced_progress(beats: list[MemberProgress], old: Progress, resumed: int) -> Progress:
+def _reduced_progress(beats: list[MemberProgress], old: Progress, resumed: int, *, is_whole: bool) -> Progress:
     # A checkpoint ahead of the step it belongs to is of an attempt that got further and could not be resumed from there.
     saved = [(b.checkpoint if b.checkpoint <= b.step else resumed, b) for b in beats if b.checkpoint is not None]
     times = sorted(b.step_seconds for b in beats if b.step_seconds)
@@ -55,6 +56,7 @@ def _reduced_progress(beats: list[MemberProgress], old: Progress, resumed: int) 
         step_seconds=round(times[len(times) // 2], 4) if times else old.step_seconds,
         time=to_time(max(b.time for b in beats)),
         steps=[b.step for b in beats],
+        kept=kept_after_beats(old.kept, beats) if is_whole else old.kept,
     )
 
 

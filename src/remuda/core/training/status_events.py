@@ -13,6 +13,7 @@ import msgspec
 from remuda.api.training import Member, Remedy, TrainingJobStatus
 from remuda.core.gang.pod_view import OPEN
 from remuda.core.training.job_status import PODS_REFUSED
+from remuda.core.training.kept_checkpoints import MISSING, UNREADABLE
 
 NAMED = 4  # so many pods are named in a sentence; more are counted
 
@@ -45,9 +46,11 @@ def _job_events(before: TrainingJobStatus, after: TrainingJobStatus) -> Iterator
         yield JobEvent("Completed", after.message)
     if after.phase != before.phase and after.phase == "Failed":
         yield JobEvent("Failed", f"{after.reason}: {after.message}", is_warning=True)
-    if after.phase in ("Pending", "Recovering") and (after.reason, after.message) != (before.reason, before.message):
+    if after.reason in (UNREADABLE, MISSING) and after.reason != before.reason:
+        yield JobEvent(after.reason, after.message, is_warning=True)
+    elif after.phase in ("Pending", "Recovering") and (after.reason, after.message) != (before.reason, before.message):
         last = after.recoveries[-1].reason if after.recoveries else ""
-        if after.reason not in (*_USUAL, last):
+        if after.reason not in (*_USUAL, UNREADABLE, MISSING, last):
             yield JobEvent("WaitingForRoom", f"{after.reason}: {after.message}", is_warning=True)
 
 

@@ -289,8 +289,7 @@ class SimulatedLaunchedContainer:
                 self._child.kill()
             self._input(machine.tree_gone(now))
         elif isinstance(action, actions.ScanCheckpoints):
-            steps = self._checkpoints.usable(self._job, action.rank) if action.rank is not None else ()
-            self._input(machine.scanned(now, action, steps))
+            self._input(machine.scanned(now, action, *self._checkpoints.look(self._job, action.rank)))
         elif isinstance(action, actions.WriteCheckpointRequest):
             if self._child is not None:
                 self._child.save(action.step)

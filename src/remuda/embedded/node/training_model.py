@@ -35,32 +35,76 @@ class SimulatedBehaviour(msgspec.Struct, frozen=True):
     init_s: float = 0.1  # an init container exits 0 after that
 
 
+Look = tuple[
+    tuple[int, ...], tuple[int, ...], tuple[int, ...], str
+]  # usable, corrupt, abandoned, why it cannot be read
+
+
 class SimulatedCheckpoints:
-    """Usable checkpoints by job and rank. `corrupt` takes one away, as a failed digest would."""
+    """Checkpoints by job and rank. `corrupt` breaks one, as a failed digest would show; `lose` takes all away, as a disk that
+    is not mounted does; `make_unreadable` makes a rank's directory one that cannot be read."""
 
     def __init__(self) -> None:
         self._steps: dict[tuple[Job, int], list[int]] = {}
+        self._corrupt: dict[tuple[Job, int], set[int]] = {}
+        self._abandoned: dict[tuple[Job, int], set[int]] = {}
+        self._unreadable: dict[tuple[Job, int], str] = {}
 
     def save(self, job: Job, rank: int, step: int) -> None:
         steps = self._steps.setdefault((job, rank), [])
         if step in steps:
             steps.remove(step)
         steps.append(step)
+        self._corrupt.get((job, rank), set()).discard(step)
+        self._abandoned.get((job, rank), set()).discard(step)
+        for dropped in steps[:-_KEPT]:
+            self._abandoned.get((job, rank), set()).discard(dropped)
         del steps[:-_KEPT]
 
     def usable(self, job: Job, rank: int) -> tuple[int, ...]:
         """Newest first."""
-        return tuple(sorted(self._steps.get((job, rank), ()), reverse=True))
+        abandoned = self._abandoned.get((job, rank), ())
+        return tuple(sorted((s for s in self._steps.get((job, rank), ()) if s not in abandoned), reverse=True))
+
+    def look(self, job: Job, rank: int | None) -> Look:
+        """As a launcher's look at its directory."""
+        if rank is None:
+            return (), (), (), ""
+        if (job, rank) in self._unreadable:
+            return (), (), (), self._unreadable[job, rank]
+        corrupt = sorted(self._corrupt.get((job, rank), ()), reverse=True)
+        abandoned = sorted(self._abandoned.get((job, rank), ()), reverse=True)
+        return self.usable(job, rank), tuple(corrupt), tuple(abandoned), ""
+
+    def go_on_from(self, job: Job, rank: int, step: int) -> None:
+        """History goes on behind that step (-1 = from the beginning): what is ahead of it is abandoned."""
+        abandoned = self._abandoned.setdefault((job, rank), set())
+        abandoned.discard(step)
+        abandoned.update(s for s in self._steps.get((job, rank), ()) if s > step)
 
     def corrupt(self, job: Job, rank: int, step: int | None = None) -> int | None:
         """Break one checkpoint (the newest unless told); returns which, None when there is none."""
         steps = self._steps.get((job, rank))
         if not steps:
             return None
-        victim = max(steps) if step is None else step
+        victim = max(self.usable(job, rank) or steps) if step is None else step
         if victim in steps:
             steps.remove(victim)
+            self._corrupt.setdefault((job, rank), set()).add(victim)
         return victim
+
+    def lose(self, job: Job, rank: int) -> list[int]:
+        """Take all of a rank's checkpoints away; returns what they were, for `restore`."""
+        return self._steps.pop((job, rank), [])
+
+    def restore(self, job: Job, rank: int, steps: list[int]) -> None:
+        self._steps.setdefault((job, rank), []).extend(steps)
+
+    def make_unreadable(self, job: Job, rank: int, why: str) -> None:
+        self._unreadable[job, rank] = why
+
+    def make_readable(self, job: Job, rank: int) -> None:
+        self._unreadable.pop((job, rank), None)
 
 
 class SimulatedTraining:
@@ -80,6 +124,8 @@ class SimulatedTraining:
         self.resumed_at = self.step
         self.attempt = int(env.get("REMUDA_ATTEMPT", "0") or 0)
         self.rank = int(env.get("REMUDA_RANK", env.get("RANK", "0")) or 0)
+        if "REMUDA_RESUME_STEP" in env:
+            store.go_on_from(job, self.rank, self.step or -1)
         self.is_alive = True
         self.is_hung = False
         self.speed = 1.0  # less when its device is slow
@@ -159,6 +205,7 @@ class SimulatedTraining:
                 step_time=took,
                 self_time=took,
                 checkpoint=saved,
+                kept=saved,
                 total_steps=self._behaviour.total_steps,
             )
         )

@@ -101,7 +101,8 @@ def save(step: int, data: bytes, keep: int = KEEP) -> str:
 
 
 def load(step: int) -> bytes:
-    """The bytes given to `save`. Raises CorruptCheckpoint (and marks it bad), or FileNotFoundError.
+    """The bytes given to `save`. Raises CorruptCheckpoint (and marks it bad), or FileNotFoundError. What cannot be read at
+    the moment raises OSError and is marked nothing: it may be whole.
 
     A rank that was not there when the checkpoint was made (the gang has grown since) gets what another one saved."""
     ranks = int(os.environ.get("REMUDA_CHECKPOINT_RANKS") or 0)
@@ -190,7 +191,7 @@ def write_checkpoint(directory: str, rank: int, step: int, data: bytes, keep: in
     os.makedirs(folder, exist_ok=True)
     _remove_checkpoint_files(stem + ".json")  # first take back the promise an older file of this step made
     _write_checkpoint_file(stem + ".ckpt", data)
-    _remove_checkpoint_files(stem + ".bad")
+    _remove_checkpoint_files(stem + ".bad", stem + ".abandoned")
     side = {"step": int(step), "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     _write_checkpoint_file(stem + ".json", json.dumps(side).encode())
     handle = os.open(folder, os.O_RDONLY)
@@ -198,7 +199,8 @@ def write_checkpoint(directory: str, rank: int, step: int, data: bytes, keep: in
     os.close(handle)
     files = set(os.listdir(folder))
     steps = {int(name[5:].split(".")[0]) for name in files if name[:5] == "step-" and name[5:].split(".")[0].isdigit()}
-    good = sorted(n for n in steps if n <= step and f"step-{n}.json" in files and f"step-{n}.bad" not in files)
+    out = {n for n in steps for mark in ("bad", "abandoned") if f"step-{n}.{mark}" in files}
+    good = sorted(n for n in steps if n <= step and f"step-{n}.json" in files and n not in out)
     for old in (n for n in steps if n < good[-keep:][0]):
         _remove_checkpoint_files(*(os.path.join(folder, name) for name in files if name.startswith(f"step-{old}.")))
     return stem + ".ckpt"
@@ -214,8 +216,10 @@ def read_checkpoint(directory: str, rank: int, step: int) -> bytes:
         if (side["step"], side["bytes"], side["sha256"]) == (step, len(data), hashlib.sha256(data).hexdigest()):
             return data
         why = "its bytes do not match its side file"
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        why = f"it cannot be read: {error}"
+    except (FileNotFoundError, IsADirectoryError) as error:
+        why = f"one of its files is missing: {error}"
+    except (ValueError, KeyError, TypeError) as error:
+        why = f"its side file makes no sense: {error}"
     mark_bad(directory, rank, step, why)
     raise CorruptCheckpoint(f"checkpoint of step {step} of rank {rank} is corrupt: {why}; it has been marked bad")
 
