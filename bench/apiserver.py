@@ -231,8 +231,8 @@ def pod() -> dict[str, Any]:
                 }
             ],
             "volumes": [
-                {"name": "data", "hostPath": {"path": "/mnt/data"}},
-                {"name": "shm", "emptyDir": {"medium": "Memory"}},
+                {"name": "data", "hostPath": {"path": "/data"}},
+                {"name": "shm", "hostPath": {"path": "/dev/shm"}},
             ],
         },
     }

@@ -113,13 +113,13 @@ class Once:
         self._directory = directory
 
     def ending(self, body: Body, code: int, rules: list[Body]) -> Body:
-        """`body`'s first container. On the embedded node the directory is the machine's own, on a kubelet a volume."""
+        """`body`'s first container. The directory is the machine's own, on a kubelet by a volume."""
         name = body["metadata"]["name"]
         place = self._directory / name
         place.mkdir()
         mark = place / "ran"
         words = f"[ -e {mark} ] && echo again && exec sleep 3600; echo first > {mark}; sleep 1; exit {code}"
-        body["spec"]["volumes"] = [{"name": "kept", "emptyDir": {}}]
+        body["spec"]["volumes"] = [{"name": "kept", "hostPath": {"path": str(place)}}]
         return {
             **body["spec"]["containers"][0],
             "command": ["sh", "-c", words],

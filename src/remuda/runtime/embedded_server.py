@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import time
 import uuid
@@ -17,6 +18,7 @@ from remuda.embedded.apiserver.app import ApiServerApp
 from remuda.embedded.apiserver.store.sqlite_journal import SqliteJournal
 from remuda.embedded.node.log_times import keep_log_times
 from remuda.embedded.node.pod_logs import PodLogFiles
+from remuda.embedded.pod_fields.judge_pod import PodHost
 from remuda.runtime.api_endpoint import ApiEndpoint
 from remuda.runtime.backup import BACKUP_PATH, answer_backup
 from remuda.runtime.embedded_cluster import EmbeddedCluster
@@ -31,6 +33,7 @@ class EmbeddedClusterServer:
     def __init__(
         self, config: ClusterConfig, state: StateDir, recover_to: int | None = None, *, is_api_only: bool = False
     ) -> None:
+        host = PodHost(os.getuid(), os.getgid(), is_simulated=config.runtime == "simulated")
         self.state = state
         self.journal = SqliteJournal(state.database, recover_to=recover_to)
         self.cluster = EmbeddedCluster(
@@ -40,7 +43,7 @@ class EmbeddedClusterServer:
             clock=time.time,
             chance=random.Random(),
             new_uid=lambda: str(uuid.uuid4()),
-            admission=AdmissionChain,
+            admission=lambda read: AdmissionChain(read, host),
             is_api_only=is_api_only,
         )
 

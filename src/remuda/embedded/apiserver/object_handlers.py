@@ -100,7 +100,7 @@ class ObjectHandlers:
         work = self.preparation(request, target, query)
         _check_duplicate_fields(query, request, data, work)
         record = await self._cluster.create_record(target.served, body, prepare=work.written, dry_run=query.is_dry_run)
-        request.warnings = work.warnings
+        request.warnings = [*work.warnings, *self._cluster.warnings_about(target.served, record.body, None)]
         await request.answer(self.rendered(view, target.served, record), 201)
 
     async def replace(self, request: HttpRequest, target: UrlTarget) -> None:
@@ -175,11 +175,11 @@ class ObjectHandlers:
         change: MakeNew,
         work: WritePreparation,
     ) -> None:
-        was_there = True
+        before: JsonObject | None = None
 
         def noted(old: JsonObject | None) -> JsonObject:
-            nonlocal was_there
-            was_there = old is not None
+            nonlocal before
+            before = old
             return change(old)
 
         record = await self._cluster.change_record(
@@ -190,8 +190,8 @@ class ObjectHandlers:
             subresource=target.subresource,
             dry_run=query.is_dry_run,
         )
-        request.warnings = work.warnings
-        await request.answer(self.rendered(view, target.served, record), 200 if was_there else 201)
+        request.warnings = [*work.warnings, *self._cluster.warnings_about(target.served, record.body, before)]
+        await request.answer(self.rendered(view, target.served, record), 201 if before is None else 200)
 
     async def delete(self, request: HttpRequest, target: UrlTarget) -> None:
         view = self.view(request)

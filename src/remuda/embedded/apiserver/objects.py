@@ -17,7 +17,7 @@ import msgspec
 
 from remuda.api.codec import kubernetes_type, to_wire
 from remuda.api.errors import ApiError, BadRequest
-from remuda.api.meta import JsonObject, KObject
+from remuda.api.meta import JsonObject, KObject, Resource
 from remuda.api.selectors import FieldSelector, Selector
 from remuda.embedded.apiserver import write_rules
 from remuda.embedded.apiserver.admission.request import CREATE, DELETE, UPDATE, AdmissionRequest
@@ -41,6 +41,8 @@ MakeNew = Callable[[JsonObject | None], JsonObject]  # raises NotFound when it c
 
 class AdmissionPort(Protocol):
     def admit(self, request: AdmissionRequest) -> JsonObject: ...
+
+    def warnings(self, resource: Resource, body: JsonObject, old: JsonObject | None) -> list[str]: ...
 
 
 class NewestStoredObjects:
@@ -241,6 +243,10 @@ class ObjectService:
         if served is self._crd and not record.deleted and not dry_run:
             record = await self._empty(record)
         return record
+
+    def warnings_about(self, served: ServedKind, body: JsonObject, old: JsonObject | None) -> list[str]:
+        """What the writer of an object should know of it."""
+        return [] if self._admission is None else self._admission.warnings(served.resource, body, old)
 
     # What every write passes through.
 

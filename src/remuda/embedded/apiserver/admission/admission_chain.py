@@ -7,7 +7,7 @@ Call it inside the store's decide step (see `request`). It never mutates what it
 
 from __future__ import annotations
 
-from remuda.api.meta import JsonObject
+from remuda.api.meta import JsonObject, Resource
 from remuda.embedded.apiserver.admission.default_tolerations import DefaultTolerationSeconds, ExtendedResourceToleration
 from remuda.embedded.apiserver.admission.defaults import with_kind_defaults
 from remuda.embedded.apiserver.admission.limit_ranges import LimitRanger
@@ -16,12 +16,19 @@ from remuda.embedded.apiserver.admission.priority_classes import PriorityAdmissi
 from remuda.embedded.apiserver.admission.request import AdmissionRequest, MutatingPlugin, ReadObjects, ValidatingPlugin
 from remuda.embedded.apiserver.admission.resource_quotas import QuotaAdmission
 from remuda.embedded.apiserver.admission.service_addresses import ServiceAddresses
+from remuda.embedded.apiserver.admission.unhonoured_pods import UnhonouredPods
 from remuda.embedded.apiserver.admission.validate import validate_object_fields
 from remuda.embedded.builtin.planners.pod_resources import qos_class
+from remuda.embedded.pod_fields.judge_pod import PodHost, pod_field_warnings
+
+_ROOT = PodHost()
 
 
 class AdmissionChain:
-    def __init__(self, read: ReadObjects) -> None:
+    """`host`: what pods run on, which decides what they cannot have."""
+
+    def __init__(self, read: ReadObjects, host: PodHost = _ROOT) -> None:
+        self._host = host
         limits, priority = LimitRanger(read), PriorityAdmission(read)
         self._first = NamespaceLifecycle(read)
         self._mutating: tuple[MutatingPlugin, ...] = (
@@ -31,7 +38,7 @@ class AdmissionChain:
             DefaultTolerationSeconds(),
             ExtendedResourceToleration(),
         )
-        self._validating: tuple[ValidatingPlugin, ...] = (limits, priority, QuotaAdmission(read))
+        self._validating: tuple[ValidatingPlugin, ...] = (limits, priority, UnhonouredPods(host), QuotaAdmission(read))
 
     def admit(self, request: AdmissionRequest) -> JsonObject:
         """The body to store; raises the ApiError that is the answer. A write of a subresource is only looked at."""
@@ -52,3 +59,7 @@ class AdmissionChain:
         for validating in self._validating:
             validating.check(request, body)
         return body
+
+    def warnings(self, resource: Resource, body: JsonObject, old: JsonObject | None) -> list[str]:
+        """What whoever wrote this should know of it: one text for each Warning header."""
+        return pod_field_warnings(resource, body, old, self._host)
