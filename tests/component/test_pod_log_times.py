@@ -25,7 +25,7 @@ POD: JsonObject = {
 
 class Logs:
     def __init__(self, root: Path) -> None:
-        self.file = root / "team" / "p" / "p" / "main.log"
+        self.file = root / "team" / "p_u" / "p_u" / "main.log"
         self.file.parent.mkdir(parents=True)
         self.source = PodLogFiles(root, lambda namespace, name: POD)
 

@@ -159,7 +159,7 @@ def a_pod(phase: str = "Running") -> JsonObject:
 
 class Logs:
     def __init__(self, root: Path) -> None:
-        self.file = root / "team" / "p" / "p" / "main.log"
+        self.file = root / "team" / "p_u" / "p_u" / "main.log"
         self.file.parent.mkdir(parents=True)
         self.pod: JsonObject | None = a_pod()
         self.source = PodLogFiles(root, lambda namespace, name: self.pod)

@@ -9,7 +9,16 @@ import pytest
 
 from tests.e2e.clusters import Up, embedded
 from tests.e2e.rig import Rig, sweep
-from tests.kube.conftest import pytest_terminal_summary as pytest_terminal_summary
+from tests.e2e.small_disk import NO_ROOT
+from tests.kube.conftest import pytest_terminal_summary as kubernetes_summary
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    kubernetes_summary(terminalreporter)
+    count = sum(NO_ROOT in str(report.longrepr) for report in terminalreporter.stats.get("skipped", []))
+    if count:
+        terminalreporter.section("TESTS ON A FULL DISK DID NOT RUN", sep="!", red=True, bold=True)
+        terminalreporter.line(f"{count} skipped: {NO_ROOT}.", red=True, bold=True)
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ taken until its parent has waited for it.)
 
 import os
 
+from remuda.launch import log_readback
 from remuda.launch.protocol import SIGNAL_NAMES, SIGNALS
 from remuda.launch.small_records import SmallRecord
 
@@ -147,12 +148,12 @@ def reap_user_processes(main_pid: int | None) -> tuple[list[EndedProcess], bool]
 
 
 def user_output_size(fd: int = 2) -> int:
-    """Bytes in the file behind a standard stream; -1 when it is not a file that could be read again."""
+    """Bytes in the log behind a standard stream; -1 when it cannot be read again."""
     try:
         found = os.fstat(fd)
     except OSError:
         return -1
-    return found.st_size if found.st_mode & 0o170000 == 0o100000 else -1
+    return found.st_size if found.st_mode & 0o170000 == 0o100000 else log_readback.log_file_position()
 
 
 def has_two_output_streams() -> bool:
@@ -165,10 +166,13 @@ def has_two_output_streams() -> bool:
 
 
 def user_output_is_mid_line() -> bool:
-    """Does the file behind standard output end without a newline? Of a pipe nobody can tell."""
+    """Does the log behind standard output end without a newline? Of a pipe nobody can tell, unless its log is known."""
     try:
-        if user_output_size(1) <= 0:
+        size = user_output_size(1)
+        if size <= 0:
             return False
+        if log_readback.has_log_file():
+            return log_readback.log_file_end(0, 1) != b"\n"
         with open("/proc/self/fd/1", "rb", buffering=0) as file:
             file.seek(-1, 2)
             return file.read(1) != b"\n"
@@ -194,7 +198,9 @@ def _last_output_line(output_from: int) -> str:
 
 
 def user_output_tail(output_from: int) -> str:
-    """The end of what was written since then to the file behind standard error; "" when it is no file."""
+    """The end of what was written since then to the log behind standard error; "" when it cannot be read again."""
+    if log_readback.has_log_file():
+        return log_readback.log_file_end(output_from, _TAIL_BYTES).decode("utf-8", "replace")
     size = user_output_size()
     if output_from < 0 or size <= output_from:
         return ""

@@ -31,6 +31,7 @@ _MODULES = (
     "jsonline.py",
     "launcher_machine.py",
     "launcher_shell.py",
+    "log_readback.py",
     "progress_inbox.py",
     "protocol.py",
     "small_records.py",

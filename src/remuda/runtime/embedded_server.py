@@ -13,9 +13,11 @@ from contextlib import asynccontextmanager
 from remuda import __version__
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import JsonObject
+from remuda.api.training import TrainingJob
 from remuda.embedded.apiserver.admission import AdmissionChain
 from remuda.embedded.apiserver.app import ApiServerApp
 from remuda.embedded.apiserver.store.sqlite_journal import SqliteJournal
+from remuda.embedded.node.log_cleanup import keep_logs_clean
 from remuda.embedded.node.log_times import keep_log_times
 from remuda.embedded.node.pod_logs import PodLogFiles
 from remuda.embedded.pod_fields.judge_pod import PodHost
@@ -58,10 +60,11 @@ class EmbeddedClusterServer:
         face = asyncio.create_task(endpoint.serve(app, ready), name="api")
         beside = [
             asyncio.create_task(keep_log_times(logs.times, self.state.logs, self.cluster.machines.pods.items)),
+            asyncio.create_task(keep_logs_clean(self.state.logs, self._log_owners, time.time)),
             asyncio.create_task(_wait_for_embedded_cluster(ready)),
         ]
         try:
-            await asyncio.wait([face, beside[1]], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([face, beside[-1]], return_when=asyncio.FIRST_COMPLETED)
             if face.done():
                 face.result()
             yield face
@@ -69,6 +72,12 @@ class EmbeddedClusterServer:
             for task in (face, *beside):
                 task.cancel()
             await asyncio.gather(face, *beside, return_exceptions=True)
+
+    def _log_owners(self) -> tuple[list[str], list[str]]:
+        """The uids of all pods and of all jobs."""
+        found = (self.cluster.store.scan(kind.resource.prefix) for kind in (Pod, TrainingJob))
+        pods, jobs = ([record.body["metadata"].get("uid") or "" for record in records] for records in found)
+        return pods, jobs
 
     def _find_pod(self, namespace: str, name: str) -> JsonObject | None:
         record = self.cluster.store.get(Pod.resource.key(name, namespace))

@@ -13,8 +13,8 @@ def marker(attempt: int, rank: int, pod: str) -> str:
     return f"--- remuda attempt={attempt} rank={rank} host={pod} time=1.0 ---\n"
 
 
-def write(state: Path, pod: str, text: str, job: str = "hello") -> Path:
-    path = state / "logs" / "default" / job / pod / "main.log"
+def write(state: Path, pod: str, text: str, job: str = "hello", uid: str = "made-1") -> Path:
+    path = state / "logs" / "default" / f"{job}_{uid}" / f"{pod}_uid" / "main.log"
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
         file.write(text)
@@ -68,6 +68,14 @@ def test_what_is_not_there_is_named_with_what_is(written: Cli, argv: tuple[str, 
     assert (result.code, result.out) == (2, "")
     assert result.err.startswith(f"error: {reason}: ")
     assert words in result.err
+
+
+def test_a_new_job_does_not_show_the_lines_of_its_predecessor(tmp_path: Path) -> None:
+    write(tmp_path, "pod-0", marker(1, 0, "pod-0") + "of the job before\n", uid="old")
+    cluster = Cli(tmp_path, [a_job()])
+    assert cluster.run("logs", "hello").err.startswith("error: NoLogs: ")
+    write(tmp_path, "pod-0", marker(1, 0, "pod-0") + "of this one\n")
+    assert cluster.run("logs", "hello").out == "of this one\n"
 
 
 def test_without_a_cluster_logs_are_read_all_the_same(written: Cli, capsys: pytest.CaptureFixture[str]) -> None:

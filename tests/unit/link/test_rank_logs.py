@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from remuda.link.rank_logs import LogSection, RankLogIndex, find_log_sections, rank_log_path, read_log_section
@@ -12,8 +13,8 @@ def marker(attempt: int, rank: object, pod: str, time: float = 1.5) -> str:
     return f"--- remuda attempt={attempt} rank={rank} host={pod} time={time} ---\n"
 
 
-def write(root: Path, pod: str, text: str, gang: str = "job") -> Path:
-    path = root / "default" / gang / pod / "main.log"
+def write(root: Path, pod: str, text: str, gang: str = "job", uid: str = "1") -> Path:
+    path = root / "default" / f"{gang}_{uid}" / f"{pod}_uid" / "main.log"
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", encoding="utf-8") as file:
         file.write(text)
@@ -25,10 +26,36 @@ def text_of(section: LogSection) -> str:
 
 
 def test_a_gang_pod_logs_under_its_gang_and_a_plain_pod_under_its_own_name(tmp_path: Path) -> None:
-    assert (
-        rank_log_path(tmp_path, a_pod("w-0", gang="job"), "main") == tmp_path / "default" / "job" / "w-0" / "main.log"
-    )
-    assert rank_log_path(tmp_path, a_pod("solo"), "main") == tmp_path / "default" / "solo" / "solo" / "main.log"
+    owner = {"apiVersion": "remuda.dev/v1alpha1", "kind": "TrainingJob", "name": "job", "uid": "j", "controller": True}
+    place = tmp_path / "default"
+    worker = a_pod("w-0", gang="job", meta={"ownerReferences": [owner]})
+    assert rank_log_path(tmp_path, worker, "main") == place / "job_j" / "w-0_uid-1" / "main.log"
+    assert rank_log_path(tmp_path, a_pod("solo"), "main") == place / "solo_uid-1" / "solo_uid-1" / "main.log"
+
+
+def test_a_job_does_not_show_what_an_earlier_one_of_its_name_wrote(tmp_path: Path) -> None:
+    write(tmp_path, "w-0", marker(1, 0, "w-0") + "old\n", uid="old")
+    write(tmp_path, "w-0", marker(1, 0, "w-0") + "new\n", uid="new")
+    assert [text_of(s) for s in find_log_sections(tmp_path, "default", "job", "new")] == ["new\n"]
+    assert find_log_sections(tmp_path, "default", "job", "newest") == []
+    os.utime(tmp_path / "default" / "job_old", (1, 1))
+    assert [text_of(s) for s in find_log_sections(tmp_path, "default", "job")] == ["new\n"], "the one written to last"
+
+
+def test_sections_go_on_over_rotated_files_and_lose_only_what_is_gone(tmp_path: Path) -> None:
+    path = write(tmp_path, "w-0", marker(1, 0, "w-0") + "one\n")
+    index = RankLogIndex(tmp_path, "default", "job")
+    assert [text_of(s) for s in index.refresh()] == ["one\n"]
+    first = path.with_name(f"main.log.{0:020d}")
+    path.rename(first)
+    write(tmp_path, "w-0", "more\n" + marker(2, 0, "w-0") + "two\n")
+    second = path.with_name(f"main.log.{first.stat().st_size:020d}")
+    for found in (index.refresh(), find_log_sections(tmp_path, "default", "job")):
+        assert [(s.attempt, text_of(s)) for s in found] == [(1, "one\nmore\n"), (2, "two\n")]
+    path.rename(second)
+    write(tmp_path, "w-0", "end\n")
+    first.unlink()
+    assert [(s.attempt, text_of(s)) for s in index.refresh()] == [(1, "more\n"), (2, "two\nend\n")]
 
 
 def test_sections_of_a_gang_by_attempt_and_rank(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +22,8 @@ if TYPE_CHECKING:
     from remuda.link.rank_logs import LogSection, RankLogIndex
 
 POLL_S = 0.2
+
+SectionKey = tuple[Path, int, float]
 
 
 class ShownLogLines:
@@ -80,15 +81,14 @@ def render_log_line(section: LogSection, line: bytes, *, prefix: bool, form: str
 
 def log_lines_to_show(section: LogSection, count: int | None) -> Iterator[bytes]:
     """The section's lines, or its last `count`."""
-    from remuda.link.rank_logs import read_log_section
+    from remuda.link.log_segments import log_tail_start
+    from remuda.link.rank_logs import read_log_pieces
 
-    def whole() -> Iterator[bytes]:
-        lines = ShownLogLines()
-        for piece in read_log_section(section):
-            yield from lines.feed(piece)
-        yield from lines.rest()
-
-    yield from whole() if count is None else deque(whole(), maxlen=count)
+    start = section.start if count is None else log_tail_start(section.path, section.start, section.end, count)
+    lines = ShownLogLines()
+    for _, piece in read_log_pieces(section, start):
+        yield from lines.feed(piece)
+    yield from lines.rest()
 
 
 @click.command()
@@ -109,7 +109,7 @@ def logs(
     from remuda.link.rank_logs import RankLogIndex
 
     root = session.state.logs
-    index = RankLogIndex(root, session.namespace, job)
+    index = RankLogIndex(root, session.namespace, job, asyncio.run(_find_job_uid(session, job)))
     sections = index.refresh()
     if not sections:
         asyncio.run(_check_job_exists(session, root, job))
@@ -127,6 +127,11 @@ def logs(
     asyncio.run(_follow_logs(session, job, follower))
 
 
+def _section_key(section: LogSection) -> SectionKey:
+    """Of the same section at every look: its beginning moves when the oldest of a log is given up."""
+    return section.path, section.attempt, section.time
+
+
 class LogFollower:
     """Prints what is new in the sections from attempt `since` on (only that one, when `attempt` was named)."""
 
@@ -135,30 +140,30 @@ class LogFollower:
     ) -> None:
         self._index, self._rank, self._attempt, self._since = index, rank, attempt, since
         self._tail, self._form = tail, form
-        self._read: dict[tuple[Path, int], int] = {}
-        self._lines: dict[tuple[Path, int], ShownLogLines] = {}
+        self._read: dict[SectionKey, int] = {}  # how far, in the log
+        self._lines: dict[SectionKey, ShownLogLines] = {}
 
     def print_new(self, *, last: bool) -> bool:
         """True when something was there."""
-        from remuda.link.rank_logs import read_log_section
+        from remuda.link.rank_logs import read_log_pieces
 
         first_look, found = not self._read, False
         for section in self._wanted():
-            key = (section.path, section.start)
+            key = _section_key(section)
             if first_look and self._tail is not None:
                 for line in log_lines_to_show(section, self._tail):
                     self._print(section, line)
-                self._read[key] = section.end - section.start
+                self._read[key] = section.end
                 continue
             lines = self._lines.setdefault(key, ShownLogLines())
-            for piece in read_log_section(section, self._read.get(key, 0)):
-                self._read[key] = self._read.get(key, 0) + len(piece)
+            for at, piece in read_log_pieces(section, self._read.get(key, section.start)):
+                self._read[key] = at + len(piece)
                 found = True
                 for line in lines.feed(piece):
                     self._print(section, line)
         if last and not found:
             for section in self._wanted():
-                for line in self._lines.get((section.path, section.start), ShownLogLines()).rest():
+                for line in self._lines.get(_section_key(section), ShownLogLines()).rest():
                     self._print(section, line)
         return found
 
@@ -208,13 +213,27 @@ async def _wait_job_ended(session: Session, cluster: Cluster, job: str) -> None:
             await following.next_change(1.0)
 
 
+async def _find_job_uid(session: Session, job: str) -> str | None:
+    """Whose logs are meant: of the job of that name. None: there is none (any more), or nobody to ask."""
+    from remuda.api.errors import ApiError
+    from remuda.api.training import TrainingJob
+
+    if session.is_embedded and session.state.holder() is None:
+        return None
+    async with session.connect() as cluster:
+        try:
+            return (await cluster.get(TrainingJob, job, session.namespace)).uid
+        except ApiError:
+            return None
+
+
 async def _check_job_exists(session: Session, root: Path, job: str) -> None:
     """No logs at all: is the name wrong, or is it only too early?"""
     from remuda.cli.lookup import find_job, job_not_found
 
     if session.is_embedded and session.state.holder() is None:
         folder = root / session.namespace
-        names = sorted(p.name for p in folder.iterdir()) if folder.is_dir() else []
+        names = sorted({p.name.rpartition("_")[0] for p in folder.iterdir()}) if folder.is_dir() else []
         raise job_not_found(job, session.namespace, names)
     async with session.connect() as cluster:
         await find_job(cluster, job, session.namespace)

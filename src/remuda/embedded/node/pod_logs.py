@@ -1,16 +1,16 @@
 """`ApiLogSource` over the log files of the embedded nodes.
 
-A container has one file for all its runs; a launcher's marker lines cut it into attempts. `previous` therefore means the
-attempt before the newest. The files keep no times; `node.log_times` says to a second when what was written.
+A container has one log for all its runs; a launcher's marker lines cut it into attempts. `previous` therefore means the attempt
+before the newest. Positions are those of `link.log_segments`. The files keep no times; `node.log_times` says to a second when
+what was written.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
-from io import SEEK_END, BytesIO
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,8 @@ from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import JsonObject, to_time
 from remuda.embedded.apiserver.log_source import LogQuery
 from remuda.embedded.node.log_times import LogTimeIndex, LogTimes
-from remuda.link.rank_logs import LogSection, RankLogIndex, rank_log_path
+from remuda.link.log_segments import log_end, log_tail_start, read_log
+from remuda.link.rank_logs import LogSection, RankLogIndex, log_path_uid, rank_log_path
 
 _CHUNK = 64 * 1024
 _LONGEST_LINE = 1024 * 1024
@@ -57,7 +58,7 @@ class PodLogFiles:
         if query.since is not None:
             start = max(start, await asyncio.to_thread(_log_line_start, path, index.offset_since(query.since)))
         if query.tail is not None:
-            start = await asyncio.to_thread(_log_tail_start, path, start, end, query.tail)
+            start = await asyncio.to_thread(log_tail_start, path, start, end, query.tail)
         yield b""  # everything that can be refused has been
         left = query.limit_bytes
         async with aclosing(self._pieces(pod, query, path, start, end)) as pieces:
@@ -75,7 +76,10 @@ class PodLogFiles:
         position = start
         while True:
             is_over = not query.follow or query.previous or self._is_over(pod, query.container)
-            while piece := _read_log_piece(path, position, end):
+            while True:
+                position, piece = _read_log_piece(path, position, end)
+                if not piece:
+                    break
                 yield position, piece
                 position += len(piece)
             if is_over:
@@ -121,33 +125,26 @@ async def _whole_log_lines(pieces: AsyncIterator[Piece]) -> AsyncIterator[Piece]
         yield begun, rest
 
 
-def _read_log_piece(path: Path, position: int, end: int | None) -> bytes:
+def _read_log_piece(path: Path, position: int, end: int | None) -> Piece:
+    """What is at `position`, or at the first place after it that is still kept."""
     count = _CHUNK if end is None else min(_CHUNK, end - position)
     if count <= 0:
-        return b""
-    try:
-        with path.open("rb") as file:
-            file.seek(position)
-            return file.read(count)
-    except FileNotFoundError:
-        return b""
+        return position, b""
+    position, piece = read_log(path, position, count)
+    return position, piece if end is None else piece[: max(0, end - position)]
 
 
 def _log_line_start(path: Path, offset: int) -> int:
     """Where the line begins that has byte `offset`; the offset itself when there is no such byte yet."""
-    try:
-        with path.open("rb") as file:
-            if offset >= file.seek(0, SEEK_END):
-                return offset
-            while offset > 0:
-                begin = max(0, offset - _CHUNK)
-                file.seek(begin)
-                found = file.read(offset - begin).rfind(b"\n")
-                if found >= 0:
-                    return begin + found + 1
-                offset = begin
-    except FileNotFoundError:
-        pass
+    if offset >= log_end(path):
+        return offset
+    while offset > 0:
+        begin = max(0, offset - _CHUNK)
+        kept, block = read_log(path, begin, offset - begin)
+        found = block.rfind(b"\n")
+        if found >= 0 or kept > begin:
+            return kept + found + 1
+        offset = begin
     return 0
 
 
@@ -159,27 +156,9 @@ def _previous_log_section(path: Path, pod: str, container: str) -> LogSection:
 
 
 def _log_sections(path: Path) -> list[LogSection]:
-    index = RankLogIndex(path.parents[3], path.parents[2].name, path.parents[1].name)
+    owner = path.parents[1]
+    index = RankLogIndex(path.parents[3], path.parents[2].name, owner.name.rpartition("_")[0], log_path_uid(owner))
     return sorted((s for s in index.refresh() if s.path == path), key=lambda s: s.start)
-
-
-def _log_tail_start(path: Path, start: int, end: int | None, lines: int) -> int:
-    """Where the last `lines` lines begin."""
-    if lines == 0:
-        return end if end is not None else (path.stat().st_size if path.exists() else 0)
-    begins: deque[int] = deque(maxlen=lines)
-    position = start
-    try:
-        with path.open("rb") as file:
-            file.seek(start)
-            for line in file:
-                if end is not None and position >= end:
-                    break
-                begins.append(position)
-                position += len(line)
-    except FileNotFoundError:
-        return start
-    return begins[0] if begins else start
 
 
 def _container_status(pod: JsonObject, container: str) -> Any:

@@ -43,6 +43,7 @@ from remuda.embedded.node.runtime_port import (
     PodRuntime,
 )
 from remuda.embedded.node.slow_devices import DutyCycle
+from remuda.launch.log_readback import LOG_FILE
 from remuda.launch.zipapp import launcher_container_argv
 from remuda.link.rank_logs import rank_log_path
 
@@ -161,13 +162,14 @@ class ProcessRuntime:
     def _say_simulated(self, launch: ContainerLaunch) -> None:
         """In the container's log, where somebody will look for what the program said."""
         path = rank_log_path(self._logs, launch.pod, launch.container.name)
-        path.parent.mkdir(parents=True, exist_ok=True)
         what = launch.container.image or "no image"
         devices = ", ".join(launch.allocation.devices) or "none"
-        with path.open("a") as log_file:
-            log_file.write(
-                f"{NO_LOCAL_COMMAND}: {what} names no command and images are not run here. It would see devices: {devices}\n"
-            )
+        with contextlib.suppress(OSError):  # a full disk: the pod's status says it, too
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("a") as log_file:
+                log_file.write(
+                    f"{NO_LOCAL_COMMAND}: {what} names no command and images are not run here. It would see devices: {devices}\n"
+                )
 
     def _specify(self, launch: ContainerLaunch, directory: RunDirectory) -> RunSpec:
         pod, container = launch.pod, launch.container
@@ -175,6 +177,8 @@ class ProcessRuntime:
             pod, container, launch.allocation, node=self._node, address=launch.address, base=self._base_env
         )
         argv = container_command_line(container, env)
+        log_path = str(rank_log_path(self._logs, pod, container.name))
+        env[LOG_FILE] = log_path  # after all that the template says: the launcher reads it back
         if is_container_under_launcher(pod, container):
             argv = launcher_container_argv(argv, self._launcher, sys.executable)
         return RunSpec(
@@ -183,7 +187,7 @@ class ProcessRuntime:
             env=env,
             # A directory of the pod's own, gone with it, as a container's file system would be.
             cwd=container.working_dir or str(self._pods / pod.uid),
-            log=str(rank_log_path(self._logs, pod, container.name)),
+            log=log_path,
             status=str(directory.status_path),
             pidfile=str(directory.pid_path),
             address=launch.address,

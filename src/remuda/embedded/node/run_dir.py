@@ -12,12 +12,15 @@ from pathlib import Path
 from typing import TypeVar
 
 import msgspec
+import structlog
 
 from remuda.api.codec import decode, encode
 from remuda.embedded.node.container_record import ContainerExit
 from remuda.embedded.node.runtime_port import ContainerKey
 
 T = TypeVar("T", bound=msgspec.Struct)
+
+log = structlog.get_logger(__name__)
 
 
 class RunSpec(msgspec.Struct, frozen=True):
@@ -91,6 +94,8 @@ class RunDirectory:
             )
         except FileNotFoundError:
             pass  # forgotten meanwhile
+        except OSError as error:  # a full disk: the end is told now, and found out anew after a restart
+            log.warning("node.exit_not_written", path=str(self.status_path), error=str(error))
 
 
 def container_keys_below(pods: Path) -> Iterator[ContainerKey]:

@@ -2,8 +2,9 @@
 
     python -I -S shim.py SPEC.json
 
-SPEC.json: {"id", "argv", "env", "cwd", "log", "status", "pidfile"}. The shim leaves its parent's session, starts argv in
-a process group of its own with its output appended to `log`, writes `pidfile`, waits, and writes `status`:
+SPEC.json: {"id", "argv", "env", "cwd", "log", "status", "pidfile"}, and "logBytes" and "logFiles" where they are not the usual
+ones. The shim leaves its parent's session, starts argv in a process group of its own, appends its output to `log`, writes
+`pidfile`, waits, and writes `status`:
 
     pidfile  {"id", "shim": PID, "pid": PID, "startTime": {"shim": TICKS, "pid": TICKS}, "boot": BOOT ID}
     status   {"code": C, "signal": S|null, "startedAt": T, "finishedAt": T, "message": M}
@@ -14,6 +15,11 @@ Invariants:
 - `status` appears whole and once, also when the command could not be started (127 not found, 126 not runnable, 128 the
   container could not be set up). A shim that is gone without a status was itself killed: the outcome is unknown.
 - A pid alone proves nothing, it may have been given to another process; pid and kernel start time together do.
+- What the container writes goes through a pipe to the shim and from there to `log`. A disk that is full or broken costs lines of
+  the log, which is said in it, and never stops or ends the container. Room for `pidfile` and `status` is taken before the
+  command starts; where they cannot be written all the same, that is tried until they can, and until then the shim stays.
+- The log is bounded: at `logBytes` it becomes `<log>.<position of its first byte in all that was ever written>`, 20 digits, and
+  the oldest beyond `logFiles` is removed (`link.log_segments` reads them as one). Lines are not cut in two by that.
 
 Signals: SIGTERM is passed on to the main process, SIGUSR1 kills everything at once. Both are only *waited* for (blocked
 and fetched), so none is lost between two instructions. SIGHUP and SIGINT are ignored.
@@ -38,6 +44,14 @@ else:
 NOT_FOUND, NOT_RUNNABLE, NOT_SET_UP = 127, 126, 128
 REKILL_S = 0.05  # between two passes over processes that fork while they are being killed
 GIVE_UP_S = 10.0  # a process in uninterruptible sleep: report the end rather than hold the status back for ever
+LOG_BYTES, LOG_FILES = 10 * 1024 * 1024, 5  # as a kubelet's containerLogMaxSize and containerLogMaxFiles
+LONGEST_LINE = 1024 * 1024  # longer ones are cut in two
+DRAIN_S = 2.0  # for the last of the output, when somebody else holds the pipe open
+RETRY_S = 0.2  # between two tries to write what must be written
+_RESERVED_BYTES = 4096
+_PIPE_BYTES = 256 * 1024
+_F_SETPIPE_SZ, _LOCK_EX, _LOCK_NB, _LOCK_UN = 1031, 2, 4, 8
+_ENOSPC, _EROFS, _EIO, _EDQUOT = 28, 30, 5, 122
 _PR_SET_CHILD_SUBREAPER = 36
 SIGHUP, SIGINT, SIGKILL, SIGUSR1, SIGTERM, SIGCHLD, SIGSTOP = 1, 2, 9, 10, 15, 17, 19
 
@@ -57,14 +71,35 @@ def _shim_json_codec() -> "tuple[Callable[[str], Any], Callable[[str], str]]":
     return (lambda text: scan(text.strip(), 0)[0]), encode_basestring_ascii
 
 
+def _reserve_shim_file(path: str) -> None:
+    """Take the room that `path` will need, so that a disk which fills up meanwhile cannot keep it from being written."""
+    with open(f"{path}.tmp-{os.getpid()}", "wb") as file:
+        file.write(b" " * _RESERVED_BYTES)
+
+
 def _write_shim_file(path: str, text: str, durable: bool) -> None:
     temporary = f"{path}.tmp-{os.getpid()}"
-    with open(temporary, "w", encoding="utf-8") as file:
-        file.write(text)
+    data = text.encode("utf-8", "backslashreplace")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        # Over the reserved bytes, and with their length: what is left of them is white space, which JSON does not mind.
+        os.pwrite(descriptor, data.ljust(_RESERVED_BYTES), 0)
         if durable:
-            file.flush()
-            os.fsync(file.fileno())
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
     os.replace(temporary, path)
+
+
+def _write_shim_file_at_last(path: str, text: str, durable: bool) -> None:
+    """However long the disk refuses it. Not when its directory is gone: then nobody wants to know."""
+    while True:
+        try:
+            return _write_shim_file(path, text, durable)
+        except FileNotFoundError:
+            return
+        except OSError:
+            time.sleep(RETRY_S)
 
 
 def _proc_stat(pid: int) -> list[bytes] | None:
@@ -149,24 +184,168 @@ def _make_shim_subreaper() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
+def _write_pidfile(path: str, text: str) -> None:
+    """Where the disk refuses it, beside the work: signals must be heard and the container's end be seen."""
+    try:
+        _write_shim_file(path, text, durable=False)
+    except OSError:
+        import _thread
+
+        _thread.start_new_thread(_write_shim_file_at_last, (path, text, False))
+
+
 class ContainerNotStarted(Exception):
     """Holds the code and the message of a container that could not be started."""
 
 
-def _detach_shim(log: str) -> None:
+class LogPump:
+    """Moves what the container writes from a pipe to its log, in a thread of its own, until nobody holds the pipe.
+
+    While bytes are on their way (read, and not yet written) the pipe is locked with flock, so that somebody inside who wants to
+    read the log back knows when all of it is there: locked by himself, and empty. The lock is asked for and never waited for.
+    """
+
+    def __init__(self, path: str, max_bytes: int, files: int) -> None:
+        import _thread
+        from fcntl import fcntl, flock
+
+        self._path, self._max_bytes, self._files = path, max_bytes, files
+        self._flock = flock
+        self._log, self._size = -1, 0
+        self._lost = 0  # bytes that could not be written
+        self._is_mid_line = False
+        self._open_log()  # refused here, and not later, when it is no matter of a disk that is full or broken
+        self._pipe, output = os.pipe2(os.O_CLOEXEC)
+        try:
+            fcntl(output, _F_SETPIPE_SZ, _PIPE_BYTES)
+        except OSError:
+            pass  # the user has many pipes; the usual size will do
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        os.close(output)
+        self._done = _thread.allocate_lock()
+        self._done.acquire()
+        _thread.start_new_thread(self._run, ())
+
+    def finish(self) -> None:
+        """Everything written so far is in the log, as far as it can be."""
+        leave_output()
+        self._done.acquire(timeout=DRAIN_S)
+
+    def _run(self) -> None:
+        from select import POLLIN, poll
+
+        waiting = poll()
+        waiting.register(self._pipe, POLLIN)
+        try:
+            while True:
+                waiting.poll()
+                self._lock(_LOCK_EX | _LOCK_NB)
+                chunk = os.read(self._pipe, 65536)
+                if not chunk:
+                    return
+                self._take(chunk)
+                self._lock(_LOCK_UN)
+        finally:
+            self._done.release()
+
+    def _lock(self, how: int) -> None:
+        try:
+            self._flock(self._pipe, how)
+        except OSError:
+            pass
+
+    def _take(self, chunk: bytes) -> None:
+        if self._size + len(chunk) > self._max_bytes:
+            end = chunk.find(b"\n") + 1
+            if end or self._size > self._max_bytes + LONGEST_LINE:
+                self._write(chunk[:end])
+                chunk = chunk[end:]
+                self._rotate()
+        self._write(chunk)
+
+    def _write(self, data: bytes) -> None:
+        if not data:
+            return
+        try:
+            if self._log < 0:
+                self._open_log()
+            if self._lost and self._log >= 0:
+                start = "\n" if self._is_mid_line else ""
+                note = f"{start}remuda: {self._lost} bytes of this log could not be written and are lost\n".encode()
+                self._size += os.write(self._log, note)
+                self._lost = 0
+            while data and self._log >= 0:
+                count = os.write(self._log, data)
+                self._size += count
+                self._is_mid_line = data[count - 1] != 10
+                data = data[count:]
+        except (OSError, ContainerNotStarted):
+            pass  # a full or broken disk, or a log that was removed; also a container that fills one must not be ended by that
+        self._lost += len(data)
+
+    def _open_log(self) -> None:
+        """-1 while the disk refuses a new file."""
+        try:
+            self._log = os.open(
+                self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
+            )
+            self._size = os.fstat(self._log).st_size
+        except OSError as error:
+            if error.errno not in (_ENOSPC, _EROFS, _EIO, _EDQUOT):
+                raise ContainerNotStarted(NOT_SET_UP, f"cannot write the log {self._path}: {error.strerror}") from None
+
+    def _rotate(self) -> None:
+        """On failure the log just goes on, and the next line tries again."""
+        directory, name = os.path.split(self._path)
+        fresh = f"{self._path}.new"
+        try:
+            older = sorted(
+                n for n in os.listdir(directory) if n.startswith(f"{name}.") and n[len(name) + 1 :].isdigit()
+            )
+            start = 0
+            if older:
+                newest = older[-1]
+                start = int(newest[len(name) + 1 :]) + os.stat(os.path.join(directory, newest)).st_size
+            for excess in older[: max(0, len(older) + 2 - self._files)]:
+                os.unlink(os.path.join(directory, excess))
+            log = os.open(
+                fresh, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
+            )
+            os.rename(self._path, f"{self._path}.{start:020d}")
+            os.rename(fresh, self._path)
+        except OSError:
+            return
+        os.close(self._log)
+        self._log, self._size = log, 0
+
+
+def leave_output() -> None:
+    """Our own ends of the pipe: what is left of it is the container's."""
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 1)
+    os.dup2(null, 2)
+    os.close(null)
+
+
+def _detach_shim() -> None:
     if os.getsid(0) != os.getpid():
         os.setsid()
     signal.signal(SIGHUP, signal.SIG_IGN)
     signal.signal(SIGINT, signal.SIG_IGN)
-    output = os.open(os.devnull, os.O_RDWR)
-    os.dup2(output, 0)
+    null = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(null, descriptor)
+    if null > 2:
+        os.close(null)
+
+
+def _reserve_records(spec: "dict[str, Any]") -> None:
     try:
-        output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        for name in ("pidfile", "status"):
+            _reserve_shim_file(spec[name])
     except OSError as error:
-        raise ContainerNotStarted(NOT_SET_UP, f"cannot write the log {log}: {error.strerror}") from None
-    finally:
-        os.dup2(output, 1)
-        os.dup2(output, 2)
+        raise ContainerNotStarted(NOT_SET_UP, f"cannot keep a record of the container: {error.strerror}") from None
 
 
 def _start_main_process(spec: "dict[str, Any]") -> int:
@@ -246,16 +425,20 @@ def _wait_for_container(main: int) -> tuple[int, bool]:
 def run_container(spec: "dict[str, Any]", quote: "Callable[[str], str]") -> None:
     started = time.time()
     code, number, message = 0, None, ""
+    pump: LogPump | None = None
     signal.signal(SIGCHLD, signal.SIG_DFL)  # inherited as ignored, it would make the kernel throw exit codes away
     signal.pthread_sigmask(signal.SIG_BLOCK, (SIGTERM, SIGUSR1, SIGCHLD))
     try:
-        _detach_shim(spec["log"])
+        _detach_shim()
         _make_shim_subreaper()
+        pump = LogPump(spec["log"], int(spec.get("logBytes") or LOG_BYTES), int(spec.get("logFiles") or LOG_FILES))
+        _reserve_records(spec)
         main = _start_main_process(spec)
+        leave_output()
         me = os.getpid()
         ticks = f'{{"shim":{process_start_ticks(me)},"pid":{process_start_ticks(main) or -1}}}'
         text = f'{{"id":{quote(str(spec.get("id", "")))},"shim":{me},"pid":{main},"startTime":{ticks},"boot":'
-        _write_shim_file(spec["pidfile"], f"{text}{quote(_node_boot_id())}}}\n", durable=False)
+        _write_pidfile(spec["pidfile"], f"{text}{quote(_node_boot_id())}}}\n")
         status, is_all_gone = _wait_for_container(main)
         number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
         code = os.WEXITSTATUS(status) if number is None else 128 + number
@@ -265,8 +448,11 @@ def run_container(spec: "dict[str, Any]", quote: "Callable[[str], str]") -> None
     except ContainerNotStarted as refusal:
         code, message = refusal.args
         os.write(2, f"{message}\n".encode("utf-8", "replace"))
+    if pump is not None:
+        pump.finish()  # whoever reads the status may read the log, too
     text = f'{{"code":{code},"signal":{"null" if number is None else number},"startedAt":{started!r},'
-    _write_shim_file(spec["status"], f'{text}"finishedAt":{time.time()!r},"message":{quote(message)}}}\n', durable=True)
+    text += f'"finishedAt":{time.time()!r},"message":{quote(message)}}}\n'
+    _write_shim_file_at_last(spec["status"], text, durable=True)
 
 
 def main() -> int:

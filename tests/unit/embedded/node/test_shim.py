@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from remuda.embedded.node import shim
+from remuda.link.log_segments import log_begin, log_end, log_segments, read_log
 from tests.builders.waiting import PATIENCE_S, wait_until
 
 # A main process with a child that left its group and session, both deaf to SIGTERM; says when they are up.
@@ -357,3 +358,80 @@ def test_only_a_compiled_file_of_this_very_source_is_run(tmp_path: Path) -> None
     assert copy.shim_argv("s", "python3")[0::5] == ["python3", str(source)]
     source.write_text(source.read_text() + "# changed\n")
     assert copy.shim_argv("s")[-2:] == [str(source), "s"]
+
+
+# --- the log ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_disk_that_is_full_costs_lines_and_not_the_container(box: Box) -> None:
+    """/dev/full refuses every write with ENOSPC. A program that wrote to it directly would die of that."""
+    code = "import sys\nfor _ in range(20000): print('x' * 99)\nsys.stdout.flush(); print('y', file=sys.stderr, flush=True)"
+    box.run(*PYTHON, code, log="/dev/full")
+    assert (box.ended()["code"], box.ended()["message"]) == (0, "")
+
+
+def test_what_could_not_be_written_is_said_in_the_log_when_it_can(tmp_path: Path) -> None:
+    pump = object.__new__(shim.LogPump)
+    pump._path, pump._max_bytes, pump._files = str(tmp_path / "main.log"), 10_000, 3
+    pump._log, pump._size, pump._lost, pump._is_mid_line = -1, 0, 0, False
+    pump._take(b"one\nhalf a li")
+    with open("/dev/full", "wb") as full:
+        log, pump._log = pump._log, full.fileno()
+        pump._take(b"ne\nlost\n")
+        pump._log = log
+    pump._take(b"three\n")
+    text = (tmp_path / "main.log").read_text()
+    assert text == "one\nhalf a li\nremuda: 8 bytes of this log could not be written and are lost\nthree\n"
+    os.close(pump._log)
+
+
+def test_a_log_is_bounded_and_its_end_is_all_there(box: Box) -> None:
+    box.run(*PYTHON, "for n in range(60000): print(f'line {n:05d}')", logBytes="100000", logFiles="3")
+    assert box.ended()["code"] == 0
+    log = Path(box.log)
+    segments = log_segments(log)
+    assert len(segments) == 3
+    assert all(segment.size <= 100_000 + 65536 for segment in segments)
+    assert log_end(log) == 60_000 * len("line 00000\n"), "positions count all that was ever written"
+    begin, kept = read_log(log, 0, 1 << 20)
+    lines = kept.decode().splitlines()
+    assert begin == log_begin(log) > 0
+    assert lines == [f"line {n:05d}" for n in range(60_000 - len(lines), 60_000)], "whole lines, none missing"
+    box.run("echo", "the next run", logBytes="100000", logFiles="3")
+    wait_until("the next run", lambda: b"the next run\n" in read_log(log, begin, 1 << 20)[1])
+    assert {path.stat().st_mode & 0o777 for path in log.parent.glob("log*")} == {0o600}
+
+
+def test_a_line_longer_than_a_log_is_kept_in_bounds(box: Box) -> None:
+    box.run(*PYTHON, "import sys; sys.stdout.write('x' * 5_000_000)", logBytes="4096", logFiles="2")
+    assert box.ended()["code"] == 0
+    assert log_end(Path(box.log)) == 5_000_000
+    assert sum(s.size for s in log_segments(Path(box.log))) < 2 * (shim.LONGEST_LINE + 4096 + 2 * 65536)
+
+
+def test_output_that_somebody_else_holds_does_not_hold_the_end_up(box: Box) -> None:
+    """A process that left the container by being somebody else's child may have its output still."""
+    box.run("sh", "-c", "echo up; while :; do sleep 0.01; done")
+    record = box.started()
+    wait_until("the command", lambda: "up" in Path(box.log).read_text())
+    held = os.open(f"/proc/{record['pid']}/fd/1", os.O_WRONLY)
+    try:
+        os.kill(record["shim"], signal.SIGUSR1)
+        assert box.ended()["code"] == 137
+    finally:
+        os.close(held)
+
+
+def test_the_end_is_recorded_when_the_disk_takes_it_again(box: Box, tmp_path: Path) -> None:
+    """A directory without room is played by a name that cannot be replaced."""
+    box.run("sh", "-c", f"echo up; until [ -e {tmp_path}/end ]; do sleep 0.01; done; exit 5")
+    box.started()
+    blocked = Path(box.status)
+    blocked.mkdir()
+    (blocked / "in-the-way").touch()
+    (tmp_path / "end").touch()
+    wait_until("the command's end", lambda: shim.probe_container(box.pidfile)[1] is None)
+    assert shim.probe_container(box.pidfile)[0] is not None, "the shim stays until it is written"
+    (blocked / "in-the-way").unlink()
+    blocked.rmdir()
+    assert box.ended()["code"] == 5
