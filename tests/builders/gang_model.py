@@ -28,6 +28,7 @@ from remuda.core.gang.pod_view import MemberProgress, PodView
 from remuda.core.health.ledger import judge_node
 from remuda.core.scheduling.gang_placement import plan_placement
 from remuda.core.scheduling.waiting_gangs import gather_waiting_gangs
+from remuda.core.state.cluster_capacity import ClusterCapacity
 from remuda.core.state.leaving_nodes import leaving_state_of_node
 from remuda.core.state.snapshot import Snapshot, build_snapshot, devices_of_pod
 from remuda.core.training.job_plan import plan_training
@@ -110,6 +111,7 @@ class GangModel:
     checkpoints: dict[int, set[int]] = field(default_factory=dict)  # rank -> steps, on storage all ranks share
     on_look: list[Callable[[Applied], None]] = field(default_factory=list)
     made: int = 0
+    capacity: Callable[[], ClusterCapacity] | None = None  # None: the manager does not know what the cluster has
     answers_requests: bool = True  # False: the script knows nothing of checkpoint requests
 
     # --- who sees what ------------------------------------------------------------------------------------------------
@@ -182,7 +184,7 @@ class GangModel:
 
     def observe(self) -> GangObserved:
         views = tuple(self._view(p) for p in self.pods.seen.values() if LABEL_GANG in p.labels)
-        return GangObserved(self.job, views, self.own_snapshot, lending=self._lending())
+        return GangObserved(self.job, views, self.own_snapshot, lending=self._lending(), capacity=self.capacity)
 
     def _view(self, pod: Pod) -> PodView:
         node = pod.spec.node_name

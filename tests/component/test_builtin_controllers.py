@@ -11,6 +11,7 @@ from remuda.api.kubernetes.batch_v1 import COMPLETION_INDEX, TRACKING, Job
 from remuda.api.kubernetes.core_v1 import Namespace, Node, Pod
 from remuda.api.kubernetes.policy_v1 import EndpointSlice, PodDisruptionBudget, ResourceQuota, Service
 from remuda.api.meta import JsonObject, KObject
+from remuda.api.names import RESOURCE_GPU
 from remuda.api.selectors import EVERYTHING
 from remuda.embedded.builtin.planners.node_lifecycle import UNREACHABLE
 from remuda.embedded.builtin.planners.pod_state import is_active_pod, is_ready_pod
@@ -345,5 +346,26 @@ def test_a_deleted_namespace_is_emptied_first() -> None:
         await world.until(lambda: is_gone(world, Namespace, "team"))
         assert not there()
         assert not api.select(Deployment, "team", EVERYTHING, NO_FIELDS)
+
+    tell(story)
+
+
+# --- one object, and everybody else -----------------------------------------------------------------------------------
+
+
+def test_a_job_of_a_million_pods_does_not_keep_anybody_else_waiting() -> None:
+    async def story(world: World) -> None:
+        api = world.cluster.api
+        hungry = template(restart="Never", app="crowd")
+        hungry["spec"]["containers"][0]["resources"] = {"limits": {RESOURCE_GPU: "8"}}
+        spec = {"parallelism": 1_000_000, "completions": 1_000_000, "template": hungry}
+        await api.create(Namespace, {"metadata": {"name": "crowd"}})
+        await api.create(Job, {"metadata": {"name": "crowd", "namespace": "crowd"}, "spec": spec})
+        await deploy(world, replicas=4)
+        await world.until(lambda: is_rolled_out(world, "x:1"), what="another tenant's roll-out")
+        await world.sleep(20.0)
+        crowd = [r.decode(Pod) for r in api.select(Pod, "crowd", EVERYTHING, NO_FIELDS)]
+        assert 900 <= sum(not p.spec.node_name for p in crowd) <= 1000
+        assert len(crowd) <= 1000 + world.config.nodes
 
     tell(story)

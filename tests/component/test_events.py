@@ -36,15 +36,25 @@ async def test_a_gang_that_loses_a_device_and_gets_its_spare(world: World) -> No
     assert len(pods) <= 3 * 6
 
 
-@in_world(nodes=1, racks=1)
+@in_world(nodes=4, racks=2)
 async def test_a_gang_that_does_not_fit(world: World) -> None:
-    await world.submit("job", replicas=9)
+    await world.submit("job", replicas=3)  # in one rack, and a rack has two nodes
     await world.sleep(20.0)
     refused = [e for e in await events_of(world, "Pod") if e.reason == "FailedScheduling"]
-    assert len(refused) == 9
+    assert len(refused) == 3
     assert all(e.type == "Warning" for e in refused)
     (waiting,) = [e for e in await events_of(world, "TrainingJob") if e.reason == "WaitingForRoom"]
     assert waiting.message.split(": ")[0] in refused[0].message
+
+
+@in_world(nodes=1, racks=1)
+async def test_a_gang_that_no_cluster_of_this_size_could_hold(world: World) -> None:
+    await world.submit("job", replicas=9)
+    await world.sleep(20.0)
+    (waiting,) = [e for e in await events_of(world, "TrainingJob") if e.reason == "WaitingForRoom"]
+    assert waiting.message.startswith("GangTooLarge: Role worker needs 9 pods of 8 GPUs; ")
+    assert waiting.count == 1
+    assert not await events_of(world, "Pod")
 
 
 @in_world(nodes=4, racks=1)

@@ -1,8 +1,8 @@
 """CustomResourceDefinitions of our kinds, made from their Structs: what `kubectl apply -f deploy/crds` installs elsewhere.
 
 The schema is structural and flat (no references): names, types, enums and descriptions come from the Structs, their
-docstrings and the comments beside their fields. Defaults are left to the code that reads the objects: a default written
-into the schema would be stored in every object and could not change with the program.
+docstrings and the comments beside their fields; bounds of numbers and lists from `BOUNDS`. Defaults are left to the code that
+reads the objects: a default written into the schema would be stored in every object and could not change with the program.
 
 A field without a Python default is required. What a Struct keeps word for word (`JsonObject`) keeps unknown fields.
 """
@@ -25,6 +25,17 @@ from remuda.api.meta import JsonObject, KObject, ObjectMeta
 from remuda.api.remedies import RemedyPolicy
 from remuda.api.rollouts import NodeRollout
 from remuda.api.training import TrainingJob
+from remuda.api.validation.training import (
+    MAX_EXIT_CODES,
+    MAX_GPUS,
+    MAX_LISTED,
+    MAX_PODS,
+    MAX_REPLICAS,
+    MAX_ROLES,
+    MAX_RULES,
+    MAX_SECONDS,
+    MAX_STEPS,
+)
 
 _AGE = ("Age", "date", ".metadata.creationTimestamp", 0)
 # (name, type, path, priority); priority above 0 shows with `-o wide` only.
@@ -139,7 +150,7 @@ def _struct_schema(struct: type[msgspec.Struct]) -> JsonObject:
 
 
 def _field_schema(struct: type[msgspec.Struct], field: msgspec.structs.FieldInfo) -> JsonObject:
-    schema = _type_schema(field.type)
+    schema = {**_type_schema(field.type), **BOUNDS.get((struct.__name__, field.encode_name), {})}
     note = DESCRIPTIONS.get((struct.__name__, field.encode_name))
     return {"description": note, **schema} if note and "description" not in schema else schema
 
@@ -182,6 +193,26 @@ def _struct_description(struct: type[msgspec.Struct]) -> str:
     text = struct.__dict__.get("__doc__") or ""
     return " ".join(text.split()).replace("`", "")
 
+
+# Numbers and lists that a controller works through. The same bounds as in `validation`, which says more about them; here they
+# hold on every API server. Only specs have them: what a status holds is written by Remuda.
+BOUNDS: dict[tuple[str, str], JsonObject] = {
+    ("TrainingJobSpec", "roles"): {"maxItems": MAX_ROLES},
+    ("TrainingJobSpec", "spares"): {"minimum": 0, "maximum": MAX_REPLICAS},
+    ("TrainingJobSpec", "totalSteps"): {"minimum": 0, "maximum": MAX_STEPS},
+    ("TrainingJobSpec", "activeDeadlineSeconds"): {"minimum": 0, "maximum": MAX_SECONDS},
+    ("TrainingJobSpec", "ttlSecondsAfterFinished"): {"minimum": 0, "maximum": MAX_SECONDS},
+    ("Role", "replicas"): {"minimum": 1, "maximum": MAX_REPLICAS},
+    ("Role", "minReplicas"): {"minimum": 0, "maximum": MAX_REPLICAS},
+    ("Role", "gpus"): {"minimum": 0, "maximum": MAX_GPUS},
+    ("Role", "after"): {"maxItems": MAX_ROLES},
+    ("Topology", "segmentSize"): {"minimum": 0, "maximum": MAX_REPLICAS},
+    ("SuccessPolicy", "ranks"): {"maxItems": MAX_PODS},
+    ("Failure", "rules"): {"maxItems": MAX_RULES},
+    ("FailureRule", "exitCodes"): {"maxItems": MAX_EXIT_CODES},
+    ("FailureRule", "faults"): {"maxItems": MAX_LISTED},
+    ("Budgets", "refillAfterSteps"): {"minimum": 0, "maximum": MAX_STEPS},
+}
 
 # What a field's name and type do not say. The key is the Struct's name and the field's name on the wire.
 DESCRIPTIONS: dict[tuple[str, str], str] = {

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from remuda.api.conditions import find_condition
+from remuda.api.conditions import find_condition, is_condition_true
 from remuda.api.devices import LauncherReport, NodeDevices
 from remuda.api.errors import NotFound
 from remuda.api.incidents import Incident
@@ -23,9 +23,17 @@ from remuda.core.health.agent_liveness import AgentLeaseRenewals
 from remuda.core.health.step_samples import GangSlow
 from remuda.core.remedies.policies import policy_in_force
 from remuda.core.remedies.remedy_keys import is_workload_remedy_key
+from remuda.core.state.cluster_capacity import (
+    ClusterCapacity,
+    is_ledger_of_same_size,
+    is_node_of_same_size,
+    node_amounts,
+    sum_capacity,
+)
 from remuda.core.state.reservations import Reservation
 from remuda.core.state.snapshot import Snapshot, build_snapshot
 from remuda.core.training.lent_spares import is_preemptible_pod, loan_reservations
+from remuda.core.training.planning_context import GANG_TOO_LARGE
 from remuda.kube.cluster import Cluster
 from remuda.kube.runtime.informer import Informer
 from remuda.link.progress_board import Heartbeat
@@ -69,9 +77,16 @@ class ClusterView:
             str, int
         ] = {}  # by node: what speaks against placing there, as the verdict controller says
         self.slow_gangs: dict[tuple[str, str], GangSlow] = {}  # by job: the straggler watch's word; none = not known
+        self._amounts: dict[str, frozenset[tuple[str, int]]] = {}  # by node: what it has in all
+        self._capacity: ClusterCapacity | None = None
         self.held: dict[str, tuple[str, ...]] = {}  # devices by pod uid, as its node says it
         self._in_force: dict[str, RemedyPolicy] = {}  # by name: what is acted on
         self.devices.subscribe(self._index_reports)
+        self.nodes.subscribe(self._measure_node)
+        self.devices.subscribe(self._measure_ledger)
+        self.jobs.add_index(
+            "too-large", lambda j: ["*"] if is_condition_true(j.status.conditions, GANG_TOO_LARGE) else []
+        )
         self.policies.subscribe(self._judge_policy)
         self.leases.subscribe(self._see_lease)
 
@@ -87,6 +102,25 @@ class ClusterView:
             self.incidents,
             self.rollouts,
         )
+
+    def _measure_node(self, old: Node | None, new: Node | None) -> None:
+        if is_node_of_same_size(old, new):
+            return
+        self._capacity = None
+        if new is not None:
+            self._amounts[new.name] = node_amounts(new, self.devices.get(new.name))
+        elif old is not None:
+            self._amounts.pop(old.name, None)
+
+    def _measure_ledger(self, old: NodeDevices | None, new: NodeDevices | None) -> None:
+        if new is not None and not is_ledger_of_same_size(old, new):
+            self._measure_node(None, self.nodes.get(new.name))
+
+    def capacity(self) -> ClusterCapacity:
+        """What all nodes have in all."""
+        if self._capacity is None:
+            self._capacity = sum_capacity(self._amounts.values())
+        return self._capacity
 
     @property
     def policies_in_force(self) -> list[RemedyPolicy]:

@@ -25,6 +25,7 @@ from remuda.core.gang.kubelet_pods import KubeletGangPodForm
 from remuda.core.gang.pod_view import MemberProgress, PodView
 from remuda.core.remedies.policies import BY_JOB
 from remuda.core.scheduling.waiting_gangs import waiting_pod_created_at
+from remuda.core.state.cluster_capacity import is_ledger_of_same_size, is_node_of_same_size
 from remuda.core.state.leaving_nodes import NodeLeavingState, leaving_state_of_node
 from remuda.core.state.snapshot import devices_of_pod
 from remuda.core.training.backoff import (
@@ -53,6 +54,7 @@ Key = tuple[str, str]
 # came and went within it would otherwise be waited for for ever.
 MADE_S = 10.0
 
+NODES_SETTLE_S = 1.0
 MOST_BORROWERS = 16  # waiting pods that a gang looks at when it lends
 
 
@@ -139,11 +141,21 @@ class TrainingController:
         node = new or old
         if node is not None:
             self._wake_node(node.name)
+        if not is_ledger_of_same_size(old, new):
+            self._wake_too_large()
 
     def _on_node(self, old: Node | None, new: Node | None) -> None:
-        """Nodes change all the time; only the word that one is about to go concerns a gang."""
+        """Nodes change all the time; a gang is concerned by the word that one is about to go, and one that waits for larger
+        clusters by what a node has."""
         if new is not None and leaving_state_of_node(new) != (leaving_state_of_node(old) if old is not None else None):
             self._wake_node(new.name)
+        if not is_node_of_same_size(old, new):
+            self._wake_too_large()
+
+    def _wake_too_large(self) -> None:
+        """Nodes come many at a time: a moment later is soon enough."""
+        for job in self._view.jobs.by_index("too-large", "*"):
+            self._queue.add_after((job.namespace, job.name), NODES_SETTLE_S)
 
     def _on_lease(self, old: Lease | None, new: Lease | None) -> None:
         if new is None and old is not None:
@@ -184,6 +196,7 @@ class TrainingController:
             self._view.slow_gangs.get(key),
             self._since,
             self._lending(job, now),
+            self._view.capacity,
         )
         return GangObservation(gang, min(expiries, default=None))
 

@@ -26,6 +26,10 @@ def rung(**hook: Any) -> Body:
     return {"ladders": [{"when": "*", "rungs": [{"action": "replace", "hook": hook}]}]}
 
 
+def rule(**more: Any) -> Body:
+    return {"action": "Fail", **more}
+
+
 def device(**more: Any) -> Body:
     return {"subject": {"kind": "Device", "node": "n1", "device": "gpu-0"}, **more}
 
@@ -75,6 +79,12 @@ INCIDENTS: dict[str, tuple[str, Body]] = {
     "essay": ("DismissTooLong", device(dismiss="x" * 100_000)),
 }
 JOBS: dict[str, tuple[str, Body]] = {
+    "pods": ("TooManyPods", {"roles": [{"name": f"r{i}", "replicas": 100_000, "template": MAIN} for i in range(64)]}),
+    "spares": ("TooManyPods", {"roles": [{"replicas": 60_000, "template": MAIN}], "spares": 60_000}),
+    "after": ("TooMany", {"roles": [{"name": "a", "after": [{"role": "a"}] * 1000, "template": MAIN}]}),
+    "ranks": ("TooMany", {"roles": [{"template": MAIN}], "success": {"ranks": [0] * 100_001}}),
+    "codes": ("TooMany", {"roles": [{"template": MAIN}], "failure": {"rules": [rule(exitCodes=[1] * 1000)]}}),
+    "faults": ("TooMany", {"roles": [{"template": MAIN}], "failure": {"rules": [rule(faults=["Xid79"] * 1000)]}}),
     "steps": ("InvalidSteps", {"roles": [{"template": MAIN}], "totalSteps": 9_000_000_000_000_000}),
     "refill": ("InvalidBudget", {"roles": [{"template": MAIN}], "failure": {"budgets": {"refillAfterSteps": 2**53}}}),
     "chain": (

@@ -30,7 +30,11 @@ from remuda.api.validation.patterns import SYNTAX, BadPattern, check_log_pattern
 from remuda.api.validation.pod_templates import check_pod_template
 
 MAX_REPLICAS = 100_000
+MAX_PODS = 100_000  # of a whole gang, spares included: what is planned over and over has to end
 MAX_ROLES = 64
+MAX_GPUS = 1024  # of a pod
+MAX_EXIT_CODES = 255
+MAX_LISTED = 64  # entries of a list that people write by hand
 MAX_JOB_NAME = 52  # leaves room for "-<role>-<index>" within the 63 characters a pod's host name may have
 MAX_POD_PREFIX = 58  # of "<job>-<role>": an index of four digits still fits
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
@@ -80,9 +84,10 @@ def check_training_job(job: TrainingJob) -> None:
         seen.add(role.name)
         check_range(role.replicas, 1, MAX_REPLICAS, "InvalidReplicas", f"{path}.replicas")
         check_range(role.min_replicas, 0, role.replicas, "InvalidReplicas", f"{path}.minReplicas")
-        check_range(role.gpus, 0, 1024, "InvalidGpus", f"{path}.gpus")
+        check_range(role.gpus, 0, MAX_GPUS, "InvalidGpus", f"{path}.gpus")
         check_pod_template(role, path)
     check_range(spec.spares, 0, MAX_REPLICAS, "InvalidSpares", "spec.spares")
+    _check_gang_size(spec)
     if spec.topology.required and not is_label_key(spec.topology.required):
         raise Refusal(
             "InvalidTopology",
@@ -94,6 +99,28 @@ def check_training_job(job: TrainingJob) -> None:
     _check_failure_limits(spec.failure)
     _check_checkpoint(spec.checkpoint)
     _check_training_policies(spec)
+
+
+def _check_gang_size(spec: TrainingJobSpec) -> None:
+    pods = sum(role.replicas for role in spec.roles) + spec.spares
+    if pods > MAX_PODS:
+        raise Refusal(
+            "TooManyPods",
+            f"The job asks for {pods} pods, spares included.",
+            f"Use at most {MAX_PODS} in all, or several jobs.",
+            "spec.roles",
+        )
+    for index, role in enumerate(spec.roles):
+        _check_listed(role.after, MAX_ROLES, f"spec.roles[{index}].after")
+    _check_listed(spec.success.ranks, MAX_PODS, "spec.success.ranks")
+    for index, rule in enumerate(spec.failure.rules[:MAX_RULES]):
+        _check_listed(rule.exit_codes, MAX_EXIT_CODES, f"spec.failure.rules[{index}].exitCodes")
+        _check_listed(rule.faults, MAX_LISTED, f"spec.failure.rules[{index}].faults")
+
+
+def _check_listed(given: Sequence[object], most: int, field: str) -> None:
+    if len(given) > most:
+        raise Refusal("TooMany", f"{field} has {len(given)} entries.", f"Use at most {most}.", field)
 
 
 def _check_segments(spec: TrainingJobSpec) -> None:

@@ -6,6 +6,7 @@ they need. A pod without a gang is a gang of one.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 
 import msgspec
@@ -33,7 +34,8 @@ def gather_waiting_gangs(
     domain_of: Callable[[str, str], str | None],
     now: float | None = None,
 ) -> list[GangAsk]:
-    """Waiting pods grouped into gangs, oldest gang first; a pod without a gang is a gang of one.
+    """Waiting pods grouped into gangs; a pod without a gang is a gang of one. Namespaces take turns, the one with the oldest gang
+    first; within a namespace the oldest gang comes first. So a thousand waiting pods of one tenant are no queue before another's.
 
     A pod that prefers a node where a pod of its gang is on its way out is not asked for yet: its place is free in a moment, with
     image and caches, and nobody else gets it first. It does not wait longer than the other's grace."""
@@ -41,15 +43,26 @@ def gather_waiting_gangs(
     for pod in pods:
         gang = pod.labels.get(LABEL_GANG)
         groups.setdefault(f"{pod.namespace}/{gang}" if gang else lone_pod_key(pod.namespace, pod.name), []).append(pod)
-    order = sorted(groups.items(), key=lambda item: (min(waiting_pod_created_at(p) for p in item[1]), item[0]))
+    oldest = sorted(groups.items(), key=lambda item: (min(waiting_pod_created_at(p) for p in item[1]), item[0]))
     asks: list[GangAsk] = []
-    for key, found in order:
+    for key, found in _namespaces_in_turn(oldest):
         if now is not None and any(_waits_for_preferred_node(pod, siblings, now) for pod in found):
             continue
         ask = _waiting_gang_ask(key, found, siblings, domain_of)
         kept = nodes_kept_for_gang(((pod, waiting_pod_created_at(pod)) for pod in found), now)
         asks.append(msgspec.structs.replace(ask, keeps=kept) if kept else ask)
     return asks
+
+
+def _namespaces_in_turn(gangs: Iterable[tuple[str, list[Pod]]]) -> list[tuple[str, list[Pod]]]:
+    """The first of each namespace, then the second of each, and so on; the order stays as it is otherwise."""
+    turns: Counter[str] = Counter()
+    numbered: list[tuple[int, tuple[str, list[Pod]]]] = []
+    for gang in gangs:
+        namespace = gang[1][0].namespace
+        numbered.append((turns[namespace], gang))
+        turns[namespace] += 1
+    return [gang for _, gang in sorted(numbered, key=lambda item: item[0])]
 
 
 def _waiting_gang_size(pod: Pod) -> int:

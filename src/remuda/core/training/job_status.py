@@ -20,7 +20,7 @@ from remuda.core.gang.pod_view import CLOSED, OPEN, PodView
 from remuda.core.training.goodput import book_recovery_loss, goodput_at, job_suspended_s, seconds_lost_to_recovery
 from remuda.core.training.kept_checkpoints import MISSING, UNREADABLE
 from remuda.core.training.moves import with_slow_ranks
-from remuda.core.training.planning_context import PlanningContext
+from remuda.core.training.planning_context import GANG_TOO_LARGE, PlanningContext
 
 INVALID = "Invalid"
 
@@ -106,13 +106,23 @@ def _job_conditions(ctx: PlanningContext) -> list[Condition]:
     is_running = status.phase == "Running"
     conditions = with_condition(status.conditions, "Running", is_running, status.reason, status.message, now)
     conditions = _with_job_suspended(ctx, conditions)
-    conditions = _with_gang_complete(ctx, conditions)
+    conditions = _with_gang_complete(ctx, _with_gang_too_large(ctx, conditions))
     conditions = with_slow_ranks(ctx, _with_gang_slow(ctx, conditions))
     conditions = _with_barrier_hold(ctx, without_invalid_job(conditions, ctx.now))
     if ctx.is_finished:
         kind = "Complete" if status.phase == "Succeeded" else "Failed"
         conditions = with_condition(conditions, kind, True, status.reason, status.message, now)
     return conditions
+
+
+def _with_gang_too_large(ctx: PlanningContext, conditions: list[Condition]) -> list[Condition]:
+    """Said when it is, and afterwards that it is not."""
+    if not ctx.is_size_judged or (ctx.too_large is None and find_condition(conditions, GANG_TOO_LARGE) is None):
+        return conditions
+    if ctx.too_large is None:
+        return with_condition(conditions, GANG_TOO_LARGE, False, "Fits", "The cluster could hold it.", to_time(ctx.now))
+    words = f"{ctx.too_large.message} {ctx.too_large.fix}"
+    return with_condition(conditions, GANG_TOO_LARGE, True, ctx.too_large.reason, words, to_time(ctx.now))
 
 
 def _with_gang_slow(ctx: PlanningContext, conditions: list[Condition]) -> list[Condition]:
@@ -202,6 +212,12 @@ def _job_phase(ctx: PlanningContext) -> tuple[str, str, str]:
             return "Running", "FewerRanks", f"{size} of {ctx.asked_size} ranks run attempt {status.attempt}."
         return "Running", "BarrierOpen", f"All {size} ranks run attempt {status.attempt}."
     has_run = status.started_at is not None
+    if ctx.too_large is not None:
+        return (
+            "Recovering" if has_run else "Pending",
+            ctx.too_large.reason,
+            f"{ctx.too_large.message} {ctx.too_large.fix}",
+        )
     if ctx.refusal and ctx.create:  # before the scheduler's word: it only says that pods are missing
         return "Recovering" if has_run else "Pending", PODS_REFUSED, _pods_refused_text(ctx.refusal)
     refusal = placement_refusal(ctx)

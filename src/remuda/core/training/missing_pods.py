@@ -13,15 +13,19 @@ from remuda.api.meta import to_seconds
 from remuda.api.training import Cause, Member, Recovery, Remedy, RetiredPod, Role
 from remuda.core.training import segments
 from remuda.core.training.elastic_size import missing_ranks
+from remuda.core.training.gang_size import hold_gang_if_too_large, most_spares
 from remuda.core.training.job_pods import build_job_pod
 from remuda.core.training.lent_spares import lent_spare_count, loan_nodes_called_back, loan_nodes_returned
-from remuda.core.training.planning_context import PlanningContext
+from remuda.core.training.planning_context import PODS_A_LOOK, PlanningContext
 
 LOST_BY = (Cause.DEVICE, Cause.INFRA)
 AWAY_FROM = (Cause.DEVICE, Cause.MAINTENANCE, Cause.CODE, Cause.HANG)
 
 
 def ask_for_missing_pods(ctx: PlanningContext) -> None:
+    hold_gang_if_too_large(ctx)
+    if ctx.too_large is not None:
+        return
     for role in ctx.spec.roles:
         _ask_for_role_pods(ctx, role)
     if any(is_replacement_paused(pod, ctx.now) for pod in ctx.status.retired):
@@ -39,7 +43,7 @@ def _ask_for_role_pods(ctx: PlanningContext, role: Role) -> None:
         return
     free, vacant = ctx.free(role.name), ctx.vacant(role)
     spares_wanted = max(0, ctx.spec.spares - lent_spare_count(ctx, role.name)) if role is ctx.spec.roles[0] else 0
-    wanted = spares_wanted + missing_ranks(ctx, role.name)
+    wanted = most_spares(ctx, role, spares_wanted + missing_ranks(ctx, role.name))
     placed = sum(1 for v in free if v.is_bound and not v.is_spare)
     waiting = [v for v in free if not v.is_bound and not v.is_spare]
     missing = max(0, vacant - placed)
@@ -80,7 +84,7 @@ def _ask_for_segment_pods(ctx: PlanningContext, role: Role) -> None:
         for _ in range(missing - len(waiting)):
             _ask_for_pod(ctx, role, segment=number, domain=where)
     spares = [v for v in free if v.segment < 0]
-    wanted = ctx.spec.spares if role is ctx.spec.roles[0] else 0
+    wanted = most_spares(ctx, role, ctx.spec.spares) if role is ctx.spec.roles[0] else 0
     for view in spares[::-1][: max(0, len(spares) - wanted)]:
         ctx.delete_pod(view.uid)
     for _ in range(wanted - len(spares)):
@@ -98,7 +102,10 @@ def _ask_for_pod(
     segment: int = -1,
     domain: str | None = None,
 ) -> None:
-    """The next free name. `pods_created` counts pods that were *seen*, so asking twice asks for the same pod."""
+    """The next free name. `pods_created` counts pods that were *seen*, so asking twice asks for the same pod. What is too much
+    for one look is asked for at the next."""
+    if len(ctx.create) >= PODS_A_LOOK:
+        return
     index = ctx.status.pods_created + len(ctx.create)
     where = ctx.status.placement.domain if domain is None else domain
     ctx.create.append(

@@ -42,7 +42,7 @@ def _next_job_deadline_s(ctx: PlanningContext) -> float | None:
             waits.append(PROGRESS_PERIOD_S)
         if ctx.status.held_roles:
             waits.append(WAITING_PERIOD_S)
-    elif len(ctx.status.members) < len(ctx.ranks):
+    elif len(ctx.status.members) < len(ctx.ranks) and ctx.too_large is None:
         waits.append(WAITING_PERIOD_S)  # room appears without an event of this gang
     return min(waits, default=None)
 

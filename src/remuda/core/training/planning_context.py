@@ -11,14 +11,20 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
+from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import JsonObject
 from remuda.api.training import Recovery, Role, TrainingJob, TrainingJobSpec, TrainingJobStatus, gpus_of_role
 from remuda.core.gang.pod_view import PodView
 from remuda.core.health.step_samples import GangSlow
+from remuda.core.state.cluster_capacity import ClusterCapacity
 from remuda.core.state.snapshot import Snapshot
 from remuda.core.training.kept_checkpoints import BarrierHold
 from remuda.core.training.role_stages import present_roles
+
+GANG_TOO_LARGE = "GangTooLarge"  # condition and reason: the cluster could not hold the gang even if it were empty
+FEW_PODS = 64  # so many harm nobody, wherever they can go
+PODS_A_LOOK = 512  # made for one gang at one look: other gangs get their turn in between
 
 
 class LendingView(msgspec.Struct, frozen=True):
@@ -51,6 +57,7 @@ class GangObserved(msgspec.Struct, frozen=True):
     slow: GangSlow | None = None
     heard_since: float = 0.0
     lending: LendingView | None = None  # of a gang that lends, or has lent
+    capacity: Callable[[], ClusterCapacity] | None = None  # what the cluster has in all; None = nobody knows
 
 
 class BorrowerRecall(msgspec.Struct, frozen=True):
@@ -107,6 +114,9 @@ class PlanningContext:
             None  # why slow ranks are left where they are; None = not decided at this look
         )
         self.hold: BarrierHold | None = None  # why the barrier stays closed although everyone is ready
+        self.take_capacity = observed.capacity
+        self.too_large: Refusal | None = None
+        self.is_size_judged = False
         self.ranks: list[Role] = []
         self.gang_gpus = 0
         self.restage()
@@ -118,7 +128,7 @@ class PlanningContext:
         roles = [_role_at_size(role, self.status.sizes) for role in present_roles(self._job.spec, self.status)]
         self.spec = msgspec.structs.replace(self._job.spec, roles=roles)
         self.ranks = [role for role in self.spec.roles for _ in range(role.replicas)]
-        self.gang_gpus = sum(gpus_of_role(role) for role in self.ranks)
+        self.gang_gpus = sum(role.replicas * gpus_of_role(role) for role in self.spec.roles)
 
     @property
     def asked_size(self) -> int:

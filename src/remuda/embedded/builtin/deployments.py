@@ -24,7 +24,7 @@ from remuda.embedded.builtin.planners.pod_state import controller_owner_referenc
 from remuda.embedded.builtin.planners.replicasets import ReplicaSetObserved, ReplicaSetPlan, plan_replica_set
 from remuda.embedded.builtin.status_patch import write_builtin_status
 from remuda.kube.cluster import Cluster, Preconditions
-from remuda.kube.runtime.bulk_writes import write_all_objects
+from remuda.kube.runtime.bulk_writes import write_all_objects, write_objects_from_few
 from remuda.kube.runtime.work_queue import WorkQueue
 
 Key = tuple[str, str]
@@ -73,7 +73,7 @@ class ReplicaSetController:
         await write_all_objects(lambda pod: self._adopt(own, pod), plan.adopt)
         await write_all_objects(lambda pod: delete_pod_for_builtin(self._cluster, pod), plan.delete)
         try:
-            await write_all_objects(self._create, plan.create)
+            await write_objects_from_few(self._create, plan.create)
         except ApiError as error:
             await self._tell(own, error)
             raise

@@ -17,7 +17,7 @@ from remuda.embedded.builtin.informers import BuiltinView
 from remuda.embedded.builtin.planners.jobs import JobObserved, JobPlan, plan_job
 from remuda.embedded.builtin.status_patch import write_builtin_status
 from remuda.kube.cluster import Cluster, Preconditions
-from remuda.kube.runtime.bulk_writes import write_all_objects
+from remuda.kube.runtime.bulk_writes import write_all_objects, write_objects_from_few
 from remuda.kube.runtime.work_queue import WorkQueue
 
 Key = tuple[str, str, str]  # namespace, name, uid of the Job
@@ -69,7 +69,7 @@ class JobController:
         await write_builtin_status(self._cluster, job, job.status, plan.status)
         await write_all_objects(self._release, [*plan.release, *plan.withdraw])
         await write_all_objects(lambda pod: delete_pod_for_builtin(self._cluster, pod), [*plan.delete, *plan.withdraw])
-        await write_all_objects(self._create, plan.create)
+        await write_objects_from_few(self._create, plan.create)
         if plan.expire:
             try:
                 await self._cluster.delete(Job, job.name, job.namespace, when=Preconditions(uid=job.uid))

@@ -15,6 +15,15 @@ T = TypeVar("T")
 AT_ONCE = 256  # requests under way together; a bound for an API server far away, none is needed in process
 
 
+async def write_objects_from_few(write: Callable[[T], Awaitable[None]], items: Sequence[T]) -> None:
+    """`write` each of them: one, then two, four, and so on, as kube-controller-manager makes pods. What is refused for one is
+    mostly refused for all (a quota, a bad template), and is found out with the first instead of with hundreds."""
+    start, many = 0, 1
+    while start < len(items):
+        await write_all_objects(write, items[start : start + many])
+        start, many = start + many, min(many * 2, AT_ONCE)
+
+
 async def write_all_objects(write: Callable[[T], Awaitable[None]], items: Sequence[T]) -> None:
     """`write` each of them. Those under way together run to their end; then the first error is raised and the rest is left."""
     for start in range(0, len(items), AT_ONCE):

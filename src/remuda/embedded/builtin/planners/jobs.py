@@ -41,9 +41,13 @@ from remuda.embedded.builtin.planners.job_pods import (
     job_success_rule,
     new_job_pod,
 )
-from remuda.embedded.builtin.planners.pod_state import is_active_pod, is_ready_pod, is_terminating_pod
+from remuda.embedded.builtin.planners.pod_state import (
+    is_active_pod,
+    is_ready_pod,
+    is_terminating_pod,
+    pods_to_make_now,
+)
 
-BURST = 500
 COMPLETE, FAILED, SUSPENDED = "Complete", "Failed", "Suspended"
 SUCCESS_TARGET, FAILURE_TARGET = "SuccessCriteriaMet", "FailureTarget"
 
@@ -263,7 +267,7 @@ class _JobPlanDraft:
         if len(self.active) > spec.parallelism:
             doomed = sorted(self.active, key=lambda p: (is_ready_pod(p), p.name))[: len(self.active) - spec.parallelism]
         else:
-            create, again = self._new_pods(pods, holding, min(BURST, wanted - len(holding)))
+            create, again = self._new_pods(pods, holding, pods_to_make_now(wanted - len(holding), self.active))
         if spec.active_deadline_seconds is not None:
             again.append(to_seconds(started) + spec.active_deadline_seconds - now)
         kept = [p for p in self.active if p not in doomed]

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from typing import Any
 
 from remuda.api.conditions import find_condition, is_condition_true
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import JsonObject, KObject, to_seconds
+
+BURST = 500  # pods made or deleted for one object in one look
+_DELETION_COST = re.compile(r"-?[0-9]{1,10}")
+MOST_WAITING = 1000  # pods of one object without a node: more of them would wait no less, and cost everybody
 
 
 def is_active_pod(pod: Pod) -> bool:
@@ -54,7 +60,7 @@ def pod_removal_order(pod: Pod) -> tuple[Any, ...]:
         bool(pod.spec.node_name),
         {"Pending": 0, "Unknown": 1}.get(pod.status.phase, 2),
         is_ready_pod(pod),
-        int(cost) if cost.lstrip("-").isdigit() else 0,
+        int(cost) if _DELETION_COST.fullmatch(cost) else 0,
         -(since or 0.0),
         sum(s.restart_count for s in pod.status.container_statuses) * -1,
         -to_seconds(made) if made else 0.0,
@@ -103,3 +109,9 @@ def count_or_percentage_of(value: int | str, total: int, *, up: bool) -> int:
         return value
     percent = int(value.rstrip("%"))
     return -(-percent * total // 100) if up else percent * total // 100
+
+
+def pods_to_make_now(missing: int, active: Iterable[Pod]) -> int:
+    """Of the pods an object lacks: a batch, and no more than may wait for a node. The rest is made as those find one."""
+    waiting = sum(not pod.spec.node_name for pod in active)
+    return max(0, min(missing, BURST, MOST_WAITING - waiting))

@@ -13,6 +13,7 @@ from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import JsonObject
 from remuda.api.selectors import label_selector_matches
 from remuda.embedded.builtin.planners.pod_state import (
+    BURST,
     is_active_pod,
     is_ready_pod,
     is_replica_controlled_by,
@@ -21,9 +22,8 @@ from remuda.embedded.builtin.planners.pod_state import (
     pod_available_at,
     pod_from_template,
     pod_removal_order,
+    pods_to_make_now,
 )
-
-BURST = 500  # pods made or deleted in one look
 
 
 class ReplicaSetObserved(msgspec.Struct, frozen=True):
@@ -50,7 +50,9 @@ def plan_replica_set(observed: ReplicaSetObserved, now: float) -> ReplicaSetPlan
     status, again = _replica_set_status(own, mine, active, now, has_all=missing <= 0)
     if own.is_deleting:
         return ReplicaSetPlan(status)
-    create = tuple(pod_from_template(own.spec.template, own, f"{own.name}-") for _ in range(min(missing, BURST)))
+    create = tuple(
+        pod_from_template(own.spec.template, own, f"{own.name}-") for _ in range(pods_to_make_now(missing, active))
+    )
     doomed = sorted(active, key=pod_removal_order)[: min(-missing, BURST)] if missing < 0 else []
     return ReplicaSetPlan(status, create, tuple(doomed), tuple(adopt), again)
 

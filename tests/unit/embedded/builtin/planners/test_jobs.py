@@ -50,6 +50,17 @@ def test_how_many_pods_are_made(spec: JsonObject, pods: list[Pod], created: int)
     assert len(look(a_job(status=STARTED, **spec), *pods).create) == created
 
 
+@pytest.mark.parametrize(
+    ("waiting", "placed", "created"), [(0, 0, 500), (500, 0, 500), (900, 0, 100), (1000, 0, 0), (999, 4000, 1)]
+)
+def test_a_huge_job_is_made_in_batches_and_never_has_a_crowd_without_a_node(
+    waiting: int, placed: int, created: int
+) -> None:
+    pods = [job_pod(f"w{n}", node="") for n in range(waiting)] + [job_pod(f"p{n}") for n in range(placed)]
+    job = a_job(status=STARTED, completions=2**31 - 1, parallelism=2**31 - 1)
+    assert len(look(job, *pods).create) == created
+
+
 def test_each_index_has_one_pod_at_a_time() -> None:
     job = a_job(completionMode="Indexed", completions=5, parallelism=3, status={**STARTED, "completedIndexes": "1"})
     plan = look(job, job_pod("a", index=0), job_pod("b", "Succeeded", index=2))

@@ -38,6 +38,24 @@ def test_a_replica_set_keeps_its_number(pods: list[Any], created: int, deleted: 
     assert (len(plan.create), [p.name for p in plan.delete]) == (created, deleted)
 
 
+@pytest.mark.parametrize(("waiting", "created"), [(0, 500), (900, 100), (1000, 0)])
+def test_a_huge_replica_set_is_made_in_batches_and_never_has_a_crowd_without_a_node(waiting: int, created: int) -> None:
+    own = a_set()
+    own = replace(own, spec=replace(own.spec, replicas=2**31 - 1))
+    pods = [a_pod(f"w{n}", node="") for n in range(waiting)]
+    assert len(plan_replica_set(ReplicaSetObserved(own, tuple(pods)), NOW).create) == created
+
+
+@pytest.mark.parametrize("cost", ["--5", "\u00b2", "9" * 5000, "x"])
+def test_a_deletion_cost_that_is_no_number_costs_nothing(cost: str) -> None:
+    own = a_set()
+    own = replace(own, spec=replace(own.spec, replicas=0))
+    odd = a_pod("odd")
+    marks = {"controller.kubernetes.io/pod-deletion-cost": cost}
+    odd = replace(odd, metadata=replace(odd.metadata, annotations=marks))
+    assert len(plan_replica_set(ReplicaSetObserved(own, (odd, a_pod("b"))), NOW).delete) == 2
+
+
 def test_orphans_that_match_are_adopted() -> None:
     stray, other = a_pod("stray", None), a_pod("other", None, labels={"a": "c"})
     plan = plan_replica_set(ReplicaSetObserved(a_set(), (stray, other, a_pod("mine"))), NOW)
