@@ -50,6 +50,13 @@ def training(container: JsonObject | None = None, **more: Any) -> JsonObject:
     }
 
 
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+def required(node: JsonObject) -> JsonObject:
+    return {"nodeAffinity": {REQUIRED: node}}
+
+
 def a_job(container: JsonObject) -> JsonObject:
     return {"metadata": {"name": "j"}, "spec": {"template": {"spec": spec(container, restartPolicy="Never")}}}
 
@@ -141,3 +148,34 @@ async def test_a_training_job_is_refused_with_its_template(wire: Wire) -> None:
     changed = await wire.ask("PATCH", f"{TRAINING}/t", {"spec": refused["spec"]}, MERGE)
     assert changed.code == 422
     assert (await wire.ask("PATCH", f"{TRAINING}/t", {"spec": {"suspend": True}}, MERGE)).code == 200
+
+
+async def test_a_gated_pod_says_so_and_cannot_be_bound(wire: Wire) -> None:
+    gated = await wire.create(PODS, pod(schedulingGates=[{"name": "example.com/wait"}]))
+    (condition,) = gated["status"]["conditions"]
+    assert (condition["type"], condition["status"], condition["reason"]) == ("PodScheduled", "False", "SchedulingGated")
+    binding = {"metadata": {"name": "p"}, "target": {"kind": "Node", "name": "n1"}}
+    assert (await wire.ask("POST", f"{PODS}/p/binding", binding)).code == 409
+    assert (await wire.ask("PATCH", f"{PODS}/p", {"spec": {"schedulingGates": []}}, MERGE)).code == 200
+    assert (await wire.ask("POST", f"{PODS}/p/binding", binding)).code == 201
+
+
+@pytest.mark.parametrize(
+    ("asked", "field"),
+    [
+        ({"schedulingGates": [{"name": "a b"}]}, "spec.schedulingGates[0].name"),
+        ({"schedulingGates": [{"name": "g"}], "nodeName": "n1"}, "spec.nodeName"),
+        ({"affinity": required({})}, "spec.affinity.nodeAffinity.REQUIRED.nodeSelectorTerms"),
+        (
+            {"affinity": required({"nodeSelectorTerms": [{"matchExpressions": [{"key": "a", "operator": "Like"}]}]})},
+            "spec.affinity.nodeAffinity.REQUIRED.nodeSelectorTerms[0].matchExpressions[0].operator",
+        ),
+        (
+            {"affinity": required({"nodeSelectorTerms": [{"matchExpressions": [{"key": "a", "operator": "In"}]}]})},
+            "spec.affinity.nodeAffinity.REQUIRED.nodeSelectorTerms[0].matchExpressions[0].values",
+        ),
+    ],
+)
+async def test_placement_that_makes_no_sense_is_refused(wire: Wire, asked: JsonObject, field: str) -> None:
+    answer = await wire.ask("POST", PODS, pod(**asked))
+    assert (answer.code, answer.fields) == (422, [field.replace("REQUIRED", REQUIRED)])

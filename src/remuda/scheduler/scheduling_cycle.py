@@ -142,6 +142,7 @@ class Scheduler:
                 not pod.is_deleting
                 and not pod.is_terminal
                 and pod.uid not in self._assumed
+                and not pod.spec.scheduling_gates
                 and pod.spec.scheduler_name in self._schedulers
             ):
                 yield pod

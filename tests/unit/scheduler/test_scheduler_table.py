@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from remuda.api.devices import DeviceState
 from remuda.api.errors import Conflict
-from remuda.api.kubernetes.core_v1 import NODE_LEASE_NAMESPACE, Lease, LeaseSpec, Node, Pod
+from remuda.api.kubernetes.core_v1 import NODE_LEASE_NAMESPACE, Lease, LeaseSpec, Node, Pod, PodSchedulingGate
 from remuda.api.meta import JsonObject, KObject, ObjectMeta
 from remuda.api.names import ANNOTATION_DEVICES, ANNOTATION_GANG_SIZE, RESOURCE_GPU
 from remuda.scheduler.scheduling_cycle import Scheduler
@@ -55,6 +55,10 @@ def waits(
     return replace(pod, spec=replace(pod.spec, scheduler_name=scheduler))
 
 
+def gated(pod: Pod) -> Pod:
+    return replace(pod, spec=replace(pod.spec, scheduling_gates=[PodSchedulingGate("example.com/wait")]))
+
+
 def at(node: str, devices: str | None = None) -> JsonObject:
     found: JsonObject = {"spec": {"nodeName": node}}
     return found if devices is None else {**found, "metadata": {"annotations": {ANNOTATION_DEVICES: devices}}}
@@ -74,6 +78,18 @@ SCENARIOS = [
         name="nobody waits and nothing is written",
         given=[*both(N1), a_held_pod("p", "n1", ["gpu-0"])],
         happens=[wait(60.0)],
+    ),
+    Scenario(
+        name="a pod with a gate is not scheduled",
+        given=[*both(N1), gated(waits())],
+        happens=[wait(60.0)],
+        want=Want([], [], {P: {"spec": {"nodeName": None}}}),
+    ),
+    Scenario(
+        name="a pod whose last gate is taken off is scheduled",
+        given=[*both(N1), gated(waits())],
+        happens=[wait(10.0), patch(Pod, "default/p", {"spec": {"schedulingGates": []}})],
+        want=Want([BIND], [PLACED], {P: at("n1")}),
     ),
     Scenario(
         name="a pod of another scheduler is left to it",

@@ -56,6 +56,33 @@ class Toleration(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
     toleration_seconds: int | None = None
 
 
+class NodeSelectorRequirement(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
+    key: str = ""
+    operator: str = ""  # In | NotIn | Exists | DoesNotExist | Gt | Lt
+    values: list[str] = []
+
+
+class NodeSelectorTerm(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
+    match_expressions: list[NodeSelectorRequirement] = []
+    match_fields: list[NodeSelectorRequirement] = []
+
+
+class NodeSelector(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
+    node_selector_terms: list[NodeSelectorTerm] = []
+
+
+class NodeAffinity(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    required: NodeSelector | None = msgspec.field(name="requiredDuringSchedulingIgnoredDuringExecution", default=None)
+
+
+class Affinity(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
+    node_affinity: NodeAffinity | None = None
+
+
+class PodSchedulingGate(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    name: str = ""
+
+
 class PodSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
     containers: list[Container] = []
     init_containers: list[Container] = []
@@ -67,6 +94,8 @@ class PodSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, g
     tolerations: list[Toleration] = []
     scheduling_group: dict[str, Any] = {}  # podGroupName: of scheduling.k8s.io
     priority: int | None = None  # as admission filled it in from the PriorityClass
+    affinity: Affinity | None = None
+    scheduling_gates: list[PodSchedulingGate] = []  # while there is one, the pod is not scheduled
 
 
 class ContainerStateTerminated(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):

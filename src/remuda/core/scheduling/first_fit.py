@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from remuda.api.names import RESOURCE_GPU
 from remuda.core.scheduling.driver_version import is_node_driver_too_old, node_driver_version
+from remuda.core.scheduling.node_affinity import is_node_in_terms
 from remuda.core.scheduling.placement_request import Assignment, PodAsk
 from remuda.core.state.snapshot import NodeView, Snapshot, tolerates_taints
 from remuda.core.state.transaction import Transaction, resource_node_lacks
@@ -76,6 +77,7 @@ def may_schedule_on_node(view: NodeView, pod: PodAsk) -> bool:
     return (
         not view.closed
         and all(view.labels.get(key) == value for key, value in pod.node_selector)
+        and is_node_in_terms(pod.node_terms, view.name, view.labels)
         and tolerates_taints(pod.tolerations, view.taints)
         and not resource_node_lacks(view, pod.requests)
         and not (pod.min_driver and is_node_driver_too_old(node_driver_version(view.labels), pod.min_driver))

@@ -15,6 +15,7 @@ from remuda.api.names import (
     ANNOTATION_TOLERATE_DEGRADED,
     RESOURCE_GPU,
 )
+from remuda.core.scheduling.node_affinity import NodeTerms, required_node_terms
 from remuda.core.state.pod_requests import Amounts, requests_of_pod
 
 
@@ -32,6 +33,7 @@ class PodAsk(msgspec.Struct, frozen=True):
     optional: bool = False  # its gang may be placed without it, when there is no room for all
     tolerates_degraded: bool = False
     min_driver: str = ""
+    node_terms: NodeTerms = None  # required node affinity
 
     @property
     def requests(self) -> Amounts:
@@ -70,6 +72,7 @@ class GangAsk(msgspec.Struct, frozen=True):
                 p.gpus,
                 p.others,
                 p.node_selector,
+                p.node_terms,
                 p.tolerations,
                 p.tolerates_degraded,
                 p.min_driver,
@@ -104,4 +107,5 @@ def pod_ask_of(pod: Pod) -> PodAsk:
         optional=pod.annotations.get(ANNOTATION_OPTIONAL) == "true",
         tolerates_degraded=pod.annotations.get(ANNOTATION_TOLERATE_DEGRADED) == "true",
         min_driver=pod.annotations.get(ANNOTATION_MIN_DRIVER, ""),
+        node_terms=required_node_terms(pod.spec),
     )

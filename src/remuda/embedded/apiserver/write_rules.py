@@ -229,6 +229,8 @@ def bound_pod(
         raise _unbindable_pod(name, f"it is at version {meta['resourceVersion']} by now")
     if "deletionTimestamp" in meta:
         raise _unbindable_pod(name, "it is being deleted")
+    if spec.get("schedulingGates"):
+        raise _unbindable_pod(name, "it has scheduling gates")
     if spec.get("nodeName"):
         raise _unbindable_pod(name, f'it is already assigned to node "{spec["nodeName"]}"')
     if not node:

@@ -95,10 +95,8 @@ _SCHEDULING: Final = [
         said="empty, default-scheduler and remuda are served here; another scheduler may bind what names it",
     ),
     *_sections("affinity", "affinity.nodeAffinity", "affinity.podAffinity", "affinity.podAntiAffinity"),
-    *_refused(
-        "AffinityNotHonoured",
-        "the scheduler here does not look at it: the pod could go anywhere",
-        "Use nodeSelector.",
+    *_honoured(
+        f"{_GANG}test_required_node_affinity_is_kept",
         "affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution",
     ),
     *_refused(
@@ -120,12 +118,7 @@ _SCHEDULING: Final = [
         "Use whenUnsatisfiable: ScheduleAnyway (then it is only warned about), or nodeSelector.",
         "topologySpreadConstraints[]",
     ),
-    *_refused(
-        "GatesNotHonoured",
-        "the scheduler here does not look at gates: the pod would run at once",
-        "Take the gates out, or create the pod when it may run.",
-        "schedulingGates[]",
-    ),
+    *_honoured("tests/unit/scheduler/test_scheduler_table.py::test_scheduler", "schedulingGates[]"),
     *_refused(
         "ClaimsNotHonoured",
         "claims are not allocated here: the pod would run without its devices",

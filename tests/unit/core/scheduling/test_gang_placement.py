@@ -8,7 +8,9 @@ import pytest
 from remuda.api.devices import DeviceState
 from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import Pod, Toleration
+from remuda.api.selectors import Requirement
 from remuda.core.scheduling.gang_placement import PlacementPlan, plan_placement
+from remuda.core.scheduling.node_affinity import NodeTerm
 from remuda.core.scheduling.placement_request import GangAsk
 from remuda.core.state.snapshot import SUSPECT
 from tests.builders.gangs import NodeBuilder, a_gang_ask, a_held_pod, a_node, a_snapshot, racks
@@ -126,6 +128,21 @@ def test_tolerations_and_selectors() -> None:
     toleration = Toleration(key="gpu", operator="Equal", value="x", effect="NoSchedule")
     assert placed([tainted], a_gang_ask(1, tolerations=[toleration], selector={"kind": "big"}))
     refusal([tainted], a_gang_ask(1, tolerations=[toleration], selector={"kind": "small"}))
+
+
+def test_required_node_affinity_is_kept() -> None:
+    here, there = a_node("n1").rack("r").label("kind", "big"), a_node("n2").rack("r").label("kind", "small")
+    plain = a_gang_ask(1)
+
+    def wanting(kind: str) -> GangAsk:
+        terms = (NodeTerm(labels=(Requirement("kind", "in", (kind,)),)),)
+        return msgspec.structs.replace(plain, members=(msgspec.structs.replace(plain.members[0], node_terms=terms),))
+
+    assert placed([here, there], wanting("small"))["job-0"][0] == "n2"
+    assert "2 nodes not selected" in refusal([here, there], wanting("huge")).message
+    # A refusal is remembered by what was asked: who asks for less is not told the same.
+    plan = plan_placement(a_snapshot([here]), [wanting("huge"), msgspec.structs.replace(plain, key="default/other")])
+    assert [a.node for a in plan.assignments] == ["n1"]
 
 
 @pytest.mark.parametrize(

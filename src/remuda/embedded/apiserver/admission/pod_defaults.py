@@ -20,6 +20,12 @@ _CONTAINER: JsonObject = {
     "terminationMessagePath": "/dev/termination-log",
     "terminationMessagePolicy": "File",
 }
+_GATED: JsonObject = {
+    "type": "PodScheduled",
+    "status": "False",
+    "reason": "SchedulingGated",
+    "message": "Scheduling is blocked due to non-empty scheduling gates",
+}
 _PROBE: JsonObject = {"timeoutSeconds": 1, "periodSeconds": 10, "successThreshold": 1, "failureThreshold": 3}
 _PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
 _MODE_420 = ("configMap", "secret", "downwardAPI", "projected")
@@ -33,8 +39,20 @@ def pod_defaults(body: JsonObject, *, is_new: bool) -> JsonObject:
     spec.setdefault("enableServiceLinks", True)
     body = {**body, "spec": spec}
     if is_new:
-        body["status"] = {"phase": "Pending", "qosClass": qos_class(spec), **(body.get("status") or {})}
+        body["status"] = _with_gated_condition(
+            spec, {"phase": "Pending", "qosClass": qos_class(spec), **(body.get("status") or {})}
+        )
     return body
+
+
+def _with_gated_condition(spec: JsonObject, status: JsonObject) -> JsonObject:
+    """A pod with gates is known to wait from its first moment."""
+    conditions = status.get("conditions") or []
+    if not spec.get("schedulingGates") or not isinstance(conditions, list):
+        return status
+    if any(isinstance(c, dict) and c.get("type") == "PodScheduled" for c in conditions):
+        return status
+    return {**status, "conditions": [*conditions, dict(_GATED)]}
 
 
 def with_pod_ips(body: JsonObject) -> JsonObject:

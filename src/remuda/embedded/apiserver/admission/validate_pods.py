@@ -9,6 +9,7 @@ from remuda.api.meta import JsonObject
 from remuda.api.names import GROUP
 from remuda.embedded.apiserver.admission import name_syntax
 from remuda.embedded.apiserver.admission.field_errors import AdmissionField, equal_ignoring_empty
+from remuda.embedded.apiserver.admission.validate_placement import validate_placement
 
 RESTART = ("Always", "Never", "OnFailure")
 _DNS = ("ClusterFirst", "ClusterFirstWithHostNet", "Default", "None")
@@ -75,6 +76,7 @@ def validate_pod_spec(spec: AdmissionField, *, needs_image: bool = True) -> None
             secret["name"].required()
     for toleration in spec["tolerations"].each():
         _validate_toleration(toleration)
+    validate_placement(spec)
 
 
 def _validate_volumes(at: AdmissionField) -> set[str]:
