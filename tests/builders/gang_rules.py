@@ -123,7 +123,7 @@ class Rules:
         return sum(status.sizes.get(role.name, role.replicas) for role in self.model.job.spec.roles)
 
     def _no_second_is_lost_twice(self, new: TrainingJobStatus) -> None:
-        if new.worlds or new.sizes:
+        if len(new.worlds) > 1 or new.sizes:
             return  # a gang of changing size loses other GPUs each time
         goodput = new.goodput
         by_cause = sum(goodput.lost_gpu_seconds.values())

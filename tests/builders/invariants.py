@@ -311,7 +311,9 @@ class Invariants:
         there = {m.role for m in let_in} if ordered else {role.name for role in job.spec.roles}
         sizes = {role.name: job.status.sizes.get(role.name, role.replicas) for role in job.spec.roles}
         size = sum(sizes[role.name] for role in job.spec.roles if role.name in there)
-        if any(sizes[role.name] < (role.min_replicas or role.replicas) for role in job.spec.roles):
+        if self.opened.get(key) == members:
+            size = len(members)  # a job that is edited while it runs keeps its ranks until it stops
+        elif any(sizes[role.name] < (role.min_replicas or role.replicas) for role in job.spec.roles):
             self._broken("a gang is never smaller than it may be", f"{job.name}: {sizes}")
         if sorted(members.values()) != list(range(size)):
             self._broken("an open barrier has every rank", f"{job.name}: {sorted(members.values())} of {size}")

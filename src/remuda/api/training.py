@@ -377,7 +377,7 @@ class TrainingJobStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaul
     held_roles: list[str] = []  # of those, the ones that do not run yet although the barrier is open
     stage: int = 0  # roles that had ended when the barrier last opened
     checkpoint_request: CheckpointRequest | None = None  # the newest
-    worlds: list[World] = []  # who wrote which checkpoints, when the size has ever changed; oldest first
+    worlds: list[World] = []  # who wrote which checkpoints, oldest first; the last one is the size it runs with
     sizes: dict[str, int] = {}  # ranks of roles that go on with fewer than were asked for
     conditions: list[Condition] = []
 

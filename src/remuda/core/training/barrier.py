@@ -14,7 +14,7 @@ from remuda.api.meta import to_seconds_or, to_time
 from remuda.api.training import Member, RetiredPod, SuccessPolicy
 from remuda.core.gang.pod_view import OPEN
 from remuda.core.training.backoff import job_restart_at
-from remuda.core.training.checkpoint_sizes import with_world_size
+from remuda.core.training.checkpoint_sizes import with_world_size, worlds_so_far
 from remuda.core.training.faults import NOT_STOPPED
 from remuda.core.training.kept_checkpoints import (
     BarrierHold,
@@ -44,7 +44,7 @@ def open_barrier(ctx: PlanningContext) -> None:
     pause = job_restart_at(ctx)
     if pause is not None and ctx.now < pause:
         return
-    worlds = [] if is_new_stage else status.worlds
+    worlds = [] if is_new_stage else worlds_so_far(status)
     decided = ResumeStep(None) if is_new_stage else decide_resume_step(ctx.job, ready, worlds)
     if isinstance(decided, BarrierHold):
         ctx.hold = decided
@@ -67,7 +67,7 @@ def open_barrier(ctx: PlanningContext) -> None:
         opened_attempt=status.attempt,
         started_at=status.started_at or to_time(ctx.now),
         stage=len(status.done_roles),
-        worlds=with_world_size(worlds, len(views), resume, ctx.asked_size, has_run=status.started_at is not None),
+        worlds=with_world_size(worlds, len(views), resume),
         held_roles=[],
     )
 

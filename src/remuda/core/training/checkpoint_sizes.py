@@ -1,8 +1,9 @@
 """Which step a gang resumes from when its size has changed: only ranks that were there can have a checkpoint of a step.
 
-`status.worlds` says how many ranks wrote the checkpoints behind which step, oldest first; it is empty as long as the size never
-changed. A step counts when every rank of the world that wrote it, as far as it is here now, has it. Ranks beyond that world load
-what another one saved (`REMUDA_CHECKPOINT_RANKS`): how a state is spread over more or fewer ranks is the program's business.
+`status.worlds` says how many ranks wrote the checkpoints behind which step, oldest first. It is written when the barrier opens,
+with the ranks that are there: what the spec asks for may have changed since. A step counts when every rank of the world that
+wrote it, as far as it is here now, has it. Ranks beyond that world load what another one saved (`REMUDA_CHECKPOINT_RANKS`): how
+a state is spread over more or fewer ranks is the program's business.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from remuda.api.devices import LauncherReport
-from remuda.api.training import World
+from remuda.api.training import TrainingJobStatus, World
 
 KEPT_WORLDS = 8
 
@@ -35,17 +36,21 @@ def checkpoint_ranks_at(worlds: Sequence[World], step: int) -> int:
     return behind[-1] if behind else worlds[0].ranks
 
 
-def with_world_size(
-    worlds: Sequence[World], ranks: int, resume: int | None, asked: int, *, has_run: bool
-) -> list[World]:
+def worlds_so_far(status: TrainingJobStatus) -> list[World]:
+    """Also of a job whose first size was never written down (by an older release): as many as last reported a step."""
+    if status.worlds or status.started_at is None or not status.progress.steps:
+        return status.worlds
+    return [World(len(status.progress.steps))]
+
+
+def with_world_size(worlds: Sequence[World], ranks: int, resume: int | None) -> list[World]:
     """The record once `ranks` go on from `resume`. What was written behind that is history given up."""
-    if not worlds and ranks == asked:
-        return []
-    known = list(worlds) or ([World(asked)] if has_run else [])
-    kept = [world for world in known if world.from_step < (resume or 0) or (world is known[0] and has_run)]
+    if resume is None:
+        return [World(ranks)]
+    kept = [world for world in worlds if world.from_step < resume] or list(worlds[:1])
     if kept and kept[-1].ranks == ranks:
         return kept
-    return [*kept, World(ranks, resume or 0)][-KEPT_WORLDS:]
+    return [*kept, World(ranks, resume)][-KEPT_WORLDS:]
 
 
 def common_checkpoint(ready: Sequence[LauncherReport]) -> int | None:

@@ -81,10 +81,11 @@ def resize_job(ctx: PlanningContext, sizes: Mapping[str, int]) -> None:
     asked = asked_role_sizes(ctx)
     ctx.update(sizes={name: size for name, size in sizes.items() if size < asked.get(name, size)})
     ctx.restage()
-    ctx.update(members=_renumbered_members(ctx))
+    ctx.update(members=renumbered_members(ctx))
 
 
-def _renumbered_members(ctx: PlanningContext) -> list[Member]:
+def renumbered_members(ctx: PlanningContext) -> list[Member]:
+    """The members, each role's in the old order, counted by the sizes that roles have now."""
     found: list[Member] = []
     first = 0
     for role in ctx.spec.roles:

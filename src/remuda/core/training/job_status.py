@@ -208,8 +208,13 @@ def _job_phase(ctx: PlanningContext) -> tuple[str, str, str]:
             f"Attempt {status.attempt} runs; role {waiting} starts when all its ranks are ready.",
         )
     if status.barrier == OPEN:
-        if size < ctx.asked_size:
-            return "Running", "FewerRanks", f"{size} of {ctx.asked_size} ranks run attempt {status.attempt}."
+        if len(status.members) < ctx.asked_size:
+            text = f"{len(status.members)} of {ctx.asked_size} ranks run attempt {status.attempt}."
+            return (
+                "Running",
+                "FewerRanks",
+                text if size < ctx.asked_size else f"{text} The others join the next attempt.",
+            )
         return "Running", "BarrierOpen", f"All {size} ranks run attempt {status.attempt}."
     has_run = status.started_at is not None
     if ctx.too_large is not None:

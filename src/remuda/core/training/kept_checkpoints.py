@@ -24,7 +24,7 @@ import msgspec
 from remuda.api.devices import LauncherReport
 from remuda.api.training import CheckpointFallBack, KeptCheckpoint, Member, ResumeFrom, TrainingJob, World
 from remuda.core.gang.pod_view import MemberProgress
-from remuda.core.training.checkpoint_sizes import checkpoint_ranks_at, resume_step_of_ranks
+from remuda.core.training.checkpoint_sizes import checkpoint_ranks_at, resume_step_of_ranks, worlds_so_far
 
 UNREADABLE = "CheckpointsUnreadable"
 MISSING = "CheckpointMissing"
@@ -138,7 +138,7 @@ def _missing_text(job: TrainingJob, lost: int, step: int | None, ready: Sequence
 
 
 def _consent_text(job: TrainingJob, ready: Sequence[LauncherReport]) -> str:
-    step = resume_step_of_ranks(ready, job.status.worlds) or 0
+    step = resume_step_of_ranks(ready, worlds_so_far(job.status)) or 0
     where = "from the beginning" if step == 0 else "from there"
     return (
         f"Bring it back, or start {where}: `remuda resume {job.name} --from-step {step}`. "

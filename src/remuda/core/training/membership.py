@@ -24,6 +24,7 @@ from remuda.core.gang.budgets import charge_budgets, exhausted_budget
 from remuda.core.gang.pod_view import CLOSED, PodView
 from remuda.core.training import segments
 from remuda.core.training.barrier import is_stop_overdue
+from remuda.core.training.elastic_size import renumbered_members
 from remuda.core.training.faults import NOT_STOPPED
 from remuda.core.training.job_status import fail_job_over_budget, mark_job_failed, placement_refusal, unplaced_rank_pods
 from remuda.core.training.missing_pods import is_replacement_paused, with_returned_pods
@@ -154,6 +155,8 @@ def _is_pod_start_overdue(ctx: PlanningContext, view: PodView) -> bool:
 
 
 def fill_ranks(ctx: PlanningContext) -> None:
+    if ctx.status.barrier == CLOSED and _has_role_grown(ctx):
+        ctx.update(members=renumbered_members(ctx))
     members = {m.rank: _refreshed_member(ctx, m) for m in ctx.status.members}
     if ctx.status.barrier == CLOSED:
         taken = _fill_ranks_first(ctx, members) if not members else []
@@ -168,6 +171,15 @@ def fill_ranks(ctx: PlanningContext) -> None:
     elif ctx.status.held_roles:
         _fill_vacant_ranks(ctx, members, ctx.status.held_roles)
     ctx.update(members=[members[rank] for rank in sorted(members)])
+
+
+def _has_role_grown(ctx: PlanningContext) -> bool:
+    """A role before others has more replicas than when the ranks were given: those of the others lie further back now."""
+    if segments.is_job_segmented(ctx):
+        return False  # a pod is made for its segment
+    members = ctx.status.members
+    is_elsewhere = any(m.rank < len(ctx.ranks) and ctx.ranks[m.rank].name != m.role for m in members)
+    return is_elsewhere and all(ctx.vacant(role) >= 0 for role in ctx.spec.roles)
 
 
 def _has_spare_to_stand_in(ctx: PlanningContext) -> bool:

@@ -80,6 +80,7 @@ def rank_env(job: TrainingJob, member: Member, gpus: int) -> dict[str, str]:
     # Empty means "from the beginning", which the launcher must hear: checkpoints of a history given up are then never used again.
     resume = job.status.resume_step
     env["REMUDA_RESUME_STEP"] = "" if resume is None else str(resume)
-    if job.status.worlds and resume is not None:
-        env["REMUDA_CHECKPOINT_RANKS"] = str(checkpoint_ranks_at(job.status.worlds, resume))
+    worlds = job.status.worlds
+    if resume is not None and (len(worlds) > 1 or any(one.ranks != len(members) for one in worlds)):
+        env["REMUDA_CHECKPOINT_RANKS"] = str(checkpoint_ranks_at(worlds, resume))
     return env
