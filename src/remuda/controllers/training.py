@@ -183,6 +183,7 @@ class TrainingController:
             said,
             self._view.slow_gangs.get(key),
             self._since,
+            self._view.own_stalls,
             self._lending(job, now),
         )
         return GangObservation(gang, min(expiries, default=None))
