@@ -14,6 +14,7 @@ from remuda.api.selectors import EVERYTHING, FieldSelector, Selector
 from remuda.embedded.apiserver.store.journal import CommitDone, LoadedState, MemoryJournal
 from remuda.embedded.apiserver.store.record import StoreEvent
 from remuda.kube.cluster import ANY, NO_FIELDS, Cluster, Listing, Preconditions, WatchEvent
+from remuda.kube.runtime.stall_watch import PREFIX
 
 K = TypeVar("K", bound=KObject)
 T = TypeVar("T")
@@ -59,9 +60,10 @@ class WatchedJournal(MemoryJournal):
 
 class Kill:
     """When to kill a control plane: `after` so many of its writes. `deaf`: kinds of which it hears nothing new. `cut_off`:
-    nodes whose leases and reports do not get through."""
+    nodes whose leases and reports do not get through. `away`: the API cannot be reached at all."""
 
     def __init__(self) -> None:
+        self.away = False
         self.cut_off: set[str] = set()
         self.deaf: set[type[KObject]] = set()
         self.dead = asyncio.Event()
@@ -191,8 +193,12 @@ class MortalCluster(RelayedCluster):
     async def _write(self, what: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         async def delayed() -> T:
             await self._wait()
+            self._read(what)
             return await work()
 
+        self._read(what)
+        if f"Lease/kube-system/{PREFIX}" in what:
+            return await delayed()  # the proof that the API takes writes; a crash at it would be one between two writes
         answer = await self._kill.write(delayed)
         await self._wait()
         return answer
@@ -201,9 +207,13 @@ class MortalCluster(RelayedCluster):
         if delay := self._write_lag():
             await asyncio.sleep(delay)
 
+    def _read(self, what: str) -> None:
+        if self._kill.away:
+            raise Unavailable("the API is away")
+
     async def _deliver(self, kind: type[K], stream: AsyncIterator[WatchEvent[K]]) -> AsyncIterator[WatchEvent[K]]:
         async for event in _late(stream, self._lag):
-            while kind in self._kill.deaf:  # noqa: ASYNC110 - virtual time, and nobody to set an event
+            while kind in self._kill.deaf or self._kill.away:  # noqa: ASYNC110 - virtual time, and nobody to set an event
                 await asyncio.sleep(1.0)
             yield event
 

@@ -113,7 +113,8 @@ def training_job(
 class World:
     """`behaviours` (by pod name) and `behaviour` say how simulated pods behave; `lag_s`: how late, at most, the
     control plane and the nodes hear of things, and their writes arrive (unless `write_lag_s` says otherwise). `admits`: the
-    API has admission, as that of `remuda up` has: quotas count. `hook_kinds`: of objects that hooks may make."""
+    API has admission, as that of `remuda up` has: quotas count. `hook_kinds`: of objects that hooks may make. `guards_stalls` False: nobody minds
+    their own stalls."""
 
     def __init__(
         self,
@@ -131,8 +132,12 @@ class World:
         keeps_history: bool = False,
         admits: bool = False,
         hook_kinds: tuple[str, ...] = (),
+        guards_stalls: bool = True,
     ) -> None:
         self.loop = loop
+        self.guards_stalls = guards_stalls
+        self.clock_ahead_s = 0.0  # how far everybody's clock has jumped
+        self.split_off: set[str] = set()  # nodes that do not hear the manager beside the API
         self.seed = seed
         self.config = ClusterConfig(
             nodes=nodes,
@@ -170,7 +175,7 @@ class World:
             self.config,
             self.journal,
             root=Path("/nonexistent"),
-            clock=self.loop.clock,
+            clock=self.clock,
             chance=self._chance,
             new_uid=self._new_uid,
             behaviour=lambda pod: self.behaviours.get(pod.name, self.behaviour),
@@ -178,7 +183,16 @@ class World:
             manager_api=lambda api: MortalCluster(api, self.manager, self._lag, self._write_lag),
             machine_api=lambda api: MortalCluster(api, self.machines, self._lag, self._write_lag),
             admission=AdmissionChain if self.admits else None,
+            guards_stalls=self.guards_stalls,
+            is_manager_heard=self._is_manager_heard,
         )
+
+    def clock(self) -> float:
+        return self.loop.clock() + self.clock_ahead_s
+
+    def _is_manager_heard(self, node: str) -> bool:
+        is_cut_off = node in self.split_off or node in self.machines.cut_off
+        return not is_cut_off and not self.manager.dead.is_set()
 
     def _see(self, event: StoreEvent) -> None:
         self.invariants.see(event)
@@ -253,6 +267,21 @@ class World:
         self.cluster = self._cluster()
         await self.start()
         return hit
+
+    async def stop_everything(self, seconds: float) -> None:
+        """As SIGSTOP, a laptop's lid or a disk that hangs would: nothing of this process runs for so long, then all timers are
+        late at once."""
+        self.loop.advance(seconds)
+        await asyncio.sleep(0)
+
+    async def api_away(self, seconds: float) -> None:
+        """Neither manager nor machines reach the API; they can speak to one another."""
+        kills = (self.manager, self.machines)
+        for kill in kills:
+            kill.away = True
+        await self.sleep(seconds)
+        for kill in kills:
+            kill.away = False
 
     # --- what is there ------------------------------------------------------------------------------------------------
 

@@ -14,6 +14,8 @@ import msgspec
 import pytest
 import pytest_asyncio
 
+from remuda.agent.agent_fence import AgentFence
+from remuda.agent.agent_lease import AgentLease
 from remuda.api.devices import NodeDevices
 from remuda.api.errors import ApiError, NotFound, Refusal
 from remuda.api.kubernetes.core_v1 import Namespace, Node, Pod
@@ -28,12 +30,12 @@ from remuda.runtime.node_agent import (
     AgentProcessConfig,
     check_agent_process_config,
     check_kinds_installed,
-    fence_while_unreachable,
     node_agent,
     parse_replicas,
 )
 from remuda.runtime.node_name_check import LOOK_S, WAIT_S, find_own_node
 from remuda.sim.virtual_time_loop import run_virtual
+from tests.builders.nodes import Outage
 from tests.builders.waiting import PATIENCE_S
 from tests.unit.agent.plugin.kubelet import Kubelet, PodResources, a_kubelet
 from tests.unit.agent.scene import short_directory
@@ -407,26 +409,18 @@ class Fences:
         self.changed.set()
 
 
-class Away:
-    def __init__(self, inner: LocalCluster) -> None:
-        self._inner = inner
-        self.is_away = True
-
-    async def get(self, *args: Any) -> Any:
-        if self.is_away:
-            raise ApiError("the API is away")
-        return await self._inner.get(*args)
-
-
 async def test_without_the_api_for_too_long_the_ranks_are_stopped_until_it_is_back(site: Site) -> None:
     agent: Any = Fences()
-    away: Any = Away(site.cluster)
-    watch = asyncio.create_task(fence_while_unreachable(agent, away, 0.08, time.time))
+    away = Outage(site.cluster)
+    away.is_down = True
+    fence = AgentFence(agent.fence, agent.unfence, 1.0, time.monotonic)
+    lease = AgentLease(away, NODE, time.time, lease_s=1.5, elapsed=time.monotonic, renewed=fence.renewed)
+    watch = asyncio.gather(fence.run(), lease.run())
     async with asyncio.timeout(PATIENCE_S):
         await agent.changed.wait()
         assert agent.calls == ["fence"]
         agent.changed.clear()
-        away.is_away = False
+        away.is_down = False
         await agent.changed.wait()
     assert agent.calls == ["fence", "unfence"]
     watch.cancel()

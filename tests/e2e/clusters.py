@@ -73,6 +73,11 @@ class Up:
             self.kill()
             raise AssertionError(f"the cluster did not get ready: {(self.state / 'up.log').read_text()}")
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
     def command(self, *words: str) -> list[str]:
         return [sys.executable, "-m", "remuda.cli", "--state", str(self.state), *words]
 

@@ -51,6 +51,7 @@ from remuda.api.errors import Refusal
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.names import RESOURCE_GPU
 from remuda.api.training import TrainingJob
+from remuda.core.health.own_stalls import OwnStalls
 from remuda.core.training.rendezvous import rank_env
 from remuda.kube.cluster import Cluster
 from remuda.kube.runtime.informer import Informer
@@ -65,7 +66,8 @@ class Agent:
     """Implements `link.allocation.NodeAgent`. Make it, `await start()`, hand it to the node; `await stop()` in the end.
 
     `resources`: the kubelet's podresources. With it nobody tells the agent whose an allocation is or when a pod is gone; it
-    finds out. Without it the node in this process says so. `pods`: the pods bound to this node.
+    finds out. Without it the node in this process says so. `pods`: the pods bound to this node. `stalls`: those of this process,
+    which somebody watches.
     """
 
     def __init__(
@@ -80,7 +82,9 @@ class Agent:
         pods: BoundPods | None = None,
         resources: PodResourcesPort | None = None,
         token: Callable[[], str] = lambda: uuid4().hex[:8],
+        stalls: OwnStalls | None = None,
     ) -> None:
+        stalls = stalls or OwnStalls()
         self.config = config
         self.pods: BoundPods = pods or plugin_bound_pods_reader(cluster, config.node)
         self.reporter = NodeReporter(cluster, config.node, lambda part: self.renderer.render(part))
@@ -94,6 +98,7 @@ class Agent:
             env_of=rank_env,
             rejoin_s=config.rejoin_s,
             announce=lambda: self.reporter.mark(LAUNCHERS),
+            stalls=stalls,
         )
         self.grants = AllocationGrants(
             GrantPlace(config.node, config.alloc_root, config.sockets, config.launcher_dir, resources is not None),
@@ -145,6 +150,7 @@ class Agent:
             clock=clock,
             spoke=self._node_spoke,
             counted=self._devices_counted,
+            stalls=stalls,
         )
         self.renderer = ReportRenderer(
             backend, self.inventory, self.launchers, self.grants, self.plugin_set, self.holdings, self.signal_intake

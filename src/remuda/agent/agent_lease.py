@@ -1,7 +1,7 @@
 """The agent's own lease: that it is there, apart from whether it has anything to say (`core.health.agent_liveness`).
 
-Renewed three times per length. An API that does not answer is asked again at the next turn; who reads the lease draws the
-conclusion. Only an agent that can die without its node needs one.
+Renewed three times per length. An API that does not answer is asked again soon; who reads the lease draws the conclusion, and
+the agent its own (`agent_fence`). Only an agent that can die without its node needs one.
 """
 
 from __future__ import annotations
@@ -17,15 +17,25 @@ from remuda.api.kubernetes.core_v1 import NODE_LEASE_NAMESPACE, Lease
 from remuda.api.meta import JsonObject, to_time
 from remuda.core.health.agent_liveness import REPORT_TIMEOUT_S, liveness_lease_name
 from remuda.kube.cluster import Cluster
-from remuda.kube.runtime.leader import lease_micro_time
+from remuda.kube.runtime.leader import lease_micro_time, suspend_aware_lease_clock_s
 
 log = structlog.get_logger(__name__)
 
 
 class AgentLease:
     def __init__(
-        self, cluster: Cluster, node: str, clock: Callable[[], float], *, lease_s: float = REPORT_TIMEOUT_S
+        self,
+        cluster: Cluster,
+        node: str,
+        clock: Callable[[], float],
+        *,
+        lease_s: float = REPORT_TIMEOUT_S,
+        elapsed: Callable[[], float] = suspend_aware_lease_clock_s,
+        renewed: Callable[[float], None] = lambda sent_at: None,
     ) -> None:
+        """`renewed` is told when a renewal that got through was sent, by `elapsed`."""
+        self._elapsed = elapsed
+        self._renewed = renewed
         self._cluster = cluster
         self._node = node
         self._clock = clock
@@ -34,12 +44,16 @@ class AgentLease:
     async def run(self) -> None:
         """Until cancelled."""
         while True:
+            sent_at, pause_s = self._elapsed(), self._lease_s / 3
             try:
-                async with asyncio.timeout(self._lease_s / 3):
+                async with asyncio.timeout(self._lease_s / 6):
                     await self.renew()
             except Exception as error:  # whatever the transport raises: the next turn tries again
                 log.warning("agent.lease_not_renewed", node=self._node, error=str(error) or type(error).__name__)
-            await asyncio.sleep(self._lease_s / 3)
+                pause_s = self._lease_s / 12
+            else:
+                self._renewed(sent_at)
+            await asyncio.sleep(pause_s)
 
     async def renew(self) -> None:
         # As text: a real API server refuses lease times without exactly six digits of microseconds.

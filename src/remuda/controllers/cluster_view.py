@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -19,7 +20,9 @@ from remuda.api.rollouts import NodeRollout
 from remuda.api.training import TrainingJob
 from remuda.core.foreign.gangs import foreign_gang_of
 from remuda.core.foreign.refused_pods import is_pod_refused_by_node, owner_of_refused_pods
-from remuda.core.health.agent_liveness import AgentLeaseRenewals
+from remuda.core.health.agent_liveness import AgentLeaseRenewals, liveness_lease_name
+from remuda.core.health.fence_bounds import LONGEST_LEASE_S, hand_on_after_s, promise_s
+from remuda.core.health.own_stalls import NO_STALLS, OwnStalls, StallHistory
 from remuda.core.health.step_samples import GangSlow
 from remuda.core.remedies.policies import policy_in_force
 from remuda.core.remedies.remedy_keys import is_workload_remedy_key
@@ -43,11 +46,21 @@ class ClusterView:
     """What the manager sees: one informer per kind, synced before any controller starts."""
 
     def __init__(
-        self, cluster: Cluster, *, jitter: Callable[[], float], clock: Callable[[], float] | None = None
+        self,
+        cluster: Cluster,
+        *,
+        jitter: Callable[[], float],
+        clock: Callable[[], float] | None = None,
+        stalls: OwnStalls | None = None,
+        term_left: Callable[[], float] = lambda: math.inf,
     ) -> None:
-        """`clock`: says when renewals of leases are seen; without it the holders' clocks are believed."""
+        """`clock`: says when renewals of leases are seen; without it the holders' clocks are believed. `stalls`: our own.
+        `term_left`: for how many seconds nobody else can lead."""
+        self._term_left = term_left
+        self._promised: dict[str, float] = {}  # by node: when it was last heard of beside the API, and told to run on
         self._cluster = cluster
         self._clock = clock
+        self._stalls = stalls
         self._renewals = AgentLeaseRenewals()
         self._asked: dict[str, Lease] = {}  # by node: leases as the API itself gave them
         self.jobs = Informer(cluster, TrainingJob, jitter=jitter)
@@ -162,13 +175,38 @@ class ClusterView:
         return frozenset(node for node, expiry in expiries if expiry is not None and now > expiry)
 
     def lease_expiry(self, node: str) -> float | None:
+        """When nobody speaks for the node any more: neither its kubelet, nor an agent that has a lease of its own and would stop
+        its ranks, nor the node itself beside the API."""
         copies = (self.leases.get(node, NODE_LEASE_NAMESPACE), self._asked.get(node))
+        if all(lease is None for lease in copies):
+            return None
+        stalls, agents = self.own_stalls, self.leases.get(liveness_lease_name(node), NODE_LEASE_NAMESPACE)
         ends = [
-            heard + lease.spec.lease_duration_seconds
-            for lease in copies
+            stalls.countdown_ends_at(heard, hand_on_after_s(min(lease.spec.lease_duration_seconds, LONGEST_LEASE_S)))
+            for lease in (*copies, agents)
             if lease is not None and (heard := self._renewals.renewed_at(lease)) is not None
         ]
+        if ends and (promised := self._promised.get(node)) is not None:
+            ends.append(stalls.countdown_ends_at(promised, hand_on_after_s(self._fencing_lease_s(node))))
         return max(ends, default=None)
+
+    def promise(self, node: str, now: float) -> float:
+        """The node asks beside the API whether its ranks stay its own: for how many seconds they do, 0 = not at all. It counts as
+        heard, so nothing is handed on before that is over; and it is not told so when that may have happened already."""
+        lease_s = self._fencing_lease_s(node)
+        if not lease_s or self.is_dead(node, now):
+            return 0.0
+        seconds = promise_s(lease_s, self._term_left())
+        if seconds:
+            self._promised[node] = now
+        return seconds
+
+    def _fencing_lease_s(self, node: str) -> float:
+        """The length of the lease by which the node fences itself; 0 when it has none."""
+        for name in (liveness_lease_name(node), node):
+            if (lease := self.leases.get(name, NODE_LEASE_NAMESPACE)) is not None:
+                return float(min(lease.spec.lease_duration_seconds, LONGEST_LEASE_S))
+        return 0.0
 
     def lease_as_seen(self, name: str) -> Lease | None:
         """A lease with the time of its renewal by the manager's clock."""
@@ -176,13 +214,20 @@ class ClusterView:
         heard = self._renewals.renewed_at(lease) if lease is not None else None
         if lease is None or heard is None:
             return lease
+        heard = self.own_stalls.counted_from(heard, lease.spec.lease_duration_seconds)
         return msgspec.structs.replace(lease, spec=msgspec.structs.replace(lease.spec, renew_time=to_time(heard)))
+
+    @property
+    def own_stalls(self) -> StallHistory:
+        """As of now."""
+        return self._stalls.known(self._clock()) if self._stalls is not None and self._clock is not None else NO_STALLS
 
     def _see_lease(self, old: Lease | None, new: Lease | None) -> None:
         if new is not None and self._clock is not None:
             self._renewals.see(new, self._clock())
         elif new is None and old is not None:
             self._renewals.forget(old.name)
+            self._promised.pop(old.name, None)
 
     async def confirm_dead(self, nodes: Iterable[str], now: float) -> None:
         """Ask the API about those whose lease seems to have run out. The copy may merely be late, and to take a living node for

@@ -195,6 +195,7 @@ class TrainingController:
             said,
             self._view.slow_gangs.get(key),
             self._since,
+            self._view.own_stalls,
             self._lending(job, now),
             self._view.capacity,
         )

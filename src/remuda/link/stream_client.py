@@ -18,10 +18,13 @@ from remuda.kube.runtime.backoff import Backoff, Jitter, no_jitter
 from remuda.link.progress_board import Heartbeat, PodPast
 from remuda.link.stream_messages import (
     MAX_LINE,
+    LinkAsk,
     LinkHello,
     LinkNews,
     LinkOutbox,
+    LinkPromise,
     LinkRefused,
+    LinkWelcome,
     link_line,
     read_link_downward,
 )
@@ -57,7 +60,24 @@ class LinkClient:
         self._outbox = LinkOutbox()
         self._some = asyncio.Event()
         self._refused = ""
+        self._asked: dict[int, asyncio.Future[float]] = {}
+        self._ids = 0
+        self._may_ask = False
         self.is_connected = False
+
+    async def ask_promise(self) -> float:
+        """For how many seconds the manager hands nothing of this node on, counted from the call; OSError when it cannot be
+        asked now. The caller says how long it waits."""
+        if not self.is_connected or not self._may_ask:
+            raise OSError("no stream to a manager that promises anything")
+        self._ids += 1
+        number, answer = self._ids, asyncio.get_running_loop().create_future()
+        self._asked[number] = answer
+        self._some.set()
+        try:
+            return float(await answer)
+        finally:
+            self._asked.pop(number, None)
 
     def beat(self, beat: Heartbeat) -> None:
         self._outbox.beat(beat)
@@ -84,6 +104,9 @@ class LinkClient:
                 log.debug("link.lost", node=self._node, error=str(error))
             finally:
                 self.is_connected = False
+                for answer in self._asked.values():
+                    if not answer.done():
+                        answer.set_exception(OSError("the stream to the manager broke"))
             failures += 1
             await asyncio.sleep(backoff.delay(failures, self._jitter))
 
@@ -94,7 +117,8 @@ class LinkClient:
             async with asyncio.timeout(HELLO_S):
                 writer.write(link_line(LinkHello(self._node, self._token())))
                 await writer.drain()
-                _raise_if_link_refused(await reader.readuntil(b"\n"))
+                welcome = _unless_link_refused(await reader.readuntil(b"\n"))
+            self._may_ask = isinstance(welcome, LinkWelcome) and welcome.promises
             self.is_connected, self._refused = True, ""
             for past in self._past():
                 writer.write(link_line(LinkNews(past=[past])))
@@ -104,29 +128,41 @@ class LinkClient:
             writer.close()
 
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Send until the other side says something (it only ever says that it is over) or goes away."""
-        ending = asyncio.ensure_future(reader.readline())
+        """Send until the other side says that it is over, or goes away."""
+        ending = asyncio.ensure_future(self._listen(reader))
+        sent = 0
         try:
             while not ending.done():
                 some = asyncio.ensure_future(self._some.wait())
                 await asyncio.wait((some, ending), return_when=asyncio.FIRST_COMPLETED)
                 some.cancel()
                 self._some.clear()
+                for number in [n for n in self._asked if n > sent]:
+                    sent = number
+                    writer.write(link_line(LinkAsk(number)))
+                    await writer.drain()
                 while (news := self._outbox.take()) is not None:
                     writer.write(link_line(news))
                     await writer.drain()
                 await asyncio.sleep(PAUSE_S)
-            line = ending.result()
-            if line:
-                _raise_if_link_refused(line)
+            ending.result()
         finally:
             ending.cancel()
 
+    async def _listen(self, reader: asyncio.StreamReader) -> None:
+        """Answers, until the other side goes away; Refusal when it says why."""
+        while line := await reader.readline():
+            message = _unless_link_refused(line)
+            answer = self._asked.get(message.id) if isinstance(message, LinkPromise) else None
+            if answer is not None and isinstance(message, LinkPromise) and not answer.done():
+                answer.set_result(message.seconds)
 
-def _raise_if_link_refused(line: bytes) -> None:
+
+def _unless_link_refused(line: bytes) -> LinkWelcome | LinkPromise:
     message = read_link_downward(line)
     if isinstance(message, LinkRefused):
         raise Refusal(message.reason, message.message, message.fix)
+    return message
 
 
 def dial_link_tcp(host: str, port: int, **tls: object) -> Dial:

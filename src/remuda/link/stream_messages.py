@@ -5,8 +5,11 @@ newest matters (but a checkpoint once reported is never dropped), of a device's 
 that recovery needs is written to the API as well; the stream only makes it known sooner, and losing it loses nothing. A stream
 that opens tells first what the agent remembers of its pods' last steps, one pod a line: the manager may be a new one.
 
-    agent -> manager   hello{node, token, version}, then news{beats, signals, past}
-    manager -> agent   welcome{} | refused{reason, message, fix}
+An agent that cannot reach the API asks here whether its ranks stay its own, and the manager that leads says for how long it will
+hand nothing on (`core.health.fence_bounds`). The answer names the question: a late one is worth nothing.
+
+    agent -> manager   hello{node, token, version}, then news{beats, signals, past} and ask{id}
+    manager -> agent   welcome{promises} | refused{reason, message, fix}, then promise{id, seconds}
 """
 
 from __future__ import annotations
@@ -42,8 +45,20 @@ class LinkNews(msgspec.Struct, frozen=True, tag_field="type", tag="news", omit_d
     past: list[PodPast] = []  # before anything else; a manager of an older release does not look at it
 
 
+class LinkAsk(msgspec.Struct, frozen=True, tag_field="type", tag="ask"):
+    id: int
+
+
 class LinkWelcome(msgspec.Struct, frozen=True, tag_field="type", tag="welcome"):
     version: int = VERSION
+    promises: bool = False  # a manager of an older release knows no ask
+
+
+class LinkPromise(msgspec.Struct, frozen=True, tag_field="type", tag="promise"):
+    """`seconds` 0: nothing is promised."""
+
+    id: int
+    seconds: float
 
 
 class LinkRefused(msgspec.Struct, frozen=True, tag_field="type", tag="refused"):
@@ -52,11 +67,11 @@ class LinkRefused(msgspec.Struct, frozen=True, tag_field="type", tag="refused"):
     fix: str = ""
 
 
-Upward = LinkHello | LinkNews
-Downward = LinkWelcome | LinkRefused
+Upward = LinkHello | LinkNews | LinkAsk
+Downward = LinkWelcome | LinkRefused | LinkPromise
 
-_UPWARD: msgspec.json.Decoder[LinkHello | LinkNews] = msgspec.json.Decoder(Upward)
-_DOWNWARD: msgspec.json.Decoder[LinkWelcome | LinkRefused] = msgspec.json.Decoder(Downward)
+_UPWARD: msgspec.json.Decoder[LinkHello | LinkNews | LinkAsk] = msgspec.json.Decoder(Upward)
+_DOWNWARD: msgspec.json.Decoder[LinkWelcome | LinkRefused | LinkPromise] = msgspec.json.Decoder(Downward)
 _ENCODER = msgspec.json.Encoder()
 
 
@@ -64,14 +79,14 @@ def link_line(message: Upward | Downward) -> bytes:
     return _ENCODER.encode(message) + b"\n"
 
 
-def read_link_upward(line: bytes) -> LinkHello | LinkNews:
+def read_link_upward(line: bytes) -> LinkHello | LinkNews | LinkAsk:
     try:
         return _UPWARD.decode(line)
     except msgspec.DecodeError as error:
         raise _malformed_link_line(error) from None
 
 
-def read_link_downward(line: bytes) -> LinkWelcome | LinkRefused:
+def read_link_downward(line: bytes) -> LinkWelcome | LinkRefused | LinkPromise:
     try:
         return _DOWNWARD.decode(line)
     except msgspec.DecodeError as error:

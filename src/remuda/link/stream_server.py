@@ -27,8 +27,10 @@ from remuda.link.step_window import KEPT
 from remuda.link.stream_messages import (
     MAX_LINE,
     VERSION,
+    LinkAsk,
     LinkHello,
     LinkNews,
+    LinkPromise,
     LinkRefused,
     LinkWelcome,
     link_line,
@@ -46,10 +48,23 @@ Authenticate = Callable[
 ]  # (token, node): Refusal when the token does not speak for the node
 Hear = Callable[[str, str, Signal], None]  # node, device, signal
 IsOn = Callable[[str, Heartbeat], bool]  # whether the heartbeat's pod is on the node, and of the gang it names
+Promise = Callable[[str], float]  # for how many seconds nothing of the node is handed on; 0 = nothing is promised
+
+
+def no_link_promise(node: str) -> float:
+    return 0.0
 
 
 class LinkServer:
-    def __init__(self, authenticate: Authenticate, board: ProgressBoard, hear: Hear, is_on: IsOn) -> None:
+    def __init__(
+        self,
+        authenticate: Authenticate,
+        board: ProgressBoard,
+        hear: Hear,
+        is_on: IsOn,
+        promise: Promise = no_link_promise,
+    ) -> None:
+        self._promise = promise
         self._authenticate = authenticate
         self._board = board
         self._hear = hear
@@ -86,14 +101,17 @@ class LinkServer:
         try:
             async with asyncio.timeout(HELLO_S):
                 node = await self._greet(reader)
-                writer.write(link_line(LinkWelcome()))
+                writer.write(link_line(LinkWelcome(promises=True)))
                 await writer.drain()
             older, self._streams[node] = self._streams.get(node), writer
             self._held.pop(node, None)
             if older is not None:
                 older.close()
             while line := await reader.readline():
-                self._take(node, line)
+                answer = self._take(node, line)
+                if answer is not None:
+                    writer.write(link_line(answer))
+                    await writer.drain()
         except Refusal as refusal:
             log.warning("link.refused", node=node, reason=refusal.reason, why=refusal.message)
             writer.write(link_line(LinkRefused(refusal.reason, refusal.message, refusal.fix or "")))
@@ -118,8 +136,10 @@ class LinkServer:
         await self._authenticate(hello.token, hello.node)
         return hello.node
 
-    def _take(self, node: str, line: bytes) -> None:
+    def _take(self, node: str, line: bytes) -> LinkPromise | None:
         news = read_link_upward(line)
+        if isinstance(news, LinkAsk):
+            return LinkPromise(news.id, self._promise(node))
         if not isinstance(news, LinkNews):
             raise Refusal("MalformedMessage", "A second hello on one stream.", "Open another stream.")
         for past in news.past:
@@ -131,6 +151,7 @@ class LinkServer:
                 self._board.report(beat)
         for found in news.signals:
             self._hear(node, found.device[:MAX_WORD], _shortened_streamed_signal(found.signal))
+        return None
 
     def _recall(self, node: str, past: PodPast) -> None:
         if not _is_plausible_streamed_past(past):

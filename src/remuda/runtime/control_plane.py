@@ -7,6 +7,7 @@ how the tests crash it.
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections.abc import Callable
 
@@ -27,17 +28,22 @@ from remuda.controllers.training import TrainingController
 from remuda.controllers.verdicts import WORKERS, VerdictController
 from remuda.controllers.webhook_notices import WebhookNoticeController
 from remuda.core.gang.kubelet_pods import KubeletGangPodForm
+from remuda.core.health.own_stalls import OwnStalls
 from remuda.core.remedies.hook_kinds import HookKinds
 from remuda.kube.client.webhooks import HttpWebhookClient, WebhookClient
 from remuda.kube.cluster import Cluster
 from remuda.kube.runtime.controller import run_controller
 from remuda.kube.runtime.events import EventRecorder
+from remuda.kube.runtime.stall_watch import watch_api_writes, watch_loop_lag
 from remuda.kube.runtime.work_queue import WorkQueue
 from remuda.link.progress_board import ProgressBoard
 from remuda.scheduler.scheduling_cycle import Scheduler
 
 # On the embedded cluster there is no other scheduler, so pods that name none are ours too.
 EMBEDDED_SCHEDULERS = frozenset({"", "default-scheduler", "remuda"})
+
+
+PART = "manager"  # whose stalls
 
 
 class ControlPlane:
@@ -52,10 +58,17 @@ class ControlPlane:
         form: KubeletGangPodForm | None = None,
         poster: WebhookClient | None = None,
         hook_kinds: HookKinds = (),
+        stalls: OwnStalls | None = None,
+        proves_api: bool = False,
+        term_left: Callable[[], float] = lambda: math.inf,
     ) -> None:
-        """`form`: how pods are written where kubelets run them. `poster`: how webhooks are posted to. `hook_kinds`: what objects
-        of hooks may be."""
-        self.view = ClusterView(cluster, jitter=chance.random, clock=clock)
+        """`form`: how pods are written where kubelets run them. `poster`: how webhooks are posted to. `stalls`: ours, where
+        `proves_api` says that somebody else proves that the API takes our writes. `term_left`: seconds in which nobody else can
+        lead. `hook_kinds`: what objects of hooks may be."""
+        self._cluster = cluster
+        self.stalls = stalls or OwnStalls()
+        self._proves_api = proves_api
+        self.view = ClusterView(cluster, jitter=chance.random, clock=clock, stalls=self.stalls, term_left=term_left)
         self._clock = clock
         self._jobs: WorkQueue[tuple[str, str]] = WorkQueue(jitter=chance.random)
         self._nodes: WorkQueue[str] = WorkQueue(jitter=chance.random)
@@ -137,6 +150,10 @@ class ControlPlane:
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
+            group.create_task(watch_loop_lag(self.stalls, self._clock, PART), name="loop-lag")
+            if not self._proves_api:
+                writing = watch_api_writes(self.stalls, self._cluster, self._clock, PART)
+                group.create_task(writing, name="api-writes")
             for informer in self.view.informers:
                 group.create_task(informer.run(), name=f"informer-{informer.kind.resource.plural}")
             for informer in self.view.informers:

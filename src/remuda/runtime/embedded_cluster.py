@@ -14,6 +14,7 @@ from pathlib import Path
 from remuda.api.errors import AlreadyExists
 from remuda.api.kubernetes.core_v1 import Namespace, Pod
 from remuda.api.meta import KObject, ObjectMeta
+from remuda.core.health.own_stalls import OwnStalls
 from remuda.core.remedies.hook_kinds import parse_hook_kinds
 from remuda.embedded.apiserver.lease_renewals import is_lease_renewal
 from remuda.embedded.apiserver.local_cluster import LocalCluster
@@ -25,12 +26,14 @@ from remuda.embedded.builtin.garbage_collection import GarbageCollector
 from remuda.embedded.builtin.namespaces import kind_without_struct
 from remuda.embedded.node.training_model import SimulatedBehaviour, SimulatedCheckpoints
 from remuda.kube.cluster import Cluster
+from remuda.kube.runtime.stall_watch import watch_api_writes, watch_loop_lag
 from remuda.link.progress_board import ProgressBoard
 from remuda.runtime.cluster_parts import ClusterParts
 from remuda.runtime.control_plane import ControlPlane
 from remuda.runtime.machines import ClusterMachines
 from remuda.runtime.up_config import MAX_NODES, ClusterConfig
 
+PART = "server"  # whose stalls
 ALL, NONE = (0, 1), (MAX_NODES, MAX_NODES + 1)  # shares of the machines
 
 
@@ -50,14 +53,20 @@ class EmbeddedCluster(ClusterParts):
         machine_api: Callable[[Cluster], Cluster] = lambda api: api,
         admission: Callable[[NewestStoredObjects], AdmissionPort] | None = None,
         is_api_only: bool = False,
+        guards_stalls: bool = True,
+        is_manager_heard: Callable[[str], bool] = lambda node: True,
     ) -> None:
         """`checkpoints`: what simulated pods find on the shared file system. `manager_api` wraps the port that a control
         plane is given, each time one is made, `machine_api` that of the nodes and agents: there their calls can be watched,
-        held up, or made to fail. `is_api_only`: manager and machines are other processes of this cluster."""
+        held up, or made to fail. `is_api_only`: manager and machines are other processes of this cluster. `guards_stalls`:
+        False lets tests see what happens without that guard. `is_manager_heard`: by that node, beside the API."""
         self.config = config
         self.store = ObjectStore(journal, may_stay_in_memory=is_lease_renewal)
         self.api = LocalCluster(self.store, clock=clock, new_uid=new_uid, admission=admission)
         self.board = ProgressBoard()
+        self.stalls = OwnStalls(is_on=guards_stalls)  # of the API's process
+        self._guards_stalls = guards_stalls
+        self._is_manager_heard = is_manager_heard
         self._clock = clock
         self._chance = chance
         self._manager_api = manager_api
@@ -72,6 +81,7 @@ class EmbeddedCluster(ClusterParts):
             behaviour=behaviour,
             checkpoints=checkpoints,
             share=NONE if is_api_only else ALL,
+            vouch=self._vouch,
         )
         super().__init__(machines)
         self.control = self._control_plane()
@@ -81,7 +91,11 @@ class EmbeddedCluster(ClusterParts):
             with contextlib.suppress(AlreadyExists):
                 await self.api.create(Namespace, Namespace(metadata=ObjectMeta(name=name)))
         self.spawn("garbage", GarbageCollector(self.api).run(self._clock))
-        self.spawn("builtin", run_builtin(self.api, self._clock, self._chance.random, self._kinds))
+        # The API was away until now, so whoever has not renewed a lease could not.
+        self.stalls.was_deaf_until(self._clock())
+        self.spawn("loop-lag", watch_loop_lag(self.stalls, self._clock, PART))
+        self.spawn("api-writes", watch_api_writes(self.stalls, self.api, self._clock, PART))
+        self.spawn("builtin", run_builtin(self.api, self._clock, self._chance.random, self._kinds, self.stalls))
         await self.start_machines()
         if not self._is_api_only:
             self.spawn("control-plane", self.control.run())
@@ -103,6 +117,12 @@ class EmbeddedCluster(ClusterParts):
     async def stop_control_plane(self) -> None:
         await self.end("control-plane")
 
+    async def _vouch(self, node: str) -> float:
+        """The manager is in this process: whatever held the API up, it can be asked, unless it is just being replaced."""
+        if "control-plane" not in self._tasks or not self._is_manager_heard(node):
+            return 0.0
+        return self.control.view.promise(node, self._clock())
+
     def _control_plane(self) -> ControlPlane:
         # The board belongs to the control plane's side of the link: a new manager starts with an empty one, and is told by the
         # agents what they remember. They are in this process, and theirs would be a copy.
@@ -114,6 +134,7 @@ class EmbeddedCluster(ClusterParts):
             self._clock,
             chance=self._chance,
             hook_kinds=parse_hook_kinds(self.config.allow_hook_kinds),
+            stalls=OwnStalls(is_on=self._guards_stalls),
         )
         for told in past:
             self.board.recall(told)

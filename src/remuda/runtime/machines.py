@@ -7,7 +7,7 @@ import functools
 import os
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import structlog
@@ -21,6 +21,7 @@ from remuda.api.devices import NodeDevices
 from remuda.api.drills import Drill, DrillSpec
 from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.training import TrainingJob
+from remuda.core.health.own_stalls import OwnStalls
 from remuda.embedded.node.container_environment import base_process_environment
 from remuda.embedded.node.devices.device_service import PLUGINS, KubeletDeviceSettings
 from remuda.embedded.node.drills import DrillRunner
@@ -38,6 +39,7 @@ from remuda.kube.cluster import Cluster
 from remuda.kube.guarded_cluster import ClusterGate, SeverableCluster
 from remuda.kube.runtime.events import EventRecorder
 from remuda.kube.runtime.informer import Informer
+from remuda.kube.runtime.stall_watch import watch_loop_lag
 from remuda.launch.zipapp import build_zipapp
 from remuda.link.progress_board import ProgressBoard
 from remuda.runtime.machine_model_files import machine_model
@@ -61,7 +63,8 @@ def _simulated_behaviour(config: ClusterConfig, pod: Pod) -> SimulatedBehaviour:
 
 class ClusterMachines:
     """`root`: the state directory; unused by simulated nodes. `behaviour`: how simulated pods behave. `share` (k, n): of n
-    processes with machines of one cluster this is the k-th, from 0; it has every n-th node. `board_of`: a board per node."""
+    processes with machines of one cluster this is the k-th, from 0; it has every n-th node. `board_of`: a board per node.
+    `vouch`: asks the manager beside the API for how long a node's ranks stay its own."""
 
     def __init__(
         self,
@@ -76,7 +79,9 @@ class ClusterMachines:
         checkpoints: SimulatedCheckpoints | None = None,
         share: tuple[int, int] = (0, 1),
         board_of: Callable[[str], ProgressBoard] | None = None,
+        vouch: Callable[[str], Awaitable[float]] | None = None,
     ) -> None:
+        self._vouch = vouch
         self._config = config
         self._root = root
         self._clock = clock
@@ -94,6 +99,7 @@ class ClusterMachines:
         self.ledgers = Informer(cluster, NodeDevices, jitter=chance.random)
         self.ledgers.subscribe(self._quarantine)
         self._events = EventRecorder(cluster, clock)
+        self._stalls = OwnStalls()
         self.agents: dict[str, Agent] = {}
         self.backends: dict[str, FakeBackend] = {}
         self.nodes: dict[str, EmbeddedNode] = {}
@@ -125,6 +131,7 @@ class ClusterMachines:
                 board=board_of(name) if board_of is not None else board,
                 clock=clock,
                 pods=functools.partial(self._bound_pods, name),
+                stalls=self._stalls,
             )
             agent.orders.reboot = functools.partial(self._reboot, name)
             self.agents[name] = agent
@@ -147,6 +154,7 @@ class ClusterMachines:
                 silence=agent.silence,
                 devices=KubeletDeviceSettings(str(home) if is_real else None),
                 gate=gate,
+                vouch=functools.partial(self._ask_manager, name, gate),
                 events=self._events.source("remuda-node", name),
             )
         self._feed = PodFeed(self.pods, self.nodes.values(), self.addresses)
@@ -180,6 +188,10 @@ class ClusterMachines:
         pod = self.pods.get(drill.pod, drill.namespace)
         return pod.spec.node_name in self.nodes if pod is not None and pod.spec.node_name else None
 
+    async def _ask_manager(self, node: str, gate: ClusterGate) -> float:
+        """A node that is cut off reaches nobody."""
+        return 0.0 if self._vouch is None or gate.is_shut else await self._vouch(node)
+
     async def _bound_pods(self, node: str) -> list[Pod]:
         return self.nodes[node].bound_pods()
 
@@ -212,6 +224,7 @@ class ClusterMachines:
     async def run(self, ready: asyncio.Event) -> None:
         """Until cancelled. `ready` is set when every node is registered and has its pods."""
         async with asyncio.TaskGroup() as group:
+            group.create_task(watch_loop_lag(self._stalls, self._clock, "machines"), name="loop-lag")
             informers = (self.pods, self.jobs, self.drills, self.ledgers)
             for informer in informers:
                 group.create_task(informer.run(), name=f"machines-{informer.kind.resource.plural}")

@@ -25,6 +25,7 @@ from remuda.api.errors import NotFound, Refusal
 from remuda.api.kinds import OWN_KINDS
 from remuda.api.kubernetes.core_v1 import NODE_LEASE_NAMESPACE, Namespace
 from remuda.core.gang.kubelet_pods import LAUNCHER_FILE, KubeletGangPodForm
+from remuda.core.health.own_stalls import API, API_LATE_S, OwnStalls
 from remuda.core.remedies.hook_kinds import HookKind
 from remuda.kube.client.http_cluster import HttpCluster
 from remuda.kube.client.kubeconfig import load_kubeconfig
@@ -32,6 +33,7 @@ from remuda.kube.cluster import Cluster
 from remuda.kube.guarded_cluster import FencedCluster
 from remuda.kube.runtime.leader import LeaderTerm, LeaseContender, LeasePlace, suspend_aware_lease_clock_s
 from remuda.kube.runtime.leader_lease import LeaseTiming
+from remuda.kube.runtime.stall_watch import prove_hearing
 from remuda.launch.zipapp import launcher_container_argv
 from remuda.link.progress_board import ProgressBoard
 from remuda.runtime.background_tasks import run_until_told
@@ -110,8 +112,11 @@ async def run_manager(
     said.waiting()
     chance = random.Random()
 
+    stalls = OwnStalls()
+
     async def work(term: LeaderTerm) -> None:
         said.leading(term)
+        stalls.expect(API, config.timing.retry_s + API_LATE_S, clock())
         fenced, board = FencedCluster(cluster, term), ProgressBoard()
         plane = ControlPlane(
             fenced,
@@ -121,6 +126,9 @@ async def run_manager(
             schedulers=ATTACHED_SCHEDULERS,
             form=manager_kubelet_form(config.agent_root),
             hook_kinds=config.hook_kinds,
+            stalls=stalls,
+            proves_api=True,  # the lease does
+            term_left=term.left_s,
         )
         async with contextlib.AsyncExitStack() as stack:
             if config.link is not None:
@@ -132,12 +140,21 @@ async def run_manager(
                     is_on=plane.view.has_beat,
                     clock=clock,
                     publish=fenced,
+                    promise=lambda node: plane.view.promise(node, clock()),
                 )
                 await stack.enter_async_context(served)
             await plane.run()
 
     place = LeasePlace(LEASE, config.lease_namespace, identity)
-    contender = LeaseContender(lease, place, config.timing, clock=clock, elapsed=elapsed, jitter=chance.random)
+    contender = LeaseContender(
+        lease,
+        place,
+        config.timing,
+        clock=clock,
+        elapsed=elapsed,
+        jitter=chance.random,
+        renewed=lambda: prove_hearing(stalls, API, clock(), LEASE),
+    )
     await contender.lead(work)
 
 

@@ -10,8 +10,8 @@
     <state>/*.json                device ids, the kernel log's cursor
 
 Nothing it does at its end touches what runs: SIGTERM closes sockets, and the next agent over the same state directory takes over
-every allocation, so an upgrade keeps devices and processes. While the API is out of reach for longer than `fence_s` the children
-of its launchers are stopped: by then the manager may have handed their ranks on.
+every allocation, so an upgrade keeps devices and processes. When nobody has vouched for the node for `fences_after_s`, neither
+the API nor the manager, the children of its launchers are stopped: by then the manager may have handed their ranks on.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ import msgspec
 import structlog
 
 from remuda.agent.agent import Agent
+from remuda.agent.agent_fence import AgentFence
 from remuda.agent.agent_lateness import watch_agent_lateness
 from remuda.agent.agent_lease import AgentLease
 from remuda.agent.config import DP, HEALTH_ONLY, AgentConfig
@@ -48,10 +49,14 @@ from remuda.api.training import TrainingJob
 from remuda.core.devices.links import device_chooser_of
 from remuda.core.devices.machine_models import MachineModel
 from remuda.core.health.agent_liveness import REPORT_TIMEOUT_S
+from remuda.core.health.fence_bounds import fence_after_s
+from remuda.core.health.own_stalls import OwnStalls
 from remuda.kube.client.http_cluster import HttpCluster
 from remuda.kube.client.kubeconfig import load_kubeconfig
 from remuda.kube.cluster import Cluster
 from remuda.kube.runtime.informer import Informer
+from remuda.kube.runtime.leader import suspend_aware_lease_clock_s
+from remuda.kube.runtime.stall_watch import watch_loop_lag
 from remuda.launch.zipapp import build_zipapp
 from remuda.runtime.background_tasks import run_beside
 from remuda.runtime.link_endpoint import TOKEN_FILE, RelayBoard, has_link_token, link_dialled
@@ -64,6 +69,7 @@ FAKE = "fake"
 LAUNCHER = "remuda-launch.pyz"
 PLACE = "agent.token"  # whose the state directory is
 LOOK_S = 0.5  # whether it is still ours
+ASK_API_S = 3.0
 
 
 class AgentProcessConfig(msgspec.Struct, frozen=True):
@@ -95,6 +101,12 @@ class AgentProcessConfig(msgspec.Struct, frozen=True):
     @property
     def report_timeout_s(self) -> float:
         return self.report_timeouts.get("", REPORT_TIMEOUT_S)
+
+    @property
+    def fences_after_s(self) -> float:
+        """The manager may hand ranks on when the agent's lease has run out: the fence comes before that, whatever was asked."""
+        longest = fence_after_s(self.report_timeout_s) if self.report_timeout_s > 0 else self.fence_s
+        return min(self.fence_s, longest)
 
 
 def check_agent_process_config(config: AgentProcessConfig) -> None:
@@ -181,7 +193,8 @@ async def node_agent(config: AgentProcessConfig, cluster: Cluster) -> AsyncItera
     async with _open_backend(config, model) as backend, contextlib.AsyncExitStack() as stack:
         jobs = Informer(cluster, TrainingJob)
         bound = Informer(cluster, Pod, fields=FieldSelector((("spec.nodeName", True, config.node),)))
-        board = RelayBoard()
+        board, stalls = RelayBoard(), OwnStalls()
+        await stack.enter_async_context(run_beside(watch_loop_lag(stalls, time.time, "agent"), "loop-lag"))
         agent = Agent(
             agent_config(config),
             cluster=cluster,
@@ -190,6 +203,7 @@ async def node_agent(config: AgentProcessConfig, cluster: Cluster) -> AsyncItera
             board=board,
             clock=time.time,
             resources=PodResourcesClient(str(Path(config.kubelet_dir) / "pod-resources" / "kubelet.sock")),
+            stalls=stalls,
         )
         if model is not None and agent.plugin_set is not None:
             agent.plugin_set.prefer(plugin_best_linked_devices(device_chooser_of(model), agent.inventory))
@@ -206,14 +220,15 @@ async def node_agent(config: AgentProcessConfig, cluster: Cluster) -> AsyncItera
         stack.push_async_callback(agent.stop)
         if agent.holdings is not None:
             bound.subscribe(lambda old, new, nudge=agent.holdings.nudge: nudge())  # type: ignore[misc]
+        fence = AgentFence(agent.fence, agent.unfence, config.fences_after_s, suspend_aware_lease_clock_s)
         if config.report_timeout_s > 0:
-            lease = AgentLease(cluster, config.node, time.time, lease_s=config.report_timeout_s)
+            lease = AgentLease(cluster, config.node, time.time, lease_s=config.report_timeout_s, renewed=fence.renewed)
             await stack.enter_async_context(run_beside(lease.run(), "lease"))
+        elif config.fence_s > 0:
+            await stack.enter_async_context(run_beside(_ask_api(cluster, config.node, fence), "reach"))
         await stack.enter_async_context(run_beside(watch_agent_lateness(backend.report), "lateness"))
         if config.fence_s > 0:
-            await stack.enter_async_context(
-                run_beside(fence_while_unreachable(agent, cluster, config.fence_s, time.time), "fence")
-            )
+            await stack.enter_async_context(run_beside(fence.run(), "fence"))
         if has_link_token(config.link_token):
             dialled = link_dialled(
                 config.node,
@@ -223,7 +238,7 @@ async def node_agent(config: AgentProcessConfig, cluster: Cluster) -> AsyncItera
                 board=board,
                 subscribe=backend.subscribe,
             )
-            await stack.enter_async_context(dialled)
+            fence.vouchers.append((await stack.enter_async_context(dialled)).ask_promise)
         else:
             log.info("link.none", token=config.link_token)
         yield agent
@@ -279,25 +294,19 @@ def has_agent_token(place: Path, token: str) -> bool:
         return True
 
 
-async def fence_while_unreachable(agent: Agent, cluster: Cluster, fence_s: float, clock: Callable[[], float]) -> None:
-    """Fences the launchers while the API has been out of reach for `fence_s`, lets go when it answers again."""
-    reached, is_fenced = clock(), False
+async def _ask_api(cluster: Cluster, node: str, fence: AgentFence) -> None:
+    """For an agent without a lease: any answer of the API stands for the renewal that it has none of."""
     while True:
+        asked = suspend_aware_lease_clock_s()
         try:
-            async with asyncio.timeout(fence_s / 4):
-                await cluster.get(NodeDevices, agent.config.node)
-            reached = clock()
+            async with asyncio.timeout(ASK_API_S):
+                await cluster.get(NodeDevices, node)
+            fence.renewed(asked)
         except NotFound:
-            reached = clock()  # an answer all the same
+            fence.renewed(asked)  # an answer all the same
         except Exception as error:
             log.debug("agent.unreachable", error=str(error))
-        is_out = clock() - reached >= fence_s
-        if is_out and not is_fenced:
-            agent.fence()
-        elif is_fenced and not is_out:
-            agent.unfence()
-        is_fenced = is_out
-        await asyncio.sleep(fence_s / 8)
+        await asyncio.sleep(ASK_API_S)
 
 
 async def serve_node_agent(config: AgentProcessConfig, on_ready: Callable[[Agent], None]) -> None:

@@ -87,6 +87,7 @@ async def manage_split(config: ClusterConfig, state: StateDir, ready: Ready) -> 
             board,
             lambda node, device, signal: plane.verdicts.hear(node, device, signal, clock()),
             plane.view.has_beat,
+            lambda node: plane.view.promise(node, clock()),
         )
         _remove_part_socket(state.link_socket)
         await server.start_unix(str(state.link_socket))
@@ -103,6 +104,7 @@ class NodeGroup(ClusterParts):
 
     def __init__(self, config: ClusterConfig, state: StateDir, api: HttpCluster, index: int, count: int) -> None:
         self.boards: dict[str, RelayBoard] = {}
+        self.streams: dict[str, LinkClient] = {}
         machines = ClusterMachines(
             config,
             api,
@@ -112,8 +114,12 @@ class NodeGroup(ClusterParts):
             chance=random.Random(),
             share=(index, count),
             board_of=self._board_of,
+            vouch=self._ask_manager,
         )
         super().__init__(machines)
+
+    async def _ask_manager(self, node: str) -> float:
+        return await self.streams[node].ask_promise() if node in self.streams else 0.0
 
     def _board_of(self, node: str) -> RelayBoard:
         return self.boards.setdefault(node, RelayBoard())
@@ -128,7 +134,8 @@ async def run_node_group(config: ClusterConfig, state: StateDir, index: int, cou
         group = NodeGroup(config, state, api, index, count)
         async with contextlib.AsyncExitStack() as stack:
             for node, board in group.boards.items():
-                await stack.enter_async_context(_node_stream(node, board, group.machines, state, secret))
+                stream = _node_stream(node, board, group.machines, state, secret)
+                group.streams[node] = await stack.enter_async_context(stream)
             async with group:
                 ready()
                 await group.wait_failed()
@@ -137,13 +144,13 @@ async def run_node_group(config: ClusterConfig, state: StateDir, index: int, cou
 @contextlib.asynccontextmanager
 async def _node_stream(
     node: str, board: RelayBoard, machines: ClusterMachines, state: StateDir, secret: str
-) -> AsyncIterator[None]:
+) -> AsyncIterator[LinkClient]:
     token = functools.partial(split_node_token, secret, node)
     client = LinkClient(node, dial_link_unix(str(state.link_socket)), token, past=board.past, jitter=random.random)
     board.tell = client.beat
     machines.backends[node].subscribe(client.signal)
     async with run_beside(client.run(), f"link-{node}"):
-        yield
+        yield client
 
 
 class PartConfig(msgspec.Struct, frozen=True):

@@ -20,6 +20,7 @@ from remuda.agent.inventory import Inventory
 from remuda.api.devices import Observed, ObservedDevice, Signal
 from remuda.api.meta import to_time
 from remuda.core.devices.fault_codes import classify_fault
+from remuda.core.health.own_stalls import NO_STALLS, OwnStalls, StallHistory
 from remuda.core.health.signals import add_signal
 
 SOURCE, SILENT, RESUMED = "agent", "no-report", "report-resumed"
@@ -42,14 +43,18 @@ class SilenceWatch:
         return self._overrides.get(device.id, self._overrides.get(device.parent, self._timeout_s))
 
     def look(
-        self, rows: Iterable[ObservedDevice], last_heard: Callable[[str], float | None], now: float
+        self,
+        rows: Iterable[ObservedDevice],
+        last_heard: Callable[[str], float | None],
+        now: float,
+        stalls: StallHistory = NO_STALLS,
     ) -> list[tuple[str, Signal]]:
-        """What there is to say of which device."""
+        """What there is to say of which device. `stalls`: the agent's own, in which it heard of none."""
         news: list[tuple[str, Signal]] = []
         for row in rows:
             heard, limit = last_heard(row.parent or row.id), self.limit(row)
             was_silent = any((s.source, s.code) == (SOURCE, SILENT) for s in row.signals)
-            is_silent = heard is not None and limit > 0 and now - heard > limit
+            is_silent = heard is not None and limit > 0 and now > stalls.countdown_ends_at(heard, limit)
             if is_silent and not was_silent and heard is not None:
                 words = f"No report about {row.id} for more than {limit:g} s."
                 news.append((row.id, Signal(SOURCE, SILENT, words, to_time(heard + limit))))
@@ -72,7 +77,9 @@ class HardwareSignalIntake:
         clock: Callable[[], float],
         spoke: Callable[[], None],
         counted: Callable[[], None],
+        stalls: OwnStalls | None = None,
     ) -> None:
+        self._stalls = stalls or OwnStalls()
         self.signals: list[Signal] = []  # of the node itself
         self.watch = watch
         self._backend = backend
@@ -102,7 +109,8 @@ class HardwareSignalIntake:
         while look_s is not None:
             await asyncio.sleep(look_s)
             rows = list(self._inventory.rows.values())
-            for device, signal in self.watch.look(rows, self._backend.last_heard, self._clock()):
+            now = self._clock()
+            for device, signal in self.watch.look(rows, self._backend.last_heard, now, self._stalls.known(now)):
                 self._inventory.hear(device, signal)
 
     def _hear(self, signal: Signal) -> None:

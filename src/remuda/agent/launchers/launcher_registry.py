@@ -25,6 +25,7 @@ from remuda.agent.launchers.launcher_state import LauncherRecord
 from remuda.agent.launchers.log_tails import LauncherLogTails
 from remuda.api.devices import LauncherReport
 from remuda.api.training import TrainingJob
+from remuda.core.health.own_stalls import OwnStalls
 from remuda.kube.runtime.informer import Informer
 from remuda.launch.protocol import Exited, Fence, ToAgent
 from remuda.link.progress_board import ProgressBoard
@@ -46,8 +47,10 @@ class LauncherRegistry:
         env_of: barrier_orders.EnvOf,
         rejoin_s: float,
         announce: Callable[[], None],
+        stalls: OwnStalls | None = None,
     ) -> None:
-        """`announce` is called at every transition: `reports()` has changed."""
+        """`announce` is called at every transition: `reports()` has changed. `stalls`: the agent's own."""
+        self._stalls = stalls or OwnStalls()
         self.node = node
         self.links = LauncherConnections(node, self._hear, self._lose)
         self.log_ends: LauncherLogTails | None = None  # where the end of a log is that launchers cannot read themselves
@@ -305,8 +308,8 @@ class LauncherRegistry:
         if known is None or not self._is_open:
             return
         job = self._job_of(known)
-        failure = job.spec.failure if job is not None else None
-        update, again_at = launcher_state.look_at_launcher(known, failure, self._clock(), self._rejoin_s)
+        failure, now = job.spec.failure if job is not None else None, self._clock()
+        update, again_at = launcher_state.look_at_launcher(known, failure, now, self._rejoin_s, self._stalls.known(now))
         if update.transition:
             self._keep(update.launcher, transition=True)
         if again_at is not None:

@@ -21,6 +21,7 @@ import msgspec
 from remuda.api.devices import LauncherReport
 from remuda.api.meta import to_seconds, to_time
 from remuda.api.training import Failure
+from remuda.core.health.own_stalls import NO_STALLS, StallHistory
 from remuda.launch.protocol import (
     EXITED,
     MAX_TAIL,
@@ -277,25 +278,28 @@ def fence_launcher(launcher: LauncherRecord, now: float) -> LauncherRecord:
 
 
 def look_at_launcher(
-    launcher: LauncherRecord, failure: Failure | None, now: float, rejoin_s: float
+    launcher: LauncherRecord, failure: Failure | None, now: float, rejoin_s: float, stalls: StallHistory = NO_STALLS
 ) -> tuple[LauncherUpdate, float | None]:
-    """What the passing of time alone means for the launcher, and when to look again (None = not before it speaks)."""
+    """What the passing of time alone means for the launcher, and when to look again (None = not before it speaks). `stalls`:
+    the agent's own, in which no launcher could be heard."""
     if launcher.lost_at is not None and launcher.state not in (NEVER_HEARD, GONE):
-        if now >= launcher.lost_at + rejoin_s:
+        silent_at = stalls.countdown_ends_at(launcher.lost_at, rejoin_s)
+        if now >= silent_at:
             words = f"LauncherSilent: the launcher has not been heard for {rejoin_s:g} s."
             return LauncherUpdate(launcher_gone(launcher, None, words, now), transition=True), None
-        return LauncherUpdate(launcher), launcher.lost_at + rejoin_s
+        return LauncherUpdate(launcher), silent_at
     if launcher.state in (READY, EXITED) and not launcher.told:
-        if now >= launcher.since + rejoin_s:
+        untold_at = stalls.countdown_ends_at(launcher.since, rejoin_s)
+        if now >= untold_at:
             unknown = "the launcher has not said which it has" if launcher.state == READY else ""
             new = launcher_with_report(launcher, launcher.since, unreadable=unknown)
             return LauncherUpdate(new, transition=True), None
-        return LauncherUpdate(launcher), launcher.since + rejoin_s
-    return _look_for_launcher_hang(launcher, failure, now)
+        return LauncherUpdate(launcher), untold_at
+    return _look_for_launcher_hang(launcher, failure, now, stalls)
 
 
 def _look_for_launcher_hang(
-    launcher: LauncherRecord, failure: Failure | None, now: float
+    launcher: LauncherRecord, failure: Failure | None, now: float, stalls: StallHistory
 ) -> tuple[LauncherUpdate, float | None]:
     report = launcher.report
     if failure is None or failure.hang_after_seconds <= 0 or launcher.state != RUNNING or report is None:
@@ -303,7 +307,8 @@ def _look_for_launcher_hang(
     if report.hung_since is not None:
         return LauncherUpdate(launcher), None  # until a new step comes
     quiet_since = launcher.step_at if launcher.step is not None else launcher.since + failure.start_deadline_seconds
-    if now < quiet_since + failure.hang_after_seconds:
-        return LauncherUpdate(launcher), quiet_since + failure.hang_after_seconds
+    hangs_at = stalls.countdown_ends_at(quiet_since, failure.hang_after_seconds)
+    if now < hangs_at:
+        return LauncherUpdate(launcher), hangs_at
     hung = msgspec.structs.replace(report, hung_since=to_time(quiet_since), time=to_time(now))
     return LauncherUpdate(change_launcher(launcher, report=hung), transition=True), None

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     default=25.0,
     show_default=True,
     metavar="S",
-    help="Stop the ranks on this node when the API is unreachable for this long; 0 = never.",
+    help="Stop the ranks on this node when neither API nor manager has vouched for it for this long; 0 = never.",
 )
 @click.option(
     "--report-timeout",

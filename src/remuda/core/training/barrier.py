@@ -90,7 +90,7 @@ def _is_retired_pod_awaited(ctx: PlanningContext, pod: RetiredPod) -> bool:
 def is_stop_overdue(ctx: PlanningContext) -> bool:
     """Everyone has had the time to stop."""
     raised = to_seconds_or(ctx.status.attempt_raised_at, ctx.now)
-    return ctx.now > raised + ctx.spec.failure.stop_deadline_seconds
+    return ctx.now > ctx.stalls.countdown_ends_at(raised, ctx.spec.failure.stop_deadline_seconds)
 
 
 def is_job_complete(ctx: PlanningContext) -> bool:

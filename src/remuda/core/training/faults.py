@@ -18,6 +18,7 @@ from remuda.api.training import Cause, DeviceFailedPolicy, Member, TrainingJob
 from remuda.core.gang.attribution import Confidence, ExitCircumstances, ProcessExit, attribute_exit
 from remuda.core.gang.gang_remedy import MemberFault
 from remuda.core.gang.pod_view import OPEN, PodView
+from remuda.core.health.own_stalls import NO_STALLS, StallHistory
 
 NOT_STOPPED = "MemberNotStopped"
 NOT_STARTED = "MemberNotStarted"
@@ -33,34 +34,42 @@ class _MakeFault(Protocol):
     def __call__(self, cause: Cause, reason: str, message: str, *, lost: bool, at: float = ...) -> MemberFault: ...
 
 
-def find_member_faults(job: TrainingJob, views: Mapping[str, PodView], now: float) -> list[MemberFault]:
-    """Members that cannot go on in the current attempt."""
-    return list(_member_faults(job, views, now, carry_on=True))
+def find_member_faults(
+    job: TrainingJob, views: Mapping[str, PodView], now: float, stalls: StallHistory = NO_STALLS
+) -> list[MemberFault]:
+    """Members that cannot go on in the current attempt. `stalls`: our own, in which nobody's deadline passes."""
+    return list(_member_faults(job, views, now, stalls, carry_on=True))
 
 
 def with_ignored_device_faults(
-    faults: Sequence[MemberFault], job: TrainingJob, views: Mapping[str, PodView], now: float
+    faults: Sequence[MemberFault],
+    job: TrainingJob,
+    views: Mapping[str, PodView],
+    now: float,
+    stalls: StallHistory = NO_STALLS,
 ) -> list[MemberFault]:
     """The gang stops because of `faults`, so failed devices that were ignored while it ran are faults as well."""
     if job.spec.failure.device_failed is not DeviceFailedPolicy.IGNORE:
         return list(faults)
     known = {f.uid for f in faults}
-    return [*faults, *(f for f in _member_faults(job, views, now, carry_on=False) if f.uid not in known)]
+    return [*faults, *(f for f in _member_faults(job, views, now, stalls, carry_on=False) if f.uid not in known)]
 
 
 def _member_faults(
-    job: TrainingJob, views: Mapping[str, PodView], now: float, *, carry_on: bool
+    job: TrainingJob, views: Mapping[str, PodView], now: float, stalls: StallHistory, *, carry_on: bool
 ) -> Iterator[MemberFault]:
     for member in job.status.members:
         view = views.get(member.uid)
-        if carry_on and view is not None and _is_device_fault_ignored(job, member, view, now):
+        if carry_on and view is not None and _is_device_fault_ignored(job, member, view, now, stalls):
             continue
-        fault = _member_fault(job, member, view, now)
+        fault = _member_fault(job, member, view, now, stalls)
         if fault is not None:
             yield fault
 
 
-def _member_fault(job: TrainingJob, member: Member, view: PodView | None, now: float) -> MemberFault | None:
+def _member_fault(
+    job: TrainingJob, member: Member, view: PodView | None, now: float, stalls: StallHistory
+) -> MemberFault | None:
     def fault(cause: Cause, reason: str, message: str, *, lost: bool, at: float = now) -> MemberFault:
         return MemberFault(member.pod, member.uid, cause, reason, message, lost, min(at, now))
 
@@ -82,10 +91,10 @@ def _member_fault(job: TrainingJob, member: Member, view: PodView | None, now: f
         return fault(Cause.INFRA, reason, text, lost=True)
     if job.status.barrier == OPEN and member.role not in job.status.held_roles:
         return _running_member_fault(job, view, fault, now)
-    return _waiting_member_fault(job, member, view, fault, now)
+    return _waiting_member_fault(job, member, view, fault, now, stalls)
 
 
-def _is_device_fault_ignored(job: TrainingJob, member: Member, view: PodView, now: float) -> bool:
+def _is_device_fault_ignored(job: TrainingJob, member: Member, view: PodView, now: float, stalls: StallHistory) -> bool:
     """The job says that a failed device is to be ignored, and its rank runs. Once anything stops the rank it leaves the device:
     nothing is ever started on one that is not well. What is quarantined was taken away on purpose; nobody ignores that."""
     if job.spec.failure.device_failed is not DeviceFailedPolicy.IGNORE or job.status.barrier != OPEN:
@@ -93,7 +102,7 @@ def _is_device_fault_ignored(job: TrainingJob, member: Member, view: PodView, no
     is_failed = view.bad_device is not None and view.bad_device.state is DeviceState.UNHEALTHY
     if not is_failed:
         return False
-    return _member_fault(job, member, msgspec.structs.replace(view, bad_device=None), now) is None
+    return _member_fault(job, member, msgspec.structs.replace(view, bad_device=None), now, stalls) is None
 
 
 def _pod_deletion_fault(view: PodView, fault: _MakeFault, now: float) -> MemberFault:
@@ -149,13 +158,13 @@ def _with_exit_attributed(job: TrainingJob, view: PodView, found: MemberFault) -
 
 
 def _waiting_member_fault(
-    job: TrainingJob, member: Member, view: PodView, fault: _MakeFault, now: float
+    job: TrainingJob, member: Member, view: PodView, fault: _MakeFault, now: float, stalls: StallHistory
 ) -> MemberFault | None:
     """The barrier is closed: everyone stops, gets ready and waits for the others. The time to get ready is counted from when
     the pod got its rank: one that waited for room, or was parked for long, has not wasted it."""
     status, limits, report = job.status, job.spec.failure, view.report
     raised = to_seconds_or(status.attempt_raised_at, now)
-    if view.may_run and now - raised > limits.stop_deadline_seconds:
+    if view.may_run and now > stalls.countdown_ends_at(raised, limits.stop_deadline_seconds):
         text = f"{view.pod.name} did not stop within {limits.stop_deadline_seconds:g} s."
         return fault(Cause.INFRA, NOT_STOPPED, text, lost=True)
     if report is not None and report.state == "parked" and report.attempt >= status.attempt:
@@ -163,16 +172,17 @@ def _waiting_member_fault(
         return fault(
             Cause.INFRA, "LauncherFenced", f"{view.pod.name}'s launcher was stopped by its node's agent.", lost=False
         )
-    if not view.is_ready_for(status.attempt) and now > member_start_deadline(job, member, now):
+    if not view.is_ready_for(status.attempt) and now > member_start_deadline(job, member, now, stalls):
         text = f"{view.pod.name} did not reach the barrier within {limits.start_deadline_seconds:g} s."
         return fault(Cause.INFRA, NOT_STARTED, text, lost=True)
     return None
 
 
-def member_start_deadline(job: TrainingJob, member: Member, now: float) -> float:
+def member_start_deadline(job: TrainingJob, member: Member, now: float, stalls: StallHistory = NO_STALLS) -> float:
     """By when the member must be ready for the attempt."""
     raised = to_seconds_or(job.status.attempt_raised_at, now)
-    return max(raised, to_seconds_or(member.since, raised)) + job.spec.failure.start_deadline_seconds
+    since = max(raised, to_seconds_or(member.since, raised))
+    return stalls.countdown_ends_at(since, job.spec.failure.start_deadline_seconds)
 
 
 def command_never_ran(job: TrainingJob, views: Mapping[str, PodView]) -> tuple[str, str] | None:

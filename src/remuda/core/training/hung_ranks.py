@@ -21,6 +21,7 @@ from remuda.api.meta import to_seconds
 from remuda.api.training import Cause, Member
 from remuda.core.gang.gang_remedy import MemberFault
 from remuda.core.gang.pod_view import OPEN
+from remuda.core.health.own_stalls import NO_STALLS, StallHistory
 from remuda.core.training.planning_context import PlanningContext
 
 LEAST_S = 1.0
@@ -59,23 +60,27 @@ def training_hang_limit(samples: Sequence[LastRankStep], limits: HangLimits) -> 
     return max(LEAST_S, limits.after_steps * median) + CHECKPOINTS_ALLOWED * limits.checkpoint_seconds, median
 
 
-def hung_ranks(samples: Sequence[LastRankStep], now: float, limits: HangLimits) -> list[HungRank]:
-    """`step_samples`: one of each rank of the gang."""
+def hung_ranks(
+    samples: Sequence[LastRankStep], now: float, limits: HangLimits, stalls: StallHistory = NO_STALLS
+) -> list[HungRank]:
+    """`step_samples`: one of each rank of the gang. `stalls`: our own, in which no step could be heard of."""
     found = training_hang_limit(samples, limits)
     if found is None:
         return []
     limit, median = found
-    quiet = [s for s in samples if now - s.time > limit]
+    quiet = [s for s in samples if now > stalls.countdown_ends_at(s.time, limit)]
     if len(quiet) == len(samples):
         least = min(s.step for s in quiet)
         quiet = [s for s in quiet if s.step == least]
     return [HungRank(s.rank, s.time, limit, median) for s in quiet]
 
 
-def first_training_hang_at(samples: Sequence[LastRankStep], limits: HangLimits) -> float | None:
+def first_training_hang_at(
+    samples: Sequence[LastRankStep], limits: HangLimits, stalls: StallHistory = NO_STALLS
+) -> float | None:
     """When the first rank would hang if nothing were heard any more."""
     found = training_hang_limit(samples, limits)
-    return min(s.time for s in samples) + found[0] if found is not None else None
+    return stalls.countdown_ends_at(min(s.time for s in samples), found[0]) if found is not None else None
 
 
 # -- of one job ---------------------------------------------------------------------------------------------------------
@@ -94,12 +99,12 @@ def find_hung_members(ctx: PlanningContext) -> list[MemberFault]:
             lost=False,
             signal_at=hung.since,
         )
-        for hung in hung_ranks(_last_rank_steps(ctx), ctx.now, _hang_limits(ctx))
+        for hung in hung_ranks(_last_rank_steps(ctx), ctx.now, _hang_limits(ctx), ctx.stalls)
     ]
 
 
 def next_hang_at(ctx: PlanningContext) -> float | None:
-    return first_training_hang_at(_last_rank_steps(ctx), _hang_limits(ctx))
+    return first_training_hang_at(_last_rank_steps(ctx), _hang_limits(ctx), ctx.stalls)
 
 
 def _hang_limits(ctx: PlanningContext) -> HangLimits:

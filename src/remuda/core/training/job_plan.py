@@ -92,9 +92,11 @@ def plan_training(observed: GangObserved, now: float) -> TrainingPlan:
 
 
 def _steer_job(ctx: PlanningContext) -> None:
-    faults = find_member_faults(ctx.job, ctx.views, ctx.now) or find_hung_members(ctx) or plan_member_moves(ctx)
+    faults = (
+        find_member_faults(ctx.job, ctx.views, ctx.now, ctx.stalls) or find_hung_members(ctx) or plan_member_moves(ctx)
+    )
     if faults:
-        recover_job(ctx, with_ignored_device_faults(faults, ctx.job, ctx.views, ctx.now))
+        recover_job(ctx, with_ignored_device_faults(faults, ctx.job, ctx.views, ctx.now, ctx.stalls))
     else:
         grow_job_if_possible(ctx)
         end_role_stage(ctx)

@@ -49,7 +49,8 @@ def _next_job_deadline_s(ctx: PlanningContext) -> float | None:
 
 def _suspended_job_wait_s(ctx: PlanningContext) -> float | None:
     """A pod that does not stop in time costs its devices; nothing else can happen by itself."""
-    late = to_seconds_or(ctx.status.attempt_raised_at, ctx.now) + ctx.spec.failure.stop_deadline_seconds
+    raised = to_seconds_or(ctx.status.attempt_raised_at, ctx.now)
+    late = ctx.stalls.countdown_ends_at(raised, ctx.spec.failure.stop_deadline_seconds)
     return late - ctx.now + MARGIN_S if ctx.status.retired and late >= ctx.now else None
 
 
@@ -70,10 +71,10 @@ def _job_deadlines(ctx: PlanningContext) -> Iterator[float]:
             yield to_seconds(pod.until)
     for view in ctx.free():
         if view.is_bound and view.is_silent and (at := view.bound_at) is not None:
-            yield at + limits.start_deadline_seconds
+            yield ctx.stalls.countdown_ends_at(at, limits.start_deadline_seconds)
     if status.barrier == CLOSED and status.members:
         raised = to_seconds_or(status.attempt_raised_at, ctx.now)
-        yield raised + limits.stop_deadline_seconds
+        yield ctx.stalls.countdown_ends_at(raised, limits.stop_deadline_seconds)
         for member in status.members:
             if (found := ctx.views.get(member.uid)) and not found.is_ready_for(status.attempt):
-                yield member_start_deadline(ctx.job, member, ctx.now)
+                yield member_start_deadline(ctx.job, member, ctx.now, ctx.stalls)

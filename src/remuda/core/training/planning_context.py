@@ -16,6 +16,7 @@ from remuda.api.kubernetes.core_v1 import Pod
 from remuda.api.meta import JsonObject
 from remuda.api.training import Recovery, Role, TrainingJob, TrainingJobSpec, TrainingJobStatus, gpus_of_role
 from remuda.core.gang.pod_view import PodView
+from remuda.core.health.own_stalls import NO_STALLS, StallHistory
 from remuda.core.health.step_samples import GangSlow
 from remuda.core.state.cluster_capacity import ClusterCapacity
 from remuda.core.state.snapshot import Snapshot
@@ -56,6 +57,7 @@ class GangObserved(msgspec.Struct, frozen=True):
     refusal: str = ""
     slow: GangSlow | None = None
     heard_since: float = 0.0
+    stalls: StallHistory = NO_STALLS  # this manager's own
     lending: LendingView | None = None  # of a gang that lends, or has lent
     capacity: Callable[[], ClusterCapacity] | None = None  # what the cluster has in all; None = nobody knows
 
@@ -104,6 +106,7 @@ class PlanningContext:
         self.refusal = observed.refusal
         self.slow = observed.slow
         self.heard_since = observed.heard_since
+        self.stalls = observed.stalls
         self.lending = observed.lending
         self.now = now
         self.views = {v.uid: v for v in sorted(observed.pods, key=lambda v: (v.index, v.uid))}

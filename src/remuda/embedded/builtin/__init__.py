@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from remuda.api.kinds import KINDS
 from remuda.api.kubernetes.policy_v1 import EndpointSlice, PodDisruptionBudget, ResourceQuota
 from remuda.api.meta import KObject, Resource
+from remuda.core.health.own_stalls import OwnStalls
 from remuda.embedded.builtin.deployments import DeploymentController, ReplicaSetController
 from remuda.embedded.builtin.event_expiry import expire_events
 from remuda.embedded.builtin.informers import BuiltinView
@@ -62,8 +63,11 @@ async def run_builtin(
     clock: Callable[[], float],
     jitter: Callable[[], float],
     kinds: Kinds = lambda: BUILTIN_KINDS,
+    stalls: OwnStalls | None = None,
 ) -> None:
-    """Until cancelled. `kinds`: every kind served at the time, for emptying namespaces and counting quotas."""
+    """Until cancelled. `kinds`: every kind served at the time, for emptying namespaces and counting quotas. `stalls`: those of
+    this process; whose silence it was that nobody renewed a lease."""
+    own = stalls or OwnStalls()
     view = BuiltinView(cluster, jitter=jitter)
 
     def queue() -> WorkQueue[tuple[str, str]]:
@@ -75,8 +79,9 @@ async def run_builtin(
     namespaces: WorkQueue[str] = WorkQueue(jitter=jitter)
     jobs: WorkQueue[tuple[str, str, str]] = WorkQueue(jitter=jitter)
     sets, deployments, budgets, quotas, endpoints = (queue() for _ in range(5))
+    lifecycle = NodeLifecycleController(cluster, view, nodes, lambda: own.known(clock()))
     running = (
-        run_controller("nodelifecycle", nodes, NodeLifecycleController(cluster, view, nodes), clock),
+        run_controller("nodelifecycle", nodes, lifecycle, clock),
         run_controller("namespace", namespaces, NamespaceController(cluster, view, namespaces, kinds), clock),
         run_controller("job", jobs, JobController(cluster, view, jobs), clock),
         run_controller("replicaset", sets, ReplicaSetController(cluster, view, sets, clock), clock),

@@ -6,11 +6,14 @@ moment its lease would expire, and looks at the newest lease when it fires.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from remuda.api.codec import to_wire
 from remuda.api.conditions import is_condition_true
 from remuda.api.errors import Conflict, NotFound
 from remuda.api.kubernetes.core_v1 import NODE_LEASE_NAMESPACE, Lease, Node, Pod
 from remuda.api.meta import JsonObject
+from remuda.core.health.own_stalls import NO_STALLS, StallHistory
 from remuda.embedded.builtin.deployments import delete_pod_for_builtin
 from remuda.embedded.builtin.informers import BuiltinView
 from remuda.embedded.builtin.planners.node_lifecycle import (
@@ -26,8 +29,16 @@ from remuda.kube.runtime.work_queue import WorkQueue
 class NodeLifecycleController:
     """A `Reconciler` keyed by node name."""
 
-    def __init__(self, cluster: Cluster, view: BuiltinView, queue: WorkQueue[str]) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        view: BuiltinView,
+        queue: WorkQueue[str],
+        stalls: Callable[[], StallHistory] = lambda: NO_STALLS,
+    ) -> None:
+        """`stalls`: our own, as of now."""
         self._cluster, self._view, self._queue = cluster, view, queue
+        self._stalls = stalls
         view.nodes.subscribe(self._on_node)
         view.leases.subscribe(self._on_lease)
         view.pods.subscribe(self._on_pod)
@@ -53,7 +64,7 @@ class NodeLifecycleController:
         if node is None:
             return None
         lease = self._view.leases.get(key, NODE_LEASE_NAMESPACE)
-        return NodeLifecycleObserved(node, lease, tuple(self._view.pods.by_index("node", key)))
+        return NodeLifecycleObserved(node, lease, tuple(self._view.pods.by_index("node", key)), self._stalls())
 
     def plan(self, observed: NodeLifecycleObserved | None, now: float) -> NodeLifecyclePlan | None:
         return None if observed is None else plan_node_lifecycle(observed, now)

@@ -25,7 +25,7 @@ from remuda.embedded.node.container_record import ContainerExit
 from remuda.embedded.node.devices.device_ledger import LedgerMemory
 from remuda.embedded.node.devices.device_service import Amounts, KubeletDeviceService, KubeletDeviceSettings
 from remuda.embedded.node.images import ImageStore
-from remuda.embedded.node.node_registration import NodeConfig, NodeRegistration
+from remuda.embedded.node.node_registration import NodeConfig, NodeRegistration, Vouch
 from remuda.embedded.node.orphans import OrphanedPods
 from remuda.embedded.node.partition import NodePartition
 from remuda.embedded.node.pod_addresses import PodAddresses
@@ -61,10 +61,12 @@ class EmbeddedNode:
         devices: KubeletDeviceSettings | None = None,
         events: EventSink = SILENCE,
         gate: ClusterGate | None = None,
+        vouch: Vouch | None = None,
     ) -> None:
         """`silence` is called when the node is lost: whatever speaks for it elsewhere (its agent) must fall silent too.
         `gate`: what stands between the node's calls and the API, to be shut by a drill. `devices`: without it, the agent hands
-        devices out by itself and every one of the config counts."""
+        devices out by itself and every one of the config counts. `vouch`: asks the manager beside the API whether the node's
+        ranks stay its own."""
         self.config = config
         self.agent = agent
         self.runtime = runtime
@@ -78,7 +80,9 @@ class EmbeddedNode:
         self._device_settings = devices
         self.devices: KubeletDeviceService | None = self._new_devices() if devices is not None else None
         amounts = self._amounts if devices is not None else None
-        self._registration = NodeRegistration(config, cluster, self.images, clock, agent.fence, agent.unfence, amounts)
+        self._registration = NodeRegistration(
+            config, cluster, self.images, clock, agent.fence, agent.unfence, amounts, vouch
+        )
         self._telling: asyncio.TimerHandle | None = None
         self._workers: dict[str, PodWorker] = {}
         self._orphans = OrphanedPods(agent, runtime, addresses, self._spawn)

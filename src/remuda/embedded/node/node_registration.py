@@ -3,7 +3,8 @@
 The lease is renewed four times per length, each node at a moment of its own: nodes that came up together would else all renew
 at once for ever after. When it could not be renewed for two thirds of it, `fence` is called once: the manager declares the
 node dead at the full length and hands its ranks on, so by then nothing of them may run here any more. `unfence` follows with
-the first renewal that gets through.
+the first renewal that gets through. A manager that hears the node beside the API may promise to hand nothing on; while it does,
+the node is not fenced (`core.health.fence_bounds`).
 
 With every renewal the Node object is looked at and put right when it does not say what is true: the manager may have called
 the node dead meanwhile, somebody may have removed the object, an image may have arrived.
@@ -14,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import math
 import zlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import msgspec
 import structlog
@@ -25,6 +26,7 @@ from remuda.api.errors import AlreadyExists, ApiError, NotFound
 from remuda.api.kubernetes.core_v1 import NODE_LEASE_NAMESPACE, Lease, Node, NodeAddress, NodeStatus, NodeSystemInfo
 from remuda.api.meta import JsonObject, ObjectMeta, to_time
 from remuda.api.names import LABEL_NODE, RESOURCE_GPU
+from remuda.core.health.fence_bounds import FenceCountdown, fence_after_s
 from remuda.embedded.node.images import ImageStore
 from remuda.kube.cluster import Cluster
 from remuda.kube.runtime.backoff import Backoff
@@ -34,6 +36,7 @@ log = structlog.get_logger(__name__)
 
 _TICK_S = 0.001  # a timer may fire a rounding error early: without a least wait the loop would spin
 _PHASES = 16  # moments within a period at which nodes renew
+Vouch = Callable[[], Awaitable[float]]  # for how many seconds, counted from the question; 0 = not at all
 _REGISTER = Backoff(base_s=0.2, max_s=7.0)
 
 
@@ -65,8 +68,11 @@ class NodeRegistration:
         fence: Callable[[], None],
         unfence: Callable[[], None] = lambda: None,
         amounts: Callable[[NodeStatus], tuple[dict[str, int | str], dict[str, int | str]]] | None = None,
+        vouch: Vouch | None = None,
     ) -> None:
-        """`amounts`: capacity and allocatable, from those the status has now; without it, all devices of the config."""
+        """`amounts`: capacity and allocatable, from those the status has now; without it, all devices of the config. `vouch`:
+        asks the manager beside the API."""
+        self._vouch = vouch
         self._config = config
         self._cluster = cluster
         self._images = images
@@ -75,7 +81,7 @@ class NodeRegistration:
         self._unfence = unfence
         self._amounts = amounts or self._all_devices
         self._hurry = asyncio.Event()
-        self._renewed: float | None = None  # when the last renewal that got through was sent, on the loop's clock
+        self._countdown = FenceCountdown()  # on the loop's clock
         self._is_fenced = False
 
     def refresh(self) -> None:
@@ -112,36 +118,56 @@ class NodeRegistration:
 
     def _reached(self, begun: float) -> None:
         # Counts from when it was sent: the manager may never have seen a later moment.
-        self._renewed = begun
+        self._countdown.vouched(begun, fence_after_s(self._config.lease_s))
         if self._is_fenced:
             self._is_fenced = False
             self._unfence()
 
     async def keep(self) -> None:
         """Until cancelled. Kept again after a restart, it goes on from the last renewal: the manager counts from there, too."""
-        loop = asyncio.get_running_loop()
-        period, patience = self._config.lease_s / 4, self._config.lease_s * 2 / 3
-        if self._renewed is None:
-            self._renewed = loop.time()
+        loop, countdown = asyncio.get_running_loop(), self._countdown
+        period, patience = self._config.lease_s / 4, fence_after_s(self._config.lease_s)
+        if countdown.runs_until == -math.inf:
+            countdown.vouched(loop.time(), patience)
         next_try = loop.time() + period * _node_lease_phase(self._config.name)
         while True:
-            due = next_try if self._is_fenced else min(next_try, self._renewed + patience)
+            due = next_try if self._is_fenced else min(next_try, countdown.runs_until)
             await self._pause(due - loop.time())
+            if not self._is_fenced and countdown.is_over(loop.time()):
+                # Its time is over, or was while this process stood still: only the manager can say that nothing was handed on.
+                await self._ask_manager(period)
+                self._fence_if_due()
             begun = loop.time()
             if begun >= next_try or self._hurry.is_set():
                 self._hurry.clear()
                 if begun >= next_try:  # by whole periods: whoever is late or in a hurry keeps its moment
                     next_try += period * (1 + (begun - next_try) // period)
-                if await self._try(period):
+                # A fence waits for no answer.
+                if await self._try(period if self._is_fenced else min(period, countdown.runs_until - begun)):
                     self._reached(begun)
-            if not self._is_fenced and loop.time() - self._renewed >= patience:
-                log.warning("node.fence", node=self._config.name, unreachable_s=patience)
-                self._is_fenced = True
-                self._fence()
+                elif not self._is_fenced:
+                    await self._ask_manager(min(period, countdown.runs_until - loop.time()))
+                    self._fence_if_due()
+
+    def _fence_if_due(self) -> None:
+        if self._countdown.is_over(asyncio.get_running_loop().time()):
+            log.warning("node.fence", node=self._config.name, unreachable_s=fence_after_s(self._config.lease_s))
+            self._is_fenced = True
+            self._fence()
+
+    async def _ask_manager(self, timeout: float) -> None:
+        if self._vouch is None:
+            return
+        asked = asyncio.get_running_loop().time()
+        try:
+            async with asyncio.timeout(max(_TICK_S, timeout)):
+                self._countdown.vouched(asked, await self._vouch())
+        except (OSError, TimeoutError) as error:
+            log.debug("node.not_vouched_for", node=self._config.name, error=str(error) or "no answer in time")
 
     async def _try(self, timeout: float) -> bool:
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(max(_TICK_S, timeout)):
                 await self._renew()
         except (ApiError, TimeoutError) as error:
             log.warning("node.lease_not_renewed", node=self._config.name, error=str(error) or "no answer in time")

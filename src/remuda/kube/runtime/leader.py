@@ -67,13 +67,18 @@ class LeasePlace(msgspec.Struct, frozen=True):
 class LeaderTerm:
     """The right to act, while `is_valid`. `token` is larger than that of every earlier term."""
 
-    def __init__(self, token: int, is_valid: Callable[[], bool]) -> None:
+    def __init__(self, token: int, left: Callable[[], float]) -> None:
+        """`left`: for how many seconds it lasts if it is not renewed any more."""
         self.token = token
-        self._is_valid = is_valid
+        self._left = left
 
     @property
     def is_valid(self) -> bool:
-        return self._is_valid()
+        return self._left() > 0
+
+    def left_s(self) -> float:
+        """Seconds in which nobody else can lead."""
+        return max(0.0, self._left())
 
 
 class LeaseContender:
@@ -88,7 +93,10 @@ class LeaseContender:
         clock: Callable[[], float] = time.time,
         elapsed: Callable[[], float] = suspend_aware_lease_clock_s,
         jitter: Jitter = random.random,
+        renewed: Callable[[], None] = lambda: None,
     ) -> None:
+        """`renewed` is called whenever the API took a write of ours."""
+        self._renewed = renewed
         self._cluster = cluster
         self._place = place
         self._clock = clock
@@ -128,12 +136,12 @@ class LeaseContender:
         assert record is not None
         token = record.transitions
 
-        def is_valid() -> bool:
+        def left() -> float:
             now = self._standing
             is_same = now.record is not None and now.record.transitions == token
-            return is_same and self._elapsed() < now.ends_at
+            return now.ends_at - self._elapsed() if is_same else 0.0
 
-        return LeaderTerm(token, is_valid)
+        return LeaderTerm(token, left)
 
     async def _contend(self) -> None:
         while not self._standing.is_leading:
@@ -177,6 +185,7 @@ class LeaseContender:
                 elif isinstance(action, WriteLease):
                     record = await self._write(action)
                     self._standing = lease_was_written(self._standing, record, began, self._elapsed())
+                    self._renewed()
         except (Conflict, AlreadyExists):
             self._standing = lease_race_was_lost(self._standing, self._elapsed())
         except (ApiError, TimeoutError) as error:

@@ -277,7 +277,7 @@ def test_a_frozen_leader_writes_nothing_when_it_wakes() -> None:
 
 def test_a_fenced_cluster_reads_like_the_one_it_guards() -> None:
     async def main(world: World) -> None:
-        over = LeaderTerm(7, lambda: False)
+        over = LeaderTerm(7, lambda: 0.0)
         cluster: Cluster = FencedCluster(world.cluster, over)
         await world.cluster.create(Lease, {"metadata": {"name": "l", "namespace": "kube-system"}})
         assert (await cluster.get(Lease, "l", "kube-system")).name == "l"

@@ -15,6 +15,7 @@ import msgspec
 from remuda.api.conditions import find_condition, with_condition
 from remuda.api.kubernetes.core_v1 import Lease, Node, Pod, Taint, Toleration
 from remuda.api.meta import Condition, to_seconds, to_time
+from remuda.core.health.own_stalls import NO_STALLS, StallHistory
 from remuda.core.state.snapshot import tolerates_taint
 from remuda.embedded.builtin.planners.pod_state import is_active_pod
 
@@ -25,11 +26,12 @@ _OURS = frozenset({NOT_READY, UNREACHABLE, UNSCHEDULABLE})
 
 
 class NodeLifecycleObserved(msgspec.Struct, frozen=True):
-    """`pods`: those bound to the node."""
+    """`pods`: those bound to the node. `stalls`: our own, in which no renewal could be written or seen."""
 
     node: Node
     lease: Lease | None
     pods: tuple[Pod, ...] = ()
+    stalls: StallHistory = NO_STALLS
 
 
 class NodeLifecyclePlan(msgspec.Struct, frozen=True):
@@ -40,15 +42,15 @@ class NodeLifecyclePlan(msgspec.Struct, frozen=True):
     look_again_s: float | None = None
 
 
-def node_lease_expiry(lease: Lease | None) -> float | None:
+def node_lease_expiry(lease: Lease | None, stalls: StallHistory = NO_STALLS) -> float | None:
     if lease is None or lease.spec.renew_time is None:
         return None
-    return to_seconds(lease.spec.renew_time) + lease.spec.lease_duration_seconds
+    return stalls.countdown_ends_at(to_seconds(lease.spec.renew_time), lease.spec.lease_duration_seconds)
 
 
 def plan_node_lifecycle(observed: NodeLifecycleObserved, now: float) -> NodeLifecyclePlan:
     node = observed.node
-    expiry = node_lease_expiry(observed.lease)
+    expiry = node_lease_expiry(observed.lease, observed.stalls)
     is_lost = expiry is not None and now > expiry
     conditions = node.status.conditions
     if is_lost:

@@ -1,0 +1,86 @@
+"""The agent's fence: when nobody vouches for this node any more, the children of its launchers are stopped.
+
+By then the manager may hand their ranks on (`core.health.fence_bounds`). Who can vouch, in this order: the API, by taking a
+renewal of the agent's lease; then, asked when that has not happened for a while, each of `vouchers` (the manager beside the API).
+A machine that was suspended or a process that was stopped finds its time over when it wakes: it asks them first, and without a
+word stops the ranks before it does anything else. The next renewal that gets through ends it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+import structlog
+
+from remuda.core.health.fence_bounds import FenceCountdown
+
+log = structlog.get_logger(__name__)
+
+ASK_SHARE = 0.4  # of the time without a renewal: from then on the vouchers are asked
+LOOKS = 16  # per length
+SHORTEST_ASK_S = 0.5
+
+Voucher = Callable[
+    [], Awaitable[float]
+]  # for how many seconds, counted from the question; OSError when it cannot be asked
+
+
+class AgentFence:
+    """`elapsed`: seconds of a clock that never goes back and also runs while the machine sleeps."""
+
+    def __init__(
+        self,
+        fence: Callable[[], None],
+        unfence: Callable[[], None],
+        fence_s: float,
+        elapsed: Callable[[], float],
+        vouchers: Sequence[Voucher] = (),
+    ) -> None:
+        self._fence = fence
+        self._unfence = unfence
+        self._fence_s = fence_s
+        self._elapsed = elapsed
+        self.vouchers = list(vouchers)
+        self._countdown = FenceCountdown()
+        self._countdown.vouched(elapsed(), fence_s)
+        self._renewed = elapsed()
+        self.is_fenced = False
+
+    def renewed(self, sent_at: float) -> None:
+        """The API took a renewal that was sent then."""
+        self._renewed = max(self._renewed, sent_at)
+        self._countdown.vouched(sent_at, self._fence_s)
+        if self.is_fenced and not self._countdown.is_over(self._elapsed()):
+            self.is_fenced = False
+            self._unfence()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await self.look()
+            left = self._countdown.runs_until - self._elapsed()
+            await asyncio.sleep(max(0.001, min(self._fence_s / LOOKS, left if left > 0 else self._fence_s)))
+
+    async def look(self) -> None:
+        now = self._elapsed()
+        if self.is_fenced or now - self._renewed < self._fence_s * ASK_SHARE:
+            return
+        await self._ask(max(SHORTEST_ASK_S, min(self._fence_s / LOOKS, self._countdown.runs_until - now)))
+        if self._countdown.is_over(self._elapsed()):
+            self.is_fenced = True
+            log.warning("agent.fence", unreachable_s=round(self._elapsed() - self._renewed, 1))
+            self._fence()
+
+    async def _ask(self, timeout: float) -> None:
+        for voucher in self.vouchers:
+            asked = self._elapsed()
+            try:
+                async with asyncio.timeout(timeout):
+                    seconds = await voucher()
+            except (OSError, TimeoutError) as error:
+                log.debug("agent.not_vouched_for", error=str(error) or "no answer in time")
+                continue
+            self._countdown.vouched(asked, min(seconds, self._fence_s))
+            if seconds > 0:
+                return

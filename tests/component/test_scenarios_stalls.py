@@ -1,0 +1,95 @@
+"""Our own stalls and the API's outages cost nobody anything: no node is called lost, no pod replaced, no rank started anew.
+
+With the guard switched off (`guards_stalls=False`) the same stories end in NodeLost: the tests can fail.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from remuda.api.conditions import is_condition_true
+from remuda.api.kubernetes.core_v1 import Node
+from tests.builders.world import World, in_world, play
+
+STOPS = [5.0, 12.0, 30.0, 120.0]
+
+
+async def undisturbed_by_a_stop(world: World, seconds: float) -> None:
+    await world.submit("job", replicas=4, spares=1)
+    await world.running("job")
+    await world.parked("job")
+    before = world.gang()
+    await world.stop_everything(seconds)
+    await world.sleep(40.0)
+    assert_undisturbed(world, before)
+
+
+def assert_undisturbed(world: World, before: object) -> None:
+    job = world.job()
+    assert (job.status.attempt, job.status.recoveries) == (1, []), world.describe()
+    assert world.gang() == before
+    assert all(is_condition_true(n.status.conditions, "Ready") for n in world._read_all(Node))
+    assert world.is_running("job")
+
+
+@pytest.mark.parametrize("seconds", STOPS)
+@in_world()
+async def test_a_process_that_was_stopped_begins_every_countdown_anew(world: World, seconds: float) -> None:
+    await undisturbed_by_a_stop(world, seconds)
+
+
+def test_without_the_guard_a_stop_costs_healthy_pods() -> None:
+    with pytest.raises(AssertionError):
+        play(lambda world: undisturbed_by_a_stop(world, 12.0), guards_stalls=False)
+
+
+@pytest.mark.parametrize("seconds", [10.0, 30.0, 300.0])
+@in_world()
+async def test_an_api_that_was_away_makes_nobody_lost(world: World, seconds: float) -> None:
+    await world.submit("job", replicas=4, spares=1)
+    await world.running("job")
+    await world.parked("job")
+    before = world.gang()
+    await world.api_away(seconds)
+    await world.sleep(40.0)
+    assert_undisturbed(world, before)
+
+
+@pytest.mark.parametrize("seconds", [-3600.0, -20.0, 20.0, 3600.0])
+@in_world()
+async def test_a_clock_that_jumps_makes_nobody_lost(world: World, seconds: float) -> None:
+    await world.submit("job", replicas=4)
+    await world.running("job")
+    before = world.gang()
+    world.clock_ahead_s += seconds
+    await world.sleep(40.0)
+    assert_undisturbed(world, before)
+
+
+@in_world()
+async def test_a_node_that_dies_while_we_are_stopped_is_found_afterwards(world: World) -> None:
+    await world.submit("job", replicas=4, spares=1)
+    await world.running("job")
+    await world.parked("job")
+    lost = world.member("job", 2).node
+    await world.lose_node(lost)
+    await world.stop_everything(12.0)
+    await world.running("job", attempt=2)
+    assert world.recovery().reason == "NodeLost"
+    assert lost not in {seat.node for seat in world.gang().values()}
+
+
+@in_world()
+async def test_a_node_that_was_lost_before_a_stop_stays_lost(world: World) -> None:
+    await world.submit("job", replicas=4, spares=1)
+    await world.running("job")
+    await world.parked("job")
+    lost = world.member("job", 2).node
+    await world.lose_node(lost)
+    await world.running("job", attempt=2)
+    view = world.cluster.control.view
+    assert lost in view.dead_nodes(world.clock())
+    await world.stop_everything(30.0)
+    assert lost in view.dead_nodes(world.clock())
+    await world.sleep(1.0)
+    assert view.dead_nodes(world.clock()) == {lost}

@@ -1,0 +1,87 @@
+"""No rank twice, as arithmetic: whatever the delays, clocks, managers and promises, a node has fenced before it is handed on.
+
+A node and the managers over it, drawn at random: renewals that get through late or not at all, a node's clock that is off by up
+to a quarter of the lease or far more, promises asked for and answered late, the leader's term that ends, managers that come new.
+The node stops by `FenceCountdown`; the manager's moment is that of `AgentLeaseRenewals` and the bounds, as `ClusterView` has it.
+"""
+
+from __future__ import annotations
+
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from remuda.api.kubernetes.core_v1 import Lease, LeaseSpec
+from remuda.api.meta import ObjectMeta, to_time
+from remuda.core.health.agent_liveness import AgentLeaseRenewals
+from remuda.core.health.fence_bounds import (
+    MARGIN_SHARE,
+    FenceCountdown,
+    fence_after_s,
+    hand_on_after_s,
+    promise_s,
+)
+
+BEGIN = 1_800_000_000.0
+delays = st.floats(0.0, 3.0)
+# (what, seconds until it, delay on the way there, seconds the leader's term has left)
+steps = st.tuples(
+    st.sampled_from(["renew", "lost", "ask", "new manager"]), st.floats(0.0, 6.0), delays, st.floats(0, 30)
+)
+
+
+@given(st.floats(1.0, 60.0), st.floats(-100.0, 100.0), st.lists(steps, max_size=12))
+def test_a_node_has_fenced_before_its_ranks_are_handed_on(
+    lease_s: float, skew_s: float, story: list[tuple[str, float, float, float]]
+) -> None:
+    length = math.ceil(lease_s)  # a lease has whole seconds
+    now, node, seen = BEGIN, FenceCountdown(), AgentLeaseRenewals()
+    renewed, promised = now, -math.inf
+
+    def lease() -> Lease:
+        spec = LeaseSpec(lease_duration_seconds=length, renew_time=to_time(renewed + skew_s))
+        return Lease(metadata=ObjectMeta(name="node"), spec=spec)
+
+    def handed_on_at() -> float:
+        heard = seen.renewed_at(lease())
+        assert heard is not None
+        return max(heard, promised) + hand_on_after_s(length)
+
+    node.vouched(now, fence_after_s(lease_s))
+    seen.see(lease(), now)
+    for what, wait, delay, term_left in story:
+        now += wait
+        if node.is_over(now) or now > handed_on_at():
+            break
+        arrives = now + delay
+        if what == "renew":
+            renewed = now
+            if arrives <= handed_on_at():
+                node.vouched(now, fence_after_s(lease_s))
+            seen.see(lease(), arrives)
+        elif what == "ask":
+            # As `ClusterView.promise`: nothing is promised to who may have been given up.
+            seconds = promise_s(length, term_left) if arrives <= handed_on_at() else 0.0
+            if seconds:
+                promised = arrives
+            node.vouched(now, min(seconds, fence_after_s(lease_s)))
+        elif what == "new manager":
+            promised = -math.inf
+            seen = AgentLeaseRenewals()
+            seen.see(lease(), now)
+        now = arrives
+    assert node.runs_until <= handed_on_at() - MARGIN_SHARE * lease_s + 1e-3
+
+
+def test_the_bounds_leave_a_margin() -> None:
+    assert MARGIN_SHARE > 0
+    assert hand_on_after_s(8.0) == 8.0
+    assert fence_after_s(8.0) < hand_on_after_s(8.0)
+
+
+@given(st.floats(1.0, 3600.0), st.floats(-10.0, 100.0))
+def test_no_promise_outlasts_the_term_or_the_fence(lease_s: float, term_left: float) -> None:
+    promised = promise_s(lease_s, term_left)
+    assert 0 <= promised <= max(0.0, term_left)
+    assert promised <= fence_after_s(lease_s)
